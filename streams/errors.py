@@ -1,0 +1,91 @@
+"""Everything that Irregulars raises on purpose.
+
+::
+
+    IrregularsError
+    ├── InputError            what the caller gave is unusable; exit status 2
+    │   ├── RecordError       one message can't be decoded; it goes to the dead-letter topic
+    │   └── PluginError       a plug-in can't be imported or fails its checks
+    ├── ServiceError          a service that we need can't be used
+    │   ├── ServiceUnavailable    it does not answer
+    │   ├── ServiceRefused        it answers, and refuses us (credentials, rights)
+    │   └── TopicMismatch         topics exist, with another number of partitions than agreed
+    └── SinkError
+        ├── SinkBusy          try the same rows again after `retry_after_s`
+        └── SinkRejected      these rows will never be taken; they go to the dead-letter topic
+
+Texts follow one form, ``<what> must be <rule>; got <value!r> (<where>)``, then what to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+
+class IrregularsError(Exception):
+    """The root: catch this to catch whatever Irregulars raises on purpose."""
+
+
+class InputError(IrregularsError):
+    """What the caller gave (a file, a setting, an argument) is unusable."""
+
+
+class RecordError(InputError):
+    """One message can't be decoded."""
+
+
+class PluginError(InputError):
+    """A plug-in can't be imported, or fails the checks of its protocol."""
+
+
+class ServiceError(IrregularsError):
+    """A service that we need can't be used."""
+
+
+class ServiceUnavailable(ServiceError):
+    """A service does not answer within the time that it was given."""
+
+
+class ServiceRefused(ServiceError):
+    """A service answers and refuses us: wrong credentials, or missing rights."""
+
+
+class TopicMismatch(ServiceError):
+    """A topic exists with another number of partitions than its co-partitioned topics."""
+
+
+class SinkError(IrregularsError):
+    """A sink did not store rows."""
+
+
+class SinkBusy(SinkError):
+    """The sink can't take rows now; the same rows may be written again later.
+
+    Parameters
+    ----------
+    reason
+        What the sink said.
+    retry_after_s
+        Seconds to wait before the next try.
+    """
+
+    def __init__(self, reason: str, retry_after_s: float) -> None:
+        super().__init__(reason)
+        self.retry_after_s = retry_after_s
+
+
+class SinkRejected(SinkError):
+    """The sink will never take these rows.
+
+    Parameters
+    ----------
+    reason
+        What the sink said.
+    rows
+        The rows, for the dead-letter topic.
+    """
+
+    def __init__(self, reason: str, rows: Sequence[Any] = ()) -> None:
+        super().__init__(reason)
+        self.rows = rows

@@ -1,0 +1,445 @@
+"""What travels on the bus. Start reading here.
+
+Columns travel as Arrow IPC batches, so that pyarrow, Polars, DuckDB and ClickHouse read the topics as they are:
+``commops``, ``bandwidth`` and ``iterations`` (one batch holds rows of one rank) and ``evidence`` (one row per rank
+and iteration). Small things travel as JSON with a published JSON Schema (``streams/schemas/``): ``jobs``,
+``heartbeats``, ``verdicts``, ``alerts``.
+
+Inside the process a batch is a `Batch`: a header and plain numpy columns. How an unknown value looks there:
+
+========================  ==================================================================================
+column                    unknown is
+========================  ==================================================================================
+``float64`` columns       ``NaN`` (``elapsed_ns``, ``size_bytes``, rates)
+``int64`` columns         `UNKNOWN`, the value that numpy itself prints as ``NaT`` (``start_ns``, ``iteration``,
+                          ``peer``); floats can't hold nanoseconds since the epoch
+text and dictionaries     ``None``
+========================  ==================================================================================
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from streams.errors import RecordError
+
+VERSION: Final = 1
+"""Version of every record: a reader refuses a newer one, and reads all older ones."""
+
+UNKNOWN: Final = int(np.iinfo(np.int64).min)
+"""An unknown value in an ``int64`` column."""
+
+OPERATORS: Final = (
+    "all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "reduce", "gather", "scatter", "barrier",
+    "send", "recv",
+)  # fmt: skip
+"""Operator names; a column ``operator`` holds indices into this tuple."""
+
+OPERATOR_CODES: Final = {name: code for code, name in enumerate(OPERATORS)}
+SEND: Final = OPERATOR_CODES["send"]
+RECV: Final = OPERATOR_CODES["recv"]
+ROOTED: Final = tuple(OPERATOR_CODES[name] for name in ("broadcast", "reduce", "gather", "scatter"))
+"""Collectives in which only those wait who depend on others."""
+
+KINDS: Final = ("world", "dp", "tp", "pp", "ep", "cp", "unknown")
+"""Kinds of communicators."""
+
+PHASES: Final = ("train", "eval", "checkpoint")
+"""Phases of an iteration; a column ``phase`` holds indices into this tuple."""
+
+PATHS: Final = ("nic", "pcie", "nvlink")
+"""What a bandwidth sample was taken of; a column ``path`` holds indices into this tuple."""
+
+COMMOPS: Final = pa.schema(
+    [
+        pa.field("communicator", pa.uint16(), nullable=False),  # index into the header's `names`
+        pa.field("operator", pa.uint8(), nullable=False),  # index into OPERATORS
+        pa.field("sequence", pa.uint32(), nullable=False),
+        pa.field("peer", pa.int32()),  # global rank at the other end of a send or recv
+        pa.field("start_ns", pa.int64()),  # ns since the epoch, the host's own clock
+        pa.field("elapsed_ns", pa.int64()),  # null: entered, and not ended
+        pa.field("size_bytes", pa.int64()),
+        pa.field("iteration", pa.int64()),
+    ]
+)
+BANDWIDTH: Final = pa.schema(
+    [
+        pa.field("time_ns", pa.int64(), nullable=False),
+        pa.field("path", pa.uint8(), nullable=False),  # index into PATHS
+        pa.field("device", pa.uint16(), nullable=False),  # index into the header's `names`
+        pa.field("tx_bytes_per_s", pa.float64()),  # mean over the interval since the device's sample before
+        pa.field("rx_bytes_per_s", pa.float64()),
+    ]
+)
+ITERATIONS: Final = pa.schema(
+    [
+        pa.field("iteration", pa.int64(), nullable=False),
+        pa.field("start_ns", pa.int64(), nullable=False),
+        pa.field("elapsed_ns", pa.int64(), nullable=False),
+        pa.field("phase", pa.uint8()),  # index into PHASES
+        pa.field("loss", pa.float64()),
+        pa.field("grad_norm", pa.float64()),
+        pa.field("tokens", pa.int64()),
+    ]
+)
+SCHEMAS: Final[Mapping[str, pa.Schema]] = {"commops": COMMOPS, "bandwidth": BANDWIDTH, "iterations": ITERATIONS}
+
+# How nullable integers become numpy: `float` where arithmetic is done on the value itself, `int` where it is a name
+# or a time since the epoch.
+_AS_FLOAT: Final = frozenset({"elapsed_ns", "size_bytes", "tokens"})
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """Whose rows a batch holds, and what its source says about completeness.
+
+    Parameters
+    ----------
+    schema
+        ``"commops"``, ``"bandwidth"`` or ``"iterations"``.
+    job, attempt, rank
+        The training job, its start number, the global rank.
+    rows_before
+        Rows of this schema that this rank published in this attempt before this batch: shows loss, and lets a
+        heartbeat say "all rows up to here are yours".
+    watermark_ns
+        Event time (end of an operator or iteration, time of a sample; ns since the epoch) up to which this source
+        is complete with this batch; `None` if the source does not know.
+    names
+        Dictionary of the batch: communicator ids (commops) or device names (bandwidth).
+    """
+
+    schema: str
+    job: str
+    attempt: int
+    rank: int
+    rows_before: int = 0
+    watermark_ns: int | None = None
+    names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Rows of one rank as numpy columns of equal length.
+
+    ``columns`` has exactly the columns of the schema. ``communicator``, ``operator``, ``device``, ``path`` are codes;
+    see the module's table for unknown values; ``phase`` is 255 where unknown.
+    """
+
+    header: Header
+    columns: Mapping[str, np.ndarray]
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values())))
+
+
+PHASE_UNKNOWN: Final = 255
+
+
+def encode_batch(batch: Batch) -> bytes:
+    """Encode a batch as one Arrow IPC stream, without compression (the Kafka producer compresses)."""
+    schema = SCHEMAS[batch.header.schema]
+    arrays = [_to_arrow(batch.columns[f.name], f) for f in schema]
+    record_batch = pa.RecordBatch.from_arrays(arrays, schema=schema.with_metadata(_metadata(batch.header)))
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, record_batch.schema) as writer:
+        writer.write_batch(record_batch)
+    return bytes(sink.getvalue())
+
+
+def decode_batch(value: bytes | None, expected: str) -> Batch:
+    """Decode one message of the topic of schema `expected`.
+
+    Raises
+    ------
+    RecordError
+        If the bytes are no Arrow stream, the schema or its version is another, a header value is missing, or a code
+        lies outside its dictionary.
+    """
+    if not value:
+        raise RecordError(f"message must be an Arrow IPC stream; got {'no value' if value is None else 'zero bytes'}")
+    try:
+        with pa.ipc.open_stream(value) as reader:
+            header = _header(reader.schema, expected)
+            _require_fields(reader.schema, SCHEMAS[expected])
+            record_batch = reader.read_next_batch()
+            record_batch.validate()
+    except (pa.ArrowException, StopIteration, OSError) as error:
+        raise RecordError(f"message must be an Arrow IPC stream with one batch; got {_first_line(error)}") from error
+    columns = {f.name: _to_numpy(record_batch.column(f.name), f.name) for f in SCHEMAS[expected]}
+    batch = Batch(header, columns)
+    _check_codes(batch)
+    return batch
+
+
+def _metadata(header: Header) -> dict[bytes, bytes]:
+    values = {
+        "schema": header.schema, "version": VERSION, "job": header.job, "attempt": header.attempt,
+        "rank": header.rank, "rows_before": header.rows_before, "watermark_ns": header.watermark_ns,
+        "names": list(header.names),
+    }  # fmt: skip
+    return {b"irregulars": json.dumps(values, separators=(",", ":")).encode()}
+
+
+def _header(schema: pa.Schema, expected: str) -> Header:
+    values = _json_object((schema.metadata or {}).get(b"irregulars"), "metadata `irregulars`")
+    check_version(values, expected)
+    try:
+        return Header(
+            schema=expected,
+            job=_text(values, "job"),
+            attempt=_integer(values, "attempt"),
+            rank=_integer(values, "rank"),
+            rows_before=_integer(values, "rows_before"),
+            watermark_ns=None if values["watermark_ns"] is None else _integer(values, "watermark_ns"),
+            names=tuple(str(name) for name in values["names"]),
+        )
+    except (KeyError, TypeError) as error:
+        raise RecordError(f"header must have all of its keys; got {sorted(values)}, error {error}") from error
+
+
+def _require_fields(found: pa.Schema, wanted: pa.Schema) -> None:
+    for wanted_field in wanted:
+        index = found.get_field_index(wanted_field.name)
+        if index < 0:
+            raise RecordError(f"batch must have a column {wanted_field.name!r}; got {found.names}")
+        if found.field(index).type != wanted_field.type:
+            raise RecordError(
+                f"column {wanted_field.name!r} must be {wanted_field.type}; got {found.field(index).type}"
+            )
+
+
+def _check_codes(batch: Batch) -> None:
+    limits = {"operator": len(OPERATORS), "path": len(PATHS)}
+    limits |= dict.fromkeys(("communicator", "device"), len(batch.header.names))
+    for name, limit in limits.items():
+        column = batch.columns.get(name)
+        if column is not None and len(column) and int(column.max()) >= limit:
+            raise RecordError(f"{name} codes must be below {limit}; got {int(column.max())}")
+
+
+def _to_arrow(column: np.ndarray, arrow_field: pa.Field) -> pa.Array:
+    if not arrow_field.nullable:
+        return pa.array(column, type=arrow_field.type, safe=False)
+    if column.dtype.kind == "f":
+        mask = np.isnan(column)
+        if pa.types.is_floating(arrow_field.type):
+            return pa.array(column, type=arrow_field.type, mask=mask)
+        return pa.array(np.where(mask, 0, column).astype(np.int64), mask=mask).cast(arrow_field.type)
+    mask = column == (PHASE_UNKNOWN if arrow_field.name == "phase" else UNKNOWN)
+    return pa.array(np.where(mask, 0, column), mask=mask).cast(arrow_field.type)
+
+
+def _to_numpy(column: pa.Array, name: str) -> np.ndarray:
+    if name in _AS_FLOAT or pa.types.is_floating(column.type):
+        # Arrow turns null integers into NaN and copies; without nulls the cast is numpy's, four times as fast.
+        return np.asarray(column.to_numpy(zero_copy_only=False), dtype=np.float64)
+    if name == "phase":
+        return np.asarray(column.fill_null(PHASE_UNKNOWN))
+    if column.null_count:
+        column = column.cast(pa.int64()).fill_null(UNKNOWN)
+    array = np.asarray(column)
+    return array.astype(np.int64) if array.dtype in (np.int32, np.uint32) else array
+
+
+# --- JSON records ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Communicator:
+    """A group of ranks that communicate; ``id`` is unique in the job. ``ranks`` are global, in communicator order."""
+
+    id: str
+    kind: str
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Announcement:
+    """One rank's message on the compacted topic ``jobs``: what it is, where it lives, what it will send.
+
+    Parameters
+    ----------
+    logged_ranks
+        How many ranks of the job log: the job is announced when that many did.
+    is_logged
+        False for a rank whose place is known although it will send nothing.
+    sources
+        Schemas of the batches that this rank will send.
+    lost_rows
+        Rows that this rank's exporter is known to have dropped; `None` if it does not count them.
+    communicators
+        Those that this rank is in.
+    """
+
+    job: str
+    attempt: int
+    rank: int
+    world_size: int
+    logged_ranks: int
+    communicators: tuple[Communicator, ...]
+    sources: tuple[str, ...] = ("commops",)
+    is_logged: bool = True
+    clock: str = "per_host"
+    host: str | None = None
+    gpu: int | None = None
+    nic: str | None = None
+    switch: str | None = None
+    lost_rows: int | None = None
+    recorded_until_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SourceProgress:
+    """How far one source of a rank has come: rows published, and event time up to which they are complete."""
+
+    rows: int
+    watermark_ns: int | None
+    lost_rows: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """One rank's message of each second. With ``state="ended"`` it is the last one, and ``reason`` says why."""
+
+    job: str
+    attempt: int
+    rank: int
+    sources: Mapping[str, SourceProgress] = field(default_factory=dict)
+    state: str = "running"
+    reason: str | None = None
+
+
+def encode_announcement(announcement: Announcement) -> bytes:
+    """Encode for the topic ``jobs``; ranks of communicators as runs ``[first, past the last, step]``."""
+    values = {name: getattr(announcement, name) for name in Announcement.__slots__}
+    values["communicators"] = [
+        {"id": c.id, "kind": c.kind, "ranks": ranks_to_runs(c.ranks)} for c in announcement.communicators
+    ]
+    return _encode_json("jobs", values)
+
+
+def decode_announcement(value: bytes | None) -> Announcement:
+    """Decode a message of the topic ``jobs``; raises `RecordError` as `decode_batch` does."""
+    values = decode_json(value, "jobs")
+    try:
+        communicators = tuple(
+            Communicator(str(c["id"]), str(c["kind"]), runs_to_ranks(c["ranks"])) for c in values["communicators"]
+        )
+        rest = {k: values[k] for k in Announcement.__slots__ if k in values and k != "communicators"}
+        rest |= {k: _integer(values, k) for k in ("attempt", "rank", "world_size", "logged_ranks")}
+        rest |= {"job": _text(values, "job"), "sources": tuple(values["sources"]), "communicators": communicators}
+        return Announcement(**rest)
+    except (KeyError, TypeError, ValueError) as error:
+        raise RecordError(f"jobs message must follow its schema; got {type(error).__name__}: {error}") from error
+
+
+def encode_heartbeat(heartbeat: Heartbeat) -> bytes:
+    """Encode for the topic ``heartbeats``."""
+    values = {name: getattr(heartbeat, name) for name in Heartbeat.__slots__}
+    values["sources"] = {
+        name: {"rows": s.rows, "watermark_ns": s.watermark_ns, "lost_rows": s.lost_rows}
+        for name, s in heartbeat.sources.items()
+    }
+    return _encode_json("heartbeats", values)
+
+
+def decode_heartbeat(value: bytes | None) -> Heartbeat:
+    """Decode a message of the topic ``heartbeats``; raises `RecordError` as `decode_batch` does."""
+    values = decode_json(value, "heartbeats")
+    try:
+        sources = {
+            name: SourceProgress(_integer(s, "rows"), s["watermark_ns"], _integer(s, "lost_rows"))
+            for name, s in values["sources"].items()
+        }
+        return Heartbeat(
+            job=_text(values, "job"),
+            attempt=_integer(values, "attempt"),
+            rank=_integer(values, "rank"),
+            sources=sources,
+            state=_text(values, "state"),
+            reason=values.get("reason"),
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise RecordError(f"heartbeat must follow its schema; got {type(error).__name__}: {error}") from error
+
+
+def ranks_to_runs(ranks: Sequence[int]) -> list[list[int]]:
+    """Write ranks as runs ``[first, past the last, step]``, order kept: 8,192 ranks take 13 bytes.
+
+    >>> ranks_to_runs([0, 8, 16, 3])
+    [[0, 24, 8], [3, 4, 1]]
+    """
+    runs: list[list[int]] = []
+    for rank in ranks:
+        if runs and rank == runs[-1][1]:
+            runs[-1][1] += runs[-1][2]
+        elif runs and runs[-1][1] == runs[-1][0] + runs[-1][2] and rank > runs[-1][0]:
+            runs[-1][2] = rank - runs[-1][0]  # a run of one takes the step to its second member
+            runs[-1][1] = rank + runs[-1][2]
+        else:
+            runs.append([rank, rank + 1, 1])
+    return runs
+
+
+def runs_to_ranks(runs: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    """Read runs back.
+
+    >>> runs_to_ranks([[0, 24, 8], [3, 4, 1]])
+    (0, 8, 16, 3)
+    """
+    return tuple(rank for first, past, step in runs for rank in range(first, past, step))
+
+
+def decode_json(value: bytes | None, expected: str) -> dict[str, Any]:
+    """Decode a JSON record of schema `expected` and check its version; raises `RecordError`."""
+    values = _json_object(value, "message")
+    check_version(values, expected)
+    return values
+
+
+def _encode_json(schema: str, values: Mapping[str, Any]) -> bytes:
+    return json.dumps({"schema": schema, "version": VERSION, **values}, separators=(",", ":")).encode()
+
+
+def check_version(values: Mapping[str, Any], expected: str) -> None:
+    """Raise `RecordError` unless `values` are of schema `expected`, in a version that we read."""
+    if values.get("schema") != expected:
+        raise RecordError(f"schema must be {expected!r}; got {values.get('schema')!r}")
+    version = values.get("version")
+    if not isinstance(version, int) or not 1 <= version <= VERSION:
+        raise RecordError(f"version must be 1 to {VERSION}; got {version!r} (a newer producer? upgrade the worker)")
+
+
+def _json_object(value: bytes | None, what: str) -> dict[str, Any]:
+    try:
+        values = json.loads(value or b"")
+    except ValueError as error:
+        raise RecordError(f"{what} must be JSON; got {_first_line(error)}") from error
+    if not isinstance(values, dict):
+        raise RecordError(f"{what} must be a JSON object; got {type(values).__name__}")
+    return values
+
+
+def _integer(values: Mapping[str, Any], key: str) -> int:
+    value = values[key]
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise RecordError(f"{key} must be an integer; got {value!r}")
+    return value
+
+
+def _text(values: Mapping[str, Any], key: str) -> str:
+    value = values[key]
+    if not isinstance(value, str) or not value:
+        raise RecordError(f"{key} must be a text that is not empty; got {value!r}")
+    return value
+
+
+def _first_line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no text'}"

@@ -1,0 +1,87 @@
+"""Names, keys, partitions and settings of the Kafka topics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+DAY_MS: Final = 24 * 3600 * 1000
+PARTITIONER: Final = "murmur2_random"
+"""Every producer sets this: librdkafka's default differs from that of the Java and aiokafka clients."""
+
+MAX_MESSAGE_BYTES: Final = 1_000_000
+"""Kafka's default limit, less the room that headers take; larger batches are split."""
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """What one topic is.
+
+    Parameters
+    ----------
+    name
+        Name without the prefix.
+    key
+        What the key of its messages is made of: ``rank`` (``job/rank``), ``job`` or ``verdict``.
+    is_compacted
+        Keep the newest message of each key for ever, instead of all messages for `retention_ms`.
+    is_parted_by_rank
+        The topics of the first hop: equal numbers of partitions, so that all that one rank sends meets in one worker.
+    """
+
+    name: str
+    key: str
+    retention_ms: int = 7 * DAY_MS
+    is_compacted: bool = False
+    is_parted_by_rank: bool = False
+
+
+TOPICS: Final[Mapping[str, Topic]] = {
+    topic.name: topic
+    for topic in (
+        Topic("jobs", "rank", is_compacted=True, is_parted_by_rank=True),
+        Topic("commops", "rank", retention_ms=2 * DAY_MS, is_parted_by_rank=True),
+        Topic("bandwidth", "rank", retention_ms=2 * DAY_MS, is_parted_by_rank=True),
+        Topic("iterations", "rank", is_parted_by_rank=True),
+        Topic("heartbeats", "rank", retention_ms=DAY_MS, is_parted_by_rank=True),
+        Topic("rank_snapshots", "rank", is_compacted=True, is_parted_by_rank=True),
+        Topic("evidence", "job"),
+        Topic("job_snapshots", "job", is_compacted=True),
+        Topic("verdicts", "verdict", retention_ms=365 * DAY_MS),
+        Topic("alerts", "verdict", retention_ms=365 * DAY_MS),
+        Topic("deadletter", "rank", retention_ms=30 * DAY_MS),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSettings:
+    """How the topics are laid out in one installation.
+
+    Parameters
+    ----------
+    prefix
+        Stands before each name, so that installations can share a broker.
+    partitions
+        Of each topic of the first hop, and of ``evidence`` and the snapshots.
+    replicas
+        Copies of each partition; 1 is for demos and tests.
+    """
+
+    prefix: str = "irregulars."
+    partitions: int = 8
+    replicas: int = 1
+
+    def name(self, topic: str) -> str:
+        """Full name of a topic, for example ``irregulars.commops``."""
+        return self.prefix + TOPICS[topic].name
+
+
+def rank_key(job: str, rank: int) -> bytes:
+    """Key of all that one rank sends.
+
+    >>> rank_key("llama-7b", 12)
+    b'llama-7b/12'
+    """
+    return f"{job}/{rank}".encode()
