@@ -1,0 +1,225 @@
+"""From the attributions of some irregular iterations to the devices that may have caused them.
+
+Time on the critical path was either a rank's own work, which accuses that rank (or its host, when the host's other
+ranks are as late), or transfer. For slow transfers several devices are possible; each of them would slow down certain
+lanes and leave others alone, and what was seen tells them apart: Bayes' rule over the lanes that touch a candidate.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from detectors.critical_path import Attribution, Lane
+from detectors.topology import Device, Topology
+
+MATCH_SHARE: Final = 0.25
+"""A cause is seen in an iteration if it explains this share of the iteration's excess."""
+
+_MIN_TOTAL_SHARE: Final = 0.2
+_MAX_CAUSES: Final = 3
+_LANE_SHARE: Final = 0.03  # a slow lane matters if its excess is this share of the iteration's
+_HOST_SHARE: Final = 0.5  # a rank is as late as another one if its excess is this share of the other's
+_HOST_RANKS: Final = 0.75  # so many of a host's ranks must be late before the host is blamed for one
+
+# Chances that a lane is seen slow, by what a hypothesis says of it. Directions of a NIC may fail apart, and a ring
+# may pass by a slow link: so even a lane that crosses the device can look normal.
+_SLOW_IF_PAIR_SENDS: Final = 0.9
+_SLOW_IF_PAIR_RECEIVES: Final = 0.65
+_SLOW_IF_GROUP_CROSSES: Final = 0.8
+_SLOW_IF_GROUP_HAS_LINK: Final = 0.4
+_SLOW_IF_ACCUSED: Final = 0.95
+_SLOW_BY_CHANCE: Final = 0.05
+_SLOW_IF_NOBODY: Final = 0.15
+_PRIORS: Final = {"nic": 1.0, "link": 0.5, "communicator": 0.3, "none": 0.05}
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """What may be behind some irregular iterations.
+
+    Parameters
+    ----------
+    kind
+        A kind of verdict.
+    suspects
+        Devices with the probability of each, best first; alternatives.
+    lanes
+        Lanes whose excess the first suspect explains.
+    communicator
+        The job's code of the communicator that the excess was seen on; None for own work.
+    explained_ns
+        For each iteration in which the cause was seen the excess that it explains.
+    """
+
+    kind: str
+    suspects: tuple[tuple[Device, float], ...]
+    lanes: frozenset[Lane]
+    communicator: int | None
+    explained_ns: Mapping[int, float]
+
+
+def find_causes(attributions: Sequence[Attribution], topology: Topology) -> list[Cause]:
+    """Find what explains the excess of irregular iterations, the largest first.
+
+    What one cause explains is taken away before the next is looked for, so that two faults at once are two causes.
+    """
+    left = [{lane: ns for lane, ns in a.path_excess_ns.items() if ns > 0} for a in attributions]
+    totals = [sum(lanes.values()) for lanes in left]
+    causes = []
+    for _ in range(_MAX_CAUSES):
+        lane = _largest(left)
+        if lane is None or sum(lanes.get(lane, 0.0) for lanes in left) < _MIN_TOTAL_SHARE * sum(totals):
+            break
+        find = _work_cause if lane.kind == "work" else _transfer_cause
+        kind, suspects, lanes = find(lane, attributions, left, topology)
+        explained = [sum(ns for one, ns in of.items() if one in lanes) for of in left]
+        seen = {
+            a.iteration: ns
+            for a, ns, total in zip(attributions, explained, totals, strict=True)
+            if ns >= MATCH_SHARE * total > 0
+        }
+        if seen:
+            communicator = _communicator(lane, attributions)
+            causes.append(Cause(kind, _with_confidence(suspects, seen, attributions), lanes, communicator, seen))
+        left = [{one: ns for one, ns in of.items() if one not in lanes} for of in left]
+    return causes
+
+
+def _largest(left: Sequence[Mapping[Lane, float]]) -> Lane | None:
+    sums: dict[Lane, float] = {}
+    for lanes in left:
+        for lane, ns in lanes.items():
+            sums[lane] = sums.get(lane, 0.0) + ns
+    return max(sorted(sums), key=lambda lane: sums[lane], default=None)
+
+
+def _communicator(lane: Lane, attributions: Iterable[Attribution]) -> int | None:
+    if lane.kind == "work":
+        return None
+    return next((a.pieces[lane].communicator for a in attributions if lane in a.pieces), None)
+
+
+Suspects = tuple[tuple[Device, float], ...]
+Found = tuple[str, Suspects, frozenset[Lane]]
+
+
+def _with_confidence(suspects: Suspects, seen: Mapping[int, float], attributions: Sequence[Attribution]) -> Suspects:
+    """Scale by how regularly the cause was seen (Laplace's rule), between its first and its last iteration."""
+    first, last = min(seen), max(seen)
+    tried = sum(first <= a.iteration <= last for a in attributions)
+    factor = (len(seen) + 0.5) / (tried + 1.0)
+    return tuple((device, probability * factor) for device, probability in suspects)
+
+
+# --- a rank's own work ----------------------------------------------------------------------------------------------
+
+
+def _work_cause(
+    lane: Lane, attributions: Sequence[Attribution], left: Sequence[Mapping[Lane, float]], topology: Topology
+) -> Found:
+    host = topology.host(lane.first)
+    if host is not None and _is_host_late(host, attributions, topology):
+        lanes = frozenset(Lane("work", rank) for rank in host.ranks)
+        return "slow_rank", ((host, _share(lanes, left)),), lanes
+    lanes = frozenset([lane])
+    return "slow_rank", ((Device("gpu", (lane.first,)), _share(lanes, left)),), lanes
+
+
+def _is_host_late(host: Device, attributions: Sequence[Attribution], topology: Topology) -> bool:
+    """Whether most ranks of a host work as much longer as its worst, and ranks elsewhere do not."""
+    if not 1 < len(host.ranks) < topology.world_size:
+        return False
+    late_ns: dict[int, float] = {}
+    for attribution in attributions:
+        for rank, ns in attribution.work_excess_ns.items():
+            late_ns[rank] = late_ns.get(rank, 0.0) + ns
+    worst_ns = max((late_ns.get(rank, 0.0) for rank in host.ranks), default=0.0)
+    late = {rank for rank, ns in late_ns.items() if ns >= _HOST_SHARE * worst_ns > 0}
+    on_host = late.intersection(host.ranks)
+    return len(on_host) >= max(2, _HOST_RANKS * len(host.ranks)) and len(late) <= 2 * len(on_host)
+
+
+def _share(lanes: frozenset[Lane], left: Sequence[Mapping[Lane, float]]) -> float:
+    """Which share of the excess, in iterations where these lanes have any, is theirs."""
+    own = [sum(ns for lane, ns in of.items() if lane in lanes) for of in left]
+    total = sum(sum(of.values()) for of, ns in zip(left, own, strict=True) if ns > 0)
+    return sum(own) / total if total > 0 else 0.0
+
+
+# --- transfers ------------------------------------------------------------------------------------------------------
+
+
+def _transfer_cause(
+    lane: Lane, attributions: Sequence[Attribution], left: Sequence[Mapping[Lane, float]], topology: Topology
+) -> Found:
+    slow, seen = _slow_shares(attributions)
+    slow.setdefault(lane, 1.0)
+    weights = {device: _weight(device, lane, slow, seen, topology) for device in _candidates(lane, slow, topology)}
+    best = max(weights.values())
+    odds = {device: math.exp(weight - best) for device, weight in weights.items()}
+    total = sum(odds.values())
+    ranked = sorted(((d, o / total) for d, o in odds.items()), key=lambda pair: (-pair[1], pair[0]))
+    device = next((d for d, _ in ranked if d.kind != "none"), Device("communicator", ()))
+    if device.kind == "communicator":
+        return "slow_communicator", (), frozenset([lane])
+    lanes = frozenset(one for one in slow if _expected(device, one, lane, topology) > _SLOW_IF_NOBODY) | {lane}
+    suspects = tuple((d, p) for d, p in ranked if d.kind in ("nic", "link") and p >= 0.02)[:4]
+    return f"slow_{device.kind}", suspects, lanes
+
+
+def _slow_shares(attributions: Sequence[Attribution]) -> tuple[dict[Lane, float], dict[Lane, int]]:
+    """In which share of the iterations each lane was slow (lanes that ever were), and in how many it was seen."""
+    slow: dict[Lane, int] = {}
+    seen: dict[Lane, int] = {}
+    for attribution in attributions:
+        total_ns = sum(ns for ns in attribution.path_excess_ns.values() if ns > 0)
+        for lane, excess in attribution.lanes.items():
+            seen[lane] = seen.get(lane, 0) + 1
+            if excess.is_slow and excess.excess_ns >= _LANE_SHARE * total_ns:
+                slow[lane] = slow.get(lane, 0) + 1
+    shares = {lane: count / seen[lane] for lane, count in slow.items() if 2 * count >= seen[lane]}
+    return shares, seen
+
+
+def _candidates(lane: Lane, slow: Mapping[Lane, float], topology: Topology) -> list[Device]:
+    """Devices that could slow this lane: NICs of its ends, a link in it, or the communication as such."""
+    found = [Device("communicator", topology.lane_ranks(lane)), Device("none", ())]
+    if topology.crosses_network(lane):
+        found += sorted({topology.nic(rank) for rank in topology.lane_ranks(lane)})
+    pairs = [one for one in (lane, *slow) if one.kind == "pair"]
+    ends = set(topology.lane_ranks(lane))
+    found += sorted({Device("link", (p.first, p.second)) for p in pairs if {p.first, p.second} <= ends})
+    return found
+
+
+def _weight(
+    device: Device, lane: Lane, slow: Mapping[Lane, float], seen: Mapping[Lane, int], topology: Topology
+) -> float:
+    """Logarithm of prior times likelihood of what was seen on all lanes, if this device were the cause."""
+    weight = math.log(_PRIORS[device.kind])
+    for one in sorted({lane, *seen}):
+        expected = _expected(device, one, lane, topology)
+        share = slow.get(one, 0.0)
+        weight += share * math.log(expected) + (1 - share) * math.log(1 - expected)
+    return weight
+
+
+def _expected(device: Device, one: Lane, accused: Lane, topology: Topology) -> float:
+    """Chance that lane `one` is seen slow if `device` is the cause of `accused`'s excess."""
+    if device.kind == "none":
+        return _SLOW_IF_NOBODY
+    if device.kind == "communicator":
+        return _SLOW_IF_ACCUSED if one == accused else _SLOW_BY_CHANCE
+    ranks = topology.lane_ranks(one)
+    if device.kind == "link":
+        if one.kind == "pair":
+            return _SLOW_IF_ACCUSED if (one.first, one.second) == device.ranks else _SLOW_BY_CHANCE
+        return _SLOW_IF_GROUP_HAS_LINK if set(device.ranks) <= set(ranks) else _SLOW_BY_CHANCE
+    if not topology.crosses_network(one) or not set(device.ranks).intersection(ranks):
+        return _SLOW_BY_CHANCE
+    if one.kind == "collective":
+        return _SLOW_IF_GROUP_CROSSES
+    return _SLOW_IF_PAIR_SENDS if one.first in device.ranks else _SLOW_IF_PAIR_RECEIVES

@@ -1,0 +1,275 @@
+"""From the symptom to the first cause: the critical path of an iteration, against what is usual.
+
+The path starts at the operator that ended the iteration and goes back in time. Each operator on it first gives its
+transfer (from the last partner's arrival to its end); then the path jumps to that partner, whose gap it was that all
+had waited for; then to the operator before that gap, and so on to the beginning. So the path tiles the iteration with
+transfers and with work of single ranks, and passes over all waiting: a victim's waits are not on it.
+
+What the iteration took longer than usual is then the sum of what the pieces of the path took longer than the same
+piece (same rank, communicator, operator, peer and place in the iteration) takes in regular iterations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from detectors.operator_graph import OperatorGraph, pack_class
+from streams.records import RECV
+
+Array = np.ndarray
+
+_ORDINALS: Final = 1 << 20
+_SLOW_SIGMAS: Final = 4.0
+_SLOW_RATIO: Final = 0.5
+"""A lane is slow if its transfers take this part more than usual, and more than its own noise explains."""
+
+
+class Lane(NamedTuple):
+    """Where time is spent: ``work`` of a rank, a collective of a communicator, or the way from one rank to another.
+
+    ``first`` is the rank, the communicator's code, or the sender; ``second`` the receiver (-1 elsewhere).
+    """
+
+    kind: str
+    first: int
+    second: int = -1
+
+
+class Piece(NamedTuple):
+    """One piece of the critical path: what took how long, and what it usually takes (NaN: never seen before).
+
+    ``rank``, ``operator`` (code) and ``communicator`` (the job's code) are those of the operator that the time was
+    spent in, or before which the rank worked.
+    """
+
+    lane: Lane
+    rank: int
+    operator: int
+    communicator: int
+    elapsed_ns: float
+    usual_ns: float
+
+    @property
+    def excess_ns(self) -> float:
+        """How much longer than usual."""
+        return self.elapsed_ns - self.usual_ns
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """What is usual: medians over some regular iterations, by the place of an operator in the iteration.
+
+    ``classes`` (ascending) are packed communicator, operator and peer; ``places`` (ascending) pack rank, class and
+    ordinal; ``gap_ns``, ``transfer_ns`` belong to the places. ``lane_noise_ns``: for each lane of transfers its
+    robust standard deviation over the iterations, and ``lane_usual_ns`` its median.
+    """
+
+    classes: Array
+    places: Array
+    gap_ns: Array
+    transfer_ns: Array
+    lane_usual_ns: Mapping[Lane, float]
+    lane_noise_ns: Mapping[Lane, float]
+    iterations: tuple[int, ...]
+
+
+class LaneExcess(NamedTuple):
+    """Transfers of one lane in one iteration: how much longer than usual, and whether that is slow."""
+
+    excess_ns: float
+    usual_ns: float
+    is_slow: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Attribution:
+    """Where one iteration's excess went.
+
+    Parameters
+    ----------
+    path_excess_ns
+        For each lane on the critical path what it took longer than usual; may be negative.
+    pieces
+        For each lane the piece of the path with the largest excess.
+    lanes
+        For each lane of transfers that was seen in the iteration and has a usual value, on the path or not.
+    work_excess_ns
+        For each rank the sum of its gaps over the usual, on the path or not.
+    """
+
+    iteration: int
+    path_excess_ns: Mapping[Lane, float]
+    pieces: Mapping[Lane, Piece]
+    lanes: Mapping[Lane, LaneExcess]
+    work_excess_ns: Mapping[int, float]
+
+
+def learn_reference(graph: OperatorGraph) -> Reference:
+    """Learn what is usual from the rows of regular iterations."""
+    packed = pack_class(_class_columns(graph))
+    classes = np.unique(packed)
+    keys = _place_keys(graph, np.searchsorted(classes, packed), len(classes))
+    places, inverse = np.unique(keys, return_inverse=True)
+    usual_ns, noise_ns = _lane_statistics(graph)
+    return Reference(
+        classes=classes,
+        places=places,
+        gap_ns=_median_by(inverse, graph.gap_ns, len(places)),
+        transfer_ns=_median_by(inverse, graph.transfer_ns, len(places)),
+        lane_usual_ns=usual_ns,
+        lane_noise_ns=noise_ns,
+        iterations=tuple(np.unique(graph.iteration).tolist()),
+    )
+
+
+def attribute(graph: OperatorGraph, iteration: int, reference: Reference) -> Attribution:
+    """Say where the excess of one iteration of `graph` went."""
+    usual_gap_ns, usual_transfer_ns = _usual(graph, reference)
+    path_excess_ns: dict[Lane, float] = {}
+    worst: dict[Lane, Piece] = {}
+    for piece in _walk(graph, iteration, usual_gap_ns, usual_transfer_ns):
+        if np.isnan(piece.excess_ns):
+            continue
+        path_excess_ns[piece.lane] = path_excess_ns.get(piece.lane, 0.0) + piece.excess_ns
+        if piece.lane not in worst or piece.excess_ns > worst[piece.lane].excess_ns:
+            worst[piece.lane] = piece
+    return Attribution(
+        iteration=iteration,
+        path_excess_ns=path_excess_ns,
+        pieces=worst,
+        lanes=_lane_excess(graph, iteration, reference),
+        work_excess_ns=_work_excess(graph, iteration, usual_gap_ns),
+    )
+
+
+def _walk(graph: OperatorGraph, iteration: int, usual_gap_ns: Array, usual_transfer_ns: Array) -> Iterator[Piece]:
+    """Go from the operator that ends the iteration back to its beginning; newest piece first."""
+    rows = np.flatnonzero(graph.iteration == iteration)
+    row = int(rows[np.argmax(graph.end_ns[rows])]) if len(rows) else -1
+    for _ in range(len(rows)):  # a row is visited once: each step goes back in time
+        if row < 0:
+            return
+        transfer_ns = float(graph.end_ns[row] - graph.ready_ns[row])
+        yield _piece(graph, row, lane_of(graph, row), transfer_ns, usual_transfer_ns)
+        row = int(graph.blocker[row])
+        yield _piece(graph, row, Lane("work", int(graph.rank[row])), float(graph.gap_ns[row]), usual_gap_ns)
+        row = int(graph.previous[row])
+
+
+def _piece(graph: OperatorGraph, row: int, lane: Lane, elapsed_ns: float, usual_ns: Array) -> Piece:
+    where = int(graph.rank[row]), int(graph.operator[row]), int(graph.communicator[row])
+    return Piece(lane, *where, elapsed_ns, float(usual_ns[row]))
+
+
+def lane_of(graph: OperatorGraph, row: int) -> Lane:
+    """Lane of a row's transfer."""
+    if graph.is_p2p[row]:
+        return Lane("pair", int(graph.source[row]), int(graph.destination[row]))
+    return Lane("collective", int(graph.communicator[row]))
+
+
+def _usual(graph: OperatorGraph, reference: Reference) -> tuple[Array, Array]:
+    """Gap and transfer that each row usually has; NaN where the place is new."""
+    packed = pack_class(_class_columns(graph))
+    class_index, is_known_class = _find(reference.classes, packed)
+    keys = _place_keys(graph, class_index, len(reference.classes))
+    place, is_known = _find(reference.places, keys)
+    is_known &= is_known_class
+    nan = np.full(len(graph), np.nan)
+    if len(reference.places) == 0:
+        return nan, nan
+    gap_ns = np.where(is_known, reference.gap_ns[place], nan)
+    return gap_ns, np.where(is_known, reference.transfer_ns[place], nan)
+
+
+def _find(ascending: Array, values: Array) -> tuple[Array, Array]:
+    """Index of each value in an ascending array, and whether it is there."""
+    if len(ascending) == 0:
+        return np.zeros(len(values), dtype=np.int64), np.zeros(len(values), dtype=bool)
+    index = np.minimum(np.searchsorted(ascending, values), len(ascending) - 1)
+    return index, ascending[index] == values
+
+
+def _class_columns(graph: OperatorGraph) -> dict[str, Array]:
+    return {"communicator": graph.communicator, "operator": graph.operator, "peer": graph.peer}
+
+
+def _place_keys(graph: OperatorGraph, class_index: Array, classes: int) -> Array:
+    return (graph.rank * max(classes, 1) + class_index) * _ORDINALS + np.minimum(graph.ordinal, _ORDINALS - 1)
+
+
+def _median_by(index: Array, values: Array, size: int) -> Array:
+    """Median of the values of each index 0 to `size` - 1, each of which occurs."""
+    order = np.lexsort((values, index))
+    counts = np.bincount(index, minlength=size)
+    firsts = np.cumsum(counts) - counts
+    ordered = values[order].astype(np.float64)
+    return (ordered[firsts + (counts - 1) // 2] + ordered[firsts + counts // 2]) / 2
+
+
+def _work_excess(graph: OperatorGraph, iteration: int, usual_gap_ns: Array) -> dict[int, float]:
+    rows = np.flatnonzero((graph.iteration == iteration) & np.isfinite(usual_gap_ns))
+    ranks, inverse = np.unique(graph.rank[rows], return_inverse=True)
+    sums = np.bincount(inverse, weights=graph.gap_ns[rows] - usual_gap_ns[rows], minlength=len(ranks))
+    return dict(zip(ranks.tolist(), sums.tolist(), strict=True))
+
+
+# --- lanes of transfers ---------------------------------------------------------------------------------------------
+
+
+def _lane_sums(graph: OperatorGraph) -> tuple[list[Lane], Array, Array, Array]:
+    """Sum of the transfers of each lane in each iteration, and how many there were.
+
+    A collective's transfer is the smallest of its members' (the late have nothing left to wait for); a pair's is that
+    of its recv, since a send may return before the bytes arrive.
+    """
+    is_p2p = graph.is_p2p
+    rows = np.flatnonzero(~is_p2p | (graph.operator == RECV))
+    groups, first, inverse = np.unique(graph.group[rows], return_index=True, return_inverse=True)
+    transfer_ns = np.full(len(groups), np.iinfo(np.int64).max)
+    np.minimum.at(transfer_ns, inverse, graph.transfer_ns[rows])
+    row = rows[first]
+    pair = is_p2p[row]
+    one = np.where(pair, graph.source[row], graph.communicator[row])
+    two = np.where(pair, graph.destination[row], -1)
+    table = np.stack([pair.astype(np.int64), one, two], axis=1)
+    unique, lane = np.unique(table, axis=0, return_inverse=True) if len(table) else (table, np.empty(0, np.int64))
+    iterations, at = np.unique(graph.iteration[row], return_inverse=True)
+    cell = lane.ravel() * max(len(iterations), 1) + at
+    shape = (len(unique), len(iterations))
+    sums = np.bincount(cell, weights=transfer_ns, minlength=shape[0] * shape[1]).reshape(shape)
+    counts = np.bincount(cell, minlength=shape[0] * shape[1]).reshape(shape)
+    lanes = [Lane("pair" if p else "collective", a, b) for p, a, b in unique.tolist()]
+    return lanes, iterations, sums, counts
+
+
+def _lane_statistics(graph: OperatorGraph) -> tuple[dict[Lane, float], dict[Lane, float]]:
+    """Median and robust standard deviation, over the iterations, of the mean transfer of each lane, ns."""
+    lanes, _, sums, counts = _lane_sums(graph)
+    usual_ns, noise_ns = {}, {}
+    for lane, row, count in zip(lanes, sums, counts, strict=True):
+        means = row[count > 0] / count[count > 0]
+        median = float(np.median(means))
+        usual_ns[lane] = median
+        noise_ns[lane] = 1.4826 * float(np.median(np.abs(means - median)))
+    return usual_ns, noise_ns
+
+
+def _lane_excess(graph: OperatorGraph, iteration: int, reference: Reference) -> dict[Lane, LaneExcess]:
+    lanes, iterations, sums, counts = _lane_sums(graph)
+    column = int(np.searchsorted(iterations, iteration))
+    if column == len(iterations) or iterations[column] != iteration:
+        return {}
+    found = {}
+    for lane, total, count in zip(lanes, sums[:, column].tolist(), counts[:, column].tolist(), strict=True):
+        usual_ns = reference.lane_usual_ns.get(lane)
+        if count == 0 or usual_ns is None:
+            continue
+        excess_ns = total / count - usual_ns
+        limit_ns = max(_SLOW_RATIO * usual_ns, _SLOW_SIGMAS * reference.lane_noise_ns[lane])
+        found[lane] = LaneExcess(excess_ns * count, usual_ns * count, excess_ns > limit_ns)
+    return found

@@ -1,0 +1,173 @@
+"""δ-irregularity: which iterations take longer than the job's recent past explains.
+
+Holmes (NSDI'25) calls an iteration δ-irregular if it takes more than δ times the mean of a window of iterations before
+it. Two things make the plain rule useless on real jobs: a fault that lasts fills the window and hides itself, and a
+noisy job crosses δ by chance. So each value is clipped at δ times the mean of its own window when it enters, and an
+irregular iteration must also lie outside the noise of the regular ones.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import numpy as np
+
+MIN_ITERATIONS: Final = 10
+"""Nothing is judged before so many iterations."""
+
+NOISE_SIGMAS: Final = 3.0
+"""An irregular iteration lies so many robust standard deviations above the median of the regular ones."""
+
+_MAD_TO_SIGMA: Final = 1.4826  # of a normal distribution
+_DRIFT_MEMORY: Final = 512
+
+
+class IterationWindow:
+    """Judge iteration times one by one, in their order.
+
+    Parameters
+    ----------
+    delta
+        How many times the window's mean an irregular iteration takes at least; above 1.
+    window
+        How many iterations the window holds; at least `MIN_ITERATIONS`.
+
+    Examples
+    --------
+    >>> window = IterationWindow(delta=1.1, window=50)
+    >>> for elapsed_ns in [100, 101, 99, 100, 102, 98, 100, 101, 99, 100]:
+    ...     window.learn(elapsed_ns, is_irregular=window.judge(elapsed_ns))
+    >>> window.judge(100), window.judge(150)
+    (False, True)
+
+    References
+    ----------
+    Holmes: Localizing Irregularities in LLM Training with Mega-scale GPU Clusters, NSDI 2025, section 3.
+    """
+
+    def __init__(self, *, delta: float = 1.1, window: int = 50) -> None:
+        if not delta > 1:
+            raise ValueError(f"delta must be above 1; got {delta!r}")
+        if window < MIN_ITERATIONS:
+            raise ValueError(f"window must be at least {MIN_ITERATIONS}; got {window!r}")
+        self.delta = delta
+        self.window = window
+        self._clipped: deque[float] = deque(maxlen=window)
+        self._regular: deque[float] = deque(maxlen=window)
+
+    @property
+    def mean_ns(self) -> float:
+        """Mean of the window (each value clipped when it entered), ns; NaN before `MIN_ITERATIONS`."""
+        if len(self._clipped) < MIN_ITERATIONS:
+            return math.nan
+        return math.fsum(self._clipped) / len(self._clipped)
+
+    @property
+    def limit_ns(self) -> float:
+        """What an irregular iteration exceeds, ns; NaN before `MIN_ITERATIONS`."""
+        mean_ns = self.mean_ns
+        if math.isnan(mean_ns):
+            return math.nan
+        return max(self.delta * mean_ns, self._noise_limit_ns())
+
+    def judge(self, elapsed_ns: float) -> bool | None:
+        """Return whether an iteration that takes `elapsed_ns` is irregular; None while there is no opinion."""
+        limit_ns = self.limit_ns
+        return None if math.isnan(limit_ns) else elapsed_ns > limit_ns
+
+    def learn(self, elapsed_ns: float, *, is_irregular: bool | None) -> None:
+        """Let an iteration enter the window, with what was judged of it."""
+        self._clipped.append(min(elapsed_ns, self._clip_ns()))
+        if not is_irregular:
+            self._regular.append(elapsed_ns)
+
+    def restart(self, elapsed_ns: Iterable[float]) -> None:
+        """Forget the window and begin anew with these times: the job changed for good."""
+        recent = list(elapsed_ns)[-self.window :]
+        self._clipped = deque(recent, maxlen=self.window)
+        self._regular = deque(recent, maxlen=self.window)
+
+    def _clip_ns(self) -> float:
+        if not self._clipped:
+            return math.inf
+        return self.delta * math.fsum(self._clipped) / len(self._clipped)
+
+    def _noise_limit_ns(self) -> float:
+        """Outside of the regular iterations' noise; by median and MAD, which warm-up and stray values can't move."""
+        regular = np.fromiter(self._regular, dtype=np.float64)
+        if len(regular) == 0:
+            return -math.inf
+        median_ns = float(np.median(regular))
+        sigma_ns = _MAD_TO_SIGMA * float(np.median(np.abs(regular - median_ns)))
+        return median_ns + NOISE_SIGMAS * sigma_ns
+
+    def state(self) -> dict[str, Any]:
+        """Everything that `from_state` needs, as plain lists and numbers."""
+        return {
+            "delta": self.delta,
+            "window": self.window,
+            "clipped": list(self._clipped),
+            "regular": list(self._regular),
+        }
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> IterationWindow:
+        """Restore."""
+        window = cls(delta=state["delta"], window=state["window"])
+        window._clipped.extend(state["clipped"])
+        window._regular.extend(state["regular"])
+        return window
+
+
+class DriftWatch:
+    """Notice that a job's iteration time has changed for good, with River's ADWIN.
+
+    ADWIN compares all splits of its adaptive window of logarithms of the time, so that a change counts by its ratio.
+
+    Parameters
+    ----------
+    confidence
+        ADWIN's δ (not the δ of the irregularity): the chance of a false alarm at a split.
+
+    References
+    ----------
+    Bifet and Gavaldà: Learning from Time-Changing Data with Adaptive Windowing, SDM 2007.
+    """
+
+    def __init__(self, *, confidence: float = 0.002) -> None:
+        self.confidence = confidence
+        self._rebuild([])
+
+    def learn(self, elapsed_ns: float) -> bool:
+        """Take in one iteration time, ns; return whether a lasting change was noticed with it."""
+        if len(self._elapsed_ns) >= _DRIFT_MEMORY:
+            self._rebuild(self._elapsed_ns[_DRIFT_MEMORY // 2 :])
+        self._elapsed_ns.append(elapsed_ns)
+        self._adwin.update(math.log(max(elapsed_ns, 1.0)))
+        return bool(self._adwin.drift_detected)
+
+    def recent_ns(self) -> list[float]:
+        """Times since the change, ns, oldest first."""
+        return self._elapsed_ns[-max(int(self._adwin.width), 1) :]
+
+    def state(self) -> dict[str, Any]:
+        """Everything that `from_state` needs: ADWIN is a function of what it was fed, so that is what is kept."""
+        return {"confidence": self.confidence, "elapsed_ns": list(self._elapsed_ns)}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> DriftWatch:
+        """Restore."""
+        watch = cls(confidence=state["confidence"])
+        watch._rebuild(list(state["elapsed_ns"]))
+        return watch
+
+    def _rebuild(self, elapsed_ns: list[float]) -> None:
+        from river.drift import ADWIN  # 0.7 s: not for those who only import the module
+
+        self._elapsed_ns = elapsed_ns
+        self._adwin: Any = ADWIN(delta=self.confidence)
+        for value_ns in elapsed_ns:
+            self._adwin.update(math.log(max(value_ns, 1.0)))

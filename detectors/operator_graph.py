@@ -1,0 +1,264 @@
+"""Who waited for whom: the communication operator graph of some iterations, as arrays.
+
+A row is one operator on one rank. Two kinds of edges lead from it: to the row of the partner that arrived last
+(`OperatorGraph.blocker`: the same collective on another rank, or the other end of a send or recv) and to the operator
+that this rank had ended last when it began (`OperatorGraph.previous`). Time that a row spends until its blocker
+arrives is waiting; what is left is transfer; what lies between the previous operator and its own start is the gap: the
+rank's own work, or waiting that nobody logged.
+
+Holmes (NSDI'25) searches the same graph breadth-first over abnormal operators; here all edges are computed at once,
+for every row, from times alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from streams.records import RECV, SEND, UNKNOWN
+
+Array = np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorGraph:
+    """Rows of any ranks and iterations, sorted by rank, iteration and end. All arrays have one length.
+
+    Parameters
+    ----------
+    rank, iteration, communicator, operator, sequence, peer
+        As in ``commops``; ``communicator`` are the job's codes, ``peer`` is `UNKNOWN` for collectives.
+    start_ns, end_ns
+        int64, on the common clock, relative to any origin.
+    size_bytes
+        float64, NaN where not known.
+    group
+        Index of the collective, or of the send and its recv, that the row is a share of.
+    block
+        Index of the row's pair of rank and iteration.
+    ready_ns
+        When the last partner had arrived whom this row waited for; its own start if it waited for nobody.
+    blocker
+        Row of that partner; the row itself if it waited for nobody.
+    previous
+        Row of the rank's operator in this iteration that had ended last when this one began; -1 for the first ones.
+    gap_ns
+        int64: from the end of `previous` (the entry of the iteration for the first ones) to the start.
+    ordinal
+        How many operators of the same rank, iteration, communicator, operator and peer came before.
+    """
+
+    rank: Array
+    iteration: Array
+    communicator: Array
+    operator: Array
+    sequence: Array
+    peer: Array
+    start_ns: Array
+    end_ns: Array
+    size_bytes: Array
+    group: Array
+    block: Array
+    ready_ns: Array
+    blocker: Array
+    previous: Array
+    gap_ns: Array
+    ordinal: Array
+
+    def __len__(self) -> int:
+        return len(self.rank)
+
+    @property
+    def transfer_ns(self) -> Array:
+        """What is left of each row when all partners are there, ns."""
+        return self.end_ns - self.ready_ns
+
+    @property
+    def wait_ns(self) -> Array:
+        """What each row waited for partners, ns."""
+        return self.ready_ns - self.start_ns
+
+    @property
+    def is_p2p(self) -> Array:
+        """Whether a row is a send or a recv."""
+        return (self.operator == SEND) | (self.operator == RECV)
+
+    @property
+    def source(self) -> Array:
+        """Sending rank of p2p rows (elsewhere without meaning)."""
+        return np.where(self.operator == SEND, self.rank, self.peer)
+
+    @property
+    def destination(self) -> Array:
+        """Receiving rank of p2p rows (elsewhere without meaning)."""
+        return np.where(self.operator == SEND, self.peer, self.rank)
+
+
+def build_graph(columns: Mapping[str, Array], entry_ns: Mapping[tuple[int, int], int]) -> OperatorGraph:
+    """Compute the graph.
+
+    Parameters
+    ----------
+    columns
+        ``rank, iteration, communicator, operator, sequence, peer, start_ns`` (int64 or narrower), ``elapsed_ns,
+        size_bytes`` (float64). Rows without a start or an end take no part.
+    entry_ns
+        For pairs of rank and iteration: when the rank was free to begin the iteration (the end of its last operator
+        before, or the iteration's own start), on the clock of ``start_ns``. Pairs that are missing begin with their
+        first operator.
+    """
+    columns = _sorted_and_known(columns)
+    end_ns = columns["start_ns"] + columns["elapsed_ns"].astype(np.int64)
+    block, is_first_of_block = _blocks(columns["rank"], columns["iteration"])
+    group = _groups(columns)
+    ready_ns, blocker = _arrivals(group, columns["start_ns"], end_ns)
+    ready_ns, blocker = _join_batched(columns, block, end_ns, ready_ns, blocker)
+    previous = _previous(block, columns["start_ns"], end_ns, is_first_of_block)
+    return OperatorGraph(
+        rank=columns["rank"],
+        iteration=columns["iteration"],
+        communicator=columns["communicator"],
+        operator=columns["operator"],
+        sequence=columns["sequence"],
+        peer=columns["peer"],
+        start_ns=columns["start_ns"],
+        end_ns=end_ns,
+        size_bytes=columns["size_bytes"],
+        group=group,
+        block=block,
+        ready_ns=ready_ns,
+        blocker=blocker,
+        previous=previous,
+        gap_ns=_gaps(columns, end_ns, block, is_first_of_block, previous, entry_ns),
+        ordinal=_ordinals(block, pack_class(columns), columns["sequence"]),
+    )
+
+
+def pack_class(columns: Mapping[str, Array]) -> Array:
+    """Pack communicator, operator and peer of each row into one int64 (peers and communicators below 2**28)."""
+    peer = np.where(columns["peer"] == UNKNOWN, -1, columns["peer"]) + 1
+    return (columns["communicator"] << 33) | (columns["operator"] << 29) | peer
+
+
+def _sorted_and_known(columns: Mapping[str, Array]) -> dict[str, Array]:
+    known = np.isfinite(columns["elapsed_ns"]) & (columns["start_ns"] != UNKNOWN)
+    ints = ("rank", "iteration", "communicator", "operator", "sequence", "peer", "start_ns")
+    kept = {name: columns[name][known].astype(np.int64) for name in ints}
+    kept |= {name: columns[name][known] for name in ("elapsed_ns", "size_bytes")}
+    end_ns = kept["start_ns"] + kept["elapsed_ns"].astype(np.int64)
+    order = np.lexsort((kept["start_ns"], end_ns, kept["iteration"], kept["rank"]))
+    return {name: column[order] for name, column in kept.items()}
+
+
+def _blocks(rank: Array, iteration: Array) -> tuple[Array, Array]:
+    """Index of the pair of rank and iteration of each (sorted) row, and whether the row is its first."""
+    is_first = np.ones(len(rank), dtype=bool)
+    is_first[1:] = (rank[1:] != rank[:-1]) | (iteration[1:] != iteration[:-1])
+    return np.cumsum(is_first) - 1, is_first
+
+
+def _groups(columns: Mapping[str, Array]) -> Array:
+    """Index of the collective or p2p pair of each row: equal communicator and sequence, and equal ends of a pair."""
+    operator, peer, rank = columns["operator"], columns["peer"], columns["rank"]
+    is_p2p = (operator == SEND) | (operator == RECV)
+    source = np.where(is_p2p, np.where(operator == SEND, rank, peer), -1)
+    destination = np.where(is_p2p, np.where(operator == SEND, peer, rank), -1)
+    order = np.lexsort((columns["sequence"], destination, source, columns["communicator"]))
+    differs = np.zeros(len(order), dtype=np.int64)
+    for key in (columns["sequence"], destination, source, columns["communicator"]):
+        differs[1:] |= key[order[1:]] != key[order[:-1]]
+    group = np.empty(len(order), dtype=np.int64)
+    group[order] = np.cumsum(differs)
+    return group
+
+
+def _arrivals(group: Array, start_ns: Array, end_ns: Array) -> tuple[Array, Array]:
+    """When each row's last partner arrived, and who that was.
+
+    Partners that arrived after a row had already ended can't have been waited for: a buffered send returns before its
+    receiver arrives, the root of a broadcast before its leaves do.
+    """
+    order = np.lexsort((start_ns, group))
+    row_of_latest = np.empty(len(order), dtype=np.int64)  # position, in `order`, of the latest partner of each row
+    past = np.searchsorted(group[order], group, side="right")
+    row_of_latest[:] = past - 1
+    too_late = start_ns[order[row_of_latest]] > end_ns
+    while too_late.any():
+        row_of_latest[too_late] -= 1
+        too_late[too_late] = start_ns[order[row_of_latest[too_late]]] > end_ns[too_late]
+    latest = order[row_of_latest]
+    own = np.arange(len(order))
+    blocker = np.where(start_ns[latest] > start_ns, latest, own)
+    return start_ns[blocker], blocker
+
+
+def _join_batched(
+    columns: Mapping[str, Array], block: Array, end_ns: Array, ready_ns: Array, blocker: Array
+) -> tuple[Array, Array]:
+    """Treat p2p rows of one rank with the same start and end as one operator with several partners.
+
+    A batch ends when all of its parts have, so it was ready when the last partner of any of them had arrived.
+    """
+    rows = np.flatnonzero((columns["operator"] == SEND) | (columns["operator"] == RECV))
+    if len(rows) == 0:
+        return ready_ns, blocker
+    start_ns = columns["start_ns"]
+    order = rows[np.lexsort((ready_ns[rows], end_ns[rows], start_ns[rows], block[rows]))]
+    is_first = np.ones(len(order), dtype=bool)
+    is_first[1:] = False
+    for key in (end_ns, start_ns, block):
+        is_first[1:] |= key[order[1:]] != key[order[:-1]]
+    firsts = np.flatnonzero(is_first)
+    sizes = np.diff(np.append(firsts, len(order)))
+    latest = order[np.repeat(firsts + sizes - 1, sizes)]  # of each batch, the part whose partner came last
+    joined_ready_ns, joined_blocker = ready_ns.copy(), blocker.copy()
+    joined_ready_ns[order] = ready_ns[latest]
+    is_own = blocker[latest] == latest
+    joined_blocker[order] = np.where(is_own, order, blocker[latest])
+    return joined_ready_ns, joined_blocker
+
+
+def _previous(block: Array, start_ns: Array, end_ns: Array, is_first_of_block: Array) -> Array:
+    """Row of the rank's operator in this iteration that had ended last when each row began; -1 if none had."""
+    if len(block) == 0:
+        return np.empty(0, dtype=np.int64)
+    origin = min(int(start_ns.min()), int(end_ns.min()))
+    span = int(max(start_ns.max(), end_ns.max())) - origin + 2
+    keys = block * span + (end_ns - origin)  # ascending, since rows are sorted by block and end
+    position = np.searchsorted(keys, block * span + (start_ns - origin), side="right") - 1
+    first_row = np.flatnonzero(is_first_of_block)[block]
+    own = np.arange(len(block))
+    position = np.where(position >= own, own - 1, position)  # operators of no length must not precede themselves
+    return np.where(position >= first_row, position, -1)
+
+
+def _gaps(
+    columns: Mapping[str, Array],
+    end_ns: Array,
+    block: Array,
+    is_first_of_block: Array,
+    previous: Array,
+    entry_ns: Mapping[tuple[int, int], int],
+) -> Array:
+    first_rows = np.flatnonzero(is_first_of_block)
+    start_ns, rank, iteration = columns["start_ns"], columns["rank"], columns["iteration"]
+    earliest = np.minimum.reduceat(start_ns, first_rows) if len(first_rows) else np.empty(0, dtype=np.int64)
+    pairs = zip(rank[first_rows].tolist(), iteration[first_rows].tolist(), earliest.tolist(), strict=True)
+    entry = np.array([entry_ns.get((r, i), first) for r, i, first in pairs], dtype=np.int64)
+    free_ns = np.where(previous >= 0, end_ns[previous], entry[block] if len(entry) else 0)
+    return np.maximum(start_ns - free_ns, 0)
+
+
+def _ordinals(block: Array, packed_class: Array, sequence: Array) -> Array:
+    """Sequence of each row, counted from the first of its class in its block."""
+    order = np.lexsort((sequence, packed_class, block))
+    is_first = np.ones(len(order), dtype=bool)
+    sorted_block, sorted_class = block[order], packed_class[order]
+    is_first[1:] = (sorted_block[1:] != sorted_block[:-1]) | (sorted_class[1:] != sorted_class[:-1])
+    firsts = np.flatnonzero(is_first)
+    base = np.repeat(sequence[order][firsts], np.diff(np.append(firsts, len(order))))
+    ordinal = np.empty(len(order), dtype=np.int64)
+    ordinal[order] = sequence[order] - base
+    return ordinal

@@ -1,0 +1,107 @@
+"""Where ranks live and which way their traffic goes: what a slow device would and would not slow down."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from detectors.critical_path import Lane
+from streams.records import Announcement
+
+
+class Place(NamedTuple):
+    """Where one rank lives; None where nobody said."""
+
+    host: str | None = None
+    gpu: int | None = None
+    nic: str | None = None
+    switch: str | None = None
+
+
+class Device(NamedTuple):
+    """A device that may be slow. ``ranks`` are all that it carries; a link's are its sender and its receiver."""
+
+    kind: str
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """A job's ranks and communicators.
+
+    Parameters
+    ----------
+    places
+        Place of each rank that was announced.
+    members
+        Ranks of each communicator, by the job's code.
+    names
+        Ids of the communicators, by code.
+    """
+
+    world_size: int
+    places: Mapping[int, Place]
+    members: Mapping[int, tuple[int, ...]]
+    names: tuple[str, ...] = ()
+    _carried: Mapping[tuple[str, str | int], tuple[int, ...]] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        carried: dict[tuple[str, str | int], list[int]] = {}
+        for rank in sorted(self.places):
+            carried.setdefault(self._nic_key(rank), []).append(rank)
+            host = self.places[rank].host
+            if host is not None:
+                carried.setdefault(("host", host), []).append(rank)
+        object.__setattr__(self, "_carried", {key: tuple(ranks) for key, ranks in carried.items()})
+
+    def place(self, rank: int) -> Place:
+        """Where a rank lives, as far as it is known."""
+        return self.places.get(rank, Place())
+
+    def nic(self, rank: int) -> Device:
+        """The NIC that a rank uses, with all ranks that share it."""
+        return Device("nic", self._carried.get(self._nic_key(rank), (rank,)))
+
+    def host(self, rank: int) -> Device | None:
+        """The host that a rank lives on; None if nobody said."""
+        host = self.place(rank).host
+        return None if host is None else Device("host", self._carried[("host", host)])
+
+    def lane_ranks(self, lane: Lane) -> tuple[int, ...]:
+        """Ranks at the ends of a lane."""
+        if lane.kind == "work":
+            return (lane.first,)
+        return (lane.first, lane.second) if lane.kind == "pair" else self.members.get(lane.first, ())
+
+    def crosses_network(self, lane: Lane) -> bool:
+        """Whether the lane's bytes leave a host; ranks without a known host count as apart."""
+        ranks = self.lane_ranks(lane)
+        hosts = {self.place(rank).host for rank in ranks}
+        return len(ranks) > 1 and (None in hosts or len(hosts) > 1)
+
+    def _nic_key(self, rank: int) -> tuple[str, str | int]:
+        place = self.places[rank] if rank in self.places else Place()
+        if place.host is None or place.nic is None:
+            return ("rank", rank)
+        return (f"nic {place.host}", place.nic)
+
+
+def topology_of(announcements: Iterable[Announcement], codes: Mapping[str, int]) -> Topology:
+    """Topology from what the ranks announced; ``codes`` are the job's codes of communicator ids."""
+    announcements = list(announcements)
+    return Topology(
+        world_size=max((a.world_size for a in announcements), default=0),
+        places={a.rank: Place(a.host, a.gpu, a.nic, a.switch) for a in announcements},
+        members=dict(_members(announcements, codes)),
+        names=tuple(sorted(codes, key=lambda name: codes[name])),
+    )
+
+
+def _members(
+    announcements: Iterable[Announcement], codes: Mapping[str, int]
+) -> Iterator[tuple[int, tuple[int, ...]]]:
+    for announcement in announcements:
+        for communicator in announcement.communicators:
+            if communicator.id in codes:
+                yield codes[communicator.id], communicator.ranks
