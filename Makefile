@@ -1,0 +1,72 @@
+# `make demo` and `make test` are all that a newcomer needs; both make .venv first. `make help` lists the rest.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+# The first interpreter that is new enough; `make PYTHON=/path/to/python test` overrides the choice.
+IS_NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
+PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13; do \
+	if "$$p" -c '$(IS_NEW_ENOUGH)' 2>/dev/null; then echo "$$p"; break; fi; done)
+UV_VERSION := 0.13.8
+
+.PHONY: help demo test lint format bench lock clean python java maven
+
+help:  ## List the targets
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
+
+demo: $(STAMP)  ## The main job in under a minute: a simulated job, a NIC that turns slow, the verdict
+	@$(BIN)/irregulars demo
+
+test: java maven $(STAMP)  ## Lint, types and all tests, on a real broker and database (needs Java 17 and Maven)
+	@$(BIN)/python tests/run_checks.py
+
+lint: $(STAMP)  ## Lint and types only
+	@$(BIN)/python tests/run_checks.py --lint
+
+format: $(STAMP)  ## Let ruff sort imports and lay out the code
+	@$(BIN)/ruff check --fix-only --quiet . && $(BIN)/ruff format --quiet .
+
+bench: java maven $(STAMP)  ## Operators per second through one worker, beside the limits of Faust and Kafka
+	@$(BIN)/python -m pytest -q -s tests/benchmarks --benchmarks
+
+lock:  ## Resolve requirements.lock anew from pyproject.toml
+	@$(MAKE) python
+	@scratch=$$(mktemp -d); trap 'rm -rf "$$scratch"' EXIT; \
+	"$(PYTHON)" -m venv "$$scratch" && "$$scratch/bin/pip" install --quiet uv==$(UV_VERSION) && \
+	"$$scratch/bin/uv" pip compile pyproject.toml --extra dev --universal --python-version 3.11 --upgrade \
+		--generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --quiet \
+		--custom-compile-command "make lock" --output-file requirements.lock >/dev/null
+	@echo "requirements.lock: $$(grep -c == requirements.lock) distributions"
+
+clean:  ## Remove .venv, caches and what a build left
+	@rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+python:
+	@test -n "$(PYTHON)" || { echo "Python must be 3.11 or newer; got $$(python3 -V 2>&1 || echo none). \
+	Install it, or say where it is: make PYTHON=/path/to/python" >&2; exit 2; }
+
+java:
+	@version=$$(java -version 2>&1 | sed -nE 's/.* version "([0-9]+).*/\1/p') || true; \
+	test "$${version:-0}" -ge 17 || { echo "Java must be 17 or newer for the tests' Apache Kafka; got \
+	$${version:-none}. Install a JDK or JRE 17 (Debian: openjdk-17-jre-headless)." >&2; exit 2; }
+
+maven:
+	@mvn --version >/dev/null 2>&1 || { echo "Maven must be installed: it fetches the tests' Apache Kafka; got none. \
+	Install it (Debian: maven)." >&2; exit 2; }
+
+# Hashes first and the project itself without dependencies: what runs is what the lock file names, and nothing else.
+# The stamp comes last, so that an interrupted installation is taken up again.
+$(STAMP): pyproject.toml requirements.lock
+	@$(MAKE) python
+	@echo "Installing $$(grep -c == requirements.lock) locked distributions into $(VENV) (once; a minute or two)"
+	@test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV) || { rm -rf $(VENV); echo "$(PYTHON) must be able to make \
+	virtual environments; it is not (Debian: install python3-venv)." >&2; exit 2; }
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
