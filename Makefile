@@ -2,7 +2,6 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-MAKEFLAGS += --no-print-directory
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -34,8 +33,7 @@ format: $(STAMP)  ## Let ruff sort imports and lay out the code
 bench: java maven $(STAMP)  ## Operators per second through one worker, beside the limits of Faust and Kafka
 	@$(BIN)/python -m pytest -q -s tests/benchmarks --benchmarks
 
-lock:  ## Resolve requirements.lock anew from pyproject.toml
-	@$(MAKE) python
+lock: python  ## Resolve requirements.lock anew from pyproject.toml
 	@scratch=$$(mktemp -d); trap 'rm -rf "$$scratch"' EXIT; \
 	"$(PYTHON)" -m venv "$$scratch" && "$$scratch/bin/pip" install --quiet uv==$(UV_VERSION) && \
 	"$$scratch/bin/uv" pip compile pyproject.toml --extra dev --universal --python-version 3.11 --upgrade \
@@ -62,8 +60,7 @@ maven:
 
 # Hashes first and the project itself without dependencies: what runs is what the lock file names, and nothing else.
 # The stamp comes last, so that an interrupted installation is taken up again.
-$(STAMP): pyproject.toml requirements.lock
-	@$(MAKE) python
+$(STAMP): pyproject.toml requirements.lock | python
 	@echo "Installing $$(grep -c == requirements.lock) locked distributions into $(VENV) (once; a minute or two)"
 	@test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV) || { rm -rf $(VENV); echo "$(PYTHON) must be able to make \
 	virtual environments; it is not (Debian: install python3-venv)." >&2; exit 2; }
