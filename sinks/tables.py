@@ -1,0 +1,306 @@
+"""Judgements and bandwidth batches as rows of the database: pure conversion, and what the tables are.
+
+`TABLES` is the Python side of ``sinks/migrations``; an integration test compares the two. Unknown values (``NaN``,
+`streams.records.UNKNOWN`, ``None``) become null. Times become timestamps of ns in UTC.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from streams.errors import SinkRejected
+from streams.judgements import Columns, JudgedIteration, Judgements, Suspect, Verdict
+from streams.records import PATHS, UNKNOWN, Announcement, Batch
+
+_TIME: Final = pa.timestamp("ns", "UTC")
+
+
+@dataclass(frozen=True, slots=True)
+class TableFormat:
+    """Columns of one table, and what makes two rows the same row.
+
+    Parameters
+    ----------
+    schema
+        The columns that a sink is given; a field that is not nullable must not be null.
+    key
+        Columns that together name a row; the row with the largest `version`, else the newest, replaces the others.
+    version
+        Column that says which of two rows with equal keys knows more.
+    """
+
+    schema: pa.Schema
+    key: tuple[str, ...]
+    version: str | None = None
+
+
+def _schema(required: Mapping[str, pa.DataType], optional: Mapping[str, pa.DataType] | None = None) -> pa.Schema:
+    fields = [pa.field(name, kind, nullable=False) for name, kind in required.items()]
+    return pa.schema(fields + [pa.field(name, kind) for name, kind in (optional or {}).items()])
+
+
+_ITERATION: Final = {"job": pa.string(), "attempt": pa.int64(), "iteration": pa.int64()}
+_PLACE: Final = {"host": pa.string(), "gpu": pa.int64(), "nic": pa.string(), "switch": pa.string()}
+
+TABLES: Final[Mapping[str, TableFormat]] = {
+    "jobs": TableFormat(
+        _schema(
+            {
+                "job": pa.string(), "attempt": pa.int64(), "rank": pa.uint32(), "world_size": pa.uint32(),
+                "logged_ranks": pa.uint32(), "is_logged": pa.bool_(), "clock": pa.string(),
+                "sources": pa.list_(pa.string()), "communicators": pa.list_(pa.string()),
+                "communicator_kinds": pa.list_(pa.string()), "communicator_sizes": pa.list_(pa.uint32()),
+            },
+            {**_PLACE, "lost_rows": pa.int64(), "recorded_until": _TIME},
+        ),
+        key=("job", "attempt", "rank"),
+    ),
+    "iterations": TableFormat(
+        _schema(
+            {
+                **_ITERATION, "started_at": _TIME, "elapsed_ns": pa.int64(), "phase": pa.string(),
+                "ranks_reported": pa.uint32(), "verdict_ids": pa.list_(pa.string()),
+            },
+            {"reference_ns": pa.float64(), "is_irregular": pa.bool_()},
+        ),
+        key=("job", "attempt", "iteration"),
+        version="ranks_reported",
+    ),
+    "rank_iterations": TableFormat(
+        _schema(
+            {**_ITERATION, "rank": pa.uint32(), "operators": pa.int64(), "late_rows": pa.int64()},
+            {"started_at": _TIME, "elapsed_ns": pa.int64(), "work_ns": pa.int64(), "score": pa.float64()},
+        ),
+        key=("job", "attempt", "iteration", "rank"),
+    ),
+    "operators": TableFormat(
+        _schema(
+            {
+                **_ITERATION, "rank": pa.uint32(), "communicator": pa.string(), "operator": pa.string(),
+                "sequence": pa.int64(),
+            },
+            {
+                "peer": pa.uint32(), "started_at": _TIME, "elapsed_ns": pa.int64(), "size_bytes": pa.int64(),
+                "gap_ns": pa.int64(), "wait_ns": pa.int64(), "transfer_ns": pa.int64(),
+            },
+        ),
+        key=("job", "attempt", "iteration", "rank", "communicator", "operator", "peer", "sequence"),
+    ),
+    "bandwidth": TableFormat(
+        _schema(
+            {
+                "job": pa.string(), "attempt": pa.int64(), "rank": pa.uint32(), "path": pa.string(),
+                "device": pa.string(), "sampled_at": _TIME,
+            },
+            {"tx_bytes_per_s": pa.float64(), "rx_bytes_per_s": pa.float64()},
+        ),
+        key=("job", "attempt", "rank", "path", "device", "sampled_at"),
+    ),
+    "verdicts": TableFormat(
+        _schema(
+            {
+                "job": pa.string(), "verdict_id": pa.string(), "revision": pa.uint32(), "attempt": pa.int64(),
+                "state": pa.string(), "event": pa.string(), "kind": pa.string(), "first_iteration": pa.int64(),
+                "past_last_iteration": pa.int64(), "lost_s": pa.float64(), "world_size": pa.uint32(),
+                "evidence": pa.string(),
+            },
+            {"delta": pa.float64(), "communicator": pa.string(), "last_seen_at": _TIME, "close_reason": pa.string()},
+        ),
+        key=("job", "verdict_id"),
+        version="revision",
+    ),
+    "suspects": TableFormat(
+        _schema(
+            {
+                "job": pa.string(), "verdict_id": pa.string(), "revision": pa.uint32(), "position": pa.uint16(),
+                "device": pa.string(), "rank": pa.uint32(), "ranks": pa.list_(pa.uint32()),
+                "probability": pa.float64(),
+            },
+            {"peer": pa.uint32(), **_PLACE},
+        ),
+        key=("job", "verdict_id", "revision", "position"),
+    ),
+}  # fmt: skip
+"""All tables that sinks store."""
+
+
+def tables_of(judgements: Judgements) -> dict[str, pa.Table]:
+    """Convert what a job monitor decided; tables without rows are left out.
+
+    Raises
+    ------
+    SinkRejected
+        If a value does not fit its column, for example a negative rank; ``rows`` is empty, for there are none yet.
+    """
+    tables = {
+        "jobs": _rows("jobs", [_announced(a) for a in judgements.announcements]),
+        "iterations": _rows("iterations", [_judged(i) for i in judgements.iterations]),
+        "rank_iterations": _columns("rank_iterations", judgements.job, judgements.rank_iterations),
+        "operators": _columns("operators", judgements.job, judgements.operators),
+        "verdicts": _rows("verdicts", [_verdict(v) for v in judgements.verdicts]),
+        "suspects": _rows("suspects", [r for v in judgements.verdicts for r in _suspects(v)]),
+    }
+    return {name: table for name, table in tables.items() if table.num_rows}
+
+
+def table_of_bandwidth(batch: Batch) -> pa.Table:
+    """Convert a batch of the topic ``bandwidth`` to rows of the table of that name.
+
+    Raises
+    ------
+    SinkRejected
+        If a value does not fit its column; ``rows`` is empty.
+    """
+    header, count = batch.header, len(batch)
+    values = {
+        "attempt": np.full(count, header.attempt),
+        "rank": np.full(count, header.rank),
+        "path": _decoded(batch.columns["path"], PATHS),
+        "device": _decoded(batch.columns["device"], header.names),
+        "start_ns": batch.columns["time_ns"],
+        "tx_bytes_per_s": batch.columns["tx_bytes_per_s"],
+        "rx_bytes_per_s": batch.columns["rx_bytes_per_s"],
+    }
+    return _columns("bandwidth", header.job, values)
+
+
+def conform(rows: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
+    """Bring what a caller wrote to the columns and types of `TABLES`; empty tables are left out.
+
+    Raises
+    ------
+    SinkRejected
+        If a table is unknown, a column is missing, of another type, or null where it must not be. ``rows`` holds all
+        tables of the call as pairs of name and table, since a write is all or nothing.
+    """
+    try:
+        return {name: _conform(name, table) for name, table in rows.items() if table.num_rows}
+    except (pa.ArrowException, ValueError) as error:
+        raise SinkRejected(str(error), tuple(rows.items())) from error
+
+
+def _conform(name: str, table: pa.Table) -> pa.Table:
+    if name not in TABLES:
+        raise ValueError(f"table must be one of {sorted(TABLES)}; got {name!r}")
+    schema = TABLES[name].schema
+    missing = set(schema.names) - set(table.column_names)
+    if missing:
+        raise ValueError(f"rows of {name} must have all of its columns; got none of {sorted(missing)}")
+    table = table.select(schema.names)
+    for field in schema:
+        nulls = table.column(field.name).null_count
+        if nulls and not field.nullable:
+            raise ValueError(f"{name}.{field.name} must be known in each row; got {nulls} nulls")
+    return table.cast(schema)
+
+
+def sort_by_key(name: str, table: pa.Table) -> pa.Table:
+    """Sort rows of table `name` by its key: two tables with the same rows become equal."""
+    return table.sort_by([(column, "ascending") for column in TABLES[name].key]).combine_chunks()
+
+
+def _announced(announcement: Announcement) -> dict[str, Any]:
+    # Members are not stored per rank (100,000 ranks would each list 100,000): a communicator's members are the rows
+    # that name it.
+    return {
+        "job": announcement.job, "attempt": announcement.attempt, "rank": announcement.rank,
+        "world_size": announcement.world_size, "logged_ranks": announcement.logged_ranks,
+        "is_logged": announcement.is_logged, "clock": announcement.clock,
+        "sources": list(announcement.sources),
+        "communicators": [c.id for c in announcement.communicators],
+        "communicator_kinds": [c.kind for c in announcement.communicators],
+        "communicator_sizes": [len(c.ranks) for c in announcement.communicators],
+        "host": announcement.host, "gpu": announcement.gpu, "nic": announcement.nic,
+        "switch": announcement.switch, "lost_rows": announcement.lost_rows,
+        "recorded_until": announcement.recorded_until_ns,
+    }  # fmt: skip
+
+
+def _judged(iteration: JudgedIteration) -> dict[str, Any]:
+    return {
+        "job": iteration.job, "attempt": iteration.attempt, "iteration": iteration.iteration,
+        "started_at": iteration.start_ns, "elapsed_ns": iteration.elapsed_ns,
+        "reference_ns": _known(iteration.reference_ns), "phase": iteration.phase,
+        "is_irregular": iteration.is_irregular, "ranks_reported": iteration.ranks_reported,
+        "verdict_ids": list(iteration.verdict_ids),
+    }  # fmt: skip
+
+
+def _verdict(verdict: Verdict) -> dict[str, Any]:
+    return {
+        "job": verdict.job, "verdict_id": verdict.verdict_id, "revision": verdict.revision,
+        "attempt": verdict.attempt, "state": verdict.state, "event": verdict.event, "kind": verdict.kind,
+        "first_iteration": verdict.iterations[0], "past_last_iteration": verdict.iterations[1],
+        "delta": _known(verdict.delta), "lost_s": verdict.lost_s, "world_size": verdict.world_size,
+        "communicator": verdict.communicator, "evidence": verdict.evidence, "last_seen_at": verdict.time_ns,
+        "close_reason": verdict.close_reason,
+    }  # fmt: skip
+
+
+def _suspects(verdict: Verdict) -> list[dict[str, Any]]:
+    return [_suspect(verdict, position, suspect) for position, suspect in enumerate(verdict.suspects)]
+
+
+def _suspect(verdict: Verdict, position: int, suspect: Suspect) -> dict[str, Any]:
+    return {
+        "job": verdict.job, "verdict_id": verdict.verdict_id, "revision": verdict.revision, "position": position,
+        "device": suspect.device, "rank": suspect.rank, "ranks": list(suspect.ranks), "peer": suspect.peer,
+        "host": suspect.host, "gpu": suspect.gpu, "nic": suspect.nic, "switch": suspect.switch,
+        "probability": suspect.probability,
+    }  # fmt: skip
+
+
+def _known(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _decoded(codes: np.ndarray, names: Sequence[str]) -> np.ndarray:
+    return np.array(names, dtype=object)[codes] if len(codes) else np.array([], dtype=object)
+
+
+def _rows(name: str, rows: list[dict[str, Any]]) -> pa.Table:
+    try:
+        return pa.Table.from_pylist(rows, schema=TABLES[name].schema)
+    except (pa.ArrowException, OverflowError) as error:
+        raise SinkRejected(f"rows of {name} must fit its columns; got {error}") from error
+
+
+# The columns of the pipeline, where the database calls them otherwise.
+_SOURCES: Final = {"started_at": "start_ns", "sampled_at": "start_ns"}
+
+
+def _columns(name: str, job: str, columns: Columns) -> pa.Table:
+    schema = TABLES[name].schema
+    if not columns:
+        return schema.empty_table()
+    count = len(columns["rank"])
+    arrays = [
+        pa.repeat(pa.scalar(job), count) if field.name == "job" else _array(name, field, columns)
+        for field in schema
+    ]  # fmt: skip
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def _array(name: str, field: pa.Field, columns: Columns) -> pa.Array:
+    values = columns[_SOURCES.get(field.name, field.name)]
+    try:
+        return _nullable(np.asarray(values), field)
+    except (pa.ArrowException, OverflowError) as error:
+        raise SinkRejected(f"{name}.{field.name} must be {field.type}; got {error}") from error
+
+
+def _nullable(values: np.ndarray, field: pa.Field) -> pa.Array:
+    if values.dtype.kind == "O":
+        return pa.array(values, type=field.type)
+    unknown = ~np.isfinite(values) if values.dtype.kind == "f" else values == UNKNOWN
+    if values.dtype.kind == "f" and not pa.types.is_floating(field.type):
+        values = np.rint(np.where(unknown, 0, values)).astype(np.int64)  # parts of a nanosecond mean nothing
+    if pa.types.is_timestamp(field.type):
+        return pa.array(values.astype(np.int64), mask=unknown).cast(field.type)
+    return pa.array(values, mask=unknown).cast(field.type)
