@@ -10,9 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Final
 
-from detectors.critical_path import Attribution, Lane
+from detectors.critical_path import Attribution, Lane, LaneExcess
 from detectors.topology import Device, Topology
 
 MATCH_SHARE: Final = 0.25
@@ -20,7 +21,10 @@ MATCH_SHARE: Final = 0.25
 
 _MIN_TOTAL_SHARE: Final = 0.2
 _MAX_CAUSES: Final = 3
+_MIN_PROBABILITY: Final = 0.02  # alternatives below are not worth a line
 _LANE_SHARE: Final = 0.03  # a slow lane matters if its excess is this share of the iteration's
+_SLOW_RATIO: Final = 0.5  # ... and this share of its own usual time
+_SLOW_SIGMAS: Final = 3.0  # ... and stands so far out of its noise
 _HOST_SHARE: Final = 0.5  # a rank is as late as another one if its excess is this share of the other's
 _HOST_RANKS: Final = 0.75  # so many of a host's ranks must be late before the host is blamed for one
 
@@ -155,9 +159,8 @@ def _share(lanes: frozenset[Lane], left: Sequence[Mapping[Lane, float]]) -> floa
 def _transfer_cause(
     lane: Lane, attributions: Sequence[Attribution], left: Sequence[Mapping[Lane, float]], topology: Topology
 ) -> Found:
-    slow, seen = _slow_shares(attributions)
-    slow.setdefault(lane, 1.0)
-    weights = {device: _weight(device, lane, slow, seen, topology) for device in _candidates(lane, slow, topology)}
+    seen = _observe_lanes(lane, attributions)
+    weights = {device: _weight(device, lane, seen, topology) for device in _candidates(lane, seen, topology)}
     best = max(weights.values())
     odds = {device: math.exp(weight - best) for device, weight in weights.items()}
     total = sum(odds.values())
@@ -165,45 +168,58 @@ def _transfer_cause(
     device = next((d for d, _ in ranked if d.kind != "none"), Device("communicator", ()))
     if device.kind == "communicator":
         return "slow_communicator", (), frozenset([lane])
-    lanes = frozenset(one for one in slow if _expected(device, one, lane, topology) > _SLOW_IF_NOBODY) | {lane}
-    suspects = tuple((d, p) for d, p in ranked if d.kind in ("nic", "link") and p >= 0.02)[:4]
+    on_path = {one for lanes in left for one in lanes if one.kind != "work"}
+    lanes = frozenset(one for one in on_path if _expected(device, one, lane, topology) > _SLOW_IF_NOBODY) | {lane}
+    suspects = tuple((d, p) for d, p in ranked if d.kind in ("nic", "link") and p >= _MIN_PROBABILITY)[:4]
     return f"slow_{device.kind}", suspects, lanes
 
 
-def _slow_shares(attributions: Sequence[Attribution]) -> tuple[dict[Lane, float], dict[Lane, int]]:
-    """In which share of the iterations each lane was slow (lanes that ever were), and in how many it was seen."""
-    slow: dict[Lane, int] = {}
-    seen: dict[Lane, int] = {}
+def _observe_lanes(accused: Lane, attributions: Sequence[Attribution]) -> dict[Lane, bool]:
+    """Say of each lane that tells something whether it was slow.
+
+    A lane is slow if the median of its excess over the iterations stands out of its noise and matters for the
+    iteration. A lane in which the accused lane's slow-down would not stand out tells nothing by looking normal.
+    """
+    totals = [sum(ns for ns in a.path_excess_ns.values() if ns > 0) for a in attributions]
+    matters_ns = _LANE_SHARE * median(totals)
+    by_lane: dict[Lane, list[LaneExcess]] = {}
     for attribution in attributions:
-        total_ns = sum(ns for ns in attribution.path_excess_ns.values() if ns > 0)
         for lane, excess in attribution.lanes.items():
-            seen[lane] = seen.get(lane, 0) + 1
-            if excess.is_slow and excess.excess_ns >= _LANE_SHARE * total_ns:
-                slow[lane] = slow.get(lane, 0) + 1
-    shares = {lane: count / seen[lane] for lane, count in slow.items() if 2 * count >= seen[lane]}
-    return shares, seen
+            by_lane.setdefault(lane, []).append(excess)
+    ratio = _slow_down(by_lane.get(accused, []))
+    seen = {accused: True}
+    for lane, found in by_lane.items():
+        usual_ns = median(e.usual_ns for e in found)
+        noise_ns = median(e.noise_ns for e in found) / math.sqrt(len(found))
+        limit_ns = max(_SLOW_RATIO * usual_ns, _SLOW_SIGMAS * noise_ns, matters_ns)
+        is_slow = median(e.excess_ns for e in found) > limit_ns
+        if is_slow or usual_ns * ratio > 2 * limit_ns:
+            seen.setdefault(lane, is_slow)
+    return seen
 
 
-def _candidates(lane: Lane, slow: Mapping[Lane, float], topology: Topology) -> list[Device]:
+def _slow_down(found: Sequence[LaneExcess]) -> float:
+    """Median excess over the usual time of a lane; 0 where it is not known."""
+    return max(0.0, median(e.excess_ns / max(e.usual_ns, 1.0) for e in found)) if found else 0.0
+
+
+def _candidates(lane: Lane, seen: Mapping[Lane, bool], topology: Topology) -> list[Device]:
     """Devices that could slow this lane: NICs of its ends, a link in it, or the communication as such."""
     found = [Device("communicator", topology.lane_ranks(lane)), Device("none", ())]
     if topology.crosses_network(lane):
         found += sorted({topology.nic(rank) for rank in topology.lane_ranks(lane)})
-    pairs = [one for one in (lane, *slow) if one.kind == "pair"]
+    pairs = [one for one, is_slow in seen.items() if is_slow and one.kind == "pair"]
     ends = set(topology.lane_ranks(lane))
     found += sorted({Device("link", (p.first, p.second)) for p in pairs if {p.first, p.second} <= ends})
     return found
 
 
-def _weight(
-    device: Device, lane: Lane, slow: Mapping[Lane, float], seen: Mapping[Lane, int], topology: Topology
-) -> float:
+def _weight(device: Device, lane: Lane, seen: Mapping[Lane, bool], topology: Topology) -> float:
     """Logarithm of prior times likelihood of what was seen on all lanes, if this device were the cause."""
     weight = math.log(_PRIORS[device.kind])
-    for one in sorted({lane, *seen}):
+    for one, is_slow in seen.items():
         expected = _expected(device, one, lane, topology)
-        share = slow.get(one, 0.0)
-        weight += share * math.log(expected) + (1 - share) * math.log(1 - expected)
+        weight += math.log(expected if is_slow else 1 - expected)
     return weight
 
 

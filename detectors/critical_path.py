@@ -23,9 +23,6 @@ from streams.records import RECV
 Array = np.ndarray
 
 _ORDINALS: Final = 1 << 20
-_SLOW_SIGMAS: Final = 4.0
-_SLOW_RATIO: Final = 0.5
-"""A lane is slow if its transfers take this part more than usual, and more than its own noise explains."""
 
 
 class Lane(NamedTuple):
@@ -78,11 +75,11 @@ class Reference:
 
 
 class LaneExcess(NamedTuple):
-    """Transfers of one lane in one iteration: how much longer than usual, and whether that is slow."""
+    """Transfers of one lane in one iteration: how much longer than usual, what is usual, and how noisy that is."""
 
     excess_ns: float
     usual_ns: float
-    is_slow: bool
+    noise_ns: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +266,5 @@ def _lane_excess(graph: OperatorGraph, iteration: int, reference: Reference) -> 
         usual_ns = reference.lane_usual_ns.get(lane)
         if count == 0 or usual_ns is None:
             continue
-        excess_ns = total / count - usual_ns
-        limit_ns = max(_SLOW_RATIO * usual_ns, _SLOW_SIGMAS * reference.lane_noise_ns[lane])
-        found[lane] = LaneExcess(excess_ns * count, usual_ns * count, excess_ns > limit_ns)
+        found[lane] = LaneExcess(total - usual_ns * count, usual_ns * count, reference.lane_noise_ns[lane] * count)
     return found

@@ -3,8 +3,8 @@
 A row is one operator on one rank. Two kinds of edges lead from it: to the row of the partner that arrived last
 (`OperatorGraph.blocker`: the same collective on another rank, or the other end of a send or recv) and to the operator
 that this rank had ended last when it began (`OperatorGraph.previous`). Time that a row spends until its blocker
-arrives is waiting; what is left is transfer; what lies between the previous operator and its own start is the gap: the
-rank's own work, or waiting that nobody logged.
+arrives is waiting; what is left is transfer; what lies between the previous operator and its own start is the gap:
+the rank's own work, or waiting that nobody logged.
 
 Holmes (NSDI'25) searches the same graph breadth-first over abnormal operators; here all edges are computed at once,
 for every row, from times alone.

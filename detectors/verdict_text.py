@@ -1,0 +1,46 @@
+"""The sentence that says what a verdict rests on."""
+
+from __future__ import annotations
+
+from detectors.critical_path import Piece
+from detectors.topology import Topology
+from streams.records import OPERATORS
+
+
+def evidence_text(piece: Piece, seen: int, tried: int, topology: Topology) -> str:
+    """Say what the typical piece of the critical path shows, and how regularly.
+
+    Parameters
+    ----------
+    piece
+        The piece.
+    seen, tried
+        Irregular iterations in which the cause was seen, and all irregular ones meanwhile.
+    """
+    return f"{_what(piece, topology)} (usual {_duration(piece.usual_ns)}), in {seen} of {tried} irregular iterations"
+
+
+def _what(piece: Piece, topology: Topology) -> str:
+    operator, name = OPERATORS[piece.operator], _name(piece.communicator, topology)
+    elapsed = _duration(piece.elapsed_ns)
+    if piece.lane.kind == "work":
+        return f"rank {piece.rank} took {elapsed} of its own before {operator} on {name}, and others waited for it"
+    if piece.lane.kind == "pair":
+        return f"rank {piece.lane.first} to rank {piece.lane.second} on {name} took {elapsed} after both had arrived"
+    return f"{operator} on {name} took {elapsed} after its last rank had arrived"
+
+
+def _name(communicator: int, topology: Topology) -> str:
+    return topology.names[communicator] if communicator < len(topology.names) else f"communicator {communicator}"
+
+
+def _duration(elapsed_ns: float) -> str:
+    """Write a duration in the unit that suits its size.
+
+    >>> _duration(24_900_000.0)
+    '24.9 ms'
+    """
+    for limit_ns, unit in ((1e3, "ns"), (1e6, "µs"), (1e9, "ms")):
+        if elapsed_ns < limit_ns:
+            return f"{elapsed_ns * 1e3 / limit_ns:.3g} {unit}"
+    return f"{elapsed_ns / 1e9:.3g} s"

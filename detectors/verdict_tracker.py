@@ -1,0 +1,322 @@
+"""The life of verdicts: when a cause has been seen often enough to accuse, what it costs, and when it is over."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any, Final
+
+from detectors.attribution_state import attribution_from_state, attribution_to_state
+from detectors.causes import MATCH_SHARE, Cause, find_causes
+from detectors.critical_path import Attribution, Lane, Piece
+from detectors.topology import Device, Topology
+from detectors.verdict_text import evidence_text
+from streams.judgements import Suspect, Verdict
+
+OPEN_SEEN: Final = 3
+OPEN_RECENT: Final = 6
+"""A verdict opens when its cause was seen in `OPEN_SEEN` of the last `OPEN_RECENT` judged iterations. One slow transfer
+(a lost packet) is nobody's fault, and single late ranks occur on every healthy job."""
+
+CLOSE_QUIET: Final = 10
+"""A verdict closes after so many judged iterations in a row in which its cause was not seen."""
+
+MIN_PROBABILITY: Final = 0.5
+"""Nobody is accused below this probability: a wrong accusation costs more than none."""
+
+_KEPT: Final = 64  # attributions that a verdict keeps to think over its suspects
+_LOSS_STEP: Final = 2.0  # a revision says that it goes on when the loss has grown by this factor
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """One judged iteration; ``attribution`` is None for a regular one."""
+
+    iteration: int
+    elapsed_ns: float
+    reference_ns: float
+    time_ns: int
+    attribution: Attribution | None
+
+
+@dataclass(slots=True)
+class _OpenVerdict:
+    """A verdict in the making, or open."""
+
+    verdict_id: str
+    cause: Cause
+    kept: deque[Observation] = field(default_factory=lambda: deque(maxlen=_KEPT))
+    first: int = 0
+    last: int = 0
+    time_ns: int = 0
+    seen: int = 0  # irregular iterations in which the cause was seen
+    tried: int = 0  # irregular iterations since the first one
+    lost_ns: float = 0.0
+    quiet: int = 0
+    revision: int = 0
+    said_lost_ns: float = 0.0
+    said: tuple[str, Device | None] = ("", None)
+
+
+class VerdictTracker:
+    """Turn judged iterations, in their order, into revisions of verdicts.
+
+    Parameters
+    ----------
+    job, attempt
+        The job and its start number: part of each verdict's id.
+    """
+
+    def __init__(self, job: str, attempt: int) -> None:
+        self.job = job
+        self.attempt = attempt
+        self._recent: deque[Observation] = deque(maxlen=OPEN_RECENT)
+        self._open: list[_OpenVerdict] = []
+        self._ordinals: dict[int, int] = {}
+
+    @property
+    def has_open(self) -> bool:
+        """Whether a verdict is open."""
+        return bool(self._open)
+
+    def observe(self, observation: Observation, topology: Topology) -> tuple[list[Verdict], tuple[str, ...]]:
+        """Take in one judged iteration.
+
+        Returns
+        -------
+        Revisions of verdicts, and the ids of the verdicts whose cause was seen in this iteration.
+        """
+        self._recent.append(observation)
+        seen_in = [verdict for verdict in self._open if _is_seen(verdict.cause, observation)]
+        revisions = []
+        for verdict in self._open:
+            revisions += self._follow(verdict, observation, verdict in seen_in, topology)
+        if observation.attribution is not None:
+            opened = self._open_new(topology)
+            seen_in += opened
+            revisions += [self._say(verdict, "opened", topology) for verdict in opened]
+        revisions += self._close([v for v in self._open if v.quiet >= CLOSE_QUIET], "recovered", topology)
+        return revisions, tuple(verdict.verdict_id for verdict in seen_in)
+
+    def close(self, reason: str, topology: Topology) -> list[Verdict]:
+        """Close what is open, because the job ended, restarted or fell silent."""
+        return self._close(list(self._open), reason, topology)
+
+    def _follow(
+        self, verdict: _OpenVerdict, observation: Observation, is_seen: bool, topology: Topology
+    ) -> list[Verdict]:
+        verdict.tried += observation.attribution is not None
+        if not is_seen:
+            verdict.quiet += 1
+            return []
+        _add(verdict, observation)
+        _think_over(verdict, topology)
+        if (verdict.cause.kind, _first_device(verdict.cause)) != verdict.said:
+            return [self._say(verdict, "changed", topology)]
+        if verdict.lost_ns >= _LOSS_STEP * verdict.said_lost_ns:
+            return [self._say(verdict, "continued", topology)]
+        return []
+
+    def _open_new(self, topology: Topology) -> list[_OpenVerdict]:
+        irregular = [o for o in self._recent if o.attribution is not None]
+        causes = find_causes([o.attribution for o in irregular if o.attribution is not None], topology)
+        opened = []
+        for cause in causes:
+            if len(cause.explained_ns) >= OPEN_SEEN and _is_sure(cause) and not self._is_followed(cause):
+                opened.append(self._new(cause, irregular))
+        self._open += opened
+        return opened
+
+    def _is_followed(self, cause: Cause) -> bool:
+        """Whether an open verdict already says this: it blames the same lanes, or a device behind all of them."""
+        return any(cause.lanes & verdict.cause.lanes for verdict in self._open)
+
+    def _new(self, cause: Cause, irregular: Iterable[Observation]) -> _OpenVerdict:
+        first = min(cause.explained_ns)
+        ordinal = self._ordinals.get(first, 0)
+        self._ordinals[first] = ordinal + 1
+        verdict = _OpenVerdict(f"{self.job}:{self.attempt}:{first}:{ordinal}", cause, first=first)
+        for observation in irregular:
+            verdict.tried += observation.iteration >= first
+            if observation.iteration in cause.explained_ns:
+                _add(verdict, observation)
+        return verdict
+
+    def _close(self, verdicts: list[_OpenVerdict], reason: str, topology: Topology) -> list[Verdict]:
+        self._open = [verdict for verdict in self._open if verdict not in verdicts]
+        return [self._say(verdict, "closed", topology, reason) for verdict in verdicts]
+
+    def _say(self, verdict: _OpenVerdict, event: str, topology: Topology, close_reason: str | None = None) -> Verdict:
+        verdict.revision += 1
+        verdict.said = (verdict.cause.kind, _first_device(verdict.cause))
+        verdict.said_lost_ns = verdict.lost_ns
+        cause = verdict.cause
+        return Verdict(
+            verdict_id=verdict.verdict_id,
+            revision=verdict.revision,
+            state="closed" if event == "closed" else "open",
+            job=self.job,
+            kind=cause.kind,
+            iterations=(verdict.first, verdict.last + 1),
+            delta=round(median(o.elapsed_ns / o.reference_ns for o in verdict.kept), 3),
+            lost_s=round(verdict.lost_ns / 1e9, 6),
+            communicator=None if cause.communicator is None else topology.names[cause.communicator],
+            suspects=tuple(_suspect(device, probability, topology) for device, probability in cause.suspects),
+            evidence=evidence_text(_typical_piece(verdict), verdict.seen, verdict.tried, topology),
+            attempt=self.attempt,
+            world_size=topology.world_size,
+            time_ns=verdict.time_ns,
+            close_reason=close_reason,
+            event=event,
+        )
+
+    def state(self) -> dict[str, Any]:
+        """Everything that `from_state` needs, as JSON values."""
+        return {
+            "job": self.job,
+            "attempt": self.attempt,
+            "recent": [_observation_to_state(o) for o in self._recent],
+            "ordinals": [[first, count] for first, count in sorted(self._ordinals.items())],
+            "open": [_open_to_state(verdict) for verdict in self._open],
+        }
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> VerdictTracker:
+        """Restore."""
+        tracker = cls(state["job"], state["attempt"])
+        tracker._recent.extend(_observation_from_state(o) for o in state["recent"])
+        tracker._ordinals = {first: count for first, count in state["ordinals"]}
+        tracker._open = [_open_from_state(verdict) for verdict in state["open"]]
+        return tracker
+
+
+def _is_seen(cause: Cause, observation: Observation) -> bool:
+    if observation.attribution is None:
+        return False
+    excess_ns = observation.attribution.path_excess_ns
+    total_ns = sum(ns for ns in excess_ns.values() if ns > 0)
+    return _explained_ns(cause, observation.attribution) >= MATCH_SHARE * total_ns > 0
+
+
+def _explained_ns(cause: Cause, attribution: Attribution) -> float:
+    return sum(ns for lane, ns in attribution.path_excess_ns.items() if lane in cause.lanes and ns > 0)
+
+
+def _add(verdict: _OpenVerdict, observation: Observation) -> None:
+    assert observation.attribution is not None
+    verdict.kept.append(observation)
+    verdict.last, verdict.time_ns = observation.iteration, observation.time_ns
+    verdict.seen += 1
+    verdict.quiet = 0
+    excess_ns = max(observation.elapsed_ns - observation.reference_ns, 0.0)
+    verdict.lost_ns += min(_explained_ns(verdict.cause, observation.attribution), excess_ns)
+
+
+def _think_over(verdict: _OpenVerdict, topology: Topology) -> None:
+    """Look for the cause again with all that was seen since; keep the one that this verdict is about."""
+    attributions = [o.attribution for o in verdict.kept if o.attribution is not None]
+    about = [cause for cause in find_causes(attributions, topology) if cause.lanes & verdict.cause.lanes]
+    if about and _is_sure(about[0]):
+        verdict.cause = about[0]
+
+
+def _is_sure(cause: Cause) -> bool:
+    """Whether the first suspect is probable enough to be named; a slow communicator names nobody."""
+    return cause.kind == "slow_communicator" or bool(cause.suspects and cause.suspects[0][1] >= MIN_PROBABILITY)
+
+
+def _first_device(cause: Cause) -> Device | None:
+    return cause.suspects[0][0] if cause.suspects else None
+
+
+def _typical_piece(verdict: _OpenVerdict) -> Piece:
+    """Return the piece of the path with the median excess among the largest ones of each iteration."""
+    largest = []
+    for observation in verdict.kept:
+        assert observation.attribution is not None
+        pieces = observation.attribution.pieces
+        own = [piece for lane, piece in pieces.items() if lane in verdict.cause.lanes]
+        largest += [max(own, key=lambda piece: piece.excess_ns)] if own else []
+    largest.sort(key=lambda piece: piece.excess_ns)
+    return largest[len(largest) // 2]
+
+
+def _suspect(device: Device, probability: float, topology: Topology) -> Suspect:
+    rank = device.ranks[0]
+    place = topology.place(rank)
+    return Suspect(
+        device=device.kind,
+        rank=rank,
+        ranks=device.ranks,
+        probability=round(probability, 4),
+        peer=device.ranks[1] if device.kind == "link" else None,
+        host=place.host,
+        gpu=None if device.kind == "host" else place.gpu,
+        nic=None if device.kind == "host" else place.nic,
+        switch=place.switch,
+    )
+
+
+# --- state ----------------------------------------------------------------------------------------------------------
+
+_PLAIN: Final = (
+    "verdict_id",
+    "first",
+    "last",
+    "time_ns",
+    "seen",
+    "tried",
+    "lost_ns",
+    "quiet",
+    "revision",
+    "said_lost_ns",
+)
+
+
+def _observation_to_state(observation: Observation) -> list[Any]:
+    attribution = None if observation.attribution is None else attribution_to_state(observation.attribution)
+    return [
+        observation.iteration, observation.elapsed_ns, observation.reference_ns, observation.time_ns, attribution,
+    ]  # fmt: skip
+
+
+def _observation_from_state(state: list[Any]) -> Observation:
+    return Observation(*state[:4], None if state[4] is None else attribution_from_state(state[4]))
+
+
+def _open_to_state(verdict: _OpenVerdict) -> dict[str, Any]:
+    cause = verdict.cause
+    return {
+        **{name: getattr(verdict, name) for name in _PLAIN},
+        "said": [verdict.said[0], verdict.said[1]],
+        "kept": [_observation_to_state(o) for o in verdict.kept],
+        "cause": {
+            "kind": cause.kind,
+            "suspects": [[d.kind, list(d.ranks), probability] for d, probability in cause.suspects],
+            "lanes": sorted([*lane] for lane in cause.lanes),
+            "communicator": cause.communicator,
+            "explained_ns": [[i, ns] for i, ns in cause.explained_ns.items()],
+        },
+    }
+
+
+def _open_from_state(state: Mapping[str, Any]) -> _OpenVerdict:
+    cause = state["cause"]
+    verdict = _OpenVerdict(
+        verdict_id=state["verdict_id"],
+        cause=Cause(
+            kind=cause["kind"],
+            suspects=tuple((Device(kind, tuple(ranks)), p) for kind, ranks, p in cause["suspects"]),
+            lanes=frozenset(Lane(*lane) for lane in cause["lanes"]),
+            communicator=cause["communicator"],
+            explained_ns=dict(cause["explained_ns"]),
+        ),
+    )
+    for name in _PLAIN:
+        setattr(verdict, name, state[name])
+    kind, device = state["said"]
+    verdict.said = (kind, None if device is None else Device(device[0], tuple(device[1])))
+    verdict.kept.extend(_observation_from_state(o) for o in state["kept"])
+    return verdict
