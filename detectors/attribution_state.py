@@ -3,6 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 from detectors.critical_path import Attribution, Lane, LaneExcess, Piece
+
+
+def attribution_to_state(attribution: Attribution) -> dict[str, Any]:
+    """Turn into JSON values."""
+    return {
+        "iteration": attribution.iteration,
+        "path": [[*lane, ns] for lane, ns in attribution.path_excess_ns.items()],
+        "pieces": [[*lane, *piece[1:]] for lane, piece in attribution.pieces.items()],
+        "lanes": [[*lane, *excess] for lane, excess in attribution.lanes.items()],
+        "work": [[rank, ns] for rank, ns in attribution.work_excess_ns.items()],
+    }
+
+
+def attribution_from_state(state: Mapping[str, Any]) -> Attribution:
+    """Restore."""
+    return Attribution(
+        iteration=state["iteration"],
+        path_excess_ns={Lane(*row[:3]): row[3] for row in state["path"]},
+        pieces={Lane(*row[:3]): Piece(Lane(*row[:3]), *row[3:]) for row in state["pieces"]},
+        lanes={Lane(*row[:3]): LaneExcess(*row[3:]) for row in state["lanes"]},
+        work_excess_ns=dict(state["work"]),
+    )

@@ -1,9 +1,9 @@
 """δ-irregularity: which iterations take longer than the job's recent past explains.
 
 Holmes (NSDI'25) calls an iteration δ-irregular if it takes more than δ times the mean of a window of iterations
-before it. Two things make the plain rule useless on real jobs: a fault that lasts fills the window and hides itself, and a
-noisy job crosses δ by chance. So each value is clipped at δ times the mean of its own window when it enters, and an
-irregular iteration must also lie outside the noise of the regular ones.
+before it. Two things make the plain rule useless on real jobs: a fault that lasts fills the window and hides itself,
+and a noisy job crosses δ by chance. So each value is clipped at δ times the mean of its own window when it enters,
+and an irregular iteration must also lie outside the noise of the regular ones.
 """
 
 from __future__ import annotations

@@ -17,8 +17,8 @@ from streams.judgements import Suspect, Verdict
 
 OPEN_SEEN: Final = 3
 OPEN_RECENT: Final = 6
-"""A verdict opens when its cause was seen in `OPEN_SEEN` of the last `OPEN_RECENT` judged iterations. One slow transfer
-(a lost packet) is nobody's fault, and single late ranks occur on every healthy job."""
+"""A verdict opens when its cause was seen in `OPEN_SEEN` of the last `OPEN_RECENT` judged iterations. One slow
+transfer (a lost packet) is nobody's fault, and single late ranks occur on every healthy job."""
 
 CLOSE_QUIET: Final = 10
 """A verdict closes after so many judged iterations in a row in which its cause was not seen."""
@@ -187,7 +187,7 @@ class VerdictTracker:
         """Restore."""
         tracker = cls(state["job"], state["attempt"])
         tracker._recent.extend(_observation_from_state(o) for o in state["recent"])
-        tracker._ordinals = {first: count for first, count in state["ordinals"]}
+        tracker._ordinals = dict(state["ordinals"])
         tracker._open = [_open_from_state(verdict) for verdict in state["open"]]
         return tracker
 
@@ -283,7 +283,9 @@ def _observation_to_state(observation: Observation) -> list[Any]:
 
 
 def _observation_from_state(state: list[Any]) -> Observation:
-    return Observation(*state[:4], None if state[4] is None else attribution_from_state(state[4]))
+    iteration, elapsed_ns, reference_ns, time_ns, attribution = state
+    kept = None if attribution is None else attribution_from_state(attribution)
+    return Observation(iteration, elapsed_ns, reference_ns, time_ns, kept)
 
 
 def _open_to_state(verdict: _OpenVerdict) -> dict[str, Any]:
