@@ -1,0 +1,192 @@
+"""Reaching ClickHouse: settings, waiting for it within a bound, and errors in our words."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import SplitResult, urlsplit
+
+from streams.errors import InputError, ServiceRefused, ServiceUnavailable
+
+if TYPE_CHECKING:
+    from clickhouse_connect.driver.client import Client
+
+REFUSALS: Final = frozenset({164, 192, 193, 194, 497, 516})
+"""ClickHouse error codes that mean "not you": read-only user, unknown user, wrong password, missing right."""
+
+_UNKNOWN_DATABASE: Final = 81
+_PAUSE_S: Final = 0.25
+_CONNECT_TIMEOUT_S: Final = 5
+_REQUEST_TIMEOUT_S: Final = 60
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseSettings:
+    """Where the database is, and who we are there.
+
+    Parameters
+    ----------
+    url
+        ``http://host:port`` or ``https://host:port``, without credentials: addresses appear in texts.
+    user, password
+        Credentials; the password appears nowhere.
+    database
+        Name of the database; the sink creates it where it is missing.
+    wait_s
+        Seconds to wait for the database to answer.
+
+    Raises
+    ------
+    InputError
+        If the URL is none of http or https, or holds credentials, or the database has no name.
+    """
+
+    url: str = "http://127.0.0.1:8123"
+    user: str = "default"
+    password: str = field(default="", repr=False)
+    database: str = "irregulars"
+    wait_s: float = 30.0
+
+    def __post_init__(self) -> None:
+        parts = urlsplit(self.url)
+        if parts.username is not None or parts.password is not None:
+            raise InputError("database url must hold no user or password; give them as settings of their own")
+        if parts.scheme not in ("http", "https") or not parts.hostname or _port(parts) is None:
+            raise InputError(f"database url must be http://host:port or https://host:port; got {self.url!r}")
+        if not self.database:
+            raise InputError("database must be a name; got an empty text")
+
+    @property
+    def address(self) -> str:
+        """The URL in the form that texts and logs show."""
+        parts = urlsplit(self.url)
+        return f"{parts.scheme}://{parts.hostname}:{_port(parts)}"
+
+
+def _port(parts: SplitResult) -> int | None:
+    try:
+        return parts.port or (8443 if parts.scheme == "https" else 8123)
+    except ValueError:
+        return None
+
+
+def connect(settings: DatabaseSettings, *, is_creating: bool = False) -> Client:
+    """Wait for the database and return a client, usable from several threads at once.
+
+    Proxies of the environment are not used: a database stands in one's own network.
+
+    Parameters
+    ----------
+    settings
+        Where, who, and how long to wait.
+    is_creating
+        Create the database where it is missing.
+
+    Raises
+    ------
+    ServiceUnavailable
+        If the database does not answer within ``settings.wait_s``.
+    ServiceRefused
+        If it answers and refuses us, or has no database of that name and must not create it.
+    """
+    from clickhouse_connect.driver.httputil import get_pool_manager
+
+    pool = get_pool_manager()
+    _wait(pool, settings)
+    with translated(settings):
+        client = _client(pool, settings)
+        if is_creating:
+            _create(client, settings.database)
+        if not client.command("EXISTS DATABASE {name:Identifier}", parameters={"name": settings.database}):
+            raise ServiceRefused(
+                f"database must exist; got none named {settings.database!r} ({settings.address}). "
+                "Start a worker on it, which creates it, or name another"
+            )
+        client.database = settings.database
+    return client
+
+
+def _wait(pool: Any, settings: DatabaseSettings) -> None:
+    # We ask /ping ourselves: the client library logs a warning for each failed attempt.
+    from urllib3.exceptions import HTTPError
+
+    deadline = time.monotonic() + settings.wait_s
+    while True:
+        try:
+            status = pool.request("GET", settings.address + "/ping", timeout=_CONNECT_TIMEOUT_S, retries=False).status
+            if status == 200:
+                return
+            reason = f"HTTP status {status} for /ping"
+        except HTTPError as error:
+            reason = reason_of(error)
+        if time.monotonic() + _PAUSE_S > deadline:
+            raise ServiceUnavailable(
+                f"database must answer within {settings.wait_s:g} s; got {reason} ({settings.address}). "
+                "Is ClickHouse running there?"
+            )
+        time.sleep(_PAUSE_S)
+
+
+def _client(pool: Any, settings: DatabaseSettings) -> Client:
+    import clickhouse_connect
+
+    parts = urlsplit(settings.url)
+    client: Client = clickhouse_connect.get_client(
+        interface=parts.scheme,
+        host=parts.hostname,
+        port=_port(parts),
+        username=settings.user,
+        password=settings.password,
+        pool_mgr=pool,
+        connect_timeout=_CONNECT_TIMEOUT_S,
+        send_receive_timeout=_REQUEST_TIMEOUT_S,
+        client_name="irregulars",
+        autogenerate_session_id=False,  # a session would serialise what several threads send
+        show_clickhouse_errors="scrub",
+    )
+    return client
+
+
+def _create(client: Client, database: str) -> None:
+    # Asked first, so that a user without the right to create databases can use one that exists.
+    if not client.command("EXISTS DATABASE {name:Identifier}", parameters={"name": database}):
+        client.command("CREATE DATABASE IF NOT EXISTS {name:Identifier}", parameters={"name": database})
+
+
+@contextmanager
+def translated(settings: DatabaseSettings) -> Iterator[None]:
+    """Turn the client library's errors into ours.
+
+    Raises
+    ------
+    ServiceRefused
+        For wrong credentials, missing rights and unknown databases.
+    ServiceUnavailable
+        For everything else that goes wrong between us and the database.
+    """
+    from clickhouse_connect.driver.exceptions import ClickHouseError
+
+    try:
+        yield
+    except ClickHouseError as error:
+        code, reason = getattr(error, "code", None), reason_of(error)
+        if code in REFUSALS:
+            raise ServiceRefused(
+                f"database must accept user {settings.user!r}; got {reason} ({settings.address}). "
+                "Check user, password and rights"
+            ) from error
+        if code == _UNKNOWN_DATABASE:
+            raise ServiceRefused(f"database must exist; got {reason} ({settings.address})") from error
+        raise ServiceUnavailable(f"database must answer; got {reason} ({settings.address})") from error
+
+
+def reason_of(error: BaseException) -> str:
+    """Return what an error says, in one line: ClickHouse adds paragraphs of advice, its client the HTTP around it."""
+    lines = str(error).strip().splitlines()
+    text = lines[0].strip() if lines else type(error).__name__
+    code = getattr(error, "code", None)
+    _, found, message = text.partition("DB::Exception: ")
+    return f"{message} (ClickHouse code {code})" if found else text
