@@ -142,6 +142,11 @@ def pack_class(columns: Mapping[str, Array]) -> Array:
     return (columns["communicator"] << 33) | (columns["operator"] << 29) | peer
 
 
+def unpack_class(packed: Array) -> tuple[Array, Array, Array]:
+    """Undo `pack_class`: communicators, operators, and peers (-1 for collectives)."""
+    return packed >> 33, (packed >> 29) & 15, (packed & ((1 << 29) - 1)) - 1
+
+
 def _sorted_and_known(columns: Mapping[str, Array]) -> dict[str, Array]:
     known = np.isfinite(columns["elapsed_ns"]) & (columns["start_ns"] != UNKNOWN)
     ints = ("rank", "iteration", "communicator", "operator", "sequence", "peer", "start_ns")

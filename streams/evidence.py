@@ -1,0 +1,237 @@
+"""What travels from the first hop to the second: evidence rows and membership, encoded for the topic ``evidence``.
+
+One evidence row says of one rank and one iteration: how long, how much of it in operators and how much between them,
+per class of operators a few sums, and where in ``commops`` the operators themselves are.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from streams.errors import RecordError
+from streams.records import (
+    PHASE_UNKNOWN,
+    UNKNOWN,
+    VERSION,
+    Announcement,
+    check_version,
+    decode_announcement,
+    encode_announcement,
+)
+
+Array = np.ndarray
+
+COLUMNS: Final[Mapping[str, Any]] = {
+    "attempt": pa.int32(),
+    "rank": pa.int32(),
+    "iteration": pa.int64(),
+    "start_ns": pa.int64(),  # of the iteration, the host's own clock
+    "elapsed_ns": pa.int64(),
+    "entry_ns": pa.int64(),  # when the rank was free to begin: end of its last operator before; null: not known
+    "work_ns": pa.float64(),  # sum of the gaps between its operators
+    "communication_ns": pa.float64(),  # sum of elapsed of its operators
+    "operators": pa.int32(),
+    "late_rows": pa.int32(),  # rows that came after their iteration was closed, since the row before
+    "lost_rows": pa.int32(),  # rows known to be lost so far
+    "phase": pa.uint8(),
+    "tokens": pa.float64(),
+    "score": pa.float32(),  # largest score of an operator by the detectors of the first hop; NaN: no opinion
+    "partition": pa.int32(),  # of `commops`, for `offsets`
+}
+"""Flat columns and their types on the wire; in the process int64 (`UNKNOWN`) or float64 (NaN), ``phase`` uint8."""
+
+CLASS_COLUMNS: Final[Mapping[str, Any]] = {
+    "communicator": pa.uint16(),  # index into the batch's names
+    "operator": pa.uint8(),
+    "peer": pa.int32(),  # -1 for collectives
+    "count": pa.int32(),
+    "elapsed_ns": pa.float32(),  # sum
+    "shortest_ns": pa.float32(),
+    "longest_ns": pa.float32(),
+    "gap_ns": pa.float32(),  # sum of the gaps before them
+}
+"""Columns of the classes (communicator, operator, peer) of each row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """Evidence rows of one job as columns.
+
+    Parameters
+    ----------
+    names
+        Communicator ids; the classes' ``communicator`` are indices into them.
+    columns
+        As `COLUMNS` says, all of one length, the number of rows.
+    offsets, offset_counts
+        Offsets of the `commops` batches that hold each row's operators, all rows' one after the other, and how many
+        of them belong to each row.
+    classes, class_counts
+        As `CLASS_COLUMNS` says, likewise.
+    """
+
+    job: str
+    names: tuple[str, ...]
+    columns: Mapping[str, Array]
+    offsets: Array
+    offset_counts: Array
+    classes: Mapping[str, Array]
+    class_counts: Array
+
+    def __len__(self) -> int:
+        return len(self.columns["rank"])
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """One rank came (``announcement`` is given) or went (``reason`` is given)."""
+
+    job: str
+    attempt: int
+    rank: int
+    announcement: Announcement | None = None
+    reason: str | None = None
+
+
+def concatenate(pieces: Sequence[Evidence]) -> Evidence:
+    """Join evidence of one job, in order."""
+    names = {name: code for code, name in enumerate(dict.fromkeys(name for piece in pieces for name in piece.names))}
+    classes = {name: np.concatenate([piece.classes[name] for piece in pieces]) for name in CLASS_COLUMNS}
+    classes["communicator"] = np.concatenate([_recode(piece, names) for piece in pieces])
+    return Evidence(
+        job=pieces[0].job,
+        names=tuple(names),
+        columns={name: np.concatenate([piece.columns[name] for piece in pieces]) for name in COLUMNS},
+        offsets=np.concatenate([piece.offsets for piece in pieces]),
+        offset_counts=np.concatenate([piece.offset_counts for piece in pieces]),
+        classes=classes,
+        class_counts=np.concatenate([piece.class_counts for piece in pieces]),
+    )
+
+
+def _recode(piece: Evidence, codes: Mapping[str, int]) -> Array:
+    table = np.array([codes[name] for name in piece.names] or [0], dtype=np.int64)
+    return table[piece.classes["communicator"]]
+
+
+def encode_evidence(rows: Sequence[Evidence | Membership], job: str) -> list[bytes]:
+    """Encode what RankMonitors of one job drained: one message of memberships, one of evidence; empty ones left out.
+
+    A rank's arrival goes before evidence and its departure after it, as it drained them.
+    """
+    came = [row for row in rows if isinstance(row, Membership) and row.reason is None]
+    went = [row for row in rows if isinstance(row, Membership) and row.reason is not None]
+    pieces = [row for row in rows if isinstance(row, Evidence) and len(row)]
+    messages = [_encode_members(job, came)] if came else []
+    messages += [_encode_rows(concatenate(pieces))] if pieces else []
+    return messages + ([_encode_members(job, went)] if went else [])
+
+
+def decode_evidence(value: bytes | None) -> list[Evidence | Membership]:
+    """Decode one message of the topic ``evidence``.
+
+    Raises
+    ------
+    RecordError
+        If it is neither of the two.
+    """
+    if value and value[:1] == b"{":
+        return list(_decode_members(value))
+    return [_decode_rows(value or b"")]
+
+
+def _encode_members(job: str, members: Sequence[Membership]) -> bytes:
+    rows = [
+        {
+            "attempt": member.attempt,
+            "rank": member.rank,
+            "reason": member.reason,
+            "announcement": None
+            if member.announcement is None
+            else json.loads(encode_announcement(member.announcement)),
+        }
+        for member in members
+    ]
+    record = {"schema": "membership", "version": VERSION, "job": job, "members": rows}
+    return json.dumps(record, separators=(",", ":")).encode()
+
+
+def _decode_members(value: bytes) -> list[Membership]:
+    try:
+        record = json.loads(value)
+        check_version(record, "membership")
+        return [_decode_member(record["job"], row) for row in record["members"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise RecordError(f"membership must follow its schema; got {type(error).__name__}: {error}") from error
+
+
+def _decode_member(job: str, row: Mapping[str, Any]) -> Membership:
+    announced = row["announcement"]
+    announcement = None if announced is None else decode_announcement(json.dumps(announced).encode())
+    return Membership(job, row["attempt"], row["rank"], announcement, row["reason"])
+
+
+def _encode_rows(evidence: Evidence) -> bytes:
+    arrays = {name: _to_wire(evidence.columns[name], kind) for name, kind in COLUMNS.items()}
+    arrays["offsets"] = _lists(evidence.offset_counts, evidence.offsets, pa.int64())
+    for name, kind in CLASS_COLUMNS.items():
+        arrays[f"class_{name}"] = _lists(evidence.class_counts, evidence.classes[name], kind)
+    metadata = {"schema": "evidence", "version": VERSION, "job": evidence.job, "names": evidence.names}
+    batch = pa.RecordBatch.from_arrays(list(arrays.values()), names=list(arrays))
+    batch = batch.replace_schema_metadata({"irregulars": json.dumps(metadata, separators=(",", ":"))})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return bytes(sink.getvalue())
+
+
+def _to_wire(column: Array, kind: Any) -> pa.Array:
+    if column.dtype.kind == "f":
+        return pa.array(column, type=kind)
+    mask = column == UNKNOWN if column.dtype == np.int64 else None
+    return pa.array(np.where(mask, 0, column) if mask is not None else column, mask=mask).cast(kind)
+
+
+def _lists(counts: Array, values: Array, kind: Any) -> pa.ListArray:
+    splits = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+    return pa.ListArray.from_arrays(pa.array(splits), pa.array(values).cast(kind))
+
+
+def _decode_rows(value: bytes) -> Evidence:
+    try:
+        with pa.ipc.open_stream(value) as reader:
+            metadata = json.loads((reader.schema.metadata or {}).get(b"irregulars", b"{}"))
+            check_version(metadata, "evidence")
+            batch = reader.read_next_batch()
+            batch.validate(full=True)
+        columns = {name: _from_wire(batch.column(name), name) for name in COLUMNS}
+        classes = {name: batch.column(f"class_{name}").flatten() for name in CLASS_COLUMNS}
+        return Evidence(
+            job=metadata["job"],
+            names=tuple(metadata["names"]),
+            columns=columns,
+            offsets=np.asarray(batch.column("offsets").flatten()),
+            offset_counts=np.diff(np.asarray(batch.column("offsets").offsets)),
+            classes={name: _class_from_wire(column) for name, column in classes.items()},
+            class_counts=np.diff(np.asarray(batch.column("class_count").offsets)),
+        )
+    except (pa.ArrowException, StopIteration, OSError, ValueError, KeyError, TypeError) as error:
+        raise RecordError(f"evidence must follow its schema; got {type(error).__name__}: {error}") from error
+
+
+def _from_wire(column: pa.Array, name: str) -> Array:
+    if name == "phase":
+        return np.asarray(column.fill_null(PHASE_UNKNOWN))
+    if pa.types.is_floating(column.type):
+        return np.asarray(column.to_numpy(zero_copy_only=False), dtype=np.float64)
+    return np.asarray(column.cast(pa.int64()).fill_null(UNKNOWN))
+
+
+def _class_from_wire(column: pa.Array) -> Array:
+    return np.asarray(column).astype(np.float64 if pa.types.is_floating(column.type) else np.int64)

@@ -1,0 +1,36 @@
+"""What both monitors are told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from detectors.protocol import Detector
+
+
+@dataclass(frozen=True, slots=True)
+class MonitorSettings:
+    """How iterations are closed and judged.
+
+    Parameters
+    ----------
+    delta
+        An irregular iteration takes more than this times the mean of the window.
+    window
+        Iterations in the window.
+    grace_s
+        How long a monitor waits, by the wall clock, for a source or a rank that others have left behind.
+    silence_s
+        A job from which nothing came for so long is closed, by the wall clock.
+    operator_detectors, rank_detectors
+        Make the detectors of the first hop (one set per rank) and of the second (one set per job).
+    """
+
+    delta: float = 1.1
+    window: int = 50
+    grace_s: float = 30.0
+    silence_s: float = 600.0
+    operator_detectors: tuple[Callable[[], Detector], ...] = ()
+    rank_detectors: tuple[Callable[[], Detector], ...] = ()

@@ -1,0 +1,429 @@
+"""The first hop: one rank's rows become one evidence row per iteration. Reduces, and never judges the job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+
+from streams.evidence import COLUMNS, Evidence, Membership
+from streams.iteration_reduction import OPERATOR_COLUMNS, Reduction, reduce_iterations
+from streams.monitor_settings import MonitorSettings
+from streams.records import (
+    PHASE_UNKNOWN,
+    UNKNOWN,
+    Announcement,
+    Batch,
+    Heartbeat,
+    SourceProgress,
+    decode_announcement,
+    decode_batch,
+    decode_heartbeat,
+    encode_announcement,
+    encode_batch,
+    encode_heartbeat,
+)
+
+Array = np.ndarray
+
+CLOSING_SHARE: Final = 0.5
+MAX_CLOSING_NS: Final = 1_000_000_000
+"""An iteration closes when the watermark has passed its end by `CLOSING_SHARE` of its length, at most
+`MAX_CLOSING_NS`: operators on a second stream may end after the iteration that they belong to."""
+
+MAX_HELD_BATCHES: Final = 1000
+"""Batches held for a rank that nobody has announced yet; more are handed back by `RankMonitor.take_unannounced`."""
+
+_NO_ROWS: Final = {name: np.empty(0, dtype=np.float64 if name.endswith(("elapsed_ns", "bytes")) else np.int64)
+                   for name in OPERATOR_COLUMNS}  # fmt: skip
+
+
+class RankMonitor:
+    """Gather what one rank sends until an iteration is complete, and reduce it.
+
+    Parameters
+    ----------
+    job, rank
+        Whose rows these are.
+    settings
+        How long to wait, and the detectors of operators.
+    partition
+        Of ``commops``; goes into the evidence with the offsets.
+
+    Notes
+    -----
+    Nothing here depends on how topics interleave: an iteration closes when each source that the rank announced has
+    passed its end, and a heartbeat takes effect when the rows it counts have arrived.
+    """
+
+    def __init__(self, job: str, rank: int, settings: MonitorSettings, *, partition: int = 0) -> None:
+        self.job = job
+        self.rank = rank
+        self.settings = settings
+        self.partition = partition
+        self._drained: list[Evidence | Membership] = []
+        self._held: list[tuple[Batch, int]] = []  # of an attempt that was not announced yet, with their offsets
+        self._beats: list[Heartbeat] = []
+        self._begin(None)
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether the rank's last row has been reduced."""
+        return self._is_ended
+
+    def announce(self, announcement: Announcement) -> None:
+        """Take in the rank's announcement; a higher attempt ends the one before."""
+        if self._announcement is not None:
+            if announcement.attempt <= self._announcement.attempt:
+                return
+            self._end("restarted")
+        self._begin(announcement)
+        self._drained.append(Membership(self.job, announcement.attempt, self.rank, announcement))
+        if not announcement.is_logged:
+            self._end("not logged")
+        held, self._held = self._held, []
+        beats, self._beats = self._beats, []
+        for batch, offset in held:
+            self.add(batch, offset)
+        for beat in beats:
+            self.beat(beat)
+
+    def add(self, batch: Batch, offset: int) -> None:
+        """Take in a batch; rows of an attempt that was not announced yet are held."""
+        attempt = batch.header.attempt
+        if self._announcement is None or attempt > self._announcement.attempt:
+            self._held.append((batch, offset))
+            return
+        if attempt < self._announcement.attempt or self._is_ended or len(batch) == 0:
+            return
+        self._count(batch)
+        if batch.header.schema == "commops":
+            self._add_operators(batch, offset)
+        elif batch.header.schema == "iterations":
+            self._add_iterations(batch)
+        self._settle()
+
+    def beat(self, heartbeat: Heartbeat) -> None:
+        """Take in a heartbeat."""
+        if self._announcement is None or heartbeat.attempt > self._announcement.attempt:
+            self._beats = [*self._beats[-1:], heartbeat]
+            return
+        if heartbeat.attempt == self._announcement.attempt and not self._is_ended:
+            self._heartbeat = heartbeat
+            self._settle()
+
+    def tick(self, now_s: float) -> None:
+        """Let the wall clock speak: what has waited for longer than the grace for a silent source is closed."""
+        if self._is_ended or not self._is_waiting():
+            self._waiting_since_s = None
+        elif self._waiting_since_s is None:
+            self._waiting_since_s = now_s
+        elif now_s - self._waiting_since_s >= self.settings.grace_s:
+            self._waiting_since_s = None
+            if self._heartbeat is not None and self._heartbeat.state == "ended":
+                self._end(self._heartbeat.reason or "ended")
+            else:
+                self._close_through(self._overdue())
+
+    def drain(self) -> list[Evidence | Membership]:
+        """Return what is new, oldest first, and forget it."""
+        drained, self._drained = self._drained, []
+        return drained
+
+    def take_unannounced(self) -> list[tuple[Batch, int]]:
+        """Give up batches above `MAX_HELD_BATCHES` of a rank that was never announced, oldest first."""
+        surplus = max(len(self._held) - MAX_HELD_BATCHES, 0)
+        given_up, self._held = self._held[:surplus], self._held[surplus:]
+        return given_up
+
+    # --- what comes in ----------------------------------------------------------------------------------------------
+
+    def _begin(self, announcement: Announcement | None) -> None:
+        self._announcement = announcement
+        self._is_ended = False
+        self._heartbeat: Heartbeat | None = None
+        self._waiting_since_s: float | None = None
+        self._rows: dict[str, int] = {}  # received of each schema
+        self._watermarks_ns: dict[str, int] = {}
+        self._lost_rows = (announcement.lost_rows or 0) if announcement else 0
+        self._late_rows = 0
+        self._names: dict[str, int] = {}
+        self._pending: list[dict[str, Array]] = []
+        self._starts_ns: dict[int, int] = {}  # first start of each pending iteration, by operators
+        self._iterations: dict[int, tuple[int, int, int, float]] = {}  # start, elapsed, phase, tokens
+        self._closed_through: int | None = None
+        self._last_end_ns = UNKNOWN
+        self._detectors = [make() for make in self.settings.operator_detectors]
+
+    def _count(self, batch: Batch) -> None:
+        header = batch.header
+        received = self._rows.get(header.schema, 0)
+        self._lost_rows += max(header.rows_before - received, 0)
+        self._rows[header.schema] = max(received, header.rows_before + len(batch))
+        if header.watermark_ns is not None:
+            self._raise_watermark(header.schema, header.watermark_ns)
+
+    def _raise_watermark(self, schema: str, watermark_ns: int) -> None:
+        self._watermarks_ns[schema] = max(self._watermarks_ns.get(schema, UNKNOWN), watermark_ns)
+
+    def _add_operators(self, batch: Batch, offset: int) -> None:
+        columns = batch.columns
+        codes = [self._names.setdefault(name, len(self._names)) for name in batch.header.names]
+        rows = {name: columns[name] for name in OPERATOR_COLUMNS if name in columns}
+        rows["communicator"] = np.array(codes, dtype=np.int64)[columns["communicator"]]
+        rows["operator"] = columns["operator"].astype(np.int64)
+        rows["offset"] = np.full(len(batch), offset, dtype=np.int64)
+        self._pending.append(self._without_late(rows))
+        self._note_starts(self._pending[-1])
+
+    def _without_late(self, rows: dict[str, Array]) -> dict[str, Array]:
+        if self._closed_through is None:
+            return rows
+        is_late = (rows["iteration"] <= self._closed_through) & (rows["iteration"] != UNKNOWN)
+        if not is_late.any():
+            return rows
+        self._late_rows += int(is_late.sum())
+        return {name: column[~is_late] for name, column in rows.items()}
+
+    def _note_starts(self, rows: Mapping[str, Array]) -> None:
+        is_timed = (rows["iteration"] != UNKNOWN) & (rows["start_ns"] != UNKNOWN)
+        iteration, start_ns = rows["iteration"][is_timed], rows["start_ns"][is_timed]
+        if len(iteration) == 0:
+            return
+        if iteration[0] == iteration[-1] and np.all(iteration == iteration[0]):
+            known = {int(iteration[0]): int(start_ns.min())}
+        else:
+            order = np.lexsort((start_ns, iteration))
+            numbers, firsts = np.unique(iteration[order], return_index=True)
+            known = dict(zip(numbers.tolist(), start_ns[order][firsts].tolist(), strict=True))
+        for number, first_ns in known.items():
+            self._starts_ns[number] = min(first_ns, self._starts_ns.get(number, first_ns))
+
+    def _add_iterations(self, batch: Batch) -> None:
+        columns = batch.columns
+        rows = zip(*(columns[name].tolist() for name in ("iteration", "start_ns", "elapsed_ns", "phase", "tokens")),
+                   strict=True)  # fmt: skip
+        for number, start_ns, elapsed_ns, phase, tokens in rows:
+            if self._closed_through is not None and number <= self._closed_through:
+                self._late_rows += 1
+            else:
+                self._iterations[number] = (start_ns, int(elapsed_ns), phase, tokens)
+
+    # --- when iterations close --------------------------------------------------------------------------------------
+
+    def _settle(self) -> None:
+        """Apply a heartbeat whose rows have arrived, then close what is complete."""
+        beat = self._heartbeat
+        if beat is not None and all(self._has(schema, progress) for schema, progress in beat.sources.items()):
+            for schema, progress in beat.sources.items():
+                if progress.watermark_ns is not None:
+                    self._raise_watermark(schema, progress.watermark_ns)
+            if beat.state == "ended":
+                self._end(beat.reason or "ended")
+                return
+        self._close_through(self._complete())
+
+    def _has(self, schema: str, progress: SourceProgress) -> bool:
+        return self._rows.get(schema, 0) >= progress.rows or schema == "bandwidth"
+
+    @property
+    def _has_iteration_rows(self) -> bool:
+        return self._announcement is not None and "iterations" in self._announcement.sources
+
+    def _complete(self) -> int | None:
+        """Return the newest iteration which all sources have passed, None if there is none."""
+        watermark_ns = self._watermarks_ns.get("commops")
+        if watermark_ns is None and self._announcement is not None and "commops" not in self._announcement.sources:
+            watermark_ns = self._watermarks_ns.get("iterations")
+        if watermark_ns is None:
+            return None
+        passed = [number for number, close_ns in self._closing_times() if close_ns <= watermark_ns]
+        return max(passed, default=None)
+
+    def _closing_times(self) -> list[tuple[int, int]]:
+        """For each pending iteration whose end is known: when, on the watermark of ``commops``, it closes."""
+        if self._has_iteration_rows:
+            spans = [(number, start, start + elapsed) for number, (start, elapsed, _, _) in self._iterations.items()]
+        else:
+            starts = sorted(self._starts_ns.items())
+            spans = [(number, start, after) for (number, start), (_, after) in pairwise(starts)]
+        return [(number, end + _closing_ns(end - start)) for number, start, end in spans]
+
+    def _is_waiting(self) -> bool:
+        return self._overdue() is not None or (self._heartbeat is not None and self._heartbeat.state == "ended")
+
+    def _overdue(self) -> int | None:
+        """Newest iteration that some source has left behind by the grace, although others have not passed it."""
+        newest_ns = max(self._watermarks_ns.values(), default=UNKNOWN)
+        grace_ns = int(self.settings.grace_s * 1e9)
+        return max((number for number, end in self._closing_times() if end + grace_ns <= newest_ns), default=None)
+
+    def _end(self, reason: str) -> None:
+        numbers = set(self._starts_ns) | set(self._iterations)
+        self._close_through(max(numbers, default=None))
+        self._is_ended = True
+        self._pending, self._starts_ns, self._iterations = [], {}, {}
+        assert self._announcement is not None
+        self._drained.append(Membership(self.job, self._announcement.attempt, self.rank, reason=reason))
+
+    def _close_through(self, last: int | None) -> None:
+        """Reduce all pending iterations up to `last` at once."""
+        if last is None:
+            return
+        numbers = sorted(n for n in set(self._starts_ns) | set(self._iterations) if n <= last)
+        rows = self._take_rows(np.array(numbers, dtype=np.int64))
+        free_ns = np.full(len(numbers), UNKNOWN)
+        if numbers[0] - 1 == self._closed_through:
+            free_ns[0] = self._last_end_ns
+        for at, number in enumerate(numbers):
+            if free_ns[at] == UNKNOWN and number in self._iterations:
+                free_ns[at] = self._iterations[number][0]
+        reduction = reduce_iterations(rows, np.array(numbers, dtype=np.int64), free_ns)
+        self._drained.append(self._evidence(numbers, reduction))
+        self._closed_through = last
+        self._last_end_ns = int(reduction.last_end_ns[-1])
+        for number in numbers:
+            self._starts_ns.pop(number, None)
+            self._iterations.pop(number, None)
+
+    def _take_rows(self, numbers: Array) -> dict[str, Array]:
+        """Take the rows of these iterations out of what is pending; rows of older or no iteration go with them."""
+        if not self._pending:
+            return dict(_NO_ROWS)
+        rows = {name: np.concatenate([part[name] for part in self._pending]) for name in OPERATOR_COLUMNS}
+        iteration = self._with_inferred(rows)
+        rows["iteration"] = iteration
+        is_taken = np.isin(iteration, numbers)
+        is_kept = ~is_taken & ((iteration > numbers[-1]) | self._is_unplaced(rows, iteration, int(numbers[-1])))
+        self._pending = [{name: column[is_kept] for name, column in rows.items()}] if is_kept.any() else []
+        return {name: column[is_taken] for name, column in rows.items()}
+
+    def _with_inferred(self, rows: Mapping[str, Array]) -> Array:
+        """Iteration of each row; rows without one take that in which they start, where iteration rows tell."""
+        iteration = rows["iteration"]
+        is_unknown = iteration == UNKNOWN
+        if not is_unknown.any() or not self._iterations:
+            return iteration
+        numbers = sorted(self._iterations)
+        starts = np.array([self._iterations[n][0] for n in numbers])
+        ends = np.array([sum(self._iterations[n][:2]) for n in numbers])
+        position = np.searchsorted(starts, rows["start_ns"], side="right") - 1
+        is_inside = is_unknown & (position >= 0) & (rows["start_ns"] < ends[np.maximum(position, 0)])
+        return np.where(is_inside, np.array(numbers)[np.maximum(position, 0)], iteration)
+
+    def _is_unplaced(self, rows: Mapping[str, Array], iteration: Array, last: int) -> Array:
+        """Rows without an iteration that may still fall into a later one."""
+        if last not in self._iterations:
+            return np.zeros(len(iteration), dtype=bool)
+        start_ns, elapsed_ns, _, _ = self._iterations[last]
+        return (iteration == UNKNOWN) & (rows["start_ns"] >= start_ns + elapsed_ns)
+
+    def _evidence(self, numbers: list[int], reduction: Reduction) -> Evidence:
+        size = len(numbers)
+        own = [self._iterations.get(number) for number in numbers]
+        measured_ns = reduction.last_end_ns - reduction.first_start_ns
+        assert self._announcement is not None
+        columns: dict[str, Array] = {
+            "attempt": np.full(size, self._announcement.attempt),
+            "rank": np.full(size, self.rank),
+            "iteration": np.array(numbers, dtype=np.int64),
+            "start_ns": _or_measured([o[0] if o else None for o in own], reduction.first_start_ns),
+            "elapsed_ns": _or_measured([o[1] if o else None for o in own], measured_ns),
+            "entry_ns": self._entry_times(numbers, reduction),
+            "work_ns": reduction.work_ns,
+            "communication_ns": reduction.communication_ns,
+            "operators": reduction.operators.astype(np.int64),
+            "late_rows": np.array([self._late_rows] + [0] * (size - 1)),
+            "lost_rows": np.full(size, self._lost_rows),
+            "phase": np.array([o[2] if o else PHASE_UNKNOWN for o in own], dtype=np.uint8),
+            "tokens": np.array([o[3] if o else np.nan for o in own]),
+            "score": self._scores(numbers, reduction),
+            "partition": np.full(size, self.partition),
+        }  # fmt: skip
+        self._late_rows = 0
+        assert columns.keys() == COLUMNS.keys()
+        return Evidence(
+            job=self.job,
+            names=tuple(self._names),
+            columns=columns,
+            offsets=reduction.offsets,
+            offset_counts=reduction.offset_counts,
+            classes=reduction.classes,
+            class_counts=reduction.class_counts,
+        )
+
+    def _entry_times(self, numbers: list[int], reduction: Reduction) -> Array:
+        ends = np.concatenate([[self._last_end_ns], reduction.last_end_ns[:-1]])
+        before = np.concatenate([[UNKNOWN if self._closed_through is None else self._closed_through], numbers[:-1]])
+        return np.where(before == np.array(numbers) - 1, ends, UNKNOWN)
+
+    def _scores(self, numbers: list[int], reduction: Reduction) -> Array:
+        """Largest score of an operator of each iteration: score, then learn."""
+        largest = np.full(len(numbers), np.nan)
+        if not self._detectors or len(reduction.gap_ns) == 0:
+            return largest
+        frame = {**reduction.rows, "gap_ns": reduction.gap_ns}
+        at = np.searchsorted(numbers, reduction.rows["iteration"])
+        for detector in self._detectors:
+            scores = detector.score(frame)
+            detector.learn(frame)
+            is_known = np.isfinite(scores)
+            best = np.full(len(numbers), -np.inf)
+            np.maximum.at(best, at[is_known], scores[is_known])
+            largest = np.fmax(largest, np.where(np.isfinite(best), best, np.nan))
+        return largest
+
+    # --- snapshots --------------------------------------------------------------------------------------------------
+
+    _PLAIN: Final = ("_is_ended", "_lost_rows", "_late_rows", "_closed_through", "_last_end_ns")
+
+    def state(self) -> dict[str, Any]:
+        """Everything that `from_state` needs, as JSON values and numpy arrays; detectors begin anew after it."""
+        pending = self._pending or [_NO_ROWS]
+        return {
+            "job": self.job,
+            "rank": self.rank,
+            "partition": self.partition,
+            "announcement": None if self._announcement is None else encode_announcement(self._announcement).decode(),
+            "plain": {name: getattr(self, name) for name in self._PLAIN},
+            "rows": dict(self._rows),
+            "watermarks_ns": dict(self._watermarks_ns),
+            "names": list(self._names),
+            "starts_ns": [[number, ns] for number, ns in self._starts_ns.items()],
+            "iterations": [[number, *row] for number, row in self._iterations.items()],
+            "pending": {name: np.concatenate([part[name] for part in pending]) for name in OPERATOR_COLUMNS},
+            "held": [[b.header.schema, offset, np.frombuffer(encode_batch(b), np.uint8)] for b, offset in self._held],
+            "heartbeats": [encode_heartbeat(beat).decode() for beat in self._beats],
+            "heartbeat": None if self._heartbeat is None else encode_heartbeat(self._heartbeat).decode(),
+        }
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any], settings: MonitorSettings) -> RankMonitor:
+        """Restore."""
+        monitor = cls(state["job"], state["rank"], settings, partition=state["partition"])
+        announced = state["announcement"]
+        monitor._begin(None if announced is None else decode_announcement(announced.encode()))
+        for name, value in state["plain"].items():
+            setattr(monitor, name, value)
+        monitor._rows = dict(state["rows"])
+        monitor._watermarks_ns = dict(state["watermarks_ns"])
+        monitor._names = {name: code for code, name in enumerate(state["names"])}
+        monitor._starts_ns = dict(state["starts_ns"])
+        monitor._iterations = {row[0]: (row[1], row[2], row[3], row[4]) for row in state["iterations"]}
+        if len(state["pending"]["iteration"]):
+            monitor._pending = [dict(state["pending"])]
+        monitor._held = [(decode_batch(value.tobytes(), schema), offset) for schema, offset, value in state["held"]]
+        monitor._beats = [decode_heartbeat(beat.encode()) for beat in state["heartbeats"]]
+        beat = state["heartbeat"]
+        monitor._heartbeat = None if beat is None else decode_heartbeat(beat.encode())
+        return monitor
+
+
+def _or_measured(given: list[int | None], measured: Array) -> Array:
+    return np.array([m if g is None else g for g, m in zip(given, measured.tolist(), strict=True)], dtype=np.int64)
+
+
+def _closing_ns(elapsed_ns: int) -> int:
+    return min(int(CLOSING_SHARE * elapsed_ns), MAX_CLOSING_NS)
