@@ -30,7 +30,8 @@ class DatabaseSettings:
     Parameters
     ----------
     url
-        ``http://host:port`` or ``https://host:port``, without credentials: addresses appear in texts.
+        ``http://host:port`` or ``https://host:port``, with a path where a proxy wants one, and without credentials:
+        addresses appear in texts.
     user, password
         Credentials; the password appears nowhere.
     database
@@ -63,7 +64,8 @@ class DatabaseSettings:
     def address(self) -> str:
         """The URL in the form that texts and logs show."""
         parts = urlsplit(self.url)
-        return f"{parts.scheme}://{parts.hostname}:{_port(parts)}"
+        host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
+        return f"{parts.scheme}://{host}:{_port(parts)}{parts.path.rstrip('/')}"
 
 
 def _port(parts: SplitResult) -> int | None:
@@ -140,6 +142,7 @@ def _client(pool: Any, settings: DatabaseSettings) -> Client:
         port=_port(parts),
         username=settings.user,
         password=settings.password,
+        proxy_path=parts.path,
         pool_mgr=pool,
         connect_timeout=_CONNECT_TIMEOUT_S,
         send_receive_timeout=_REQUEST_TIMEOUT_S,

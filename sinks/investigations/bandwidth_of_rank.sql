@@ -1,0 +1,23 @@
+-- title: Bandwidth of a rank
+-- description: Rates of the devices that a rank uses, per minute, the newest first. A sick NIC's peak is capped;
+--     its victims' means fall, and their peaks do not.
+-- parameter: job String | training job
+-- parameter: rank UInt32 | global rank
+-- parameter: attempt Nullable(Int64) = NULL | start number of the job; default: the newest
+-- parameter: limit UInt32 = 60 | lines at most
+SELECT
+    toStartOfMinute(sampled_at) AS minute,
+    path,
+    device,
+    count() AS samples,
+    round(avg(tx_bytes_per_s) / 1e9, 4) AS tx_mean_gbytes_per_s,
+    round(max(tx_bytes_per_s) / 1e9, 4) AS tx_peak_gbytes_per_s,
+    round(avg(rx_bytes_per_s) / 1e9, 4) AS rx_mean_gbytes_per_s,
+    round(max(rx_bytes_per_s) / 1e9, 4) AS rx_peak_gbytes_per_s
+FROM bandwidth FINAL
+WHERE job = {job:String}
+    AND rank = {rank:UInt32}
+    AND attempt = ifNull({attempt:Nullable(Int64)}, (SELECT max(attempt) FROM bandwidth WHERE job = {job:String}))
+GROUP BY minute, path, device
+ORDER BY minute DESC, path, device
+LIMIT {limit:UInt32}

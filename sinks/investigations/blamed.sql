@@ -1,0 +1,29 @@
+-- title: Who was blamed, and why
+-- description: Verdicts in their newest revision with their suspects, best first, and the evidence.
+--     A verdict that blames nobody (imbalance, slow_communicator) has one line without a device.
+-- parameter: job String = '' | training job; default: all
+-- parameter: limit UInt32 = 50 | lines at most, the newest verdicts first
+SELECT
+    verdicts.job AS job,
+    verdicts.verdict_id AS verdict_id,
+    verdicts.state AS state,
+    verdicts.kind AS kind,
+    suspects.device AS device,
+    suspects.host AS host,
+    suspects.gpu AS gpu,
+    suspects.nic AS nic,
+    suspects.rank AS rank,
+    suspects.peer AS peer,
+    round(suspects.probability, 3) AS probability,
+    verdicts.first_iteration AS first_iteration,
+    verdicts.past_last_iteration AS past_last_iteration,
+    round(verdicts.delta, 2) AS delta,
+    round(verdicts.lost_s * verdicts.world_size / 3600, 3) AS gpu_hours_lost,
+    verdicts.evidence AS evidence,
+    verdicts.close_reason AS close_reason
+FROM (SELECT * FROM verdicts FINAL) AS verdicts
+LEFT JOIN newest_suspects AS suspects ON suspects.job = verdicts.job AND suspects.verdict_id = verdicts.verdict_id
+WHERE {job:String} = '' OR verdicts.job = {job:String}
+ORDER BY verdicts.last_seen_at DESC, verdicts.verdict_id, suspects.position
+LIMIT {limit:UInt32}
+SETTINGS join_use_nulls = 1

@@ -1,0 +1,27 @@
+-- title: A rank's operators in an iteration
+-- description: What one rank communicated in one irregular iteration, in order of time: where it worked, where it
+--     waited for others, what the transfer itself took. Operators are stored where the search for a cause went.
+-- parameter: job String | training job
+-- parameter: rank UInt32 | global rank
+-- parameter: iteration Int64 | training iteration
+-- parameter: attempt Nullable(Int64) = NULL | start number of the job; default: the newest
+-- parameter: limit UInt32 = 1000 | operators at most
+SELECT
+    started_at,
+    operator,
+    communicator,
+    sequence,
+    peer,
+    round(gap_ns / 1e6, 3) AS gap_ms,
+    round(elapsed_ns / 1e6, 3) AS elapsed_ms,
+    round(wait_ns / 1e6, 3) AS wait_ms,
+    round(transfer_ns / 1e6, 3) AS transfer_ms,
+    size_bytes,
+    round(size_bytes / transfer_ns, 3) AS algbw_gbytes_per_s
+FROM operators FINAL
+WHERE job = {job:String}
+    AND rank = {rank:UInt32}
+    AND iteration = {iteration:Int64}
+    AND attempt = ifNull({attempt:Nullable(Int64)}, (SELECT max(attempt) FROM operators WHERE job = {job:String}))
+ORDER BY started_at NULLS LAST, communicator, sequence
+LIMIT {limit:UInt32}

@@ -1,0 +1,120 @@
+"""A small job that never ran: 2 hosts, 4 ranks, 40 iterations, a slow link from rank 1 to rank 3 in [20, 30)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from streams.judgements import Columns, JudgedIteration, Judgements, Suspect, Verdict
+from streams.records import UNKNOWN, Announcement, Batch, Communicator, Header
+
+JOB: Final = "made-up"
+START_NS: Final = 1_795_234_590_000_000_000
+ITERATIONS: Final = 40
+SLOW: Final = range(20, 30)
+RANKS: Final = 4
+VERDICT_ID: Final = f"{JOB}-0-20-0"
+
+
+def judgements() -> Judgements:
+    """All that a monitor would have said of the job."""
+    return Judgements(
+        job=JOB,
+        announcements=[announcement(rank) for rank in range(RANKS)],
+        iterations=[judged(iteration) for iteration in range(ITERATIONS)],
+        rank_iterations=rank_iterations(),
+        operators=operators(),
+        verdicts=[verdict(revision) for revision in (1, 2, 3)],
+    )
+
+
+def announcement(rank: int) -> Announcement:
+    return Announcement(
+        job=JOB, attempt=0, rank=rank, world_size=RANKS, logged_ranks=RANKS,
+        communicators=(
+            Communicator("world", "world", tuple(range(RANKS))),
+            Communicator(f"pp{rank % 2}", "pp", (rank % 2, rank % 2 + 2)),
+        ),
+        sources=("commops", "iterations"), host=f"node-{rank // 2}", gpu=rank % 2, nic="eth0",
+    )  # fmt: skip
+
+
+def judged(iteration: int) -> JudgedIteration:
+    is_slow = iteration in SLOW
+    return JudgedIteration(
+        job=JOB, attempt=0, iteration=iteration, start_ns=START_NS + iteration * 100_000_000,
+        elapsed_ns=240_000_000 if is_slow else 100_000_000,
+        reference_ns=float("nan") if iteration == 0 else 100_000_000.0, phase="train",
+        is_irregular=None if iteration < 10 else is_slow, ranks_reported=RANKS,
+        verdict_ids=(VERDICT_ID,) if is_slow else (),
+    )  # fmt: skip
+
+
+def rank_iterations() -> Columns:
+    iteration, rank = (grid.ravel() for grid in np.meshgrid(np.arange(ITERATIONS), np.arange(RANKS), indexing="ij"))
+    is_slow = np.isin(iteration, SLOW)
+    return {
+        "attempt": np.zeros_like(iteration), "iteration": iteration, "rank": rank,
+        "start_ns": START_NS + iteration * 100_000_000,
+        "elapsed_ns": np.where(is_slow, 240e6, 100e6),
+        "work_ns": np.where(rank == 1, 60e6, 50e6),
+        "operators": np.full(len(rank), 6), "late_rows": np.zeros(len(rank), dtype=np.int64),
+        "score": np.where(is_slow, 4.2, np.nan),
+    }  # fmt: skip
+
+
+def operators() -> Columns:
+    """For each slow iteration: a recv on ranks 2 and 3, the second slow; then an all_reduce on each rank."""
+    rows = [row for iteration in SLOW for row in _operators_of(iteration)]
+    names = (
+        "attempt", "iteration", "rank", "communicator", "operator", "sequence", "peer", "start_ns", "elapsed_ns",
+        "size_bytes", "gap_ns", "wait_ns", "transfer_ns",
+    )  # fmt: skip
+    kinds = (int, int, int, object, object, int, int, int, float, float, float, float, float)
+    columns = zip(*rows, strict=True)
+    return {name: np.array(column, dtype=kind) for name, column, kind in zip(names, columns, kinds, strict=True)}
+
+
+def _operators_of(iteration: int) -> list[tuple[object, ...]]:
+    start = START_NS + iteration * 100_000_000
+    rows: list[tuple[object, ...]] = []
+    for rank, transfer_ns in ((2, 0.4e6), (3, 24.9e6)):
+        place = (0, iteration, rank, f"pp{rank % 2}", "recv", iteration, rank - 2, start)
+        rows.append((*place, transfer_ns + 1e6, 4e6, 2e6, 1e6, transfer_ns))
+    for rank in range(RANKS):
+        is_late = rank == 3
+        times = (UNKNOWN, np.nan, 1e6, 2e6, np.nan, np.nan) if is_late else (start + 30_000_000, 5e6, 1e6, 2e6, 4e6, 1e6)
+        rows.append((0, iteration, rank, "world", "all_reduce", iteration, UNKNOWN, *times))
+    return rows
+
+
+def verdict(revision: int) -> Verdict:
+    """Revision 1 doubts between a NIC and the link, later ones are sure; revision 3 closes."""
+    link = Suspect("link", 1, (1, 3), 0.5 + 0.13 * revision, peer=3, host="node-0", gpu=1, nic="eth0")
+    nic = Suspect("nic", 1, (0, 1), 0.3, host="node-0", nic="eth0")
+    is_closed = revision == 3
+    return Verdict(
+        verdict_id=VERDICT_ID, revision=revision, state="closed" if is_closed else "open", job=JOB,
+        kind="slow_link", iterations=(20, 20 + 3 * revision + is_closed), delta=2.4, lost_s=0.4 * revision,
+        communicator="pp1", suspects=(link, nic) if revision == 1 else (link,),
+        evidence="recv on rank 3 from rank 1 took 24.9 ms after both had arrived (usual 0.4 ms)", world_size=RANKS,
+        time_ns=START_NS + 3_000_000_000, close_reason="recovered" if is_closed else None,
+        event=("opened", "continued", "closed")[revision - 1],
+    )  # fmt: skip
+
+
+def bandwidth(rank: int = 1, samples: int = 120) -> Batch:
+    """Two devices of a rank, a sample per second each; one rate is unknown."""
+    header = Header("bandwidth", JOB, 0, rank, names=("eth0", "eth1"))
+    second = np.repeat(np.arange(samples // 2), 2)
+    rates = np.full(samples, 2.5e9)
+    rates[0] = np.nan
+    return Batch(
+        header,
+        {
+            "time_ns": START_NS + second * 1_000_000_000, "path": np.zeros(samples, dtype=np.uint8),
+            "device": np.tile(np.array([0, 1], dtype=np.uint16), samples // 2), "tx_bytes_per_s": rates,
+            "rx_bytes_per_s": rates / 2,
+        },
+    )  # fmt: skip
