@@ -1,0 +1,85 @@
+"""Cutting batches: by rows, by event time, by bytes. What a header promises stays true in every part."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from streams.records import UNKNOWN, Batch
+
+BATCH_ROWS: Final = 1_500
+"""About 64 KiB of operators: where Kafka and Faust carry most rows per second."""
+
+BATCH_SPAN_S: Final = 1.0
+"""Event time of one batch at most: what a verdict may wait for."""
+
+_LATEST: Final = np.iinfo(np.int64).max
+
+
+def event_times_ns(batch: Batch) -> np.ndarray:
+    """Event time of each row, ns since the epoch: the end of an operator or iteration, the time of a sample.
+
+    Returns
+    -------
+    int64, `UNKNOWN` where a row has no such time: an operator that never ended, or that has no start.
+    """
+    columns = batch.columns
+    if batch.header.schema == "bandwidth":
+        return columns["time_ns"]
+    start_ns, elapsed_ns = columns["start_ns"], columns["elapsed_ns"]
+    is_known = (start_ns != UNKNOWN) & ~np.isnan(elapsed_ns)
+    return np.where(is_known, start_ns + np.where(is_known, elapsed_ns, 0).astype(np.int64), UNKNOWN)
+
+
+def take_rows(batch: Batch, first: int, past: int) -> Batch:
+    """Take rows ``[first, past)`` as a batch that goes out after rows ``[0, first)`` and before the rest.
+
+    Its watermark is the largest event time so far, less where a row of the rest is not later than that: what a
+    watermark has passed is complete.
+    """
+    columns = {name: column[first:past] for name, column in batch.columns.items()}
+    header = replace(batch.header, rows_before=batch.header.rows_before + first)
+    if past < len(batch):
+        header = replace(header, watermark_ns=_watermark_ns(event_times_ns(batch), past))
+    return Batch(header, columns)
+
+
+def _watermark_ns(event_ns: np.ndarray, past: int) -> int | None:
+    newest = int(event_ns[:past].max())
+    if newest == UNKNOWN:
+        return None
+    rest = event_ns[past:]
+    earliest = int(np.where(rest == UNKNOWN, _LATEST, rest).min())
+    return min(newest, earliest - 1)
+
+
+def cut_in_order(batch: Batch, max_rows: int, max_span_s: float) -> Iterator[Batch]:
+    """Cut rows that are in order of event time into batches of at most `max_rows` and `max_span_s` of event time.
+
+    Rows without event time, which come last, are taken with the last that have one.
+    """
+    event_ns = event_times_ns(batch)
+    known = int(np.count_nonzero(event_ns != UNKNOWN))
+    span_ns = round(max_span_s * 1e9)
+    first = 0
+    while first < len(batch):
+        past = min(first + max_rows, len(batch))
+        if first < known:
+            late = int(np.searchsorted(event_ns[:known], event_ns[first] + span_ns, side="right"))
+            past = min(past, late) if late < known else past
+        yield _take_ordered(batch, event_ns, known, first, past)
+        first = past
+
+
+def _take_ordered(batch: Batch, event_ns: np.ndarray, known: int, first: int, past: int) -> Batch:
+    # As `take_rows`, in constant time: the largest so far is the last one, the earliest of the rest the next.
+    header = replace(batch.header, rows_before=batch.header.rows_before + first, watermark_ns=None)
+    last = min(past, known) - 1
+    if last >= 0:
+        newest = int(event_ns[last])
+        is_shared = last + 1 < known and int(event_ns[last + 1]) == newest
+        header = replace(header, watermark_ns=newest - 1 if is_shared else newest)
+    return Batch(header, {name: column[first:past] for name, column in batch.columns.items()})

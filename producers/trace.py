@@ -1,0 +1,189 @@
+"""A trace directory: the recorded input of one training job (contract, section 1).
+
+`read_trace` reads and checks one, `trace_batches` gives its rows as the training job would have published them,
+`write_trace` writes one.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from producers.batches import BATCH_ROWS, BATCH_SPAN_S, cut_in_order
+from producers.trace_files import TableFile, find_file, read_file
+from producers.trace_job import JobFile, Place, read_job
+from producers.trace_rows import Rejected, Rows, arrange, check_bandwidth, check_commops, check_iterations
+from producers.trace_writer import write_trace
+from streams.errors import InputError
+from streams.records import SCHEMAS, UNKNOWN, Announcement, Batch, Communicator, Header
+
+__all__ = ["Rejected", "Trace", "read_trace", "trace_batches", "write_trace"]
+
+_Check = Callable[[TableFile, JobFile], tuple[Rows, Rejected]]
+_CHECKS: Final[Mapping[str, _Check]] = {
+    "commops": check_commops,
+    "bandwidth": check_bandwidth,
+    "iterations": check_iterations,
+}
+_NEVER_NS: Final = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """A read trace directory.
+
+    Parameters
+    ----------
+    job, attempt, world_size, clock, recorded_until_ns
+        As in ``job.json``; `recorded_until_ns` is `None` where it is not known.
+    announcements
+        One per logged rank, and one with ``is_logged=False`` per other rank that ``job.json`` places; ordered by
+        rank. Communicators are ordered by id.
+    commops, bandwidth, iterations
+        Per rank all rows as one batch, in order of event time (see `producers.trace_rows.arrange`). Ranks without
+        rows are absent. ``header.names`` of `commops` are the ids of the rank's communicators.
+    rejected
+        Rows that break the contract and were left out.
+    copies
+        Rows that were there more than once, counted without the first.
+    """
+
+    job: str
+    attempt: int
+    world_size: int
+    clock: str
+    recorded_until_ns: int | None
+    announcements: tuple[Announcement, ...]
+    commops: Mapping[int, Batch]
+    bandwidth: Mapping[int, Batch] = field(default_factory=dict)
+    iterations: Mapping[int, Batch] = field(default_factory=dict)
+    rejected: Rejected = field(default_factory=Rejected)
+    copies: int = 0
+
+    def batches(self, schema: str) -> Mapping[int, Batch]:
+        """Give the batches of ``commops``, ``bandwidth`` or ``iterations`` per rank."""
+        return {"commops": self.commops, "bandwidth": self.bandwidth, "iterations": self.iterations}[schema]
+
+
+def read_trace(directory: Path | str) -> Trace:
+    """Read a trace directory. The order of its rows, and rows that come twice, change nothing.
+
+    Raises
+    ------
+    InputError
+        If a file is unusable; one line that names the file, the row or key, what was expected and what was found.
+        Single bad rows are left out and counted instead.
+    """
+    directory = Path(directory)
+    if not directory.is_dir():
+        raise InputError(
+            f"{directory}: must be a trace directory; got {'a file' if directory.exists() else 'nothing'}"
+        )
+    job = read_job(directory)
+    read = {schema: _read_rows(directory, schema, job) for schema in SCHEMAS}
+    batches = {schema: by_rank for schema, (by_rank, _, _) in read.items()}
+    return Trace(
+        job=job.job,
+        attempt=job.attempt,
+        world_size=job.world_size,
+        clock=job.clock,
+        recorded_until_ns=job.recorded_until_ns,
+        announcements=tuple(_announcements(job, batches)),
+        rejected=sum((rejected for _, rejected, _ in read.values()), Rejected()),
+        copies=sum(copies for _, _, copies in read.values()),
+        **batches,
+    )
+
+
+def _read_rows(directory: Path, schema: str, job: JobFile) -> tuple[dict[int, Batch], Rejected, int]:
+    path = find_file(directory, schema)
+    if path is None and schema == "commops":
+        raise InputError(f"{directory}: must hold commops.parquet, commops.jsonl or commops.csv; got none of them")
+    if path is None:
+        return {}, Rejected(), 0
+    rows, rejected = _CHECKS[schema](read_file(path, schema), job)
+    order = arrange(rows)
+    return _part_by_rank(rows, order, schema, job), rejected, len(rows.rank) - len(order)
+
+
+def _part_by_rank(rows: Rows, order: np.ndarray, schema: str, job: JobFile) -> dict[int, Batch]:
+    rank, event_ns = rows.rank[order], rows.event_ns[order]
+    columns = {name: column[order] for name, column in rows.columns.items()}
+    firsts = np.flatnonzero(np.diff(rank, prepend=-1)).tolist()
+    batches = {}
+    for first, past in zip(firsts, [*firsts[1:], len(rank)], strict=True):
+        newest = int(event_ns[first:past].max())
+        header = Header(
+            schema=schema,
+            job=job.job,
+            attempt=job.attempt,
+            rank=int(rank[first]),
+            watermark_ns=None if newest == UNKNOWN else newest,
+            names=rows.names(int(rank[first])),
+        )
+        batches[header.rank] = Batch(header, {name: column[first:past] for name, column in columns.items()})
+    return batches
+
+
+def _announcements(job: JobFile, batches: Mapping[str, Mapping[int, Batch]]) -> Iterator[Announcement]:
+    declared = set(job.logged_ranks or ())
+    logged = declared.union(*batches.values())
+    for rank in sorted(logged | set(job.places)):
+        sources = tuple(
+            schema for schema in SCHEMAS if rank in batches[schema] or (schema == "commops" and rank in declared)
+        )
+        yield _announcement(job, rank, sources, len(logged), is_logged=rank in logged)
+
+
+def _announcement(
+    job: JobFile, rank: int, sources: tuple[str, ...], logged_count: int, *, is_logged: bool
+) -> Announcement:
+    communicators: tuple[Communicator, ...] = tuple(job.communicators[i] for i in job.membership.of_rank(rank))
+    place = job.places.get(rank, Place())
+    return Announcement(
+        job=job.job,
+        attempt=job.attempt,
+        rank=rank,
+        world_size=job.world_size,
+        logged_ranks=logged_count,
+        communicators=communicators,
+        sources=sources,
+        is_logged=is_logged,
+        clock=job.clock,
+        host=place.host,
+        gpu=place.gpu,
+        nic=place.nic,
+        switch=place.switch,
+        lost_rows=place.lost_rows,
+        recorded_until_ns=job.recorded_until_ns,
+    )
+
+
+def trace_batches(trace: Trace, max_rows: int = BATCH_ROWS, max_span_s: float = BATCH_SPAN_S) -> Iterator[Batch]:
+    """Give the rows of a trace as its training job would have published them.
+
+    Parameters
+    ----------
+    max_rows, max_span_s
+        Rows and event time of one batch at most.
+
+    Yields
+    ------
+    Batches with true ``rows_before`` and ``watermark_ns``, ordered over all ranks and schemas by watermark; what
+    never ended comes last.
+    """
+    parts = (
+        cut_in_order(batch, max_rows, max_span_s) for schema in SCHEMAS for batch in trace.batches(schema).values()
+    )
+    return heapq.merge(*parts, key=published_ns)
+
+
+def published_ns(batch: Batch) -> int:
+    """When a batch of `trace_batches` would have been published, ns since the epoch; huge where nothing ended."""
+    watermark_ns = batch.header.watermark_ns
+    return _NEVER_NS if watermark_ns is None else watermark_ns
