@@ -74,7 +74,7 @@ class LogReader:
             "enable.auto.offset.store": False,
             "auto.offset.reset": "error",
             "enable.partition.eof": True,
-            "fetch.wait.max.ms": 50,
+            "fetch.wait.max.ms": 10,  # a seek waits for the fetch before it
             "queued.min.messages": 64,
             "isolation.level": "read_committed",
         }
