@@ -1,0 +1,228 @@
+"""What to tell a person about a verdict: names of devices, what to do, where to look. Pure text, plain ASCII of ours.
+
+Advice follows what a verdict can know. A device is only to be drained where the kind blames a device and the
+probability carries it; a plan, uneven data or a fabric is nobody's host to drain.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from streams.judgements import Suspect, Verdict
+
+SURE: Final = 0.5
+"""Below this probability of the first suspect, advice says to confirm before anything is drained."""
+
+_RUNS_SHOWN: Final = 4
+
+
+def name_ranks(ranks: Sequence[int]) -> str:
+    """Name ranks in few words.
+
+    >>> name_ranks([5]), name_ranks([8, 9, 10, 3])
+    ('rank 5', 'ranks 3, 8-10')
+    """
+    runs: list[list[int]] = []
+    for rank in sorted(set(ranks)):
+        if runs and rank == runs[-1][1] + 1:
+            runs[-1][1] = rank
+        else:
+            runs.append([rank, rank])
+    shown = ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs[:_RUNS_SHOWN])
+    if len(runs) > _RUNS_SHOWN:
+        shown += f" and others, {len(set(ranks))} in all"
+    return f"{'rank' if len(set(ranks)) == 1 else 'ranks'} {shown}"
+
+
+def name_device(suspect: Suspect) -> str:
+    """Name a suspect as somebody with a screwdriver would: device, host, and what hangs on it.
+
+    >>> name_device(Suspect("nic", 26, (26,), 0.91, host="node-3", gpu=2, nic="mlx5_0"))
+    'NIC mlx5_0 on node-3 (GPU 2, rank 26)'
+    >>> name_device(Suspect("gpu", 26, (26,), 0.91))
+    'rank 26 (host not announced)'
+    """
+    return _NAMES[suspect.device](suspect)
+
+
+def _name_gpu(suspect: Suspect) -> str:
+    ranks, nic = name_ranks(suspect.ranks), suspect.nic and f"NIC {suspect.nic}"
+    is_one_gpu = suspect.gpu is not None and len(suspect.ranks) == 1
+    if suspect.host is None:
+        return f"GPU {suspect.gpu} of {ranks} (host not announced)" if is_one_gpu else f"{ranks} (host not announced)"
+    if is_one_gpu:
+        return f"GPU {suspect.gpu} on {suspect.host}{_bracket(ranks, nic)}"
+    # Several ranks may live on several hosts: the suspect names that of the first.
+    return f"{ranks} ({suspect.host}{' and on' if len(suspect.ranks) > 1 else ''})"
+
+
+def _name_host(suspect: Suspect) -> str:
+    ranks = name_ranks(suspect.ranks)
+    return f"host {suspect.host} ({ranks})" if suspect.host else f"the host of {ranks} (not announced)"
+
+
+def _name_nic(suspect: Suspect) -> str:
+    gpu = None if suspect.gpu is None else f"GPU {suspect.gpu}"
+    ranks = name_ranks(suspect.ranks)
+    nic = f"NIC {suspect.nic}" if suspect.nic else f"the NIC of {ranks}"
+    return f"{nic} on {suspect.host or 'a host that is not announced'}{_bracket(gpu, ranks)}"
+
+
+def _name_link(suspect: Suspect) -> str:
+    gpu = None if suspect.gpu is None else f"GPU {suspect.gpu}"
+    place = _bracket(suspect.host, gpu, suspect.nic and f"NIC {suspect.nic}")
+    return f"the path from rank {suspect.rank}{place} to rank {suspect.peer}"
+
+
+def _name_switch(suspect: Suspect) -> str:
+    switch = f"switch {suspect.switch}" if suspect.switch else "a switch that is not announced"
+    return f"{switch} ({name_ranks(suspect.ranks)})"
+
+
+def _name_stage(suspect: Suspect) -> str:
+    return f"the pipeline stage of {name_ranks(suspect.ranks)}"
+
+
+_NAMES: Final[dict[str, Callable[[Suspect], str]]] = {
+    "gpu": _name_gpu, "host": _name_host, "nic": _name_nic, "link": _name_link, "switch": _name_switch,
+    "stage": _name_stage,
+}  # fmt: skip
+
+
+def _bracket(*parts: str | None) -> str:
+    known = [part for part in parts if part]
+    return f" ({', '.join(known)})" if known else ""
+
+
+def advise(verdict: Verdict) -> str:
+    """Say in one sentence what to do next; begins in lower case, ends without a stop."""
+    if verdict.state == "closed":
+        return _advise_closed(verdict)
+    suspect = verdict.suspects[0] if verdict.suspects else None
+    sentence = _ACTIONS[verdict.kind](suspect)
+    if suspect is not None and suspect.probability < SURE and verdict.kind in _DRAINING:
+        return f"confirm before you drain anything, then {sentence}"
+    return sentence
+
+
+_DRAINING: Final = frozenset({"slow_rank", "slow_nic", "hang"})
+
+
+def _host(suspect: Suspect | None) -> str:
+    if suspect is None:
+        return "the host"
+    return suspect.host or f"the host of {name_ranks(suspect.ranks)}"
+
+
+def _act_on_rank(suspect: Suspect | None) -> str:
+    if suspect is None:
+        return "compare the ranks' own work; no device is named yet"
+    return f"cordon {_host(suspect)} and drain it at the next checkpoint"
+
+
+def _act_on_nic(suspect: Suspect | None) -> str:
+    if suspect is None:
+        return "compare the bandwidth of the ranks; no NIC is named yet"
+    nic = f"NIC {suspect.nic}" if suspect.nic else "its NIC"
+    return f"cordon {_host(suspect)}, drain it at the next checkpoint, then check port, optics and firmware of {nic}"
+
+
+def _act_on_link(suspect: Suspect | None) -> str:
+    if suspect is None:
+        return "compare the transfers between the ranks; no path is named yet"
+    return (
+        f"drain nothing yet: have cables, optics and routes checked between {_host(suspect)} "
+        f"and the host of rank {suspect.peer}"
+    )
+
+
+def _act_on_communicator(suspect: Suspect | None) -> str:
+    where = f"switch {suspect.switch}" if suspect is not None and suspect.switch else "the fabric between its ranks"
+    return f"drain nothing: have {where} checked for congestion, errors and failed uplinks"
+
+
+def _act_on_stage(suspect: Suspect | None) -> str:
+    del suspect
+    return "drain nothing: give that stage fewer layers at the next restart"
+
+
+def _act_on_imbalance(suspect: Suspect | None) -> str:
+    del suspect
+    return "drain nothing: even out the batches (sequence lengths, experts) between the ranks"
+
+
+def _act_on_hang(suspect: Suspect | None) -> str:
+    if suspect is None:
+        return "dump the stacks of all ranks, then restart from the last checkpoint"
+    return (
+        f"dump the stack of rank {suspect.rank} (py-spy dump), cordon {_host(suspect)}, "
+        "and restart from the last checkpoint"
+    )
+
+
+_ACTIONS: Final[dict[str, Callable[[Suspect | None], str]]] = {
+    "slow_rank": _act_on_rank, "slow_nic": _act_on_nic, "slow_link": _act_on_link,
+    "slow_communicator": _act_on_communicator, "slow_stage": _act_on_stage, "imbalance": _act_on_imbalance,
+    "hang": _act_on_hang,
+}  # fmt: skip
+
+
+def _advise_closed(verdict: Verdict) -> str:
+    suspect = verdict.suspects[0] if verdict.suspects else None
+    place = _host(suspect) if suspect is not None and verdict.kind in _DRAINING else None
+    if verdict.close_reason == "silent":
+        return "see whether the job still runs: its ranks have fallen silent"
+    if place is None:
+        return "nothing now; the history is in the database"
+    return {
+        "finished": f"keep {place} out of the next job until it is tested",
+        "restarted": f"make sure that the new attempt does not run on {place}",
+    }.get(verdict.close_reason or "", f"test {place} before it takes work again")
+
+
+def where_to_look(verdict: Verdict) -> str:
+    """Name what to check on the machine, how to cordon it, and the shipped investigation to run."""
+    suspect = verdict.suspects[0] if verdict.suspects else None
+    sentences = [] if suspect is None else [_checks(verdict, suspect), _cordon(verdict, suspect)]
+    sentences.append(f"Look further: {_investigation(verdict, suspect)}")
+    return " ".join(sentence for sentence in sentences if sentence)
+
+
+def _checks(verdict: Verdict, suspect: Suspect) -> str:
+    checks = _CHECKS.get((verdict.kind, suspect.device))
+    return f"On {_host(suspect)}: {checks}." if checks else ""
+
+
+def _cordon(verdict: Verdict, suspect: Suspect) -> str:
+    if verdict.kind not in _DRAINING or verdict.state == "closed" or suspect.host is None:
+        return ""
+    node = shlex.quote(suspect.host)
+    return f"Cordon: kubectl cordon {node}, or scontrol update nodename={node} state=drain reason=irregular."
+
+
+_CHECKS: Final[dict[tuple[str, str], str]] = {
+    ("slow_rank", "gpu"): "clocks and throttle reasons (nvidia-smi -q -d PERFORMANCE,CLOCK,TEMPERATURE), ECC and Xid "
+    "errors (dmesg), CPU load, data loader",
+    ("slow_rank", "host"): "CPU load and frequency, memory pressure, storage of the data loader, other tenants",
+    ("slow_nic", "nic"): "port state and counters (ibstat, ethtool -S), pause frames, PCIe width and speed (lspci -vv)",
+    ("hang", "gpu"): "Xid errors (dmesg), whether the process lives, what its stack waits for",
+}
+
+
+def _investigation(verdict: Verdict, suspect: Suspect | None) -> str:
+    first, past_last = verdict.iterations
+    rank = suspect.rank if suspect is not None else None
+    if verdict.kind == "slow_nic" and rank is not None:
+        return _command(verdict, "bandwidth_of_rank", rank=rank)
+    if verdict.kind == "hang" and rank is not None:
+        return _command(verdict, "rank_operators", rank=rank, iteration=past_last - 1)
+    if verdict.kind in ("slow_link", "slow_nic", "slow_communicator"):
+        return _command(verdict, "slowest_links", first_iteration=first, past_last_iteration=past_last)
+    return _command(verdict, "ranks_of_iteration", iteration=past_last - 1)
+
+
+def _command(verdict: Verdict, name: str, **parameters: int) -> str:
+    values = {"job": verdict.job, "attempt": verdict.attempt, **parameters}
+    return " ".join(["irregulars sql", name, *(shlex.quote(f"{key}={value}") for key, value in values.items())])

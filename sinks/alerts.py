@@ -1,0 +1,147 @@
+"""Alerts: which revisions of a verdict wake somebody, and what they read first."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from sinks.advice import advise, name_device, where_to_look
+from streams.errors import RecordError
+from streams.judgements import Verdict
+from streams.records import VERSION, decode_json
+
+ALERTING_EVENTS: Final = ("opened", "changed", "closed")
+"""The alert policy: a revision that only tells more of the same wakes nobody."""
+
+_WORTH_NAMING: Final = 0.1
+
+
+def alert_of(verdict: Verdict) -> bytes | None:
+    """Make the message of the topic ``alerts``, or None where the policy lets nothing through.
+
+    Its key on the topic is the verdict id. The same revision gives the same bytes, in every run: the only time in
+    it is event time.
+
+    Parameters
+    ----------
+    verdict
+        One revision.
+
+    Returns
+    -------
+    bytes
+        JSON of ``streams/schemas/alerts.json``: first ``summary``, one line for a person; then the verdict as on the
+        topic ``verdicts``; then ``gpu_hours_lost`` (null where the number of GPUs is not known) and ``next_step``.
+    """
+    if verdict.event not in ALERTING_EVENTS:
+        return None
+    message = {
+        "summary": summarise(verdict),
+        "schema": "alerts",
+        "version": VERSION,
+        **_finite(verdict.to_json()),
+        "gpu_hours_lost": gpu_hours_lost(verdict),
+        "next_step": _one_line(f"{_capital(advise(verdict))}. {where_to_look(verdict)}"),
+    }
+    return json.dumps(message, separators=(",", ":"), allow_nan=False).encode()
+
+
+def gpu_hours_lost(verdict: Verdict) -> float | None:
+    """GPU hours that waited in vain so far; None where the number of GPUs is not known.
+
+    >>> from dataclasses import replace
+    >>> verdict = Verdict("v", 1, "open", "j", "imbalance", (0, 5), 1.3, 90.0, None, (), "", world_size=1000)
+    >>> gpu_hours_lost(verdict), gpu_hours_lost(replace(verdict, world_size=0))
+    (25.0, None)
+    """
+    if not verdict.world_size or not math.isfinite(verdict.lost_s):
+        return None
+    return round(verdict.lost_s * verdict.world_size / 3600, 6)
+
+
+def summarise(verdict: Verdict) -> str:
+    """Say in one line: what happened, who it was, how much slower, what it cost, what to do next."""
+    kind = "slow NIC" if verdict.kind == "slow_nic" else verdict.kind.replace("_", " ")
+    title = f"{verdict.event.upper()} {kind} in {verdict.job}"
+    if verdict.state == "closed" and verdict.close_reason:
+        title += f" ({verdict.close_reason})"
+    facts = "; ".join(fact for fact in (_who(verdict), _how_slow(verdict), _cost(verdict)) if fact)
+    return _one_line(f"{title}: {facts}. Next: {advise(verdict)}.")
+
+
+def alert_line(message: bytes | Mapping[str, Any]) -> str:
+    """One readable line of a message of the topic ``alerts``, raw or decoded, for somebody who follows the topic.
+
+    Raises
+    ------
+    RecordError
+        If the message does not follow its schema.
+    """
+    values = decode_json(message, "alerts") if isinstance(message, bytes) else message
+    try:
+        seen, summary, verdict_id = values["time_ns"], str(values["summary"]), str(values["verdict_id"])
+        at = "time not known" if seen is None else f"{datetime.fromtimestamp(seen // 10**9, UTC):%Y-%m-%d %H:%M:%SZ}"
+    except (KeyError, TypeError, ValueError, OverflowError, OSError) as error:
+        raise RecordError(f"alert must follow its schema; got {type(error).__name__}: {error}") from error
+    return _one_line(f"{at}  {summary}  [{verdict_id} revision {values.get('revision')}]")
+
+
+def _who(verdict: Verdict) -> str:
+    where = f"communicator {verdict.communicator}" if verdict.communicator else ""
+    if not verdict.suspects:
+        reasons = {
+            "imbalance": "who is late changes from iteration to iteration, no device is at fault",
+            "slow_communicator": f"{where or 'a group of ranks'} is slow as a whole, no member stands out",
+        }
+        return reasons.get(verdict.kind, f"no device is named{f', {where}' if where else ''}")
+    first, *others = verdict.suspects
+    text = f"{name_device(first)}, {_percent(first.probability)} sure"
+    if others and others[0].probability >= _WORTH_NAMING:
+        text += f" (or {name_device(others[0])}, {_percent(others[0].probability)})"
+    return text
+
+
+def _percent(probability: float) -> str:
+    return f"{min(round(100 * probability), 99)}%"  # nobody is ever 100% sure
+
+
+def _how_slow(verdict: Verdict) -> str:
+    first, past_last = verdict.iterations
+    is_closed = verdict.state == "closed"
+    if verdict.kind == "hang":
+        return f"iteration {past_last - 1} {'had not ended' if is_closed else 'does not end'}"
+    when = f"in iterations {first} to {past_last - 1}" if is_closed else f"since iteration {first}"
+    if not math.isfinite(verdict.delta):
+        return f"seen {when}"
+    return f"iterations {'took' if is_closed else 'take'} {verdict.delta:.3g}x the usual time {when}"
+
+
+def _cost(verdict: Verdict) -> str:
+    so_far = "" if verdict.state == "closed" else " so far"
+    hours = gpu_hours_lost(verdict)
+    if hours is not None:
+        return f"{_amount(hours)} GPU-hours lost{so_far} on {verdict.world_size:,} GPUs"
+    return f"{_amount(verdict.lost_s)} s lost{so_far}" if math.isfinite(verdict.lost_s) else ""
+
+
+def _amount(value: float) -> str:
+    if value >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if value >= 1 else f"{value:.2g}"
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _one_line(text: str) -> str:
+    """Names come from jobs: a line break or a terminal's escape sequence in one must not reach anybody's screen."""
+    return "".join(sign if sign.isprintable() else " " for sign in text)
+
+
+def _finite(values: dict[str, Any]) -> dict[str, Any]:
+    """Unknown numbers as null: JSON has no NaN."""
+    return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in values.items()}
