@@ -37,23 +37,15 @@ def event_times_ns(batch: Batch) -> np.ndarray:
 def take_rows(batch: Batch, first: int, past: int) -> Batch:
     """Take rows ``[first, past)`` as a batch that goes out after rows ``[0, first)`` and before the rest.
 
-    Its watermark is the largest event time so far, less where a row of the rest is not later than that: what a
-    watermark has passed is complete.
+    Its watermark is the batch's own, less where a row of the rest is earlier: what one has passed is complete.
     """
     columns = {name: column[first:past] for name, column in batch.columns.items()}
     header = replace(batch.header, rows_before=batch.header.rows_before + first)
-    if past < len(batch):
-        header = replace(header, watermark_ns=_watermark_ns(event_times_ns(batch), past))
+    if header.watermark_ns is not None and past < len(batch):
+        rest = event_times_ns(batch)[past:]
+        earliest_ns = int(np.where(rest == UNKNOWN, _LATEST, rest).min())
+        header = replace(header, watermark_ns=min(header.watermark_ns, earliest_ns - 1))
     return Batch(header, columns)
-
-
-def _watermark_ns(event_ns: np.ndarray, past: int) -> int | None:
-    newest = int(event_ns[:past].max())
-    if newest == UNKNOWN:
-        return None
-    rest = event_ns[past:]
-    earliest = int(np.where(rest == UNKNOWN, _LATEST, rest).min())
-    return min(newest, earliest - 1)
 
 
 def cut_in_order(batch: Batch, max_rows: int, max_span_s: float) -> Iterator[Batch]:

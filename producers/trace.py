@@ -108,10 +108,12 @@ def _read_rows(directory: Path, schema: str, job: JobFile) -> tuple[dict[int, Ba
         return {}, Rejected(), 0
     rows, rejected = _CHECKS[schema](read_file(path, schema), job)
     order = arrange(rows)
-    return _part_by_rank(rows, order, schema, job), rejected, len(rows.rank) - len(order)
+    copies = len(rows.rank) - len(order)
+    is_in_order = not copies and bool((order == np.arange(len(order))).all())  # then nothing needs to move
+    return _part_by_rank(rows, slice(None) if is_in_order else order, schema, job), rejected, copies
 
 
-def _part_by_rank(rows: Rows, order: np.ndarray, schema: str, job: JobFile) -> dict[int, Batch]:
+def _part_by_rank(rows: Rows, order: np.ndarray | slice, schema: str, job: JobFile) -> dict[int, Batch]:
     rank, event_ns = rows.rank[order], rows.event_ns[order]
     columns = {name: column[order] for name, column in rows.columns.items()}
     firsts = np.flatnonzero(np.diff(rank, prepend=-1)).tolist()
