@@ -1,0 +1,164 @@
+"""What faults do in one iteration: longer work, standstill, heavier micro-batches, slower devices.
+
+Nothing else is touched. Who waits for whom follows in the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from producers.simulator.faults import Fault
+from producers.simulator.network import Network, NetworkState, state_of
+from producers.simulator.noise import fault_generator
+from producers.simulator.settings import NS_PER_MS
+from producers.simulator.topology import Ints, Topology
+from streams.errors import InputError
+
+Floats = NDArray[np.float64]
+_DEVICES = {"slow_nic": "nic", "slow_link": "link", "slow_switch": "switch"}
+
+
+@dataclass(frozen=True, slots=True)
+class Effects:
+    """Effects of all faults in one iteration; None: none of this sort.
+
+    Attributes
+    ----------
+    work_factor, stall_ns
+        Per rank.
+    load
+        Array ``(dp, micro-batches)``: weight of each micro-batch.
+    network
+        State of the network.
+    """
+
+    work_factor: Floats | None = None
+    stall_ns: Floats | None = None
+    load: Floats | None = None
+    network: NetworkState | None = None
+
+
+NO_EFFECTS = Effects()
+
+
+class Faults:
+    """The faults of a job, checked against its cluster.
+
+    Raises
+    ------
+    InputError
+        If a fault names what the cluster does not have, or a link over which nothing travels.
+    """
+
+    def __init__(self, topology: Topology, network: Network) -> None:
+        self._topology = topology
+        self._faults = topology.settings.faults
+        for fault in self._faults:
+            _check(fault, topology, network)
+
+    def effects(self, iteration: int) -> Effects:
+        """Return what the faults do in this iteration."""
+        active = [(n, fault) for n, fault in enumerate(self._faults) if fault.is_active(iteration)]
+        if not active:
+            return NO_EFFECTS
+        strengths = [(fault, *self._strength(n, fault, iteration)) for n, fault in active]
+        uneven = [(n, fault) for n, fault in active if fault.kind == "uneven_data"]
+        return Effects(
+            work_factor=self._work_factor(strengths),
+            stall_ns=self._stall_ns(strengths),
+            load=self._load(uneven, iteration) if uneven else None,
+            network=self._network(strengths),
+        )
+
+    def _strength(self, number: int, fault: Fault, iteration: int) -> tuple[float, float]:
+        """Factor and added milliseconds; a fluctuating fault has any part of its strength."""
+        if fault.shape != "fluctuating":
+            return fault.factor, fault.add_ms
+        part = float(fault_generator(self._topology.settings, number, iteration).random())
+        return 1 + (fault.factor - 1) * part, fault.add_ms * part
+
+    def _work_factor(self, strengths: Sequence[tuple[Fault, float, float]]) -> Floats:
+        result = np.ones(self._topology.world_size)
+        for fault, factor, _ in strengths:
+            if fault.kind in ("slow_rank", "slow_host", "slow_stage"):
+                result[fault_ranks(fault, self._topology)] *= factor
+        return result
+
+    def _stall_ns(self, strengths: Sequence[tuple[Fault, float, float]]) -> Floats:
+        result = np.zeros(self._topology.world_size)
+        for fault, _, add_ms in strengths:
+            if fault.kind in ("slow_rank", "slow_host"):
+                result[fault_ranks(fault, self._topology)] += add_ms * NS_PER_MS
+        return result
+
+    def _load(self, uneven: Sequence[tuple[int, Fault]], iteration: int) -> Floats:
+        settings = self._topology.settings
+        load = np.ones((settings.dp, settings.micro_batches))
+        for number, fault in uneven:
+            sigma = float(np.sqrt(np.log1p(fault.spread**2)))
+            generator = fault_generator(settings, number, iteration)
+            load *= generator.lognormal(-(sigma**2) / 2, sigma, load.shape)
+        return load
+
+    def _network(self, strengths: Sequence[tuple[Fault, float, float]]) -> NetworkState | None:
+        slow = [
+            (_DEVICES[fault.kind], _device(fault, self._topology), factor, add_ms)
+            for fault, factor, add_ms in strengths
+            if fault.kind in _DEVICES
+        ]
+        return state_of(self._topology, slow) if slow else None
+
+
+def fault_ranks(fault: Fault, topology: Topology) -> Ints:
+    """All ranks that a fault sits on: none for ``uneven_data``; of a link the sender first."""
+    match fault.kind:
+        case "slow_rank":
+            return np.array([fault.rank])
+        case "slow_host":
+            return np.flatnonzero(topology.host == topology.find_host(str(fault.host)))
+        case "slow_stage":
+            return topology.grid[fault.stage].ravel()
+        case "slow_nic":
+            return np.flatnonzero(topology.nic == topology.nic[fault.rank])
+        case "slow_link":
+            return np.array([fault.rank, fault.peer])
+        case "slow_switch":
+            return np.flatnonzero(topology.switch == topology.find_switch(str(fault.switch)))
+        case _:
+            return np.empty(0, dtype=np.int64)
+
+
+def _device(fault: Fault, topology: Topology) -> tuple[int, ...]:
+    if fault.kind == "slow_link":
+        return int(fault.rank or 0), int(fault.peer or 0)
+    if fault.kind == "slow_nic":
+        return (int(topology.nic[fault.rank]),)
+    return (topology.find_switch(str(fault.switch)),)
+
+
+def _check(fault: Fault, topology: Topology, network: Network) -> None:
+    for name, value, limit in (
+        ("rank", fault.rank, topology.world_size),
+        ("dst", fault.peer, topology.world_size),
+        ("stage", fault.stage, topology.settings.pp),
+    ):
+        if value is not None and value >= limit:
+            raise InputError(f"{name} must be below {limit}; got {value!r} (fault {fault.kind})")
+    fault_ranks(fault, topology)  # finds the host or the switch, or says that there is none
+    if fault.kind == "slow_link":
+        _check_link(int(fault.rank or 0), int(fault.peer or 0), network)
+    if fault.kind == "slow_nic" and not np.any(topology.nic[network.hop_source] == topology.nic[fault.rank]):
+        raise InputError(f"slow_nic must name a rank that talks to another host; got {fault.rank!r} (fault slow_nic)")
+
+
+def _check_link(source: int, destination: int, network: Network) -> None:
+    if not network.has_link(source, destination):
+        reached = sorted(set(network.hop_destination[network.hop_source == source].tolist()))
+        raise InputError(
+            f"slow_link must name two ranks on different hosts that exchange data; got src={source}, "
+            f"dst={destination} (rank {source} sends to {reached or 'no other host'})"
+        )

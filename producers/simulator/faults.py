@@ -1,0 +1,183 @@
+"""Faults as text: ``slow_nic:rank=17,from=40,to=60,factor=8``.
+
+=================  ==========================  ==============================================  =====================
+kind               where                       how much                                        verdict it stands for
+=================  ==========================  ==============================================  =====================
+``slow_rank``      ``rank``                    ``factor`` on its work, or ``add_ms`` of        ``slow_rank``
+                                               standstill in its first forward
+``slow_host``      ``host`` (name or index)    as ``slow_rank``, for all ranks of the host     ``slow_rank``
+``slow_stage``     ``stage``                   ``factor`` on the work of all its ranks         ``slow_stage``
+``slow_nic``       ``rank`` (one that uses     ``factor`` on the time per byte, or ``add_ms``  ``slow_nic``
+                   the NIC)                    to each transfer
+``slow_link``      ``src``, ``dst`` (ranks)    as ``slow_nic``                                 ``slow_link``
+``slow_switch``    ``switch`` (name or index)  as ``slow_nic``                                 ``slow_communicator``
+``uneven_data``    everywhere                  ``spread``: standard deviation of the work of   ``imbalance``
+                                               a micro-batch, relative to its mean
+=================  ==========================  ==============================================  =====================
+
+``from`` (0 when left out) and ``to`` (the end of the run) are iterations, half-open. ``shape`` is ``lasting``,
+``spike`` (iteration ``from`` alone) or ``fluctuating`` (another strength in each iteration).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from streams.errors import InputError
+
+SHAPES: Final = ("lasting", "spike", "fluctuating")
+
+_PLACES: Final[Mapping[str, tuple[str, ...]]] = {
+    "slow_rank": ("rank",), "slow_host": ("host",), "slow_stage": ("stage",), "slow_nic": ("rank",),
+    "slow_link": ("src", "dst"), "slow_switch": ("switch",), "uneven_data": (),
+}  # fmt: skip
+_STRENGTHS: Final[Mapping[str, tuple[str, ...]]] = {
+    "slow_rank": ("factor", "add_ms"), "slow_host": ("factor", "add_ms"), "slow_stage": ("factor",),
+    "slow_nic": ("factor", "add_ms"), "slow_link": ("factor", "add_ms"), "slow_switch": ("factor", "add_ms"),
+    "uneven_data": ("spread",),
+}  # fmt: skip
+_TIMES: Final = ("from", "to", "shape")
+FAULT_KINDS: Final = tuple(_PLACES)
+_NAMES: Final = frozenset({"host", "switch"})  # a name of the cluster, or an index
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One injected cause.
+
+    Parameters
+    ----------
+    kind
+        One of `FAULT_KINDS`.
+    first, past
+        Iterations in which it acts, half-open; `past` None: to the end of the run.
+    shape
+        One of `SHAPES`.
+    factor
+        Times as long: work, or the time per byte on the device.
+    add_ms
+        Added to the rank's first forward, or to each transfer over the device.
+    spread
+        Of ``uneven_data``: relative standard deviation.
+    rank, peer
+        The rank; of a link the sender and the receiver.
+    host, switch
+        Name or index.
+    stage
+        Pipeline stage.
+    """
+
+    kind: str
+    first: int = 0
+    past: int | None = None
+    shape: str = "lasting"
+    factor: float = 1.0
+    add_ms: float = 0.0
+    spread: float = 0.0
+    rank: int | None = None
+    peer: int | None = None
+    host: str | None = None
+    switch: str | None = None
+    stage: int | None = None
+
+    def is_active(self, iteration: int) -> bool:
+        """Say whether the fault acts in this iteration."""
+        return self.first <= iteration and (self.past is None or iteration < self.past)
+
+    def iterations(self, run_iterations: int) -> tuple[int, int]:
+        """Half-open range in which it acts, in a run of so many iterations."""
+        return self.first, run_iterations if self.past is None else min(self.past, run_iterations)
+
+
+def parse_fault(text: str) -> Fault:
+    """Read one fault from its text; the module's table lists the kinds and their keys.
+
+    Raises
+    ------
+    InputError
+        If the kind or a key is unknown, a key is missing, or a value is out of range.
+
+    Examples
+    --------
+    >>> fault = parse_fault("slow_nic:rank=17,from=40,to=60,factor=8")
+    >>> fault.rank, fault.first, fault.past, fault.factor
+    (17, 40, 60, 8.0)
+    """
+    kind, _, rest = text.strip().partition(":")
+    if kind not in _PLACES:
+        raise InputError(f"fault must begin with one of {', '.join(FAULT_KINDS)}; got {kind!r} (fault {text!r})")
+    values = _pairs(rest, text)
+    _check_keys(kind, values, text)
+    first, past, shape = _times(values, text)
+    return Fault(
+        kind=kind,
+        first=first,
+        past=past,
+        shape=shape,
+        factor=_number(values, "factor", text, default=1.0, low=1.0),
+        add_ms=_number(values, "add_ms", text, default=0.0, low=0.0),
+        spread=_number(values, "spread", text, default=0.0, low=0.0),
+        rank=_index(values, "src" if "src" in values else "rank", text),
+        peer=_index(values, "dst", text),
+        host=values.get("host"),
+        switch=values.get("switch"),
+        stage=_index(values, "stage", text),
+    )
+
+
+def _pairs(rest: str, text: str) -> dict[str, str]:
+    pairs: dict[str, str] = {}
+    for part in filter(None, (p.strip() for p in rest.split(","))):
+        key, sign, value = (p.strip() for p in part.partition("="))
+        if not (key and sign and value):
+            raise InputError(f"a setting of a fault must be key=value; got {part!r} (fault {text!r})")
+        if key in pairs:
+            raise InputError(f"a setting of a fault must be given once; got {key!r} twice (fault {text!r})")
+        pairs[key] = value
+    return pairs
+
+
+def _check_keys(kind: str, values: Mapping[str, str], text: str) -> None:
+    known = (*_PLACES[kind], *_STRENGTHS[kind], *_TIMES)
+    for key in values:
+        if key not in known:
+            raise InputError(f"a setting of {kind} must be one of {', '.join(known)}; got {key!r} (fault {text!r})")
+    for key in _PLACES[kind]:
+        if key not in values:
+            raise InputError(f"{kind} must say {key}=…; got {sorted(values)} (fault {text!r})")
+    if not any(key in values for key in _STRENGTHS[kind]):
+        raise InputError(
+            f"{kind} must say {'=… or '.join(_STRENGTHS[kind])}=…; got {sorted(values)} (fault {text!r})"
+        )
+
+
+def _times(values: Mapping[str, str], text: str) -> tuple[int, int | None, str]:
+    first, past = _index(values, "from", text) or 0, _index(values, "to", text)
+    shape = values.get("shape", "lasting")
+    if shape not in SHAPES:
+        raise InputError(f"shape must be one of {', '.join(SHAPES)}; got {shape!r} (fault {text!r})")
+    if past is not None and past <= first:
+        raise InputError(f"to must be above from = {first}; got {past!r} (fault {text!r})")
+    return first, first + 1 if shape == "spike" else past, shape
+
+
+def _number(values: Mapping[str, str], key: str, text: str, *, default: float, low: float) -> float:
+    try:
+        value = float(values.get(key, default))
+    except ValueError:
+        raise InputError(f"{key} must be a number; got {values[key]!r} (fault {text!r})") from None
+    is_given = key in values
+    if not (low < value < float("inf") if is_given else True):
+        raise InputError(f"{key} must be above {low:g}; got {values[key]!r} (fault {text!r})")
+    return value
+
+
+def _index(values: Mapping[str, str], key: str, text: str) -> int | None:
+    value = values.get(key)
+    if value is None:
+        return None
+    if not (value.isascii() and value.isdigit()):
+        raise InputError(f"{key} must be an integer of 0 or more; got {value!r} (fault {text!r})")
+    return int(value)

@@ -1,0 +1,123 @@
+"""The simulated job as a source of records, and as a trace directory with its truth."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Final
+
+from producers.simulator.label import label
+from producers.simulator.settings import SimulatorSettings
+from producers.simulator.simulation import Simulation
+from producers.trace_writer import write_trace
+from streams.errors import InputError
+from streams.records import Announcement, Batch
+
+RECORDED_START_NS: Final = 1_800_000_000_000_000_000
+"""When a simulated job begins unless told: fixed, so that the same settings give the same rows."""
+
+_BATCH_SPAN_S: Final = 1.0
+_BATCH_ROWS: Final = 1_000_000  # of all ranks: bounds the memory of large jobs
+_TRACE_ROWS: Final = 4_000_000
+_POSITION: Final = "records="
+
+
+class SimulatorSource:
+    """A `Source` of all that the ranks of one simulated job send.
+
+    First come the announcements, then batches of about a second of the job each.
+
+    Parameters
+    ----------
+    settings
+        The job.
+    start_ns
+        When it starts, ns since the epoch.
+    now_ns
+        A clock in ns since the epoch: records come when their time has come. None: as fast as they are asked for.
+    position
+        What `position` returned: go on after it. The job is run again up to there; nothing is stored.
+
+    Raises
+    ------
+    InputError
+        If a fault does not fit the cluster, or `position` is no position of a simulator.
+    """
+
+    def __init__(
+        self,
+        settings: SimulatorSettings,
+        *,
+        start_ns: int = RECORDED_START_NS,
+        now_ns: Callable[[], int] | None = None,
+        position: str | None = None,
+    ) -> None:
+        self._now_ns = now_ns
+        self._records = _records(Simulation(settings, start_ns), start_ns)
+        self._polled = 0
+        self._next = next(self._records, None)
+        for _ in range(_records_before(position)):
+            self._take()
+
+    @property
+    def is_exhausted(self) -> bool:
+        """True when the job has ended and everything was polled, or after `close`."""
+        return self._next is None
+
+    def poll(self, max_records: int) -> Sequence[Announcement | Batch]:
+        """Return the next records whose time has come; ``()``: nothing yet, or nothing any more."""
+        now_ns = None if self._now_ns is None else self._now_ns()
+        polled: list[Announcement | Batch] = []
+        while len(polled) < max_records and self._next is not None:
+            if now_ns is not None and now_ns < self._next[0]:
+                break
+            polled.append(self._next[1])
+            self._take()
+        return tuple(polled)
+
+    def position(self) -> str:
+        """Return where a new source of the same settings would go on after the last record polled."""
+        return f"{_POSITION}{self._polled}"
+
+    def close(self) -> None:
+        """End the job; nothing is polled after it."""
+        self._next, self._records = None, iter(())
+
+    def _take(self) -> None:
+        if self._next is not None:
+            self._polled += 1
+            self._next = next(self._records, None)
+
+
+def simulate_trace(directory: Path | str, settings: SimulatorSettings, *, start_ns: int = RECORDED_START_NS) -> None:
+    """Write the whole job as a trace directory (contract, section 1), with ``label.json``.
+
+    Raises
+    ------
+    InputError
+        If a fault does not fit the cluster.
+    OSError
+        If the directory can't be written.
+    """
+    simulation = Simulation(settings, start_ns)
+    parts = simulation.parts(max_span_s=float("inf"), max_rows=_TRACE_ROWS)
+    write_trace(directory, simulation.announcements(), (batch for part in parts for batch in part.batches))
+    (Path(directory) / "label.json").write_text(json.dumps(label(settings), indent=1) + "\n", encoding="utf-8")
+
+
+def _records(simulation: Simulation, start_ns: int) -> Iterator[tuple[int, Announcement | Batch]]:
+    """All records with the time at which they come, in ns since the epoch."""
+    announced = ((start_ns, announcement) for announcement in simulation.announcements())
+    parts = simulation.parts(max_span_s=_BATCH_SPAN_S, max_rows=_BATCH_ROWS)
+    return chain(announced, ((part.due_ns, batch) for part in parts for batch in part.batches))
+
+
+def _records_before(position: str | None) -> int:
+    if position is None:
+        return 0
+    count = position.removeprefix(_POSITION)
+    if not (position.startswith(_POSITION) and count.isascii() and count.isdigit()):
+        raise InputError(f"position must be {_POSITION}N; got {position!r} (simulator source)")
+    return int(count)
