@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import numpy as np
+
 from detectors.critical_path import Lane
 from streams.records import Announcement
 
@@ -38,12 +40,15 @@ class Topology:
         Ranks of each communicator, by the job's code.
     names
         Ids of the communicators, by code.
+    stage_of
+        Place of each rank in its largest ``pp`` communicator.
     """
 
     world_size: int
     places: Mapping[int, Place]
     members: Mapping[int, tuple[int, ...]]
     names: tuple[str, ...] = ()
+    stage_of: Mapping[int, int] = field(default_factory=dict)
     _carried: Mapping[tuple[str, str | int], tuple[int, ...]] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -80,6 +85,10 @@ class Topology:
         hosts = {self.place(rank).host for rank in ranks}
         return len(ranks) > 1 and (None in hosts or len(hosts) > 1)
 
+    def stages(self, ranks: np.ndarray) -> np.ndarray:
+        """Pipeline stage of each rank: its place in its ``pp`` communicator; ranks of one stage do the same work."""
+        return np.array([self.stage_of.get(rank, 0) for rank in ranks.tolist()], dtype=np.int64)
+
     def _nic_key(self, rank: int) -> tuple[str, str | int]:
         place = self.places[rank] if rank in self.places else Place()
         if place.host is None or place.nic is None:
@@ -95,7 +104,18 @@ def topology_of(announcements: Iterable[Announcement], codes: Mapping[str, int])
         places={a.rank: Place(a.host, a.gpu, a.nic, a.switch) for a in announcements},
         members=dict(_members(announcements, codes)),
         names=tuple(sorted(codes, key=lambda name: codes[name])),
+        stage_of=_stages(announcements),
     )
+
+
+def _stages(announcements: Iterable[Announcement]) -> dict[int, int]:
+    stages = {}
+    for announcement in announcements:
+        pipelines = [c.ranks for c in announcement.communicators if c.kind == "pp"]
+        if pipelines:
+            longest = max(pipelines, key=len)
+            stages[announcement.rank] = longest.index(announcement.rank) if announcement.rank in longest else 0
+    return stages
 
 
 def _members(

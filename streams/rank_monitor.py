@@ -66,6 +66,8 @@ class RankMonitor:
         self._drained: list[Evidence | Membership] = []
         self._held: list[tuple[Batch, int]] = []  # of an attempt that was not announced yet, with their offsets
         self._beats: list[Heartbeat] = []
+        self._heartbeat: Heartbeat | None = None
+        self._waiting_since_s: float | None = None
         self._begin(None)
 
     @property
@@ -143,8 +145,8 @@ class RankMonitor:
     def _begin(self, announcement: Announcement | None) -> None:
         self._announcement = announcement
         self._is_ended = False
-        self._heartbeat: Heartbeat | None = None
-        self._waiting_since_s: float | None = None
+        self._heartbeat = None
+        self._waiting_since_s = None
         self._rows: dict[str, int] = {}  # received of each schema
         self._watermarks_ns: dict[str, int] = {}
         self._lost_rows = (announcement.lost_rows or 0) if announcement else 0
@@ -273,7 +275,7 @@ class RankMonitor:
         if last is None:
             return
         numbers = sorted(n for n in set(self._starts_ns) | set(self._iterations) if n <= last)
-        rows = self._take_rows(np.array(numbers, dtype=np.int64))
+        rows = self._without_overlong(self._take_rows(np.array(numbers, dtype=np.int64)), numbers)
         free_ns = np.full(len(numbers), UNKNOWN)
         if numbers[0] - 1 == self._closed_through:
             free_ns[0] = self._last_end_ns
@@ -299,6 +301,17 @@ class RankMonitor:
         is_kept = ~is_taken & ((iteration > numbers[-1]) | self._is_unplaced(rows, iteration, int(numbers[-1])))
         self._pending = [{name: column[is_kept] for name, column in rows.items()}] if is_kept.any() else []
         return {name: column[is_taken] for name, column in rows.items()}
+
+    def _without_overlong(self, rows: dict[str, Array], numbers: list[int]) -> dict[str, Array]:
+        """Leave out rows that ended after their iteration had closed: so no border of a batch shows in the result."""
+        closing_ns = dict(self._closing_times())
+        closes_ns = np.array([closing_ns.get(number, np.iinfo(np.int64).max) for number in numbers], dtype=np.int64)
+        ended_ns = rows["start_ns"] + np.nan_to_num(rows["elapsed_ns"], nan=0.0).astype(np.int64)
+        is_late = ended_ns > closes_ns[np.searchsorted(numbers, rows["iteration"])]
+        if not is_late.any():
+            return rows
+        self._late_rows += int(is_late.sum())
+        return {name: column[~is_late] for name, column in rows.items()}
 
     def _with_inferred(self, rows: Mapping[str, Array]) -> Array:
         """Iteration of each row; rows without one take that in which they start, where iteration rows tell."""

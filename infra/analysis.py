@@ -1,0 +1,125 @@
+"""Judge a recorded job in one process: the two monitors of the stream, over a trace directory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from producers.trace import Trace, trace_batches
+from streams.job_monitor import JobMonitor
+from streams.judgements import JudgedIteration, Verdict
+from streams.monitor_settings import MonitorSettings
+from streams.operator_source import Span
+from streams.rank_monitor import RankMonitor
+from streams.records import Batch, Heartbeat
+
+JOINED_GAP = 2
+"""Ranges of irregular iterations join over at most so many regular ones."""
+
+
+@dataclass(slots=True)
+class Analysis:
+    """What was found in a trace.
+
+    Parameters
+    ----------
+    verdicts
+        The newest revision of each, most training time lost first.
+    """
+
+    job: str
+    rejected_rows: int
+    iterations: list[JudgedIteration] = field(default_factory=list)
+    verdicts: list[Verdict] = field(default_factory=list)
+
+    @property
+    def irregular_ranges(self) -> list[tuple[int, int]]:
+        """Half-open ranges of irregular iterations, in the job's numbering."""
+        return join_ranges(self.iterations)
+
+    def to_json(self) -> dict[str, Any]:
+        """As the contract's section 2 says."""
+        return {
+            "job": self.job,
+            "iterations": len(self.iterations),
+            "rejected_rows": self.rejected_rows,
+            "irregular_iterations": [list(span) for span in self.irregular_ranges],
+            "verdicts": [verdict.to_json() for verdict in self.verdicts],
+        }
+
+
+def join_ranges(iterations: Iterable[JudgedIteration]) -> list[tuple[int, int]]:
+    """Join irregular iterations to ranges, over at most `JOINED_GAP` regular ones; unlogged ones neither split nor
+    extend.
+    """
+    ranges: list[tuple[int, int]] = []
+    regular = JOINED_GAP + 1
+    for one in sorted(iterations, key=lambda judged: judged.iteration):
+        if not one.is_irregular:
+            regular += 1
+        elif regular <= JOINED_GAP:
+            ranges[-1] = (ranges[-1][0], one.iteration + 1)
+            regular = 0
+        else:
+            ranges.append((one.iteration, one.iteration + 1))
+            regular = 0
+    return ranges
+
+
+def analyze(trace: Trace, settings: MonitorSettings | None = None) -> Analysis:
+    """Judge a trace as the stream would have judged the job.
+
+    Parameters
+    ----------
+    trace
+        What `producers.trace.read_trace` read.
+    settings
+        As the worker's.
+    """
+    settings = settings or MonitorSettings()
+    log = _Log()
+    job = JobMonitor(trace.job, settings)
+    analysis = Analysis(trace.job, trace.rejected.count)
+    newest: dict[str, Verdict] = {}
+    for monitor in _reduce(trace, settings, log):
+        job.add(monitor.drain())
+        judgements = job.advance(log.read_back)
+        analysis.iterations += judgements.iterations
+        newest |= {verdict.verdict_id: verdict for verdict in judgements.verdicts}
+    analysis.verdicts = sorted(newest.values(), key=lambda verdict: (-verdict.lost_s, verdict.verdict_id))
+    return analysis
+
+
+def _reduce(trace: Trace, settings: MonitorSettings, log: _Log) -> Iterator[RankMonitor]:
+    """Feed the first hop, and yield each monitor that may have something to say."""
+    monitors = {}
+    for announcement in trace.announcements:
+        monitors[announcement.rank] = RankMonitor(trace.job, announcement.rank, settings)
+        monitors[announcement.rank].announce(announcement)
+    yield from monitors.values()
+    for batch in trace_batches(trace):
+        monitor = monitors[batch.header.rank]
+        monitor.add(batch, log.append(batch))
+        yield monitor
+    for monitor in monitors.values():
+        monitor.beat(Heartbeat(trace.job, trace.attempt, monitor.rank, {}, "ended", "finished"))
+        yield monitor
+
+
+class _Log:
+    """The trace's batches of operators, as the log that they would be in Kafka."""
+
+    def __init__(self) -> None:
+        self._batches: list[Batch] = []
+
+    def append(self, batch: Batch) -> int:
+        """Keep a batch; return its offset."""
+        if batch.header.schema != "commops":
+            return -1
+        self._batches.append(batch)
+        return len(self._batches) - 1
+
+    def read_back(self, spans: Sequence[Span]) -> list[Batch]:
+        """Return the batches of some spans."""
+        return [self._batches[offset] for span in spans for offset in span.offsets]

@@ -1,0 +1,231 @@
+"""Judge one iteration after the other: δ-irregular or not, where the time went, and what that means for verdicts."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from detectors.critical_path import Attribution, Reference, attribute, learn_reference
+from detectors.iteration_window import DriftWatch, IterationWindow
+from detectors.operator_graph import OperatorGraph, build_graph
+from detectors.topology import Topology, topology_of
+from detectors.verdict_tracker import Observation, VerdictTracker
+from streams.iteration_rows import IterationRows
+from streams.judgement_columns import concatenate_columns, operator_columns, rank_columns
+from streams.judgements import JudgedIteration, Judgements, Verdict
+from streams.monitor_settings import MonitorSettings
+from streams.operator_rows import gather_rows
+from streams.operator_source import ReadBack, spans_of
+from streams.records import Announcement
+
+Array = np.ndarray
+Announcements = Mapping[int, Announcement]
+
+REFERENCE_ITERATIONS: Final = 10
+"""So many regular iterations, the newest ones, show what is usual."""
+
+MIN_REFERENCE_ITERATIONS: Final = 3
+
+
+class IterationJudge:
+    """Judge the iterations of one attempt of a job in ascending order.
+
+    Parameters
+    ----------
+    job, attempt
+        The job and its start number.
+    settings
+        δ, window and the detectors of ranks.
+    """
+
+    def __init__(self, job: str, attempt: int, settings: MonitorSettings) -> None:
+        self.job = job
+        self.attempt = attempt
+        self._window = IterationWindow(delta=settings.delta, window=settings.window)
+        self._drift = DriftWatch()
+        self._tracker = VerdictTracker(job, attempt)
+        self._detectors = [make() for make in settings.rank_detectors]
+        self._codes: dict[str, int] = {}
+        self._regular: deque[IterationRows] = deque(maxlen=REFERENCE_ITERATIONS)
+        self._reference_rows: list[IterationRows] = []
+        self._reference: Reference | None = None
+        self._reference_age = 0
+        self._healthy_ns: tuple[float, float] | None = None  # mean and limit of the window when a verdict opened
+        self._last: int | None = None
+        self._topology: Topology | None = None
+        self._iterations: list[JudgedIteration] = []
+        self._rank_rows: list[dict[str, Array]] = []
+        self._operator_rows: list[dict[str, Array]] = []
+        self._verdicts: list[Verdict] = []
+
+    def is_before(self, number: int) -> bool:
+        """Whether an iteration is still to be judged."""
+        return self._last is None or number > self._last
+
+    def judge(self, rows: IterationRows, announcements: Announcements, read_back: ReadBack) -> None:
+        """Judge one iteration; rows of all ranks that delivered it."""
+        self._last = rows.number
+        self._know(announcements)
+        reference_ns = self._window.mean_ns
+        is_irregular: bool | None = None
+        verdict_ids: tuple[str, ...] = ()
+        if rows.phase == "train":
+            is_irregular = self._window.judge(rows.elapsed_ns)
+            verdict_ids = self._pursue(rows, is_irregular, read_back)
+            self._learn(rows, is_irregular)
+        self._rank_rows.append(rank_columns(rows, self._score(rows, is_irregular)))
+        self._iterations.append(
+            JudgedIteration(
+                job=self.job,
+                attempt=self.attempt,
+                iteration=rows.number,
+                start_ns=rows.start_ns,
+                elapsed_ns=rows.elapsed_ns,
+                reference_ns=reference_ns,
+                phase=rows.phase,
+                is_irregular=is_irregular,
+                ranks_reported=len(rows),
+                verdict_ids=verdict_ids,
+            )
+        )
+
+    def close(self, reason: str, announcements: Announcements) -> None:
+        """Close the verdicts that are open."""
+        self._know(announcements)
+        self._verdicts += self._tracker.close(reason, self._known_topology)
+
+    def drain(self, announced: Sequence[Announcement]) -> Judgements:
+        """Return what is new, oldest first, and forget it."""
+        judgements = Judgements(
+            job=self.job,
+            announcements=announced,
+            iterations=self._iterations,
+            rank_iterations=concatenate_columns(self._rank_rows),
+            operators=concatenate_columns(self._operator_rows),
+            verdicts=self._verdicts,
+        )
+        self._iterations, self._rank_rows, self._operator_rows, self._verdicts = [], [], [], []
+        return judgements
+
+    # --- blame ------------------------------------------------------------------------------------------------------
+
+    def _pursue(self, rows: IterationRows, is_irregular: bool | None, read_back: ReadBack) -> tuple[str, ...]:
+        """Find where an irregular iteration's time went, and tell the verdicts of it."""
+        mean_ns, limit_ns = self._healthy_ns or (self._window.mean_ns, self._window.limit_ns)
+        attribution = None
+        if is_irregular or (self._tracker.has_open and rows.elapsed_ns > limit_ns):
+            attribution = self._attribute(rows, read_back)
+        observation = Observation(rows.number, rows.elapsed_ns, mean_ns, rows.start_ns, attribution)
+        revisions, verdict_ids = self._tracker.observe(observation, self._known_topology)
+        self._verdicts += revisions
+        # A fault that lasts fills the window in the end; its verdict goes on against the window from before.
+        self._healthy_ns = (mean_ns, limit_ns) if self._tracker.has_open else None
+        return verdict_ids
+
+    def _attribute(self, rows: IterationRows, read_back: ReadBack) -> Attribution | None:
+        reference = self._usual(read_back)
+        if reference is None:
+            return None
+        graph = self._graph([rows], read_back)
+        names = self._known_topology.names
+        self._operator_rows.append(operator_columns(graph, rows.number, self.attempt, names, {}))
+        return attribute(graph, rows.number, reference)
+
+    def _usual(self, read_back: ReadBack) -> Reference | None:
+        """What is usual: learned when it is first needed, kept while a verdict is open or it is not old."""
+        is_old = self._reference_age > self._window.window and not self._tracker.has_open
+        if len(self._regular) >= MIN_REFERENCE_ITERATIONS and (is_old or not self._reference_rows):
+            self._reference_rows, self._reference_age = list(self._regular), 0
+            self._reference = None
+        if self._reference is None and self._reference_rows:
+            self._reference = learn_reference(self._graph(self._reference_rows, read_back))
+        return self._reference
+
+    def _graph(self, iterations: Sequence[IterationRows], read_back: ReadBack) -> OperatorGraph:
+        batches = read_back(spans_of(iterations))
+        self._encode({name for batch in batches for name in batch.header.names})
+        spans = {pair: span for rows in iterations for pair, span in rows.spans()}
+        entries = {pair: entry_ns for rows in iterations for pair, entry_ns in rows.entries()}
+        return build_graph(gather_rows(batches, self._codes, spans), entries)
+
+    # --- what is learned --------------------------------------------------------------------------------------------
+
+    def _learn(self, rows: IterationRows, is_irregular: bool | None) -> None:
+        """Let the window and what is usual follow the job; irregular iterations teach them nothing."""
+        self._window.learn(rows.elapsed_ns, is_irregular=is_irregular)
+        self._reference_age += 1
+        if not is_irregular and not self._tracker.has_open:
+            self._regular.append(rows)
+        if self._drift.learn(rows.elapsed_ns) and not self._tracker.has_open:
+            self._window.restart(self._drift.recent_ns())
+            self._regular.clear()
+            self._reference, self._reference_rows = None, []
+
+    def _score(self, rows: IterationRows, is_irregular: bool | None) -> Array:
+        """Largest score of each rank, by the detectors of both hops."""
+        score = rows.columns["score"]
+        if not self._detectors:
+            return score
+        frame = {name: rows.columns[name] for name in ("rank", "iteration", "work_ns", "communication_ns", "tokens")}
+        frame |= {name: rows.columns[name].astype(np.float64) for name in ("elapsed_ns", "operators")}
+        frame["stage"] = self._known_topology.stages(rows.columns["rank"])
+        for detector in self._detectors:
+            score = np.fmax(score, detector.score(frame))
+            if not is_irregular:
+                detector.learn(frame)
+        return score
+
+    # --- what is known of the job -----------------------------------------------------------------------------------
+
+    @property
+    def _known_topology(self) -> Topology:
+        assert self._topology is not None
+        return self._topology
+
+    def _know(self, announcements: Announcements) -> None:
+        if self._topology is None or len(self._topology.places) != len(announcements):
+            self._announcements = announcements
+            self._encode({c.id for a in announcements.values() for c in a.communicators})
+            self._topology = topology_of(announcements.values(), self._codes)
+
+    def _encode(self, names: set[str]) -> None:
+        """Give codes to communicators in the order of their ids, so that no order of arrival shows in a verdict."""
+        new = sorted(names - self._codes.keys())
+        self._codes |= {name: len(self._codes) + at for at, name in enumerate(new)}
+        if new and self._topology is not None:
+            self._topology = topology_of(self._announcements.values(), self._codes)
+
+    def state(self) -> dict[str, Any]:
+        """Everything that `from_state` needs, as JSON values and numpy arrays; call after `drain`."""
+        return {
+            "job": self.job,
+            "attempt": self.attempt,
+            "window": self._window.state(),
+            "drift": self._drift.state(),
+            "tracker": self._tracker.state(),
+            "codes": list(self._codes),
+            "regular": [rows.state() for rows in self._regular],
+            "reference_rows": [rows.state() for rows in self._reference_rows],
+            "reference_age": self._reference_age,
+            "healthy_ns": None if self._healthy_ns is None else [*self._healthy_ns],
+            "last": self._last,
+        }
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any], settings: MonitorSettings) -> IterationJudge:
+        """Restore; the detectors of ranks begin anew."""
+        judge = cls(state["job"], state["attempt"], settings)
+        judge._window = IterationWindow.from_state(state["window"])
+        judge._drift = DriftWatch.from_state(state["drift"])
+        judge._tracker = VerdictTracker.from_state(state["tracker"])
+        judge._codes = {name: code for code, name in enumerate(state["codes"])}
+        judge._regular.extend(IterationRows.from_state(rows) for rows in state["regular"])
+        judge._reference_rows = [IterationRows.from_state(rows) for rows in state["reference_rows"]]
+        judge._reference_age = state["reference_age"]
+        healthy_ns = state["healthy_ns"]
+        judge._healthy_ns = None if healthy_ns is None else (healthy_ns[0], healthy_ns[1])
+        judge._last = state["last"]
+        return judge

@@ -1,0 +1,194 @@
+"""The second hop: judge a job's iterations, and find who is to blame for the irregular ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from streams.evidence import Evidence, Membership, decode_evidence, encode_evidence
+from streams.iteration_judge import IterationJudge
+from streams.iteration_rows import IterationRows, join_rows, split_by_iteration
+from streams.job_roster import JobRoster
+from streams.judgement_columns import concatenate_columns
+from streams.judgements import Judgements
+from streams.monitor_settings import MonitorSettings
+from streams.operator_source import ReadBack
+from streams.records import Announcement
+
+Array = np.ndarray
+
+
+class JobMonitor:
+    """Judge one job's iterations in their order, each once all of its ranks have delivered it.
+
+    Parameters
+    ----------
+    job
+        Whose evidence this is.
+    settings
+        δ, window, how long to wait for ranks, and the detectors of ranks.
+    """
+
+    def __init__(self, job: str, settings: MonitorSettings) -> None:
+        self.job = job
+        self.settings = settings
+        self._attempt: int | None = None
+        self._roster = JobRoster()
+        self._judge = IterationJudge(job, 0, settings)
+        self._pending: dict[int, list[IterationRows]] = {}
+        self._announced: list[Announcement] = []
+        self._is_ended = False
+        self._is_silent = False
+        self._later: list[Evidence | Membership] = []  # of the next attempt, which begins when this one is over
+        self._heard = 0
+        self._heard_at: tuple[int, float] | None = None
+        self._oldest_at: tuple[int | None, float] | None = None
+        self._later_since_s: float | None = None
+        self._is_later_due = False
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether everything is judged and closed: the state may go."""
+        return self._is_ended and not self._later
+
+    def add(self, rows: Sequence[Evidence | Membership]) -> None:
+        """Take in what RankMonitors drained; what comes twice counts once."""
+        for row in rows:
+            self._heard += 1
+            if isinstance(row, Membership):
+                self._add_member(row)
+            else:
+                self._add_evidence(row)
+
+    def tick(self, now_s: float) -> None:
+        """Let the wall clock speak.
+
+        Ranks that keep an iteration waiting for longer than the grace are given up; a job from which nothing came for
+        `MonitorSettings.silence_s` is closed.
+        """
+        oldest = min(self._pending, default=None)
+        if self._oldest_at is None or self._oldest_at[0] != oldest:
+            self._oldest_at = oldest, now_s
+        elif oldest is not None and now_s - self._oldest_at[1] >= self.settings.grace_s:
+            self._roster.give_up(self._roster.lagging(oldest))
+        if self._heard_at is None or self._heard_at[0] != self._heard:
+            self._heard_at = self._heard, now_s
+        elif now_s - self._heard_at[1] >= self.settings.silence_s:
+            self._is_silent = True
+        if not self._later:
+            self._later_since_s = None
+        elif self._later_since_s is None:
+            self._later_since_s = now_s
+        elif now_s - self._later_since_s >= self.settings.grace_s:
+            self._is_later_due = True
+
+    def advance(self, read_back: ReadBack) -> Judgements:
+        """Judge what can be judged; operators are read back only for irregular iterations."""
+        parts = [self._advance_attempt(read_back)]
+        while self._later and self._is_ended:
+            later, self._later = self._later, []
+            self._begin(min(row.attempt for row in later if isinstance(row, Membership)))
+            self.add(later)
+            parts.append(self._advance_attempt(read_back))
+        return _joined(self.job, parts)
+
+    def _advance_attempt(self, read_back: ReadBack) -> Judgements:
+        reason = self._reason_to_end()
+        while self._pending and (reason is not None or self._is_judgeable(min(self._pending))):
+            rows = join_rows(self._pending.pop(min(self._pending)))
+            self._judge.judge(rows, self._roster.announcements, read_back)
+        if reason is not None:
+            self._judge.close(reason, self._roster.announcements)
+            self._is_ended = True
+        announced, self._announced = self._announced, []
+        return self._judge.drain(announced)
+
+    def _reason_to_end(self) -> str | None:
+        if self._is_ended or self._attempt is None:
+            return None
+        if self._roster.is_ended:
+            return self._roster.end_reason
+        if self._is_later_due:
+            return "restarted"
+        return "silent" if self._is_silent else None
+
+    def _is_judgeable(self, number: int) -> bool:
+        return self._roster.is_complete and not self._roster.lagging(number)
+
+    def _begin(self, attempt: int) -> None:
+        self._attempt = attempt
+        self._roster = JobRoster()
+        self._judge = IterationJudge(self.job, attempt, self.settings)
+        self._pending, self._announced = {}, []
+        self._is_ended = self._is_silent = self._is_later_due = False
+
+    def _add_member(self, member: Membership) -> None:
+        if self._attempt is None and member.announcement is not None:
+            self._begin(member.attempt)
+        if self._is_of_later(member.attempt):
+            self._later.append(member)
+        elif member.attempt == self._attempt:
+            if member.announcement is not None and self._roster.announce(member.announcement):
+                self._announced.append(member.announcement)
+            if member.reason is not None:
+                self._roster.end(member.rank, member.reason)
+
+    def _is_of_later(self, attempt: int) -> bool:
+        return self._attempt is not None and attempt > self._attempt
+
+    def _add_evidence(self, evidence: Evidence) -> None:
+        attempts = evidence.columns["attempt"]
+        if len(evidence) and self._is_of_later(int(attempts.max())):
+            self._later.append(evidence)
+            return
+        pairs = zip(evidence.columns["rank"].tolist(), evidence.columns["iteration"].tolist(), strict=True)
+        is_new = [
+            attempt == self._attempt and self._roster.deliver(rank, iteration)
+            for attempt, (rank, iteration) in zip(attempts.tolist(), pairs, strict=True)
+        ]
+        for rows in split_by_iteration(evidence, np.array(is_new, dtype=bool)):
+            if self._judge.is_before(rows.number):
+                self._pending.setdefault(rows.number, []).append(rows)
+
+    def state(self) -> dict[str, Any]:
+        """Everything that `from_state` needs, as JSON values and numpy arrays."""
+        return {
+            "job": self.job,
+            "attempt": self._attempt,
+            "roster": self._roster.state(),
+            "pending": [rows.state() for number in sorted(self._pending) for rows in self._pending[number]],
+            "judge": self._judge.state(),
+            "is_ended": self._is_ended,
+            "later": [
+                np.frombuffer(value, np.uint8) for row in self._later for value in encode_evidence([row], self.job)
+            ],
+        }
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any], settings: MonitorSettings) -> JobMonitor:
+        """Restore."""
+        monitor = cls(state["job"], settings)
+        if state["attempt"] is not None:
+            monitor._begin(state["attempt"])
+        monitor._roster = JobRoster.from_state(state["roster"])
+        for rows in map(IterationRows.from_state, state["pending"]):
+            monitor._pending.setdefault(rows.number, []).append(rows)
+        monitor._judge = IterationJudge.from_state(state["judge"], settings)
+        monitor._is_ended = state["is_ended"]
+        monitor._later = [row for value in state["later"] for row in decode_evidence(value.tobytes())]
+        return monitor
+
+
+def _joined(job: str, parts: Sequence[Judgements]) -> Judgements:
+    if len(parts) == 1:
+        return parts[0]
+    return Judgements(
+        job=job,
+        announcements=[one for part in parts for one in part.announcements],
+        iterations=[one for part in parts for one in part.iterations],
+        rank_iterations=concatenate_columns([p.rank_iterations for p in parts if p.rank_iterations]),
+        operators=concatenate_columns([p.operators for p in parts if p.operators]),
+        verdicts=[one for part in parts for one in part.verdicts],
+    )

@@ -1,0 +1,58 @@
+"""Columns that the sinks store, from what the JobMonitor works with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from detectors.operator_graph import OperatorGraph
+from streams.iteration_rows import IterationRows
+from streams.records import OPERATORS, UNKNOWN
+
+Array = np.ndarray
+
+
+def rank_columns(rows: IterationRows, score: Array) -> dict[str, Array]:
+    """Columns ``rank_iterations`` of `streams.judgements.Judgements`; `score` has one value per row."""
+    names = ("attempt", "iteration", "rank", "start_ns", "work_ns", "operators", "late_rows")
+    columns = {name: rows.columns[name] for name in names}
+    return {**columns, "elapsed_ns": rows.columns["elapsed_ns"].astype(np.float64), "score": score}
+
+
+def operator_columns(
+    graph: OperatorGraph, iteration: int, attempt: int, names: Sequence[str], origin_ns: Mapping[int, int]
+) -> dict[str, Array]:
+    """Columns ``operators`` of `streams.judgements.Judgements`, of one iteration.
+
+    Parameters
+    ----------
+    names
+        Ids of the communicators, by code.
+    origin_ns
+        What was taken from the times of each rank to put them on the common clock: is given back.
+    """
+    rows = np.flatnonzero(graph.iteration == iteration)
+    own_ns = np.array([origin_ns.get(rank, 0) for rank in graph.rank[rows].tolist()], dtype=np.int64)
+    return {
+        "attempt": np.full(len(rows), attempt),
+        "iteration": graph.iteration[rows],
+        "rank": graph.rank[rows],
+        "communicator": np.array(names, dtype=object)[graph.communicator[rows]],
+        "operator": np.array(OPERATORS, dtype=object)[graph.operator[rows]],
+        "sequence": graph.sequence[rows],
+        "peer": np.where(graph.is_p2p[rows], graph.peer[rows], UNKNOWN),
+        "start_ns": graph.start_ns[rows] + own_ns,
+        "elapsed_ns": (graph.end_ns[rows] - graph.start_ns[rows]).astype(np.float64),
+        "size_bytes": graph.size_bytes[rows],
+        "gap_ns": graph.gap_ns[rows].astype(np.float64),
+        "wait_ns": graph.wait_ns[rows].astype(np.float64),
+        "transfer_ns": graph.transfer_ns[rows].astype(np.float64),
+    }
+
+
+def concatenate_columns(parts: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
+    """Join columns of the same names; none gives none."""
+    if not parts:
+        return {}
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}

@@ -1,0 +1,70 @@
+"""From batches of ``commops`` that were read back to the rows of whole iterations, of many ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import numpy as np
+
+from detectors.operator_graph import pack_class
+from streams.records import UNKNOWN, Batch
+
+Array = np.ndarray
+
+_COLUMNS: Final = ("operator", "sequence", "peer", "start_ns", "elapsed_ns", "size_bytes", "iteration")
+_FLOATS: Final = ("elapsed_ns", "size_bytes")
+
+Spans = Mapping[tuple[int, int], tuple[int, int]]
+"""For pairs of rank and iteration: start and end of the iteration on that rank, ns."""
+
+
+def gather_rows(batches: Iterable[Batch], codes: Mapping[str, int], spans: Spans) -> dict[str, Array]:
+    """Join batches into columns, keeping the rows of the iterations in `spans`; rows that come twice count once.
+
+    Rows without an iteration belong to the one in which they start.
+
+    Parameters
+    ----------
+    codes
+        The job's code of each communicator id.
+
+    Returns
+    -------
+    Columns ``rank, communicator, operator, sequence, peer, start_ns, iteration`` (int64), ``elapsed_ns, size_bytes``
+    (float64).
+    """
+    parts = [_part(batch, codes, spans) for batch in batches]
+    names = ("rank", "communicator", *_COLUMNS)
+    if not parts:
+        return {name: np.empty(0, dtype=np.float64 if name in _FLOATS else np.int64) for name in names}
+    rows = {name: np.concatenate([part[name] for part in parts]) for name in names}
+    keys = np.stack([rows["rank"], pack_class(rows), rows["sequence"]], axis=1)
+    _, kept = np.unique(keys, axis=0, return_index=True)
+    kept.sort()
+    return {name: column[kept] for name, column in rows.items()}
+
+
+def _part(batch: Batch, codes: Mapping[str, int], spans: Spans) -> dict[str, Array]:
+    rank = batch.header.rank
+    own = {iteration: span for (one, iteration), span in spans.items() if one == rank}
+    iteration = _placed(batch.columns["iteration"], batch.columns["start_ns"], own)
+    is_kept = np.isin(iteration, list(own))
+    table = np.array([codes[name] for name in batch.header.names] or [0], dtype=np.int64)
+    part = {name: batch.columns[name][is_kept] for name in _COLUMNS}
+    part |= {name: part[name].astype(np.int64) for name in _COLUMNS if name not in _FLOATS}
+    part["iteration"] = iteration[is_kept]
+    part["communicator"] = table[batch.columns["communicator"][is_kept]]
+    part["rank"] = np.full(int(is_kept.sum()), rank)
+    return part
+
+
+def _placed(iteration: Array, start_ns: Array, own: Mapping[int, tuple[int, int]]) -> Array:
+    """Iteration of each row, unknown ones by the span in which they start."""
+    is_unknown = iteration == UNKNOWN
+    if not is_unknown.any():
+        return iteration
+    placed = iteration.copy()
+    for number, (first_ns, past_ns) in own.items():
+        placed[is_unknown & (start_ns >= first_ns) & (start_ns < past_ns)] = number
+    return placed
