@@ -25,6 +25,8 @@ _MIN_PROBABILITY: Final = 0.02  # alternatives below are not worth a line
 _LANE_SHARE: Final = 0.03  # a slow lane matters if its excess is this share of the iteration's
 _SLOW_RATIO: Final = 0.5  # ... and this share of its own usual time
 _SLOW_SIGMAS: Final = 3.0  # ... and stands so far out of its noise
+_EXPECTED_SHARE: Final = 0.15  # ... and has this share of what the accused lane's slow-down would give it
+_TELLING: Final = 2.0  # a lane tells something if its expected excess is so many times what would be noticed
 _HOST_SHARE: Final = 0.5  # a rank is as late as another one if its excess is this share of the other's
 _HOST_RANKS: Final = 0.75  # so many of a host's ranks must be late before the host is blamed for one
 
@@ -181,31 +183,39 @@ def _observe_lanes(accused: Lane, attributions: Sequence[Attribution]) -> dict[L
     iteration. A lane in which the accused lane's slow-down would not stand out tells nothing by looking normal.
     """
     totals = [sum(ns for ns in a.path_excess_ns.values() if ns > 0) for a in attributions]
-    matters_ns = _LANE_SHARE * median(totals)
     by_lane: dict[Lane, list[LaneExcess]] = {}
     for attribution in attributions:
         for lane, excess in attribution.lanes.items():
             by_lane.setdefault(lane, []).append(excess)
-    ratio = _slow_down(by_lane.get(accused, []))
+    lanes = {lane: _typical(found) for lane, found in by_lane.items()}
     seen = {accused: True}
-    for lane, found in by_lane.items():
-        usual_ns = median(e.usual_ns for e in found)
-        noise_ns = median(e.noise_ns for e in found) / math.sqrt(len(found))
-        limit_ns = max(_SLOW_RATIO * usual_ns, _SLOW_SIGMAS * noise_ns, matters_ns)
-        is_slow = median(e.excess_ns for e in found) > limit_ns
-        if is_slow or usual_ns * ratio > 2 * limit_ns:
+    for lane, typical in lanes.items():
+        expected_ns = _expected_excess_ns(typical, lanes[accused]) if accused in lanes else 0.0
+        noise_ns = typical.noise_ns / math.sqrt(len(by_lane[lane]))
+        limit_ns = max(_SLOW_RATIO * typical.usual_ns, _SLOW_SIGMAS * noise_ns, _LANE_SHARE * median(totals))
+        if expected_ns > _TELLING * limit_ns or typical.excess_ns > limit_ns:
+            is_slow = typical.excess_ns > max(limit_ns, _EXPECTED_SHARE * expected_ns)
             seen.setdefault(lane, is_slow)
     return seen
 
 
-def _slow_down(found: Sequence[LaneExcess]) -> float:
-    """Median excess over the usual time of a lane; 0 where it is not known."""
-    return max(0.0, median(e.excess_ns / max(e.usual_ns, 1.0) for e in found)) if found else 0.0
+def _typical(found: Sequence[LaneExcess]) -> LaneExcess:
+    return LaneExcess(*(median(values) for values in zip(*found, strict=True)))
+
+
+def _expected_excess_ns(lane: LaneExcess, accused: LaneExcess) -> float:
+    """Excess that a lane would have if it were slowed as the accused one is: by its usual time, or by its bytes."""
+    by_time_ns = accused.excess_ns * lane.usual_ns / max(accused.usual_ns, 1.0)
+    if lane.size_bytes > 0 and accused.size_bytes > 0:
+        return min(by_time_ns, accused.excess_ns * lane.size_bytes / accused.size_bytes)
+    return by_time_ns
 
 
 def _candidates(lane: Lane, seen: Mapping[Lane, bool], topology: Topology) -> list[Device]:
     """Devices that could slow this lane: NICs of its ends, a link in it, or the communication as such."""
-    found = [Device("communicator", topology.lane_ranks(lane)), Device("none", ())]
+    found = [Device("none", ())]
+    if lane.kind == "collective":
+        found.append(Device("communicator", topology.lane_ranks(lane)))
     if topology.crosses_network(lane):
         found += sorted({topology.nic(rank) for rank in topology.lane_ranks(lane)})
     pairs = [one for one, is_slow in seen.items() if is_slow and one.kind == "pair"]

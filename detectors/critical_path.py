@@ -75,11 +75,15 @@ class Reference:
 
 
 class LaneExcess(NamedTuple):
-    """Transfers of one lane in one iteration: how much longer than usual, what is usual, and how noisy that is."""
+    """Transfers of one lane in one iteration: how much longer than usual, what is usual, and how noisy that is.
+
+    ``size_bytes`` is what one rank gave to all of them; NaN where not known.
+    """
 
     excess_ns: float
     usual_ns: float
     noise_ns: float
+    size_bytes: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,8 +222,18 @@ def _work_excess(graph: OperatorGraph, iteration: int, usual_gap_ns: Array) -> d
 # --- lanes of transfers ---------------------------------------------------------------------------------------------
 
 
-def _lane_sums(graph: OperatorGraph) -> tuple[list[Lane], Array, Array, Array]:
-    """Sum of the transfers of each lane in each iteration, and how many there were.
+class _LaneTable(NamedTuple):
+    """Transfers of each lane (first axis) in each iteration (second axis)."""
+
+    lanes: list[Lane]
+    iterations: Array
+    sums_ns: Array
+    counts: Array
+    sizes_bytes: Array
+
+
+def _lane_table(graph: OperatorGraph) -> _LaneTable:
+    """Sum the transfers of each lane in each iteration.
 
     A collective's transfer is the smallest of its members' (the late have nothing left to wait for); a pair's is that
     of its recv, since a send may return before the bytes arrive.
@@ -230,26 +244,31 @@ def _lane_sums(graph: OperatorGraph) -> tuple[list[Lane], Array, Array, Array]:
     transfer_ns = np.full(len(groups), np.iinfo(np.int64).max)
     np.minimum.at(transfer_ns, inverse, graph.transfer_ns[rows])
     row = rows[first]
-    pair = is_p2p[row]
-    one = np.where(pair, graph.source[row], graph.communicator[row])
-    two = np.where(pair, graph.destination[row], -1)
-    table = np.stack([pair.astype(np.int64), one, two], axis=1)
-    unique, lane = np.unique(table, axis=0, return_inverse=True) if len(table) else (table, np.empty(0, np.int64))
+    ends = [is_p2p[row].astype(np.int64), np.where(is_p2p[row], graph.source[row], graph.communicator[row])]
+    ends.append(np.where(is_p2p[row], graph.destination[row], -1))
+    unique, lane = np.unique(np.stack(ends, axis=1).reshape(-1, 3), axis=0, return_inverse=True)
     iterations, at = np.unique(graph.iteration[row], return_inverse=True)
-    cell = lane.ravel() * max(len(iterations), 1) + at
     shape = (len(unique), len(iterations))
-    sums = np.bincount(cell, weights=transfer_ns, minlength=shape[0] * shape[1]).reshape(shape)
-    counts = np.bincount(cell, minlength=shape[0] * shape[1]).reshape(shape)
-    lanes = [Lane("pair" if p else "collective", a, b) for p, a, b in unique.tolist()]
-    return lanes, iterations, sums, counts
+    cell = lane.ravel() * max(shape[1], 1) + at
+
+    def by_cell(weights: Array | None) -> Array:
+        return np.bincount(cell, weights=weights, minlength=shape[0] * shape[1]).reshape(shape)
+
+    return _LaneTable(
+        lanes=[Lane("pair" if is_pair else "collective", one, two) for is_pair, one, two in unique.tolist()],
+        iterations=iterations,
+        sums_ns=by_cell(transfer_ns),
+        counts=by_cell(None),
+        sizes_bytes=by_cell(graph.size_bytes[row]),
+    )
 
 
 def _lane_statistics(graph: OperatorGraph) -> tuple[dict[Lane, float], dict[Lane, float]]:
     """Median and robust standard deviation, over the iterations, of the mean transfer of each lane, ns."""
-    lanes, _, sums, counts = _lane_sums(graph)
+    table = _lane_table(graph)
     usual_ns, noise_ns = {}, {}
-    for lane, row, count in zip(lanes, sums, counts, strict=True):
-        means = row[count > 0] / count[count > 0]
+    for lane, sums, counts in zip(table.lanes, table.sums_ns, table.counts, strict=True):
+        means = sums[counts > 0] / counts[counts > 0]
         median = float(np.median(means))
         usual_ns[lane] = median
         noise_ns[lane] = 1.4826 * float(np.median(np.abs(means - median)))
@@ -257,14 +276,15 @@ def _lane_statistics(graph: OperatorGraph) -> tuple[dict[Lane, float], dict[Lane
 
 
 def _lane_excess(graph: OperatorGraph, iteration: int, reference: Reference) -> dict[Lane, LaneExcess]:
-    lanes, iterations, sums, counts = _lane_sums(graph)
-    column = int(np.searchsorted(iterations, iteration))
-    if column == len(iterations) or iterations[column] != iteration:
+    table = _lane_table(graph)
+    at, is_there = _find(table.iterations, np.array([iteration]))
+    if not is_there[0]:
         return {}
+    columns = [column[:, at[0]].tolist() for column in (table.sums_ns, table.counts, table.sizes_bytes)]
     found = {}
-    for lane, total, count in zip(lanes, sums[:, column].tolist(), counts[:, column].tolist(), strict=True):
+    for lane, total_ns, count, size_bytes in zip(table.lanes, *columns, strict=True):
         usual_ns = reference.lane_usual_ns.get(lane)
-        if count == 0 or usual_ns is None:
-            continue
-        found[lane] = LaneExcess(total - usual_ns * count, usual_ns * count, reference.lane_noise_ns[lane] * count)
+        if count and usual_ns is not None:
+            noise_ns = reference.lane_noise_ns[lane] * count
+            found[lane] = LaneExcess(total_ns - usual_ns * count, usual_ns * count, noise_ns, size_bytes)
     return found

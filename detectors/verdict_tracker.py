@@ -15,10 +15,11 @@ from detectors.topology import Device, Topology
 from detectors.verdict_text import evidence_text
 from streams.judgements import Suspect, Verdict
 
-OPEN_SEEN: Final = 3
 OPEN_RECENT: Final = 6
-"""A verdict opens when its cause was seen in `OPEN_SEEN` of the last `OPEN_RECENT` judged iterations. One slow
-transfer (a lost packet) is nobody's fault, and single late ranks occur on every healthy job."""
+OPEN_SEEN: Final = 3
+OPEN_SEEN_TRANSFER: Final = 4
+"""A verdict opens when its cause was seen in so many of the last `OPEN_RECENT` judged iterations. Single late ranks
+occur on every healthy job; single transfers that hang for a moment (a lost packet) even more often."""
 
 CLOSE_QUIET: Final = 10
 """A verdict closes after so many judged iterations in a row in which its cause was not seen."""
@@ -124,7 +125,8 @@ class VerdictTracker:
         causes = find_causes([o.attribution for o in irregular if o.attribution is not None], topology)
         opened = []
         for cause in causes:
-            if len(cause.explained_ns) >= OPEN_SEEN and _is_sure(cause) and not self._is_followed(cause):
+            needed = OPEN_SEEN if cause.kind == "slow_rank" else OPEN_SEEN_TRANSFER
+            if len(cause.explained_ns) >= needed and _is_sure(cause) and not self._is_followed(cause):
                 opened.append(self._new(cause, irregular))
         self._open += opened
         return opened
