@@ -8,7 +8,8 @@ from typing import Final
 
 import numpy as np
 
-from streams.records import UNKNOWN, Batch
+from streams.errors import InputError
+from streams.records import UNKNOWN, Batch, encode_batch
 
 BATCH_ROWS: Final = 1_500
 """About 64 KiB of operators: where Kafka and Faust carry most rows per second."""
@@ -75,3 +76,35 @@ def _take_ordered(batch: Batch, event_ns: np.ndarray, known: int, first: int, pa
         is_shared = last + 1 < known and int(event_ns[last + 1]) == newest
         header = replace(header, watermark_ns=newest - 1 if is_shared else newest)
     return Batch(header, {name: column[first:past] for name, column in batch.columns.items()})
+
+
+def encode_in_parts(batch: Batch, limit_bytes: int) -> Iterator[tuple[Batch, bytes]]:
+    """Encode a batch, cut into as many parts as it takes for each to stay below `limit_bytes`.
+
+    Raises
+    ------
+    InputError
+        If a single row is larger than that.
+    """
+    value = encode_batch(batch)
+    if len(value) < limit_bytes:
+        yield batch, value
+        return
+    if len(batch) < 2:
+        rule = f"below {limit_bytes} bytes"
+        raise InputError(
+            f"one row of {batch.header.schema} must be {rule}; got {len(value)} (rank {batch.header.rank})"
+        )
+    half = len(batch) // 2
+    for first, past in ((0, half), (half, len(batch))):
+        yield from encode_in_parts(_with_used_names(take_rows(batch, first, past)), limit_bytes)
+
+
+def _with_used_names(batch: Batch) -> Batch:
+    # Names may be most of the bytes, and rows alone don't bring them below the limit.
+    name = {"commops": "communicator", "bandwidth": "device"}.get(batch.header.schema)
+    if name is None:
+        return batch
+    used, codes = np.unique(batch.columns[name], return_inverse=True)
+    header = replace(batch.header, names=tuple(batch.header.names[code] for code in used.tolist()))
+    return Batch(header, {**batch.columns, name: codes.astype(np.uint16)})
