@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from detectors.clocks import estimate_offsets
 from detectors.critical_path import Attribution, Reference, attribute, learn_reference
 from detectors.iteration_window import DriftWatch, IterationWindow
 from detectors.operator_graph import OperatorGraph, build_graph
@@ -19,7 +20,7 @@ from streams.judgements import JudgedIteration, Judgements, Verdict
 from streams.monitor_settings import MonitorSettings
 from streams.operator_rows import gather_rows
 from streams.operator_source import ReadBack, spans_of
-from streams.records import Announcement
+from streams.records import UNKNOWN, Announcement
 
 Array = np.ndarray
 Announcements = Mapping[int, Announcement]
@@ -53,9 +54,11 @@ class IterationJudge:
         self._reference_rows: list[IterationRows] = []
         self._reference: Reference | None = None
         self._reference_age = 0
+        self._clocks_ns: dict[int, int] = {}  # by how much each rank's clock is ahead, where clocks differ
         self._healthy_ns: tuple[float, float] | None = None  # mean and limit of the window when a verdict opened
         self._last: int | None = None
         self._topology: Topology | None = None
+        self._announcements: Announcements = {}
         self._iterations: list[JudgedIteration] = []
         self._rank_rows: list[dict[str, Array]] = []
         self._operator_rows: list[dict[str, Array]] = []
@@ -131,7 +134,7 @@ class IterationJudge:
             return None
         graph = self._graph([rows], read_back)
         names = self._known_topology.names
-        self._operator_rows.append(operator_columns(graph, rows.number, self.attempt, names, {}))
+        self._operator_rows.append(operator_columns(graph, rows.number, self.attempt, names, self._clocks_ns))
         return attribute(graph, rows.number, reference)
 
     def _usual(self, read_back: ReadBack) -> Reference | None:
@@ -141,15 +144,34 @@ class IterationJudge:
             self._reference_rows, self._reference_age = list(self._regular), 0
             self._reference = None
         if self._reference is None and self._reference_rows:
-            self._reference = learn_reference(self._graph(self._reference_rows, read_back))
+            columns = self._read(self._reference_rows, read_back)
+            self._clocks_ns = self._compare_clocks(columns)
+            self._reference = learn_reference(self._build(self._reference_rows, columns))
         return self._reference
 
     def _graph(self, iterations: Sequence[IterationRows], read_back: ReadBack) -> OperatorGraph:
+        return self._build(iterations, self._read(iterations, read_back))
+
+    def _read(self, iterations: Sequence[IterationRows], read_back: ReadBack) -> dict[str, Array]:
         batches = read_back(spans_of(iterations))
         self._encode({name for batch in batches for name in batch.header.names})
-        spans = {pair: span for rows in iterations for pair, span in rows.spans()}
-        entries = {pair: entry_ns for rows in iterations for pair, entry_ns in rows.entries()}
-        return build_graph(gather_rows(batches, self._codes, spans), entries)
+        return gather_rows(batches, self._codes, {pair: span for rows in iterations for pair, span in rows.spans()})
+
+    def _build(self, iterations: Sequence[IterationRows], columns: dict[str, Array]) -> OperatorGraph:
+        """Build the graph on the common clock."""
+        ahead_ns = self._clocks_ns
+        own_ns = np.array([ahead_ns.get(rank, 0) for rank in columns["rank"].tolist()], dtype=np.int64)
+        start_ns = np.where(columns["start_ns"] == UNKNOWN, UNKNOWN, columns["start_ns"] - own_ns)
+        entries = {pair: ns - ahead_ns.get(pair[0], 0) for rows in iterations for pair, ns in rows.entries()}
+        return build_graph({**columns, "start_ns": start_ns}, entries)
+
+    def _compare_clocks(self, columns: Mapping[str, Array]) -> dict[int, int]:
+        """By how much each rank's clock is ahead; empty where all share one."""
+        if all(a.clock == "shared" for a in self._announcements.values()):
+            return {}
+        host_of = {rank: a.host or f"rank {rank}" for rank, a in self._announcements.items()}
+        offsets_ns = estimate_offsets(columns, host_of)
+        return {rank: offsets_ns[host] for rank, host in host_of.items()}
 
     # --- what is learned --------------------------------------------------------------------------------------------
 
