@@ -206,7 +206,7 @@ _CHECKS: Final[dict[tuple[str, str], str]] = {
     ("slow_rank", "gpu"): "clocks and throttle reasons (nvidia-smi -q -d PERFORMANCE,CLOCK,TEMPERATURE), ECC and Xid "
     "errors (dmesg), CPU load, data loader",
     ("slow_rank", "host"): "CPU load and frequency, memory pressure, storage of the data loader, other tenants",
-    ("slow_nic", "nic"): "port state and counters (ibstat, ethtool -S), pause frames, PCIe width and speed (lspci -vv)",
+    ("slow_nic", "nic"): "port state and counters (ibstat, ethtool -S), pause frames, PCIe width (lspci -vv)",
     ("hang", "gpu"): "Xid errors (dmesg), whether the process lives, what its stack waits for",
 }
 

@@ -113,6 +113,7 @@ class ClickHouseSink:
             try:
                 self.flush()
             finally:
+                self._client.close_connections()
                 self._client.close()
                 self._client = None
 

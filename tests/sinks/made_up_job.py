@@ -84,7 +84,9 @@ def _operators_of(iteration: int) -> list[tuple[object, ...]]:
         rows.append((*place, transfer_ns + 1e6, 4e6, 2e6, 1e6, transfer_ns))
     for rank in range(RANKS):
         is_late = rank == 3
-        times = (UNKNOWN, np.nan, 1e6, 2e6, np.nan, np.nan) if is_late else (start + 30_000_000, 5e6, 1e6, 2e6, 4e6, 1e6)
+        times = (
+            (UNKNOWN, np.nan, 1e6, 2e6, np.nan, np.nan) if is_late else (start + 30_000_000, 5e6, 1e6, 2e6, 4e6, 1e6)
+        )
         rows.append((0, iteration, rank, "world", "all_reduce", iteration, UNKNOWN, *times))
     return rows
 

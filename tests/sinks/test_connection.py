@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import socket
+import time
+
+import pytest
+from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
+
+from sinks.connection import DatabaseSettings, connect, reason_of, translated
+from streams.errors import InputError, ServiceRefused, ServiceUnavailable
+
+SETTINGS = DatabaseSettings("http://db:8123", "ada", "s3cret-word")
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+@pytest.mark.parametrize(
+    ("url", "address"),
+    [
+        ("http://db", "http://db:8123"),
+        ("https://db", "https://db:8443"),
+        ("https://db:443/clickhouse/", "https://db:443/clickhouse"),
+        ("http://[::1]:8123", "http://[::1]:8123"),
+    ],
+)
+def test_the_address_has_host_port_and_path(url: str, address: str) -> None:
+    assert DatabaseSettings(url).address == address
+
+
+@pytest.mark.parametrize("url", ["db:8123", "native://db:9000", "http://", "http://db:port", "http://db:99999", ""])
+def test_another_url_is_an_error_that_shows_it(url: str) -> None:
+    with pytest.raises(InputError, match="must be http://host:port"):
+        DatabaseSettings(url)
+
+
+def test_a_url_with_credentials_is_refused_without_showing_them() -> None:
+    with pytest.raises(InputError) as refusal:
+        DatabaseSettings("http://ada:s3cret-word@db:8123")
+    assert "s3cret-word" not in str(refusal.value)
+
+
+def test_a_database_needs_a_name() -> None:
+    with pytest.raises(InputError, match="database must be a name"):
+        DatabaseSettings(database="")
+
+
+def test_the_password_is_in_no_text() -> None:
+    assert "s3cret-word" not in repr(SETTINGS)
+    assert "s3cret-word" not in SETTINGS.address
+
+
+def test_no_database_is_an_error_within_the_wait_that_names_the_address() -> None:
+    port, began = free_port(), time.monotonic()
+    with pytest.raises(ServiceUnavailable, match=f"127.0.0.1:{port}") as failure:
+        connect(DatabaseSettings(f"http://127.0.0.1:{port}", wait_s=0.6))
+    assert 0.2 < time.monotonic() - began < 5
+    assert len(str(failure.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (DatabaseError("x", code=516), ServiceRefused),
+        (DatabaseError("x", code=497), ServiceRefused),
+        (DatabaseError("x", code=81), ServiceRefused),
+        (DatabaseError("x", code=62), ServiceUnavailable),
+        (OperationalError("connection reset"), ServiceUnavailable),
+    ],
+)
+def test_the_library_s_errors_become_ours(error: Exception, kind: type[Exception]) -> None:
+    with pytest.raises(kind, match="http://db:8123"), translated(SETTINGS):
+        raise error
+
+
+def test_a_reason_is_one_line_without_the_http_around_it() -> None:
+    text = (
+        "Received ClickHouse exception, code: 516, server response: Code: 516. DB::Exception: no such user\n\nadvice"
+    )
+    assert reason_of(DatabaseError(text, code=516)) == "no such user (ClickHouse code 516)"
+    assert reason_of(OperationalError("")) == "OperationalError"

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from sinks.migrate import Migration, read_migrations, shipped_migrations
+from sinks.tables import TABLES
+from streams.errors import InputError
+
+REPEATABLE = re.compile(
+    r"CREATE (TABLE|VIEW) IF NOT EXISTS|DROP (TABLE|VIEW) IF EXISTS|ALTER TABLE \w+ \w+ COLUMN IF (NOT )?EXISTS"
+)
+STATEMENTS = [statement for migration in shipped_migrations() for statement in migration.statements()]
+
+
+def created(table: str) -> str:
+    return next(text for text in STATEMENTS if text.startswith(f"CREATE TABLE IF NOT EXISTS {table}\n"))
+
+
+@pytest.mark.parametrize("statement", STATEMENTS, ids=lambda text: text.splitlines()[0])
+def test_every_statement_may_run_twice(statement: str) -> None:
+    assert REPEATABLE.match(statement)
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_every_table_replaces_rows_of_equal_keys_and_expires_by_storing_time(table: str) -> None:
+    statement, version = created(table), TABLES[table].version
+    assert f"ENGINE = ReplacingMergeTree{f'({version})' if version else ''}\n" in statement
+    assert "TTL stored_at + INTERVAL" in statement
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_the_sort_order_is_the_key_that_python_knows(table: str) -> None:
+    match = re.search(r"^ORDER BY \((.+)\)$", created(table), flags=re.MULTILINE)
+    assert match is not None
+    plain = match[1].replace("ifNull(toInt64(peer), -1)", "peer")
+    assert tuple(plain.split(", ")) == TABLES[table].key
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_every_table_and_column_says_what_it_means(table: str) -> None:
+    body = created(table)
+    columns = [line for line in body.splitlines() if line.startswith("    ")]
+    assert all(" COMMENT '" in line for line in columns)
+    assert body.splitlines()[-1].startswith("COMMENT '")
+
+
+def test_comments_and_line_ends_do_not_split_statements() -> None:
+    sql = "-- a; b\nCREATE TABLE t\n(\n    a String COMMENT 'one; two'\n)\nENGINE = Null;  \n\nSELECT 1;\n"
+    assert list(Migration(1, "0001_a.sql", sql).statements()) == [
+        "CREATE TABLE t\n(\n    a String COMMENT 'one; two'\n)\nENGINE = Null",
+        "SELECT 1",
+    ]
+
+
+def test_the_checksum_does_not_see_line_endings_and_sees_all_else() -> None:
+    unix, windows, other = (Migration(1, "a", text) for text in ("SELECT 1;\n", "SELECT 1;\r\n", "SELECT 2;\n"))
+    assert unix.checksum == windows.checksum != other.checksum
+
+
+@pytest.mark.parametrize("name", ["1_a.sql", "0001-a.sql", "0001_A.sql", "README.md", "0001_a.sql.bak"])
+def test_a_file_of_another_name_is_an_error(name: str) -> None:
+    with pytest.raises(InputError, match=re.escape(f"NNNN_title.sql; got {name!r}")):
+        read_migrations({name: ""})
+
+
+@pytest.mark.parametrize("names", [("0002_a.sql",), ("0001_a.sql", "0003_b.sql"), ("0001_a.sql", "0001_b.sql")])
+def test_numbers_with_gaps_or_twice_are_an_error(names: tuple[str, ...]) -> None:
+    with pytest.raises(InputError, match="numbers must be 1, 2, 3"):
+        read_migrations(dict.fromkeys(names, ""))

@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sinks.tables import TABLES, conform, sort_by_key, table_of_bandwidth, tables_of
+from streams.errors import SinkRejected
+from streams.judgements import Judgements
+from streams.records import UNKNOWN, Batch, Header
+from tests.sinks import made_up_job
+
+TABLES_OF_JOB = tables_of(made_up_job.judgements())
+
+
+def values(table: str, column: str) -> list[Any]:
+    found = TABLES_OF_JOB[table].column(column)
+    return found.cast(pa.int64()).to_pylist() if pa.types.is_timestamp(found.type) else found.to_pylist()
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_each_key_is_made_of_columns(name: str) -> None:
+    assert set(TABLES[name].key) <= set(TABLES[name].schema.names)
+
+
+@pytest.mark.parametrize("name", TABLES_OF_JOB)
+def test_keys_of_the_made_up_job_name_their_rows(name: str) -> None:
+    keys = [name for name in TABLES[name].key if name not in ("started_at", "sampled_at")]
+    if TABLES[name].version is None:
+        table = TABLES_OF_JOB[name]
+        assert len({tuple(row.values()) for row in table.select(keys).to_pylist()}) == table.num_rows
+
+
+@pytest.mark.parametrize("name", TABLES_OF_JOB)
+def test_converted_rows_can_be_written_as_they_are(name: str) -> None:
+    assert conform({name: TABLES_OF_JOB[name]})[name].equals(TABLES_OF_JOB[name])
+
+
+def test_nothing_decided_gives_no_tables() -> None:
+    assert tables_of(Judgements("quiet")) == {}
+
+
+def test_unknown_times_and_numbers_become_null_and_never_zero() -> None:
+    is_open = [elapsed is None for elapsed in values("operators", "elapsed_ns")]
+    assert sum(is_open) == len(made_up_job.SLOW)
+    assert [start is None for start in values("operators", "started_at")] == is_open
+    assert values("iterations", "reference_ns")[0] is None
+    assert values("rank_iterations", "score")[0] is None
+    assert None in values("operators", "peer")
+
+
+def test_times_keep_their_nanoseconds() -> None:
+    first = made_up_job.judged(0)
+    judgements = Judgements(made_up_job.JOB, iterations=[dataclasses.replace(first, start_ns=first.start_ns + 1)])
+    assert tables_of(judgements)["iterations"].column("started_at").cast(pa.int64()).to_pylist() == [
+        first.start_ns + 1
+    ]
+
+
+def test_a_rank_keeps_its_communicators_in_parallel_columns() -> None:
+    assert values("jobs", "communicators")[1] == ["world", "pp1"]
+    assert values("jobs", "communicator_kinds")[1] == ["world", "pp"]
+    assert values("jobs", "communicator_sizes")[1] == [4, 2]
+
+
+def test_suspects_are_kept_for_every_revision_in_their_order() -> None:
+    assert list(zip(values("suspects", "revision"), values("suspects", "position"), strict=True)) == [
+        (1, 0),
+        (1, 1),
+        (2, 0),
+        (3, 0),
+    ]
+    assert values("suspects", "device")[:2] == ["link", "nic"]
+
+
+def test_bandwidth_is_decoded_by_the_batch_s_names() -> None:
+    table = table_of_bandwidth(made_up_job.bandwidth(samples=4))
+    assert table.column("device").to_pylist() == ["eth0", "eth1", "eth0", "eth1"]
+    assert set(table.column("path").to_pylist()) == {"nic"}
+    assert table.column("tx_bytes_per_s").to_pylist() == [None, 2.5e9, 2.5e9, 2.5e9]
+
+
+def test_a_batch_without_rows_gives_a_table_without_rows() -> None:
+    columns = {name: array[:0] for name, array in made_up_job.bandwidth().columns.items()}
+    assert table_of_bandwidth(Batch(Header("bandwidth", "j", 0, 1), columns)).num_rows == 0
+
+
+def test_a_negative_rank_is_rejected_by_name() -> None:
+    with pytest.raises(SinkRejected, match=r"rank_iterations\.rank must be uint32"):
+        tables_of(Judgements("j", rank_iterations={**made_up_job.rank_iterations(), "rank": np.full(160, -1)}))
+
+
+def test_a_verdict_without_a_number_is_rejected() -> None:
+    verdict = dataclasses.replace(made_up_job.verdict(1), revision=-1)
+    with pytest.raises(SinkRejected, match="rows of verdicts"):
+        tables_of(Judgements("j", verdicts=[verdict]))
+
+
+@pytest.mark.parametrize(
+    ("rows", "text"),
+    [
+        ({"nowhere": TABLES_OF_JOB["jobs"]}, "table must be one of"),
+        ({"jobs": TABLES_OF_JOB["jobs"].drop_columns("rank")}, r"got none of \['rank'\]"),
+        ({"jobs": TABLES_OF_JOB["jobs"].set_column(2, "rank", pa.array(["x"] * 4))}, "x"),
+        (
+            {"jobs": TABLES_OF_JOB["jobs"].set_column(2, "rank", pa.nulls(4, pa.uint32()))},
+            r"jobs\.rank must be known",
+        ),
+    ],
+)
+def test_rows_that_do_not_fit_are_rejected_with_all_rows_of_the_write(rows: dict[str, pa.Table], text: str) -> None:
+    with pytest.raises(SinkRejected, match=text) as rejection:
+        conform({"verdicts": TABLES_OF_JOB["verdicts"], **rows})
+    assert [name for name, _ in rejection.value.rows] == ["verdicts", *rows]
+
+
+def test_columns_come_in_any_order_and_more_of_them_do_no_harm() -> None:
+    table = TABLES_OF_JOB["jobs"]
+    shuffled = table.select(table.column_names[::-1]).append_column("more", pa.array([1] * 4))
+    assert conform({"jobs": shuffled})["jobs"].equals(table)
+
+
+@given(st.permutations(range(40)))
+def test_sorting_by_key_undoes_any_order(order: list[int]) -> None:
+    table = TABLES_OF_JOB["iterations"]
+    assert sort_by_key("iterations", table.take(order)).equals(sort_by_key("iterations", table))
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 2**32 - 1), st.one_of(st.just(UNKNOWN), st.integers(-(2**62), 2**62))), max_size=20
+    )
+)
+def test_every_start_survives_as_itself_or_as_null(rows: list[tuple[int, int]]) -> None:
+    count = len(rows)
+    columns = {
+        "attempt": np.zeros(count, dtype=np.int64),
+        "iteration": np.arange(count),
+        "rank": np.array([rank for rank, _ in rows], dtype=np.int64),
+        "start_ns": np.array([start for _, start in rows], dtype=np.int64),
+        **{name: np.full(count, np.nan) for name in ("elapsed_ns", "work_ns", "score")},
+        **{name: np.zeros(count, dtype=np.int64) for name in ("operators", "late_rows")},
+    }
+    tables = tables_of(Judgements("j", rank_iterations=columns))
+    found = tables["rank_iterations"].column("started_at").cast(pa.int64()).to_pylist() if count else []
+    assert found == [None if start == UNKNOWN else start for _, start in rows]
