@@ -55,7 +55,7 @@ def _name_gpu(suspect: Suspect) -> str:
     if is_one_gpu:
         return f"GPU {suspect.gpu} on {suspect.host}{_bracket(ranks, nic)}"
     # Several ranks may live on several hosts: the suspect names that of the first.
-    return f"{ranks} ({suspect.host}{' and on' if len(suspect.ranks) > 1 else ''})"
+    return f"{ranks} ({'' if len(suspect.ranks) == 1 else 'the first on '}{suspect.host})"
 
 
 def _name_host(suspect: Suspect) -> str:
@@ -66,8 +66,8 @@ def _name_host(suspect: Suspect) -> str:
 def _name_nic(suspect: Suspect) -> str:
     gpu = None if suspect.gpu is None else f"GPU {suspect.gpu}"
     ranks = name_ranks(suspect.ranks)
-    nic = f"NIC {suspect.nic}" if suspect.nic else f"the NIC of {ranks}"
-    return f"{nic} on {suspect.host or 'a host that is not announced'}{_bracket(gpu, ranks)}"
+    host = suspect.host or "a host that is not announced"
+    return f"NIC {suspect.nic} on {host}{_bracket(gpu, ranks)}" if suspect.nic else f"the NIC of {ranks} on {host}"
 
 
 def _name_link(suspect: Suspect) -> str:

@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sinks.alerts import alert_line, alert_of, gpu_hours_lost, summarise
+from streams.errors import RecordError
+from streams.judgements import Suspect, Verdict, decode_verdict
+from tests.sinks.verdicts import verdicts
+
+NIC = Suspect("nic", 26, (26,), 0.91, host="node-3", gpu=2, nic="mlx5_0")
+OPENED = Verdict(
+    "llama:0:60:0", 1, "open", "llama", "slow_nic", (60, 80), 2.4, 690.0, "dp0", (NIC,), "evidence", world_size=64,
+    time_ns=1_795_234_590_000_000_000,
+)  # fmt: skip
+CLOSED = replace(OPENED, revision=9, state="closed", event="closed", close_reason="recovered")
+
+
+def message_of(verdict: Verdict) -> bytes:
+    message = alert_of(verdict)
+    assert message is not None
+    return message
+
+
+def test_more_of_the_same_wakes_nobody() -> None:
+    assert alert_of(replace(OPENED, event="continued")) is None
+
+
+@given(verdicts(events=("opened", "changed", "closed")))
+def test_every_other_revision_passes_with_the_verdict_inside(verdict: Verdict) -> None:
+    assert decode_verdict(message_of(verdict), "alerts") == verdict
+
+
+@given(verdicts(events=("opened", "changed", "closed")))
+def test_the_summary_comes_first_and_is_one_printable_line(verdict: Verdict) -> None:
+    values = json.loads(message_of(verdict))
+    assert next(iter(values)) == "summary"
+    assert values["summary"].isprintable()
+    assert ". Next: " in values["summary"]
+
+
+@given(verdicts(events=("opened",)))
+def test_the_same_revision_gives_the_same_bytes(verdict: Verdict) -> None:
+    assert message_of(verdict) == message_of(replace(verdict))
+
+
+def test_an_opening_says_who_how_slow_what_it_cost_and_what_to_do() -> None:
+    assert summarise(OPENED) == (
+        "OPENED slow NIC in llama: NIC mlx5_0 on node-3 (GPU 2, rank 26), 91% sure; iterations take 2.4x the "
+        "usual time since iteration 60; 12.3 GPU-hours lost so far on 64 GPUs. Next: cordon node-3, drain it at the "
+        "next checkpoint, then check port, optics and firmware of NIC mlx5_0."
+    )
+
+
+def test_a_closing_says_why_and_speaks_of_the_past() -> None:
+    assert summarise(CLOSED) == (
+        "CLOSED slow NIC in llama (recovered): NIC mlx5_0 on node-3 (GPU 2, rank 26), 91% sure; iterations took "
+        "2.4x the usual time in iterations 60 to 79; 12.3 GPU-hours lost on 64 GPUs. Next: test node-3 before it takes "
+        "work again."
+    )
+
+
+@pytest.mark.parametrize(
+    ("verdict", "text"),
+    [
+        (replace(OPENED, kind="hang"), "iteration 79 does not end"),
+        (replace(CLOSED, kind="hang"), "iteration 79 had not ended"),
+        (replace(OPENED, kind="imbalance", suspects=()), "no device is at fault"),
+        (replace(OPENED, kind="slow_communicator", suspects=()), "communicator dp0 is slow as a whole"),
+        (replace(OPENED, kind="slow_rank", suspects=()), "no device is named, communicator dp0"),
+        (replace(OPENED, delta=float("nan")), "seen since iteration 60"),
+        (replace(OPENED, world_size=0), "690 s lost so far"),
+        (replace(OPENED, suspects=(replace(NIC, probability=1.0),)), "99% sure"),
+        (replace(OPENED, suspects=(NIC, Suspect("gpu", 3, (3,), 0.2))), "(or rank 3 (host not announced), 20%)"),
+    ],
+)
+def test_the_summary_says_what_is_known_and_no_more(verdict: Verdict, text: str) -> None:
+    assert text in summarise(verdict)
+
+
+def test_an_improbable_second_suspect_is_not_named() -> None:
+    assert "(or " not in summarise(replace(OPENED, suspects=(NIC, Suspect("gpu", 3, (3,), 0.05))))
+
+
+def test_gpu_hours_are_those_of_all_gpus_that_waited() -> None:
+    assert gpu_hours_lost(OPENED) == pytest.approx(690 * 64 / 3600)
+    assert gpu_hours_lost(replace(OPENED, world_size=0)) is None
+    assert gpu_hours_lost(replace(OPENED, lost_s=float("nan"))) is None
+
+
+def test_an_unknown_number_is_null_in_the_message() -> None:
+    assert json.loads(message_of(replace(OPENED, delta=float("inf"))))["delta"] is None
+
+
+def test_a_follower_s_line_has_the_event_time_and_the_verdict() -> None:
+    message = message_of(OPENED)
+    line = alert_line(message)
+    assert line.startswith("2026-11-21 04:16:30Z  OPENED slow NIC in llama: ")
+    assert line.endswith("[llama:0:60:0 revision 1]")
+    assert alert_line(json.loads(message)) == line
+
+
+@given(st.text(), st.text())
+def test_no_name_reaches_the_terminal_as_a_control_sequence(job: str, host: str) -> None:
+    named = replace(OPENED, job=job + "\x1b[2J\n", suspects=(replace(NIC, host=host + "\r"),))
+    assert alert_line(message_of(named)).isprintable()
+
+
+def test_a_time_that_is_not_known_is_said_so() -> None:
+    assert alert_line(message_of(replace(OPENED, time_ns=None))).startswith("time not known  ")
+
+
+@pytest.mark.parametrize("message", [b"", b"[]", b"{}", b'{"schema":"alerts","version":1}', b"\xff"])
+def test_a_message_of_another_form_is_a_record_error(message: bytes) -> None:
+    with pytest.raises(RecordError):
+        alert_line(message)
