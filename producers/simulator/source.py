@@ -8,6 +8,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Final
 
+from producers.batches import take_rows
 from producers.simulator.label import label
 from producers.simulator.settings import SimulatorSettings
 from producers.simulator.simulation import Simulation
@@ -56,10 +57,10 @@ class SimulatorSource:
     ) -> None:
         self._now_ns = now_ns
         self._records = _records(Simulation(settings, start_ns), start_ns)
-        self._polled = 0
         self._next = next(self._records, None)
-        for _ in range(_records_before(position)):
-            self._take()
+        self._cut = 0  # rows of the next batch that were polled already
+        self._polled = 0
+        self._skip(position)
 
     @property
     def is_exhausted(self) -> bool:
@@ -67,14 +68,14 @@ class SimulatorSource:
         return self._next is None
 
     def poll(self, max_records: int) -> Sequence[Announcement | Batch]:
-        """Return the next records whose time has come; ``()``: nothing yet, or nothing any more."""
+        """Return the next announcements and rows whose time has come; ``()``: nothing yet, or nothing any more."""
         now_ns = None if self._now_ns is None else self._now_ns()
         polled: list[Announcement | Batch] = []
-        while len(polled) < max_records and self._next is not None:
-            if now_ns is not None and now_ns < self._next[0]:
-                break
-            polled.append(self._next[1])
-            self._take()
+        room = max_records
+        while room > 0 and self._next is not None and (now_ns is None or now_ns >= self._next[0]):
+            before = self._polled
+            polled.append(self._take(self._next[1], room))
+            room -= self._polled - before
         return tuple(polled)
 
     def position(self) -> str:
@@ -85,10 +86,25 @@ class SimulatorSource:
         """End the job; nothing is polled after it."""
         self._next, self._records = None, iter(())
 
-    def _take(self) -> None:
-        if self._next is not None:
-            self._polled += 1
+    def _skip(self, position: str | None) -> None:
+        wanted = _records_before(position)
+        while self._polled < wanted and self._next is not None:
+            self._take(self._next[1], wanted - self._polled)
+        if self._polled < wanted:
+            raise InputError(
+                f"position must lie in the job, which has {self._polled} records; got {position!r} "
+                "(simulator source): the settings must be those that it was made with"
+            )
+
+    def _take(self, record: Announcement | Batch, most: int) -> Announcement | Batch:
+        """Take one record, or as many rows of it as there is room for."""
+        length = len(record) if isinstance(record, Batch) else 1
+        first, past = self._cut, min(self._cut + most, length)
+        self._polled += past - first
+        self._cut = past if past < length else 0
+        if past == length:
             self._next = next(self._records, None)
+        return take_rows(record, first, past) if isinstance(record, Batch) and past - first < length else record
 
 
 def simulate_trace(directory: Path | str, settings: SimulatorSettings, *, start_ns: int = RECORDED_START_NS) -> None:
