@@ -16,7 +16,7 @@ GRADIENT_SYNCS: Final = ("sharded", "all_reduce")
 
 _POSITIVE: Final = frozenset(
     {"attempt", "dp", "pp", "tp", "micro_batches", "iterations", "gpus_per_host", "gpus_per_nic", "hosts_per_switch",
-     "tp_operators", "gradient_buckets", "nic_bytes_per_s", "nvlink_bytes_per_s"}
+     "gradient_buckets", "nic_bytes_per_s", "nvlink_bytes_per_s"}
 )  # fmt: skip
 
 

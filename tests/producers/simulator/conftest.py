@@ -1,0 +1,90 @@
+"""A simulated job as flat columns, as somebody who has nothing but its rows would see it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from producers.simulator.settings import SimulatorSettings
+from producers.simulator.source import SimulatorSource
+from streams.records import RECV, SEND, Announcement, Batch
+
+TIDY = {
+    "gap_noise_ratio": 0.0,
+    "transfer_noise_ratio": 0.0,
+    "spike_probability": 0.0,
+    "drift_ratio": 0.0,
+}
+"""Settings of a job without noise, in which effects can be measured to the microsecond."""
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """Columns of all ranks together, with `rank`, and the name of the communicator and device."""
+
+    announcements: tuple[Announcement, ...]
+    commops: dict[str, np.ndarray]
+    iterations: dict[str, np.ndarray]
+    bandwidth: dict[str, np.ndarray]
+
+    def iteration_s(self) -> np.ndarray:
+        """Time of each iteration: the largest of its ranks'."""
+        result = np.zeros(int(self.iterations["iteration"].max()) + 1)
+        np.maximum.at(result, self.iterations["iteration"], self.iterations["elapsed_ns"] / 1e9)
+        return result
+
+    def transfers(self) -> dict[tuple[object, ...], tuple[int, np.ndarray, np.ndarray, np.ndarray]]:
+        """Per collective and per message: its iteration, the ranks, when each came and when each left.
+
+        A message has its sender first; the key is communicator, sequence and, of p2p, sender and receiver.
+        """
+        columns = self.commops
+        is_send, is_p2p = columns["operator"] == SEND, np.isin(columns["operator"], (SEND, RECV))
+        source = np.where(is_p2p, np.where(is_send, columns["rank"], columns["peer"]), -1)
+        target = np.where(is_p2p, np.where(is_send, columns["peer"], columns["rank"]), -1)
+        names, name = np.unique(columns["communicator"], return_inverse=True)
+        order = np.lexsort((columns["operator"] == RECV, target, source, columns["sequence"], name))
+        key = np.stack([name, columns["sequence"], source, target])[:, order]
+        firsts = np.flatnonzero(np.any(np.diff(key, prepend=-2), axis=0))
+        result = {}
+        for rows in np.split(order, firsts[1:]):
+            first = rows[0]
+            where = (str(names[name[first]]), int(columns["sequence"][first]), int(source[first]), int(target[first]))
+            came = columns["start_ns"][rows]
+            left = came + columns["elapsed_ns"][rows].astype(np.int64)
+            result[where] = int(columns["iteration"][first]), columns["rank"][rows], came, left
+        return result
+
+
+def record(settings: SimulatorSettings) -> Recorded:
+    source = SimulatorSource(settings)
+    announcements, batches = [], []
+    while not source.is_exhausted:
+        for polled in source.poll(1_000_000):
+            (batches if isinstance(polled, Batch) else announcements).append(polled)
+    return Recorded(tuple(announcements), *(_columns(batches, s) for s in ("commops", "iterations", "bandwidth")))
+
+
+def _columns(batches: list[Batch], schema: str) -> dict[str, np.ndarray]:
+    own = [batch for batch in batches if batch.header.schema == schema]
+    if not own:
+        return {}
+    columns = {name: np.concatenate([batch.columns[name] for batch in own]) for name in own[0].columns}
+    columns["rank"] = np.concatenate([np.full(len(batch), batch.header.rank) for batch in own])
+    for name in {"communicator", "device"} & columns.keys():
+        columns[name] = np.concatenate([np.array(b.header.names, dtype=object)[b.columns[name]] for b in own])
+        columns[name] = columns[name].astype(str)
+    return columns
+
+
+@pytest.fixture(name="record")
+def _record() -> Callable[[SimulatorSettings], Recorded]:
+    return record
+
+
+@pytest.fixture
+def tidy() -> Callable[..., SimulatorSettings]:
+    return lambda **values: SimulatorSettings(**(TIDY | {"iterations": 6} | values))
