@@ -1,0 +1,484 @@
+"""The sink, the migrations and the investigations on a real ClickHouse."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import socket
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import urlsplit
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from sinks.clickhouse import ClickHouseSink, DatabaseSettings
+from sinks.connection import connect
+from sinks.investigations import run, shipped_investigations
+from sinks.migrate import migrate, shipped_migrations
+from sinks.protocol import Rows, Sink, check_sink
+from sinks.tables import TABLES, sort_by_key, table_of_bandwidth, tables_of
+from streams.errors import InputError, ServiceRefused, SinkBusy, SinkError, SinkRejected
+from tests.sinks import made_up_job
+
+if TYPE_CHECKING:
+    from clickhouse_connect.driver.client import Client
+
+pytestmark = pytest.mark.integration
+
+ROWS: Rows = {
+    **tables_of(made_up_job.judgements()),
+    "bandwidth": table_of_bandwidth(made_up_job.bandwidth(rank=3)),
+}
+DEADLINE_S = 20.0
+
+
+class Server(Protocol):
+    """What the fixture `clickhouse` gives."""
+
+    url: str
+    user: str
+    password: str
+    database: str
+
+
+@pytest.fixture
+def settings(clickhouse: Server) -> Iterator[DatabaseSettings]:
+    """A database of one's own, which does not exist yet."""
+    yield from own_database(clickhouse)
+
+
+@pytest.fixture(scope="module")
+def filled(clickhouse: Server) -> Iterator[Client]:
+    """A client of a database that holds the made-up job; read only."""
+    for settings in own_database(clickhouse):
+        store(settings, ROWS)
+        client = connect(settings)
+        yield client
+        client.close_connections()
+
+
+def own_database(clickhouse: Server) -> Iterator[DatabaseSettings]:
+    name = f"sinks_{uuid.uuid4().hex[:12]}"
+    settings = DatabaseSettings(clickhouse.url, clickhouse.user, clickhouse.password, name, wait_s=DEADLINE_S)
+    yield settings
+    client = connect(settings, is_creating=True)
+    client.command(f"DROP DATABASE {name}")
+    client.close_connections()
+
+
+@pytest.fixture
+def sink(settings: DatabaseSettings) -> Iterator[ClickHouseSink]:
+    sink = ClickHouseSink(settings)
+    sink.open()
+    yield sink
+    sink.close()
+
+
+def store(settings: DatabaseSettings, *writes: Rows) -> None:
+    sink = ClickHouseSink(settings)
+    sink.open()
+    for rows in writes:
+        sink.write(rows)
+    sink.close()
+
+
+def read(settings: DatabaseSettings, table: str, final: str = "FINAL") -> pa.Table:
+    """Every row of `table` in the order of its key, as Python wrote it."""
+    client, schema = connect(settings), TABLES[table].schema
+    found = client.query_arrow(f"SELECT {', '.join(schema.names)} FROM {table} {final}", use_strings=True)
+    client.close_connections()
+    return sort_by_key(table, found.cast(schema))
+
+
+def command(settings: DatabaseSettings, sql: str) -> Any:
+    client = connect(settings)
+    try:
+        return client.command(sql)
+    finally:
+        client.close_connections()
+
+
+class Wire:
+    """A TCP connection to the database that can be cut."""
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        self._target = (parts.hostname, parts.port)
+        self._is_cut = False
+        self._open: list[socket.socket] = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def cut(self) -> None:
+        self._is_cut = True
+        for end in self._open:
+            end.close()
+        self._open.clear()
+
+    def mend(self) -> None:
+        self._is_cut = False
+
+    def close(self) -> None:
+        self._listener.close()
+        self.cut()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near, _ = self._listener.accept()
+            except OSError:
+                return
+            if self._is_cut:
+                near.close()
+                continue
+            far = socket.create_connection(self._target, timeout=DEADLINE_S)
+            self._open += [near, far]
+            for source, sink in ((near, far), (far, near)):
+                threading.Thread(target=self._copy, args=(source, sink), daemon=True).start()
+
+    def _copy(self, source: socket.socket, sink: socket.socket) -> None:
+        try:
+            while data := source.recv(65536):
+                sink.sendall(data)
+            sink.shutdown(socket.SHUT_WR)
+        except OSError:
+            return  # cut
+
+
+@pytest.fixture
+def wire(clickhouse: Server) -> Iterator[Wire]:
+    wire = Wire(clickhouse.url)
+    yield wire
+    wire.close()
+
+
+# --- storing --------------------------------------------------------------------------------------------------------
+
+
+def test_the_sink_keeps_every_promise(clickhouse: Server) -> None:
+    databases = []
+
+    def make() -> tuple[Sink, Callable[[str], pa.Table]]:
+        database = own_database(clickhouse)
+        settings = next(database)
+        databases.append(database)
+        return ClickHouseSink(settings), lambda table: read(settings, table)
+
+    check_sink(make)
+    for database in databases:
+        next(database, None)
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_what_is_written_is_read_to_the_nanosecond(filled: Client, table: str) -> None:
+    schema = TABLES[table].schema
+    found = filled.query_arrow(f"SELECT {', '.join(schema.names)} FROM {table} FINAL", use_strings=True)
+    wanted = ROWS[table].slice(2) if table == "verdicts" else ROWS[table]
+    assert sort_by_key(table, found.cast(schema)).equals(sort_by_key(table, wanted))
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_columns_are_those_that_python_knows_with_the_same_nulls(filled: Client, table: str) -> None:
+    sql = "SELECT name, type FROM system.columns WHERE database = currentDatabase() AND table = {table:String}"
+    found = dict(filled.query(sql, parameters={"table": table}).result_rows)
+    assert found.pop("stored_at") == "DateTime('UTC')"
+    assert set(found) == set(TABLES[table].schema.names)
+    nullable = {name for name, kind in found.items() if "Nullable(" in kind}
+    assert nullable == {field.name for field in TABLES[table].schema if field.nullable}
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_replay_with_other_batch_borders_changes_nothing(settings: DatabaseSettings, seed: int) -> None:
+    store(settings, ROWS)
+    before = {name: read(settings, name) for name in TABLES}
+    dice = random.Random(seed)
+    for _ in range(3):
+        store(settings, *redrawn(dice))
+    after = {name: read(settings, name) for name in TABLES}
+    for name in TABLES:
+        assert command(settings, f"SELECT count() FROM {name} FINAL") == before[name].num_rows
+        assert after[name].equals(before[name])
+
+
+def test_merging_in_the_background_changes_nothing(settings: DatabaseSettings) -> None:
+    store(settings, ROWS)
+    store(settings, ROWS)
+    for name in TABLES:
+        merged = read(settings, name)
+        command(settings, f"OPTIMIZE TABLE {name} FINAL")
+        assert read(settings, name, final="").equals(merged)
+
+
+def redrawn(dice: random.Random) -> Iterator[Rows]:
+    """The same rows in other slices, some overlapping, tables in another order."""
+    for name in dice.sample(sorted(ROWS), len(ROWS)):
+        table = ROWS[name]
+        borders = sorted({0, table.num_rows, *(dice.randrange(table.num_rows + 1) for _ in range(3))})
+        for first, past in itertools.pairwise(borders):
+            start = max(0, first - dice.randrange(3))
+            yield {name: table.slice(start, past - start)}
+
+
+def test_an_older_revision_that_comes_later_does_not_replace_a_newer_one(settings: DatabaseSettings) -> None:
+    store(settings, {"verdicts": ROWS["verdicts"].slice(2)})
+    store(settings, {"verdicts": ROWS["verdicts"].slice(0, 2)})
+    assert read(settings, "verdicts").column("revision").to_pylist() == [3]
+
+
+def test_suspects_that_a_newer_revision_took_back_are_not_shown(settings: DatabaseSettings) -> None:
+    acquitted = replace(made_up_job.judgements(), verdicts=[replace(made_up_job.verdict(3), revision=4, suspects=())])
+    store(settings, ROWS)
+    assert command(settings, "SELECT groupArray(revision) FROM newest_suspects") == "[3]"
+    store(settings, tables_of(acquitted))
+    assert command(settings, "SELECT count() FROM newest_suspects") == 0
+
+
+def test_operators_whose_peer_alone_differs_are_two(settings: DatabaseSettings) -> None:
+    columns = {name: column[:2].copy() for name, column in made_up_job.operators().items()}
+    columns |= {"rank": np.array([2, 2]), "communicator": np.array(["pp", "pp"], dtype=object)}
+    columns |= {"peer": np.array([0, 1])}
+    store(settings, tables_of(replace(made_up_job.judgements(), operators=columns)))
+    assert read(settings, "operators").num_rows == 2
+
+
+def test_several_threads_may_write_to_one_sink(sink: ClickHouseSink, settings: DatabaseSettings) -> None:
+    def write(first: int) -> None:
+        sink.write({"iterations": ROWS["iterations"].slice(first, 5)})
+        sink.flush()
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(write, range(0, 40, 5), timeout=DEADLINE_S))
+    assert read(settings, "iterations").num_rows == 40
+
+
+def test_a_full_buffer_is_flushed_by_the_next_write(settings: DatabaseSettings) -> None:
+    sink = ClickHouseSink(settings, buffer_rows=10)
+    sink.open()
+    sink.write({"iterations": ROWS["iterations"].slice(0, 10)})
+    assert sink.buffered_rows == 10
+    sink.write({"iterations": ROWS["iterations"].slice(10, 1)})
+    assert sink.buffered_rows == 1
+    assert read(settings, "iterations").num_rows == 10
+    sink.close()
+
+
+def test_a_sink_must_be_open(settings: DatabaseSettings) -> None:
+    with pytest.raises(SinkError, match="must be open"):
+        ClickHouseSink(settings).write(ROWS)
+
+
+# --- when the database fails ----------------------------------------------------------------------------------------
+
+
+def test_a_cut_connection_is_busy_with_growing_waits_and_loses_nothing(
+    settings: DatabaseSettings, wire: Wire
+) -> None:
+    sink = ClickHouseSink(replace(settings, url=wire.url))
+    sink.open()
+    sink.write(ROWS)
+    wire.cut()
+    waits = [busy_wait_s(sink) for _ in range(8)]
+    wire.mend()
+    sink.flush()
+    sink.close()
+    assert waits == [0.5, 1, 2, 4, 8, 16, 30, 30]
+    assert read(settings, "iterations").num_rows == 40
+
+
+def busy_wait_s(sink: ClickHouseSink) -> float:
+    with pytest.raises(SinkBusy, match=r"127\.0\.0\.1") as busy:
+        sink.flush()
+    assert len(str(busy.value).splitlines()) == 1
+    return busy.value.retry_after_s
+
+
+def test_waits_begin_anew_after_a_success(settings: DatabaseSettings, wire: Wire) -> None:
+    sink = ClickHouseSink(replace(settings, url=wire.url))
+    sink.open()
+    for _ in range(2):
+        sink.write(ROWS)
+        wire.cut()
+        assert busy_wait_s(sink) == 0.5
+        wire.mend()
+        sink.flush()
+    sink.close()
+
+
+def test_a_write_into_a_full_buffer_of_a_cut_sink_takes_nothing(settings: DatabaseSettings, wire: Wire) -> None:
+    sink = ClickHouseSink(replace(settings, url=wire.url), buffer_rows=10)
+    sink.open()
+    sink.write({"iterations": ROWS["iterations"].slice(0, 10)})
+    wire.cut()
+    with pytest.raises(SinkBusy):
+        sink.write({"iterations": ROWS["iterations"].slice(10, 10)})
+    wire.mend()
+    sink.close()
+    assert read(settings, "iterations").num_rows == 10
+
+
+def test_rows_that_the_database_blames_are_rejected_and_their_neighbours_stored(
+    sink: ClickHouseSink, settings: DatabaseSettings
+) -> None:
+    command(settings, "ALTER TABLE iterations ADD CONSTRAINT early CHECK iteration < 35")
+    for first in (0, 30):
+        sink.write({"iterations": ROWS["iterations"].slice(first, 10)})
+    sink.write({"jobs": ROWS["jobs"]})
+    with pytest.raises(SinkRejected, match="table iterations") as rejection:
+        sink.flush()
+    [(name, rows)] = rejection.value.rows
+    assert (name, rows.num_rows) == ("iterations", 10)
+    sink.flush()
+    assert read(settings, "iterations").num_rows == 10
+    assert read(settings, "jobs").num_rows == 4
+
+
+def test_a_table_that_is_gone_is_no_fault_of_the_rows(sink: ClickHouseSink, settings: DatabaseSettings) -> None:
+    command(settings, "RENAME TABLE iterations TO elsewhere")
+    sink.write(ROWS)
+    busy_wait_s(sink)
+    command(settings, "RENAME TABLE elsewhere TO iterations")
+    sink.flush()
+    assert read(settings, "iterations").num_rows == 40
+
+
+def test_a_wrong_password_is_refused_in_one_line_without_it(settings: DatabaseSettings) -> None:
+    with pytest.raises(ServiceRefused, match="must accept user") as refusal:
+        ClickHouseSink(replace(settings, password="not-the-pass-word")).open()
+    text = str(refusal.value)
+    assert "not-the-pass-word" not in text
+    assert (len(text.splitlines()), settings.address in text) == (1, True)
+
+
+def test_a_missing_database_is_refused_where_it_must_not_be_made(settings: DatabaseSettings) -> None:
+    with pytest.raises(ServiceRefused, match=f"none named '{settings.database}'"):
+        connect(settings)
+
+
+# --- migrations -----------------------------------------------------------------------------------------------------
+
+
+def test_migrating_twice_applies_nothing_the_second_time(settings: DatabaseSettings) -> None:
+    client = connect(settings, is_creating=True)
+    assert migrate(client) == [migration.version for migration in shipped_migrations()]
+    assert migrate(client) == []
+    client.close_connections()
+
+
+def test_workers_that_migrate_at_once_do_no_harm(settings: DatabaseSettings) -> None:
+    workers = [ClickHouseSink(settings) for _ in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(ClickHouseSink.open, workers, timeout=DEADLINE_S))
+    for worker in workers:
+        worker.close()
+    store(settings, ROWS)
+    assert command(settings, "SELECT count() FROM schema_migrations FINAL") == len(shipped_migrations())
+    assert read(settings, "iterations").num_rows == 40
+
+
+def test_a_migration_that_broke_off_is_taken_up_again(settings: DatabaseSettings) -> None:
+    client = connect(settings, is_creating=True)
+    first = shipped_migrations()[0]
+    client.command(next(iter(first.statements())))
+    assert migrate(client)[0] == 1
+    client.close_connections()
+
+
+def test_an_edited_migration_is_an_error_that_names_the_file(settings: DatabaseSettings) -> None:
+    store(settings, ROWS)
+    first, *others = shipped_migrations()
+    client = connect(settings)
+    with pytest.raises(InputError, match=r"0001_tables\.sql must stay"):
+        migrate(client, [replace(first, sql=first.sql + "SELECT 1;\n"), *others])
+    client.close_connections()
+
+
+def test_a_migration_of_a_newer_release_is_left_alone(settings: DatabaseSettings) -> None:
+    store(settings, ROWS)
+    command(settings, "INSERT INTO schema_migrations (version, name, checksum) VALUES (9000, '9000_later.sql', 'x')")
+    store(settings, ROWS)
+    assert read(settings, "jobs").num_rows == 4
+
+
+# --- investigations -------------------------------------------------------------------------------------------------
+
+EXAMPLE = {"job": made_up_job.JOB, "rank": 3, "iteration": 22, "verdict_id": made_up_job.VERDICT_ID}
+
+
+def answer(client: Client, name: str, **values: object) -> list[dict[str, Any]]:
+    found = run(client, name, values)
+    return [dict(zip(found.columns, row, strict=True)) for row in found.rows]
+
+
+@pytest.mark.parametrize("name", shipped_investigations())
+def test_every_investigation_finds_something(filled: Client, name: str) -> None:
+    wanted = {parameter.name for parameter in shipped_investigations()[name].parameters if parameter.is_required}
+    assert answer(filled, name, **{key: EXAMPLE[key] for key in wanted})
+
+
+@pytest.mark.parametrize("name", shipped_investigations())
+def test_an_answer_without_rows_still_has_its_columns(filled: Client, name: str) -> None:
+    wanted = [parameter for parameter in shipped_investigations()[name].parameters if parameter.is_required]
+    values = {p.name: "nosuch" if p.type == "String" else 0 for p in wanted}
+    found = run(filled, name, {**values, "limit": 0})
+    assert (found.rows, len(found.columns) > 3) == ((), True)
+
+
+def test_jobs_now_shows_how_far_and_how_fast(filled: Client) -> None:
+    [job] = answer(filled, "jobs_now")
+    assert (job["job"], job["world_size"], job["hosts"], job["last_iteration"]) == ("made-up", 4, 2, 39)
+    assert (job["irregular_iterations"], job["open_verdicts"]) == (10, 0)
+    assert job["recent_iteration_s"] == pytest.approx((30 * 0.1 + 10 * 0.24) / 40)
+
+
+def test_irregular_iterations_are_those_and_name_their_verdict(filled: Client) -> None:
+    rows = answer(filled, "irregular_iterations", job=made_up_job.JOB, attempt=0)
+    assert sorted(row["iteration"] for row in rows) == list(made_up_job.SLOW)
+    assert {row["delta"] for row in rows} == {2.4}
+    assert rows[0]["verdict_ids"] == [made_up_job.VERDICT_ID]
+    assert answer(filled, "irregular_iterations", job=made_up_job.JOB, attempt=1) == []
+
+
+def test_blamed_shows_the_newest_revision_s_suspects(filled: Client) -> None:
+    [row] = answer(filled, "blamed", job=made_up_job.JOB)
+    assert (row["device"], row["rank"], row["peer"], row["probability"]) == ("link", 1, 3, 0.89)
+    assert row["evidence"].startswith("recv on rank 3")
+
+
+def test_time_lost_is_shared_out_by_probability(filled: Client) -> None:
+    [row] = answer(filled, "time_lost_by_device")
+    assert (row["device"], row["ranks"]) == ("link", [1, 3])
+    assert row["expected_lost_s"] == pytest.approx(1.2 * 0.89)
+
+
+def test_a_rank_s_operators_come_in_order_of_time_with_the_unknown_last(filled: Client) -> None:
+    rows = answer(filled, "rank_operators", job=made_up_job.JOB, rank=3, iteration=22)
+    assert [row["operator"] for row in rows] == ["recv", "all_reduce"]
+    assert (rows[0]["transfer_ms"], rows[0]["wait_ms"], rows[1]["elapsed_ms"]) == (24.9, 1.0, None)
+
+
+def test_the_slowest_link_is_the_slow_one(filled: Client) -> None:
+    rows = answer(filled, "slowest_links", job=made_up_job.JOB, first_iteration=21, past_last_iteration=24)
+    assert [(row["source"], row["destination"], row["transfers"]) for row in rows] == [(1, 3, 3), (0, 2, 3)]
+    assert (rows[0]["median_ms"], rows[0]["source_host"]) == (24.9, "node-0")
+
+
+def test_the_rank_that_works_longest_stands_first(filled: Client) -> None:
+    rows = answer(filled, "ranks_of_iteration", job=made_up_job.JOB, iteration=22)
+    assert (rows[0]["rank"], rows[0]["times_median"], rows[0]["host"]) == (1, 1.2, "node-0")
+
+
+def test_bandwidth_is_given_per_minute_and_device(filled: Client) -> None:
+    rows = answer(filled, "bandwidth_of_rank", job=made_up_job.JOB, rank=3)
+    assert {row["device"] for row in rows} == {"eth0", "eth1"}
+    assert sum(row["samples"] for row in rows) == 120
+
+
+def test_a_parameter_travels_beside_the_sql_never_in_it(filled: Client) -> None:
+    assert answer(filled, "irregular_iterations", job="' OR 1 = 1 --") == []
