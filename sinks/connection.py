@@ -18,6 +18,12 @@ REFUSALS: Final = frozenset({164, 192, 193, 194, 497, 516})
 """ClickHouse error codes that mean "not you": read-only user, unknown user, wrong password, missing right."""
 
 _UNKNOWN_DATABASE: Final = 81
+
+_QUERY_ERRORS: Final = frozenset(
+    {6, 10, 27, 36, 42, 43, 46, 47, 53, 60, 62, 63, 115, 179, 184, 207, 215, 386, 456, 457}
+)
+"""ClickHouse error codes that blame the text of a query: syntax, unknown names, wrong types, missing parameters."""
+
 _PAUSE_S: Final = 0.25
 _CONNECT_TIMEOUT_S: Final = 5
 _REQUEST_TIMEOUT_S: Final = 60
@@ -167,6 +173,8 @@ def translated(settings: DatabaseSettings) -> Iterator[None]:
     ------
     ServiceRefused
         For wrong credentials, missing rights and unknown databases.
+    InputError
+        For a query that the database does not understand.
     ServiceUnavailable
         For everything else that goes wrong between us and the database.
     """
@@ -183,6 +191,8 @@ def translated(settings: DatabaseSettings) -> Iterator[None]:
             ) from error
         if code == _UNKNOWN_DATABASE:
             raise ServiceRefused(f"database must exist; got {reason} ({settings.address})") from error
+        if code in _QUERY_ERRORS:
+            raise InputError(f"query must be SQL that the database understands; got {reason}") from error
         raise ServiceUnavailable(f"database must answer; got {reason} ({settings.address})") from error
 
 

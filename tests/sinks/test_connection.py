@@ -67,7 +67,7 @@ def test_no_database_is_an_error_within_the_wait_that_names_the_address() -> Non
         (DatabaseError("x", code=516), ServiceRefused),
         (DatabaseError("x", code=497), ServiceRefused),
         (DatabaseError("x", code=81), ServiceRefused),
-        (DatabaseError("x", code=62), ServiceUnavailable),
+        (DatabaseError("x", code=202), ServiceUnavailable),
         (OperationalError("connection reset"), ServiceUnavailable),
     ],
 )
@@ -82,3 +82,9 @@ def test_a_reason_is_one_line_without_the_http_around_it() -> None:
     )
     assert reason_of(DatabaseError(text, code=516)) == "no such user (ClickHouse code 516)"
     assert reason_of(OperationalError("")) == "OperationalError"
+
+
+@pytest.mark.parametrize("code", [47, 60, 62, 456])
+def test_a_query_that_is_not_understood_is_the_caller_s_error(code: int) -> None:
+    with pytest.raises(InputError, match="query must be SQL"), translated(SETTINGS):
+        raise DatabaseError("x", code=code)
