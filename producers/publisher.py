@@ -115,6 +115,7 @@ class Publisher:
         self.delivered = Delivered()
         self._failure: KafkaError | None = None
         self._last_trouble: KafkaError | None = None
+        self._logged_codes: set[int] = set()  # each kind of trouble is logged once, until the broker answers again
         try:
             self._producer = Producer(self._config())
         except (KafkaException, TypeError) as error:
@@ -230,6 +231,7 @@ class Publisher:
     def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
         if error is None:
             self.delivered.messages += 1
+            self._logged_codes.clear()
             return
         self.delivered.failed_messages += 1
         if self.delivered.first_failure is None:
@@ -241,7 +243,8 @@ class Publisher:
     def _on_trouble(self, error: KafkaError) -> None:
         if error.fatal() or error.code() in _REFUSALS:
             self._failure = self._failure or error
-        elif self._last_trouble is None or self._last_trouble.code() != error.code():
+        elif error.code() not in self._logged_codes:
+            self._logged_codes.add(error.code())
             _LOG.warning("event=broker_trouble bootstrap=%s error=%r", self._settings.bootstrap, _text(error))
         self._last_trouble = error
 

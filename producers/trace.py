@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -118,7 +119,7 @@ def _part_by_rank(rows: Rows, order: np.ndarray | slice, schema: str, job: JobFi
     columns = {name: column[order] for name, column in rows.columns.items()}
     firsts = np.flatnonzero(np.diff(rank, prepend=-1)).tolist()
     batches = {}
-    for first, past in zip(firsts, [*firsts[1:], len(rank)], strict=True):
+    for first, past in pairwise([*firsts, len(rank)]):
         newest = int(event_ns[first:past].max())
         header = Header(
             schema=schema,

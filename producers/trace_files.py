@@ -74,8 +74,8 @@ COLUMNS: Final[Mapping[str, tuple[Column, ...]]] = {
         Column("tokens", "int", nullable=True, can_lack=True),
     ),
 }
-# A key that JSON rows may leave out where it is null; a misspelt `elapsed_ns` must not read as "nothing ever ended".
-_JSON_MAY_OMIT: Final = frozenset({"peer", "size_bytes", "iteration", "tx_bytes_per_s", "rx_bytes_per_s"})
+# JSON rows may leave out a key where it is null, but a misspelt one of these must not read as "nothing ever ended".
+_JSON_MUST_NAME: Final = frozenset({"start_ns", "elapsed_ns"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +217,8 @@ def _read_json(path: Path, schema: str) -> TableFile:
     if not head.strip():
         return _table(path, schema, columns, [], ())
     for column in columns:
-        if not column.can_lack and column.name not in _JSON_MAY_OMIT and f'"{column.name}"'.encode() not in head:
+        is_needed = not column.nullable or column.name in _JSON_MUST_NAME
+        if is_needed and f'"{column.name}"'.encode() not in head:
             raise _missing(path, column, _first_keys(head))
     table = _read_fast(lambda is_lenient: _arrow_json(path, _arrow_types(columns, is_lenient)))
     if table is None:
