@@ -20,7 +20,7 @@ Offsets = dict[str, int]
 """Offsets by topic, named without the prefix."""
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class Tracked(Generic[M]):
     """One monitor, and the newest offset per topic that is in its state."""
 
@@ -76,7 +76,7 @@ class PartitionState(Generic[M]):
 
     def finish(self, topic: str, offset: int) -> None:
         """Note that it is in a monitor now, or in the dead-letter topic."""
-        self._unfinished[topic].pop(offset, None)
+        self._unfinished.get(topic, {}).pop(offset, None)
 
     def position(self) -> Offsets:
         """Return the offsets from which a restart would have to read, once the monitors as of now are stored."""

@@ -93,10 +93,9 @@ class SnapshotLog:
         found = {key: record for key, record in newest.items() if record is not None}
         return _stored(own, found)
 
-    async def write_monitor(self, partition: int, epoch: int, stored: StoredMonitor) -> None:
-        """Send one monitor's record."""
-        value = pack({"epoch": epoch, "seen": stored.seen, "state": stored.state})
-        await self._outbox.send(self._topic, stored.key, value, partition=partition)
+    async def write_monitor(self, partition: int, key: bytes, value: bytes) -> None:
+        """Send one monitor's record, which `encode_monitor` made."""
+        await self._outbox.send(self._topic, key, value, partition=partition)
 
     async def write_position(self, partition: int, epoch: int, positions: Offsets, ends: Ends | None) -> None:
         """Send the partition's own record."""
@@ -119,6 +118,11 @@ class SnapshotLog:
         if not isinstance(record, dict) or not isinstance(record.get("epoch"), int):
             raise RecordError(f"snapshot must have an epoch; got none ({where})")
         return record
+
+
+def encode_monitor(epoch: int, seen: Offsets, state: Any) -> bytes:
+    """Encode one monitor's record."""
+    return pack({"epoch": epoch, "seen": seen, "state": state})
 
 
 def _stored(own: Mapping[str, Any] | None, found: Mapping[bytes, Mapping[str, Any]]) -> StoredPartition:

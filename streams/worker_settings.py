@@ -8,6 +8,7 @@ from typing import Any
 
 from streams.errors import InputError
 from streams.topics import TopicSettings
+from streams.worker_logging import LEVELS
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ class WorkerSettings:
     broker_timeout_s
         How long the broker has to answer, at start and when results are sent.
     log_level
-        ``debug info warn error crit``.
+        Of our own lines: ``debug info warn error crit``. Those of Faust and aiokafka begin at a warning.
     """
 
     bootstrap: str
@@ -65,11 +66,13 @@ class WorkerSettings:
     parked_bytes: int = 64 << 20
     parked_s: float = 60.0
     broker_timeout_s: float = 30.0
-    log_level: str = "warn"
+    log_level: str = "info"
 
     def __post_init__(self) -> None:
         for name in ("snapshot_s", "session_s", "evidence_linger_s", "parked_s", "broker_timeout_s"):
             if getattr(self, name) <= 0:
                 raise InputError(f"{name} must be above 0 s; got {getattr(self, name)!r} (worker settings)")
+        if self.log_level not in LEVELS:
+            raise InputError(f"log_level must be one of {', '.join(LEVELS)}; got {self.log_level!r} (worker settings)")
         if self.grace_s < 0:
             raise InputError(f"grace_s must be at least 0 s; got {self.grace_s!r} (worker settings)")

@@ -1,0 +1,84 @@
+"""Hands results to a sink in a thread of its own, and waits as long as the sink is busy."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+import pyarrow as pa
+
+from sinks.protocol import Sink
+from sinks.tables import table_of_bandwidth, tables_of
+from streams.dead_letter import DeadLetters
+from streams.errors import SinkBusy, SinkRejected
+from streams.judgements import Judgements
+from streams.records import Batch
+
+LOG: Final = logging.getLogger("irregulars.worker")
+_MAX_WAIT_S: Final = 30.0
+
+
+class SinkWriter:
+    """Writes judgements and bandwidth; without a sink it does nothing.
+
+    While the sink is busy `write` waits, and with it the stage that called it: back-pressure up to Kafka, where there
+    is room. Rows that the sink will never take go to the dead-letter topic, as Arrow streams.
+    """
+
+    def __init__(self, sink: Sink | None, dead_letters: DeadLetters) -> None:
+        self._sink: Final = sink
+        self._dead_letters: Final = dead_letters
+        self._thread: Final = ThreadPoolExecutor(1, thread_name_prefix="irregulars-sink")
+
+    async def write(self, judgements: Judgements) -> None:
+        """Give all rows of `judgements` to the sink; they are stored after the next `flush`."""
+        if self._sink is not None:
+            sink = self._sink
+            await self._call(lambda: sink.write(tables_of(judgements)))
+
+    async def write_bandwidth(self, batches: Sequence[Batch]) -> None:
+        """Give bandwidth samples to the sink; they are stored after the next `flush`."""
+        if self._sink is not None and batches:
+            sink = self._sink
+            await self._call(lambda: sink.write({"bandwidth": _table_of(batches)}))
+
+    async def flush(self) -> None:
+        """Return when all rows given so far are stored."""
+        if self._sink is not None:
+            await self._call(self._sink.flush)
+
+    def close(self) -> None:
+        """End the thread; the sink belongs to the caller."""
+        self._thread.shutdown(wait=True, cancel_futures=True)
+
+    async def _call(self, work: Callable[[], None]) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                return await loop.run_in_executor(self._thread, work)
+            except SinkBusy as busy:
+                LOG.warning("event=sink_busy retry_after_s=%g reason=%r", busy.retry_after_s, str(busy))
+                await asyncio.sleep(min(busy.retry_after_s, _MAX_WAIT_S))
+            except SinkRejected as rejection:
+                return await self._bury(rejection)
+
+    async def _bury(self, rejection: SinkRejected) -> None:
+        for name, table in rejection.rows:
+            headers = {"reason": str(rejection), "topic": f"table {name}", "rows": str(table.num_rows)}
+            await self._dead_letters.send(None, _encode(table), headers)
+        if not rejection.rows:
+            LOG.error("event=sink_rejected reason=%r", str(rejection))
+
+
+def _table_of(batches: Sequence[Batch]) -> Any:
+    return pa.concat_tables([table_of_bandwidth(batch) for batch in batches])
+
+
+def _encode(table: Any) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue())
