@@ -34,8 +34,9 @@ _HOST_RANKS: Final = 0.75  # so many of a host's ranks must be late before the h
 # may pass by a slow link: so even a lane that crosses the device can look normal.
 _SLOW_IF_PAIR_SENDS: Final = 0.9
 _SLOW_IF_PAIR_RECEIVES: Final = 0.65
-_SLOW_IF_GROUP_CROSSES: Final = 0.8
+_SLOW_IF_GROUP_CROSSES: Final = 0.9
 _SLOW_IF_GROUP_HAS_LINK: Final = 0.4
+_SLOW_IF_PAIR_GOES_BACK: Final = 0.4
 _SLOW_IF_ACCUSED: Final = 0.95
 _SLOW_BY_CHANCE: Final = 0.05
 _SLOW_IF_NOBODY: Final = 0.15
@@ -77,11 +78,13 @@ def find_causes(attributions: Sequence[Attribution], topology: Topology) -> list
     causes = []
     for _ in range(_MAX_CAUSES):
         lane = _largest(left)
-        if lane is None or sum(lanes.get(lane, 0.0) for lanes in left) < _MIN_TOTAL_SHARE * sum(totals):
+        if lane is None:
             break
         find = _work_cause if lane.kind == "work" else _transfer_cause
         kind, suspects, lanes = find(lane, attributions, left, topology)
         explained = [sum(ns for one, ns in of.items() if one in lanes) for of in left]
+        if sum(explained) < _MIN_TOTAL_SHARE * sum(totals):
+            break
         seen = {
             a.iteration: ns
             for a, ns, total in zip(attributions, explained, totals, strict=True)
@@ -218,10 +221,11 @@ def _candidates(lane: Lane, seen: Mapping[Lane, bool], topology: Topology) -> li
         found.append(Device("communicator", topology.lane_ranks(lane)))
     if topology.crosses_network(lane):
         found += sorted({topology.nic(rank) for rank in topology.lane_ranks(lane)})
-    pairs = [one for one, is_slow in seen.items() if is_slow and one.kind == "pair"]
+    slow = [lane, *sorted(one for one, is_slow in seen.items() if is_slow)]
     ends = set(topology.lane_ranks(lane))
-    found += sorted({Device("link", (p.first, p.second)) for p in pairs if {p.first, p.second} <= ends})
-    return found
+    ways = [(p.first, p.second) for p in slow if p.kind == "pair" and {p.first, p.second} <= ends]
+    both = {frozenset(way): way for way in reversed(ways)}  # both directions are one device: the first one names it
+    return found + [Device("link", way) for way in both.values()]
 
 
 def _weight(device: Device, lane: Lane, seen: Mapping[Lane, bool], topology: Topology) -> float:
@@ -242,7 +246,9 @@ def _expected(device: Device, one: Lane, accused: Lane, topology: Topology) -> f
     ranks = topology.lane_ranks(one)
     if device.kind == "link":
         if one.kind == "pair":
-            return _SLOW_IF_ACCUSED if (one.first, one.second) == device.ranks else _SLOW_BY_CHANCE
+            way = (one.first, one.second)
+            ways = {device.ranks: _SLOW_IF_ACCUSED, device.ranks[::-1]: _SLOW_IF_PAIR_GOES_BACK}
+            return ways.get(way, _SLOW_BY_CHANCE)
         return _SLOW_IF_GROUP_HAS_LINK if set(device.ranks) <= set(ranks) else _SLOW_BY_CHANCE
     if not topology.crosses_network(one) or not set(device.ranks).intersection(ranks):
         return _SLOW_BY_CHANCE

@@ -1,14 +1,15 @@
-"""Offsets of hosts' clocks, from the ends that the members of a collective share.
+"""Offsets of hosts' clocks, from what the operators themselves say.
 
-In collectives in which everybody waits for everybody the members leave together, up to a small spread. So the end
-that each host's clock shows for one collective, less what the others show, is that clock's offset. Hosts which no
-chain of collectives connects keep the offset 0 among themselves: nothing can be said of them.
+In collectives in which everybody waits for everybody the members leave together, up to a small spread: the end that
+each host's clock shows for one collective, less what the others show, is that clock's offset. Hosts which no chain of
+collectives connects are joined by their sends and recvs, as NTP does it: the shortest way from the start of a send to
+the end of its recv, in both directions, differs by twice the offset.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -16,12 +17,29 @@ from streams.records import RECV, ROOTED, SEND, UNKNOWN
 
 Array = np.ndarray
 
-_MAX_ROUNDS: Final = 200
-_SETTLED_NS: Final = 500.0
+_PER_COMMUNICATOR: Final = 4  # collectives of each communicator, the newest ones, are enough
+_OUTLIER_SIGMAS: Final = 5.0
+
+
+class _Ends(NamedTuple):
+    """Ends of collectives that span hosts: one row per member."""
+
+    end_ns: Array
+    host: Array
+    group: Array
+
+
+class _Way(NamedTuple):
+    """What the p2p operators between two hosts say: `one` is ahead of `two` by so much, within the bound."""
+
+    bound_ns: float
+    one: int
+    two: int
+    ahead_ns: float
 
 
 def estimate_offsets(columns: Mapping[str, Array], host_of: Mapping[int, str]) -> dict[str, int]:
-    """Estimate by how much each host's clock is ahead of the mean of all, ns.
+    """Estimate by how much each host's clock is ahead of the mean of those it can be compared with, ns.
 
     Parameters
     ----------
@@ -32,50 +50,112 @@ def estimate_offsets(columns: Mapping[str, Array], host_of: Mapping[int, str]) -
 
     Returns
     -------
-    One offset per host in `host_of`; subtract it from the host's times.
-
-    Notes
-    -----
-    Alternates between the time of each collective (mean over its members, corrected) and the offset of each host
-    (median over its ends, less those times), which solves the least-absolute-deviations problem one block at a time.
+    One offset per host in `host_of`; subtract it from the host's times. Hosts that nothing connects keep their own.
     """
     hosts = sorted(set(host_of.values()))
-    rows = _shared_ends(columns)
     code = {host: at for at, host in enumerate(hosts)}
-    host = np.array([code[host_of[rank]] for rank in columns["rank"][rows].tolist()], dtype=np.int64)
-    group = _group_of(columns, rows)
-    end_ns = columns["start_ns"][rows] + columns["elapsed_ns"][rows].astype(np.int64)
-    origin_ns = int(end_ns.min()) if len(end_ns) else 0
-    offsets_ns = _alternate((end_ns - origin_ns).astype(np.float64), host, group, len(hosts))
+    is_timed = np.isfinite(columns["elapsed_ns"]) & (columns["start_ns"] != UNKNOWN)
+    rows = {name: column[is_timed] for name, column in columns.items()}
+    if len(rows["rank"]) == 0:
+        return dict.fromkeys(hosts, 0)
+    host = np.array([code[host_of[rank]] for rank in rows["rank"].tolist()], dtype=np.int64)
+    start_ns = (rows["start_ns"] - rows["start_ns"].min()).astype(np.float64)
+    ends = _shared_ends(rows, host, start_ns + rows["elapsed_ns"])
+    offsets_ns = _by_collectives(ends, len(hosts))
+    part = _connected(ends, len(hosts))
+    for way in sorted(_ways(rows, host, start_ns)):
+        _join(way, offsets_ns, part)
     return {name: round(ns) for name, ns in zip(hosts, offsets_ns.tolist(), strict=True)}
 
 
-def _shared_ends(columns: Mapping[str, Array]) -> Array:
-    """Rows of collectives in which all wait for all, with a known end."""
-    is_shared = ~np.isin(columns["operator"], [SEND, RECV, *ROOTED])
-    return np.flatnonzero(is_shared & np.isfinite(columns["elapsed_ns"]) & (columns["start_ns"] != UNKNOWN))
+def _shared_ends(rows: Mapping[str, Array], host: Array, end_ns: Array) -> _Ends:
+    """Pick the collectives in which all wait for all and whose members are on more than one host."""
+    picked = np.flatnonzero(~np.isin(rows["operator"], [SEND, RECV, *ROOTED]))
+    keys = np.stack([rows["communicator"][picked], rows["sequence"][picked]], axis=1).reshape(-1, 2)
+    groups, group = np.unique(keys, axis=0, return_inverse=True)
+    newest_first = np.searchsorted(groups[:, 0], groups[:, 0], side="right") - np.arange(len(groups))
+    is_new = (newest_first <= _PER_COMMUNICATOR)[group.ravel()]
+    picked, group = picked[is_new], np.unique(group.ravel()[is_new], return_inverse=True)[1].ravel()
+    lowest = np.full(int(group.max(initial=-1)) + 1, np.iinfo(np.int64).max)
+    highest = np.full(len(lowest), -1)
+    np.minimum.at(lowest, group, host[picked])
+    np.maximum.at(highest, group, host[picked])
+    spans = (lowest < highest)[group]
+    return _Ends(end_ns[picked][spans], host[picked][spans], group[spans])
 
 
-def _group_of(columns: Mapping[str, Array], rows: Array) -> Array:
-    keys = np.stack([columns["communicator"][rows], columns["sequence"][rows]], axis=1).reshape(-1, 2)
-    return np.unique(keys, axis=0, return_inverse=True)[1].ravel()
-
-
-def _alternate(end_ns: Array, host: Array, group: Array, hosts: int) -> Array:
-    offsets_ns = np.zeros(hosts)
-    if len(end_ns) == 0:
+def _by_collectives(ends: _Ends, hosts: int) -> Array:
+    """Least squares of ``end = time of the collective + offset of the host``; then once more without outliers."""
+    if len(ends.end_ns) == 0:
+        return np.zeros(hosts)
+    offsets_ns, left_ns = _least_squares(ends, hosts)
+    sigma_ns = 1.4826 * float(np.median(np.abs(left_ns)))
+    is_good = np.abs(left_ns) <= _OUTLIER_SIGMAS * max(sigma_ns, 1.0)
+    if is_good.all():
         return offsets_ns
-    order = np.argsort(host, kind="stable")
-    present, firsts = np.unique(host[order], return_index=True)
-    sizes = np.bincount(group)
-    for _ in range(_MAX_ROUNDS):
-        times_ns = np.bincount(group, weights=end_ns - offsets_ns[host]) / sizes
-        left_ns = np.split((end_ns - times_ns[group])[order], firsts[1:])
-        renewed_ns = offsets_ns.copy()
-        renewed_ns[present] = [float(np.median(part)) for part in left_ns]
-        renewed_ns[present] -= renewed_ns[present].mean()
-        step_ns = float(np.max(np.abs(renewed_ns - offsets_ns)))
-        offsets_ns = renewed_ns
-        if step_ns < _SETTLED_NS:
+    return _least_squares(_Ends(ends.end_ns[is_good], ends.host[is_good], ends.group[is_good]), hosts)[0]
+
+
+def _least_squares(ends: _Ends, hosts: int) -> tuple[Array, Array]:
+    """Offsets of the hosts, and what is left of each row; the collectives' own times are eliminated."""
+    groups = int(ends.group.max()) + 1
+    sizes = np.maximum(np.bincount(ends.group, minlength=groups), 1)
+    centred_ns = ends.end_ns - (np.bincount(ends.group, weights=ends.end_ns, minlength=groups) / sizes)[ends.group]
+    members = np.bincount(ends.group * hosts + ends.host, minlength=groups * hosts).reshape(groups, hosts)
+    normal = np.diag(members.sum(axis=0)) - members.T @ (members / sizes[:, None])
+    sums_ns = np.bincount(ends.host, weights=centred_ns, minlength=hosts)
+    offsets_ns = np.linalg.lstsq(normal, sums_ns, rcond=1e-9)[0]
+    means_ns = np.bincount(ends.group, weights=offsets_ns[ends.host], minlength=groups) / sizes
+    return offsets_ns, centred_ns - offsets_ns[ends.host] + means_ns[ends.group]
+
+
+def _connected(ends: _Ends, hosts: int) -> Array:
+    """Give hosts that collectives connect the same part: spread the least number until nothing changes."""
+    part = np.arange(hosts)
+    while len(ends.group):
+        least = np.full(int(ends.group.max()) + 1, hosts)
+        np.minimum.at(least, ends.group, part[ends.host])
+        renewed = part.copy()
+        np.minimum.at(renewed, ends.host, least[ends.group])
+        if np.array_equal(renewed, part):
             break
-    return offsets_ns
+        part = renewed
+    return part
+
+
+def _ways(rows: Mapping[str, Array], host: Array, start_ns: Array) -> list[_Way]:
+    """Compare hosts between which bytes go in both directions."""
+    shortest_ns = _shortest_ways(rows, host, start_ns)
+    return [
+        _Way((there_ns + back_ns) / 2, one, two, (back_ns - there_ns) / 2)
+        for (one, two), there_ns in shortest_ns.items()
+        if one < two and (back_ns := shortest_ns.get((two, one))) is not None
+    ]
+
+
+def _shortest_ways(rows: Mapping[str, Array], host: Array, start_ns: Array) -> dict[tuple[int, int], float]:
+    """For pairs of sending and receiving host: the shortest time from a send's start to its recv's end, ns."""
+    sends, recvs = np.flatnonzero(rows["operator"] == SEND), np.flatnonzero(rows["operator"] == RECV)
+    ends = (("communicator", "rank", "peer", "sequence"), ("communicator", "peer", "rank", "sequence"))
+    keys = [np.stack([rows[n][of] for n in names], axis=1) for of, names in zip((sends, recvs), ends, strict=True)]
+    _, pair = np.unique(np.concatenate(keys).reshape(-1, 4), axis=0, return_inverse=True)
+    recv_of = np.full(int(pair.max(initial=-1)) + 1, -1)
+    recv_of[pair.ravel()[len(sends) :]] = recvs
+    matched = recv_of[pair.ravel()[: len(sends)]]
+    sends, matched = sends[matched >= 0], matched[matched >= 0]
+    way_ns = start_ns[matched] + rows["elapsed_ns"][matched] - start_ns[sends]
+    hosts = int(host.max(initial=0)) + 1
+    cell = host[sends] * hosts + host[matched]
+    shortest_ns = np.full(hosts * hosts, np.inf)
+    np.minimum.at(shortest_ns, cell, way_ns)
+    found = [at for at in np.flatnonzero(np.isfinite(shortest_ns)).tolist() if at // hosts != at % hosts]
+    return {divmod(at, hosts): float(shortest_ns[at]) for at in found}
+
+
+def _join(way: _Way, offsets_ns: Array, part: Array) -> None:
+    """Shift the second host's part so that the way is fulfilled, if the two are not yet of one part."""
+    if part[way.one] == part[way.two]:
+        return
+    moved = part == part[way.two]
+    offsets_ns[moved] += offsets_ns[way.one] - way.ahead_ns - offsets_ns[way.two]
+    part[moved] = part[way.one]
