@@ -132,7 +132,10 @@ def _read(source: Source, sizes: random.Random, limit: int, reading: _Reading | 
         _check_end(source, reading)
     finally:
         source.close()
-    source.close()
+    try:
+        source.close()
+    except Exception as error:  # whatever a stranger's close raises, it is the same broken rule
+        raise PluginError(f"close must do nothing a second time; got {type(error).__name__}: {error}") from error
     return reading
 
 

@@ -227,7 +227,7 @@ OPTIONAL = st.none() | st.integers(0, 3)
 def commop_rows(draw: st.DrawFn) -> list[dict[str, Any]]:
     pairs = [("world", rank) for rank in range(4)] + [("tp0", 0), ("tp0", 1), ("pp0", 0), ("pp0", 2)]
     rows = []
-    for communicator, rank in draw(st.lists(st.sampled_from(pairs), max_size=30)):
+    for communicator, rank in draw(st.lists(st.sampled_from(pairs), min_size=1, max_size=30)):
         is_p2p = communicator == "pp0"
         rows.append(
             commop(
