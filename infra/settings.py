@@ -48,7 +48,7 @@ def _at_least(limit: float) -> Rule:
 
 _ABOVE_ONE: Final = Rule("above 1", lambda value: 1 < value < float("inf"))
 _ABOVE_ZERO: Final = Rule("above 0", lambda value: 0 < value < float("inf"))
-_PORT: Final = Rule("0 to 65535 (0: no web server)", lambda value: 0 <= value <= 65535)
+_PORT: Final = Rule("1 to 65535", lambda value: 1 <= value <= 65535)
 _SERVERS: Final = _matches(r"[^\s,]+:\d+(,[^\s,]+:\d+)*", "host:port, several with commas between")
 _URL: Final = _matches(r"https?://[^\s/@]+(/\S*)?", "http://host:port or https://host:port, without credentials")
 _TOPIC_PREFIX: Final = _matches(r"[A-Za-z0-9._-]{0,100}", "at most 100 of the signs A-Z a-z 0-9 . _ -")

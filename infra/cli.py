@@ -1,0 +1,123 @@
+"""The command line ``irregulars``. Commands import what they need when they run, so that ``--help`` is quick."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+from typer.core import TyperGroup
+
+from infra.commands.alerts import alerts
+from infra.commands.analyze import analyze
+from infra.commands.options import Invocation
+from infra.commands.plugins import plugins
+from infra.commands.replay import replay
+from infra.commands.show_settings import show_settings
+from infra.commands.sql import sql
+from infra.commands.topics import topics
+from infra.commands.worker import worker
+from infra.settings import parse_assignment
+from streams.errors import IrregularsError
+
+UNUSABLE = 2
+INTERRUPTED = 130
+
+# Import name to extra: what the base install, made for GPU nodes, does without.
+_EXTRAS = {
+    "faust": "worker", "mode": "worker", "aiokafka": "worker", "uvloop": "worker", "river": "worker",
+    "sklearn": "worker", "clickhouse_connect": "worker", "chdb": "demo", "tansu": "demo", "torch": "torch",
+}  # fmt: skip
+
+
+class _Commands(TyperGroup):
+    """Turns our own errors, and those of the call, into one line and a status.
+
+    Every other error is a bug and keeps its traceback.
+    """
+
+    def main(self, *args: Any, **extra: Any) -> NoReturn:
+        try:
+            status = super().main(*args, **extra | {"standalone_mode": False})
+        except typer.Abort:
+            sys.exit(INTERRUPTED)
+        except Exception as error:
+            if not hasattr(error, "format_message"):  # Typer keeps the class of its errors to itself
+                raise
+            sys.exit(_report_usage(error))
+        sys.exit(status if isinstance(status, int) else 0)
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except IrregularsError as error:
+            _fail(" ".join(str(error).split()))
+        except ModuleNotFoundError as error:
+            extra = _EXTRAS.get((error.name or "").split(".")[0])
+            if extra is None:
+                raise
+            _fail(f"package {error.name} must be installed; got none. Run: pip install 'irregulars[{extra}]'")
+        except KeyboardInterrupt:
+            raise typer.Exit(INTERRUPTED) from None
+
+
+def _report_usage(error: Any) -> int:
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context is not None else "irregulars"
+    text = " ".join(str(error.format_message()).split())
+    if not text:  # called without a command: Typer has shown the help
+        return 0
+    print(f"irregulars: {text.rstrip('.')}. See: {path} --help", file=sys.stderr)
+    return UNUSABLE
+
+
+def _fail(text: str) -> NoReturn:
+    print(f"irregulars: {text}", file=sys.stderr)
+    raise typer.Exit(UNUSABLE) from None
+
+
+app = typer.Typer(
+    name="irregulars",
+    cls=_Commands,
+    help="Find, in real time, the one device that slows a large training job down.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(is_wanted: bool) -> None:
+    if is_wanted:
+        from importlib.metadata import version
+
+        print(f"irregulars {version('irregulars')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _start(
+    context: typer.Context,
+    config: Annotated[
+        Path | None, typer.Option("--config", metavar="FILE", help="Settings file (TOML); default: irregulars.toml")
+    ] = None,
+    assignments: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="One setting; may stand several times.")
+    ] = None,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    context.obj = Invocation(config, dict(parse_assignment(text) for text in assignments or []))
+
+
+for one in (worker, replay, analyze, alerts, sql):
+    app.command()(one)
+app.command("settings")(show_settings)
+app.add_typer(topics, name="topics")
+app.add_typer(plugins, name="plugins")
+
+
+def main() -> None:
+    """Run the command line: status 0, or 2 when a call, an input or a service is unusable, or 130 after Ctrl-C."""
+    app(prog_name="irregulars")

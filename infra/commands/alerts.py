@@ -1,0 +1,46 @@
+"""``irregulars alerts``: follow the alerts."""
+
+from __future__ import annotations
+
+import json as json_format
+import sys
+from itertools import islice
+from typing import Annotated
+
+import typer
+
+from infra.commands.options import Bootstrap, Json, TopicPrefix, settings_of
+
+
+def alerts(
+    context: typer.Context,
+    is_from_start: Annotated[bool, typer.Option("--from-start", help="Begin with the oldest alert kept.")] = False,
+    is_ending: Annotated[bool, typer.Option("--end", help="Stop at the newest instead of waiting for more.")] = False,
+    limit: Annotated[int | None, typer.Option(min=1, help="Stop after so many alerts.")] = None,
+    bootstrap: Bootstrap = None,
+    topic_prefix: TopicPrefix = None,
+    json: Json = False,
+) -> None:
+    """Follow the alerts: one line each, for people; with --json one object per line, for scripts.
+
+    Example: irregulars alerts --from-start --end --json | jq .summary
+    """
+    from infra.alert_feed import follow_alerts
+    from infra.wiring import kafka_security
+    from streams.errors import RecordError
+
+    settings = settings_of(context, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix)
+    feed = follow_alerts(settings.kafka_bootstrap, settings.topics(), kafka_security(settings),
+                         is_from_start=is_from_start, is_ending=is_ending)  # fmt: skip
+    for message in islice(feed, limit):
+        try:
+            print(_line(message, json), flush=True)
+        except RecordError as error:
+            print(f"irregulars: alert skipped: {error}", file=sys.stderr)
+
+
+def _line(message: bytes, json: bool) -> str:
+    from sinks.alerts import alert_line
+    from streams.records import decode_json
+
+    return json_format.dumps(decode_json(message, "alerts"), ensure_ascii=False) if json else alert_line(message)

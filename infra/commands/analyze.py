@@ -1,0 +1,84 @@
+"""``irregulars analyze``: judge a recorded job."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from infra.commands.options import Json, open_console, print_json, settings_of
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from infra.analysis import Analysis
+    from producers.trace import Trace
+    from streams.judgements import Suspect, Verdict
+
+_SUSPECTS_SHOWN = 3
+
+
+def analyze(
+    context: typer.Context,
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A trace directory: job.json and commops.*")],
+    delta: Annotated[
+        float | None, typer.Option(help="Irregular: longer than this times the mean of the window.")
+    ] = None,
+    window: Annotated[int | None, typer.Option(help="Iterations in the window.")] = None,
+    json: Json = False,
+) -> None:
+    """Judge a recorded job: which iterations were irregular, and which device is to blame.
+
+    Runs the stream's own monitors in one process, without Kafka or database, and gives the same verdicts.
+    Status 0 whatever was found, 2 when the input is unusable.
+
+    Example: irregulars analyze tests/recordings/gloo-slow-nic --json
+    """
+    from infra.analysis import analyze as judge
+    from infra.wiring import monitor_settings
+    from producers.trace import read_trace
+
+    settings = settings_of(context, delta=delta, window=window)
+    trace = read_trace(directory)
+    _report_rejected(trace)
+    analysis = judge(trace, monitor_settings(settings))
+    if json:
+        print_json(analysis.to_json())
+    else:
+        _show(open_console(), analysis)
+
+
+def _report_rejected(trace: Trace) -> None:
+    if trace.rejected.count:
+        print(f"irregulars: {trace.rejected.count} rows were left out; the first reasons:", file=sys.stderr)
+        for reason in trace.rejected.reasons:
+            print(f"  {reason}", file=sys.stderr)
+
+
+def _show(console: Console, analysis: Analysis) -> None:
+    ranges = analysis.irregular_ranges
+    count = sum(past - first for first, past in ranges)
+    shown = ", ".join(f"{first} to {past - 1}" for first, past in ranges)
+    console.print(f"[bold]{analysis.job}[/bold]: {len(analysis.iterations)} iterations, {count} of them irregular"
+                  + (f" ({shown})" if shown else ""))  # fmt: skip
+    if not analysis.verdicts:
+        console.print("Nobody to blame.")
+    for verdict in analysis.verdicts:
+        _show_verdict(console, verdict)
+
+
+def _show_verdict(console: Console, verdict: Verdict) -> None:
+    first, past = verdict.iterations
+    console.print(f"\n[bold red]{verdict.kind}[/bold red] in iterations {first} to {past - 1}: "
+                  f"{verdict.delta:.2f} times the usual time, {verdict.lost_s:.2f} s lost")  # fmt: skip
+    for suspect in verdict.suspects[:_SUSPECTS_SHOWN]:
+        console.print(f"  {suspect.probability:4.0%}  {_name(suspect)}")
+    console.print(f"  {verdict.evidence}", markup=False)
+
+
+def _name(suspect: Suspect) -> str:
+    from sinks.advice import name_device
+
+    return name_device(suspect)

@@ -1,0 +1,71 @@
+"""What the commands share: flags, the settings of this call, and how results are printed.
+
+Imports nothing heavy: all of it runs for ``irregulars --help``.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from infra.settings import Settings, load_settings
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
+Bootstrap = Annotated[
+    str | None, typer.Option("--bootstrap", metavar="HOST:PORT", help="Kafka brokers to ask first (kafka_bootstrap).")
+]
+TopicPrefix = Annotated[
+    str | None, typer.Option("--topic-prefix", metavar="TEXT", help="Stands before each topic's name (topic_prefix).")
+]
+ClickHouseUrl = Annotated[
+    str | None, typer.Option("--clickhouse-url", metavar="URL", help="ClickHouse over HTTP (clickhouse_url).")
+]
+Database = Annotated[
+    str | None, typer.Option("--database", metavar="NAME", help="ClickHouse database (clickhouse_database).")
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Invocation:
+    """What stood before the command's name: the settings file, and ``--set`` assignments."""
+
+    config: Path | None = None
+    assignments: Mapping[str, str] = field(default_factory=dict)
+
+
+def settings_of(context: typer.Context, **flags: object) -> Settings:
+    """Read the settings of this call; a flag of the command beats ``--set``, and `None` was not given.
+
+    Raises
+    ------
+    InputError
+        If a source holds an unknown name or an unusable value.
+    """
+    invocation = context.obj if isinstance(context.obj, Invocation) else Invocation()
+    given = {name: value for name, value in flags.items() if value is not None}
+    return load_settings({**invocation.assignments, **given}, invocation.config)
+
+
+def print_json(value: Any) -> None:
+    """Print one JSON value on standard output, and nothing else."""
+    print(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def open_console(*, is_error: bool = False) -> Console:
+    """Return a console that colours terminals only, and never cuts what goes into a file or pipe.
+
+    ``NO_COLOR`` and ``TERM=dumb`` are respected.
+    """
+    from rich.console import Console
+
+    stream = sys.stderr if is_error else sys.stdout
+    return Console(stderr=is_error, width=None if stream.isatty() else 400, highlight=False)

@@ -1,0 +1,85 @@
+"""``irregulars replay``: publish a recorded job as it would have published itself."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from infra.commands.options import Bootstrap, Json, TopicPrefix, print_json, settings_of
+
+if TYPE_CHECKING:
+    from producers.agent import Progress
+    from producers.trace import Trace
+    from streams.records import Batch
+
+
+def replay(
+    context: typer.Context,
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A trace directory: job.json and commops.*")],
+    speed: Annotated[
+        float, typer.Option(help="1: as recorded; 10: ten times as fast; 0: as fast as Kafka goes.")
+    ] = 1,
+    job: Annotated[str | None, typer.Option(help="Call the job so; default: the name in job.json.")] = None,
+    attempt: Annotated[int | None, typer.Option(min=0, help="Start number of the job.")] = None,
+    bootstrap: Bootstrap = None,
+    topic_prefix: TopicPrefix = None,
+    json: Json = False,
+) -> None:
+    """Publish a trace directory to Kafka, at the pace of the recorded job.
+
+    Ctrl-C or SIGTERM ends it cleanly: what was read is delivered.
+
+    Example: irregulars replay tests/recordings/gloo-slow-nic --speed 0
+    """
+    from infra.wiring import agent_settings
+    from producers.agent import Agent, stop_on_signals
+    from producers.trace import read_trace
+    from producers.trace_source import TraceSource
+
+    settings = settings_of(context, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix)
+    trace = read_trace(directory)
+    if trace.rejected.count:
+        print(f"irregulars: {trace.rejected.count} rows were left out", file=sys.stderr)
+    source = TraceSource(rename_job(trace, job, attempt), speed)
+    agent = Agent(source, agent_settings(settings), None if json else _show_progress)
+    with stop_on_signals(agent):
+        done = agent.run()
+    _report(done, json)
+
+
+def rename_job(trace: Trace, job: str | None, attempt: int | None) -> Trace:
+    """Give a trace another job name or start number; `None` keeps what it has."""
+    from streams.records import SCHEMAS
+
+    names: dict[str, Any] = {
+        "job": trace.job if job is None else job,
+        "attempt": trace.attempt if attempt is None else attempt,
+    }
+    batches: dict[str, Any] = {schema: _rename_headers(trace.batches(schema), names) for schema in SCHEMAS}
+    announcements = tuple(replace(announcement, **names) for announcement in trace.announcements)
+    return replace(trace, announcements=announcements, **names, **batches)
+
+
+def _rename_headers(batches: Mapping[int, Batch], names: Mapping[str, Any]) -> dict[int, Batch]:
+    return {rank: replace(batch, header=replace(batch.header, **names)) for rank, batch in batches.items()}
+
+
+def _show_progress(progress: Progress) -> None:
+    if sys.stderr.isatty():
+        print(f"\r{progress.rows:,} rows published", end="", file=sys.stderr, flush=True)
+
+
+def _report(done: Progress, json: bool) -> None:
+    if json:
+        print_json({"announcements": done.announcements, "batches": done.batches, "rows": done.rows,
+                    "delivered_messages": done.delivered_messages, "reason": done.reason})  # fmt: skip
+        return
+    if sys.stderr.isatty():
+        print(file=sys.stderr)
+    print(f"{done.reason}: {done.announcements} announcements and {done.rows:,} rows delivered "
+          f"in {done.batches:,} batches")  # fmt: skip

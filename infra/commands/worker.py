@@ -1,0 +1,47 @@
+"""``irregulars worker``: the process that judges."""
+
+from __future__ import annotations
+
+from contextlib import closing, nullcontext
+from typing import Annotated
+
+import typer
+
+from infra.commands.options import Bootstrap, ClickHouseUrl, Database, TopicPrefix, settings_of
+
+
+def worker(
+    context: typer.Context,
+    group: Annotated[str, typer.Option(help="Consumer group; workers of one group share the work.")] = "irregulars",
+    is_storing: Annotated[
+        bool, typer.Option("--store/--no-store", help="Store results in ClickHouse; without: alerts only.")
+    ] = True,
+    web_port: Annotated[int | None, typer.Option(help="Port of the metrics page on 127.0.0.1.")] = None,
+    bootstrap: Bootstrap = None,
+    topic_prefix: TopicPrefix = None,
+    clickhouse_url: ClickHouseUrl = None,
+    database: Database = None,
+) -> None:
+    """Read what the ranks send, judge it, publish verdicts and alerts, and store the evidence.
+
+    Start as many as you like: they share the partitions, and take over from one that dies.
+
+    Example: irregulars worker --bootstrap kafka-0:9092 --clickhouse-url http://clickhouse:8123
+    """
+    from infra.wiring import database_settings, worker_settings
+    from sinks.clickhouse import ClickHouseSink
+    from streams.app import run_worker
+
+    settings = settings_of(
+        context,
+        kafka_bootstrap=bootstrap,
+        topic_prefix=topic_prefix,
+        clickhouse_url=clickhouse_url,
+        clickhouse_database=database,
+        web_port=web_port,
+    )
+    sink = ClickHouseSink(database_settings(settings)) if is_storing else None
+    with closing(sink) if sink is not None else nullcontext():
+        if sink is not None:
+            sink.open()
+        raise typer.Exit(run_worker(worker_settings(settings, group), sink))

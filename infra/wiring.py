@@ -1,0 +1,75 @@
+"""Settings of the parts, made from the settings of the process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from infra.settings import Settings
+
+if TYPE_CHECKING:
+    from producers.publisher import AgentSettings
+    from sinks.connection import DatabaseSettings
+    from streams.monitor_settings import MonitorSettings
+    from streams.worker_settings import WorkerSettings
+
+# What Faust calls the levels of the standard library.
+_FAUST_LEVELS = {"warning": "warn", "critical": "crit"}
+
+
+def agent_settings(settings: Settings) -> AgentSettings:
+    """Return what the publishing agent needs."""
+    from producers.publisher import AgentSettings
+
+    return AgentSettings(settings.kafka_bootstrap, settings.topics(), kafka_security(settings))
+
+
+def database_settings(settings: Settings, wait_s: float = 10.0) -> DatabaseSettings:
+    """Return what the ClickHouse client needs; it waits `wait_s` seconds for a database that does not answer."""
+    from sinks.connection import DatabaseSettings
+
+    return DatabaseSettings(
+        settings.clickhouse_url,
+        settings.clickhouse_user,
+        settings.clickhouse_password,
+        settings.clickhouse_database,
+        wait_s,
+    )
+
+
+def monitor_settings(settings: Settings) -> MonitorSettings:
+    """Return what the monitors need; raises `PluginError` if a detector can't be used."""
+    from detectors.loading import load_detectors
+    from streams.monitor_settings import MonitorSettings
+
+    detectors = load_detectors(settings.detectors)
+    return MonitorSettings(
+        delta=settings.delta,
+        window=settings.window,
+        grace_s=settings.grace_s,
+        operator_detectors=detectors["operator"],
+        rank_detectors=detectors["rank"],
+    )
+
+
+def worker_settings(settings: Settings, group: str) -> WorkerSettings:
+    """Return what a worker process of consumer group `group` needs."""
+    from streams.worker_settings import WorkerSettings
+
+    return WorkerSettings(
+        settings.kafka_bootstrap,
+        settings.topics(),
+        kafka_security(settings),
+        group=group,
+        snapshot_s=settings.snapshot_s,
+        grace_s=settings.grace_s,
+        data_directory=str(settings.data_dir / "worker"),
+        web_port=settings.web_port,
+        detectors=settings.detectors,
+        judgement={"delta": settings.delta, "window": settings.window},
+        log_level=_FAUST_LEVELS.get(settings.log_level, settings.log_level),
+    )
+
+
+def kafka_security(settings: Settings) -> dict[str, str]:
+    """Return librdkafka's settings of protocol and credentials; never log them."""
+    return {name: value for name, value in settings.kafka_client().items() if name != "bootstrap.servers"}

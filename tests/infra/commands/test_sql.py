@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import json
+
+from infra.commands.sql import _plain
+from tests.infra.test_cli import Run, run
+
+__all__ = ["run"]  # the fixture
+
+
+def test_the_list_shows_every_investigation_with_its_parameters(run: Run) -> None:
+    status, out, _ = run("sql", "--list")
+    assert status == 0
+    for name in ("jobs_now", "irregular_iterations", "blamed", "time_lost_by_device", "rank_operators"):
+        assert name in out
+
+
+def test_the_list_is_there_for_scripts(run: Run) -> None:
+    shipped = {one["name"]: one for one in json.loads(run("sql", "--list", "--json")[1])}
+    assert {p["name"] for p in shipped["rank_operators"]["parameters"]} >= {"job", "rank", "iteration"}
+
+
+def test_a_missing_parameter_shows_before_any_connection(run: Run) -> None:
+    status, _, err = run("sql", "--clickhouse-url", "http://127.0.0.1:1", "rank_operators", "job=a", "-p", "rank=0")
+    assert status == 2
+    assert "must be given iteration" in err
+
+
+def test_a_database_that_is_not_there_is_one_line(run: Run) -> None:
+    status, out, err = run("sql", "--clickhouse-url", "http://127.0.0.1:1", "--wait", "0.3", "SELECT 1")
+    assert (status, out) == (2, "")
+    assert "database must answer within 0.3 s" in err
+    assert len(err.splitlines()) == 1
+
+
+def test_values_print_as_json_has_them() -> None:
+    from datetime import UTC, datetime
+
+    assert _plain(datetime(2026, 11, 21, 3, 4, 5)) == "2026-11-21T03:04:05Z"  # noqa: DTZ001
+    assert _plain(datetime(2026, 11, 21, tzinfo=UTC)) == "2026-11-21T00:00:00+00:00"
+    assert _plain(float("nan")) is None
+    assert _plain((1, "a", None, 2.5)) == [1, "a", None, 2.5]

@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import typer
+
+from infra import cli
+from streams.errors import InputError
+
+ROOT = Path(__file__).resolve().parents[2]
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
+    """Run the command line in this process, in an empty directory; returns status, output and errors."""
+    monkeypatch.chdir(tmp_path)
+    for variable in ("IRREGULARS_CONFIG", "IRREGULARS_DELTA"):
+        monkeypatch.delenv(variable, raising=False)
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["irregulars", *arguments])
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+        captured = capsys.readouterr()
+        return int(stop.value.code or 0), captured.out, captured.err
+
+    return call
+
+
+def test_without_a_command_it_helps(run: Run) -> None:
+    status, out, _ = run()
+    assert status == 0
+    assert "analyze" in out
+
+
+def test_the_version_is_the_distributions(run: Run) -> None:
+    assert run("--version")[1].startswith("irregulars 0.")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["no-such-command"], "irregulars: No such command 'no-such-command'. See: irregulars --help"),
+        (["analyze"], "Missing argument 'DIR'. See: irregulars analyze --help"),
+        (["analyze", "/nowhere"], "/nowhere: must be a trace directory; got nothing"),
+        (["analyze", "--delta", "1", "/nowhere"], "delta must be above 1; got 1.0 (flag for delta)"),
+        (["--set", "delta", "settings"], "flag --set must be key=value; got 'delta'"),
+        (["--set", "detla=2", "settings"], "got 'detla' (flag for detla); did you mean delta?"),
+        (
+            ["--config", "/nowhere.toml", "settings"],
+            "must be readable; got No such file or directory (/nowhere.toml)",
+        ),
+        (["plugins", "check", "not_there:X"], "must be importable; got ModuleNotFoundError"),
+        (["sql"], "question must be SQL or the name of an investigation; got none"),
+        (["sql", "no_such_question"], "investigation must be one of"),
+        (["sql", "blamed", "job"], "parameter must be key=value; got 'job'"),
+        (["topics", "check", "--bootstrap", "nobody"], "kafka_bootstrap must be host:port"),
+    ],
+)
+def test_an_unusable_call_is_one_line_and_status_2(run: Run, arguments: list[str], message: str) -> None:
+    status, out, err = run(*arguments)
+    assert status == 2
+    assert out == ""
+    assert message in err
+    assert len(err.splitlines()) == 1
+
+
+def test_an_error_of_several_lines_becomes_one(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("infra.commands.options.load_settings", _raiser(InputError("first\nsecond")))
+    assert run("settings") == (2, "", "irregulars: first second\n")
+
+
+def test_ctrl_c_ends_cleanly_with_130(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("infra.commands.options.load_settings", _raiser(KeyboardInterrupt()))
+    assert run("settings") == (130, "", "")
+
+
+def test_a_missing_extra_is_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    missing = ModuleNotFoundError("No module named 'faust.app'", name="faust.app")
+    monkeypatch.setattr("infra.commands.options.load_settings", _raiser(missing))
+    status, _, err = run("settings")
+    assert status == 2
+    assert err == "irregulars: package faust.app must be installed; got none. Run: pip install 'irregulars[worker]'\n"
+
+
+def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("infra.commands.options.load_settings", _raiser(ZeroDivisionError("a bug")))
+    monkeypatch.setattr(sys, "argv", ["irregulars", "settings"])
+    with pytest.raises(ZeroDivisionError):
+        cli.main()
+
+
+def test_settings_shows_what_is_in_force_and_hides_passwords(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("IRREGULARS_CLICKHOUSE_PASSWORD", "hush")
+    status, out, _ = run("--set", "window=60", "settings", "--json")
+    assert status == 0
+    values = json.loads(out)
+    assert (values["window"], values["clickhouse_password"], values["kafka_password"]) == (60, "hidden", None)
+    assert "hush" not in run("settings")[1]
+
+
+def test_help_is_quick_and_imports_nothing_heavy() -> None:
+    heavy = "numpy pyarrow faust river sklearn clickhouse_connect confluent_kafka chdb rich.table"
+    code = (
+        "import sys\nfrom infra import cli\n"
+        f"loaded = [name for name in {heavy.split()!r} if name in sys.modules]\n"
+        "sys.exit(', '.join(loaded) or 0)"
+    )
+    started_s = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, check=False, timeout=30, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert time.perf_counter() - started_s < 5  # 0.2 s on a quiet machine
+
+
+@pytest.mark.parametrize(
+    "command", [c.name or c.callback.__name__ for c in cli.app.registered_commands if c.callback]
+)
+def test_every_command_helps_with_an_example(run: Run, command: str) -> None:
+    status, out, _ = run(command, "--help")
+    assert status == 0
+    assert "Example" in out
+
+
+def test_the_command_is_installed() -> None:
+    assert isinstance(cli.app, typer.Typer)
+    from importlib.metadata import entry_points
+
+    (script,) = {point.value for point in entry_points(group="console_scripts", name="irregulars")}
+    assert script == "infra.cli:main"
+
+
+def _raiser(error: BaseException) -> Callable[..., object]:
+    def raise_it(*_: object, **__: object) -> object:
+        raise error
+
+    return raise_it
