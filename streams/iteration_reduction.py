@@ -54,7 +54,8 @@ def reduce_iterations(rows: Mapping[str, Array], iterations: Array, free_ns: Arr
     at = np.searchsorted(iterations, ordered["iteration"])
     start_ns = ordered["start_ns"]
     is_timed = start_ns != UNKNOWN
-    ended_ns = start_ns + np.nan_to_num(ordered["elapsed_ns"], nan=0.0).astype(np.int64)
+    elapsed_ns = _known(ordered["elapsed_ns"])
+    ended_ns = start_ns + elapsed_ns.astype(np.int64)
     size = len(iterations)
     firsts = np.full(size, np.iinfo(np.int64).max)
     lasts = np.full(size, UNKNOWN)
@@ -63,8 +64,8 @@ def reduce_iterations(rows: Mapping[str, Array], iterations: Array, free_ns: Arr
     firsts[lasts == UNKNOWN] = UNKNOWN
     free_ns = _free_times(iterations, firsts, lasts, free_ns)
     gap_ns = _gaps(at, start_ns, ended_ns, is_timed, free_ns)
-    elapsed_ns = np.nan_to_num(ordered["elapsed_ns"], nan=0.0)
-    classes, class_counts = _classes(ordered, at, size, gap_ns, elapsed_ns)
+    known_gap_ns = _known(gap_ns)
+    classes, class_counts = _classes(ordered, at, size, known_gap_ns, elapsed_ns)
     offsets, offset_counts = _offsets(at, ordered["offset"], size)
     return Reduction(
         rows=ordered,
@@ -72,13 +73,19 @@ def reduce_iterations(rows: Mapping[str, Array], iterations: Array, free_ns: Arr
         first_start_ns=firsts,
         last_end_ns=lasts,
         operators=np.bincount(at, minlength=size),
-        work_ns=np.bincount(at, weights=np.nan_to_num(gap_ns, nan=0.0), minlength=size),
+        work_ns=np.bincount(at, weights=known_gap_ns, minlength=size),
         communication_ns=np.bincount(at, weights=elapsed_ns, minlength=size),
         offsets=offsets,
         offset_counts=offset_counts,
         classes=classes,
         class_counts=class_counts,
     )
+
+
+def _known(values: Array) -> Array:
+    """Values with 0 for NaN, for sums."""
+    is_unknown = np.isnan(values)
+    return np.where(is_unknown, 0.0, values) if is_unknown.any() else values
 
 
 def _in_order(rows: Mapping[str, Array]) -> dict[str, Array]:
@@ -149,7 +156,7 @@ def _classes(
         "elapsed_ns": np.bincount(cell, weights=elapsed_ns, minlength=cells)[used],
         "shortest_ns": np.where(np.isfinite(shortest), shortest, np.nan)[used],
         "longest_ns": np.where(np.isfinite(longest), longest, np.nan)[used],
-        "gap_ns": np.bincount(cell, weights=np.nan_to_num(gap_ns, nan=0.0), minlength=cells)[used],
+        "gap_ns": np.bincount(cell, weights=gap_ns, minlength=cells)[used],
     }
     assert found.keys() == CLASS_COLUMNS.keys()
     return found, np.bincount(used // max(len(packed), 1), minlength=size)
@@ -161,5 +168,9 @@ def _offsets(at: Array, offset: Array, size: int) -> tuple[Array, Array]:
         return np.empty(0, dtype=np.int64), np.zeros(size, dtype=np.int64)
     differs = np.ones(len(at), dtype=bool)
     differs[1:] = (at[1:] != at[:-1]) | (offset[1:] != offset[:-1])
-    pairs = np.unique(np.stack([at[differs], offset[differs]], axis=1), axis=0)
-    return pairs[:, 1], np.bincount(pairs[:, 0], minlength=size)
+    at, offset = at[differs], offset[differs]
+    order = np.lexsort((offset, at))
+    at, offset = at[order], offset[order]
+    is_new = np.ones(len(at), dtype=bool)
+    is_new[1:] = (at[1:] != at[:-1]) | (offset[1:] != offset[:-1])
+    return offset[is_new], np.bincount(at[is_new], minlength=size)

@@ -105,7 +105,6 @@ class RankMonitor:
             self._add_operators(batch, offset)
         elif batch.header.schema == "iterations":
             self._add_iterations(batch)
-        self._settle()
 
     def beat(self, heartbeat: Heartbeat) -> None:
         """Take in a heartbeat."""
@@ -114,7 +113,6 @@ class RankMonitor:
             return
         if heartbeat.attempt == self._announcement.attempt and not self._is_ended:
             self._heartbeat = heartbeat
-            self._settle()
 
     def tick(self, now_s: float) -> None:
         """Let the wall clock speak: what has waited for longer than the grace for a silent source is closed."""
@@ -130,7 +128,12 @@ class RankMonitor:
                 self._close_through(self._overdue())
 
     def drain(self) -> list[Evidence | Membership]:
-        """Return what is new, oldest first, and forget it."""
+        """Reduce what is complete; return what is new, oldest first, and forget it.
+
+        The cost is per call and not per iteration: drain after many batches, not after each.
+        """
+        if self._announcement is not None and not self._is_ended:
+            self._settle()
         drained, self._drained = self._drained, []
         return drained
 
@@ -297,7 +300,9 @@ class RankMonitor:
         rows = {name: np.concatenate([part[name] for part in self._pending]) for name in OPERATOR_COLUMNS}
         iteration = self._with_inferred(rows)
         rows["iteration"] = iteration
-        is_taken = np.isin(iteration, numbers)
+        is_taken = (iteration >= numbers[0]) & (iteration <= numbers[-1])
+        if len(numbers) <= numbers[-1] - numbers[0]:  # with holes
+            is_taken &= np.isin(iteration, numbers)
         is_kept = ~is_taken & ((iteration > numbers[-1]) | self._is_unplaced(rows, iteration, int(numbers[-1])))
         self._pending = [{name: column[is_kept] for name, column in rows.items()}] if is_kept.any() else []
         return {name: column[is_taken] for name, column in rows.items()}
@@ -306,7 +311,9 @@ class RankMonitor:
         """Leave out rows that ended after their iteration had closed: so no border of a batch shows in the result."""
         closing_ns = dict(self._closing_times())
         closes_ns = np.array([closing_ns.get(number, np.iinfo(np.int64).max) for number in numbers], dtype=np.int64)
-        ended_ns = rows["start_ns"] + np.nan_to_num(rows["elapsed_ns"], nan=0.0).astype(np.int64)
+        ended_ns = rows["start_ns"] + np.where(np.isfinite(rows["elapsed_ns"]), rows["elapsed_ns"], 0).astype(
+            np.int64
+        )
         is_late = ended_ns > closes_ns[np.searchsorted(numbers, rows["iteration"])]
         if not is_late.any():
             return rows

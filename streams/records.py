@@ -237,13 +237,17 @@ def _to_arrow(column: np.ndarray, arrow_field: pa.Field) -> pa.Array:
 
 
 def _to_numpy(column: pa.Array, name: str) -> np.ndarray:
+    """Turn into numpy; without copies where nothing is null, since this runs for every batch of every rank."""
     if name in _AS_FLOAT or pa.types.is_floating(column.type):
-        # Arrow turns null integers into NaN and copies; without nulls the cast is numpy's, four times as fast.
+        if column.null_count == 0:
+            return np.asarray(column).astype(np.float64, copy=False)
         return np.asarray(column.to_numpy(zero_copy_only=False), dtype=np.float64)
     if name == "phase":
         return np.asarray(column.fill_null(PHASE_UNKNOWN))
+    if column.null_count == len(column) > 0:
+        return np.full(len(column), UNKNOWN)
     if column.null_count:
-        column = column.cast(pa.int64()).fill_null(UNKNOWN)
+        return np.asarray(column.cast(pa.int64()).fill_null(UNKNOWN))
     array = np.asarray(column)
     return array.astype(np.int64) if array.dtype in (np.int32, np.uint32) else array
 
