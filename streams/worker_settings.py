@@ -73,6 +73,6 @@ class WorkerSettings:
             if getattr(self, name) <= 0:
                 raise InputError(f"{name} must be above 0 s; got {getattr(self, name)!r} (worker settings)")
         if self.log_level not in LEVELS:
-            raise InputError(f"log_level must be one of {', '.join(LEVELS)}; got {self.log_level!r} (worker settings)")
+            raise InputError(f"log_level must be one of {list(LEVELS)}; got {self.log_level!r} (worker settings)")
         if self.grace_s < 0:
             raise InputError(f"grace_s must be at least 0 s; got {self.grace_s!r} (worker settings)")

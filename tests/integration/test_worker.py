@@ -1,0 +1,208 @@
+"""The worker process on a real Kafka: nothing lost, nothing twice, whatever happens to it."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from streams.records import encode_batch
+from streams.topics import rank_key
+from tests.integration.worker_runs import Bus, Job, Worker, wait_until
+
+pytestmark = pytest.mark.integration
+
+StartWorker = Callable[..., Worker]
+
+
+@pytest.fixture
+def bus(kafka_bootstrap: str) -> Bus:
+    return Bus(kafka_bootstrap)
+
+
+@pytest.fixture
+def start_worker(bus: Bus, tmp_path: Path) -> Iterator[StartWorker]:
+    workers: list[Worker] = []
+
+    def start(**settings: object) -> Worker:
+        workers.append(Worker(bus, tmp_path, **settings))
+        return workers[-1]
+
+    yield start
+    for worker in workers:
+        if worker.process.poll() is None:
+            worker.kill()
+        print(worker.log.name, worker.output()[-4000:], sep="\n")
+
+
+def require_each_once(bus: Bus, wanted: set[str], timeout_s: float = 60.0) -> None:
+    wait_until(lambda: set(bus.verdict_ids()) >= wanted, timeout_s, f"{len(wanted)} verdicts")
+    time.sleep(1.0)  # whatever would come twice comes now
+    for topic in ("verdicts", "alerts"):
+        found = bus.verdict_ids(topic)
+        assert set(found) == wanted, topic
+        assert [name for name, count in found.items() if count > 1] == [], f"twice on {topic}"
+
+
+def test_each_row_is_judged_once(bus: Bus, start_worker: StartWorker) -> None:
+    job = Job(bus, "plain", ranks=8)
+    job.announce()
+    job.run(20)
+    job.end()
+    bus.flush()
+    worker = start_worker()
+    require_each_once(bus, job.wanted_ids())
+    assert worker.stop() == 0
+    assert "Traceback" not in worker.output()
+
+
+def test_nothing_is_lost_and_nothing_comes_twice_when_workers_are_killed(
+    bus: Bus, start_worker: StartWorker
+) -> None:
+    jobs = [Job(bus, f"killed-{number}", ranks=6) for number in range(3)]
+    for job in jobs:
+        job.announce()
+    rng = random.Random(7)
+    worker = start_worker()
+    for _ in range(4):
+        for _ in range(30):
+            for job in jobs:
+                job.run(2)
+            bus.producer.flush(10)
+            time.sleep(rng.uniform(0.02, 0.1))
+        worker.kill()
+        worker = start_worker()
+        wait_until(lambda log=worker.log: "hop=job" in log.read_text(), 30, "a restored worker")
+    for job in jobs:
+        job.end()
+    bus.flush()
+    require_each_once(bus, set().union(*(job.wanted_ids() for job in jobs)), 90)
+    assert worker.stop() == 0
+    assert [message.headers() for message in bus.read("deadletter")] == []
+
+
+def test_a_stopped_worker_leaves_nothing_to_do_again(bus: Bus, start_worker: StartWorker) -> None:
+    job = Job(bus, "stopped", ranks=4)
+    job.announce()
+    job.run(10)
+    bus.flush()
+    worker = start_worker(snapshot_s=3600.0)
+    wait_until(lambda: len(bus.verdict_ids()) >= 4 * 8, 30, "most verdicts")
+    before_s = time.monotonic()
+    assert worker.stop() == 0
+    assert time.monotonic() - before_s < 6
+    job.run(10)
+    job.end()
+    bus.flush()
+    start_worker()
+    require_each_once(bus, job.wanted_ids())
+
+
+def test_two_workers_share_the_partitions_and_one_leaves(bus: Bus, start_worker: StartWorker) -> None:
+    jobs = [Job(bus, f"shared-{number}", ranks=4) for number in range(4)]
+    for job in jobs:
+        job.announce()
+        job.run(10)
+    bus.flush()
+    first = start_worker()
+    wait_until(lambda: len(bus.verdict_ids()) >= 16, 30, "first verdicts")
+    second = start_worker()
+    wait_until(lambda: "event=restored" in second.output(), 30, "a rebalance")
+    for job in jobs:
+        job.run(20)
+    bus.flush()
+    wait_until(lambda: len(bus.verdict_ids()) >= 4 * 4 * 28, 60, "verdicts of both")
+    assert first.stop() == 0
+    for job in jobs:
+        job.run(10)
+        job.end()
+    bus.flush()
+    require_each_once(bus, set().union(*(job.wanted_ids() for job in jobs)), 90)
+    assert second.stop() == 0
+
+
+@pytest.mark.parametrize("topic", ["jobs", "commops", "iterations", "bandwidth", "heartbeats", "evidence"])
+def test_an_undecodable_message_goes_to_the_dead_letters_and_the_worker_goes_on(
+    bus: Bus, start_worker: StartWorker, topic: str
+) -> None:
+    job = Job(bus, "good", ranks=2)
+    bad = {b"bad/0": b"no record at all", b"bad/1": b'{"schema":"other","version":1}', b"bad/2": b""}
+    if topic in ("jobs", "heartbeats"):
+        bad[b"bad/3"] = b'{"schema":"%s","version":99}' % topic.encode()
+    job.announce()
+    job.run(3)
+    for key, value in bad.items():
+        bus.send(topic, key, value)
+    job.run(3)
+    job.end()
+    bus.flush()
+    worker = start_worker()
+    require_each_once(bus, job.wanted_ids())
+    wait_until(lambda: len(bus.read("deadletter")) >= len(bad), 15, "dead letters")
+    found = bus.read("deadletter")
+    assert {message.key(): message.value() for message in found} == bad
+    for message in found:
+        headers = {name: value.decode() for name, value in message.headers()}
+        assert headers["topic"] == bus.topics.name(topic)
+        assert headers["reason"]
+        assert headers["partition"].isdigit()
+        assert headers["offset"].isdigit()
+        assert int(headers["time_ns"]) > 1_600_000_000_000_000_000
+    assert worker.stop() == 0
+
+
+def test_a_key_that_is_not_the_rank_inside_goes_to_the_dead_letters(bus: Bus, start_worker: StartWorker) -> None:
+    job = Job(bus, "good", ranks=2)
+    job.announce()
+    bus.send("commops", rank_key("good", 1), encode_batch(Job(bus, "good", ranks=2).batch(0, 0)))
+    job.run(3)
+    job.end()
+    bus.flush()
+    start_worker()
+    require_each_once(bus, job.wanted_ids())
+    (letter,) = bus.read("deadletter")
+    assert b"key must be b'good/0'" in dict(letter.headers())["reason"]
+
+
+def test_messages_of_a_rank_wait_for_its_announcement(bus: Bus, start_worker: StartWorker) -> None:
+    job = Job(bus, "late", ranks=3)
+    job.run(5)
+    bus.flush()
+    worker = start_worker()
+    wait_until(lambda: "event=restored" in worker.output(), 30, "start")
+    time.sleep(2.0)
+    worker.kill()
+    start_worker()
+    job.announce()
+    job.run(2)
+    job.end()
+    bus.flush()
+    require_each_once(bus, job.wanted_ids())
+    assert bus.read("deadletter") == []
+
+
+def test_messages_of_a_rank_that_is_never_announced_are_given_up(bus: Bus, start_worker: StartWorker) -> None:
+    job = Job(bus, "nobody", ranks=1)
+    job.run(3)
+    bus.flush()
+    start_worker(parked_s=1.0)
+    wait_until(lambda: len(bus.read("deadletter")) == 3, 30, "dead letters")
+    assert b"announced" in dict(bus.read("deadletter")[0].headers())["reason"]
+
+
+def test_missing_topics_are_named_before_anything_starts(bus: Bus, start_worker: StartWorker) -> None:
+    bus.topics = type(bus.topics)(prefix="never-made.", partitions=4)
+    worker = start_worker()
+    assert worker.process.wait(30) == 2
+    assert worker.output().count("\n") == 1
+    assert "irregulars topics create" in worker.output()
+
+
+def test_no_broker_is_one_line_with_the_address(bus: Bus, start_worker: StartWorker) -> None:
+    worker = start_worker(bootstrap="127.0.0.1:1", broker_timeout_s=2.0)
+    assert worker.process.wait(30) == 2
+    assert worker.output().count("\n") == 1
+    assert "127.0.0.1:1 must answer within 2 s" in worker.output()

@@ -1,0 +1,170 @@
+"""What the worker's tests share: topics of their own, a small job's messages, worker processes, results read back."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+from confluent_kafka import Message, Producer
+
+from streams.read_back import LogReader
+from streams.records import (
+    UNKNOWN,
+    Announcement,
+    Batch,
+    Communicator,
+    Header,
+    Heartbeat,
+    SourceProgress,
+    encode_announcement,
+    encode_batch,
+    encode_heartbeat,
+)
+from streams.topic_admin import create_topics
+from streams.topics import PARTITIONER, TopicSettings, rank_key
+
+ROOT = Path(__file__).resolve().parents[2]
+START_NS = 1_700_000_000_000_000_000
+ITERATION_NS = 1_000_000_000
+SESSION_S = 6.0
+
+
+@dataclass
+class Bus:
+    """Topics with a prefix of their own, and what stands on them."""
+
+    bootstrap: str
+    partitions: int = 4
+    topics: TopicSettings = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.topics = TopicSettings(prefix=f"test-{uuid4().hex[:10]}.", partitions=self.partitions)
+        create_topics(self.bootstrap, self.topics)
+        config = {"partitioner": PARTITIONER, "linger.ms": 5, "compression.type": "zstd"}
+        self.producer = Producer({"bootstrap.servers": self.bootstrap, **config})
+        self.reader = LogReader(self.bootstrap, {})
+
+    def send(self, topic: str, key: bytes | None, value: bytes | None) -> None:
+        self.producer.produce(self.topics.name(topic), value, key)
+        self.producer.poll(0)
+
+    def flush(self) -> None:
+        assert self.producer.flush(30) == 0
+
+    def read(self, topic: str) -> list[Message]:
+        name = self.topics.name(topic)
+        return [m for partition in self.reader.partitions(name) for m in self.reader.read_tail(name, partition)]
+
+    def verdict_ids(self, topic: str = "verdicts") -> Counter[str]:
+        return Counter(json.loads(message.value())["verdict_id"] for message in self.read(topic))
+
+
+@dataclass
+class Job:
+    """A job of `ranks` ranks, each with one batch of `operators` operators an iteration."""
+
+    bus: Bus
+    name: str
+    ranks: int
+    operators: int = 10
+    rows: dict[int, int] = field(default_factory=dict)
+    iterations: int = 0
+
+    def announce(self) -> None:
+        world = Communicator("world", "world", tuple(range(self.ranks)))
+        for rank in range(self.ranks):
+            announcement = Announcement(
+                self.name, 0, rank, self.ranks, self.ranks, (world,), clock="shared", host=f"node-{rank}", gpu=0
+            )
+            self.bus.send("jobs", rank_key(self.name, rank), encode_announcement(announcement))
+
+    def run(self, iterations: int) -> None:
+        for _ in range(iterations):
+            for rank in range(self.ranks):
+                value = encode_batch(self.batch(rank, self.iterations))
+                self.bus.send("commops", rank_key(self.name, rank), value)
+            self.iterations += 1
+
+    def end(self) -> None:
+        for rank in range(self.ranks):
+            sources = {"commops": SourceProgress(self.rows.get(rank, 0), None)}
+            beat = Heartbeat(self.name, 0, rank, sources, "ended", "finished")
+            self.bus.send("heartbeats", rank_key(self.name, rank), encode_heartbeat(beat))
+
+    def batch(self, rank: int, iteration: int) -> Batch:
+        count = self.operators
+        begin_ns = START_NS + iteration * ITERATION_NS
+        before = self.rows.get(rank, 0)
+        self.rows[rank] = before + count
+        columns = {
+            "communicator": np.zeros(count, np.uint16),
+            "operator": np.zeros(count, np.uint8),
+            "sequence": np.arange(count) + iteration * count,
+            "peer": np.full(count, UNKNOWN),
+            "start_ns": begin_ns + np.arange(count) * (ITERATION_NS // count),
+            "elapsed_ns": np.full(count, 1e6),
+            "size_bytes": np.full(count, 1e6),
+            "iteration": np.full(count, iteration),
+        }
+        watermark_ns = begin_ns + ITERATION_NS - 1
+        return Batch(Header("commops", self.name, 0, rank, before, watermark_ns, ("world",)), columns)
+
+    def wanted_ids(self) -> set[str]:
+        return {f"{self.name}-0-{rank}-{i}" for rank in range(self.ranks) for i in range(self.iterations)}
+
+
+class Worker:
+    """A worker process of its own, on the bus's topics."""
+
+    def __init__(self, bus: Bus, folder: Path, **settings: Any) -> None:
+        values = {
+            "bootstrap": bus.bootstrap,
+            "topics": {"prefix": bus.topics.prefix, "partitions": bus.topics.partitions},
+            "group": bus.topics.prefix + "workers",
+            "snapshot_s": 0.5,
+            "session_s": SESSION_S,
+            "data_directory": str(folder / "faust"),
+            "web_port": free_port(),
+            **settings,
+        }
+        self.log = folder / f"worker-{uuid4().hex[:6]}.log"
+        command = [sys.executable, "-m", "tests.integration.stand_in_worker", json.dumps(values)]
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait(10)
+
+    def stop(self) -> int:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(20)
+
+    def output(self) -> str:
+        return self.log.read_text()
+
+
+def wait_until(is_true: Callable[[], bool], timeout_s: float, what: str) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not is_true():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{what} must happen within {timeout_s:g} s")
+        time.sleep(0.1)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
