@@ -95,7 +95,7 @@ class ChildProcess:
                 raise ServiceUnavailable(f"{self.name} must come up; got an exit: {self.last_words()}")
             if time.monotonic() > deadline:
                 raise ServiceUnavailable(
-                    f"{self.name} must be ready within {within_s:g} s; it is not: {self.last_words()}"
+                    f"{self.name} must be ready within {within_s:.1f} s; it is not: {self.last_words()}"
                 )
             time.sleep(_POLL_S)
 

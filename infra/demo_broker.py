@@ -10,6 +10,7 @@ import importlib
 import importlib.resources
 import os
 import tempfile
+import time
 from pathlib import Path
 from types import TracebackType
 from typing import Final
@@ -65,7 +66,7 @@ class DemoBroker:
         try:
             if self._given_port is not None:
                 require_free(self._given_port, "the demo broker")
-                self._start_on(self._given_port, binary)
+                self._start_on(self._given_port, binary, self._start_timeout_s)
             else:
                 self._start_somewhere(binary)
         except BaseException:
@@ -82,14 +83,15 @@ class DemoBroker:
             self._directory = None
 
     def _start_somewhere(self, binary: Path) -> None:
+        deadline = time.monotonic() + self._start_timeout_s
         for attempt in range(1, _STARTS + 1):
             try:
-                return self._start_on(free_port(), binary)
+                return self._start_on(free_port(), binary, deadline - time.monotonic())
             except ServiceUnavailable:  # most likely somebody took the port between our look and its bind
-                if attempt == _STARTS:
+                if attempt == _STARTS or time.monotonic() > deadline:
                     raise
 
-    def _start_on(self, port: int, binary: Path) -> None:
+    def _start_on(self, port: int, binary: Path, within_s: float) -> None:
         assert self._directory is not None
         # Both addresses, because without them it listens on, and sends its clients to, all interfaces.
         address = f"tcp://{HOST}:{port}"
@@ -97,7 +99,7 @@ class DemoBroker:
         arguments += ["--storage-engine", "memory://tansu/"]
         self._child = ChildProcess("demo broker", arguments, Path(self._directory.name) / "broker.log")
         try:
-            self._child.wait_until(lambda: kafka_answers(port), self._start_timeout_s)
+            self._child.wait_until(lambda: kafka_answers(port), within_s)
         except BaseException:
             self._child.kill()
             raise
