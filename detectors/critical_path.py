@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from detectors.operator_graph import OperatorGraph, pack_class
-from streams.records import RECV
+from streams.records import RECV, SEND
 
 Array = np.ndarray
 
@@ -128,8 +128,20 @@ def learn_reference(graph: OperatorGraph) -> Reference:
 
 
 def attribute(graph: OperatorGraph, iteration: int, reference: Reference) -> Attribution:
-    """Say where the excess of one iteration of `graph` went."""
-    usual_gap_ns, usual_transfer_ns = _usual(graph, reference)
+    """Say where the excess of one iteration of `graph` went, against the job's own past."""
+    table = lane_table(graph)
+    usual = {lane: (ns, reference.lane_noise_ns[lane]) for lane, ns in reference.lane_usual_ns.items()}
+    return attribute_against(graph, iteration, *_usual(graph, reference), lane_excess(table, iteration, usual))
+
+
+def attribute_against(
+    graph: OperatorGraph,
+    iteration: int,
+    usual_gap_ns: Array,
+    usual_transfer_ns: Array,
+    lanes: Mapping[Lane, LaneExcess],
+) -> Attribution:
+    """Say where the excess of one iteration went, against what each row is said to take usually (NaN: not known)."""
     path_excess_ns: dict[Lane, float] = {}
     worst: dict[Lane, Piece] = {}
     for piece in _walk(graph, iteration, usual_gap_ns, usual_transfer_ns):
@@ -142,7 +154,7 @@ def attribute(graph: OperatorGraph, iteration: int, reference: Reference) -> Att
         iteration=iteration,
         path_excess_ns=path_excess_ns,
         pieces=worst,
-        lanes=_lane_excess(graph, iteration, reference),
+        lanes=lanes,
         work_excess_ns=_work_excess(graph, iteration, usual_gap_ns),
     )
 
@@ -168,9 +180,10 @@ def _piece(graph: OperatorGraph, row: int, lane: Lane, elapsed_ns: float, usual_
 
 def lane_of(graph: OperatorGraph, row: int) -> Lane:
     """Lane of a row's transfer."""
-    if graph.is_p2p[row]:
-        return Lane("pair", int(graph.source[row]), int(graph.destination[row]))
-    return Lane("collective", int(graph.communicator[row]))
+    operator, rank, peer = int(graph.operator[row]), int(graph.rank[row]), int(graph.peer[row])
+    if operator == SEND:
+        return Lane("pair", rank, peer)
+    return Lane("pair", peer, rank) if operator == RECV else Lane("collective", int(graph.communicator[row]))
 
 
 def _usual(graph: OperatorGraph, reference: Reference) -> tuple[Array, Array]:
@@ -222,7 +235,7 @@ def _work_excess(graph: OperatorGraph, iteration: int, usual_gap_ns: Array) -> d
 # --- lanes of transfers ---------------------------------------------------------------------------------------------
 
 
-class _LaneTable(NamedTuple):
+class LaneTable(NamedTuple):
     """Transfers of each lane (first axis) in each iteration (second axis)."""
 
     lanes: list[Lane]
@@ -232,7 +245,7 @@ class _LaneTable(NamedTuple):
     sizes_bytes: Array
 
 
-def _lane_table(graph: OperatorGraph) -> _LaneTable:
+def lane_table(graph: OperatorGraph) -> LaneTable:
     """Sum the transfers of each lane in each iteration.
 
     A collective's transfer is the smallest of its members' (the late have nothing left to wait for); a pair's is that
@@ -254,7 +267,7 @@ def _lane_table(graph: OperatorGraph) -> _LaneTable:
     def by_cell(weights: Array | None) -> Array:
         return np.bincount(cell, weights=weights, minlength=shape[0] * shape[1]).reshape(shape)
 
-    return _LaneTable(
+    return LaneTable(
         lanes=[Lane("pair" if is_pair else "collective", one, two) for is_pair, one, two in unique.tolist()],
         iterations=iterations,
         sums_ns=by_cell(transfer_ns),
@@ -265,7 +278,7 @@ def _lane_table(graph: OperatorGraph) -> _LaneTable:
 
 def _lane_statistics(graph: OperatorGraph) -> tuple[dict[Lane, float], dict[Lane, float]]:
     """Median and robust standard deviation, over the iterations, of the mean transfer of each lane, ns."""
-    table = _lane_table(graph)
+    table = lane_table(graph)
     usual_ns, noise_ns = {}, {}
     for lane, sums, counts in zip(table.lanes, table.sums_ns, table.counts, strict=True):
         means = sums[counts > 0] / counts[counts > 0]
@@ -275,16 +288,17 @@ def _lane_statistics(graph: OperatorGraph) -> tuple[dict[Lane, float], dict[Lane
     return usual_ns, noise_ns
 
 
-def _lane_excess(graph: OperatorGraph, iteration: int, reference: Reference) -> dict[Lane, LaneExcess]:
-    table = _lane_table(graph)
+def lane_excess(
+    table: LaneTable, iteration: int, usual: Mapping[Lane, tuple[float, float]]
+) -> dict[Lane, LaneExcess]:
+    """Compare the lanes of one iteration with what is usual: mean transfer and its noise, ns."""
     at, is_there = _find(table.iterations, np.array([iteration]))
     if not is_there[0]:
         return {}
     columns = [column[:, at[0]].tolist() for column in (table.sums_ns, table.counts, table.sizes_bytes)]
     found = {}
     for lane, total_ns, count, size_bytes in zip(table.lanes, *columns, strict=True):
-        usual_ns = reference.lane_usual_ns.get(lane)
-        if count and usual_ns is not None:
-            noise_ns = reference.lane_noise_ns[lane] * count
-            found[lane] = LaneExcess(total_ns - usual_ns * count, usual_ns * count, noise_ns, size_bytes)
+        if count and lane in usual:
+            usual_ns, noise_ns = usual[lane]
+            found[lane] = LaneExcess(total_ns - usual_ns * count, usual_ns * count, noise_ns * count, size_bytes)
     return found

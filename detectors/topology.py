@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from detectors.critical_path import Lane
-from streams.records import Announcement
+from streams.records import KINDS, Announcement
 
 
 class Place(NamedTuple):
@@ -42,6 +42,8 @@ class Topology:
         Ids of the communicators, by code.
     stage_of
         Place of each rank in its largest ``pp`` communicator.
+    kinds
+        Kind of each communicator, by code.
     """
 
     world_size: int
@@ -49,6 +51,7 @@ class Topology:
     members: Mapping[int, tuple[int, ...]]
     names: tuple[str, ...] = ()
     stage_of: Mapping[int, int] = field(default_factory=dict)
+    kinds: Mapping[int, str] = field(default_factory=dict)
     _carried: Mapping[tuple[str, str | int], tuple[int, ...]] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -89,6 +92,20 @@ class Topology:
         """Pipeline stage of each rank: its place in its ``pp`` communicator; ranks of one stage do the same work."""
         return np.array([self.stage_of.get(rank, 0) for rank in ranks.tolist()], dtype=np.int64)
 
+    def kind_code(self, communicator: int) -> int:
+        """Return a number for kind and size of a communicator: equal for communicators with equal roles."""
+        kind = self.kinds.get(communicator, "unknown")
+        return KINDS.index(kind) + len(KINDS) * len(self.members.get(communicator, ()))
+
+    def lane_role(self, lane: Lane) -> tuple[object, ...]:
+        """What lanes of the same role share: kind, stages, and whether they leave the host."""
+        ranks = self.lane_ranks(lane)
+        stages = tuple(sorted({self.stage_of.get(rank, 0) for rank in ranks}))
+        if lane.kind == "pair":
+            stages = tuple(self.stage_of.get(rank, 0) for rank in ranks)
+        kind = self.kind_code(lane.first) if lane.kind == "collective" else -1
+        return lane.kind, kind, stages, self.crosses_network(lane)
+
     def _nic_key(self, rank: int) -> tuple[str, str | int]:
         place = self.places[rank] if rank in self.places else Place()
         if place.host is None or place.nic is None:
@@ -105,6 +122,7 @@ def topology_of(announcements: Iterable[Announcement], codes: Mapping[str, int])
         members=dict(_members(announcements, codes)),
         names=tuple(sorted(codes, key=lambda name: codes[name])),
         stage_of=_stages(announcements),
+        kinds={codes[c.id]: c.kind for a in announcements for c in a.communicators if c.id in codes},
     )
 
 

@@ -1,0 +1,86 @@
+"""What is usual, told by peers: ranks that do the same work in the same iteration.
+
+A fault that is older than the recording has no healthy past to be held against. But a synchronous job has many ranks
+in the same role: the same pipeline stage, the same place in the program. What most of them take for a piece of work
+or for a transfer is what it takes.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from detectors.critical_path import Attribution, Lane, LaneTable, attribute_against, lane_excess, lane_table
+from detectors.operator_graph import OperatorGraph
+from detectors.topology import Topology
+
+Array = np.ndarray
+
+MIN_PEERS: Final = 2
+"""Ranks (or lanes) in a role before they say anything of one another."""
+
+
+def attribute_by_peers(graph: OperatorGraph, iteration: int, topology: Topology) -> Attribution:
+    """Say where one iteration's time went beyond what peers take for the same.
+
+    Ranks without peers are held against nothing: their pieces are left out.
+    """
+    role = _roles(graph, topology)
+    gap_ns = _usual_of_peers(role, graph.rank, graph.gap_ns)
+    transfer_ns = _usual_of_peers(role, _lane_codes(graph), graph.transfer_ns)
+    table = lane_table(graph)
+    lanes = lane_excess(table, iteration, _lanes_by_peers(table, iteration, topology))
+    return attribute_against(graph, iteration, gap_ns, transfer_ns, lanes)
+
+
+def _roles(graph: OperatorGraph, topology: Topology) -> Array:
+    """Give rows of the same iteration that do the same work the same number."""
+    stage = topology.stages(graph.rank)
+    other = np.where(graph.is_p2p, graph.peer, graph.rank)
+    kinds = np.array([topology.kind_code(code) for code in range(int(graph.communicator.max(initial=-1)) + 1)] or [0])
+    keys = (
+        graph.iteration, stage, topology.stages(other), kinds[graph.communicator], graph.operator, graph.ordinal,
+    )  # fmt: skip
+    return np.unique(np.stack(keys, axis=1).reshape(-1, len(keys)), axis=0, return_inverse=True)[1].ravel()
+
+
+def _lane_codes(graph: OperatorGraph) -> Array:
+    """Different for rows of different lanes: members of one collective are not each other's peers in transfers."""
+    return graph.group
+
+
+def _usual_of_peers(role: Array, owner: Array, values: Array) -> Array:
+    """Lower median of the values of each role; NaN where fewer than `MIN_PEERS` owners share it.
+
+    The lower one, since of two peers the slower is the odd one.
+    """
+    usual = np.full(len(role), np.nan)
+    if len(role) == 0:
+        return usual
+    order = np.lexsort((values, role))
+    sizes = np.bincount(role)
+    firsts = np.cumsum(sizes) - sizes
+    median = values[order][firsts + (sizes - 1) // 2].astype(np.float64)
+    pairs = np.unique(np.stack([role, owner], axis=1), axis=0)
+    has_peers = np.bincount(pairs[:, 0], minlength=len(sizes)) >= MIN_PEERS
+    return np.where(has_peers[role], median[role], np.nan)
+
+
+def _lanes_by_peers(table: LaneTable, iteration: int, topology: Topology) -> dict[Lane, tuple[float, float]]:
+    """For each lane of the iteration: lower median of the mean transfers of the lanes in its role, and their spread."""
+    at = int(np.searchsorted(table.iterations, iteration))
+    counts = table.counts[:, at] if at < len(table.iterations) else np.zeros(len(table.lanes))
+    mean_ns = np.divide(table.sums_ns[:, at], counts, out=np.full(len(counts), np.nan), where=counts > 0)
+    roles: dict[tuple[object, ...], list[int]] = {}
+    for number, lane in enumerate(table.lanes):
+        if counts[number]:
+            roles.setdefault((*topology.lane_role(lane), int(counts[number])), []).append(number)
+    found: dict[Lane, tuple[float, float]] = {}
+    for numbers in roles.values():
+        if len(numbers) >= MIN_PEERS:
+            values = np.sort(mean_ns[numbers])
+            usual_ns = float(values[(len(values) - 1) // 2])
+            spread_ns = 1.4826 * float(np.median(np.abs(values - usual_ns)))
+            found |= {table.lanes[number]: (usual_ns, spread_ns) for number in numbers}
+    return found
