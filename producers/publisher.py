@@ -243,6 +243,8 @@ class Publisher:
     def _on_trouble(self, error: KafkaError) -> None:
         if error.fatal() or error.code() in _REFUSALS:
             self._failure = self._failure or error
+        elif error.code() == KafkaError._ALL_BROKERS_DOWN and self._last_trouble is not None:
+            return  # sums up what was said of each broker, and says less
         elif error.code() not in self._logged_codes:
             self._logged_codes.add(error.code())
             _LOG.warning("event=broker_trouble bootstrap=%s error=%r", self._settings.bootstrap, _text(error))

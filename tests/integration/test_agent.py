@@ -1,0 +1,344 @@
+"""The publishing agent on a real Apache Kafka."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from aiokafka.partitioner import murmur2
+from confluent_kafka import Consumer, Message, TopicPartition
+
+from infra.kafka_broker import KafkaBroker
+from infra.loopback import free_port
+from producers.agent import Agent, AgentSettings, Progress
+from producers.trace import Trace, read_trace
+from producers.trace_source import TraceSource
+from streams.errors import ServiceRefused, ServiceUnavailable, TopicMismatch
+from streams.records import (
+    SCHEMAS,
+    Announcement,
+    Batch,
+    Header,
+    Heartbeat,
+    decode_announcement,
+    decode_batch,
+    decode_heartbeat,
+)
+from streams.topic_admin import create_topics
+from streams.topics import MAX_MESSAGE_BYTES, TopicSettings, rank_key
+from tests.producers.trace_directories import RECORDINGS
+
+pytestmark = pytest.mark.integration
+
+RECORDING = RECORDINGS / "gloo-slow-nic"
+TOPICS = ("jobs", *SCHEMAS, "heartbeats")
+PARTITIONS = 4
+READ_S = 30.0
+
+
+@pytest.fixture(scope="module")
+def trace() -> Trace:
+    return read_trace(RECORDING)
+
+
+@pytest.fixture
+def topics(kafka_bootstrap: str, topic_prefix: str) -> TopicSettings:
+    settings = TopicSettings(topic_prefix, PARTITIONS)
+    create_topics(kafka_bootstrap, settings)
+    return settings
+
+
+@pytest.fixture
+def settings(kafka_bootstrap: str, topics: TopicSettings) -> AgentSettings:
+    return AgentSettings(kafka_bootstrap, topics, broker_wait_s=20.0)
+
+
+@dataclass
+class Published:
+    """All that stands on the topics."""
+
+    announcements: list[Announcement]
+    batches: dict[tuple[str, int], list[Batch]]
+    heartbeats: dict[int, list[Heartbeat]]
+    messages: list[Message]
+
+    def rows(self, schema: str, rank: int) -> Mapping[str, np.ndarray]:
+        batches = self.batches[schema, rank]
+        return {name: np.concatenate([batch.columns[name] for batch in batches]) for name in batches[0].columns}
+
+
+def read_topics(settings: AgentSettings) -> Published:
+    messages = [message for topic in TOPICS for message in read_topic(settings, topic)]
+    read = Published([], defaultdict(list), defaultdict(list), messages)
+    for message in messages:
+        topic = str(message.topic()).removeprefix(settings.topics.prefix)
+        if topic == "jobs":
+            read.announcements.append(decode_announcement(message.value()))
+        elif topic == "heartbeats":
+            beat = decode_heartbeat(message.value())
+            read.heartbeats[beat.rank].append(beat)
+        else:
+            batch = decode_batch(message.value(), topic)
+            read.batches[topic, batch.header.rank].append(batch)
+    return read
+
+
+def read_topic(settings: AgentSettings, topic: str) -> list[Message]:
+    name = settings.topics.name(topic)
+    consumer = Consumer({**settings.kafka, "bootstrap.servers": settings.bootstrap, "group.id": "reads-all"})
+    try:
+        ends = {
+            p: consumer.get_watermark_offsets(TopicPartition(name, p), timeout=READ_S)[1] for p in range(PARTITIONS)
+        }
+        consumer.assign([TopicPartition(name, partition, 0) for partition in ends])
+        messages: list[Message] = []
+        stop_s = time.monotonic() + READ_S
+        while len(messages) < sum(ends.values()):
+            assert time.monotonic() < stop_s, f"{len(messages)} of {sum(ends.values())} messages of {name} read"
+            messages += consumer.consume(1_000, timeout=0.2)
+        return messages
+    finally:
+        consumer.close()
+
+
+def assert_all_is_there(published: Published, trace: Trace) -> None:
+    """Each announcement and row of the trace, once, in its rank's order, with true counts."""
+    assert sorted(published.announcements, key=lambda a: a.rank) == list(trace.announcements)
+    for schema in SCHEMAS:
+        for rank, batch in trace.batches(schema).items():
+            rows = published.rows(schema, rank)
+            for name, column in batch.columns.items():
+                np.testing.assert_array_equal(rows[name], column)
+            before = [part.header.rows_before for part in published.batches[schema, rank]]
+            lengths = [len(part) for part in published.batches[schema, rank]]
+            assert before == [sum(lengths[:place]) for place in range(len(lengths))]
+
+
+def assert_ended(published: Published, reason: str) -> None:
+    """The last heartbeat of each rank says why it is the last, and counts what is there."""
+    for rank, beats in published.heartbeats.items():
+        assert [beat.state for beat in beats] == ["running"] * (len(beats) - 1) + ["ended"]
+        assert beats[-1].reason == reason
+        for schema, progress in beats[-1].sources.items():
+            batches = published.batches[schema, rank]
+            assert progress.rows == sum(map(len, batches))
+            assert progress.watermark_ns == (batches[-1].header.watermark_ns if batches else None)
+
+
+def test_a_trace_stands_whole_on_the_topics(trace: Trace, settings: AgentSettings) -> None:
+    reports: list[Progress] = []
+    done = Agent(TraceSource(trace, 0), settings, reports.append).run()
+    published = read_topics(settings)
+    assert_all_is_there(published, trace)
+    assert_ended(published, "finished")
+    assert len(published.heartbeats) == 4
+    assert done.delivered_messages == len(published.messages)
+    assert (done.reason, done.announcements, done.rows) == ("finished", 4, 4825)
+    assert done.position == "announcements=4 rows=4825"
+    assert reports[-1] == done
+
+
+def test_all_that_a_rank_sends_meets_in_javas_partition(trace: Trace, settings: AgentSettings) -> None:
+    Agent(TraceSource(trace, 0), settings).run()
+    for message in read_topics(settings).messages:
+        key = message.key()
+        assert key in {rank_key(trace.job, rank) for rank in range(4)}
+        assert message.partition() == (murmur2(key) & 0x7FFFFFFF) % PARTITIONS
+
+
+@pytest.mark.parametrize("compression", ["zstd", "lz4"])
+def test_a_short_queue_makes_the_source_wait_and_loses_nothing(
+    trace: Trace, settings: AgentSettings, compression: str
+) -> None:
+    short = replace(settings, queue_messages=3, linger_ms=1.0, compression=compression, poll_records=500)
+    Agent(TraceSource(trace, 0, max_rows=20), short).run()
+    assert_all_is_there(read_topics(settings), trace)
+
+
+class Gives:
+    """A source of fixed records, one a poll."""
+
+    def __init__(self, records: Sequence[Announcement | Batch]) -> None:
+        self.records = list(records)
+
+    def poll(self, max_records: int) -> Sequence[Announcement | Batch]:
+        return [self.records.pop(0)]
+
+    def position(self) -> str:
+        return str(len(self.records))
+
+    @property
+    def is_exhausted(self) -> bool:
+        return not self.records
+
+    def close(self) -> None:
+        pass
+
+
+def test_an_oversize_batch_is_parted(trace: Trace, settings: AgentSettings) -> None:
+    count = 100_000
+    columns = {
+        "time_ns": np.arange(count), "path": np.zeros(count, np.uint8), "device": np.zeros(count, np.uint16),
+        "tx_bytes_per_s": np.random.default_rng(1).random(count), "rx_bytes_per_s": np.full(count, np.nan),
+    }  # fmt: skip
+    batch = Batch(Header("bandwidth", trace.job, 0, 2, 0, count - 1, ("eth0",)), columns)
+    Agent(Gives([trace.announcements[2], batch]), settings).run()
+    published = read_topics(settings)
+    assert max(len(message.value() or b"") for message in published.messages) < MAX_MESSAGE_BYTES
+    assert len(published.batches["bandwidth", 2]) > 1
+    np.testing.assert_array_equal(published.rows("bandwidth", 2)["tx_bytes_per_s"], columns["tx_bytes_per_s"])
+    assert published.heartbeats[2][-1].sources["bandwidth"].rows == count
+
+
+def test_heartbeats_come_while_a_rank_is_idle(trace: Trace, settings: AgentSettings) -> None:
+    agent = Agent(Idle(trace.announcements), replace(settings, heartbeat_s=0.2))
+    timer = threading.Timer(1.1, agent.stop)
+    timer.start()
+    done = agent.run()
+    timer.join()
+    published = read_topics(settings)
+    assert done.reason == "stopped"
+    assert all(4 <= len(beats) <= 7 for beats in published.heartbeats.values())
+    assert_ended(published, "stopped")
+    assert set(published.heartbeats[0][0].sources) == set(SCHEMAS)
+
+
+class Idle(Gives):
+    """Announces and then has nothing, for ever."""
+
+    def poll(self, max_records: int) -> Sequence[Announcement | Batch]:
+        return super().poll(max_records) if self.records else ()
+
+    @property
+    def is_exhausted(self) -> bool:
+        return False
+
+
+REPLAY = """
+import sys
+from producers.agent import Agent, AgentSettings, stop_on_signals
+from producers.trace import read_trace
+from producers.trace_source import TraceSource
+from streams.topics import TopicSettings
+
+directory, bootstrap, prefix = sys.argv[1:]
+agent = Agent(TraceSource(read_trace(directory), 1.0), AgentSettings(bootstrap, TopicSettings(prefix)), print)
+with stop_on_signals(agent):
+    agent.run()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_flushes_what_was_polled(settings: AgentSettings, number: int) -> None:
+    command = [sys.executable, "-u", "-c", REPLAY, str(RECORDING), settings.bootstrap, settings.topics.prefix]
+    root = Path(__file__).parent.parent.parent
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=root) as process:
+        assert process.stdout is not None
+        process.stdout.readline()  # the report of the first second
+        process.send_signal(number)
+        output, errors = process.communicate(timeout=30)
+    assert (process.returncode, errors) == (0, "")
+    assert "reason='stopped'" in output
+    published = read_topics(settings)
+    assert_ended(published, "stopped")
+    assert 0 < sum(map(len, published.batches["commops", 0])) < 487
+
+
+def test_missing_topics_are_named_with_what_to_do(trace: Trace, kafka_bootstrap: str, topic_prefix: str) -> None:
+    settings = AgentSettings(kafka_bootstrap, TopicSettings(topic_prefix))
+    with pytest.raises(TopicMismatch, match=rf"missing: {topic_prefix}jobs, .*Run: irregulars topics create$"):
+        Agent(TraceSource(trace, 0), settings).run()
+
+
+class SaslKafka(KafkaBroker):
+    """Apache Kafka with a second listener, which asks for a password."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.sasl_bootstrap = f"127.0.0.1:{free_port()}"
+
+    def _configure(self, java: str, jars: Path) -> None:
+        super()._configure(java, jars)
+        values = dict(line.split("=", 1) for line in self._configuration.read_text().splitlines() if "=" in line)
+        second = f",SASL_PLAINTEXT://{self.sasl_bootstrap}"
+        module = "org.apache.kafka.common.security.plain.PlainLoginModule"
+        own = {
+            "listeners": values["listeners"] + second,
+            "advertised.listeners": values["advertised.listeners"] + second,
+            "listener.security.protocol.map": values["listener.security.protocol.map"]
+            + ",SASL_PLAINTEXT:SASL_PLAINTEXT",
+            "sasl.enabled.mechanisms": "PLAIN",
+            "listener.name.sasl_plaintext.plain.sasl.jaas.config": f'{module} required user_agent="right";',
+        }
+        with self._configuration.open("a") as file:
+            file.writelines(f"{key}={value}\n" for key, value in own.items())
+
+
+@pytest.fixture(scope="module")
+def own_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SaslKafka]:
+    """Our own broker, which the tests may kill."""
+    with SaslKafka(tmp_path_factory.mktemp("kafka")) as broker:
+        yield broker
+
+
+@pytest.fixture
+def own_settings(own_kafka: SaslKafka, topic_prefix: str) -> AgentSettings:
+    own_kafka.start()
+    kafka = {
+        "security.protocol": "sasl_plaintext", "sasl.mechanism": "PLAIN", "sasl.username": "agent",
+        "sasl.password": "right",
+    }  # fmt: skip
+    topics = TopicSettings(topic_prefix, PARTITIONS)
+    create_topics(own_kafka.sasl_bootstrap, topics, kafka)
+    return AgentSettings(own_kafka.sasl_bootstrap, topics, kafka, broker_wait_s=20.0)
+
+
+def test_a_wrong_password_is_refused_at_once(trace: Trace, own_settings: AgentSettings) -> None:
+    wrong = replace(own_settings, kafka={**own_settings.kafka, "sasl.password": "swordfish"})
+    started_s = time.monotonic()
+    with pytest.raises(ServiceRefused, match=r"must accept our credentials; got .*Authentication failed") as caught:
+        Agent(TraceSource(trace, 0), wrong).run()
+    assert time.monotonic() - started_s < 10
+    assert "swordfish" not in str(caught.value)
+
+
+def test_a_broker_that_comes_back_gets_everything_once(
+    trace: Trace, own_kafka: SaslKafka, own_settings: AgentSettings
+) -> None:
+    restarts: list[threading.Timer] = []
+
+    def restart_once(progress: Progress) -> None:
+        if not restarts and progress.rows > 1_000:
+            own_kafka.kill()
+            restarts.append(threading.Timer(0.5, own_kafka.start))
+            restarts[0].start()
+
+    Agent(TraceSource(trace, 1.0), own_settings, restart_once).run()
+    restarts[0].join()
+    published = read_topics(own_settings)
+    assert_all_is_there(published, trace)
+    assert_ended(published, "finished")
+
+
+def test_a_broker_that_stays_away_ends_the_agent_within_bounds(
+    trace: Trace, own_kafka: SaslKafka, own_settings: AgentSettings
+) -> None:
+    killed_s: list[float] = []
+
+    def kill_once(progress: Progress) -> None:
+        if not killed_s:
+            own_kafka.kill()
+            killed_s.append(time.monotonic())
+
+    with pytest.raises(ServiceUnavailable, match=f"Kafka at {own_kafka.sasl_bootstrap} must answer within 3 s"):
+        Agent(TraceSource(trace, 1.0), replace(own_settings, broker_wait_s=3.0), kill_once).run()
+    assert time.monotonic() - killed_s[0] < 10
