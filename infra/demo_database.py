@@ -17,6 +17,7 @@ import secrets
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Final
@@ -96,8 +97,8 @@ class DemoDatabase:
         Port for HTTP; `None`: a free one. The native protocol always gets a free one.
     database
         The database, made at the start, which the user has all rights in.
-    has_scratch
-        Whether the user may also make databases whose names begin with that of `database` and ``_``, as tests do.
+    scratch
+        Prefixes of names: the user may also make and drop databases that begin with one of them, as tests do.
     start_timeout_s
         Seconds that it may take to answer.
 
@@ -117,14 +118,14 @@ class DemoDatabase:
         *,
         port: int | None = None,
         database: str = "irregulars",
-        has_scratch: bool = False,
+        scratch: Sequence[str] = (),
         start_timeout_s: float = 30.0,
     ) -> None:
-        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", database):
-            raise InputError(f"database must be a name of letters, digits and _, no digit first; got {database!r}")
+        for name in (database, *scratch):
+            _require_name(name)
         self._given_directory = data_directory.resolve() if data_directory else None
         self._given_port = port
-        self._has_scratch = has_scratch
+        self._scratch = tuple(scratch)
         self._start_timeout_s = start_timeout_s
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._directory = Path()
@@ -237,7 +238,7 @@ class DemoDatabase:
         self.url, self.native_port = f"http://{HOST}:{http_port}", native_port
 
     def _users(self) -> str:
-        names = [self.database, *([f"{self.database}_*"] if self._has_scratch else [])]
+        names = [self.database, *(f"{prefix}*" for prefix in self._scratch)]
         grants = [f"GRANT {_RIGHTS} ON {name}.*" for name in names]
         grants += [f"GRANT TABLE ENGINE ON {engine}" for engine in _ENGINES]
         return _USERS.format(
@@ -261,6 +262,11 @@ class DemoDatabase:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.stop()
+
+
+def _require_name(name: str) -> None:
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+        raise InputError(f"database must be a name of letters, digits and _, no digit first; got {name!r}")
 
 
 def _lock(directory: Path) -> int:

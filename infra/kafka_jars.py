@@ -127,7 +127,7 @@ def _resolve(folder: Path) -> None:
 def _run_maven(folder: Path) -> None:
     maven = shutil.which("mvn")
     if maven is None:
-        raise InputError("Maven must be installed, it fetches Apache Kafka; got none (PATH). Install it (Debian: maven)")
+        raise InputError("Maven must be installed: it fetches Apache Kafka; got none. Install it (Debian: maven)")
     command = [maven, "-B", "-q", "-f", str(folder / "pom.xml"), "dependency:copy-dependencies"]
     command += ["-DincludeScope=runtime", f"-DoutputDirectory={folder}", "-Dstyle.color=never"]
     try:

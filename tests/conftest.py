@@ -1,0 +1,117 @@
+"""What tests stand on: recordings, a real broker, a real database. Services start with the first test that asks."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+from infra.demo_database import DemoDatabase
+from infra.kafka_broker import KafkaBroker
+from streams.errors import IrregularsError
+
+ROOT = Path(__file__).resolve().parent.parent
+RECORDINGS = ROOT / "tests" / "recordings"
+SCRATCH = ("irregulars_", "sinks_", "test_")
+"""Databases of tests begin with one of these: the user of our own server may make no others."""
+
+
+@dataclass(frozen=True)
+class ClickHouseAddress:
+    """Where the tests' database is, and who we are there; `url` is ``http://host:port``, without credentials."""
+
+    url: str
+    user: str
+    password: str = field(repr=False)
+    database: str
+
+
+@pytest.fixture(scope="session")
+def kafka_bootstrap() -> Iterator[str]:
+    """Address of a broker that all tests share and none may stop: ``KAFKA_BOOTSTRAP``, else our own."""
+    given = os.environ.get("KAFKA_BOOTSTRAP")
+    if given:
+        yield given
+        return
+    with failing_in_one_line(), KafkaBroker() as broker:
+        yield broker.bootstrap
+
+
+@pytest.fixture(scope="session")
+def restarted_broker() -> Iterator[KafkaBroker]:
+    """The broker of `kafka_broker`; tests take that one."""
+    with failing_in_one_line(), KafkaBroker() as broker:
+        yield broker
+
+
+@pytest.fixture
+def kafka_broker(restarted_broker: KafkaBroker) -> KafkaBroker:
+    """A running broker that the test may stop, kill and start; the next test finds it running, topics and all."""
+    with failing_in_one_line():
+        restarted_broker.start()
+    return restarted_broker
+
+
+@pytest.fixture(scope="session")
+def clickhouse() -> Iterator[ClickHouseAddress]:
+    """The tests' database: ``CLICKHOUSE_URL`` (http://user:password@host:port/database), else our own server."""
+    given = os.environ.get("CLICKHOUSE_URL")
+    if given:
+        yield clickhouse_address(given)
+        return
+    with failing_in_one_line(), DemoDatabase(scratch=SCRATCH) as own:
+        yield ClickHouseAddress(own.url, own.user, own.password, own.database)
+
+
+@pytest.fixture
+def topic_prefix() -> str:
+    """A prefix of topics for this test alone."""
+    return f"test-{uuid.uuid4().hex[:12]}."
+
+
+@pytest.fixture(scope="session")
+def recordings() -> Path:
+    """The project's own recordings."""
+    return RECORDINGS
+
+
+@pytest.fixture(scope="session")
+def shared_trace() -> Callable[[str], Path]:
+    """Find a trace directory of other origin by name; skip where there is none, and with ``CI=true`` fail."""
+    return find_shared_trace
+
+
+@contextmanager
+def failing_in_one_line() -> Iterator[None]:
+    """Turn our errors (no Java, no Maven, a service that does not come up) into a failure of one line."""
+    try:
+        yield
+    except IrregularsError as error:
+        pytest.fail(str(error), pytrace=False)
+
+
+def clickhouse_address(text: str) -> ClickHouseAddress:
+    """Take ``http://user:password@host:port/database`` apart; a wrong one fails the test without showing it."""
+    parts = urlsplit(text)
+    database = parts.path.strip("/")
+    if parts.scheme not in ("http", "https") or not (parts.hostname and parts.username and database):
+        pytest.fail("CLICKHOUSE_URL must be http://user:password@host:port/database; it is not", pytrace=False)
+    url = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+    return ClickHouseAddress(url, unquote(parts.username), unquote(parts.password or ""), database)
+
+
+def find_shared_trace(name: str) -> Path:
+    """Return the directory of a trace that is not ours to copy."""
+    folder = Path(os.environ.get("IRREGULARS_SHARED_TRACES") or ROOT.parent / "shared" / "traces")
+    if (folder / name).is_dir():
+        return folder / name
+    reason = f"shared trace {name} must be in IRREGULARS_SHARED_TRACES or ../shared/traces; it is not"
+    if os.environ.get("CI") == "true":
+        pytest.fail(reason, pytrace=False)
+    pytest.skip(reason)
