@@ -50,12 +50,15 @@ class Analysis:
 
 
 def join_ranges(iterations: Iterable[JudgedIteration]) -> list[tuple[int, int]]:
-    """Join irregular iterations to ranges, over at most `JOINED_GAP` regular ones; unlogged ones neither split nor
-    extend.
+    """Join irregular iterations to ranges, over at most `JOINED_GAP` regular ones.
+
+    Iterations that were not logged, or not judged (evaluations, checkpoints), neither split nor extend a range.
     """
     ranges: list[tuple[int, int]] = []
     regular = JOINED_GAP + 1
     for one in sorted(iterations, key=lambda judged: judged.iteration):
+        if one.is_irregular is None:
+            continue
         if not one.is_irregular:
             regular += 1
         elif regular <= JOINED_GAP:
