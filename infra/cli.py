@@ -17,6 +17,7 @@ from infra.commands.replay import replay
 from infra.commands.show_settings import show_settings
 from infra.commands.sql import sql
 from infra.commands.topics import topics
+from infra.commands.up import up
 from infra.commands.worker import worker
 from infra.settings import parse_assignment
 from streams.errors import IrregularsError
@@ -111,7 +112,7 @@ def _start(
     context.obj = Invocation(config, dict(parse_assignment(text) for text in assignments or []))
 
 
-for one in (worker, replay, analyze, alerts, sql):
+for one in (analyze, up, worker, replay, alerts, sql):
     app.command()(one)
 app.command("settings")(show_settings)
 app.add_typer(topics, name="topics")

@@ -87,6 +87,9 @@ class Settings:
     window: int = _setting(50, "Iterations in that window", _at_least(10))
     grace_s: float = _setting(30.0, "How long later rows still change nothing, seconds of event time", _at_least(0))
     snapshot_s: float = _setting(5.0, "Seconds between snapshots of a monitor", _ABOVE_ZERO)
+    session_s: float = _setting(
+        30.0, "Seconds without a sign of life after which a worker's partitions go to others", _at_least(6)
+    )
     detectors: tuple[str, ...] = _setting(
         ("baseline", "peers"), "Detectors: entry points or package.module:Name, each with options in brackets"
     )
@@ -115,6 +118,12 @@ class Settings:
         if self.kafka_ca_file is not None:
             values["ssl.ca.location"] = str(self.kafka_ca_file)
         return values
+
+    def to_environment(self) -> dict[str, str]:
+        """Return the variables that give another process just these settings; holds the passwords."""
+        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        given = {f"{PREFIX}{name.upper()}": _to_text(value) for name, value in values.items() if value is not None}
+        return {CONFIG_VARIABLE: os.devnull, **given}
 
     def _protocol(self) -> str:
         return ("sasl_" if self.kafka_user is not None else "") + ("ssl" if self.kafka_tls else "plaintext")
@@ -233,6 +242,10 @@ def _require(one: Field[Any], value: object, where: str) -> None:
     if rule is not None and not rule.holds(value):
         shown = re.sub(r"//[^/@]*@", "//…@", repr(value))  # credentials in a URL stay out of logs
         raise InputError(f"{one.name} must be {rule.text}; got {shown} ({where})")
+
+
+def _to_text(value: object) -> str:
+    return ",".join(value) if isinstance(value, tuple) else str(value)
 
 
 def _parse_bool(text: str) -> bool:

@@ -62,6 +62,7 @@ def worker_settings(settings: Settings, group: str) -> WorkerSettings:
         group=group,
         snapshot_s=settings.snapshot_s,
         grace_s=settings.grace_s,
+        session_s=settings.session_s,
         data_directory=str(settings.data_dir / "worker"),
         web_port=settings.web_port,
         detectors=settings.detectors,

@@ -147,6 +147,14 @@ def test_text_and_typed_values_read_the_same(delta: float, window: int, is_tls: 
     assert load_settings(typed, environment={}) == load_settings(environment=text)
 
 
+def test_another_process_gets_the_same_settings() -> None:
+    settings = Settings(
+        kafka_user="u", kafka_password="p,q", kafka_ca_file=Path("/ca.pem"), detectors=("peers", "a:B(x=1, y=2)")
+    )
+    assert load_settings(environment=settings.to_environment()) == settings
+    assert load_settings(environment=Settings().to_environment()) == Settings()
+
+
 def test_the_page_shows_the_table_of_the_class() -> None:
     assert settings_table() in PAGE.read_text(), "put the output of infra.settings.settings_table() into the page"
     assert re.search(r"^\| `delta` \| a number \| `1.1` \|", settings_table(), re.MULTILINE)

@@ -1,0 +1,99 @@
+"""``irregulars up``: everything on one machine, until Ctrl-C."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from infra.commands.options import Json, open_console, print_json, settings_of
+
+if TYPE_CHECKING:
+    from infra.local_services import LocalServices
+
+_LOOK_S = 0.5
+
+
+def up(
+    context: typer.Context,
+    is_kept: Annotated[
+        bool, typer.Option("--keep-data", help="Keep the database in data_dir for the next time.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Start a broker, a database and a worker on this machine, print their addresses, run until Ctrl-C.
+
+    For first steps, not for production: the broker keeps its topics in memory.
+
+    Example: irregulars up --keep-data
+    """
+    from infra.local_services import LocalServices
+
+    console = open_console(is_error=True)
+    services = LocalServices(
+        settings_of(context), is_kept=is_kept, on_step=lambda step: console.print(step, style="dim")
+    )
+    with stops_on_sigterm():
+        try:
+            with services:
+                if json:
+                    print_json(addresses(services))
+                else:
+                    show_addresses(services)
+                while True:
+                    services.require_running()
+                    time.sleep(_LOOK_S)
+        except KeyboardInterrupt:
+            console.print("stopped", style="dim")
+
+
+def addresses(services: LocalServices) -> dict[str, str]:
+    """Where everything is; the password stands in the file ``config`` only."""
+    settings = services.settings
+    return {
+        "kafka": settings.kafka_bootstrap,
+        "clickhouse": settings.clickhouse_url,
+        "clickhouse_user": settings.clickhouse_user,
+        "clickhouse_database": settings.clickhouse_database,
+        "metrics": f"http://127.0.0.1:{settings.web_port}/metrics",
+        "worker_log": str(services.worker_log),
+        "config": str(services.config_file),
+    }
+
+
+def show_addresses(services: LocalServices) -> None:
+    """Print where everything is, and what to do with it."""
+    found = addresses(services)
+    print(
+        f"""
+Kafka       {found["kafka"]}   in memory: what it holds is gone when this ends
+ClickHouse  {found["clickhouse"]}   user {found["clickhouse_user"]}, database {found["clickhouse_database"]}
+worker      {found["metrics"]}   log {found["worker_log"]}
+
+In another terminal:
+  export IRREGULARS_CONFIG={found["config"]}
+  irregulars alerts
+  irregulars replay DIR --speed 10
+  irregulars sql blamed
+
+Ctrl-C stops everything.""",
+        flush=True,
+    )
+
+
+@contextmanager
+def stops_on_sigterm() -> Iterator[None]:
+    """Let SIGTERM end the block as Ctrl-C does, so that what was started is stopped."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
