@@ -1,0 +1,264 @@
+"""Drives both monitors as the worker would, and says what came out; and does to a trace what must change nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from producers.trace import Trace, trace_batches
+from streams.evidence import Evidence, Membership, decode_evidence, encode_evidence
+from streams.job_monitor import JobMonitor
+from streams.judgement_columns import concatenate_columns
+from streams.judgements import JudgedIteration, Judgements, Verdict
+from streams.monitor_settings import MonitorSettings
+from streams.operator_source import Span
+from streams.rank_monitor import RankMonitor
+from streams.records import (
+    RECV,
+    SEND,
+    UNKNOWN,
+    Announcement,
+    Batch,
+    Communicator,
+    Heartbeat,
+    SourceProgress,
+    decode_batch,
+    encode_batch,
+)
+from streams.snapshots import pack, unpack
+
+RECORDINGS = Path(__file__).parent.parent / "recordings"
+
+Message = Announcement | Batch | Heartbeat
+
+
+@dataclass
+class Outcome:
+    """All that the job's monitor said, in the order in which it said it."""
+
+    parts: list[Judgements] = field(default_factory=list)
+    rank_monitors: Mapping[int, RankMonitor] = field(default_factory=dict)
+
+    @property
+    def revisions(self) -> list[Verdict]:
+        return [verdict for part in self.parts for verdict in part.verdicts]
+
+    @property
+    def iterations(self) -> list[JudgedIteration]:
+        return [one for part in self.parts for one in part.iterations]
+
+    @property
+    def verdicts(self) -> dict[str, Verdict]:
+        """Newest revision of each."""
+        return {verdict.verdict_id: verdict for verdict in self.revisions}
+
+    @property
+    def announced(self) -> set[tuple[int, int]]:
+        return {(one.attempt, one.rank) for part in self.parts for one in part.announcements}
+
+    def columns(self, name: str) -> dict[str, list[Any]]:
+        """``rank_iterations`` or ``operators``; NaN as None, so that columns compare."""
+        joined = concatenate_columns([getattr(part, name) for part in self.parts if getattr(part, name)])
+        return {
+            key: [None if value != value else value for value in column.tolist()] for key, column in joined.items()
+        }
+
+
+class MonitoredJob:
+    """The two hops of one job.
+
+    Parameters
+    ----------
+    is_on_wire
+        Whether batches and evidence are encoded and decoded on their way.
+    restore_every
+        After so many steps every monitor is replaced by what its snapshot restores; 0: never.
+    """
+
+    def __init__(
+        self,
+        job: str,
+        settings: MonitorSettings | None = None,
+        *,
+        is_on_wire: bool = False,
+        restore_at: Iterable[int] = (),
+        repeat_evidence: bool = False,
+    ) -> None:
+        self.job = job
+        self.settings = settings or MonitorSettings()
+        self.monitor = JobMonitor(job, self.settings)
+        self.ranks: dict[int, RankMonitor] = {}
+        self.log: list[Batch] = []
+        self.outcome = Outcome(rank_monitors=self.ranks)
+        self.is_on_wire = is_on_wire
+        self.restore_at = frozenset(restore_at)
+        self.repeat_evidence = repeat_evidence
+        self._steps = 0
+
+    def feed(self, messages: Iterable[Message]) -> Outcome:
+        for message in messages:
+            self.take(message)
+        return self.outcome
+
+    def take(self, message: Message) -> None:
+        rank = message.header.rank if isinstance(message, Batch) else message.rank
+        monitor = self.ranks.setdefault(rank, RankMonitor(self.job, rank, self.settings))
+        if isinstance(message, Announcement):
+            monitor.announce(message)
+        elif isinstance(message, Heartbeat):
+            monitor.beat(message)
+        else:
+            batch = decode_batch(encode_batch(message), message.header.schema) if self.is_on_wire else message
+            monitor.add(batch, self._append(batch))
+        self.deliver(monitor.drain())
+        self._steps += 1
+        if self._steps in self.restore_at:
+            self.restore()
+
+    def deliver(self, rows: Sequence[Evidence | Membership]) -> None:
+        if self.is_on_wire:
+            rows = [row for value in encode_evidence(rows, self.job) for row in decode_evidence(value)]
+        self.monitor.add(rows)
+        if self.repeat_evidence:
+            self.monitor.add(rows)
+        self.advance()
+
+    def advance(self) -> None:
+        self.outcome.parts.append(self.monitor.advance(self.read_back))
+
+    def tick(self, now_s: float) -> None:
+        for monitor in self.ranks.values():
+            monitor.tick(now_s)
+            self.deliver(monitor.drain())
+        self.monitor.tick(now_s)
+        self.advance()
+
+    def restore(self) -> None:
+        for rank, monitor in self.ranks.items():
+            self.ranks[rank] = RankMonitor.from_state(unpack(pack(monitor.state())), self.settings)
+        self.monitor = JobMonitor.from_state(unpack(pack(self.monitor.state())), self.settings)
+
+    def read_back(self, spans: Sequence[Span]) -> list[Batch]:
+        return [self.log[offset] for span in spans for offset in span.offsets]
+
+    def _append(self, batch: Batch) -> int:
+        self.log.append(batch)
+        return len(self.log) - 1
+
+
+def in_order(trace: Trace, max_rows: int = 1500, max_span_s: float = 1.0) -> list[Message]:
+    """Announcements, batches in order of time, and last words."""
+    return [*trace.announcements, *trace_batches(trace, max_rows, max_span_s), *last_words(trace)]
+
+
+def last_words(trace: Trace, reason: str = "finished") -> list[Heartbeat]:
+    return [
+        Heartbeat(trace.job, trace.attempt, a.rank, progress(trace, a.rank), "ended", reason)
+        for a in trace.announcements
+    ]
+
+
+def progress(trace: Trace, rank: int) -> dict[str, SourceProgress]:
+    schemas = [schema for schema in ("commops", "iterations") if rank in trace.batches(schema)]
+    batches = {schema: trace.batches(schema)[rank] for schema in schemas}
+    return {schema: SourceProgress(len(batch), batch.header.watermark_ns) for schema, batch in batches.items()}
+
+
+def judge(messages: Iterable[Message], job: str, **options: Any) -> Outcome:
+    return MonitoredJob(job, **options).feed(messages)
+
+
+def judge_trace(trace: Trace, settings: MonitorSettings | None = None, **options: Any) -> Outcome:
+    return MonitoredJob(trace.job, settings, **options).feed(in_order(trace))
+
+
+# --- what must change nothing ---------------------------------------------------------------------------------------
+
+
+def interleaved(messages: Sequence[Message], random: Random, *, keeps_jobs_first: bool = False) -> list[Message]:
+    """Any order in which what one rank sent to one topic keeps its order."""
+    queues: dict[tuple[str, int], list[Message]] = {}
+    for message in messages:
+        queues.setdefault(_queue(message), []).append(message)
+    first = [queues.pop(key) for key in list(queues) if keeps_jobs_first and key[0] == "jobs"]
+    turns = [key for key, queue in queues.items() for _ in queue]
+    random.shuffle(turns)
+    rest = {key: iter(queue) for key, queue in queues.items()}
+    return [message for queue in first for message in queue] + [next(rest[key]) for key in turns]
+
+
+def _queue(message: Message) -> tuple[str, int]:
+    if isinstance(message, Batch):
+        return message.header.schema, message.header.rank
+    return ("jobs" if isinstance(message, Announcement) else "heartbeats"), message.rank
+
+
+def with_rows_mixed(batch: Batch, random: np.random.Generator, copies: int = 0) -> Batch:
+    """The rows of one batch in any order, some of them twice."""
+    rows = np.concatenate([np.arange(len(batch)), random.integers(0, len(batch), copies if len(batch) else 0)])
+    random.shuffle(rows)
+    return replace(batch, columns={name: column[rows] for name, column in batch.columns.items()})
+
+
+def shifted(trace: Trace, shift_ns: int) -> Trace:
+    """All clocks by so much ahead."""
+
+    def shift(batch: Batch) -> Batch:
+        columns = dict(batch.columns)
+        for name in {"start_ns", "time_ns"} & columns.keys():
+            columns[name] = np.where(columns[name] == UNKNOWN, UNKNOWN, columns[name] + shift_ns)
+        watermark_ns = batch.header.watermark_ns
+        later = None if watermark_ns is None else watermark_ns + shift_ns
+        return Batch(replace(batch.header, watermark_ns=later), columns)
+
+    return _mapped(trace, shift)
+
+
+def renamed(trace: Trace, names: Mapping[int, int]) -> Trace:
+    """The same job whose ranks have other numbers."""
+
+    def rename(batch: Batch) -> Batch:
+        columns = dict(batch.columns)
+        if "peer" in columns:
+            is_p2p = np.isin(columns["operator"], (SEND, RECV))
+            peers = [names.get(peer, peer) for peer in columns["peer"].tolist()]
+            columns["peer"] = np.where(is_p2p, np.array(peers, dtype=np.int64), columns["peer"])
+        return Batch(replace(batch.header, rank=names[batch.header.rank]), columns)
+
+    def announce(announcement: Announcement) -> Announcement:
+        groups = tuple(
+            Communicator(c.id, c.kind, tuple(names[rank] for rank in c.ranks)) for c in announcement.communicators
+        )
+        return replace(announcement, rank=names[announcement.rank], communicators=groups)
+
+    announcements = sorted(map(announce, trace.announcements), key=lambda a: a.rank)
+    return replace(_mapped(trace, rename), announcements=tuple(announcements))
+
+
+def with_renamed_ranks(verdict: Verdict, names: Mapping[int, int]) -> Verdict:
+    """What a verdict must say when ranks have other numbers; its text, which holds numbers too, is left out."""
+    suspects = []
+    for suspect in verdict.suspects:
+        ranks = tuple(names[rank] for rank in suspect.ranks)
+        ranks = ranks if suspect.device == "link" else tuple(sorted(ranks))
+        peer = None if suspect.peer is None else names[suspect.peer]
+        suspects.append(replace(suspect, rank=ranks[0], ranks=ranks, peer=peer))
+    return replace(verdict, suspects=tuple(suspects), evidence="")
+
+
+def _mapped(trace: Trace, change: Any) -> Trace:
+    changed = {}
+    for schema in ("commops", "bandwidth", "iterations"):
+        batches = [change(batch) for batch in trace.batches(schema).values()]
+        changed[schema] = {batch.header.rank: batch for batch in sorted(batches, key=lambda b: b.header.rank)}
+    return replace(trace, **changed)
+
+
+def found(outcome: Outcome) -> tuple[Any, ...]:
+    """All that a stream said and that no way of delivery may change."""
+    return outcome.revisions, outcome.iterations, outcome.columns("rank_iterations"), outcome.columns("operators")
