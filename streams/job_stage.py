@@ -99,6 +99,8 @@ class JobStage(Stage[JobMonitorLike]):
         loop = asyncio.get_running_loop()
         ends, sent = await loop.run_in_executor(self._restorer, self._read_results, state.partition, stored.ends)
         self._ends[state], self._sent[state] = ends, sent
+        if sent:
+            LOG.info("event=sent_before partition=%d revisions=%d", state.partition, len(sent))
 
     async def process(self, state: PartitionState[JobMonitorLike], topic: str, event: Event) -> None:
         """Queue one evidence message for its job's monitor, or bury it."""

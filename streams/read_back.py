@@ -25,6 +25,8 @@ _ENDS: Final = frozenset({KafkaError._PARTITION_EOF, KafkaError._AUTO_OFFSET_RES
 # librdkafka goes on trying by itself; our deadline ends it.
 _PASSING: Final = frozenset({KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE})
 
+_LEADERLESS: Final = frozenset({KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE})
+
 
 class Span(Protocol):
     """Where operators of one rank lie: offsets in one partition of ``commops``."""
@@ -138,12 +140,16 @@ class LogReader:
         found.missing.extend((partition, offset) for offset in offsets if offset not in read)
 
     def _bounds(self, topic: str, partition: int, deadline: float) -> tuple[int, int]:
-        left_s = max(deadline - time.monotonic(), 0.1)
-        try:
-            low, high = self._consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=left_s)
-        except KafkaException as error:
-            raise service_error(error.args[0], self._bootstrap, self._deadline_s) from error
-        return low, high
+        while True:
+            left_s = max(deadline - time.monotonic(), 0.1)
+            try:
+                low, high = self._consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=left_s)
+                return low, high
+            except KafkaException as error:
+                # A partition that is new, or whose broker stopped, has no leader for a moment.
+                if error.args[0].code() not in _LEADERLESS or time.monotonic() > deadline:
+                    raise service_error(error.args[0], self._bootstrap, self._deadline_s) from error
+            time.sleep(_POLL_S)
 
     def _messages(self, topic: str, partition: int, begin: int, end: int, deadline: float) -> Iterator[Message]:
         """Messages with offsets from `begin` to before `end`, as far as they still exist."""

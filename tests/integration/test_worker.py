@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,24 +17,31 @@ from tests.integration.worker_runs import Bus, Job, Worker, wait_until
 
 pytestmark = pytest.mark.integration
 
-StartWorker = Callable[..., Worker]
-
-
 @pytest.fixture
 def bus(kafka_bootstrap: str) -> Bus:
     return Bus(kafka_bootstrap)
 
 
+class StartWorker:
+    """Starts workers on `bus`, and remembers them."""
+
+    def __init__(self, bus: Bus, folder: Path) -> None:
+        self.bus, self.folder = bus, folder
+        self.workers: list[Worker] = []
+
+    def __call__(self, **settings: object) -> Worker:
+        self.workers.append(Worker(self.bus, self.folder, **settings))
+        return self.workers[-1]
+
+    def outputs(self) -> str:
+        return "".join(worker.output() for worker in self.workers)
+
+
 @pytest.fixture
 def start_worker(bus: Bus, tmp_path: Path) -> Iterator[StartWorker]:
-    workers: list[Worker] = []
-
-    def start(**settings: object) -> Worker:
-        workers.append(Worker(bus, tmp_path, **settings))
-        return workers[-1]
-
+    start = StartWorker(bus, tmp_path)
     yield start
-    for worker in workers:
+    for worker in start.workers:
         if worker.process.poll() is None:
             worker.kill()
         print(worker.log.name, worker.output()[-4000:], sep="\n")
@@ -62,26 +71,44 @@ def test_each_row_is_judged_once(bus: Bus, start_worker: StartWorker) -> None:
 def test_nothing_is_lost_and_nothing_comes_twice_when_workers_are_killed(
     bus: Bus, start_worker: StartWorker
 ) -> None:
-    jobs = [Job(bus, f"killed-{number}", ranks=6) for number in range(3)]
+    jobs = [Job(bus, f"killed-{number}", ranks=4) for number in range(3)]
+    rng = random.Random(7)
+    with feeding(jobs):
+        worker = start_worker()
+        for _ in range(4):
+            known = len(bus.verdict_ids())
+            wait_until(lambda known=known: len(bus.verdict_ids()) > known + 50, 40, "new verdicts")
+            time.sleep(rng.uniform(0.0, 1.5))
+            worker.kill()
+            worker = start_worker()
+    require_each_once(bus, set().union(*(job.wanted_ids() for job in jobs)), 90)
+    assert bus.read("deadletter") == []
+    assert worker.stop() == 0
+    assert "event=sent_before" in start_worker.outputs(), "no kill hit a moment that counts"
+
+
+@contextmanager
+def feeding(jobs: list[Job], pause_s: float = 0.05) -> Iterator[None]:
+    """Let `jobs` run in a thread until the block is left, and end then."""
+    is_over = threading.Event()
+
+    def feed() -> None:
+        while not is_over.wait(pause_s):
+            for job in jobs:
+                job.run(1)
+
     for job in jobs:
         job.announce()
-    rng = random.Random(7)
-    worker = start_worker()
-    for _ in range(4):
-        for _ in range(30):
-            for job in jobs:
-                job.run(2)
-            bus.producer.flush(10)
-            time.sleep(rng.uniform(0.02, 0.1))
-        worker.kill()
-        worker = start_worker()
-        wait_until(lambda log=worker.log: "hop=job" in log.read_text(), 30, "a restored worker")
-    for job in jobs:
-        job.end()
-    bus.flush()
-    require_each_once(bus, set().union(*(job.wanted_ids() for job in jobs)), 90)
-    assert worker.stop() == 0
-    assert [message.headers() for message in bus.read("deadletter")] == []
+    thread = threading.Thread(target=feed)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join(10)
+        for job in jobs:
+            job.end()
+            job.bus.flush()
 
 
 def test_a_stopped_worker_leaves_nothing_to_do_again(bus: Bus, start_worker: StartWorker) -> None:
