@@ -173,6 +173,16 @@ def _walk(graph: OperatorGraph, iteration: int, usual_gap_ns: Array, usual_trans
         row = int(graph.previous[row])
 
 
+def path_work_ns(graph: OperatorGraph, iteration: int) -> dict[int, float]:
+    """For each rank: what its own work has of the iteration's critical path, ns."""
+    unknown = np.full(len(graph), np.nan)
+    work: dict[int, float] = {}
+    for piece in _walk(graph, iteration, unknown, unknown):
+        if piece.lane.kind == "work":
+            work[piece.rank] = work.get(piece.rank, 0.0) + piece.elapsed_ns
+    return work
+
+
 def _piece(graph: OperatorGraph, row: int, lane: Lane, elapsed_ns: float, usual_ns: Array) -> Piece:
     where = int(graph.rank[row]), int(graph.operator[row]), int(graph.communicator[row])
     return Piece(lane, *where, elapsed_ns, float(usual_ns[row]))

@@ -7,6 +7,26 @@ from detectors.topology import Topology
 from streams.records import OPERATORS
 
 
+def standing_text(kind: str, piece: Piece, costs_ns: float, seen: int, topology: Topology) -> str:
+    """Say what was seen of a fault without a healthy past, whose piece's usual time is its peers'.
+
+    Parameters
+    ----------
+    kind
+        Of the verdict.
+    costs_ns
+        What it typically costs an iteration.
+    seen
+        Iterations in which it was seen.
+    """
+    cost = f"it costs {_duration(costs_ns)} of each iteration, seen in {seen}"
+    if kind == "slow_stage":
+        return f"all ranks of the stage of rank {piece.rank} work longer than those of the other stages; {cost}"
+    if kind == "imbalance":
+        return f"in each iteration another rank works longer than its peers, as with uneven data; {cost}"
+    return f"{_what(piece, topology)} (its peers {_duration(piece.usual_ns)}); {cost}"
+
+
 def evidence_text(piece: Piece, seen: int, tried: int, topology: Topology) -> str:
     """Say what the typical piece of the critical path shows, and how regularly.
 

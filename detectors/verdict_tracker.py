@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
+from types import MappingProxyType
 from typing import Any, Final
 
 from detectors.attribution_state import attribution_from_state, attribution_to_state
 from detectors.causes import MATCH_SHARE, Cause, find_causes
 from detectors.critical_path import Attribution, Lane, Piece
 from detectors.topology import Device, Topology
-from detectors.verdict_text import evidence_text
+from detectors.verdict_text import evidence_text, standing_text
 from streams.judgements import Suspect, Verdict
 
 OPEN_RECENT: Final = 6
@@ -28,6 +30,7 @@ MIN_PROBABILITY: Final = 0.5
 """Nobody is accused below this probability: a wrong accusation costs more than none."""
 
 _KEPT: Final = 64  # attributions that a verdict keeps to think over its suspects
+_STANDS: Final = 0.5  # a standing fault is there while its rank is late by this share of what it was
 _LOSS_STEP: Final = 2.0  # a revision says that it goes on when the loss has grown by this factor
 
 
@@ -59,6 +62,10 @@ class _OpenVerdict:
     revision: int = 0
     said_lost_ns: float = 0.0
     said: tuple[str, Device | None] = ("", None)
+    is_standing: bool = False  # a fault without a healthy past, found by review
+    costs_ns: float = 0.0  # standing: what it typically costs an iteration
+    late_ns: float = math.nan  # standing, a rank's own work: by how much the rank is late against its stage
+    confirmed: int = 0  # standing: newest iteration in which a review saw it
 
 
 class VerdictTracker:
@@ -79,27 +86,71 @@ class VerdictTracker:
 
     @property
     def has_open(self) -> bool:
-        """Whether a verdict is open."""
-        return bool(self._open)
+        """Whether a verdict is open that irregular iterations opened."""
+        return any(not verdict.is_standing for verdict in self._open)
 
-    def observe(self, observation: Observation, topology: Topology) -> tuple[list[Verdict], tuple[str, ...]]:
+    @property
+    def has_standing(self) -> bool:
+        """Whether a verdict is open on a fault without a healthy past."""
+        return any(verdict.is_standing for verdict in self._open)
+
+    def observe(
+        self, observation: Observation, topology: Topology, late_ns: Mapping[int, float] = MappingProxyType({})
+    ) -> tuple[list[Verdict], tuple[str, ...]]:
         """Take in one judged iteration.
+
+        Parameters
+        ----------
+        late_ns
+            By how much ranks work longer than their stage; the latest ranks suffice.
 
         Returns
         -------
         Revisions of verdicts, and the ids of the verdicts whose cause was seen in this iteration.
         """
         self._recent.append(observation)
-        seen_in = [verdict for verdict in self._open if _is_seen(verdict.cause, observation)]
         revisions = []
+        seen_in = []
         for verdict in self._open:
-            revisions += self._follow(verdict, observation, verdict in seen_in, topology)
+            is_seen = _still_stands(verdict, late_ns) if verdict.is_standing else _is_seen(verdict.cause, observation)
+            seen_in += [verdict] if is_seen else []
+            revisions += self._follow(verdict, observation, is_seen, topology)
         if observation.attribution is not None:
             opened = self._open_new(topology)
             seen_in += opened
             revisions += [self._say(verdict, "opened", topology) for verdict in opened]
         revisions += self._close([v for v in self._open if v.quiet >= CLOSE_QUIET], "recovered", topology)
         return revisions, tuple(verdict.verdict_id for verdict in seen_in)
+
+    def stand(
+        self,
+        causes: Sequence[Cause],
+        reviewed: Sequence[Observation],
+        history: Sequence[tuple[int, Mapping[int, float]]],
+        topology: Topology,
+    ) -> list[Verdict]:
+        """Take in what a review found: open verdicts on standing faults, confirm those that are, close the others.
+
+        Parameters
+        ----------
+        reviewed
+            The reviewed iterations; their attributions are against peers.
+        history
+            Judged iterations with the lateness of their latest ranks, oldest first: how long it has been so.
+        """
+        confirmed = [v for v in self._open if v.is_standing and any(_is_same(c, v.cause) for c in causes)]
+        over = [v for v in self._open if v.is_standing and v not in confirmed and math.isnan(v.late_ns)]
+        for verdict in confirmed:
+            verdict.confirmed = verdict.last
+        for verdict in over:
+            verdict.last = verdict.confirmed
+        revisions = self._close(over, "recovered", topology)
+        for cause in causes:
+            if not self._is_followed(cause):
+                verdict = self._new_standing(cause, reviewed, history)
+                self._open.append(verdict)
+                revisions.append(self._say(verdict, "opened", topology))
+        return revisions
 
     def close(self, reason: str, topology: Topology) -> list[Verdict]:
         """Close what is open, because the job ended, restarted or fell silent."""
@@ -112,8 +163,11 @@ class VerdictTracker:
         if not is_seen:
             verdict.quiet += 1
             return []
-        _add(verdict, observation)
-        _think_over(verdict, topology)
+        if verdict.is_standing:
+            _extend(verdict, observation)
+        else:
+            _add(verdict, observation)
+            _think_over(verdict, topology)
         if (verdict.cause.kind, _first_device(verdict.cause)) != verdict.said:
             return [self._say(verdict, "changed", topology)]
         if verdict.lost_ns >= _LOSS_STEP * verdict.said_lost_ns:
@@ -132,19 +186,44 @@ class VerdictTracker:
         return opened
 
     def _is_followed(self, cause: Cause) -> bool:
-        """Whether an open verdict already says this: it blames the same lanes, or a device behind all of them."""
-        return any(cause.lanes & verdict.cause.lanes for verdict in self._open)
+        """Whether an open verdict already says this."""
+        return any(_is_same(cause, verdict.cause) for verdict in self._open)
 
     def _new(self, cause: Cause, irregular: Iterable[Observation]) -> _OpenVerdict:
         first = min(cause.explained_ns)
-        ordinal = self._ordinals.get(first, 0)
-        self._ordinals[first] = ordinal + 1
-        verdict = _OpenVerdict(f"{self.job}:{self.attempt}:{first}:{ordinal}", cause, first=first)
+        verdict = _OpenVerdict(self._name(first), cause, first=first)
         for observation in irregular:
             verdict.tried += observation.iteration >= first
             if observation.iteration in cause.explained_ns:
                 _add(verdict, observation)
         return verdict
+
+    def _new_standing(
+        self, cause: Cause, reviewed: Sequence[Observation], history: Sequence[tuple[int, Mapping[int, float]]]
+    ) -> _OpenVerdict:
+        """Open a verdict from the first iteration on, or from when the rank is late without a break."""
+        late_ns = _lateness(cause, [late for i, late in history if i in cause.explained_ns])
+        first = min(cause.explained_ns)
+        for iteration, late in reversed(history):
+            if iteration < first and not math.isnan(late_ns) and _late_ranks_ns(cause, late) < _STANDS * late_ns:
+                break
+            first = min(first, iteration)
+        last = max([max(cause.explained_ns), *(iteration for iteration, _ in history)])
+        elapsed = [o for o in reviewed if o.iteration in cause.explained_ns]
+        verdict = _OpenVerdict(self._name(first), cause, first=first, last=last, time_ns=elapsed[-1].time_ns)
+        verdict.is_standing, verdict.late_ns, verdict.confirmed = True, late_ns, last
+        verdict.costs_ns = median(cause.explained_ns.values())
+        verdict.seen = verdict.tried = sum(first <= iteration <= last for iteration, _ in history)
+        verdict.lost_ns = verdict.costs_ns * verdict.seen
+        for o in elapsed:
+            healthy_ns = max(o.elapsed_ns - cause.explained_ns[o.iteration], 1.0)
+            verdict.kept.append(Observation(o.iteration, o.elapsed_ns, healthy_ns, o.time_ns, o.attribution))
+        return verdict
+
+    def _name(self, first: int) -> str:
+        ordinal = self._ordinals.get(first, 0)
+        self._ordinals[first] = ordinal + 1
+        return f"{self.job}:{self.attempt}:{first}:{ordinal}"
 
     def _close(self, verdicts: list[_OpenVerdict], reason: str, topology: Topology) -> list[Verdict]:
         self._open = [verdict for verdict in self._open if verdict not in verdicts]
@@ -166,7 +245,7 @@ class VerdictTracker:
             lost_s=round(verdict.lost_ns / 1e9, 6),
             communicator=None if cause.communicator is None else topology.names[cause.communicator],
             suspects=tuple(_suspect(device, probability, topology) for device, probability in cause.suspects),
-            evidence=evidence_text(_typical_piece(verdict), verdict.seen, verdict.tried, topology),
+            evidence=_text(verdict, topology),
             attempt=self.attempt,
             world_size=topology.world_size,
             time_ns=verdict.time_ns,
@@ -194,12 +273,48 @@ class VerdictTracker:
         return tracker
 
 
+def _is_same(one: Cause, other: Cause) -> bool:
+    """Whether two causes blame the same lanes; those of a whole stage or of nobody are told by their kind."""
+    return bool(one.lanes & other.lanes) or (not one.lanes and one.kind == other.kind)
+
+
 def _is_seen(cause: Cause, observation: Observation) -> bool:
     if observation.attribution is None:
         return False
     excess_ns = observation.attribution.path_excess_ns
     total_ns = sum(ns for ns in excess_ns.values() if ns > 0)
     return _explained_ns(cause, observation.attribution) >= MATCH_SHARE * total_ns > 0
+
+
+def _still_stands(verdict: _OpenVerdict, late_ns: Mapping[int, float]) -> bool:
+    """Whether a standing fault is still there; what only a review can see is believed until the next one."""
+    return math.isnan(verdict.late_ns) or _late_ranks_ns(verdict.cause, late_ns) >= _STANDS * verdict.late_ns
+
+
+def _lateness(cause: Cause, late: Sequence[Mapping[int, float]]) -> float:
+    """Return the median lateness of the accused ranks; NaN where it is not a rank's own work or does not show."""
+    if cause.kind != "slow_rank" or not late:
+        return math.nan
+    typical_ns = median(_late_ranks_ns(cause, one) for one in late)
+    return typical_ns if typical_ns > 0 else math.nan
+
+
+def _late_ranks_ns(cause: Cause, late_ns: Mapping[int, float]) -> float:
+    return median(late_ns.get(rank, 0.0) for rank in cause.suspects[0][0].ranks)
+
+
+def _extend(verdict: _OpenVerdict, observation: Observation) -> None:
+    verdict.last, verdict.time_ns = observation.iteration, observation.time_ns
+    verdict.seen += 1
+    verdict.quiet = 0
+    verdict.lost_ns += verdict.costs_ns
+
+
+def _text(verdict: _OpenVerdict, topology: Topology) -> str:
+    piece = _typical_piece(verdict)
+    if verdict.is_standing:
+        return standing_text(verdict.cause.kind, piece, verdict.costs_ns, verdict.seen, topology)
+    return evidence_text(piece, verdict.seen, verdict.tried, topology)
 
 
 def _explained_ns(cause: Cause, attribution: Attribution) -> float:
@@ -226,7 +341,9 @@ def _think_over(verdict: _OpenVerdict, topology: Topology) -> None:
 
 def _is_sure(cause: Cause) -> bool:
     """Whether the first suspect is probable enough to be named; a slow communicator names nobody."""
-    return cause.kind == "slow_communicator" or bool(cause.suspects and cause.suspects[0][1] >= MIN_PROBABILITY)
+    return cause.kind in ("slow_communicator", "imbalance") or bool(
+        cause.suspects and cause.suspects[0][1] >= MIN_PROBABILITY
+    )
 
 
 def _first_device(cause: Cause) -> Device | None:
@@ -239,7 +356,8 @@ def _typical_piece(verdict: _OpenVerdict) -> Piece:
     for observation in verdict.kept:
         assert observation.attribution is not None
         pieces = observation.attribution.pieces
-        own = [piece for lane, piece in pieces.items() if lane in verdict.cause.lanes]
+        lanes = verdict.cause.lanes
+        own = [piece for lane, piece in pieces.items() if lane in lanes or (not lanes and lane.kind == "work")]
         largest += [max(own, key=lambda piece: piece.excess_ns)] if own else []
     largest.sort(key=lambda piece: piece.excess_ns)
     return largest[len(largest) // 2]
@@ -264,6 +382,10 @@ def _suspect(device: Device, probability: float, topology: Topology) -> Suspect:
 # --- state ----------------------------------------------------------------------------------------------------------
 
 _PLAIN: Final = (
+    "is_standing",
+    "costs_ns",
+    "late_ns",
+    "confirmed",
     "verdict_id",
     "first",
     "last",

@@ -9,9 +9,11 @@ from typing import Any, Final
 import numpy as np
 
 from detectors.clocks import estimate_offsets
-from detectors.critical_path import Attribution, Reference, attribute, learn_reference
-from detectors.iteration_window import DriftWatch, IterationWindow
+from detectors.critical_path import Attribution, Reference, attribute, learn_reference, path_work_ns
+from detectors.iteration_window import MIN_ITERATIONS, DriftWatch, IterationWindow
 from detectors.operator_graph import OperatorGraph, build_graph
+from detectors.peers_usual import attribute_by_peers
+from detectors.review import MIN_REVIEWED, Reviewed, late_against_stage, review
 from detectors.topology import Topology, topology_of
 from detectors.verdict_tracker import Observation, VerdictTracker
 from streams.iteration_rows import IterationRows
@@ -29,6 +31,16 @@ REFERENCE_ITERATIONS: Final = 10
 """So many regular iterations, the newest ones, show what is usual."""
 
 MIN_REFERENCE_ITERATIONS: Final = 3
+
+REVIEWED: Final = 8
+REVIEW_EVERY: Final = 50
+REVIEW_STANDING: Final = 20
+"""So many regular iterations are held against peers: at the start, then every so many iterations, and more often
+while a fault is known that was always there."""
+
+HISTORY: Final = 64
+LATEST_RANKS: Final = 16
+"""How far back, and for how many ranks, it is known who was late."""
 
 
 class IterationJudge:
@@ -56,6 +68,8 @@ class IterationJudge:
         self._reference_age = 0
         self._clocks_ns: dict[int, int] = {}  # by how much each rank's clock is ahead, where clocks differ
         self._healthy_ns: tuple[float, float] | None = None  # mean and limit of the window when a verdict opened
+        self._history: deque[tuple[int, dict[int, float]]] = deque(maxlen=HISTORY)
+        self._judged = 0
         self._last: int | None = None
         self._topology: Topology | None = None
         self._announcements: Announcements = {}
@@ -79,6 +93,7 @@ class IterationJudge:
             is_irregular = self._window.judge(rows.elapsed_ns)
             verdict_ids = self._pursue(rows, is_irregular, read_back)
             self._learn(rows, is_irregular)
+            self._review(read_back)
         self._rank_rows.append(rank_columns(rows, self._score(rows, is_irregular)))
         self._iterations.append(
             JudgedIteration(
@@ -122,7 +137,9 @@ class IterationJudge:
         if is_irregular or (self._tracker.has_open and rows.elapsed_ns > limit_ns):
             attribution = self._attribute(rows, read_back)
         observation = Observation(rows.number, rows.elapsed_ns, mean_ns, rows.start_ns, attribution)
-        revisions, verdict_ids = self._tracker.observe(observation, self._known_topology)
+        late_ns = _latest(late_against_stage(rows.columns["rank"], rows.columns["work_ns"], self._known_topology))
+        self._history.append((rows.number, late_ns))
+        revisions, verdict_ids = self._tracker.observe(observation, self._known_topology, late_ns)
         self._verdicts += revisions
         # A fault that lasts fills the window in the end; its verdict goes on against the window from before.
         self._healthy_ns = (mean_ns, limit_ns) if self._tracker.has_open else None
@@ -136,6 +153,31 @@ class IterationJudge:
         names = self._known_topology.names
         self._operator_rows.append(operator_columns(graph, rows.number, self.attempt, names, self._clocks_ns))
         return attribute(graph, rows.number, reference)
+
+    def _review(self, read_back: ReadBack) -> None:
+        """From time to time, hold regular iterations against peers: a fault may be older than the recording."""
+        self._judged += 1
+        every = REVIEW_STANDING if self._tracker.has_standing else REVIEW_EVERY
+        is_due = self._judged == MIN_ITERATIONS or self._judged % every == 0
+        if not is_due or self._tracker.has_open or len(self._regular) < MIN_REVIEWED:
+            return
+        rows = list(self._regular)[-REVIEWED:]
+        columns = self._read(rows, read_back)
+        if self._reference is None:
+            self._clocks_ns = self._compare_clocks(columns)
+        graph = self._build(rows, columns)
+        reviewed = [self._reviewed(one, graph) for one in rows]
+        causes = review(reviewed, self._known_topology, self._window.delta)
+        observations = [
+            Observation(one.number, one.elapsed_ns, one.elapsed_ns, one.start_ns, r.attribution)
+            for one, r in zip(rows, reviewed, strict=True)
+        ]
+        self._verdicts += self._tracker.stand(causes, observations, self._history, self._known_topology)
+
+    def _reviewed(self, rows: IterationRows, graph: OperatorGraph) -> Reviewed:
+        work_ns = dict(zip(rows.columns["rank"].tolist(), rows.columns["work_ns"].tolist(), strict=True))
+        attribution = attribute_by_peers(graph, rows.number, self._known_topology)
+        return Reviewed(rows.elapsed_ns, attribution, work_ns, path_work_ns(graph, rows.number))
 
     def _usual(self, read_back: ReadBack) -> Reference | None:
         """What is usual: learned when it is first needed, kept while a verdict is open or it is not old."""
@@ -233,6 +275,8 @@ class IterationJudge:
             "reference_rows": [rows.state() for rows in self._reference_rows],
             "reference_age": self._reference_age,
             "healthy_ns": None if self._healthy_ns is None else [*self._healthy_ns],
+            "history": [[number, [[rank, ns] for rank, ns in late.items()]] for number, late in self._history],
+            "judged": self._judged,
             "last": self._last,
         }
 
@@ -249,5 +293,13 @@ class IterationJudge:
         judge._reference_age = state["reference_age"]
         healthy_ns = state["healthy_ns"]
         judge._healthy_ns = None if healthy_ns is None else (healthy_ns[0], healthy_ns[1])
+        judge._history.extend((number, dict(late)) for number, late in state["history"])
+        judge._judged = state["judged"]
         judge._last = state["last"]
         return judge
+
+
+def _latest(late_ns: Mapping[int, float]) -> dict[int, float]:
+    """The latest ranks alone."""
+    ranked = sorted(late_ns.items(), key=lambda pair: (-pair[1], pair[0]))
+    return dict(ranked[:LATEST_RANKS])

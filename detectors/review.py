@@ -1,0 +1,160 @@
+"""Look at a job that runs as always, and ask whether "as always" is healthy: peers against each other.
+
+A fault that was there before the first recorded iteration makes no iteration irregular. So from time to time some
+regular iterations are held against what peers take (`detectors.peers_usual`), and against the other pipeline stages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Final
+
+import numpy as np
+
+from detectors.causes import Cause, find_causes
+from detectors.critical_path import Attribution, Lane
+from detectors.topology import Device, Topology
+
+Array = np.ndarray
+
+REVIEW_SEEN: Final = 0.8
+"""A standing fault shows in this share of the reviewed iterations at least."""
+
+MIN_REVIEWED: Final = 5
+_MIN_PROBABILITY: Final = 0.5
+_STAGE_PATH_SHARE: Final = 0.5  # a stage that slows the job has this share of the critical path
+_SPREAD_SHARE: Final = 0.5  # uneven data: no rank has this share of what is lost to late ranks
+_UNEVEN_EXCESS: Final = 3.0  # ... and it costs so many times what δ allows: somebody is always a little late
+
+
+@dataclass(frozen=True, slots=True)
+class Reviewed:
+    """One regular iteration under review.
+
+    Parameters
+    ----------
+    attribution
+        Against peers.
+    work_ns
+        For each rank the sum of its gaps.
+    path_work_ns
+        For each rank what its own work has of the critical path.
+    """
+
+    elapsed_ns: float
+    attribution: Attribution
+    work_ns: Mapping[int, float]
+    path_work_ns: Mapping[int, float]
+
+
+def review(reviewed: Sequence[Reviewed], topology: Topology, delta: float) -> list[Cause]:
+    """Find what makes all of these iterations longer than they need be.
+
+    Parameters
+    ----------
+    reviewed
+        Some regular iterations, the more the surer; fewer than `MIN_REVIEWED` give nothing.
+    delta
+        A cause counts if the iterations take more than this times what they would take without it.
+    """
+    if len(reviewed) < MIN_REVIEWED:
+        return []
+    found = find_causes([one.attribution for one in reviewed], topology)
+    causes = [cause for cause in found if _is_named(cause) and _matters(cause, reviewed, delta)]
+    if causes:
+        return causes
+    stage = _slow_stage(reviewed, topology)
+    if stage is not None and _always_matters(stage, reviewed, delta):
+        return [stage]
+    uneven = _imbalance(reviewed)
+    limit = 1 + _UNEVEN_EXCESS * (delta - 1)
+    return [uneven] if uneven is not None and _matters(uneven, reviewed, limit) else []
+
+
+def _is_named(cause: Cause) -> bool:
+    return bool(cause.suspects) and cause.suspects[0][1] >= _MIN_PROBABILITY
+
+
+def _matters(cause: Cause, reviewed: Sequence[Reviewed], delta: float) -> bool:
+    """Whether the cause is seen nearly always, and costs more than δ allows."""
+    elapsed_ns = {one.attribution.iteration: one.elapsed_ns for one in reviewed}
+    if len(cause.explained_ns) < REVIEW_SEEN * len(reviewed):
+        return False
+    ratios = [elapsed_ns[i] / max(elapsed_ns[i] - ns, 1.0) for i, ns in cause.explained_ns.items()]
+    return median(ratios) > delta
+
+
+def _always_matters(cause: Cause, reviewed: Sequence[Reviewed], delta: float) -> bool:
+    """Whether a cause costs more than δ allows in nearly each iteration by itself.
+
+    Medians of stages differ by noise alone, and few stages or ranks average it badly.
+    """
+    elapsed_ns = {one.attribution.iteration: one.elapsed_ns for one in reviewed}
+    costly = [elapsed_ns[i] > delta * (elapsed_ns[i] - ns) for i, ns in cause.explained_ns.items()]
+    return sum(costly) >= REVIEW_SEEN * len(reviewed)
+
+
+def _slow_stage(reviewed: Sequence[Reviewed], topology: Topology) -> Cause | None:
+    """Find a pipeline stage all of whose ranks work longer than the ranks of the other stages.
+
+    Its excess on the path is what its typical rank works longer than the typical rank of the typical other stage:
+    the other stages wait for that in each iteration.
+    """
+    stages = sorted(set(topology.stage_of.values()))
+    if len(stages) < 2:
+        return None
+    typical = [_stage_work(one, stages, topology) for one in reviewed]
+    heaviest = [max(stages, key=lambda stage: work[stage]) for work in typical]
+    stage = max(stages, key=heaviest.count)
+    ranks = tuple(sorted(rank for rank, own in topology.stage_of.items() if own == stage))
+    explained = {}
+    for one, work in zip(reviewed, typical, strict=True):
+        path_ns = sum(ns for rank, ns in one.path_work_ns.items() if rank in ranks)
+        excess_ns = work[stage] - median(ns for other, ns in work.items() if other != stage)
+        if excess_ns > 0 and path_ns >= _STAGE_PATH_SHARE * sum(one.path_work_ns.values()):
+            explained[one.attribution.iteration] = excess_ns
+    if not explained:
+        return None
+    probability = (len(explained) + 0.5) / (len(reviewed) + 1)
+    return Cause("slow_stage", ((Device("stage", ranks), probability),), frozenset(), None, explained)
+
+
+def _stage_work(one: Reviewed, stages: Sequence[int], topology: Topology) -> dict[int, float]:
+    """Return the median work of the ranks of each stage, ns."""
+    by_stage: dict[int, list[float]] = {stage: [0.0] for stage in stages}
+    for stage in stages:
+        known = [ns for rank, ns in one.work_ns.items() if topology.stage_of.get(rank) == stage]
+        by_stage[stage] = known or [0.0]
+    return {stage: median(values) for stage, values in by_stage.items()}
+
+
+def _imbalance(reviewed: Sequence[Reviewed]) -> Cause | None:
+    """Uneven data: much is lost to late ranks in each iteration, and it is never the same rank."""
+    late: list[dict[Lane, float]] = [
+        {lane: ns for lane, ns in one.attribution.path_excess_ns.items() if lane.kind == "work" and ns > 0}
+        for one in reviewed
+    ]
+    totals: dict[Lane, float] = {}
+    for lanes in late:
+        for lane, ns in lanes.items():
+            totals[lane] = totals.get(lane, 0.0) + ns
+    if not totals or max(totals.values()) >= _SPREAD_SHARE * sum(totals.values()):
+        return None
+    explained = {
+        one.attribution.iteration: sum(lanes.values()) for one, lanes in zip(reviewed, late, strict=True) if lanes
+    }
+    return Cause("imbalance", (), frozenset(), None, explained)
+
+
+def late_against_stage(rank: Array, work_ns: Array, topology: Topology) -> dict[int, float]:
+    """By how much each rank works longer than the lower median of its stage, ns; ranks with company only."""
+    stage = topology.stages(rank)
+    late: dict[int, float] = {}
+    for one in np.unique(stage).tolist():
+        own = np.flatnonzero(stage == one)
+        if len(own) > 1:
+            usual_ns = np.sort(work_ns[own])[(len(own) - 1) // 2]
+            late |= dict(zip(rank[own].tolist(), (work_ns[own] - usual_ns).tolist(), strict=True))
+    return late
