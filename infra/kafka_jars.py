@@ -100,7 +100,7 @@ def _is_complete(folder: Path) -> bool:
     """Whether the folder was filled from the POM as it stands; the rename at the end makes it all or nothing."""
     try:
         return (folder / "pom.xml").read_bytes() == POM.read_bytes()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
 
 

@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra.kafka_jars import kafka_version
+
+COMPOSE = Path(__file__).resolve().parents[2] / "infra" / "compose.yaml"
+TEXT = COMPOSE.read_text()
+PASSWORD = "IRREGULARS_CLICKHOUSE_PASSWORD"
+
+
+def test_every_published_port_is_on_loopback() -> None:
+    published = re.findall(r'^ +- "([\d.:]+)"$', TEXT, re.MULTILINE)
+    assert published == ["127.0.0.1:9092:9092", "127.0.0.1:8123:8123", "127.0.0.1:9000:9000"]
+
+
+def test_no_password_is_written_in_the_file_and_none_is_taken_for_granted() -> None:
+    assert re.findall(r"PASSWORD: (.*)", TEXT) == [f"${{{PASSWORD}:?set {PASSWORD} to a password of your choice}}"]
+
+
+def test_kafka_is_the_version_that_the_tests_run_on() -> None:
+    assert re.findall(r"image: apache/kafka:(\S+)", TEXT) == [kafka_version()]
+
+
+def test_clickhouse_is_the_version_whose_engine_the_tests_run_on() -> None:
+    pinned = re.findall(r'"chdb-core==([\d.]+)\.\*"', (COMPOSE.parents[1] / "pyproject.toml").read_text())
+    assert re.findall(r"image: clickhouse/clickhouse-server:(\S+)", TEXT) == pinned
+
+
+def compose(*, password: str | None) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if name != PASSWORD}
+    environment |= {PASSWORD: password} if password else {}
+    command = ["docker", "compose", "-f", str(COMPOSE), "config", "--format", "json"]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
+
+
+def has_compose() -> bool:
+    if shutil.which("docker") is None:
+        return False
+    asked = subprocess.run(["docker", "compose", "version"], capture_output=True, timeout=60, check=False)
+    return asked.returncode == 0
+
+
+@pytest.fixture
+def needs_compose() -> None:
+    if not has_compose():
+        pytest.skip("docker compose must be installed to read compose.yaml as Docker does; it is not")
+
+
+@pytest.mark.usefixtures("needs_compose")
+def test_docker_accepts_the_file_with_a_password() -> None:
+    services: dict[str, Any] = json.loads(compose(password="swordfish").stdout)["services"]
+    assert set(services) == {"kafka", "clickhouse"}
+    assert all("healthcheck" in service for service in services.values())
+
+
+@pytest.mark.usefixtures("needs_compose")
+def test_docker_refuses_the_file_without_a_password() -> None:
+    refused = compose(password=None)
+    assert refused.returncode != 0
+    assert PASSWORD in refused.stderr
