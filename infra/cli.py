@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 
 from infra.commands.alerts import alerts
 from infra.commands.analyze import analyze
+from infra.commands.demo import demo
 from infra.commands.options import Invocation
 from infra.commands.plugins import plugins
 from infra.commands.replay import replay
@@ -112,7 +113,7 @@ def _start(
     context.obj = Invocation(config, dict(parse_assignment(text) for text in assignments or []))
 
 
-for one in (analyze, up, worker, replay, alerts, sql):
+for one in (demo, analyze, up, worker, replay, alerts, sql):
     app.command()(one)
 app.command("settings")(show_settings)
 app.add_typer(topics, name="topics")

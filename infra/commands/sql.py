@@ -54,7 +54,7 @@ def sql(
     elif is_csv:
         _write_csv(answer)
     else:
-        _show(answer)
+        show_answer(answer)
 
 
 def _pairs(texts: Sequence[str]) -> dict[str, str]:
@@ -117,7 +117,8 @@ def _write_csv(answer: Answer) -> None:
     writer.writerows([_plain(value) for value in row] for row in answer.rows)
 
 
-def _show(answer: Answer) -> None:
+def show_answer(answer: Answer) -> None:
+    """Print an answer as a table for people."""
     from rich.table import Table
     from rich.text import Text
 

@@ -1,0 +1,213 @@
+"""``irregulars demo``: the main job in under a minute, on simulated GPUs."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from infra.commands.options import open_console, settings_of
+from infra.commands.up import show_addresses, stops_on_sigterm
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from infra.local_services import LocalServices
+    from infra.simulated_run import SimulatedRun
+    from producers.simulator.settings import SimulatorSettings
+    from streams.judgements import Verdict
+
+JOB: Final = "demo"
+FAULT: Final = "slow_nic:rank=17,from=60,factor=12"
+ITERATIONS: Final = 110
+
+_LOOK_S = 0.25
+_LINE_S = 5.0  # without a terminal: a line each so often
+_VERDICT_S = 20.0  # how long after its end the job's last alert may take
+_BARS = " ▁▂▃▄▅▆▇█"
+
+
+def demo(
+    context: typer.Context,
+    is_kept: Annotated[
+        bool, typer.Option("--keep", help="Leave everything running afterwards, until Ctrl-C.")
+    ] = False,
+    fault: Annotated[str, typer.Option(help="What goes wrong, and when.")] = FAULT,
+    iterations: Annotated[int, typer.Option(min=20, help="Length of the job; about four a second.")] = ITERATIONS,
+) -> None:
+    """Watch the main job: 64 simulated GPUs train at real pace, a NIC turns slow, Irregulars names it.
+
+    Broker, database and worker are real, and gone at the end. Status 1 if no verdict comes.
+
+    Example: irregulars demo --fault slow_rank:rank=5,from=60,factor=3
+    """
+    from infra.local_services import LocalServices
+    from producers.simulator.faults import parse_fault
+    from producers.simulator.settings import SimulatorSettings
+
+    job = SimulatorSettings(job=JOB, iterations=iterations, faults=(parse_fault(fault),))
+    console = open_console()
+    settings = settings_of(context, snapshot_s=1.0, partitions=4)
+    with (
+        stops_on_sigterm(),
+        LocalServices(settings, on_step=lambda step: console.print(step, style="dim")) as services,
+    ):
+        verdict = _watch(console, services, job, fault)
+        if verdict is not None:
+            _show_verdict(console, services, verdict, fault)
+        if is_kept:
+            show_addresses(services)
+            _wait_for_interrupt(services)
+    if verdict is None:
+        console.print("No verdict came. That is a fault of this program, or of a machine that is much too busy.")
+        raise typer.Exit(1)
+    console.print("Everything was stopped, and nothing is left behind.", style="dim")
+
+
+def _wait_for_interrupt(services: LocalServices) -> None:
+    try:
+        while True:
+            services.require_running()
+            time.sleep(_LOOK_S)
+    except KeyboardInterrupt:
+        return
+
+
+class _Alerts:
+    """What came on the topic of alerts, read in a thread."""
+
+    def __init__(self, services: LocalServices) -> None:
+        self._settings = services.settings
+        self._messages: deque[bytes] = deque()
+        self._failure: BaseException | None = None
+        self.newest: dict[str, Verdict] = {}
+        threading.Thread(target=self._follow, name="alerts", daemon=True).start()
+
+    def take_lines(self) -> list[str]:
+        """One readable line for each new alert."""
+        from sinks.alerts import alert_line
+        from streams.judgements import decode_verdict
+
+        if self._failure is not None:
+            raise self._failure
+        lines = []
+        while self._messages:
+            message = self._messages.popleft()
+            verdict = decode_verdict(message, "alerts")
+            self.newest[verdict.verdict_id] = verdict
+            lines.append(alert_line(message))
+        return lines
+
+    def _follow(self) -> None:
+        from infra.alert_feed import follow_alerts
+        from infra.wiring import kafka_security
+
+        settings = self._settings
+        try:
+            for message in follow_alerts(
+                settings.kafka_bootstrap, settings.topics(), kafka_security(settings), is_from_start=True
+            ):
+                self._messages.append(message)
+        except BaseException as error:  # shown by the thread that watches
+            self._failure = error
+
+
+def _watch(console: Console, services: LocalServices, job: SimulatorSettings, fault: str) -> Verdict | None:
+    """Run the job to its end; return the verdict that cost most, once it is closed."""
+    from infra.simulated_run import SimulatedRun
+    from infra.wiring import agent_settings
+
+    world = job.dp * job.pp * job.tp
+    console.print(f"\n[bold]{world} GPUs train[/bold], dp {job.dp} × pp {job.pp} × tp {job.tp}, "
+                  f"{job.iterations} iterations. What will happen to them: {fault}\n")  # fmt: skip
+    alerts = _Alerts(services)
+    with SimulatedRun(job, agent_settings(services.settings)) as run:
+        _follow_run(console, services, run, alerts, job.iterations)
+    return _last_verdict(console, alerts)
+
+
+def _follow_run(
+    console: Console, services: LocalServices, run: SimulatedRun, alerts: _Alerts, iterations: int
+) -> None:
+    from rich.live import Live
+
+    next_line_s = time.monotonic() + _LINE_S
+    with Live(console=console, auto_refresh=False, transient=True) as live:
+        while run.is_running:
+            services.require_running()
+            _print_alerts(console, alerts)
+            times_s = run.source.iteration_times_s()
+            if console.is_terminal:
+                live.update(progress_line(times_s, iterations, width=max(20, console.width - 42)), refresh=True)
+            elif time.monotonic() >= next_line_s:
+                next_line_s += _LINE_S
+                console.print(progress_line(times_s, iterations, width=60))
+            time.sleep(_LOOK_S)
+    console.print(progress_line(run.source.iteration_times_s(), iterations, width=60))
+
+
+def progress_line(times_s: list[float], iterations: int, width: int) -> str:
+    """Draw the newest iteration times as bars, from 0 to the largest of them.
+
+    >>> progress_line([0.25, 0.25, 0.5], 10, width=10)
+    'iteration   3 of 10  ▄▄█  0.500 s'
+    """
+    if not times_s:
+        return "the first iteration runs"
+    shown = times_s[-width:]
+    bars = "".join(_BARS[round(value / max(times_s) * (len(_BARS) - 1))] for value in shown)
+    return f"iteration {len(times_s):3} of {iterations}  {bars}  {times_s[-1]:.3f} s"
+
+
+def _print_alerts(console: Console, alerts: _Alerts) -> None:
+    for line in alerts.take_lines():
+        console.print(line, style="bold red" if " OPENED " in line else "bold", markup=False)
+
+
+def _last_verdict(console: Console, alerts: _Alerts) -> Verdict | None:
+    deadline = time.monotonic() + _VERDICT_S
+    while time.monotonic() < deadline:
+        _print_alerts(console, alerts)
+        verdicts = sorted(alerts.newest.values(), key=lambda verdict: -verdict.lost_s)
+        if verdicts and all(verdict.state == "closed" for verdict in verdicts):
+            return verdicts[0]
+        time.sleep(_LOOK_S)
+    return max(alerts.newest.values(), key=lambda verdict: verdict.lost_s, default=None)
+
+
+def _show_verdict(console: Console, services: LocalServices, verdict: Verdict, fault: str) -> None:
+    from sinks.advice import advise, name_device
+
+    first, past = verdict.iterations
+    console.print(f"\n[bold]Verdict[/bold]   {verdict.kind} in iterations {first} to {past - 1}: "
+                  f"{verdict.delta:.2f} times the usual time, {verdict.lost_s:.1f} s lost")  # fmt: skip
+    for suspect in verdict.suspects[:3]:
+        console.print(f"          {suspect.probability:4.0%}  {name_device(suspect)}", markup=False)
+    console.print(f"Evidence  {verdict.evidence}", markup=False)
+    console.print(f"Next      {advise(verdict)}", markup=False)
+    console.print(f"Put in    {fault}\n", markup=False)
+    _show_stored(console, services, verdict)
+
+
+def _show_stored(console: Console, services: LocalServices, verdict: Verdict) -> None:
+    """Look further in ClickHouse, as a person would: the command, and what it answers."""
+    from infra.commands.sql import show_answer
+    from infra.wiring import database_settings
+    from sinks.connection import connect, translated
+    from sinks.investigations import run
+
+    target = database_settings(services.settings)
+    client = connect(target)
+    try:
+        with translated(target):
+            values: dict[str, Any] = {"job": verdict.job, "limit": 8}
+            console.print(f"$ irregulars sql irregular_iterations job={verdict.job} limit=8", style="bold")
+            show_answer(run(client, "irregular_iterations", values))
+            console.print("\n$ irregulars sql time_lost_by_device", style="bold")
+            show_answer(run(client, "time_lost_by_device"))
+    finally:
+        client.close()
+    console.print("\nMore questions: irregulars sql --list")

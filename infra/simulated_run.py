@@ -1,0 +1,95 @@
+"""A simulated job that publishes itself from a thread, and says how it goes."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from producers.agent import Agent, AgentSettings, Progress
+from producers.simulator.settings import SimulatorSettings
+from producers.simulator.source import SimulatorSource
+from producers.sources import Record, Source
+from streams.records import Batch
+
+_STOP_S: Final = 20.0
+
+
+class WatchedSource:
+    """A source that lets its records through and keeps each iteration's time: the largest of its ranks'."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._elapsed_ns: dict[int, float] = {}
+
+    def poll(self, max_records: int) -> Sequence[Record]:
+        """Poll the source, and look at what comes."""
+        records = self._source.poll(max_records)
+        for record in records:
+            if isinstance(record, Batch) and record.header.schema == "iterations":
+                self._note(record)
+        return records
+
+    def position(self) -> str:
+        """Where the source stands."""
+        return self._source.position()
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether the source has ended."""
+        return self._source.is_exhausted
+
+    def close(self) -> None:
+        """Close the source."""
+        self._source.close()
+
+    def iteration_times_s(self) -> list[float]:
+        """Times of the iterations so far, in their order, seconds."""
+        # A copy first: the agent's thread adds to it.
+        return [elapsed_ns / 1e9 for _, elapsed_ns in sorted(dict(self._elapsed_ns).items())]
+
+    def _note(self, batch: Batch) -> None:
+        pairs = zip(batch.columns["iteration"].tolist(), batch.columns["elapsed_ns"].tolist(), strict=True)
+        for iteration, elapsed_ns in pairs:
+            self._elapsed_ns[iteration] = max(elapsed_ns, self._elapsed_ns.get(iteration, 0.0))
+
+
+class SimulatedRun:
+    """A simulated job at real pace, beginning now. Use it as a context: leaving it stops the job cleanly.
+
+    Parameters
+    ----------
+    job
+        What to simulate.
+    agent
+        Where to publish.
+    """
+
+    def __init__(self, job: SimulatorSettings, agent: AgentSettings) -> None:
+        self.source = WatchedSource(SimulatorSource(job, start_ns=time.time_ns(), now_ns=time.time_ns))
+        self._agent = Agent(self.source, agent)
+        self._thread = threading.Thread(target=self._run, name="simulated-job", daemon=True)
+        self._failure: BaseException | None = None
+        self.done: Progress | None = None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the job has not ended; raises what the agent raised if it failed."""
+        if self._failure is not None:
+            raise self._failure
+        return self._thread.is_alive()
+
+    def _run(self) -> None:
+        try:
+            self.done = self._agent.run()
+        except BaseException as error:  # shown by the thread that watches
+            self._failure = error
+
+    def __enter__(self) -> SimulatedRun:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._agent.stop()
+        self._thread.join(_STOP_S)
