@@ -103,7 +103,7 @@ def build_graph(columns: Mapping[str, Array], entry_ns: Mapping[tuple[int, int],
     ----------
     columns
         ``rank, iteration, communicator, operator, sequence, peer, start_ns`` (int64 or narrower), ``elapsed_ns,
-        size_bytes`` (float64). Rows without a start or an end take no part.
+        size_bytes`` (float64). Rows without a start or an end take no part, nor do those that end before they start.
     entry_ns
         For pairs of rank and iteration: when the rank was free to begin the iteration (the end of its last operator
         before, or the iteration's own start), on the clock of ``start_ns``. Pairs that are missing begin with their
@@ -148,12 +148,14 @@ def unpack_class(packed: Array) -> tuple[Array, Array, Array]:
 
 
 def _sorted_and_known(columns: Mapping[str, Array]) -> dict[str, Array]:
-    known = np.isfinite(columns["elapsed_ns"]) & (columns["start_ns"] != UNKNOWN)
+    elapsed_ns = np.nan_to_num(columns["elapsed_ns"], nan=-1.0).astype(np.int64)
+    end_ns = columns["start_ns"] + elapsed_ns  # where a clock told nonsense it wraps: then it ends before its start
+    known = (elapsed_ns >= 0) & (columns["start_ns"] != UNKNOWN) & (end_ns >= columns["start_ns"])
     ints = ("rank", "iteration", "communicator", "operator", "sequence", "peer", "start_ns")
     kept = {name: columns[name][known].astype(np.int64) for name in ints}
     kept |= {name: columns[name][known] for name in ("elapsed_ns", "size_bytes")}
-    end_ns = kept["start_ns"] + kept["elapsed_ns"].astype(np.int64)
-    order = np.lexsort((kept["start_ns"], end_ns, kept["iteration"], kept["rank"]))
+    ties = kept["sequence"], pack_class(kept)  # parts of a p2p batch have one start and one end
+    order = np.lexsort((*ties, kept["start_ns"], end_ns[known], kept["iteration"], kept["rank"]))
     return {name: column[order] for name, column in kept.items()}
 
 
@@ -229,10 +231,10 @@ def _previous(block: Array, start_ns: Array, end_ns: Array, is_first_of_block: A
     """Row of the rank's operator in this iteration that had ended last when each row began; -1 if none had."""
     if len(block) == 0:
         return np.empty(0, dtype=np.int64)
-    origin = min(int(start_ns.min()), int(end_ns.min()))
-    span = int(max(start_ns.max(), end_ns.max())) - origin + 2
-    keys = block * span + (end_ns - origin)  # ascending, since rows are sorted by block and end
-    position = np.searchsorted(keys, block * span + (start_ns - origin), side="right") - 1
+    # Places in the order of all times, not the times: one clock from another age would overflow the keys of all.
+    times, place = np.unique(np.concatenate([end_ns, start_ns]), return_inverse=True)
+    end_place, start_place = np.split(place.ravel() + np.tile(block, 2) * len(times), 2)
+    position = np.searchsorted(end_place, start_place, side="right") - 1  # ascending: sorted by block and end
     first_row = np.flatnonzero(is_first_of_block)[block]
     own = np.arange(len(block))
     position = np.where(position >= own, own - 1, position)  # operators of no length must not precede themselves
