@@ -61,6 +61,6 @@ def _duration(elapsed_ns: float) -> str:
     '24.9 ms'
     """
     for limit_ns, unit in ((1e3, "ns"), (1e6, "µs"), (1e9, "ms")):
-        if elapsed_ns < limit_ns:
+        if elapsed_ns < 0.9995 * limit_ns:  # what would round to 1000 is 1 of the next unit
             return f"{elapsed_ns * 1e3 / limit_ns:.3g} {unit}"
-    return f"{elapsed_ns / 1e9:.3g} s"
+    return f"{elapsed_ns / 1e9:.3g} s" if elapsed_ns < 999.5e9 else f"{elapsed_ns / 1e9:.0f} s"
