@@ -150,7 +150,7 @@ class LockstepJob:
                 "elapsed_ns": float(end_ns - start_ns),
                 "size_bytes": size,
                 "iteration": self._iteration,
-            }  # fmt: skip
+            }
         )
 
     def _operators(self, rank: int) -> Batch:

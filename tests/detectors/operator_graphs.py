@@ -1,0 +1,59 @@
+"""Operators written down one by one, as the graph takes them; times in any unit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from detectors.operator_graph import OperatorGraph, build_graph
+from streams.records import OPERATOR_CODES, UNKNOWN
+
+FLOATS = ("elapsed_ns", "size_bytes")
+NAMES = ("rank", "iteration", "communicator", "operator", "sequence", "peer", "start_ns", *FLOATS)
+
+
+def row(
+    rank: int,
+    start: int | None,
+    end: int | None,
+    operator: str = "all_reduce",
+    *,
+    group: int = 0,
+    sequence: int = 0,
+    peer: int | None = None,
+    iteration: int = 0,
+    size: float = np.nan,
+) -> dict[str, Any]:
+    """One operator; None: not known."""
+    return {
+        "rank": rank,
+        "iteration": iteration,
+        "communicator": group,
+        "operator": OPERATOR_CODES[operator],
+        "sequence": sequence,
+        "peer": UNKNOWN if peer is None else peer,
+        "start_ns": UNKNOWN if start is None else start,
+        "elapsed_ns": np.nan if start is None or end is None else float(end - start),
+        "size_bytes": size,
+    }
+
+
+def columns_of(rows: list[dict[str, Any]]) -> dict[str, np.ndarray]:
+    return {
+        name: np.array([row[name] for row in rows], dtype=np.float64 if name in FLOATS else np.int64)
+        for name in NAMES
+    }
+
+
+def graph_of(*rows: dict[str, Any], entry: dict[tuple[int, int], int] | None = None) -> OperatorGraph:
+    return build_graph(columns_of(list(rows)), entry or {})
+
+
+def at(graph: OperatorGraph, rank: int, start: int, operator: str | None = None) -> int:
+    """Row of the operator of a rank that starts then."""
+    is_it = (graph.rank == rank) & (graph.start_ns == start)
+    if operator is not None:
+        is_it &= graph.operator == OPERATOR_CODES[operator]
+    (found,) = np.flatnonzero(is_it).tolist()
+    return int(found)
