@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from detectors.codes import group_rows
 from streams.records import RECV, ROOTED, SEND, UNKNOWN
 
 Array = np.ndarray
@@ -71,11 +72,12 @@ def estimate_offsets(columns: Mapping[str, Array], host_of: Mapping[int, str]) -
 def _shared_ends(rows: Mapping[str, Array], host: Array, end_ns: Array) -> _Ends:
     """Pick the collectives in which all wait for all and whose members are on more than one host."""
     picked = np.flatnonzero(~np.isin(rows["operator"], [SEND, RECV, *ROOTED]))
-    keys = np.stack([rows["communicator"][picked], rows["sequence"][picked]], axis=1).reshape(-1, 2)
-    groups, group = np.unique(keys, axis=0, return_inverse=True)
-    newest_first = np.searchsorted(groups[:, 0], groups[:, 0], side="right") - np.arange(len(groups))
-    is_new = (newest_first <= _PER_COMMUNICATOR)[group.ravel()]
-    picked, group = picked[is_new], np.unique(group.ravel()[is_new], return_inverse=True)[1].ravel()
+    communicator = rows["communicator"][picked]
+    group, first = group_rows([communicator, rows["sequence"][picked]])
+    owner = communicator[first]  # ascending, as the groups are
+    newest_first = np.searchsorted(owner, owner, side="right") - np.arange(len(owner))
+    is_new = (newest_first <= _PER_COMMUNICATOR)[group]
+    picked, group = picked[is_new], np.unique(group[is_new], return_inverse=True)[1]
     lowest = np.full(int(group.max(initial=-1)) + 1, np.iinfo(np.int64).max)
     highest = np.full(len(lowest), -1)
     np.minimum.at(lowest, group, host[picked])
@@ -137,11 +139,11 @@ def _shortest_ways(rows: Mapping[str, Array], host: Array, start_ns: Array) -> d
     """For pairs of sending and receiving host: the shortest time from a send's start to its recv's end, ns."""
     sends, recvs = np.flatnonzero(rows["operator"] == SEND), np.flatnonzero(rows["operator"] == RECV)
     ends = (("communicator", "rank", "peer", "sequence"), ("communicator", "peer", "rank", "sequence"))
-    keys = [np.stack([rows[n][of] for n in names], axis=1) for of, names in zip((sends, recvs), ends, strict=True)]
-    _, pair = np.unique(np.concatenate(keys).reshape(-1, 4), axis=0, return_inverse=True)
+    keys = [np.concatenate([rows[one][sends], rows[two][recvs]]) for one, two in zip(*ends, strict=True)]
+    pair, _ = group_rows(keys)
     recv_of = np.full(int(pair.max(initial=-1)) + 1, -1)
-    recv_of[pair.ravel()[len(sends) :]] = recvs
-    matched = recv_of[pair.ravel()[: len(sends)]]
+    recv_of[pair[len(sends) :]] = recvs
+    matched = recv_of[pair[: len(sends)]]
     sends, matched = sends[matched >= 0], matched[matched >= 0]
     way_ns = start_ns[matched] + rows["elapsed_ns"][matched] - start_ns[sends]
     hosts = int(host.max(initial=0)) + 1

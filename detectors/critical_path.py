@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from detectors.codes import group_rows, sort_rows
 from detectors.operator_graph import OperatorGraph, pack_class
 from streams.records import RECV, SEND
 
@@ -228,7 +229,7 @@ def _place_keys(graph: OperatorGraph, class_index: Array, classes: int) -> Array
 
 def _median_by(index: Array, values: Array, size: int) -> Array:
     """Median of the values of each index 0 to `size` - 1, each of which occurs."""
-    order = np.lexsort((values, index))
+    order = sort_rows([index, values])
     counts = np.bincount(index, minlength=size)
     firsts = np.cumsum(counts) - counts
     ordered = values[order].astype(np.float64)
@@ -269,10 +270,11 @@ def lane_table(graph: OperatorGraph) -> LaneTable:
     row = rows[first]
     ends = [is_p2p[row].astype(np.int64), np.where(is_p2p[row], graph.source[row], graph.communicator[row])]
     ends.append(np.where(is_p2p[row], graph.destination[row], -1))
-    unique, lane = np.unique(np.stack(ends, axis=1).reshape(-1, 3), axis=0, return_inverse=True)
+    lane, first_of_lane = group_rows(ends)
+    unique = np.stack([end[first_of_lane] for end in ends], axis=1)
     iterations, at = np.unique(graph.iteration[row], return_inverse=True)
     shape = (len(unique), len(iterations))
-    cell = lane.ravel() * max(shape[1], 1) + at
+    cell = lane * max(shape[1], 1) + at
 
     def by_cell(weights: Array | None) -> Array:
         return np.bincount(cell, weights=weights, minlength=shape[0] * shape[1]).reshape(shape)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from detectors.codes import group_rows, sort_rows
 from streams.records import RECV, SEND, UNKNOWN
 
 Array = np.ndarray
@@ -172,13 +173,7 @@ def _groups(columns: Mapping[str, Array]) -> Array:
     is_p2p = (operator == SEND) | (operator == RECV)
     source = np.where(is_p2p, np.where(operator == SEND, rank, peer), -1)
     destination = np.where(is_p2p, np.where(operator == SEND, peer, rank), -1)
-    order = np.lexsort((columns["sequence"], destination, source, columns["communicator"]))
-    differs = np.zeros(len(order), dtype=np.int64)
-    for key in (columns["sequence"], destination, source, columns["communicator"]):
-        differs[1:] |= key[order[1:]] != key[order[:-1]]
-    group = np.empty(len(order), dtype=np.int64)
-    group[order] = np.cumsum(differs)
-    return group
+    return group_rows([columns["communicator"], source, destination, columns["sequence"]])[0]
 
 
 def _arrivals(group: Array, start_ns: Array, end_ns: Array) -> tuple[Array, Array]:
@@ -187,7 +182,7 @@ def _arrivals(group: Array, start_ns: Array, end_ns: Array) -> tuple[Array, Arra
     Partners that arrived after a row had already ended can't have been waited for: a buffered send returns before its
     receiver arrives, the root of a broadcast before its leaves do.
     """
-    order = np.lexsort((start_ns, group))
+    order = sort_rows([group, start_ns])
     row_of_latest = np.empty(len(order), dtype=np.int64)  # position, in `order`, of the latest partner of each row
     past = np.searchsorted(group[order], group, side="right")
     row_of_latest[:] = past - 1
@@ -212,7 +207,7 @@ def _join_batched(
     if len(rows) == 0:
         return ready_ns, blocker
     start_ns = columns["start_ns"]
-    order = rows[np.lexsort((ready_ns[rows], end_ns[rows], start_ns[rows], block[rows]))]
+    order = rows[sort_rows([block[rows], start_ns[rows], end_ns[rows], ready_ns[rows]])]
     is_first = np.ones(len(order), dtype=bool)
     is_first[1:] = False
     for key in (end_ns, start_ns, block):
@@ -260,7 +255,7 @@ def _gaps(
 
 def _ordinals(block: Array, packed_class: Array, sequence: Array) -> Array:
     """Sequence of each row, counted from the first of its class in its block."""
-    order = np.lexsort((sequence, packed_class, block))
+    order = sort_rows([block, packed_class, sequence])
     is_first = np.ones(len(order), dtype=bool)
     sorted_block, sorted_class = block[order], packed_class[order]
     is_first[1:] = (sorted_block[1:] != sorted_block[:-1]) | (sorted_class[1:] != sorted_class[:-1])

@@ -11,6 +11,7 @@ from typing import Final
 
 import numpy as np
 
+from detectors.codes import group_rows, sort_rows
 from detectors.critical_path import Attribution, Lane, LaneTable, attribute_against, lane_excess, lane_table
 from detectors.operator_graph import OperatorGraph
 from detectors.topology import Topology
@@ -42,7 +43,7 @@ def _roles(graph: OperatorGraph, topology: Topology) -> Array:
     keys = (
         graph.iteration, stage, topology.stages(other), kinds[graph.communicator], graph.operator, graph.ordinal,
     )  # fmt: skip
-    return np.unique(np.stack(keys, axis=1).reshape(-1, len(keys)), axis=0, return_inverse=True)[1].ravel()
+    return group_rows(keys)[0]
 
 
 def _lane_codes(graph: OperatorGraph) -> Array:
@@ -58,12 +59,12 @@ def _usual_of_peers(role: Array, owner: Array, values: Array) -> Array:
     usual = np.full(len(role), np.nan)
     if len(role) == 0:
         return usual
-    order = np.lexsort((values, role))
+    order = sort_rows([role, values])
     sizes = np.bincount(role)
     firsts = np.cumsum(sizes) - sizes
     median = values[order][firsts + (sizes - 1) // 2].astype(np.float64)
-    pairs = np.unique(np.stack([role, owner], axis=1), axis=0)
-    has_peers = np.bincount(pairs[:, 0], minlength=len(sizes)) >= MIN_PEERS
+    _, first = group_rows([role, owner])
+    has_peers = np.bincount(role[first], minlength=len(sizes)) >= MIN_PEERS
     return np.where(has_peers[role], median[role], np.nan)
 
 

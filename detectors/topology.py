@@ -90,7 +90,9 @@ class Topology:
 
     def stages(self, ranks: np.ndarray) -> np.ndarray:
         """Pipeline stage of each rank: its place in its ``pp`` communicator; ranks of one stage do the same work."""
-        return np.array([self.stage_of.get(rank, 0) for rank in ranks.tolist()], dtype=np.int64)
+        table = np.zeros(max(int(ranks.max(initial=0)), max(self.stage_of, default=0)) + 1, dtype=np.int64)
+        table[list(self.stage_of)] = list(self.stage_of.values())
+        return table[ranks]
 
     def kind_code(self, communicator: int) -> int:
         """Return a number for kind and size of a communicator: equal for communicators with equal roles."""

@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from detectors.codes import group_rows
 from detectors.operator_graph import pack_class, unpack_class
 from streams.evidence import CLASS_COLUMNS
 from streams.records import UNKNOWN
@@ -101,8 +102,7 @@ def _without_duplicates(rows: dict[str, Array]) -> dict[str, Array]:
     start_ns = rows["start_ns"]
     if len(start_ns) < 2 or not np.any(start_ns[1:] == start_ns[:-1]):
         return rows
-    keys = np.stack([pack_class(rows), rows["sequence"]], axis=1)
-    _, kept = np.unique(keys, axis=0, return_index=True)
+    _, kept = group_rows([pack_class(rows), rows["sequence"]])
     if len(kept) == len(start_ns):
         return rows
     kept.sort()

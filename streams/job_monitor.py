@@ -115,7 +115,7 @@ class JobMonitor:
         return "silent" if self._is_silent else None
 
     def _is_judgeable(self, number: int) -> bool:
-        return self._roster.is_complete and not self._roster.lagging(number)
+        return self._roster.is_complete and self._roster.has_all(number)
 
     def _begin(self, attempt: int) -> None:
         self._attempt = attempt

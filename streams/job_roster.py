@@ -18,6 +18,7 @@ class JobRoster:
         self.announcements: dict[int, Announcement] = {}
         self.reasons: dict[int, str] = {}  # of ranks that have ended
         self._through: dict[int, int] = {}  # newest iteration that each rank delivered
+        self._slowest: tuple[int, int] | None = None  # a rank that was behind, and the iteration it had not delivered
         self._given_up: set[int] = set()
         self._is_complete = False
 
@@ -41,14 +42,23 @@ class JobRoster:
 
     def lagging(self, iteration: int) -> list[int]:
         """Ranks that log and are still to deliver an iteration."""
-        return [
-            rank
-            for rank, announcement in self.announcements.items()
-            if announcement.is_logged
-            and rank not in self.reasons
-            and rank not in self._given_up
-            and self._through.get(rank, iteration - 1) < iteration
-        ]
+        return [rank for rank in self.announcements if self._is_behind(rank, iteration)]
+
+    def has_all(self, iteration: int) -> bool:
+        """Whether nobody is to deliver an iteration still; most calls look at the one rank that was behind before."""
+        if self._slowest is not None:
+            rank, wanted = self._slowest
+            if iteration >= wanted and self._is_awaited(rank) and self._through.get(rank, iteration - 1) < iteration:
+                return False
+        behind = next((rank for rank in self.announcements if self._is_behind(rank, iteration)), None)
+        self._slowest = None if behind is None else (behind, iteration)
+        return behind is None
+
+    def _is_awaited(self, rank: int) -> bool:
+        return self.announcements[rank].is_logged and rank not in self.reasons and rank not in self._given_up
+
+    def _is_behind(self, rank: int, iteration: int) -> bool:
+        return self._is_awaited(rank) and self._through.get(rank, iteration - 1) < iteration
 
     def give_up(self, ranks: Iterable[int]) -> None:
         """Wait no longer for these ranks (until they deliver again), nor for ranks that nobody announced."""

@@ -7,6 +7,7 @@ from typing import Final
 
 import numpy as np
 
+from detectors.codes import group_rows
 from detectors.operator_graph import pack_class
 from streams.records import UNKNOWN, Batch
 
@@ -34,20 +35,23 @@ def gather_rows(batches: Iterable[Batch], codes: Mapping[str, int], spans: Spans
     Columns ``rank, communicator, operator, sequence, peer, start_ns, iteration`` (int64), ``elapsed_ns, size_bytes``
     (float64).
     """
-    parts = [_part(batch, codes, spans) for batch in batches]
+    by_rank: dict[int, dict[int, tuple[int, int]]] = {}
+    for (rank, iteration), span in spans.items():
+        by_rank.setdefault(rank, {})[iteration] = span
+    parts = [_part(batch, codes, by_rank.get(batch.header.rank, {})) for batch in batches]
     names = ("rank", "communicator", *_COLUMNS)
     if not parts:
         return {name: np.empty(0, dtype=np.float64 if name in _FLOATS else np.int64) for name in names}
     rows = {name: np.concatenate([part[name] for part in parts]) for name in names}
-    keys = np.stack([rows["rank"], pack_class(rows), rows["sequence"]], axis=1)
-    _, kept = np.unique(keys, axis=0, return_index=True)
+    _, kept = group_rows([rows["rank"], pack_class(rows), rows["sequence"]])
+    if len(kept) == len(rows["rank"]):
+        return rows
     kept.sort()
     return {name: column[kept] for name, column in rows.items()}
 
 
-def _part(batch: Batch, codes: Mapping[str, int], spans: Spans) -> dict[str, Array]:
+def _part(batch: Batch, codes: Mapping[str, int], own: Mapping[int, tuple[int, int]]) -> dict[str, Array]:
     rank = batch.header.rank
-    own = {iteration: span for (one, iteration), span in spans.items() if one == rank}
     iteration = _placed(batch.columns["iteration"], batch.columns["start_ns"], own)
     is_kept = np.isin(iteration, list(own))
     table = np.array([codes[name] for name in batch.header.names] or [0], dtype=np.int64)
