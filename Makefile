@@ -31,7 +31,7 @@ format: $(STAMP)  ## Let ruff sort imports and lay out the code
 	@$(BIN)/ruff check --fix-only --quiet . && $(BIN)/ruff format --quiet .
 
 bench: java maven $(STAMP)  ## Operators per second through one worker, beside the limits of Faust and Kafka
-	@$(BIN)/python -m pytest -q -s tests/benchmarks --benchmarks
+	@$(BIN)/python -m tests.benchmarks.bench_worker
 
 lock: python  ## Resolve requirements.lock anew from pyproject.toml
 	@scratch=$$(mktemp -d); trap 'rm -rf "$$scratch"' EXIT; \

@@ -101,6 +101,9 @@ class LocalServices:
 
     def stop(self) -> None:
         """Stop worker, database and broker, in this order. Twice is fine."""
+        if self._worker is not None:
+            self._on_step("stopping")
+            self._worker = None
         self._stack.close()
 
     def require_running(self) -> None:

@@ -1,0 +1,65 @@
+"""The documentation says what the code says."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from detectors.checks import CHECKS
+from detectors.protocol import COLUMNS
+from infra import cli
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "infra" / "docs"
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted(DOCS.glob("*.md"))]
+
+
+def dependencies(*left_out: str) -> set[str]:
+    """Names of what the base install and the extras need."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = [texts for name, texts in project["optional-dependencies"].items() if name not in left_out]
+    return {re.split(r"[\[<>=]", text)[0] for texts in [project["dependencies"], *extras] for text in texts} - {
+        "irregulars"
+    }
+
+
+def test_every_dependency_has_its_reason() -> None:
+    explained = set(re.findall(r"^\| `([\w.-]+)` \|", (DOCS / "dependencies.md").read_text(), re.MULTILINE))
+    assert explained == dependencies()
+
+
+def test_the_lock_file_names_every_dependency_with_hashes_and_no_host() -> None:
+    lock = (ROOT / "requirements.lock").read_text()
+    assert dependencies("torch") <= set(re.findall(r"^([\w.-]+)==", lock, re.MULTILINE)), "run: make lock"
+    assert "://" not in lock
+    assert len(re.findall(r"--hash=sha256:[0-9a-f]{64}", lock)) > 500
+
+
+def test_the_columns_of_both_levels_are_listed() -> None:
+    page = (DOCS / "detectors.md").read_text()
+    for columns in COLUMNS.values():
+        for name, column in columns.items():
+            assert f"| `{name}` | {column.dtype} | {column.about} |" in page
+
+
+def test_every_check_is_listed() -> None:
+    page = (DOCS / "detectors.md").read_text()
+    for name, check in CHECKS.items():
+        assert f"| `{name}` | {check.__doc__} |" in page
+
+
+def test_the_readme_begins_with_the_two_commands_and_names_every_other() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert [line.split("#")[0].strip() for line in text.splitlines()[2:4]] == ["make demo", "make test"]
+    names = {one.name or one.callback.__name__ for one in cli.app.registered_commands if one.callback}
+    names |= {str(one.name) for one in cli.app.registered_groups}
+    assert [name for name in sorted(names) if f"`irregulars {name}" not in text] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    links = [link.split("#")[0] for link in re.findall(r"\]\(([^)]+)\)", page.read_text()) if "://" not in link]
+    assert [link for link in links if link and not (page.parent / link).exists()] == []
