@@ -7,7 +7,6 @@ ClickHouse of its own, by URL.
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import http.client
 import importlib.util
@@ -24,6 +23,7 @@ from typing import Final
 from xml.sax.saxutils import escape
 
 from infra.child_process import ChildProcess
+from infra.directory_lock import lock_directory
 from infra.loopback import HOST, free_port, require_free
 from streams.errors import InputError, ServiceUnavailable
 
@@ -206,7 +206,7 @@ class DemoDatabase:
         if "'" in str(self._directory) or "\\" in str(self._directory):
             raise InputError(f"data directory must have no ' and no \\ in its path; got {str(self._directory)!r}")
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._lock = _lock(self._directory)
+        self._lock = lock_directory(self._directory)
         self._fifo.unlink(missing_ok=True)
         os.mkfifo(self._fifo, 0o600)
         self.password = _password(self._directory / "password")
@@ -267,20 +267,6 @@ class DemoDatabase:
 def _require_name(name: str) -> None:
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
         raise InputError(f"database must be a name of letters, digits and _, no digit first; got {name!r}")
-
-
-def _lock(directory: Path) -> int:
-    """Lock the directory; the child inherits the lock, so that it lasts until both of us are gone."""
-    descriptor = os.open(directory / "lock", os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        os.close(descriptor)
-        raise InputError(
-            f"data directory must not be in use; got one that another process holds ({directory}). "
-            "Stop that process, or choose another directory"
-        ) from error
-    return descriptor
 
 
 def _password(path: Path) -> str:

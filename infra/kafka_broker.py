@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import os
 import subprocess
 import tempfile
 import uuid
@@ -11,10 +12,11 @@ from types import TracebackType
 from typing import Final
 
 from infra.child_process import ChildProcess
+from infra.directory_lock import lock_directory
 from infra.kafka_answers import kafka_answers
 from infra.kafka_jars import POM, find_jars, find_java
 from infra.loopback import HOST, free_port, require_free
-from streams.errors import ServiceUnavailable
+from streams.errors import InputError, ServiceUnavailable
 
 _PROPERTIES: Final = POM.with_name("server.properties")
 _FORMAT_S: Final = 60
@@ -48,10 +50,12 @@ class KafkaBroker:
     def __init__(
         self, data_directory: Path | None = None, *, port: int | None = None, start_timeout_s: float = 60.0
     ) -> None:
-        self._temporary = None if data_directory else tempfile.TemporaryDirectory(prefix="irregulars-kafka-")
-        self._directory = Path(self._temporary.name) if self._temporary else Path(data_directory or ".").resolve()
+        self._given_directory = data_directory.resolve() if data_directory else None
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        self._directory = self._given_directory or Path()
         self._port = port or free_port()
         self._start_timeout_s = start_timeout_s
+        self._lock: int | None = None
         self._child: ChildProcess | None = None
         self.bootstrap = f"{HOST}:{self._port}"
 
@@ -71,19 +75,24 @@ class KafkaBroker:
         Raises
         ------
         InputError
-            If Java 17 or Maven is missing, or the port is taken.
+            If Java 17 or Maven is missing, the port is taken, or the directory is in use or can't be written.
         ServiceUnavailable
             If Maven can't fetch Kafka, or the broker does not come up in time.
         """
         if self.is_running:
             return
+        self.kill()  # what is left of one that ended by itself
         require_free(self._port, "Apache Kafka")
         java, jars = find_java(), find_jars()
-        self._configure(java, jars)
-        command = [java, *_SMALL, *_QUIET, "-cp", f"{jars}/*", "kafka.Kafka", str(self._configuration)]
-        self._child = ChildProcess("Apache Kafka", command, self._directory / "broker.log", directory=self._directory)
         try:
-            self._child.wait_until(lambda: kafka_answers(self._port), self._start_timeout_s)
+            self._take_directory()
+            self._configure(java, jars)
+            self._run(java, jars)
+        except OSError as error:
+            self.kill()
+            raise InputError(
+                f"data directory of Apache Kafka must be writable; got {error.strerror} ({error.filename})"
+            ) from error
         except BaseException:
             self.kill()
             raise
@@ -92,13 +101,16 @@ class KafkaBroker:
         """Shut the broker down in order; the data stays. Twice is fine."""
         if self._child is not None:
             self._child.stop(grace_s=20.0)
-            self._child = None
+        self.kill()
 
     def kill(self) -> None:
         """End the broker as a power cut would (SIGKILL); the data stays. Twice is fine."""
         if self._child is not None:
             self._child.kill()
             self._child = None
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
     def close(self) -> None:
         """Stop the broker for good, and remove its data if the directory is temporary. Twice is fine."""
@@ -106,14 +118,29 @@ class KafkaBroker:
             return self.stop()
         self.kill()  # nobody will read the data again
         self._temporary.cleanup()
+        self._temporary = None
 
     @property
     def _configuration(self) -> Path:
         return self._directory / "server.properties"
 
+    def _take_directory(self) -> None:
+        if self._given_directory is None and self._temporary is None:
+            self._temporary = tempfile.TemporaryDirectory(prefix="irregulars-kafka-")
+            self._directory = Path(self._temporary.name)
+        self._directory.mkdir(parents=True, exist_ok=True)
+        # Kafka's own lock comes too late: a second one reads, and spoils, what the first is writing.
+        self._lock = lock_directory(self._directory)
+
+    def _run(self, java: str, jars: Path) -> None:
+        command = [java, *_SMALL, *_QUIET, "-cp", f"{jars}/*", "kafka.Kafka", str(self._configuration)]
+        log = self._directory / "broker.log"
+        inherited = () if self._lock is None else (self._lock,)
+        self._child = ChildProcess("Apache Kafka", command, log, directory=self._directory, inherited=inherited)
+        self._child.wait_until(lambda: kafka_answers(self._port), self._start_timeout_s)
+
     def _configure(self, java: str, jars: Path) -> None:
         """Write the configuration; format the storage where that has not been done."""
-        self._directory.mkdir(parents=True, exist_ok=True)
         controller = free_port()
         data = self._directory / "data"
         own = {

