@@ -265,9 +265,10 @@ def _faust_config(settings: WorkerSettings) -> dict[str, Any]:
         "table_standby_replicas": 1,
         "topic_allow_declare": False,
         "topic_disable_leader": True,
+        "web_enabled": settings.web_port > 0,
         "web_bind": settings.web_host,
         "web_host": settings.web_host,
-        "web_port": settings.web_port,
+        "web_port": settings.web_port or 1,  # Faust takes no 0, even where it opens no port
         "worker_redirect_stdouts": False,
     }
     return config

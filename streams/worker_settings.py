@@ -35,7 +35,7 @@ class WorkerSettings:
     data_directory
         Where Faust keeps its files; small.
     web_host, web_port
-        Where Faust's page with its metrics listens.
+        Where Faust's page with its metrics listens; port 0: nowhere.
     detectors
         Names or dotted paths of detectors.
     judgement
@@ -74,5 +74,7 @@ class WorkerSettings:
                 raise InputError(f"{name} must be above 0 s; got {getattr(self, name)!r} (worker settings)")
         if self.log_level not in LEVELS:
             raise InputError(f"log_level must be one of {list(LEVELS)}; got {self.log_level!r} (worker settings)")
+        if not 0 <= self.web_port < 1 << 16:
+            raise InputError(f"web_port must be 0 to 65535; got {self.web_port!r} (worker settings)")
         if self.grace_s < 0:
             raise InputError(f"grace_s must be at least 0 s; got {self.grace_s!r} (worker settings)")
