@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from detectors.critical_path import Piece
+from detectors.hang import Hang
 from detectors.topology import Topology
 from streams.records import OPERATORS
 
@@ -25,6 +26,16 @@ def standing_text(kind: str, piece: Piece, costs_ns: float, seen: int, topology:
     if kind == "imbalance":
         return f"in each iteration another rank works longer than its peers, as with uneven data; {cost}"
     return f"{_what(piece, topology)} (its peers {_duration(piece.usual_ns)}); {cost}"
+
+
+def hang_text(hang: Hang, topology: Topology) -> str:
+    """Say who waits where, and for whom."""
+    ranks = f"rank {hang.ranks[0]}" if len(hang.ranks) == 1 else f"ranks {', '.join(map(str, hang.ranks[:8]))}"
+    ranks += f" and {len(hang.ranks) - 8} more" if len(hang.ranks) > 8 else ""
+    where = f"{OPERATORS[hang.operator]} on {_name(hang.communicator, topology)}"
+    if hang.has_arrived:
+        return f"{where} ended on other ranks and never on {ranks}"
+    return f"{hang.waiting} ranks entered {where} and never came out; {ranks} never arrived"
 
 
 def evidence_text(piece: Piece, seen: int, tried: int, topology: Topology) -> str:

@@ -13,8 +13,9 @@ from typing import Any, Final
 from detectors.attribution_state import attribution_from_state, attribution_to_state
 from detectors.causes import MATCH_SHARE, Cause, find_causes
 from detectors.critical_path import Attribution, Lane, Piece
+from detectors.hang import Hang
 from detectors.topology import Device, Topology
-from detectors.verdict_text import evidence_text, standing_text
+from detectors.verdict_text import evidence_text, hang_text, standing_text
 from streams.judgements import Suspect, Verdict
 
 OPEN_RECENT: Final = 6
@@ -28,6 +29,8 @@ CLOSE_QUIET: Final = 10
 
 MIN_PROBABILITY: Final = 0.5
 """Nobody is accused below this probability: a wrong accusation costs more than none."""
+
+HANG_PROBABILITY: Final = 0.9
 
 _KEPT: Final = 64  # attributions that a verdict keeps to think over its suspects
 _STANDS: Final = 0.5  # a standing fault is there while its rank is late by this share of what it was
@@ -155,6 +158,29 @@ class VerdictTracker:
     def close(self, reason: str, topology: Topology) -> list[Verdict]:
         """Close what is open, because the job ended, restarted or fell silent."""
         return self._close(list(self._open), reason, topology)
+
+    def hang(self, hang: Hang, last: Observation, until_ns: int | None, topology: Topology) -> Verdict:
+        """Say, once and for all, that the job hung after the iteration `last`, until its recording ended."""
+        lost_ns = 0 if until_ns is None or hang.since_ns is None else max(until_ns - hang.since_ns, 0)
+        device = Device("gpu", hang.ranks)
+        return Verdict(
+            verdict_id=self._name(last.iteration),
+            revision=1,
+            state="closed",
+            job=self.job,
+            kind="hang",
+            iterations=(last.iteration, last.iteration + 1),
+            delta=round(1 + lost_ns / last.reference_ns, 3) if lost_ns and last.reference_ns else math.nan,
+            lost_s=round(lost_ns / 1e9, 6),
+            communicator=topology.names[hang.communicator],
+            suspects=(_suspect(device, HANG_PROBABILITY, topology),),
+            evidence=hang_text(hang, topology),
+            attempt=self.attempt,
+            world_size=topology.world_size,
+            time_ns=last.time_ns,
+            close_reason="finished",
+            event="opened",
+        )
 
     def _follow(
         self, verdict: _OpenVerdict, observation: Observation, is_seen: bool, topology: Topology

@@ -10,6 +10,7 @@ import numpy as np
 
 from detectors.clocks import estimate_offsets
 from detectors.critical_path import Attribution, Reference, attribute, learn_reference, path_work_ns
+from detectors.hang import find_hang, ranks_without_gaps
 from detectors.iteration_window import MIN_ITERATIONS, DriftWatch, IterationWindow
 from detectors.operator_graph import OperatorGraph, build_graph
 from detectors.peers_usual import attribute_by_peers
@@ -37,6 +38,9 @@ REVIEW_EVERY: Final = 50
 REVIEW_STANDING: Final = 20
 """So many regular iterations are held against peers: at the start, then every so many iterations, and more often
 while a fault is known that was always there."""
+
+NEWEST: Final = 2
+"""So many of the last iterations are looked at for a hang when the job is over."""
 
 HISTORY: Final = 64
 LATEST_RANKS: Final = 16
@@ -70,6 +74,7 @@ class IterationJudge:
         self._healthy_ns: tuple[float, float] | None = None  # mean and limit of the window when a verdict opened
         self._history: deque[tuple[int, dict[int, float]]] = deque(maxlen=HISTORY)
         self._judged = 0
+        self._newest: deque[IterationRows] = deque(maxlen=NEWEST)
         self._last: int | None = None
         self._topology: Topology | None = None
         self._announcements: Announcements = {}
@@ -85,6 +90,7 @@ class IterationJudge:
     def judge(self, rows: IterationRows, announcements: Announcements, read_back: ReadBack) -> None:
         """Judge one iteration; rows of all ranks that delivered it."""
         self._last = rows.number
+        self._newest.append(rows)
         self._know(announcements)
         reference_ns = self._window.mean_ns
         is_irregular: bool | None = None
@@ -110,10 +116,11 @@ class IterationJudge:
             )
         )
 
-    def close(self, reason: str, announcements: Announcements) -> None:
-        """Close the verdicts that are open."""
+    def close(self, reason: str, announcements: Announcements, read_back: ReadBack) -> None:
+        """Close the verdicts that are open; say so if the job ended in a hang."""
         self._know(announcements)
         self._verdicts += self._tracker.close(reason, self._known_topology)
+        self._verdicts += self._hang(read_back)
 
     def drain(self, announced: Sequence[Announcement]) -> Judgements:
         """Return what is new, oldest first, and forget it."""
@@ -153,6 +160,25 @@ class IterationJudge:
         names = self._known_topology.names
         self._operator_rows.append(operator_columns(graph, rows.number, self.attempt, names, self._clocks_ns))
         return attribute(graph, rows.number, reference)
+
+    def _hang(self, read_back: ReadBack) -> list[Verdict]:
+        """Look in the last iterations for operators that never ended."""
+        if not self._newest:
+            return []
+        columns = self._read(self._newest, read_back)
+        complete = ranks_without_gaps(columns)
+        trusted = {
+            rank
+            for rank, a in self._announcements.items()
+            if a.is_logged and (a.lost_rows == 0 or (a.lost_rows is None and rank in complete))
+        }
+        hang = find_hang(columns, self._known_topology, trusted)
+        if hang is None:
+            return []
+        last = self._newest[-1]
+        observation = Observation(last.number, last.elapsed_ns, self._window.mean_ns, last.start_ns, None)
+        until_ns = max((a.recorded_until_ns or 0 for a in self._announcements.values()), default=0) or None
+        return [self._tracker.hang(hang, observation, until_ns, self._known_topology)]
 
     def _review(self, read_back: ReadBack) -> None:
         """From time to time, hold regular iterations against peers: a fault may be older than the recording."""
@@ -277,6 +303,7 @@ class IterationJudge:
             "healthy_ns": None if self._healthy_ns is None else [*self._healthy_ns],
             "history": [[number, [[rank, ns] for rank, ns in late.items()]] for number, late in self._history],
             "judged": self._judged,
+            "newest": [rows.state() for rows in self._newest],
             "last": self._last,
         }
 
@@ -295,6 +322,7 @@ class IterationJudge:
         judge._healthy_ns = None if healthy_ns is None else (healthy_ns[0], healthy_ns[1])
         judge._history.extend((number, dict(late)) for number, late in state["history"])
         judge._judged = state["judged"]
+        judge._newest.extend(IterationRows.from_state(rows) for rows in state["newest"])
         judge._last = state["last"]
         return judge
 

@@ -100,7 +100,7 @@ class JobMonitor:
             rows = join_rows(self._pending.pop(min(self._pending)))
             self._judge.judge(rows, self._roster.announcements, read_back)
         if reason is not None:
-            self._judge.close(reason, self._roster.announcements)
+            self._judge.close(reason, self._roster.announcements, read_back)
             self._is_ended = True
         announced, self._announced = self._announced, []
         return self._judge.drain(announced)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
@@ -54,7 +55,7 @@ class Verdict:
     iterations
         Half-open range ``(first, past the last)`` in which the cause was seen so far.
     delta
-        Irregular over regular iteration time (a ratio).
+        Irregular over regular iteration time (a ratio); NaN, in JSON null, where a hang has no end.
     lost_s
         Iteration seconds lost so far.
     attempt
@@ -91,6 +92,7 @@ class Verdict:
         """As an object of the contract's section 2."""
         values = asdict(self)
         values["iterations"] = list(self.iterations)
+        values["delta"] = self.delta if math.isfinite(self.delta) else None
         values["suspects"] = [{**asdict(s), "ranks": list(s.ranks)} for s in self.suspects]
         return values
 
@@ -113,6 +115,7 @@ def decode_verdict(value: bytes | None, schema: str = "verdicts") -> Verdict:
         suspects = tuple(Suspect(**{**s, "ranks": tuple(s["ranks"])}) for s in values["suspects"])
         fields = {name: values[name] for name in Verdict.__slots__ if name in values}
         fields |= {"suspects": suspects, "iterations": tuple(values["iterations"])}
+        fields["delta"] = math.nan if fields["delta"] is None else fields["delta"]
         return Verdict(**fields)
     except (KeyError, TypeError) as error:
         raise RecordError(f"{schema} message must follow its schema; got {type(error).__name__}: {error}") from error
