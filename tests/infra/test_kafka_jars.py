@@ -67,9 +67,7 @@ def test_a_cache_that_cannot_be_written_is_one_clear_line(tmp_path: Path) -> Non
         find_jars(tmp_path / "file")
 
 
-def test_maven_runs_once_for_all_who_ask_at_the_same_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_maven_runs_once_for_all_who_ask_at_the_same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache, runs = tmp_path / "cache", tmp_path / "runs"
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     program(tmp_path, "mvn", f"echo run >> {runs}; sleep 0.3")
