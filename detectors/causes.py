@@ -40,7 +40,8 @@ _SLOW_IF_PAIR_GOES_BACK: Final = 0.4
 _SLOW_IF_ACCUSED: Final = 0.95
 _SLOW_BY_CHANCE: Final = 0.05
 _SLOW_IF_NOBODY: Final = 0.15
-_PRIORS: Final = {"nic": 1.0, "link": 0.5, "communicator": 0.3, "none": 0.05}
+_KINDS: Final = {"nic": "slow_nic", "link": "slow_link", "switch": "slow_communicator"}
+_PRIORS: Final = {"nic": 1.0, "link": 0.5, "switch": 0.3, "communicator": 0.3, "none": 0.05}
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,8 +176,8 @@ def _transfer_cause(
         return "slow_communicator", (), frozenset([lane])
     on_path = {one for lanes in left for one in lanes if one.kind != "work"}
     lanes = frozenset(one for one in on_path if _expected(device, one, lane, topology) > _SLOW_IF_NOBODY) | {lane}
-    suspects = tuple((d, p) for d, p in ranked if d.kind in ("nic", "link") and p >= _MIN_PROBABILITY)[:4]
-    return f"slow_{device.kind}", suspects, lanes
+    suspects = tuple((d, p) for d, p in ranked if d.kind in _KINDS and p >= _MIN_PROBABILITY)[:4]
+    return _KINDS[device.kind], suspects, lanes
 
 
 def _observe_lanes(accused: Lane, attributions: Sequence[Attribution]) -> dict[Lane, bool]:
@@ -215,12 +216,13 @@ def _expected_excess_ns(lane: LaneExcess, accused: LaneExcess) -> float:
 
 
 def _candidates(lane: Lane, seen: Mapping[Lane, bool], topology: Topology) -> list[Device]:
-    """Devices that could slow this lane: NICs of its ends, a link in it, or the communication as such."""
+    """Devices that could slow this lane: its ends' NICs and switches, a link in it, or the communication as such."""
     found = [Device("none", ())]
     if lane.kind == "collective":
         found.append(Device("communicator", topology.lane_ranks(lane)))
     if topology.crosses_network(lane):
         found += sorted({topology.nic(rank) for rank in topology.lane_ranks(lane)})
+        found += sorted({switch for rank in topology.lane_ranks(lane) if (switch := topology.switch(rank))})
     slow = [lane, *sorted(one for one, is_slow in seen.items() if is_slow)]
     ends = set(topology.lane_ranks(lane))
     ways = [(p.first, p.second) for p in slow if p.kind == "pair" and {p.first, p.second} <= ends]
@@ -252,6 +254,6 @@ def _expected(device: Device, one: Lane, accused: Lane, topology: Topology) -> f
         return _SLOW_IF_GROUP_HAS_LINK if set(device.ranks) <= set(ranks) else _SLOW_BY_CHANCE
     if not topology.crosses_network(one) or not set(device.ranks).intersection(ranks):
         return _SLOW_BY_CHANCE
-    if one.kind == "collective":
+    if one.kind == "collective" or device.kind == "switch":
         return _SLOW_IF_GROUP_CROSSES
     return _SLOW_IF_PAIR_SENDS if one.first in device.ranks else _SLOW_IF_PAIR_RECEIVES

@@ -61,6 +61,8 @@ class Topology:
             host = self.places[rank].host
             if host is not None:
                 carried.setdefault(("host", host), []).append(rank)
+            if self.places[rank].switch is not None:
+                carried.setdefault(("switch", str(self.places[rank].switch)), []).append(rank)
         object.__setattr__(self, "_carried", {key: tuple(ranks) for key, ranks in carried.items()})
 
     def place(self, rank: int) -> Place:
@@ -75,6 +77,11 @@ class Topology:
         """The host that a rank lives on; None if nobody said."""
         host = self.place(rank).host
         return None if host is None else Device("host", self._carried[("host", host)])
+
+    def switch(self, rank: int) -> Device | None:
+        """The switch that a rank's NIC is plugged into, with all ranks below it; None if nobody said."""
+        switch = self.place(rank).switch
+        return None if switch is None else Device("switch", self._carried[("switch", switch)])
 
     def lane_ranks(self, lane: Lane) -> tuple[int, ...]:
         """Ranks at the ends of a lane."""
