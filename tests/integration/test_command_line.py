@@ -1,0 +1,174 @@
+"""The commands as people type them, on the embedded broker and database: processes of their own, real services."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from infra.local_services import LocalServices
+from infra.settings import Settings
+
+pytestmark = pytest.mark.integration
+
+RECORDINGS = Path(__file__).resolve().parents[1] / "recordings"
+COMMAND = [sys.executable, "-P", "-m", "infra"]
+
+
+class Terminal:
+    """Runs commands with one settings file."""
+
+    def __init__(self, config: Path, directory: Path) -> None:
+        self.config, self.directory = config, directory
+
+    def run(self, *arguments: str, timeout_s: float = 60.0) -> subprocess.CompletedProcess[str]:
+        command = [*COMMAND, "--config", str(self.config), *arguments]
+        return subprocess.run(
+            command, cwd=self.directory, timeout=timeout_s, capture_output=True, text=True, check=False
+        )
+
+    def output(self, *arguments: str) -> str:
+        done = self.run(*arguments)
+        assert (done.returncode, done.stderr) == (0, ""), done
+        return done.stdout
+
+    def alerts(self) -> list[dict[str, object]]:
+        return [json.loads(line) for line in self.output("alerts", "--from-start", "--end", "--json").splitlines()]
+
+
+@pytest.fixture(scope="module")
+def terminal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terminal]:
+    directory = tmp_path_factory.mktemp("terminal")
+    with LocalServices(Settings(partitions=2, snapshot_s=1.0)) as services:
+        assert services.config_file.stat().st_mode & 0o777 == 0o600
+        yield Terminal(services.config_file, directory)
+    assert not services.config_file.exists()
+
+
+@pytest.fixture(scope="module")
+def replayed(terminal: Terminal) -> list[dict[str, object]]:
+    """The alerts of a replayed recording, once its verdict is closed."""
+    done = json.loads(terminal.output("replay", str(RECORDINGS / "gloo-slow-nic"), "--speed", "0", "--json"))
+    assert done["reason"] == "finished"
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        alerts = terminal.alerts()
+        if any(alert["state"] == "closed" for alert in alerts):
+            return alerts
+        time.sleep(0.5)
+    pytest.fail("no verdict was closed within 60 s")
+
+
+def test_a_replayed_job_has_the_verdicts_of_analyze(terminal: Terminal, replayed: list[dict[str, object]]) -> None:
+    analysed = json.loads(terminal.output("analyze", str(RECORDINGS / "gloo-slow-nic"), "--json"))
+    newest = {alert["verdict_id"]: alert for alert in replayed}
+    assert {v["verdict_id"]: v["kind"] for v in analysed["verdicts"]} == {i: a["kind"] for i, a in newest.items()}
+
+
+def test_people_read_one_line_an_alert(terminal: Terminal, replayed: list[dict[str, object]]) -> None:
+    lines = terminal.output("alerts", "--from-start", "--end").splitlines()
+    assert len(lines) == len(replayed)
+    assert "OPENED slow NIC in gloo-slow-nic: NIC eth0 on node-1" in lines[0]
+
+
+def test_the_limit_ends_the_feed(terminal: Terminal, replayed: list[dict[str, object]]) -> None:
+    assert len(terminal.output("alerts", "--from-start", "--limit", "1").splitlines()) == 1
+
+
+def test_ctrl_c_ends_the_feed_without_a_word(terminal: Terminal) -> None:
+    command = [*COMMAND, "--config", str(terminal.config), "alerts", "--from-start"]
+    feed = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        time.sleep(2)
+        feed.send_signal(signal.SIGINT)
+        assert (feed.communicate(timeout=20)[1], feed.returncode) == ("", 130)
+    finally:
+        feed.kill()
+
+
+def test_the_database_answers_the_questions_that_ship(terminal: Terminal, replayed: list[dict[str, object]]) -> None:
+    (blamed,) = json.loads(terminal.output("sql", "blamed", "job=gloo-slow-nic", "-p", "limit=1", "--json"))
+    assert (blamed["kind"], blamed["device"], blamed["host"]) == ("slow_nic", "nic", "node-1")
+
+
+def test_any_sql_runs_with_parameters_as_csv(terminal: Terminal, replayed: list[dict[str, object]]) -> None:
+    query = "SELECT count() AS iterations FROM iterations FINAL WHERE job = {job:String}"
+    rows = list(csv.reader(io.StringIO(terminal.output("sql", query, "job=gloo-slow-nic", "--csv"))))
+    assert rows == [["iterations"], ["160"]]
+
+
+def test_wrong_sql_and_a_wrong_password_are_one_line(terminal: Terminal) -> None:
+    for arguments in (["sql", "SELEC 1"], ["--set", "clickhouse_password=wrong", "sql", "SELECT 1"]):
+        done = terminal.run(*arguments)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert len(done.stderr.splitlines()) == 1
+        assert "Traceback" not in done.stderr
+
+
+def test_topics_are_there_and_fit_together(terminal: Terminal) -> None:
+    assert json.loads(terminal.output("topics", "check", "--json"))["commops"] == 2
+    assert json.loads(terminal.output("topics", "create", "--json"))["created"] == []
+
+
+def demo(directory: Path, *arguments: str) -> subprocess.Popen[str]:
+    environment = {**os.environ, "TMPDIR": str(directory), "NO_COLOR": "1"}
+    command = [*COMMAND, "demo", *arguments]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, cwd=directory, env=environment, stdout=pipe, stderr=pipe, text=True)
+
+
+def test_the_demo_names_what_was_broken_and_leaves_nothing(tmp_path: Path) -> None:
+    run = demo(tmp_path, "--iterations", "45", "--fault", "slow_nic:rank=17,from=25,factor=12")
+    try:
+        out, err = run.communicate(timeout=120)
+    finally:
+        run.kill()
+    assert (run.returncode, err) == (0, ""), out
+    assert "Verdict   slow_nic in iterations 25 to 44" in out
+    assert "rank 17" in out
+    assert "\x1b" not in out, "NO_COLOR and a pipe: no escape sequences"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_ctrl_c_ends_the_demo_cleanly(tmp_path: Path) -> None:
+    run = demo(tmp_path)
+    try:
+        assert run.stdout is not None
+        for line in run.stdout:
+            if "GPUs train" in line:
+                break
+        time.sleep(3)
+        run.send_signal(signal.SIGINT)
+        _, err = run.communicate(timeout=60)
+    finally:
+        run.kill()
+    assert (run.returncode, err) == (130, "")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_up_prints_addresses_and_ends_with_ctrl_c(tmp_path: Path) -> None:
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    run = subprocess.Popen([*COMMAND, "up"], cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True)
+    try:
+        assert run.stdout is not None
+        lines = []
+        for line in run.stdout:
+            lines.append(line)
+            if "Ctrl-C stops" in line:
+                break
+        run.send_signal(signal.SIGINT)
+        run.communicate(timeout=60)
+    finally:
+        run.kill()
+    assert run.returncode == 0
+    assert any("IRREGULARS_CONFIG=" in line for line in lines)
+    assert list(tmp_path.iterdir()) == []
