@@ -37,8 +37,8 @@ COLUMNS: Final[Mapping[str, Any]] = {
     "work_ns": pa.float64(),  # sum of the gaps between its operators
     "communication_ns": pa.float64(),  # sum of elapsed of its operators
     "operators": pa.int32(),
-    "late_rows": pa.int32(),  # rows that came after their iteration was closed, since the row before
-    "lost_rows": pa.int32(),  # rows known to be lost so far
+    "late_rows": pa.int64(),  # rows that came after their iteration was closed, since the row before
+    "lost_rows": pa.int64(),  # rows known to be lost so far
     "phase": pa.uint8(),
     "tokens": pa.float64(),
     "score": pa.float32(),  # largest score of an operator by the detectors of the first hop; NaN: no opinion
