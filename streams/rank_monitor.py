@@ -25,6 +25,7 @@ from streams.records import (
     encode_batch,
     encode_heartbeat,
 )
+from streams.row_checks import is_usable_iteration, usable_operators
 
 Array = np.ndarray
 
@@ -80,7 +81,7 @@ class RankMonitor:
         if self._announcement is not None:
             if announcement.attempt <= self._announcement.attempt:
                 return
-            self._end("restarted")
+            self._end_attempt()
         self._begin(announcement)
         self._drained.append(Membership(self.job, announcement.attempt, self.rank, announcement))
         if not announcement.is_logged:
@@ -162,6 +163,13 @@ class RankMonitor:
         self._last_end_ns = UNKNOWN
         self._detectors = [make() for make in self.settings.operator_detectors]
 
+    def _end_attempt(self) -> None:
+        """The next attempt begins: end this one, unless its last word has been said."""
+        if not self._is_ended:
+            self._settle()
+        if not self._is_ended:
+            self._end("restarted")
+
     def _count(self, batch: Batch) -> None:
         header = batch.header
         received = self._rows.get(header.schema, 0)
@@ -174,14 +182,25 @@ class RankMonitor:
         self._watermarks_ns[schema] = max(self._watermarks_ns.get(schema, UNKNOWN), watermark_ns)
 
     def _add_operators(self, batch: Batch, offset: int) -> None:
-        columns = batch.columns
+        columns = self._usable(batch.columns)
         codes = [self._names.setdefault(name, len(self._names)) for name in batch.header.names]
         rows = {name: columns[name] for name in OPERATOR_COLUMNS if name in columns}
         rows["communicator"] = np.array(codes, dtype=np.int64)[columns["communicator"]]
         rows["operator"] = columns["operator"].astype(np.int64)
-        rows["offset"] = np.full(len(batch), offset, dtype=np.int64)
+        rows["offset"] = np.full(len(rows["operator"]), offset, dtype=np.int64)
         self._pending.append(self._without_late(rows))
         self._note_starts(self._pending[-1])
+
+    def _usable(self, columns: Mapping[str, Array]) -> Mapping[str, Array]:
+        """Leave out rows that no honest producer sends, as lost, and those that no iteration can take."""
+        is_usable = usable_operators(columns)
+        if is_usable is not None:
+            self._lost_rows += int((~is_usable).sum())
+            columns = {name: column[is_usable] for name, column in columns.items()}
+        if self._has_iteration_rows:
+            return columns
+        is_placed = columns["iteration"] != UNKNOWN  # nothing will tell where the others belong
+        return columns if is_placed.all() else {name: column[is_placed] for name, column in columns.items()}
 
     def _without_late(self, rows: dict[str, Array]) -> dict[str, Array]:
         if self._closed_through is None:
@@ -211,7 +230,9 @@ class RankMonitor:
         rows = zip(*(columns[name].tolist() for name in ("iteration", "start_ns", "elapsed_ns", "phase", "tokens")),
                    strict=True)  # fmt: skip
         for number, start_ns, elapsed_ns, phase, tokens in rows:
-            if self._closed_through is not None and number <= self._closed_through:
+            if not is_usable_iteration(number, start_ns, elapsed_ns):
+                self._lost_rows += 1
+            elif self._closed_through is not None and number <= self._closed_through:
                 self._late_rows += 1
             else:
                 self._iterations[number] = (start_ns, int(elapsed_ns), phase, tokens)
