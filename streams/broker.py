@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -21,6 +22,9 @@ _REFUSALS: Final = frozenset(
         KafkaError._SSL,
     }
 )
+
+_TRY_S: Final = 1.0  # a refusal shows in the background, while the call itself would wait for its whole time
+_PAUSE_S: Final = 0.1
 
 
 def client_config(
@@ -56,12 +60,16 @@ def open_admin(bootstrap: str, security: Mapping[str, Any], timeout_s: float = 1
     """
     errors: list[KafkaError] = []
     admin = _make_admin(client_config(bootstrap, security, errors), bootstrap)
-    try:
-        metadata = admin.list_topics(timeout=timeout_s)
-    except KafkaException as error:
-        admin.poll(0)  # delivers what the background thread has seen
-        raise service_error(_most_telling(errors, error.args[0]), bootstrap, timeout_s) from error
-    return admin, metadata
+    deadline = time.monotonic() + timeout_s
+    while True:
+        left_s = deadline - time.monotonic()
+        try:
+            return admin, admin.list_topics(timeout=max(min(left_s, _TRY_S), 0.1))
+        except KafkaException as error:
+            admin.poll(_PAUSE_S)  # delivers what the background thread has seen
+            refusals = [one for one in (*errors, error.args[0]) if one.code() in _REFUSALS]
+            if refusals or left_s <= _TRY_S:
+                raise service_error((refusals or [error.args[0]])[0], bootstrap, timeout_s) from error
 
 
 def service_error(error: KafkaError, bootstrap: str, timeout_s: float | None = None) -> ServiceError:
@@ -83,9 +91,3 @@ def _make_admin(config: dict[str, Any], bootstrap: str) -> AdminClient:
         return AdminClient(config)
     except KafkaException as error:
         raise service_error(error.args[0], bootstrap) from error
-
-
-def _most_telling(errors: list[KafkaError], last: KafkaError) -> KafkaError:
-    """A refusal explains a time-out; the time-out itself explains nothing."""
-    refusals = [error for error in errors if error.code() in _REFUSALS]
-    return (refusals or [last])[0]
