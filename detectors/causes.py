@@ -19,9 +19,14 @@ from detectors.topology import Device, Topology
 MATCH_SHARE: Final = 0.25
 """A cause is seen in an iteration if it explains this share of the iteration's excess."""
 
+MIN_PROBABILITY: Final = 0.5
+"""Nobody is accused below this probability: a wrong accusation costs more than none."""
+
 _MIN_TOTAL_SHARE: Final = 0.2
 _MAX_CAUSES: Final = 3
+_ANY: Final = Device("communicator", ())
 _MIN_PROBABILITY: Final = 0.02  # alternatives below are not worth a line
+_MIN_NAMED: Final = 0.25  # below, no member of a slow communicator stands out
 _LANE_SHARE: Final = 0.03  # a slow lane matters if its excess is this share of the iteration's
 _SLOW_RATIO: Final = 0.5  # ... and this share of its own usual time
 _SLOW_SIGMAS: Final = 3.0  # ... and stands so far out of its noise
@@ -98,6 +103,16 @@ def find_causes(attributions: Sequence[Attribution], topology: Topology) -> list
     return causes
 
 
+def is_sure(cause: Cause) -> bool:
+    """Whether a cause may be said aloud: its suspects together are more probable than that it is none of them.
+
+    A communicator without a member that stands out accuses nobody, and uneven data neither.
+    """
+    if cause.kind in ("slow_communicator", "imbalance") and not cause.suspects:
+        return True
+    return sum(probability for _, probability in cause.suspects) >= MIN_PROBABILITY
+
+
 def _largest(left: Sequence[Mapping[Lane, float]]) -> Lane | None:
     sums: dict[Lane, float] = {}
     for lanes in left:
@@ -171,8 +186,8 @@ def _transfer_cause(
     odds = {device: math.exp(weight - best) for device, weight in weights.items()}
     total = sum(odds.values())
     ranked = sorted(((d, o / total) for d, o in odds.items()), key=lambda pair: (-pair[1], pair[0]))
-    device = next((d for d, _ in ranked if d.kind != "none"), Device("communicator", ()))
-    if device.kind == "communicator":
+    device, probability = next(pair for pair in [*ranked, (_ANY, 1.0)] if pair[0].kind != "none")
+    if device.kind == "communicator" or (probability < _MIN_NAMED and lane.kind == "collective"):
         return "slow_communicator", (), frozenset([lane])
     on_path = {one for lanes in left for one in lanes if one.kind != "work"}
     lanes = frozenset(one for one in on_path if _expected(device, one, lane, topology) > _SLOW_IF_NOBODY) | {lane}

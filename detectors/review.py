@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from detectors.causes import Cause, find_causes
+from detectors.causes import Cause, find_causes, is_sure
 from detectors.critical_path import Attribution, Lane
 from detectors.topology import Device, Topology
 
@@ -23,7 +23,6 @@ REVIEW_SEEN: Final = 0.8
 """A standing fault shows in this share of the reviewed iterations at least."""
 
 MIN_REVIEWED: Final = 5
-_MIN_PROBABILITY: Final = 0.5
 _STAGE_PATH_SHARE: Final = 0.5  # a stage that slows the job has this share of the critical path
 _SPREAD_SHARE: Final = 0.5  # uneven data: no rank has this share of what is lost to late ranks
 _UNEVEN_EXCESS: Final = 3.0  # ... and it costs so many times what δ allows: somebody is always a little late
@@ -62,7 +61,7 @@ def review(reviewed: Sequence[Reviewed], topology: Topology, delta: float) -> li
     if len(reviewed) < MIN_REVIEWED:
         return []
     found = find_causes([one.attribution for one in reviewed], topology)
-    causes = [cause for cause in found if _is_named(cause) and _matters(cause, reviewed, delta)]
+    causes = [cause for cause in found if is_sure(cause) and _matters(cause, reviewed, delta)]
     if causes:
         return causes
     stage = _slow_stage(reviewed, topology)
@@ -71,10 +70,6 @@ def review(reviewed: Sequence[Reviewed], topology: Topology, delta: float) -> li
     uneven = _imbalance(reviewed)
     limit = 1 + _UNEVEN_EXCESS * (delta - 1)
     return [uneven] if uneven is not None and _matters(uneven, reviewed, limit) else []
-
-
-def _is_named(cause: Cause) -> bool:
-    return bool(cause.suspects) and cause.suspects[0][1] >= _MIN_PROBABILITY
 
 
 def _matters(cause: Cause, reviewed: Sequence[Reviewed], delta: float) -> bool:

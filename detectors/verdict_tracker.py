@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from detectors.attribution_state import attribution_from_state, attribution_to_state
-from detectors.causes import MATCH_SHARE, Cause, find_causes
+from detectors.causes import MATCH_SHARE, Cause, find_causes, is_sure
 from detectors.critical_path import Attribution, Lane, Piece
 from detectors.hang import Hang
 from detectors.topology import Device, Topology
@@ -26,9 +26,6 @@ occur on every healthy job; single transfers that hang for a moment (a lost pack
 
 CLOSE_QUIET: Final = 10
 """A verdict closes after so many judged iterations in a row in which its cause was not seen."""
-
-MIN_PROBABILITY: Final = 0.5
-"""Nobody is accused below this probability: a wrong accusation costs more than none."""
 
 HANG_PROBABILITY: Final = 0.9
 
@@ -206,7 +203,7 @@ class VerdictTracker:
         opened = []
         for cause in causes:
             needed = OPEN_SEEN if cause.kind == "slow_rank" else OPEN_SEEN_TRANSFER
-            if len(cause.explained_ns) >= needed and _is_sure(cause) and not self._is_followed(cause):
+            if len(cause.explained_ns) >= needed and is_sure(cause) and not self._is_followed(cause):
                 opened.append(self._new(cause, irregular))
         self._open += opened
         return opened
@@ -361,15 +358,8 @@ def _think_over(verdict: _OpenVerdict, topology: Topology) -> None:
     """Look for the cause again with all that was seen since; keep the one that this verdict is about."""
     attributions = [o.attribution for o in verdict.kept if o.attribution is not None]
     about = [cause for cause in find_causes(attributions, topology) if cause.lanes & verdict.cause.lanes]
-    if about and _is_sure(about[0]):
+    if about and is_sure(about[0]):
         verdict.cause = about[0]
-
-
-def _is_sure(cause: Cause) -> bool:
-    """Whether the first suspect is probable enough to be named; a slow communicator names nobody."""
-    return cause.kind in ("slow_communicator", "imbalance") or bool(
-        cause.suspects and cause.suspects[0][1] >= MIN_PROBABILITY
-    )
 
 
 def _first_device(cause: Cause) -> Device | None:
