@@ -71,7 +71,7 @@ def _usual_of_peers(role: Array, owner: Array, values: Array) -> Array:
 def _lanes_by_peers(table: LaneTable, iteration: int, topology: Topology) -> dict[Lane, tuple[float, float]]:
     """For each lane of the iteration: lower median of the mean transfers in its role, and their spread."""
     at = int(np.searchsorted(table.iterations, iteration))
-    if at == len(table.iterations):
+    if at == len(table.iterations) or table.iterations[at] != iteration:
         return {}
     counts = table.counts[:, at]
     mean_ns = np.divide(table.sums_ns[:, at], counts, out=np.full(len(counts), np.nan), where=counts > 0)
