@@ -8,6 +8,8 @@ from typing import Any, Final
 
 LEVELS: Final = {"debug": "DEBUG", "info": "INFO", "warn": "WARNING", "error": "ERROR", "crit": "CRITICAL"}
 
+_QUIET_S: Final = 10.0
+
 
 def logging_config(level: str) -> dict[str, Any]:
     """Return a configuration for ``logging.config.dictConfig``.
@@ -27,10 +29,32 @@ def logging_config(level: str) -> dict[str, Any]:
                 "format": "%(asctime)s.%(msecs)03dZ level=%(levelname)s logger=%(name)s %(message)s",
             }
         },
-        "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
+        "filters": {"sparing": {"()": "streams.worker_logging.SparingFilter"}},
+        "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line", "filters": ["sparing"]}},
         "root": {"level": others, "handlers": ["stderr"]},
         "loggers": {"irregulars": {"level": LEVELS[level]}},
     }
+
+
+class SparingFilter(logging.Filter):
+    """Lets others' lines through once in `_QUIET_S`, by their text before values are put in.
+
+    While a broker is away aiokafka writes some forty lines a second.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._shown_s: dict[tuple[str, str], float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the line is to be written."""
+        if record.name.startswith("irregulars"):
+            return True
+        what = (record.name, str(record.msg))
+        if record.created - self._shown_s.get(what, 0.0) < _QUIET_S:
+            return False
+        self._shown_s[what] = record.created
+        return True
 
 
 def utc_formatter(format: str) -> logging.Formatter:
