@@ -103,7 +103,7 @@ class Stage(ABC, Generic[M]):
         tracked.is_dirty = False
         return encode_monitor(state.epoch, tracked.seen, tracked.monitor.state())
 
-    async def prepare(self, state: PartitionState[M], stored: StoredPartition) -> None:  # noqa: B027
+    async def prepare(self, state: PartitionState[M], stored: StoredPartition) -> None:
         """Do what else a restored partition needs."""
 
     def ends(self, state: PartitionState[M]) -> Ends | None:
