@@ -115,6 +115,19 @@ def concatenate(pieces: Sequence[Evidence]) -> Evidence:
     )
 
 
+def select(evidence: Evidence, is_chosen: Array) -> Evidence:
+    """Take some rows of evidence; `is_chosen` has one boolean per row."""
+    return Evidence(
+        job=evidence.job,
+        names=evidence.names,
+        columns={name: column[is_chosen] for name, column in evidence.columns.items()},
+        offsets=evidence.offsets[np.repeat(is_chosen, evidence.offset_counts)],
+        offset_counts=evidence.offset_counts[is_chosen],
+        classes={n: column[np.repeat(is_chosen, evidence.class_counts)] for n, column in evidence.classes.items()},
+        class_counts=evidence.class_counts[is_chosen],
+    )
+
+
 def _recode(piece: Evidence, codes: Mapping[str, int]) -> Array:
     table = np.array([codes[name] for name in piece.names] or [0], dtype=np.int64)
     return table[piece.classes["communicator"]]

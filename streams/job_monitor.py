@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from streams.evidence import Evidence, Membership, decode_evidence, encode_evidence
+from streams.evidence import Evidence, Membership, decode_evidence, encode_evidence, select
 from streams.iteration_judge import IterationJudge
 from streams.iteration_rows import IterationRows, join_rows, split_by_iteration
 from streams.job_roster import JobRoster
@@ -89,7 +89,10 @@ class JobMonitor:
         parts = [self._advance_attempt(read_back)]
         while self._later and self._is_ended:
             later, self._later = self._later, []
-            self._begin(min(row.attempt for row in later if isinstance(row, Membership)))
+            attempts = [row.attempt for row in later if isinstance(row, Membership)]
+            if not attempts:  # rows of an attempt that nobody announced
+                break
+            self._begin(min(attempts))
             self.add(later)
             parts.append(self._advance_attempt(read_back))
         return _joined(self.job, parts)
@@ -141,8 +144,9 @@ class JobMonitor:
     def _add_evidence(self, evidence: Evidence) -> None:
         attempts = evidence.columns["attempt"]
         if len(evidence) and self._is_of_later(int(attempts.max())):
-            self._later.append(evidence)
-            return
+            is_later = attempts > (self._attempt or 0)  # one message may hold the end of one and the begin of the next
+            self._later.append(select(evidence, is_later))
+            evidence, attempts = select(evidence, ~is_later), attempts[~is_later]
         pairs = zip(evidence.columns["rank"].tolist(), evidence.columns["iteration"].tolist(), strict=True)
         is_new = [
             attempt == self._attempt and self._roster.deliver(rank, iteration)
@@ -160,6 +164,7 @@ class JobMonitor:
             "roster": self._roster.state(),
             "pending": [rows.state() for number in sorted(self._pending) for rows in self._pending[number]],
             "judge": self._judge.state(),
+            "announced": [announcement.rank for announcement in self._announced],
             "is_ended": self._is_ended,
             "later": [
                 np.frombuffer(value, np.uint8) for row in self._later for value in encode_evidence([row], self.job)
@@ -176,6 +181,7 @@ class JobMonitor:
         for rows in map(IterationRows.from_state, state["pending"]):
             monitor._pending.setdefault(rows.number, []).append(rows)
         monitor._judge = IterationJudge.from_state(state["judge"], settings)
+        monitor._announced = [monitor._roster.announcements[rank] for rank in state["announced"]]
         monitor._is_ended = state["is_ended"]
         monitor._later = [row for value in state["later"] for row in decode_evidence(value.tobytes())]
         return monitor

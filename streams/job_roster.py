@@ -23,9 +23,9 @@ class JobRoster:
         self._is_complete = False
 
     def announce(self, announcement: Announcement) -> bool:
-        """Take in an announcement; return whether it is new."""
+        """Take in an announcement; return whether it is new. What a rank said first holds for the whole attempt."""
         is_new = announcement.rank not in self.announcements
-        self.announcements[announcement.rank] = announcement
+        self.announcements.setdefault(announcement.rank, announcement)
         return is_new
 
     def end(self, rank: int, reason: str) -> None:
@@ -82,7 +82,7 @@ class JobRoster:
     @property
     def end_reason(self) -> str:
         """Why the job ended: what its ranks said, worst first."""
-        said = {reason for rank, reason in self.reasons.items() if self.announcements[rank].is_logged}
+        said = {self.reasons[rank] for rank, a in self.announcements.items() if a.is_logged and rank in self.reasons}
         return next((reason for reason in ("restarted", "stopped") if reason in said), "finished")
 
     def state(self) -> dict[str, Any]:
