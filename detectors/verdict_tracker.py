@@ -334,10 +334,17 @@ def _extend(verdict: _OpenVerdict, observation: Observation) -> None:
 
 
 def _text(verdict: _OpenVerdict, topology: Topology) -> str:
-    piece = _typical_piece(verdict)
+    piece = _typical_piece(verdict) if verdict.cause.lanes else _piece_of_stage(verdict)
     if verdict.is_standing:
         return standing_text(verdict.cause.kind, piece, verdict.costs_ns, verdict.seen, topology)
     return evidence_text(piece, verdict.seen, verdict.tried, topology)
+
+
+def _piece_of_stage(verdict: _OpenVerdict) -> Piece:
+    """Make up a piece that stands for a stage, or for nobody: the path need not hold one that shows its excess."""
+    device = _first_device(verdict.cause)
+    rank = -1 if device is None else device.ranks[0]
+    return Piece(Lane("work", rank), rank, 0, 0, verdict.costs_ns, 0.0)
 
 
 def _explained_ns(cause: Cause, attribution: Attribution) -> float:
@@ -372,8 +379,7 @@ def _typical_piece(verdict: _OpenVerdict) -> Piece:
     for observation in verdict.kept:
         assert observation.attribution is not None
         pieces = observation.attribution.pieces
-        lanes = verdict.cause.lanes
-        own = [piece for lane, piece in pieces.items() if lane in lanes or (not lanes and lane.kind == "work")]
+        own = [piece for lane, piece in pieces.items() if lane in verdict.cause.lanes]
         largest += [max(own, key=lambda piece: piece.excess_ns)] if own else []
     largest.sort(key=lambda piece: piece.excess_ns)
     return largest[len(largest) // 2]
