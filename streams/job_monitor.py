@@ -144,7 +144,7 @@ class JobMonitor:
     def _add_evidence(self, evidence: Evidence) -> None:
         attempts = evidence.columns["attempt"]
         if len(evidence) and self._is_of_later(int(attempts.max())):
-            is_later = attempts > (self._attempt or 0)  # one message may hold the end of one and the begin of the next
+            is_later = attempts > (self._attempt or 0)  # a message may hold the end of one and the begin of the next
             self._later.append(select(evidence, is_later))
             evidence, attempts = select(evidence, ~is_later), attempts[~is_later]
         pairs = zip(evidence.columns["rank"].tolist(), evidence.columns["iteration"].tolist(), strict=True)
