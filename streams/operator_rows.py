@@ -10,6 +10,7 @@ import numpy as np
 from detectors.codes import group_rows
 from detectors.operator_graph import pack_class
 from streams.records import UNKNOWN, Batch
+from streams.row_checks import usable_operators
 
 Array = np.ndarray
 
@@ -54,6 +55,8 @@ def _part(batch: Batch, codes: Mapping[str, int], own: Mapping[int, tuple[int, i
     rank = batch.header.rank
     iteration = _placed(batch.columns["iteration"], batch.columns["start_ns"], own)
     is_kept = np.isin(iteration, list(own))
+    is_usable = usable_operators(batch.columns)  # what the RankMonitor left out
+    is_kept = is_kept if is_usable is None else is_kept & is_usable
     table = np.array([codes[name] for name in batch.header.names] or [0], dtype=np.int64)
     part = {name: batch.columns[name][is_kept] for name in _COLUMNS}
     part |= {name: part[name].astype(np.int64) for name in _COLUMNS if name not in _FLOATS}
