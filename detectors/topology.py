@@ -103,8 +103,8 @@ class Topology:
 
     def kind_code(self, communicator: int) -> int:
         """Return a number for kind and size of a communicator: equal for communicators with equal roles."""
-        kind = self.kinds.get(communicator)
-        return KINDS.index(kind if kind in KINDS else "unknown") + len(KINDS) * len(self.members.get(communicator, ()))
+        kind, size = self.kinds.get(communicator), len(self.members.get(communicator, ()))
+        return KINDS.index(kind if kind in KINDS else "unknown") + len(KINDS) * size
 
     def lane_role(self, lane: Lane) -> tuple[object, ...]:
         """What lanes of the same role share: kind, stages, and whether they leave the host."""
