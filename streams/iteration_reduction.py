@@ -19,6 +19,8 @@ OPERATOR_COLUMNS: Final = (
 )  # fmt: skip
 """Columns of the rows that a RankMonitor keeps: those of ``commops``, and the Kafka offset of their batch."""
 
+_MAX_LIFTED: Final = 1 << 62
+
 
 class Reduction(NamedTuple):
     """Evidence of some iterations; arrays have one value per iteration unless said otherwise.
@@ -124,14 +126,22 @@ def _gaps(at: Array, start_ns: Array, ended_ns: Array, is_timed: Array, free_ns:
     at, start_ns, ended_ns = at[is_timed], start_ns[is_timed], ended_ns[is_timed]
     is_first = np.ones(len(at), dtype=bool)
     is_first[1:] = at[1:] != at[:-1]
-    span = int(ended_ns.max() - min(start_ns.min(), free_ns[at].min())) + 1
-    lifted = ended_ns + at * span  # so that one running maximum can't carry over into the next iteration
-    before = np.empty_like(lifted)
-    before[1:] = np.maximum.accumulate(lifted)[:-1]
-    before -= at * span
+    before = np.empty_like(ended_ns)
+    before[1:] = _latest_ends(at, ended_ns)[:-1]
     before[is_first] = free_ns[at[is_first]]
     gap_ns[is_timed] = np.maximum(start_ns - before, 0)
     return gap_ns
+
+
+def _latest_ends(at: Array, ended_ns: Array) -> Array:
+    """Running maximum of the ends, anew in each iteration: each is lifted above all of the iteration before."""
+    lowest_ns = int(ended_ns.min())
+    span = int(ended_ns.max()) - lowest_ns + 1
+    if span * (int(at[-1]) + 1) < _MAX_LIFTED:
+        return np.maximum.accumulate(ended_ns - lowest_ns + at * span) - at * span + lowest_ns
+    times, place = np.unique(ended_ns, return_inverse=True)  # a clock from another age, or a year at once
+    lift = at * len(times)
+    return times[np.maximum.accumulate(place + lift) - lift]
 
 
 def _classes(
