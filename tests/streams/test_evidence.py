@@ -1,0 +1,169 @@
+"""Evidence on the wire."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streams.errors import RecordError
+from streams.evidence import (
+    CLASS_COLUMNS,
+    COLUMNS,
+    Evidence,
+    Membership,
+    concatenate,
+    decode_evidence,
+    encode_evidence,
+    select,
+)
+from streams.records import UNKNOWN, Announcement, Communicator
+from tests.streams.evidence_rows import came, evidence_of, went
+
+INTS = {"attempt": 2**31 - 1, "rank": 2**31 - 1, "operators": 2**31 - 1, "partition": 2**31 - 1}
+FLOATS = frozenset({"work_ns", "communication_ns", "tokens", "score"})
+
+
+@st.composite
+def any_evidence(draw: st.DrawFn, job: str = "j") -> Evidence:
+    size = draw(st.integers(0, 5))
+    columns = {}
+    for name in COLUMNS:
+        if name in FLOATS:
+            width = 32 if name == "score" else 64
+            values: Any = st.floats(allow_infinity=False, width=width)
+            columns[name] = np.array(draw(st.lists(values, min_size=size, max_size=size)), dtype=np.float64)
+        elif name == "phase":
+            columns[name] = np.array(
+                draw(st.lists(st.sampled_from([0, 1, 2, 255]), min_size=size, max_size=size)), np.uint8
+            )
+        else:
+            most = INTS.get(name, 2**63 - 1)
+            values = st.one_of(st.just(UNKNOWN), st.integers(-most, most))
+            columns[name] = np.array(draw(st.lists(values, min_size=size, max_size=size)), dtype=np.int64)
+    counts = [
+        np.array(draw(st.lists(st.integers(0, 3), min_size=size, max_size=size)), dtype=np.int64) for _ in range(2)
+    ]
+    names = tuple(draw(st.lists(st.text(min_size=1, max_size=3), min_size=1, max_size=3, unique=True)))
+    offsets, total = int(counts[0].sum()), int(counts[1].sum())
+    classes = {
+        name: np.array(draw(st.lists(st.integers(0, 10), min_size=total, max_size=total)),
+                       dtype=np.float64 if name.endswith("_ns") else np.int64)
+        for name in CLASS_COLUMNS
+    }  # fmt: skip
+    classes["communicator"] %= len(names)
+    values = st.lists(st.integers(0, 2**62), min_size=offsets, max_size=offsets)
+    return Evidence(job, names, columns, np.array(draw(values), dtype=np.int64), counts[0], classes, counts[1])
+
+
+def assert_same(one: Evidence, other: Evidence) -> None:
+    assert (one.job, one.names) == (other.job, other.names)
+    for name in COLUMNS:
+        np.testing.assert_array_equal(one.columns[name], other.columns[name], err_msg=name)
+        assert one.columns[name].dtype == other.columns[name].dtype, name
+    for name in CLASS_COLUMNS:
+        np.testing.assert_array_equal(one.classes[name], other.classes[name], err_msg=name)
+    np.testing.assert_array_equal(one.offsets, other.offsets)
+    np.testing.assert_array_equal(one.offset_counts, other.offset_counts)
+    np.testing.assert_array_equal(one.class_counts, other.class_counts)
+
+
+@given(evidence=any_evidence())
+def test_evidence_comes_back_as_it_went(evidence: Evidence) -> None:
+    messages = encode_evidence([evidence], evidence.job)
+    assert len(messages) == (1 if len(evidence) else 0)
+    for message in messages:
+        (back,) = decode_evidence(message)
+        assert isinstance(back, Evidence)
+        assert_same(back, evidence)
+
+
+@given(pieces=st.lists(any_evidence(), min_size=1, max_size=4))
+def test_pieces_joined_are_their_rows_one_after_the_other(pieces: list[Evidence]) -> None:
+    joined = concatenate(pieces)
+    assert len(joined) == sum(map(len, pieces))
+    for name in COLUMNS:
+        np.testing.assert_array_equal(joined.columns[name], np.concatenate([p.columns[name] for p in pieces]))
+    named = [joined.names[code] for code in joined.classes["communicator"].tolist()]
+    assert named == [p.names[code] for p in pieces for code in p.classes["communicator"].tolist()]
+    assert joined.offsets.tolist() == [offset for p in pieces for offset in p.offsets.tolist()]
+
+
+@given(evidence=any_evidence(), data=st.data())
+def test_what_is_selected_and_what_is_not_is_all(evidence: Evidence, data: st.DataObject) -> None:
+    size = len(evidence)
+    chosen = np.array(data.draw(st.lists(st.booleans(), min_size=size, max_size=size)), dtype=bool)
+    one, other = select(evidence, chosen), select(evidence, ~chosen)
+    assert len(one) + len(other) == size
+    assert len(one.offsets) == one.offset_counts.sum()
+    assert len(one.classes["peer"]) == one.class_counts.sum()
+    assert sorted(one.offsets.tolist() + other.offsets.tolist()) == sorted(evidence.offsets.tolist())
+    assert_same(select(evidence, np.ones(size, dtype=bool)), evidence)
+
+
+def test_members_come_before_evidence_and_go_after_it() -> None:
+    rows = [evidence_of(0, {1: 10}), went(0, "stopped"), came(3), evidence_of(3, {1: 10})]
+    came_first, evidence, went_last = [decode_evidence(message) for message in encode_evidence(rows, "j")]
+    assert came_first == [rows[2]]
+    assert isinstance(evidence[0], Evidence)
+    assert evidence[0].columns["rank"].tolist() == [0, 3]
+    assert went_last == [rows[1]]
+
+
+def test_an_announcement_travels_whole() -> None:
+    announcement = Announcement(
+        "j", 7, 3, 64, 32, (Communicator("δ", "tp", (3, 1, 2)), Communicator("w", "world", tuple(range(64)))),
+        ("commops", "bandwidth"), True, "shared", "host", 5, "mlx5_0", "leaf", 9, 2**60,
+    )  # fmt: skip
+    member = Membership("j", 7, 3, announcement)
+    (message,) = encode_evidence([member], "j")
+    assert decode_evidence(message) == [member]
+
+
+def test_nothing_is_no_message() -> None:
+    assert encode_evidence([], "j") == []
+    assert encode_evidence([evidence_of(0, {})], "j") == []
+
+
+def test_unknown_stays_unknown() -> None:
+    (message,) = encode_evidence([evidence_of(0, {4: 10}, entry_ns=UNKNOWN, tokens=np.nan)], "j")
+    (back,) = decode_evidence(message)
+    assert isinstance(back, Evidence)
+    assert back.columns["entry_ns"].tolist() == [UNKNOWN]
+    assert np.isnan(back.columns["tokens"]).all()
+    assert back.columns["phase"].tolist() == [255]
+
+
+GOOD = encode_evidence([evidence_of(0, {1: 10, 2: 11})], "j")[0]
+MEMBER = encode_evidence([came(0)], "j")[0]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None, b"", b"{", b"{}", b"[]", b"null", b'{"schema":"membership"}', b'{"schema":"membership","version":99}',
+        b'{"schema":"membership","version":1,"job":"j","members":[{}]}',
+        b'{"schema":"membership","version":1,"job":"j","members":[7]}',
+        b'{"schema":"membership","version":1,"job":"j","members":7}',
+        MEMBER.replace(b'"world_size":2', b'"world_size":"two"'), MEMBER[:-3], GOOD[:-40], GOOD[:100], b"x" + GOOD,
+        GOOD.replace(b'"version":1', b'"version":2'), GOOD.replace(b'"schema":"evidence"', b'"schema":"evidencf"'),
+        GOOD.replace(b"lost_rows", b"lost_cows"),
+    ],
+)  # fmt: skip
+def test_what_is_no_evidence_is_a_record_error(value: bytes | None) -> None:
+    with pytest.raises(RecordError):
+        decode_evidence(value)
+
+
+@given(at=st.integers(0, len(GOOD) - 1), bit=st.integers(0, 7))
+def test_a_flipped_bit_is_a_record_error_or_another_value(at: int, bit: int) -> None:
+    value = bytearray(GOOD)
+    value[at] ^= 1 << bit
+    try:
+        (back,) = decode_evidence(bytes(value))
+    except RecordError:
+        return
+    assert isinstance(back, Evidence | Membership)
