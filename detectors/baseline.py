@@ -65,7 +65,7 @@ class RobustBaseline:
         values = _log_elapsed(frame["elapsed_ns"])
         if not len(self._classes) or not len(values):
             return np.full(len(values), np.nan)
-        classes = _pack_classes(frame)
+        classes = pack_classes(frame)
         found = np.minimum(np.searchsorted(self._classes, classes), len(self._classes) - 1)
         is_warm = (self._classes[found] == classes) & (self._taught[found] >= self.warm_up)
         spread = np.maximum(MAD_TO_SIGMA * self._spread[found], self.floor_ratio)
@@ -78,7 +78,7 @@ class RobustBaseline:
         if not is_known.any():
             return
         self._frames += 1
-        classes, values = _pack_classes(frame)[is_known], values[is_known]
+        classes, values = pack_classes(frame)[is_known], values[is_known]
         order = np.lexsort((values, classes))
         classes, values = classes[order], values[order]
         firsts = np.flatnonzero(np.r_[True, classes[1:] != classes[:-1]])
@@ -125,18 +125,18 @@ def _log_elapsed(elapsed_ns: np.ndarray) -> np.ndarray:
     return np.where(is_usable, np.log(np.where(is_usable, np.maximum(elapsed_ns, 1.0), 1.0)), np.nan)
 
 
-def _pack_classes(frame: Frame) -> np.ndarray:
+def pack_classes(frame: Frame) -> np.ndarray:
     """One 64-bit code per class (SplitMix64's finalizer): two classes share one with a chance of 1 in 2^64."""
     size_bytes = frame["size_bytes"]
     is_sized = np.isfinite(size_bytes) & (size_bytes >= 0)
     exponent = np.frexp(np.where(is_sized, size_bytes, 0.0))[1]
     bucket = np.where(is_sized, np.clip(exponent, 0, _UNSIZED - 1), _UNSIZED).astype(np.uint64)
     small = (bucket << np.uint64(8)) | frame["operator"].astype(np.uint64)
-    mixed = _mix(_mix(small) + frame["communicator"].astype(np.int64).view(np.uint64))
-    return _mix(mixed + frame["peer"].astype(np.int64).view(np.uint64))
+    mixed = mix_codes(mix_codes(small) + frame["communicator"].astype(np.int64).view(np.uint64))
+    return mix_codes(mixed + frame["peer"].astype(np.int64).view(np.uint64))
 
 
-def _mix(codes: np.ndarray) -> np.ndarray:
+def mix_codes(codes: np.ndarray) -> np.ndarray:
     codes = (codes ^ (codes >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     codes = (codes ^ (codes >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return np.asarray(codes ^ (codes >> np.uint64(31)))

@@ -1,0 +1,187 @@
+"""Simulated jobs whose abnormal operators are known: what the forest is trained on, and measured on.
+
+An operator is truly abnormal if it takes more than 1.1 times what the same operator takes in the run without the
+fault. Both runs draw the same noise, since the simulator's randomness comes from the seed alone. Who waits for a late
+rank is abnormal too; the late rank's own operators get shorter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+
+import numpy as np
+
+from producers.simulator.engine import Engine
+from producers.simulator.faults import Fault
+from producers.simulator.settings import SimulatorSettings
+from producers.simulator.simulation import Simulation
+
+ABNORMAL_RATIO = 1.1
+LEAST_DELTA = 1.04
+"""Below it ordinary fluctuation swamps an irregular iteration (Holmes): nobody would look at its operators."""
+
+EXCESSES = (0.05, 0.10, 0.20, 0.50, 1.00)
+KINDS = ("slow_rank", "slow_host", "slow_nic", "slow_link")
+SHAPES = ("lasting", "fluctuating", "spike")
+FIRST_FAULT = 48  # iterations for the past to fill
+
+_FIELDS = ("communicator", "operator", "peer", "sequence", "size_bytes", "elapsed_ns", "iteration")
+_KEY = ("communicator", "operator", "peer", "sequence")
+_FAULT_LENGTH = {"lasting": 10, "fluctuating": 10, "spike": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One job: its shape, seed and fault."""
+
+    shape_of_job: tuple[int, int, int, int]  # dp, pp, tp, micro-batches
+    seed: int
+    kind: str
+    shape: str
+    excess_ratio: float
+    drift_ratio: float = 0.0
+    iterations: int = 96
+
+    def healthy(self) -> SimulatorSettings:
+        """The job without the fault. Its speed, sizes and wiring follow from the seed."""
+        rng = np.random.default_rng([self.seed, 77])
+        dp, pp, tp, micro_batches = self.shape_of_job
+        forward_ms = float(rng.uniform(1.5, 9.0))
+        return SimulatorSettings(
+            dp=dp, pp=pp, tp=tp, micro_batches=micro_batches, seed=self.seed, iterations=self.iterations,
+            gpus_per_host=int(rng.choice([4, 8])), forward_ms=forward_ms, backward_ms=2 * forward_ms,
+            data_loading_ms=float(rng.uniform(1, 4)), optimizer_ms=float(rng.uniform(2, 8)),
+            activation_bytes=int(rng.choice([8, 16, 32])) << 20, gradient_bytes=int(rng.choice([128, 256, 512])) << 20,
+            gradient_sync=str(rng.choice(["sharded", "all_reduce"])), gradient_buckets=int(rng.choice([1, 4])),
+            is_send_buffered=bool(rng.integers(2)), drift_ratio=self.drift_ratio, bandwidth_period_ms=0.0,
+        )  # fmt: skip
+
+    def windows(self) -> list[tuple[int, int]]:
+        """When the fault acts: early, in the middle and late, so that drift has its time between."""
+        length = _FAULT_LENGTH[self.shape]
+        last = self.iterations - length
+        firsts = np.linspace(FIRST_FAULT, last, 3 if self.iterations >= FIRST_FAULT + 4 * length else 1)
+        return [(int(first), int(first) + length) for first in firsts]
+
+
+def shapes_of_faults(seed: int, count: int, jobs: tuple[tuple[int, int, int, int], ...], **more: float) -> list[Case]:
+    """Return cases with kinds, shapes and excesses in equal shares, and jobs in turn."""
+    pairs = list(product(EXCESSES, KINDS, SHAPES))
+    order = np.random.default_rng(seed).permutation(len(pairs))
+    cases = []
+    for number in range(count):
+        excess_ratio, kind, shape = pairs[order[number % len(pairs)]]
+        cases.append(Case(jobs[number % len(jobs)], seed + number, kind, shape, excess_ratio, **more))  # type: ignore[arg-type]
+    return cases
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A frame of one rank and what is true of it. ``is_irregular`` is None where the fault acts without effect."""
+
+    rank: int
+    iteration: int
+    frame: dict[str, np.ndarray]
+    is_abnormal: np.ndarray
+    is_irregular: bool | None
+
+
+def run_case(case: Case, *, most_ranks: int = 32) -> Iterator[list[Example]]:
+    """Yield the frames of each rank, in the order of iterations; of more than `most_ranks` a random choice."""
+    healthy = case.healthy()
+    fault = find_strength(case, healthy)
+    faulty = replace(healthy, faults=tuple(replace(fault, first=a, past=b) for a, b in case.windows()))
+    with_fault, times = _run(faulty)
+    without, usual_times = _run(healthy)
+    delta = times / usual_times
+    rng = np.random.default_rng([case.seed, 5])
+    ranks = np.sort(rng.permutation(healthy.world_size)[:most_ranks]).tolist()
+    for rank in ranks:
+        yield list(_examples(case, rank, with_fault[rank], without[rank], delta))
+
+
+def find_strength(case: Case, healthy: SimulatorSettings) -> Fault:
+    """Search the fault's strength that makes an iteration `excess_ratio` longer; its place follows from the seed."""
+    fault = _place(case, healthy)
+    short = replace(healthy, iterations=4, drift_ratio=0.0)
+    _, usual = _run(short)
+    low, high = 1e-3, 2e3
+    for _ in range(12):
+        middle = float(np.sqrt(low * high))
+        _, times = _run(replace(short, faults=(replace(_strengthen(fault, middle), shape="lasting"),)))
+        is_enough = (times / usual)[1:].mean() >= 1 + case.excess_ratio
+        low, high = (low, middle) if is_enough else (middle, high)
+    return replace(_strengthen(fault, high), shape="lasting" if case.shape == "spike" else case.shape)
+
+
+def _strengthen(fault: Fault, strength: float) -> Fault:
+    return replace(fault, add_ms=strength) if fault.kind == "slow_rank" and fault.add_ms else replace(
+        fault, factor=1 + strength
+    )  # fmt: skip
+
+
+def _place(case: Case, settings: SimulatorSettings) -> Fault:
+    rng = np.random.default_rng([case.seed, 6])
+    rank = int(rng.integers(settings.world_size))
+    match case.kind:
+        case "slow_rank":  # half of them work longer all the time, half stand still once
+            return Fault("slow_rank", rank=rank, add_ms=float(rng.integers(2)))
+        case "slow_host":
+            return Fault("slow_host", host=str(rank // settings.gpus_per_host))
+        case kind:
+            network = Engine(settings).network
+            hop = int(rng.integers(len(network.hop_source)))
+            source, destination = int(network.hop_source[hop]), int(network.hop_destination[hop])
+            return Fault(kind, rank=source, peer=destination if kind == "slow_link" else None)
+
+
+def _run(settings: SimulatorSettings) -> tuple[dict[int, dict[str, np.ndarray]], np.ndarray]:
+    """Operators per rank in the order of their starts, and the job's time of each iteration, ns."""
+    operators: dict[int, dict[str, np.ndarray]] = {}
+    times = np.zeros(settings.iterations)
+    for part in Simulation(settings, 0).parts(max_span_s=1e9, max_rows=1 << 40):
+        for batch in part.batches:
+            if batch.header.schema == "commops":
+                operators[batch.header.rank] = _in_order(batch.columns)
+            elif batch.header.schema == "iterations":
+                times = np.maximum(times, batch.columns["elapsed_ns"])
+    return operators, times
+
+
+def _in_order(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    order = np.lexsort((columns["start_ns"], columns["iteration"]))
+    rows = {name: np.asarray(column)[order] for name, column in columns.items()}
+    ends_ns = np.maximum.accumulate(rows["start_ns"] + rows["elapsed_ns"])
+    gap_ns = np.maximum(rows["start_ns"] - np.r_[np.nan, ends_ns[:-1]], 0.0)
+    return {**{name: rows[name].astype(_dtype(name)) for name in _FIELDS}, "gap_ns": gap_ns}
+
+
+def _dtype(name: str) -> str:
+    return {"operator": "uint8", "size_bytes": "float64", "elapsed_ns": "float64"}.get(name, "int64")
+
+
+def _examples(
+    case: Case, rank: int, rows: dict[str, np.ndarray], twin: dict[str, np.ndarray], delta: np.ndarray
+) -> Iterator[Example]:
+    is_abnormal = rows["elapsed_ns"] > ABNORMAL_RATIO * twin["elapsed_ns"][_match(rows, twin)]
+    bounds = np.searchsorted(rows["iteration"], np.arange(case.iterations + 1))
+    for iteration in range(case.iterations):
+        own = slice(bounds[iteration], bounds[iteration + 1])
+        acts = any(first <= iteration < past for first, past in case.windows())
+        is_irregular = (None if delta[iteration] < LEAST_DELTA else True) if acts else False
+        frame = {name: column[own] for name, column in rows.items()}
+        yield Example(rank, iteration, frame, is_abnormal[own], is_irregular)
+
+
+def _match(rows: dict[str, np.ndarray], twin: dict[str, np.ndarray]) -> np.ndarray:
+    """Row of the same operator in the twin."""
+    order = np.lexsort([rows[name] for name in _KEY])
+    twin_order = np.lexsort([twin[name] for name in _KEY])
+    for name in _KEY:
+        if not np.array_equal(rows[name][order], twin[name][twin_order]):
+            raise ValueError(f"runs with and without the fault must hold the same operators; {name} differs")
+    match = np.empty(len(order), dtype=np.int64)
+    match[order] = twin_order
+    return match
