@@ -122,11 +122,19 @@ def test_years_of_iterations_at_once_do_not_overflow() -> None:
 @st.composite
 def any_rows(draw: st.DrawFn) -> list[dict[str, Any]]:
     size = draw(st.integers(0, 15))
+    starts, lengths = st.just(UNKNOWN) | st.integers(0, 20), st.just(np.nan) | st.integers(0, 9)
+    small = st.integers(0, 3)
     return [
-        op(draw(st.integers(0, 2)), draw(st.just(UNKNOWN) | st.integers(0, 20)), draw(st.just(np.nan) | st.integers(0, 9)),
-           sequence=at, offset=draw(st.integers(0, 3)), communicator=draw(st.integers(0, 1)))
+        op(
+            draw(st.integers(0, 2)),
+            draw(starts),
+            draw(lengths),
+            sequence=at,
+            offset=draw(small),
+            communicator=draw(small),
+        )
         for at in range(size)
-    ]  # fmt: skip
+    ]
 
 
 def same(one: Reduction, other: Reduction) -> None:

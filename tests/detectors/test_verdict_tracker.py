@@ -1,0 +1,217 @@
+"""The life of verdicts: when they open, change, go on and close, and that a snapshot forgets nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from detectors.critical_path import Attribution, Lane, LaneExcess, Piece
+from detectors.topology import Place, Topology
+from detectors.verdict_tracker import (
+    CLOSE_QUIET,
+    OPEN_RECENT,
+    OPEN_SEEN,
+    OPEN_SEEN_TRANSFER,
+    Observation,
+    VerdictTracker,
+)
+from streams.judgements import Verdict
+from streams.snapshots import pack, unpack
+
+MS = 1e6
+TOPOLOGY = Topology(4, {rank: Place(f"h{rank}", 0, "eth0") for rank in range(4)}, {0: (0, 1, 2, 3)}, ("world", "pp0"))
+PAIR = Lane("pair", 1, 3)
+
+
+def work(rank: int) -> Lane:
+    return Lane("work", rank)
+
+
+def observation(number: int, path_ms: dict[Lane, float] | None = None) -> Observation:
+    """One iteration, 100 ms when regular; with `path_ms` an irregular one."""
+    if path_ms is None:
+        return Observation(number, 100 * MS, 100 * MS, 1000 + number, None)
+    path = {lane: ms * MS for lane, ms in path_ms.items()}
+    slow = {lane: LaneExcess(ns, MS, 1000.0, 1e6) for lane, ns in path.items() if lane.kind == "pair"}
+    healthy = {Lane("pair", a, b): LaneExcess(0.0, MS, 1000.0, 1e6) for a, b in ((1, 2), (0, 3), (0, 2))}
+    pieces = {lane: Piece(lane, max(lane.first, 0), 0, 1, ns + MS, MS) for lane, ns in path.items()}
+    attribution = Attribution(number, path, pieces, {**healthy, **slow}, {})
+    return Observation(number, 100 * MS + sum(path.values()), 100 * MS, 1000 + number, attribution)
+
+
+Step = dict[Lane, float] | None
+
+
+def lived(steps: Sequence[Step], tracker: VerdictTracker | None = None, first: int = 0) -> list[Verdict]:
+    tracker = tracker or VerdictTracker("j", 1)
+    said = []
+    for number, step in enumerate(steps, start=first):
+        said += tracker.observe(observation(number, step), TOPOLOGY)[0]
+    return said
+
+
+def late(rank: int, ms: float = 50.0) -> Step:
+    return {work(rank): ms}
+
+
+def test_a_rank_is_accused_when_it_was_late_three_times_of_six() -> None:
+    assert (OPEN_SEEN, OPEN_RECENT) == (3, 6)
+    assert lived([late(1), late(1)]) == []
+    (verdict,) = lived([late(1), late(1), late(1)])
+    assert (verdict.event, verdict.state, verdict.kind, verdict.iterations) == ("opened", "open", "slow_rank", (0, 3))
+    assert verdict.verdict_id == "j:1:0:0"
+    assert verdict.lost_s == pytest.approx(0.15)
+    assert verdict.delta == 1.5
+
+
+def test_a_transfer_must_be_slow_four_times() -> None:
+    assert OPEN_SEEN_TRANSFER == 4
+    assert lived([{PAIR: 50.0}] * 3) == []
+    (verdict,) = lived([{PAIR: 50.0}] * 4)
+    assert (verdict.kind, verdict.suspects[0].ranks, verdict.communicator) == ("slow_link", (1, 3), "pp0")
+
+
+def test_what_lies_further_apart_than_six_iterations_opens_nothing() -> None:
+    assert lived([late(1), None, None, late(1), None, None, late(1), None, None] * 3) == []
+
+
+def test_three_different_late_ranks_open_nothing() -> None:
+    assert lived([late(rank % 4) for rank in range(12)]) == []
+
+
+def test_a_verdict_begins_with_the_first_iteration_in_which_its_cause_was_seen() -> None:
+    (verdict,) = lived([None, late(2), late(1), late(1), late(1)], first=40)
+    assert verdict.iterations == (42, 45)
+    assert verdict.verdict_id == "j:1:42:0"
+
+
+def test_a_verdict_says_that_it_goes_on_when_its_loss_has_doubled() -> None:
+    said = lived([late(1)] * 24)
+    assert [(v.event, v.iterations[1]) for v in said] == [
+        ("opened", 3),
+        ("continued", 6),
+        ("continued", 12),
+        ("continued", 24),
+    ]
+
+
+def test_a_verdict_closes_after_ten_quiet_iterations() -> None:
+    assert CLOSE_QUIET == 10
+    assert len(lived([late(1)] * 3 + [None] * 9)) == 1
+    _, closed = lived([late(1)] * 3 + [None] * 10)
+    assert (closed.state, closed.event, closed.close_reason, closed.iterations) == (
+        "closed",
+        "closed",
+        "recovered",
+        (0, 3),
+    )
+    assert closed.revision == 2
+
+
+def test_irregular_iterations_of_another_cause_are_quiet_too() -> None:
+    said = lived([late(1)] * 3 + [late(2)] * 10)
+    assert {(v.verdict_id, v.state) for v in said} >= {("j:1:0:0", "closed"), ("j:1:3:0", "open")}
+
+
+def test_being_seen_again_begins_the_quiet_anew() -> None:
+    said = lived([late(1)] * 3 + [None] * 9 + [late(1)] + [None] * 9)
+    assert [v.event for v in said] == ["opened"]
+
+
+def test_a_cause_that_comes_back_after_closing_is_a_new_verdict() -> None:
+    said = lived([late(1)] * 3 + [None] * 10 + [late(1)] * 3)
+    assert [v.verdict_id for v in said] == ["j:1:0:0", "j:1:0:0", "j:1:13:0"]
+
+
+def test_two_causes_that_begin_together_have_two_ids() -> None:
+    said = lived([{work(1): 50.0, PAIR: 40.0}] * 4)
+    assert {v.verdict_id: v.kind for v in said if v.event == "opened"} == {
+        "j:1:0:0": "slow_rank",
+        "j:1:0:1": "slow_link",
+    }
+
+
+def test_no_more_is_lost_than_the_iteration_took_longer() -> None:
+    """Two pieces of a path may overlap what was hidden before: the excess of the iteration bounds the loss."""
+    one = observation(0, late(1))
+    bounded = [Observation(n, 110 * MS, 100 * MS, n, observation(n, late(1)).attribution) for n in range(3)]
+    tracker = VerdictTracker("j", 1)
+    said = [v for o in bounded for v in tracker.observe(o, TOPOLOGY)[0]]
+    assert one.attribution is not None
+    assert said[0].lost_s == pytest.approx(0.03)
+
+
+def test_the_end_of_the_job_closes_what_is_open_with_its_reason() -> None:
+    tracker = VerdictTracker("j", 1)
+    lived([late(1)] * 3, tracker)
+    (closed,) = tracker.close("restarted", TOPOLOGY)
+    assert (closed.state, closed.close_reason, closed.revision) == ("closed", "restarted", 2)
+    assert tracker.close("restarted", TOPOLOGY) == []
+    assert not tracker.has_open
+
+
+def test_the_iterations_in_which_a_cause_was_seen_are_named() -> None:
+    tracker = VerdictTracker("j", 1)
+    named = [
+        tracker.observe(observation(n, step), TOPOLOGY)[1] for n, step in enumerate([late(1)] * 4 + [None, late(2)])
+    ]
+    assert named == [(), (), ("j:1:0:0",), ("j:1:0:0",), (), ()]
+
+
+def test_a_verdict_that_finds_a_better_suspect_says_changed() -> None:
+    """First one pair seems slow; then all that rank 1 sends is."""
+    slow = {Lane("pair", 1, other): 50.0 for other in (0, 2, 3)}
+    steps: list[Step] = [{PAIR: 50.0}] * 4 + [slow] * 20
+    said = lived(steps)
+    assert said[0].kind == "slow_link"
+    changed = [v for v in said if v.event == "changed"]
+    assert [(v.kind, v.suspects[0].ranks) for v in changed][-1:] == [("slow_nic", (1,))]
+
+
+def test_an_iteration_without_excess_on_its_path_is_no_error() -> None:
+    assert lived([{work(1): -5.0}] * 10) == []
+
+
+STEPS = st.lists(
+    st.sampled_from(
+        [None, None, late(1), late(2), {PAIR: 40.0}, {work(1): 30.0, PAIR: 30.0}, {Lane("collective", 0): 40.0}]
+    ),
+    max_size=40,
+)
+
+
+@given(steps=STEPS, cut=st.integers(0, 40))
+def test_a_restored_tracker_says_the_same(steps: list[Step], cut: int) -> None:
+    whole = VerdictTracker("j", 1)
+    expected = lived(steps, whole) + whole.close("finished", TOPOLOGY)
+    part = VerdictTracker("j", 1)
+    said = lived(steps[:cut], part)
+    state: Any = unpack(pack(part.state()))
+    twin = VerdictTracker.from_state(json.loads(json.dumps(part.state())) if cut % 2 else state)
+    assert (twin.has_open, twin.has_standing) == (part.has_open, part.has_standing)
+    said += lived(steps[cut:], twin, first=len(steps[:cut]))
+    assert said + twin.close("finished", TOPOLOGY) == expected
+
+
+@given(steps=STEPS)
+def test_each_life_is_whole(steps: list[Step]) -> None:
+    """Opened once, closed once, revisions without holes, loss and range that only grow."""
+    tracker = VerdictTracker("j", 1)
+    said = lived(steps, tracker) + tracker.close("finished", TOPOLOGY)
+    lives: dict[str, list[Verdict]] = {}
+    for verdict in said:
+        lives.setdefault(verdict.verdict_id, []).append(verdict)
+    for life in lives.values():
+        assert [v.revision for v in life] == list(range(1, len(life) + 1))
+        assert [v.event for v in life].count("opened") == [v.event for v in life].count("closed") == 1
+        assert (life[0].event, life[-1].event, life[-1].state) == ("opened", "closed", "closed")
+        assert len({v.iterations[0] for v in life}) == 1
+        assert [v.lost_s for v in life] == sorted(v.lost_s for v in life)
+        assert [v.iterations[1] for v in life] == sorted(v.iterations[1] for v in life)
+        assert all(v.iterations[1] > v.iterations[0] for v in life)
+        assert all(0 <= s.probability <= 1 for v in life for s in v.suspects)
