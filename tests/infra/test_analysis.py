@@ -6,7 +6,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -38,7 +37,7 @@ from tests.streams.lockstep_job import MS, TWO_BY_TWO, LockstepJob
 
 FAULTS = {"gloo-slow-rank": ("gpu", (2,)), "gloo-slow-nic": ("nic", (1,)), "gloo-slow-link": ("link", (1, 3))}
 ALL = [*FAULTS, "gloo-clean", "gloo-slow-compute"]
-FEW = settings(max_examples=5, deadline=None)
+FEW = settings(max_examples=4, deadline=None)
 
 
 @cache
@@ -168,10 +167,10 @@ def test_any_order_and_copies_inside_of_batches_change_nothing(name: str, seed: 
 
 @pytest.mark.parametrize("name", ALL)
 @FEW
-@given(rows=st.integers(1, 3000), span_ms=st.floats(0.1, 60_000))
+@given(rows=st.integers(20, 3000), span_ms=st.floats(5, 60_000))
 def test_other_borders_of_batches_change_nothing(name: str, rows: int, span_ms: float) -> None:
     trace = recorded(name)
-    outcome = judge(in_order(trace, max_rows=max(rows, 7), max_span_s=span_ms / 1e3), trace.job)
+    outcome = judge(in_order(trace, max_rows=rows, max_span_s=span_ms / 1e3), trace.job)
     assert found(outcome) == found(judged(name))
 
 
@@ -331,7 +330,7 @@ def test_a_job_of_one_rank_is_judged() -> None:
     assert all(suspect.ranks == (0,) for verdict in analysis.verdicts for suspect in verdict.suspects)
 
 
-def test_a_directory_that_read_trace_read_is_not_changed(tmp_path: Path) -> None:
+def test_a_trace_is_not_changed_by_being_judged() -> None:
     trace = recorded("gloo-slow-rank")
     before = {rank: {n: c.copy() for n, c in batch.columns.items()} for rank, batch in trace.commops.items()}
     analyze(trace)
@@ -340,11 +339,15 @@ def test_a_directory_that_read_trace_read_is_not_changed(tmp_path: Path) -> None
             np.testing.assert_array_equal(trace.commops[rank].columns[name], column)
 
 
-def test_one_stage_job_in_parts_is_the_job() -> None:
-    """Two monitors fed in turn do not mix their jobs' words."""
+def test_two_jobs_fed_in_turn_do_not_mix() -> None:
     trace = recorded("gloo-slow-rank")
     one, two = MonitoredJob(trace.job), MonitoredJob(trace.job)
     for message in in_order(trace):
         one.take(message)
         two.take(message)
     assert found(one.outcome) == found(two.outcome) == found(judged("gloo-slow-rank"))
+
+
+def test_the_smallest_batches_change_nothing() -> None:
+    trace = recorded("gloo-slow-link")
+    assert found(judge(in_order(trace, max_rows=3, max_span_s=0.01), trace.job)) == found(judged("gloo-slow-link"))

@@ -129,21 +129,21 @@ def one_rank(elapsed_ms: dict[int, float], **changes: Any) -> JobMonitor:
 
 
 def test_nothing_is_judged_in_the_warm_up() -> None:
-    said = times(one_rank({n: 10 for n in range(9)} | {9: 500, 10: 500}))
+    said = times(one_rank(dict.fromkeys(range(9), 10) | {9: 500, 10: 500}))
     assert [said[n].is_irregular for n in (8, 9, 10)] == [None, None, True]
     assert np.isnan(said[9].reference_ns)
 
 
 def test_iterations_need_not_be_contiguous() -> None:
     numbers = [3, 7, 8, 90, 91, 95, 1000, 1001, 1002, 5000, 5001]
-    said = times(one_rank({n: 10 for n in numbers} | {9000: 30}))
+    said = times(one_rank(dict.fromkeys(numbers, 10) | {9000: 30}))
     assert list(said) == [*numbers, 9000]
     assert said[9000].is_irregular is True
 
 
 @pytest.mark.parametrize("phase", ["eval", "checkpoint"])
 def test_evaluations_and_checkpoints_are_neither_judged_nor_learned(phase: str) -> None:
-    monitor = one_rank({n: 10 for n in range(20)})
+    monitor = one_rank(dict.fromkeys(range(20), 10))
     monitor.add([evidence_of(0, {20: 5000}, phase=phase), evidence_of(0, {21: 10, 22: 13})])
     said = times(monitor)
     assert (said[20].is_irregular, said[20].phase) == (None, phase)
@@ -425,7 +425,7 @@ def test_evidence_of_a_later_attempt_that_nobody_announced_stops_nothing() -> No
 
 
 def test_evidence_of_a_rank_that_nobody_announced_stops_nothing() -> None:
-    monitor = made(came(0, 1, clock="per_host"), evidence_of(5, {n: 10 for n in range(30)}))
+    monitor = made(came(0, 1, clock="per_host"), evidence_of(5, dict.fromkeys(range(30), 10)))
     monitor.add([evidence_of(0, {n: 10 + 20 * (n > 20) for n in range(30)}), went(0)])
     assert judged(monitor) == list(range(30))
 
@@ -440,7 +440,7 @@ def test_a_rank_announced_twice_with_other_content_keeps_what_it_said_first() ->
 
 @pytest.mark.parametrize("elapsed_ms", [0.0, -5.0, 1e9])
 def test_iterations_of_strange_lengths_are_judged_without_an_error(elapsed_ms: float) -> None:
-    monitor = one_rank({n: elapsed_ms for n in range(20)} | {n: 10.0 for n in range(20, 40)})
+    monitor = one_rank(dict.fromkeys(range(20), elapsed_ms) | dict.fromkeys(range(20, 40), 10.0))
     monitor.add([went(0)])
     assert judged(monitor) == list(range(40))
 
