@@ -188,8 +188,10 @@ class RankMonitor:
         rows["communicator"] = np.array(codes, dtype=np.int64)[columns["communicator"]]
         rows["operator"] = columns["operator"].astype(np.int64)
         rows["offset"] = np.full(len(rows["operator"]), offset, dtype=np.int64)
-        self._pending.append(self._without_late(rows))
-        self._note_starts(self._pending[-1])
+        rows = self._without_late(rows)
+        if len(rows["offset"]):
+            self._pending.append(rows)
+            self._note_starts(rows)
 
     def _usable(self, columns: Mapping[str, Array]) -> Mapping[str, Array]:
         """Leave out rows that no honest producer sends, as lost, and those that no iteration can take."""
@@ -316,17 +318,30 @@ class RankMonitor:
 
     def _take_rows(self, numbers: Array) -> dict[str, Array]:
         """Take the rows of these iterations out of what is pending; rows of older or no iteration go with them."""
-        if not self._pending:
+        pending, self._pending = self._pending, []
+        taken = [part for part in (self._split(part, numbers) for part in pending) if part is not None]
+        if len(taken) == 1:
+            return taken[0]
+        if not taken:
             return dict(_NO_ROWS)
-        rows = {name: np.concatenate([part[name] for part in self._pending]) for name in OPERATOR_COLUMNS}
-        iteration = self._with_inferred(rows)
-        rows["iteration"] = iteration
-        is_taken = (iteration >= numbers[0]) & (iteration <= numbers[-1])
-        if len(numbers) <= numbers[-1] - numbers[0]:  # with holes
-            is_taken &= np.isin(iteration, numbers)
-        is_kept = ~is_taken & ((iteration > numbers[-1]) | self._is_unplaced(rows, iteration, int(numbers[-1])))
-        self._pending = [{name: column[is_kept] for name, column in rows.items()}] if is_kept.any() else []
-        return {name: column[is_taken] for name, column in rows.items()}
+        return {name: np.concatenate([part[name] for part in taken]) for name in OPERATOR_COLUMNS}
+
+    def _split(self, part: dict[str, Array], numbers: Array) -> dict[str, Array] | None:
+        """Return what a pending part has of these iterations, and keep pending what it has of later ones."""
+        iteration = self._with_inferred(part)
+        first, last = int(numbers[0]), int(numbers[-1])
+        lowest, highest = int(iteration.min()), int(iteration.max())
+        if lowest > last:
+            self._pending.append(part)
+            return None
+        has_holes = len(numbers) <= last - first
+        if first <= lowest and highest <= last and not has_holes:
+            return {**part, "iteration": iteration}
+        is_taken = np.isin(iteration, numbers) if has_holes else (iteration >= first) & (iteration <= last)
+        is_kept = ~is_taken & ((iteration > last) | self._is_unplaced(part, iteration, last))
+        if is_kept.any():
+            self._pending.append({name: column[is_kept] for name, column in part.items()})
+        return {name: (iteration if name == "iteration" else part[name])[is_taken] for name in OPERATOR_COLUMNS}
 
     def _without_overlong(self, rows: dict[str, Array], numbers: list[int]) -> dict[str, Array]:
         """Leave out rows that ended after their iteration had closed: so no border of a batch shows in the result."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 from weakref import WeakKeyDictionary
@@ -26,8 +26,9 @@ from streams.stage import Event, Services, Snapshottable, Stage
 from streams.topics import MAX_MESSAGE_BYTES, rank_key
 
 RANK_TOPICS: Final = ("jobs", "commops", "iterations", "bandwidth", "heartbeats")
-_MAX_PIECES: Final = 1024
-"""So many drained pieces are sent without waiting for more."""
+_MAX_TOUCHED: Final = 4096
+"""Monitors are drained once so many messages have gone into them, without waiting for the next round."""
+_GIVE_WAY: Final = 32
 
 Rows = Sequence[Evidence | Membership]
 Record = Announcement | Batch | Heartbeat
@@ -66,8 +67,8 @@ class _Work:
     """What a partition has to hand over."""
 
     parked: ParkingLot
-    rows: dict[str, list[Evidence | Membership]] = field(default_factory=dict)
-    pieces: int = 0
+    touched: dict[bytes, Tracked[RankMonitorLike]] = field(default_factory=dict)  # monitors with something new
+    fed: int = 0  # messages that went into them
     bandwidth: list[Batch] = field(default_factory=list)
     given_up: list[ParkedMessage] = field(default_factory=list)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -100,7 +101,7 @@ class RankStage(Stage[RankMonitorLike]):
         """Take in events of one topic, and send evidence early where much has gathered."""
         await super().take(topic, events)
         for state in list(self.states.values()):
-            if self._work(state).pieces >= _MAX_PIECES:
+            if self._work(state).fed >= _MAX_TOUCHED:
                 await self.settle(state)
 
     async def process(self, state: PartitionState[RankMonitorLike], topic: str, event: Event) -> None:
@@ -129,14 +130,23 @@ class RankStage(Stage[RankMonitorLike]):
     async def settle(self, state: PartitionState[RankMonitorLike]) -> None:
         """Send the rows that monitors drained, those of one job together, and what was given up."""
         work = self._work(state)
-        async with work.lock:  # whoever finds nothing left must know that it was sent, not that it is being sent
-            while work.rows or work.bandwidth or work.given_up:
-                await self._send_rows(work)
-                bandwidth, work.bandwidth = work.bandwidth, []
-                await self.services.sink.write_bandwidth(bandwidth)
-                given_up, work.given_up = work.given_up, []
-                for message in given_up:
-                    await self._bury_given_up(state, message)
+        async with work.lock:  # whoever comes after must know that it was sent, not that it is being sent
+            # One pass: what comes in meanwhile waits for the next one, and is drained with more.
+            await self._send_rows(await self._drain(work))
+            bandwidth, work.bandwidth = work.bandwidth, []
+            await self.services.sink.write_bandwidth(bandwidth)
+            given_up, work.given_up = work.given_up, []
+            for message in given_up:
+                await self._bury_given_up(state, message)
+
+    async def capture(self, state: PartitionState[RankMonitorLike], tracked: Tracked[RankMonitorLike]) -> bytes:
+        """Encode a monitor's state, and send what it drained: a state holds no drained rows."""
+        async with self._work(state).lock:  # or these rows could overtake some that were drained before
+            rows = tracked.monitor.drain()
+            value = self.encode(state, tracked)
+            if rows:
+                await self._send_rows({tracked.monitor.job: rows})
+            return value
 
     async def settle_all(self) -> None:
         """Send what has gathered in all partitions."""
@@ -148,7 +158,7 @@ class RankStage(Stage[RankMonitorLike]):
         for state in list(self.states.values()):
             for tracked in list(state.tracked.values()):
                 tracked.monitor.tick(now_s)
-                self._gather(state, tracked)
+                self._work(state).touched[tracked.key] = tracked
             work = self._work(state)
             work.given_up += work.parked.take_overdue(time.monotonic())
 
@@ -185,15 +195,9 @@ class RankStage(Stage[RankMonitorLike]):
             if topic == "bandwidth":
                 self._work(state).bandwidth.append(record)
         tracked.saw(topic, offset)
-        self._gather(state, tracked)
-
-    def _gather(self, state: PartitionState[RankMonitorLike], tracked: Tracked[RankMonitorLike]) -> None:
-        rows = tracked.monitor.drain()
-        if rows:
-            work = self._work(state)
-            work.rows.setdefault(tracked.monitor.job, []).extend(rows)
-            work.pieces += len(rows)
-            tracked.is_dirty = True
+        work = self._work(state)
+        work.touched[tracked.key] = tracked
+        work.fed += 1
 
     def _park(self, state: PartitionState[RankMonitorLike], topic: str, message: Any) -> None:
         parked = ParkedMessage(
@@ -222,8 +226,20 @@ class RankStage(Stage[RankMonitorLike]):
             for batch, offset in tracked.monitor.take_unannounced()
         ]  # fmt: skip
 
-    async def _send_rows(self, work: _Work) -> None:
-        rows, work.rows, work.pieces = work.rows, {}, 0
+    async def _drain(self, work: _Work) -> dict[str, list[Evidence | Membership]]:
+        """Drain the monitors that have something new: not after each message, since a drain has its price."""
+        touched, work.touched, work.fed = work.touched, {}, 0
+        rows: dict[str, list[Evidence | Membership]] = {}
+        for number, tracked in enumerate(touched.values(), start=1):
+            if number % _GIVE_WAY == 0:
+                await asyncio.sleep(0)  # thousands of monitors must not hold up the event loop
+            drained = tracked.monitor.drain()
+            if drained:
+                rows.setdefault(tracked.monitor.job, []).extend(drained)
+                tracked.is_dirty = True
+        return rows
+
+    async def _send_rows(self, rows: Mapping[str, Rows]) -> None:
         for job, pieces in rows.items():
             for value in encode_within_limit(pieces, job):
                 await self.services.outbox.send(self._evidence_topic, job.encode(), value)

@@ -91,10 +91,10 @@ class Stage(ABC, Generic[M]):
 
     @abstractmethod
     async def settle(self, state: PartitionState[M]) -> None:
-        """Hand over what the monitors drained; on return, without giving way, nothing is left."""
+        """Drain the monitors and hand over what they gave; whatever was drained before the call is sent on return."""
 
     async def capture(self, state: PartitionState[M], tracked: Tracked[M]) -> bytes:
-        """Encode a monitor's state, with nothing drained that `settle` has not handed over."""
+        """Encode a monitor's state; what it drained before is handed over by the next `settle` at the latest."""
         await self.settle(state)
         return self.encode(state, tracked)
 

@@ -62,7 +62,7 @@ class WorkerSettings:
     web_port: int = 6066
     detectors: tuple[str, ...] = ()
     judgement: Mapping[str, Any] = field(default_factory=dict)
-    evidence_linger_s: float = 0.2
+    evidence_linger_s: float = 0.5
     parked_bytes: int = 64 << 20
     parked_s: float = 60.0
     broker_timeout_s: float = 30.0
