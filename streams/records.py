@@ -222,6 +222,9 @@ def _check_codes(batch: Batch) -> None:
         column = batch.columns.get(name)
         if column is not None and len(column) and int(column.max()) >= limit:
             raise RecordError(f"{name} codes must be below {limit}; got {int(column.max())}")
+    phase = batch.columns.get("phase")
+    if phase is not None and np.any((phase >= len(PHASES)) & (phase != PHASE_UNKNOWN)):
+        raise RecordError(f"phase codes must be below {len(PHASES)} or null; got {sorted(set(phase.tolist()))}")
 
 
 def _to_arrow(column: np.ndarray, arrow_field: pa.Field) -> pa.Array:
