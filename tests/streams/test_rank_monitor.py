@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from streams.errors import RecordError
 from streams.evidence import Evidence, Membership, concatenate, decode_evidence, encode_evidence
 from streams.monitor_settings import MonitorSettings
 from streams.rank_monitor import MAX_HELD_BATCHES, RankMonitor
@@ -23,6 +24,8 @@ from streams.records import (
     Communicator,
     Heartbeat,
     SourceProgress,
+    decode_batch,
+    encode_batch,
 )
 from streams.snapshots import pack, unpack
 from tests.streams.lockstep_job import iteration_batch, operator_batch
@@ -606,3 +609,30 @@ def test_a_send_to_nobody_is_left_out() -> None:
     made.beat(ended())
     (row,) = evidence(made)
     assert (row["operators"], row["lost_rows"]) == (1, 2)
+
+
+def test_a_phase_that_we_do_not_know_is_refused_at_the_edge() -> None:
+    """It would stop the job's monitor, which names it."""
+    with pytest.raises(RecordError, match="phase codes must be below 3 or null"):
+        decode_batch(encode_batch(turns(turn(0, 0, phase=7))), "iterations")
+    for phase in (0, 2, 255):
+        decode_batch(encode_batch(turns(turn(0, 0, phase=phase))), "iterations")
+
+
+@pytest.mark.xfail(
+    strict=True, reason="what was not yet read of an attempt is dropped when the next one is announced"
+)
+def test_a_restart_read_before_the_last_rows_of_the_attempt_loses_none_of_them() -> None:
+    """Topics interleave as they like: `jobs` may be ahead of `commops`."""
+    counts = []
+    for is_ahead in (False, True):
+        made = monitor()
+        made.add(turns(turn(0, 0), turn(1, 10)), 0)
+        made.add(operators(operator(0, 2)), 1)
+        last = operators(operator(1, 12), rows_before=1)
+        rows = []
+        for message in (replace(ANNOUNCED, attempt=2), last) if is_ahead else (last, replace(ANNOUNCED, attempt=2)):
+            made.announce(message) if isinstance(message, Announcement) else made.add(message, 2)
+            rows += evidence(made)
+        counts.append([(row["iteration"], row["operators"]) for row in rows])
+    assert counts[0] == counts[1]
