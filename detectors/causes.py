@@ -32,8 +32,10 @@ _SLOW_RATIO: Final = 0.5  # ... and this share of its own usual time
 _SLOW_SIGMAS: Final = 3.0  # ... and stands so far out of its noise
 _EXPECTED_SHARE: Final = 0.15  # ... and has this share of what the accused lane's slow-down would give it
 _TELLING: Final = 2.0  # a lane tells something if its expected excess is so many times what would be noticed
-_HOST_SHARE: Final = 0.5  # a rank is as late as another one if its excess is this share of the other's
-_HOST_RANKS: Final = 0.75  # so many of a host's ranks must be late before the host is blamed for one
+_LATE_SHARE: Final = 0.5  # a rank is as late as another one if its excess is this share of the other's
+_MOST: Final = 0.75  # so many ranks of a host or stage must be late before it is blamed for one
+_EVERYBODY: Final = 0.7  # so many of all ranks, and it is the job that changed
+_NOBODY: Final = ""
 
 # Chances that a lane is seen slow, by what a hypothesis says of it. Directions of a NIC may fail apart, and a ring
 # may pass by a slow link: so even a lane that crosses the device can look normal.
@@ -96,7 +98,7 @@ def find_causes(attributions: Sequence[Attribution], topology: Topology) -> list
             for a, ns, total in zip(attributions, explained, totals, strict=True)
             if ns >= MATCH_SHARE * total > 0
         }
-        if seen:
+        if seen and kind != _NOBODY:
             communicator = _communicator(lane, attributions)
             causes.append(Cause(kind, _with_confidence(suspects, seen, attributions), lanes, communicator, seen))
         left = [{one: ns for one, ns in of.items() if one not in lanes} for of in left]
@@ -145,26 +147,38 @@ def _with_confidence(suspects: Suspects, seen: Mapping[int, float], attributions
 def _work_cause(
     lane: Lane, attributions: Sequence[Attribution], left: Sequence[Mapping[Lane, float]], topology: Topology
 ) -> Found:
-    host = topology.host(lane.first)
-    if host is not None and _is_host_late(host, attributions, topology):
-        lanes = frozenset(Lane("work", rank) for rank in host.ranks)
-        return "slow_rank", ((host, _share(lanes, left)),), lanes
-    lanes = frozenset([lane])
-    return "slow_rank", ((Device("gpu", (lane.first,)), _share(lanes, left)),), lanes
+    late = _late_as(lane.first, attributions)
+    if len(late) >= _EVERYBODY * _known_ranks(attributions) and len(late) > 1:
+        return _NOBODY, (), frozenset(one for of in left for one in of if one.kind == "work")
+    device = _shared_by(lane.first, late, topology)
+    lanes = frozenset(Lane("work", rank) for rank in device.ranks)
+    kind = "slow_stage" if device.kind == "stage" else "slow_rank"
+    return kind, ((device, _share(lanes, left)),), lanes
 
 
-def _is_host_late(host: Device, attributions: Sequence[Attribution], topology: Topology) -> bool:
-    """Whether most ranks of a host work as much longer as its worst, and ranks elsewhere do not."""
-    if not 1 < len(host.ranks) < topology.world_size:
-        return False
+def _late_as(rank: int, attributions: Sequence[Attribution]) -> set[int]:
+    """Ranks whose work, on the path or not, takes about as much longer than usual as this one's."""
     late_ns: dict[int, float] = {}
     for attribution in attributions:
-        for rank, ns in attribution.work_excess_ns.items():
-            late_ns[rank] = late_ns.get(rank, 0.0) + ns
-    worst_ns = max((late_ns.get(rank, 0.0) for rank in host.ranks), default=0.0)
-    late = {rank for rank, ns in late_ns.items() if ns >= _HOST_SHARE * worst_ns > 0}
-    on_host = late.intersection(host.ranks)
-    return len(on_host) >= max(2, _HOST_RANKS * len(host.ranks)) and len(late) <= 2 * len(on_host)
+        for one, ns in attribution.work_excess_ns.items():
+            late_ns[one] = late_ns.get(one, 0.0) + ns
+    worst_ns = late_ns.get(rank, 0.0)
+    return {rank} | {one for one, ns in late_ns.items() if ns >= _LATE_SHARE * worst_ns > 0}
+
+
+def _known_ranks(attributions: Sequence[Attribution]) -> int:
+    return len({rank for attribution in attributions for rank in attribution.work_excess_ns})
+
+
+def _shared_by(rank: int, late: set[int], topology: Topology) -> Device:
+    """Return what the late ranks have in common: their host, or their pipeline stage; else the one rank."""
+    for device in (topology.host(rank), topology.stage(rank)):
+        if device is None or not 1 < len(device.ranks) < topology.world_size:
+            continue
+        own = late.intersection(device.ranks)
+        if len(own) >= max(2, _MOST * len(device.ranks)) and len(late) <= 2 * len(own):
+            return device
+    return Device("gpu", (rank,))
 
 
 def _share(lanes: frozenset[Lane], left: Sequence[Mapping[Lane, float]]) -> float:

@@ -15,8 +15,11 @@ from detectors.codes import group_rows, sort_rows
 from detectors.critical_path import Attribution, Lane, LaneTable, attribute_against, lane_excess, lane_table
 from detectors.operator_graph import OperatorGraph
 from detectors.topology import Topology
+from streams.records import OPERATORS
 
 Array = np.ndarray
+
+_SCRAMBLE: Final = np.uint64(0x9E3779B97F4A7C15)
 
 MIN_PEERS: Final = 2
 """Ranks (or lanes) in a role before they say anything of one another."""
@@ -40,10 +43,25 @@ def _roles(graph: OperatorGraph, topology: Topology) -> Array:
     stage = topology.stages(graph.rank)
     other = np.where(graph.is_p2p, graph.peer, graph.rank)
     kinds = np.array([topology.kind_code(code) for code in range(int(graph.communicator.max(initial=-1)) + 1)] or [0])
-    keys = (
-        graph.iteration, stage, topology.stages(other), kinds[graph.communicator], graph.operator, graph.ordinal,
-    )  # fmt: skip
-    return group_rows(keys)[0]
+    kind = kinds[graph.communicator]
+    program = _programs(graph, kind * len(OPERATORS) + graph.operator)
+    return group_rows([graph.iteration, stage, program, topology.stages(other), kind, graph.operator, graph.ordinal])[
+        0
+    ]
+
+
+def _programs(graph: OperatorGraph, code: Array) -> Array:
+    """Give rows of ranks with the same program, the same operators as often, the same number.
+
+    Tells pipeline stages apart where nobody announced them: by a sum of scrambled codes, which no order changes.
+    """
+    if len(graph) == 0:
+        return code
+    scrambled = (code.astype(np.uint64) + np.uint64(1)) * _SCRAMBLE
+    scrambled ^= scrambled >> np.uint64(29)
+    firsts = np.flatnonzero(np.diff(graph.block, prepend=-1))
+    sums = np.add.reduceat(scrambled * _SCRAMBLE, firsts)
+    return np.unique(sums, return_inverse=True)[1][graph.block]
 
 
 def _lane_codes(graph: OperatorGraph) -> Array:

@@ -14,6 +14,7 @@ from typing import Final
 import numpy as np
 
 from detectors.causes import Cause, find_causes, is_sure
+from detectors.codes import group_rows
 from detectors.critical_path import Attribution, Lane
 from detectors.topology import Device, Topology
 
@@ -143,12 +144,15 @@ def _imbalance(reviewed: Sequence[Reviewed]) -> Cause | None:
     return Cause("imbalance", (), frozenset(), None, explained)
 
 
-def late_against_stage(rank: Array, work_ns: Array, topology: Topology) -> dict[int, float]:
-    """By how much each rank works longer than the lower median of its stage, ns; ranks with company only."""
-    stage = topology.stages(rank)
+def late_against_stage(rank: Array, work_ns: Array, operators: Array, topology: Topology) -> dict[int, float]:
+    """By how much each rank works longer than the lower median of its peers, ns; ranks with company only.
+
+    Peers are ranks of the same stage that ran as many operators.
+    """
+    role, first = group_rows([topology.stages(rank), operators])
     late: dict[int, float] = {}
-    for one in np.unique(stage).tolist():
-        own = np.flatnonzero(stage == one)
+    for one in range(len(first)):
+        own = np.flatnonzero(role == one)
         if len(own) > 1:
             usual_ns = np.sort(work_ns[own])[(len(own) - 1) // 2]
             late |= dict(zip(rank[own].tolist(), (work_ns[own] - usual_ns).tolist(), strict=True))

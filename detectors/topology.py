@@ -78,6 +78,13 @@ class Topology:
         host = self.place(rank).host
         return None if host is None else Device("host", self._carried[("host", host)])
 
+    def stage(self, rank: int) -> Device | None:
+        """The pipeline stage that a rank works in, with all of its ranks; None if there are no stages."""
+        if rank not in self.stage_of or len(set(self.stage_of.values())) < 2:
+            return None
+        own = self.stage_of[rank]
+        return Device("stage", tuple(sorted(one for one, stage in self.stage_of.items() if stage == own)))
+
     def switch(self, rank: int) -> Device | None:
         """The switch that a rank's NIC is plugged into, with all ranks below it; None if nobody said."""
         switch = self.place(rank).switch

@@ -34,6 +34,7 @@ COLUMNS: Final[Mapping[str, Any]] = {
     "start_ns": pa.int64(),  # of the iteration, the host's own clock
     "elapsed_ns": pa.int64(),
     "entry_ns": pa.int64(),  # when the rank was free to begin: end of its last operator before; null: not known
+    "last_end_ns": pa.int64(),  # end of its last operator; later rows of the iteration came too late
     "work_ns": pa.float64(),  # sum of the gaps between its operators
     "communication_ns": pa.float64(),  # sum of elapsed of its operators
     "operators": pa.int32(),

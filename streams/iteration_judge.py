@@ -144,7 +144,8 @@ class IterationJudge:
         if is_irregular or (self._tracker.has_open and rows.elapsed_ns > limit_ns):
             attribution = self._attribute(rows, read_back)
         observation = Observation(rows.number, rows.elapsed_ns, mean_ns, rows.start_ns, attribution)
-        late_ns = _latest(late_against_stage(rows.columns["rank"], rows.columns["work_ns"], self._known_topology))
+        ranks, work_ns, operators = (rows.columns[name] for name in ("rank", "work_ns", "operators"))
+        late_ns = _latest(late_against_stage(ranks, work_ns, operators, self._known_topology))
         self._history.append((rows.number, late_ns))
         revisions, verdict_ids = self._tracker.observe(observation, self._known_topology, late_ns)
         self._verdicts += revisions

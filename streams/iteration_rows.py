@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -12,6 +12,14 @@ from streams.evidence import COLUMNS, Evidence
 from streams.records import PHASE_UNKNOWN, PHASES, UNKNOWN
 
 Array = np.ndarray
+
+
+class IterationSpan(NamedTuple):
+    """Times of an iteration on one rank, ns: from start to past its end, and the end of its last operator."""
+
+    start_ns: int
+    past_ns: int
+    last_end_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +70,12 @@ class IterationRows:
         for rank, partition, begin, end in zip(ranks, partitions, begins, ends, strict=True):
             yield rank, partition, tuple(offsets[begin:end])
 
-    def spans(self) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
-        """Yield, for each row, rank and iteration with the iteration's start and end on that rank, ns."""
-        names = ("rank", "iteration", "start_ns", "elapsed_ns")
+    def spans(self) -> Iterator[tuple[tuple[int, int], IterationSpan]]:
+        """Yield, for each row, rank and iteration with the iteration's times on that rank."""
+        names = ("rank", "iteration", "start_ns", "elapsed_ns", "last_end_ns")
         rows = zip(*(self.columns[name].tolist() for name in names), strict=True)
-        for rank, iteration, start_ns, elapsed_ns in rows:
-            yield (rank, iteration), (start_ns, start_ns + elapsed_ns)
+        for rank, iteration, start_ns, elapsed_ns, last_end_ns in rows:
+            yield (rank, iteration), IterationSpan(start_ns, start_ns + elapsed_ns, last_end_ns)
 
     def entries(self) -> Iterator[tuple[tuple[int, int], int]]:
         """Yield, for each row, rank and iteration with the time at which the rank was free to begin, ns."""

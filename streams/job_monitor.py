@@ -147,6 +147,8 @@ class JobMonitor:
             is_later = attempts > (self._attempt or 0)  # a message may hold the end of one and the begin of the next
             self._later.append(select(evidence, is_later))
             evidence, attempts = select(evidence, ~is_later), attempts[~is_later]
+        if self._is_ended:  # closed, as silent say: what comes after is not of a job that anybody waits for
+            return
         pairs = zip(evidence.columns["rank"].tolist(), evidence.columns["iteration"].tolist(), strict=True)
         is_new = [
             attempt == self._attempt and self._roster.deliver(rank, iteration)

@@ -9,6 +9,7 @@ import numpy as np
 
 from detectors.codes import group_rows
 from detectors.operator_graph import pack_class
+from streams.iteration_rows import IterationSpan
 from streams.records import UNKNOWN, Batch
 from streams.row_checks import usable_operators
 
@@ -17,14 +18,15 @@ Array = np.ndarray
 _COLUMNS: Final = ("operator", "sequence", "peer", "start_ns", "elapsed_ns", "size_bytes", "iteration")
 _FLOATS: Final = ("elapsed_ns", "size_bytes")
 
-Spans = Mapping[tuple[int, int], tuple[int, int]]
-"""For pairs of rank and iteration: start and end of the iteration on that rank, ns."""
+Spans = Mapping[tuple[int, int], IterationSpan]
+"""For pairs of rank and iteration: the times of the iteration on that rank."""
 
 
 def gather_rows(batches: Iterable[Batch], codes: Mapping[str, int], spans: Spans) -> dict[str, Array]:
     """Join batches into columns, keeping the rows of the iterations in `spans`; rows that come twice count once.
 
-    Rows without an iteration belong to the one in which they start.
+    Rows without an iteration belong to the one in which they start; rows that end after the last operator that the
+    evidence of their iteration knows came too late for it.
 
     Parameters
     ----------
@@ -36,7 +38,7 @@ def gather_rows(batches: Iterable[Batch], codes: Mapping[str, int], spans: Spans
     Columns ``rank, communicator, operator, sequence, peer, start_ns, iteration`` (int64), ``elapsed_ns, size_bytes``
     (float64).
     """
-    by_rank: dict[int, dict[int, tuple[int, int]]] = {}
+    by_rank: dict[int, dict[int, IterationSpan]] = {}
     for (rank, iteration), span in spans.items():
         by_rank.setdefault(rank, {})[iteration] = span
     parts = [_part(batch, codes, by_rank.get(batch.header.rank, {})) for batch in batches]
@@ -51,10 +53,10 @@ def gather_rows(batches: Iterable[Batch], codes: Mapping[str, int], spans: Spans
     return {name: column[kept] for name, column in rows.items()}
 
 
-def _part(batch: Batch, codes: Mapping[str, int], own: Mapping[int, tuple[int, int]]) -> dict[str, Array]:
+def _part(batch: Batch, codes: Mapping[str, int], own: Mapping[int, IterationSpan]) -> dict[str, Array]:
     rank = batch.header.rank
     iteration = _placed(batch.columns["iteration"], batch.columns["start_ns"], own)
-    is_kept = np.isin(iteration, list(own))
+    is_kept = _in_time(batch, iteration, own)
     is_usable = usable_operators(batch.columns)  # what the RankMonitor left out
     is_kept = is_kept if is_usable is None else is_kept & is_usable
     table = np.array([codes[name] for name in batch.header.names] or [0], dtype=np.int64)
@@ -66,12 +68,24 @@ def _part(batch: Batch, codes: Mapping[str, int], own: Mapping[int, tuple[int, i
     return part
 
 
-def _placed(iteration: Array, start_ns: Array, own: Mapping[int, tuple[int, int]]) -> Array:
+def _in_time(batch: Batch, iteration: Array, own: Mapping[int, IterationSpan]) -> Array:
+    """Whether each row is of one of the iterations, and of its evidence."""
+    if not own:
+        return np.zeros(len(batch), dtype=bool)
+    numbers = np.array(sorted(own), dtype=np.int64)
+    last_ends_ns = np.array([own[number].last_end_ns for number in numbers.tolist()], dtype=np.int64)
+    position = np.minimum(np.searchsorted(numbers, iteration), len(numbers) - 1)
+    start_ns, elapsed_ns = batch.columns["start_ns"], batch.columns["elapsed_ns"]
+    end_ns = start_ns + np.where(np.isfinite(elapsed_ns), elapsed_ns, 0).astype(np.int64)
+    return (numbers[position] == iteration) & ((end_ns <= last_ends_ns[position]) | (start_ns == UNKNOWN))
+
+
+def _placed(iteration: Array, start_ns: Array, own: Mapping[int, IterationSpan]) -> Array:
     """Iteration of each row, unknown ones by the span in which they start."""
     is_unknown = iteration == UNKNOWN
     if not is_unknown.any():
         return iteration
     placed = iteration.copy()
-    for number, (first_ns, past_ns) in own.items():
-        placed[is_unknown & (start_ns >= first_ns) & (start_ns < past_ns)] = number
+    for number, span in own.items():
+        placed[is_unknown & (start_ns >= span.start_ns) & (start_ns < span.past_ns)] = number
     return placed

@@ -272,12 +272,15 @@ class RankMonitor:
 
     def _closing_times(self) -> list[tuple[int, int]]:
         """For each pending iteration whose end is known: when, on the watermark of ``commops``, it closes."""
-        if self._has_iteration_rows:
-            spans = [(number, start, start + elapsed) for number, (start, elapsed, _, _) in self._iterations.items()]
-        else:
-            starts = sorted(self._starts_ns.items())
-            spans = [(number, start, after) for (number, start), (_, after) in pairwise(starts)]
+        if not self._has_iteration_rows:
+            return self._closing_times_by_operators()
+        spans = [(number, start, start + elapsed) for number, (start, elapsed, _, _) in self._iterations.items()]
         return [(number, end + _closing_ns(end - start)) for number, start, end in spans]
+
+    def _closing_times_by_operators(self) -> list[tuple[int, int]]:
+        """The same, where an iteration ends when the next one begins."""
+        starts = sorted(self._starts_ns.items())
+        return [(number, after + _closing_ns(after - start)) for (number, start), (_, after) in pairwise(starts)]
 
     def _is_waiting(self) -> bool:
         return self._overdue() is not None or (self._heartbeat is not None and self._heartbeat.state == "ended")
@@ -286,7 +289,8 @@ class RankMonitor:
         """Newest iteration that some source has left behind by the grace, although others have not passed it."""
         newest_ns = max(self._watermarks_ns.values(), default=UNKNOWN)
         grace_ns = int(self.settings.grace_s * 1e9)
-        return max((number for number, end in self._closing_times() if end + grace_ns <= newest_ns), default=None)
+        known = [*self._closing_times(), *self._closing_times_by_operators()]
+        return max((number for number, end in known if end + grace_ns <= newest_ns), default=None)
 
     def _end(self, reason: str) -> None:
         numbers = set(self._starts_ns) | set(self._iterations)
@@ -388,6 +392,7 @@ class RankMonitor:
             "start_ns": _or_measured([o[0] if o else None for o in own], reduction.first_start_ns),
             "elapsed_ns": _or_measured([o[1] if o else None for o in own], measured_ns),
             "entry_ns": self._entry_times(numbers, reduction),
+            "last_end_ns": reduction.last_end_ns,
             "work_ns": reduction.work_ns,
             "communication_ns": reduction.communication_ns,
             "operators": reduction.operators.astype(np.int64),
