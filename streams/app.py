@@ -71,9 +71,7 @@ class WorkerApp(faust.App):  # type: ignore[misc]
             settings, outbox, dead_letters, SinkWriter(sink, dead_letters), _acknowledge, self.fail
         )
         self.rank_stage: Final = RankStage(self.services, monitors.make_rank, monitors.restore_rank)
-        self.job_stage: Final = JobStage(
-            self.services, monitors.make_job, monitors.restore_job, monitors.alert_of
-        )
+        self.job_stage: Final = JobStage(self.services, monitors.make_job, monitors.restore_job, monitors.alert_of)
         self._generation: int | None = None
         self._restoring = asyncio.Lock()
 

@@ -167,9 +167,7 @@ class JobStage(Stage[JobMonitorLike]):
         state.begin(EVIDENCE, offset)
         self._start(state, tracked)
 
-    async def _wait_for_room(
-        self, state: PartitionState[JobMonitorLike], tracked: Tracked[JobMonitorLike]
-    ) -> None:
+    async def _wait_for_room(self, state: PartitionState[JobMonitorLike], tracked: Tracked[JobMonitorLike]) -> None:
         # No event to wait for: the partition may be revoked as well.
         while len(self._work(tracked).inbox) >= _MAX_QUEUED and self.holds(state):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
