@@ -106,7 +106,6 @@ def test_one_late_rank_of_a_host_does_not_blame_the_host() -> None:
     assert verdict.suspects[0].device == "gpu"
 
 
-@pytest.mark.xfail(strict=True, reason="who is on the path by chance in 3 of 6 iterations is blamed for what all do")
 def test_everybody_later_at_once_blames_nobody() -> None:
     job = EightRanks()
     job.late_ns = lambda number, rank: 20 * MS * (30 <= number < 45)
@@ -333,7 +332,6 @@ def test_delivery_of_a_job_without_iteration_rows_changes_nothing(random: Any, r
     assert (outcome.revisions, outcome.iterations) == (expected.revisions, expected.iterations)
 
 
-@pytest.mark.xfail(strict=True, reason="rows that outlast their iteration are read back with the batches they are in")
 def test_operators_on_a_second_stream_that_outlast_their_iteration_change_nothing_by_their_batches() -> None:
     """A checkpoint's all_gather runs on beside two more iterations: it is late, whatever batch it comes with."""
     job = EightRanks()

@@ -302,7 +302,6 @@ def test_silence_counts_from_the_last_word() -> None:
         assert not monitor.is_ended
 
 
-@pytest.mark.xfail(strict=True, reason="a job closed as silent goes on being judged although is_ended stays true")
 def test_a_job_that_speaks_again_after_its_silence_is_alive_or_not_heard() -> None:
     """Else verdicts open that nothing will ever close, in a monitor whose state may go."""
     monitor = made(came(0, 1), evidence_of(0, {0: 10}), silence_s=10.0)

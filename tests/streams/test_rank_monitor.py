@@ -586,9 +586,6 @@ def test_operators_that_no_iteration_takes_do_not_pile_up() -> None:
     assert len(made.state()["pending"]["iteration"]) <= 1000
 
 
-@pytest.mark.xfail(
-    strict=True, reason="no closing time without iteration rows where they were announced: waits for ever"
-)
 def test_announced_iteration_rows_that_never_come_do_not_hold_the_operators_for_ever() -> None:
     made = monitor(grace_s=30.0)
     for number in range(100):
@@ -619,9 +616,7 @@ def test_a_phase_that_we_do_not_know_is_refused_at_the_edge() -> None:
         decode_batch(encode_batch(turns(turn(0, 0, phase=phase))), "iterations")
 
 
-@pytest.mark.xfail(
-    strict=True, reason="what was not yet read of an attempt is dropped when the next one is announced"
-)
+@pytest.mark.xfail(strict=True, reason="what was not read yet of an attempt is dropped when the next is announced")
 def test_a_restart_read_before_the_last_rows_of_the_attempt_loses_none_of_them() -> None:
     """Topics interleave as they like: `jobs` may be ahead of `commops`."""
     counts = []
