@@ -78,6 +78,9 @@ class LogReader:
             "enable.partition.eof": True,
             "fetch.wait.max.ms": 10,  # a seek waits for the fetch before it
             "queued.min.messages": 64,
+            # One fetch brings more than that, and librdkafka would then let the partition rest for a second, even
+            # when it is assigned anew to be read elsewhere.
+            "fetch.queue.backoff.ms": 1,
             "isolation.level": "read_committed",
         }
         self._consumer: Final = Consumer(config)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from uuid import uuid4
@@ -79,6 +80,14 @@ def test_other_numbers_of_partitions_are_named(kafka_bootstrap: str) -> None:
 def test_offsets_are_read_back_once_each_in_order(bus: Bus) -> None:
     fill_commops(bus, 200)
     assert iterations_of(bus, Span(1, (150, 3, 4)), Span(1, (4, 199))) == ([3, 4, 150, 199], [])
+
+
+def test_reading_here_and_there_waits_for_nothing(bus: Bus) -> None:
+    fill_commops(bus, 400)
+    started_s = time.monotonic()
+    for _ in range(20):
+        assert iterations_of(bus, Span(1, (0, 200, 399)))[0] == [0, 200, 399]
+    assert time.monotonic() - started_s < 10  # 0.7 s; librdkafka's pause for full queues would make it 20 to 60 s
 
 
 def test_what_retention_has_deleted_is_missing_and_no_error(bus: Bus) -> None:
