@@ -19,6 +19,7 @@ from streams.records import OPERATORS
 
 Array = np.ndarray
 
+_MAX_TURNS: Final = 1 << 16
 _SCRAMBLE: Final = np.uint64(0x9E3779B97F4A7C15)
 
 MIN_PEERS: Final = 2
@@ -44,10 +45,22 @@ def _roles(graph: OperatorGraph, topology: Topology) -> Array:
     other = np.where(graph.is_p2p, graph.peer, graph.rank)
     kinds = np.array([topology.kind_code(code) for code in range(int(graph.communicator.max(initial=-1)) + 1)] or [0])
     kind = kinds[graph.communicator]
-    program = _programs(graph, kind * len(OPERATORS) + graph.operator)
+    kind = np.where(kind == topology.kind_code(-1), -1 - _turns(graph), kind)  # nobody said what it is: by its turn
+    way = np.where(graph.is_p2p, np.sign(graph.peer - graph.rank), 0) + 1  # down or up the pipeline
+    program = _programs(graph, ((kind + _MAX_TURNS) * len(OPERATORS) + graph.operator) * 3 + way)
     return group_rows([graph.iteration, stage, program, topology.stages(other), kind, graph.operator, graph.ordinal])[
         0
     ]
+
+
+def _turns(graph: OperatorGraph) -> Array:
+    """Which of the communicators, in the order in which its rank first uses them in the iteration, each row is of."""
+    use, first = group_rows([graph.block, graph.communicator])
+    order = sort_rows([graph.block[first], first])
+    turn = np.empty(len(order), dtype=np.int64)
+    starts = np.searchsorted(graph.block[first][order], graph.block[first][order])
+    turn[order] = np.arange(len(order)) - starts
+    return np.minimum(turn[use], _MAX_TURNS - 1)
 
 
 def _programs(graph: OperatorGraph, code: Array) -> Array:

@@ -69,6 +69,8 @@ class RankMonitor:
         self._beats: list[Heartbeat] = []
         self._heartbeat: Heartbeat | None = None
         self._waiting_since_s: float | None = None
+        self._successor: Announcement | None = None  # of the next attempt
+        self._successor_since_s: float | None = None
         self._begin(None)
 
     @property
@@ -77,11 +79,19 @@ class RankMonitor:
         return self._is_ended
 
     def announce(self, announcement: Announcement) -> None:
-        """Take in the rank's announcement; a higher attempt ends the one before."""
-        if self._announcement is not None:
-            if announcement.attempt <= self._announcement.attempt:
-                return
-            self._end_attempt()
+        """Take in the rank's announcement.
+
+        One of a higher attempt ends the attempt before, once the operators of the new one come (then those of the old
+        one have all been read), or when the grace is over.
+        """
+        if self._announcement is None:
+            self._take_up(announcement)
+        elif announcement.attempt > self._announcement.attempt:
+            self._successor = announcement
+            if self._is_ended or self._has_held_operators(announcement.attempt):
+                self._succeed()
+
+    def _take_up(self, announcement: Announcement) -> None:
         self._begin(announcement)
         self._drained.append(Membership(self.job, announcement.attempt, self.rank, announcement))
         if not announcement.is_logged:
@@ -93,11 +103,23 @@ class RankMonitor:
         for beat in beats:
             self.beat(beat)
 
+    def _succeed(self) -> None:
+        """End the attempt for the one that was announced after it."""
+        successor, self._successor = self._successor, None
+        assert successor is not None
+        self._end_attempt()
+        self._take_up(successor)
+
+    def _has_held_operators(self, attempt: int) -> bool:
+        return any(b.header.schema == "commops" and b.header.attempt >= attempt for b, _ in self._held)
+
     def add(self, batch: Batch, offset: int) -> None:
         """Take in a batch; rows of an attempt that was not announced yet are held."""
         attempt = batch.header.attempt
         if self._announcement is None or attempt > self._announcement.attempt:
             self._held.append((batch, offset))
+            if self._successor is not None and self._has_held_operators(self._successor.attempt):
+                self._succeed()
             return
         if attempt < self._announcement.attempt or self._is_ended or len(batch) == 0:
             return
@@ -116,7 +138,13 @@ class RankMonitor:
             self._heartbeat = heartbeat
 
     def tick(self, now_s: float) -> None:
-        """Let the wall clock speak: what has waited for longer than the grace for a silent source is closed."""
+        """Let the wall clock speak: what has waited for longer than the grace is closed."""
+        if self._successor is None:
+            self._successor_since_s = None
+        elif self._successor_since_s is None:
+            self._successor_since_s = now_s
+        elif self._is_ended or now_s - self._successor_since_s >= self.settings.grace_s:
+            self._succeed()
         if self._is_ended or not self._is_waiting():
             self._waiting_since_s = None
         elif self._waiting_since_s is None:
@@ -448,6 +476,7 @@ class RankMonitor:
             "rank": self.rank,
             "partition": self.partition,
             "announcement": None if self._announcement is None else encode_announcement(self._announcement).decode(),
+            "successor": None if self._successor is None else encode_announcement(self._successor).decode(),
             "plain": {name: getattr(self, name) for name in self._PLAIN},
             "rows": dict(self._rows),
             "watermarks_ns": dict(self._watermarks_ns),
@@ -466,6 +495,8 @@ class RankMonitor:
         monitor = cls(state["job"], state["rank"], settings, partition=state["partition"])
         announced = state["announcement"]
         monitor._begin(None if announced is None else decode_announcement(announced.encode()))
+        successor = state["successor"]
+        monitor._successor = None if successor is None else decode_announcement(successor.encode())
         for name, value in state["plain"].items():
             setattr(monitor, name, value)
         monitor._rows = dict(state["rows"])

@@ -398,7 +398,6 @@ def test_operators_of_a_communicator_that_nobody_announced_are_judged() -> None:
     assert [v.suspects[0].ranks for v in verdicts(bare) if v.suspects] == [(2,)]
 
 
-@pytest.mark.xfail(strict=True, reason="ranks whose pipeline stage nobody announced are held against each other")
 def test_stages_that_nobody_announced_are_no_uneven_data() -> None:
     trace = EightRanks().trace()
     bare = replace(trace, announcements=tuple(replace(a, communicators=()) for a in trace.announcements))

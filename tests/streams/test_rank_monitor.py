@@ -616,7 +616,6 @@ def test_a_phase_that_we_do_not_know_is_refused_at_the_edge() -> None:
         decode_batch(encode_batch(turns(turn(0, 0, phase=phase))), "iterations")
 
 
-@pytest.mark.xfail(strict=True, reason="what was not read yet of an attempt is dropped when the next is announced")
 def test_a_restart_read_before_the_last_rows_of_the_attempt_loses_none_of_them() -> None:
     """Topics interleave as they like: `jobs` may be ahead of `commops`."""
     counts = []
