@@ -1,9 +1,9 @@
 """When a job has changed for good, so that another past is its usual one.
 
-Holmes shifts the split thresholds of its forest when a statistic drifts. A split asks whether ``(x - m) / s <= t``, with
-``m`` and ``s`` from the past: whether ``x <= m + s t``. To take ``m`` and ``s`` from a newer past moves the thresholds
-of all splits on this feature by as much as the statistic has drifted, for each slot by its own drift; the trees and
-their labels stay as they are.
+Holmes shifts the split thresholds of its forest when a statistic drifts. A split asks whether ``(x - m) / s <= t``,
+with ``m`` and ``s`` from the past: whether ``x <= m + s t``. To take ``m`` and ``s`` from a newer past moves the
+thresholds of all splits on this feature by as much as the statistic has drifted, for each slot by its own drift; the
+trees and their labels stay as they are.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""What a forest sees of an operator: Holmes's feature families, as ratios to the rank's own past.
+"""Follows the past of a rank's operators, compares those of an iteration with it, and picks what a forest should see.
 
-Holmes trains one forest per job on absolute times. Here all times are divided by what is usual for the same slot, the
-same class and the whole iteration of the rank, or are logarithms of such ratios, so that one forest serves all jobs.
-The size of a communicator is among Holmes's fixed features, yet not in the frames of a rank, and missing here.
+The first test is cheap: an operator reaches a forest if it takes longer than usual, in an iteration that does.
 """
 
 from __future__ import annotations
@@ -13,33 +11,22 @@ from typing import Final, Literal, get_args
 import numpy as np
 
 from detectors.forest.drift import DriftSignals
+from detectors.forest.matrix import FEATURES, Compared, log_elapsed, log_times, make_matrix
 from detectors.forest.past import OperatorPast, Statistics, Usual
 from detectors.forest.slots import Places, Slots, pack_slots
 from detectors.protocol import Frame
 from streams.errors import PluginError
-from streams.records import RECV, SEND
 
-Tuning = Literal["drift", "always", "off"]
-
-FEATURES: Final = (
-    "slot_ratio", "slot_z", "slot_quartile", "slot_iqr", "slot_deviation",
-    "class_ratio", "class_z", "class_quartile", "class_iqr", "class_deviation",
-    "excess_share", "usual_share", "expected_ratio", "gap_share",
-    "alike_z", "alike_expected", "alike_highest", "near_z", "near_expected", "excess_of_excess", "others_share",
-    "iteration_ratio", "mean_operator_ratio", "median_ratio",
-    "place", "log_size", "is_p2p",
-)  # fmt: skip
-"""Columns of the matrix. Ratios are natural logarithms; shares are parts of the usual time of an iteration.
-
-``*_quartile`` is the distance above the upper quartile in interquartile ranges. ``expected_ratio`` compares with what
-is usual after a gap of this length: who arrives earlier than usual waits longer.
-"""
+Tuning = Literal["always", "drift", "off"]
 
 READS: Final = ("communicator", "operator", "peer", "sequence", "size_bytes", "elapsed_ns", "gap_ns", "iteration")
+"""Columns of a frame that the features are made of."""
 
-_FLOOR_RATIO: Final = 0.02  # least spread that counts as noise
-_YOUNG_STEP: Final = 4  # frames from one look at the past to the next, while the past is short
-_STEP: Final = 8  # the same, where the past is followed always
+_LEAST_RATIO: Final = 0.08  # log ratio of operators that reach a forest: just below 1.1 times as long
+_LEAST_ITERATION_RATIO: Final = 0.02  # the same of iterations; Holmes calls none of less than 4 % irregular
+_RECENT: Final = 8  # iterations that say how long one takes at present
+_YOUNG_STEP: Final = 4  # frames from one look at the past to the next, while it is short or has changed
+_STEP: Final = 8  # the same, where it is followed always
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +48,14 @@ class FeatureRows:
         """One feature of all rows."""
         return self.matrix[:, FEATURES.index(name)]
 
+    def is_suspicious(self) -> np.ndarray:
+        """The first test: which rows a forest should see."""
+        is_longer = self.column("slot_ratio") > _LEAST_RATIO
+        return np.asarray(is_longer & (self.column("iteration_ratio") > _LEAST_ITERATION_RATIO))
+
 
 class OperatorFeatures:
-    """Follows the past of one rank, and compares its operators with it.
+    """The past of one rank, and its operators beside it.
 
     Parameters
     ----------
@@ -72,13 +64,18 @@ class OperatorFeatures:
     warm_up
         Iterations before there are features.
     tuning
-        When what is usual is looked at anew, once the window is full: ``drift``, while a drift detector says that
-        the job changes (see `detectors.forest.drift`); ``always``, every few frames; ``off``, never.
+        When what is usual is looked at anew, once the window is full: ``always``, every few frames; ``drift``, while
+        a drift detector says that the job changes (see `detectors.forest.drift`); ``off``, never.
     most_slots
         Bound of the state.
+
+    Raises
+    ------
+    PluginError
+        If a value is out of its range.
     """
 
-    def __init__(self, *, window: int = 32, warm_up: int = 20, tuning: Tuning = "drift", most_slots: int = 4096) -> None:
+    def __init__(self, *, window: int, warm_up: int, tuning: Tuning, most_slots: int) -> None:
         if not 4 <= warm_up <= window:
             raise PluginError(f"warm_up must be 4 to window = {window}; got {warm_up!r} (features of operators)")
         if tuning not in get_args(Tuning):
@@ -91,7 +88,7 @@ class OperatorFeatures:
         self._usual: Usual | None = None
         self._frames = 0
         self._unsettled = window  # frames for which what is usual is still followed
-        self._times = np.full((2, window), np.nan)  # log time of the iteration, and of its mean operator
+        self._times = np.full((2, _RECENT), np.nan)
         self._usual_times = np.full(2, np.nan)
 
     def rows(self, frame: Frame) -> FeatureRows:
@@ -99,15 +96,7 @@ class OperatorFeatures:
         values = log_elapsed(frame["elapsed_ns"])
         if self._usual is None or not len(self._usual.classes) or not len(values):
             return FeatureRows(np.zeros(0, dtype=np.int64), np.zeros((0, len(FEATURES))))
-        slots = pack_slots(frame, self._places.number(frame))
-        at_slot, has_slot = _find(self._usual.slots, slots.slot)
-        at_class, has_class = _find(self._usual.classes, slots.class_)
-        rows = np.flatnonzero(has_class & ~np.isnan(values))
-        of_class = self._usual.of_class.take(at_class[rows])
-        of_slot = _choose(has_slot[rows], self._usual.of_slot.take(at_slot[rows]), of_class)
-        usual_gap_ns = np.where(has_slot[rows], self._usual.gap_ns[at_slot[rows]], np.nan)
-        alike = np.unique(slots.class_[rows], return_inverse=True)[1]
-        return FeatureRows(rows, self._matrix(frame, rows, values, of_slot, of_class, usual_gap_ns, alike))
+        return self._compare(self._usual, frame, values, pack_slots(frame, self._places.number(frame)))
 
     def learn(self, frame: Frame) -> None:
         """Take in a regular frame."""
@@ -115,102 +104,51 @@ class OperatorFeatures:
         known = np.flatnonzero(~np.isnan(values))
         if not len(known):
             return
+        has_changed = self.tuning == "drift" and self._has_drifted(frame)
         slots = pack_slots(frame, self._places.number(frame))
         self._places.learn(frame)
-        self._watch(frame)
         kept = Slots(slots.slot[known], slots.class_[known])
         has_new = self._past.learn(kept, values[known], frame["gap_ns"][known].astype(np.float64))
-        self._times[:, self._frames % self.window] = _log_times(frame)
+        self._times[:, self._frames % _RECENT] = log_times(frame)
         self._frames += 1
-        self._unsettled = max(self._unsettled - 1, 0)
-        if has_new and self.tuning != "off":
+        if has_changed or (has_new and self.tuning != "off"):
             self._unsettled = self.window
         self._look()
 
-    def _watch(self, frame: Frame) -> None:
-        """Follow what is usual for another window after the job has changed."""
-        if self.tuning != "drift" or self._usual is None:
-            return
-        features = self.rows(frame)
-        ratios = features.column("slot_ratio")
-        if self._drift.has_changed(frame["operator"][features.rows], ratios):
-            self._unsettled = self.window
+    def _has_drifted(self, frame: Frame) -> bool:
+        found = self.rows(frame)
+        return self._drift.has_changed(frame["operator"][found.rows], found.column("slot_ratio"))
 
     def _look(self) -> None:
-        is_followed = self._unsettled > 0 or self.tuning == "always"
+        is_frozen = self.tuning == "off" and not self._unsettled
+        if not is_frozen:
+            recent = self._times[:, : self._frames]
+            self._usual_times = np.nanmedian(recent, axis=1)
         step = _YOUNG_STEP if self._unsettled else _STEP
-        if (is_followed and self._frames % step == 0) or self._unsettled == 1:
+        is_followed = self._unsettled > 0 or self.tuning == "always"
+        if is_followed and (self._frames % step == 0 or self._unsettled == 1):
             self._usual = self._past.usual()
-            with np.errstate(invalid="ignore"):
-                self._usual_times = np.nanmedian(self._times[:, : self._frames], axis=1)
+        self._unsettled = max(self._unsettled - 1, 0)
 
-    def _matrix(
-        self, frame: Frame, rows: np.ndarray, values: np.ndarray, of_slot: Statistics, of_class: Statistics,
-        usual_gap_ns: np.ndarray, alike: np.ndarray,
-    ) -> np.ndarray:  # fmt: skip
-        values = values[rows]
-        usual_ns, usual_time_ns = np.exp(of_slot.median), np.exp(self._usual_times[0])
-        early_ns = np.nan_to_num(usual_gap_ns - frame["gap_ns"][rows], nan=0.0)
-        expected_ns = np.maximum(usual_ns + early_ns, usual_ns / 4)
-        times = _log_times(frame) - self._usual_times
-        ratio = values - of_slot.median
-        slot = _against(values, of_slot)
-        expected = values - np.log(expected_ns)
-        z = np.clip(slot[1], -5, 10)
-        zx = np.clip(expected / np.maximum(slot[3], 0.02), -5, 10)
-        count = np.bincount(alike)
-        total = np.expm1(times[0])
-        excess = (np.exp(values) - usual_ns) / usual_time_ns
-        o = np.argsort(alike, kind="stable"); first = np.r_[True, np.diff(alike[o]) != 0]
-        highest = np.maximum.reduceat(z[o], np.flatnonzero(first)) if len(o) else z
-        def near(v):
-            if len(v) < 2: return v
-            w = np.r_[v[:1], v, v[-1:]]
-            return (w[:-2] + w[2:]) / 2
-        columns = [
-            *_against(values, of_slot), *_against(values, of_class),
-            (np.exp(values) - usual_ns) / usual_time_ns, of_slot.median - self._usual_times[0],
-            values - np.log(expected_ns), early_ns / usual_time_ns,
-            (np.bincount(alike, z) / np.maximum(count, 1))[alike], (np.bincount(alike, zx) / np.maximum(count, 1))[alike],
-            highest[alike] if len(o) else z, near(z), near(zx), np.clip(excess / max(total, 0.01), -5, 5), total - excess,
-            np.full(len(rows), times[0]), np.full(len(rows), times[1]),
-            np.full(len(rows), np.median(ratio) if len(ratio) else 0.0),
-            rows / max(len(frame["operator"]), 1), _log_size(frame["size_bytes"][rows]),
-            np.isin(frame["operator"][rows], (SEND, RECV)).astype(np.float64),
-        ]  # fmt: skip
-        return np.stack(columns, axis=1)
-
-
-def log_elapsed(elapsed_ns: np.ndarray) -> np.ndarray:
-    """Natural logarithm, NaN where elapsed is not known; less than one nanosecond counts as one."""
-    is_usable = np.isfinite(elapsed_ns) & (elapsed_ns >= 0)
-    return np.where(is_usable, np.log(np.where(is_usable, np.maximum(elapsed_ns, 1.0), 1.0)), np.nan)
-
-
-def _against(values: np.ndarray, usual: Statistics) -> tuple[np.ndarray, ...]:
-    iqr = usual.high_quartile - usual.low_quartile
-    return (
-        values - usual.median,
-        (values - usual.mean) / np.maximum(usual.deviation, _FLOOR_RATIO),
-        (values - usual.high_quartile) / np.maximum(iqr, _FLOOR_RATIO),
-        iqr,
-        usual.deviation,
-    )
-
-
-def _log_times(frame: Frame) -> np.ndarray:
-    """Log of the iteration's time on this rank (overlaps count twice, also in the past), and of its mean operator."""
-    elapsed_ns, gap_ns = frame["elapsed_ns"], frame["gap_ns"]
-    elapsed_ns = elapsed_ns[np.isfinite(elapsed_ns) & (elapsed_ns >= 0)]
-    if not len(elapsed_ns):
-        return np.full(2, np.nan)
-    total_ns = elapsed_ns.sum() + gap_ns[np.isfinite(gap_ns) & (gap_ns >= 0)].sum()
-    return np.log(np.maximum([total_ns, elapsed_ns.mean()], 1.0))
-
-
-def _log_size(size_bytes: np.ndarray) -> np.ndarray:
-    is_known = np.isfinite(size_bytes) & (size_bytes >= 0)
-    return np.where(is_known, np.log2(1.0 + np.where(is_known, size_bytes, 0.0)), -1.0)
+    def _compare(self, usual: Usual, frame: Frame, values: np.ndarray, slots: Slots) -> FeatureRows:
+        at_slot, has_slot = _find(usual.slots, slots.slot)
+        at_class, has_class = _find(usual.classes, slots.class_)
+        rows = np.flatnonzero(has_class & ~np.isnan(values))
+        at_slot, has_slot, of_class = at_slot[rows], has_slot[rows], usual.of_class.take(at_class[rows])
+        early_ns = np.where(has_slot, usual.gap_ns[at_slot] - frame["gap_ns"][rows], 0.0)
+        compared = Compared(
+            values=values[rows],
+            of_slot=_choose(has_slot, usual.of_slot.take(at_slot), of_class),
+            of_class=of_class,
+            early_ns=np.nan_to_num(early_ns, nan=0.0, posinf=0.0, neginf=0.0),
+            class_=np.unique(slots.class_[rows], return_inverse=True)[1],
+            place=rows / max(len(values), 1),
+            size_bytes=frame["size_bytes"][rows],
+            operator=frame["operator"][rows],
+            times=log_times(frame),
+            usual_times=self._usual_times,
+        )
+        return FeatureRows(rows, make_matrix(compared))
 
 
 def _find(codes: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

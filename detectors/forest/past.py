@@ -147,4 +147,6 @@ def _row_medians(values: np.ndarray) -> np.ndarray:
     values = np.sort(values.astype(np.float64), axis=1)
     counts = (~np.isnan(values)).sum(axis=1)
     rows = np.arange(len(values))
-    return (values[rows, np.maximum(counts - 1, 0) // 2] + values[rows, np.minimum(counts // 2, values.shape[1] - 1)]) / 2
+    return (
+        values[rows, np.maximum(counts - 1, 0) // 2] + values[rows, np.minimum(counts // 2, values.shape[1] - 1)]
+    ) / 2

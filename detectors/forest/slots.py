@@ -57,7 +57,9 @@ class Places:
         is_known = frame["sequence"] != UNKNOWN
         if not is_known.any():
             return
-        known = {name: frame[name][is_known] for name in ("communicator", "operator", "peer", "sequence", "iteration")}
+        known = {
+            name: frame[name][is_known] for name in ("communicator", "operator", "peer", "sequence", "iteration")
+        }
         series, row = np.unique(_pack_series(known), return_inverse=True)
         firsts, pasts = self._range(known, series, row)
         self._admit(series)

@@ -53,7 +53,8 @@ class Case:
             dp=dp, pp=pp, tp=tp, micro_batches=micro_batches, seed=self.seed, iterations=self.iterations,
             gpus_per_host=int(rng.choice([4, 8])), forward_ms=forward_ms, backward_ms=2 * forward_ms,
             data_loading_ms=float(rng.uniform(1, 4)), optimizer_ms=float(rng.uniform(2, 8)),
-            activation_bytes=int(rng.choice([8, 16, 32])) << 20, gradient_bytes=int(rng.choice([128, 256, 512])) << 20,
+            activation_bytes=int(rng.choice([8, 16, 32])) << 20,
+            gradient_bytes=int(rng.choice([128, 256, 512])) << 20,
             gradient_sync=str(rng.choice(["sharded", "all_reduce"])), gradient_buckets=int(rng.choice([1, 4])),
             is_send_buffered=bool(rng.integers(2)), drift_ratio=self.drift_ratio, bandwidth_period_ms=0.0,
         )  # fmt: skip
