@@ -13,7 +13,8 @@ LINT = {
     "ruff format": ("ruff", "format", "--check", "--quiet", "."),
     "mypy --strict": ("mypy", "--no-error-summary"),
 }
-TESTS = {"pytest": ("pytest", "--quiet")}
+# Files side by side: those with real services mostly wait.
+TESTS = {"pytest": ("pytest", "--quiet", "--numprocesses=3", "--dist=loadfile", "--durations=15")}
 
 
 def run(name: str, arguments: tuple[str, ...]) -> tuple[bool, str]:
