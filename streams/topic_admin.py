@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from streams.broker import open_admin, service_error
-from streams.errors import TopicMismatch
+from streams.errors import ServiceUnavailable, TopicMismatch
 from streams.topics import MAX_MESSAGE_BYTES, TOPICS, Topic, TopicSettings
 
 MAX_SNAPSHOT_BYTES: Final = 32 << 20
 """A monitor's state is one message: a job of many thousand ranks needs more than Kafka's default of 1 MB."""
 
 _HEADER_BYTES: Final = 48_576  # what the default limit, 1,048,576, leaves beside MAX_MESSAGE_BYTES
+_POLL_S: Final = 0.05
 _SNAPSHOTS: Final = ("rank_snapshots", "job_snapshots")
 _RESULTS: Final = ("verdicts", "alerts", "deadletter")  # few messages: one partition keeps their order
 
@@ -35,7 +37,7 @@ def create_topics(
     extra_config: Mapping[str, Any] | None = None,
     timeout_s: float = 30.0,
 ) -> TopicReport:
-    """Create the topics that are missing; what exists is left as it is, and reported.
+    """Create the topics that are missing; what exists is left as it is, and reported. On return all can be used.
 
     Parameters
     ----------
@@ -54,6 +56,7 @@ def create_topics(
         wanted = [_new_topic(name, settings) for name in missing]
         for name, future in admin.create_topics(wanted, operation_timeout=timeout_s).items():
             created += [name] if _is_created(future, bootstrap, timeout_s) else []
+        _wait_for_leaders(admin, [one.topic for one in wanted], bootstrap, timeout_s)
     existing = [settings.name(name) for name in TOPICS if settings.name(name) not in created]
     return TopicReport(tuple(created), tuple(existing))
 
@@ -109,6 +112,29 @@ def _is_created(future: Any, bootstrap: str, timeout_s: float) -> bool:
             return False
         raise service_error(error.args[0], bootstrap, timeout_s) from error
     return True
+
+
+def _wait_for_leaders(admin: AdminClient, names: Sequence[str], bootstrap: str, timeout_s: float) -> None:
+    """Wait until the broker tells of topics that it has made: whoever asks sooner is told that there are none."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            topics = admin.list_topics(timeout=timeout_s).topics
+        except KafkaException as error:
+            raise service_error(error.args[0], bootstrap, timeout_s) from error
+        missing = [name for name in names if not _has_leaders(topics.get(name))]
+        if not missing:
+            return
+        if time.monotonic() > deadline:
+            raise ServiceUnavailable(
+                f"Kafka at {bootstrap} must have leaders for new topics within {timeout_s:g} s; "
+                f"got none for {', '.join(missing)}"
+            )
+        time.sleep(_POLL_S)
+
+
+def _has_leaders(topic: Any) -> bool:
+    return bool(topic and topic.partitions and all(one.leader >= 0 for one in topic.partitions.values()))
 
 
 def _require_equal(counts: Mapping[str, int], settings: TopicSettings, bootstrap: str) -> None:

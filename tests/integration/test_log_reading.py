@@ -64,6 +64,13 @@ def test_topics_are_made_once_and_fit_together(bus: Bus) -> None:
     assert {counts[name] for name in TOPICS if TOPICS[name].is_parted_by_rank} == {2}
 
 
+def test_new_topics_can_be_used_at_once(kafka_bootstrap: str) -> None:
+    for _ in range(5):
+        topics = TopicSettings(prefix=f"new-{uuid4().hex[:8]}.", partitions=4)
+        create_topics(kafka_bootstrap, topics)
+        assert check_topics(kafka_bootstrap, topics)["commops"] == 4
+
+
 def test_other_numbers_of_partitions_are_named(kafka_bootstrap: str) -> None:
     topics = TopicSettings(prefix=f"uneven-{uuid4().hex[:8]}.", partitions=3)
     admin = AdminClient({"bootstrap.servers": kafka_bootstrap})
