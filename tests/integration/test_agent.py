@@ -96,9 +96,7 @@ def read_topic(settings: AgentSettings, topic: str) -> list[Message]:
     name = settings.topics.name(topic)
     consumer = Consumer({**settings.kafka, "bootstrap.servers": settings.bootstrap, "group.id": "reads-all"})
     try:
-        ends = {
-            p: consumer.get_watermark_offsets(TopicPartition(name, p), timeout=READ_S)[1] for p in range(PARTITIONS)
-        }
+        ends = settled_ends(consumer, name)
         consumer.assign([TopicPartition(name, partition, 0) for partition in ends])
         messages: list[Message] = []
         stop_s = time.monotonic() + READ_S
@@ -108,6 +106,19 @@ def read_topic(settings: AgentSettings, topic: str) -> list[Message]:
         return messages
     finally:
         consumer.close()
+
+
+def settled_ends(consumer: Consumer, name: str) -> dict[int, int]:
+    """End of each partition, once two looks in a row agree: a busy broker may say less than it has acknowledged."""
+    before: dict[int, int] = {}
+    while True:
+        ends = {
+            p: consumer.get_watermark_offsets(TopicPartition(name, p), timeout=READ_S)[1] for p in range(PARTITIONS)
+        }
+        if ends == before:
+            return ends
+        before = ends
+        time.sleep(0.2)
 
 
 def assert_all_is_there(published: Published, trace: Trace) -> None:
