@@ -66,6 +66,11 @@ class Bus:
         name = self.topics.name(topic)
         return [m for partition in self.reader.partitions(name) for m in self.reader.read_tail(name, partition)]
 
+    def close(self) -> None:
+        """Let go of the connections; else librdkafka goes on complaining when the broker is gone."""
+        self.reader.close()
+        del self.producer
+
     def verdict_ids(self, topic: str = "verdicts") -> Counter[str]:
         return Counter(json.loads(message.value())["verdict_id"] for message in self.read(topic))
 

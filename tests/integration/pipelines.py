@@ -1,0 +1,158 @@
+"""The whole product on topics and a database of its own: workers and replays as people start them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pyarrow as pa
+
+from infra.settings import Settings
+from infra.wiring import database_settings
+from sinks.connection import DatabaseSettings, connect
+from sinks.tables import TABLES, sort_by_key
+from streams.judgements import Verdict, decode_verdict
+from tests.integration.worker_runs import ROOT, SESSION_S, Bus, free_port, wait_until
+
+if TYPE_CHECKING:
+    from clickhouse_connect.driver.client import Client
+
+RECORDINGS = ROOT / "tests" / "recordings"
+COMMAND = [sys.executable, "-P", "-m", "infra"]
+ITERATIONS, RANKS = 160, 4
+"""Of each recording."""
+
+
+class Pipeline:
+    """Topics with a prefix of their own and one database; `folder` takes the logs.
+
+    `database` says where the server is and who we are there; its `database` is the name to use.
+    """
+
+    def __init__(self, bootstrap: str, database: DatabaseSettings, folder: Path) -> None:
+        self.bus = Bus(bootstrap)
+        self.folder = folder
+        self.processes: list[Process] = []
+        self.settings = Settings(
+            kafka_bootstrap=bootstrap,
+            topic_prefix=self.bus.topics.prefix,
+            partitions=self.bus.partitions,
+            clickhouse_url=database.url,
+            clickhouse_user=database.user,
+            clickhouse_password=database.password,
+            clickhouse_database=database.database,
+            session_s=SESSION_S,
+            snapshot_s=0.5,
+            grace_s=300.0,  # a slow test machine must not make ranks look silent
+            data_dir=folder / f"data-{uuid4().hex[:6]}",
+        )
+
+    def start(self, *arguments: str, **settings: Any) -> Process:
+        """Start a command with our settings in its environment."""
+        own = replace(self.settings, web_port=free_port(), **settings)
+        self.processes.append(Process(arguments, own.to_environment(), self.folder))
+        return self.processes[-1]
+
+    def start_worker(self, group: str = "workers", **settings: Any) -> Process:
+        return self.start("worker", "--group", self.settings.topic_prefix + group, **settings)
+
+    def replay(self, *names: str, speed: float = 0.0) -> None:
+        """Replay recordings at the same time, and wait for the end."""
+        running = [self.start_replay(name, speed) for name in names]
+        for process in running:
+            assert process.wait(60) == 0, process.output()
+
+    def start_replay(self, name: str, speed: float) -> Process:
+        return self.start("replay", str(RECORDINGS / name), "--speed", str(speed), "--json")
+
+    def close(self) -> None:
+        """End what still runs; show what it said, in case that a test failed."""
+        for process in self.processes:
+            process.kill()
+            print(process.log.name, process.output()[-3000:], sep="\n")
+        self.bus.close()
+        if "client" in self.__dict__:
+            self.client.close_connections()
+
+    # --- what stands on the topics ----------------------------------------------------------------------------------
+
+    def revisions(self, topic: str = "verdicts") -> list[Verdict]:
+        return [decode_verdict(message.value(), topic) for message in self.bus.read(topic)]
+
+    def revision_counts(self, topic: str) -> Counter[tuple[str, int]]:
+        return Counter((verdict.verdict_id, verdict.revision) for verdict in self.revisions(topic))
+
+    # --- what stands in the database --------------------------------------------------------------------------------
+
+    @property
+    def database(self) -> DatabaseSettings:
+        return database_settings(self.settings)
+
+    @cached_property
+    def client(self) -> Client:
+        return connect(self.database, is_creating=True)
+
+    def query(self, sql: str) -> Any:
+        return self.client.command(sql)
+
+    def count(self, table: str) -> int:
+        return int(self.query(f"SELECT count() FROM {table} FINAL"))
+
+    def rows(self, table: str) -> pa.Table:
+        """Return every row of `table` in the order of its key, as Python wrote it."""
+        schema = TABLES[table].schema
+        found = self.client.query_arrow(f"SELECT {', '.join(schema.names)} FROM {table} FINAL", use_strings=True)
+        return sort_by_key(table, found.cast(schema))
+
+    def stored_iterations(self) -> int:
+        """Return how many iterations stand in the database; 0 before a worker made its tables."""
+        return self.count("iterations") if self.query("EXISTS TABLE iterations") else 0
+
+    def wait_until_stored(self, jobs: int, timeout_s: float = 60.0) -> None:
+        """Wait until all iterations of `jobs` recordings stand in the database."""
+        wait_until(lambda: self.stored_iterations() == jobs * ITERATIONS, timeout_s, "all iterations stored")
+
+
+class Process:
+    """One command of ours in a process of its own; its output goes to a file."""
+
+    def __init__(self, arguments: tuple[str, ...], environment: dict[str, str], folder: Path) -> None:
+        self.log = folder / f"{arguments[0]}-{uuid4().hex[:6]}.log"
+        with self.log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [*COMMAND, *arguments],
+                cwd=folder,
+                env={**os.environ, **environment},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+
+    @property
+    def is_running(self) -> bool:
+        return self._process.poll() is None
+
+    def kill(self) -> None:
+        """End it as a power cut would."""
+        self._process.kill()
+        self._process.wait(10)
+
+    def stop(self, timeout_s: float = 30.0) -> int:
+        """Ask it to end, and return its status."""
+        if self.is_running:
+            self._process.send_signal(signal.SIGTERM)
+        return self.wait(timeout_s)
+
+    def wait(self, timeout_s: float) -> int:
+        return self._process.wait(timeout_s)
+
+    def output(self) -> str:
+        return self.log.read_text()

@@ -1,0 +1,343 @@
+"""The main job on Apache Kafka and ClickHouse: what `analyze` says of a recording, once each, whatever happens."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from infra.analysis import Analysis, analyze
+from infra.settings import Settings
+from infra.wiring import agent_settings, monitor_settings
+from producers.agent import Agent
+from producers.trace import Trace, read_trace
+from producers.trace_source import TraceSource
+from sinks.alerts import alert_of
+from sinks.connection import DatabaseSettings, connect
+from sinks.tables import TABLES
+from streams.judgements import Verdict
+from streams.topic_admin import create_topics
+from tests.conftest import ClickHouseAddress
+from tests.integration.pipelines import ITERATIONS, RANKS, RECORDINGS, Pipeline
+from tests.integration.worker_runs import wait_until
+
+pytestmark = pytest.mark.integration
+
+FAULTY = ("gloo-slow-link", "gloo-slow-nic", "gloo-slow-rank")
+REPLAYED = (*FAULTY, "gloo-clean")
+MakePipeline = Callable[..., Pipeline]
+
+
+@pytest.fixture(scope="module")
+def make_pipeline(
+    kafka_bootstrap: str, clickhouse: ClickHouseAddress, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[MakePipeline]:
+    """Make pipelines, each with a database of its own if none is given."""
+    made: list[Pipeline] = []
+
+    def make(database: DatabaseSettings | None = None) -> Pipeline:
+        name = f"test_{uuid4().hex[:12]}"
+        own = DatabaseSettings(clickhouse.url, clickhouse.user, clickhouse.password, name)
+        made.append(Pipeline(kafka_bootstrap, database or own, tmp_path_factory.mktemp("pipeline")))
+        return made[-1]
+
+    yield make
+    for pipeline in made:
+        pipeline.close()
+    for database in {pipeline.database for pipeline in made}:
+        drop(database)
+
+
+def drop(database: DatabaseSettings) -> None:
+    client = connect(database, is_creating=True)
+    client.command(f"DROP DATABASE {database.database}")
+    client.close_connections()
+
+
+@pytest.fixture(scope="module")
+def analyses() -> dict[str, Analysis]:
+    settings = monitor_settings(Settings())
+    return {name: analyze(read_trace(RECORDINGS / name), settings) for name in REPLAYED}
+
+
+@pytest.fixture(scope="module")
+def judged(make_pipeline: MakePipeline) -> Pipeline:
+    """All recordings, replayed at once into one worker that nothing happens to."""
+    pipeline = make_pipeline()
+    worker = pipeline.start_worker()
+    pipeline.replay(*REPLAYED)
+    pipeline.wait_until_stored(len(REPLAYED))
+    assert worker.stop() == 0
+    assert "Traceback" not in worker.output()
+    return pipeline
+
+
+# --- what people find -----------------------------------------------------------------------------------------------
+
+
+def test_the_database_holds_the_verdicts_of_analyze_and_no_others(
+    judged: Pipeline, analyses: dict[str, Analysis]
+) -> None:
+    wanted = [verdict for analysis in analyses.values() for verdict in analysis.verdicts]
+    assert len(wanted) == len(FAULTY)
+    assert stored_verdicts(judged) == {verdict.verdict_id: verdict.to_json() for verdict in wanted}
+    assert judged.count("verdicts") == len(wanted)
+
+
+def stored_verdicts(pipeline: Pipeline) -> dict[str, dict[str, Any]]:
+    """Verdicts in the database, in the form of the contract."""
+    suspects = python_rows(pipeline.rows("suspects"))
+    return {row["verdict_id"]: as_contract(row, suspects) for row in python_rows(pipeline.rows("verdicts"))}
+
+
+def as_contract(row: dict[str, Any], suspects: list[dict[str, Any]]) -> dict[str, Any]:
+    own = ("verdict_id", "revision")
+    mine = [one for one in suspects if all(one[name] == row[name] for name in own)]
+    row["iterations"] = [row.pop("first_iteration"), row.pop("past_last_iteration")]
+    row["time_ns"] = row.pop("last_seen_at")
+    row["suspects"] = [
+        {name: value for name, value in one.items() if name not in ("job", "position", *own)}
+        for one in sorted(mine, key=lambda one: one["position"])
+    ]
+    return row
+
+
+def python_rows(table: pa.Table) -> list[dict[str, Any]]:
+    """Rows as dictionaries, times in ns."""
+    kinds = [pa.int64() if pa.types.is_timestamp(field.type) else field.type for field in table.schema]
+    fields = [field.with_type(kind) for field, kind in zip(table.schema, kinds, strict=True)]
+    rows: list[dict[str, Any]] = table.cast(pa.schema(fields)).to_pylist()
+    return rows
+
+
+def test_each_revision_stands_once_on_its_topics(judged: Pipeline, analyses: dict[str, Analysis]) -> None:
+    require_each_revision_once(judged, analyses, REPLAYED)
+
+
+def require_each_revision_once(pipeline: Pipeline, analyses: dict[str, Analysis], names: tuple[str, ...]) -> None:
+    wanted = {verdict.verdict_id: verdict for name in names for verdict in analyses[name].verdicts}
+    revisions = pipeline.revisions()
+    found = [(verdict.verdict_id, verdict.revision) for verdict in revisions]
+    assert sorted(found) == sorted((name, r + 1) for name, v in wanted.items() for r in range(v.revision))
+    assert {v.verdict_id: v for v in revisions} == wanted  # the newest comes last
+    alerts = [alert for verdict in revisions if (alert := alert_of(verdict)) is not None]
+    assert sorted(alerts_of(pipeline)) == sorted(alerts)
+    assert pipeline.bus.read("deadletter") == []
+
+
+def alerts_of(pipeline: Pipeline) -> list[bytes]:
+    """Alerts as they stand there; each has its verdict's id as key."""
+    messages = pipeline.bus.read("alerts")
+    ids = [verdict.verdict_id.encode() for verdict in pipeline.revisions("alerts")]
+    assert [message.key() for message in messages] == ids
+    return [message.value() for message in messages]
+
+
+def test_alerts_tell_when_a_verdict_opens_and_closes(judged: Pipeline, analyses: dict[str, Analysis]) -> None:
+    told: dict[str, list[str]] = {}
+    for alert in judged.revisions("alerts"):
+        told.setdefault(alert.job, []).append(alert.event)
+    assert told == {name: ["opened", "closed"] for name in FAULTY}
+
+
+def test_the_database_holds_every_iteration_and_rank_once(judged: Pipeline, analyses: dict[str, Analysis]) -> None:
+    wanted = {
+        (name, one.iteration, one.elapsed_ns, one.is_irregular, one.ranks_reported, one.verdict_ids)
+        for name, analysis in analyses.items()
+        for one in analysis.iterations
+    }
+    rows = judged.rows("iterations").to_pylist()
+    names = ("job", "iteration", "elapsed_ns", "is_irregular", "ranks_reported", "verdict_ids")
+    assert {tuple(as_key(row[name]) for name in names) for row in rows} == wanted
+    assert len(rows) == len(wanted) == len(REPLAYED) * ITERATIONS
+    sql = "SELECT groupArray(c) FROM (SELECT uniqExact(iteration, rank) AS c FROM rank_iterations FINAL GROUP BY job)"
+    assert judged.query(sql) == str([ITERATIONS * RANKS] * len(REPLAYED)).replace(" ", "")
+    assert judged.count("rank_iterations") == len(REPLAYED) * ITERATIONS * RANKS
+    assert judged.count("jobs") == len(REPLAYED) * RANKS
+
+
+def as_key(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def test_every_sample_of_bandwidth_is_stored(judged: Pipeline) -> None:
+    sent = [batch for name in REPLAYED for batch in read_trace(RECORDINGS / name).batches("bandwidth").values()]
+    found = judged.rows("bandwidth")
+    assert found.num_rows == sum(map(len, sent))
+    assert sorted(times_ns(found)) == sorted(np.concatenate([batch.columns["time_ns"] for batch in sent]).tolist())
+
+
+def times_ns(table: pa.Table) -> list[int]:
+    times: list[int] = table.column("sampled_at").cast(pa.int64()).to_pylist()
+    return times
+
+
+# --- a worker that is killed ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Kill:
+    """When a worker is killed: the replay stops before iteration `held_at`, until `is_due` says yes."""
+
+    recording: str
+    snapshot_s: float
+    held_at: int
+    is_due: Callable[[Pipeline], bool]
+
+
+def is_stored_and_nobody_accused(pipeline: Pipeline) -> bool:
+    return pipeline.stored_iterations() > 0 and not pipeline.revisions()
+
+
+def is_open_and_not_stored(pipeline: Pipeline) -> bool:
+    return is_open(pipeline.revisions()) and pipeline.stored_iterations() == 0
+
+
+def is_open_and_stored(pipeline: Pipeline) -> bool:
+    return is_open(pipeline.revisions()) and pipeline.count("verdicts") == 1
+
+
+def is_open(revisions: list[Verdict]) -> bool:
+    return bool(revisions) and revisions[-1].state == "open"
+
+
+# The faults are in iterations 60 to 79.
+KILLS = {
+    "before the verdict": Kill("gloo-slow-link", 0.3, 50, is_stored_and_nobody_accused),
+    "told and not stored": Kill("gloo-slow-nic", 3600.0, 78, is_open_and_not_stored),
+    "told and stored": Kill("gloo-slow-rank", 0.3, 78, is_open_and_stored),
+}
+
+
+class Gate:
+    """A clock for a replay: first up to one moment of the recording, then, when it opens, to the end."""
+
+    def __init__(self, held_s: float) -> None:
+        self._times_s = [0.0, held_s]
+        self.is_open = False
+
+    def __call__(self) -> float:
+        if self.is_open:
+            return 1e6
+        return self._times_s.pop(0) if len(self._times_s) > 1 else self._times_s[0]
+
+
+@pytest.fixture(scope="module")
+def killed(make_pipeline: MakePipeline) -> dict[str, Pipeline]:
+    """One pipeline for each kill, all at the same time: most of it is waiting for the broker to miss a worker."""
+    pipelines = {name: make_pipeline() for name in KILLS}
+    with ThreadPoolExecutor(len(KILLS)) as pool:
+        list(pool.map(run_with_kill, pipelines.values(), KILLS.values()))
+    return pipelines
+
+
+def run_with_kill(pipeline: Pipeline, kill: Kill) -> None:
+    worker = pipeline.start_worker(snapshot_s=kill.snapshot_s)
+    trace = read_trace(RECORDINGS / kill.recording)
+    gate = Gate(seconds_until(trace, kill.held_at))
+    agent = Agent(TraceSource(trace, max_span_s=0.1, clock_s=gate), agent_settings(pipeline.settings))
+    with ThreadPoolExecutor(1) as pool:
+        replay = pool.submit(agent.run)
+        try:
+            wait_until(lambda: replay.done() or kill.is_due(pipeline), 60, kill.is_due.__name__)
+        finally:
+            gate.is_open = True  # rows come while the worker dies
+        worker.kill()
+        worker = pipeline.start_worker()
+        assert replay.result(60).reason == "finished"
+    pipeline.wait_until_stored(1)
+    assert worker.stop() == 0
+    assert "Traceback" not in worker.output()
+
+
+def seconds_until(trace: Trace, iteration: int) -> float:
+    columns = trace.batches("iterations")[0].columns
+    return float(columns["start_ns"][columns["iteration"] == iteration][0] - columns["start_ns"].min()) / 1e9
+
+
+@pytest.mark.parametrize("moment", KILLS)
+def test_a_killed_worker_changes_nothing_in_the_result(
+    killed: dict[str, Pipeline], judged: Pipeline, analyses: dict[str, Analysis], moment: str
+) -> None:
+    pipeline, recording = killed[moment], KILLS[moment].recording
+    require_each_revision_once(pipeline, analyses, (recording,))
+    assert stored_verdicts(pipeline) == {v.verdict_id: v.to_json() for v in analyses[recording].verdicts}
+    for table in TABLES:
+        assert rows_of_job(pipeline, table, recording).equals(rows_of_job(judged, table, recording)), table
+
+
+def rows_of_job(pipeline: Pipeline, table: str, job: str) -> pa.Table:
+    rows = comparable_rows(pipeline, table)
+    return rows.filter(pa.compute.equal(rows.column("job"), job)).combine_chunks()
+
+
+def comparable_rows(pipeline: Pipeline, table: str) -> pa.Table:
+    """Rows without the detectors' scores: those depend on what closes together, and begin anew with a worker."""
+    rows = pipeline.rows(table)
+    return rows.drop_columns(["score"]) if table == "rank_iterations" else rows
+
+
+def test_what_was_told_before_the_kill_is_not_told_again(killed: dict[str, Pipeline]) -> None:
+    _, restarted = [one for one in killed["told and not stored"].processes if one.log.name.startswith("worker")]
+    assert "event=sent_before" in restarted.output()
+
+
+# --- the same again -------------------------------------------------------------------------------------------------
+
+
+def test_a_replay_with_other_batch_borders_changes_no_row(
+    judged: Pipeline, make_pipeline: MakePipeline, analyses: dict[str, Analysis]
+) -> None:
+    pipeline = make_pipeline(judged.database)
+    with no_row_changing(judged):
+        worker = pipeline.start_worker()
+        for number, name in enumerate(REPLAYED, start=1):
+            source = TraceSource(read_trace(RECORDINGS / name), 0, max_rows=29 * number, max_span_s=0.02 * number)
+            Agent(source, agent_settings(pipeline.settings)).run()
+        wait_until(lambda: pipeline.revision_counts("alerts") == judged.revision_counts("alerts"), 60, "all alerts")
+        assert worker.stop() == 0
+    require_each_revision_once(pipeline, analyses, REPLAYED)
+
+
+def test_reading_the_topics_again_from_their_start_changes_no_row(judged: Pipeline) -> None:
+    wanted = dict.fromkeys(judged.revision_counts("verdicts"), 2)
+    forget_snapshots(judged)
+    with no_row_changing(judged):
+        worker = judged.start_worker("again")
+        wait_until(lambda: judged.revision_counts("verdicts") == wanted, 60, "all verdicts again")
+        assert worker.stop() == 0
+
+
+@contextmanager
+def no_row_changing(pipeline: Pipeline) -> Iterator[None]:
+    """Require that rows were written again, and that all are as they were."""
+    before, stored_at = {table: comparable_rows(pipeline, table) for table in TABLES}, newest_row_time(pipeline)
+    time.sleep(1.1)  # `stored_at` counts seconds
+    yield
+    assert newest_row_time(pipeline) > stored_at, "nothing was written"
+    after = {table: comparable_rows(pipeline, table) for table in TABLES}
+    assert {name: rows.num_rows for name, rows in after.items()} == {n: rows.num_rows for n, rows in before.items()}
+    assert [name for name, rows in after.items() if not rows.equals(before[name])] == []
+
+
+def newest_row_time(pipeline: Pipeline) -> str:
+    return str(pipeline.query("SELECT min(t) FROM (SELECT max(stored_at) AS t FROM iterations GROUP BY job)"))
+
+
+def forget_snapshots(pipeline: Pipeline) -> None:
+    """Empty the topics that say how far workers have come."""
+    bus = pipeline.bus
+    names = [bus.topics.name("rank_snapshots"), bus.topics.name("job_snapshots")]
+    admin = AdminClient({"bootstrap.servers": bus.bootstrap})
+    for deletion in admin.delete_topics(names).values():
+        deletion.result(30)
+    wait_until(lambda: bool(create_topics(bus.bootstrap, bus.topics).created), 30, "new topics of snapshots")
