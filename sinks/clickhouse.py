@@ -54,7 +54,7 @@ class ClickHouseSink:
         self._buffer_rows = buffer_rows
         self._client: Client | None = None
         self._buffer: dict[str, list[pa.Table]] = {}
-        self._refused: list[tuple[str, pa.Table, str]] = []  # outlives a flush that ended with SinkBusy
+        self._refused: list[tuple[str, pa.Table, str]] = []  # waits for a flush that ends without SinkBusy
         self._failures = 0
         self._lock = threading.RLock()
 
@@ -84,18 +84,14 @@ class ClickHouseSink:
         with self._lock:
             self._require_open()
             if self.buffered_rows >= self._buffer_rows:
-                self.flush()
+                self._store_buffer()  # what is refused now, the next flush reports: these rows are not to blame
             for name, table in tables.items():
                 self._buffer.setdefault(name, []).append(table)
 
     def flush(self) -> None:
         """Store what is buffered; see `sinks.protocol.Sink.flush`."""
         with self._lock:
-            client = self._require_open()
-            for name in list(self._buffer):
-                refused = self._store(client, name, self._buffer[name])
-                self._refused.extend((name, chunk, reason) for chunk, reason in refused)
-                del self._buffer[name]
+            self._store_buffer()
             if self._refused:
                 refused_rows, self._refused = self._refused, []
                 raise SinkRejected(
@@ -124,6 +120,13 @@ class ClickHouseSink:
         if self._client is None:
             raise SinkError("sink must be open; call open() before write() and flush()")
         return self._client
+
+    def _store_buffer(self) -> None:
+        client = self._require_open()
+        for name in list(self._buffer):
+            refused = self._store(client, name, self._buffer[name])
+            self._refused.extend((name, chunk, reason) for chunk, reason in refused)
+            del self._buffer[name]
 
     def _store(self, client: Client, name: str, chunks: list[pa.Table]) -> list[tuple[pa.Table, str]]:
         """Insert the chunks as one; where the database blames the rows, one by one, and return those it refused."""

@@ -339,6 +339,19 @@ def test_rows_that_the_database_blames_are_rejected_and_their_neighbours_stored(
     assert read(settings, "jobs").num_rows == 4
 
 
+def test_a_write_that_stores_refused_rows_of_before_is_taken_itself(settings: DatabaseSettings) -> None:
+    sink = ClickHouseSink(settings, buffer_rows=10)
+    sink.open()
+    command(settings, "ALTER TABLE iterations ADD CONSTRAINT late CHECK iteration >= 10")
+    for first in (0, 10):
+        sink.write({"iterations": ROWS["iterations"].slice(first, 10)})
+    with pytest.raises(SinkRejected) as rejection:
+        sink.flush()
+    assert [rows.column("iteration").to_pylist() for _, rows in rejection.value.rows] == [list(range(10))]
+    sink.close()
+    assert read(settings, "iterations").column("iteration").to_pylist() == list(range(10, 20))
+
+
 def test_a_table_that_is_gone_is_no_fault_of_the_rows(sink: ClickHouseSink, settings: DatabaseSettings) -> None:
     command(settings, "RENAME TABLE iterations TO elsewhere")
     sink.write(ROWS)
