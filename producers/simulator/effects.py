@@ -31,34 +31,42 @@ class Effects:
     work_factor, stall_ns
         Per rank.
     load
-        Array ``(dp, micro-batches)``: weight of each micro-batch.
+        Array ``(replicas, micro-batches)``: weight of each micro-batch.
     network
         State of the network.
+    hangs
+        The faults that stop a rank.
     """
 
     work_factor: Floats | None = None
     stall_ns: Floats | None = None
     load: Floats | None = None
     network: NetworkState | None = None
+    hangs: tuple[Fault, ...] = ()
 
 
 NO_EFFECTS = Effects()
 
 
 class Faults:
-    """The faults of a job, checked against its cluster.
+    """Some faults, checked against a cluster.
 
     Raises
     ------
     InputError
-        If a fault names what the cluster does not have, or a link over which nothing travels.
+        If a fault names what the cluster does not have, or a link over which nothing travels, or if its strength is
+        not known yet.
     """
 
-    def __init__(self, topology: Topology, network: Network) -> None:
+    def __init__(self, topology: Topology, network: Network, faults: Sequence[Fault]) -> None:
         self._topology = topology
-        self._faults = topology.settings.faults
+        self._faults = tuple(faults)
         for fault in self._faults:
-            _check(fault, topology, network)
+            check_place(fault, topology, network)
+            if not fault.is_calibrated:
+                raise InputError(
+                    f"excess must be calibrated before a job runs; got {fault.excess!r} (fault {fault.kind})"
+                )
 
     def effects(self, iteration: int) -> Effects:
         """Return what the faults do in this iteration."""
@@ -72,6 +80,7 @@ class Faults:
             stall_ns=self._stall_ns(strengths),
             load=self._load(uneven, iteration) if uneven else None,
             network=self._network(strengths),
+            hangs=tuple(fault for _, fault in active if fault.kind == "hang"),
         )
 
     def _strength(self, number: int, fault: Fault, iteration: int) -> tuple[float, float]:
@@ -97,7 +106,7 @@ class Faults:
 
     def _load(self, uneven: Sequence[tuple[int, Fault]], iteration: int) -> Floats:
         settings = self._topology.settings
-        load = np.ones((settings.dp, settings.micro_batches))
+        load = np.ones((settings.replicas, settings.micro_batches))
         for number, fault in uneven:
             sigma = float(np.sqrt(np.log1p(fault.spread**2)))
             generator = fault_generator(settings, number, iteration)
@@ -116,12 +125,12 @@ class Faults:
 def fault_ranks(fault: Fault, topology: Topology) -> Ints:
     """All ranks that a fault sits on: none for ``uneven_data``; of a link the sender first."""
     match fault.kind:
-        case "slow_rank":
+        case "slow_rank" | "hang":
             return np.array([fault.rank])
         case "slow_host":
             return np.flatnonzero(topology.host == topology.find_host(str(fault.host)))
         case "slow_stage":
-            return topology.grid[fault.stage].ravel()
+            return np.sort(topology.grid[fault.stage].ravel())
         case "slow_nic":
             return np.flatnonzero(topology.nic == topology.nic[fault.rank])
         case "slow_link":
@@ -140,7 +149,8 @@ def _device(fault: Fault, topology: Topology) -> tuple[int, ...]:
     return (topology.find_switch(str(fault.switch)),)
 
 
-def _check(fault: Fault, topology: Topology, network: Network) -> None:
+def check_place(fault: Fault, topology: Topology, network: Network) -> None:
+    """Raise `InputError` unless the cluster has what the fault names."""
     for name, value, limit in (
         ("rank", fault.rank, topology.world_size),
         ("dst", fault.peer, topology.world_size),

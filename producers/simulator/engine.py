@@ -1,29 +1,37 @@
 """Runs a simulated job, iteration by iteration, by its true dependencies.
 
 A transfer begins when the last of its ranks has arrived, and takes latency plus bytes over the slowest device that it
-crosses; its ranks leave together, up to a small spread. A rank arrives at its next call when it has left the one
-before and done its work. That is all: what is late, who waits and how long an iteration takes follows.
+crosses; its ranks leave together, up to a small spread. In rooted operators only those wait who depend on the root, or
+the root itself. A rank arrives at its next call when it has left the one before and done its work. That is all: what
+is late, who waits and how long an iteration takes follows; and when a rank stops, everything that waits for it does.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from producers.simulator.effects import Effects, Faults
+from producers.simulator.effects import NO_EFFECTS, Effects, Faults
 from producers.simulator.network import Network
-from producers.simulator.noise import Noise, draw_noise, drift_factor
-from producers.simulator.plan import Plan, make_plan
+from producers.simulator.noise import Noise, draw_noise, drift_factor, no_noise
+from producers.simulator.pipeline import EVALUATE, TRAIN
+from producers.simulator.plan import COPIED, NOBODY, ROOT, Plan, Wave, make_plan
 from producers.simulator.settings import NS_PER_MS, NS_PER_US, SimulatorSettings
-from producers.simulator.topology import Topology
+from producers.simulator.topology import Ints, Topology
+from producers.simulator.untidiness import Untidiness
 from streams.records import PHASES
 
 Floats = NDArray[np.float64]
 
-LAUNCH_NS = 20 * NS_PER_US
+LAUNCH_NS: Final = 20 * NS_PER_US
 """Time between two operators of a rank with no work between them."""
+
+NEVER_NS: Final = float("inf")
+"""When something happens that waits for a rank which stopped."""
 
 _AFTER_LAST_NS = 1 * NS_PER_MS  # logging, zeroing of gradients
 _BUFFERED_SEND_NS = 50 * NS_PER_US
@@ -31,10 +39,12 @@ _BUFFERED_SEND_NS = 50 * NS_PER_US
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One iteration that has run. Times are ns since the start of the job, on a true clock.
+    """One iteration that has run. Times are ns since the start of the job, on a true clock; `NEVER_NS`: never.
 
     Attributes
     ----------
+    plan
+        What ran.
     start_ns, end_ns
         Per rank: from data loading until it is done with everything.
     arrival_ns, departure_ns
@@ -49,12 +59,33 @@ class Run:
 
     iteration: int
     phase: int
+    plan: Plan
     start_ns: Floats
     end_ns: Floats
     arrival_ns: Floats
     departure_ns: Floats
     begin_ns: Floats
     flow_ns: Floats
+
+    @property
+    def is_hung(self) -> bool:
+        """Whether some rank never ends this iteration."""
+        return bool(np.isinf(self.end_ns).any())
+
+    @property
+    def elapsed_ns(self) -> float:
+        """Time of the iteration: the largest of its ranks'."""
+        return float((self.end_ns - self.start_ns).max())
+
+    def last_ns(self) -> float:
+        """When the last thing happened that did happen."""
+        times = np.concatenate([self.end_ns, self.arrival_ns, self.departure_ns])
+        return float(times[np.isfinite(times)].max())
+
+    def shifted(self, by_ns: float) -> Run:
+        """Return the same, so much later."""
+        times = ("start_ns", "end_ns", "arrival_ns", "departure_ns", "begin_ns")
+        return replace(self, **{name: getattr(self, name) + by_ns for name in times})
 
 
 class Engine:
@@ -76,70 +107,145 @@ class Engine:
         self.topology = Topology(settings)
         self.network = Network(self.topology)
         self.plan: Plan = make_plan(self.topology)
-        self._faults = Faults(self.topology, self.network)
-        self._healthy_work_ns = self.plan.work_ns()
-        self._healthy_flow_ns = self._flow_ns(None)
+        self.plans = {TRAIN: self.plan}
+        if settings.evaluate_every:
+            self.plans[EVALUATE] = make_plan(self.topology, EVALUATE)
+        self._faults = Faults(self.topology, self.network, settings.faults)
+        self._untidiness = Untidiness(self.topology)
         self._ready_ns = np.zeros(settings.world_size)
         self.iteration = 0
+        self.is_hung = False
 
     def advance(self) -> Run:
         """Run the next iteration."""
-        iteration, plan = self.iteration, self.plan
-        effects = self._faults.effects(iteration)
-        noise = draw_noise(self.settings, iteration, steps=len(plan.step_rank), flows=len(self._healthy_flow_ns))
-        gap_ns = self._gap_ns(effects, noise)
-        healthy = effects.network is None
-        flow_ns = (self._healthy_flow_ns if healthy else self._flow_ns(effects)) * noise.transfer
-        start_ns = self._ready_ns
-        arrival_ns, departure_ns, begin_ns = self._meet(start_ns, gap_ns, flow_ns, noise)
-        phase, tail_ns = self._tail(iteration)
-        end_ns = departure_ns[plan.last_step] + tail_ns * noise.tail
-        self._ready_ns = end_ns + self.settings.idle_ms * NS_PER_MS
+        run = self.run(self.iteration, self._ready_ns, self._faults.effects(self.iteration))
+        self._ready_ns = self.ready_after_ns(run)
         self.iteration += 1
-        return Run(iteration, phase, start_ns, end_ns, arrival_ns, departure_ns, begin_ns, flow_ns)
+        self.is_hung = run.is_hung
+        return run
 
-    def _gap_ns(self, effects: Effects, noise: Noise) -> Floats:
-        plan = self.plan
-        work_ns = self._healthy_work_ns if effects.load is None else plan.work_ns(effects.load)
-        gap_ns = work_ns * drift_factor(self.settings, self.iteration)
-        if effects.work_factor is not None:
-            gap_ns *= effects.work_factor[plan.step_rank]
-        gap_ns = (gap_ns + LAUNCH_NS) * noise.gap
+    def turn_of(self, iteration: int) -> str:
+        """Say which plan an iteration follows."""
+        every = self.settings.evaluate_every
+        return EVALUATE if every and (iteration + 1) % every == 0 else TRAIN
+
+    def ready_after_ns(self, run: Run) -> Floats:
+        """When each rank begins the iteration after this one."""
+        return np.asarray(run.end_ns + self.settings.idle_ms * NS_PER_MS)
+
+    def run(self, iteration: int, ready_ns: Floats, effects: Effects = NO_EFFECTS) -> Run:
+        """Run any iteration.
+
+        Parameters
+        ----------
+        ready_ns
+            Per rank: when it begins.
+        effects
+            What faults do in it.
+        """
+        plan = self.plans[self.turn_of(iteration)]
+        noise = draw_noise(self.settings, iteration, steps=len(plan.step_rank), flows=len(plan.flows.path))
+        gap_ns = self._gap_ns(plan, iteration, effects) * noise.gap
         if effects.stall_ns is not None:
             gap_ns[plan.first_forward_step] += effects.stall_ns
-        return gap_ns
+        flow_ns = self._flow_ns(plan, iteration, effects) * noise.transfer
+        lanes, ratios = self._untidiness.stalls(iteration, self._lanes(plan))
+        flow_ns[lanes] += ratios * (self._nominal_ns if len(lanes) else 0.0)
+        stuck_steps = self._stop(plan, gap_ns, effects)
+        arrival_ns, departure_ns, begin_ns = _meet(plan, ready_ns, gap_ns, flow_ns, noise, stuck_steps)
+        phase, tail_ns = self._tail(iteration)
+        end_ns = departure_ns[plan.last_step] + tail_ns * noise.tail
+        return Run(iteration, phase, plan, ready_ns, end_ns, arrival_ns, departure_ns, begin_ns, flow_ns)
 
-    def _flow_ns(self, effects: Effects | None) -> Floats:
-        flows = self.plan.flows
-        latency_ns, ns_per_byte = self.network.path_times(effects.network if effects else None)
-        return np.asarray(latency_ns[flows.path] + flows.wire_bytes * ns_per_byte[flows.path])
-
-    def _meet(self, start_ns: Floats, gap_ns: Floats, flow_ns: Floats, noise: Noise) -> tuple[Floats, Floats, Floats]:
+    @cached_property
+    def _nominal_ns(self) -> float:
+        """Time of an iteration in which nothing is uneven."""
         plan = self.plan
-        transfer_ns = flow_ns[: plan.transfers].copy()
-        batched = plan.flows.transfer[plan.transfers :]
-        transfer_ns[batched] = np.maximum(transfer_ns[batched], flow_ns[plan.transfers :])
-        arrival_ns, departure_ns = np.empty_like(gap_ns), np.empty_like(gap_ns)
-        begin_ns = np.empty(plan.transfers)
-        arrival_ns[plan.start_step] = departure_ns[plan.start_step] = start_ns
-        for wave in plan.waves:
-            arrived = departure_ns[wave.shares - 1] + gap_ns[wave.shares]
-            begin = np.maximum.reduceat(arrived, wave.offsets)
-            length = transfer_ns[wave.first : wave.past]
-            left = (begin + length)[wave.owner] + noise.spread_ns(wave.shares, length[wave.owner])
-            arrival_ns[wave.shares] = arrived
-            departure_ns[wave.shares] = left if wave.waits is None else _left(wave.waits, arrived, left)
-            begin_ns[wave.first : wave.past] = begin
-        return arrival_ns, departure_ns, begin_ns
+        noise = no_noise(len(plan.step_rank))
+        start_ns = np.zeros(self.settings.world_size)
+        gap_ns = plan.work_ns() + LAUNCH_NS
+        _, departure_ns, _ = _meet(plan, start_ns, gap_ns, self._flow_ns(plan, 0, NO_EFFECTS), noise, None)
+        return float(departure_ns[plan.last_step].max())
+
+    def _lanes(self, plan: Plan) -> Ints:
+        """Flows that may hang: those between hosts."""
+        if not self.settings.stalls_per_iteration:
+            return np.empty(0, dtype=np.int64)
+        return np.flatnonzero(self.network.is_between_hosts[plan.flows.path])
+
+    def _gap_ns(self, plan: Plan, iteration: int, effects: Effects) -> Floats:
+        load = self._untidiness.load(iteration)
+        if effects.load is not None:
+            load = load * effects.load
+        gap_ns = plan.work_ns(load) * drift_factor(self.settings, iteration)
+        for factor in (self._untidiness.work_factor(iteration), effects.work_factor):
+            if factor is not None:
+                gap_ns *= factor[plan.step_rank]
+        return np.asarray(gap_ns + LAUNCH_NS * plan.is_call)
+
+    def _flow_ns(self, plan: Plan, iteration: int, effects: Effects) -> Floats:
+        flows = plan.flows
+        latency_ns, ns_per_byte = self.network.path_times(effects.network)
+        longer = self.settings.workload_factor(iteration)
+        wire_bytes = flows.wire_bytes if longer == 1 else flows.wire_bytes * np.where(flows.is_scaled, longer, 1.0)
+        return np.asarray(latency_ns[flows.path] + wire_bytes * ns_per_byte[flows.path])
+
+    def _stop(self, plan: Plan, gap_ns: Floats, effects: Effects) -> Ints | None:
+        """Let ranks stop before a call; return the steps inside which others stop."""
+        inside = []
+        for fault in effects.hangs:
+            calls = plan.calls_of(int(fault.rank or 0))
+            step = int(calls[int(fault.at * len(calls))])
+            if fault.is_inside:
+                inside.append(step)
+            else:
+                gap_ns[step] = NEVER_NS
+        return np.array(inside) if inside else None
 
     def _tail(self, iteration: int) -> tuple[int, float]:
-        every = self.settings.checkpoint_every
-        if not every or (iteration + 1) % every:
-            return PHASES.index("train"), _AFTER_LAST_NS
-        phase = "checkpoint" if self.settings.is_checkpoint_marked else "train"
-        return PHASES.index(phase), _AFTER_LAST_NS + self.settings.checkpoint_ms * NS_PER_MS
+        settings = self.settings
+        phase, tail_ns = "train", _AFTER_LAST_NS
+        if settings.checkpoint_every and not (iteration + 1) % settings.checkpoint_every:
+            phase = "checkpoint" if settings.is_checkpoint_marked else "train"
+            tail_ns += settings.checkpoint_ms * NS_PER_MS
+        if self.turn_of(iteration) == EVALUATE:
+            phase = "eval" if settings.is_evaluation_marked else "train"
+        return PHASES.index(phase), tail_ns
 
 
-def _left(waits: NDArray[np.bool_], arrived: Floats, left: Floats) -> Floats:
-    """Shares that wait for nobody leave when their bytes are copied."""
-    return np.where(waits, left, np.minimum(arrived + _BUFFERED_SEND_NS, left))
+def _meet(
+    plan: Plan, start_ns: Floats, gap_ns: Floats, flow_ns: Floats, noise: Noise, stuck_steps: Ints | None
+) -> tuple[Floats, Floats, Floats]:
+    """Let everything happen, wave by wave: arrivals, departures, and when transfers begin."""
+    transfer_ns = flow_ns[: plan.transfers].copy()
+    batched = plan.flows.transfer[plan.transfers :]
+    transfer_ns[batched] = np.maximum(transfer_ns[batched], flow_ns[plan.transfers :])
+    arrival_ns, departure_ns = np.empty_like(gap_ns), np.full_like(gap_ns, -NEVER_NS)
+    begin_ns = np.empty(plan.transfers)
+    arrival_ns[plan.start_step] = departure_ns[plan.start_step] = start_ns
+    for wave in plan.waves:
+        free_ns = departure_ns[wave.before]
+        if wave.other is not None:
+            free_ns = np.maximum(free_ns, departure_ns[wave.other])
+        arrived = free_ns + gap_ns[wave.shares]
+        begin = np.maximum.reduceat(arrived, wave.offsets)
+        length = transfer_ns[wave.first : wave.past]
+        left = (begin + length)[wave.owner] + noise.spread_ns(wave.shares, length[wave.owner])
+        if wave.roles is not None:
+            left = _left(wave, arrived, left, length)
+        if wave.is_merging:
+            left = np.maximum(left, departure_ns[wave.shares])
+        if stuck_steps is not None:
+            left[np.isin(wave.shares, stuck_steps)] = NEVER_NS
+        arrival_ns[wave.shares], departure_ns[wave.shares] = arrived, left
+        begin_ns[wave.first : wave.past] = begin
+    return arrival_ns, departure_ns, begin_ns
+
+
+def _left(wave: Wave, arrived: Floats, left: Floats, length: Floats) -> Floats:
+    """Departures where not all wait for all."""
+    own_ns = length[wave.owner]
+    root_ns = np.maximum(arrived, arrived[wave.offsets][wave.owner]) + own_ns
+    left = np.where(wave.roles == COPIED, np.minimum(arrived + _BUFFERED_SEND_NS, left), left)
+    left = np.where(wave.roles == ROOT, root_ns, left)
+    return np.where(wave.roles == NOBODY, arrived + own_ns, left)

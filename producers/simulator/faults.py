@@ -13,32 +13,42 @@ kind               where                       how much                         
 ``slow_switch``    ``switch`` (name or index)  as ``slow_nic``                                 ``slow_communicator``
 ``uneven_data``    everywhere                  ``spread``: standard deviation of the work of   ``imbalance``
                                                a micro-batch, relative to its mean
+``hang``           ``rank``                    ``at``: after which part of its calls of        ``hang``
+                                               iteration ``from`` it stops (0.5 if left out);
+                                               ``inside=yes``: in its next call, not before it
 =================  ==========================  ==============================================  =====================
 
 ``from`` (0 when left out) and ``to`` (the end of the run) are iterations, half-open. ``shape`` is ``lasting``,
-``spike`` (iteration ``from`` alone) or ``fluctuating`` (another strength in each iteration).
+``spike`` (iteration ``from`` alone), ``fluctuating`` (another strength in each iteration) or ``from_start`` (lasting,
+and older than the recording).
+
+Instead of a strength, all but ``hang`` take ``excess``: how much longer the mean iteration shall get, relative to the
+same run without the fault. What strength does that is tried out (`producers.simulator.calibration`); ``by=add_ms``
+looks for a delay where a factor is the default.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from streams.errors import InputError
 
-SHAPES: Final = ("lasting", "spike", "fluctuating")
+SHAPES: Final = ("lasting", "spike", "fluctuating", "from_start")
 
 _PLACES: Final[Mapping[str, tuple[str, ...]]] = {
     "slow_rank": ("rank",), "slow_host": ("host",), "slow_stage": ("stage",), "slow_nic": ("rank",),
-    "slow_link": ("src", "dst"), "slow_switch": ("switch",), "uneven_data": (),
+    "slow_link": ("src", "dst"), "slow_switch": ("switch",), "uneven_data": (), "hang": ("rank",),
 }  # fmt: skip
 _STRENGTHS: Final[Mapping[str, tuple[str, ...]]] = {
     "slow_rank": ("factor", "add_ms"), "slow_host": ("factor", "add_ms"), "slow_stage": ("factor",),
     "slow_nic": ("factor", "add_ms"), "slow_link": ("factor", "add_ms"), "slow_switch": ("factor", "add_ms"),
-    "uneven_data": ("spread",),
+    "uneven_data": ("spread",), "hang": (),
 }  # fmt: skip
+_EXCESS: Final = ("excess", "by")
 _TIMES: Final = ("from", "to", "shape")
+_HANG: Final = ("from", "at", "inside")
 FAULT_KINDS: Final = tuple(_PLACES)
 _NAMES: Final = frozenset({"host", "switch"})  # a name of the cluster, or an index
 
@@ -67,6 +77,12 @@ class Fault:
         Name or index.
     stage
         Pipeline stage.
+    excess
+        Wanted excess of the mean iteration time, as a ratio; 0: the strength is given.
+    by
+        Name of the strength that is looked for to reach it.
+    at, is_inside
+        Of ``hang``: after which part of its calls, and whether inside the next one.
     """
 
     kind: str
@@ -81,6 +97,19 @@ class Fault:
     host: str | None = None
     switch: str | None = None
     stage: int | None = None
+    excess: float = 0.0
+    by: str = ""
+    at: float = 0.5
+    is_inside: bool = False
+
+    @property
+    def is_calibrated(self) -> bool:
+        """Whether the strength is known."""
+        return not self.excess or (self.factor, self.add_ms, self.spread) != (1.0, 0.0, 0.0)
+
+    def with_strength(self, strength: float) -> Fault:
+        """Return the same fault with this strength of the sort `by`; 0 does nothing."""
+        return replace(self, **{self.by: 1 + strength if self.by == "factor" else strength})
 
     def is_active(self, iteration: int) -> bool:
         """Say whether the fault acts in this iteration."""
@@ -124,6 +153,10 @@ def parse_fault(text: str) -> Fault:
         host=values.get("host"),
         switch=values.get("switch"),
         stage=_index(values, "stage", text),
+        excess=_number(values, "excess", text, default=0.0, low=0.0),
+        by=_sought(kind, values, text),
+        at=_part(values, text),
+        is_inside=_is_inside(values, text),
     )
 
 
@@ -140,17 +173,55 @@ def _pairs(rest: str, text: str) -> dict[str, str]:
 
 
 def _check_keys(kind: str, values: Mapping[str, str], text: str) -> None:
-    known = (*_PLACES[kind], *_STRENGTHS[kind], *_TIMES)
+    known = _known_keys(kind)
     for key in values:
         if key not in known:
             raise InputError(f"a setting of {kind} must be one of {', '.join(known)}; got {key!r} (fault {text!r})")
     for key in _PLACES[kind]:
         if key not in values:
             raise InputError(f"{kind} must say {key}=…; got {sorted(values)} (fault {text!r})")
-    if not any(key in values for key in _STRENGTHS[kind]):
+    strengths = _STRENGTHS[kind]
+    given = [key for key in strengths if key in values]
+    if strengths and not given and "excess" not in values:
         raise InputError(
-            f"{kind} must say {'=… or '.join(_STRENGTHS[kind])}=…; got {sorted(values)} (fault {text!r})"
+            f"{kind} must say {'=… or '.join((*strengths, 'excess'))}=…; got {sorted(values)} (fault {text!r})"
         )
+    if given and "excess" in values:
+        raise InputError(f"excess must stand without {' and '.join(given)}; got both (fault {text!r})")
+
+
+def _known_keys(kind: str) -> tuple[str, ...]:
+    if kind == "hang":
+        return (*_PLACES[kind], *_HANG)
+    return (*_PLACES[kind], *_STRENGTHS[kind], *_TIMES, *_EXCESS)
+
+
+def _sought(kind: str, values: Mapping[str, str], text: str) -> str:
+    if "excess" not in values:
+        if "by" in values:
+            raise InputError(f"by must stand with excess; got {sorted(values)} (fault {text!r})")
+        return ""
+    by = values.get("by", _STRENGTHS[kind][0])
+    if by not in _STRENGTHS[kind]:
+        raise InputError(f"by must be one of {', '.join(_STRENGTHS[kind])}; got {by!r} (fault {text!r})")
+    return by
+
+
+def _part(values: Mapping[str, str], text: str) -> float:
+    try:
+        part = float(values.get("at", 0.5))
+    except ValueError:
+        part = -1.0
+    if not 0 <= part < 1:
+        raise InputError(f"at must be a number from 0 to below 1; got {values['at']!r} (fault {text!r})")
+    return part
+
+
+def _is_inside(values: Mapping[str, str], text: str) -> bool:
+    value = values.get("inside", "no")
+    if value not in ("yes", "no"):
+        raise InputError(f"inside must be yes or no; got {value!r} (fault {text!r})")
+    return value == "yes"
 
 
 def _times(values: Mapping[str, str], text: str) -> tuple[int, int | None, str]:
@@ -160,6 +231,8 @@ def _times(values: Mapping[str, str], text: str) -> tuple[int, int | None, str]:
         raise InputError(f"shape must be one of {', '.join(SHAPES)}; got {shape!r} (fault {text!r})")
     if past is not None and past <= first:
         raise InputError(f"to must be above from = {first}; got {past!r} (fault {text!r})")
+    if shape == "from_start" and first:
+        raise InputError(f"from must be 0 where shape is from_start; got {first!r} (fault {text!r})")
     return first, first + 1 if shape == "spike" else past, shape
 
 

@@ -1,7 +1,8 @@
 """How long a transfer takes: latency, and bytes over the slowest device that it crosses.
 
 A *path* is what a communicator or an ordered pair of ranks uses: the numbers of communicators come first, then each
-rank as the sender down the pipeline, then each rank as the receiver up the pipeline. Between hosts a path consists of
+rank as the sender down the pipeline, then each rank as the receiver up the pipeline, then the one that leads nowhere
+and takes no time. Between hosts a path consists of
 *hops*, from one NIC to another. A collective over several hosts runs one ring per NIC, as NCCL builds them (members
 of equal place on their hosts form a ring, and the bytes are split between the rings); inside a host it uses NVLink
 and crosses no NIC. Ranks that share a NIC transfer at the same time and get their part of its rate.
@@ -61,7 +62,7 @@ class Network:
         self._topology = topology
         settings = topology.settings
         hops = _collective_hops(topology) + _pair_hops(topology)
-        count = len(topology.groups.communicators) + 2 * topology.world_size
+        count = len(topology.groups.communicators) + 2 * topology.world_size + 1
         order = np.argsort(np.concatenate([h.path for h in hops]), kind="stable")
         self.hop_path = np.concatenate([h.path for h in hops])[order]
         self.hop_source = np.concatenate([h.source for h in hops])[order]
@@ -71,6 +72,7 @@ class Network:
         self._latency_ns = self._steps(count) * np.where(
             self.is_between_hosts, settings.network_latency_us * NS_PER_US, settings.nvlink_latency_us * NS_PER_US
         )
+        self._latency_ns[-1] = 0.0
         self._nvlink_ns_per_byte = np.where(self._uses_nvlink(count), _NS_PER_S / settings.nvlink_bytes_per_s, 0.0)
 
     def has_link(self, source: int, destination: int) -> bool:
@@ -154,9 +156,11 @@ def _ring_hops(path: int, ranks: Sequence[int], host: Ints) -> _Hops:
 
 def _pair_hops(topology: Topology) -> list[_Hops]:
     """One hop for each ordered pair of neighbours in the pipeline that live on different hosts."""
-    lower = np.arange(topology.world_size - topology.stage_ranks)
-    lower = lower[topology.host[lower] != topology.host[lower + topology.stage_ranks]]
-    upper = lower + topology.stage_ranks
+    stages = topology.settings.pp if topology.settings.model_chunks > 1 else topology.settings.pp - 1
+    lower = topology.grid[:stages].ravel()
+    upper = np.roll(topology.grid, -1, axis=0)[:stages].ravel()
+    is_far = topology.host[lower] != topology.host[upper]
+    lower, upper = lower[is_far], upper[is_far]
     down = len(topology.groups.communicators)
     up = down + topology.world_size
     return [_Hops.make(down + lower, lower, upper, 1.0), _Hops.make(up + lower, upper, lower, 1.0)]

@@ -23,7 +23,7 @@ _SPREAD_NS: Final = 5 * NS_PER_US
 _SPREAD_RATIO: Final = 0.01
 _LEAST_GAP_RATIO: Final = 0.5
 # What stands behind the seed in the key of a generator: streams of numbers that never mix.
-_HEALTHY, _CLOCKS, _FAULTS = 0, 1, 2
+_HEALTHY, _CLOCKS, _FAULTS, _UNTIDINESS, _DELIVERY = range(5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +67,12 @@ def draw_noise(settings: SimulatorSettings, iteration: int, *, steps: int, flows
     )
 
 
+def no_noise(steps: int) -> Noise:
+    """Return noise that changes nothing."""
+    one = np.ones(1)
+    return Noise(gap=one, transfer=one, spread=np.zeros(steps), tail=one)
+
+
 def drift_factor(settings: SimulatorSettings, iteration: int) -> float:
     """Factor on all work, from 1 in the first iteration to ``1 + drift_ratio`` in the last."""
     return 1 + settings.drift_ratio * iteration / max(settings.iterations - 1, 1)
@@ -81,6 +87,25 @@ def clock_offsets_ns(settings: SimulatorSettings, hosts: int) -> NDArray[np.int6
     return np.rint(generator.uniform(-limit_ns, limit_ns, hosts)).astype(np.int64)
 
 
+def clock_drifts_ratio(settings: SimulatorSettings, hosts: int) -> Floats:
+    """How much faster each host's clock runs than a true one."""
+    if settings.clock == "shared":
+        return np.zeros(hosts)
+    generator = np.random.default_rng([settings.seed, _CLOCKS, 1])
+    limit = settings.clock_drift_ppm / 1e6
+    return generator.uniform(-limit, limit, hosts)
+
+
 def fault_generator(settings: SimulatorSettings, fault: int, iteration: int) -> np.random.Generator:
     """Return the generator of one fault (by its place in the settings) in one iteration."""
     return np.random.default_rng([settings.seed, _FAULTS, fault, iteration])
+
+
+def untidiness_generator(settings: SimulatorSettings, topic: int, iteration: int = 0) -> np.random.Generator:
+    """Return the generator of one sort of untidiness, for the whole run or for one iteration."""
+    return np.random.default_rng([settings.seed, _UNTIDINESS, topic, iteration])
+
+
+def delivery_generator(settings: SimulatorSettings, iteration: int) -> np.random.Generator:
+    """Return the generator of what happens to the rows of one iteration on their way."""
+    return np.random.default_rng([settings.seed, _DELIVERY, iteration])

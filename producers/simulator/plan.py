@@ -1,44 +1,57 @@
 """One iteration of the whole job as flat arrays: who calls what after how much work, and who meets whom.
 
 A *step* is one call of one rank (and, first of each rank, a marker for the start of the iteration); steps are
-numbered rank by rank in program order, so that the step before is ``step - 1``. A *transfer* is one meeting: the
-ranks that must all be there before it begins. A *flow* is one direction of it: a batched send and recv has two.
+numbered seat by seat (`producers.simulator.topology`) in program order. A *transfer* is one meeting: the ranks that
+must be there before it begins. A *flow* is one direction of it: a batched send and recv has two.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from producers.simulator.groups import along
 from producers.simulator.network import wire_factor
-from producers.simulator.schedule import OWN_WORK, Call, Meeting, stage_programs, waves
+from producers.simulator.operator_rows import OperatorRows, operator_rows
+from producers.simulator.pipeline import TRAIN, stage_programs
+from producers.simulator.program import LEADER_WORK, P2P, POINT, Call
+from producers.simulator.schedule import Meeting, predecessors, waves
 from producers.simulator.topology import Ints, Topology
-from streams.records import OPERATOR_CODES, UNKNOWN
 
 Floats = NDArray[np.float64]
-KIND_PLACES: Final = {"world": 0, "tp": 1, "dp": 2, "pp": 3}
+
+ALL, COPIED, ROOT, NOBODY = range(4)
+"""Whom a share waits for: all members; all, unless its bytes are copied before; the root of the transfer; nobody."""
+
+_ROOTED: Final = {"broadcast": (ROOT, ROOT), "scatter": (ROOT, ROOT), "reduce": (ALL, NOBODY), "gather": (ALL, NOBODY)}
 
 
 @dataclass(frozen=True, slots=True)
 class Wave:
-    """Transfers that depend on earlier waves only.
+    """Transfers that depend on earlier waves only. No step takes part twice.
 
     Attributes
     ----------
     first, past
         Numbers of its transfers, half-open.
     shares
-        Steps that take part, transfer by transfer.
+        Steps that take part, transfer by transfer; the root of a rooted operator comes first.
     offsets
         Where the shares of each transfer begin.
     owner
         Transfer of each share, counted from `first`.
-    waits
-        False for shares that do not wait for the others; None: all wait.
+    before
+        For each share the step after which its own work begins.
+    other
+        For each share another step that must be over, or the same again; None: nowhere in this wave.
+    roles
+        For each share whom it waits for; None: all for all.
+    is_merging
+        Some steps have parts in other waves: each leaves with its last part.
     """
 
     first: int
@@ -46,38 +59,24 @@ class Wave:
     shares: Ints
     offsets: Ints
     owner: Ints
-    waits: NDArray[np.bool_] | None
+    before: Ints
+    other: Ints | None
+    roles: Ints | None
+    is_merging: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Flows:
     """Flows by number; those of index below the number of transfers are the transfers' first ones.
 
-    ``transfer``, ``path`` (see `producers.simulator.network`) and ``wire_bytes``: what one member sends.
+    ``transfer``, ``path`` (see `producers.simulator.network`), ``wire_bytes``: what one member sends, and
+    ``is_scaled``: whether that grows with the length of sequences.
     """
 
     transfer: Ints
     path: Ints
     wire_bytes: Floats
-
-
-@dataclass(frozen=True, slots=True)
-class OperatorRows:
-    """Columns of the contract's rows that are the same in each iteration, in order of rank and program.
-
-    ``ordinal`` counts from 1 in each series of an iteration, of which ``per_iteration`` is the length;
-    ``first`` (per rank, and one more) is where the rows of a rank begin.
-    """
-
-    step: Ints
-    communicator: Ints
-    local_communicator: NDArray[np.uint16]
-    operator: NDArray[np.uint8]
-    peer: Ints
-    size_bytes: Floats
-    ordinal: Ints
-    per_iteration: Ints
-    first: Ints
+    is_scaled: NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +87,11 @@ class Plan:
     ----------
     start_step, last_step, first_forward_step
         Per rank: its marker, its last call, and the call before which it did its first forward.
-    step_rank
-        Per step.
+    step_rank, is_call
+        Per step: whose it is, and whether it is a call (not a marker, nor a point on a stream).
     stage_work
-        Per stage an array ``(steps of a rank, micro-batches + 1)`` of nanoseconds; the last column is work that
-        belongs to no micro-batch.
+        Per stage an array ``(steps of a rank, micro-batches + 2)`` of nanoseconds; the last two columns are
+        `LEADER_WORK` and `OWN_WORK`.
     """
 
     topology: Topology
@@ -100,6 +99,7 @@ class Plan:
     last_step: Ints
     first_forward_step: Ints
     step_rank: Ints
+    is_call: NDArray[np.bool_]
     stage_work: tuple[Floats, ...]
     waves: tuple[Wave, ...]
     flows: Flows
@@ -110,203 +110,185 @@ class Plan:
         """Number of transfers of an iteration."""
         return self.waves[-1].past
 
-    def work_ns(self, load: Floats | None = None) -> Floats:
+    def calls_of(self, rank: int) -> Ints:
+        """Steps of a rank in which it enters a call, in order."""
+        steps = np.arange(self.start_step[rank], self.last_step[rank] + 1)
+        return steps[self.is_call[steps]]
+
+    def work_ns(self, load: Floats | float = 1.0) -> Floats:
         """Nominal work before each step.
 
         Parameters
         ----------
         load
-            Array ``(dp, micro-batches)``: how heavy each micro-batch is, 1 as planned.
+            Array ``(replicas, micro-batches)``, or one number: how heavy each micro-batch is, 1 as planned.
         """
-        dp, tp = self.topology.settings.dp, self.topology.settings.tp
-        weights = np.ones((dp, self.stage_work[0].shape[1]))
-        if load is not None:
-            weights[:, :-1] = load
-        return np.concatenate([np.repeat(weights @ work.T, tp, axis=0).ravel() for work in self.stage_work])
+        settings = self.topology.settings
+        weights = np.ones((settings.stage_ranks, self.stage_work[0].shape[1]))
+        per_replica = np.broadcast_to(load, (settings.replicas, settings.micro_batches))
+        weights[:, :LEADER_WORK] = np.repeat(per_replica, settings.cp * settings.tp, axis=0)
+        weights[:, LEADER_WORK] = np.arange(settings.stage_ranks) % settings.tp == 0
+        return np.concatenate([(weights @ work.T).ravel() for work in self.stage_work])
 
 
-def make_plan(topology: Topology) -> Plan:
-    """Lay out one iteration of a job."""
-    programs = stage_programs(topology.settings)
+def make_plan(topology: Topology, turn: str = TRAIN) -> Plan:
+    """Lay out one iteration of a job; `turn` is one of `producers.simulator.pipeline`."""
+    programs = stage_programs(topology.settings, turn)
     lengths = [len(program) + 1 for program in programs]
-    per_rank = np.repeat(lengths, topology.stage_ranks)
-    start = np.cumsum(per_rank) - per_rank
-    made_waves, flows = _meet(topology, programs, start)
+    per_seat = np.repeat(lengths, topology.stage_ranks)
+    start = np.cumsum(per_seat) - per_seat
+    layout = _Layout(topology, programs, start)
+    layout.add_waves()
     work = tuple(_stage_work(program, topology.settings.micro_batches) for program in programs)
     first_forward = np.repeat([_first_forward(w) for w in work], topology.stage_ranks)
+    seat = topology.seat
     return Plan(
         topology=topology,
-        start_step=start,
-        last_step=start + per_rank - 1,
-        first_forward_step=start + first_forward,
-        step_rank=np.repeat(np.arange(topology.world_size), per_rank),
+        start_step=start[seat],
+        last_step=(start + per_seat - 1)[seat],
+        first_forward_step=(start + first_forward)[seat],
+        step_rank=np.repeat(topology.rank_of_seat, per_seat),
+        is_call=np.concatenate([np.tile(_is_call(program), topology.stage_ranks) for program in programs]),
         stage_work=work,
-        waves=tuple(made_waves),
-        flows=flows,
-        rows=_operator_rows(topology, programs, start),
+        waves=tuple(layout.waves),
+        flows=layout.flows(),
+        rows=operator_rows(topology, programs, start),
     )
 
 
-def _stage_work(program: list[Call], micro_batches: int) -> Floats:
-    work = np.zeros((len(program) + 1, micro_batches + 1))
+def _stage_work(program: Sequence[Call], micro_batches: int) -> Floats:
+    work = np.zeros((len(program) + 1, micro_batches + 2))
     for place, call in enumerate(program, start=1):
         for micro_batch, work_ns in call.work:
-            work[place, micro_batch] += work_ns  # OWN_WORK is -1: the last column
+            work[place, micro_batch] += work_ns  # LEADER_WORK and OWN_WORK are negative: the last two columns
     return work
 
 
 def _first_forward(work: Floats) -> int:
-    has_forward = work[:, :OWN_WORK].any(axis=1)
+    has_forward = work[:, :LEADER_WORK].any(axis=1)
     return int(np.argmax(has_forward)) if has_forward.any() else len(work) - 1
 
 
-def _meet(topology: Topology, programs: list[list[Call]], start: Ints) -> tuple[list[Wave], Flows]:
-    result: list[Wave] = []
-    first_flows: list[tuple[Ints, float]] = []
-    second_flows: list[tuple[Ints, Ints, float]] = []
-    count = 0
-    for meetings in waves(programs):
-        parts, waits, first = [], [], count
-        for meeting in meetings:
-            members = _members(topology, programs, meeting)
-            call = _call(programs, meeting[0])
-            parts.append(start[members] + 1 + _places(meeting, members, topology))
-            waits.append(np.broadcast_to(_waits(topology, programs, meeting), members.shape))
-            paths, factor = _paths(topology, call, members), wire_factor(call.operators[0], members.shape[1])
-            first_flows.append((paths[0], factor * call.size_bytes))
-            if len(call.operators) > 1:
-                second_flows.append((count + np.arange(len(members)), paths[1], factor * call.size_bytes))
-            count += len(members)
-        result.append(_wave(first, count, parts, waits))
-    return result, _flows(first_flows, second_flows)
+def _is_call(program: Sequence[Call]) -> NDArray[np.bool_]:
+    return np.array([False, *(call.group != POINT for call in program)])
 
 
-def _wave(first: int, past: int, parts: list[Ints], waits: list[NDArray[np.bool_]]) -> Wave:
-    widths = np.concatenate([np.full(len(part), part.shape[1]) for part in parts])
-    waiting = np.concatenate([w.ravel() for w in waits])
-    return Wave(
-        first=first,
-        past=past,
-        shares=np.concatenate([part.ravel() for part in parts]),
-        offsets=np.cumsum(widths) - widths,
-        owner=np.repeat(np.arange(past - first), widths),
-        waits=None if waiting.all() else waiting,
-    )
+@dataclass(slots=True)
+class _Layout:
+    """Spreads the meetings of stages over their ranks."""
 
+    topology: Topology
+    programs: list[list[Call]]
+    start: Ints
+    waves: list[Wave] = field(default_factory=list)
+    _count: int = 0
+    _first: list[tuple[Ints, float, bool]] = field(default_factory=list)
+    _second: list[tuple[Ints, Ints, float, bool]] = field(default_factory=list)
 
-def _flows(first: list[tuple[Ints, float]], second: list[tuple[Ints, Ints, float]]) -> Flows:
-    paths = [path for path, _ in first] + [path for _, path, _ in second]
-    wire = [np.full(len(path), wire_bytes) for path, wire_bytes in first]
-    wire += [np.full(len(path), wire_bytes) for _, path, wire_bytes in second]
-    transfers = np.arange(sum(len(path) for path, _ in first))
-    return Flows(
-        transfer=np.concatenate([transfers, *(transfer for transfer, _, _ in second)]),
-        path=np.concatenate(paths),
-        wire_bytes=np.concatenate(wire),
-    )
+    def add_waves(self) -> None:
+        seats = np.arange(self.topology.world_size).reshape(self.topology.grid.shape)
+        links = [predecessors(program) for program in self.programs]
+        found = waves(self.programs)
+        meetings_of: dict[tuple[int, int], int] = {}
+        for meeting in (meeting for wave in found for meeting in wave):
+            for member in meeting.members:
+                meetings_of[member] = meetings_of.get(member, 0) + 1
+        for wave in found:
+            is_merging = any(meetings_of[member] > 1 for meeting in wave for member in meeting.members)
+            self.waves.append(self._wave(wave, seats, links, is_merging))
 
+    def flows(self) -> Flows:
+        """All flows of the transfers so far."""
+        first = [(path, wire, is_scaled) for path, wire, is_scaled in self._first]
+        second = [(path, wire, is_scaled) for _, path, wire, is_scaled in self._second]
+        both = first + second
+        return Flows(
+            transfer=np.concatenate([np.arange(self._count), *(transfer for transfer, *_ in self._second)]),
+            path=np.concatenate([path for path, _, _ in both]),
+            wire_bytes=np.concatenate([np.full(len(path), wire) for path, wire, _ in both]),
+            is_scaled=np.concatenate([np.full(len(path), is_scaled) for path, _, is_scaled in both]),
+        )
 
-def _call(programs: list[list[Call]], member: tuple[int, int]) -> Call:
-    stage, place = member
-    return programs[stage][place]
+    def _wave(
+        self, wave: list[Meeting], seats: Ints, links: list[list[tuple[int, int | None]]], is_merging: bool
+    ) -> Wave:
+        first = self._count
+        parts: list[list[Ints]] = [[], [], [], []]
+        widths = []
+        for meeting in wave:
+            members = self._members(meeting, seats)
+            for part, values in zip(parts, self._steps(meeting, members, links), strict=True):
+                part.append(values.ravel())
+            widths.append(np.full(len(members), members.shape[1]))
+            self._add_flows(meeting, members)
+        width = np.concatenate(widths)
+        shares, before, other, roles = (np.concatenate(part) for part in parts)
+        return Wave(
+            first=first,
+            past=self._count,
+            shares=shares,
+            offsets=np.cumsum(width) - width,
+            owner=np.repeat(np.arange(len(width)), width),
+            before=before,
+            other=None if np.array_equal(other, before) else other,
+            roles=roles if roles.any() else None,
+            is_merging=is_merging,
+        )
 
+    def _call(self, member: tuple[int, int]) -> Call:
+        stage, place = member
+        return self.programs[stage][place]
 
-def _members(topology: Topology, programs: list[list[Call]], meeting: Meeting) -> Ints:
-    """Ranks of each transfer of a meeting: one row a transfer."""
-    stage, grid = meeting[0][0], topology.grid
-    match _call(programs, meeting[0]).group:
-        case "world":
-            return grid.reshape(1, -1)
-        case "tp":
-            return grid[stage]
-        case "dp":
-            return grid[stage].T
-        case _:
-            return np.stack([grid[s].ravel() for s, _ in meeting], axis=1)
+    def _members(self, meeting: Meeting, seats: Ints) -> Ints:
+        """Seats of each transfer of a meeting: one row a transfer."""
+        group = self._call(meeting.members[0]).group
+        stage = meeting.members[0][0]
+        if group == POINT:
+            return seats[stage].reshape(-1, 1)
+        if group == P2P:
+            return np.stack([seats[s].ravel() for s, _ in meeting.members], axis=1)
+        return along(seats if len(meeting.members) > 1 else seats[stage : stage + 1], group)
 
+    def _steps(
+        self, meeting: Meeting, members: Ints, links: list[list[tuple[int, int | None]]]
+    ) -> tuple[Ints, Ints, Ints, Ints]:
+        """For each share: its step, the one before, the other that it waits for, and its role."""
+        places = np.zeros((3, self.topology.settings.pp), dtype=np.int64)
+        for stage, place in meeting.members:
+            before, other = links[stage][place]
+            places[:, stage] = place, before, before if other is None else other
+        stages = members // self.topology.stage_ranks
+        step, before_step, other_step = (self.start[members] + 1 + places[row][stages] for row in range(3))
+        return step, before_step, other_step, np.broadcast_to(self._roles(meeting, members.shape[1]), members.shape)
 
-def _places(meeting: Meeting, members: Ints, topology: Topology) -> Ints:
-    by_stage = np.zeros(topology.settings.pp, dtype=np.int64)
-    for stage, place in meeting:
-        by_stage[stage] = place
-    return by_stage[members // topology.stage_ranks]
+    def _roles(self, meeting: Meeting, width: int) -> Ints:
+        calls = [self._call(member) for member in meeting.members]
+        if calls[0].group == P2P:
+            is_buffered = self.topology.settings.is_send_buffered
+            return np.array([COPIED if is_buffered and set(c.operators) == {"send"} else ALL for c in calls])
+        root, others = _ROOTED.get("".join(calls[0].operators), (ALL, ALL))
+        return np.array([root] + [others] * (width - 1))
 
+    def _add_flows(self, meeting: Meeting, members: Ints) -> None:
+        call = self._call(meeting.members[0])
+        factor = wire_factor(call.operators[0], members.shape[1]) if call.operators else 0.0
+        paths = self._paths(meeting, call, members)
+        self._first.append((paths[0], factor * call.size_bytes, call.is_scaled))
+        if len(paths) > 1:
+            transfer = self._count + np.arange(len(members))
+            self._second.append((transfer, paths[1], factor * call.size_bytes, call.is_scaled))
+        self._count += len(members)
 
-def _waits(topology: Topology, programs: list[list[Call]], meeting: Meeting) -> NDArray[np.bool_]:
-    is_pair = _call(programs, meeting[0]).group == "pp"
-    if not (is_pair and topology.settings.is_send_buffered):
-        return np.ones(1, dtype=np.bool_)
-    return np.array([_call(programs, member).operators != ("send",) for member in meeting])
+    def _paths(self, meeting: Meeting, call: Call, members: Ints) -> list[Ints]:
+        """Path of each flow, first all that lead down the pipeline."""
+        topology = self.topology
+        first = topology.rank_of_seat[members[:, 0]]
+        communicators = len(topology.groups.communicators)
+        if call.group == POINT:
+            return [np.full(len(members), communicators + 2 * topology.world_size)]
+        if call.group != P2P:
+            return [topology.groups.numbers[call.group][first]]
+        down = communicators + first
+        return [path for path, is_used in ((down, meeting.is_down), (down + topology.world_size, meeting.is_up))
+                if is_used]  # fmt: skip
 
-
-def _paths(topology: Topology, call: Call, members: Ints) -> tuple[Ints, ...]:
-    """Path of each flow; those of p2p follow the communicators, first all that lead down the pipeline."""
-    if call.group != "pp":
-        return (getattr(topology.groups, call.group)[members[:, 0]],)
-    down = len(topology.groups.communicators) + members[:, 0]
-    up = down + topology.world_size
-    # members[:, 0] is the lower stage, and `call` its own: alone, its send leads down, its recv comes up
-    return (up,) if call.operators == ("recv",) else (down, up)
-
-
-def _operator_rows(topology: Topology, programs: list[list[Call]], start: Ints) -> OperatorRows:
-    blocks = [_stage_rows(topology, stage, program, start) for stage, program in enumerate(programs)]
-    step, communicator, local, operator, peer, size, ordinal, per_iteration = (
-        np.concatenate([block[column] for block in blocks]) for column in range(8)
-    )
-    counts = np.concatenate([np.full(topology.stage_ranks, len(b[0]) // topology.stage_ranks) for b in blocks])
-    return OperatorRows(
-        step=step,
-        communicator=communicator,
-        local_communicator=local.astype(np.uint16),
-        operator=operator.astype(np.uint8),
-        peer=peer,
-        size_bytes=size.astype(np.float64),
-        ordinal=ordinal,
-        per_iteration=per_iteration,
-        first=np.concatenate([[0], np.cumsum(counts)]),
-    )
-
-
-def _stage_rows(topology: Topology, stage: int, program: list[Call], start: Ints) -> list[Ints]:
-    ranks, groups = topology.grid[stage].ravel(), topology.groups
-    numbers = np.stack([groups.world, groups.tp, groups.dp, groups.pp])[:, ranks]
-    local = groups.local_codes()[:, ranks]
-    kinds, places, operators, offsets, sizes, series = _flat_calls(program, stage, topology)
-    peer = np.where(offsets == 0, UNKNOWN, ranks[:, None] + offsets)
-    shape = (len(ranks), len(kinds))
-    columns = [
-        start[ranks][:, None] + 1 + places, numbers[kinds].T, local[kinds].T, np.broadcast_to(operators, shape), peer,
-        np.broadcast_to(sizes, shape), *(np.broadcast_to(values, shape) for values in _count(series)),
-    ]  # fmt: skip
-    return [column.ravel() for column in columns]
-
-
-def _flat_calls(
-    program: list[Call], stage: int, topology: Topology
-) -> tuple[Ints, Ints, Ints, Ints, Ints, list[tuple[object, ...]]]:
-    """Cut calls into operators: kind, place, code, distance to the peer, size, and the series that counts it."""
-    flat = [(place, call, operator) for place, call in enumerate(program) for operator in call.operators]
-    kinds = np.array([KIND_PLACES[call.group] for _, call, _ in flat])
-    places = np.array([place for place, _, _ in flat])
-    operators = np.array([OPERATOR_CODES[operator] for _, _, operator in flat])
-    distances = [0 if c.peer_stage is None else (c.peer_stage - stage) * topology.stage_ranks for _, c, _ in flat]
-    sizes = np.array([call.size_bytes for _, call, _ in flat])
-    series = [(call.group, *_direction(call, operator)) for _, call, operator in flat]
-    return kinds, places, operators, np.array(distances), sizes, series
-
-
-def _direction(call: Call, operator: str) -> Iterator[object]:
-    """What makes a series of its own on a communicator: p2p counts per ordered pair, collectives together."""
-    if call.peer_stage is not None:
-        yield call.peer_stage
-        yield operator
-
-
-def _count(series: list[tuple[object, ...]]) -> tuple[Ints, Ints]:
-    seen: dict[tuple[object, ...], int] = {}
-    ordinal = []
-    for name in series:
-        seen[name] = seen.get(name, 0) + 1
-        ordinal.append(seen[name])
-    return np.array(ordinal), np.array([seen[name] for name in series])

@@ -1,164 +1,182 @@
-"""The program of one iteration, as each pipeline stage runs it, and the order in which its operators can happen.
+"""The order in which the calls of all stages can happen: who meets whom, and which meetings come before which.
 
-All ranks of a stage run the same program, so it is written once per stage, and dependencies are solved once per
-stage: `producers.simulator.plan` spreads it over the ranks. The pipeline is 1F1B, as Megatron's schedule without
-interleaving (Narayanan et al., SC'21, section 2.2): in its steady part a forward send is batched with a backward
-recv, and a backward send with a forward recv.
+Dependencies are solved once per stage, not per rank. A call waits for the call before it on its stream, and where two
+streams touch for one of the other stream.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
-from producers.simulator.settings import NS_PER_MS, SimulatorSettings
+from producers.simulator.program import P2P, Call
 
-OWN_WORK = -1
-"""Stands where work belongs to no micro-batch: data loading, the optimizer."""
+Place = tuple[int, int]
+"""A call: its stage, and its place in the stage's program."""
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """One entry into communication: one operator, or a send and a recv that are batched.
+class Meeting:
+    """Calls that happen together.
 
-    Parameters
+    Attributes
     ----------
-    group
-        Kind of the communicator: ``world``, ``tp``, ``dp`` or ``pp``.
-    operators
-        One name, or ``("send", "recv")``.
-    size_bytes
-        Payload of each operator.
-    peer_stage
-        Other end of p2p.
-    work
-        What the rank does before it enters: pairs of micro-batch (or `OWN_WORK`) and nanoseconds.
+    members
+        Of p2p two: first the stage from which activations come, then the one to which they go.
+    is_down, is_up
+        Of p2p: whether a message goes from the first to the second member, and whether one comes back.
     """
 
-    group: str
-    operators: tuple[str, ...]
-    size_bytes: int
-    peer_stage: int | None = None
-    work: tuple[tuple[int, float], ...] = ()
+    members: tuple[Place, ...]
+    is_down: bool = False
+    is_up: bool = False
 
 
-@dataclass(slots=True)
-class _Program:
-    """Builds the calls of one stage; work that is done before a call is kept until the call comes."""
-
-    stage: int
-    settings: SimulatorSettings
-    calls: list[Call] = field(default_factory=list)
-    _work: list[tuple[int, float]] = field(default_factory=list)
-
-    def work(self, milliseconds: float, micro_batch: int = OWN_WORK) -> None:
-        self._work.append((micro_batch, milliseconds * NS_PER_MS))
-
-    def call(self, group: str, *operators: str, size_bytes: int, peer_stage: int | None = None) -> None:
-        self.calls.append(Call(group, operators, size_bytes, peer_stage, tuple(self._work)))
-        self._work.clear()
-
-    def exchange(self, *operators: str, peer_stage: int) -> None:
-        """Call p2p, unless the pipeline ends here."""
-        if 0 <= peer_stage < self.settings.pp:
-            self.call("pp", *operators, size_bytes=self.settings.activation_bytes, peer_stage=peer_stage)
-
-    def pass_through(self, milliseconds: float, micro_batch: int) -> None:
-        """Forward or backward of one micro-batch: work, cut by the collectives of tensor parallelism."""
-        parts = max(self.settings.tp_operators, 1)
-        for _ in range(parts):
-            self.work(milliseconds / parts, micro_batch)
-            if self.settings.tp > 1 and self.settings.tp_operators:
-                self.call("tp", "all_reduce", size_bytes=self.settings.activation_bytes)
+Programs = Sequence[Sequence[Call]]
 
 
-def stage_programs(settings: SimulatorSettings) -> list[list[Call]]:
-    """Return the calls of one iteration for each stage, in the order in which a rank of the stage makes them."""
-    return [_stage_program(stage, settings) for stage in range(settings.pp)]
+def predecessors(program: Sequence[Call]) -> list[tuple[int, int | None]]:
+    """For each call the place of the call after which its own work begins, and of another one that must have ended.
+
+    -1 is the start of the iteration; None: there is no other.
+    """
+    newest: dict[int, int | None] = {0: None, 1: None}
+    found: list[tuple[int, int | None]] = []
+    for place, call in enumerate(program):
+        main = newest[0]
+        found.append((-1 if main is None else main, newest[1] if call.stream == 1 or call.is_joining else None))
+        newest[call.stream] = place
+    return found
 
 
-def _stage_program(stage: int, settings: SimulatorSettings) -> list[Call]:
-    program = _Program(stage, settings)
-    program.work(settings.data_loading_ms)
-    _run_pipeline(program, stage, settings)
-    _sync_gradients(program, settings)
-    program.call("world", "all_reduce", size_bytes=8)
-    return program.calls
-
-
-def _run_pipeline(program: _Program, stage: int, settings: SimulatorSettings) -> None:
-    before, after = stage - 1, stage + 1
-    warmup = min(settings.pp - stage - 1, settings.micro_batches)
-    steady = settings.micro_batches - warmup
-    for micro_batch in range(warmup):
-        program.exchange("recv", peer_stage=before)
-        program.pass_through(settings.forward_ms, micro_batch)
-        program.exchange("send", peer_stage=after)
-    if steady:
-        program.exchange("recv", peer_stage=before)
-    for k in range(steady):
-        program.pass_through(settings.forward_ms, warmup + k)
-        program.exchange("send", "recv", peer_stage=after)
-        program.pass_through(settings.backward_ms, k)
-        program.exchange(*(("send",) if k == steady - 1 else ("send", "recv")), peer_stage=before)
-    for micro_batch in range(steady, settings.micro_batches):
-        program.exchange("recv", peer_stage=after)
-        program.pass_through(settings.backward_ms, micro_batch)
-        program.exchange("send", peer_stage=before)
-
-
-def _sync_gradients(program: _Program, settings: SimulatorSettings) -> None:
-    operators = {"sharded": ("reduce_scatter", "all_gather"), "all_reduce": ("all_reduce",)}[settings.gradient_sync]
-    bucket_bytes = settings.gradient_bytes // settings.gradient_buckets
-    for step, operator in enumerate(operators if settings.dp > 1 else ()):
-        if step:
-            program.work(settings.optimizer_ms)
-        for _ in range(settings.gradient_buckets):
-            program.call("dp", operator, size_bytes=bucket_bytes)
-    if len(operators) == 1 or settings.dp == 1:
-        program.work(settings.optimizer_ms)
-
-
-Meeting = tuple[tuple[int, int], ...]
-"""Calls that happen together, as pairs of stage and place in its program."""
-
-
-def waves(programs: list[list[Call]]) -> list[list[Meeting]]:
+def waves(programs: Programs) -> list[list[Meeting]]:
     """Order all calls of an iteration so that each wave depends on earlier waves only.
 
     Returns
     -------
     list of list of Meeting
-        Meetings of one wave touch different stages, and are independent of each other.
+        Meetings of one wave touch different calls, and are independent of each other.
 
     Raises
     ------
     RuntimeError
         If the programs wait for each other for ever: an error of the schedule, not of its settings.
     """
-    heads = [0] * len(programs)
-    result: list[list[Meeting]] = []
-    while any(head < len(program) for head, program in zip(heads, programs, strict=True)):
-        ready = list(_ready(programs, heads))
-        if not ready:
-            raise RuntimeError(f"stage programs must not wait for each other in a circle; got stuck at {heads}")
-        result.append(ready)
-        for stage, _ in (member for meeting in ready for member in meeting):
-            heads[stage] += 1
+    order = _Order(programs, list(_meetings(programs)))
+    result = []
+    while order.ready:
+        result.append(order.take_wave())
+    if order.is_stuck:
+        raise RuntimeError("stage programs must not wait for each other in a circle")
     return result
 
 
-def _ready(programs: list[list[Call]], heads: list[int]) -> Iterator[Meeting]:
-    calls = [program[head] if head < len(program) else None for head, program in zip(heads, programs, strict=True)]
-    if all(call is not None and call.group == "world" for call in calls):
-        yield tuple(enumerate(heads))
-        return
-    for stage, call in enumerate(calls):
-        if call is None or call.group == "world":
-            continue
-        if call.peer_stage is None:
-            yield ((stage, heads[stage]),)
-        elif call.peer_stage == stage + 1:  # a pair is looked at from its lower stage only
-            other = calls[stage + 1]
-            if other is not None and other.peer_stage == stage:
-                yield (stage, heads[stage]), (stage + 1, heads[stage + 1])
+class _Order:
+    """Kahn's topological sort over calls, of which each is over when all its meetings are."""
+
+    def __init__(self, programs: Programs, meetings: list[Meeting]) -> None:
+        self.ready: list[Meeting] = []
+        self._followers: defaultdict[Place, list[Place]] = defaultdict(list)
+        self._meetings_of: defaultdict[Place, list[Meeting]] = defaultdict(list)
+        self._missing = {meeting: len(meeting.members) for meeting in meetings}
+        for meeting in meetings:
+            for member in meeting.members:
+                self._meetings_of[member].append(meeting)
+        self._waits_for, first = self._dependencies(programs)
+        self._open_meetings = {call: len(self._meetings_of[call]) for call in self._waits_for}
+        self._left = len(self._waits_for)
+        for call in first:
+            self._arrive(call)
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether calls are left that can't happen."""
+        return self._left > 0
+
+    def take_wave(self) -> list[Meeting]:
+        """Take the meetings that can happen now, each call in one of them at most."""
+        busy: set[Place] = set()
+        wave, later = [], []
+        for meeting in sorted(self.ready, key=lambda one: one.members):
+            if busy.isdisjoint(meeting.members):
+                wave.append(meeting)
+                busy.update(meeting.members)
+            else:
+                later.append(meeting)
+        self.ready = later
+        for meeting in wave:
+            for call in meeting.members:
+                self._close(call)
+        return wave
+
+    def _dependencies(self, programs: Programs) -> tuple[dict[Place, int], list[Place]]:
+        counts: dict[Place, int] = {}
+        for stage, program in enumerate(programs):
+            for place, (before, other) in enumerate(predecessors(program)):
+                needed = {(stage, x) for x in (before, other) if x is not None and x >= 0}
+                counts[stage, place] = len(needed)
+                for one in needed:
+                    self._followers[one].append((stage, place))
+        return counts, [call for call, count in counts.items() if not count]
+
+    def _arrive(self, call: Place) -> None:
+        for meeting in self._meetings_of[call]:
+            self._missing[meeting] -= 1
+            if not self._missing[meeting]:
+                self.ready.append(meeting)
+
+    def _close(self, call: Place) -> None:
+        self._open_meetings[call] -= 1
+        if self._open_meetings[call]:
+            return
+        self._left -= 1
+        for follower in self._followers[call]:
+            self._waits_for[follower] -= 1
+            if not self._waits_for[follower]:
+                self._arrive(follower)
+
+
+def _meetings(programs: Programs) -> Iterator[Meeting]:
+    between: defaultdict[tuple[str, int], list[Place]] = defaultdict(list)
+    for stage, program in enumerate(programs):
+        counts: defaultdict[str, int] = defaultdict(int)
+        for place, call in enumerate(program):
+            if call.group in ("world", "emb"):
+                between[call.group, counts[call.group]].append((stage, place))
+                counts[call.group] += 1
+            elif call.group != P2P:
+                yield Meeting(((stage, place),))
+    yield from (Meeting(tuple(members)) for members in between.values())
+    yield from _pairs(programs)
+
+
+def _pairs(programs: Programs) -> Iterator[Meeting]:
+    """Match the n-th send from a stage to another with the n-th recv there; messages of the same two calls are one."""
+    sends, recvs = _messages(programs, "send"), _messages(programs, "recv")
+    found: dict[tuple[Place, Place], set[bool]] = {}
+    for source, target in sends | recvs:
+        sent, received = sends[source, target], recvs[source, target]
+        if len(sent) != len(received):
+            raise RuntimeError(f"stage {target} must receive what stage {source} sends: {len(sent)}; {len(received)}")
+        is_down = _is_down(source, target, len(programs))
+        for sender, receiver in zip(sent, received, strict=True):
+            pair = (sender, receiver) if is_down else (receiver, sender)
+            found.setdefault(pair, set()).add(is_down)
+    for pair, directions in found.items():
+        yield Meeting(pair, is_down=True in directions, is_up=False in directions)
+
+
+def _messages(programs: Programs, operator: str) -> defaultdict[Place, list[Place]]:
+    """Calls by source and target stage, in order."""
+    found: defaultdict[Place, list[Place]] = defaultdict(list)
+    for stage, program in enumerate(programs):
+        for place, call in enumerate(program):
+            for name, peer in zip(call.operators, call.peers, strict=False):  # collectives have no peers
+                if name == operator:
+                    found[(stage, peer) if operator == "send" else (peer, stage)].append((stage, place))
+    return found
+
+
+def _is_down(source: int, target: int, stages: int) -> bool:
+    return target == source + 1 or (stages > 2 and (source, target) == (stages - 1, 0))

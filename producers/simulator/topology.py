@@ -1,6 +1,11 @@
 """Where the ranks of a simulated job live, and which groups they form.
 
-Ranks follow Megatron's order, ``rank = (stage * dp + dp_index) * tp + tp_index``; hosts are filled in order of rank.
+Ranks follow Megatron's order. With ``tp-cp-ep-dp-pp``, the default,
+``rank = ((((stage * dp + replica) * shards + shard) * ep + expert) * cp + context) * tp + tensor``; with
+``tp-cp-ep-pp-dp`` the stage comes between the shard and the expert. Hosts are filled in order of rank.
+
+A rank's *seat* is where it sits in the grid: stages in order, and in each stage the same order of coordinates. In
+the default order, the seat is the rank.
 """
 
 from __future__ import annotations
@@ -12,9 +17,10 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from producers.simulator.groups import Groups, sizes_of
 from producers.simulator.settings import SimulatorSettings
 from streams.errors import InputError
-from streams.records import Announcement, Communicator
+from streams.records import Announcement
 
 Ints = NDArray[np.int64]
 
@@ -41,13 +47,36 @@ class Topology:
     @property
     def stage_ranks(self) -> int:
         """Ranks of one pipeline stage."""
-        return self.settings.dp * self.settings.tp
+        return self.settings.stage_ranks
 
     @cached_property
     def grid(self) -> Ints:
-        """All ranks, as an array of shape ``(pp, dp, tp)``."""
-        s = self.settings
-        return np.arange(self.world_size).reshape(s.pp, s.dp, s.tp)
+        """All ranks, as an array with the axes of `producers.simulator.groups.AXES`."""
+        pp, *inner = sizes_of(self.settings)
+        ranks = np.arange(self.world_size)
+        if self.settings.rank_order == "tp-cp-ep-dp-pp":
+            return ranks.reshape(pp, *inner)
+        dp, shards, *rest = inner
+        return ranks.reshape(dp, shards, pp, *rest).transpose(2, 0, 1, 3, 4, 5)
+
+    @cached_property
+    def rank_of_seat(self) -> Ints:
+        """Which rank sits where."""
+        return self.grid.ravel()
+
+    @cached_property
+    def seat(self) -> Ints:
+        """Seat of each rank."""
+        return np.argsort(self.rank_of_seat)
+
+    @cached_property
+    def is_logged(self) -> NDArray[np.bool_]:
+        """Whether a rank writes what it does."""
+        if self.settings.logged == "all":
+            return np.ones(self.world_size, dtype=np.bool_)
+        is_leader = np.zeros(self.world_size, dtype=np.bool_)
+        is_leader[self.grid[..., 0]] = True
+        return is_leader
 
     @cached_property
     def host(self) -> Ints:
@@ -71,8 +100,12 @@ class Topology:
 
     @cached_property
     def nic_rank(self) -> Ints:
-        """For each NIC the first rank that uses it: the one that reports its traffic."""
-        return np.searchsorted(self.nic, np.arange(len(self.nic_host)))
+        """For each NIC the first logged rank that uses it: the one that reports its traffic; -1: none does."""
+        ranks = np.flatnonzero(self.is_logged)
+        nics, first = np.unique(self.nic[ranks], return_index=True)
+        result = np.full(len(self.nic_host), -1)
+        result[nics] = ranks[first]
+        return result
 
     @cached_property
     def switch(self) -> Ints:
@@ -106,77 +139,43 @@ class Topology:
     @cached_property
     def groups(self) -> Groups:
         """The communicators of the job."""
-        return Groups(self.grid)
+        return Groups(self.settings, self.grid)
 
-    def announcements(self, sources: Sequence[str]) -> Iterator[Announcement]:
+    def announcements(
+        self, sources: Sequence[str], recorded_until_ns: int | None = None
+    ) -> Iterator[Announcement]:
         """Yield the announcement of each rank, in order of rank.
 
         Parameters
         ----------
         sources
             Schemas that the job sends; of a shared NIC only its first rank sends ``bandwidth``.
+        recorded_until_ns
+            When recording ended, ns since the epoch, if that is known.
         """
         s = self.settings
+        logged_ranks = int(np.count_nonzero(self.is_logged))
         for rank in range(self.world_size):
             nic = int(self.nic[rank])
-            own = tuple(x for x in sources if x != "bandwidth" or self.nic_rank[nic] == rank)
+            is_logged = bool(self.is_logged[rank])
+            own = tuple(x for x in sources if is_logged and (x != "bandwidth" or self.nic_rank[nic] == rank))
             yield Announcement(
                 job=s.job,
                 attempt=s.attempt,
                 rank=rank,
                 world_size=self.world_size,
-                logged_ranks=self.world_size,
+                logged_ranks=logged_ranks,
                 communicators=tuple(self.groups.communicators[c] for c in self.groups.of_rank(rank)),
                 sources=own,
+                is_logged=is_logged,
                 clock=s.clock,
                 host=self.host_name(int(self.host[rank])),
                 gpu=int(self.gpu[rank]),
                 nic=self.nic_name(nic),
                 switch=self.switch_name(int(self.switch[rank])),
-                lost_rows=0,
+                lost_rows=None if s.loss_ratio else 0,  # an exporter that counted its losses would have none
+                recorded_until_ns=recorded_until_ns,
             )
-
-
-class Groups:
-    """Communicators by index: ``world``, then those of tp, dp and pp; groups of one rank are none.
-
-    Attributes
-    ----------
-    communicators
-        All of them; the index in this tuple is the communicator's number in the simulator.
-    world, tp, dp, pp
-        Per rank: the number of its communicator of this kind, -1 where it has none.
-    """
-
-    def __init__(self, grid: Ints) -> None:
-        pp, dp, tp = grid.shape
-        self._found: list[Communicator] = []
-        self.world = self._add("world", grid.reshape(1, -1), ["world"])
-        self.tp = self._add("tp", grid.reshape(-1, tp), [f"tp_p{p}_d{d}" for p in range(pp) for d in range(dp)])
-        across_dp = grid.transpose(0, 2, 1).reshape(-1, dp)
-        self.dp = self._add("dp", across_dp, [f"dp_p{p}_t{t}" for p in range(pp) for t in range(tp)])
-        across_pp = grid.transpose(1, 2, 0).reshape(-1, pp)
-        self.pp = self._add("pp", across_pp, [f"pp_d{d}_t{t}" for d in range(dp) for t in range(tp)])
-        self.communicators = tuple(self._found)
-
-    def of_rank(self, rank: int) -> list[int]:
-        """Numbers of the communicators that a rank is in; the order is that of its batches' `names`."""
-        return [int(kind[rank]) for kind in (self.world, self.tp, self.dp, self.pp) if kind[rank] >= 0]
-
-    def local_codes(self) -> Ints:
-        """Array of shape ``(4, ranks)``: place of world, tp, dp and pp in what `of_rank` returns."""
-        exists = np.stack([self.world, self.tp, self.dp, self.pp]) >= 0
-        return np.cumsum(exists, axis=0) - 1
-
-    def _add(self, kind: str, members: Ints, names: list[str]) -> Ints:
-        numbers = np.full(members.size, -1)
-        if members.shape[1] > 1:
-            first = len(self._found)
-            numbers[members] = first + np.arange(len(members))[:, None]
-            self._found += [
-                Communicator(name, kind, tuple(ranks)) for name, ranks in zip(names, members.tolist(), strict=True)
-            ]
-        return numbers
 
 
 def _find(name: str, what: str, prefix: str, count: int) -> int:

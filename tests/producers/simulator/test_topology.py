@@ -60,7 +60,7 @@ def test_only_the_first_user_of_a_shared_nic_reports_its_traffic() -> None:
     ("values", "reason"),
     [
         ({"dp": 0}, "dp must be above 0; got 0"),
-        ({"dp": 1, "pp": 1, "tp": 1}, "dp * pp * tp must be 2 or more; got 1"),
+        ({"dp": 1, "pp": 1, "tp": 1}, "dp * pp * tp * cp * ep * shards must be 2 or more; got 1"),
         ({"gap_noise_ratio": -0.1}, "gap_noise_ratio must be 0 or more; got -0.1"),
         ({"forward_ms": float("nan")}, "forward_ms must be 0 or more; got nan"),
         ({"clock": "gps"}, "clock must be one of shared, per_host; got 'gps'"),
