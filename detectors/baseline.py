@@ -137,6 +137,7 @@ def pack_classes(frame: Frame) -> np.ndarray:
 
 
 def mix_codes(codes: np.ndarray) -> np.ndarray:
+    """Scramble 64-bit codes, one to one (SplitMix64's finalizer)."""
     codes = (codes ^ (codes >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     codes = (codes ^ (codes >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return np.asarray(codes ^ (codes >> np.uint64(31)))

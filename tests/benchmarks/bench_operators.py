@@ -262,8 +262,10 @@ def run(count: int, train_count: int, iterations: int, most_ranks: int) -> dict[
 def report(found: dict[str, Any]) -> str:
     """Markdown."""
     lines = [
-        "# Abnormal operators", "",
-        f"{found['jobs']} simulated jobs of {found['iterations']} iterations, with 10, 30 and 50 % drift over the run; "
+        "# Abnormal operators",
+        "",
+        f"{found['jobs']} simulated jobs of {found['iterations']} iterations, "
+        "with 10, 30 and 50 % drift over the run; "
         f"other shapes and seeds than the {found['training_jobs']} jobs that were learned from. {found['machine']}, "
         f"{found['took_s']:.0f} s. Interval: 95 %, bootstrap over jobs.", "",
         "| detector | tuning | F1 early | F1 after the drift | interval | F1 all | false alarms per 1,000 healthy |",

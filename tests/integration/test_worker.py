@@ -17,6 +17,7 @@ from tests.integration.worker_runs import Bus, Job, Worker, wait_until
 
 pytestmark = pytest.mark.integration
 
+
 @pytest.fixture
 def bus(kafka_bootstrap: str) -> Bus:
     return Bus(kafka_bootstrap)
@@ -68,9 +69,7 @@ def test_each_row_is_judged_once(bus: Bus, start_worker: StartWorker) -> None:
     assert "Traceback" not in worker.output()
 
 
-def test_nothing_is_lost_and_nothing_comes_twice_when_workers_are_killed(
-    bus: Bus, start_worker: StartWorker
-) -> None:
+def test_nothing_is_lost_and_nothing_comes_twice_when_workers_are_killed(bus: Bus, start_worker: StartWorker) -> None:
     jobs = [Job(bus, f"killed-{number}", ranks=4) for number in range(3)]
     rng = random.Random(7)
     with feeding(jobs):
