@@ -124,8 +124,8 @@ def rules(train: Rows) -> dict[str, Call]:
     return called
 
 
-def forests(train: Rows, train_frozen: Rows) -> dict[str, Call]:
-    """Forests: Holmes's features on past that follows, and ours as it ships."""
+def forests(train: Rows) -> dict[str, Call]:
+    """A forest on the families that Holmes names, and ours as it ships."""
     ours = load_trees(MODEL, FEATURES)
     some = _choose(train, 150_000)
     holmes = train_forest(some.matrix[:, HOLMES], some.is_abnormal)
@@ -147,7 +147,7 @@ def slow_learners(train: Rows) -> dict[str, Call]:
     few = _choose(seen, 8_000)
     machine = make_pipeline(StandardScaler(), SVC(C=10.0)).fit(few.matrix, few.is_abnormal)
     online = OnlineModel()
-    online.learn(few.matrix, few.is_abnormal)
+    online.learn(seen.matrix, seen.is_abnormal)
     return {
         "k-nearest neighbours": _seen(nearest.predict),
         "SVM": _seen(machine.predict),
@@ -244,7 +244,7 @@ def run(count: int, train_count: int, iterations: int, most_ranks: int) -> dict[
     """Everything: train, measure, and say on what."""
     started_s = time.monotonic()
     trained = gather(training_cases(train_count), ("always",), most_ranks=8)["always"]
-    fast, slow = rules(trained) | forests(trained, trained), slow_learners(trained)
+    fast, slow = rules(trained) | forests(trained), slow_learners(trained)
     cases = test_cases(count, iterations)
     tested = gather(cases, TUNINGS, most_ranks=most_ranks)
     figures = [measure(name, tuning, call, tested[tuning]) for name, call in fast.items() for tuning in TUNINGS]

@@ -17,6 +17,7 @@ from tests.benchmarks.operator_cases import Case, Example, run_case, shapes_of_f
 
 TRAINING_JOBS = (
     (4, 2, 4, 8), (2, 4, 2, 4), (4, 4, 1, 8), (2, 2, 8, 6), (8, 1, 2, 4), (2, 8, 1, 8), (16, 2, 1, 4), (3, 3, 4, 6),
+    (2, 12, 1, 8), (2, 6, 2, 8), (3, 4, 2, 6), (2, 4, 8, 4), (4, 8, 1, 16), (2, 10, 2, 10), (6, 2, 4, 4), (4, 2, 2, 12),
 )  # fmt: skip
 """dp, pp, tp, micro-batches; none of them is among those of `tests.benchmarks.bench_operators`."""
 
@@ -48,8 +49,8 @@ def _follow(examples: Iterable[Example]) -> Iterator[tuple[FeatureRows, np.ndarr
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--cases", type=int, default=160)
-    parser.add_argument("--rows", type=int, default=300_000, help="most training rows; of more a random choice")
+    parser.add_argument("--cases", type=int, default=240)
+    parser.add_argument("--rows", type=int, default=400_000, help="most training rows; of more a random choice")
     parser.add_argument("--out", type=Path, default=MODEL)
     options = parser.parse_args()
     started_s = time.monotonic()
