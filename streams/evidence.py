@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from streams.errors import RecordError
+from streams.json_fields import LARGEST, MAX_RANK, first_line, integer, json_object, optional_text, text, texts
 from streams.records import (
     PHASE_UNKNOWN,
     UNKNOWN,
@@ -28,7 +29,7 @@ from streams.records import (
 Array = np.ndarray
 
 COLUMNS: Final[Mapping[str, Any]] = {
-    "attempt": pa.int32(),
+    "attempt": pa.int64(),
     "rank": pa.int32(),
     "iteration": pa.int64(),
     "start_ns": pa.int64(),  # of the iteration, the host's own clock
@@ -177,18 +178,23 @@ def _encode_members(job: str, members: Sequence[Membership]) -> bytes:
 
 
 def _decode_members(value: bytes) -> list[Membership]:
+    record = json_object(value, "membership")
+    check_version(record, "membership")
     try:
-        record = json.loads(value)
-        check_version(record, "membership")
-        return [_decode_member(record["job"], row) for row in record["members"]]
+        job = text(record, "job")
+        return [_decode_member(job, row) for row in record["members"]]
     except (ValueError, KeyError, TypeError) as error:
-        raise RecordError(f"membership must follow its schema; got {type(error).__name__}: {error}") from error
+        raise RecordError(f"membership must follow its schema; got {first_line(error)}") from error
 
 
 def _decode_member(job: str, row: Mapping[str, Any]) -> Membership:
     announced = row["announcement"]
     announcement = None if announced is None else decode_announcement(json.dumps(announced).encode())
-    return Membership(job, row["attempt"], row["rank"], announcement, row["reason"])
+    rank, attempt = integer(row, "rank", 0, MAX_RANK), integer(row, "attempt")
+    said = None if announcement is None else (announcement.job, announcement.attempt, announcement.rank)
+    if said not in (None, (job, attempt, rank)):
+        raise RecordError(f"announcement of {(job, attempt, rank)} must be its own; got that of {said}")
+    return Membership(job, attempt, rank, announcement, optional_text(row, "reason"))
 
 
 def _encode_rows(evidence: Evidence) -> bytes:
@@ -220,15 +226,18 @@ def _lists(counts: Array, values: Array, kind: Any) -> pa.ListArray:
 def _decode_rows(value: bytes) -> Evidence:
     try:
         with pa.ipc.open_stream(value) as reader:
-            metadata = json.loads((reader.schema.metadata or {}).get(b"irregulars", b"{}"))
+            metadata = json_object((reader.schema.metadata or {}).get(b"irregulars"), "metadata `irregulars`")
             check_version(metadata, "evidence")
+            names = texts(metadata, "names")
             batch = reader.read_next_batch()
             batch.validate(full=True)
+        _require_columns(batch)
+        _require_values(batch, len(names))
         columns = {name: _from_wire(batch.column(name), name) for name in COLUMNS}
         classes = {name: batch.column(f"class_{name}").flatten() for name in CLASS_COLUMNS}
         return Evidence(
-            job=metadata["job"],
-            names=tuple(metadata["names"]),
+            job=text(metadata, "job"),
+            names=names,
             columns=columns,
             offsets=np.asarray(batch.column("offsets").flatten()),
             offset_counts=np.diff(np.asarray(batch.column("offsets").offsets)),
@@ -236,7 +245,38 @@ def _decode_rows(value: bytes) -> Evidence:
             class_counts=np.diff(np.asarray(batch.column("class_count").offsets)),
         )
     except (pa.ArrowException, StopIteration, OSError, ValueError, KeyError, TypeError) as error:
-        raise RecordError(f"evidence must follow its schema; got {type(error).__name__}: {error}") from error
+        raise RecordError(f"evidence must follow its schema; got {first_line(error)}") from error
+
+
+def _require_columns(batch: Any) -> None:
+    """Require the types; integers may be wider, as those of ``attempt`` once were narrower."""
+    wanted = dict(COLUMNS) | {f"class_{name}": pa.list_(kind) for name, kind in CLASS_COLUMNS.items()}
+    for name, kind in (wanted | {"offsets": pa.list_(pa.int64())}).items():
+        found = batch.column(name).type
+        if found != kind and not (pa.types.is_integer(found) and pa.types.is_integer(kind)):
+            raise RecordError(f"column {name!r} must be {kind}; got {found}")
+
+
+def _require_values(batch: Any, names: int) -> None:
+    """Require what the monitors index with."""
+    for name, most in {"rank": MAX_RANK, "partition": MAX_RANK, "attempt": LARGEST, "iteration": LARGEST}.items():
+        least = 0 if most == MAX_RANK else -most
+        _require_range(batch.column(name), name, least, most)
+    for name in ("offsets", *(f"class_{name}" for name in CLASS_COLUMNS)):
+        if batch.column(name).null_count or batch.column(name).flatten().null_count:
+            raise RecordError(f"column {name!r} must be known in each row; got nulls")
+    _require_range(batch.column("offsets").flatten(), "offsets", 0, LARGEST)
+    _require_range(batch.column("class_communicator").flatten(), "class_communicator", 0, names - 1)
+    if len({batch.column(f"class_{name}").offsets.to_numpy().tobytes() for name in CLASS_COLUMNS}) > 1:
+        raise RecordError("columns of classes must be equally long in each row; they are not")
+
+
+def _require_range(column: Any, name: str, least: int, most: int) -> None:
+    if column.null_count:
+        raise RecordError(f"column {name!r} must be known in each row; got {column.null_count} nulls")
+    values = np.asarray(column)
+    if len(values) and not least <= int(values.min()) <= int(values.max()) <= most:
+        raise RecordError(f"{name} must be from {least} to {most}; got {values.min()} to {values.max()}")
 
 
 def _from_wire(column: pa.Array, name: str) -> Array:

@@ -28,6 +28,17 @@ import numpy as np
 import pyarrow as pa
 
 from streams.errors import RecordError
+from streams.json_fields import (
+    MAX_RANK,
+    boolean,
+    first_line,
+    integer,
+    json_object,
+    optional_integer,
+    optional_text,
+    text,
+    texts,
+)
 
 VERSION: Final = 1
 """Version of every record: a reader refuses a newer one, and reads all older ones."""
@@ -46,6 +57,9 @@ SEND: Final = OPERATOR_CODES["send"]
 RECV: Final = OPERATOR_CODES["recv"]
 ROOTED: Final = tuple(OPERATOR_CODES[name] for name in ("broadcast", "reduce", "gather", "scatter"))
 """Collectives in which only those wait who depend on others."""
+
+MAX_MEMBERS: Final = 1 << 22
+"""Ranks of one communicator: a few bytes could name so many that a worker's memory does not hold them."""
 
 KINDS: Final = ("world", "dp", "tp", "pp", "ep", "cp", "unknown")
 """Kinds of communicators."""
@@ -170,8 +184,10 @@ def decode_batch(value: bytes | None, expected: str) -> Batch:
             _require_fields(reader.schema, SCHEMAS[expected])
             record_batch = reader.read_next_batch()
             record_batch.validate()
+            _require_end(reader)
     except (pa.ArrowException, StopIteration, OSError) as error:
-        raise RecordError(f"message must be an Arrow IPC stream with one batch; got {_first_line(error)}") from error
+        raise RecordError(f"message must be an Arrow IPC stream with one batch; got {first_line(error)}") from error
+    _require_known(record_batch, SCHEMAS[expected])
     columns = {f.name: _to_numpy(record_batch.column(f.name), f.name) for f in SCHEMAS[expected]}
     batch = Batch(header, columns)
     _check_codes(batch)
@@ -188,17 +204,17 @@ def _metadata(header: Header) -> dict[bytes, bytes]:
 
 
 def _header(schema: pa.Schema, expected: str) -> Header:
-    values = _json_object((schema.metadata or {}).get(b"irregulars"), "metadata `irregulars`")
+    values = json_object((schema.metadata or {}).get(b"irregulars"), "metadata `irregulars`")
     check_version(values, expected)
     try:
         return Header(
             schema=expected,
-            job=_text(values, "job"),
-            attempt=_integer(values, "attempt"),
-            rank=_integer(values, "rank"),
-            rows_before=_integer(values, "rows_before"),
-            watermark_ns=None if values["watermark_ns"] is None else _integer(values, "watermark_ns"),
-            names=tuple(str(name) for name in values["names"]),
+            job=text(values, "job"),
+            attempt=integer(values, "attempt"),
+            rank=integer(values, "rank", 0, MAX_RANK),
+            rows_before=integer(values, "rows_before", 0),
+            watermark_ns=optional_integer(values, "watermark_ns"),
+            names=texts(values, "names"),
         )
     except (KeyError, TypeError) as error:
         raise RecordError(f"header must have all of its keys; got {sorted(values)}, error {error}") from error
@@ -213,6 +229,21 @@ def _require_fields(found: pa.Schema, wanted: pa.Schema) -> None:
             raise RecordError(
                 f"column {wanted_field.name!r} must be {wanted_field.type}; got {found.field(index).type}"
             )
+
+
+def _require_end(reader: Any) -> None:
+    try:
+        reader.read_next_batch()
+    except StopIteration:
+        return
+    raise RecordError("message must be an Arrow IPC stream with one batch; got more")
+
+
+def _require_known(record_batch: Any, wanted: pa.Schema) -> None:
+    for name in (one.name for one in wanted if not one.nullable):
+        nulls = record_batch.column(name).null_count
+        if nulls:
+            raise RecordError(f"column {name!r} must be known in each row; got {nulls} nulls")
 
 
 def _check_codes(batch: Batch) -> None:
@@ -336,15 +367,36 @@ def decode_announcement(value: bytes | None) -> Announcement:
     """Decode a message of the topic ``jobs``; raises `RecordError` as `decode_batch` does."""
     values = decode_json(value, "jobs")
     try:
-        communicators = tuple(
-            Communicator(str(c["id"]), str(c["kind"]), runs_to_ranks(c["ranks"])) for c in values["communicators"]
+        return Announcement(
+            job=text(values, "job"),
+            attempt=integer(values, "attempt"),
+            rank=integer(values, "rank", 0, MAX_RANK),
+            world_size=integer(values, "world_size", 1, MAX_RANK),
+            logged_ranks=integer(values, "logged_ranks", 0, MAX_RANK),
+            communicators=tuple(_communicator(one) for one in values["communicators"]),
+            sources=texts(values, "sources"),
+            is_logged=boolean({"is_logged": True, **values}, "is_logged"),
+            clock=text({"clock": "per_host", **values}, "clock"),
+            host=optional_text(values, "host"),
+            gpu=optional_integer(values, "gpu"),
+            nic=optional_text(values, "nic"),
+            switch=optional_text(values, "switch"),
+            lost_rows=optional_integer(values, "lost_rows", 0),
+            recorded_until_ns=optional_integer(values, "recorded_until_ns"),
         )
-        rest = {k: values[k] for k in Announcement.__slots__ if k in values and k != "communicators"}
-        rest |= {k: _integer(values, k) for k in ("attempt", "rank", "world_size", "logged_ranks")}
-        rest |= {"job": _text(values, "job"), "sources": tuple(values["sources"]), "communicators": communicators}
-        return Announcement(**rest)
     except (KeyError, TypeError, ValueError) as error:
-        raise RecordError(f"jobs message must follow its schema; got {type(error).__name__}: {error}") from error
+        raise RecordError(f"jobs message must follow its schema; got {first_line(error)}") from error
+
+
+def _communicator(values: Mapping[str, Any]) -> Communicator:
+    runs = [tuple(run) for run in values["ranks"]]
+    for first, past, step in runs:
+        bounds = {"first": first, "past": past, "step": step}
+        integer(bounds, "first", 0, MAX_RANK)
+        integer(bounds, "past", 0, MAX_RANK + integer(bounds, "step", 1, MAX_RANK))
+    if sum(len(range(*run)) for run in runs) > MAX_MEMBERS:
+        raise RecordError(f"a communicator must have at most {MAX_MEMBERS} ranks; got more")
+    return Communicator(text(values, "id"), text(values, "kind"), runs_to_ranks(runs))
 
 
 def encode_heartbeat(heartbeat: Heartbeat) -> bytes:
@@ -361,20 +413,21 @@ def decode_heartbeat(value: bytes | None) -> Heartbeat:
     """Decode a message of the topic ``heartbeats``; raises `RecordError` as `decode_batch` does."""
     values = decode_json(value, "heartbeats")
     try:
-        sources = {
-            name: SourceProgress(_integer(s, "rows"), s["watermark_ns"], _integer(s, "lost_rows"))
-            for name, s in values["sources"].items()
-        }
         return Heartbeat(
-            job=_text(values, "job"),
-            attempt=_integer(values, "attempt"),
-            rank=_integer(values, "rank"),
-            sources=sources,
-            state=_text(values, "state"),
-            reason=values.get("reason"),
+            job=text(values, "job"),
+            attempt=integer(values, "attempt"),
+            rank=integer(values, "rank", 0, MAX_RANK),
+            sources={name: _progress(one) for name, one in values["sources"].items()},
+            state=text(values, "state"),
+            reason=optional_text(values, "reason"),
         )
     except (KeyError, TypeError, AttributeError) as error:
-        raise RecordError(f"heartbeat must follow its schema; got {type(error).__name__}: {error}") from error
+        raise RecordError(f"heartbeat must follow its schema; got {first_line(error)}") from error
+
+
+def _progress(values: Mapping[str, Any]) -> SourceProgress:
+    lost_rows = integer({"lost_rows": 0, **values}, "lost_rows", 0)
+    return SourceProgress(integer(values, "rows", 0), optional_integer(values, "watermark_ns"), lost_rows)
 
 
 def ranks_to_runs(ranks: Sequence[int]) -> list[list[int]]:
@@ -406,7 +459,7 @@ def runs_to_ranks(runs: Sequence[Sequence[int]]) -> tuple[int, ...]:
 
 def decode_json(value: bytes | None, expected: str) -> dict[str, Any]:
     """Decode a JSON record of schema `expected` and check its version; raises `RecordError`."""
-    values = _json_object(value, "message")
+    values = json_object(value, "message")
     check_version(values, expected)
     return values
 
@@ -422,31 +475,3 @@ def check_version(values: Mapping[str, Any], expected: str) -> None:
     version = values.get("version")
     if not isinstance(version, int) or not 1 <= version <= VERSION:
         raise RecordError(f"version must be 1 to {VERSION}; got {version!r} (a newer producer? upgrade the worker)")
-
-
-def _json_object(value: bytes | None, what: str) -> dict[str, Any]:
-    try:
-        values = json.loads(value or b"")
-    except ValueError as error:
-        raise RecordError(f"{what} must be JSON; got {_first_line(error)}") from error
-    if not isinstance(values, dict):
-        raise RecordError(f"{what} must be a JSON object; got {type(values).__name__}")
-    return values
-
-
-def _integer(values: Mapping[str, Any], key: str) -> int:
-    value = values[key]
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise RecordError(f"{key} must be an integer; got {value!r}")
-    return value
-
-
-def _text(values: Mapping[str, Any], key: str) -> str:
-    value = values[key]
-    if not isinstance(value, str) or not value:
-        raise RecordError(f"{key} must be a text that is not empty; got {value!r}")
-    return value
-
-
-def _first_line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no text'}"

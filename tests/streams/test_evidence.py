@@ -23,7 +23,8 @@ from streams.evidence import (
 from streams.records import UNKNOWN, Announcement, Communicator
 from tests.streams.evidence_rows import came, evidence_of, went
 
-INTS = {"attempt": 2**31 - 1, "rank": 2**31 - 1, "operators": 2**31 - 1, "partition": 2**31 - 1}
+PLACES = {"attempt": (-(2**62), 2**62), "iteration": (-(2**62), 2**62), "rank": (0, 2**28 - 1),
+          "partition": (0, 2**28 - 1)}  # fmt: skip
 FLOATS = frozenset({"work_ns", "communication_ns", "tokens", "score"})
 
 
@@ -41,8 +42,9 @@ def any_evidence(draw: st.DrawFn, job: str = "j") -> Evidence:
                 draw(st.lists(st.sampled_from([0, 1, 2, 255]), min_size=size, max_size=size)), np.uint8
             )
         else:
-            most = INTS.get(name, 2**63 - 1)
-            values = st.one_of(st.just(UNKNOWN), st.integers(-most, most))
+            most = 2**31 - 1 if name == "operators" else 2**63 - 1
+            is_place = name in PLACES
+            values = st.integers(*PLACES[name]) if is_place else st.just(UNKNOWN) | st.integers(-most, most)
             columns[name] = np.array(draw(st.lists(values, min_size=size, max_size=size)), dtype=np.int64)
     counts = [
         np.array(draw(st.lists(st.integers(0, 3), min_size=size, max_size=size)), dtype=np.int64) for _ in range(2)
