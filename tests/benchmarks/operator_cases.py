@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
+from typing import Any
 
 import numpy as np
 
@@ -43,9 +44,14 @@ class Case:
     excess_ratio: float
     drift_ratio: float = 0.0
     iterations: int = 96
+    is_untidy: bool = False
 
     def healthy(self) -> SimulatorSettings:
-        """The job without the fault. Its speed, sizes and wiring follow from the seed."""
+        """The job without the fault, of unequal ranks, hosts and data if it is untidy."""
+        return replace(self._plain(), **self._untidiness()) if self.is_untidy else self._plain()
+
+    def _plain(self) -> SimulatorSettings:
+        """Speed, sizes and wiring follow from the seed; noise and spikes are the simulator's defaults."""
         rng = np.random.default_rng([self.seed, 77])
         dp, pp, tp, micro_batches = self.shape_of_job
         forward_ms = float(rng.uniform(1.5, 9.0))
@@ -59,6 +65,17 @@ class Case:
             is_send_buffered=bool(rng.integers(2)), drift_ratio=self.drift_ratio, bandwidth_period_ms=0.0,
         )  # fmt: skip
 
+    def _untidiness(self) -> dict[str, Any]:
+        rng = np.random.default_rng([self.seed, 78])
+        return {
+            "rank_spread_ratio": float(rng.uniform(0, 0.02)),
+            "micro_batch_spread_ratio": float(rng.choice([0, 0.03])),
+            "host_slow_probability": float(rng.choice([0, 0.01])),
+            "stalls_per_iteration": float(rng.choice([0, 0.05])),
+            "is_gradient_overlapped": bool(rng.integers(2)), "has_data_broadcast": bool(rng.integers(2)),
+            "has_loss_reduction": bool(rng.integers(2)), "loss_ratio": float(rng.choice([0, 0.003])),
+        }  # fmt: skip
+
     def windows(self) -> list[tuple[int, int]]:
         """When the fault acts: early, in the middle and late, so that drift has its time between."""
         length = _FAULT_LENGTH[self.shape]
@@ -67,14 +84,14 @@ class Case:
         return [(int(first), int(first) + length) for first in firsts]
 
 
-def shapes_of_faults(seed: int, count: int, jobs: tuple[tuple[int, int, int, int], ...], **more: float) -> list[Case]:
+def shapes_of_faults(seed: int, count: int, jobs: tuple[tuple[int, int, int, int], ...], **more: Any) -> list[Case]:
     """Return cases with kinds, shapes and excesses in equal shares, and jobs in turn."""
     pairs = list(product(EXCESSES, KINDS, SHAPES))
     order = np.random.default_rng(seed).permutation(len(pairs))
     cases = []
     for number in range(count):
         excess_ratio, kind, shape = pairs[order[number % len(pairs)]]
-        cases.append(Case(jobs[number % len(jobs)], seed + number, kind, shape, excess_ratio, **more))  # type: ignore[arg-type]
+        cases.append(Case(jobs[number % len(jobs)], seed + number, kind, shape, excess_ratio, **more))
     return cases
 
 

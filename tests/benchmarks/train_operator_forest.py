@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Iterable, Iterator
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,8 @@ from tests.benchmarks.operator_cases import Case, Example, run_case, shapes_of_f
 
 TRAINING_JOBS = (
     (4, 2, 4, 8), (2, 4, 2, 4), (4, 4, 1, 8), (2, 2, 8, 6), (8, 1, 2, 4), (2, 8, 1, 8), (16, 2, 1, 4), (3, 3, 4, 6),
-    (2, 12, 1, 8), (2, 6, 2, 8), (3, 4, 2, 6), (2, 4, 8, 4), (4, 8, 1, 16), (2, 10, 2, 10), (6, 2, 4, 4), (4, 2, 2, 12),
+    (2, 12, 1, 8), (2, 6, 2, 8), (3, 4, 2, 6), (2, 4, 8, 4), (4, 8, 1, 16), (2, 10, 2, 10), (6, 2, 4, 4),
+    (4, 2, 2, 12),
 )  # fmt: skip
 """dp, pp, tp, micro-batches; none of them is among those of `tests.benchmarks.bench_operators`."""
 
@@ -26,9 +28,12 @@ _HEALTHY_EVERY = 16  # of the healthy frames so many-th teaches too: that what i
 
 
 def training_cases(count: int) -> list[Case]:
-    """Return the jobs to train on, half of them with much drift."""
-    calm = shapes_of_faults(TRAINING_SEED, count // 2, TRAINING_JOBS, drift_ratio=0.03)
-    return calm + shapes_of_faults(TRAINING_SEED + count, count - count // 2, TRAINING_JOBS, drift_ratio=0.15)
+    """Return the jobs to train on: with little drift and with much, plain and untidy, in equal shares."""
+    cases: list[Case] = []
+    for drift_ratio, is_untidy in product((0.03, 0.15), (False, True)):
+        seed, share = TRAINING_SEED + len(cases), -(-count // 4)
+        cases += shapes_of_faults(seed, share, TRAINING_JOBS, drift_ratio=drift_ratio, is_untidy=is_untidy)
+    return cases
 
 
 def labelled_features(cases: Iterable[Case], *, most_ranks: int = 12) -> Iterator[tuple[FeatureRows, np.ndarray]]:

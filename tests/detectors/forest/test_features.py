@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from detectors.forest.features import OperatorFeatures, Tuning
@@ -46,6 +46,7 @@ def test_an_operator_that_did_not_end_has_no_features() -> None:
     assert set(range(48)) - set(taught().rows(frame).rows.tolist()) == {3, 9}
 
 
+@settings(max_examples=20, deadline=None)
 @given(st.floats(0.01, 100))
 def test_a_faster_machine_has_the_same_features(speed: float) -> None:
     frame = sample_frame("operator", 50, is_faulty=True)
@@ -74,7 +75,8 @@ def test_the_first_test_passes_slow_operators_of_slow_iterations_alone() -> None
     slow = sample_frame("operator", 50, is_faulty=True)
     found = features.rows(slow)
     assert found.is_suspicious()[slow["communicator"][found.rows] == 2].all()
-    assert sum(features.rows(sample_frame("operator", n)).is_suspicious().sum() for n in range(60, 80)) < 0.02 * 20 * 48
+    healthy = [features.rows(sample_frame("operator", n)).is_suspicious() for n in range(60, 80)]
+    assert np.concatenate(healthy).mean() < 0.02
 
 
 @pytest.mark.parametrize(("tuning", "follows"), [("always", True), ("drift", True), ("off", False)])
@@ -85,9 +87,9 @@ def test_what_is_usual_follows_a_slow_drift_unless_switched_off(tuning: Tuning, 
 
 
 def test_drift_detection_moves_nothing_while_a_job_does_not_drift() -> None:
-    features = taught("drift", frames=34)
+    features = taught("drift", frames=60)
     before = features._usual
-    for iteration in range(34, 200):
+    for iteration in range(60, 200):
         features.learn(sample_frame("operator", iteration))
     assert features._usual is before
 

@@ -2,14 +2,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from detectors.forest.slots import Places, pack_slots
 from streams.records import UNKNOWN
 
 
-def frame(iteration: int, first: int, length: int = 6, *, communicator: int = 3, lost: tuple[int, ...] = ()) -> dict[str, np.ndarray]:
+def frame(
+    iteration: int, first: int, length: int = 6, *, communicator: int = 3, lost: tuple[int, ...] = ()
+) -> dict[str, np.ndarray]:
     """One series of operators, some of its rows lost."""
     sequence = np.array([first + n for n in range(length) if n not in lost], dtype=np.int64)
     size = len(sequence)
@@ -34,6 +36,7 @@ def test_places_count_from_the_first_of_the_iteration() -> None:
     assert taught().number(frame(5, 31)).tolist() == [0, 1, 2, 3, 4, 5]
 
 
+@settings(deadline=None)
 @given(st.sets(st.integers(0, 4)))
 def test_lost_rows_do_not_move_the_others(lost: set[int]) -> None:
     kept = [n for n in range(6) if n not in lost]

