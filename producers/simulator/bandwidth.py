@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from producers.simulator.engine import Engine, Run
+from producers.simulator.plan import Plan
 from producers.simulator.settings import NS_PER_MS
 from producers.simulator.topology import Ints
 
@@ -33,6 +34,32 @@ class Samples:
     rx_bytes_per_s: Floats
 
 
+@dataclass(frozen=True, slots=True)
+class _Crossings:
+    """Each hop of each flow of a plan, with the NICs at its two ends."""
+
+    flow: Ints
+    transfer: Ints
+    sent_bytes: Floats
+    is_scaled: NDArray[np.bool_]
+    nics: tuple[Ints, Ints]
+
+    @classmethod
+    def of(cls, engine: Engine, plan: Plan) -> _Crossings:
+        network, flows, nic = engine.network, plan.flows, engine.topology.nic
+        paths = np.arange(len(network.is_between_hosts))
+        first = np.searchsorted(network.hop_path, paths)
+        counts = np.searchsorted(network.hop_path, paths, side="right") - first
+        flow, hop = _spread(first[flows.path], counts[flows.path])
+        return cls(
+            flow=flow,
+            transfer=flows.transfer[flow],
+            sent_bytes=flows.wire_bytes[flow] * network.hop_load[hop],
+            is_scaled=flows.is_scaled[flow],
+            nics=(nic[network.hop_source[hop]], nic[network.hop_destination[hop]]),
+        )
+
+
 class BandwidthSampler:
     """Turns transfers into samples.
 
@@ -43,14 +70,9 @@ class BandwidthSampler:
     """
 
     def __init__(self, engine: Engine) -> None:
-        topology, network, flows = engine.topology, engine.network, engine.plan.flows
-        paths = np.arange(len(network.is_between_hosts))
-        first = np.searchsorted(network.hop_path, paths)
-        counts = np.searchsorted(network.hop_path, paths, side="right") - first
-        self._flow, hop = _spread(first[flows.path], counts[flows.path])
-        self._transfer = flows.transfer[self._flow]
-        self._bytes = flows.wire_bytes[self._flow] * network.hop_load[hop]
-        self._nics = (topology.nic[network.hop_source[hop]], topology.nic[network.hop_destination[hop]])
+        topology = engine.topology
+        self._crossings = {id(plan): _Crossings.of(engine, plan) for plan in engine.plans.values()}
+        self._workload_factor = engine.settings.workload_factor
         self._period_ns = engine.settings.bandwidth_period_ms * NS_PER_MS
         self._phase_ns = self._period_ns * topology.nic_host / len(topology.nic_host)
         self._taken = 0
@@ -58,10 +80,14 @@ class BandwidthSampler:
 
     def add(self, run: Run) -> None:
         """Count the bytes of one iteration."""
-        begin_ns, length_ns = run.begin_ns[self._transfer], run.flow_ns[self._flow]
+        found = self._crossings[id(run.plan)]
+        begin_ns, length_ns = run.begin_ns[found.transfer], run.flow_ns[found.flow]
+        sent_bytes = found.sent_bytes * np.where(found.is_scaled, self._workload_factor(run.iteration), 1.0)
+        happens = np.isfinite(begin_ns + length_ns)
+        begin_ns, length_ns, sent_bytes = begin_ns[happens], length_ns[happens], sent_bytes[happens]
         self._reserve(float((begin_ns + length_ns).max(initial=0.0)))
-        for direction, nic in enumerate(self._nics):
-            self._sent[direction] += self._binned(nic, begin_ns, length_ns)
+        for direction, nic in enumerate(found.nics):
+            self._sent[direction] += self._binned(nic[happens], begin_ns, length_ns, sent_bytes)
 
     def take(self, until_ns: float) -> Samples:
         """Give the samples up to a moment before which no further transfer will begin; each sample once."""
@@ -79,7 +105,7 @@ class BandwidthSampler:
         if wanted > 0:
             self._sent = np.pad(self._sent, ((0, 0), (0, 0), (0, wanted)))
 
-    def _binned(self, nic: Ints, begin_ns: Floats, length_ns: Floats) -> Floats:
+    def _binned(self, nic: Ints, begin_ns: Floats, length_ns: Floats, sent_bytes: Floats) -> Floats:
         """Bytes of each NIC in each period that was not taken yet; a transfer may reach over several."""
         period_ns, phase_ns = self._period_ns, self._phase_ns[nic]
         first = np.ceil((begin_ns - phase_ns) / period_ns).astype(np.int64)
@@ -89,7 +115,7 @@ class BandwidthSampler:
         inside_ns = np.minimum(begin_ns[flow] + length_ns[flow], edge_ns) - np.maximum(
             begin_ns[flow], edge_ns - period_ns
         )
-        sent = self._bytes[flow] * np.maximum(inside_ns, 0) / length_ns[flow]
+        sent = sent_bytes[flow] * np.maximum(inside_ns, 0) / length_ns[flow]
         shape = self._sent.shape[1:]
         place = nic[flow] * shape[1] + period - self._taken
         binned = np.bincount(place, sent, minlength=shape[0] * shape[1])

@@ -5,7 +5,7 @@ Nothing else is touched. Who waits for whom follows in the engine.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -51,6 +51,11 @@ NO_EFFECTS = Effects()
 class Faults:
     """Some faults, checked against a cluster.
 
+    Parameters
+    ----------
+    faults
+        By number: what a fault draws depends on it.
+
     Raises
     ------
     InputError
@@ -58,10 +63,10 @@ class Faults:
         not known yet.
     """
 
-    def __init__(self, topology: Topology, network: Network, faults: Sequence[Fault]) -> None:
+    def __init__(self, topology: Topology, network: Network, faults: Mapping[int, Fault]) -> None:
         self._topology = topology
-        self._faults = tuple(faults)
-        for fault in self._faults:
+        self._faults = dict(faults)
+        for fault in self._faults.values():
             check_place(fault, topology, network)
             if not fault.is_calibrated:
                 raise InputError(
@@ -70,7 +75,7 @@ class Faults:
 
     def effects(self, iteration: int) -> Effects:
         """Return what the faults do in this iteration."""
-        active = [(n, fault) for n, fault in enumerate(self._faults) if fault.is_active(iteration)]
+        active = [(n, fault) for n, fault in self._faults.items() if fault.is_active(iteration)]
         if not active:
             return NO_EFFECTS
         strengths = [(fault, *self._strength(n, fault, iteration)) for n, fault in active]

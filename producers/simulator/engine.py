@@ -1,9 +1,9 @@
 """Runs a simulated job, iteration by iteration, by its true dependencies.
 
 A transfer begins when the last of its ranks has arrived, and takes latency plus bytes over the slowest device that it
-crosses; its ranks leave together, up to a small spread. In rooted operators only those wait who depend on the root, or
-the root itself. A rank arrives at its next call when it has left the one before and done its work. That is all: what
-is late, who waits and how long an iteration takes follows; and when a rank stops, everything that waits for it does.
+crosses; its ranks leave together, up to a small spread. In rooted operators only those wait who depend on the root,
+or the root itself. A rank arrives at its next call when it has left the one before and done its work. That is all:
+what is late, who waits and how long an iteration takes follows; and when a rank stops, all stops that waits for it.
 """
 
 from __future__ import annotations
@@ -77,6 +77,7 @@ class Run:
         """Time of the iteration: the largest of its ranks'."""
         return float((self.end_ns - self.start_ns).max())
 
+    @property
     def last_ns(self) -> float:
         """When the last thing happened that did happen."""
         times = np.concatenate([self.end_ns, self.arrival_ns, self.departure_ns])
@@ -110,7 +111,7 @@ class Engine:
         self.plans = {TRAIN: self.plan}
         if settings.evaluate_every:
             self.plans[EVALUATE] = make_plan(self.topology, EVALUATE)
-        self._faults = Faults(self.topology, self.network, settings.faults)
+        self._faults = Faults(self.topology, self.network, dict(enumerate(settings.faults)))
         self._untidiness = Untidiness(self.topology)
         self._ready_ns = np.zeros(settings.world_size)
         self.iteration = 0
@@ -191,15 +192,15 @@ class Engine:
         return np.asarray(latency_ns[flows.path] + wire_bytes * ns_per_byte[flows.path])
 
     def _stop(self, plan: Plan, gap_ns: Floats, effects: Effects) -> Ints | None:
-        """Let ranks stop before a call; return the steps inside which others stop."""
+        """Let ranks stop before a call; return the steps inside which others do."""
         inside = []
         for fault in effects.hangs:
-            calls = plan.calls_of(int(fault.rank or 0))
+            rank = int(fault.rank or 0)
+            calls = plan.logged_steps(rank)
             step = int(calls[int(fault.at * len(calls))])
+            gap_ns[step + fault.is_inside : plan.last_step[rank] + 1] = NEVER_NS
             if fault.is_inside:
                 inside.append(step)
-            else:
-                gap_ns[step] = NEVER_NS
         return np.array(inside) if inside else None
 
     def _tail(self, iteration: int) -> tuple[int, float]:

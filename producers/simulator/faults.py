@@ -109,7 +109,13 @@ class Fault:
 
     def with_strength(self, strength: float) -> Fault:
         """Return the same fault with this strength of the sort `by`; 0 does nothing."""
-        return replace(self, **{self.by: 1 + strength if self.by == "factor" else strength})
+        match self.by:
+            case "factor":
+                return replace(self, factor=1 + strength)
+            case "add_ms":
+                return replace(self, add_ms=strength)
+            case _:
+                return replace(self, spread=strength)
 
     def is_active(self, iteration: int) -> bool:
         """Say whether the fault acts in this iteration."""

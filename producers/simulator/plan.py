@@ -27,7 +27,8 @@ Floats = NDArray[np.float64]
 ALL, COPIED, ROOT, NOBODY = range(4)
 """Whom a share waits for: all members; all, unless its bytes are copied before; the root of the transfer; nobody."""
 
-_ROOTED: Final = {"broadcast": (ROOT, ROOT), "scatter": (ROOT, ROOT), "reduce": (ALL, NOBODY), "gather": (ALL, NOBODY)}
+_FROM_ROOT, _TO_ROOT = (ROOT, ROOT), (ALL, NOBODY)  # the root, the others
+_ROOTED: Final = {"broadcast": _FROM_ROOT, "scatter": _FROM_ROOT, "reduce": _TO_ROOT, "gather": _TO_ROOT}
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +111,10 @@ class Plan:
         """Number of transfers of an iteration."""
         return self.waves[-1].past
 
-    def calls_of(self, rank: int) -> Ints:
-        """Steps of a rank in which it enters a call, in order."""
-        steps = np.arange(self.start_step[rank], self.last_step[rank] + 1)
-        return steps[self.is_call[steps]]
+    def logged_steps(self, rank: int) -> Ints:
+        """Steps of a rank which it logs, in order."""
+        own = self.rows.of_seat(int(self.topology.seat[rank]))
+        return np.unique(self.rows.step[own])
 
     def work_ns(self, load: Floats | float = 1.0) -> Floats:
         """Nominal work before each step.
@@ -244,7 +245,7 @@ class _Layout:
         group = self._call(meeting.members[0]).group
         stage = meeting.members[0][0]
         if group == POINT:
-            return seats[stage].reshape(-1, 1)
+            return np.asarray(seats[stage].reshape(-1, 1))
         if group == P2P:
             return np.stack([seats[s].ravel() for s, _ in meeting.members], axis=1)
         return along(seats if len(meeting.members) > 1 else seats[stage : stage + 1], group)

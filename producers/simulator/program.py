@@ -81,8 +81,8 @@ class Program:
     def collective(self, group: str, operator: str, size_bytes: int, *, is_scaled: bool = False) -> None:
         """Call a collective, where the job has such groups."""
         if has_group(self.settings, group):
-            name = "barrier" if operator == "barrier" else group
-            self._call(group, (operator,), size_bytes, is_logged=name not in self.settings.hidden, is_scaled=is_scaled)
+            is_logged = ("barrier" if operator == "barrier" else group) not in self.settings.hidden
+            self._call(group, (operator,), size_bytes, is_logged=is_logged, is_scaled=is_scaled)
 
     def exchange(self, *messages: tuple[str, int]) -> None:
         """Call p2p with all these pairs of operator and stage in one batch; nothing if there are none."""
@@ -181,7 +181,8 @@ def gatherings(settings: SimulatorSettings) -> Sequence[tuple[str, str, int, int
     """After the optimizer, where its state is sharded: the new parameters."""
     if settings.gradient_sync != "sharded":
         return ()
-    return [(group, "all_gather", size, count) for group, _, size, count in reductions(settings) if group != "replica"]
+    found = (one for one in reductions(settings) if one[0] != "replica")
+    return [(group, "all_gather", size_bytes, count) for group, _, size_bytes, count in found]
 
 
 def gradient_buckets(settings: SimulatorSettings) -> int:

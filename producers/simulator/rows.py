@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 
 import numpy as np
 from numpy.typing import NDArray
 
 from producers.simulator.bandwidth import Samples
+from producers.simulator.delivery import delivered
 from producers.simulator.engine import Engine, Run
-from producers.simulator.noise import clock_offsets_ns
-from streams.records import PATHS, Batch, Header
+from producers.simulator.noise import clock_drifts_ratio, clock_offsets_ns
+from producers.simulator.plan import Plan
+from producers.simulator.settings import SimulatorSettings
+from producers.simulator.topology import Ints
+from streams.records import PATHS, SCHEMAS, Batch, Header
 
 Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
 
 
 class JobRows:
@@ -29,67 +35,97 @@ class JobRows:
     def __init__(self, engine: Engine, start_ns: int) -> None:
         self._engine = engine
         topology = engine.topology
-        host_offsets_ns = clock_offsets_ns(engine.settings, int(topology.host[-1]) + 1)
-        self._zero_ns = start_ns + host_offsets_ns[topology.host]
+        hosts = int(topology.host[-1]) + 1
+        self._zero_ns = start_ns + clock_offsets_ns(engine.settings, hosts)[topology.host]
+        self._drift = clock_drifts_ratio(engine.settings, hosts)[topology.host]
+        self._ranks = np.flatnonzero(topology.is_logged).tolist()
         self._names = [
             tuple(topology.groups.communicators[c].id for c in topology.groups.of_rank(rank))
             for rank in range(topology.world_size)
         ]
+        self._counts = _Counts(engine)
+        self._published = {schema: np.zeros(topology.world_size, dtype=np.int64) for schema in SCHEMAS}
 
     def commops(self, runs: Sequence[Run]) -> Iterator[Batch]:
-        """Yield one batch per rank with the operators of consecutive runs."""
-        rows = self._engine.plan.rows
+        """Yield one batch per logged rank with the operators of consecutive runs."""
+        for batch, _ in self.judged_commops(runs, ()):
+            yield batch
+
+    def judged_commops(self, runs: Sequence[Run], truths: Sequence[Bools]) -> Iterator[tuple[Batch, Bools]]:
+        """Yield batches of operators, and what is true of each of their rows.
+
+        Parameters
+        ----------
+        truths
+            Per run: a value for each row of its plan. Empty: False for all.
+        """
+        pairs = list(zip(runs, truths or [np.zeros(len(run.plan.rows.step), dtype=np.bool_) for run in runs],
+                         strict=True))  # fmt: skip
+        for _, own in groupby(pairs, key=lambda pair: id(pair[0].plan)):
+            some, truth = zip(*own, strict=True)
+            yield from self._commops(list(some), np.array(truth))
+
+    def _commops(self, runs: Sequence[Run], truths: Bools) -> Iterator[tuple[Batch, Bools]]:
+        plan, settings = runs[0].plan, self._engine.settings
+        rows, seats = plan.rows, self._engine.topology.seat
         iterations = np.array([run.iteration for run in runs])
-        starts_ns = _whole_ns([run.arrival_ns[rows.step] for run in runs])
-        ends_ns = _whole_ns([run.departure_ns[rows.step] for run in runs])
-        lasts_ns = _whole_ns([run.end_ns for run in runs])[-1]
-        for rank, zero_ns in enumerate(self._zero_ns.tolist()):
-            own = slice(*rows.first[rank : rank + 2].tolist())
-            started_ns = starts_ns[:, own]
-            count = started_ns.shape[1]
-            sequence = iterations[:, None] * rows.per_iteration[own] + rows.ordinal[own]
-            columns = {
+        before = [self._counts.before(plan, run.iteration) for run in runs]
+        scale = np.array([settings.workload_factor(run.iteration) for run in runs])
+        sizes = np.where(rows.is_scaled, np.rint(scale[:, None] * rows.size_bytes), rows.size_bytes)
+        starts_ns, elapsed_ns, ways = _operators(settings, runs)
+        for rank in self._ranks:
+            own = rows.of_seat(int(seats[rank]))
+            count = own.stop - own.start
+            started_ns = self._local_ns(rank, starts_ns[:, own])
+            columns: dict[str, np.ndarray] = {
                 "communicator": np.tile(rows.local_communicator[own], len(runs)),
                 "operator": np.tile(rows.operator[own], len(runs)),
-                "sequence": sequence.ravel(),
+                "sequence": np.stack([one[own] for one in before]).ravel() + np.tile(rows.ordinal[own], len(runs)),
                 "peer": np.tile(rows.peer[own], len(runs)),
-                "start_ns": (started_ns + zero_ns).ravel(),
-                "elapsed_ns": (ends_ns[:, own] - started_ns).ravel().astype(np.float64),
-                "size_bytes": np.tile(rows.size_bytes[own], len(runs)),
+                "start_ns": started_ns.ravel(),
+                "elapsed_ns": elapsed_ns[:, own].ravel(),
+                "size_bytes": sizes[:, own].ravel(),
                 "iteration": np.repeat(iterations, count),
             }
-            before, watermark_ns = runs[0].iteration * count, int(lasts_ns[rank]) + zero_ns
-            yield Batch(self._header("commops", rank, before, watermark_ns, self._names[rank]), columns)
+            truth = truths[:, own].ravel()
+            if ways is not None:
+                index = np.concatenate([np.flatnonzero(way[:, own]) for way in ways])
+                columns, truth = {name: column[index] for name, column in columns.items()}, truth[index]
+            last_ns = self._watermark_ns(runs[-1], rank, columns)
+            yield self._batch("commops", rank, last_ns, columns, self._names[rank]), truth
 
     def iterations(self, runs: Sequence[Run]) -> Iterator[Batch]:
-        """Yield one batch per rank with the rows of consecutive iterations."""
-        settings = self._engine.settings
-        unknown = np.full(len(runs), np.nan)
-        iterations = np.array([run.iteration for run in runs])
-        phases = np.array([run.phase for run in runs], dtype=np.uint8)
-        tokens = np.full(len(runs), float(settings.micro_batches * settings.tokens_per_micro_batch))
-        starts_ns = _whole_ns([run.start_ns for run in runs])
-        ends_ns = _whole_ns([run.end_ns for run in runs])
-        for rank, zero_ns in enumerate(self._zero_ns.tolist()):
+        """Yield one batch per logged rank with the rows of consecutive iterations which it ended."""
+        ended = [run for run in runs if not run.is_hung]
+        if not ended:
+            return
+        unknown = np.full(len(ended), np.nan)
+        phases = np.array([run.phase for run in ended], dtype=np.uint8)
+        tokens = np.array([self._tokens(run.iteration) for run in ended])
+        starts_ns = _whole_ns([run.start_ns for run in ended])
+        ends_ns = _whole_ns([run.end_ns for run in ended])
+        for rank in self._ranks:
             columns = {
-                "iteration": iterations,
-                "start_ns": starts_ns[:, rank] + zero_ns,
+                "iteration": np.array([run.iteration for run in ended]),
+                "start_ns": self._local_ns(rank, starts_ns[:, rank]),
                 "elapsed_ns": (ends_ns[:, rank] - starts_ns[:, rank]).astype(np.float64),
                 "phase": phases,
                 "loss": unknown,
                 "grad_norm": unknown,
                 "tokens": tokens,
             }
-            watermark_ns = int(ends_ns[-1, rank]) + zero_ns
-            yield Batch(self._header("iterations", rank, runs[0].iteration, watermark_ns), columns)
+            last_ns = int(self._local_ns(rank, ends_ns[-1:, rank])[0])
+            yield self._batch("iterations", rank, last_ns, columns)
 
     def bandwidth(self, samples: Samples) -> Iterator[Batch]:
-        """Yield one batch per NIC, as its first rank; nothing if there is no sample."""
+        """Yield one batch per NIC, as its first logged rank; nothing if there is no sample."""
         topology = self._engine.topology
         count = samples.time_ns.shape[1]
         times_ns = _whole_ns(samples.time_ns)
         for nic, rank in enumerate(topology.nic_rank.tolist() if count else ()):
-            time_ns = times_ns[nic] + int(self._zero_ns[rank])
+            if rank < 0:
+                continue
+            time_ns = self._local_ns(rank, times_ns[nic])
             columns = {
                 "time_ns": time_ns,
                 "path": np.full(count, PATHS.index("nic"), dtype=np.uint8),
@@ -97,14 +133,88 @@ class JobRows:
                 "tx_bytes_per_s": samples.tx_bytes_per_s[nic],
                 "rx_bytes_per_s": samples.rx_bytes_per_s[nic],
             }
-            names = (topology.nic_name(nic),)
-            yield Batch(self._header("bandwidth", rank, samples.number, int(time_ns[-1]), names), columns)
+            yield self._batch("bandwidth", rank, int(time_ns[-1]), columns, (topology.nic_name(nic),))
 
-    def _header(
-        self, schema: str, rank: int, rows_before: int, watermark_ns: int, names: tuple[str, ...] = ()
-    ) -> Header:
+    def _tokens(self, iteration: int) -> float:
         settings = self._engine.settings
-        return Header(schema, settings.job, settings.attempt, rank, rows_before, watermark_ns, names)
+        planned = settings.micro_batches * settings.tokens_per_micro_batch
+        return float(np.rint(planned * settings.workload_factor(iteration)))
+
+    def _local_ns(self, rank: int, times_ns: Ints) -> Ints:
+        """What the clock of a rank's host shows at these times since the start of the job."""
+        drift = float(self._drift[rank])
+        shown_ns = times_ns + int(self._zero_ns[rank])
+        return shown_ns + np.rint(drift * times_ns).astype(np.int64) if drift else shown_ns
+
+    def _watermark_ns(self, run: Run, rank: int, columns: dict[str, np.ndarray]) -> int | None:
+        if not run.is_hung:
+            return int(self._local_ns(rank, _whole_ns(run.end_ns[rank : rank + 1]))[0])
+        # It waits, and so all that it did before has been written.
+        return int(columns["start_ns"].max()) if len(columns["start_ns"]) else None
+
+    def _batch(
+        self,
+        schema: str,
+        rank: int,
+        watermark_ns: int | None,
+        columns: dict[str, np.ndarray],
+        names: tuple[str, ...] = (),
+    ) -> Batch:
+        settings, published = self._engine.settings, self._published[schema]
+        header = Header(schema, settings.job, settings.attempt, rank, int(published[rank]), watermark_ns, names)
+        batch = Batch(header, columns)
+        published[rank] += len(batch)
+        return batch
+
+
+class _Counts:
+    """How many operators of each series came in the iterations before one."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._every = engine.settings.evaluate_every
+        plans = list(engine.plans.values())
+        self._per_turn = {id(plan): [_in_series_of(plan, turn) for turn in plans] for plan in plans}
+
+    def before(self, plan: Plan, iteration: int) -> Ints:
+        """For each row of a plan: operators of its series before this iteration."""
+        evaluations = iteration // self._every if self._every else 0
+        turns = (iteration - evaluations, evaluations)
+        return sum((count * per for count, per in zip(turns, self._per_turn[id(plan)], strict=False)),
+                   start=np.zeros(1, dtype=np.int64))  # fmt: skip
+
+
+def _in_series_of(plan: Plan, turn: Plan) -> Ints:
+    """For each row of one plan: how many operators its series has in an iteration of another."""
+    if plan is turn:
+        return plan.rows.per_iteration
+    series, first = np.unique(turn.rows.series, return_index=True)
+    place = np.minimum(np.searchsorted(series, plan.rows.series), len(series) - 1)
+    return np.where(series[place] == plan.rows.series, turn.rows.per_iteration[first][place], 0)
+
+
+def _operators(
+    settings: SimulatorSettings, runs: Sequence[Run]
+) -> tuple[Ints, Floats, tuple[Bools, Bools] | None]:
+    """Starts, elapsed times (NaN: not ended), and what is sent: the rows that come, and those that come once more.
+
+    The last is None where all rows come once.
+    """
+    rows = runs[0].plan.rows
+    arrival_ns = np.array([run.arrival_ns[rows.step] for run in runs])
+    departure_ns = np.array([run.departure_ns[rows.step] for run in runs])
+    ways = [delivered(settings, rows, run.iteration) for run in runs]
+    if not any(run.is_hung for run in runs):
+        starts_ns = _whole_ns(arrival_ns)
+        elapsed_ns = (_whole_ns(departure_ns) - starts_ns).astype(np.float64)
+        comes, again = (None if way[0] is None else np.array(way) for way in zip(*ways, strict=True))
+        return starts_ns, elapsed_ns, None if comes is None or again is None else (comes, again)
+    is_entered, is_left = np.isfinite(arrival_ns), np.isfinite(departure_ns)
+    starts_ns = _whole_ns(np.where(is_entered, arrival_ns, 0.0))
+    ends_ns = _whole_ns(np.where(is_left, departure_ns, 0.0))
+    elapsed_ns = np.where(is_left, ends_ns - starts_ns, np.nan)
+    comes = np.array([x if way is None else x & way for x, (way, _) in zip(is_entered, ways, strict=True)])
+    again = np.array([np.zeros_like(x) if way is None else x & way for x, (_, way) in zip(comes, ways, strict=True)])
+    return starts_ns, elapsed_ns, (comes, again)
 
 
 def _whole_ns(times_ns: Sequence[Floats] | Floats) -> NDArray[np.int64]:

@@ -152,7 +152,7 @@ def _meetings(programs: Programs) -> Iterator[Meeting]:
 
 
 def _pairs(programs: Programs) -> Iterator[Meeting]:
-    """Match the n-th send from a stage to another with the n-th recv there; messages of the same two calls are one."""
+    """Match the n-th send from a stage to another with the n-th recv there; those of the same two calls are one."""
     sends, recvs = _messages(programs, "send"), _messages(programs, "recv")
     found: dict[tuple[Place, Place], set[bool]] = {}
     for source, target in sends | recvs:

@@ -9,6 +9,7 @@ from typing import Final
 from producers.simulator.faults import Fault
 from streams.errors import InputError
 
+NS_PER_S: Final = 1e9
 NS_PER_MS: Final = 1_000_000.0
 NS_PER_US: Final = 1_000.0
 MIB: Final = 1 << 20
@@ -19,11 +20,14 @@ LOGGED: Final = ("all", "tp_leaders")
 HIDEABLE: Final = ("tp", "cp", "ep", "barrier")
 
 _POSITIVE: Final = frozenset(
-    {"attempt", "dp", "pp", "tp", "cp", "ep", "shards", "model_chunks", "micro_batches", "iterations", "gpus_per_host",
-     "gpus_per_nic", "hosts_per_switch", "gradient_buckets", "nic_bytes_per_s", "nvlink_bytes_per_s",
+    {"attempt", "dp", "pp", "tp", "cp", "ep", "shards", "model_chunks", "micro_batches", "iterations",
+     "gpus_per_host", "gpus_per_nic", "hosts_per_switch", "gradient_buckets", "nic_bytes_per_s", "nvlink_bytes_per_s",
      "loss_burst_rows", "host_slow_iterations", "evaluation_passes", "recorded_after_hang_s"}
 )  # fmt: skip
 _LARGEST_LOSS_RATIO: Final = 0.5
+
+RECORDED_START_NS: Final = 1_800_000_000_000_000_000
+"""When a simulated job begins unless told: fixed, so that the same settings give the same rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,7 +253,7 @@ class SimulatorSettings:
     def _check_chunks(self) -> None:
         if self.model_chunks == 1:
             return
-        # With two stages, forward and backward would share an ordered pair, and nobody could tell their messages apart.
+        # With two stages forward and backward would share an ordered pair: nobody could tell their messages apart.
         _need(self.pp >= 3, "pp must be 3 or more where model_chunks is above 1", self.pp)
         rule = f"micro_batches must be a multiple of pp = {self.pp} where model_chunks is above 1"
         _need(self.micro_batches % self.pp == 0, rule, self.micro_batches)

@@ -6,17 +6,27 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from producers.simulator.bandwidth import BandwidthSampler
+from producers.simulator.calibration import calibrated
 from producers.simulator.engine import Engine, Run
 from producers.simulator.rows import JobRows
-from producers.simulator.settings import NS_PER_MS, SimulatorSettings
+from producers.simulator.settings import NS_PER_MS, NS_PER_S, SimulatorSettings
 from streams.records import Announcement, Batch
+
+
+def sources_of(settings: SimulatorSettings) -> tuple[str, ...]:
+    """Schemas of the rows that a job sends."""
+    return ("commops", "iterations", *(("bandwidth",) if settings.bandwidth_period_ms else ()))
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Some consecutive iterations: when they are over on all ranks (ns since the epoch), and what was sent."""
+    """Some consecutive iterations: when they are over on all ranks (ns since the epoch), and what was sent.
+
+    ``past`` is the iteration after them.
+    """
 
     due_ns: int
+    past: int
     batches: Iterator[Batch]
 
 
@@ -37,15 +47,23 @@ class Simulation:
     """
 
     def __init__(self, settings: SimulatorSettings, start_ns: int) -> None:
+        settings = calibrated(settings)
         self._settings, self._start_ns = settings, start_ns
+        self._last: Run | None = None
         self._engine = Engine(settings)
         self._sampler = BandwidthSampler(self._engine) if settings.bandwidth_period_ms else None
         self._rows = JobRows(self._engine, start_ns)
 
-    def announcements(self) -> Iterator[Announcement]:
+    def announcements(self, recorded_until_ns: int | None = None) -> Iterator[Announcement]:
         """Yield the announcement of each rank."""
-        sources = ("commops", "iterations", *(("bandwidth",) if self._sampler else ()))
-        return self._engine.topology.announcements(sources)
+        return self._engine.topology.announcements(sources_of(self._settings), recorded_until_ns)
+
+    @property
+    def recorded_until_ns(self) -> int | None:
+        """When recording ended, ns since the epoch, if the job came to a standstill; known when all parts are out."""
+        if self._last is None or not self._last.is_hung:
+            return None
+        return self._start_ns + round(self._last.last_ns + self._settings.recorded_after_hang_s * NS_PER_S)
 
     def parts(self, *, max_span_s: float, max_rows: int) -> Iterator[Part]:
         """Yield the job in parts of at least one iteration, which end at a span of time or a number of operators.
@@ -56,17 +74,17 @@ class Simulation:
         runs: list[Run] = []
         while not self._is_over:
             runs.append(self._advance())
-            span_ns = float(runs[-1].end_ns.max() - runs[0].start_ns.min())
-            if self._is_over or len(runs) >= iterations_at_most or span_ns >= max_span_s * 1e9:
-                yield Part(self._start_ns + round(runs[-1].end_ns.max()), self._batches(runs))
+            span_ns = runs[-1].last_ns - float(runs[0].start_ns.min())
+            if self._is_over or len(runs) >= iterations_at_most or span_ns >= max_span_s * NS_PER_S:
+                yield Part(self._start_ns + round(runs[-1].last_ns), self._engine.iteration, self._batches(runs))
                 runs = []
 
     @property
     def _is_over(self) -> bool:
-        return self._engine.iteration >= self._settings.iterations
+        return self._engine.iteration >= self._settings.iterations or self._engine.is_hung
 
     def _advance(self) -> Run:
-        run = self._engine.advance()
+        run = self._last = self._engine.advance()
         if self._sampler:
             self._sampler.add(run)
         return run
@@ -80,5 +98,5 @@ class Simulation:
     def _sampled_ns(self, run: Run) -> float:
         """Until when the counters are final: the next iteration may begin on a rank before this one ends on all."""
         if self._is_over:  # to the first sample after the end, on each NIC
-            return float(run.end_ns.max()) + 2 * self._settings.bandwidth_period_ms * NS_PER_MS
+            return run.last_ns + 2 * self._settings.bandwidth_period_ms * NS_PER_MS
         return float(run.end_ns.min())

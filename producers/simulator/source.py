@@ -6,18 +6,15 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from producers.batches import take_rows
-from producers.simulator.label import label
-from producers.simulator.settings import SimulatorSettings
+from producers.simulator.label import measure
+from producers.simulator.settings import RECORDED_START_NS, SimulatorSettings
 from producers.simulator.simulation import Simulation
 from producers.trace_writer import write_trace
 from streams.errors import InputError
 from streams.records import Announcement, Batch
-
-RECORDED_START_NS: Final = 1_800_000_000_000_000_000
-"""When a simulated job begins unless told: fixed, so that the same settings give the same rows."""
 
 _BATCH_SPAN_S: Final = 1.0
 _BATCH_ROWS: Final = 1_000_000  # of all ranks: bounds the memory of large jobs
@@ -56,7 +53,9 @@ class SimulatorSource:
         position: str | None = None,
     ) -> None:
         self._now_ns = now_ns
-        self._records = _records(Simulation(settings, start_ns), start_ns)
+        self._simulation = Simulation(settings, start_ns)
+        self._records = _records(self._simulation, start_ns)
+        self._is_closed = False
         self._next = next(self._records, None)
         self._cut = 0  # rows of the next batch that were polled already
         self._polled = 0
@@ -64,8 +63,14 @@ class SimulatorSource:
 
     @property
     def is_exhausted(self) -> bool:
-        """True when the job has ended and everything was polled, or after `close`."""
-        return self._next is None
+        """True when the job has ended and everything was polled, or after `close`.
+
+        A job that hangs stays silent, but not ended, as long as its settings say.
+        """
+        if self._next is not None or self._is_closed or self._now_ns is None:
+            return self._next is None
+        silent_until_ns = self._simulation.recorded_until_ns
+        return silent_until_ns is None or self._now_ns() >= silent_until_ns
 
     def poll(self, max_records: int) -> Sequence[Announcement | Batch]:
         """Return the next announcements and rows whose time has come; ``()``: nothing yet, or nothing any more."""
@@ -84,7 +89,7 @@ class SimulatorSource:
 
     def close(self) -> None:
         """End the job; nothing is polled after it."""
-        self._next, self._records = None, iter(())
+        self._next, self._records, self._is_closed = None, iter(()), True
 
     def _skip(self, position: str | None) -> None:
         wanted = _records_before(position)
@@ -107,8 +112,27 @@ class SimulatorSource:
         return take_rows(record, first, past) if isinstance(record, Batch) and past - first < length else record
 
 
-def simulate_trace(directory: Path | str, settings: SimulatorSettings, *, start_ns: int = RECORDED_START_NS) -> None:
+def simulate_trace(
+    directory: Path | str,
+    settings: SimulatorSettings,
+    *,
+    start_ns: int = RECORDED_START_NS,
+    on_part: Callable[[int], None] | None = None,
+) -> dict[str, Any]:
     """Write the whole job as a trace directory (contract, section 1), with ``label.json``.
+
+    Memory does not grow with the number of iterations; for many incidents of one job see
+    `producers.simulator.incidents`.
+
+    Parameters
+    ----------
+    on_part
+        Is told now and then how many iterations are written.
+
+    Returns
+    -------
+    dict
+        What stands in ``label.json``.
 
     Raises
     ------
@@ -117,10 +141,18 @@ def simulate_trace(directory: Path | str, settings: SimulatorSettings, *, start_
     OSError
         If the directory can't be written.
     """
-    simulation = Simulation(settings, start_ns)
-    parts = simulation.parts(max_span_s=float("inf"), max_rows=_TRACE_ROWS)
-    write_trace(directory, simulation.announcements(), (batch for part in parts for batch in part.batches))
-    (Path(directory) / "label.json").write_text(json.dumps(label(settings), indent=1) + "\n", encoding="utf-8")
+    truth = measure(settings)
+    simulation = Simulation(truth.settings, start_ns)
+    announcements = simulation.announcements(truth.recorded_until_ns(start_ns))
+    write_trace(directory, announcements, _told(simulation, on_part or (lambda _: None)))
+    (Path(directory) / "label.json").write_text(json.dumps(truth.label, indent=1) + "\n", encoding="utf-8")
+    return truth.label
+
+
+def _told(simulation: Simulation, on_part: Callable[[int], None]) -> Iterator[Batch]:
+    for part in simulation.parts(max_span_s=float("inf"), max_rows=_TRACE_ROWS):
+        yield from part.batches
+        on_part(part.past)
 
 
 def _records(simulation: Simulation, start_ns: int) -> Iterator[tuple[int, Announcement | Batch]]:

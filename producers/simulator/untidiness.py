@@ -38,7 +38,7 @@ class Untidiness:
         """Per rank: factor on all its work; None: 1 for all."""
         if self._host_factor is None:
             return self._rank_factor
-        by_host = self._host_factor[min(iteration, len(self._host_factor) - 1)][self._host]
+        by_host: Floats = self._host_factor[min(iteration, len(self._host_factor) - 1)][self._host]
         return by_host if self._rank_factor is None else by_host * self._rank_factor
 
     def load(self, iteration: int) -> Floats | float:
