@@ -1,6 +1,7 @@
 """Follows the past of a rank's operators, compares those of an iteration with it, and picks what a forest should see.
 
-The first test is cheap: an operator reaches a forest if it takes longer than usual, in an iteration that does.
+The first test is cheap: an operator reaches a forest if it takes longer than usual, in an iteration that does, and by
+more than the iterations of this rank differ anyway.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from detectors.forest.drift import DriftSignals
 from detectors.forest.matrix import FEATURES, Compared, log_elapsed, log_times, make_matrix
 from detectors.forest.past import OperatorPast, Statistics, Usual
 from detectors.forest.slots import Places, Slots, pack_slots
+from detectors.peers import MAD_TO_SIGMA
 from detectors.protocol import Frame
 from streams.errors import PluginError
 
@@ -24,6 +26,7 @@ READS: Final = ("communicator", "operator", "peer", "sequence", "size_bytes", "e
 
 _LEAST_RATIO: Final = 0.08  # log ratio of operators that reach a forest: just below 1.1 times as long
 _LEAST_ITERATION_RATIO: Final = 0.02  # the same of iterations; Holmes calls none of less than 4 % irregular
+_LEAST_ITERATION_SIGMAS: Final = 2.0  # and in standard deviations of iterations: real jobs are restless
 _RECENT: Final = 8  # iterations that say how long one takes at present
 _YOUNG_STEP: Final = 4  # frames from one look at the past to the next, while it is short or has changed
 _STEP: Final = 8  # the same, where it is followed always
@@ -39,10 +42,13 @@ class FeatureRows:
         Their indices in the frame.
     matrix
         Array ``(len(rows), len(FEATURES))``, float64, finite.
+    is_slow
+        Whether the iteration took longer than usual on this rank.
     """
 
     rows: np.ndarray
     matrix: np.ndarray
+    is_slow: bool
 
     def column(self, name: str) -> np.ndarray:
         """One feature of all rows."""
@@ -50,8 +56,7 @@ class FeatureRows:
 
     def is_suspicious(self) -> np.ndarray:
         """The first test: which rows a forest should see."""
-        is_longer = self.column("slot_ratio") > _LEAST_RATIO
-        return np.asarray(is_longer & (self.column("iteration_ratio") > _LEAST_ITERATION_RATIO))
+        return np.asarray(self.is_slow & (self.column("slot_ratio") > _LEAST_RATIO))
 
 
 class OperatorFeatures:
@@ -88,14 +93,15 @@ class OperatorFeatures:
         self._usual: Usual | None = None
         self._frames = 0
         self._unsettled = window  # frames for which what is usual is still followed
-        self._times = np.full((2, _RECENT), np.nan)
+        self._times = np.full((2, window), np.nan)  # oldest first
         self._usual_times = np.full(2, np.nan)
+        self._time_sigma = np.nan
 
     def rows(self, frame: Frame) -> FeatureRows:
         """Compute the features; changes nothing."""
         values = log_elapsed(frame["elapsed_ns"])
         if self._usual is None or not len(self._usual.classes) or not len(values):
-            return FeatureRows(np.zeros(0, dtype=np.int64), np.zeros((0, len(FEATURES))))
+            return FeatureRows(np.zeros(0, dtype=np.int64), np.zeros((0, len(FEATURES))), False)
         return self._compare(self._usual, frame, values, pack_slots(frame, self._places.number(frame)))
 
     def learn(self, frame: Frame) -> None:
@@ -109,7 +115,7 @@ class OperatorFeatures:
         self._places.learn(frame)
         kept = Slots(slots.slot[known], slots.class_[known])
         has_new = self._past.learn(kept, values[known], frame["gap_ns"][known].astype(np.float64))
-        self._times[:, self._frames % _RECENT] = log_times(frame)
+        self._times = np.column_stack([self._times[:, 1:], log_times(frame)])
         self._frames += 1
         if has_changed or (has_new and self.tuning != "off"):
             self._unsettled = self.window
@@ -122,8 +128,8 @@ class OperatorFeatures:
     def _look(self) -> None:
         is_frozen = self.tuning == "off" and not self._unsettled
         if not is_frozen:
-            recent = self._times[:, : self._frames]
-            self._usual_times = np.nanmedian(recent, axis=1)
+            self._usual_times = np.nanmedian(self._times[:, -_RECENT:], axis=1)
+            self._time_sigma = _sigma_of_steps(self._times[0])
         step = _YOUNG_STEP if self._unsettled else _STEP
         is_followed = self._unsettled > 0 or self.tuning == "always"
         if is_followed and (self._frames % step == 0 or self._unsettled == 1):
@@ -148,7 +154,17 @@ class OperatorFeatures:
             times=log_times(frame),
             usual_times=self._usual_times,
         )
-        return FeatureRows(rows, make_matrix(compared))
+        return FeatureRows(rows, make_matrix(compared), self._is_slow(compared.times[0]))
+
+    def _is_slow(self, time: float) -> bool:
+        limit = max(_LEAST_ITERATION_RATIO, _LEAST_ITERATION_SIGMAS * float(np.nan_to_num(self._time_sigma)))
+        return bool(time - self._usual_times[0] > limit)
+
+
+def _sigma_of_steps(values: np.ndarray) -> float:
+    """Standard deviation from the steps between neighbours, which a drift does not widen; NaN: too few values."""
+    steps = np.abs(np.diff(values[~np.isnan(values)]))
+    return float(MAD_TO_SIGMA * np.median(steps) / np.sqrt(2.0)) if len(steps) else np.nan
 
 
 def _find(codes: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -115,3 +115,14 @@ def test_batched_operators_count_once_in_the_time_of_an_iteration() -> None:
 def test_wrong_options_are_refused(options: dict[str, int], text: str) -> None:
     with pytest.raises(PluginError, match=text):
         made(**options)  # type: ignore[arg-type]
+
+
+def test_in_a_job_whose_iterations_differ_anyway_nothing_stands_out_by_a_little() -> None:
+    rng = np.random.default_rng(4)
+    features = made()
+    for iteration in range(60):
+        features.learn(scale(sample_frame("operator", iteration), rng.lognormal(0, 0.2)))
+    slower = scale(sample_frame("operator", 70), 1.25)
+    assert not features.rows(slower).is_suspicious().any()
+    assert taught().rows(slower).is_suspicious().all()
+    assert features.rows(scale(sample_frame("operator", 70), 3.0)).is_suspicious().all()

@@ -1,0 +1,67 @@
+"""The forest on real jobs, trained on simulated ones: four ranks, gloo, faults in iterations 60 to 80."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from detectors.forest.random_forest import OperatorForest
+from streams.records import OPERATOR_CODES, UNKNOWN
+
+RECORDINGS = Path(__file__).resolve().parents[2] / "recordings"
+FAULTY = range(60, 80)
+RANKS = range(4)
+
+
+def called_abnormal(recording: str, rank: int) -> tuple[float, float]:
+    """Parts of the operators called abnormal: in healthy iterations, and in faulty ones, which teach nothing."""
+    detector, parts = OperatorForest(), ([0.0], [0.0])
+    rows = read_rank(recording, rank)
+    for iteration in np.unique(rows["iteration"]).tolist():
+        frame = {name: column[rows["iteration"] == iteration] for name, column in rows.items()}
+        is_faulty = iteration in FAULTY and recording != "gloo-clean"
+        if iteration >= 40:
+            parts[is_faulty].append(float(np.nanmean(detector.score(frame) > 0.5)))
+        if not is_faulty:
+            detector.learn(frame)
+    return float(np.mean(parts[0])), float(np.mean(parts[1]))
+
+
+def read_rank(recording: str, rank: int) -> dict[str, np.ndarray]:
+    """Operators of one rank in the order of their starts, with the gaps before them."""
+    table = pq.read_table(RECORDINGS / recording / "commops.parquet").to_pandas()
+    table = table[(table["rank"] == rank) & table["iteration"].notna()].sort_values("start_ns")
+    ends_ns = np.maximum.accumulate((table["start_ns"] + table["elapsed_ns"]).to_numpy(dtype=np.float64))
+    start_ns = table["start_ns"].to_numpy(dtype=np.float64)
+    return {
+        "communicator": np.unique(table["communicator"], return_inverse=True)[1].astype(np.int64),
+        "operator": table["operator"].map(OPERATOR_CODES).to_numpy(dtype=np.uint8),
+        "peer": np.where(table["peer"].isna(), UNKNOWN, table["peer"].fillna(0).astype(np.int64)),
+        "sequence": table["sequence"].to_numpy(dtype=np.int64),
+        "size_bytes": table["size_bytes"].to_numpy(dtype=np.float64),
+        "elapsed_ns": table["elapsed_ns"].to_numpy(dtype=np.float64),
+        "gap_ns": np.maximum(start_ns - np.r_[np.nan, ends_ns[:-1]], 0.0),
+        "iteration": table["iteration"].to_numpy(dtype=np.int64),
+    }
+
+
+@pytest.mark.parametrize("rank", RANKS)
+def test_a_healthy_job_is_left_alone(rank: int) -> None:
+    assert called_abnormal("gloo-clean", rank)[0] < 0.04
+
+
+@pytest.mark.parametrize("rank", RANKS)
+@pytest.mark.parametrize("recording", ["gloo-slow-nic", "gloo-slow-link"])
+def test_slow_transfers_show_on_all_ranks_that_wait_for_them(recording: str, rank: int) -> None:
+    healthy, faulty = called_abnormal(recording, rank)
+    assert healthy < 0.1
+    assert faulty > 3 * healthy
+
+
+def test_who_waits_for_a_late_rank_is_abnormal_and_the_late_rank_is_not() -> None:
+    faulty = {rank: called_abnormal("gloo-slow-rank", rank)[1] for rank in RANKS}
+    assert min(faulty, key=faulty.__getitem__) == 2
+    assert faulty[2] < min(faulty[rank] for rank in RANKS if rank != 2) / 3
