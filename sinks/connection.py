@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -102,6 +103,8 @@ def connect(settings: DatabaseSettings, *, is_creating: bool = False) -> Client:
     """
     from clickhouse_connect.driver.httputil import get_pool_manager
 
+    # It logs a traceback for each request that fails; whoever called says so in one line.
+    logging.getLogger("clickhouse_connect").setLevel(logging.CRITICAL)
     pool = get_pool_manager()
     _wait(pool, settings)
     with translated(settings):
@@ -198,8 +201,15 @@ def translated(settings: DatabaseSettings) -> Iterator[None]:
 
 def reason_of(error: BaseException) -> str:
     """Return what an error says, in one line: ClickHouse adds paragraphs of advice, its client the HTTP around it."""
-    lines = str(error).strip().splitlines()
-    text = lines[0].strip() if lines else type(error).__name__
+    text = _first_line(error)
     code = getattr(error, "code", None)
     _, found, message = text.partition("DB::Exception: ")
-    return f"{message} (ClickHouse code {code})" if found else text
+    if found:
+        return f"{message} (ClickHouse code {code})"
+    cause = error.__cause__  # of a broken connection the client says nothing, urllib3 as its cause does
+    return text if cause is None else f"{text}: {_first_line(getattr(cause, 'reason', None) or cause)}"
+
+
+def _first_line(error: object) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0].strip() if lines else type(error).__name__

@@ -299,6 +299,20 @@ def busy_wait_s(sink: ClickHouseSink) -> float:
     return busy.value.retry_after_s
 
 
+def test_a_cut_connection_is_told_once_with_its_cause_and_without_traceback(
+    settings: DatabaseSettings, wire: Wire, caplog: pytest.LogCaptureFixture
+) -> None:
+    sink = ClickHouseSink(replace(settings, url=wire.url))
+    sink.open()
+    sink.write(ROWS)
+    wire.cut()
+    with pytest.raises(SinkBusy, match=r"got Error executing HTTP request: .*(closed|reset|aborted)"):
+        sink.flush()
+    assert caplog.text == ""
+    wire.mend()
+    sink.close()
+
+
 def test_waits_begin_anew_after_a_success(settings: DatabaseSettings, wire: Wire) -> None:
     sink = ClickHouseSink(replace(settings, url=wire.url))
     sink.open()
