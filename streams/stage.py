@@ -1,7 +1,7 @@
 """What both hops share: restoring partitions, and the snapshot cycle that makes acknowledgement safe.
 
 A cycle of one partition, in this order: (1) note the position up to which everything is in a monitor; (2) send what
-the monitors drained, and take their states; (3) wait until results are acknowledged and stored; (4) write the states,
+the monitors drained, and take their states; (3) wait until results are stored and acknowledged; (4) write the states,
 and after them the position; (5) wait for the acknowledgement; (6) acknowledge the Faust events below the position.
 Messages that arrive meanwhile are in a state or not; those that are will be skipped by offset after a restart.
 """
@@ -169,8 +169,8 @@ class Stage(ABC, Generic[M]):
         position, ends = state.position(), self.ends(state)
         drafts = await self._capture_dirty(state)
         await self.settle(state)
+        await self.services.sink.flush()  # first, since rows that it refuses go to the dead letters
         await self.services.outbox.barrier()
-        await self.services.sink.flush()
         if not self.holds(state):
             return
         ended = self._forget_ended(state)

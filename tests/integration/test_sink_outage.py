@@ -1,0 +1,138 @@
+"""The database goes away under a working worker, or refuses rows: nothing is lost, and nothing comes twice."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from infra.analysis import Analysis, analyze
+from infra.demo_database import DemoDatabase
+from infra.loopback import free_port
+from infra.settings import Settings
+from infra.wiring import monitor_settings
+from producers.trace import read_trace
+from sinks.connection import DatabaseSettings
+from streams.rank_stage import RANK_TOPICS
+from tests.integration.pipelines import ITERATIONS, RANKS, RECORDINGS, Pipeline, Process
+from tests.integration.worker_runs import wait_until
+
+pytestmark = pytest.mark.integration
+
+RECORDING = "gloo-slow-nic"
+AWAY_S = 2.0
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[DemoDatabase]:
+    """A database that the test may kill and start: rows and address stay."""
+    database = DemoDatabase(tmp_path / "database", port=free_port())
+    database.start()
+    yield database
+    database.kill()
+
+
+@pytest.fixture
+def pipeline(kafka_bootstrap: str, database: DemoDatabase, tmp_path: Path) -> Iterator[Pipeline]:
+    where = DatabaseSettings(database.url, database.user, database.password, database.database)
+    pipeline = Pipeline(kafka_bootstrap, where, tmp_path)
+    yield pipeline
+    pipeline.close()
+
+
+@pytest.fixture(scope="module")
+def analysis() -> Analysis:
+    return analyze(read_trace(RECORDINGS / RECORDING), monitor_settings(Settings()))
+
+
+def start_and_store_something(pipeline: Pipeline) -> Process:
+    worker = pipeline.start_worker()
+    pipeline.replay("gloo-clean")
+    pipeline.wait_until_stored(1)
+    return worker
+
+
+def require_everything_once(pipeline: Pipeline, analysis: Analysis) -> None:
+    pipeline.wait_until_stored(2)
+    wanted = {(v.verdict_id, r + 1): 1 for v in analysis.verdicts for r in range(v.revision)}
+    wait_until(lambda: pipeline.count("verdicts") == len(analysis.verdicts), 30, "verdicts stored")
+    assert pipeline.revision_counts("verdicts") == wanted
+    assert pipeline.count("rank_iterations") == 2 * ITERATIONS * RANKS
+    stored = pipeline.rows("verdicts").to_pylist()
+    assert [(row["verdict_id"], row["revision"], row["lost_s"]) for row in stored] == [
+        (verdict.verdict_id, verdict.revision, verdict.lost_s) for verdict in analysis.verdicts
+    ]
+    assert pipeline.bus.read("deadletter") == []
+
+
+def offsets(pipeline: Pipeline, group: str) -> tuple[dict[tuple[str, int], int], int]:
+    """Committed offsets, and how many snapshots stand on their topics."""
+    bus = pipeline.bus
+    config = {"bootstrap.servers": bus.bootstrap, "group.id": pipeline.settings.topic_prefix + group}
+    names = [bus.topics.name(topic) for topic in (*RANK_TOPICS, "evidence")]
+    consumer = Consumer(config)
+    places = [TopicPartition(name, partition) for name in names for partition in range(bus.partitions)]
+    committed = {(place.topic, place.partition): place.offset for place in consumer.committed(places, timeout=10)}
+    consumer.close()
+    return committed, len(bus.read("rank_snapshots")) + len(bus.read("job_snapshots"))
+
+
+def test_the_worker_waits_for_a_database_that_is_killed_and_acknowledges_nothing_meanwhile(
+    pipeline: Pipeline, database: DemoDatabase, analysis: Analysis
+) -> None:
+    worker = start_and_store_something(pipeline)
+    database.kill()
+    pipeline.replay(RECORDING)
+    wait_until(lambda: "event=sink_busy" in worker.output(), 30, "a busy sink")
+    wait_until(lambda: pipeline.revision_counts("alerts").total() == 2, 30, "alerts without a database")
+    before = offsets(pipeline, "workers")
+    time.sleep(AWAY_S)
+    assert offsets(pipeline, "workers") == before
+    database.start()
+    require_everything_once(pipeline, analysis)
+    wait_until(lambda: offsets(pipeline, "workers")[0] != before[0], 30, "commits when all is stored")
+    assert worker.stop() == 0
+    assert "Traceback" not in worker.output()
+
+
+def test_a_worker_that_stops_without_its_database_leaves_its_rows_to_the_next(
+    pipeline: Pipeline, database: DemoDatabase, analysis: Analysis
+) -> None:
+    worker = start_and_store_something(pipeline)
+    database.kill()
+    pipeline.replay(RECORDING)
+    wait_until(lambda: "event=sink_busy" in worker.output(), 30, "a busy sink")
+    assert worker.stop() == 2
+    lines = worker.output().splitlines()
+    assert "Traceback" not in worker.output()
+    assert lines[-1].startswith("irregulars: database must take rows; got ")
+    database.start()
+    worker = pipeline.start_worker()
+    require_everything_once(pipeline, analysis)
+    assert worker.stop() == 0
+
+
+def test_rows_that_the_database_refuses_go_to_the_dead_letters_and_all_others_are_stored(pipeline: Pipeline) -> None:
+    worker = start_and_store_something(pipeline)
+    pipeline.query(f"ALTER TABLE rank_iterations ADD CONSTRAINT c CHECK job != '{RECORDING}' OR iteration != 100")
+    pipeline.replay(RECORDING)
+    pipeline.wait_until_stored(2)
+    assert worker.stop() == 0
+    letters = pipeline.bus.read("deadletter")
+    headers = [{name: value.decode() for name, value in letter.headers()} for letter in letters]
+    assert {one["topic"] for one in headers} == {"table rank_iterations"}
+    assert all("c" in one["reason"] and "rank_iterations" in one["reason"] for one in headers)
+    refused = pa.concat_tables([pa.ipc.open_stream(letter.value()).read_all() for letter in letters])
+    assert sum(int(one["rows"]) for one in headers) == refused.num_rows > 0
+    assert 100 in refused.column("iteration").to_pylist()
+    stored = pipeline.rows("rank_iterations")
+    assert keys(stored).isdisjoint(keys(refused))
+    assert len(keys(stored) | keys(refused)) == 2 * ITERATIONS * RANKS
+
+
+def keys(table: pa.Table) -> set[tuple[object, ...]]:
+    return set(zip(*(table.column(name).to_pylist() for name in ("job", "iteration", "rank")), strict=True))
