@@ -16,6 +16,7 @@ from infra.commands.options import Invocation
 from infra.commands.plugins import plugins
 from infra.commands.replay import replay
 from infra.commands.show_settings import show_settings
+from infra.commands.simulate import simulate
 from infra.commands.sql import sql
 from infra.commands.topics import topics
 from infra.commands.up import up
@@ -113,7 +114,7 @@ def _start(
     context.obj = Invocation(config, dict(parse_assignment(text) for text in assignments or []))
 
 
-for one in (demo, analyze, up, worker, replay, alerts, sql):
+for one in (demo, analyze, simulate, up, worker, replay, alerts, sql):
     app.command()(one)
 app.command("settings")(show_settings)
 app.add_typer(topics, name="topics")

@@ -91,7 +91,8 @@ def calibrated(settings: SimulatorSettings) -> SimulatorSettings:
         return runs[iteration]
 
     calibration = Calibration(engine, healthy)
-    return replace(settings, faults=tuple(calibration.fit(fault, number) for number, fault in enumerate(settings.faults)))
+    fitted = tuple(calibration.fit(fault, number) for number, fault in enumerate(settings.faults))
+    return replace(settings, faults=fitted)
 
 
 def _solve(excess_at: Callable[[float], float], wanted: float, guess: float, fault: Fault) -> float:

@@ -1,14 +1,14 @@
 """How untidy simulated jobs are: in one place for the demo, the tests, the benchmarks and the command line.
 
-=============  =======================================================================================================
-``default``    what `SimulatorSettings` says: noise of single operators
-``tidy``       no noise at all: effects can be measured to the microsecond, and any crude rule detects them
-``suite``      the noise of the simulated suite: gaps 3 %, transfers 10 %, one in 200 transfers takes several times its
-               length, 10 % drift; and otherwise as untidy as recordings are: ranks and hosts of different speed,
-               micro-batches of different weight, transfers that hang and are nobody's fault
-``untidy``     the suite, and what makes recordings hard to read besides: buckets on a second stream, rooted operators,
-               a barrier that nobody logged, rows lost in bursts, and rows that come twice
-=============  =======================================================================================================
+===========  =========================================================================================================
+``default``  what `SimulatorSettings` says: noise of single operators
+``tidy``     no noise at all: effects can be measured to the microsecond, and any crude rule detects them
+``suite``    the noise of the simulated suite: gaps 3 %, transfers 10 %, one in 200 transfers takes several times its
+             length, 10 % drift; and otherwise as untidy as recordings are: ranks and hosts of different speed,
+             micro-batches of different weight, transfers that hang and are nobody's fault
+``untidy``   the suite, and what makes recordings hard to read besides: buckets on a second stream, rooted
+             operators, a barrier that nobody logged, rows lost in bursts, and rows that come twice
+===========  =========================================================================================================
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ SUITE: Final[Mapping[str, Any]] = {
     "rank_spread_ratio": 0.01, "micro_batch_spread_ratio": 0.03, "host_slow_probability": 0.002,
     "host_slow_iterations": 5.0, "host_slow_ratio": 0.05, "stalls_per_iteration": 0.02,
 }  # fmt: skip
-UNTIDY: Final[Mapping[str, Any]] = SUITE | {
-    "is_gradient_overlapped": True, "gradient_buckets": 4, "has_data_broadcast": True, "has_loss_reduction": True,
-    "hidden": ("barrier",), "loss_ratio": 0.002, "repeat_ratio": 0.001,
+UNTIDY: Final[Mapping[str, Any]] = {
+    **SUITE, "is_gradient_overlapped": True, "gradient_buckets": 4, "has_data_broadcast": True,
+    "has_loss_reduction": True, "hidden": ("barrier",), "loss_ratio": 0.002, "repeat_ratio": 0.001,
 }  # fmt: skip
 PRESETS: Final[Mapping[str, Mapping[str, Any]]] = {"default": {}, "tidy": TIDY, "suite": SUITE, "untidy": UNTIDY}
 
