@@ -14,7 +14,7 @@ LINT = {
     "mypy --strict": ("mypy", "--no-error-summary"),
 }
 # Files side by side: those with real services mostly wait.
-TESTS = {"pytest": ("pytest", "--quiet", "--numprocesses=3", "--dist=loadfile", "--durations=15")}
+TESTS = {"pytest": ("pytest", "--quiet", "--numprocesses=2", "--dist=loadfile", "--durations=15")}
 
 
 def run(name: str, arguments: tuple[str, ...]) -> tuple[bool, str]:
