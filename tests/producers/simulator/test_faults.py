@@ -53,7 +53,7 @@ def test_a_fault_reads_as_it_is_written(text: str, fault: Fault) -> None:
         ("slow_rank:rank=1,factor=nan", "factor must be above 1; got 'nan'"),
         ("slow_rank:rank=1,factor=inf", "factor must be above 1; got 'inf'"),
         ("slow_rank:rank=1,factor=2,from=9,to=9", "to must be above from = 9; got 9"),
-        ("slow_rank:rank=1,factor=2,shape=odd", "shape must be one of lasting, spike, fluctuating, from_start; got 'odd'"),
+        ("slow_rank:rank=1,factor=2,shape=odd", "one of lasting, spike, fluctuating, from_start; got 'odd'"),
         ("slow_stage:stage=1,add_ms=5", "got 'add_ms'"),
         ("slow_rank:rank=1,factor=2,from=3,shape=from_start", "from must be 0 where shape is from_start; got 3"),
         ("slow_rank:rank=1,factor=2,excess=0.1", "excess must stand without factor; got both"),
