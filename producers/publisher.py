@@ -115,6 +115,7 @@ class Publisher:
         self.delivered = Delivered()
         self._failure: KafkaError | None = None
         self._last_trouble: KafkaError | None = None
+        self._is_connected = False  # before, trouble is not logged but raised: once is enough
         self._logged_codes: set[int] = set()  # each kind of trouble is logged once, until the broker answers again
         try:
             self._producer = Producer(self._config())
@@ -133,6 +134,7 @@ class Publisher:
             If a topic is missing, or numbers of partitions differ.
         """
         existing = self._metadata().topics
+        self._is_connected = True
         names = [self._settings.topics.name(topic) for topic in topics]
         missing = [name for name in names if name not in existing or existing[name].error is not None]
         if missing:
@@ -245,7 +247,7 @@ class Publisher:
             self._failure = self._failure or error
         elif error.code() == KafkaError._ALL_BROKERS_DOWN and self._last_trouble is not None:
             return  # sums up what was said of each broker, and says less
-        elif error.code() not in self._logged_codes:
+        elif self._is_connected and error.code() not in self._logged_codes:
             self._logged_codes.add(error.code())
             _LOG.warning("event=broker_trouble bootstrap=%s error=%r", self._settings.bootstrap, _text(error))
         self._last_trouble = error

@@ -206,8 +206,11 @@ def reason_of(error: BaseException) -> str:
     _, found, message = text.partition("DB::Exception: ")
     if found:
         return f"{message} (ClickHouse code {code})"
-    cause = error.__cause__  # of a broken connection the client says nothing, urllib3 as its cause does
-    return text if cause is None else f"{text}: {_first_line(getattr(cause, 'reason', None) or cause)}"
+    if error.__cause__ is None:
+        return text
+    # Of a broken connection the client says nothing, and urllib3, its cause, all that there is to say.
+    said = _first_line(getattr(error.__cause__, "reason", None) or error.__cause__)
+    return text if said in text else f"{text}: {said}"
 
 
 def _first_line(error: object) -> str:

@@ -28,7 +28,7 @@ def worker(
 
     Example: irregulars worker --bootstrap kafka-0:9092 --clickhouse-url http://clickhouse:8123
     """
-    from infra.wiring import database_settings, worker_settings
+    from infra.wiring import database_settings, monitor_settings, worker_settings
     from sinks.clickhouse import ClickHouseSink
     from streams.app import run_worker
 
@@ -40,6 +40,7 @@ def worker(
         clickhouse_database=database,
         web_port=web_port,
     )
+    monitor_settings(settings)  # a wrong plug-in shows at once, not after a broker or database was waited for
     sink = ClickHouseSink(database_settings(settings)) if is_storing else None
     with closing(sink) if sink is not None else nullcontext():
         if sink is not None:

@@ -1,0 +1,251 @@
+"""Bad input and missing services, at the command line: one clear line and status 2, or the rest goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+from infra.settings import Settings
+from sinks.connection import DatabaseSettings, connect
+from streams.rank_stage import RANK_TOPICS
+from tests.conftest import ClickHouseAddress
+from tests.integration.pipelines import COMMAND, RECORDINGS, Pipeline
+from tests.integration.test_agent import SaslKafka
+from tests.integration.worker_runs import ROOT, free_port, wait_until
+
+pytestmark = pytest.mark.integration
+
+NOBODY = Settings(kafka_bootstrap="127.0.0.1:1", clickhouse_url="http://127.0.0.1:1", clickhouse_password="s3cret")
+Done = subprocess.CompletedProcess[str]
+
+
+def run(*arguments: str, settings: Settings = NOBODY, directory: Path = ROOT) -> Done:
+    """Run a command with `settings` in its environment, in `directory`."""
+    environment = {**os.environ, **settings.to_environment(), "PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        [*COMMAND, *arguments],
+        cwd=directory,
+        env=environment,
+        timeout=60,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def require_refusal(done: Done, *said: str) -> None:
+    assert (done.returncode, done.stdout) == (2, ""), done
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("irregulars: ")
+    assert all(part in line for part in said), line
+    assert "s3cret" not in line
+
+
+# --- traces ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(RECORDINGS / "gloo-slow-nic", tmp_path / "trace"))
+
+
+def remove_job(trace: Path) -> None:
+    (trace / "job.json").unlink()
+
+
+def spoil_job(trace: Path) -> None:
+    (trace / "job.json").write_text('{"job": "x", "world_size": "many"}')
+
+
+def truncate_parquet(trace: Path) -> None:
+    file = trace / "commops.parquet"
+    file.write_bytes(file.read_bytes()[:-100])
+
+
+SPOILS: dict[str, tuple[Callable[[Path], None], tuple[str, ...]]] = {
+    "no job.json": (remove_job, ("job.json",)),
+    "malformed job.json": (spoil_job, ("job.json", "world_size", "'many'")),
+    "truncated parquet": (truncate_parquet, ("commops.parquet",)),
+}
+
+
+@pytest.mark.parametrize(("spoil", "said"), SPOILS.values(), ids=SPOILS)
+@pytest.mark.parametrize("command", [("analyze", "--json"), ("replay", "--speed", "0")], ids=["analyze", "replay"])
+def test_an_unusable_trace_is_one_line_that_names_the_file(
+    trace: Path, command: tuple[str, ...], spoil: Callable[[Path], None], said: tuple[str, ...]
+) -> None:
+    spoil(trace)
+    require_refusal(run(*command, str(trace)), *said)
+
+
+def test_rows_that_cannot_be_used_are_counted_explained_and_left_out(trace: Path) -> None:
+    file = trace / "commops.parquet"
+    rows = pa.parquet.read_table(file).to_pylist()
+    whole = json.loads(run("analyze", "--json", str(RECORDINGS / "gloo-slow-nic")).stdout)
+    bad = [{**rows[0], "operator": "all_redude"}, {**rows[0], "rank": 3, "communicator": stranger_to(trace, 3)}]
+    pa.parquet.write_table(pa.Table.from_pylist([*bad, *rows]), file)
+    done = run("analyze", "--json", str(trace))
+    assert (done.returncode, json.loads(done.stdout)) == (0, whole | {"rejected_rows": 2})
+    assert "2 rows were left out" in done.stderr.splitlines()[0]
+    assert "'all_redude'" in done.stderr
+    assert "rank must be a member of its communicator" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def stranger_to(trace: Path, rank: int) -> str:
+    """A communicator that `rank` is not in."""
+    communicators = json.loads((trace / "job.json").read_text())["communicators"]
+    return str(next(name for name, one in communicators.items() if rank not in one["ranks"]))
+
+
+# --- services that do not answer ------------------------------------------------------------------------------------
+
+UNREACHABLE = {
+    "worker without broker": (("worker", "--no-store"), "Kafka at 127.0.0.1:1 must answer within 30 s"),
+    "worker without database": (("worker",), "database must answer within 10 s"),
+    "topics": (("topics", "check"), "Kafka at 127.0.0.1:1 must answer within 10 s"),
+    "alerts": (("alerts",), "Kafka at 127.0.0.1:1 must answer within 10 s"),
+    "sql": (("sql", "--wait", "1", "jobs_now"), "database must answer within 1 s"),
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def unreachable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, subprocess.Popen[str]]]:
+    """All of them at once, begun before the other tests: they do nothing but wait."""
+    directory = tmp_path_factory.mktemp("unreachable")
+    environment = {**os.environ, **NOBODY.to_environment()}
+    pipe = subprocess.PIPE
+    started = {
+        name: subprocess.Popen([*COMMAND, *call], cwd=directory, env=environment, stdout=pipe, stderr=pipe, text=True)
+        for name, (call, _) in UNREACHABLE.items()
+    }
+    yield started
+    for process in started.values():
+        process.kill()
+        process.communicate()
+
+
+# --- services that refuse us ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def database(clickhouse: ClickHouseAddress) -> Iterator[DatabaseSettings]:
+    own = DatabaseSettings(clickhouse.url, clickhouse.user, clickhouse.password, f"test_{uuid4().hex[:12]}")
+    yield own
+    client = connect(own, is_creating=True)
+    client.command(f"DROP DATABASE {own.database}")
+    client.close_connections()
+
+
+def test_a_worker_with_a_wrong_password_of_the_database_is_refused(database: DatabaseSettings) -> None:
+    settings = Settings(clickhouse_url=database.url, clickhouse_user=database.user, clickhouse_password="s3cret")
+    require_refusal(run("worker", settings=settings), "database must accept user 'irregulars'", database.address)
+
+
+@pytest.fixture(scope="module")
+def sasl_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SaslKafka]:
+    with SaslKafka(tmp_path_factory.mktemp("kafka")) as broker:
+        yield broker
+
+
+def sasl_settings(broker: SaslKafka, password: str, data_dir: Path) -> Settings:
+    return Settings(
+        kafka_bootstrap=broker.sasl_bootstrap, kafka_user="agent", kafka_password=password, kafka_mechanism="PLAIN",
+        partitions=2, data_dir=data_dir, web_port=free_port(),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "call",
+    [("topics", "create"), ("worker", "--no-store"), ("alerts",), ("replay", str(RECORDINGS / "gloo-clean"))],
+    ids=lambda call: call[0],
+)
+def test_a_wrong_password_of_kafka_is_refused(sasl_kafka: SaslKafka, tmp_path: Path, call: tuple[str, ...]) -> None:
+    settings = sasl_settings(sasl_kafka, "s3cret", tmp_path)
+    require_refusal(run(*call, settings=settings), "must accept our credentials", sasl_kafka.sasl_bootstrap)
+
+
+def test_the_right_password_of_kafka_lets_a_worker_in(sasl_kafka: SaslKafka, tmp_path: Path) -> None:
+    settings = sasl_settings(sasl_kafka, "right", tmp_path)
+    assert run("topics", "create", settings=settings).returncode == 0
+    environment = {**os.environ, **settings.to_environment()}
+    log = tmp_path / "worker.log"
+    with log.open("w") as output:
+        worker = subprocess.Popen([*COMMAND, "worker", "--no-store"], env=environment, stdout=output, stderr=output)
+    try:
+        wait_until(lambda: log.read_text().count("event=restored hop=job") == 2, 40, "all partitions")
+        worker.terminate()
+        assert worker.wait(30) == 0
+    finally:
+        worker.kill()
+    assert "right" not in log.read_text()
+
+
+# --- plug-ins -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("detector", "said"),
+    [
+        ("not_there.nic:Drift", "must be importable; got ModuleNotFoundError"),
+        ("tests.detectors.bad_detectors:HalfPrecision", "score must give one float64 per row"),
+        ("baseline(no_such_option=1)", "must be constructible"),
+    ],
+)
+@pytest.mark.parametrize(
+    "call", [("worker",), ("analyze", str(RECORDINGS / "gloo-clean"))], ids=["worker", "analyze"]
+)
+def test_a_plug_in_that_cannot_be_used_is_one_line_at_once(call: tuple[str, ...], detector: str, said: str) -> None:
+    require_refusal(run("--set", f"detectors={detector}", *call), f"detector {detector}", said)
+
+
+# --- messages -------------------------------------------------------------------------------------------------------
+
+
+def test_undecodable_messages_on_all_topics_are_put_aside_and_the_worker_goes_on(
+    kafka_bootstrap: str, database: DatabaseSettings, tmp_path: Path
+) -> None:
+    pipeline = Pipeline(kafka_bootstrap, database, tmp_path)
+    bus, bad = pipeline.bus, b"no record at all"
+    try:
+        worker = pipeline.start_worker()
+        for topic in (*RANK_TOPICS, "evidence"):
+            bus.send(topic, b"bad/0", bad)
+        bus.flush()
+        pipeline.replay("gloo-clean")
+        for topic in (*RANK_TOPICS, "evidence"):
+            bus.send(topic, b"bad/1", bad)
+        bus.flush()
+        pipeline.wait_until_stored(1)
+        wait_until(lambda: len(bus.read("deadletter")) == 2 * (len(RANK_TOPICS) + 1), 30, "dead letters")
+        assert worker.stop() == 0
+        letters = [({name: value.decode() for name, value in m.headers()}, m) for m in bus.read("deadletter")]
+        places = {
+            (bus.topics.name(topic), str(message.partition()), str(message.offset()))
+            for topic in (*RANK_TOPICS, "evidence")
+            for message in bus.read(topic)
+            if message.value() == bad
+        }
+        assert {(one["topic"], one["partition"], one["offset"]) for one, _ in letters} == places
+        assert all(one["reason"] and message.value() == bad for one, message in letters)
+        assert "Traceback" not in worker.output()
+    finally:
+        pipeline.close()
+
+
+# --- the end of waiting ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", UNREACHABLE)
+def test_a_service_that_does_not_answer_is_one_line(unreachable: dict[str, subprocess.Popen[str]], name: str) -> None:
+    out, err = unreachable[name].communicate(timeout=60)
+    require_refusal(subprocess.CompletedProcess([], unreachable[name].returncode, out, err), UNREACHABLE[name][1])
