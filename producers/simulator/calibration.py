@@ -23,7 +23,10 @@ TOLERANCE_RATIO: Final = 0.02
 """The excess that is reached differs from the one that is wanted by at most this part of it, or nearly so."""
 
 _MOST_TRIALS: Final = 24
-_MOST_DOUBLINGS: Final = 40
+_MOST_STEPS: Final = 12
+_HASTE: Final = 1.5  # the more often the bracket was too small, the faster it grows
+_COLD_STEP: Final = 2.0
+_WARM_STEP: Final = 1.1
 _MOST_ITERATIONS: Final = 24  # a longer range is sampled evenly
 _FIRST_GUESS: Final = {"factor": 0.5, "add_ms": 10.0, "spread": 0.1}
 
@@ -64,8 +67,9 @@ class Calibration:
             span = f"{first} to {past}"
             raise InputError(f"excess must be wanted of iterations that are run; got {span} (fault {fault.kind})")
         strength = _FIRST_GUESS[fault.by]
-        for iterations in (_spread(active, 2), active) if fault.shape != "fluctuating" else (active,):
-            strength = _solve(partial(self._excess, fault, number, iterations), fault.excess, strength, fault)
+        for iterations, step in ((_spread(active, 2), _COLD_STEP), (active, _WARM_STEP)):
+            excess_at = partial(self._excess, fault, number, iterations)
+            strength = _solve(excess_at, fault.excess, strength, step, fault)
         return fault.with_strength(strength)
 
     def _excess(self, fault: Fault, number: int, iterations: Sequence[int], strength: float) -> float:
@@ -95,30 +99,40 @@ def calibrated(settings: SimulatorSettings) -> SimulatorSettings:
     return replace(settings, faults=fitted)
 
 
-def _solve(excess_at: Callable[[float], float], wanted: float, guess: float, fault: Fault) -> float:
-    """Illinois form of false position on a function that grows from 0."""
-    low, low_miss, high, high_miss = 0.0, -wanted, guess, 0.0
-    for _ in range(_MOST_DOUBLINGS):
-        high_miss = excess_at(high) - wanted
-        if high_miss >= 0:
-            break
-        low, low_miss, high = high, high_miss, 2 * high
-    else:
-        rule = f"excess must be one that {fault.kind} can cause"
-        raise InputError(f"{rule}; got {wanted!r} (not reached with {fault.by} at {high:.3g})")
-    found, side = high, 0
-    for _ in range(_MOST_TRIALS):
-        if abs(high_miss) <= TOLERANCE_RATIO * wanted:
-            return high
+def _solve(excess_at: Callable[[float], float], wanted: float, guess: float, step: float, fault: Fault) -> float:
+    """Illinois form of false position on a function that grows, from a guess and by how much it may be wrong."""
+    near = TOLERANCE_RATIO * wanted
+    (low, low_miss), (high, high_miss) = _bracket(lambda at: excess_at(at) - wanted, guess, step, near, fault)
+    found, miss = (low, low_miss) if abs(low_miss) < abs(high_miss) else (high, high_miss)
+    side = 0
+    for _ in range(_MOST_TRIALS if abs(miss) > near else 0):
         found = (low * high_miss - high * low_miss) / (high_miss - low_miss)
         miss = excess_at(found) - wanted
-        if abs(miss) <= TOLERANCE_RATIO * wanted:
+        if abs(miss) <= near:
             break
         if miss > 0:
             high, high_miss, low_miss, side = found, miss, low_miss / 2 if side > 0 else low_miss, 1
         else:
             low, low_miss, high_miss, side = found, miss, high_miss / 2 if side < 0 else high_miss, -1
     return found
+
+
+def _bracket(
+    miss_at: Callable[[float], float], guess: float, step: float, near: float, fault: Fault
+) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Two strengths, of which one gives too little and the other enough; twice the same if it is near enough."""
+    at, miss = guess, miss_at(guess)
+    grow = step if miss < 0 else 1 / step
+    for _ in range(_MOST_STEPS):
+        if abs(miss) <= near:
+            return (at, miss), (at, miss)
+        other = at * grow
+        other_miss = miss_at(other)
+        if (miss < 0) != (other_miss < 0):
+            return ((at, miss), (other, other_miss)) if miss < 0 else ((other, other_miss), (at, miss))
+        at, miss, grow = other, other_miss, grow**_HASTE
+    rule = f"excess must be one that {fault.kind} can cause"
+    raise InputError(f"{rule}; got {fault.excess!r} (not reached with {fault.by} at {at:.3g})")
 
 
 def _spread(iterations: Sequence[int], most: int) -> list[int]:

@@ -24,6 +24,10 @@ JOBS = st.builds(
     dp=st.integers(1, 3),
     pp=st.integers(1, 4),
     tp=st.integers(2, 3),
+    cp=st.integers(1, 2),
+    ep=st.integers(1, 2),
+    shards=st.integers(1, 2),
+    rank_order=st.sampled_from(["tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp"]),
     micro_batches=st.integers(1, 6),
     gpus_per_host=st.integers(1, 8),
     gpus_per_nic=st.integers(1, 2),
@@ -33,6 +37,19 @@ JOBS = st.builds(
     iterations=st.just(3),
     seed=st.integers(0, 1000),
 )
+INTERLEAVED_JOBS = st.builds(
+    SimulatorSettings,
+    dp=st.integers(1, 2),
+    pp=st.just(3),
+    tp=st.just(2),
+    model_chunks=st.integers(2, 3),
+    micro_batches=st.sampled_from([3, 6, 9]),
+    gpus_per_host=st.integers(1, 4),
+    is_send_buffered=st.booleans(),
+    iterations=st.just(2),
+    seed=st.integers(0, 1000),
+)
+ALL_JOBS = st.one_of(JOBS, INTERLEAVED_JOBS)
 
 
 def faulty(base: SimulatorSettings, *texts: str) -> SimulatorSettings:
@@ -49,7 +66,7 @@ def lengths_ns(job: Recorded, iteration: int) -> dict[tuple[object, ...], int]:
 
 
 @settings(max_examples=25, deadline=None)
-@given(job=JOBS)
+@given(job=ALL_JOBS)
 def test_no_transfer_ends_before_its_last_arrival_and_its_shortest_time(job: SimulatorSettings) -> None:
     recorded = record(job)
     engine = Engine(job)
@@ -61,7 +78,7 @@ def test_no_transfer_ends_before_its_last_arrival_and_its_shortest_time(job: Sim
 
 
 @settings(max_examples=25, deadline=None)
-@given(job=JOBS)
+@given(job=ALL_JOBS)
 def test_operators_of_a_rank_follow_each_other_and_lie_in_their_iteration(job: SimulatorSettings) -> None:
     recorded = record(job)
     columns, rows = recorded.commops, recorded.iterations
@@ -79,7 +96,7 @@ def test_operators_of_a_rank_follow_each_other_and_lie_in_their_iteration(job: S
 
 
 @settings(max_examples=15, deadline=None)
-@given(job=JOBS)
+@given(job=ALL_JOBS)
 def test_sequences_count_from_one_without_gaps_and_are_shared_by_all_members(job: SimulatorSettings) -> None:
     recorded = record(job)
     members = {c.id: set(c.ranks) for a in recorded.announcements for c in a.communicators}

@@ -108,7 +108,7 @@ def test_a_simulated_job_calibrates_its_faults_as_an_incident_does(job: Incident
     assert found["excess_ratio"] == pytest.approx(wanted["excess_ratio"])
 
 
-def test_an_excess_that_no_strength_gives_is_refused() -> None:
+def test_an_excess_of_iterations_that_do_not_run_is_refused() -> None:
     idle = Incidents(SimulatorSettings(dp=2, pp=1, tp=1, iterations=3, gpus_per_host=1, data_loading_ms=0.0))
     with pytest.raises(InputError, match="excess must be wanted of iterations that are run; got 7 to 3"):
         idle.run("slow_rank:rank=0,from=7,excess=0.2")
