@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
@@ -36,14 +38,13 @@ class SinkWriter:
     async def write(self, judgements: Judgements) -> None:
         """Give all rows of `judgements` to the sink; they are stored after the next `flush`."""
         if self._sink is not None:
-            sink = self._sink
-            await self._call(lambda: sink.write(tables_of(judgements)))
+            for part in _parts(judgements):
+                await self._call(partial(_write, self._sink, part))
 
     async def write_bandwidth(self, batches: Sequence[Batch]) -> None:
         """Give bandwidth samples to the sink; they are stored after the next `flush`."""
         if self._sink is not None and batches:
-            sink = self._sink
-            await self._call(lambda: sink.write({"bandwidth": _table_of(batches)}))
+            await self._call(partial(_write_bandwidth, self._sink, batches))
 
     async def flush(self) -> None:
         """Return when all rows given so far are stored."""
@@ -69,12 +70,24 @@ class SinkWriter:
         for name, table in rejection.rows:
             headers = {"reason": str(rejection), "topic": f"table {name}", "rows": str(table.num_rows)}
             await self._dead_letters.send(None, _encode(table), headers)
-        if not rejection.rows:
+        if not rejection.rows:  # there are none yet: a value of ours fits no column
             LOG.error("event=sink_rejected reason=%r", str(rejection))
+            await self._dead_letters.send(None, None, {"reason": str(rejection), "topic": "table"})
 
 
-def _table_of(batches: Sequence[Batch]) -> Any:
-    return pa.concat_tables([table_of_bandwidth(batch) for batch in batches])
+def _parts(judgements: Judgements) -> Iterator[Judgements]:
+    """Kinds of rows apart: one that can't be converted must not take a verdict with it."""
+    for name in ("announcements", "iterations", "rank_iterations", "operators", "verdicts"):
+        if len(getattr(judgements, name)):
+            yield replace(Judgements(judgements.job), **{name: getattr(judgements, name)})
+
+
+def _write(sink: Sink, judgements: Judgements) -> None:
+    sink.write(tables_of(judgements))
+
+
+def _write_bandwidth(sink: Sink, batches: Sequence[Batch]) -> None:
+    sink.write({"bandwidth": pa.concat_tables([table_of_bandwidth(batch) for batch in batches])})
 
 
 def _encode(table: Any) -> bytes:
