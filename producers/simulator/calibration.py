@@ -27,7 +27,8 @@ _MOST_STEPS: Final = 12
 _HASTE: Final = 1.5  # the more often the bracket was too small, the faster it grows
 _COLD_STEP: Final = 2.0
 _WARM_STEP: Final = 1.1
-_MOST_ITERATIONS: Final = 24  # a longer range is sampled evenly
+# A longer range is sampled evenly; small jobs, whose iterations differ most, can afford more.
+_FEWEST_ITERATIONS, _MOST_ITERATIONS, _SAMPLED_STEPS = 24, 64, 5_000_000
 _FIRST_GUESS: Final = {"factor": 0.5, "add_ms": 10.0, "spread": 0.1}
 
 
@@ -62,7 +63,7 @@ class Calibration:
         if fault.is_calibrated:
             return fault
         first, past = fault.iterations(self._engine.settings.iterations)
-        active = _spread(range(first, past), _MOST_ITERATIONS)
+        active = _spread(range(first, past), self._sample_size())
         if not active:
             span = f"{first} to {past}"
             raise InputError(f"excess must be wanted of iterations that are run; got {span} (fault {fault.kind})")
@@ -71,6 +72,10 @@ class Calibration:
             excess_at = partial(self._excess, fault, number, iterations)
             strength = _solve(excess_at, fault.excess, strength, step, fault)
         return fault.with_strength(strength)
+
+    def _sample_size(self) -> int:
+        wanted = _SAMPLED_STEPS // len(self._engine.plan.step_rank)
+        return min(max(wanted, _FEWEST_ITERATIONS), _MOST_ITERATIONS)
 
     def _excess(self, fault: Fault, number: int, iterations: Sequence[int], strength: float) -> float:
         """Mean excess of these iterations at a strength, over the same iterations without any fault."""

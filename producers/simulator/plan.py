@@ -292,4 +292,3 @@ class _Layout:
         down = communicators + first
         return [path for path, is_used in ((down, meeting.is_down), (down + topology.world_size, meeting.is_up))
                 if is_used]  # fmt: skip
-

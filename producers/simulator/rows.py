@@ -192,9 +192,7 @@ def _in_series_of(plan: Plan, turn: Plan) -> Ints:
     return np.where(series[place] == plan.rows.series, turn.rows.per_iteration[first][place], 0)
 
 
-def _operators(
-    settings: SimulatorSettings, runs: Sequence[Run]
-) -> tuple[Ints, Floats, tuple[Bools, Bools] | None]:
+def _operators(settings: SimulatorSettings, runs: Sequence[Run]) -> tuple[Ints, Floats, tuple[Bools, Bools] | None]:
     """Starts, elapsed times (NaN: not ended), and what is sent: the rows that come, and those that come once more.
 
     The last is None where all rows come once.

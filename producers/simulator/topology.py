@@ -141,9 +141,7 @@ class Topology:
         """The communicators of the job."""
         return Groups(self.settings, self.grid)
 
-    def announcements(
-        self, sources: Sequence[str], recorded_until_ns: int | None = None
-    ) -> Iterator[Announcement]:
+    def announcements(self, sources: Sequence[str], recorded_until_ns: int | None = None) -> Iterator[Announcement]:
         """Yield the announcement of each rank, in order of rank.
 
         Parameters
