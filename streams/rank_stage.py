@@ -26,8 +26,8 @@ from streams.stage import Event, Services, Snapshottable, Stage
 from streams.topics import MAX_MESSAGE_BYTES, rank_key
 
 RANK_TOPICS: Final = ("jobs", "commops", "iterations", "bandwidth", "heartbeats")
-_MAX_TOUCHED: Final = 4096
-"""Monitors are drained once so many messages have gone into them, without waiting for the next round."""
+_MAX_TOUCHED: Final = 64
+"""Monitors are drained once so many messages have gone into them: more rows at once no longer fit the caches."""
 _GIVE_WAY: Final = 32
 
 Rows = Sequence[Evidence | Membership]
