@@ -33,7 +33,8 @@ def attribute_by_peers(graph: OperatorGraph, iteration: int, topology: Topology)
     """
     role = _roles(graph, topology)
     gap_ns = _usual_of_peers(role, graph.rank, graph.gap_ns)
-    transfer_ns = _usual_of_peers(role, _lane_codes(graph), graph.transfer_ns)
+    # Members of one collective are not each other's peers in transfers: they share it.
+    transfer_ns = _usual_of_peers(role, graph.group, graph.transfer_ns)
     table = lane_table(graph)
     lanes = lane_excess(table, iteration, _lanes_by_peers(table, iteration, topology))
     return attribute_against(graph, iteration, gap_ns, transfer_ns, lanes)
@@ -75,11 +76,6 @@ def _programs(graph: OperatorGraph, code: Array) -> Array:
     firsts = np.flatnonzero(np.diff(graph.block, prepend=-1))
     sums = np.add.reduceat(scrambled * _SCRAMBLE, firsts)
     return np.unique(sums, return_inverse=True)[1][graph.block]
-
-
-def _lane_codes(graph: OperatorGraph) -> Array:
-    """Different for rows of different lanes: members of one collective are not each other's peers in transfers."""
-    return graph.group
 
 
 def _usual_of_peers(role: Array, owner: Array, values: Array) -> Array:

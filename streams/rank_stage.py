@@ -27,7 +27,7 @@ from streams.topics import MAX_MESSAGE_BYTES, rank_key
 
 RANK_TOPICS: Final = ("jobs", "commops", "iterations", "bandwidth", "heartbeats")
 _MAX_TOUCHED: Final = 64
-"""Monitors are drained once so many messages have gone into them: more rows at once no longer fit the caches."""
+"""Monitors are drained once so many messages have gone into them: longer rounds were measured to be slower."""
 _GIVE_WAY: Final = 32
 
 Rows = Sequence[Evidence | Membership]
