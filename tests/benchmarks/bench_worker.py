@@ -84,6 +84,7 @@ def fill(load: Load) -> int:
         {
             "bootstrap.servers": load.bootstrap,
             "partitioner": PARTITIONER,
+            "enable.idempotence": True,
             "compression.type": load.compression,
             "linger.ms": 20,
         }
