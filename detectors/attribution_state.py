@@ -16,6 +16,7 @@ def attribution_to_state(attribution: Attribution) -> dict[str, Any]:
         "pieces": [[*lane, *piece[1:]] for lane, piece in attribution.pieces.items()],
         "lanes": [[*lane, *excess] for lane, excess in attribution.lanes.items()],
         "work": [[rank, ns] for rank, ns in attribution.work_excess_ns.items()],
+        "incomplete": sorted(attribution.incomplete),
     }
 
 
@@ -27,4 +28,5 @@ def attribution_from_state(state: Mapping[str, Any]) -> Attribution:
         pieces={Lane(*row[:3]): Piece(Lane(*row[:3]), *row[3:]) for row in state["pieces"]},
         lanes={Lane(*row[:3]): LaneExcess(*row[3:]) for row in state["lanes"]},
         work_excess_ns=dict(state["work"]),
+        incomplete=frozenset(state["incomplete"]),
     )

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Final
 
-from detectors.critical_path import Attribution, Lane, LaneExcess
+from detectors.critical_path import EVERYBODY, Attribution, Lane, LaneExcess
 from detectors.topology import Device, Topology
 
 MATCH_SHARE: Final = 0.25
@@ -33,7 +33,7 @@ _SLOW_SIGMAS: Final = 3.0  # ... and stands so far out of its noise
 _EXPECTED_SHARE: Final = 0.15  # ... and has this share of what the accused lane's slow-down would give it
 _TELLING: Final = 2.0  # a lane tells something if its expected excess is so many times what would be noticed
 _LATE_SHARE: Final = 0.5  # a rank is as late as another one if its excess is this share of the other's
-_MOST: Final = 0.75  # so many ranks of a host or stage must be late before it is blamed for one
+_MOST: Final = 0.6  # a host or stage is blamed for its ranks if it is so nearly the set of the late ones
 _EVERYBODY: Final = 0.7  # so many of all ranks, and it is the job that changed
 _NOBODY: Final = ""
 
@@ -115,6 +115,22 @@ def is_sure(cause: Cause) -> bool:
     return sum(probability for _, probability in cause.suspects) >= MIN_PROBABILITY
 
 
+def slow_transfers(cause: Cause, attribution: Attribution, topology: Topology) -> float:
+    """Return over how many transfers of one iteration the excess of what a cause carries is spread.
+
+    Infinite for work. The participation number (Σx)² / Σx² of the excesses: near 1 where a single transfer hung.
+    """
+    if all(lane.kind == "work" for lane in cause.lanes):
+        return math.inf
+    lanes = set(cause.lanes)
+    if cause.suspects:
+        device, accused = cause.suspects[0][0], next(iter(cause.lanes))
+        lanes |= {one for one in attribution.lanes if _expected(device, one, accused, topology) > _SLOW_IF_NOBODY}
+    found = [attribution.lanes[lane] for lane in lanes if lane in attribution.lanes]
+    squares = sum(max(lane.excess_ns, 0.0) ** 2 / lane.slow_transfers for lane in found)
+    return sum(max(lane.excess_ns, 0.0) for lane in found) ** 2 / squares if squares else 1.0
+
+
 def _largest(left: Sequence[Mapping[Lane, float]]) -> Lane | None:
     sums: dict[Lane, float] = {}
     for lanes in left:
@@ -134,10 +150,10 @@ Found = tuple[str, Suspects, frozenset[Lane]]
 
 
 def _with_confidence(suspects: Suspects, seen: Mapping[int, float], attributions: Sequence[Attribution]) -> Suspects:
-    """Scale by how regularly the cause was seen (Laplace's rule), between its first and its last iteration."""
+    """Scale by how regularly the cause was seen between its first and its last iteration."""
     first, last = min(seen), max(seen)
     tried = sum(first <= a.iteration <= last for a in attributions)
-    factor = (len(seen) + 0.5) / (tried + 1.0)
+    factor = (len(seen) + 0.5) / (tried + 0.5)
     return tuple((device, probability * factor) for device, probability in suspects)
 
 
@@ -147,6 +163,8 @@ def _with_confidence(suspects: Suspects, seen: Mapping[int, float], attributions
 def _work_cause(
     lane: Lane, attributions: Sequence[Attribution], left: Sequence[Mapping[Lane, float]], topology: Topology
 ) -> Found:
+    if lane == EVERYBODY:
+        return _NOBODY, (), frozenset([lane])
     late = _late_as(lane.first, attributions)
     if len(late) >= _EVERYBODY * _known_ranks(attributions) and len(late) > 1:
         return _NOBODY, (), frozenset(one for of in left for one in of if one.kind == "work")
@@ -171,14 +189,18 @@ def _known_ranks(attributions: Sequence[Attribution]) -> int:
 
 
 def _shared_by(rank: int, late: set[int], topology: Topology) -> Device:
-    """Return what the late ranks have in common: their host, or their pipeline stage; else the one rank."""
+    """Return what the late ranks have in common: their host, or their pipeline stage; else the one rank.
+
+    The device whose ranks and the late ones are most nearly the same set (Jaccard's index) is it, if most are.
+    """
+    found, nearest = Device("gpu", (rank,)), max(_MOST, 1 / len(late))
     for device in (topology.host(rank), topology.stage(rank)):
         if device is None or not 1 < len(device.ranks) < topology.world_size:
             continue
-        own = late.intersection(device.ranks)
-        if len(own) >= max(2, _MOST * len(device.ranks)) and len(late) <= 2 * len(own):
-            return device
-    return Device("gpu", (rank,))
+        likeness = len(late.intersection(device.ranks)) / len(late.union(device.ranks))
+        if likeness > nearest:
+            found, nearest = device, likeness
+    return found
 
 
 def _share(lanes: frozenset[Lane], left: Sequence[Mapping[Lane, float]]) -> float:

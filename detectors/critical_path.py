@@ -12,7 +12,7 @@ piece (same rank, communicator, operator, peer and place in the iteration) takes
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -29,12 +29,16 @@ _ORDINALS: Final = 1 << 20
 class Lane(NamedTuple):
     """Where time is spent: ``work`` of a rank, a collective of a communicator, or the way from one rank to another.
 
-    ``first`` is the rank, the communicator's code, or the sender; ``second`` the receiver (-1 elsewhere).
+    ``first`` is the rank, the communicator's code, or the sender; ``second`` the receiver (-1 elsewhere). Work of the
+    rank -1 is everybody's: what all ranks took longer, as when sequences get longer.
     """
 
     kind: str
     first: int
     second: int = -1
+
+
+EVERYBODY: Final = Lane("work", -1)
 
 
 class Piece(NamedTuple):
@@ -63,7 +67,8 @@ class Reference:
 
     ``classes`` (ascending) are packed communicator, operator and peer; ``places`` (ascending) pack rank, class and
     ordinal; ``gap_ns``, ``transfer_ns`` belong to the places. ``lane_noise_ns``: for each lane of transfers its
-    robust standard deviation over the iterations, and ``lane_usual_ns`` its median.
+    robust standard deviation over the iterations, and ``lane_usual_ns`` its median. ``operators``: how many each rank
+    runs in an iteration.
     """
 
     classes: Array
@@ -73,18 +78,22 @@ class Reference:
     lane_usual_ns: Mapping[Lane, float]
     lane_noise_ns: Mapping[Lane, float]
     iterations: tuple[int, ...]
+    operators: Mapping[int, int] = field(default_factory=dict)
 
 
 class LaneExcess(NamedTuple):
     """Transfers of one lane in one iteration: how much longer than usual, what is usual, and how noisy that is.
 
-    ``size_bytes`` is what one rank gave to all of them; NaN where not known.
+    ``size_bytes`` is what one rank gave to all of them; NaN where not known. ``slow_transfers`` says over how many of
+    them the excess is spread: 1 where one transfer has it all, their number where all have the same. It is
+    (Σx)² / Σx² of their excesses x, the participation number.
     """
 
     excess_ns: float
     usual_ns: float
     noise_ns: float
     size_bytes: float
+    slow_transfers: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +110,8 @@ class Attribution:
         For each lane of transfers that was seen in the iteration and has a usual value, on the path or not.
     work_excess_ns
         For each rank the sum of its gaps over the usual, on the path or not.
+    incomplete
+        Ranks that logged fewer operators than usual: what lies beside a lost row looks longer than it was.
     """
 
     iteration: int
@@ -108,6 +119,7 @@ class Attribution:
     pieces: Mapping[Lane, Piece]
     lanes: Mapping[Lane, LaneExcess]
     work_excess_ns: Mapping[int, float]
+    incomplete: frozenset[int] = frozenset()
 
 
 def learn_reference(graph: OperatorGraph) -> Reference:
@@ -125,6 +137,7 @@ def learn_reference(graph: OperatorGraph) -> Reference:
         lane_usual_ns=usual_ns,
         lane_noise_ns=noise_ns,
         iterations=tuple(np.unique(graph.iteration).tolist()),
+        operators=_usual_operators(graph),
     )
 
 
@@ -132,7 +145,26 @@ def attribute(graph: OperatorGraph, iteration: int, reference: Reference) -> Att
     """Say where the excess of one iteration of `graph` went, against the job's own past."""
     table = lane_table(graph)
     usual = {lane: (ns, reference.lane_noise_ns[lane]) for lane, ns in reference.lane_usual_ns.items()}
-    return attribute_against(graph, iteration, *_usual(graph, reference), lane_excess(table, iteration, usual))
+    gap_ns, transfer_ns = _usual(graph, reference)
+    lanes = lane_excess(table, iteration, usual)
+    factor = _common_factor(graph, iteration, gap_ns)
+    attribution = attribute_against(graph, iteration, gap_ns, transfer_ns, lanes, factor)
+    return replace(attribution, incomplete=_incomplete(graph, iteration, reference))
+
+
+def _usual_operators(graph: OperatorGraph) -> dict[int, int]:
+    """Operators that each rank runs in an iteration: the most that it logged of one, since rows only get lost."""
+    _, first, counts = np.unique(graph.block, return_index=True, return_counts=True)
+    ranks, inverse = np.unique(graph.rank[first], return_inverse=True)
+    most = np.zeros(len(ranks), dtype=np.int64)
+    np.maximum.at(most, inverse, counts)
+    return dict(zip(ranks.tolist(), most.tolist(), strict=True))
+
+
+def _incomplete(graph: OperatorGraph, iteration: int, reference: Reference) -> frozenset[int]:
+    ranks, counts = np.unique(graph.rank[graph.iteration == iteration], return_counts=True)
+    logged = dict(zip(ranks.tolist(), counts.tolist(), strict=True))
+    return frozenset(rank for rank, usual in reference.operators.items() if logged.get(rank, 0) < usual)
 
 
 def attribute_against(
@@ -141,23 +173,54 @@ def attribute_against(
     usual_gap_ns: Array,
     usual_transfer_ns: Array,
     lanes: Mapping[Lane, LaneExcess],
+    common_factor: float = 1.0,
 ) -> Attribution:
-    """Say where the excess of one iteration went, against what each row is said to take usually (NaN: not known)."""
+    """Say where the excess of one iteration went, against what each row is said to take usually (NaN: not known).
+
+    ``common_factor``: how many times as long all ranks worked. What the path has of that is everybody's work.
+    """
     path_excess_ns: dict[Lane, float] = {}
     worst: dict[Lane, Piece] = {}
-    for piece in _walk(graph, iteration, usual_gap_ns, usual_transfer_ns):
+    common_ns = 0.0
+    for piece in _walk(graph, iteration, usual_gap_ns * common_factor, usual_transfer_ns):
         if np.isnan(piece.excess_ns):
             continue
+        if piece.lane.kind == "work":
+            common_ns += piece.usual_ns * (1 - 1 / common_factor)
         path_excess_ns[piece.lane] = path_excess_ns.get(piece.lane, 0.0) + piece.excess_ns
         if piece.lane not in worst or piece.excess_ns > worst[piece.lane].excess_ns:
             worst[piece.lane] = piece
+    if common_ns:
+        path_excess_ns[EVERYBODY] = common_ns
     return Attribution(
         iteration=iteration,
         path_excess_ns=path_excess_ns,
         pieces=worst,
-        lanes=lanes,
-        work_excess_ns=_work_excess(graph, iteration, usual_gap_ns),
+        lanes=_with_slow_transfers(lanes, graph, iteration, usual_transfer_ns),
+        work_excess_ns=_work_excess(graph, iteration, usual_gap_ns * common_factor),
     )
+
+
+def _common_factor(graph: OperatorGraph, iteration: int, usual_gap_ns: Array) -> float:
+    """How many times as long as usual all ranks worked in one iteration, for whatever they worked on.
+
+    Of each rank the median over its work, weighted by the usual time, so that a standstill at one place is no factor;
+    of those the lower median, since of two ranks (or stages) the slower is the odd one.
+    """
+    rows = np.flatnonzero((graph.iteration == iteration) & (usual_gap_ns > 0))
+    if len(rows) == 0:
+        return 1.0
+    ratio = graph.gap_ns[rows] / usual_gap_ns[rows]
+    ranks, rank = np.unique(graph.rank[rows], return_inverse=True)
+    order = np.lexsort((ratio, rank))
+    weight = np.cumsum(usual_gap_ns[rows][order])
+    past = np.cumsum(np.bincount(rank))  # of each rank in `order`
+    ends = weight[past - 1]
+    begins = np.concatenate([[0.0], ends[:-1]])
+    middle = np.searchsorted(weight, (begins + ends) / 2)
+    medians = np.sort(ratio[order][middle])
+    factor = float(medians[(len(ranks) - 1) // 2])
+    return factor if factor > 0 else 1.0
 
 
 def _walk(graph: OperatorGraph, iteration: int, usual_gap_ns: Array, usual_transfer_ns: Array) -> Iterator[Piece]:
@@ -262,30 +325,65 @@ def lane_table(graph: OperatorGraph) -> LaneTable:
     A collective's transfer is the smallest of its members' (the late have nothing left to wait for); a pair's is that
     of its recv, since a send may return before the bytes arrive.
     """
-    is_p2p = graph.is_p2p
-    rows = np.flatnonzero(~is_p2p | (graph.operator == RECV))
-    groups, first, inverse = np.unique(graph.group[rows], return_index=True, return_inverse=True)
-    transfer_ns = np.full(len(groups), np.iinfo(np.int64).max)
-    np.minimum.at(transfer_ns, inverse, graph.transfer_ns[rows])
-    row = rows[first]
-    ends = [is_p2p[row].astype(np.int64), np.where(is_p2p[row], graph.source[row], graph.communicator[row])]
-    ends.append(np.where(is_p2p[row], graph.destination[row], -1))
-    lane, first_of_lane = group_rows(ends)
-    unique = np.stack([end[first_of_lane] for end in ends], axis=1)
+    rows = np.flatnonzero(~graph.is_p2p | (graph.operator == RECV))
+    of_row, row, lane, lanes = _transfers(graph, rows)
+    transfer_ns = np.full(len(row), np.iinfo(np.int64).max)
+    np.minimum.at(transfer_ns, of_row, graph.transfer_ns[rows])
     iterations, at = np.unique(graph.iteration[row], return_inverse=True)
-    shape = (len(unique), len(iterations))
+    shape = (len(lanes), len(iterations))
     cell = lane * max(shape[1], 1) + at
 
     def by_cell(weights: Array | None) -> Array:
         return np.bincount(cell, weights=weights, minlength=shape[0] * shape[1]).reshape(shape)
 
     return LaneTable(
-        lanes=[Lane("pair" if is_pair else "collective", one, two) for is_pair, one, two in unique.tolist()],
+        lanes=lanes,
         iterations=iterations,
         sums_ns=by_cell(transfer_ns),
         counts=by_cell(None),
         sizes_bytes=by_cell(graph.size_bytes[row]),
     )
+
+
+class _Transfers(NamedTuple):
+    """Transfers of some rows: a collective is one, however many members logged it; a pair is its recv's."""
+
+    of_row: Array
+    """Number of the transfer of each row."""
+    row: Array
+    """A row of each transfer."""
+    lane: Array
+    """Index of the lane of each transfer."""
+    lanes: list[Lane]
+
+
+def _transfers(graph: OperatorGraph, rows: Array) -> _Transfers:
+    _, first, of_row = np.unique(graph.group[rows], return_index=True, return_inverse=True)
+    row = rows[first]
+    is_p2p = graph.is_p2p[row]
+    ends = [is_p2p.astype(np.int64), np.where(is_p2p, graph.source[row], graph.communicator[row])]
+    ends.append(np.where(is_p2p, graph.destination[row], -1))
+    lane, first_of_lane = group_rows(ends)
+    unique = np.stack([end[first_of_lane] for end in ends], axis=1).tolist()
+    lanes = [Lane("pair" if is_pair else "collective", one, two) for is_pair, one, two in unique]
+    return _Transfers(of_row, row, lane, lanes)
+
+
+def _with_slow_transfers(
+    lanes: Mapping[Lane, LaneExcess], graph: OperatorGraph, iteration: int, usual_transfer_ns: Array
+) -> dict[Lane, LaneExcess]:
+    """Count over how many transfers each lane's excess is spread."""
+    is_seen = ~graph.is_p2p | (graph.operator == RECV)
+    rows = np.flatnonzero((graph.iteration == iteration) & is_seen & np.isfinite(usual_transfer_ns))
+    found = _transfers(graph, rows)
+    excess_ns = np.full(len(found.row), np.inf)
+    np.minimum.at(excess_ns, found.of_row, graph.transfer_ns[rows] - usual_transfer_ns[rows])
+    excess_ns = np.maximum(excess_ns, 0.0)
+    sums = np.bincount(found.lane, excess_ns, minlength=len(found.lanes))
+    squares = np.bincount(found.lane, excess_ns**2, minlength=len(found.lanes))
+    counts = np.divide(sums**2, squares, out=np.ones(len(sums)), where=squares > 0)
+    slow = dict(zip(found.lanes, counts.tolist(), strict=True))
+    return {lane: excess._replace(slow_transfers=slow.get(lane, 1.0)) for lane, excess in lanes.items()}
 
 
 def _lane_statistics(graph: OperatorGraph) -> tuple[dict[Lane, float], dict[Lane, float]]:

@@ -21,6 +21,14 @@ MIN_ITERATIONS: Final = 10
 NOISE_SIGMAS: Final = 3.0
 """An irregular iteration lies so many robust standard deviations above the median of the regular ones."""
 
+LEVEL_ITERATIONS: Final = 20
+"""The level that an iteration is held against is the median of so many regular ones before it: a drift does not move it far."""
+
+SUSPECT_SIGMAS: Final = 4.0
+SUSPECT_SHARE: Final = 0.5
+"""A suspect iteration stands so far out of the noise from one iteration to the next, and exceeds its level by this
+share at least of what δ allows."""
+
 _MAD_TO_SIGMA: Final = 1.4826  # of a normal distribution
 _DRIFT_MEMORY: Final = 512
 
@@ -72,6 +80,28 @@ class IterationWindow:
         if math.isnan(mean_ns):
             return math.nan
         return max(self.delta * mean_ns, self._noise_limit_ns())
+
+    @property
+    def level_ns(self) -> float:
+        """Median of the newest regular iterations, ns; NaN before `MIN_ITERATIONS`."""
+        if len(self._regular) < MIN_ITERATIONS:
+            return math.nan
+        return float(np.median(list(self._regular)[-LEVEL_ITERATIONS:]))
+
+    @property
+    def noise_ns(self) -> float:
+        """Robust standard deviation around the level, ns, from steps between neighbours: a drift is no noise."""
+        if len(self._regular) < MIN_ITERATIONS:
+            return math.nan
+        steps = np.diff(np.array(self._regular))
+        return _MAD_TO_SIGMA * float(np.median(np.abs(steps))) / math.sqrt(2.0)
+
+    @property
+    def suspect_ns(self) -> float:
+        """What a suspect iteration exceeds, ns: worth a look although δ may call it regular; NaN while unknown."""
+        level_ns = self.level_ns
+        least_ns = (1 + SUSPECT_SHARE * (self.delta - 1)) * level_ns
+        return max(least_ns, level_ns + SUSPECT_SIGMAS * self.noise_ns)
 
     def judge(self, elapsed_ns: float) -> bool | None:
         """Return whether an iteration that takes `elapsed_ns` is irregular; None while there is no opinion."""

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from detectors.attribution_state import attribution_from_state, attribution_to_state
-from detectors.causes import MATCH_SHARE, Cause, find_causes, is_sure
+from detectors.causes import MATCH_SHARE, Cause, find_causes, is_sure, slow_transfers
 from detectors.critical_path import Attribution, Lane, Piece
 from detectors.hang import Hang
 from detectors.topology import Device, Topology
@@ -23,6 +23,17 @@ OPEN_SEEN: Final = 3
 OPEN_SEEN_TRANSFER: Final = 4
 """A verdict opens when its cause was seen in so many of the last `OPEN_RECENT` judged iterations. Single late ranks
 occur on every healthy job; single transfers that hang for a moment (a lost packet) even more often."""
+
+SPIKE_SIGMAS: Final = 4.0
+SPIKE_TRANSFERS: Final = 3.0
+SPIKE_SHARE: Final = 0.5
+SPIKE_WAIT: Final = 5
+MAX_SPIKES: Final = 3
+SPIKE_MEMORY: Final = 50
+"""A single iteration accuses where it is clear: it stands `SPIKE_SIGMAS` out of the noise, one cause explains
+`SPIKE_SHARE` of what it took longer, and `SPIKE_TRANSFERS` transfers at least were slow: one that hangs for a moment is
+no device's fault. Of a rank that lost rows it may be the loss that shows. It is decided `SPIKE_WAIT` iterations later,
+when it is known that it was one iteration. After `MAX_SPIKES` in `SPIKE_MEMORY` iterations more accuse nobody."""
 
 CLOSE_QUIET: Final = 10
 """A verdict closes after so many judged iterations in a row in which its cause was not seen."""
@@ -36,13 +47,19 @@ _LOSS_STEP: Final = 2.0  # a revision says that it goes on when the loss has gro
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """One judged iteration; ``attribution`` is None for a regular one."""
+    """One judged iteration; ``attribution`` is None for a regular one, ``sigmas`` say how far it stands out."""
 
     iteration: int
     elapsed_ns: float
     reference_ns: float
     time_ns: int
     attribution: Attribution | None
+    sigmas: float = 0.0
+
+    @property
+    def excess_ns(self) -> float:
+        """How much longer than usual it took, ns."""
+        return max(self.elapsed_ns - self.reference_ns, 0.0)
 
 
 @dataclass(slots=True)
@@ -81,6 +98,8 @@ class VerdictTracker:
         self.job = job
         self.attempt = attempt
         self._recent: deque[Observation] = deque(maxlen=OPEN_RECENT)
+        self._spikes: deque[Observation] = deque()  # not decided yet
+        self._lately: list[int] = []  # iterations that were clear spikes
         self._open: list[_OpenVerdict] = []
         self._ordinals: dict[int, int] = {}
 
@@ -119,6 +138,9 @@ class VerdictTracker:
             opened = self._open_new(topology)
             seen_in += opened
             revisions += [self._say(verdict, "opened", topology) for verdict in opened]
+            if not seen_in:
+                self._spikes.append(observation)
+        revisions += self._decide_spikes(observation.iteration - SPIKE_WAIT, topology)
         revisions += self._close([v for v in self._open if v.quiet >= CLOSE_QUIET], "recovered", topology)
         return revisions, tuple(verdict.verdict_id for verdict in seen_in)
 
@@ -154,7 +176,8 @@ class VerdictTracker:
 
     def close(self, reason: str, topology: Topology) -> list[Verdict]:
         """Close what is open, because the job ended, restarted or fell silent."""
-        return self._close(list(self._open), reason, topology)
+        spikes = self._decide_spikes(None, topology)
+        return spikes + self._close(list(self._open), reason, topology)
 
     def hang(self, hang: Hang, last: Observation, until_ns: int | None, topology: Topology) -> Verdict:
         """Say, once and for all, that the job hung after the iteration `last`, until its recording ended."""
@@ -207,6 +230,38 @@ class VerdictTracker:
                 opened.append(self._new(cause, irregular))
         self._open += opened
         return opened
+
+    def _decide_spikes(self, past: int | None, topology: Topology) -> list[Verdict]:
+        """Open verdicts on single iterations before `past` (None: on all) that are clear, and in no verdict."""
+        revisions = []
+        while self._spikes and (past is None or self._spikes[0].iteration <= past):
+            spike = self._spikes.popleft()
+            if any(verdict.first <= spike.iteration <= verdict.last for verdict in self._open):
+                continue
+            cause = self._clear_cause(spike, topology)
+            if cause is None or self._is_followed(cause):
+                continue
+            lately = [one for one in self._lately if one > spike.iteration - SPIKE_MEMORY]
+            self._lately = [*lately, spike.iteration]
+            if len(lately) < MAX_SPIKES:
+                verdict = self._new(cause, [spike])
+                for other in [one for one in self._spikes if _is_seen(cause, one)]:
+                    verdict.tried += 1
+                    _add(verdict, other)
+                self._open.append(verdict)
+                revisions.append(self._say(verdict, "opened", topology))
+        return revisions
+
+    def _clear_cause(self, spike: Observation, topology: Topology) -> Cause | None:
+        """Return what made a single iteration long, if it is clear enough to be said; see `SPIKE_SIGMAS`."""
+        assert spike.attribution is not None
+        causes = find_causes([spike.attribution], topology)
+        if not causes or spike.sigmas < SPIKE_SIGMAS or not is_sure(causes[0]):
+            return None
+        is_enough = causes[0].explained_ns[spike.iteration] >= SPIKE_SHARE * spike.excess_ns
+        is_enough &= not any(spike.attribution.incomplete.intersection(d.ranks) for d, _ in causes[0].suspects[:1])
+        is_clear = is_enough and slow_transfers(causes[0], spike.attribution, topology) >= SPIKE_TRANSFERS
+        return causes[0] if is_clear else None
 
     def _is_followed(self, cause: Cause) -> bool:
         """Whether an open verdict already says this."""
@@ -282,6 +337,8 @@ class VerdictTracker:
             "job": self.job,
             "attempt": self.attempt,
             "recent": [_observation_to_state(o) for o in self._recent],
+            "spikes": [_observation_to_state(o) for o in self._spikes],
+            "lately": list(self._lately),
             "ordinals": [[first, count] for first, count in sorted(self._ordinals.items())],
             "open": [_open_to_state(verdict) for verdict in self._open],
         }
@@ -291,6 +348,8 @@ class VerdictTracker:
         """Restore."""
         tracker = cls(state["job"], state["attempt"])
         tracker._recent.extend(_observation_from_state(o) for o in state["recent"])
+        tracker._spikes.extend(_observation_from_state(o) for o in state["spikes"])
+        tracker._lately = list(state["lately"])
         tracker._ordinals = dict(state["ordinals"])
         tracker._open = [_open_from_state(verdict) for verdict in state["open"]]
         return tracker
@@ -357,8 +416,7 @@ def _add(verdict: _OpenVerdict, observation: Observation) -> None:
     verdict.last, verdict.time_ns = observation.iteration, observation.time_ns
     verdict.seen += 1
     verdict.quiet = 0
-    excess_ns = max(observation.elapsed_ns - observation.reference_ns, 0.0)
-    verdict.lost_ns += min(_explained_ns(verdict.cause, observation.attribution), excess_ns)
+    verdict.lost_ns += min(_explained_ns(verdict.cause, observation.attribution), observation.excess_ns)
 
 
 def _think_over(verdict: _OpenVerdict, topology: Topology) -> None:
@@ -425,13 +483,14 @@ def _observation_to_state(observation: Observation) -> list[Any]:
     attribution = None if observation.attribution is None else attribution_to_state(observation.attribution)
     return [
         observation.iteration, observation.elapsed_ns, observation.reference_ns, observation.time_ns, attribution,
+        observation.sigmas,
     ]  # fmt: skip
 
 
 def _observation_from_state(state: list[Any]) -> Observation:
-    iteration, elapsed_ns, reference_ns, time_ns, attribution = state
+    iteration, elapsed_ns, reference_ns, time_ns, attribution, sigmas = state
     kept = None if attribution is None else attribution_from_state(attribution)
-    return Observation(iteration, elapsed_ns, reference_ns, time_ns, kept)
+    return Observation(iteration, elapsed_ns, reference_ns, time_ns, kept, sigmas)
 
 
 def _open_to_state(verdict: _OpenVerdict) -> dict[str, Any]:

@@ -97,8 +97,9 @@ class IterationJudge:
         verdict_ids: tuple[str, ...] = ()
         if rows.phase == "train":
             is_irregular = self._window.judge(rows.elapsed_ns)
-            verdict_ids = self._pursue(rows, is_irregular, read_back)
-            self._learn(rows, is_irregular)
+            is_suspect = bool(is_irregular) or rows.elapsed_ns > min(self._healthy[1], self._window.suspect_ns)
+            verdict_ids = self._pursue(rows, is_suspect, read_back)
+            self._learn(rows, is_irregular, is_suspect)
             self._review(read_back)
         self._rank_rows.append(rank_columns(rows, self._score(rows, is_irregular)))
         self._iterations.append(
@@ -137,13 +138,12 @@ class IterationJudge:
 
     # --- blame ------------------------------------------------------------------------------------------------------
 
-    def _pursue(self, rows: IterationRows, is_irregular: bool | None, read_back: ReadBack) -> tuple[str, ...]:
-        """Find where an irregular iteration's time went, and tell the verdicts of it."""
-        mean_ns, limit_ns = self._healthy_ns or (self._window.mean_ns, self._window.limit_ns)
-        attribution = None
-        if is_irregular or (self._tracker.has_open and rows.elapsed_ns > limit_ns):
-            attribution = self._attribute(rows, read_back)
-        observation = Observation(rows.number, rows.elapsed_ns, mean_ns, rows.start_ns, attribution)
+    def _pursue(self, rows: IterationRows, is_suspect: bool, read_back: ReadBack) -> tuple[str, ...]:
+        """Find where a suspect iteration's time went, and tell the verdicts of it."""
+        mean_ns, limit_ns = self._healthy
+        attribution = self._attribute(rows, read_back) if is_suspect else None
+        sigmas = (rows.elapsed_ns - self._window.level_ns) / max(self._window.noise_ns, 1.0)
+        observation = Observation(rows.number, rows.elapsed_ns, mean_ns, rows.start_ns, attribution, sigmas)
         ranks, work_ns, operators = (rows.columns[name] for name in ("rank", "work_ns", "operators"))
         late_ns = _latest(late_against_stage(ranks, work_ns, operators, self._known_topology))
         self._history.append((rows.number, late_ns))
@@ -152,6 +152,11 @@ class IterationJudge:
         # A fault that lasts fills the window in the end; its verdict goes on against the window from before.
         self._healthy_ns = (mean_ns, limit_ns) if self._tracker.has_open else None
         return verdict_ids
+
+    @property
+    def _healthy(self) -> tuple[float, float]:
+        """Mean and limit that iterations are held against: the window's, or from before a verdict opened."""
+        return self._healthy_ns or (self._window.mean_ns, self._window.limit_ns)
 
     def _attribute(self, rows: IterationRows, read_back: ReadBack) -> Attribution | None:
         reference = self._usual(read_back)
@@ -244,11 +249,11 @@ class IterationJudge:
 
     # --- what is learned --------------------------------------------------------------------------------------------
 
-    def _learn(self, rows: IterationRows, is_irregular: bool | None) -> None:
-        """Let the window and what is usual follow the job; irregular iterations teach them nothing."""
+    def _learn(self, rows: IterationRows, is_irregular: bool | None, is_suspect: bool) -> None:
+        """Let the window and what is usual follow the job; suspect iterations do not say what is usual."""
         self._window.learn(rows.elapsed_ns, is_irregular=is_irregular)
         self._reference_age += 1
-        if not is_irregular and not self._tracker.has_open:
+        if not is_suspect and not self._tracker.has_open:
             self._regular.append(rows)
         if self._drift.learn(rows.elapsed_ns) and not self._tracker.has_open:
             self._window.restart(self._drift.recent_ns())

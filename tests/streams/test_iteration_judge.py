@@ -158,9 +158,29 @@ def test_two_causes_one_after_the_other_are_two_verdicts_with_their_own_ids() ->
     assert [v.close_reason for v in said] == ["recovered", "recovered"]
 
 
-def test_two_late_iterations_open_nothing() -> None:
+def test_two_late_iterations_are_one_clear_spike() -> None:
     job = EightRanks()
     job.late_ns = lambda number, rank: 20 * MS * (rank == 2 and number in (30, 31))
+    (verdict,) = verdicts(job.trace())
+    assert (verdict.kind, verdict.suspects[0].rank, verdict.iterations) == ("slow_rank", 2, (30, 32))
+
+
+def test_a_spike_is_said_when_it_is_known_that_it_was_one() -> None:
+    job = EightRanks()
+    job.late_ns = lambda number, rank: 20 * MS * (rank == 2 and number == 30)
+    opened, closed = judge_trace(job.trace(60)).revisions
+    assert (opened.event, opened.iterations, closed.event) == ("opened", (30, 31), "closed")
+
+
+def test_spikes_of_a_job_that_has_many_accuse_nobody_any_more() -> None:
+    job = EightRanks()
+    job.late_ns = lambda number, rank: 20 * MS * (number % 8 == 0 and number // 8 == rank + 2)
+    assert len(verdicts(job.trace(100))) == 3
+
+
+def test_a_single_transfer_that_hangs_accuses_nobody() -> None:
+    job = EightRanks()
+    job.slow = lambda number, ranks: 40 if number == 30 and ranks == (1, 5) else 1
     assert verdicts(job.trace()) == []
 
 
