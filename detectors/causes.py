@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 from typing import Final
 
@@ -34,6 +35,7 @@ _EXPECTED_SHARE: Final = 0.15  # ... and has this share of what the accused lane
 _TELLING: Final = 2.0  # a lane tells something if its expected excess is so many times what would be noticed
 _LATE_SHARE: Final = 0.5  # a rank is as late as another one if its excess is this share of the other's
 _MOST: Final = 0.6  # a host or stage is blamed for its ranks if it is so nearly the set of the late ones
+_MIN_LIKENESS: Final = 0.2  # nobody is, if so few of the late ones are its: what made the others late is not it
 _EVERYBODY: Final = 0.7  # so many of all ranks, and it is the job that changed
 _NOBODY: Final = ""
 
@@ -118,14 +120,17 @@ def is_sure(cause: Cause) -> bool:
 def slow_transfers(cause: Cause, attribution: Attribution, topology: Topology) -> float:
     """Return over how many transfers of one iteration the excess of what a cause carries is spread.
 
-    Infinite for work. The participation number (Σx)² / Σx² of the excesses: near 1 where a single transfer hung.
+    Infinite for work. The participation number (Σx)² / Σx² of the excesses, over lanes that were slow: near 1 where
+    a single transfer hung.
     """
     if all(lane.kind == "work" for lane in cause.lanes):
         return math.inf
-    lanes = set(cause.lanes)
+    accused = max(sorted(cause.lanes), key=lambda lane: attribution.path_excess_ns.get(lane, 0.0))
+    lanes = {accused}
     if cause.suspects:
-        device, accused = cause.suspects[0][0], next(iter(cause.lanes))
-        lanes |= {one for one in attribution.lanes if _expected(device, one, accused, topology) > _SLOW_IF_NOBODY}
+        seen = _observe_lanes(accused, [attribution])
+        carried = partial(_expected, cause.suspects[0][0], accused=accused, topology=topology)
+        lanes |= {lane for lane, is_slow in seen.items() if is_slow and carried(one=lane) > _SLOW_IF_NOBODY}
     found = [attribution.lanes[lane] for lane in lanes if lane in attribution.lanes]
     squares = sum(max(lane.excess_ns, 0.0) ** 2 / lane.slow_transfers for lane in found)
     return sum(max(lane.excess_ns, 0.0) for lane in found) ** 2 / squares if squares else 1.0
@@ -169,6 +174,8 @@ def _work_cause(
     if len(late) >= _EVERYBODY * _known_ranks(attributions) and len(late) > 1:
         return _NOBODY, (), frozenset(one for of in left for one in of if one.kind == "work")
     device = _shared_by(lane.first, late, topology)
+    if len(late.intersection(device.ranks)) < _MIN_LIKENESS * len(late):
+        return _NOBODY, (), frozenset(Lane("work", rank) for rank in late)
     lanes = frozenset(Lane("work", rank) for rank in device.ranks)
     kind = "slow_stage" if device.kind == "stage" else "slow_rank"
     return kind, ((device, _share(lanes, left)),), lanes

@@ -22,10 +22,10 @@ NOISE_SIGMAS: Final = 3.0
 """An irregular iteration lies so many robust standard deviations above the median of the regular ones."""
 
 LEVEL_ITERATIONS: Final = 20
-"""The level that an iteration is held against is the median of so many regular ones before it: a drift does not move it far."""
+"""An iteration is held against the median of so many regular ones before it: a drift does not move it far."""
 
 SUSPECT_SIGMAS: Final = 4.0
-SUSPECT_SHARE: Final = 0.5
+SUSPECT_SHARE: Final = 0.75
 """A suspect iteration stands so far out of the noise from one iteration to the next, and exceeds its level by this
 share at least of what δ allows."""
 

@@ -31,8 +31,8 @@ SPIKE_WAIT: Final = 5
 MAX_SPIKES: Final = 3
 SPIKE_MEMORY: Final = 50
 """A single iteration accuses where it is clear: it stands `SPIKE_SIGMAS` out of the noise, one cause explains
-`SPIKE_SHARE` of what it took longer, and `SPIKE_TRANSFERS` transfers at least were slow: one that hangs for a moment is
-no device's fault. Of a rank that lost rows it may be the loss that shows. It is decided `SPIKE_WAIT` iterations later,
+`SPIKE_SHARE` of what it took longer, and `SPIKE_TRANSFERS` transfers at least were slow: one that hangs for a moment
+is no device's fault. Of a rank that lost rows it may be the loss that shows. It is decided `SPIKE_WAIT` iterations later,
 when it is known that it was one iteration. After `MAX_SPIKES` in `SPIKE_MEMORY` iterations more accuse nobody."""
 
 CLOSE_QUIET: Final = 10
