@@ -66,17 +66,19 @@ class Reference:
     """What is usual: medians over some regular iterations, by the place of an operator in the iteration.
 
     ``classes`` (ascending) are packed communicator, operator and peer; ``places`` (ascending) pack rank, class and
-    ordinal; ``gap_ns``, ``transfer_ns`` belong to the places. ``lane_noise_ns``: for each lane of transfers its
-    robust standard deviation over the iterations, and ``lane_usual_ns`` its median. ``operators``: how many each rank
-    runs in an iteration.
+    ordinal; ``gap_ns``, ``transfer_ns`` and ``size_bytes`` belong to the places. ``lane_noise_ns``: for each lane of
+    transfers its robust standard deviation over the iterations, and ``lane_usual_ns`` its median. ``operators``: how
+    many each rank runs in an iteration.
     """
 
     classes: Array
     places: Array
     gap_ns: Array
     transfer_ns: Array
+    size_bytes: Array
     lane_usual_ns: Mapping[Lane, float]
     lane_noise_ns: Mapping[Lane, float]
+    lane_size_bytes: Mapping[Lane, float]
     iterations: tuple[int, ...]
     operators: Mapping[int, int] = field(default_factory=dict)
 
@@ -128,14 +130,16 @@ def learn_reference(graph: OperatorGraph) -> Reference:
     classes = np.unique(packed)
     keys = _place_keys(graph, np.searchsorted(classes, packed), len(classes))
     places, inverse = np.unique(keys, return_inverse=True)
-    usual_ns, noise_ns = _lane_statistics(graph)
+    usual_ns, noise_ns, size_bytes = _lane_statistics(graph)
     return Reference(
         classes=classes,
         places=places,
         gap_ns=_median_by(inverse, graph.gap_ns, len(places)),
         transfer_ns=_median_by(inverse, graph.transfer_ns, len(places)),
+        size_bytes=_median_by(inverse, np.nan_to_num(graph.size_bytes).astype(np.int64), len(places)),
         lane_usual_ns=usual_ns,
         lane_noise_ns=noise_ns,
+        lane_size_bytes=size_bytes,
         iterations=tuple(np.unique(graph.iteration).tolist()),
         operators=_usual_operators(graph),
     )
@@ -144,7 +148,10 @@ def learn_reference(graph: OperatorGraph) -> Reference:
 def attribute(graph: OperatorGraph, iteration: int, reference: Reference) -> Attribution:
     """Say where the excess of one iteration of `graph` went, against the job's own past."""
     table = lane_table(graph)
-    usual = {lane: (ns, reference.lane_noise_ns[lane]) for lane, ns in reference.lane_usual_ns.items()}
+    usual = {
+        lane: (ns, reference.lane_noise_ns[lane], reference.lane_size_bytes[lane])
+        for lane, ns in reference.lane_usual_ns.items()
+    }
     gap_ns, transfer_ns = _usual(graph, reference)
     lanes = lane_excess(table, iteration, usual)
     factor = _common_factor(graph, iteration, gap_ns)
@@ -271,7 +278,17 @@ def _usual(graph: OperatorGraph, reference: Reference) -> tuple[Array, Array]:
     if len(reference.places) == 0:
         return nan, nan
     gap_ns = np.where(is_known, reference.gap_ns[place], nan)
-    return gap_ns, np.where(is_known, reference.transfer_ns[place], nan)
+    transfer_ns = np.where(is_known, reference.transfer_ns[place], nan)
+    return gap_ns, transfer_ns * _times_as_large(graph.size_bytes, reference.size_bytes[place])
+
+
+def _times_as_large(size_bytes: Array, usual_bytes: Array) -> Array:
+    """By what a transfer of another size than usual is expected to take longer: sequences may have got longer.
+
+    1 where a size is not known.
+    """
+    is_known = (size_bytes > 0) & (usual_bytes > 0)
+    return np.divide(size_bytes, usual_bytes, out=np.ones(len(size_bytes)), where=is_known)
 
 
 def _find(ascending: Array, values: Array) -> tuple[Array, Array]:
@@ -386,22 +403,23 @@ def _with_slow_transfers(
     return {lane: excess._replace(slow_transfers=slow.get(lane, 1.0)) for lane, excess in lanes.items()}
 
 
-def _lane_statistics(graph: OperatorGraph) -> tuple[dict[Lane, float], dict[Lane, float]]:
-    """Median and robust standard deviation, over the iterations, of the mean transfer of each lane, ns."""
+def _lane_statistics(graph: OperatorGraph) -> tuple[dict[Lane, float], dict[Lane, float], dict[Lane, float]]:
+    """For each lane, of its mean transfer over the iterations: median, robust standard deviation, ns, and bytes."""
     table = lane_table(graph)
-    usual_ns, noise_ns = {}, {}
-    for lane, sums, counts in zip(table.lanes, table.sums_ns, table.counts, strict=True):
+    usual_ns, noise_ns, size_bytes = {}, {}, {}
+    for lane, sums, counts, sizes in zip(table.lanes, table.sums_ns, table.counts, table.sizes_bytes, strict=True):
         means = sums[counts > 0] / counts[counts > 0]
         median = float(np.median(means))
         usual_ns[lane] = median
         noise_ns[lane] = 1.4826 * float(np.median(np.abs(means - median)))
-    return usual_ns, noise_ns
+        size_bytes[lane] = float(np.median(sizes[counts > 0] / counts[counts > 0]))
+    return usual_ns, noise_ns, size_bytes
 
 
 def lane_excess(
-    table: LaneTable, iteration: int, usual: Mapping[Lane, tuple[float, float]]
+    table: LaneTable, iteration: int, usual: Mapping[Lane, tuple[float, float, float]]
 ) -> dict[Lane, LaneExcess]:
-    """Compare the lanes of one iteration with what is usual: mean transfer and its noise, ns."""
+    """Compare the lanes of one iteration with what is usual: mean transfer and its noise, ns, and its bytes."""
     at, is_there = _find(table.iterations, np.array([iteration]))
     if not is_there[0]:
         return {}
@@ -409,6 +427,9 @@ def lane_excess(
     found = {}
     for lane, total_ns, count, size_bytes in zip(table.lanes, *columns, strict=True):
         if count and lane in usual:
-            usual_ns, noise_ns = usual[lane]
-            found[lane] = LaneExcess(total_ns - usual_ns * count, usual_ns * count, noise_ns * count, size_bytes)
+            mean_ns, noise_ns, mean_bytes = usual[lane]
+            usual_ns = mean_ns * count
+            if size_bytes > 0 and mean_bytes > 0:
+                usual_ns *= size_bytes / (mean_bytes * count)
+            found[lane] = LaneExcess(total_ns - usual_ns, usual_ns, noise_ns * count, size_bytes)
     return found

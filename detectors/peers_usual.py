@@ -7,6 +7,7 @@ or for a transfer is what it takes.
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 import numpy as np
@@ -95,8 +96,8 @@ def _usual_of_peers(role: Array, owner: Array, values: Array) -> Array:
     return np.where(has_peers[role], median[role], np.nan)
 
 
-def _lanes_by_peers(table: LaneTable, iteration: int, topology: Topology) -> dict[Lane, tuple[float, float]]:
-    """For each lane of the iteration: lower median of the mean transfers in its role, and their spread."""
+def _lanes_by_peers(table: LaneTable, iteration: int, topology: Topology) -> dict[Lane, tuple[float, float, float]]:
+    """For each lane of the iteration: lower median of the mean transfers in its role, their spread; NaN for bytes."""
     at = int(np.searchsorted(table.iterations, iteration))
     if at == len(table.iterations) or table.iterations[at] != iteration:
         return {}
@@ -106,11 +107,11 @@ def _lanes_by_peers(table: LaneTable, iteration: int, topology: Topology) -> dic
     for number, lane in enumerate(table.lanes):
         if counts[number]:
             roles.setdefault((*topology.lane_role(lane), int(counts[number])), []).append(number)
-    found: dict[Lane, tuple[float, float]] = {}
+    found: dict[Lane, tuple[float, float, float]] = {}
     for numbers in roles.values():
         if len(numbers) >= MIN_PEERS:
             values = np.sort(mean_ns[numbers])
             usual_ns = float(values[(len(values) - 1) // 2])
             spread_ns = 1.4826 * float(np.median(np.abs(values - usual_ns)))
-            found |= {table.lanes[number]: (usual_ns, spread_ns) for number in numbers}
+            found |= {table.lanes[number]: (usual_ns, spread_ns, math.nan) for number in numbers}
     return found

@@ -31,9 +31,9 @@ SPIKE_WAIT: Final = 5
 MAX_SPIKES: Final = 3
 SPIKE_MEMORY: Final = 50
 """A single iteration accuses where it is clear: it stands `SPIKE_SIGMAS` out of the noise, one cause explains
-`SPIKE_SHARE` of what it took longer, and `SPIKE_TRANSFERS` transfers at least were slow: one that hangs for a moment
-is no device's fault. Of a rank that lost rows it may be the loss that shows. It is decided `SPIKE_WAIT` iterations later,
-when it is known that it was one iteration. After `MAX_SPIKES` in `SPIKE_MEMORY` iterations more accuse nobody."""
+`SPIKE_SHARE` of all that took longer, and `SPIKE_TRANSFERS` transfers at least were slow: one that hangs for a moment
+is no device's fault. Of a rank that lost rows it may be the loss that shows. It is decided `SPIKE_WAIT` iterations
+later, when it is known that it was one. After `MAX_SPIKES` in `SPIKE_MEMORY` iterations more accuse nobody."""
 
 CLOSE_QUIET: Final = 10
 """A verdict closes after so many judged iterations in a row in which its cause was not seen."""
@@ -258,7 +258,8 @@ class VerdictTracker:
         causes = find_causes([spike.attribution], topology)
         if not causes or spike.sigmas < SPIKE_SIGMAS or not is_sure(causes[0]):
             return None
-        is_enough = causes[0].explained_ns[spike.iteration] >= SPIKE_SHARE * spike.excess_ns
+        longer_ns = sum(ns for ns in spike.attribution.path_excess_ns.values() if ns > 0)
+        is_enough = causes[0].explained_ns[spike.iteration] >= SPIKE_SHARE * max(longer_ns, spike.excess_ns)
         is_enough &= not any(spike.attribution.incomplete.intersection(d.ranks) for d, _ in causes[0].suspects[:1])
         is_clear = is_enough and slow_transfers(causes[0], spike.attribution, topology) >= SPIKE_TRANSFERS
         return causes[0] if is_clear else None
