@@ -242,7 +242,8 @@ def _observe_lanes(accused: Lane, attributions: Sequence[Attribution]) -> dict[L
     """Say of each lane that tells something whether it was slow.
 
     A lane is slow if the median of its excess over the iterations stands out of its noise and matters for the
-    iteration. A lane in which the accused lane's slow-down would not stand out tells nothing by looking normal.
+    iteration. A lane in which the accused lane's slow-down would not stand out tells nothing by looking normal. One
+    in which a single transfer of several hung is not slow: the others passed as always.
     """
     totals = [sum(ns for ns in a.path_excess_ns.values() if ns > 0) for a in attributions]
     by_lane: dict[Lane, list[LaneExcess]] = {}
@@ -255,9 +256,9 @@ def _observe_lanes(accused: Lane, attributions: Sequence[Attribution]) -> dict[L
         expected_ns = _expected_excess_ns(typical, lanes[accused]) if accused in lanes else 0.0
         noise_ns = typical.noise_ns / math.sqrt(len(by_lane[lane]))
         limit_ns = max(_SLOW_RATIO * typical.usual_ns, _SLOW_SIGMAS * noise_ns, _LANE_SHARE * median(totals))
-        if expected_ns > _TELLING * limit_ns or typical.excess_ns > limit_ns:
-            is_slow = typical.excess_ns > max(limit_ns, _EXPECTED_SHARE * expected_ns)
-            seen.setdefault(lane, is_slow)
+        is_over = typical.excess_ns > limit_ns and not typical.is_stray
+        if expected_ns > _TELLING * limit_ns or is_over:
+            seen.setdefault(lane, is_over and typical.excess_ns > _EXPECTED_SHARE * expected_ns)
     return seen
 
 

@@ -24,6 +24,7 @@ from streams.records import RECV, SEND
 Array = np.ndarray
 
 _ORDINALS: Final = 1 << 20
+_STRAY_TRANSFERS: Final = 1.2
 
 
 class Lane(NamedTuple):
@@ -88,7 +89,7 @@ class LaneExcess(NamedTuple):
 
     ``size_bytes`` is what one rank gave to all of them; NaN where not known. ``slow_transfers`` says over how many of
     them the excess is spread: 1 where one transfer has it all, their number where all have the same. It is
-    (Σx)² / Σx² of their excesses x, the participation number.
+    (Σx)² / Σx² of their excesses x, the participation number. ``transfers`` is how many there were.
     """
 
     excess_ns: float
@@ -96,6 +97,12 @@ class LaneExcess(NamedTuple):
     noise_ns: float
     size_bytes: float
     slow_transfers: float = 1.0
+    transfers: float = 1.0
+
+    @property
+    def is_stray(self) -> bool:
+        """Whether one of several transfers has all of the excess: it hung, and what carries the lane is not slow."""
+        return self.transfers > 1 and self.slow_transfers < _STRAY_TRANSFERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -431,5 +438,5 @@ def lane_excess(
             usual_ns = mean_ns * count
             if size_bytes > 0 and mean_bytes > 0:
                 usual_ns *= size_bytes / (mean_bytes * count)
-            found[lane] = LaneExcess(total_ns - usual_ns, usual_ns, noise_ns * count, size_bytes)
+            found[lane] = LaneExcess(total_ns - usual_ns, usual_ns, noise_ns * count, size_bytes, 1.0, count)
     return found

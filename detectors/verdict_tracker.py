@@ -255,14 +255,10 @@ class VerdictTracker:
     def _clear_cause(self, spike: Observation, topology: Topology) -> Cause | None:
         """Return what made a single iteration long, if it is clear enough to be said; see `SPIKE_SIGMAS`."""
         assert spike.attribution is not None
-        causes = find_causes([spike.attribution], topology)
-        if not causes or spike.sigmas < SPIKE_SIGMAS or not is_sure(causes[0]):
+        if spike.sigmas < SPIKE_SIGMAS:
             return None
-        longer_ns = sum(ns for ns in spike.attribution.path_excess_ns.values() if ns > 0)
-        is_enough = causes[0].explained_ns[spike.iteration] >= SPIKE_SHARE * max(longer_ns, spike.excess_ns)
-        is_enough &= not any(spike.attribution.incomplete.intersection(d.ranks) for d, _ in causes[0].suspects[:1])
-        is_clear = is_enough and slow_transfers(causes[0], spike.attribution, topology) >= SPIKE_TRANSFERS
-        return causes[0] if is_clear else None
+        causes = find_causes([spike.attribution], topology)
+        return next((cause for cause in causes if _is_clear(cause, spike, spike.attribution, topology)), None)
 
     def _is_followed(self, cause: Cause) -> bool:
         """Whether an open verdict already says this."""
@@ -359,6 +355,15 @@ class VerdictTracker:
 def _is_same(one: Cause, other: Cause) -> bool:
     """Whether two causes blame the same lanes; those of a whole stage or of nobody are told by their kind."""
     return bool(one.lanes & other.lanes) or (not one.lanes and one.kind == other.kind)
+
+
+def _is_clear(cause: Cause, spike: Observation, attribution: Attribution, topology: Topology) -> bool:
+    longer_ns = sum(ns for ns in attribution.path_excess_ns.values() if ns > 0)
+    if not is_sure(cause) or cause.explained_ns[spike.iteration] < SPIKE_SHARE * max(longer_ns, spike.excess_ns):
+        return False
+    if any(attribution.incomplete.intersection(device.ranks) for device, _ in cause.suspects[:1]):
+        return False
+    return slow_transfers(cause, attribution, topology) >= SPIKE_TRANSFERS
 
 
 def _is_seen(cause: Cause, observation: Observation) -> bool:
