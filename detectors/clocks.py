@@ -99,14 +99,20 @@ def _by_collectives(ends: _Ends, hosts: int) -> Array:
 
 
 def _least_squares(ends: _Ends, hosts: int) -> tuple[Array, Array]:
-    """Offsets of the hosts, and what is left of each row; the collectives' own times are eliminated."""
+    """Offsets of the hosts, and what is left of each row; the collectives' own times are eliminated.
+
+    What hosts tell of each other fixes their offsets but for one sum per connected part: it is made to be zero, which
+    also makes the matrix (the graph's Laplacian) one that can be solved.
+    """
     groups = int(ends.group.max()) + 1
     sizes = np.maximum(np.bincount(ends.group, minlength=groups), 1)
     centred_ns = ends.end_ns - (np.bincount(ends.group, weights=ends.end_ns, minlength=groups) / sizes)[ends.group]
     members = np.bincount(ends.group * hosts + ends.host, minlength=groups * hosts).reshape(groups, hosts)
     normal = np.diag(members.sum(axis=0)) - members.T @ (members / sizes[:, None])
     sums_ns = np.bincount(ends.host, weights=centred_ns, minlength=hosts)
-    offsets_ns = np.linalg.lstsq(normal, sums_ns, rcond=1e-9)[0]
+    part = _connected(ends, hosts)
+    normal += (part[:, None] == part[None, :]) / np.bincount(part, minlength=hosts)[part]
+    offsets_ns = np.linalg.solve(normal, sums_ns)
     means_ns = np.bincount(ends.group, weights=offsets_ns[ends.host], minlength=groups) / sizes
     return offsets_ns, centred_ns - offsets_ns[ends.host] + means_ns[ends.group]
 
