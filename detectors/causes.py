@@ -224,11 +224,10 @@ def _transfer_cause(
     lane: Lane, attributions: Sequence[Attribution], left: Sequence[Mapping[Lane, float]], topology: Topology
 ) -> Found:
     seen = _observe_lanes(lane, attributions)
-    weights = {device: _weight(device, lane, seen, topology) for device in _candidates(lane, seen, topology)}
-    best = max(weights.values())
-    odds = {device: math.exp(weight - best) for device, weight in weights.items()}
-    total = sum(odds.values())
-    ranked = sorted(((d, o / total) for d, o in odds.items()), key=lambda pair: (-pair[1], pair[0]))
+    devices = _candidates(lane, seen, topology)
+    weights = _weights(devices, lane, seen, topology)
+    odds = [math.exp(weight - max(weights)) for weight in weights]
+    ranked = sorted(((d, o / sum(odds)) for d, o in zip(devices, odds, strict=True)), key=lambda p: (-p[1], p[0]))
     device, probability = next(pair for pair in [*ranked, (_ANY, 1.0)] if pair[0].kind != "none")
     if device.kind == "communicator" or (probability < _MIN_NAMED and lane.kind == "collective"):
         return "slow_communicator", (), frozenset([lane])
@@ -289,13 +288,30 @@ def _candidates(lane: Lane, seen: Mapping[Lane, bool], topology: Topology) -> li
     return found + [Device("link", way) for way in both.values()]
 
 
-def _weight(device: Device, lane: Lane, seen: Mapping[Lane, bool], topology: Topology) -> float:
-    """Logarithm of prior times likelihood of what was seen on all lanes, if this device were the cause."""
-    weight = math.log(_PRIORS[device.kind])
-    for one, is_slow in seen.items():
-        expected = _expected(device, one, lane, topology)
-        weight += math.log(expected if is_slow else 1 - expected)
-    return weight
+def _weights(devices: Sequence[Device], accused: Lane, seen: Mapping[Lane, bool], topology: Topology) -> list[float]:
+    """For each device the logarithm of prior times likelihood of what was seen on all lanes, if it were the cause.
+
+    Lanes that a device does not touch are slow by chance alone whatever it is: they are summed once.
+    """
+    by_chance = sum(_log_chance(_SLOW_BY_CHANCE, is_slow) for is_slow in seen.values())
+    if_nobody = sum(_log_chance(_SLOW_IF_NOBODY, is_slow) for is_slow in seen.values())
+    touching: dict[int, list[Lane]] = {}
+    for lane in seen:
+        for rank in topology.lane_ranks(lane):
+            touching.setdefault(rank, []).append(lane)
+    weights = []
+    for device in devices:
+        touched = dict.fromkeys(lane for rank in device.ranks for lane in touching.get(rank, ()))  # a set, in order
+        weight = math.log(_PRIORS[device.kind]) + (if_nobody if device.kind == "none" else by_chance)
+        for lane in touched if device.kind != "communicator" else [accused]:
+            expected = _expected(device, lane, accused, topology)
+            weight += _log_chance(expected, seen[lane]) - _log_chance(_SLOW_BY_CHANCE, seen[lane])
+        weights.append(weight)
+    return weights
+
+
+def _log_chance(expected: float, is_slow: bool) -> float:
+    return math.log(expected if is_slow else 1 - expected)
 
 
 def _expected(device: Device, one: Lane, accused: Lane, topology: Topology) -> float:
