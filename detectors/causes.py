@@ -25,6 +25,7 @@ MIN_PROBABILITY: Final = 0.5
 
 _MIN_TOTAL_SHARE: Final = 0.2
 _MAX_CAUSES: Final = 3
+_MOST_TYPICAL: Final = 2.0
 _ANY: Final = Device("communicator", ())
 _MIN_PROBABILITY: Final = 0.02  # alternatives below are not worth a line
 _MIN_NAMED: Final = 0.25  # below, no member of a slow communicator stands out
@@ -85,20 +86,22 @@ def find_causes(attributions: Sequence[Attribution], topology: Topology) -> list
     """
     left = [{lane: ns for lane, ns in a.path_excess_ns.items() if ns > 0} for a in attributions]
     totals = [sum(lanes.values()) for lanes in left]
+    weights = _weights_of(totals)
     causes = []
     for _ in range(_MAX_CAUSES):
-        lane = _largest(left)
+        lane = _largest(left, weights)
         if lane is None:
             break
         find = _work_cause if lane.kind == "work" else _transfer_cause
         kind, suspects, lanes = find(lane, attributions, left, topology)
         explained = [sum(ns for one, ns in of.items() if one in lanes) for of in left]
-        if sum(explained) < _MIN_TOTAL_SHARE * sum(totals):
+        weighted = sum(ns * weight for ns, weight in zip(explained, weights, strict=True))
+        if weighted < _MIN_TOTAL_SHARE * sum(ns * weight for ns, weight in zip(totals, weights, strict=True)):
             break
         seen = {
             a.iteration: ns
-            for a, ns, total in zip(attributions, explained, totals, strict=True)
-            if ns >= MATCH_SHARE * total > 0
+            for a, ns, total, weight in zip(attributions, explained, totals, weights, strict=True)
+            if ns >= MATCH_SHARE * total * weight > 0
         }
         if seen and kind != _NOBODY:
             communicator = _communicator(lane, attributions)
@@ -136,11 +139,17 @@ def slow_transfers(cause: Cause, attribution: Attribution, topology: Topology) -
     return sum(max(lane.excess_ns, 0.0) for lane in found) ** 2 / squares if squares else 1.0
 
 
-def _largest(left: Sequence[Mapping[Lane, float]]) -> Lane | None:
+def _weights_of(totals: Sequence[float]) -> list[float]:
+    """Let no iteration count for more than `_MOST_TYPICAL` typical ones: what hung once for long does not recur."""
+    limit = _MOST_TYPICAL * median(totals) if totals else 0.0
+    return [min(1.0, limit / total) if total > 0 else 0.0 for total in totals]
+
+
+def _largest(left: Sequence[Mapping[Lane, float]], weights: Sequence[float]) -> Lane | None:
     sums: dict[Lane, float] = {}
-    for lanes in left:
+    for lanes, weight in zip(left, weights, strict=True):
         for lane, ns in lanes.items():
-            sums[lane] = sums.get(lane, 0.0) + ns
+            sums[lane] = sums.get(lane, 0.0) + weight * ns
     return max(sorted(sums), key=lambda lane: sums[lane], default=None)
 
 

@@ -35,7 +35,7 @@ def attribute_by_peers(graph: OperatorGraph, iteration: int, topology: Topology)
     role = _roles(graph, topology)
     gap_ns = _usual_of_peers(role, graph.rank, graph.gap_ns)
     # Members of one collective are not each other's peers in transfers: they share it.
-    transfer_ns = _usual_of_peers(role, graph.group, graph.transfer_ns)
+    transfer_ns = _usual_of_peers(_transfer_roles(graph, topology), graph.group, graph.transfer_ns)
     table = lane_table(graph)
     lanes = lane_excess(table, iteration, _lanes_by_peers(table, iteration, topology))
     return attribute_against(graph, iteration, gap_ns, transfer_ns, lanes)
@@ -53,6 +53,24 @@ def _roles(graph: OperatorGraph, topology: Topology) -> Array:
     return group_rows([graph.iteration, stage, program, topology.stages(other), kind, graph.operator, graph.ordinal])[
         0
     ]
+
+
+def _transfer_roles(graph: OperatorGraph, topology: Topology) -> Array:
+    """Give transfers of the same iteration that should take as long the same number: of whatever stage.
+
+    As many bytes, of the same operator, in a communicator of the same kind and size, over the same kind of network: a
+    switch may carry all transfers of a stage, and then only other stages tell that it is slow.
+    """
+    codes = range(int(graph.communicator.max(initial=-1)) + 1)
+    kinds = np.array([topology.kind_code(code) for code in codes] or [0])[graph.communicator]
+    kinds = np.where(kinds == topology.kind_code(-1), -1 - _turns(graph), kinds)
+    crosses = np.array([topology.crosses_network(Lane("collective", code)) for code in codes] or [False])
+    hosts = topology.host_codes(max(int(graph.rank.max(initial=0)), int(graph.peer.max(initial=0))) + 1)
+    is_apart = hosts[graph.rank] != hosts[np.where(graph.is_p2p, graph.peer, graph.rank)]
+    is_crossing = np.where(graph.is_p2p, is_apart, crosses[graph.communicator]).astype(np.int64)
+    way = np.where(graph.is_p2p, np.sign(graph.destination - graph.source), 0)
+    size = np.nan_to_num(graph.size_bytes).astype(np.int64)
+    return group_rows([graph.iteration, kinds, graph.operator, way, is_crossing, size])[0]
 
 
 def _turns(graph: OperatorGraph) -> Array:
@@ -106,7 +124,8 @@ def _lanes_by_peers(table: LaneTable, iteration: int, topology: Topology) -> dic
     roles: dict[tuple[object, ...], list[int]] = {}
     for number, lane in enumerate(table.lanes):
         if counts[number]:
-            roles.setdefault((*topology.lane_role(lane), int(counts[number])), []).append(number)
+            size = int(np.nan_to_num(table.sizes_bytes[number, at]))
+            roles.setdefault((*topology.lane_role(lane), size, int(counts[number])), []).append(number)
     found: dict[Lane, tuple[float, float, float]] = {}
     for numbers in roles.values():
         if len(numbers) >= MIN_PEERS:

@@ -114,13 +114,16 @@ class Topology:
         return KINDS.index(kind if kind in KINDS else "unknown") + len(KINDS) * size
 
     def lane_role(self, lane: Lane) -> tuple[object, ...]:
-        """What lanes of the same role share: kind, stages, and whether they leave the host."""
-        ranks = self.lane_ranks(lane)
-        stages = tuple(sorted({self.stage_of.get(rank, 0) for rank in ranks}))
-        if lane.kind == "pair":
-            stages = tuple(self.stage_of.get(rank, 0) for rank in ranks)
+        """What lanes of the same role share: kind, way along the pipeline, and whether they leave the host."""
+        way = (lane.second > lane.first) - (lane.second < lane.first) if lane.kind == "pair" else 0
         kind = self.kind_code(lane.first) if lane.kind == "collective" else -1
-        return lane.kind, kind, stages, self.crosses_network(lane)
+        return lane.kind, kind, way, self.crosses_network(lane)
+
+    def host_codes(self, ranks: int) -> np.ndarray:
+        """Return a number for the host of each of so many ranks; those without a known host count as apart."""
+        codes: dict[str, int] = {}
+        known = (self.place(rank).host for rank in range(ranks))
+        return np.array([-1 - r if h is None else codes.setdefault(h, len(codes)) for r, h in enumerate(known)])
 
     def _nic_key(self, rank: int) -> tuple[str, str | int]:
         place = self.places[rank] if rank in self.places else Place()
