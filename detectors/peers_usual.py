@@ -26,6 +26,9 @@ _SCRAMBLE: Final = np.uint64(0x9E3779B97F4A7C15)
 MIN_PEERS: Final = 2
 """Ranks (or lanes) in a role before they say anything of one another."""
 
+MIN_PEERS_OF_ANY_STAGE: Final = 4
+"""The same for transfers of different stages, which are less alike."""
+
 
 def attribute_by_peers(graph: OperatorGraph, iteration: int, topology: Topology) -> Attribution:
     """Say where one iteration's time went beyond what peers take for the same.
@@ -35,7 +38,10 @@ def attribute_by_peers(graph: OperatorGraph, iteration: int, topology: Topology)
     role = _roles(graph, topology)
     gap_ns = _usual_of_peers(role, graph.rank, graph.gap_ns)
     # Members of one collective are not each other's peers in transfers: they share it.
-    transfer_ns = _usual_of_peers(_transfer_roles(graph, topology), graph.group, graph.transfer_ns)
+    of_any_stage = _transfer_roles(graph, topology)
+    transfer_ns = _usual_of_peers(of_any_stage, graph.group, graph.transfer_ns, MIN_PEERS_OF_ANY_STAGE)
+    of_stage_ns = _usual_of_peers(role, graph.group, graph.transfer_ns)
+    transfer_ns = np.where(np.isnan(transfer_ns), of_stage_ns, transfer_ns)
     table = lane_table(graph)
     lanes = lane_excess(table, iteration, _lanes_by_peers(table, iteration, topology))
     return attribute_against(graph, iteration, gap_ns, transfer_ns, lanes)
@@ -97,8 +103,8 @@ def _programs(graph: OperatorGraph, code: Array) -> Array:
     return np.unique(sums, return_inverse=True)[1][graph.block]
 
 
-def _usual_of_peers(role: Array, owner: Array, values: Array) -> Array:
-    """Lower median of the values of each role; NaN where fewer than `MIN_PEERS` owners share it.
+def _usual_of_peers(role: Array, owner: Array, values: Array, least: int = MIN_PEERS) -> Array:
+    """Lower median of the values of each role; NaN where fewer than `least` owners share it.
 
     The lower one, since of two peers the slower is the odd one.
     """
@@ -110,7 +116,7 @@ def _usual_of_peers(role: Array, owner: Array, values: Array) -> Array:
     firsts = np.cumsum(sizes) - sizes
     median = values[order][firsts + (sizes - 1) // 2].astype(np.float64)
     _, first = group_rows([role, owner])
-    has_peers = np.bincount(role[first], minlength=len(sizes)) >= MIN_PEERS
+    has_peers = np.bincount(role[first], minlength=len(sizes)) >= least
     return np.where(has_peers[role], median[role], np.nan)
 
 
@@ -121,16 +127,18 @@ def _lanes_by_peers(table: LaneTable, iteration: int, topology: Topology) -> dic
         return {}
     counts = table.counts[:, at]
     mean_ns = np.divide(table.sums_ns[:, at], counts, out=np.full(len(counts), np.nan), where=counts > 0)
-    roles: dict[tuple[object, ...], list[int]] = {}
-    for number, lane in enumerate(table.lanes):
-        if counts[number]:
-            size = int(np.nan_to_num(table.sizes_bytes[number, at]))
-            roles.setdefault((*topology.lane_role(lane), size, int(counts[number])), []).append(number)
     found: dict[Lane, tuple[float, float, float]] = {}
-    for numbers in roles.values():
-        if len(numbers) >= MIN_PEERS:
-            values = np.sort(mean_ns[numbers])
-            usual_ns = float(values[(len(values) - 1) // 2])
-            spread_ns = 1.4826 * float(np.median(np.abs(values - usual_ns)))
-            found |= {table.lanes[number]: (usual_ns, spread_ns, math.nan) for number in numbers}
+    for of_any_stage, least in ((False, MIN_PEERS), (True, MIN_PEERS_OF_ANY_STAGE)):
+        roles: dict[tuple[object, ...], list[int]] = {}
+        for number, lane in enumerate(table.lanes):
+            if counts[number]:
+                size = int(np.nan_to_num(table.sizes_bytes[number, at]))
+                role = (*topology.lane_role(lane, of_any_stage=of_any_stage), size, int(counts[number]))
+                roles.setdefault(role, []).append(number)
+        for numbers in roles.values():
+            if len(numbers) >= least:
+                values = np.sort(mean_ns[numbers])
+                usual_ns = float(values[(len(values) - 1) // 2])
+                spread_ns = 1.4826 * float(np.median(np.abs(values - usual_ns)))
+                found |= {table.lanes[number]: (usual_ns, spread_ns, math.nan) for number in numbers}
     return found

@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from detectors.causes import Cause, find_causes, is_sure
+from detectors.causes import MIN_PROBABILITY, Cause, find_causes, is_sure
 from detectors.codes import group_rows
 from detectors.critical_path import Attribution, Lane
 from detectors.topology import Device, Topology
@@ -62,7 +62,7 @@ def review(reviewed: Sequence[Reviewed], topology: Topology, delta: float) -> li
     if len(reviewed) < MIN_REVIEWED:
         return []
     found = find_causes([one.attribution for one in reviewed], topology)
-    causes = [cause for cause in found if is_sure(cause) and _matters(cause, reviewed, delta)]
+    causes = [cause for cause in found if _is_one(cause) and _matters(cause, reviewed, delta)]
     if causes:
         return causes
     stage = _slow_stage(reviewed, topology)
@@ -71,6 +71,11 @@ def review(reviewed: Sequence[Reviewed], topology: Topology, delta: float) -> li
     uneven = _imbalance(reviewed)
     limit = 1 + _UNEVEN_EXCESS * (delta - 1)
     return [uneven] if uneven is not None and _matters(uneven, reviewed, limit) else []
+
+
+def _is_one(cause: Cause) -> bool:
+    """Whether one device is more probable than all others: without a healthy past a choice says too little."""
+    return is_sure(cause) and all(probability >= MIN_PROBABILITY for _, probability in cause.suspects[:1])
 
 
 def _matters(cause: Cause, reviewed: Sequence[Reviewed], delta: float) -> bool:

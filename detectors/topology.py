@@ -113,11 +113,14 @@ class Topology:
         kind, size = self.kinds.get(communicator), len(self.members.get(communicator, ()))
         return KINDS.index(kind if kind in KINDS else "unknown") + len(KINDS) * size
 
-    def lane_role(self, lane: Lane) -> tuple[object, ...]:
-        """What lanes of the same role share: kind, way along the pipeline, and whether they leave the host."""
-        way = (lane.second > lane.first) - (lane.second < lane.first) if lane.kind == "pair" else 0
+    def lane_role(self, lane: Lane, *, of_any_stage: bool) -> tuple[object, ...]:
+        """What lanes of the same role share: kind, way along the pipeline or stages, whether they leave the host."""
         kind = self.kind_code(lane.first) if lane.kind == "collective" else -1
-        return lane.kind, kind, way, self.crosses_network(lane)
+        where: object = (lane.second > lane.first) - (lane.second < lane.first) if lane.kind == "pair" else 0
+        if not of_any_stage:
+            stages = tuple(self.stage_of.get(rank, 0) for rank in self.lane_ranks(lane))
+            where = stages if lane.kind == "pair" else tuple(sorted(set(stages)))
+        return lane.kind, kind, where, self.crosses_network(lane)
 
     def host_codes(self, ranks: int) -> np.ndarray:
         """Return a number for the host of each of so many ranks; those without a known host count as apart."""
