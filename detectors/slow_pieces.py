@@ -1,0 +1,175 @@
+"""Gaps and transfers of an iteration that stand out, and what they would be if they did not.
+
+A device that is slow makes all of its pieces longer by about the same factor, so a rank's gaps and a lane's transfers
+are judged together: by the middle of their ratios to what is usual for the same piece. Dividing by it takes the fault
+away and leaves each piece its own luck. A single piece that is far out alone (a rank that stood still once) is set to
+its usual length.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from detectors.codes import group_rows
+from detectors.operator_graph import OperatorGraph, pack_class
+from detectors.peers import MAD_TO_SIGMA
+
+Array = np.ndarray
+
+_ORDINALS: Final = 1 << 20
+_RANK_SIGMAS: Final = 4.0  # by which all gaps of a rank must be longer: hundreds of ranks are looked at
+_LEAST_RANK_RATIO: Final = 0.01
+_STALL_SIGMAS: Final = 6.0  # by which one gap must be
+_LEAST_STALL_SHARE: Final = 0.005  # of the iteration
+_LANE_SIGMAS: Final = 4.0
+_LEAST_LANE_RATIO: Final = 0.05
+_FEW: Final = 3  # a lane of fewer transfers may have met a spike, which healthy jobs have too:
+_FEW_SIGMAS: Final = 5.0
+_FEW_SHARE: Final = 0.3  # it must explain this part of what the iteration takes too long
+_LOW: Final = 0.25  # quantile of the ranks' ratios that is taken for the job's own pace
+_FLOOR_SIGMA: Final = 0.005
+_MEDIAN_ERROR: Final = 1.25  # standard error of a median over that of a mean, of normal values
+
+
+class UsualPieces(NamedTuple):
+    """What is usual, from some regular iterations.
+
+    ``classes`` and ``places`` (ascending) say which piece is which; ``gap_ns`` and ``transfer_ns`` are their medians,
+    ``gap_sigma`` and ``transfer_sigma`` the spreads of log ratios to them, ``rank_sigma`` that of the middle ratio of
+    a rank, ``pace`` the usual quantile of those, ``iteration_ns`` an iteration's time.
+    """
+
+    classes: Array
+    places: Array
+    gap_ns: Array
+    transfer_ns: Array
+    gap_sigma: float
+    transfer_sigma: float
+    rank_sigma: float
+    pace: float
+    iteration_ns: float
+
+
+class Pieces(NamedTuple):
+    """Gap and transfer of each row of a graph without what was slow, float64, ns."""
+
+    gap_ns: Array
+    transfer_ns: Array
+
+
+def learn_usual_pieces(graph: OperatorGraph) -> UsualPieces:
+    """Learn from the rows of regular iterations, ten or so."""
+    classes = np.unique(pack_class(_columns(graph)))
+    places, place = np.unique(_places(graph, classes), return_inverse=True)
+    gap_ns, transfer_ns = graph.gap_ns.astype(np.float64), graph.transfer_ns.astype(np.float64)
+    usual_gap_ns, usual_transfer_ns = _medians(place, gap_ns), _medians(place, transfer_ns)
+    of_gap, of_transfer = _log_ratio(gap_ns, usual_gap_ns[place]), _log_ratio(transfer_ns, usual_transfer_ns[place])
+    blocks, first = np.unique(graph.block, return_index=True)
+    middle = _weighted_medians(graph.block, of_gap, usual_gap_ns[place])
+    iteration = graph.iteration[first]
+    pace = {one: np.quantile(middle[iteration == one], _LOW) for one in np.unique(iteration).tolist()}
+    own = middle - np.array([pace[one] for one in iteration.tolist()])
+    usual_own = _medians(np.unique(graph.rank[first], return_inverse=True)[1], own)
+    return UsualPieces(
+        classes, places, usual_gap_ns, usual_transfer_ns, _sigma(of_gap, usual_gap_ns[place]),
+        _sigma(of_transfer, usual_transfer_ns[place]),
+        max(MAD_TO_SIGMA * float(np.median(np.abs(own - np.median(own)))), _FLOOR_SIGMA), float(np.median(usual_own)),
+        float(np.median([_length_ns(graph, one) for one in pace])),
+    )  # fmt: skip
+
+
+def set_back(graph: OperatorGraph, usual: UsualPieces) -> Pieces:
+    """Gaps and transfers of one iteration as they would be if nothing stood out.
+
+    Pieces that were never seen before stay as they are.
+    """
+    place = np.minimum(np.searchsorted(usual.places, _places(graph, usual.classes)), len(usual.places) - 1)
+    is_known = usual.places[place] == _places(graph, usual.classes)
+    usual_gap_ns = np.where(is_known, usual.gap_ns[place], np.nan)
+    usual_transfer_ns = np.where(is_known, usual.transfer_ns[place], np.nan)
+    return Pieces(_gaps(graph, usual, usual_gap_ns), _transfers(graph, usual, usual_transfer_ns))
+
+
+def _gaps(graph: OperatorGraph, usual: UsualPieces, usual_ns: Array) -> Array:
+    gap_ns = graph.gap_ns.astype(np.float64)
+    rank, row_rank = np.unique(graph.rank, return_inverse=True)
+    middle = _weighted_medians(row_rank, _log_ratio(gap_ns, usual_ns), usual_ns)
+    pace = float(np.nanquantile(middle, _LOW)) if len(rank) >= 4 else 0.0
+    own = middle - pace - usual.pace
+    is_slow = own > max(_RANK_SIGMAS * usual.rank_sigma, _LEAST_RANK_RATIO)
+    gap_ns = gap_ns / np.exp(np.where(is_slow, own, 0.0))[row_rank]
+    expected_ns = usual_ns * np.exp(pace + usual.pace)
+    limit_ns = np.maximum(_STALL_SIGMAS * usual.gap_sigma * usual_ns, _LEAST_STALL_SHARE * usual.iteration_ns)
+    return np.where(gap_ns - expected_ns > limit_ns, expected_ns, gap_ns)
+
+
+def _transfers(graph: OperatorGraph, usual: UsualPieces, usual_ns: Array) -> Array:
+    transfer_ns = graph.transfer_ns.astype(np.float64)
+    source, destination = np.where(graph.is_p2p, graph.source, -1), np.where(graph.is_p2p, graph.destination, -1)
+    lane, first = group_rows([graph.communicator, graph.operator, source, destination])
+    middle = _weighted_medians(lane, _log_ratio(transfer_ns, usual_ns), usual_ns)
+    of_group, of_lane = np.unique(np.stack([lane, graph.group]), axis=1)
+    count = np.bincount(of_group, minlength=len(first))
+    sigma = np.maximum(_MEDIAN_ERROR * usual.transfer_sigma / np.sqrt(count), _FLOOR_SIGMA)
+    worst_ns = np.zeros(len(first))
+    np.maximum.at(worst_ns, lane, np.nan_to_num(transfer_ns - usual_ns))
+    excess_ns = _length_ns(graph, int(graph.iteration[0])) - usual.iteration_ns if len(graph) else 0.0
+    is_slow = middle > np.maximum(_LANE_SIGMAS * sigma, _LEAST_LANE_RATIO)
+    is_few = count < _FEW
+    is_big = (middle > _FEW_SIGMAS * usual.transfer_sigma) & (worst_ns > _FEW_SHARE * excess_ns)
+    is_slow = np.where(is_few, is_big, is_slow)
+    return np.asarray(transfer_ns / np.exp(np.where(is_slow, middle, 0.0))[lane])
+
+
+def _columns(graph: OperatorGraph) -> dict[str, Array]:
+    return {"communicator": graph.communicator, "operator": graph.operator, "peer": graph.peer}
+
+
+def _places(graph: OperatorGraph, classes: Array) -> Array:
+    """Pack rank, class and ordinal; rows of other classes get a place that none has."""
+    packed = pack_class(_columns(graph))
+    at = np.minimum(np.searchsorted(classes, packed), len(classes) - 1)
+    ordinal = np.minimum(graph.ordinal, _ORDINALS - 1)
+    place = (graph.rank * len(classes) + at) * _ORDINALS + ordinal
+    return np.where(classes[at] == packed, place, -1)
+
+
+def _length_ns(graph: OperatorGraph, iteration: int) -> float:
+    own = graph.iteration == iteration
+    return float(graph.end_ns[own].max() - (graph.start_ns - graph.gap_ns)[own].min())
+
+
+def _log_ratio(values: Array, usual: Array) -> Array:
+    """Log of values over usual ones; NaN where one is not above 0."""
+    is_known = (values > 0) & (usual > 0)
+    return np.where(is_known, np.log(np.where(is_known, values, 1.0) / np.where(is_known, usual, 1.0)), np.nan)
+
+
+def _medians(group: Array, values: Array) -> Array:
+    """Median of each group, numbered from 0 without holes."""
+    order = np.lexsort((values, group))
+    counts = np.bincount(group)
+    firsts = np.cumsum(counts) - counts
+    ordered = values[order]
+    return np.asarray((ordered[firsts + (counts - 1) // 2] + ordered[firsts + counts // 2]) / 2)
+
+
+def _weighted_medians(group: Array, values: Array, weights: Array) -> Array:
+    """Median of each group, every value counted by its weight; NaN has none. A group without any gets 0."""
+    size = int(group.max(initial=-1)) + 1
+    rows = np.flatnonzero(~np.isnan(values) & (weights > 0))
+    rows = rows[np.lexsort((values[rows], group[rows]))]
+    total = np.bincount(group[rows], weights[rows], minlength=size)
+    running = np.cumsum(weights[rows]) - (np.cumsum(total) - total)[group[rows]]
+    is_past = running >= total[group[rows]] / 2
+    found = np.zeros(size)
+    past = rows[is_past][::-1]  # the first of each group is written last
+    found[group[past]] = values[past]
+    return found
+
+
+def _sigma(ratios: Array, weights: Array) -> float:
+    distance = np.abs(ratios)
+    return max(MAD_TO_SIGMA * float(_weighted_medians(np.zeros(len(ratios), dtype=np.int64), distance, weights)[0]), 0.01)
