@@ -22,12 +22,15 @@ _ORDINALS: Final = 1 << 20
 _RANK_SIGMAS: Final = 4.0  # by which all gaps of a rank must be longer: hundreds of ranks are looked at
 _LEAST_RANK_RATIO: Final = 0.01
 _STALL_SIGMAS: Final = 6.0  # by which one gap must be
-_LEAST_STALL_SHARE: Final = 0.005  # of the iteration
 _LANE_SIGMAS: Final = 4.0
 _LEAST_LANE_RATIO: Final = 0.05
 _FEW: Final = 3  # a lane of fewer transfers may have met a spike, which healthy jobs have too:
 _FEW_SIGMAS: Final = 5.0
-_FEW_SHARE: Final = 0.3  # it must explain this part of what the iteration takes too long
+_FEW_RANKS: Final = 4
+_CAUSE_SHARE: Final = 0.3  # of what the iteration takes too long: less than that explains nothing
+_LANE_SHARE: Final = 0.3  # of that: a NIC has many lanes
+_LEAST_EXCESS: Final = 0.02  # of an iteration; a smaller excess counts as this
+_FAR: Final = 2.0  # standard deviations
 _LOW: Final = 0.25  # quantile of the ranks' ratios that is taken for the job's own pace
 _FLOOR_SIGMA: Final = 0.005
 _MEDIAN_ERROR: Final = 1.25  # standard error of a median over that of a mean, of normal values
@@ -67,13 +70,14 @@ def learn_usual_pieces(graph: OperatorGraph) -> UsualPieces:
     usual_gap_ns, usual_transfer_ns = _medians(place, gap_ns), _medians(place, transfer_ns)
     of_gap, of_transfer = _log_ratio(gap_ns, usual_gap_ns[place]), _log_ratio(transfer_ns, usual_transfer_ns[place])
     blocks, first = np.unique(graph.block, return_index=True)
-    middle = _weighted_medians(graph.block, of_gap, usual_gap_ns[place])
+    gap_sigma = _sigma(of_gap, usual_gap_ns[place])
+    middle = _middles(graph.block, of_gap, usual_gap_ns[place], gap_sigma)
     iteration = graph.iteration[first]
     pace = {one: np.quantile(middle[iteration == one], _LOW) for one in np.unique(iteration).tolist()}
     own = middle - np.array([pace[one] for one in iteration.tolist()])
     usual_own = _medians(np.unique(graph.rank[first], return_inverse=True)[1], own)
     return UsualPieces(
-        classes, places, usual_gap_ns, usual_transfer_ns, _sigma(of_gap, usual_gap_ns[place]),
+        classes, places, usual_gap_ns, usual_transfer_ns, gap_sigma,
         _sigma(of_transfer, usual_transfer_ns[place]),
         max(MAD_TO_SIGMA * float(np.median(np.abs(own - np.median(own)))), _FLOOR_SIGMA), float(np.median(usual_own)),
         float(np.median([_length_ns(graph, one) for one in pace])),
@@ -93,34 +97,59 @@ def set_back(graph: OperatorGraph, usual: UsualPieces) -> Pieces:
 
 
 def _gaps(graph: OperatorGraph, usual: UsualPieces, usual_ns: Array) -> Array:
+    """Set back all gaps of ranks that are slow, then single gaps far out."""
     gap_ns = graph.gap_ns.astype(np.float64)
-    rank, row_rank = np.unique(graph.rank, return_inverse=True)
-    middle = _weighted_medians(row_rank, _log_ratio(gap_ns, usual_ns), usual_ns)
-    pace = float(np.nanquantile(middle, _LOW)) if len(rank) >= 4 else 0.0
-    own = middle - pace - usual.pace
-    is_slow = own > max(_RANK_SIGMAS * usual.rank_sigma, _LEAST_RANK_RATIO)
-    gap_ns = gap_ns / np.exp(np.where(is_slow, own, 0.0))[row_rank]
-    expected_ns = usual_ns * np.exp(pace + usual.pace)
-    limit_ns = np.maximum(_STALL_SIGMAS * usual.gap_sigma * usual_ns, _LEAST_STALL_SHARE * usual.iteration_ns)
+    rank = np.unique(graph.rank, return_inverse=True)[1]
+    middle = _middles(rank, _log_ratio(gap_ns, usual_ns), usual_ns, usual.gap_sigma)
+    pace = usual.pace + (float(np.quantile(middle, _LOW)) if len(middle) >= _FEW_RANKS else 0.0)
+    own = middle - pace
+    least_ns = _least_ns(graph, usual)
+    longer_ns = np.bincount(rank, np.where(np.isnan(usual_ns), 0.0, gap_ns)) * -np.expm1(-own)
+    is_slow = (own > np.maximum(_RANK_SIGMAS * usual.rank_sigma, _LEAST_RANK_RATIO)) & (longer_ns > least_ns)
+    factor = np.exp(_shrink(own, is_slow, np.full(len(own), usual.rank_sigma)))
+    gap_ns = gap_ns / factor[rank]
+    expected_ns = usual_ns * np.exp(pace)
+    limit_ns = np.maximum(_STALL_SIGMAS * usual.gap_sigma * usual_ns, least_ns)
     return np.where(gap_ns - expected_ns > limit_ns, expected_ns, gap_ns)
 
 
 def _transfers(graph: OperatorGraph, usual: UsualPieces, usual_ns: Array) -> Array:
+    """Set back all transfers of lanes that are slow."""
     transfer_ns = graph.transfer_ns.astype(np.float64)
     source, destination = np.where(graph.is_p2p, graph.source, -1), np.where(graph.is_p2p, graph.destination, -1)
     lane, first = group_rows([graph.communicator, graph.operator, source, destination])
-    middle = _weighted_medians(lane, _log_ratio(transfer_ns, usual_ns), usual_ns)
-    of_group, of_lane = np.unique(np.stack([lane, graph.group]), axis=1)
-    count = np.bincount(of_group, minlength=len(first))
+    middle = _middles(lane, _log_ratio(transfer_ns, usual_ns), usual_ns, usual.transfer_sigma)
+    members = np.bincount(lane)
+    count = np.bincount(np.unique(np.stack([lane, graph.group]), axis=1)[0], minlength=len(first))
     sigma = np.maximum(_MEDIAN_ERROR * usual.transfer_sigma / np.sqrt(count), _FLOOR_SIGMA)
-    worst_ns = np.zeros(len(first))
-    np.maximum.at(worst_ns, lane, np.nan_to_num(transfer_ns - usual_ns))
-    excess_ns = _length_ns(graph, int(graph.iteration[0])) - usual.iteration_ns if len(graph) else 0.0
-    is_slow = middle > np.maximum(_LANE_SIGMAS * sigma, _LEAST_LANE_RATIO)
+    longer_ns = np.bincount(lane, np.nan_to_num(transfer_ns)) * -np.expm1(-middle) * count / members
     is_few = count < _FEW
-    is_big = (middle > _FEW_SIGMAS * usual.transfer_sigma) & (worst_ns > _FEW_SHARE * excess_ns)
-    is_slow = np.where(is_few, is_big, is_slow)
-    return np.asarray(transfer_ns / np.exp(np.where(is_slow, middle, 0.0))[lane])
+    least = np.where(is_few, _FEW_SIGMAS, _LANE_SIGMAS) * sigma
+    least_ns = np.where(is_few, 1.0, _LANE_SHARE) * _least_ns(graph, usual)
+    is_slow = (middle > np.maximum(least, _LEAST_LANE_RATIO)) & (longer_ns > least_ns)
+    return np.asarray(transfer_ns / np.exp(_shrink(middle, is_slow, sigma))[lane])
+
+
+def _least_ns(graph: OperatorGraph, usual: UsualPieces) -> float:
+    """What a cause must explain: a part of what the iteration takes too long."""
+    if not len(graph):
+        return 0.0
+    excess_ns = _length_ns(graph, int(graph.iteration[0])) - usual.iteration_ns
+    return _CAUSE_SHARE * max(excess_ns, _LEAST_EXCESS * usual.iteration_ns)
+
+
+def _shrink(values: Array, is_slow: Array, sigma: Array) -> Array:
+    """Values of what is slow, drawn together as far as they differ by noise alone; 0 for all else.
+
+    Ranks of one slow host are slow by the same factor. (James and Stein's estimator, with its positive part.)
+    """
+    if not is_slow.any():
+        return np.zeros(len(values))
+    weights = is_slow / sigma**2
+    mean = float((weights * values).sum() / weights.sum())
+    spread = float((weights * (values - mean) ** 2).sum())
+    kept = max(1.0 - max(int(is_slow.sum()) - 1, 0) / spread, 0.0) if spread > 0 else 0.0
+    return np.where(is_slow, mean + kept * (values - mean), 0.0)
 
 
 def _columns(graph: OperatorGraph) -> dict[str, Array]:
@@ -168,6 +197,17 @@ def _weighted_medians(group: Array, values: Array, weights: Array) -> Array:
     past = rows[is_past][::-1]  # the first of each group is written last
     found[group[past]] = values[past]
     return found
+
+
+def _middles(group: Array, values: Array, weights: Array, sigma: float) -> Array:
+    """Weighted mean of each group, values far from the median moved to where they begin to be far (Huber)."""
+    median = _weighted_medians(group, values, weights)[group]
+    is_known = ~np.isnan(values) & (weights > 0)
+    near = np.where(is_known, np.clip(values - median, -_FAR * sigma, _FAR * sigma), 0.0)
+    weights = np.where(is_known, weights, 0.0)
+    total = np.bincount(group, weights)
+    mean = np.bincount(group, weights * near) / np.where(total > 0, total, 1.0)
+    return np.asarray(_weighted_medians(group, values, weights) + mean)
 
 
 def _sigma(ratios: Array, weights: Array) -> float:
