@@ -19,6 +19,8 @@ from detectors.peers import MAD_TO_SIGMA
 Array = np.ndarray
 
 _ORDINALS: Final = 1 << 20
+_FIRST: Final = -2
+_DIFFERS: Final = -3
 _RANK_SIGMAS: Final = 4.0  # by which all gaps of a rank must be longer: hundreds of ranks are looked at
 _LEAST_RANK_RATIO: Final = 0.01
 _STALL_SIGMAS: Final = 6.0  # by which one gap must be
@@ -39,13 +41,15 @@ _MEDIAN_ERROR: Final = 1.25  # standard error of a median over that of a mean, o
 class UsualPieces(NamedTuple):
     """What is usual, from some regular iterations.
 
-    ``classes`` and ``places`` (ascending) say which piece is which; ``gap_ns`` and ``transfer_ns`` are their medians,
+    ``classes`` and ``places`` (ascending) say which piece is which, ``before`` after which place each place's gap
+    begins (`_DIFFERS`: not always after the same one, as on a second stream); ``gap_ns`` and ``transfer_ns`` are their medians,
     ``gap_sigma`` and ``transfer_sigma`` the spreads of log ratios to them, ``rank_sigma`` that of the middle ratio of
     a rank, ``pace`` the usual quantile of those, ``iteration_ns`` an iteration's time.
     """
 
     classes: Array
     places: Array
+    before: Array
     gap_ns: Array
     transfer_ns: Array
     gap_sigma: float
@@ -65,7 +69,9 @@ class Pieces(NamedTuple):
 def learn_usual_pieces(graph: OperatorGraph) -> UsualPieces:
     """Learn from the rows of regular iterations, ten or so."""
     classes = np.unique(pack_class(_columns(graph)))
-    places, place = np.unique(_places(graph, classes), return_inverse=True)
+    own_place = _places(graph, classes)
+    places, place = np.unique(own_place, return_inverse=True)
+    before = _before(place, _previous_places(graph, own_place))
     gap_ns, transfer_ns = graph.gap_ns.astype(np.float64), graph.transfer_ns.astype(np.float64)
     usual_gap_ns, usual_transfer_ns = _medians(place, gap_ns), _medians(place, transfer_ns)
     of_gap, of_transfer = _log_ratio(gap_ns, usual_gap_ns[place]), _log_ratio(transfer_ns, usual_transfer_ns[place])
@@ -77,7 +83,7 @@ def learn_usual_pieces(graph: OperatorGraph) -> UsualPieces:
     own = middle - np.array([pace[one] for one in iteration.tolist()])
     usual_own = _medians(np.unique(graph.rank[first], return_inverse=True)[1], own)
     return UsualPieces(
-        classes, places, usual_gap_ns, usual_transfer_ns, gap_sigma,
+        classes, places, before, usual_gap_ns, usual_transfer_ns, gap_sigma,
         _sigma(of_transfer, usual_transfer_ns[place]),
         max(MAD_TO_SIGMA * float(np.median(np.abs(own - np.median(own)))), _FLOOR_SIGMA), float(np.median(usual_own)),
         float(np.median([_length_ns(graph, one) for one in pace])),
@@ -87,11 +93,13 @@ def learn_usual_pieces(graph: OperatorGraph) -> UsualPieces:
 def set_back(graph: OperatorGraph, usual: UsualPieces) -> Pieces:
     """Gaps and transfers of one iteration as they would be if nothing stood out.
 
-    Pieces that were never seen before stay as they are.
+    Pieces that were never seen before stay as they are, and so do gaps that begin after another operator than usual.
     """
-    place = np.minimum(np.searchsorted(usual.places, _places(graph, usual.classes)), len(usual.places) - 1)
-    is_known = usual.places[place] == _places(graph, usual.classes)
-    usual_gap_ns = np.where(is_known, usual.gap_ns[place], np.nan)
+    own_place = _places(graph, usual.classes)
+    place = np.minimum(np.searchsorted(usual.places, own_place), len(usual.places) - 1)
+    is_known = usual.places[place] == own_place
+    is_same_gap = is_known & (usual.before[place] == _previous_places(graph, own_place))
+    usual_gap_ns = np.where(is_same_gap, usual.gap_ns[place], np.nan)
     usual_transfer_ns = np.where(is_known, usual.transfer_ns[place], np.nan)
     return Pieces(_gaps(graph, usual, usual_gap_ns), _transfers(graph, usual, usual_transfer_ns))
 
@@ -118,7 +126,8 @@ def _transfers(graph: OperatorGraph, usual: UsualPieces, usual_ns: Array) -> Arr
     transfer_ns = graph.transfer_ns.astype(np.float64)
     source, destination = np.where(graph.is_p2p, graph.source, -1), np.where(graph.is_p2p, graph.destination, -1)
     lane, first = group_rows([graph.communicator, graph.operator, source, destination])
-    middle = _middles(lane, _log_ratio(transfer_ns, usual_ns), usual_ns, usual.transfer_sigma)
+    ratio = _log_ratio(transfer_ns, usual_ns)
+    middle = _middles(lane, ratio, usual_ns, usual.transfer_sigma)
     members = np.bincount(lane)
     count = np.bincount(np.unique(np.stack([lane, graph.group]), axis=1)[0], minlength=len(first))
     sigma = np.maximum(_MEDIAN_ERROR * usual.transfer_sigma / np.sqrt(count), _FLOOR_SIGMA)
@@ -127,7 +136,9 @@ def _transfers(graph: OperatorGraph, usual: UsualPieces, usual_ns: Array) -> Arr
     least = np.where(is_few, _FEW_SIGMAS, _LANE_SIGMAS) * sigma
     least_ns = np.where(is_few, 1.0, _LANE_SHARE) * _least_ns(graph, usual)
     is_slow = (middle > np.maximum(least, _LEAST_LANE_RATIO)) & (longer_ns > least_ns)
-    return np.asarray(transfer_ns / np.exp(_shrink(middle, is_slow, sigma))[lane])
+    longer = _shrink(middle, is_slow, sigma)[lane]
+    # Of a slow lane too some rows may not have met the network: a buffered send returns when its bytes are copied.
+    return np.where(np.nan_to_num(ratio) > longer / 2, transfer_ns / np.exp(longer), transfer_ns)
 
 
 def _least_ns(graph: OperatorGraph, usual: UsualPieces) -> float:
@@ -163,6 +174,20 @@ def _places(graph: OperatorGraph, classes: Array) -> Array:
     ordinal = np.minimum(graph.ordinal, _ORDINALS - 1)
     place = (graph.rank * len(classes) + at) * _ORDINALS + ordinal
     return np.where(classes[at] == packed, place, -1)
+
+
+def _previous_places(graph: OperatorGraph, places: Array) -> Array:
+    """Place of the row before each row; `_FIRST` for the first ones."""
+    return np.where(graph.previous >= 0, places[graph.previous], _FIRST)
+
+
+def _before(place: Array, previous_places: Array) -> Array:
+    """After which place each place comes, if it is always the same one; else `_DIFFERS`."""
+    size = int(place.max(initial=-1)) + 1
+    low, high = np.full(size, np.iinfo(np.int64).max), np.full(size, np.iinfo(np.int64).min)
+    np.minimum.at(low, place, previous_places)
+    np.maximum.at(high, place, previous_places)
+    return np.where(low == high, low, _DIFFERS)
 
 
 def _length_ns(graph: OperatorGraph, iteration: int) -> float:
