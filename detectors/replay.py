@@ -1,8 +1,8 @@
-"""Abnormal operators by replay: how long would each operator of an iteration have taken without what was slow?
+"""Abnormal operators by replay: how long each operator of an iteration would have taken without what was slow.
 
 Whether an operator is abnormal is a question about a run that never was: the same iteration with the same luck, and
-without the fault. From one rank's log it can only be guessed at, since most of a communication operator is waiting for
-others. With the operators of all ranks it can be computed:
+without the fault. From one rank's log it can only be guessed at, since most of a communication operator is waiting
+for others. With the operators of all ranks it can be computed:
 
 1. who waited for whom is known (`detectors.operator_graph`), so an iteration is gaps and transfers, and the rest
    follows;

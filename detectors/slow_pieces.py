@@ -34,7 +34,8 @@ _LANE_SHARE: Final = 0.3  # of that: a NIC has many lanes
 _LEAST_EXCESS: Final = 0.02  # of an iteration; a smaller excess counts as this
 _FAR: Final = 2.0  # standard deviations
 _LOW: Final = 0.25  # quantile of the ranks' ratios that is taken for the job's own pace
-_FLOOR_SIGMA: Final = 0.005
+_FLOOR_SIGMA: Final = 0.005  # of the middle ratio of many pieces
+_LEAST_SIGMA: Final = 0.01  # of a single one
 _MEDIAN_ERROR: Final = 1.25  # standard error of a median over that of a mean, of normal values
 
 
@@ -42,9 +43,9 @@ class UsualPieces(NamedTuple):
     """What is usual, from some regular iterations.
 
     ``classes`` and ``places`` (ascending) say which piece is which, ``before`` after which place each place's gap
-    begins (`_DIFFERS`: not always after the same one, as on a second stream); ``gap_ns`` and ``transfer_ns`` are their medians,
-    ``gap_sigma`` and ``transfer_sigma`` the spreads of log ratios to them, ``rank_sigma`` that of the middle ratio of
-    a rank, ``pace`` the usual quantile of those, ``iteration_ns`` an iteration's time.
+    begins (`_DIFFERS`: not always after the same one, as on a second stream); ``gap_ns`` and ``transfer_ns`` are
+    their medians, ``gap_sigma`` and ``transfer_sigma`` the spreads of log ratios to them, ``rank_sigma`` that of the
+    middle ratio of a rank, ``pace`` the usual quantile of those, ``iteration_ns`` an iteration's time.
     """
 
     classes: Array
@@ -75,7 +76,7 @@ def learn_usual_pieces(graph: OperatorGraph) -> UsualPieces:
     gap_ns, transfer_ns = graph.gap_ns.astype(np.float64), graph.transfer_ns.astype(np.float64)
     usual_gap_ns, usual_transfer_ns = _medians(place, gap_ns), _medians(place, transfer_ns)
     of_gap, of_transfer = _log_ratio(gap_ns, usual_gap_ns[place]), _log_ratio(transfer_ns, usual_transfer_ns[place])
-    blocks, first = np.unique(graph.block, return_index=True)
+    first = np.unique(graph.block, return_index=True)[1]
     gap_sigma = _sigma(of_gap, usual_gap_ns[place])
     middle = _middles(graph.block, of_gap, usual_gap_ns[place], gap_sigma)
     iteration = graph.iteration[first]
@@ -237,4 +238,6 @@ def _middles(group: Array, values: Array, weights: Array, sigma: float) -> Array
 
 def _sigma(ratios: Array, weights: Array) -> float:
     distance = np.abs(ratios)
-    return max(MAD_TO_SIGMA * float(_weighted_medians(np.zeros(len(ratios), dtype=np.int64), distance, weights)[0]), 0.01)
+    return max(
+        MAD_TO_SIGMA * float(_weighted_medians(np.zeros(len(ratios), dtype=np.int64), distance, weights)[0]), 0.01
+    )

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -45,6 +45,7 @@ class Case:
     drift_ratio: float = 0.0
     iterations: int = 96
     is_untidy: bool = False
+    step_ratio: float = 0.0  # at once, between the first time that the fault acts and the second
 
     def healthy(self) -> SimulatorSettings:
         """The job without the fault, of unequal ranks, hosts and data if it is untidy."""
@@ -63,6 +64,7 @@ class Case:
             gradient_bytes=int(rng.choice([128, 256, 512])) << 20,
             gradient_sync=str(rng.choice(["sharded", "all_reduce"])), gradient_buckets=int(rng.choice([1, 4])),
             is_send_buffered=bool(rng.integers(2)), drift_ratio=self.drift_ratio, bandwidth_period_ms=0.0,
+            workload_changes=((self.iterations * 2 // 5, 1 + self.step_ratio),) if self.step_ratio else (),
         )  # fmt: skip
 
     def _untidiness(self) -> dict[str, Any]:
@@ -106,29 +108,67 @@ class Example:
     is_irregular: bool | None
 
 
-def run_case(case: Case, *, most_ranks: int = 32) -> Iterator[list[Example]]:
-    """Yield the frames of each rank, in the order of iterations; of more than `most_ranks` a random choice."""
+class Recorded(NamedTuple):
+    """One job that has run: operators per rank in the order of their starts, and the job's iterations.
+
+    ``starts_ns`` says when each rank began each iteration, ``times_ns`` how long the job's iterations took.
+    """
+
+    operators: dict[int, dict[str, np.ndarray]]
+    starts_ns: dict[tuple[int, int], int]
+    times_ns: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class CaseRun:
+    """A case that has run, with its fault and without."""
+
+    case: Case
+    world_size: int
+    with_fault: Recorded
+    without: Recorded
+
+    def ranks(self, most: int) -> list[int]:
+        """Return the ranks to look at: of more than `most` a random choice."""
+        rng = np.random.default_rng([self.case.seed, 5])
+        return sorted(rng.permutation(self.world_size)[:most].tolist())
+
+    def is_irregular(self, iteration: int) -> bool | None:
+        """Whether the fault shows in an iteration; None: it acts, and changes next to nothing."""
+        if not any(first <= iteration < past for first, past in self.case.windows()):
+            return False
+        delta = self.with_fault.times_ns[iteration] / self.without.times_ns[iteration]
+        return True if delta >= LEAST_DELTA else None
+
+
+def simulate_case(case: Case) -> CaseRun:
+    """Run a case with its fault and without."""
     healthy = case.healthy()
     fault = find_strength(case, healthy)
     faulty = replace(healthy, faults=tuple(replace(fault, first=a, past=b) for a, b in case.windows()))
-    with_fault, times = _run(faulty)
-    without, usual_times = _run(healthy)
-    delta = times / usual_times
-    rng = np.random.default_rng([case.seed, 5])
-    ranks = np.sort(rng.permutation(healthy.world_size)[:most_ranks]).tolist()
-    for rank in ranks:
-        yield list(_examples(case, rank, with_fault[rank], without[rank], delta))
+    return CaseRun(case, healthy.world_size, _run(faulty), _run(healthy))
+
+
+def run_case(case: Case, *, most_ranks: int = 32) -> Iterator[list[Example]]:
+    """Yield the frames of each rank, in the order of iterations; of more than `most_ranks` a random choice."""
+    yield from examples_of(simulate_case(case), most_ranks=most_ranks)
+
+
+def examples_of(run: CaseRun, *, most_ranks: int) -> Iterator[list[Example]]:
+    """Yield the frames of each rank of a case that has run."""
+    for rank in run.ranks(most_ranks):
+        yield list(_examples(run, rank))
 
 
 def find_strength(case: Case, healthy: SimulatorSettings) -> Fault:
     """Search the fault's strength that makes an iteration `excess_ratio` longer; its place follows from the seed."""
     fault = _place(case, healthy)
     short = replace(healthy, iterations=4, drift_ratio=0.0)
-    _, usual = _run(short)
+    usual = _run(short).times_ns
     low, high = 1e-3, 2e3
     for _ in range(12):
         middle = float(np.sqrt(low * high))
-        _, times = _run(replace(short, faults=(replace(_strengthen(fault, middle), shape="lasting"),)))
+        times = _run(replace(short, faults=(replace(_strengthen(fault, middle), shape="lasting"),))).times_ns
         is_enough = (times / usual)[1:].mean() >= 1 + case.excess_ratio
         low, high = (low, middle) if is_enough else (middle, high)
     return replace(_strengthen(fault, high), shape="lasting" if case.shape == "spike" else case.shape)
@@ -155,17 +195,21 @@ def _place(case: Case, settings: SimulatorSettings) -> Fault:
             return Fault(kind, rank=source, peer=destination if kind == "slow_link" else None)
 
 
-def _run(settings: SimulatorSettings) -> tuple[dict[int, dict[str, np.ndarray]], np.ndarray]:
-    """Operators per rank in the order of their starts, and the job's time of each iteration, ns."""
+def _run(settings: SimulatorSettings) -> Recorded:
     operators: dict[int, dict[str, np.ndarray]] = {}
-    times = np.zeros(settings.iterations)
+    starts_ns: dict[tuple[int, int], int] = {}
+    times_ns = np.zeros(settings.iterations)
+    codes: dict[str, int] = {}
     for part in Simulation(settings, 0).parts(max_span_s=1e9, max_rows=1 << 40):
         for batch in part.batches:
+            columns, rank = batch.columns, batch.header.rank
             if batch.header.schema == "commops":
-                operators[batch.header.rank] = _in_order(batch.columns)
+                own = np.array([codes.setdefault(name, len(codes)) for name in batch.header.names])
+                operators[rank] = _in_order({**columns, "job_communicator": own[columns["communicator"]]})
             elif batch.header.schema == "iterations":
-                times = np.maximum(times, batch.columns["elapsed_ns"])
-    return operators, times
+                times_ns = np.maximum(times_ns, columns["elapsed_ns"])
+                starts_ns |= {(rank, number): ns for number, ns in enumerate(columns["start_ns"].tolist())}
+    return Recorded(operators, starts_ns, times_ns)
 
 
 def _in_order(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -173,24 +217,22 @@ def _in_order(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     rows = {name: np.asarray(column)[order] for name, column in columns.items()}
     ends_ns = np.maximum.accumulate(rows["start_ns"] + rows["elapsed_ns"])
     gap_ns = np.maximum(rows["start_ns"] - np.r_[np.nan, ends_ns[:-1]], 0.0)
-    return {**{name: rows[name].astype(_dtype(name)) for name in _FIELDS}, "gap_ns": gap_ns}
+    kept = (*_FIELDS, "start_ns", "job_communicator")
+    return {**{name: rows[name].astype(_dtype(name)) for name in kept}, "gap_ns": gap_ns}
 
 
 def _dtype(name: str) -> str:
     return {"operator": "uint8", "size_bytes": "float64", "elapsed_ns": "float64"}.get(name, "int64")
 
 
-def _examples(
-    case: Case, rank: int, rows: dict[str, np.ndarray], twin: dict[str, np.ndarray], delta: np.ndarray
-) -> Iterator[Example]:
+def _examples(run: CaseRun, rank: int) -> Iterator[Example]:
+    rows, twin = run.with_fault.operators[rank], run.without.operators[rank]
     is_abnormal = rows["elapsed_ns"] > ABNORMAL_RATIO * twin["elapsed_ns"][_match(rows, twin)]
-    bounds = np.searchsorted(rows["iteration"], np.arange(case.iterations + 1))
-    for iteration in range(case.iterations):
+    bounds = np.searchsorted(rows["iteration"], np.arange(run.case.iterations + 1))
+    for iteration in range(run.case.iterations):
         own = slice(bounds[iteration], bounds[iteration + 1])
-        acts = any(first <= iteration < past for first, past in case.windows())
-        is_irregular = (None if delta[iteration] < LEAST_DELTA else True) if acts else False
-        frame = {name: column[own] for name, column in rows.items()}
-        yield Example(rank, iteration, frame, is_abnormal[own], is_irregular)
+        frame = {name: rows[name][own] for name in (*_FIELDS, "gap_ns")}
+        yield Example(rank, iteration, frame, is_abnormal[own], run.is_irregular(iteration))
 
 
 def _match(rows: dict[str, np.ndarray], twin: dict[str, np.ndarray]) -> np.ndarray:

@@ -27,6 +27,14 @@ class Counts:
         hits, wrong = self.hits[jobs].sum(), (self.false_alarms + self.misses)[jobs].sum()
         return float(2 * hits / max(2 * hits + wrong, 1))
 
+    def precision(self) -> float:
+        """Part of the called ones that are abnormal."""
+        return float(self.hits.sum() / max(self.hits.sum() + self.false_alarms.sum(), 1))
+
+    def recall(self) -> float:
+        """Part of the abnormal ones that are called."""
+        return float(self.hits.sum() / max(self.hits.sum() + self.misses.sum(), 1))
+
     def interval(self, *, draws: int = 2000, seed: int = 0) -> tuple[float, float]:
         """95 % bootstrap interval of F1: jobs are drawn, since the operators of one job are not independent."""
         size = len(self.hits)
