@@ -106,7 +106,7 @@ class _Partners:
         np.minimum.at(earliest_ns, graph.group, graph.end_ns)
         latest_ns = np.full(count, np.iinfo(np.int64).min)
         np.maximum.at(latest_ns, graph.group, graph.start_ns)
-        self._group, self._blocker = graph.group, graph.blocker
+        self._groups, self._blocker = _Groups(graph.group), graph.blocker
         self._is_kept = (latest_ns > earliest_ns)[graph.group]
         p2p = np.flatnonzero(graph.is_p2p)
         order = p2p[sort_rows([graph.block[p2p], graph.start_ns[p2p], graph.end_ns[p2p]])]
@@ -114,22 +114,35 @@ class _Partners:
         is_first[1:] = False
         for key in (graph.block, graph.start_ns, graph.end_ns):
             is_first[1:] |= key[order[1:]] != key[order[:-1]]
-        self._batched, self._batch = order, np.cumsum(is_first) - 1
+        self._batched, self._batches = order, _Groups(np.cumsum(is_first) - 1)
 
     def latest(self, start_ns: Array) -> Array:
         """Row that each row waits for at these starts."""
-        chosen = _latest_of(self._group, np.arange(len(start_ns)), start_ns)[self._group]
         own = np.arange(len(start_ns))
         kept = np.where(start_ns[self._blocker] > start_ns, self._blocker, own)
-        chosen = np.where(self._is_kept, kept, chosen)
+        chosen = np.where(self._is_kept, kept, self._groups.latest(own, start_ns))
         if len(self._batched):
-            latest = _latest_of(self._batch, chosen[self._batched], start_ns)
-            chosen[self._batched] = latest[self._batch]
+            chosen[self._batched] = self._batches.latest(chosen[self._batched], start_ns)
         return np.asarray(chosen)
 
 
-def _latest_of(group: Array, rows: Array, start_ns: Array) -> Array:
-    """Of the rows of each group (numbered from 0 without holes) the one that starts last."""
-    order = np.lexsort((start_ns[rows], group))
-    lasts = np.flatnonzero(np.r_[np.diff(group[order]) != 0, True]) if len(order) else order
-    return np.asarray(rows[order][lasts])
+class _Groups:
+    """Rows in groups (numbered from 0 without holes), sorted once."""
+
+    def __init__(self, group: Array) -> None:
+        self._group = group
+        self._order = np.argsort(group, kind="stable")
+        counts = np.bincount(group)
+        self._firsts, self._sorted = np.cumsum(counts) - counts, np.repeat(np.arange(len(counts)), counts)
+
+    def latest(self, rows: Array, start_ns: Array) -> Array:
+        """For each position: of `rows` at the positions of its group, the one that starts last."""
+        if not len(rows):
+            return rows
+        ordered = rows[self._order]
+        starts_ns = start_ns[ordered]
+        lasts_ns = np.maximum.reduceat(starts_ns, self._firsts)
+        is_last = np.flatnonzero(starts_ns == lasts_ns[self._sorted])
+        found = np.empty(len(self._firsts), dtype=np.int64)
+        found[self._sorted[is_last]] = ordered[is_last]
+        return np.asarray(found[self._group])
