@@ -22,6 +22,7 @@ import numpy as np
 
 from detectors.codes import sort_rows
 from detectors.operator_graph import OperatorGraph
+from detectors.slow_pieces import UsualPieces, set_back
 
 Array = np.ndarray
 
@@ -72,10 +73,24 @@ def replay(graph: OperatorGraph, gap_ns: Array, transfer_ns: Array) -> Times:
     return Times(start_ns, end_ns)
 
 
-def abnormal_ratios(graph: OperatorGraph, gap_ns: Array, transfer_ns: Array) -> Array:
-    """Elapsed of each row over its elapsed with these gaps and transfers; above `ABNORMAL_RATIO`: abnormal."""
+def abnormal_ratios(graph: OperatorGraph, usual: UsualPieces) -> Array:
+    """Elapsed of each row over its elapsed without what was slow; above `ABNORMAL_RATIO`: abnormal.
+
+    Parameters
+    ----------
+    graph
+        Of one iteration, with the rows of all ranks that are logged.
+    usual
+        From the newest regular iterations.
+
+    Returns
+    -------
+    float64, one value per row, finite and above 0.
+    """
+    if not len(graph):
+        return np.zeros(0)
     elapsed_ns = (graph.end_ns - graph.start_ns).astype(np.float64)
-    again = replay(graph, gap_ns, transfer_ns)
+    again = replay(graph, *set_back(graph, usual))
     healthy_ns = again.end_ns - again.start_ns
     return np.asarray(np.maximum(elapsed_ns, _LEAST_ELAPSED_NS) / np.maximum(healthy_ns, _LEAST_ELAPSED_NS))
 

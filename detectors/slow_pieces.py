@@ -68,8 +68,10 @@ class Pieces(NamedTuple):
     transfer_ns: Array
 
 
-def learn_usual_pieces(graph: OperatorGraph) -> UsualPieces:
-    """Learn from the rows of regular iterations, ten or so."""
+def learn_usual_pieces(graph: OperatorGraph) -> UsualPieces | None:
+    """Learn from the rows of regular iterations, ten or so; None if there are no rows."""
+    if not len(graph):
+        return None
     classes = np.unique(pack_class(_columns(graph)))
     own_place = _places(graph, classes)
     places, place = np.unique(own_place, return_inverse=True)

@@ -14,7 +14,9 @@ from detectors.hang import find_hang, ranks_without_gaps
 from detectors.iteration_window import MIN_ITERATIONS, DriftWatch, IterationWindow
 from detectors.operator_graph import OperatorGraph, build_graph
 from detectors.peers_usual import attribute_by_peers
+from detectors.replay import abnormal_ratios
 from detectors.review import MIN_REVIEWED, Reviewed, late_against_stage, review
+from detectors.slow_pieces import UsualPieces, learn_usual_pieces
 from detectors.topology import Topology, topology_of
 from detectors.verdict_tracker import Observation, VerdictTracker
 from streams.iteration_rows import IterationRows
@@ -32,6 +34,9 @@ REFERENCE_ITERATIONS: Final = 10
 """So many regular iterations, the newest ones, show what is usual."""
 
 MIN_REFERENCE_ITERATIONS: Final = 3
+
+MOST_REPLAYED_ROWS: Final = 200_000
+"""Operators of iterations with more rows are not judged one by one: it would cost as much as finding the culprit."""
 
 REVIEWED: Final = 8
 REVIEW_EVERY: Final = 50
@@ -69,6 +74,7 @@ class IterationJudge:
         self._regular: deque[IterationRows] = deque(maxlen=REFERENCE_ITERATIONS)
         self._reference_rows: list[IterationRows] = []
         self._reference: Reference | None = None
+        self._usual_pieces: UsualPieces | None = None
         self._reference_age = 0
         self._clocks_ns: dict[int, int] = {}  # by how much each rank's clock is ahead, where clocks differ
         self._healthy_ns: tuple[float, float] | None = None  # mean and limit of the window when a verdict opened
@@ -163,9 +169,14 @@ class IterationJudge:
         if reference is None:
             return None
         graph = self._graph([rows], read_back)
-        names = self._known_topology.names
-        self._operator_rows.append(operator_columns(graph, rows.number, self.attempt, names, self._clocks_ns))
+        self._store(graph, rows.number)
         return attribute(graph, rows.number, reference)
+
+    def _store(self, graph: OperatorGraph, number: int) -> None:
+        """Keep the operators of an iteration for the sinks, with how abnormal each of them is."""
+        usual, names = self._usual_pieces, self._known_topology.names
+        ratio = None if usual is None or len(graph) > MOST_REPLAYED_ROWS else abnormal_ratios(graph, usual)
+        self._operator_rows.append(operator_columns(graph, number, self.attempt, names, self._clocks_ns, ratio))
 
     def _hang(self, read_back: ReadBack) -> list[Verdict]:
         """Look in the last iterations for operators that never ended."""
@@ -220,7 +231,10 @@ class IterationJudge:
         if self._reference is None and self._reference_rows:
             columns = self._read(self._reference_rows, read_back)
             self._clocks_ns = self._compare_clocks(columns)
-            self._reference = learn_reference(self._build(self._reference_rows, columns))
+            graph = self._build(self._reference_rows, columns)
+            self._reference = learn_reference(graph)
+            is_small = len(graph) <= MOST_REPLAYED_ROWS * len(self._reference_rows)
+            self._usual_pieces = learn_usual_pieces(graph) if is_small else None
         return self._reference
 
     def _graph(self, iterations: Sequence[IterationRows], read_back: ReadBack) -> OperatorGraph:

@@ -21,7 +21,12 @@ def rank_columns(rows: IterationRows, score: Array) -> dict[str, Array]:
 
 
 def operator_columns(
-    graph: OperatorGraph, iteration: int, attempt: int, names: Sequence[str], origin_ns: Mapping[int, int]
+    graph: OperatorGraph,
+    iteration: int,
+    attempt: int,
+    names: Sequence[str],
+    origin_ns: Mapping[int, int],
+    abnormal_ratio: Array | None = None,
 ) -> dict[str, Array]:
     """Columns ``operators`` of `streams.judgements.Judgements`, of one iteration.
 
@@ -31,6 +36,8 @@ def operator_columns(
         Ids of the communicators, by code.
     origin_ns
         What was taken from the times of each rank to put them on the common clock: is given back.
+    abnormal_ratio
+        Of each row of the graph (`detectors.replay.abnormal_ratios`); None: they were not judged.
     """
     rows = np.flatnonzero(graph.iteration == iteration)
     own_ns = np.array([origin_ns.get(rank, 0) for rank in graph.rank[rows].tolist()], dtype=np.int64)
@@ -48,6 +55,7 @@ def operator_columns(
         "gap_ns": graph.gap_ns[rows].astype(np.float64),
         "wait_ns": graph.wait_ns[rows].astype(np.float64),
         "transfer_ns": graph.transfer_ns[rows].astype(np.float64),
+        "abnormal_ratio": np.full(len(rows), np.nan) if abnormal_ratio is None else abnormal_ratio[rows],
     }
 
 

@@ -175,7 +175,8 @@ class Judgements:
     operators
         Columns, one row per operator of irregular iterations: ``attempt, iteration, rank`` (int64), ``communicator``
         (object: str), ``operator`` (object: str), ``sequence, peer`` (int64, `UNKNOWN`), ``start_ns`` (int64,
-        `UNKNOWN`), ``elapsed_ns, size_bytes, gap_ns, wait_ns, transfer_ns`` (float64, NaN).
+        `UNKNOWN`), ``elapsed_ns, size_bytes, gap_ns, wait_ns, transfer_ns, abnormal_ratio`` (float64, NaN; the
+        last: elapsed over what it would have been without what was slow).
     verdicts
         Revisions of verdicts.
     """

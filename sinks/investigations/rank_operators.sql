@@ -1,6 +1,7 @@
 -- title: A rank's operators in an iteration
 -- description: What one rank communicated in one irregular iteration, in order of time: where it worked, where it
---     waited for others, what the transfer itself took. Operators are stored where the search for a cause went.
+--     waited for others, what the transfer itself took, and how many times as long it took as it would have without
+--     what was slow in the iteration (above 1.1: abnormal). Operators are stored where the search for a cause went.
 -- parameter: job String | training job
 -- parameter: rank UInt32 | global rank
 -- parameter: iteration Int64 | training iteration
@@ -16,6 +17,7 @@ SELECT
     round(elapsed_ns / 1e6, 3) AS elapsed_ms,
     round(wait_ns / 1e6, 3) AS wait_ms,
     round(transfer_ns / 1e6, 3) AS transfer_ms,
+    round(abnormal_ratio, 2) AS times_as_long,
     size_bytes,
     round(size_bytes / transfer_ns, 3) AS algbw_gbytes_per_s
 FROM operators FINAL

@@ -10,7 +10,7 @@ import numpy as np
 
 from detectors.operator_graph import OperatorGraph, build_graph
 from detectors.replay import abnormal_ratios
-from detectors.slow_pieces import UsualPieces, learn_usual_pieces, set_back
+from detectors.slow_pieces import UsualPieces, learn_usual_pieces
 from streams.iteration_judge import REFERENCE_ITERATIONS
 from tests.benchmarks.operator_cases import CaseRun
 
@@ -49,7 +49,7 @@ def replay_case(run: CaseRun, iterations: Sequence[int], *, most_ranks: int, is_
             )
         started_s = time.perf_counter()
         graph = _graph(run, columns, bounds, [iteration])
-        ratios = abnormal_ratios(graph, *set_back(graph, usual))
+        ratios = np.ones(len(graph)) if usual is None else abnormal_ratios(graph, usual)
         found.took_s += time.perf_counter() - started_s
         found.rows += len(graph)
         _keep(found, run, graph, ratios, iteration, run.ranks(most_ranks))

@@ -69,9 +69,9 @@ def operators() -> Columns:
     rows = [row for iteration in SLOW for row in _operators_of(iteration)]
     names = (
         "attempt", "iteration", "rank", "communicator", "operator", "sequence", "peer", "start_ns", "elapsed_ns",
-        "size_bytes", "gap_ns", "wait_ns", "transfer_ns",
+        "size_bytes", "gap_ns", "wait_ns", "transfer_ns", "abnormal_ratio",
     )  # fmt: skip
-    kinds = (int, int, int, object, object, int, int, int, float, float, float, float, float)
+    kinds = (int, int, int, object, object, int, int, int, float, float, float, float, float, float)
     columns = zip(*rows, strict=True)
     return {name: np.array(column, dtype=kind) for name, column, kind in zip(names, columns, kinds, strict=True)}
 
@@ -81,11 +81,13 @@ def _operators_of(iteration: int) -> list[tuple[object, ...]]:
     rows: list[tuple[object, ...]] = []
     for rank, transfer_ns in ((2, 0.4e6), (3, 24.9e6)):
         place = (0, iteration, rank, f"pp{rank % 2}", "recv", iteration, rank - 2, start)
-        rows.append((*place, transfer_ns + 1e6, 4e6, 2e6, 1e6, transfer_ns))
+        rows.append((*place, transfer_ns + 1e6, 4e6, 2e6, 1e6, transfer_ns, transfer_ns / 0.4e6))
     for rank in range(RANKS):
         is_late = rank == 3
         times = (
-            (UNKNOWN, np.nan, 1e6, 2e6, np.nan, np.nan) if is_late else (start + 30_000_000, 5e6, 1e6, 2e6, 4e6, 1e6)
+            (UNKNOWN, np.nan, 1e6, 2e6, np.nan, np.nan, np.nan)
+            if is_late
+            else (start + 30_000_000, 5e6, 1e6, 2e6, 4e6, 1e6, 1.5)
         )
         rows.append((0, iteration, rank, "world", "all_reduce", iteration, UNKNOWN, *times))
     return rows
