@@ -21,14 +21,11 @@ Array = np.ndarray
 _ORDINALS: Final = 1 << 20
 _FIRST: Final = -2
 _DIFFERS: Final = -3
-_RANK_SIGMAS: Final = 4.0  # by which all gaps of a rank must be longer: hundreds of ranks are looked at
+_SIGMAS: Final = 4.0  # by which gaps or transfers must be longer: hundreds of ranks and lanes are looked at
 _LEAST_RANK_RATIO: Final = 0.01
-_STALL_SIGMAS: Final = 6.0  # by which one gap must be
-_LANE_SIGMAS: Final = 4.0
 _LEAST_LANE_RATIO: Final = 0.05
-_FEW: Final = 3  # a lane of fewer transfers may have met a spike, which healthy jobs have too:
-_FEW_SIGMAS: Final = 5.0
-_FEW_RANKS: Final = 4
+_FEW: Final = 3  # a lane of fewer transfers may have met a spike, which healthy jobs have too: it must explain more
+_FEW_RANKS: Final = 4  # too few to know the job's own pace from
 _CAUSE_SHARE: Final = 0.3  # of what the iteration takes too long: less than that explains nothing
 _LANE_SHARE: Final = 0.3  # of that: a NIC has many lanes
 _LEAST_EXCESS: Final = 0.02  # of an iteration; a smaller excess counts as this
@@ -117,11 +114,11 @@ def _gaps(graph: OperatorGraph, usual: UsualPieces, usual_ns: Array) -> Array:
     own = middle - pace
     least_ns = _least_ns(graph, usual)
     longer_ns = np.bincount(rank, np.where(np.isnan(usual_ns), 0.0, gap_ns)) * -np.expm1(-own)
-    is_slow = (own > np.maximum(_RANK_SIGMAS * usual.rank_sigma, _LEAST_RANK_RATIO)) & (longer_ns > least_ns)
+    is_slow = (own > np.maximum(_SIGMAS * usual.rank_sigma, _LEAST_RANK_RATIO)) & (longer_ns > least_ns)
     factor = np.exp(_shrink(own, is_slow, np.full(len(own), usual.rank_sigma)))
     gap_ns = gap_ns / factor[rank]
     expected_ns = usual_ns * np.exp(pace)
-    limit_ns = np.maximum(_STALL_SIGMAS * usual.gap_sigma * usual_ns, least_ns)
+    limit_ns = np.maximum(_SIGMAS * usual.gap_sigma * usual_ns, least_ns)
     return np.where(gap_ns - expected_ns > limit_ns, expected_ns, gap_ns)
 
 
@@ -137,9 +134,8 @@ def _transfers(graph: OperatorGraph, usual: UsualPieces, usual_ns: Array) -> Arr
     sigma = np.maximum(_MEDIAN_ERROR * usual.transfer_sigma / np.sqrt(count), _FLOOR_SIGMA)
     longer_ns = np.bincount(lane, np.nan_to_num(transfer_ns)) * -np.expm1(-middle) * count / members
     is_few = count < _FEW
-    least = np.where(is_few, _FEW_SIGMAS, _LANE_SIGMAS) * sigma
     least_ns = np.where(is_few, 1.0, _LANE_SHARE) * _least_ns(graph, usual)
-    is_slow = (middle > np.maximum(least, _LEAST_LANE_RATIO)) & (longer_ns > least_ns)
+    is_slow = (middle > np.maximum(_SIGMAS * sigma, _LEAST_LANE_RATIO)) & (longer_ns > least_ns)
     longer = _shrink(middle, is_slow, sigma)[lane]
     # Of a slow lane too some rows may not have met the network: a buffered send returns when its bytes are copied.
     return np.where(np.nan_to_num(ratio) > longer / 2, transfer_ns / np.exp(longer), transfer_ns)
