@@ -1,0 +1,44 @@
+"""Graphs of simulated iterations, with the truth of each row."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import numpy as np
+
+from detectors.operator_graph import OperatorGraph, build_graph
+from producers.simulator.incidents import Incident
+from streams.records import UNKNOWN
+
+_KEY = ("rank", "iteration", "communicator", "operator", "peer", "sequence")
+
+
+def graph_of_iterations(
+    incident: Incident, iterations: Collection[int], *, rank_by: int = 0, later_ns: int = 0
+) -> tuple[OperatorGraph, np.ndarray]:
+    """Return the graph of some iterations, and which of its rows are truly abnormal.
+
+    Parameters
+    ----------
+    rank_by, later_ns
+        Added to the names of all ranks, and to all times.
+    """
+    parts, entry_ns, codes = [], {}, dict[str, int]()
+    for batch, is_abnormal in incident.judged_batches():
+        columns, rank = batch.columns, batch.header.rank
+        if is_abnormal is not None:
+            own = np.array([codes.setdefault(name, len(codes)) for name in batch.header.names])
+            more = {"communicator": own[columns["communicator"]], "rank": np.full(len(is_abnormal), rank)}
+            parts.append({**columns, **more, "is_abnormal": is_abnormal})
+        elif batch.header.schema == "iterations":
+            starts = zip(columns["iteration"].tolist(), columns["start_ns"].tolist(), strict=True)
+            entry_ns |= {(rank + rank_by, number): start_ns + later_ns for number, start_ns in starts}
+    rows = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    rows = {name: column[np.isin(rows["iteration"], list(iterations))] for name, column in rows.items()}
+    rows["rank"] = rows["rank"] + rank_by
+    rows["peer"] = np.where(rows["peer"] == UNKNOWN, UNKNOWN, rows["peer"] + rank_by)
+    graph = build_graph({**rows, "start_ns": rows["start_ns"] + later_ns}, entry_ns)
+    truth = np.zeros(len(graph), dtype=np.bool_)
+    order = np.lexsort([rows[name].astype(np.int64) for name in _KEY])
+    truth[np.lexsort([getattr(graph, name) for name in _KEY])] = rows["is_abnormal"][order]
+    return graph, truth
