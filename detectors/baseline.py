@@ -45,6 +45,7 @@ class RobustBaseline:
     level: ClassVar[Level] = "operator"
     against: ClassVar[Against] = "past"
     reads: ClassVar[tuple[str, ...]] = ("communicator", "operator", "peer", "size_bytes", "elapsed_ns")
+    strange_from: ClassVar[float] = 6.0
 
     def __init__(
         self, *, warm_up: int = 20, rate: float = 0.1, floor_ratio: float = 0.02, most_classes: int = 4096

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from detectors.protocol import COLUMNS, Detector, Frame, MakeDetector, Scores
+from detectors.protocol import COLUMNS, Detector, Frame, MakeDetector, Scores, strange_from
 from detectors.sample_frames import blank, columns_match, copy_frame, rename, sample_frame, take
 from streams.errors import PluginError
 
@@ -28,6 +28,7 @@ BUDGET_S: Final = 0.05
 _WARM: Final = 60  # frames after which a detector must have an opinion
 _KEPT_BYTES: Final = 256 * 1024
 _GROWTH_BYTES: Final = 4096
+_MOST_LOUD: Final = 5  # healthy frames of 100 that may hold a strange row
 
 
 def check_detector(make: MakeDetector, *, budget_s: float = BUDGET_S) -> None:
@@ -211,6 +212,25 @@ def check_quiet_on_healthy_noise(make: MakeDetector) -> None:
     _require_separates(detector, "after 60 healthy frames")
 
 
+def check_scale(make: MakeDetector) -> None:
+    """From ``strange_from`` on, where it is stated, is a row three times as slow, and hardly ever a healthy frame."""
+    detector = _warm(make)
+    if not hasattr(detector, "strange_from"):
+        return
+    limit = detector.strange_from
+    is_right = isinstance(limit, int | float) and bool(np.isfinite(limit)) and limit > 0
+    _require(is_right, f"strange_from must be a number above 0; got {limit!r}")
+    limit = strange_from(detector)
+    faulty = [_highest(detector, sample_frame(detector.level, 3000 + n, is_faulty=True)) for n in range(10)]
+    found = float(np.median(faulty))
+    _require(
+        found >= limit, f"a row three times as slow must score strange_from = {limit:g} or more; got {found:.3g}"
+    )
+    loud = sum(_highest(detector, frame) >= limit for frame in _frames(detector, 100, first=4000))
+    _require(loud <= _MOST_LOUD, f"healthy frames must score below strange_from = {limit:g}; got {loud} of 100 that "
+             "do not")  # fmt: skip
+
+
 def check_recovers_after_a_fault(make: MakeDetector) -> None:
     """A fault of 20 frames that it was made to learn is forgotten within 100 healthy ones."""
     detector = _warm(make)
@@ -244,6 +264,7 @@ CHECKS: Final[Mapping[str, Check]] = {
     "pickle_round_trip": check_pickle_round_trip,
     "bounded_state": check_bounded_state,
     "quiet_on_healthy_noise": check_quiet_on_healthy_noise,
+    "scale": check_scale,
     "recovers_after_a_fault": check_recovers_after_a_fault,
     "time_budget": check_time_budget,
 }

@@ -14,7 +14,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Final
 
 from detectors.checks import check_detector
-from detectors.protocol import Detector, MakeDetector
+from detectors.protocol import Detector, Frame, MakeDetector, Scores, strange_from
 from streams.errors import PluginError
 
 GROUP: Final = "irregulars.detectors"
@@ -77,9 +77,39 @@ def load_detector(text: str, *, is_checked: bool | None = None) -> MakeDetector:
 
 
 def load_detectors(texts: Sequence[str], *, is_checked: bool | None = None) -> dict[str, tuple[MakeDetector, ...]]:
-    """Load several detectors and sort them by level: keys ``operator`` and ``rank``. Raises as `load_detector`."""
-    makers = [load_detector(text, is_checked=is_checked) for text in texts]
+    """Load several detectors and sort them by level: keys ``operator`` and ``rank``. Raises as `load_detector`.
+
+    What they make scores on one scale, on which 1 is where strange begins (`detectors.protocol.strange_from`).
+    """
+    makers = [_comparable(load_detector(text, is_checked=is_checked)) for text in texts]
     return {level: tuple(make for make in makers if make().level == level) for level in ("operator", "rank")}
+
+
+class Comparable:
+    """A detector whose scores are divided by where strange begins on its own scale."""
+
+    strange_from: Final = 1.0
+
+    def __init__(self, detector: Detector) -> None:
+        self.detector = detector
+        self.level, self.against, self.reads = detector.level, detector.against, detector.reads
+        self._unit = strange_from(detector)
+
+    def score(self, frame: Frame) -> Scores:
+        """Score each row; 1: strange begins here."""
+        return self.detector.score(frame) / self._unit
+
+    def learn(self, frame: Frame) -> None:
+        """Take the frame as an example of what is regular."""
+        self.detector.learn(frame)
+
+
+def _comparable(make: MakeDetector) -> MakeDetector:
+    return partial(_make_comparable, make) if strange_from(make()) != 1.0 else make
+
+
+def _make_comparable(make: MakeDetector) -> Comparable:
+    return Comparable(make())
 
 
 def installed_detectors() -> dict[str, str]:

@@ -38,6 +38,7 @@ class PeerDeviation:
     level: ClassVar[Level] = "rank"
     against: ClassVar[Against] = "peers"
     reads: ClassVar[tuple[str, ...]] = ("work_ns", "stage")
+    strange_from: ClassVar[float] = 6.0
 
     def __init__(self, *, least_peers: int = 3, floor_ratio: float = 0.02) -> None:
         self.least_peers = least_peers

@@ -2,6 +2,11 @@
 
 A detector gives every row of a frame a number, higher where it is stranger. It never decides: thresholds and
 persistence belong to the monitor, which calls in this order: score, judge, learn.
+
+Detectors score on scales of their own: standard deviations, probabilities. One may state with an attribute
+``strange_from`` (a number above 0) from which score on a row is strange on its scale; monitors get scores divided by
+it (`detectors.loading.load_detectors`), so that 1 is where strange begins, and scores of several detectors compare.
+Without it the scale is taken to be this one already.
 """
 
 from __future__ import annotations
@@ -88,6 +93,11 @@ class Detector(Protocol):
 
         Called once for each iteration that the monitor holds for regular. The only method that changes state.
         """
+
+
+def strange_from(detector: Detector) -> float:
+    """Score from which a row is strange on the detector's own scale; 1 if it does not say."""
+    return float(getattr(detector, "strange_from", 1.0))
 
 
 MakeDetector = Callable[[], Detector]

@@ -50,6 +50,7 @@ class RiverGaussian:
     level: ClassVar[Level] = "rank"
     against: ClassVar[Against] = "past"
     reads: ClassVar[tuple[str, ...]] = ("rank", "work_ns")
+    strange_from: ClassVar[float] = 6.0
 
     def __init__(
         self, *, warm_up: int = 20, fading: float = 0.05, floor_ratio: float = 0.02, forget_after: int = 50

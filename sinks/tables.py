@@ -87,7 +87,8 @@ TABLES: Final[Mapping[str, TableFormat]] = {
             },
             {
                 "peer": pa.uint32(), "started_at": _TIME, "elapsed_ns": pa.int64(), "size_bytes": pa.int64(),
-                "gap_ns": pa.int64(), "wait_ns": pa.int64(), "transfer_ns": pa.int64(), "abnormal_ratio": pa.float64(),
+                "gap_ns": pa.int64(), "wait_ns": pa.int64(), "transfer_ns": pa.int64(),
+                "abnormal_ratio": pa.float64(),
             },
         ),
         key=("job", "attempt", "iteration", "rank", "communicator", "operator", "peer", "sequence"),

@@ -93,6 +93,7 @@ class OnlineForest:
     level: ClassVar[Level] = "operator"
     against: ClassVar[Against] = "past"
     reads: ClassVar[tuple[str, ...]] = READS
+    strange_from: ClassVar[float] = 0.5
 
     def __init__(
         self, *, window: int = 32, warm_up: int = 20, tuning: Tuning = "always", most_slots: int = 4096,

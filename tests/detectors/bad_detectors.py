@@ -143,6 +143,10 @@ class NeverForgetsTheWorst(LogWork):
         return max(mean, value)
 
 
+class CallsAllStrange(PeerDeviation):
+    strange_from = 0.5
+
+
 class Dawdles(PeerDeviation):
     def score(self, frame: Frame) -> Scores:
         if len(frame["work_ns"]) >= 1024:
@@ -168,6 +172,7 @@ BAD_DETECTORS: list[tuple[str, Callable[[], Any], str]] = [
     ("bounded_state", KeepsEverything, r"must not grow with iterations; got \d+ bytes after 60, \d+ after 300"),
     ("bounded_state", RemembersEveryName, r"state must forget; got \d+ bytes after 150 sets of names"),
     ("quiet_on_healthy_noise", OnlySaysAbove, r"got \d+ of 100 at or above it"),
+    ("scale", CallsAllStrange, r"must score below strange_from = 0\.5; got \d+ of 100"),
     ("recovers_after_a_fault", NeverForgetsTheWorst, r"100 healthy frames after a fault of 20; got \d+ of 100"),
     ("time_budget", Dawdles, r"1,024 rows must take at most 50 ms; got \d+"),
 ]

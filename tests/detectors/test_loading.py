@@ -4,11 +4,13 @@ import pickle
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from detectors.baseline import RobustBaseline
 from detectors.loading import DetectorName, load_detector, load_detectors, parse_detector
 from detectors.peers import PeerDeviation
+from detectors.sample_frames import sample_frame
 from streams.errors import PluginError
 
 
@@ -18,6 +20,10 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     (tmp_path / "stranger.py").write_text(
         "from detectors.peers import PeerDeviation\n"
         "class Good(PeerDeviation): pass\n"
+        "class Scaleless:\n"
+        "    level, against, reads = 'rank', 'peers', ('work_ns', 'stage')\n"
+        "    def score(self, frame): return PeerDeviation().score(frame)\n"
+        "    def learn(self, frame): pass\n"
         "class Bad(PeerDeviation):\n    reads = ('smell',)\n"
         "class Breaks(PeerDeviation):\n    def __init__(self): raise OSError('no disk')\n"
         "NUMBER = 3\n"
@@ -66,8 +72,24 @@ def test_ours_are_found_by_dotted_path_in_both_spellings_and_pass_options() -> N
 
 def test_ours_are_found_by_entry_point() -> None:
     makers = load_detectors(["baseline", "peers"])
-    assert [type(make()) for make in makers["operator"]] == [RobustBaseline]
-    assert [type(make()) for make in makers["rank"]] == [PeerDeviation]
+    assert [type(make().detector) for make in makers["operator"]] == [RobustBaseline]  # type: ignore[attr-defined]
+    assert [type(make().detector) for make in makers["rank"]] == [PeerDeviation]  # type: ignore[attr-defined]
+
+
+def test_detectors_of_different_scales_score_on_one() -> None:
+    slow = sample_frame("operator", 70, is_faulty=True)
+    for make in load_detectors(["baseline", "operator_forest"])["operator"]:
+        detector = pickle.loads(pickle.dumps(make))()
+        for iteration in range(60):
+            detector.learn(sample_frame("operator", iteration))
+        scores = detector.score(slow)
+        assert scores[slow["communicator"] == 2].max() > 1
+        assert np.nanmedian(scores[slow["communicator"] != 2]) < 0.5
+
+
+def test_who_states_no_scale_is_left_as_it_is(plugin: str) -> None:
+    (make,) = load_detectors([f"{plugin}:Scaleless"])["rank"]
+    assert type(make()).__name__ == "Scaleless"
 
 
 def test_what_makes_a_detector_pickles() -> None:

@@ -132,9 +132,7 @@ def test_on_real_jobs_slow_transfers_are_abnormal_on_all_ranks(recording: str, l
 
 
 @pytest.mark.parametrize(("recording", "late"), [("gloo-slow-rank", 2), ("gloo-slow-compute", 3)])
-def test_on_real_jobs_victims_of_a_late_rank_are_abnormal_and_it_is_not(
-    recording: str, late: int
-) -> None:
+def test_on_real_jobs_victims_of_a_late_rank_are_abnormal_and_it_is_not(recording: str, late: int) -> None:
     share = abnormal_share(recording)
     assert share[late] < min(share[rank] for rank in range(4) if rank != late) / 2
 
