@@ -25,7 +25,9 @@ class MonitorSettings:
     silence_s
         A job from which nothing came for so long is closed, by the wall clock.
     operator_detectors, rank_detectors
-        Make the detectors of the first hop (one set per rank) and of the second (one set per job).
+        Make the detectors of the first hop (one set per rank) and of the second (one set per job), whose scores are
+        on one scale (`detectors.protocol.strange_from`). Which operators of an irregular iteration were abnormal is
+        no matter of theirs: that is replayed in the second hop (`detectors.replay`).
     """
 
     delta: float = 1.1
