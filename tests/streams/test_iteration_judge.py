@@ -227,10 +227,13 @@ def test_operators_of_irregular_iterations_are_kept() -> None:
     columns = judge_trace(job.trace()).columns("operators")
     assert set(columns["iteration"]) == {30}
     assert len(columns["rank"]) == sum(row["iteration"] == 30 for rows in job.job.rows.values() for row in rows)
-    places = zip(columns["rank"], columns["communicator"], strict=True)
+    places = list(zip(columns["rank"], columns["communicator"], strict=True))
     waits = dict(zip(places, columns["wait_ns"], strict=True))
     assert waits[3, "tp1"] == pytest.approx(20 * MS, rel=0.02)
     assert waits[2, "tp1"] == 0
+    ratios = dict(zip(places, columns["abnormal_ratio"], strict=True))
+    assert ratios[3, "tp1"] > 5  # it would hardly have waited
+    assert ratios[2, "tp1"] < 1.1  # who is late does not wait, with the fault and without
 
 
 @pytest.mark.parametrize("phase", ["eval", "checkpoint"])
