@@ -35,7 +35,7 @@ REFERENCE_ITERATIONS: Final = 10
 
 MIN_REFERENCE_ITERATIONS: Final = 3
 
-MOST_REPLAYED_ROWS: Final = 200_000
+MOST_REPLAYED_ROWS: Final = 100_000
 """Operators of iterations with more rows are not judged one by one: it would cost as much as finding the culprit."""
 
 REVIEWED: Final = 8
