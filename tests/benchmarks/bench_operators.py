@@ -258,7 +258,7 @@ def first_test(rows: Rows) -> dict[str, float]:
 
 
 def by_case(call: Call, rows: Rows, groups: Sequence[str]) -> dict[str, float]:
-    """F1 after the drift by what the cases have in common; `groups` has a name per case."""
+    """F1 over all irregular iterations by what the cases have in common; `groups` has a name per case."""
     called, group = call(rows), np.array(groups)[rows.case]
     found = {}
     for name in sorted(set(groups)):
@@ -376,7 +376,7 @@ def table(figures: Sequence[dict[str, Any]]) -> list[str]:
 def split_table(found: dict[str, dict[str, float]]) -> list[str]:
     """Markdown: a line per detector, a column per part."""
     parts = list(next(iter(found.values())))
-    lines = [f"| F1 | {' | '.join(parts)} |", "|---|" + "---|" * len(parts)]
+    lines = [f"| F1, all irregular iterations | {' | '.join(parts)} |", "|---|" + "---|" * len(parts)]
     return lines + [f"| {name} | {' | '.join(f'{one[part]:.3f}' for part in parts)} |" for name, one in found.items()]
 
 
