@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from detectors.reach import WIDE
 from streams.evidence import COLUMNS, Evidence, Membership
 from streams.iteration_reduction import OPERATOR_COLUMNS, Reduction, reduce_blocks
 from streams.records import RECV, UNKNOWN
@@ -19,9 +20,6 @@ if TYPE_CHECKING:
     from detectors.protocol import Detector
 
 Array = np.ndarray
-
-WIDE: Final = 16
-"""Collectives of more ranks than this have classes in the evidence: all members of smaller ones are read."""
 
 _MOST_ROWS: Final = 100_000
 """Rows reduced at once: more would fall out of the caches."""
