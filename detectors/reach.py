@@ -35,7 +35,7 @@ _SLOW_SIGMAS: Final = 3.0
 class Summaries(NamedTuple):
     """Class summaries of one iteration: of recvs, and of collectives of more than `WIDE` ranks. Equal lengths.
 
-    ``communicator`` are the job's codes; ``peer`` is -1 for collectives; ``elapsed_ns`` is the sum of the ``count``
+    ``communicator`` are the job's codes; ``peer`` is -1 for collectives; ``elapsed_ns`` is the sum of the ``counts``
     operators, ``shortest_ns`` the least of them.
     """
 
@@ -43,7 +43,7 @@ class Summaries(NamedTuple):
     communicator: Array
     operator: Array
     peer: Array
-    count: Array
+    counts: Array
     elapsed_ns: Array
     shortest_ns: Array
 
@@ -77,7 +77,7 @@ def wanted_ranks(
     unread: Collection[int],
     worth_ns: float,
 ) -> set[int]:
-    """Say which unread ranks the critical path may depend on; none: it is known, up to `worth_ns` at each operator."""
+    """Say which unread ranks the path may depend on; none: it is known, up to `worth_ns` at each operator."""
     rows = np.array(path_rows(graph, iteration), dtype=np.int64)
     is_p2p = graph.is_p2p[rows] if len(rows) else np.empty(0, dtype=bool)
     wanted = _partners(graph, rows[is_p2p], topology).intersection(unread)
@@ -147,7 +147,7 @@ def lane_sums(summaries: Summaries) -> LaneSums:
     is_recv = summaries.operator == RECV
     mean_ns: dict[Lane, float] = {}
     counts: dict[Lane, int] = {}
-    columns = (summaries.peer, summaries.rank, summaries.shortest_ns, summaries.count)
+    columns = (summaries.peer, summaries.rank, summaries.shortest_ns, summaries.counts)
     for one, two, ns, count in zip(*(column[is_recv].tolist() for column in columns), strict=True):
         lane = Lane("pair", one, two)
         mean_ns[lane] = min(ns, mean_ns.get(lane, np.inf))
@@ -161,7 +161,7 @@ def lane_sums(summaries: Summaries) -> LaneSums:
     for at, row in enumerate(rows[first].tolist()):
         lane = Lane("collective", int(summaries.communicator[row]))
         sums[lane] = sums.get(lane, 0.0) + float(least_ns[at])
-        counts[lane] = counts.get(lane, 0) + int(summaries.count[row])
+        counts[lane] = counts.get(lane, 0) + int(summaries.counts[row])
     mean_ns |= {lane: ns / max(counts[lane], 1) for lane, ns in sums.items()}
     return LaneSums(mean_ns, counts)
 
@@ -251,5 +251,3 @@ def narrow_groups(ranks: Iterable[int], topology: Topology) -> Iterator[Lane]:
             lane = Lane("collective", communicator)
             if topology.crosses_network(lane):
                 yield lane
-
-

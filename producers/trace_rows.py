@@ -340,7 +340,7 @@ def _order_ties(order: np.ndarray, rows: Rows, event_ns: np.ndarray) -> None:
         places, run, own = places[is_left], run[is_left], own[is_left]
         run = np.cumsum(np.append(True, (run[1:] != run[:-1]) | (own[1:] != own[:-1]))[: len(run)])
     tied = order[places]
-    order[places] = tied[np.lexsort([*(column[tied] for column in reversed(rows.columns.values())), run])]
+    order[places] = tied[np.lexsort([*(column[tied] for column in reversed(list(rows.columns.values()))), run])]
 
 
 def _are_copies(rows: Rows, order: np.ndarray) -> np.ndarray:

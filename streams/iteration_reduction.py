@@ -195,9 +195,7 @@ def _latest_ends(at: Array, ended_ns: Array) -> Array:
     return times[np.maximum.accumulate(place + lift) - lift]
 
 
-def _classes(
-    rows: Mapping[str, Array], at: Array, size: int, elapsed_ns: Array
-) -> tuple[dict[str, Array], Array]:
+def _classes(rows: Mapping[str, Array], at: Array, size: int, elapsed_ns: Array) -> tuple[dict[str, Array], Array]:
     wanted: Any = np.flatnonzero(rows["is_classed"]) if "is_classed" in rows else slice(None)
     at, elapsed_ns, known_ns = at[wanted], elapsed_ns[wanted], rows["elapsed_ns"][wanted]
     packed = pack_class({name: rows[name][wanted].astype(np.int64) for name in _CLASS})

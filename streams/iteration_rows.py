@@ -173,7 +173,7 @@ def _taken(rows: IterationRows, at: Array) -> IterationRows:
 
 
 def _spread(counts: Array, at: Array) -> Array:
-    """Places of the values that belong to some rows, where each row has `counts` values, one row's after the other's."""
+    """Places of the values of some rows, where row n has `counts[n]` values that stand after those of row n - 1."""
     ends = np.cumsum(counts)
     own = counts[at]
     before = np.cumsum(own) - own

@@ -1,8 +1,8 @@
 """Read operators back and say where an irregular iteration's time went, with as little reading as that takes.
 
 A small job is read whole. Of a large one only those ranks are read on which the critical path can depend
-(`detectors.reach`), in the irregular iteration and in the regular ones that show what is usual; and an iteration which
-looks like another one of the same incident need not be read at all (`detectors.carried`).
+(`detectors.reach`), in the irregular iteration and in the regular ones that show what is usual; and an iteration
+which looks like another one of the same incident need not be read at all (`detectors.carried`).
 """
 
 from __future__ import annotations
@@ -152,7 +152,9 @@ class OperatorReader:
         if is_whole:
             self.learn({rank for rows in iterations for rank in rows.columns["rank"].tolist()}, read_back)
 
-    def attribute(self, rows: IterationRows, excess_ns: float, read_back: ReadBack) -> tuple[Attribution, OperatorGraph]:
+    def attribute(
+        self, rows: IterationRows, excess_ns: float, read_back: ReadBack
+    ) -> tuple[Attribution, OperatorGraph]:
         """Say where the excess of an iteration went; return that and the graph that says it."""
         assert self._usual is not None
         if len(rows) <= WHOLE_RANKS:

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from detectors.critical_path import Lane
 from detectors.reach import LaneSums, ends_of, lane_sums
 from detectors.review import late_against_stage
 from detectors.topology import Topology
@@ -44,7 +45,8 @@ def ranks_to_review(
 
 
 def _late(rows: IterationRows, topology: Topology) -> dict[int, float]:
-    return late_against_stage(*(rows.columns[name] for name in ("rank", "work_ns", "operators")), topology)
+    columns = rows.columns
+    return late_against_stage(columns["rank"], columns["work_ns"], columns["operators"], topology)
 
 
 def _odd_ranks(late: Sequence[Mapping[int, float]], worth_ns: float) -> set[int]:
@@ -53,12 +55,12 @@ def _odd_ranks(late: Sequence[Mapping[int, float]], worth_ns: float) -> set[int]
     return set(sorted((r for r, ns in typical.items() if ns > worth_ns), key=lambda r: -typical[r])[:_MOST_ODD])
 
 
-def _slow_lanes(sums: LaneSums, topology: Topology, worth_ns: float) -> list:  # type: ignore[type-arg]
+def _slow_lanes(sums: LaneSums, topology: Topology, worth_ns: float) -> list[Lane]:
     """Lanes that lose so much to the lower median of those in the same role, the slowest ones."""
-    roles: dict[tuple[object, ...], list] = {}  # type: ignore[type-arg]
+    roles: dict[tuple[object, ...], list[tuple[float, Lane]]] = {}
     for lane, ns in sums.mean_ns.items():
         roles.setdefault((*topology.lane_role(lane), sums.counts[lane]), []).append((ns, lane))
-    slow = []
+    slow: list[tuple[float, Lane]] = []
     for own in roles.values():
         own.sort()
         usual_ns = own[(len(own) - 1) // 2][0]
