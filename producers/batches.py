@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
@@ -17,6 +18,7 @@ BATCH_ROWS: Final = 1_500
 BATCH_SPAN_S: Final = 1.0
 """Event time of one batch at most: what a verdict may wait for."""
 
+_LONGEST_S: Final = 1e9
 _LATEST: Final = np.iinfo(np.int64).max
 
 
@@ -56,7 +58,10 @@ def cut_in_order(batch: Batch, max_rows: int, max_span_s: float) -> Iterator[Bat
     """
     event_ns = event_times_ns(batch)
     known = int(np.count_nonzero(event_ns != UNKNOWN))
-    span_ns = round(max_span_s * 1e9)
+    if len(batch) <= max_rows and max_span_s == math.inf:
+        yield batch  # its watermark is its newest event
+        return
+    span_ns = round(min(max_span_s, _LONGEST_S) * 1e9)
     first = 0
     while first < len(batch):
         past = min(first + max_rows, len(batch))

@@ -313,21 +313,34 @@ def _order(rank: np.ndarray, event_ns: np.ndarray) -> np.ndarray:
     is_same = rank[1:] == rank[:-1]
     if ((rank[1:] > rank[:-1]) | (is_same & (event_ns[1:] >= event_ns[:-1]))).all():
         return np.arange(len(rank))
+    is_known = event_ns != np.iinfo(np.int64).max
+    low = int(event_ns.min(initial=np.iinfo(np.int64).max))
+    span = int(event_ns.max(initial=low, where=is_known)) - low + 2
+    if span * (int(rank.max()) + 1) < _LATEST_NS:  # one sort of one key, which mostly is in long runs already
+        return np.argsort(rank * span + np.minimum(event_ns - low, span - 1), kind="stable")
     by_time = np.argsort(event_ns, kind="stable")
     small = np.uint16 if rank.max() < 1 << 16 else np.int64  # numpy sorts 16 bits by radix, ten times as fast
     return by_time[np.argsort(rank[by_time].astype(small), kind="stable")]
 
 
 def _order_ties(order: np.ndarray, rows: Rows, event_ns: np.ndarray) -> None:
+    """Order rows of equal rank and event time by start, and those of equal start by all that is left."""
     rank, event_ns = rows.rank[order], event_ns[order]
     is_tie = (rank[1:] == rank[:-1]) & (event_ns[1:] == event_ns[:-1])
     places = np.flatnonzero(np.append(is_tie, False) | np.insert(is_tie, 0, False))
     if not places.size:
         return
+    run = np.cumsum(~np.insert(is_tie, 0, False)[places])
+    if "start_ns" in rows.columns:
+        start_ns = rows.columns["start_ns"]
+        order[places] = order[places][np.lexsort([start_ns[order[places]], run])]
+        own = start_ns[order[places]]
+        is_left = (run[1:] == run[:-1]) & (own[1:] == own[:-1])
+        is_left = np.append(is_left, False) | np.insert(is_left, 0, False)
+        places, run, own = places[is_left], run[is_left], own[is_left]
+        run = np.cumsum(np.append(True, (run[1:] != run[:-1]) | (own[1:] != own[:-1]))[: len(run)])
     tied = order[places]
-    keys = [rank[places], event_ns[places], *(column[tied] for column in rows.columns.values())]
-    start = [rows.columns["start_ns"][tied]] if "start_ns" in rows.columns else []
-    order[places] = tied[np.lexsort([*reversed(keys[2:]), *start, keys[1], keys[0]])]
+    order[places] = tied[np.lexsort([*(column[tied] for column in reversed(list(rows.columns.values()))), run])]
 
 
 def _are_copies(rows: Rows, order: np.ndarray) -> np.ndarray:

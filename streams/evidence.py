@@ -39,6 +39,7 @@ COLUMNS: Final[Mapping[str, Any]] = {
     "work_ns": pa.float64(),  # sum of the gaps between its operators
     "communication_ns": pa.float64(),  # sum of elapsed of its operators
     "operators": pa.int32(),
+    "unended": pa.int32(),  # of them, those that were entered and never ended
     "late_rows": pa.int64(),  # rows that came after their iteration was closed, since the row before
     "lost_rows": pa.int64(),  # rows known to be lost so far
     "phase": pa.uint8(),
@@ -55,10 +56,9 @@ CLASS_COLUMNS: Final[Mapping[str, Any]] = {
     "count": pa.int32(),
     "elapsed_ns": pa.float32(),  # sum
     "shortest_ns": pa.float32(),
-    "longest_ns": pa.float32(),
-    "gap_ns": pa.float32(),  # sum of the gaps before them
 }
-"""Columns of the classes (communicator, operator, peer) of each row."""
+"""Columns of the classes (communicator, operator, peer) of each row: of recvs and of collectives of many ranks, which
+say where to look without reading their operators."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,35 +8,40 @@ from typing import Any, Final
 
 import numpy as np
 
-from detectors.clocks import estimate_offsets
-from detectors.critical_path import Attribution, Reference, attribute, learn_reference, path_work_ns
+from detectors.attribution_state import attribution_from_state, attribution_to_state
+from detectors.carried import carry_over
+from detectors.critical_path import Attribution, path_work_ns
 from detectors.hang import find_hang, ranks_without_gaps
 from detectors.iteration_window import MIN_ITERATIONS, DriftWatch, IterationWindow
-from detectors.operator_graph import OperatorGraph, build_graph
+from detectors.operator_graph import OperatorGraph
 from detectors.peers_usual import attribute_by_peers
-from detectors.replay import abnormal_ratios
 from detectors.review import MIN_REVIEWED, Reviewed, late_against_stage, review
-from detectors.slow_pieces import UsualPieces, learn_usual_pieces
-from detectors.topology import Topology, topology_of
+from detectors.topology import Topology
 from detectors.verdict_tracker import Observation, VerdictTracker
 from streams.iteration_rows import IterationRows
 from streams.judgement_columns import concatenate_columns, operator_columns, rank_columns
 from streams.judgements import JudgedIteration, Judgements, Verdict
 from streams.monitor_settings import MonitorSettings
-from streams.operator_rows import gather_rows
-from streams.operator_source import ReadBack, spans_of
-from streams.records import UNKNOWN, Announcement
+from streams.operator_reader import WHOLE_RANKS, Announcements, OperatorReader, Traffic
+from streams.operator_source import ReadBack
+from streams.records import Announcement
+from streams.review_ranks import ranks_to_review
 
 Array = np.ndarray
-Announcements = Mapping[int, Announcement]
 
 REFERENCE_ITERATIONS: Final = 10
 """So many regular iterations, the newest ones, show what is usual."""
 
 MIN_REFERENCE_ITERATIONS: Final = 3
 
-MOST_REPLAYED_ROWS: Final = 100_000
-"""Operators of iterations with more rows are not judged one by one: it would cost as much as finding the culprit."""
+READ_SHARE: Final = 0.004
+"""Of a large job's log at most so much is read back, but for the first iterations of an incident."""
+
+READ_AT_LEAST: Final = 6
+"""So many suspect iterations of a large job are read in each window, whatever that costs."""
+
+KEEP_UP: Final = 10
+"""While a verdict is open and nothing changes, one suspect iteration in so many is read."""
 
 REVIEWED: Final = 8
 REVIEW_EVERY: Final = 50
@@ -70,24 +75,26 @@ class IterationJudge:
         self._drift = DriftWatch()
         self._tracker = VerdictTracker(job, attempt)
         self._detectors = [make() for make in settings.rank_detectors]
-        self._codes: dict[str, int] = {}
+        self._reader = OperatorReader()
         self._regular: deque[IterationRows] = deque(maxlen=REFERENCE_ITERATIONS)
         self._reference_rows: list[IterationRows] = []
-        self._reference: Reference | None = None
-        self._usual_pieces: UsualPieces | None = None
         self._reference_age = 0
-        self._clocks_ns: dict[int, int] = {}  # by how much each rank's clock is ahead, where clocks differ
+        self._read_at: deque[int] = deque(maxlen=READ_AT_LEAST)  # suspect iterations that were read, as judged
+        self._read_last: tuple[Attribution, float] | None = None  # the newest of them, and its excess
         self._healthy_ns: tuple[float, float] | None = None  # mean and limit of the window when a verdict opened
         self._history: deque[tuple[int, dict[int, float]]] = deque(maxlen=HISTORY)
         self._judged = 0
         self._newest: deque[IterationRows] = deque(maxlen=NEWEST)
         self._last: int | None = None
-        self._topology: Topology | None = None
-        self._announcements: Announcements = {}
         self._iterations: list[JudgedIteration] = []
         self._rank_rows: list[dict[str, Array]] = []
         self._operator_rows: list[dict[str, Array]] = []
         self._verdicts: list[Verdict] = []
+
+    @property
+    def traffic(self) -> Traffic:
+        """How much of the job's log was read back."""
+        return self._reader.traffic
 
     def is_before(self, number: int) -> bool:
         """Whether an iteration is still to be judged."""
@@ -97,7 +104,8 @@ class IterationJudge:
         """Judge one iteration; rows of all ranks that delivered it."""
         self._last = rows.number
         self._newest.append(rows)
-        self._know(announcements)
+        self._reader.traffic.flowed += int(rows.columns["operators"].sum())
+        self._reader.know(announcements)
         reference_ns = self._window.mean_ns
         is_irregular: bool | None = None
         verdict_ids: tuple[str, ...] = ()
@@ -125,7 +133,7 @@ class IterationJudge:
 
     def close(self, reason: str, announcements: Announcements, read_back: ReadBack) -> None:
         """Close the verdicts that are open; say so if the job ended in a hang."""
-        self._know(announcements)
+        self._reader.know(announcements)
         self._verdicts += self._tracker.close(reason, self._known_topology)
         self._verdicts += self._hang(read_back)
 
@@ -165,28 +173,51 @@ class IterationJudge:
         return self._healthy_ns or (self._window.mean_ns, self._window.limit_ns)
 
     def _attribute(self, rows: IterationRows, read_back: ReadBack) -> Attribution | None:
-        reference = self._usual(read_back)
-        if reference is None:
+        self._renew_usual(read_back)
+        if not self._reader.has_usual:
             return None
-        graph = self._graph([rows], read_back)
+        excess_ns = rows.elapsed_ns - self._healthy[0]
+        if len(rows) > WHOLE_RANKS:
+            carried = self._carry_over(rows, excess_ns)
+            if not self._may_read(is_needed=carried is None):
+                return carried
+        attribution, graph = self._reader.attribute(rows, excess_ns, read_back)
         self._store(graph, rows.number)
-        return attribute(graph, rows.number, reference)
+        self._read_at.append(self._judged)
+        self._read_last = attribution, excess_ns
+        return attribution
+
+    def _carry_over(self, rows: IterationRows, excess_ns: float) -> Attribution | None:
+        """Judge by evidence alone, if an open verdict says all there is to say."""
+        if self._read_last is None or not self._tracker.has_open:
+            return None
+        return carry_over(*self._read_last, rows.number, excess_ns, self._reader.work_excess_ns(rows))
+
+    def _may_read(self, *, is_needed: bool) -> bool:
+        """Whether a suspect iteration may be read: the first ones always, the others as the log's share allows."""
+        if not is_needed and self._judged - self._read_at[-1] < KEEP_UP:
+            return False
+        is_scarce = len(self._read_at) < READ_AT_LEAST or self._judged - self._read_at[0] > self._window.window
+        return is_scarce or self._reader.traffic.read_share < READ_SHARE
 
     def _store(self, graph: OperatorGraph, number: int) -> None:
         """Keep the operators of an iteration for the sinks, with how abnormal each of them is."""
-        usual, names = self._usual_pieces, self._known_topology.names
-        ratio = None if usual is None or len(graph) > MOST_REPLAYED_ROWS else abnormal_ratios(graph, usual)
-        self._operator_rows.append(operator_columns(graph, number, self.attempt, names, self._clocks_ns, ratio))
+        names, ahead_ns, ratio = (
+            self._known_topology.names,
+            self._reader.clocks_ns,
+            self._reader.abnormal_ratios(graph),
+        )
+        self._operator_rows.append(operator_columns(graph, number, self.attempt, names, ahead_ns, ratio))
 
     def _hang(self, read_back: ReadBack) -> list[Verdict]:
         """Look in the last iterations for operators that never ended."""
-        if not self._newest:
+        if not any(rows.columns["unended"].any() for rows in self._newest):
             return []
-        columns = self._read(self._newest, read_back)
+        columns = self._reader.read(self._newest, read_back)
         complete = ranks_without_gaps(columns)
         trusted = {
             rank
-            for rank, a in self._announcements.items()
+            for rank, a in self._reader.announcements.items()
             if a.is_logged and (a.lost_rows == 0 or (a.lost_rows is None and rank in complete))
         }
         hang = find_hang(columns, self._known_topology, trusted)
@@ -194,7 +225,7 @@ class IterationJudge:
             return []
         last = self._newest[-1]
         observation = Observation(last.number, last.elapsed_ns, self._window.mean_ns, last.start_ns, None)
-        until_ns = max((a.recorded_until_ns or 0 for a in self._announcements.values()), default=0) or None
+        until_ns = max((a.recorded_until_ns or 0 for a in self._reader.announcements.values()), default=0) or None
         return [self._tracker.hang(hang, observation, until_ns, self._known_topology)]
 
     def _review(self, read_back: ReadBack) -> None:
@@ -205,10 +236,14 @@ class IterationJudge:
         if not is_due or self._tracker.has_open or len(self._regular) < MIN_REVIEWED:
             return
         rows = list(self._regular)[-REVIEWED:]
-        columns = self._read(rows, read_back)
-        if self._reference is None:
-            self._clocks_ns = self._compare_clocks(columns)
-        graph = self._build(rows, columns)
+        if len(rows[-1]) > WHOLE_RANKS:
+            rows = self._reviewable(rows[-MIN_REVIEWED:], read_back)
+            if not rows:
+                return
+        columns = self._reader.read(rows, read_back)
+        if not self._reader.has_usual:
+            self._reader.compare_clocks(columns)
+        graph = self._reader.build(rows, columns)
         reviewed = [self._reviewed(one, graph) for one in rows]
         causes = review(reviewed, self._known_topology, self._window.delta)
         observations = [
@@ -217,49 +252,28 @@ class IterationJudge:
         ]
         self._verdicts += self._tracker.stand(causes, observations, self._history, self._known_topology)
 
+    def _reviewable(self, rows: list[IterationRows], read_back: ReadBack) -> list[IterationRows]:
+        """Rows of the ranks that a review of a large job needs; none if evidence alone shows nothing to find."""
+        delta, topology = self._window.delta, self._known_topology
+        found = ranks_to_review(rows, self._reader.codes, topology, delta)
+        if not found.is_odd and not self._tracker.has_standing:
+            return []
+        ranks, _ = self._reader.follow(rows[-1], found.ranks, (delta - 1) * rows[-1].elapsed_ns / 10, read_back)
+        return [one.only(ranks | found.peers) for one in rows]
+
     def _reviewed(self, rows: IterationRows, graph: OperatorGraph) -> Reviewed:
         work_ns = dict(zip(rows.columns["rank"].tolist(), rows.columns["work_ns"].tolist(), strict=True))
         attribution = attribute_by_peers(graph, rows.number, self._known_topology)
         return Reviewed(rows.elapsed_ns, attribution, work_ns, path_work_ns(graph, rows.number))
 
-    def _usual(self, read_back: ReadBack) -> Reference | None:
+    def _renew_usual(self, read_back: ReadBack) -> None:
         """What is usual: learned when it is first needed, kept while a verdict is open or it is not old."""
         is_old = self._reference_age > self._window.window and not self._tracker.has_open
         if len(self._regular) >= MIN_REFERENCE_ITERATIONS and (is_old or not self._reference_rows):
             self._reference_rows, self._reference_age = list(self._regular), 0
-            self._reference = None
-        if self._reference is None and self._reference_rows:
-            columns = self._read(self._reference_rows, read_back)
-            self._clocks_ns = self._compare_clocks(columns)
-            graph = self._build(self._reference_rows, columns)
-            self._reference = learn_reference(graph)
-            is_small = len(graph) <= MOST_REPLAYED_ROWS * len(self._reference_rows)
-            self._usual_pieces = learn_usual_pieces(graph) if is_small else None
-        return self._reference
-
-    def _graph(self, iterations: Sequence[IterationRows], read_back: ReadBack) -> OperatorGraph:
-        return self._build(iterations, self._read(iterations, read_back))
-
-    def _read(self, iterations: Sequence[IterationRows], read_back: ReadBack) -> dict[str, Array]:
-        batches = read_back(spans_of(iterations))
-        self._encode({name for batch in batches for name in batch.header.names})
-        return gather_rows(batches, self._codes, {pair: span for rows in iterations for pair, span in rows.spans()})
-
-    def _build(self, iterations: Sequence[IterationRows], columns: dict[str, Array]) -> OperatorGraph:
-        """Build the graph on the common clock."""
-        ahead_ns = self._clocks_ns
-        own_ns = np.array([ahead_ns.get(rank, 0) for rank in columns["rank"].tolist()], dtype=np.int64)
-        start_ns = np.where(columns["start_ns"] == UNKNOWN, UNKNOWN, columns["start_ns"] - own_ns)
-        entries = {pair: ns - ahead_ns.get(pair[0], 0) for rows in iterations for pair, ns in rows.entries()}
-        return build_graph({**columns, "start_ns": start_ns}, entries)
-
-    def _compare_clocks(self, columns: Mapping[str, Array]) -> dict[int, int]:
-        """By how much each rank's clock is ahead; empty where all share one."""
-        if all(a.clock == "shared" for a in self._announcements.values()):
-            return {}
-        host_of = {rank: a.host or f"rank {rank}" for rank, a in self._announcements.items()}
-        offsets_ns = estimate_offsets(columns, host_of)
-        return {rank: offsets_ns[host] for rank, host in host_of.items()}
+            self._reader.forget_usual()
+        if not self._reader.has_usual and self._reference_rows:
+            self._reader.set_usual(self._reference_rows, read_back)
 
     # --- what is learned --------------------------------------------------------------------------------------------
 
@@ -272,7 +286,8 @@ class IterationJudge:
         if self._drift.learn(rows.elapsed_ns) and not self._tracker.has_open:
             self._window.restart(self._drift.recent_ns())
             self._regular.clear()
-            self._reference, self._reference_rows = None, []
+            self._reader.forget_usual()
+            self._reference_rows, self._read_last = [], None
 
     def _score(self, rows: IterationRows, is_irregular: bool | None) -> Array:
         """Largest score of each rank, by the detectors of both hops."""
@@ -288,25 +303,9 @@ class IterationJudge:
                 detector.learn(frame)
         return score
 
-    # --- what is known of the job -----------------------------------------------------------------------------------
-
     @property
     def _known_topology(self) -> Topology:
-        assert self._topology is not None
-        return self._topology
-
-    def _know(self, announcements: Announcements) -> None:
-        if self._topology is None or len(self._topology.places) != len(announcements):
-            self._announcements = announcements
-            self._encode({c.id for a in announcements.values() for c in a.communicators})
-            self._topology = topology_of(announcements.values(), self._codes)
-
-    def _encode(self, names: set[str]) -> None:
-        """Give codes to communicators in the order of their ids, so that no order of arrival shows in a verdict."""
-        new = sorted(names - self._codes.keys())
-        self._codes |= {name: len(self._codes) + at for at, name in enumerate(new)}
-        if new and self._topology is not None:
-            self._topology = topology_of(self._announcements.values(), self._codes)
+        return self._reader.topology
 
     def state(self) -> dict[str, Any]:
         """Everything that `from_state` needs, as JSON values and numpy arrays; call after `drain`."""
@@ -316,7 +315,12 @@ class IterationJudge:
             "window": self._window.state(),
             "drift": self._drift.state(),
             "tracker": self._tracker.state(),
-            "codes": list(self._codes),
+            "codes": list(self._reader.codes),
+            "traffic": [self.traffic.flowed, self.traffic.read],
+            "read_at": list(self._read_at),
+            "read_last": None
+            if self._read_last is None
+            else [attribution_to_state(self._read_last[0]), self._read_last[1]],
             "regular": [rows.state() for rows in self._regular],
             "reference_rows": [rows.state() for rows in self._reference_rows],
             "reference_age": self._reference_age,
@@ -334,7 +338,11 @@ class IterationJudge:
         judge._window = IterationWindow.from_state(state["window"])
         judge._drift = DriftWatch.from_state(state["drift"])
         judge._tracker = VerdictTracker.from_state(state["tracker"])
-        judge._codes = {name: code for code, name in enumerate(state["codes"])}
+        judge._reader = OperatorReader({name: code for code, name in enumerate(state["codes"])})
+        judge._reader.traffic = Traffic(*state["traffic"])
+        judge._read_at.extend(state["read_at"])
+        last = state["read_last"]
+        judge._read_last = None if last is None else (attribution_from_state(last[0]), last[1])
         judge._regular.extend(IterationRows.from_state(rows) for rows in state["regular"])
         judge._reference_rows = [IterationRows.from_state(rows) for rows in state["reference_rows"]]
         judge._reference_age = state["reference_age"]

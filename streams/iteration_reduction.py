@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from detectors.codes import group_rows
+from detectors.codes import group_rows, pack_columns
 from detectors.operator_graph import pack_class, unpack_class
 from streams.evidence import CLASS_COLUMNS
 from streams.records import UNKNOWN
@@ -19,6 +19,7 @@ OPERATOR_COLUMNS: Final = (
 )  # fmt: skip
 """Columns of the rows that a RankMonitor keeps: those of ``commops``, and the Kafka offset of their batch."""
 
+_CLASS: Final = ("communicator", "operator", "peer")
 _MAX_LIFTED: Final = 1 << 62
 
 
@@ -26,7 +27,8 @@ class Reduction(NamedTuple):
     """Evidence of some iterations; arrays have one value per iteration unless said otherwise.
 
     ``rows`` are the operators in the order of iteration and start, without duplicates, and ``gap_ns`` what lay before
-    each of them; ``classes`` and ``offsets`` hold all iterations' values one after the other.
+    each of them; ``classes`` and ``offsets`` hold all iterations' values one after the other. ``unended`` counts the
+    operators that were entered and never ended.
     """
 
     rows: dict[str, Array]
@@ -34,6 +36,7 @@ class Reduction(NamedTuple):
     first_start_ns: Array
     last_end_ns: Array
     operators: Array
+    unended: Array
     work_ns: Array
     communication_ns: Array
     offsets: Array
@@ -43,7 +46,7 @@ class Reduction(NamedTuple):
 
 
 def reduce_iterations(rows: Mapping[str, Array], iterations: Array, free_ns: Array) -> Reduction:
-    """Reduce the operators of `iterations` (ascending; rows of others must not be given).
+    """Reduce the operators of `iterations` of one rank (ascending; rows of others must not be given).
 
     Parameters
     ----------
@@ -53,22 +56,40 @@ def reduce_iterations(rows: Mapping[str, Array], iterations: Array, free_ns: Arr
         When the rank was free to begin each iteration, int64; `UNKNOWN` where only its first operator shows it. The
         value of an iteration whose predecessor is among `iterations` is replaced by that one's last end.
     """
+    block = np.searchsorted(iterations, rows["iteration"])
+    return reduce_blocks({**rows, "block": block}, np.diff(iterations, prepend=iterations[:1]) == 1, free_ns)
+
+
+def reduce_blocks(
+    rows: Mapping[str, Array], follows: Array, free_ns: Array, is_classed: Array | None = None
+) -> Reduction:
+    """Reduce the operators of many blocks at once: a block is one iteration of one rank.
+
+    Parameters
+    ----------
+    rows
+        `OPERATOR_COLUMNS` and ``block``, the number of each row's block, in any order; rows given twice count once.
+    follows
+        For each block whether it is the next iteration of the rank of the block before it.
+    free_ns
+        As `reduce_iterations` says, for each block.
+    is_classed
+        For each row whether its class is wanted; None: all are.
+    """
+    if is_classed is not None:
+        rows = {**rows, "is_classed": is_classed}
     ordered = _without_duplicates(_in_order(rows))
-    at = np.searchsorted(iterations, ordered["iteration"])
+    at = ordered["block"]
     start_ns = ordered["start_ns"]
     is_timed = start_ns != UNKNOWN
     elapsed_ns = _known(ordered["elapsed_ns"])
     ended_ns = start_ns + elapsed_ns.astype(np.int64)
-    size = len(iterations)
-    firsts = np.full(size, np.iinfo(np.int64).max)
-    lasts = np.full(size, UNKNOWN)
-    np.minimum.at(firsts, at[is_timed], start_ns[is_timed])
-    np.maximum.at(lasts, at[is_timed], ended_ns[is_timed])
-    firsts[lasts == UNKNOWN] = UNKNOWN
-    free_ns = _free_times(iterations, firsts, lasts, free_ns)
+    size = len(free_ns)
+    firsts, lasts = _bounds(at, start_ns, ended_ns, is_timed, size)
+    free_ns = _free_times(follows, firsts, lasts, free_ns)
     gap_ns = _gaps(at, start_ns, ended_ns, is_timed, free_ns)
     known_gap_ns = _known(gap_ns)
-    classes, class_counts = _classes(ordered, at, size, known_gap_ns, elapsed_ns)
+    classes, class_counts = _classes(ordered, at, size, elapsed_ns)
     offsets, offset_counts = _offsets(at, ordered["offset"], size)
     return Reduction(
         rows=ordered,
@@ -76,6 +97,7 @@ def reduce_iterations(rows: Mapping[str, Array], iterations: Array, free_ns: Arr
         first_start_ns=firsts,
         last_end_ns=lasts,
         operators=np.bincount(at, minlength=size),
+        unended=np.bincount(at[np.isnan(ordered["elapsed_ns"])], minlength=size),
         work_ns=np.bincount(at, weights=known_gap_ns, minlength=size),
         communication_ns=np.bincount(at, weights=elapsed_ns, minlength=size),
         offsets=offsets,
@@ -85,6 +107,18 @@ def reduce_iterations(rows: Mapping[str, Array], iterations: Array, free_ns: Arr
     )
 
 
+def _bounds(at: Array, start_ns: Array, ended_ns: Array, is_timed: Array, size: int) -> tuple[Array, Array]:
+    """First start and last end of each block; `UNKNOWN` where no row has a time."""
+    firsts, lasts = np.full(size, UNKNOWN), np.full(size, UNKNOWN)
+    if not is_timed.all():
+        at, start_ns, ended_ns = at[is_timed], start_ns[is_timed], ended_ns[is_timed]
+    if len(at):
+        begins = np.flatnonzero(np.diff(at, prepend=-1))
+        firsts[at[begins]] = start_ns[begins]  # in order of start
+        lasts[at[begins]] = np.maximum.reduceat(ended_ns, begins)
+    return firsts, lasts
+
+
 def _known(values: Array) -> Array:
     """Values with 0 for NaN, for sums."""
     is_unknown = np.isnan(values)
@@ -92,29 +126,46 @@ def _known(values: Array) -> Array:
 
 
 def _in_order(rows: Mapping[str, Array]) -> dict[str, Array]:
-    iteration, start_ns = rows["iteration"], rows["start_ns"]
-    if np.all(iteration[1:] >= iteration[:-1]) and np.all(start_ns[1:] >= start_ns[:-1]):
+    """Rows by block and start; what starts at the same time by sequence."""
+    block, start_ns = rows["block"], rows["start_ns"]
+    is_next = block[1:] > block[:-1]
+    if np.all(is_next | ((block[1:] == block[:-1]) & (start_ns[1:] >= start_ns[:-1]))):
         return dict(rows)  # what a source that writes in order sends
-    order = np.lexsort((rows["sequence"], start_ns, iteration))
+    order = _order(block, start_ns, rows["sequence"])
     return {name: column[order] for name, column in rows.items()}
+
+
+def _order(block: Array, start_ns: Array, sequence: Array) -> Array:
+    low, high = int(start_ns.min()), int(start_ns.max())
+    if low == UNKNOWN or (high - low + 1) * (int(block.max()) + 1) > _MAX_LIFTED:
+        return np.lexsort((sequence, start_ns, block))
+    key = block * (high - low + 1) + (start_ns - low)
+    order = np.argsort(key, kind="stable")
+    key = key[order]
+    return order if np.all(key[1:] != key[:-1]) else np.lexsort((sequence, start_ns, block))
 
 
 def _without_duplicates(rows: dict[str, Array]) -> dict[str, Array]:
     """Keep the first of rows that are shares of the same operator; they can only be neighbours in start."""
     start_ns = rows["start_ns"]
-    if len(start_ns) < 2 or not np.any(start_ns[1:] == start_ns[:-1]):
+    is_tie = start_ns[1:] == start_ns[:-1]
+    if not is_tie.any():
         return rows
-    _, kept = group_rows([pack_class(rows), rows["sequence"]])
-    if len(kept) == len(start_ns):
+    tied = np.flatnonzero(np.append(is_tie, False) | np.insert(is_tie, 0, False))
+    own = {name: rows[name][tied].astype(np.int64) for name in (*_CLASS, "block", "sequence")}
+    _, first = group_rows([own["block"], pack_class(own), own["sequence"]])
+    if len(first) == len(tied):
         return rows
-    kept.sort()
-    return {name: column[kept] for name, column in rows.items()}
+    is_kept = np.ones(len(start_ns), dtype=bool)
+    is_kept[tied] = False
+    is_kept[tied[first]] = True
+    return {name: column[is_kept] for name, column in rows.items()}
 
 
-def _free_times(iterations: Array, firsts: Array, lasts: Array, free_ns: Array) -> Array:
+def _free_times(follows: Array, firsts: Array, lasts: Array, free_ns: Array) -> Array:
     free_ns = free_ns.copy()
-    follows = np.flatnonzero((np.diff(iterations) == 1) & (lasts[:-1] != UNKNOWN)) + 1
-    free_ns[follows] = lasts[follows - 1]
+    after = np.flatnonzero(follows[1:] & (lasts[:-1] != UNKNOWN)) + 1
+    free_ns[after] = lasts[after - 1]
     return np.where(free_ns == UNKNOWN, firsts, free_ns)
 
 
@@ -144,32 +195,28 @@ def _latest_ends(at: Array, ended_ns: Array) -> Array:
     return times[np.maximum.accumulate(place + lift) - lift]
 
 
-def _classes(
-    rows: Mapping[str, Array], at: Array, size: int, gap_ns: Array, elapsed_ns: Array
-) -> tuple[dict[str, Array], Array]:
-    packed, which = np.unique(pack_class(rows), return_inverse=True)
-    cell = at * max(len(packed), 1) + which
-    cells = size * max(len(packed), 1)
-    counts = np.bincount(cell, minlength=cells)
-    shortest = np.full(cells, np.inf)
-    longest = np.full(cells, -np.inf)
-    is_known = np.isfinite(rows["elapsed_ns"])
-    np.minimum.at(shortest, cell[is_known], elapsed_ns[is_known])
-    np.maximum.at(longest, cell[is_known], elapsed_ns[is_known])
-    used = np.flatnonzero(counts)
-    communicator, operator, peer = unpack_class(packed[used % max(len(packed), 1)] if len(packed) else packed)
+def _classes(rows: Mapping[str, Array], at: Array, size: int, elapsed_ns: Array) -> tuple[dict[str, Array], Array]:
+    wanted: Any = np.flatnonzero(rows["is_classed"]) if "is_classed" in rows else slice(None)
+    at, elapsed_ns, known_ns = at[wanted], elapsed_ns[wanted], rows["elapsed_ns"][wanted]
+    packed = pack_class({name: rows[name][wanted].astype(np.int64) for name in _CLASS})
+    key = pack_columns([at, packed])
+    order = np.argsort(key, kind="stable")
+    begins = np.flatnonzero(np.diff(key[order], prepend=-1))
+    communicator, operator, peer = unpack_class(packed[order][begins])
     found = {
         "communicator": communicator,
         "operator": operator,
         "peer": peer,
-        "count": counts[used],
-        "elapsed_ns": np.bincount(cell, weights=elapsed_ns, minlength=cells)[used],
-        "shortest_ns": np.where(np.isfinite(shortest), shortest, np.nan)[used],
-        "longest_ns": np.where(np.isfinite(longest), longest, np.nan)[used],
-        "gap_ns": np.bincount(cell, weights=gap_ns, minlength=cells)[used],
+        "count": np.diff(np.append(begins, len(order))),
+        "elapsed_ns": _reduced(np.add, elapsed_ns[order], begins),
+        "shortest_ns": _reduced(np.fmin, known_ns[order], begins),
     }
     assert found.keys() == CLASS_COLUMNS.keys()
-    return found, np.bincount(used // max(len(packed), 1), minlength=size)
+    return found, np.bincount(at[order][begins], minlength=size)
+
+
+def _reduced(function: np.ufunc, values: Array, begins: Array) -> Array:
+    return function.reduceat(values, begins) if len(begins) else np.empty(0)
 
 
 def _offsets(at: Array, offset: Array, size: int) -> tuple[Array, Array]:

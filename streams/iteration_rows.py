@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from streams.evidence import COLUMNS, Evidence
+from detectors.reach import Summaries
+from streams.evidence import CLASS_COLUMNS, COLUMNS, Evidence
 from streams.records import PHASE_UNKNOWN, PHASES, UNKNOWN
 
 Array = np.ndarray
@@ -27,12 +28,16 @@ class IterationRows:
     """Evidence rows of some ranks in one iteration.
 
     ``columns`` are the flat ones of the evidence; ``offsets`` of ``commops`` batches of all rows stand one after the
-    other, ``offset_counts`` says how many belong to each.
+    other, ``offset_counts`` says how many belong to each. Likewise ``classes``, whose communicators are indices into
+    ``names``.
     """
 
     columns: Mapping[str, Array]
     offsets: Array
     offset_counts: Array
+    names: tuple[str, ...] = ()
+    classes: Mapping[str, Array] = field(default_factory=dict)
+    class_counts: Array = field(default_factory=lambda: np.empty(0, dtype=np.int64))
 
     def __len__(self) -> int:
         return len(self.columns["rank"])
@@ -61,6 +66,17 @@ class IterationRows:
         known = starts[starts != UNKNOWN]
         return int(known.min()) if len(known) else UNKNOWN
 
+    def only(self, ranks: Collection[int]) -> IterationRows:
+        """Rows of some ranks."""
+        return _taken(self, np.flatnonzero(np.isin(self.columns["rank"], list(ranks))))
+
+    def summaries(self, codes: Mapping[str, int]) -> Summaries:
+        """Class summaries, with the job's codes of communicators."""
+        table = np.array([codes[name] for name in self.names] or [0], dtype=np.int64)
+        names = ("operator", "peer", "count", "elapsed_ns", "shortest_ns")
+        rank = np.repeat(self.columns["rank"], self.class_counts)
+        return Summaries(rank, table[self.classes["communicator"]], *(self.classes[name] for name in names))
+
     def rank_offsets(self) -> Iterator[tuple[int, int, tuple[int, ...]]]:
         """Yield rank, partition and offsets of each row."""
         ends = np.cumsum(self.offset_counts).tolist()
@@ -86,35 +102,79 @@ class IterationRows:
 
     def state(self) -> dict[str, Any]:
         """As JSON values and numpy arrays."""
-        return {"columns": dict(self.columns), "offsets": self.offsets, "offset_counts": self.offset_counts}
+        return {
+            "columns": dict(self.columns),
+            "offsets": self.offsets,
+            "offset_counts": self.offset_counts,
+            "names": list(self.names),
+            "classes": dict(self.classes),
+            "class_counts": self.class_counts,
+        }
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> IterationRows:
         """Restore."""
-        return cls(state["columns"], state["offsets"], state["offset_counts"])
+        return cls(**{**state, "names": tuple(state["names"])})
 
 
 def split_by_iteration(evidence: Evidence, is_kept: Array) -> Iterator[IterationRows]:
     """Yield the kept rows of each iteration, in ascending order."""
-    numbers = evidence.columns["iteration"]
-    owner = np.repeat(np.arange(len(evidence)), evidence.offset_counts)
-    for number in np.unique(numbers[is_kept]).tolist():
-        chosen = is_kept & (numbers == number)
-        yield IterationRows(
-            columns={name: evidence.columns[name][chosen] for name in COLUMNS},
-            offsets=evidence.offsets[chosen[owner]],
-            offset_counts=evidence.offset_counts[chosen],
-        )
+    whole = IterationRows(
+        evidence.columns,
+        evidence.offsets,
+        evidence.offset_counts,
+        evidence.names,
+        evidence.classes,
+        evidence.class_counts,
+    )
+    kept = np.flatnonzero(is_kept)
+    order = kept[np.argsort(evidence.columns["iteration"][kept], kind="stable")]
+    if len(order):
+        begins = np.flatnonzero(np.diff(evidence.columns["iteration"][order])) + 1
+        for rows in np.split(order, begins):
+            yield _taken(whole, rows)
 
 
 def join_rows(parts: Sequence[IterationRows]) -> IterationRows:
     """Join rows of one iteration, sorted by rank: so their order of arrival changes nothing."""
-    columns = {name: np.concatenate([part.columns[name] for part in parts]) for name in COLUMNS}
-    counts = np.concatenate([part.offset_counts for part in parts])
-    offsets = np.split(np.concatenate([part.offsets for part in parts]), np.cumsum(counts)[:-1])
-    order = np.argsort(columns["rank"], kind="stable")
-    return IterationRows(
-        columns={name: column[order] for name, column in columns.items()},
-        offsets=np.concatenate([offsets[at] for at in order]),
-        offset_counts=counts[order],
+    whole = parts[0] if len(parts) == 1 else _concatenated(parts)
+    rank = whole.columns["rank"]
+    return whole if np.all(rank[1:] >= rank[:-1]) else _taken(whole, np.argsort(rank, kind="stable"))
+
+
+def _concatenated(parts: Sequence[IterationRows]) -> IterationRows:
+    codes = {name: code for code, name in enumerate(dict.fromkeys(name for part in parts for name in part.names))}
+    classes = {name: np.concatenate([part.classes[name] for part in parts]) for name in CLASS_COLUMNS}
+    tables = [np.array([codes[name] for name in part.names] or [0], dtype=np.int64) for part in parts]
+    classes["communicator"] = np.concatenate(
+        [table[part.classes["communicator"]] for table, part in zip(tables, parts, strict=True)]
     )
+    return IterationRows(
+        columns={name: np.concatenate([part.columns[name] for part in parts]) for name in COLUMNS},
+        offsets=np.concatenate([part.offsets for part in parts]),
+        offset_counts=np.concatenate([part.offset_counts for part in parts]),
+        names=tuple(codes),
+        classes=classes,
+        class_counts=np.concatenate([part.class_counts for part in parts]),
+    )
+
+
+def _taken(rows: IterationRows, at: Array) -> IterationRows:
+    """Take rows by their places, in that order."""
+    offsets, classes = _spread(rows.offset_counts, at), _spread(rows.class_counts, at)
+    return IterationRows(
+        columns={name: column[at] for name, column in rows.columns.items()},
+        offsets=rows.offsets[offsets],
+        offset_counts=rows.offset_counts[at],
+        names=rows.names,
+        classes={name: column[classes] for name, column in rows.classes.items()},
+        class_counts=rows.class_counts[at],
+    )
+
+
+def _spread(counts: Array, at: Array) -> Array:
+    """Places of the values of some rows, where row n has `counts[n]` values that stand after those of row n - 1."""
+    ends = np.cumsum(counts)
+    own = counts[at]
+    before = np.cumsum(own) - own
+    return np.repeat(ends[at] - own - before, own) + np.arange(int(own.sum()))

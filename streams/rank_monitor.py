@@ -8,8 +8,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from streams.evidence import COLUMNS, Evidence, Membership
-from streams.iteration_reduction import OPERATOR_COLUMNS, Reduction, reduce_iterations
+from streams.closings import Closing, reduce_closings
+from streams.evidence import Evidence, Membership
+from streams.iteration_reduction import OPERATOR_COLUMNS
 from streams.monitor_settings import MonitorSettings
 from streams.records import (
     PHASE_UNKNOWN,
@@ -33,6 +34,8 @@ CLOSING_SHARE: Final = 0.5
 MAX_CLOSING_NS: Final = 1_000_000_000
 """An iteration closes when the watermark has passed its end by `CLOSING_SHARE` of its length, at most
 `MAX_CLOSING_NS`: operators on a second stream may end after the iteration that they belong to."""
+
+_NEVER_NS: Final = int(np.iinfo(np.int64).max)
 
 MAX_HELD_BATCHES: Final = 1000
 """Batches held for a rank that nobody has announced yet; more are handed back by `RankMonitor.take_unannounced`."""
@@ -64,7 +67,7 @@ class RankMonitor:
         self.rank = rank
         self.settings = settings
         self.partition = partition
-        self._drained: list[Evidence | Membership] = []
+        self._closed: list[Closing | Membership] = []
         self._held: list[tuple[Batch, int]] = []  # of an attempt that was not announced yet, with their offsets
         self._beats: list[Heartbeat] = []
         self._heartbeat: Heartbeat | None = None
@@ -93,7 +96,7 @@ class RankMonitor:
 
     def _take_up(self, announcement: Announcement) -> None:
         self._begin(announcement)
-        self._drained.append(Membership(self.job, announcement.attempt, self.rank, announcement))
+        self._closed.append(Membership(self.job, announcement.attempt, self.rank, announcement))
         if not announcement.is_logged:
             self._end("not logged")
         held, self._held = self._held, []
@@ -159,12 +162,17 @@ class RankMonitor:
     def drain(self) -> list[Evidence | Membership]:
         """Reduce what is complete; return what is new, oldest first, and forget it.
 
-        The cost is per call and not per iteration: drain after many batches, not after each.
+        The cost is per call and not per iteration: drain after many batches, not after each; and where there are many
+        monitors, reduce what `take_closed` gives of all of them at once.
         """
+        return reduce_closings(self.job, self.take_closed())
+
+    def take_closed(self) -> list[Closing | Membership]:
+        """Close what is complete; return it unreduced, oldest first, for `streams.closings.reduce_closings`."""
         if self._announcement is not None and not self._is_ended:
             self._settle()
-        drained, self._drained = self._drained, []
-        return drained
+        closed, self._closed = self._closed, []
+        return closed
 
     def take_unannounced(self) -> list[tuple[Batch, int]]:
         """Give up batches above `MAX_HELD_BATCHES` of a rank that was never announced, oldest first."""
@@ -190,6 +198,7 @@ class RankMonitor:
         self._closed_through: int | None = None
         self._last_end_ns = UNKNOWN
         self._detectors = [make() for make in self.settings.operator_detectors]
+        self._sizes = {c.id: len(c.ranks) for c in announcement.communicators} if announcement else {}
 
     def _end_attempt(self) -> None:
         """The next attempt begins: end this one, unless its last word has been said."""
@@ -214,7 +223,6 @@ class RankMonitor:
         codes = [self._names.setdefault(name, len(self._names)) for name in batch.header.names]
         rows = {name: columns[name] for name in OPERATOR_COLUMNS if name in columns}
         rows["communicator"] = np.array(codes, dtype=np.int64)[columns["communicator"]]
-        rows["operator"] = columns["operator"].astype(np.int64)
         rows["offset"] = np.full(len(rows["operator"]), offset, dtype=np.int64)
         rows = self._without_late(rows)
         if len(rows["offset"]):
@@ -326,7 +334,7 @@ class RankMonitor:
         self._is_ended = True
         self._pending, self._starts_ns, self._iterations = [], {}, {}
         assert self._announcement is not None
-        self._drained.append(Membership(self.job, self._announcement.attempt, self.rank, reason=reason))
+        self._closed.append(Membership(self.job, self._announcement.attempt, self.rank, reason=reason))
 
     def _close_through(self, last: int | None) -> None:
         """Reduce all pending iterations up to `last` at once."""
@@ -340,10 +348,9 @@ class RankMonitor:
         for at, number in enumerate(numbers):
             if free_ns[at] == UNKNOWN and number in self._iterations:
                 free_ns[at] = self._iterations[number][0]
-        reduction = reduce_iterations(rows, np.array(numbers, dtype=np.int64), free_ns)
-        self._drained.append(self._evidence(numbers, reduction))
+        self._closed.append(self._closing(numbers, rows, free_ns))
         self._closed_through = last
-        self._last_end_ns = int(reduction.last_end_ns[-1])
+        self._last_end_ns = _last_end_ns(rows, numbers[-1])
         for number in numbers:
             self._starts_ns.pop(number, None)
             self._iterations.pop(number, None)
@@ -378,7 +385,7 @@ class RankMonitor:
     def _without_overlong(self, rows: dict[str, Array], numbers: list[int]) -> dict[str, Array]:
         """Leave out rows that ended after their iteration had closed: so no border of a batch shows in the result."""
         closing_ns = dict(self._closing_times())
-        closes_ns = np.array([closing_ns.get(number, np.iinfo(np.int64).max) for number in numbers], dtype=np.int64)
+        closes_ns = np.array([closing_ns.get(number, _NEVER_NS) for number in numbers], dtype=np.int64)
         ended_ns = rows["start_ns"] + np.where(np.isfinite(rows["elapsed_ns"]), rows["elapsed_ns"], 0).astype(
             np.int64
         )
@@ -408,61 +415,32 @@ class RankMonitor:
         start_ns, elapsed_ns, _, _ = self._iterations[last]
         return (iteration == UNKNOWN) & (rows["start_ns"] >= start_ns + elapsed_ns)
 
-    def _evidence(self, numbers: list[int], reduction: Reduction) -> Evidence:
-        size = len(numbers)
-        own = [self._iterations.get(number) for number in numbers]
-        measured_ns = reduction.last_end_ns - reduction.first_start_ns
+    def _closing(self, numbers: list[int], rows: Mapping[str, Array], free_ns: Array) -> Closing:
         assert self._announcement is not None
-        columns: dict[str, Array] = {
-            "attempt": np.full(size, self._announcement.attempt),
-            "rank": np.full(size, self.rank),
-            "iteration": np.array(numbers, dtype=np.int64),
-            "start_ns": _or_measured([o[0] if o else None for o in own], reduction.first_start_ns),
-            "elapsed_ns": _or_measured([o[1] if o else None for o in own], measured_ns),
-            "entry_ns": self._entry_times(numbers, reduction),
-            "last_end_ns": reduction.last_end_ns,
-            "work_ns": reduction.work_ns,
-            "communication_ns": reduction.communication_ns,
-            "operators": reduction.operators.astype(np.int64),
-            "late_rows": np.array([self._late_rows] + [0] * (size - 1)),
-            "lost_rows": np.full(size, self._lost_rows),
-            "phase": np.array([o[2] if o else PHASE_UNKNOWN for o in own], dtype=np.uint8),
-            "tokens": np.array([o[3] if o else np.nan for o in own]),
-            "score": self._scores(numbers, reduction),
-            "partition": np.full(size, self.partition),
-        }  # fmt: skip
-        self._late_rows = 0
-        assert columns.keys() == COLUMNS.keys()
-        return Evidence(
-            job=self.job,
+        nothing = (UNKNOWN, UNKNOWN, PHASE_UNKNOWN, np.nan)
+        own = [self._iterations.get(number, nothing) for number in numbers]
+        start_ns, elapsed_ns, phase, tokens = zip(*own, strict=True)
+        is_next = self._closed_through is not None and self._closed_through == numbers[0] - 1
+        closing = Closing(
+            attempt=self._announcement.attempt,
+            rank=self.rank,
+            partition=self.partition,
             names=tuple(self._names),
-            columns=columns,
-            offsets=reduction.offsets,
-            offset_counts=reduction.offset_counts,
-            classes=reduction.classes,
-            class_counts=reduction.class_counts,
+            sizes=self._sizes,
+            numbers=np.array(numbers, dtype=np.int64),
+            rows=rows,
+            free_ns=free_ns,
+            entry_ns=self._last_end_ns if is_next else UNKNOWN,
+            start_ns=np.array(start_ns, dtype=np.int64),
+            elapsed_ns=np.array(elapsed_ns, dtype=np.int64),
+            phase=np.array(phase, dtype=np.uint8),
+            tokens=np.array(tokens, dtype=np.float64),
+            late_rows=self._late_rows,
+            lost_rows=self._lost_rows,
+            detectors=self._detectors,
         )
-
-    def _entry_times(self, numbers: list[int], reduction: Reduction) -> Array:
-        ends = np.concatenate([[self._last_end_ns], reduction.last_end_ns[:-1]])
-        before = np.concatenate([[UNKNOWN if self._closed_through is None else self._closed_through], numbers[:-1]])
-        return np.where(before == np.array(numbers) - 1, ends, UNKNOWN)
-
-    def _scores(self, numbers: list[int], reduction: Reduction) -> Array:
-        """Largest score of an operator of each iteration: score, then learn."""
-        largest = np.full(len(numbers), np.nan)
-        if not self._detectors or len(reduction.gap_ns) == 0:
-            return largest
-        frame = {**reduction.rows, "gap_ns": reduction.gap_ns}
-        at = np.searchsorted(numbers, reduction.rows["iteration"])
-        for detector in self._detectors:
-            scores = detector.score(frame)
-            detector.learn(frame)
-            is_known = np.isfinite(scores)
-            best = np.full(len(numbers), -np.inf)
-            np.maximum.at(best, at[is_known], scores[is_known])
-            largest = np.fmax(largest, np.where(np.isfinite(best), best, np.nan))
-        return largest
+        self._late_rows = 0
+        return closing
 
     # --- snapshots --------------------------------------------------------------------------------------------------
 
@@ -513,8 +491,12 @@ class RankMonitor:
         return monitor
 
 
-def _or_measured(given: list[int | None], measured: Array) -> Array:
-    return np.array([m if g is None else g for g, m in zip(given, measured.tolist(), strict=True)], dtype=np.int64)
+def _last_end_ns(rows: Mapping[str, Array], number: int) -> int:
+    """End of the last operator of an iteration; `UNKNOWN` if none has a time."""
+    own = (rows["iteration"] == number) & (rows["start_ns"] != UNKNOWN)
+    elapsed_ns = rows["elapsed_ns"][own]
+    ends_ns = rows["start_ns"][own] + np.where(np.isfinite(elapsed_ns), elapsed_ns, 0).astype(np.int64)
+    return int(ends_ns.max()) if len(ends_ns) else UNKNOWN
 
 
 def _closing_ns(elapsed_ns: int) -> int:

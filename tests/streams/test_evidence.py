@@ -42,7 +42,7 @@ def any_evidence(draw: st.DrawFn, job: str = "j") -> Evidence:
                 draw(st.lists(st.sampled_from([0, 1, 2, 255]), min_size=size, max_size=size)), np.uint8
             )
         else:
-            most = 2**31 - 1 if name == "operators" else 2**63 - 1
+            most = 2**31 - 1 if name in ("operators", "unended") else 2**63 - 1
             is_place = name in PLACES
             values = st.integers(*PLACES[name]) if is_place else st.just(UNKNOWN) | st.integers(-most, most)
             columns[name] = np.array(draw(st.lists(values, min_size=size, max_size=size)), dtype=np.int64)

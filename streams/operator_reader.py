@@ -1,0 +1,328 @@
+"""Read operators back and say where an irregular iteration's time went, with as little reading as that takes.
+
+A small job is read whole. Of a large one only those ranks are read on which the critical path can depend
+(`detectors.reach`), in the irregular iteration and in the regular ones that show what is usual; and an iteration
+which looks like another one of the same incident need not be read at all (`detectors.carried`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from detectors.clocks import estimate_offsets
+from detectors.critical_path import Attribution, Lane, LaneExcess, Reference, attribute, learn_reference
+from detectors.operator_graph import OperatorGraph, build_graph
+from detectors.reach import (
+    accused_lanes,
+    devices_of,
+    ends_of,
+    is_known,
+    lane_sums,
+    lanes_beside,
+    narrow_groups,
+    usual_lanes,
+    wanted_ranks,
+)
+from detectors.replay import abnormal_ratios
+from detectors.slow_pieces import UsualPieces, learn_usual_pieces
+from detectors.topology import Topology, topology_of
+from streams.iteration_rows import IterationRows
+from streams.operator_rows import gather_rows
+from streams.operator_source import ReadBack, spans_of
+from streams.records import UNKNOWN, Announcement
+
+Array = np.ndarray
+Announcements = Mapping[int, Announcement]
+
+WHOLE_RANKS: Final = 64
+"""Jobs of up to so many ranks are read whole."""
+
+REFERENCE_ITERATIONS: Final = 6
+"""So many regular iterations show what is usual in a job that is not read whole."""
+
+MOST_REPLAYED_ROWS: Final = 100_000
+"""Operators of iterations with more rows are not judged one by one: it would cost as much as finding the culprit."""
+
+_MOST_RANKS: Final = 512
+_MOST_ROUNDS: Final = 12
+_WORTH_SHARE: Final = 0.05  # of an iteration's excess: a wait that may cost less is not looked into
+_LATEST: Final = 2  # ranks that work longest over their usual are read at once
+
+
+@dataclass(slots=True)
+class Traffic:
+    """Operators that the job ran, and those in batches that were read back: the share of the log that moved again."""
+
+    flowed: int = 0
+    read: int = 0
+
+    @property
+    def read_share(self) -> float:
+        """Share of the log that was read back; 0 where nothing flowed."""
+        return self.read / self.flowed if self.flowed else 0.0
+
+
+class OperatorReader:
+    """What is known of a job from its operators.
+
+    Parameters
+    ----------
+    codes
+        The job's code of each communicator id seen so far.
+    """
+
+    def __init__(self, codes: Mapping[str, int] | None = None) -> None:
+        self.traffic = Traffic()
+        self.codes: dict[str, int] = dict(codes or {})
+        self.clocks_ns: dict[int, int] = {}  # by how much each rank's clock is ahead, where clocks differ
+        self._topology: Topology | None = None
+        self._announcements: Announcements = {}
+        self._usual: _Usual | None = None
+
+    # --- what is known of the job -----------------------------------------------------------------------------------
+
+    @property
+    def topology(self) -> Topology:
+        """Ranks and communicators, as announced."""
+        assert self._topology is not None
+        return self._topology
+
+    @property
+    def announcements(self) -> Announcements:
+        """What ranks said of themselves."""
+        return self._announcements
+
+    def know(self, announcements: Announcements) -> None:
+        """Take in what ranks said of themselves."""
+        if self._topology is None or len(self._topology.places) != len(announcements):
+            self._announcements = announcements
+            self._encode({c.id for a in announcements.values() for c in a.communicators})
+            self._topology = topology_of(announcements.values(), self.codes)
+
+    def _encode(self, names: set[str]) -> None:
+        """Give codes to communicators in the order of their ids, so that no order of arrival shows in a verdict."""
+        new = sorted(names - self.codes.keys())
+        self.codes |= {name: len(self.codes) + at for at, name in enumerate(new)}
+        if new and self._topology is not None:
+            self._topology = topology_of(self._announcements.values(), self.codes)
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+
+    def read(self, iterations: Sequence[IterationRows], read_back: ReadBack) -> dict[str, Array]:
+        """Read all operators of some ranks and iterations."""
+        batches = read_back(spans_of(iterations))
+        self.traffic.read += sum(map(len, batches))
+        self._encode({name for batch in batches for name in batch.header.names})
+        return gather_rows(batches, self.codes, {pair: span for rows in iterations for pair, span in rows.spans()})
+
+    def build(self, iterations: Sequence[IterationRows], columns: Mapping[str, Array]) -> OperatorGraph:
+        """Build the graph on the common clock."""
+        rank = columns["rank"]
+        table = np.zeros(int(rank.max(initial=0)) + 1, dtype=np.int64)
+        for one, ns in self.clocks_ns.items():
+            if one < len(table):
+                table[one] = ns
+        start_ns = np.where(columns["start_ns"] == UNKNOWN, UNKNOWN, columns["start_ns"] - table[rank])
+        entries = {pair: ns - self.clocks_ns.get(pair[0], 0) for rows in iterations for pair, ns in rows.entries()}
+        return build_graph({**columns, "start_ns": start_ns}, entries)
+
+    def compare_clocks(self, columns: Mapping[str, Array]) -> None:
+        """Find by how much each rank's clock is ahead, unless all share one."""
+        if all(a.clock == "shared" for a in self._announcements.values()):
+            self.clocks_ns = {}
+            return
+        host_of = {rank: a.host or f"rank {rank}" for rank, a in self._announcements.items()}
+        offsets_ns = estimate_offsets(columns, host_of)
+        self.clocks_ns = {rank: offsets_ns[host] for rank, host in host_of.items()}
+
+    # --- where the time went ----------------------------------------------------------------------------------------
+
+    @property
+    def has_usual(self) -> bool:
+        """Whether it is known what is usual."""
+        return self._usual is not None
+
+    def forget_usual(self) -> None:
+        """What was usual is so no more."""
+        self._usual = None
+
+    def set_usual(self, iterations: Sequence[IterationRows], read_back: ReadBack) -> None:
+        """Let these regular iterations say what is usual."""
+        is_whole = len(iterations[-1]) <= WHOLE_RANKS
+        self._usual = _Usual(list(iterations) if is_whole else list(iterations)[-REFERENCE_ITERATIONS:])
+        if is_whole:
+            self.learn({rank for rows in iterations for rank in rows.columns["rank"].tolist()}, read_back)
+
+    def attribute(
+        self, rows: IterationRows, excess_ns: float, read_back: ReadBack
+    ) -> tuple[Attribution, OperatorGraph]:
+        """Say where the excess of an iteration went; return that and the graph that says it."""
+        assert self._usual is not None
+        if len(rows) <= WHOLE_RANKS:
+            graph = self.build([rows], self.read([rows], read_back))
+            return attribute(graph, rows.number, self._usual.reference(self)), graph
+        return _Reach(self, self._usual, rows, excess_ns, read_back).attribute()
+
+    def abnormal_ratios(self, graph: OperatorGraph) -> Array | None:
+        """How many times as long each operator took as without what was slow; None where that is not worth while."""
+        pieces = None if self._usual is None else self._usual.pieces
+        return None if pieces is None or len(graph) > MOST_REPLAYED_ROWS else abnormal_ratios(graph, pieces)
+
+    def work_excess_ns(self, rows: IterationRows) -> dict[int, float]:
+        """How much longer each rank worked than usual, by evidence alone, less what all did; ns."""
+        assert self._usual is not None
+        return self._usual.work_excess_ns(rows)
+
+    def follow(
+        self, rows: IterationRows, seeds: Collection[int], worth_ns: float, read_back: ReadBack
+    ) -> tuple[set[int], dict[str, Array]]:
+        """Read the ranks on which the critical path can depend; return them and their operators."""
+        summaries = rows.summaries(self.codes)
+        available = set(rows.columns["rank"].tolist())
+        read: set[int] = set()
+        parts: list[dict[str, Array]] = []
+        wanted = available.intersection(seeds)
+        for _ in range(_MOST_ROUNDS):
+            wanted = set(sorted(wanted)[: max(_MOST_RANKS - len(read), 0)])
+            if not wanted:
+                break
+            parts.append(self.read([rows.only(wanted)], read_back))
+            if self._usual is not None:
+                self.learn(wanted, read_back)
+            read |= wanted
+            graph = self.build([rows.only(read)], _joined(parts))
+            wanted = wanted_ranks(graph, rows.number, summaries, self.topology, available - read, worth_ns)
+        return read, _joined(parts)
+
+    def learn(self, ranks: Collection[int], read_back: ReadBack) -> None:
+        """Read what is usual of these ranks too."""
+        usual = self._usual
+        assert usual is not None
+        new = set(ranks) - usual.ranks
+        if not new:
+            return
+        usual.columns = _joined([usual.columns, self.read([rows.only(new) for rows in usual.iterations], read_back)])
+        usual.ranks |= new
+        usual.learned = None
+        self.compare_clocks(usual.columns)
+
+
+class _Usual:
+    """What is usual, learned of the ranks that were read."""
+
+    def __init__(self, iterations: list[IterationRows]) -> None:
+        self.iterations = iterations
+        self.ranks: set[int] = set()
+        self.columns: dict[str, Array] = {}
+        self.learned: Reference | None = None
+        self.pieces: UsualPieces | None = None  # where the job is read whole, and is no large one
+        self._lanes: dict[Lane, tuple[float, float]] | None = None
+        rank = np.concatenate([rows.columns["rank"] for rows in iterations])
+        work_ns = np.concatenate([rows.columns["work_ns"] for rows in iterations])
+        order = np.lexsort((work_ns, rank))
+        self.work_ranks, first, counts = np.unique(rank[order], return_index=True, return_counts=True)
+        ordered = work_ns[order]
+        self.work_ns = (ordered[first + (counts - 1) // 2] + ordered[first + counts // 2]) / 2
+
+    def reference(self, reader: OperatorReader) -> Reference:
+        """What is usual at each place."""
+        if self.learned is None:
+            own = [rows.only(self.ranks) for rows in self.iterations]
+            graph = reader.build(own, self.columns)
+            self.learned = learn_reference(graph)
+            is_small = len(own[-1]) <= WHOLE_RANKS and len(graph) <= MOST_REPLAYED_ROWS * len(own)
+            self.pieces = learn_usual_pieces(graph) if is_small else None
+        return self.learned
+
+    def lanes(self, codes: Mapping[str, int]) -> dict[Lane, tuple[float, float]]:
+        """What summaries say is usual on each lane."""
+        if self._lanes is None:
+            self._lanes = usual_lanes(lane_sums(rows.summaries(codes)) for rows in self.iterations)
+        return self._lanes
+
+    def work_excess_ns(self, rows: IterationRows) -> dict[int, float]:
+        """See `OperatorReader.work_excess_ns`."""
+        rank, work_ns = rows.columns["rank"], rows.columns["work_ns"]
+        at = np.minimum(np.searchsorted(self.work_ranks, rank), len(self.work_ranks) - 1)
+        is_there = self.work_ranks[at] == rank
+        rank, work_ns, usual_ns = rank[is_there], work_ns[is_there], self.work_ns[at[is_there]]
+        ratio = np.sort(work_ns[usual_ns > 0] / usual_ns[usual_ns > 0])
+        factor = float(ratio[(len(ratio) - 1) // 2]) if len(ratio) else 1.0
+        return dict(zip(rank.tolist(), (work_ns - factor * usual_ns).tolist(), strict=True))
+
+
+class _Reach:
+    """One iteration of a large job, read as far as it takes."""
+
+    def __init__(
+        self, reader: OperatorReader, usual: _Usual, rows: IterationRows, excess_ns: float, read_back: ReadBack
+    ) -> None:
+        self._reader, self._usual, self._rows, self._read_back = reader, usual, rows, read_back
+        self._excess_ns = excess_ns
+        self._available = set(rows.columns["rank"].tolist())
+
+    def attribute(self) -> tuple[Attribution, OperatorGraph]:
+        work_ns = self._usual.work_excess_ns(self._rows)
+        worth_ns = _WORTH_SHARE * max(self._excess_ns, 0.0)
+        seeds = _seeds(self._rows, work_ns)
+        read, columns = self._reader.follow(self._rows, seeds, worth_ns, self._read_back)
+        graph, attribution = self._attribute(read, columns)
+        accused = accused_lanes(attribution, self._reader.topology)
+        quick: dict[Lane, LaneExcess] = {}
+        if accused:
+            quick, more = self._beside(accused, read)
+            if more:
+                columns = _joined([columns, self._reader.read([self._rows.only(more)], self._read_back)])
+                self._reader.learn(more, self._read_back)
+                read |= more
+                graph, attribution = self._attribute(read, columns)
+        return self._completed(attribution, read, quick, work_ns), graph
+
+    def _attribute(self, read: set[int], columns: dict[str, Array]) -> tuple[OperatorGraph, Attribution]:
+        graph = self._reader.build([self._rows.only(read)], columns)
+        return graph, attribute(graph, self._rows.number, self._usual.reference(self._reader))
+
+    def _beside(self, accused: Sequence[Lane], read: set[int]) -> tuple[dict[Lane, LaneExcess], set[int]]:
+        """Lanes beside the accused ones that were quick, and whom else to read to know the others."""
+        topology, codes = self._reader.topology, self._reader.codes
+        carried = devices_of(accused, topology)
+        now = lane_sums(self._rows.summaries(codes))
+        quick, slow = lanes_beside(now, self._usual.lanes(codes), carried, topology)
+        ends = {rank for lane in accused if lane.kind == "pair" for rank in topology.lane_ranks(lane)}
+        more = ends_of([*slow, *narrow_groups(ends, topology)], topology)
+        return quick, more.intersection(self._available) - read
+
+    def _completed(
+        self, attribution: Attribution, read: set[int], quick: Mapping[Lane, LaneExcess], work_ns: Mapping[int, float]
+    ) -> Attribution:
+        """Leave out lanes which too few ranks were read of, and add what evidence alone tells."""
+        unread = self._available - read
+        known = {
+            lane: one
+            for lane, one in attribution.lanes.items()
+            if is_known(lane, read, unread, self._reader.topology)
+        }
+        return replace(
+            attribution,
+            lanes={**quick, **known},
+            work_excess_ns={**work_ns, **attribution.work_excess_ns},
+            incomplete=attribution.incomplete & read,
+        )
+
+
+def _seeds(rows: IterationRows, work_excess_ns: Mapping[int, float]) -> set[int]:
+    """Where to begin: the rank that took longest, and those that worked longest over their usual."""
+    slowest = int(rows.columns["rank"][np.argmax(rows.columns["elapsed_ns"])])
+    latest = sorted(work_excess_ns, key=lambda rank: (-work_excess_ns[rank], rank))[:_LATEST]
+    return {slowest, *latest}
+
+
+def _joined(parts: Sequence[dict[str, Array]]) -> dict[str, Array]:
+    parts = [part for part in parts if part]
+    if len(parts) == 1:
+        return parts[0]
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]} if parts else {}

@@ -1,0 +1,89 @@
+"""Whether evidence alone shows that a large job may have a standing fault, and whom to read to find it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from detectors.critical_path import Lane
+from detectors.reach import LaneSums, ends_of, lane_sums
+from detectors.review import late_against_stage
+from detectors.topology import Topology
+from streams.iteration_rows import IterationRows
+
+_ODD_SHARE: Final = 0.5
+"""Something is odd if it may cost this share of what δ allows."""
+
+_MOST_ODD: Final = 16
+_PEERS: Final = 16  # of each stage: more than the ranks of a host, so that a slow host is odd among them
+
+
+class ToReview(NamedTuple):
+    """Whether there is anything odd; the ranks to begin with; and the peers to hold them against."""
+
+    is_odd: bool
+    ranks: set[int]
+    peers: set[int]
+
+
+def ranks_to_review(
+    rows: Sequence[IterationRows], codes: Mapping[str, int], topology: Topology, delta: float
+) -> ToReview:
+    """Look through regular iterations: late ranks, slow lanes and heavy stages, against peers."""
+    worth_ns = _ODD_SHARE * (delta - 1) * median(one.elapsed_ns for one in rows)
+    late = [_late(one, topology) for one in rows]
+    odd = _odd_ranks(late, worth_ns)
+    for one in rows:
+        odd |= ends_of(_slow_lanes(lane_sums(one.summaries(codes)), topology, worth_ns), topology)
+    is_uneven = median(max(one.values(), default=0.0) for one in late) > worth_ns
+    is_odd = bool(odd) or is_uneven or _has_heavy_stage(rows, topology, worth_ns)
+    slowest = int(rows[-1].columns["rank"][np.argmax(rows[-1].columns["elapsed_ns"])])
+    return ToReview(is_odd, {slowest, *sorted(odd)[:_MOST_ODD]}, _some_of_each_stage(rows[-1], topology))
+
+
+def _late(rows: IterationRows, topology: Topology) -> dict[int, float]:
+    columns = rows.columns
+    return late_against_stage(columns["rank"], columns["work_ns"], columns["operators"], topology)
+
+
+def _odd_ranks(late: Sequence[Mapping[int, float]], worth_ns: float) -> set[int]:
+    """Ranks whose median lateness matters, the latest ones."""
+    typical = {rank: median(one.get(rank, 0.0) for one in late) for rank in late[-1]}
+    return set(sorted((r for r, ns in typical.items() if ns > worth_ns), key=lambda r: -typical[r])[:_MOST_ODD])
+
+
+def _slow_lanes(sums: LaneSums, topology: Topology, worth_ns: float) -> list[Lane]:
+    """Lanes that lose so much to the lower median of those in the same role, the slowest ones."""
+    roles: dict[tuple[object, ...], list[tuple[float, Lane]]] = {}
+    for lane, ns in sums.mean_ns.items():
+        for of_any_stage in (False, True):  # a switch may carry all lanes of a stage
+            role = topology.lane_role(lane, of_any_stage=of_any_stage)
+            roles.setdefault((of_any_stage, *role, sums.counts[lane]), []).append((ns, lane))
+    slow: list[tuple[float, Lane]] = []
+    for own in roles.values():
+        own.sort()
+        usual_ns = own[(len(own) - 1) // 2][0]
+        slow += [(-(ns - usual_ns) * sums.counts[lane], lane) for ns, lane in own]
+    return [lane for ns, lane in sorted(set(slow))[:_MOST_ODD] if -ns > worth_ns]
+
+
+def _has_heavy_stage(rows: Sequence[IterationRows], topology: Topology, worth_ns: float) -> bool:
+    excess = []
+    for one in rows:
+        stage = topology.stages(one.columns["rank"])
+        work = [float(np.median(one.columns["work_ns"][stage == number])) for number in np.unique(stage)]
+        excess.append(max(work) - median(work) if len(work) > 1 else 0.0)
+    return median(excess) > worth_ns
+
+
+def _some_of_each_stage(rows: IterationRows, topology: Topology) -> set[int]:
+    rank = rows.columns["rank"]
+    stage = topology.stages(rank)
+    peers: set[int] = set()
+    for number in np.unique(stage):
+        own = rank[stage == number]
+        peers.update(own[np.linspace(0, len(own) - 1, min(_PEERS, len(own))).astype(np.int64)].tolist())
+    return peers
