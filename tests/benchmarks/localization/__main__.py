@@ -77,7 +77,8 @@ def choose_jobs(options: argparse.Namespace) -> list[Job]:
 
 
 def _job(case: AnyCase, options: argparse.Namespace) -> Job:
-    others = DELTAS if isinstance(case, Case) and case.base.ranks == _DELTA_RANKS and not options.quick else ()
+    is_varied = "delta" in options.parts and not options.quick
+    others = DELTAS if is_varied and isinstance(case, Case) and case.base.ranks == _DELTA_RANKS else ()
     return case, (options.delta, *(delta for delta in others if delta != options.delta))
 
 
@@ -138,7 +139,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--ranks", type=int, nargs="+", choices=SIZES, default=list(SIZES), help="only these sizes")
     parser.add_argument("--only", nargs="+", choices=KINDS, help="only these kinds of faults")
     parser.add_argument("--cases", nargs="+", help="only these cases, by the names that the report gives")
-    parts = ("grid", "further", "blameless", "bytes")
+    parts = ("grid", "delta", "further", "blameless", "bytes")
     parser.add_argument("--parts", nargs="+", choices=parts, default=parts, help="only these parts of the suite")
     parser.add_argument("--processes", type=int, default=os.cpu_count(), help="default: one for each core")
     parser.add_argument("--delta", type=float, default=1.1, help="δ of the figures; default 1.1")

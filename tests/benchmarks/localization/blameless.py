@@ -48,7 +48,7 @@ KINDS: Final[dict[str, dict[str, Any]]] = {
 }
 FURTHER: Final = ("slow_stage", "uneven_data", "hang")
 _UNEVEN: Final = (0.1, 0.2, 0.3, 0.5)
-_STAGE_FACTORS: Final = (1.15, 1.3, 1.5, 2.0)
+_EXCESSES: Final = (0.1, 0.2, 0.5, 1.0)
 _FURTHER_ITERATIONS: Final = 60
 
 
@@ -88,11 +88,13 @@ class BlamelessCase:
         """What is done to the job, if anything."""
         generator = np.random.default_rng([self.seed, 3])
         match self.kind:
-            case "uneven data" | "uneven_data":
+            case "uneven data":
                 return f"uneven_data:spread={_UNEVEN[self.number % len(_UNEVEN)]}"
+            case "uneven_data":
+                return f"uneven_data:excess={_EXCESSES[self.number % len(_EXCESSES)]}"
             case "slow_stage":
-                stage, factor = generator.integers(stages), _STAGE_FACTORS[self.number % len(_STAGE_FACTORS)]
-                return f"slow_stage:stage={stage},factor={factor},shape=from_start"
+                stage, excess = generator.integers(stages), _EXCESSES[self.number % len(_EXCESSES)]
+                return f"slow_stage:stage={stage},excess={excess},shape=from_start"
             case "hang":
                 rank, first = generator.integers(world_size), generator.integers(20, 50)
                 at, inside = generator.uniform(0, 0.99), "yes" if self.number % 3 == 2 else "no"

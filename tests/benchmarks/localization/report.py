@@ -227,8 +227,9 @@ def _blameless_line(name: str, rows: Rows) -> str:
     iterations, devices = _healthy(rows)
     blameless = sum(row["blameless_verdicts"] for row in rows)
     irregular = sum(len(row["irregular_iterations"]) for row in rows)
+    upper = 1e3 * wilson(devices, iterations)[1]
     return (f"| {name} | {iterations} | {_per_1000(devices, iterations)} | "
-            f"{1e3 * wilson(devices, iterations)[1]:.1f} | {_per_1000(blameless, iterations)} | {irregular} |")  # fmt: skip
+            f"{upper:.1f} | {_per_1000(blameless, iterations)} | {irregular} |")  # fmt: skip
 
 
 def _healthy(rows: Rows) -> tuple[int, int]:
