@@ -16,8 +16,7 @@ import numpy as np
 from producers.simulator.incidents import Incidents
 from producers.simulator.presets import OFF_CLOCKS, with_preset
 from producers.simulator.settings import SimulatorSettings
-from streams.monitor_settings import MonitorSettings
-from tests.benchmarks.localization.running import judge_job, judged_row, reduce_job, truth_of
+from tests.benchmarks.localization.running import Hearing, judged_row, truth_of
 from tests.benchmarks.localization.scoring import accusations, is_hang_right
 from tests.benchmarks.localization.topologies import SEEDS
 
@@ -119,15 +118,12 @@ def run_blameless(case: BlamelessCase, delta: float) -> dict[str, Any]:
     fault = case.fault(settings.world_size, settings.pp)
     incident = Incidents(settings).run(*([fault] if fault else []))
     truth, simulated_s = truth_of(incident), time.process_time() - began_s
-    monitor_settings = MonitorSettings(delta=delta)
-    reduced = reduce_job(incident, monitor_settings)
-    judged = judge_job(reduced, monitor_settings)
-    row = {
+    hearing = Hearing(incident, (delta,))
+    hearing.hear(incident.batches())
+    row = judged_row(hearing, truth, 0) | {
         "case": case.name, "kind": case.kind, "seed": case.seed, "ranks": settings.world_size,
-        "clock": settings.clock, "fault": fault, "iterations": len(judged.judgements.iterations),
-        "simulated_s": simulated_s, **judged_row(reduced, judged, truth, 0),
+        "clock": settings.clock, "fault": fault, "simulated_s": simulated_s,
     }  # fmt: skip
-    row["truth"] = {"kind": truth.kind, "culprits": truth.culprits}
     row["devices_accused"], row["blameless_verdicts"] = accusations(row["verdicts"])
     if case.kind == "hang":
         row["is_top1"] = is_hang_right(row["verdicts"], {device[1] for device in truth.culprits})

@@ -23,8 +23,12 @@ NETWORK_KINDS: Final = ("slow_nic", "slow_link", "slow_switch")
 SHAPES: Final = ("spike", "fluctuating", "lasting", "from_start")
 COMBINATIONS: Final = tuple(product(EXCESSES, KINDS, SHAPES))
 
-_FIRST: Final = (26, 33)
-_LENGTH: Final = {"lasting": 16, "fluctuating": 20}
+BEFORE: Final = 20
+"""Incidents of one healthy run begin alike: before this iteration acts no fault but one that was always there."""
+
+_FIRST: Final = (BEFORE, BEFORE + 5)
+_LENGTH: Final = {"lasting": 14, "fluctuating": 18}
+_AFTER: Final = 10
 _SPIKES: Final = 3
 _SPIKE_DISTANCE: Final = (4, 8)
 
@@ -50,6 +54,11 @@ class Case:
     shape: str
     excess: float
     spans: tuple[tuple[int, int], ...]
+
+    @property
+    def iterations(self) -> int:
+        """Length of the job: it ends soon after its fault."""
+        return min(self.spans[-1][1] + _AFTER, ITERATIONS)
 
     @property
     def name(self) -> str:

@@ -9,8 +9,7 @@ from typing import Any, Final
 from producers.simulator.incidents import Incidents
 from producers.simulator.presets import with_preset
 from producers.simulator.settings import SimulatorSettings
-from streams.monitor_settings import MonitorSettings
-from tests.benchmarks.localization.running import judge_job, judged_row, reduce_job, truth_of
+from tests.benchmarks.localization.running import Hearing, judged_row, truth_of
 from tests.benchmarks.localization.topologies import SEEDS
 
 ITERATIONS: Final = 30
@@ -43,11 +42,10 @@ def run_heavy(case: HeavyCase, delta: float) -> dict[str, Any]:
     began_s = time.process_time()
     first, past = IRREGULAR
     incident = Incidents(case.settings()).run(f"slow_rank:rank=777,from={first},to={past},excess={_EXCESS}")
-    truth, settings = truth_of(incident), MonitorSettings(delta=delta)
-    simulated_s = time.process_time() - began_s
-    reduced = reduce_job(incident, settings)
-    row = judged_row(reduced, judge_job(reduced, settings), truth, first)
-    return row | {
-        "case": case.name, "kind": "slow_rank", "ranks": incident.settings.world_size, "iterations": ITERATIONS,
-        "simulated_s": simulated_s, "truth": {"kind": truth.kind, "culprits": truth.culprits},
+    truth, simulated_s = truth_of(incident), time.process_time() - began_s
+    hearing = Hearing(incident, (delta,))
+    hearing.hear(incident.batches())
+    return judged_row(hearing, truth, first) | {
+        "case": case.name, "kind": "slow_rank", "ranks": incident.settings.world_size, "seed": case.settings().seed,
+        "simulated_s": simulated_s,
     }  # fmt: skip

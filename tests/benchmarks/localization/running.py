@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Final
@@ -14,15 +14,15 @@ from producers.simulator.incidents import Incident, Incidents
 from streams.errors import InputError
 from streams.evidence import Evidence, Membership, encode_evidence
 from streams.job_monitor import JobMonitor
-from streams.judgements import Judgements, Verdict
+from streams.judgements import JudgedIteration, Judgements, Verdict
 from streams.monitor_settings import MonitorSettings
 from streams.operator_source import Span
 from streams.rank_monitor import RankMonitor
 from streams.records import Batch, Heartbeat, encode_batch
-from tests.benchmarks.localization.cases import Case
+from tests.benchmarks.localization.cases import BEFORE, Case
 from tests.benchmarks.localization.places import draw_faults
 from tests.benchmarks.localization.scoring import Truth, device_of, score
-from tests.benchmarks.localization.topologies import Base
+from tests.benchmarks.localization.topologies import ITERATIONS, Base
 
 _DEVICES: Final = {
     "slow_rank": "gpu", "slow_host": "host", "slow_nic": "nic", "slow_link": "link", "slow_switch": "switch",
@@ -65,66 +65,89 @@ class Log:
         return self._encoded_bytes / max(self._encoded_rows, 1)
 
 
-@dataclass(frozen=True, slots=True)
-class Reduced:
-    """A job after the first hop."""
+class Hearing:
+    """One job before the two monitors, which hear it part by part.
 
-    job: str
-    rows: list[list[Evidence | Membership]]
-    log: Log
-    evidence_bytes: int
-    took_s: float
+    Parameters
+    ----------
+    incident
+        Announces its ranks.
+    deltas
+        Each δ has a JobMonitor of its own; costs are those of the first.
+    """
 
+    def __init__(self, incident: Incident, deltas: Sequence[float]) -> None:
+        settings = incident.settings
+        self.job, self.attempt, self.deltas, self.log = settings.job, settings.attempt, tuple(deltas), Log()
+        self.evidence_bytes = 0
+        self.reduced_s = self.judged_s = 0.0
+        self.rows_read = self.reads = 0
+        self._ranks: dict[int, RankMonitor] = {}
+        self._jobs = [JobMonitor(self.job, MonitorSettings(delta=delta)) for delta in self.deltas]
+        self._judgements: list[list[Judgements]] = [[] for _ in self.deltas]
+        for announcement in incident.announcements():
+            monitor = RankMonitor(self.job, announcement.rank, MonitorSettings(delta=self.deltas[0]))
+            monitor.announce(announcement)
+            self._ranks[announcement.rank] = monitor
 
-@dataclass(frozen=True, slots=True)
-class Judged:
-    """What the second hop said of a job, and what it cost."""
+    def hear(self, batches: Iterable[Batch], *, is_end: bool = True) -> None:
+        """Take in a part of the job: both hops."""
+        rows = self._reduce(batches, is_end=is_end)
+        self.evidence_bytes += sum(map(len, encode_evidence([row for own in rows for row in own], self.job)))
+        for monitor, judgements in zip(self._jobs, self._judgements, strict=True):
+            self.log.rows_read = self.log.reads = 0
+            began_s = time.process_time()
+            for own in rows:
+                monitor.add(own)
+            judgements.append(monitor.advance(self.log.read_back))
+            if monitor is self._jobs[0]:
+                self.judged_s += time.process_time() - began_s
+                self.rows_read += self.log.rows_read
+                self.reads += self.log.reads
 
-    judgements: Judgements
-    verdicts: list[Verdict]
-    took_s: float
-    rows_read: int
-    reads: int
+    def _reduce(self, batches: Iterable[Batch], *, is_end: bool) -> list[list[Evidence | Membership]]:
+        began_s = time.process_time()
+        for batch in batches:
+            monitor, is_logged = self._ranks[batch.header.rank], batch.header.schema == "commops"
+            for cut in cut_in_order(batch, BATCH_ROWS, BATCH_SPAN_S):
+                monitor.add(cut, self.log.append(cut) if is_logged else -1)
+        rows = []
+        for rank, monitor in self._ranks.items():
+            if is_end:
+                monitor.beat(Heartbeat(self.job, self.attempt, rank, {}, "ended", "finished"))
+            rows.append(monitor.drain())
+        self.reduced_s += time.process_time() - began_s
+        return rows
 
+    def iterations(self, number: int = 0) -> list[JudgedIteration]:
+        """Judged iterations, by the δ of this number."""
+        return [one for part in self._judgements[number] for one in part.iterations]
 
-def reduce_job(incident: Incident, settings: MonitorSettings) -> Reduced:
-    """Run the first hop over all that the ranks of a job sent."""
-    job, attempt, log = incident.settings.job, incident.settings.attempt, Log()
-    began_s, rows, moved = time.process_time(), [], 0
-    monitors: dict[int, RankMonitor] = {}
-    for announcement in incident.announcements():
-        monitors[announcement.rank] = RankMonitor(job, announcement.rank, settings)
-        monitors[announcement.rank].announce(announcement)
-    for batch in incident.batches():
-        monitor = monitors[batch.header.rank]
-        is_logged = batch.header.schema == "commops"
-        for cut in cut_in_order(batch, BATCH_ROWS, BATCH_SPAN_S):
-            monitor.add(cut, log.append(cut) if is_logged else -1)
-    for rank, monitor in monitors.items():
-        monitor.beat(Heartbeat(job, attempt, rank, {}, "ended", "finished"))
-        rows.append(monitor.drain())
-    took_s = time.process_time() - began_s
-    moved = sum(len(value) for value in encode_evidence([row for own in rows for row in own], job))
-    return Reduced(job, rows, log, moved, took_s)
+    def revisions(self, number: int = 0) -> list[Verdict]:
+        """Revisions of verdicts in their order."""
+        return [one for part in self._judgements[number] for one in part.verdicts]
 
-
-def judge_job(reduced: Reduced, settings: MonitorSettings) -> Judged:
-    """Run the second hop."""
-    log, began_s = reduced.log, time.process_time()
-    log.rows_read = log.reads = 0
-    monitor = JobMonitor(reduced.job, settings)
-    for rows in reduced.rows:
-        monitor.add(rows)
-    judgements = monitor.advance(log.read_back)
-    newest = {verdict.verdict_id: verdict for verdict in judgements.verdicts}
-    verdicts = sorted(newest.values(), key=lambda verdict: (-verdict.lost_s, verdict.verdict_id))  # as `analyze`
-    return Judged(judgements, verdicts, time.process_time() - began_s, log.rows_read, log.reads)
+    def verdicts(self, number: int = 0) -> list[Verdict]:
+        """Verdicts as `irregulars analyze` lists them: the newest revisions, most training time lost first."""
+        newest = {verdict.verdict_id: verdict for verdict in self.revisions(number)}
+        return sorted(newest.values(), key=lambda verdict: (-verdict.lost_s, verdict.verdict_id))
 
 
 @lru_cache(maxsize=1)
 def healthy_job(base: Base) -> Incidents:
     """The healthy run that cases share; one is kept, since it is large."""
-    return Incidents(base.settings())
+    job = Incidents(base.settings())
+    job.healthy(ITERATIONS - 1)
+    return job
+
+
+@lru_cache(maxsize=1)
+def common_beginning(base: Base, deltas: tuple[float, ...]) -> Hearing:
+    """What the monitors know before the first fault of any case; who goes on with it uses it up."""
+    incident = healthy_job(base).run()
+    hearing = Hearing(incident, deltas)
+    hearing.hear(incident.batches(past=BEFORE), is_end=False)
+    return hearing
 
 
 def run_incident(case: Case) -> Incident:
@@ -169,33 +192,41 @@ def _culprit(incident: Incident, label: dict[str, Any]) -> tuple[Any, ...] | Non
     })  # fmt: skip
 
 
-def run_case(case: Case, deltas: Sequence[float]) -> dict[str, Any]:
-    """Run a case and judge it, with the first δ in full and with the others for the score alone."""
+def run_case(case: Case, deltas: tuple[float, ...]) -> dict[str, Any]:
+    """Run a case and judge it, with the first δ in full and with the others for the score alone.
+
+    It uses up `common_beginning`: run it in a process that ends with it.
+    """
     began_s = time.process_time()
     incident = run_incident(case)
-    truth = truth_of(incident)
+    truth, row = truth_of(incident), _described(case, incident)
     simulated_s = time.process_time() - began_s
-    reduced = reduce_job(incident, MonitorSettings(delta=deltas[0]))
-    row = _described(case, incident, truth) | {"simulated_s": simulated_s}
-    row |= judged_row(reduced, judge_job(reduced, MonitorSettings(delta=deltas[0])), truth, case.spans[0][0])
-    for delta in deltas[1:]:
-        judged = judge_job(reduced, MonitorSettings(delta=delta))
-        row.setdefault("by_delta", {})[f"{delta:g}"] = _scored(judged.verdicts, truth)
+    incident = replace(incident, runs=incident.runs[: case.iterations])
+    if case.shape == "from_start":
+        hearing, heard = Hearing(incident, deltas), 0
+    else:
+        hearing, heard = common_beginning(case.base, deltas), BEFORE
+    hearing.hear(incident.batches(heard))
+    row |= judged_row(hearing, truth, case.spans[0][0]) | {"simulated_s": simulated_s}
+    for number, delta in enumerate(deltas[1:], 1):
+        row.setdefault("by_delta", {})[f"{delta:g}"] = _scored(hearing.verdicts(number), truth)
     return row
 
 
-def judged_row(reduced: Reduced, judged: Judged, truth: Truth, onset: int) -> dict[str, Any]:
+def judged_row(hearing: Hearing, truth: Truth, onset: int) -> dict[str, Any]:
     """Verdicts, scores and costs."""
-    per_row, log = reduced.log.bytes_per_row, reduced.log
-    irregular = [one.iteration for one in judged.judgements.iterations if one.is_irregular]
+    per_row, log = hearing.log.bytes_per_row, hearing.log
+    verdicts = hearing.verdicts()
     return {
-        **_scored(judged.verdicts, truth),
-        "verdicts": [verdict.to_json() for verdict in judged.verdicts],
-        "irregular_iterations": irregular,
-        "iterations_to_verdict": _iterations_to_verdict(judged.judgements, truth, onset),
-        "reduced_s": reduced.took_s, "judged_s": judged.took_s, "operators": log.rows, "reads": judged.reads,
-        "log_bytes": log.rows * per_row, "evidence_bytes": reduced.evidence_bytes,
-        "read_bytes": judged.rows_read * per_row,
+        **_scored(verdicts, truth),
+        "truth": {"kind": truth.kind, "culprits": truth.culprits},
+        "verdicts": [verdict.to_json() for verdict in verdicts],
+        "iterations": len(hearing.iterations()),
+        "irregular_iterations": [one.iteration for one in hearing.iterations() if one.is_irregular],
+        "iterations_to_verdict": _iterations_to_verdict(hearing, truth, onset),
+        "reduced_s": hearing.reduced_s, "judged_s": hearing.judged_s, "operators": log.rows, "reads": hearing.reads,
+        "log_bytes": log.rows * per_row, "evidence_bytes": hearing.evidence_bytes,
+        "read_bytes": hearing.rows_read * per_row,
     }  # fmt: skip
 
 
@@ -203,16 +234,16 @@ def _scored(verdicts: Sequence[Verdict], truth: Truth) -> dict[str, Any]:
     return asdict(score([verdict.to_json() for verdict in verdicts], truth))
 
 
-def _iterations_to_verdict(judgements: Judgements, truth: Truth, onset: int) -> int | None:
+def _iterations_to_verdict(hearing: Hearing, truth: Truth, onset: int) -> int | None:
     """Iterations from the onset, its first one included, to the first revision that names the culprit."""
-    for verdict in judgements.verdicts:
+    for verdict in hearing.revisions():
         if score([verdict.to_json()], truth).is_top1 and verdict.time_ns is not None:
-            known = [one.iteration for one in judgements.iterations if one.start_ns <= verdict.time_ns]
+            known = [one.iteration for one in hearing.iterations() if one.start_ns <= verdict.time_ns]
             return max(max(known, default=onset) - onset + 1, 1)
     return None
 
 
-def _described(case: Case, incident: Incident, truth: Truth) -> dict[str, Any]:
+def _described(case: Case, incident: Incident) -> dict[str, Any]:
     faults: list[Fault] = list(incident.faults)
     label = incident.label()
     return {
@@ -221,6 +252,5 @@ def _described(case: Case, incident: Incident, truth: Truth) -> dict[str, Any]:
         "base": case.base.number, "clock": incident.settings.clock, "has_bandwidth": case.base.has_bandwidth,
         "seed": case.seed, "job_seed": incident.settings.seed, "kind": case.kind, "shape": case.shape,
         "excess": case.excess, "measured_excess": [one["excess_ratio"] for one in label["faults"]],
-        "iterations": len(incident.runs), "spans": case.spans, "faults": [asdict(fault) for fault in faults],
-        "truth": {"kind": truth.kind, "culprits": truth.culprits},
+        "spans": case.spans, "faults": [asdict(fault) for fault in faults],
     }  # fmt: skip
