@@ -3,6 +3,8 @@
 Drawn by rule, before anything is judged. A device of the network is told by the *lanes* (communicators and directed
 pairs of ranks) that it slows. If another device carries exactly the same lanes, nobody can know which of the two it
 was, and neither is drawn: so each link of a ring that has no other traffic, and a NIC which serves such a ring alone.
+The communicator of all ranks does not count: it carries some bytes, and hardly shows a slow device. Links are those
+of sends and recvs alone: in which order a collective connects its ranks stands in no log.
 A host must be less than a stage of the pipeline, and a stage not a host.
 """
 
@@ -25,7 +27,7 @@ _DELAYED: Final = {"slow_rank": 0.5, "slow_host": 0.5, "slow_nic": 0.25, "slow_l
 """Part of the faults that add a delay; the others make work or transfers so many times as long."""
 
 
-def draw_faults(case: Case, engine: Engine, attempt: int = 0) -> Fault:
+def draw_fault(case: Case, engine: Engine, attempt: int = 0) -> Fault:
     """Draw the fault of a case, to be calibrated, in its first span.
 
     Parameters
@@ -70,14 +72,18 @@ def plain_nics(engine: Engine) -> Ints:
 
 
 def plain_links(engine: Engine) -> Ints:
-    """Directed pairs of ranks, one row each, whose lanes no other device carries."""
-    return np.array([one[1:] for one in _carried_alone(engine) if one[0] == "link"])
+    """Directed pairs of ranks that send and recv, one row each, whose lanes no other device carries."""
+    network, found = engine.network, _carried_alone(engine)
+    is_collective = (network.hop_path < len(engine.topology.groups.communicators)) & _is_loaded(engine)
+    ringed = set(zip(network.hop_source[is_collective].tolist(), network.hop_destination[is_collective].tolist(),
+                     strict=True))  # fmt: skip
+    return np.array([one[1:] for one in found if one[0] == "link" and one[1:] not in ringed])
 
 
 def plain_switches(engine: Engine) -> Ints:
     """Switches above several hosts, whose lanes no other device carries, and beside which there are others."""
     topology, alone = engine.topology, _carried_alone(engine)
-    every = len(np.unique(engine.network.hop_path))
+    every = len(np.unique(engine.network.hop_path[_is_loaded(engine)]))
     return np.array(
         [one[1] for one, lanes in alone.items() if one[0] == "switch" and lanes < every
          and len(np.unique(topology.host[topology.switch == one[1]])) > 1]
@@ -97,8 +103,11 @@ _Device = tuple[str, int] | tuple[str, int, int]
 def _carried(engine: Engine) -> dict[_Device, tuple[int, int]]:
     """For each device of the network the lanes that it carries: a hash over them, and their number."""
     topology, network = engine.topology, engine.network
-    mark = np.random.default_rng(0).integers(0, 1 << 62, int(network.hop_path.max(initial=0)) + 1, dtype=np.uint64)
-    source, destination, path = network.hop_source, network.hop_destination, network.hop_path
+    is_loaded = _is_loaded(engine)
+    source, destination, path = (
+        hops[is_loaded] for hops in (network.hop_source, network.hop_destination, network.hop_path)
+    )
+    mark = np.random.default_rng(0).integers(0, 1 << 62, int(path.max(initial=0)) + 1, dtype=np.uint64)
     found: dict[_Device, tuple[int, int]] = {}
     for name, device in (("nic", topology.nic), ("switch", topology.switch)):
         ends = np.concatenate([device[source], device[destination]])
@@ -110,6 +119,12 @@ def _carried(engine: Engine) -> dict[_Device, tuple[int, int]]:
     for one, hashed in _hashes(pairs[:, 0], mark[pairs[:, 1]]):
         found["link", one // width, one % width] = hashed
     return found
+
+
+def _is_loaded(engine: Engine) -> NDArray[np.bool_]:
+    """Which hops carry more than a few bytes: all but those of the communicator of all ranks."""
+    worlds = [number for number, one in enumerate(engine.topology.groups.communicators) if one.kind == "world"]
+    return ~np.isin(engine.network.hop_path, worlds)
 
 
 def _hashes(device: Ints, mark: NDArray[np.uint64]) -> list[tuple[int, tuple[int, int]]]:

@@ -20,7 +20,7 @@ from streams.operator_source import Span
 from streams.rank_monitor import RankMonitor
 from streams.records import Batch, Heartbeat, encode_batch
 from tests.benchmarks.localization.cases import BEFORE, Case
-from tests.benchmarks.localization.places import draw_faults
+from tests.benchmarks.localization.places import draw_fault
 from tests.benchmarks.localization.scoring import Truth, device_of, score
 from tests.benchmarks.localization.topologies import ITERATIONS, Base
 
@@ -161,7 +161,7 @@ def run_incident(case: Case) -> Incident:
     job = healthy_job(case.base)
     for attempt in range(_PLACES_TRIED):
         try:
-            incident = job.run(draw_faults(case, job.engine, attempt))
+            incident = job.run(draw_fault(case, job.engine, attempt))
             break
         except InputError:
             if attempt == _PLACES_TRIED - 1:

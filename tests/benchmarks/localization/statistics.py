@@ -27,7 +27,7 @@ def wilson(hits: int, total: int) -> tuple[float, float]:
     share, spread = hits / total, _Z_95**2 / total
     middle = (share + spread / 2) / (1 + spread)
     half = _Z_95 / (1 + spread) * math.sqrt(share * (1 - share) / total + spread / (4 * total))
-    return max(middle - half, 0.0), min(middle + half, 1.0)
+    return max(middle - half, 0.0) if hits else 0.0, min(middle + half, 1.0) if hits < total else 1.0
 
 
 @dataclass(frozen=True, slots=True)
