@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import gc
 import multiprocessing
+import os
 import signal
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing.connection import Connection
@@ -101,4 +101,10 @@ def run_all(jobs: Sequence[Job], processes: int) -> Iterator[tuple[str, Row]]:
 def _be_quiet() -> None:
     """Leave Ctrl-C to the parent, and take the forked process along when it ends this one."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    signal.signal(signal.SIGTERM, _end)
+
+
+def _end(number: int, _frame: object) -> None:
+    for child in multiprocessing.active_children():
+        child.kill()
+    os._exit(128 + number)  # an exception would end the case, and not the process
