@@ -13,10 +13,10 @@ PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13; do \
 	if "$$p" -c '$(IS_NEW_ENOUGH)' 2>/dev/null; then echo "$$p"; break; fi; done)
 UV_VERSION := 0.13.8
 
-.PHONY: help demo test lint format bench bench-operators lock clean python java maven
+.PHONY: help demo test lint format bench bench-localization bench-operators lock clean python java maven
 
 help:  ## List the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 16
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 28
 
 demo: $(STAMP)  ## The main job in under a minute: a simulated job, a NIC that turns slow, the verdict
 	@$(BIN)/irregulars demo
@@ -36,6 +36,9 @@ bench: java maven $(STAMP)  ## Operators per second through one worker, beside t
 bench-operators: $(STAMP)  ## Abnormal operators: F1, precision, recall and cost of each detector (ten minutes)
 	@mkdir -p build && $(BIN)/python -m tests.benchmarks.bench_operators --json build/bench-operators.json | \
 		tee build/bench-operators.md
+
+bench-localization: $(STAMP)  ## Accuracy of naming the culprit, 512 to 8,192 simulated GPUs; OPTIONS=--quick for a sample
+	@$(BIN)/python -m tests.benchmarks.localization $(OPTIONS)
 
 lock: python  ## Resolve requirements.lock anew from pyproject.toml
 	@scratch=$$(mktemp -d); trap 'rm -rf "$$scratch"' EXIT; \

@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from producers.simulator.bandwidth import BandwidthSampler
+from producers.simulator.bandwidth import BandwidthSampler, Samples
 from producers.simulator.calibration import Calibration
 from producers.simulator.effects import NO_EFFECTS, Faults
 from producers.simulator.engine import Engine, Run
@@ -173,26 +173,42 @@ class Incident:
         """Yield the announcement of each rank."""
         return self.job.engine.topology.announcements(sources_of(self.settings), self.recorded_until_ns)
 
-    def batches(self) -> Iterator[Batch]:
-        """Yield all rows, as `SimulatorSource` would send them, in batches of many iterations."""
-        for batch, _ in self.judged_batches():
+    def batches(self, first: int = 0, past: int | None = None) -> Iterator[Batch]:
+        """Yield rows as `SimulatorSource` would send them, in batches of many iterations.
+
+        Parameters
+        ----------
+        first, past
+            Only of these iterations, half-open, as what is sent after those before; incidents that begin alike can
+            so share what was made of the beginning. None: to the end.
+        """
+        for batch, _ in self.judged_batches(first, past):
             yield batch
 
-    def judged_batches(self) -> Iterator[tuple[Batch, Bools | None]]:
-        """Yield all rows; those of operators with the truth of each row, the others with None."""
+    def judged_batches(self, first: int = 0, past: int | None = None) -> Iterator[tuple[Batch, Bools | None]]:
+        """Yield the same; rows of operators with the truth of each row, the others with None."""
         engine, period_ms = self.job.engine, self.settings.bandwidth_period_ms
         rows, sampler = JobRows(engine, self.job.start_ns), BandwidthSampler(engine) if period_ms else None
+        past = len(self.runs) if past is None else min(past, len(self.runs))
+        rows.skip(self.runs[:first])
+        if sampler is not None and first:
+            for _ in rows.bandwidth(self._samples(sampler, self.runs[:first])):
+                pass
         size = max(_CHUNK_ROWS // len(engine.plan.rows.step), 1)
-        for first in range(0, len(self.runs), size):
-            runs = self.runs[first : first + size]
+        for begin in range(first, past, size):
+            runs = self.runs[begin : min(begin + size, past)]
             yield from rows.judged_commops(runs, [self.abnormal(run.iteration) for run in runs])
             if sampler is not None:
-                for run in runs:
-                    sampler.add(run)
-                is_end = first + size >= len(self.runs)
-                until_ns = runs[-1].last_ns + 2 * period_ms * NS_PER_MS if is_end else float(runs[-1].end_ns.min())
-                yield from ((batch, None) for batch in rows.bandwidth(sampler.take(until_ns)))
+                yield from ((batch, None) for batch in rows.bandwidth(self._samples(sampler, runs)))
             yield from ((batch, None) for batch in rows.iterations(runs))
+
+    def _samples(self, sampler: BandwidthSampler, runs: Sequence[Run]) -> Samples:
+        """Samples of the next iterations; at the end of the job up to the first one after it."""
+        for run in runs:
+            sampler.add(run)
+        if runs[-1] is self.runs[-1]:
+            return sampler.take(runs[-1].last_ns + 2 * self.settings.bandwidth_period_ms * NS_PER_MS)
+        return sampler.take(float(runs[-1].end_ns.min()))
 
     def label(self) -> dict[str, Any]:
         """Describe the truth, in the form of a recording's ``label.json``."""

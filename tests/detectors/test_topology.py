@@ -109,8 +109,24 @@ def test_names_stand_in_the_order_of_their_codes() -> None:
 def test_groups_of_one_kind_and_size_have_one_role() -> None:
     made = Topology(8, {}, {0: (0, 1), 1: (2, 3), 2: (4, 5, 6)}, kinds={0: "tp", 1: "tp", 2: "tp"})
     assert made.kind_code(0) == made.kind_code(1) != made.kind_code(2)
-    assert made.lane_role(Lane("collective", 0)) == made.lane_role(Lane("collective", 1))
-    assert made.lane_role(Lane("pair", 0, 1)) != made.lane_role(Lane("collective", 0))
+    for of_any_stage in (False, True):
+        group, other, pair = (
+            made.lane_role(lane, of_any_stage=of_any_stage)
+            for lane in (Lane("collective", 0), Lane("collective", 1), Lane("pair", 0, 1))
+        )
+        assert group == other != pair
+
+
+def test_roles_may_differ_by_stage_alone() -> None:
+    made = Topology(4, {}, {0: (0, 1), 1: (2, 3)}, stage_of={0: 0, 1: 0, 2: 1, 3: 1}, kinds={0: "dp", 1: "dp"})
+    one, other = Lane("collective", 0), Lane("collective", 1)
+    assert made.lane_role(one, of_any_stage=True) == made.lane_role(other, of_any_stage=True)
+    assert made.lane_role(one, of_any_stage=False) != made.lane_role(other, of_any_stage=False)
+    ways = [
+        made.lane_role(lane, of_any_stage=True)
+        for lane in (Lane("pair", 0, 2), Lane("pair", 1, 3), Lane("pair", 2, 0))
+    ]
+    assert ways[0] == ways[1] != ways[2]
 
 
 def test_no_announcement_is_an_empty_job() -> None:

@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.benchmarks.localization.statistics import brier, calibration_error, reliability, wilson
+
+answers = st.lists(st.tuples(st.floats(0, 1), st.booleans()), min_size=1, max_size=50)
+
+
+@pytest.mark.parametrize(
+    ("hits", "total", "low", "high"),
+    [  # R. G. Newcombe, Statistics in Medicine 17 (1998), table I, method 3
+        (81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (0, 20, 0.0, 0.1611), (1, 29, 0.0061, 0.1718),
+        (29, 29, 0.8830, 1.0),
+    ],
+)  # fmt: skip
+def test_wilson_gives_the_intervals_of_the_literature(hits: int, total: int, low: float, high: float) -> None:
+    assert wilson(hits, total) == (pytest.approx(low, abs=1e-4), pytest.approx(high, abs=1e-4))
+
+
+@given(st.integers(0, 500), st.integers(1, 500))
+def test_an_interval_holds_the_share_and_lies_in_0_to_1(hits: int, more: int) -> None:
+    low, high = wilson(hits, hits + more)
+    assert 0 <= low <= hits / (hits + more) <= high <= 1
+    assert (1 - high, 1 - low) == (pytest.approx(wilson(more, hits + more)[0]), pytest.approx(1 - low))
+
+
+def test_nothing_was_measured_so_nothing_is_known() -> None:
+    assert wilson(0, 0) == (0.0, 1.0)
+
+
+@pytest.mark.parametrize(("hits", "total"), [(2, 1), (-1, 3)])
+def test_wilson_refuses_impossible_counts(hits: int, total: int) -> None:
+    with pytest.raises(ValueError, match="hits must be 0 to total"):
+        wilson(hits, total)
+
+
+def test_calibration_error_by_hand() -> None:
+    found = reliability([0.95, 0.91, 0.55, 0.45], [True, False, True, False])
+    assert [(one.count, one.promised, one.right) for one in found] == [
+        (1, pytest.approx(0.45), 0.0), (1, pytest.approx(0.55), 1.0), (2, pytest.approx(0.93), 0.5),
+    ]  # fmt: skip
+    assert calibration_error(found) == pytest.approx((0.45 + 0.45 + 2 * 0.43) / 4)
+
+
+def test_promises_that_come_true_as_often_as_they_say_have_no_error() -> None:
+    assert calibration_error(reliability([0.75] * 4, [True, True, True, False])) == pytest.approx(0)
+
+
+def test_the_ends_of_the_scale_have_their_bins() -> None:
+    assert [(one.low, one.high) for one in reliability([0.0, 1.0], [False, True])] == [(0.0, 0.1), (0.9, 1.0)]
+
+
+@given(answers)
+def test_bins_hold_every_answer_and_the_error_is_a_share(pairs: list[tuple[float, bool]]) -> None:
+    found = reliability(*zip(*pairs, strict=True))
+    assert sum(one.count for one in found) == len(pairs)
+    assert all(one.low - 1e-9 <= one.promised <= one.high + 1e-9 for one in found)
+    assert 0 <= calibration_error(found) <= 1
+    assert 0 <= brier(*map(list, zip(*pairs, strict=True))) <= 1
+
+
+def test_without_answers_there_is_no_calibration() -> None:
+    assert math.isnan(calibration_error(reliability([], [])))
+    assert math.isnan(brier([], []))
+
+
+def test_a_probability_above_1_is_refused() -> None:
+    with pytest.raises(ValueError, match="probabilities must be 0 to 1"):
+        reliability([1.2], [True])
