@@ -11,6 +11,7 @@ piece (same rank, communicator, operator, peer and place in the iteration) takes
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
@@ -152,8 +153,13 @@ def learn_reference(graph: OperatorGraph) -> Reference:
     )
 
 
-def attribute(graph: OperatorGraph, iteration: int, reference: Reference) -> Attribution:
-    """Say where the excess of one iteration of `graph` went, against the job's own past."""
+def attribute(
+    graph: OperatorGraph, iteration: int, reference: Reference, most_common: float = math.inf
+) -> Attribution:
+    """Say where the excess of one iteration of `graph` went, against the job's own past.
+
+    ``most_common``: all ranks worked at most so many times as long as usual; of ranks that are not in the graph.
+    """
     table = lane_table(graph)
     usual = {
         lane: (ns, reference.lane_noise_ns[lane], reference.lane_size_bytes[lane])
@@ -161,7 +167,7 @@ def attribute(graph: OperatorGraph, iteration: int, reference: Reference) -> Att
     }
     gap_ns, transfer_ns = _usual(graph, reference)
     lanes = lane_excess(table, iteration, usual)
-    factor = _common_factor(graph, iteration, gap_ns)
+    factor = min(_common_factor(graph, iteration, gap_ns), most_common)
     attribution = attribute_against(graph, iteration, gap_ns, transfer_ns, lanes, factor)
     return replace(attribution, incomplete=_incomplete(graph, iteration, reference))
 

@@ -246,13 +246,23 @@ class _Usual:
 
     def work_excess_ns(self, rows: IterationRows) -> dict[int, float]:
         """See `OperatorReader.work_excess_ns`."""
+        rank, work_ns, usual_ns = self._work(rows)
+        factor = self.common_factor(rows)
+        return dict(zip(rank.tolist(), (work_ns - factor * usual_ns).tolist(), strict=True))
+
+    def common_factor(self, rows: IterationRows) -> float:
+        """How many times as long as usual all ranks worked: the lower median over them."""
+        _, work_ns, usual_ns = self._work(rows)
+        ratio = np.sort(work_ns[usual_ns > 0] / usual_ns[usual_ns > 0])
+        factor = float(ratio[(len(ratio) - 1) // 2]) if len(ratio) else 1.0
+        return factor if factor > 0 else 1.0
+
+    def _work(self, rows: IterationRows) -> tuple[Array, Array, Array]:
+        """Ranks of which it is known what they usually work, with their work now and usually."""
         rank, work_ns = rows.columns["rank"], rows.columns["work_ns"]
         at = np.minimum(np.searchsorted(self.work_ranks, rank), len(self.work_ranks) - 1)
         is_there = self.work_ranks[at] == rank
-        rank, work_ns, usual_ns = rank[is_there], work_ns[is_there], self.work_ns[at[is_there]]
-        ratio = np.sort(work_ns[usual_ns > 0] / usual_ns[usual_ns > 0])
-        factor = float(ratio[(len(ratio) - 1) // 2]) if len(ratio) else 1.0
-        return dict(zip(rank.tolist(), (work_ns - factor * usual_ns).tolist(), strict=True))
+        return rank[is_there], work_ns[is_there], self.work_ns[at[is_there]]
 
 
 class _Reach:
@@ -284,7 +294,8 @@ class _Reach:
 
     def _attribute(self, read: set[int], columns: dict[str, Array]) -> tuple[OperatorGraph, Attribution]:
         graph = self._reader.build([self._rows.only(read)], columns)
-        return graph, attribute(graph, self._rows.number, self._usual.reference(self._reader))
+        reference = self._usual.reference(self._reader)
+        return graph, attribute(graph, self._rows.number, reference, self._usual.common_factor(self._rows))
 
     def _beside(self, accused: Sequence[Lane], read: set[int]) -> tuple[dict[Lane, LaneExcess], set[int]]:
         """Lanes beside the accused ones that were quick, and whom else to read to know the others."""
