@@ -35,7 +35,9 @@ REFERENCE_ITERATIONS: Final = 10
 MIN_REFERENCE_ITERATIONS: Final = 3
 
 READ_SHARE: Final = 0.004
-"""Of a large job's log at most so much is read back, but for the first iterations of an incident."""
+FREE_OPERATORS: Final = 500_000
+"""Of a large job's log at most so much is read back, but for `FREE_OPERATORS`, for the first suspect iterations, and for
+irregular ones that no verdict explains."""
 
 READ_AT_LEAST: Final = 6
 """So many suspect iterations of a large job are read in each window, whatever that costs."""
@@ -179,7 +181,7 @@ class IterationJudge:
         excess_ns = rows.elapsed_ns - self._healthy[0]
         if len(rows) > WHOLE_RANKS:
             carried = self._carry_over(rows, excess_ns)
-            if not self._may_read(is_needed=carried is None):
+            if not self._may_read(is_needed=carried is None, is_irregular=rows.elapsed_ns > self._healthy[1]):
                 return carried
         attribution, graph = self._reader.attribute(rows, excess_ns, read_back)
         self._store(graph, rows.number)
@@ -193,12 +195,15 @@ class IterationJudge:
             return None
         return carry_over(*self._read_last, rows.number, excess_ns, self._reader.work_excess_ns(rows))
 
-    def _may_read(self, *, is_needed: bool) -> bool:
+    def _may_read(self, *, is_needed: bool, is_irregular: bool) -> bool:
         """Whether a suspect iteration may be read: the first ones always, the others as the log's share allows."""
         if not is_needed and self._judged - self._read_at[-1] < KEEP_UP:
             return False
+        if is_needed and is_irregular and not self._tracker.has_open:
+            return True
         is_scarce = len(self._read_at) < READ_AT_LEAST or self._judged - self._read_at[0] > self._window.window
-        return is_scarce or self._reader.traffic.read_share < READ_SHARE
+        traffic = self._reader.traffic
+        return is_scarce or traffic.read < max(READ_SHARE * traffic.flowed, FREE_OPERATORS)
 
     def _store(self, graph: OperatorGraph, number: int) -> None:
         """Keep the operators of an iteration for the sinks, with how abnormal each of them is."""
