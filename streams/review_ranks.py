@@ -55,19 +55,26 @@ def _odd_ranks(late: Sequence[Mapping[int, float]], worth_ns: float) -> set[int]
     return set(sorted((r for r, ns in typical.items() if ns > worth_ns), key=lambda r: -typical[r])[:_MOST_ODD])
 
 
-def _slow_lanes(sums: LaneSums, topology: Topology, worth_ns: float) -> list[Lane]:
-    """Lanes that lose so much to the lower median of those in the same role, the slowest ones."""
+def _slow_lanes(sums: LaneSums, topology: Topology, worth_ns: float) -> set[Lane]:
+    """Lanes that lose so much to the lower median of those in the same role, of their stage or of any."""
+    return {
+        lane
+        for of_any_stage in (False, True)
+        for lane in _slow_in_role(sums, topology, worth_ns, of_any_stage=of_any_stage)
+    }
+
+
+def _slow_in_role(sums: LaneSums, topology: Topology, worth_ns: float, *, of_any_stage: bool) -> list[Lane]:
     roles: dict[tuple[object, ...], list[tuple[float, Lane]]] = {}
     for lane, ns in sums.mean_ns.items():
-        for of_any_stage in (False, True):  # a switch may carry all lanes of a stage
-            role = topology.lane_role(lane, of_any_stage=of_any_stage)
-            roles.setdefault((of_any_stage, *role, sums.counts[lane]), []).append((ns, lane))
+        role = (*topology.lane_role(lane, of_any_stage=of_any_stage), sums.counts[lane])
+        roles.setdefault(role, []).append((ns, lane))
     slow: list[tuple[float, Lane]] = []
     for own in roles.values():
         own.sort()
         usual_ns = own[(len(own) - 1) // 2][0]
         slow += [(-(ns - usual_ns) * sums.counts[lane], lane) for ns, lane in own]
-    return [lane for ns, lane in sorted(set(slow))[:_MOST_ODD] if -ns > worth_ns]
+    return [lane for ns, lane in sorted(slow)[:_MOST_ODD] if -ns > worth_ns]
 
 
 def _has_heavy_stage(rows: Sequence[IterationRows], topology: Topology, worth_ns: float) -> bool:
