@@ -55,19 +55,14 @@ def _odd_ranks(late: Sequence[Mapping[int, float]], worth_ns: float) -> set[int]
     return set(sorted((r for r, ns in typical.items() if ns > worth_ns), key=lambda r: -typical[r])[:_MOST_ODD])
 
 
-def _slow_lanes(sums: LaneSums, topology: Topology, worth_ns: float) -> set[Lane]:
-    """Lanes that lose so much to the lower median of those in the same role, of their stage or of any."""
-    return {
-        lane
-        for of_any_stage in (False, True)
-        for lane in _slow_in_role(sums, topology, worth_ns, of_any_stage=of_any_stage)
-    }
+def _slow_lanes(sums: LaneSums, topology: Topology, worth_ns: float) -> list[Lane]:
+    """Lanes that lose so much to the lower median of those in the same role, the slowest ones.
 
-
-def _slow_in_role(sums: LaneSums, topology: Topology, worth_ns: float, *, of_any_stage: bool) -> list[Lane]:
+    Of the same stages: a recv's shortest time holds waiting, which differs from stage to stage in a healthy pipeline.
+    """
     roles: dict[tuple[object, ...], list[tuple[float, Lane]]] = {}
     for lane, ns in sums.mean_ns.items():
-        role = (*topology.lane_role(lane, of_any_stage=of_any_stage), sums.counts[lane])
+        role = (*topology.lane_role(lane, of_any_stage=False), sums.counts[lane])
         roles.setdefault(role, []).append((ns, lane))
     slow: list[tuple[float, Lane]] = []
     for own in roles.values():
