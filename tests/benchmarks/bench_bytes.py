@@ -173,7 +173,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--tp-operators", type=int, default=29)
     parser.add_argument("--iterations", type=int, default=100)
     parser.add_argument("--first", type=int, default=0, help="first irregular iteration; default: two fifths")
-    parser.add_argument("--strength", default="factor=1.5")
+    parser.add_argument("--strength", default="factor=2")
     parser.add_argument("--fault", default="slow_rank:rank=77", help="without times and strength")
     given = parser.parse_args(arguments)
     settings = SimulatorSettings(

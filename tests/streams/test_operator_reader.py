@@ -9,6 +9,7 @@ import pytest
 
 from producers.batches import BATCH_ROWS, BATCH_SPAN_S, cut_in_order
 from producers.simulator.faults import parse_fault
+from producers.simulator.label import measure
 from producers.simulator.presets import OFF_CLOCKS
 from producers.simulator.settings import RECORDED_START_NS, SimulatorSettings
 from producers.simulator.simulation import Simulation
@@ -73,6 +74,11 @@ def with_fault(fault: str) -> SimulatorSettings:
     return replace(JOB, faults=(parse_fault(f"{fault},from=18,to=30"),))
 
 
+def with_excess(settings: SimulatorSettings) -> SimulatorSettings:
+    """Settings with the strengths that give the excess which is wanted."""
+    return measure(settings).settings
+
+
 FAULTS = {
     "slow_rank:rank=77,factor=1.6": ("slow_rank", (77,)),
     "slow_nic:rank=42,factor=20": ("slow_nic", (42,)),
@@ -111,9 +117,15 @@ def test_a_healthy_large_job_is_not_read_at_all() -> None:
     assert run.monitor.traffic.flowed == sum(len(b) for b in run.log if b.header.schema == "commops")
 
 
-def test_a_fault_older_than_the_recording_is_found_among_many_ranks() -> None:
-    run = Run(replace(JOB, faults=(parse_fault("slow_rank:rank=77,factor=1.6,shape=from_start"),)))
-    assert run.blamed == [("slow_rank", (77,))]
+@pytest.mark.parametrize(
+    ("fault", "blamed"),
+    [("slow_rank:rank=77,factor=1.6", ("slow_rank", (77,))), ("slow_nic:rank=77,excess=0.5", ("slow_nic", (77,)))],
+)
+def test_a_fault_older_than_the_recording_is_found_among_many_ranks(
+    fault: str, blamed: tuple[str, tuple[int, ...]]
+) -> None:
+    run = Run(with_excess(replace(JOB, faults=(parse_fault(f"{fault},shape=from_start"),))))
+    assert run.blamed == [blamed]
     assert run.monitor.traffic.read_share < 1
 
 
