@@ -35,8 +35,8 @@ _SLOW_SIGMAS: Final = 3.0
 class Summaries(NamedTuple):
     """Class summaries of one iteration: of recvs, and of collectives of more than `WIDE` ranks. Equal lengths.
 
-    ``communicator`` are the job's codes; ``peer`` is -1 for collectives; ``elapsed_ns`` is the sum of the ``counts``
-    operators, ``shortest_ns`` the least of them.
+    ``communicator`` are the job's codes; ``peer`` is -1 for collectives; ``shortest_ns`` is the least
+    elapsed of the ``counts`` operators.
     """
 
     rank: Array
@@ -44,7 +44,6 @@ class Summaries(NamedTuple):
     operator: Array
     peer: Array
     counts: Array
-    elapsed_ns: Array
     shortest_ns: Array
 
 
@@ -131,8 +130,8 @@ def _may_be_last(
     rows = np.flatnonzero(is_own)
     if len(rows) == 0:
         return set()
-    by_sum = rows[np.argsort(summaries.elapsed_ns[rows], kind="stable")][:_MOST_CANDIDATES]
-    return set(summaries.rank[by_sum].tolist())
+    likeliest = rows[np.argsort(summaries.shortest_ns[rows], kind="stable")][:_MOST_CANDIDATES]
+    return set(summaries.rank[likeliest].tolist())
 
 
 # --- what lies beside a slow transfer -------------------------------------------------------------------------------
@@ -141,8 +140,8 @@ def _may_be_last(
 def lane_sums(summaries: Summaries) -> LaneSums:
     """Say of each lane in the summaries how long its transfers took at most, on average, ns.
 
-    A recv's shortest time bounds its transfers from above where one of them did not wait; of a collective, the member
-    that spent least inside was last, or nearly.
+    The shortest of a recv bounds its transfers from above where they are alike; of a collective, the shortest of the
+    member that spent least inside, who was last, or nearly.
     """
     is_recv = summaries.operator == RECV
     mean_ns: dict[Lane, float] = {}
@@ -153,14 +152,13 @@ def lane_sums(summaries: Summaries) -> LaneSums:
         mean_ns[lane] = min(ns, mean_ns.get(lane, np.inf))
         counts[lane] = counts.get(lane, 0) + count
     rows = np.flatnonzero(~is_recv)
-    own = [summaries.communicator[rows], summaries.operator[rows], summaries.elapsed_ns[rows]]
-    group, first = group_rows(own[:2])
+    group, first = group_rows([summaries.communicator[rows], summaries.operator[rows]])
     least_ns = np.full(len(first), np.inf)
-    np.minimum.at(least_ns, group, own[2])
+    np.minimum.at(least_ns, group, summaries.shortest_ns[rows])
     sums: dict[Lane, float] = {}
     for at, row in enumerate(rows[first].tolist()):
         lane = Lane("collective", int(summaries.communicator[row]))
-        sums[lane] = sums.get(lane, 0.0) + float(least_ns[at])
+        sums[lane] = sums.get(lane, 0.0) + float(least_ns[at]) * int(summaries.counts[row])
         counts[lane] = counts.get(lane, 0) + int(summaries.counts[row])
     mean_ns |= {lane: ns / max(counts[lane], 1) for lane, ns in sums.items()}
     return LaneSums(mean_ns, counts)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 Array = np.ndarray
 
-_MOST_ROWS: Final = 100_000
+_MOST_ROWS: Final = 12_000
 """Rows reduced at once: more would fall out of the caches."""
 
 

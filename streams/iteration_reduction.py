@@ -20,6 +20,7 @@ OPERATOR_COLUMNS: Final = (
 """Columns of the rows that a RankMonitor keeps: those of ``commops``, and the Kafka offset of their batch."""
 
 _CLASS: Final = ("communicator", "operator", "peer")
+_LEADING_BITS: Final = np.uint32(0xFFFFE000)
 _MAX_LIFTED: Final = 1 << 62
 
 
@@ -89,7 +90,7 @@ def reduce_blocks(
     free_ns = _free_times(follows, firsts, lasts, free_ns)
     gap_ns = _gaps(at, start_ns, ended_ns, is_timed, free_ns)
     known_gap_ns = _known(gap_ns)
-    classes, class_counts = _classes(ordered, at, size, elapsed_ns)
+    classes, class_counts = _classes(ordered, at, size)
     offsets, offset_counts = _offsets(at, ordered["offset"], size)
     return Reduction(
         rows=ordered,
@@ -195,9 +196,9 @@ def _latest_ends(at: Array, ended_ns: Array) -> Array:
     return times[np.maximum.accumulate(place + lift) - lift]
 
 
-def _classes(rows: Mapping[str, Array], at: Array, size: int, elapsed_ns: Array) -> tuple[dict[str, Array], Array]:
+def _classes(rows: Mapping[str, Array], at: Array, size: int) -> tuple[dict[str, Array], Array]:
     wanted: Any = np.flatnonzero(rows["is_classed"]) if "is_classed" in rows else slice(None)
-    at, elapsed_ns, known_ns = at[wanted], elapsed_ns[wanted], rows["elapsed_ns"][wanted]
+    at, known_ns = at[wanted], rows["elapsed_ns"][wanted]
     packed = pack_class({name: rows[name][wanted].astype(np.int64) for name in _CLASS})
     key = pack_columns([at, packed])
     order = np.argsort(key, kind="stable")
@@ -208,15 +209,15 @@ def _classes(rows: Mapping[str, Array], at: Array, size: int, elapsed_ns: Array)
         "operator": operator,
         "peer": peer,
         "count": np.diff(np.append(begins, len(order))),
-        "elapsed_ns": _reduced(np.add, elapsed_ns[order], begins),
-        "shortest_ns": _reduced(np.fmin, known_ns[order], begins),
+        "shortest_ns": _rounded_down(np.fmin.reduceat(known_ns[order], begins) if len(begins) else np.empty(0)),
     }
     assert found.keys() == CLASS_COLUMNS.keys()
     return found, np.bincount(at[order][begins], minlength=size)
 
 
-def _reduced(function: np.ufunc, values: Array, begins: Array) -> Array:
-    return function.reduceat(values, begins) if len(begins) else np.empty(0)
+def _rounded_down(values: Array) -> Array:
+    """Keep 11 binary digits, which compress to half the bytes: it stays a bound from below, off by 0.1 % at most."""
+    return (values.astype(np.float32).view(np.uint32) & _LEADING_BITS).view(np.float32).astype(np.float64)
 
 
 def _offsets(at: Array, offset: Array, size: int) -> tuple[Array, Array]:

@@ -73,7 +73,7 @@ class IterationRows:
     def summaries(self, codes: Mapping[str, int]) -> Summaries:
         """Class summaries, with the job's codes of communicators."""
         table = np.array([codes[name] for name in self.names] or [0], dtype=np.int64)
-        names = ("operator", "peer", "count", "elapsed_ns", "shortest_ns")
+        names = ("operator", "peer", "count", "shortest_ns")
         rank = np.repeat(self.columns["rank"], self.class_counts)
         return Summaries(rank, table[self.classes["communicator"]], *(self.classes[name] for name in names))
 

@@ -14,6 +14,7 @@ from streams.job_roster import JobRoster
 from streams.judgement_columns import concatenate_columns
 from streams.judgements import Judgements
 from streams.monitor_settings import MonitorSettings
+from streams.operator_reader import Traffic
 from streams.operator_source import ReadBack
 from streams.records import Announcement
 
@@ -52,6 +53,11 @@ class JobMonitor:
     def is_ended(self) -> bool:
         """Whether everything is judged and closed: the state may go."""
         return self._is_ended and not self._later
+
+    @property
+    def traffic(self) -> Traffic:
+        """How much of the attempt's log was read back."""
+        return self._judge.traffic
 
     def add(self, rows: Sequence[Evidence | Membership]) -> None:
         """Take in what RankMonitors drained; what comes twice counts once."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 from weakref import WeakKeyDictionary
 
+from streams.closings import Closing, reduce_closings
 from streams.errors import RecordError
 from streams.evidence import Evidence, Membership, encode_evidence
 from streams.parking import ParkedMessage, ParkingLot
@@ -52,6 +53,9 @@ class RankMonitorLike(Snapshottable, Protocol):
         """See RankMonitor."""
 
     def drain(self) -> list[Evidence | Membership]:
+        """See RankMonitor."""
+
+    def take_closed(self) -> list[Closing | Membership]:
         """See RankMonitor."""
 
     def take_unannounced(self) -> list[tuple[Batch, int]]:
@@ -230,13 +234,16 @@ class RankStage(Stage[RankMonitorLike]):
         """Drain the monitors that have something new: not after each message, since a drain has its price."""
         touched, work.touched, work.fed = work.touched, {}, 0
         rows: dict[str, list[Evidence | Membership]] = {}
-        for number, tracked in enumerate(touched.values(), start=1):
-            if number % _GIVE_WAY == 0:
-                await asyncio.sleep(0)  # thousands of monitors must not hold up the event loop
-            drained = tracked.monitor.drain()
-            if drained:
-                rows.setdefault(tracked.monitor.job, []).extend(drained)
-                tracked.is_dirty = True
+        for some in _parts(list(touched.values()), _GIVE_WAY):
+            closed: dict[str, list[Closing | Membership]] = {}
+            for tracked in some:
+                own = tracked.monitor.take_closed()
+                if own:
+                    closed.setdefault(tracked.monitor.job, []).extend(own)
+                    tracked.is_dirty = True
+            for job, pieces in closed.items():
+                rows.setdefault(job, []).extend(reduce_closings(job, pieces))
+            await asyncio.sleep(0)  # thousands of monitors must not hold up the event loop
         return rows
 
     async def _send_rows(self, rows: Mapping[str, Rows]) -> None:
@@ -280,6 +287,11 @@ def encode_within_limit(rows: Rows, job: str) -> list[bytes]:
         return values
     half = len(rows) // 2
     return encode_within_limit(rows[:half], job) + encode_within_limit(rows[half:], job)
+
+
+def _parts(touched: list[Tracked[RankMonitorLike]], size: int) -> Iterator[list[Tracked[RankMonitorLike]]]:
+    for first in range(0, len(touched), size):
+        yield touched[first : first + size]
 
 
 def _is_tombstone(topic: str, message: Any) -> bool:

@@ -36,8 +36,8 @@ def ranks_to_review(
     worth_ns = _ODD_SHARE * (delta - 1) * median(one.elapsed_ns for one in rows)
     late = [_late(one, topology) for one in rows]
     odd = _odd_ranks(late, worth_ns)
-    for one in rows:
-        odd |= ends_of(_slow_lanes(lane_sums(one.summaries(codes)), topology, worth_ns), topology)
+    slow = _slow_lanes([lane_sums(one.summaries(codes)) for one in rows], topology, worth_ns)
+    odd |= ends_of(slow, topology)
     is_uneven = median(max(one.values(), default=0.0) for one in late) > worth_ns
     is_odd = bool(odd) or is_uneven or _has_heavy_stage(rows, topology, worth_ns)
     slowest = int(rows[-1].columns["rank"][np.argmax(rows[-1].columns["elapsed_ns"])])
@@ -55,19 +55,32 @@ def _odd_ranks(late: Sequence[Mapping[int, float]], worth_ns: float) -> set[int]
     return set(sorted((r for r, ns in typical.items() if ns > worth_ns), key=lambda r: -typical[r])[:_MOST_ODD])
 
 
-def _slow_lanes(sums: LaneSums, topology: Topology, worth_ns: float) -> list[Lane]:
-    """Lanes that lose so much to the lower median of those in the same role, the slowest ones."""
+def _slow_lanes(iterations: Sequence[LaneSums], topology: Topology, worth_ns: float) -> list[Lane]:
+    """Lanes that always lose so much to the lower median of those in the same role, the slowest ones.
+
+    Of the same stages: a recv's shortest time holds waiting, which differs from stage to stage in a healthy pipeline.
+    """
+    excess: dict[Lane, list[float]] = {}
+    for sums in iterations:
+        for lane, ns in _excess_in_role(sums, topology).items():
+            excess.setdefault(lane, []).append(ns)
+    typical = {lane: median(own) for lane, own in excess.items() if max(own) > worth_ns}
+    return sorted((lane for lane, ns in typical.items() if ns > worth_ns), key=lambda lane: -typical[lane])[
+        :_MOST_ODD
+    ]
+
+
+def _excess_in_role(sums: LaneSums, topology: Topology) -> dict[Lane, float]:
     roles: dict[tuple[object, ...], list[tuple[float, Lane]]] = {}
     for lane, ns in sums.mean_ns.items():
-        for of_any_stage in (False, True):  # a switch may carry all lanes of a stage
-            role = topology.lane_role(lane, of_any_stage=of_any_stage)
-            roles.setdefault((of_any_stage, *role, sums.counts[lane]), []).append((ns, lane))
-    slow: list[tuple[float, Lane]] = []
+        role = (*topology.lane_role(lane, of_any_stage=False), sums.counts[lane])
+        roles.setdefault(role, []).append((ns * sums.counts[lane], lane))
+    excess: dict[Lane, float] = {}
     for own in roles.values():
         own.sort()
         usual_ns = own[(len(own) - 1) // 2][0]
-        slow += [(-(ns - usual_ns) * sums.counts[lane], lane) for ns, lane in own]
-    return [lane for ns, lane in sorted(set(slow))[:_MOST_ODD] if -ns > worth_ns]
+        excess |= {lane: ns - usual_ns for ns, lane in own}
+    return excess
 
 
 def _has_heavy_stage(rows: Sequence[IterationRows], topology: Topology, worth_ns: float) -> bool:

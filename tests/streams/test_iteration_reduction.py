@@ -94,7 +94,6 @@ def test_classes_count_sum_and_bound_their_operators() -> None:
     assert found.classes["peer"].tolist() == [-1, 7]
     assert found.classes["operator"].tolist() == [0, SEND]
     assert found.classes["count"].tolist() == [3, 1]
-    assert found.classes["elapsed_ns"].tolist() == [14, 4]
     assert found.classes["shortest_ns"].tolist() == [5, 4]
     assert found.unended.tolist() == [1]
 

@@ -1,0 +1,134 @@
+"""Large jobs are judged with little reading, and as if all had been read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import pytest
+
+from producers.batches import BATCH_ROWS, BATCH_SPAN_S, cut_in_order
+from producers.simulator.faults import parse_fault
+from producers.simulator.label import measure
+from producers.simulator.presets import OFF_CLOCKS
+from producers.simulator.settings import RECORDED_START_NS, SimulatorSettings
+from producers.simulator.simulation import Simulation
+from streams.evidence import decode_evidence, encode_evidence
+from streams.job_monitor import JobMonitor
+from streams.judgements import Verdict
+from streams.monitor_settings import MonitorSettings
+from streams.operator_source import Span
+from streams.rank_monitor import RankMonitor
+from streams.records import Batch, Heartbeat
+from streams.snapshots import pack, unpack
+
+JOB = SimulatorSettings(dp=20, pp=4, tp=2, micro_batches=4, iterations=34, seed=5)
+"""160 ranks; gradients are reduced over 20 of them, which is wide."""
+
+
+class Run:
+    """A job that goes through both hops iteration by iteration."""
+
+    def __init__(self, settings: SimulatorSettings, *, restores: bool = False) -> None:
+        self.log: list[Batch] = []
+        self.restores = restores
+        self.verdicts: dict[str, Verdict] = {}
+        self.monitor = JobMonitor(settings.job, MonitorSettings())
+        simulation = Simulation(settings, RECORDED_START_NS)
+        self.ranks = {
+            a.rank: RankMonitor(settings.job, a.rank, MonitorSettings()) for a in simulation.announcements()
+        }
+        for announcement in simulation.announcements():
+            self.ranks[announcement.rank].announce(announcement)
+        for batches in self.messages(simulation):
+            for batch in batches:
+                self.log.append(batch)
+                self.ranks[batch.header.rank].add(batch, len(self.log) - 1)
+            self.advance()
+        for rank, monitor in self.ranks.items():
+            monitor.beat(Heartbeat(settings.job, settings.attempt, rank, {}, "ended", "finished"))
+        self.advance()
+
+    @staticmethod
+    def messages(simulation: Simulation) -> Iterator[list[Batch]]:
+        for part in simulation.parts(max_span_s=1.0, max_rows=30_000):
+            yield [cut for batch in part.batches for cut in cut_in_order(batch, BATCH_ROWS, BATCH_SPAN_S)]
+
+    def advance(self) -> None:
+        for monitor in self.ranks.values():
+            for message in encode_evidence(monitor.drain(), self.monitor.job):
+                self.monitor.add(decode_evidence(message))
+        self.verdicts |= {one.verdict_id: one for one in self.monitor.advance(self.read_back).verdicts}
+        if self.restores:
+            self.monitor = JobMonitor.from_state(unpack(pack(self.monitor.state())), MonitorSettings())
+
+    def read_back(self, spans: Sequence[Span]) -> list[Batch]:
+        return [self.log[offset] for span in spans for offset in span.offsets]
+
+    @property
+    def blamed(self) -> list[tuple[str, tuple[int, ...]]]:
+        return [(one.kind, one.suspects[0].ranks if one.suspects else ()) for one in self.verdicts.values()]
+
+
+def with_fault(fault: str) -> SimulatorSettings:
+    return replace(JOB, faults=(parse_fault(f"{fault},from=18,to=30"),))
+
+
+def with_excess(settings: SimulatorSettings) -> SimulatorSettings:
+    """Settings with the strengths that give the excess which is wanted."""
+    return measure(settings).settings
+
+
+FAULTS = {
+    "slow_rank:rank=77,factor=1.6": ("slow_rank", (77,)),
+    "slow_nic:rank=42,factor=20": ("slow_nic", (42,)),
+    "slow_link:src=9,dst=49,factor=30": ("slow_link", (9, 49)),
+    "slow_host:host=3,factor=1.6": ("slow_rank", tuple(range(24, 32))),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_little_reading_names_the_same_device_as_reading_all(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = with_fault(fault)
+    run = Run(settings)
+    assert run.blamed == [FAULTS[fault]]
+    monkeypatch.setattr("streams.operator_reader.WHOLE_RANKS", settings.world_size)
+    monkeypatch.setattr("streams.iteration_judge.WHOLE_RANKS", settings.world_size)
+    whole = Run(settings)
+    assert whole.blamed == run.blamed
+    assert run.monitor.traffic.read < whole.monitor.traffic.read / 2
+
+
+def test_clocks_that_differ_need_no_more_than_the_ranks_that_are_read() -> None:
+    run = Run(replace(with_fault("slow_rank:rank=77,factor=1.6"), **OFF_CLOCKS))
+    assert run.blamed == [("slow_rank", (77,))]
+
+
+def test_a_restored_monitor_goes_on_as_if_nothing_had_been() -> None:
+    settings = with_fault("slow_rank:rank=77,factor=1.6")
+    one, other = Run(settings), Run(settings, restores=True)
+    assert one.verdicts == other.verdicts
+
+
+def test_a_healthy_large_job_is_not_read_at_all() -> None:
+    run = Run(JOB)
+    assert run.verdicts == {}
+    assert (run.monitor.traffic.read, run.monitor.traffic.read_share) == (0, 0.0)
+    assert run.monitor.traffic.flowed == sum(len(b) for b in run.log if b.header.schema == "commops")
+
+
+@pytest.mark.parametrize(
+    ("fault", "blamed"),
+    [("slow_rank:rank=77,factor=1.6", ("slow_rank", (77,))), ("slow_nic:rank=77,excess=0.5", ("slow_nic", (77,)))],
+)
+def test_a_fault_older_than_the_recording_is_found_among_many_ranks(
+    fault: str, blamed: tuple[str, tuple[int, ...]]
+) -> None:
+    run = Run(with_excess(replace(JOB, faults=(parse_fault(f"{fault},shape=from_start"),))))
+    assert run.blamed == [blamed]
+    assert run.monitor.traffic.read_share < 1
+
+
+def test_a_hang_of_a_large_job_is_found() -> None:
+    run = Run(replace(JOB, faults=(parse_fault("hang:rank=77,from=20"),)))
+    assert ("hang", (77,)) in run.blamed
