@@ -247,14 +247,14 @@ def _speed(rows: Rows) -> list[str]:
     lines = [
         "## From data to verdict", "",
         "Iterations from the onset to the revision that names the culprit, its first included; processor time of one "
-        "core: first hop per rank and iteration, second hop per iteration that was read back.", "",
+        "core: first hop per rank and iteration, second hop per irregular iteration, with all else that it does.", "",
         "| GPUs | iterations, median | 90 % | first hop, µs | second hop, s | Holmes, s |", "|---" * 6 + "|",
     ]  # fmt: skip
     for ranks in sorted({row["ranks"] for row in found}):
         own = [row for row in found if row["ranks"] == ranks]
         waits = sorted(row["iterations_to_verdict"] for row in own)
         hop_us = _mean(1e6 * row["reduced_s"] / (ranks * row["iterations"]) for row in own)
-        hop_s = _mean(row["judged_s"] / max(row["reads"], 1) for row in own)
+        hop_s = _mean(row["judged_s"] / max(len(row["irregular_iterations"]), 1) for row in own)
         lines.append(f"| {ranks:,} | {_quantile(waits, 0.5)} | {_quantile(waits, 0.9)} | {hop_us:.0f} | "
                      f"{hop_s:.2f} | {published.LOCALIZATION_S.get(ranks, '')} |")  # fmt: skip
     return lines

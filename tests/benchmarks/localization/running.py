@@ -11,8 +11,9 @@ from typing import Any, Final
 from producers.batches import BATCH_ROWS, BATCH_SPAN_S, cut_in_order
 from producers.simulator.faults import Fault
 from producers.simulator.incidents import Incident, Incidents
+from streams.closings import Closing, reduce_all
 from streams.errors import InputError
-from streams.evidence import Evidence, Membership, encode_evidence
+from streams.evidence import Evidence, Membership, concatenate, encode_evidence
 from streams.job_monitor import JobMonitor
 from streams.judgements import JudgedIteration, Judgements, Verdict
 from streams.monitor_settings import MonitorSettings
@@ -29,6 +30,7 @@ _DEVICES: Final = {
     "slow_stage": "stage", "hang": "gpu",
 }  # fmt: skip
 _PLACES_TRIED: Final = 8
+_RANKS_AT_ONCE: Final = 64
 _ENCODED_EVERY: Final = 16  # one batch in so many is encoded, to learn how many bytes a row takes
 
 
@@ -93,31 +95,34 @@ class Hearing:
     def hear(self, batches: Iterable[Batch], *, is_end: bool = True) -> None:
         """Take in a part of the job: both hops."""
         rows = self._reduce(batches, is_end=is_end)
-        self.evidence_bytes += sum(map(len, encode_evidence([row for own in rows for row in own], self.job)))
+        self.evidence_bytes += sum(map(len, encode_evidence(rows, self.job)))
         for monitor, judgements in zip(self._jobs, self._judgements, strict=True):
             self.log.rows_read = self.log.reads = 0
             began_s = time.process_time()
-            for own in rows:
-                monitor.add(own)
+            monitor.add(rows)
             judgements.append(monitor.advance(self.log.read_back))
             if monitor is self._jobs[0]:
                 self.judged_s += time.process_time() - began_s
                 self.rows_read += self.log.rows_read
                 self.reads += self.log.reads
 
-    def _reduce(self, batches: Iterable[Batch], *, is_end: bool) -> list[list[Evidence | Membership]]:
+    def _reduce(self, batches: Iterable[Batch], *, is_end: bool) -> list[Evidence | Membership]:
         began_s = time.process_time()
         for batch in batches:
             monitor, is_logged = self._ranks[batch.header.rank], batch.header.schema == "commops"
             for cut in cut_in_order(batch, BATCH_ROWS, BATCH_SPAN_S):
                 monitor.add(cut, self.log.append(cut) if is_logged else -1)
-        rows = []
-        for rank, monitor in self._ranks.items():
-            if is_end:
-                monitor.beat(Heartbeat(self.job, self.attempt, rank, {}, "ended", "finished"))
-            rows.append(monitor.drain())
+        reduced: list[Evidence | Membership] = []
+        monitors = list(self._ranks.items())
+        for first in range(0, len(monitors), _RANKS_AT_ONCE):
+            closed: list[Closing | Membership] = []
+            for rank, monitor in monitors[first : first + _RANKS_AT_ONCE]:
+                if is_end:
+                    monitor.beat(Heartbeat(self.job, self.attempt, rank, {}, "ended", "finished"))
+                closed += monitor.take_closed()
+            reduced += reduce_all(self.job, closed)
         self.reduced_s += time.process_time() - began_s
-        return rows
+        return _in_one_piece(reduced)
 
     def iterations(self, number: int = 0) -> list[JudgedIteration]:
         """Judged iterations, by the δ of this number."""
@@ -131,6 +136,14 @@ class Hearing:
         """Verdicts as `irregulars analyze` lists them: the newest revisions, most training time lost first."""
         newest = {verdict.verdict_id: verdict for verdict in self.revisions(number)}
         return sorted(newest.values(), key=lambda verdict: (-verdict.lost_s, verdict.verdict_id))
+
+
+def _in_one_piece(rows: Sequence[Evidence | Membership]) -> list[Evidence | Membership]:
+    """Join evidence as `analyze` does: who came, then all rows, then who went."""
+    evidence = [row for row in rows if isinstance(row, Evidence)]
+    members = [row for row in rows if isinstance(row, Membership)]
+    came, went = ([one for one in members if (one.reason is None) is is_first] for is_first in (True, False))
+    return [*came, *([concatenate(evidence)] if evidence else []), *went]
 
 
 @lru_cache(maxsize=1)

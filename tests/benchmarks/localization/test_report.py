@@ -16,7 +16,8 @@ def case(number: int, *, is_right: bool, excess: float = 0.2, **more: Any) -> di
         "iterations_to_verdict": 4 if is_right else None,
         "verdicts": [{"kind": "slow_rank", "iterations": [20, 30], "suspects": suspects}],
         "truth": {"kind": "slow_rank", "culprits": [["gpu", 3]]}, "iterations": 48, "operators": 2048 * 48 * 60,
-        "reduced_s": 2.0, "judged_s": 3.0, "reads": 4, "log_bytes": 1000.0, "evidence_bytes": 10, "read_bytes": 20.0,
+        "reduced_s": 2.0, "judged_s": 3.0, "reads": 4,
+        "irregular_iterations": [20, 21], "log_bytes": 1000.0, "evidence_bytes": 10, "read_bytes": 20.0,
         **more,
     }  # fmt: skip
 
