@@ -36,7 +36,7 @@ MIN_REFERENCE_ITERATIONS: Final = 3
 
 READ_SHARE: Final = 0.004
 FREE_OPERATORS: Final = 500_000
-"""Of a large job's log at most so much is read back, but for `FREE_OPERATORS`, for the first suspect iterations, and for
+"""Of a large job's log at most so much is read back, but for `FREE_OPERATORS`, the first suspect iterations, and
 irregular ones that no verdict explains."""
 
 READ_AT_LEAST: Final = 6

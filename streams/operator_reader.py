@@ -38,7 +38,7 @@ from streams.records import UNKNOWN, Announcement
 Array = np.ndarray
 Announcements = Mapping[int, Announcement]
 
-WHOLE_RANKS: Final = 64
+WHOLE_RANKS: Final = 512
 """Jobs of up to so many ranks are read whole."""
 
 REFERENCE_ITERATIONS: Final = 6
