@@ -20,7 +20,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from typing import Any
 from uuid import uuid4
@@ -28,6 +28,7 @@ from uuid import uuid4
 import numpy as np
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from infra.kafka_broker import KafkaBroker
 from streams.evidence import Evidence, Membership, decode_evidence
 from streams.judgements import Judgements
 from streams.read_back import LogReader
@@ -309,7 +310,7 @@ def report(load: Load, size_bytes: int, took_s: Mapping[str, float]) -> str:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--bootstrap", default=os.environ.get("KAFKA_BOOTSTRAP"))
+    parser.add_argument("--bootstrap", default=os.environ.get("KAFKA_BOOTSTRAP"), help="else an own broker")
     parser.add_argument("--batches", type=int, default=4000)
     parser.add_argument("--operators", type=int, default=2000, help="in a batch")
     parser.add_argument("--ranks", type=int, default=256)
@@ -327,14 +328,13 @@ def main() -> int:
     if found.role:
         load = Load(**json.loads(found.load))
         return work(load) if found.role == "work" else count_in_faust(load) or 0
-    if not found.bootstrap:
-        raise SystemExit("bootstrap must be given: --bootstrap HOST:PORT or KAFKA_BOOTSTRAP")
-    load = Load(
-        found.bootstrap, f"bench-{uuid4().hex[:8]}.", found.batches, found.operators, found.ranks, found.partitions,
-        found.compression, found.seed,
-    )  # fmt: skip
-    size_bytes = fill(load)
-    print(report(load, size_bytes, measure(load, found.timeout_s)))
+    with nullcontext(found) if found.bootstrap else KafkaBroker() as broker:
+        load = Load(
+            broker.bootstrap, f"bench-{uuid4().hex[:8]}.", found.batches, found.operators,
+            found.ranks, found.partitions, found.compression, found.seed,
+        )  # fmt: skip
+        size_bytes = fill(load)
+        print(report(load, size_bytes, measure(load, found.timeout_s)))
     return 0
 
 
