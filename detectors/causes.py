@@ -275,11 +275,16 @@ def _typical(found: Sequence[LaneExcess]) -> LaneExcess:
 
 
 def _expected_excess_ns(lane: LaneExcess, accused: LaneExcess) -> float:
-    """Excess that a lane would have if it were slowed as the accused one is: by its usual time, or by its bytes."""
+    """Excess that a lane would have at least if it were slowed as the accused one is.
+
+    By its usual time or by its bytes where the device is slow, by its transfers where each of them is delayed.
+    """
     by_time_ns = accused.excess_ns * lane.usual_ns / max(accused.usual_ns, 1.0)
+    by_count_ns = accused.excess_ns * lane.transfers / max(accused.transfers, 1.0)
+    least_ns = min(by_time_ns, by_count_ns)
     if lane.size_bytes > 0 and accused.size_bytes > 0:
-        return min(by_time_ns, accused.excess_ns * lane.size_bytes / accused.size_bytes)
-    return by_time_ns
+        return min(least_ns, accused.excess_ns * lane.size_bytes / accused.size_bytes)
+    return least_ns
 
 
 def _candidates(lane: Lane, seen: Mapping[Lane, bool], topology: Topology) -> list[Device]:

@@ -358,12 +358,15 @@ def _is_same(one: Cause, other: Cause) -> bool:
 
 
 def _is_clear(cause: Cause, spike: Observation, attribution: Attribution, topology: Topology) -> bool:
-    longer_ns = sum(ns for ns in attribution.path_excess_ns.values() if ns > 0)
-    if not is_sure(cause) or cause.explained_ns[spike.iteration] < SPIKE_SHARE * max(longer_ns, spike.excess_ns):
+    if not is_sure(cause) or any(attribution.incomplete.intersection(d.ranks) for d, _ in cause.suspects[:1]):
         return False
-    if any(attribution.incomplete.intersection(device.ranks) for device, _ in cause.suspects[:1]):
-        return False
-    return slow_transfers(cause, attribution, topology) >= SPIKE_TRANSFERS
+    others = {lane: ns for lane, ns in attribution.path_excess_ns.items() if ns > 0 and lane not in cause.lanes}
+    stray_ns = sum(
+        ns for lane, ns in others.items() if lane in attribution.lanes and attribution.lanes[lane].is_stray
+    )
+    own_ns = cause.explained_ns[spike.iteration]
+    longer_ns = max(own_ns + sum(others.values()), spike.excess_ns) - stray_ns  # what hung besides is another matter
+    return own_ns >= SPIKE_SHARE * longer_ns and slow_transfers(cause, attribution, topology) >= SPIKE_TRANSFERS
 
 
 def _is_seen(cause: Cause, observation: Observation) -> bool:
