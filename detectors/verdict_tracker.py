@@ -40,6 +40,11 @@ CLOSE_QUIET: Final = 10
 
 HANG_PROBABILITY: Final = 0.9
 
+ODDS: Final = 3.0
+"""By so much the odds of the first suspect are better than the shares and likelihoods of `detectors.causes` say: of
+93 first suspects in the development split of the localization suite 91 were right, promised with 0.90 on average. A
+higher factor fits that split still better; recordings of real jobs are less tidy."""
+
 _KEPT: Final = 64  # attributions that a verdict keeps to think over its suspects
 _STANDS: Final = 0.5  # a standing fault is there while its rank is late by this share of what it was
 _LOSS_STEP: Final = 2.0  # a revision says that it goes on when the loss has grown by this factor
@@ -319,7 +324,7 @@ class VerdictTracker:
             delta=round(median(o.elapsed_ns / o.reference_ns for o in verdict.kept), 3),
             lost_s=round(verdict.lost_ns / 1e9, 6),
             communicator=None if cause.communicator is None else topology.names[cause.communicator],
-            suspects=tuple(_suspect(device, probability, topology) for device, probability in cause.suspects),
+            suspects=tuple(_suspect(device, p, topology) for device, p in calibrated(cause.suspects)),
             evidence=_text(verdict, topology),
             attempt=self.attempt,
             world_size=topology.world_size,
@@ -355,6 +360,16 @@ class VerdictTracker:
 def _is_same(one: Cause, other: Cause) -> bool:
     """Whether two causes blame the same lanes; those of a whole stage or of nobody are told by their kind."""
     return bool(one.lanes & other.lanes) or (not one.lanes and one.kind == other.kind)
+
+
+def calibrated(suspects: Sequence[tuple[Device, float]]) -> tuple[tuple[Device, float], ...]:
+    """Say how probable it is that the first suspect is the culprit; the others share what is left as before."""
+    if not suspects:
+        return ()
+    (first, raw), *others = suspects
+    said = ODDS * raw / (1 + (ODDS - 1) * raw)
+    left = (1 - said) / (1 - raw) if raw < 1 else 0.0
+    return ((first, said), *((device, probability * left) for device, probability in others))
 
 
 def _is_clear(cause: Cause, spike: Observation, attribution: Attribution, topology: Topology) -> bool:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from detectors.critical_path import Attribution, Lane, LaneExcess, Piece
-from detectors.topology import Place, Topology
+from detectors.topology import Device, Place, Topology
 from detectors.verdict_tracker import (
     CLOSE_QUIET,
     OPEN_RECENT,
@@ -19,6 +19,7 @@ from detectors.verdict_tracker import (
     OPEN_SEEN_TRANSFER,
     Observation,
     VerdictTracker,
+    calibrated,
 )
 from streams.judgements import Verdict
 from streams.snapshots import pack, unpack
@@ -215,3 +216,16 @@ def test_each_life_is_whole(steps: list[Step]) -> None:
         assert [v.iterations[1] for v in life] == sorted(v.iterations[1] for v in life)
         assert all(v.iterations[1] > v.iterations[0] for v in life)
         assert all(0 <= s.probability <= 1 for v in life for s in v.suspects)
+
+
+@pytest.mark.parametrize("raw", [0.0, 0.3, 0.5, 0.9, 1.0])
+def test_calibration_keeps_the_order_and_never_promises_more_than_everything(raw: float) -> None:
+    suspects = [(Device("nic", (0,)), raw), (Device("link", (0, 1)), (1 - raw) * 0.6), (Device("nic", (1,)), 0.0)]
+    said = [probability for _, probability in calibrated(suspects)]
+    assert said[0] >= raw
+    assert sum(said) <= 1 + 1e-9
+    assert (said[0] == raw) == (raw in (0.0, 1.0))
+
+
+def test_nobody_to_calibrate() -> None:
+    assert calibrated([]) == ()

@@ -26,6 +26,16 @@ JOB = SimulatorSettings(dp=20, pp=4, tp=2, micro_batches=4, iterations=34, seed=
 """160 ranks; gradients are reduced over 20 of them, which is wide."""
 
 
+@pytest.fixture(autouse=True)
+def large_from_64(monkeypatch: pytest.MonkeyPatch) -> None:
+    read_whole_up_to(64, monkeypatch)
+
+
+def read_whole_up_to(ranks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("operator_reader", "iteration_judge"):
+        monkeypatch.setattr(f"streams.{module}.WHOLE_RANKS", ranks)
+
+
 class Run:
     """A job that goes through both hops iteration by iteration."""
 
@@ -92,8 +102,7 @@ def test_little_reading_names_the_same_device_as_reading_all(fault: str, monkeyp
     settings = with_fault(fault)
     run = Run(settings)
     assert run.blamed == [FAULTS[fault]]
-    monkeypatch.setattr("streams.operator_reader.WHOLE_RANKS", settings.world_size)
-    monkeypatch.setattr("streams.iteration_judge.WHOLE_RANKS", settings.world_size)
+    read_whole_up_to(settings.world_size, monkeypatch)
     whole = Run(settings)
     assert whole.blamed == run.blamed
     assert run.monitor.traffic.read < whole.monitor.traffic.read / 2
