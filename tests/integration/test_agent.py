@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from aiokafka.partitioner import murmur2
-from confluent_kafka import Consumer, Message, TopicPartition
+from confluent_kafka import Message
 
 from infra.kafka_broker import KafkaBroker
 from infra.loopback import free_port
@@ -23,6 +23,7 @@ from producers.agent import Agent, AgentSettings, Progress
 from producers.trace import Trace, read_trace
 from producers.trace_source import TraceSource
 from streams.errors import ServiceRefused, ServiceUnavailable, TopicMismatch
+from streams.read_back import LogReader
 from streams.records import (
     SCHEMAS,
     Announcement,
@@ -94,29 +95,21 @@ def read_topics(settings: AgentSettings) -> Published:
 
 def read_topic(settings: AgentSettings, topic: str) -> list[Message]:
     name = settings.topics.name(topic)
-    consumer = Consumer({**settings.kafka, "bootstrap.servers": settings.bootstrap, "group.id": "reads-all"})
+    reader = LogReader(settings.bootstrap, settings.kafka, READ_S)
     try:
-        ends = settled_ends(consumer, name)
-        consumer.assign([TopicPartition(name, partition, 0) for partition in ends])
-        messages: list[Message] = []
-        stop_s = time.monotonic() + READ_S
-        while len(messages) < sum(ends.values()):
-            assert time.monotonic() < stop_s, f"{len(messages)} of {sum(ends.values())} messages of {name} read"
-            messages += consumer.consume(1_000, timeout=0.2)
-        return messages
+        wait_for_settled_ends(reader, name)
+        return [message for partition in range(PARTITIONS) for message in reader.read_tail(name, partition)]
     finally:
-        consumer.close()
+        reader.close()
 
 
-def settled_ends(consumer: Consumer, name: str) -> dict[int, int]:
-    """End of each partition, once two looks in a row agree: a busy broker may say less than it has acknowledged."""
-    before: dict[int, int] = {}
+def wait_for_settled_ends(reader: LogReader, name: str) -> None:
+    """Until two looks in a row agree: a busy broker may say less than it has acknowledged."""
+    before: list[int] = []
     while True:
-        ends = {
-            p: consumer.get_watermark_offsets(TopicPartition(name, p), timeout=READ_S)[1] for p in range(PARTITIONS)
-        }
+        ends = [reader.end_offset(name, partition) for partition in range(PARTITIONS)]
         if ends == before:
-            return ends
+            return
         before = ends
         time.sleep(0.2)
 
