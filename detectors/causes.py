@@ -86,7 +86,7 @@ def find_causes(attributions: Sequence[Attribution], topology: Topology) -> list
     """
     left = [{lane: ns for lane, ns in a.path_excess_ns.items() if ns > 0} for a in attributions]
     totals = [sum(lanes.values()) for lanes in left]
-    weights = _weights_of(totals)
+    weights = _iteration_weights(totals)
     causes = []
     for _ in range(_MAX_CAUSES):
         lane = _largest(left, weights)
@@ -139,7 +139,7 @@ def slow_transfers(cause: Cause, attribution: Attribution, topology: Topology) -
     return sum(max(lane.excess_ns, 0.0) for lane in found) ** 2 / squares if squares else 1.0
 
 
-def _weights_of(totals: Sequence[float]) -> list[float]:
+def _iteration_weights(totals: Sequence[float]) -> list[float]:
     """Let no iteration count for more than `_MOST_TYPICAL` typical ones: what hung once for long does not recur."""
     limit = _MOST_TYPICAL * median(totals) if totals else 0.0
     return [min(1.0, limit / total) if total > 0 else 0.0 for total in totals]

@@ -19,6 +19,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from detectors.codes import group_rows, sort_rows
+from detectors.medians import weighted_medians
 from detectors.operator_graph import OperatorGraph, pack_class
 from streams.records import RECV, SEND
 
@@ -134,9 +135,9 @@ class Attribution:
 
 def learn_reference(graph: OperatorGraph) -> Reference:
     """Learn what is usual from the rows of regular iterations."""
-    packed = pack_class(_class_columns(graph))
+    packed = pack_class(class_columns(graph))
     classes = np.unique(packed)
-    keys = _place_keys(graph, np.searchsorted(classes, packed), len(classes))
+    keys = place_keys(graph, np.searchsorted(classes, packed), len(classes))
     places, inverse = np.unique(keys, return_inverse=True)
     usual_ns, noise_ns, size_bytes = _lane_statistics(graph)
     return Reference(
@@ -230,31 +231,32 @@ def _common_factor(graph: OperatorGraph, iteration: int, usual_gap_ns: Array) ->
     rows = np.flatnonzero((graph.iteration == iteration) & (usual_gap_ns > 0))
     if len(rows) == 0:
         return 1.0
-    ratio = graph.gap_ns[rows] / usual_gap_ns[rows]
     ranks, rank = np.unique(graph.rank[rows], return_inverse=True)
-    order = np.lexsort((ratio, rank))
-    weight = np.cumsum(usual_gap_ns[rows][order])
-    past = np.cumsum(np.bincount(rank))  # of each rank in `order`
-    ends = weight[past - 1]
-    begins = np.concatenate([[0.0], ends[:-1]])
-    middle = np.searchsorted(weight, (begins + ends) / 2)
-    medians = np.sort(ratio[order][middle])
+    usual_ns = usual_gap_ns[rows]
+    medians = np.sort(weighted_medians(rank, graph.gap_ns[rows] / usual_ns, usual_ns))
     factor = float(medians[(len(ranks) - 1) // 2])
     return factor if factor > 0 else 1.0
 
 
 def _walk(graph: OperatorGraph, iteration: int, usual_gap_ns: Array, usual_transfer_ns: Array) -> Iterator[Piece]:
-    """Go from the operator that ends the iteration back to its beginning; newest piece first."""
+    """Yield the pieces of the path, the newest first."""
+    for row, blocker in path_steps(graph, iteration):
+        transfer_ns = float(graph.end_ns[row] - graph.ready_ns[row])
+        yield _piece(graph, row, lane_of(graph, row), transfer_ns, usual_transfer_ns)
+        work = Lane("work", int(graph.rank[blocker]))
+        yield _piece(graph, blocker, work, float(graph.gap_ns[blocker]), usual_gap_ns)
+
+
+def path_steps(graph: OperatorGraph, iteration: int) -> Iterator[tuple[int, int]]:
+    """Go from the operator that ends the iteration back to its beginning: each row, and the row it waited for."""
     rows = np.flatnonzero(graph.iteration == iteration)
     row = int(rows[np.argmax(graph.end_ns[rows])]) if len(rows) else -1
     for _ in range(len(rows)):  # a row is visited once: each step goes back in time
         if row < 0:
             return
-        transfer_ns = float(graph.end_ns[row] - graph.ready_ns[row])
-        yield _piece(graph, row, lane_of(graph, row), transfer_ns, usual_transfer_ns)
-        row = int(graph.blocker[row])
-        yield _piece(graph, row, Lane("work", int(graph.rank[row])), float(graph.gap_ns[row]), usual_gap_ns)
-        row = int(graph.previous[row])
+        blocker = int(graph.blocker[row])
+        yield row, blocker
+        row = int(graph.previous[blocker])
 
 
 def path_work_ns(graph: OperatorGraph, iteration: int) -> dict[int, float]:
@@ -282,10 +284,10 @@ def lane_of(graph: OperatorGraph, row: int) -> Lane:
 
 def _usual(graph: OperatorGraph, reference: Reference) -> tuple[Array, Array]:
     """Gap and transfer that each row usually has; NaN where the place is new."""
-    packed = pack_class(_class_columns(graph))
-    class_index, is_known_class = _find(reference.classes, packed)
-    keys = _place_keys(graph, class_index, len(reference.classes))
-    place, is_known = _find(reference.places, keys)
+    packed = pack_class(class_columns(graph))
+    class_index, is_known_class = find(reference.classes, packed)
+    keys = place_keys(graph, class_index, len(reference.classes))
+    place, is_known = find(reference.places, keys)
     is_known &= is_known_class
     nan = np.full(len(graph), np.nan)
     if len(reference.places) == 0:
@@ -304,7 +306,7 @@ def _times_as_large(size_bytes: Array, usual_bytes: Array) -> Array:
     return np.divide(size_bytes, usual_bytes, out=np.ones(len(size_bytes)), where=is_known)
 
 
-def _find(ascending: Array, values: Array) -> tuple[Array, Array]:
+def find(ascending: Array, values: Array) -> tuple[Array, Array]:
     """Index of each value in an ascending array, and whether it is there."""
     if len(ascending) == 0:
         return np.zeros(len(values), dtype=np.int64), np.zeros(len(values), dtype=bool)
@@ -312,11 +314,13 @@ def _find(ascending: Array, values: Array) -> tuple[Array, Array]:
     return index, ascending[index] == values
 
 
-def _class_columns(graph: OperatorGraph) -> dict[str, Array]:
+def class_columns(graph: OperatorGraph) -> dict[str, Array]:
+    """Columns of a graph that `pack_class` packs."""
     return {"communicator": graph.communicator, "operator": graph.operator, "peer": graph.peer}
 
 
-def _place_keys(graph: OperatorGraph, class_index: Array, classes: int) -> Array:
+def place_keys(graph: OperatorGraph, class_index: Array, classes: int) -> Array:
+    """Pack rank, class and ordinal of each row: the place of an operator in its iteration."""
     return (graph.rank * max(classes, 1) + class_index) * _ORDINALS + np.minimum(graph.ordinal, _ORDINALS - 1)
 
 
@@ -433,7 +437,7 @@ def lane_excess(
     table: LaneTable, iteration: int, usual: Mapping[Lane, tuple[float, float, float]]
 ) -> dict[Lane, LaneExcess]:
     """Compare the lanes of one iteration with what is usual: mean transfer and its noise, ns, and its bytes."""
-    at, is_there = _find(table.iterations, np.array([iteration]))
+    at, is_there = find(table.iterations, np.array([iteration]))
     if not is_there[0]:
         return {}
     columns = [column[:, at[0]].tolist() for column in (table.sums_ns, table.counts, table.sizes_bytes)]

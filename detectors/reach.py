@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from detectors.codes import group_rows
-from detectors.critical_path import Attribution, Lane, LaneExcess
+from detectors.critical_path import Attribution, Lane, LaneExcess, path_steps
 from detectors.operator_graph import OperatorGraph
 from detectors.topology import Topology
 from streams.records import RECV
@@ -56,15 +56,9 @@ class LaneSums(NamedTuple):
 
 def path_rows(graph: OperatorGraph, iteration: int) -> list[int]:
     """Rows of the operators that the critical path passes, the last one first."""
-    rows = np.flatnonzero(graph.iteration == iteration)
-    row = int(rows[np.argmax(graph.end_ns[rows])]) if len(rows) else -1
     passed: list[int] = []
-    while row >= 0 and len(passed) <= 2 * len(rows):
-        passed.append(row)
-        blocker = int(graph.blocker[row])
-        if blocker != row:
-            passed.append(blocker)
-        row = int(graph.previous[blocker])
+    for row, blocker in path_steps(graph, iteration):
+        passed += [row] if blocker == row else [row, blocker]
     return passed
 
 

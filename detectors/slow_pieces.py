@@ -13,12 +13,13 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from detectors.codes import group_rows
+from detectors.critical_path import class_columns, find, place_keys
+from detectors.medians import medians, weighted_medians
 from detectors.operator_graph import OperatorGraph, pack_class
 from detectors.peers import MAD_TO_SIGMA
 
 Array = np.ndarray
 
-_ORDINALS: Final = 1 << 20
 _FIRST: Final = -2
 _DIFFERS: Final = -3
 _SIGMAS: Final = 4.0  # by which gaps or transfers must be longer: hundreds of ranks and lanes are looked at
@@ -33,7 +34,6 @@ _FAR: Final = 2.0  # standard deviations
 _LOW: Final = 0.25  # quantile of the ranks' ratios that is taken for the job's own pace
 _FLOOR_SIGMA: Final = 0.005  # of the middle ratio of many pieces
 _LEAST_SIGMA: Final = 0.01  # of a single one
-_WIDER: Final = 1 + 1e-6
 _MEDIAN_ERROR: Final = 1.25  # standard error of a median over that of a mean, of normal values
 
 
@@ -69,12 +69,12 @@ def learn_usual_pieces(graph: OperatorGraph) -> UsualPieces | None:
     """Learn from the rows of regular iterations, ten or so; None if there are no rows."""
     if not len(graph):
         return None
-    classes = np.unique(pack_class(_columns(graph)))
+    classes = np.unique(pack_class(class_columns(graph)))
     own_place = _places(graph, classes)
     places, place = np.unique(own_place, return_inverse=True)
     before = _before(place, _previous_places(graph, own_place))
     gap_ns, transfer_ns = graph.gap_ns.astype(np.float64), graph.transfer_ns.astype(np.float64)
-    usual_gap_ns, usual_transfer_ns = _medians(place, gap_ns), _medians(place, transfer_ns)
+    usual_gap_ns, usual_transfer_ns = medians(place, gap_ns), medians(place, transfer_ns)
     of_gap, of_transfer = _log_ratio(gap_ns, usual_gap_ns[place]), _log_ratio(transfer_ns, usual_transfer_ns[place])
     first = np.unique(graph.block, return_index=True)[1]
     gap_sigma = _sigma(of_gap, usual_gap_ns[place])
@@ -82,7 +82,7 @@ def learn_usual_pieces(graph: OperatorGraph) -> UsualPieces | None:
     iteration = graph.iteration[first]
     pace = {one: np.quantile(middle[iteration == one], _LOW) for one in np.unique(iteration).tolist()}
     own = middle - np.array([pace[one] for one in iteration.tolist()])
-    usual_own = _medians(np.unique(graph.rank[first], return_inverse=True)[1], own)
+    usual_own = medians(np.unique(graph.rank[first], return_inverse=True)[1], own)
     return UsualPieces(
         classes, places, before, usual_gap_ns, usual_transfer_ns, gap_sigma,
         _sigma(of_transfer, usual_transfer_ns[place]),
@@ -163,17 +163,10 @@ def _shrink(values: Array, is_slow: Array, sigma: Array) -> Array:
     return np.where(is_slow, mean + kept * (values - mean), 0.0)
 
 
-def _columns(graph: OperatorGraph) -> dict[str, Array]:
-    return {"communicator": graph.communicator, "operator": graph.operator, "peer": graph.peer}
-
-
 def _places(graph: OperatorGraph, classes: Array) -> Array:
-    """Pack rank, class and ordinal; rows of other classes get a place that none has."""
-    packed = pack_class(_columns(graph))
-    at = np.minimum(np.searchsorted(classes, packed), len(classes) - 1)
-    ordinal = np.minimum(graph.ordinal, _ORDINALS - 1)
-    place = (graph.rank * len(classes) + at) * _ORDINALS + ordinal
-    return np.where(classes[at] == packed, place, -1)
+    """Place of each row; rows of other classes get one that none has."""
+    class_index, is_known = find(classes, pack_class(class_columns(graph)))
+    return np.where(is_known, place_keys(graph, class_index, len(classes)), -1)
 
 
 def _previous_places(graph: OperatorGraph, places: Array) -> Array:
@@ -201,53 +194,19 @@ def _log_ratio(values: Array, usual: Array) -> Array:
     return np.where(is_known, np.log(np.where(is_known, values, 1.0) / np.where(is_known, usual, 1.0)), np.nan)
 
 
-def _order(group: Array, values: Array) -> Array:
-    """Order of rows by group and value: one sort of one key, which a lexsort of two takes ten times as long for.
-
-    Values that differ by less than some 1e-16 of their range times the number of groups may stand in any order.
-    """
-    if not len(values):
-        return np.zeros(0, dtype=np.int64)
-    low, high = float(values.min()), float(values.max())
-    return np.argsort(group + (values - low) / max((high - low) * _WIDER, np.finfo(np.float64).tiny))
-
-
-def _medians(group: Array, values: Array) -> Array:
-    """Median of each group, numbered from 0 without holes."""
-    order = _order(group, values)
-    counts = np.bincount(group)
-    firsts = np.cumsum(counts) - counts
-    ordered = values[order]
-    return np.asarray((ordered[firsts + (counts - 1) // 2] + ordered[firsts + counts // 2]) / 2)
-
-
-def _weighted_medians(group: Array, values: Array, weights: Array) -> Array:
-    """Median of each group, every value counted by its weight; NaN has none. A group without any gets 0."""
-    size = int(group.max(initial=-1)) + 1
-    rows = np.flatnonzero(~np.isnan(values) & (weights > 0))
-    rows = rows[_order(group[rows], values[rows])]
-    total = np.bincount(group[rows], weights[rows], minlength=size)
-    running = np.cumsum(weights[rows]) - (np.cumsum(total) - total)[group[rows]]
-    is_past = running >= total[group[rows]] / 2
-    found = np.zeros(size)
-    past = rows[is_past][::-1]  # the first of each group is written last
-    found[group[past]] = values[past]
-    return found
-
-
 def _middles(group: Array, values: Array, weights: Array, sigma: float) -> Array:
     """Weighted mean of each group, values far from the median moved to where they begin to be far (Huber)."""
-    median = _weighted_medians(group, values, weights)[group]
+    median = weighted_medians(group, values, weights)[group]
     is_known = ~np.isnan(values) & (weights > 0)
     near = np.where(is_known, np.clip(values - median, -_FAR * sigma, _FAR * sigma), 0.0)
     weights = np.where(is_known, weights, 0.0)
     total = np.bincount(group, weights)
     mean = np.bincount(group, weights * near) / np.where(total > 0, total, 1.0)
-    return np.asarray(_weighted_medians(group, values, weights) + mean)
+    return np.asarray(weighted_medians(group, values, weights) + mean)
 
 
 def _sigma(ratios: Array, weights: Array) -> float:
     distance = np.abs(ratios)
     return max(
-        MAD_TO_SIGMA * float(_weighted_medians(np.zeros(len(ratios), dtype=np.int64), distance, weights)[0]), 0.01
+        MAD_TO_SIGMA * float(weighted_medians(np.zeros(len(ratios), dtype=np.int64), distance, weights)[0]), 0.01
     )

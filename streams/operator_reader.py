@@ -273,6 +273,7 @@ class _Reach:
     ) -> None:
         self._reader, self._usual, self._rows, self._read_back = reader, usual, rows, read_back
         self._excess_ns = excess_ns
+        self._common_factor = usual.common_factor(rows)
         self._available = set(rows.columns["rank"].tolist())
 
     def attribute(self) -> tuple[Attribution, OperatorGraph]:
@@ -295,7 +296,7 @@ class _Reach:
     def _attribute(self, read: set[int], columns: dict[str, Array]) -> tuple[OperatorGraph, Attribution]:
         graph = self._reader.build([self._rows.only(read)], columns)
         reference = self._usual.reference(self._reader)
-        return graph, attribute(graph, self._rows.number, reference, self._usual.common_factor(self._rows))
+        return graph, attribute(graph, self._rows.number, reference, self._common_factor)
 
     def _beside(self, accused: Sequence[Lane], read: set[int]) -> tuple[dict[Lane, LaneExcess], set[int]]:
         """Lanes beside the accused ones that were quick, and whom else to read to know the others."""
