@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from streams.errors import RecordError
 from streams.evidence import Evidence, Membership, concatenate, decode_evidence, encode_evidence
+from streams.held_messages import MAX_HELD_BATCHES
 from streams.monitor_settings import MonitorSettings
-from streams.rank_monitor import MAX_HELD_BATCHES, RankMonitor
+from streams.rank_monitor import RankMonitor
 from streams.records import (
     OPERATOR_CODES,
     UNKNOWN,
@@ -583,7 +584,7 @@ def test_operators_that_no_iteration_takes_do_not_pile_up() -> None:
     made = monitor(OPERATORS_ONLY)
     for at in range(50):
         made.add(operators(*[operator(UNKNOWN, 10.0 * at + n) for n in range(100)], rows_before=100 * at), at)
-    assert len(made.state()["pending"]["iteration"]) <= 1000
+    assert len(made.state()["attempt"]["pending"]["operators"]["iteration"]) <= 1000
 
 
 def test_announced_iteration_rows_that_never_come_do_not_hold_the_operators_for_ever() -> None:

@@ -1,0 +1,198 @@
+"""Rows of one rank whose iterations have not closed yet, and which of them an iteration takes when it closes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from streams.closing_times import IterationTimes
+from streams.iteration_reduction import OPERATOR_COLUMNS
+from streams.records import UNKNOWN, Batch
+from streams.row_checks import is_usable_iteration
+
+Array = np.ndarray
+
+_NEVER_NS: Final = int(np.iinfo(np.int64).max)
+_NO_ROWS: Final = {name: np.empty(0, dtype=np.float64 if name.endswith(("elapsed_ns", "bytes")) else np.int64)
+                   for name in OPERATOR_COLUMNS}  # fmt: skip
+
+
+class PendingRows:
+    """Operators and iteration rows of open iterations; what comes for an iteration that has closed is late."""
+
+    def __init__(self) -> None:
+        self.iterations: dict[int, IterationTimes] = {}  # as rows of `iterations` say
+        self.starts_ns: dict[int, int] = {}  # first start of each iteration, by its operators
+        self.closed_through: int | None = None
+        self._parts: list[dict[str, Array]] = []
+        self._codes: dict[str, int] = {}  # of communicators
+        self._late_rows = 0
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Communicator ids by their code in the rows."""
+        return tuple(self._codes)
+
+    def numbers(self, last: int | None = None) -> list[int]:
+        """Return the open iterations, ascending; only those up to `last` if it is given."""
+        numbers = set(self.starts_ns) | set(self.iterations)
+        return sorted(number for number in numbers if last is None or number <= last)
+
+    # --- what comes in ----------------------------------------------------------------------------------------------
+
+    def add_operators(self, columns: Mapping[str, Array], names: Sequence[str], offset: int) -> None:
+        """Take in columns of ``commops``, whose communicators are indices into `names`, of the batch at `offset`."""
+        codes = [self._codes.setdefault(name, len(self._codes)) for name in names]
+        rows = {name: columns[name] for name in OPERATOR_COLUMNS if name in columns}
+        rows["communicator"] = np.array(codes, dtype=np.int64)[columns["communicator"]]
+        rows["offset"] = np.full(len(rows["operator"]), offset, dtype=np.int64)
+        rows = self._without_late(rows)
+        if len(rows["offset"]):
+            self._parts.append(rows)
+            self._note_starts(rows)
+
+    def add_iterations(self, batch: Batch) -> int:
+        """Take in a batch of ``iterations``; return how many of its rows can't be used."""
+        columns = batch.columns
+        rows = zip(*(columns[name].tolist() for name in ("iteration", "start_ns", "elapsed_ns", "phase", "tokens")),
+                   strict=True)  # fmt: skip
+        unusable = 0
+        for number, start_ns, elapsed_ns, phase, tokens in rows:
+            if not is_usable_iteration(number, start_ns, elapsed_ns):
+                unusable += 1
+            elif self.closed_through is not None and number <= self.closed_through:
+                self._late_rows += 1
+            else:
+                self.iterations[number] = IterationTimes(start_ns, int(elapsed_ns), phase, tokens)
+        return unusable
+
+    def _without_late(self, rows: dict[str, Array]) -> dict[str, Array]:
+        if self.closed_through is None:
+            return rows
+        return self._leave_out(rows, (rows["iteration"] <= self.closed_through) & (rows["iteration"] != UNKNOWN))
+
+    def _leave_out(self, rows: dict[str, Array], is_late: Array) -> dict[str, Array]:
+        if not is_late.any():
+            return rows
+        self._late_rows += int(is_late.sum())
+        return {name: column[~is_late] for name, column in rows.items()}
+
+    def _note_starts(self, rows: Mapping[str, Array]) -> None:
+        is_timed = (rows["iteration"] != UNKNOWN) & (rows["start_ns"] != UNKNOWN)
+        iteration, start_ns = rows["iteration"][is_timed], rows["start_ns"][is_timed]
+        if len(iteration) == 0:
+            return
+        if iteration[0] == iteration[-1] and np.all(iteration == iteration[0]):
+            known = {int(iteration[0]): int(start_ns.min())}
+        else:
+            order = np.lexsort((start_ns, iteration))
+            numbers, firsts = np.unique(iteration[order], return_index=True)
+            known = dict(zip(numbers.tolist(), start_ns[order][firsts].tolist(), strict=True))
+        for number, first_ns in known.items():
+            self.starts_ns[number] = min(first_ns, self.starts_ns.get(number, first_ns))
+
+    # --- what an iteration takes ------------------------------------------------------------------------------------
+
+    def take(self, numbers: Sequence[int], closing_ns: Mapping[int, int]) -> dict[str, Array]:
+        """Close iterations: return the operators of `numbers`, the oldest open ones, ascending, and forget them.
+
+        Rows of older or no iteration go with them. So do those that ended after their iteration had closed (at
+        `closing_ns`, where that is known): they are late, so that no border of a batch shows in the result.
+        """
+        rows = self._without_overlong(self._take_parts(np.array(numbers, dtype=np.int64)), numbers, closing_ns)
+        self.closed_through = numbers[-1]
+        for number in numbers:
+            self.starts_ns.pop(number, None)
+            self.iterations.pop(number, None)
+        return rows
+
+    def take_late_rows(self) -> int:
+        """Return how many rows were late since the last call."""
+        late_rows, self._late_rows = self._late_rows, 0
+        return late_rows
+
+    def _take_parts(self, numbers: Array) -> dict[str, Array]:
+        parts, self._parts = self._parts, []
+        taken = [part for part in (self._split(part, numbers) for part in parts) if part is not None]
+        if len(taken) == 1:
+            return taken[0]
+        if not taken:
+            return dict(_NO_ROWS)
+        return {name: np.concatenate([part[name] for part in taken]) for name in OPERATOR_COLUMNS}
+
+    def _split(self, part: dict[str, Array], numbers: Array) -> dict[str, Array] | None:
+        """Return what a part has of these iterations, and keep what it has of later ones."""
+        iteration = self._with_inferred(part)
+        first, last = int(numbers[0]), int(numbers[-1])
+        lowest, highest = int(iteration.min()), int(iteration.max())
+        if lowest > last:
+            self._parts.append(part)
+            return None
+        has_holes = len(numbers) <= last - first
+        if first <= lowest and highest <= last and not has_holes:
+            return {**part, "iteration": iteration}
+        is_taken = np.isin(iteration, numbers) if has_holes else (iteration >= first) & (iteration <= last)
+        is_kept = ~is_taken & ((iteration > last) | self._is_unplaced(part, iteration, last))
+        if is_kept.any():
+            self._parts.append({name: column[is_kept] for name, column in part.items()})
+        return {name: (iteration if name == "iteration" else part[name])[is_taken] for name in OPERATOR_COLUMNS}
+
+    def _with_inferred(self, rows: Mapping[str, Array]) -> Array:
+        """Iteration of each row; rows without one take that in which they start, where iteration rows tell."""
+        iteration = rows["iteration"]
+        is_unknown = iteration == UNKNOWN
+        if not is_unknown.any() or not self.iterations:
+            return iteration
+        numbers = sorted(self.iterations)
+        starts = np.array([self.iterations[n].start_ns for n in numbers])
+        ends = np.array([self.iterations[n].end_ns for n in numbers])
+        position = np.searchsorted(starts, rows["start_ns"], side="right") - 1
+        is_inside = is_unknown & (position >= 0) & (rows["start_ns"] < ends[np.maximum(position, 0)])
+        return np.where(is_inside, np.array(numbers)[np.maximum(position, 0)], iteration)
+
+    def _is_unplaced(self, rows: Mapping[str, Array], iteration: Array, last: int) -> Array:
+        """Rows without an iteration that may still fall into a later one."""
+        if last not in self.iterations:
+            return np.zeros(len(iteration), dtype=bool)
+        return (iteration == UNKNOWN) & (rows["start_ns"] >= self.iterations[last].end_ns)
+
+    def _without_overlong(
+        self, rows: dict[str, Array], numbers: Sequence[int], closing_ns: Mapping[int, int]
+    ) -> dict[str, Array]:
+        closes_ns = np.array([closing_ns.get(number, _NEVER_NS) for number in numbers], dtype=np.int64)
+        return self._leave_out(rows, ends_ns(rows) > closes_ns[np.searchsorted(numbers, rows["iteration"])])
+
+    # --- snapshots --------------------------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        """Everything that `from_state` needs, as JSON values and numpy arrays."""
+        parts = self._parts or [_NO_ROWS]
+        return {
+            "iterations": [[number, *row] for number, row in self.iterations.items()],
+            "starts_ns": [[number, ns] for number, ns in self.starts_ns.items()],
+            "closed_through": self.closed_through,
+            "operators": {name: np.concatenate([part[name] for part in parts]) for name in OPERATOR_COLUMNS},
+            "names": list(self._codes),
+            "late_rows": self._late_rows,
+        }
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> PendingRows:
+        """Restore."""
+        pending = cls()
+        pending.iterations = {number: IterationTimes(*row) for number, *row in state["iterations"]}
+        pending.starts_ns = dict(state["starts_ns"])
+        pending.closed_through = state["closed_through"]
+        if len(state["operators"]["iteration"]):
+            pending._parts = [dict(state["operators"])]
+        pending._codes = {name: code for code, name in enumerate(state["names"])}
+        pending._late_rows = state["late_rows"]
+        return pending
+
+
+def ends_ns(rows: Mapping[str, Array]) -> Array:
+    """End of each operator; one that never ended ends where it starts."""
+    elapsed_ns = rows["elapsed_ns"]
+    return rows["start_ns"] + np.where(np.isfinite(elapsed_ns), elapsed_ns, 0).astype(np.int64)

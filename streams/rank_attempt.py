@@ -1,0 +1,210 @@
+"""One rank in one attempt of its job: from what it sends to iterations that are complete."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from streams.closing_times import (
+    ClosingTime,
+    IterationTimes,
+    closing_times_by_operators,
+    closing_times_by_rows,
+    newest_closed,
+)
+from streams.closings import Closing
+from streams.evidence import Membership
+from streams.monitor_settings import MonitorSettings
+from streams.patience import Patience
+from streams.pending_rows import PendingRows, ends_ns
+from streams.records import (
+    PHASE_UNKNOWN,
+    UNKNOWN,
+    Announcement,
+    Batch,
+    Heartbeat,
+    decode_announcement,
+    decode_heartbeat,
+    encode_announcement,
+    encode_heartbeat,
+)
+from streams.row_checks import usable_operators
+from streams.source_arrivals import SourceArrivals
+
+Array = np.ndarray
+
+Closed = list[Closing | Membership]
+"""What is complete, and who came and went; oldest first."""
+
+_NOT_SAID = IterationTimes(UNKNOWN, UNKNOWN, PHASE_UNKNOWN, np.nan)
+
+
+class RankAttempt:
+    """Gathers rows until their iterations are complete, and closes these.
+
+    Parameters
+    ----------
+    announcement
+        What the rank said of itself: its sources tell what to wait for.
+    partition
+        Of ``commops``; goes into the evidence with the offsets.
+    settings
+        How long to wait, and the detectors of operators.
+    """
+
+    def __init__(self, announcement: Announcement, partition: int, settings: MonitorSettings) -> None:
+        self.announcement = announcement
+        self.is_ended = False
+        self._partition = partition
+        self._settings = settings
+        self._arrivals = SourceArrivals(announcement.lost_rows or 0)
+        self._pending = PendingRows()
+        self._heartbeat: Heartbeat | None = None
+        self._patience = Patience(settings.grace_s)
+        self._last_end_ns = UNKNOWN  # of the operators that were closed last
+        self._detectors = [make() for make in settings.operator_detectors]
+        self._sizes = {c.id: len(c.ranks) for c in announcement.communicators}
+        self._has_iteration_rows = "iterations" in announcement.sources
+
+    # --- what comes in ----------------------------------------------------------------------------------------------
+
+    def add(self, batch: Batch, offset: int) -> None:
+        """Take in a batch of this attempt."""
+        if self.is_ended or len(batch) == 0:
+            return
+        self._arrivals.count(batch)
+        if batch.header.schema == "commops":
+            self._pending.add_operators(self._usable(batch.columns), batch.header.names, offset)
+        elif batch.header.schema == "iterations":
+            self._arrivals.lost_rows += self._pending.add_iterations(batch)
+
+    def beat(self, heartbeat: Heartbeat) -> None:
+        """Take in a heartbeat of this attempt."""
+        if not self.is_ended:
+            self._heartbeat = heartbeat
+
+    def _usable(self, columns: Mapping[str, Array]) -> Mapping[str, Array]:
+        """Leave out rows that no honest producer sends, as lost, and those that no iteration can take."""
+        is_usable = usable_operators(columns)
+        if is_usable is not None:
+            self._arrivals.lost_rows += int((~is_usable).sum())
+            columns = {name: column[is_usable] for name, column in columns.items()}
+        if self._has_iteration_rows:
+            return columns
+        is_placed = columns["iteration"] != UNKNOWN  # nothing will tell where the others belong
+        return columns if is_placed.all() else {name: column[is_placed] for name, column in columns.items()}
+
+    # --- when iterations close --------------------------------------------------------------------------------------
+
+    def settle(self) -> Closed:
+        """Apply a heartbeat whose rows have arrived, then close what is complete."""
+        if self.is_ended:
+            return []
+        beat = self._heartbeat
+        if beat is not None and self._arrivals.apply(beat.sources) and beat.state == "ended":
+            return self.end(beat.reason or "ended")
+        until_ns = self._arrivals.complete_until_ns(self.announcement.sources)
+        return [] if until_ns is None else self._close_through(newest_closed(self._closing_times(), until_ns))
+
+    def tick(self, now_s: float) -> Closed:
+        """Let the wall clock speak: what has waited for longer than the grace is closed."""
+        if self.is_ended:
+            return []
+        overdue = self._overdue()
+        is_leaving = self._heartbeat is not None and self._heartbeat.state == "ended"
+        if not self._patience.is_over(overdue is not None or is_leaving, now_s):
+            return []
+        if self._heartbeat is not None and is_leaving:
+            return self.end(self._heartbeat.reason or "ended")
+        return self._close_through(overdue)
+
+    def end(self, reason: str) -> Closed:
+        """Close all that there is: the rank sends no more in this attempt."""
+        closed = self._close_through(max(self._pending.numbers(), default=None))
+        self.is_ended = True
+        self._pending = PendingRows()
+        own = self.announcement
+        return [*closed, Membership(own.job, own.attempt, own.rank, reason=reason)]
+
+    def _closing_times(self) -> Iterable[ClosingTime]:
+        if self._has_iteration_rows:
+            return closing_times_by_rows(self._pending.iterations)
+        return closing_times_by_operators(self._pending.starts_ns)
+
+    def _overdue(self) -> int | None:
+        """Newest iteration that some source has left behind by the grace, although others have not passed it."""
+        known = chain(self._closing_times(), closing_times_by_operators(self._pending.starts_ns))
+        return newest_closed(known, self._arrivals.newest_ns - int(self._settings.grace_s * 1e9))
+
+    def _close_through(self, last: int | None) -> Closed:
+        """Close all open iterations up to `last` at once."""
+        if last is None:
+            return []
+        pending = self._pending
+        numbers = pending.numbers(last)
+        follows = pending.closed_through == numbers[0] - 1
+        entry_ns = self._last_end_ns if follows else UNKNOWN
+        own = [pending.iterations.get(number, _NOT_SAID) for number in numbers]
+        rows = pending.take(numbers, dict(self._closing_times()))
+        self._last_end_ns = _last_end_ns(rows, last)
+        return [self._closing(numbers, own, rows, entry_ns)]
+
+    def _closing(
+        self, numbers: Sequence[int], own: Sequence[IterationTimes], rows: Mapping[str, Array], entry_ns: int
+    ) -> Closing:
+        start_ns, elapsed_ns, phase, tokens = zip(*own, strict=True)
+        free_ns = np.array(start_ns, dtype=np.int64)
+        if entry_ns != UNKNOWN:
+            free_ns[0] = entry_ns
+        return Closing(
+            attempt=self.announcement.attempt,
+            rank=self.announcement.rank,
+            partition=self._partition,
+            names=self._pending.names,
+            sizes=self._sizes,
+            numbers=np.array(numbers, dtype=np.int64),
+            rows=rows,
+            free_ns=free_ns,
+            entry_ns=entry_ns,
+            start_ns=np.array(start_ns, dtype=np.int64),
+            elapsed_ns=np.array(elapsed_ns, dtype=np.int64),
+            phase=np.array(phase, dtype=np.uint8),
+            tokens=np.array(tokens, dtype=np.float64),
+            late_rows=self._pending.take_late_rows(),
+            lost_rows=self._arrivals.lost_rows,
+            detectors=self._detectors,
+        )
+
+    # --- snapshots --------------------------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        """Everything that `from_state` needs, as JSON values and numpy arrays; detectors begin anew after it."""
+        return {
+            "announcement": encode_announcement(self.announcement).decode(),
+            "is_ended": self.is_ended,
+            "arrivals": self._arrivals.state(),
+            "pending": self._pending.state(),
+            "heartbeat": None if self._heartbeat is None else encode_heartbeat(self._heartbeat).decode(),
+            "last_end_ns": self._last_end_ns,
+        }
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any], partition: int, settings: MonitorSettings) -> RankAttempt:
+        """Restore."""
+        attempt = cls(decode_announcement(state["announcement"].encode()), partition, settings)
+        attempt.is_ended = state["is_ended"]
+        attempt._arrivals = SourceArrivals.from_state(state["arrivals"])
+        attempt._pending = PendingRows.from_state(state["pending"])
+        beat = state["heartbeat"]
+        attempt._heartbeat = None if beat is None else decode_heartbeat(beat.encode())
+        attempt._last_end_ns = state["last_end_ns"]
+        return attempt
+
+
+def _last_end_ns(rows: Mapping[str, Array], number: int) -> int:
+    """End of the last operator of an iteration; `UNKNOWN` if none has a time."""
+    is_own = (rows["iteration"] == number) & (rows["start_ns"] != UNKNOWN)
+    return int(ends_ns(rows)[is_own].max(initial=UNKNOWN))

@@ -1,0 +1,73 @@
+"""How much of each source of a rank has arrived, how far it is known to be complete, and what never came."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from streams.records import UNKNOWN, Batch, SourceProgress
+
+
+class SourceArrivals:
+    """Rows received and watermark of each source of one rank in one attempt.
+
+    Parameters
+    ----------
+    lost_rows
+        Rows that the producer lost before they could be sent.
+    """
+
+    def __init__(self, lost_rows: int = 0) -> None:
+        self.lost_rows = lost_rows
+        self._rows: dict[str, int] = {}  # received of each schema
+        self._watermarks_ns: dict[str, int] = {}
+
+    def count(self, batch: Batch) -> None:
+        """Count a batch: rows that were published before it and have not come are lost."""
+        header = batch.header
+        received = self._rows.get(header.schema, 0)
+        self.lost_rows += max(header.rows_before - received, 0)
+        self._rows[header.schema] = max(received, header.rows_before + len(batch))
+        self._raise_watermark(header.schema, header.watermark_ns)
+
+    def apply(self, sources: Mapping[str, SourceProgress]) -> bool:
+        """Move the watermarks to what a heartbeat says, if all rows that it counts are there; return whether so.
+
+        Bandwidth holds nobody up.
+        """
+        for schema, progress in sources.items():
+            if self._rows.get(schema, 0) < progress.rows and schema != "bandwidth":
+                return False
+        for schema, progress in sources.items():
+            self._raise_watermark(schema, progress.watermark_ns)
+        return True
+
+    @property
+    def newest_ns(self) -> int:
+        """How far the source that is ahead has come; `UNKNOWN` if none has."""
+        return max(self._watermarks_ns.values(), default=UNKNOWN)
+
+    def complete_until_ns(self, announced: Collection[str]) -> int | None:
+        """Return the event time until which iterations are complete, None if nothing tells.
+
+        Operators decide; iteration rows only where no operators were announced.
+        """
+        if "commops" not in self._watermarks_ns and "commops" not in announced:
+            return self._watermarks_ns.get("iterations")
+        return self._watermarks_ns.get("commops")
+
+    def _raise_watermark(self, schema: str, watermark_ns: int | None) -> None:
+        if watermark_ns is not None:
+            self._watermarks_ns[schema] = max(self._watermarks_ns.get(schema, UNKNOWN), watermark_ns)
+
+    def state(self) -> dict[str, Any]:
+        """Everything that `from_state` needs, as JSON values."""
+        return {"rows": dict(self._rows), "watermarks_ns": dict(self._watermarks_ns), "lost_rows": self.lost_rows}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> SourceArrivals:
+        """Restore."""
+        arrivals = cls(state["lost_rows"])
+        arrivals._rows = dict(state["rows"])
+        arrivals._watermarks_ns = dict(state["watermarks_ns"])
+        return arrivals
