@@ -13,11 +13,12 @@ from detectors.carried import carry_over
 from detectors.critical_path import Attribution, path_work_ns
 from detectors.hang import find_hang, ranks_without_gaps
 from detectors.iteration_window import MIN_ITERATIONS, DriftWatch, IterationWindow
+from detectors.observation import Observation
 from detectors.operator_graph import OperatorGraph
 from detectors.peers_usual import attribute_by_peers
 from detectors.review import MIN_REVIEWED, Reviewed, late_against_stage, review
 from detectors.topology import Topology
-from detectors.verdict_tracker import Observation, VerdictTracker
+from detectors.verdict_tracker import VerdictTracker
 from streams.iteration_rows import IterationRows
 from streams.judgement_columns import concatenate_columns, operator_columns, rank_columns
 from streams.judgements import JudgedIteration, Judgements, Verdict

@@ -10,42 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detectors.critical_path import Attribution, Lane, LaneExcess, Piece
-from detectors.topology import Device, Place, Topology
-from detectors.verdict_tracker import (
-    CLOSE_QUIET,
-    OPEN_RECENT,
-    OPEN_SEEN,
-    OPEN_SEEN_TRANSFER,
-    Observation,
-    VerdictTracker,
-    calibrated,
-)
+from detectors.critical_path import Lane
+from detectors.observation import Observation
+from detectors.verdict_tracker import CLOSE_QUIET, OPEN_RECENT, OPEN_SEEN, OPEN_SEEN_TRANSFER, VerdictTracker
 from streams.judgements import Verdict
 from streams.snapshots import pack, unpack
-
-MS = 1e6
-TOPOLOGY = Topology(4, {rank: Place(f"h{rank}", 0, "eth0") for rank in range(4)}, {0: (0, 1, 2, 3)}, ("world", "pp0"))
-PAIR = Lane("pair", 1, 3)
-
-
-def work(rank: int) -> Lane:
-    return Lane("work", rank)
-
-
-def observation(number: int, path_ms: dict[Lane, float] | None = None) -> Observation:
-    """One iteration, 100 ms when regular; with `path_ms` an irregular one."""
-    if path_ms is None:
-        return Observation(number, 100 * MS, 100 * MS, 1000 + number, None)
-    path = {lane: ms * MS for lane, ms in path_ms.items()}
-    slow = {lane: LaneExcess(ns, MS, 1000.0, 1e6) for lane, ns in path.items() if lane.kind == "pair"}
-    healthy = {Lane("pair", a, b): LaneExcess(0.0, MS, 1000.0, 1e6) for a, b in ((1, 2), (0, 3), (0, 2))}
-    pieces = {lane: Piece(lane, max(lane.first, 0), 0, 1, ns + MS, MS) for lane, ns in path.items()}
-    attribution = Attribution(number, path, pieces, {**healthy, **slow}, {})
-    return Observation(number, 100 * MS + sum(path.values()), 100 * MS, 1000 + number, attribution)
-
-
-Step = dict[Lane, float] | None
+from tests.detectors.observed_iterations import MS, PAIR, TOPOLOGY, Step, late, observation, work
 
 
 def lived(steps: Sequence[Step], tracker: VerdictTracker | None = None, first: int = 0) -> list[Verdict]:
@@ -54,10 +24,6 @@ def lived(steps: Sequence[Step], tracker: VerdictTracker | None = None, first: i
     for number, step in enumerate(steps, start=first):
         said += tracker.observe(observation(number, step), TOPOLOGY)[0]
     return said
-
-
-def late(rank: int, ms: float = 50.0) -> Step:
-    return {work(rank): ms}
 
 
 def test_a_rank_is_accused_when_it_was_late_three_times_of_six() -> None:
@@ -216,16 +182,3 @@ def test_each_life_is_whole(steps: list[Step]) -> None:
         assert [v.iterations[1] for v in life] == sorted(v.iterations[1] for v in life)
         assert all(v.iterations[1] > v.iterations[0] for v in life)
         assert all(0 <= s.probability <= 1 for v in life for s in v.suspects)
-
-
-@pytest.mark.parametrize("raw", [0.0, 0.3, 0.5, 0.9, 1.0])
-def test_calibration_keeps_the_order_and_never_promises_more_than_everything(raw: float) -> None:
-    suspects = [(Device("nic", (0,)), raw), (Device("link", (0, 1)), (1 - raw) * 0.6), (Device("nic", (1,)), 0.0)]
-    said = [probability for _, probability in calibrated(suspects)]
-    assert said[0] >= raw
-    assert sum(said) <= 1 + 1e-9
-    assert (said[0] == raw) == (raw in (0.0, 1.0))
-
-
-def test_nobody_to_calibrate() -> None:
-    assert calibrated([]) == ()

@@ -1,0 +1,83 @@
+"""When a single iteration accuses: a spike that is clear, and that was not the beginning of something that lasts."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from detectors.causes import Cause, find_causes, is_sure, slow_transfers
+from detectors.critical_path import Attribution
+from detectors.observation import Observation
+from detectors.topology import Topology
+
+SPIKE_SIGMAS: Final = 4.0
+SPIKE_TRANSFERS: Final = 3.0
+SPIKE_SHARE: Final = 0.5
+SPIKE_WAIT: Final = 5
+MAX_SPIKES: Final = 3
+SPIKE_MEMORY: Final = 50
+"""A single iteration accuses where it is clear: it stands `SPIKE_SIGMAS` out of the noise, one cause explains
+`SPIKE_SHARE` of all that took longer, and `SPIKE_TRANSFERS` transfers at least were slow: one that hangs for a moment
+is no device's fault. Of a rank that lost rows it may be the loss that shows. It is decided `SPIKE_WAIT` iterations
+later, when it is known that it was one. After `MAX_SPIKES` in `SPIKE_MEMORY` iterations more accuse nobody."""
+
+
+class SpikeWatch:
+    """Irregular iterations in which no verdict's cause was seen, until it is decided what they were."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[Observation] = deque()
+        self._lately: list[int] = []  # iterations that were clear spikes
+
+    def add(self, spike: Observation) -> None:
+        """Take in an irregular iteration that no verdict explains."""
+        self._waiting.append(spike)
+
+    def take_due(self, newest: int | None) -> Iterator[Observation]:
+        """Take out those that can be decided when iteration `newest` has been judged; None: all, none follows."""
+        while self._waiting and (newest is None or self._waiting[0].iteration <= newest - SPIKE_WAIT):
+            yield self._waiting.popleft()
+
+    def showing(self, cause: Cause) -> list[Observation]:
+        """Those in which a cause was seen, of those that are not due yet."""
+        return [one for one in self._waiting if one.shows(cause)]
+
+    def may_accuse(self, spike: Observation) -> bool:
+        """Count a clear spike; return whether it may be said, or there have been too many of late."""
+        lately = [one for one in self._lately if one > spike.iteration - SPIKE_MEMORY]
+        self._lately = [*lately, spike.iteration]
+        return len(lately) < MAX_SPIKES
+
+    def state(self) -> dict[str, Any]:
+        """Everything that `from_state` needs, as JSON values."""
+        return {"waiting": [one.state() for one in self._waiting], "lately": list(self._lately)}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> SpikeWatch:
+        """Restore."""
+        watch = cls()
+        watch._waiting.extend(Observation.from_state(one) for one in state["waiting"])
+        watch._lately = list(state["lately"])
+        return watch
+
+
+def clear_cause(spike: Observation, topology: Topology) -> Cause | None:
+    """Return what made a single iteration long, if it is clear enough to be said; see `SPIKE_SIGMAS`."""
+    attribution = spike.attribution
+    if attribution is None or spike.sigmas < SPIKE_SIGMAS:
+        return None
+    causes = find_causes([attribution], topology)
+    return next((cause for cause in causes if _is_clear(cause, spike, attribution, topology)), None)
+
+
+def _is_clear(cause: Cause, spike: Observation, attribution: Attribution, topology: Topology) -> bool:
+    if not is_sure(cause) or any(attribution.incomplete.intersection(d.ranks) for d, _ in cause.suspects[:1]):
+        return False
+    others = {lane: ns for lane, ns in attribution.path_excess_ns.items() if ns > 0 and lane not in cause.lanes}
+    stray_ns = sum(
+        ns for lane, ns in others.items() if lane in attribution.lanes and attribution.lanes[lane].is_stray
+    )
+    own_ns = cause.explained_ns[spike.iteration]
+    longer_ns = max(own_ns + sum(others.values()), spike.excess_ns) - stray_ns  # what hung besides is another matter
+    return own_ns >= SPIKE_SHARE * longer_ns and slow_transfers(cause, attribution, topology) >= SPIKE_TRANSFERS

@@ -1,0 +1,212 @@
+"""A verdict in the making, or open: what it has seen so far, what that cost, and what was last said of it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from statistics import median
+from typing import Any, ClassVar, Final
+
+from detectors.causes import Cause, find_causes, is_sure
+from detectors.critical_path import Lane
+from detectors.observation import Observation, explained_ns
+from detectors.standing_fault import History, StandingFault, standing_since, typical_lateness_ns
+from detectors.topology import Device, Topology
+
+_KEPT: Final = 64  # attributions that a verdict keeps to think over its suspects
+_LOSS_STEP: Final = 2.0  # a revision says that it goes on when the loss has grown by this factor
+
+
+@dataclass(slots=True, eq=False)
+class OpenVerdict:
+    """What is known of one verdict.
+
+    Parameters
+    ----------
+    verdict_id, cause
+        Its name, and what it accuses now.
+    first, last, time_ns
+        First and newest iteration in which the cause was seen, and the event time of the newest.
+    kept
+        The newest irregular iterations in which it was seen.
+    seen, tried
+        Irregular iterations in which the cause was seen, and all irregular ones since the first.
+    lost_ns
+        What was lost so far.
+    quiet
+        Judged iterations in a row in which the cause was not seen.
+    revision, said, said_lost_ns
+        The newest revision: its number, kind and first suspect, and loss.
+    standing
+        What more is known of a fault without a healthy past; None for one that irregular iterations showed.
+    """
+
+    verdict_id: str
+    cause: Cause
+    first: int
+    last: int = 0
+    time_ns: int = 0
+    kept: deque[Observation] = field(default_factory=lambda: deque(maxlen=_KEPT))
+    seen: int = 0
+    tried: int = 0
+    lost_ns: float = 0.0
+    quiet: int = 0
+    revision: int = 0
+    said: tuple[str, Device | None] = ("", None)
+    said_lost_ns: float = 0.0
+    standing: StandingFault | None = None
+
+    # --- what it sees -----------------------------------------------------------------------------------------------
+
+    def is_seen(self, observation: Observation, late_ns: Mapping[int, float]) -> bool:
+        """Whether the cause shows in an iteration; `late_ns`: by how much ranks work longer than their stage."""
+        if self.standing is not None:
+            return self.standing.stands(self.cause, late_ns)
+        return observation.shows(self.cause)
+
+    def follow(self, observation: Observation, is_seen: bool, topology: Topology) -> None:
+        """Take in the next judged iteration."""
+        self.tried += observation.attribution is not None
+        if not is_seen:
+            self.quiet += 1
+        elif self.standing is not None:
+            self._extend(observation, self.standing.costs_ns)
+        else:
+            self.add(observation)
+            self._think_over(topology)
+
+    def add(self, observation: Observation) -> None:
+        """Count an irregular iteration in which the cause was seen; it lost no more than it took longer."""
+        assert observation.attribution is not None
+        self.kept.append(observation)
+        self._extend(observation, min(explained_ns(self.cause, observation.attribution), observation.excess_ns))
+
+    def _extend(self, observation: Observation, lost_ns: float) -> None:
+        self.last, self.time_ns = observation.iteration, observation.time_ns
+        self.seen += 1
+        self.quiet = 0
+        self.lost_ns += lost_ns
+
+    def _think_over(self, topology: Topology) -> None:
+        """Look for the cause again with all that was seen since; keep the one that this verdict is about."""
+        attributions = [o.attribution for o in self.kept if o.attribution is not None]
+        about = [cause for cause in find_causes(attributions, topology) if cause.lanes & self.cause.lanes]
+        if about and is_sure(about[0]):
+            self.cause = about[0]
+
+    # --- what was said of it ----------------------------------------------------------------------------------------
+
+    @property
+    def first_device(self) -> Device | None:
+        """The first suspect; None if it accuses nobody."""
+        return self.cause.suspects[0][0] if self.cause.suspects else None
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether kind or first suspect are others than was said."""
+        return (self.cause.kind, self.first_device) != self.said
+
+    @property
+    def has_grown(self) -> bool:
+        """Whether so much more is lost than was said that it is worth saying."""
+        return self.lost_ns >= _LOSS_STEP * self.said_lost_ns
+
+    def note_said(self) -> None:
+        """Begin the next revision: what is so now is what was said."""
+        self.revision += 1
+        self.said = (self.cause.kind, self.first_device)
+        self.said_lost_ns = self.lost_ns
+
+    # --- snapshots --------------------------------------------------------------------------------------------------
+
+    _PLAIN: ClassVar[tuple[str, ...]] = (
+        "verdict_id", "first", "last", "time_ns", "seen", "tried", "lost_ns", "quiet", "revision", "said_lost_ns",
+    )  # fmt: skip
+
+    def state(self) -> dict[str, Any]:
+        """Everything that `from_state` needs, as JSON values."""
+        return {
+            **{name: getattr(self, name) for name in self._PLAIN},
+            "cause": _cause_to_state(self.cause),
+            "kept": [one.state() for one in self.kept],
+            "said": list(self.said),
+            "standing": None if self.standing is None else asdict(self.standing),
+        }
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> OpenVerdict:
+        """Restore."""
+        (kind, device), standing = state["said"], state["standing"]
+        verdict = cls(
+            **{name: state[name] for name in cls._PLAIN},
+            cause=_cause_from_state(state["cause"]),
+            said=(kind, None if device is None else Device(device[0], tuple(device[1]))),
+            standing=None if standing is None else StandingFault(**standing),
+        )
+        verdict.kept.extend(Observation.from_state(one) for one in state["kept"])
+        return verdict
+
+
+Name = Callable[[int], str]
+"""Gives a verdict its id, from its first iteration."""
+
+
+def verdict_on_recurring(name: Name, cause: Cause, irregular: Iterable[Observation]) -> OpenVerdict:
+    """Begin a verdict on what was seen in some of the newest irregular iterations."""
+    first = min(cause.explained_ns)
+    verdict = OpenVerdict(name(first), cause, first)
+    for observation in irregular:
+        verdict.tried += observation.iteration >= verdict.first
+        if observation.iteration in cause.explained_ns:
+            verdict.add(observation)
+    return verdict
+
+
+def verdict_on_standing(name: Name, cause: Cause, reviewed: Sequence[Observation], history: History) -> OpenVerdict:
+    """Begin a verdict on what a review found.
+
+    Parameters
+    ----------
+    reviewed
+        The reviewed iterations; their attributions are against peers.
+    history
+        How long it has been so: the verdict begins with the first iteration, or when the rank is late without a
+        break.
+    """
+    late_ns = typical_lateness_ns(cause, history)
+    first = standing_since(cause, late_ns, history)
+    last = max([max(cause.explained_ns), *(iteration for iteration, _ in history)])
+    costs_ns = median(cause.explained_ns.values())
+    seen = sum(first <= iteration <= last for iteration, _ in history)
+    shown = [o for o in reviewed if o.iteration in cause.explained_ns]
+    return OpenVerdict(
+        verdict_id=name(first), cause=cause, first=first, last=last, time_ns=shown[-1].time_ns,
+        kept=deque((_against_healthy(o, cause.explained_ns[o.iteration]) for o in shown), maxlen=_KEPT),
+        seen=seen, tried=seen, lost_ns=costs_ns * seen, standing=StandingFault(costs_ns, late_ns, last),
+    )  # fmt: skip
+
+
+def _against_healthy(reviewed: Observation, explained_ns: float) -> Observation:
+    """Set what it would have taken without the fault in the place of what is usual: it was never healthy."""
+    return replace(reviewed, reference_ns=max(reviewed.elapsed_ns - explained_ns, 1.0))
+
+
+def _cause_to_state(cause: Cause) -> dict[str, Any]:
+    return {
+        "kind": cause.kind,
+        "suspects": [[d.kind, list(d.ranks), probability] for d, probability in cause.suspects],
+        "lanes": sorted([*lane] for lane in cause.lanes),
+        "communicator": cause.communicator,
+        "explained_ns": [[i, ns] for i, ns in cause.explained_ns.items()],
+    }
+
+
+def _cause_from_state(state: Mapping[str, Any]) -> Cause:
+    return Cause(
+        kind=state["kind"],
+        suspects=tuple((Device(kind, tuple(ranks)), p) for kind, ranks, p in state["suspects"]),
+        lanes=frozenset(Lane(*lane) for lane in state["lanes"]),
+        communicator=state["communicator"],
+        explained_ns=dict(state["explained_ns"]),
+    )

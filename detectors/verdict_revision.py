@@ -1,0 +1,118 @@
+"""How a verdict is put: one revision of it, with its suspects, their places and what it rests on."""
+
+from __future__ import annotations
+
+import math
+from statistics import median
+from typing import Final
+
+from detectors.calibration import calibrated
+from detectors.critical_path import Lane, Piece
+from detectors.hang import Hang
+from detectors.observation import Observation
+from detectors.open_verdict import OpenVerdict
+from detectors.topology import Device, Topology
+from detectors.verdict_text import evidence_text, hang_text, standing_text
+from streams.judgements import Suspect, Verdict
+
+HANG_PROBABILITY: Final = 0.9
+
+
+def revision_of(
+    verdict: OpenVerdict, event: str, job: str, attempt: int, topology: Topology, close_reason: str | None = None
+) -> Verdict:
+    """Put a verdict into words and numbers, as it is now.
+
+    Parameters
+    ----------
+    event, close_reason
+        As `streams.judgements.Verdict` says.
+    """
+    cause = verdict.cause
+    return Verdict(
+        verdict_id=verdict.verdict_id,
+        revision=verdict.revision,
+        state="closed" if event == "closed" else "open",
+        job=job,
+        kind=cause.kind,
+        iterations=(verdict.first, verdict.last + 1),
+        delta=round(median(o.elapsed_ns / o.reference_ns for o in verdict.kept), 3),
+        lost_s=round(verdict.lost_ns / 1e9, 6),
+        communicator=None if cause.communicator is None else topology.names[cause.communicator],
+        suspects=tuple(_suspect(device, p, topology) for device, p in calibrated(cause.suspects)),
+        evidence=_text(verdict, topology),
+        attempt=attempt,
+        world_size=topology.world_size,
+        time_ns=verdict.time_ns,
+        close_reason=close_reason,
+        event=event,
+    )
+
+
+def hang_verdict(
+    verdict_id: str, hang: Hang, last: Observation, until_ns: int | None, job: str, attempt: int, topology: Topology
+) -> Verdict:
+    """Say, once and for all, that a job hung after the iteration `last`, until its recording ended."""
+    lost_ns = 0 if until_ns is None or hang.since_ns is None else max(until_ns - hang.since_ns, 0)
+    device = Device("gpu", hang.ranks)
+    return Verdict(
+        verdict_id=verdict_id,
+        revision=1,
+        state="closed",
+        job=job,
+        kind="hang",
+        iterations=(last.iteration, last.iteration + 1),
+        delta=round(1 + lost_ns / last.reference_ns, 3) if lost_ns and last.reference_ns else math.nan,
+        lost_s=round(lost_ns / 1e9, 6),
+        communicator=topology.names[hang.communicator],
+        suspects=(_suspect(device, HANG_PROBABILITY, topology),),
+        evidence=hang_text(hang, topology),
+        attempt=attempt,
+        world_size=topology.world_size,
+        time_ns=last.time_ns,
+        close_reason="finished",
+        event="opened",
+    )
+
+
+def _suspect(device: Device, probability: float, topology: Topology) -> Suspect:
+    rank = device.ranks[0]
+    place = topology.place(rank)
+    return Suspect(
+        device=device.kind,
+        rank=rank,
+        ranks=device.ranks,
+        probability=round(probability, 4),
+        peer=device.ranks[1] if device.kind == "link" else None,
+        host=place.host,
+        gpu=None if device.kind == "host" else place.gpu,
+        nic=None if device.kind == "host" else place.nic,
+        switch=place.switch,
+    )
+
+
+def _text(verdict: OpenVerdict, topology: Topology) -> str:
+    standing = verdict.standing
+    if standing is None:
+        return evidence_text(_typical_piece(verdict), verdict.seen, verdict.tried, topology)
+    piece = _typical_piece(verdict) if verdict.cause.lanes else _piece_of_stage(verdict, standing.costs_ns)
+    return standing_text(verdict.cause.kind, piece, standing.costs_ns, verdict.seen, topology)
+
+
+def _typical_piece(verdict: OpenVerdict) -> Piece:
+    """Return the piece of the path with the median excess among the largest ones of each iteration."""
+    largest = []
+    for observation in verdict.kept:
+        assert observation.attribution is not None
+        pieces = observation.attribution.pieces
+        own = [piece for lane, piece in pieces.items() if lane in verdict.cause.lanes]
+        largest += [max(own, key=lambda piece: piece.excess_ns)] if own else []
+    largest.sort(key=lambda piece: piece.excess_ns)
+    return largest[len(largest) // 2]
+
+
+def _piece_of_stage(verdict: OpenVerdict, costs_ns: float) -> Piece:
+    """Make up a piece that stands for a stage, or for nobody: the path need not hold one that shows its excess."""
+    device = verdict.first_device
+    rank = -1 if device is None else device.ranks[0]
+    return Piece(Lane("work", rank), rank, 0, 0, costs_ns, 0.0)

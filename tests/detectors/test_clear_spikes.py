@@ -1,0 +1,89 @@
+"""When a single iteration accuses."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from detectors.causes import find_causes
+from detectors.clear_spikes import MAX_SPIKES, SPIKE_MEMORY, SPIKE_SIGMAS, SPIKE_WAIT, SpikeWatch, clear_cause
+from detectors.observation import Observation
+from detectors.verdict_tracker import VerdictTracker
+from streams.snapshots import pack, unpack
+from tests.detectors.observed_iterations import MS, PAIR, TOPOLOGY, late, observation, work
+
+
+def spike(number: int, rank: int = 1, sigmas: float = 9.0) -> Observation:
+    return replace(observation(number, late(rank)), sigmas=sigmas)
+
+
+def test_a_rank_that_is_late_once_is_the_cause_if_it_stands_out_of_the_noise() -> None:
+    cause = clear_cause(spike(7), TOPOLOGY)
+    assert cause is not None
+    assert (cause.kind, cause.suspects[0][0].ranks, cause.explained_ns) == ("slow_rank", (1,), {7: 50 * MS})
+    assert clear_cause(spike(7, sigmas=0.9 * SPIKE_SIGMAS), TOPOLOGY) is None
+
+
+def test_a_regular_iteration_has_no_cause() -> None:
+    assert clear_cause(replace(observation(7), sigmas=9.0), TOPOLOGY) is None
+
+
+def test_one_transfer_that_hung_is_no_devices_fault() -> None:
+    assert clear_cause(replace(observation(7, {PAIR: 50.0}), sigmas=9.0), TOPOLOGY) is None
+
+
+def test_a_cause_that_explains_less_than_half_is_not_clear() -> None:
+    shared = {work(rank): 25.0 for rank in (1, 2, 3)}
+    assert clear_cause(replace(observation(7, shared), sigmas=9.0), TOPOLOGY) is None
+
+
+def test_of_a_rank_that_lost_rows_it_may_be_the_loss_that_shows() -> None:
+    one = spike(7)
+    assert one.attribution is not None
+    holed = replace(one, attribution=replace(one.attribution, incomplete=frozenset({1})))
+    assert clear_cause(holed, TOPOLOGY) is None
+
+
+def test_a_spike_is_due_when_it_is_known_that_it_was_one() -> None:
+    watch = SpikeWatch()
+    for number in (3, 4):
+        watch.add(spike(number))
+    assert list(watch.take_due(3 + SPIKE_WAIT - 1)) == []
+    assert [one.iteration for one in watch.take_due(3 + SPIKE_WAIT)] == [3]
+    assert [one.iteration for one in watch.take_due(None)] == [4]
+
+
+def test_those_that_show_a_cause_are_told_from_others() -> None:
+    watch = SpikeWatch()
+    for number, rank in ((3, 1), (4, 2), (5, 1)):
+        watch.add(spike(number, rank))
+    (cause,) = find_causes([spike(9).attribution], TOPOLOGY)  # type: ignore[list-item]
+    assert [one.iteration for one in watch.showing(cause)] == [3, 5]
+
+
+def test_after_too_many_spikes_more_accuse_nobody_for_a_while() -> None:
+    watch = SpikeWatch()
+    assert [watch.may_accuse(spike(number)) for number in range(MAX_SPIKES + 1)] == [True] * MAX_SPIKES + [False]
+    assert watch.may_accuse(spike(SPIKE_MEMORY + MAX_SPIKES))
+
+
+def test_a_snapshot_forgets_no_spike() -> None:
+    watch = SpikeWatch()
+    for number in range(MAX_SPIKES):
+        watch.add(spike(number))
+        watch.may_accuse(spike(number))
+    twin = SpikeWatch.from_state(unpack(pack(watch.state())))
+    assert not twin.may_accuse(spike(MAX_SPIKES))
+    assert list(twin.take_due(None)) == list(watch.take_due(None))
+
+
+@pytest.mark.parametrize("sigmas", [9.0, 1.0])
+def test_a_clear_spike_opens_a_verdict_some_iterations_later(sigmas: float) -> None:
+    tracker = VerdictTracker("j", 1)
+    steps = [spike(n, sigmas=sigmas) if n == 2 else observation(n) for n in range(10)]
+    said = {one.iteration: tracker.observe(one, TOPOLOGY)[0] for one in steps}
+    opened = {number: verdicts for number, verdicts in said.items() if verdicts}
+    assert opened.keys() == ({2 + SPIKE_WAIT} if sigmas > SPIKE_SIGMAS else set())
+    for (verdict,) in opened.values():
+        assert (verdict.verdict_id, verdict.kind, verdict.iterations) == ("j:1:2:0", "slow_rank", (2, 3))

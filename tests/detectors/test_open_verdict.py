@@ -1,0 +1,79 @@
+"""What one verdict has seen, and what was said of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from detectors.causes import Cause, find_causes
+from detectors.observation import Observation
+from detectors.open_verdict import OpenVerdict, verdict_on_recurring, verdict_on_standing
+from detectors.topology import Device
+from streams.snapshots import pack, unpack
+from tests.detectors.observed_iterations import MS, TOPOLOGY, late, observation
+
+
+def name(first: int) -> str:
+    return f"from {first}"
+
+
+def cause_of(observations: list[Observation]) -> Cause:
+    (cause,) = find_causes([o.attribution for o in observations if o.attribution is not None], TOPOLOGY)
+    return cause
+
+
+def recurring() -> OpenVerdict:
+    irregular = [observation(3, late(2)), *(observation(number, late(1)) for number in (4, 6, 7))]
+    return verdict_on_recurring(name, cause_of(irregular[1:]), irregular)
+
+
+def standing() -> OpenVerdict:
+    reviewed = [replace(observation(number, late(1)), reference_ns=150 * MS) for number in (8, 9)]
+    history = [(number, {1: 50 * MS}) for number in range(5, 10)]
+    return verdict_on_standing(name, cause_of(reviewed), reviewed, history)
+
+
+def test_it_begins_where_its_cause_was_seen_first_and_counts_what_that_lost() -> None:
+    verdict = recurring()
+    assert (verdict.verdict_id, verdict.first, verdict.last) == ("from 4", 4, 7)
+    assert (verdict.seen, verdict.tried, verdict.lost_ns) == (3, 3, 150 * MS)
+
+
+def test_iterations_without_its_cause_are_quiet() -> None:
+    verdict = recurring()
+    for number, step in ((8, None), (9, late(2)), (10, None)):
+        one = observation(number, step)
+        verdict.follow(one, verdict.is_seen(one, {}), TOPOLOGY)
+    assert (verdict.quiet, verdict.last, verdict.tried) == (3, 7, 4)
+    verdict.follow(observation(11, late(1)), True, TOPOLOGY)
+    assert (verdict.quiet, verdict.last, verdict.seen) == (0, 11, 4)
+
+
+def test_what_was_said_holds_until_suspect_or_loss_are_others() -> None:
+    verdict = recurring()
+    assert verdict.has_changed
+    verdict.note_said()
+    assert (verdict.revision, verdict.said) == (1, ("slow_rank", Device("gpu", (1,))))
+    assert not verdict.has_changed
+    assert not verdict.has_grown
+    verdict.lost_ns *= 2
+    assert verdict.has_grown
+
+
+def test_a_standing_fault_costs_each_iteration_as_much() -> None:
+    verdict = standing()
+    assert (verdict.verdict_id, verdict.first, verdict.last, verdict.seen) == ("from 5", 5, 9, 5)
+    assert verdict.lost_ns == 5 * 50 * MS
+    assert [o.reference_ns for o in verdict.kept] == [100 * MS, 100 * MS]
+    regular = observation(10)
+    assert verdict.is_seen(regular, {1: 30 * MS})
+    assert not verdict.is_seen(regular, {1: 10 * MS})
+    verdict.follow(regular, True, TOPOLOGY)
+    assert (verdict.last, verdict.lost_ns) == (10, 6 * 50 * MS)
+
+
+def test_a_snapshot_restores_verdicts_of_both_kinds() -> None:
+    for verdict in (recurring(), standing()):
+        verdict.note_said()
+        twin = OpenVerdict.from_state(unpack(pack(verdict.state())))
+        for field in OpenVerdict.__slots__:
+            assert getattr(twin, field) == getattr(verdict, field), field

@@ -1,0 +1,48 @@
+"""Faults that are older than the recording."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from detectors.causes import Cause
+from detectors.standing_fault import STANDS, StandingFault, standing_since, typical_lateness_ns
+from detectors.topology import Device
+from tests.detectors.observed_iterations import PAIR, work
+
+LATE = Cause("slow_rank", ((Device("gpu", (1,)), 0.9),), frozenset({work(1)}), None, {8: 40.0, 9: 60.0})
+SLOW = Cause("slow_link", ((Device("link", (1, 3)), 0.9),), frozenset({PAIR}), 1, {8: 40.0, 9: 60.0})
+HISTORY = [(number, {1: 50.0 if number >= 5 else 10.0}) for number in range(10)]
+
+
+def test_lateness_is_the_median_of_the_reviewed_iterations() -> None:
+    assert typical_lateness_ns(LATE, [(7, {1: 9.0}), (8, {1: 40.0}), (9, {1: 60.0})]) == 50.0
+
+
+@pytest.mark.parametrize(("cause", "history"), [(SLOW, HISTORY), (LATE, []), (LATE, [(8, {}), (9, {})])])
+def test_where_lateness_does_not_show_it_is_unknown(
+    cause: Cause, history: list[tuple[int, dict[int, float]]]
+) -> None:
+    assert math.isnan(typical_lateness_ns(cause, history))
+
+
+def test_a_late_rank_is_so_since_it_was_late_without_a_break() -> None:
+    assert standing_since(LATE, 50.0, HISTORY) == 5
+
+
+def test_what_lateness_does_not_show_is_so_since_the_beginning() -> None:
+    assert standing_since(SLOW, math.nan, HISTORY) == 0
+
+
+def test_a_fault_stands_while_its_rank_is_late_by_half_of_what_it_was() -> None:
+    fault = StandingFault(50.0, 50.0, 9)
+    assert fault.stands(LATE, {1: STANDS * 50.0})
+    assert not fault.stands(LATE, {1: 0.9 * STANDS * 50.0, 2: 90.0})
+    assert not fault.is_seen_by_review_alone
+
+
+def test_what_only_a_review_can_see_is_believed_until_the_next() -> None:
+    fault = StandingFault(50.0, math.nan, 9)
+    assert fault.is_seen_by_review_alone
+    assert fault.stands(SLOW, {})
