@@ -9,7 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from detectors.critical_path import Lane
-from streams.records import KINDS, Announcement
+from streams.announcements import Announcement
+from streams.records import KINDS
 
 
 class Place(NamedTuple):

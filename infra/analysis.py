@@ -9,6 +9,7 @@ from typing import Any
 
 from producers.batches import cut_in_order
 from producers.trace import Trace
+from streams.announcements import Announcement, Heartbeat
 from streams.closings import Closing, reduce_all
 from streams.evidence import Evidence, Membership, concatenate
 from streams.job_monitor import JobMonitor
@@ -16,7 +17,7 @@ from streams.judgements import JudgedIteration, Verdict
 from streams.monitor_settings import MonitorSettings
 from streams.operator_source import Span
 from streams.rank_monitor import RankMonitor
-from streams.records import Announcement, Batch, Heartbeat
+from streams.records import Batch
 
 _BATCH_ROWS = 4_096
 """Larger than what travels: nothing depends on it but the price of a batch, and how much is read back too much."""

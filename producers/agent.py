@@ -17,16 +17,9 @@ from typing import Final
 from producers.batches import encode_in_parts
 from producers.publisher import AgentSettings, Publisher
 from producers.sources import Record, Source
+from streams.announcements import Announcement, Heartbeat, SourceProgress, encode_announcement, encode_heartbeat
 from streams.errors import InputError
-from streams.records import (
-    SCHEMAS,
-    Announcement,
-    Batch,
-    Heartbeat,
-    SourceProgress,
-    encode_announcement,
-    encode_heartbeat,
-)
+from streams.records import SCHEMAS, Batch
 from streams.topics import MAX_MESSAGE_BYTES, rank_key
 
 __all__ = ["Agent", "AgentSettings", "Progress", "stop_on_signals"]

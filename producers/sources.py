@@ -17,8 +17,9 @@ import numpy as np
 
 from producers.batches import event_times_ns
 from producers.trace_source import TraceSource
+from streams.announcements import Announcement
 from streams.errors import InputError, PluginError
-from streams.records import SCHEMAS, Announcement, Batch, decode_batch, encode_batch
+from streams.records import SCHEMAS, Batch, decode_batch, encode_batch
 
 __all__ = ["Source", "TraceSource", "check_source", "row_count"]
 

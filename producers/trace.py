@@ -20,8 +20,9 @@ from producers.trace_files import TableFile, find_file, read_file
 from producers.trace_job import JobFile, Place, read_job
 from producers.trace_rows import Rejected, Rows, arrange, check_bandwidth, check_commops, check_iterations
 from producers.trace_writer import write_trace
+from streams.announcements import Announcement, Communicator
 from streams.errors import InputError
-from streams.records import SCHEMAS, UNKNOWN, Announcement, Batch, Communicator, Header
+from streams.records import SCHEMAS, UNKNOWN, Batch, Header
 
 __all__ = ["Rejected", "Trace", "read_trace", "trace_batches", "write_trace"]
 

@@ -11,8 +11,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from streams.announcements import Communicator
 from streams.errors import InputError
-from streams.records import KINDS, UNKNOWN, Communicator
+from streams.records import KINDS, UNKNOWN
 
 CLOCKS: Final = ("shared", "per_host")
 MOST_COMMUNICATORS: Final = 1 << 16

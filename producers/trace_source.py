@@ -10,8 +10,9 @@ from typing import Final
 
 from producers.batches import BATCH_ROWS, BATCH_SPAN_S, take_rows
 from producers.trace import Trace, published_ns, trace_batches
+from streams.announcements import Announcement
 from streams.errors import InputError
-from streams.records import Announcement, Batch
+from streams.records import Batch
 
 _POSITION: Final = re.compile(r"announcements=(\d+) rows=(\d+)")
 

@@ -12,18 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from producers.trace_files import COLUMNS
+from streams.announcements import Announcement, Communicator
 from streams.errors import InputError
-from streams.records import (
-    OPERATORS,
-    PATHS,
-    PHASE_UNKNOWN,
-    PHASES,
-    SCHEMAS,
-    UNKNOWN,
-    Announcement,
-    Batch,
-    Communicator,
-)
+from streams.records import OPERATORS, PATHS, PHASE_UNKNOWN, PHASES, SCHEMAS, UNKNOWN, Batch
 
 _TYPES: Final = {"int": pa.int64(), "time": pa.int64(), "float": pa.float64(), "text": pa.string()}
 _GROUP_ROWS: Final = 1 << 20

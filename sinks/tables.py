@@ -14,9 +14,10 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from streams.announcements import Announcement
 from streams.errors import SinkRejected
 from streams.judgements import Columns, JudgedIteration, Judgements, Suspect, Verdict
-from streams.records import PATHS, UNKNOWN, Announcement, Batch
+from streams.records import PATHS, UNKNOWN, Batch
 
 _TIME: Final = pa.timestamp("ns", "UTC")
 

@@ -14,17 +14,10 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from streams.announcements import Announcement, decode_announcement, encode_announcement
 from streams.errors import RecordError
 from streams.json_fields import LARGEST, MAX_RANK, first_line, integer, json_object, optional_text, text, texts
-from streams.records import (
-    PHASE_UNKNOWN,
-    UNKNOWN,
-    VERSION,
-    Announcement,
-    check_version,
-    decode_announcement,
-    encode_announcement,
-)
+from streams.records import PHASE_UNKNOWN, UNKNOWN, VERSION, check_version, encode_json
 
 Array = np.ndarray
 
@@ -172,8 +165,7 @@ def _encode_members(job: str, members: Sequence[Membership]) -> bytes:
         }
         for member in members
     ]
-    record = {"schema": "membership", "version": VERSION, "job": job, "members": rows}
-    return json.dumps(record, separators=(",", ":")).encode()
+    return encode_json("membership", {"job": job, "members": rows})
 
 
 def _decode_members(value: bytes) -> list[Membership]:

@@ -7,7 +7,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from streams.records import Batch, Heartbeat, decode_batch, decode_heartbeat, encode_batch, encode_heartbeat
+from streams.announcements import Heartbeat, decode_heartbeat, encode_heartbeat
+from streams.records import Batch, decode_batch, encode_batch
 
 MAX_HELD_BATCHES: Final = 1000
 """Batches held for a rank that nobody has announced yet; more are handed back by `HeldMessages.take_surplus`."""

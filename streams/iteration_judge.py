@@ -19,13 +19,13 @@ from detectors.peers_usual import attribute_by_peers
 from detectors.review import MIN_REVIEWED, Reviewed, late_against_stage, review
 from detectors.topology import Topology
 from detectors.verdict_tracker import VerdictTracker
+from streams.announcements import Announcement
 from streams.iteration_rows import IterationRows
 from streams.judgement_columns import concatenate_columns, operator_columns, rank_columns
 from streams.judgements import JudgedIteration, Judgements, Verdict
 from streams.monitor_settings import MonitorSettings
 from streams.operator_reader import WHOLE_RANKS, Announcements, OperatorReader, Traffic
 from streams.operator_source import ReadBack
-from streams.records import Announcement
 from streams.review_ranks import ranks_to_review
 
 Array = np.ndarray

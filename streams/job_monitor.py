@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from streams.announcements import Announcement
 from streams.evidence import Evidence, Membership, decode_evidence, encode_evidence, select
 from streams.iteration_judge import IterationJudge
 from streams.iteration_rows import IterationRows, join_rows, split_by_iteration
@@ -16,7 +17,6 @@ from streams.judgements import Judgements
 from streams.monitor_settings import MonitorSettings
 from streams.operator_reader import Traffic
 from streams.operator_source import ReadBack
-from streams.records import Announcement
 
 Array = np.ndarray
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from streams.records import Announcement, decode_announcement, encode_announcement
+from streams.announcements import Announcement, decode_announcement, encode_announcement
 
 
 class JobRoster:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -10,8 +9,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from streams.announcements import Announcement
 from streams.errors import RecordError
-from streams.records import VERSION, Announcement, decode_json
+from streams.records import decode_json, encode_json
 
 VERDICT_KINDS: Final = (
     "slow_rank", "slow_nic", "slow_link", "slow_communicator", "slow_stage", "imbalance", "hang",
@@ -99,7 +99,7 @@ class Verdict:
 
 def encode_verdict(verdict: Verdict) -> bytes:
     """Encode for the topic ``verdicts``."""
-    return json.dumps({"schema": "verdicts", "version": VERSION, **verdict.to_json()}, separators=(",", ":")).encode()
+    return encode_json("verdicts", verdict.to_json())
 
 
 def decode_verdict(value: bytes | None, schema: str = "verdicts") -> Verdict:

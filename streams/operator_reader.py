@@ -30,10 +30,11 @@ from detectors.reach import (
 from detectors.replay import abnormal_ratios
 from detectors.slow_pieces import UsualPieces, learn_usual_pieces
 from detectors.topology import Topology, topology_of
+from streams.announcements import Announcement
 from streams.iteration_rows import IterationRows
 from streams.operator_rows import gather_rows
 from streams.operator_source import ReadBack, spans_of
-from streams.records import UNKNOWN, Announcement
+from streams.records import UNKNOWN
 
 Array = np.ndarray
 Announcements = Mapping[int, Announcement]

@@ -8,6 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from streams.announcements import (
+    Announcement,
+    Heartbeat,
+    decode_announcement,
+    decode_heartbeat,
+    encode_announcement,
+    encode_heartbeat,
+)
 from streams.closing_times import (
     ClosingTime,
     IterationTimes,
@@ -20,17 +28,7 @@ from streams.evidence import Membership
 from streams.monitor_settings import MonitorSettings
 from streams.patience import Patience
 from streams.pending_rows import PendingRows, ends_ns
-from streams.records import (
-    PHASE_UNKNOWN,
-    UNKNOWN,
-    Announcement,
-    Batch,
-    Heartbeat,
-    decode_announcement,
-    decode_heartbeat,
-    encode_announcement,
-    encode_heartbeat,
-)
+from streams.records import PHASE_UNKNOWN, UNKNOWN, Batch
 from streams.row_checks import usable_operators
 from streams.source_arrivals import SourceArrivals
 

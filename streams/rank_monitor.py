@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from streams.announcements import Announcement, Heartbeat, decode_announcement, encode_announcement
 from streams.closings import reduce_closings
 from streams.evidence import Evidence, Membership
 from streams.held_messages import HeldMessages
 from streams.monitor_settings import MonitorSettings
 from streams.patience import Patience
 from streams.rank_attempt import Closed, RankAttempt
-from streams.records import Announcement, Batch, Heartbeat, decode_announcement, encode_announcement
+from streams.records import Batch
 
 
 class RankMonitor:

@@ -9,20 +9,13 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 from weakref import WeakKeyDictionary
 
+from streams.announcements import Announcement, Heartbeat, decode_announcement, decode_heartbeat
 from streams.closings import Closing, reduce_closings
 from streams.errors import RecordError
 from streams.evidence import Evidence, Membership, encode_evidence
 from streams.parking import ParkedMessage, ParkingLot
 from streams.partition_state import PartitionState, Tracked
-from streams.records import (
-    Announcement,
-    Batch,
-    Heartbeat,
-    decode_announcement,
-    decode_batch,
-    decode_heartbeat,
-    encode_batch,
-)
+from streams.records import Batch, decode_batch, encode_batch
 from streams.stage import Event, Services, Snapshottable, Stage
 from streams.topics import MAX_MESSAGE_BYTES, rank_key
 

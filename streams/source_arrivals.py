@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from streams.records import UNKNOWN, Batch, SourceProgress
+from streams.announcements import SourceProgress
+from streams.records import UNKNOWN, Batch
 
 
 class SourceArrivals:

@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from producers.simulator.settings import SimulatorSettings
-from streams.records import Communicator
+from streams.announcements import Communicator
 
 Ints = NDArray[np.int64]
 

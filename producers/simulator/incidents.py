@@ -25,8 +25,9 @@ from producers.simulator.rows import JobRows
 from producers.simulator.settings import NS_PER_MS, NS_PER_S, RECORDED_START_NS, SimulatorSettings
 from producers.simulator.simulation import sources_of
 from producers.trace_writer import write_trace
+from streams.announcements import Announcement
 from streams.errors import InputError
-from streams.records import Announcement, Batch
+from streams.records import Batch
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]

@@ -10,7 +10,8 @@ from producers.simulator.calibration import calibrated
 from producers.simulator.engine import Engine, Run
 from producers.simulator.rows import JobRows
 from producers.simulator.settings import NS_PER_MS, NS_PER_S, SimulatorSettings
-from streams.records import Announcement, Batch
+from streams.announcements import Announcement
+from streams.records import Batch
 
 
 def sources_of(settings: SimulatorSettings) -> tuple[str, ...]:

@@ -13,8 +13,9 @@ from producers.simulator.label import measure
 from producers.simulator.settings import RECORDED_START_NS, SimulatorSettings
 from producers.simulator.simulation import Simulation
 from producers.trace_writer import write_trace
+from streams.announcements import Announcement
 from streams.errors import InputError
-from streams.records import Announcement, Batch
+from streams.records import Batch
 
 _BATCH_SPAN_S: Final = 1.0
 _BATCH_ROWS: Final = 1_000_000  # of all ranks: bounds the memory of large jobs

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from producers.simulator.groups import Groups, sizes_of
 from producers.simulator.settings import SimulatorSettings
+from streams.announcements import Announcement
 from streams.errors import InputError
-from streams.records import Announcement
 
 Ints = NDArray[np.int64]
 

@@ -25,13 +25,14 @@ from producers.simulator.faults import parse_fault
 from producers.simulator.presets import with_preset
 from producers.simulator.settings import RECORDED_START_NS, SimulatorSettings
 from producers.simulator.simulation import Simulation
+from streams.announcements import Heartbeat
 from streams.closings import Closing, reduce_all
 from streams.evidence import Membership, decode_evidence, encode_evidence
 from streams.job_monitor import JobMonitor
 from streams.monitor_settings import MonitorSettings
 from streams.operator_source import Span
 from streams.rank_monitor import RankMonitor
-from streams.records import Batch, Heartbeat, encode_batch
+from streams.records import Batch, encode_batch
 
 _CHUNK_ROWS = 5_000_000  # made at once
 _KEPT_ROWS = 100_000_000  # of the log: older messages are never asked for

@@ -29,21 +29,18 @@ import numpy as np
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from infra.kafka_broker import KafkaBroker
-from streams.evidence import Evidence, Membership, decode_evidence
-from streams.judgements import Judgements
-from streams.read_back import LogReader
-from streams.records import (
-    UNKNOWN,
+from streams.announcements import (
     Announcement,
-    Batch,
     Communicator,
-    Header,
     Heartbeat,
     SourceProgress,
     encode_announcement,
-    encode_batch,
     encode_heartbeat,
 )
+from streams.evidence import Evidence, Membership, decode_evidence
+from streams.judgements import Judgements
+from streams.read_back import LogReader
+from streams.records import UNKNOWN, Batch, Header, encode_batch
 from streams.topic_admin import create_topics
 from streams.topics import PARTITIONER, TopicSettings, rank_key
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from detectors.critical_path import Lane
 from detectors.topology import Device, Place, Topology, topology_of
-from streams.records import Announcement, Communicator
+from streams.announcements import Announcement, Communicator
 
 PLACES = {
     0: Place("a", 0, "mlx5_0", "leaf-1"),

@@ -22,18 +22,10 @@ from infra.loopback import free_port
 from producers.agent import Agent, AgentSettings, Progress
 from producers.trace import Trace, read_trace
 from producers.trace_source import TraceSource
+from streams.announcements import Announcement, Heartbeat, decode_announcement, decode_heartbeat
 from streams.errors import ServiceRefused, ServiceUnavailable, TopicMismatch
 from streams.read_back import LogReader
-from streams.records import (
-    SCHEMAS,
-    Announcement,
-    Batch,
-    Header,
-    Heartbeat,
-    decode_announcement,
-    decode_batch,
-    decode_heartbeat,
-)
+from streams.records import SCHEMAS, Batch, Header, decode_batch
 from streams.topic_admin import create_topics
 from streams.topics import MAX_MESSAGE_BYTES, TopicSettings, rank_key
 from tests.producers.trace_directories import RECORDINGS

@@ -18,19 +18,16 @@ from uuid import uuid4
 import numpy as np
 from confluent_kafka import Message, Producer
 
-from streams.read_back import LogReader
-from streams.records import (
-    UNKNOWN,
+from streams.announcements import (
     Announcement,
-    Batch,
     Communicator,
-    Header,
     Heartbeat,
     SourceProgress,
     encode_announcement,
-    encode_batch,
     encode_heartbeat,
 )
+from streams.read_back import LogReader
+from streams.records import UNKNOWN, Batch, Header, encode_batch
 from streams.topic_admin import create_topics
 from streams.topics import PARTITIONER, TopicSettings, rank_key
 

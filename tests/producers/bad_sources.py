@@ -10,7 +10,8 @@ from typing import Any
 
 from producers.sources import Record, Source, TraceSource
 from producers.trace import Trace
-from streams.records import Announcement, Batch
+from streams.announcements import Announcement
+from streams.records import Batch
 
 
 class Spoiled:

@@ -21,8 +21,9 @@ from hypothesis import strategies as st
 
 from producers.batches import event_times_ns
 from producers.trace import Trace, read_trace, trace_batches, write_trace
+from streams.announcements import Communicator
 from streams.errors import InputError
-from streams.records import OPERATOR_CODES, UNKNOWN, Communicator, decode_batch, encode_batch
+from streams.records import OPERATOR_CODES, UNKNOWN, decode_batch, encode_batch
 from tests.producers.trace_directories import (
     RECORDINGS,
     SCHEMAS,

@@ -6,8 +6,9 @@ import pytest
 
 from producers.trace import Trace, read_trace
 from producers.trace_source import TraceSource
+from streams.announcements import Announcement
 from streams.errors import InputError
-from streams.records import Announcement, Batch
+from streams.records import Batch
 from tests.producers.trace_directories import RECORDINGS, START_NS, commop, write_directory
 
 

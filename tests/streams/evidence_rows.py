@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from streams.announcements import Announcement, Communicator
 from streams.evidence import CLASS_COLUMNS, COLUMNS, Evidence, Membership
 from streams.operator_source import Span
-from streams.records import PHASE_UNKNOWN, PHASES, UNKNOWN, Announcement, Batch, Communicator
+from streams.records import PHASE_UNKNOWN, PHASES, UNKNOWN, Batch
 
 T0 = 1_800_000_000_000_000_000
 MS = 1_000_000

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from producers.trace import Trace, trace_batches
+from streams.announcements import Announcement, Communicator, Heartbeat, SourceProgress
 from streams.evidence import Evidence, Membership, decode_evidence, encode_evidence
 from streams.job_monitor import JobMonitor
 from streams.judgement_columns import concatenate_columns
@@ -18,18 +19,7 @@ from streams.judgements import JudgedIteration, Judgements, Verdict
 from streams.monitor_settings import MonitorSettings
 from streams.operator_source import Span
 from streams.rank_monitor import RankMonitor
-from streams.records import (
-    RECV,
-    SEND,
-    UNKNOWN,
-    Announcement,
-    Batch,
-    Communicator,
-    Heartbeat,
-    SourceProgress,
-    decode_batch,
-    encode_batch,
-)
+from streams.records import RECV, SEND, UNKNOWN, Batch, decode_batch, encode_batch
 from streams.snapshots import pack, unpack
 
 RECORDINGS = Path(__file__).parent.parent / "recordings"

@@ -12,17 +12,8 @@ from typing import Any
 import numpy as np
 
 from producers.trace import Trace
-from streams.records import (
-    OPERATOR_CODES,
-    PHASE_UNKNOWN,
-    PHASES,
-    SCHEMAS,
-    UNKNOWN,
-    Announcement,
-    Batch,
-    Communicator,
-    Header,
-)
+from streams.announcements import Announcement, Communicator
+from streams.records import OPERATOR_CODES, PHASE_UNKNOWN, PHASES, SCHEMAS, UNKNOWN, Batch, Header
 
 START_NS = 1_800_000_000_000_000_000
 US = 1_000

@@ -8,25 +8,22 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from streams.errors import RecordError
-from streams.evidence import CLASS_COLUMNS, Membership, decode_evidence, encode_evidence
-from streams.records import (
-    COMMOPS,
-    SCHEMAS,
-    VERSION,
+from streams.announcements import (
     Announcement,
     Communicator,
     Heartbeat,
     SourceProgress,
     decode_announcement,
-    decode_batch,
     decode_heartbeat,
     encode_announcement,
     encode_heartbeat,
 )
+from streams.errors import RecordError
+from streams.evidence import CLASS_COLUMNS, Membership, decode_evidence, encode_evidence
+from streams.records import COMMOPS, SCHEMAS, VERSION, decode_batch
 from streams.topics import rank_key
 from tests.streams.evidence_rows import evidence_of
 
@@ -205,13 +202,32 @@ def test_any_value_in_any_field_gives_a_record_or_the_reason(data: st.DataObject
         assert rank_key(found.job, found.rank)
 
 
-@given(st.data())
-def test_any_damage_to_arrow_bytes_gives_a_record_or_the_reason(data: st.DataObject) -> None:
-    whole = data.draw(st.sampled_from([EVIDENCE, arrow_message(HEADER, commops())]))
+@pytest.mark.parametrize("first", [b"\x80", b"\xff"])
+@pytest.mark.parametrize("name", COMMOPS.names)
+def test_a_column_whose_name_is_no_text_is_refused(name: str, first: bytes) -> None:
+    value = arrow_message(HEADER, commops())
+    assert value.count(name.encode()) == 1
+    with pytest.raises(RecordError, match="got UnicodeDecodeError"):
+        decode_batch(value.replace(name.encode(), first + name.encode()[1:]), "commops")
+
+
+BATCH = arrow_message(HEADER, commops())
+
+
+@given(
+    whole=st.sampled_from([EVIDENCE, BATCH]),
+    damage=st.lists(st.tuples(st.integers(0, len(EVIDENCE) - 1), st.integers(0, 255)), max_size=4),
+    length=st.none() | st.integers(0, len(EVIDENCE)),
+)
+@example(whole=BATCH, damage=[(404, 0x80)], length=None)  # a column's name that is no text
+@example(whole=BATCH, damage=[(720, 0x80)], length=None)
+def test_any_damage_to_arrow_bytes_gives_a_record_or_the_reason(
+    whole: bytes, damage: list[tuple[int, int]], length: int | None
+) -> None:
     value = np.frombuffer(whole, np.uint8).copy()
-    for at in data.draw(st.lists(st.integers(0, len(value) - 1), max_size=4)):
-        value[at] = data.draw(st.integers(0, 255))
-    damaged = value.tobytes()[: data.draw(st.integers(0, len(value)))]
+    for at, byte in damage:
+        value[at % len(value)] = byte
+    damaged = value.tobytes()[:length]
     for schema in (*SCHEMAS, "evidence"):
         try:
             decode_evidence(damaged) if schema == "evidence" else decode_batch(damaged, schema)

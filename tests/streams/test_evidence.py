@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from streams.announcements import Announcement, Communicator
 from streams.errors import RecordError
 from streams.evidence import (
     CLASS_COLUMNS,
@@ -20,7 +21,7 @@ from streams.evidence import (
     encode_evidence,
     select,
 )
-from streams.records import UNKNOWN, Announcement, Communicator
+from streams.records import UNKNOWN
 from tests.streams.evidence_rows import came, evidence_of, went
 
 PLACES = {"attempt": (-(2**62), 2**62), "iteration": (-(2**62), 2**62), "rank": (0, 2**28 - 1),

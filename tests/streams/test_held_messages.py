@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from streams.announcements import Heartbeat
 from streams.held_messages import MAX_HELD_BATCHES, HeldMessages
-from streams.records import Batch, Heartbeat
+from streams.records import Batch
 from streams.snapshots import pack, unpack
 from tests.streams.lockstep_job import iteration_batch, operator_batch
 

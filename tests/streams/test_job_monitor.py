@@ -217,7 +217,7 @@ def test_an_open_verdict_closes_with_the_reason_of_the_end(reason: str, expected
 
 
 def _last_word(rank: int, reason: str, attempt: int = 1) -> Any:
-    from streams.records import Heartbeat
+    from streams.announcements import Heartbeat
 
     return Heartbeat("lockstep", attempt, rank, {}, "ended", reason)
 

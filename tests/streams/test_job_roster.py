@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from streams.announcements import Announcement
 from streams.job_roster import JobRoster
-from streams.records import Announcement
 from streams.snapshots import pack, unpack
 
 

@@ -13,13 +13,14 @@ from producers.simulator.label import measure
 from producers.simulator.presets import OFF_CLOCKS
 from producers.simulator.settings import RECORDED_START_NS, SimulatorSettings
 from producers.simulator.simulation import Simulation
+from streams.announcements import Heartbeat
 from streams.evidence import decode_evidence, encode_evidence
 from streams.job_monitor import JobMonitor
 from streams.judgements import Verdict
 from streams.monitor_settings import MonitorSettings
 from streams.operator_source import Span
 from streams.rank_monitor import RankMonitor
-from streams.records import Batch, Heartbeat
+from streams.records import Batch
 from streams.snapshots import pack, unpack
 
 JOB = SimulatorSettings(dp=20, pp=4, tp=2, micro_batches=4, iterations=34, seed=5)

@@ -12,22 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from streams.announcements import Announcement, Communicator, Heartbeat, SourceProgress
 from streams.errors import RecordError
 from streams.evidence import Evidence, Membership, concatenate, decode_evidence, encode_evidence
 from streams.held_messages import MAX_HELD_BATCHES
 from streams.monitor_settings import MonitorSettings
 from streams.rank_monitor import RankMonitor
-from streams.records import (
-    OPERATOR_CODES,
-    UNKNOWN,
-    Announcement,
-    Batch,
-    Communicator,
-    Heartbeat,
-    SourceProgress,
-    decode_batch,
-    encode_batch,
-)
+from streams.records import OPERATOR_CODES, UNKNOWN, Batch, decode_batch, encode_batch
 from streams.snapshots import pack, unpack
 from tests.streams.lockstep_job import iteration_batch, operator_batch
 

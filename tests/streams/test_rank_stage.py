@@ -3,10 +3,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from streams.announcements import Announcement, Communicator
 from streams.errors import RecordError
 from streams.evidence import Membership, decode_evidence
 from streams.rank_stage import decode, encode_within_limit
-from streams.records import UNKNOWN, Announcement, Batch, Communicator, Header, encode_batch
+from streams.records import UNKNOWN, Batch, Header, encode_batch
 from streams.topics import MAX_MESSAGE_BYTES
 
 

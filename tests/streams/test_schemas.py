@@ -13,10 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sinks.alerts import ALERTING_EVENTS, alert_of
-from streams.judgements import DEVICES, VERDICT_KINDS, Suspect, Verdict, encode_verdict
-from streams.records import (
-    KINDS,
-    SCHEMAS,
+from streams.announcements import (
     Announcement,
     Communicator,
     Heartbeat,
@@ -24,6 +21,8 @@ from streams.records import (
     encode_announcement,
     encode_heartbeat,
 )
+from streams.judgements import DEVICES, VERDICT_KINDS, Suspect, Verdict, encode_verdict
+from streams.records import KINDS, SCHEMAS
 from tests.sinks.verdicts import NAMES, PLACES, RANKS, verdicts
 
 NAMES_OF_SCHEMAS = ("jobs", "heartbeats", "verdicts", "alerts")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from streams.records import UNKNOWN, Batch, SourceProgress
+from streams.announcements import SourceProgress
+from streams.records import UNKNOWN, Batch
 from streams.snapshots import pack, unpack
 from streams.source_arrivals import SourceArrivals
 from tests.streams.lockstep_job import iteration_batch, operator_batch

@@ -11,6 +11,7 @@ from typing import Any, Final
 from producers.batches import BATCH_ROWS, BATCH_SPAN_S, cut_in_order
 from producers.simulator.faults import Fault
 from producers.simulator.incidents import Incident, Incidents
+from streams.announcements import Heartbeat
 from streams.closings import Closing, reduce_all
 from streams.errors import InputError
 from streams.evidence import Evidence, Membership, concatenate, encode_evidence
@@ -19,7 +20,7 @@ from streams.judgements import JudgedIteration, Judgements, Verdict
 from streams.monitor_settings import MonitorSettings
 from streams.operator_source import Span
 from streams.rank_monitor import RankMonitor
-from streams.records import Batch, Heartbeat, encode_batch
+from streams.records import Batch, encode_batch
 from tests.benchmarks.localization.cases import BEFORE, Case
 from tests.benchmarks.localization.places import draw_fault
 from tests.benchmarks.localization.scoring import Truth, device_of, score

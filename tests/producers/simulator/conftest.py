@@ -10,7 +10,8 @@ import pytest
 
 from producers.simulator.settings import SimulatorSettings
 from producers.simulator.source import SimulatorSource
-from streams.records import RECV, SEND, Announcement, Batch
+from streams.announcements import Announcement
+from streams.records import RECV, SEND, Batch
 
 TIDY = {
     "gap_noise_ratio": 0.0,

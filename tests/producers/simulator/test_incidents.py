@@ -18,8 +18,9 @@ from producers.simulator.presets import PRESETS, suite_case, with_preset
 from producers.simulator.settings import SimulatorSettings
 from producers.simulator.source import SimulatorSource, simulate_trace
 from producers.trace import read_trace
+from streams.announcements import Announcement
 from streams.errors import InputError
-from streams.records import Announcement, Batch
+from streams.records import Batch
 from tests.conftest import ROOT
 
 BASE = with_preset(SimulatorSettings(iterations=30, seed=5, bandwidth_period_ms=50.0), "suite")

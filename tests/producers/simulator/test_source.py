@@ -12,8 +12,9 @@ from producers.simulator.settings import SimulatorSettings
 from producers.simulator.source import SimulatorSource, simulate_trace
 from producers.sources import check_source
 from producers.trace import read_trace
+from streams.announcements import Announcement
 from streams.errors import InputError
-from streams.records import Announcement, Batch
+from streams.records import Batch
 
 SMALL = SimulatorSettings(dp=2, pp=2, tp=2, gpus_per_host=2, micro_batches=4, iterations=12)
 

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from producers.simulator.settings import SimulatorSettings
 from producers.simulator.topology import Topology
+from streams.announcements import decode_announcement, encode_announcement
 from streams.errors import InputError
-from streams.records import KINDS, decode_announcement, encode_announcement
+from streams.records import KINDS
 
 SIZES = st.integers(1, 5)
 
