@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from detectors.critical_path import Attribution, Lane, LaneExcess, Piece
+from detectors.critical_path import Attribution, Piece
+from detectors.lanes import Lane, LaneExcess
 
 
 def attribution_to_state(attribution: Attribution) -> dict[str, Any]:

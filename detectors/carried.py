@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from detectors.critical_path import Attribution, LaneExcess
+from detectors.critical_path import Attribution
+from detectors.lanes import LaneExcess
 
 _LIKE: Final = 0.6
 """Excesses are alike if the smaller is this share of the larger at least."""

@@ -14,7 +14,8 @@ from functools import partial
 from statistics import median
 from typing import Final
 
-from detectors.critical_path import EVERYBODY, Attribution, Lane, LaneExcess
+from detectors.critical_path import Attribution
+from detectors.lanes import EVERYBODY, Lane, LaneExcess
 from detectors.topology import Device, Topology
 
 MATCH_SHARE: Final = 0.25

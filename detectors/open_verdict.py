@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any, ClassVar, Final
 
 from detectors.causes import Cause, find_causes, is_sure
-from detectors.critical_path import Lane
+from detectors.lanes import Lane
 from detectors.observation import Observation, explained_ns
 from detectors.standing_fault import History, StandingFault, standing_since, typical_lateness_ns
 from detectors.topology import Device, Topology

@@ -13,7 +13,8 @@ from typing import Final
 import numpy as np
 
 from detectors.codes import group_rows, sort_rows
-from detectors.critical_path import Attribution, Lane, LaneTable, attribute_against, lane_excess, lane_table
+from detectors.critical_path import Attribution, attribute_against
+from detectors.lanes import Lane, LaneTable, lane_excess, lane_table
 from detectors.operator_graph import OperatorGraph
 from detectors.topology import Topology
 from streams.records import OPERATORS

@@ -15,7 +15,8 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from detectors.codes import group_rows
-from detectors.critical_path import Attribution, Lane, LaneExcess, path_steps
+from detectors.critical_path import Attribution, path_steps
+from detectors.lanes import Lane, LaneExcess
 from detectors.operator_graph import OperatorGraph
 from detectors.topology import Topology
 from streams.records import RECV

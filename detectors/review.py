@@ -15,7 +15,8 @@ import numpy as np
 
 from detectors.causes import MIN_PROBABILITY, Cause, find_causes, is_sure
 from detectors.codes import group_rows
-from detectors.critical_path import Attribution, Lane
+from detectors.critical_path import Attribution
+from detectors.lanes import Lane
 from detectors.topology import Device, Topology
 
 Array = np.ndarray

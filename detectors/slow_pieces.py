@@ -13,10 +13,10 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from detectors.codes import group_rows
-from detectors.critical_path import class_columns, find, place_keys
 from detectors.medians import medians, weighted_medians
 from detectors.operator_graph import OperatorGraph, pack_class
 from detectors.peers import MAD_TO_SIGMA
+from detectors.reference import class_columns, find, place_keys
 
 Array = np.ndarray
 

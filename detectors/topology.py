@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from detectors.critical_path import Lane
+from detectors.lanes import Lane
 from streams.announcements import Announcement
 from streams.records import KINDS
 

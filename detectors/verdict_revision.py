@@ -7,8 +7,9 @@ from statistics import median
 from typing import Final
 
 from detectors.calibration import calibrated
-from detectors.critical_path import Lane, Piece
+from detectors.critical_path import Piece
 from detectors.hang import Hang
+from detectors.lanes import Lane
 from detectors.observation import Observation
 from detectors.open_verdict import OpenVerdict
 from detectors.topology import Device, Topology

@@ -14,7 +14,8 @@ from typing import Final
 import numpy as np
 
 from detectors.clocks import estimate_offsets
-from detectors.critical_path import Attribution, Lane, LaneExcess, Reference, attribute, learn_reference
+from detectors.critical_path import Attribution, attribute
+from detectors.lanes import Lane, LaneExcess
 from detectors.operator_graph import OperatorGraph, build_graph
 from detectors.reach import (
     accused_lanes,
@@ -27,6 +28,7 @@ from detectors.reach import (
     usual_lanes,
     wanted_ranks,
 )
+from detectors.reference import Reference, learn_reference
 from detectors.replay import abnormal_ratios
 from detectors.slow_pieces import UsualPieces, learn_usual_pieces
 from detectors.topology import Topology, topology_of

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from detectors.critical_path import Lane
+from detectors.lanes import Lane
 from detectors.reach import LaneSums, ends_of, lane_sums
 from detectors.review import late_against_stage
 from detectors.topology import Topology

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from detectors.critical_path import Attribution, Lane, LaneExcess, Piece
+from detectors.critical_path import Attribution, Piece
+from detectors.lanes import Lane, LaneExcess
 from detectors.observation import Observation
 from detectors.topology import Place, Topology
 

@@ -6,7 +6,8 @@ import json
 import math
 
 from detectors.attribution_state import attribution_from_state, attribution_to_state
-from detectors.critical_path import Attribution, Lane, LaneExcess, Piece
+from detectors.critical_path import Attribution, Piece
+from detectors.lanes import Lane, LaneExcess
 from streams.snapshots import pack, unpack
 
 WORK, PAIR, GROUP = Lane("work", 3), Lane("pair", 1, 2), Lane("collective", 0)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from detectors.carried import carry_over
-from detectors.critical_path import Attribution, Lane, LaneExcess
+from detectors.critical_path import Attribution
+from detectors.lanes import Lane, LaneExcess
 
 LANE, OTHER = Lane("pair", 1, 2), Lane("pair", 3, 4)
 READ = Attribution(

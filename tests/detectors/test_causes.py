@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from detectors.causes import find_causes, is_sure
-from detectors.critical_path import Attribution, Lane, LaneExcess, Piece
+from detectors.critical_path import Attribution, Piece
+from detectors.lanes import Lane, LaneExcess
 from detectors.topology import Place, Topology
 
 MS = 1e6

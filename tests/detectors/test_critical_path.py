@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detectors.critical_path import Lane, _walk, attribute, learn_reference
+from detectors.critical_path import _walk, attribute
+from detectors.lanes import Lane
 from detectors.operator_graph import build_graph
+from detectors.reference import learn_reference
 from tests.detectors.operator_graphs import columns_of, graph_of, row
 
 Rows = list[dict[str, Any]]
@@ -155,67 +155,3 @@ def test_operators_never_seen_before_accuse_nobody() -> None:
 def test_without_anything_usual_nothing_is_in_excess() -> None:
     attribution = attribute(graph_of(row(0, 0, 5), row(1, 2, 5)), 0, learn_reference(graph_of()))
     assert (attribution.path_excess_ns, attribution.lanes) == ({}, {})
-
-
-# --- what is usual --------------------------------------------------------------------------------------------------
-
-
-def regular(transfers: Sequence[int]) -> Any:
-    rows = []
-    for number, transfer in enumerate(transfers):
-        origin = 1000 * number
-        rows += [row(rank, origin + rank, origin + 1 + transfer, sequence=number, iteration=number, size=64.0)
-                 for rank in (0, 1)]  # fmt: skip
-    return learn_reference(graph_of(*rows))
-
-
-def test_usual_is_the_median_over_iterations() -> None:
-    reference = regular([10, 11, 9, 10, 500])
-    assert reference.lane_usual_ns == {Lane("collective", 0): 10}
-    assert reference.lane_noise_ns == {Lane("collective", 0): pytest.approx(1.4826)}
-    assert reference.iterations == (0, 1, 2, 3, 4)
-    assert set(reference.transfer_ns.tolist()) == {10}
-
-
-def test_the_median_of_an_even_number_lies_between() -> None:
-    assert regular([10, 20]).lane_usual_ns == {Lane("collective", 0): 15}
-
-
-def test_the_transfer_of_a_collective_is_the_smallest_of_its_members() -> None:
-    """One of the members left late: it is no wait and no transfer of all."""
-    graph = graph_of(row(0, 0, 20), row(1, 10, 14), row(2, 3, 15))
-    assert learn_reference(graph).lane_usual_ns == {Lane("collective", 0): 4}
-
-
-def test_the_transfer_of_a_pair_is_that_of_its_recv() -> None:
-    graph = graph_of(row(0, 5, 6, "send", peer=1), row(1, 0, 30, "recv", peer=0))
-    assert learn_reference(graph).lane_usual_ns == {Lane("pair", 0, 1): 25}
-
-
-def test_the_excess_of_a_lane_counts_each_of_its_operators() -> None:
-    reference = regular([10, 10, 10])
-    twice = graph_of(*[row(rank, 100 * n + rank, 100 * n + 1 + 30, sequence=50 + n, iteration=9, size=64.0)
-                       for n in (0, 1) for rank in (0, 1)])  # fmt: skip
-    found = attribute(twice, 9, reference).lanes[Lane("collective", 0)]
-    assert (found.excess_ns, found.usual_ns, found.size_bytes) == (40, 20, 128)
-
-
-def test_a_lane_that_is_not_in_the_iteration_is_left_out() -> None:
-    graph = graph_of(
-        row(0, 0, 5), row(1, 2, 5), row(0, 9, 12, group=1, iteration=1), row(1, 9, 12, group=1, iteration=1)
-    )
-    assert set(attribute(graph, 1, learn_reference(graph)).lanes) == {Lane("collective", 1)}
-
-
-def test_the_place_of_an_operator_in_the_iteration_has_its_own_usual_time() -> None:
-    """The second call of the same kind is always slow: it is usual there and nowhere else."""
-
-    def iteration(number: int, second: int) -> Rows:
-        origin = 1000 * number
-        spans = [(origin, origin + 5), (origin + 10, origin + 10 + second)]
-        return [row(rank, a, b, sequence=2 * number + n, iteration=number)
-                for n, (a, b) in enumerate(spans) for rank in (0, 1)]  # fmt: skip
-
-    reference = learn_reference(graph_of(*[one for n in range(4) for one in iteration(n, 90)]))
-    assert not any(attribute(graph_of(*iteration(7, 90)), 7, reference).path_excess_ns.values())
-    assert attribute(graph_of(*iteration(7, 150)), 7, reference).path_excess_ns[Lane("collective", 0)] == 60

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from detectors.critical_path import Attribution, Lane
+from detectors.critical_path import Attribution
+from detectors.lanes import Lane
 from detectors.reach import (
     WIDE,
     Summaries,

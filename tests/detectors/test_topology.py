@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from detectors.critical_path import Lane
+from detectors.lanes import Lane
 from detectors.topology import Device, Place, Topology, topology_of
 from streams.announcements import Announcement, Communicator
 

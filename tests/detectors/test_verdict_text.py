@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from detectors.critical_path import Lane, Piece
+from detectors.critical_path import Piece
+from detectors.lanes import Lane
 from detectors.topology import Topology
 from detectors.verdict_text import _duration, evidence_text
 from streams.records import OPERATOR_CODES

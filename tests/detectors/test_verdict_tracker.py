@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detectors.critical_path import Lane
+from detectors.lanes import Lane
 from detectors.observation import Observation
 from detectors.verdict_tracker import CLOSE_QUIET, OPEN_RECENT, OPEN_SEEN, OPEN_SEEN_TRANSFER, VerdictTracker
 from streams.judgements import Verdict

@@ -1,0 +1,170 @@
+"""Lanes: where time is spent, and what the transfers of each lane took in an iteration, against what is usual."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from detectors.codes import group_rows
+from detectors.operator_graph import OperatorGraph
+from detectors.peers import MAD_TO_SIGMA
+from streams.records import RECV, SEND
+
+Array = np.ndarray
+
+_STRAY_TRANSFERS: Final = 1.2
+
+
+class Lane(NamedTuple):
+    """Where time is spent: ``work`` of a rank, a collective of a communicator, or the way from one rank to another.
+
+    ``first`` is the rank, the communicator's code, or the sender; ``second`` the receiver (-1 elsewhere). Work of the
+    rank -1 is everybody's: what all ranks took longer, as when sequences get longer.
+    """
+
+    kind: str
+    first: int
+    second: int = -1
+
+
+EVERYBODY: Final = Lane("work", -1)
+
+
+class LaneExcess(NamedTuple):
+    """Transfers of one lane in one iteration: how much longer than usual, what is usual, and how noisy that is.
+
+    ``size_bytes`` is what one rank gave to all of them; NaN where not known. ``slow_transfers`` says over how many of
+    them the excess is spread: 1 where one transfer has it all, their number where all have the same. It is
+    (Σx)² / Σx² of their excesses x, the participation number. ``transfers`` is how many there were.
+    """
+
+    excess_ns: float
+    usual_ns: float
+    noise_ns: float
+    size_bytes: float
+    slow_transfers: float = 1.0
+    transfers: float = 1.0
+
+    @property
+    def is_stray(self) -> bool:
+        """Whether one of several transfers has all of the excess: it hung, and what carries the lane is not slow."""
+        return self.transfers > 1 and self.slow_transfers < _STRAY_TRANSFERS
+
+
+def lane_of(graph: OperatorGraph, row: int) -> Lane:
+    """Lane of a row's transfer."""
+    operator, rank, peer = int(graph.operator[row]), int(graph.rank[row]), int(graph.peer[row])
+    if operator == SEND:
+        return Lane("pair", rank, peer)
+    return Lane("pair", peer, rank) if operator == RECV else Lane("collective", int(graph.communicator[row]))
+
+
+class LaneTable(NamedTuple):
+    """Transfers of each lane (first axis) in each iteration (second axis)."""
+
+    lanes: list[Lane]
+    iterations: Array
+    sums_ns: Array
+    counts: Array
+    sizes_bytes: Array
+
+
+def lane_table(graph: OperatorGraph) -> LaneTable:
+    """Sum the transfers of each lane in each iteration.
+
+    A collective's transfer is the smallest of its members' (the late have nothing left to wait for); a pair's is that
+    of its recv, since a send may return before the bytes arrive.
+    """
+    rows = np.flatnonzero(~graph.is_p2p | (graph.operator == RECV))
+    of_row, row, lane, lanes = _transfers(graph, rows)
+    transfer_ns = np.full(len(row), np.iinfo(np.int64).max)
+    np.minimum.at(transfer_ns, of_row, graph.transfer_ns[rows])
+    iterations, at = np.unique(graph.iteration[row], return_inverse=True)
+    shape = (len(lanes), len(iterations))
+    cell = lane * max(shape[1], 1) + at
+
+    def by_cell(weights: Array | None) -> Array:
+        return np.bincount(cell, weights=weights, minlength=shape[0] * shape[1]).reshape(shape)
+
+    return LaneTable(
+        lanes=lanes,
+        iterations=iterations,
+        sums_ns=by_cell(transfer_ns),
+        counts=by_cell(None),
+        sizes_bytes=by_cell(graph.size_bytes[row]),
+    )
+
+
+def lane_excess(
+    table: LaneTable, iteration: int, usual: Mapping[Lane, tuple[float, float, float]]
+) -> dict[Lane, LaneExcess]:
+    """Compare the lanes of one iteration with what is usual: mean transfer and its noise, ns, and its bytes."""
+    at = np.flatnonzero(table.iterations == iteration)
+    if len(at) == 0:
+        return {}
+    columns = [column[:, at[0]].tolist() for column in (table.sums_ns, table.counts, table.sizes_bytes)]
+    found = {}
+    for lane, total_ns, count, size_bytes in zip(table.lanes, *columns, strict=True):
+        if count and lane in usual:
+            mean_ns, noise_ns, mean_bytes = usual[lane]
+            usual_ns = mean_ns * count
+            if size_bytes > 0 and mean_bytes > 0:
+                usual_ns *= size_bytes / (mean_bytes * count)
+            found[lane] = LaneExcess(total_ns - usual_ns, usual_ns, noise_ns * count, size_bytes, 1.0, count)
+    return found
+
+
+def lane_statistics(graph: OperatorGraph) -> tuple[dict[Lane, float], dict[Lane, float], dict[Lane, float]]:
+    """For each lane, of its mean transfer over the iterations: median, robust standard deviation, ns, and bytes."""
+    table = lane_table(graph)
+    usual_ns, noise_ns, size_bytes = {}, {}, {}
+    for lane, sums, counts, sizes in zip(table.lanes, table.sums_ns, table.counts, table.sizes_bytes, strict=True):
+        means = sums[counts > 0] / counts[counts > 0]
+        median = float(np.median(means))
+        usual_ns[lane] = median
+        noise_ns[lane] = MAD_TO_SIGMA * float(np.median(np.abs(means - median)))
+        size_bytes[lane] = float(np.median(sizes[counts > 0] / counts[counts > 0]))
+    return usual_ns, noise_ns, size_bytes
+
+
+def with_slow_transfers(
+    lanes: Mapping[Lane, LaneExcess], graph: OperatorGraph, iteration: int, usual_transfer_ns: Array
+) -> dict[Lane, LaneExcess]:
+    """Count over how many transfers each lane's excess is spread."""
+    is_seen = ~graph.is_p2p | (graph.operator == RECV)
+    rows = np.flatnonzero((graph.iteration == iteration) & is_seen & np.isfinite(usual_transfer_ns))
+    found = _transfers(graph, rows)
+    excess_ns = np.full(len(found.row), np.inf)
+    np.minimum.at(excess_ns, found.of_row, graph.transfer_ns[rows] - usual_transfer_ns[rows])
+    excess_ns = np.maximum(excess_ns, 0.0)
+    sums = np.bincount(found.lane, excess_ns, minlength=len(found.lanes))
+    squares = np.bincount(found.lane, excess_ns**2, minlength=len(found.lanes))
+    counts = np.divide(sums**2, squares, out=np.ones(len(sums)), where=squares > 0)
+    slow = dict(zip(found.lanes, counts.tolist(), strict=True))
+    return {lane: excess._replace(slow_transfers=slow.get(lane, 1.0)) for lane, excess in lanes.items()}
+
+
+class _Transfers(NamedTuple):
+    """Transfers of some rows: a collective is one, however many members logged it; a pair is its recv's."""
+
+    of_row: Array
+    """Number of the transfer of each row."""
+    row: Array
+    """A row of each transfer."""
+    lane: Array
+    """Index of the lane of each transfer."""
+    lanes: list[Lane]
+
+
+def _transfers(graph: OperatorGraph, rows: Array) -> _Transfers:
+    _, first, of_row = np.unique(graph.group[rows], return_index=True, return_inverse=True)
+    row = rows[first]
+    is_p2p = graph.is_p2p[row]
+    ends = [is_p2p.astype(np.int64), np.where(is_p2p, graph.source[row], graph.communicator[row])]
+    ends.append(np.where(is_p2p, graph.destination[row], -1))
+    lane, first_of_lane = group_rows(ends)
+    unique = np.stack([end[first_of_lane] for end in ends], axis=1).tolist()
+    lanes = [Lane("pair" if is_pair else "collective", one, two) for is_pair, one, two in unique]
+    return _Transfers(of_row, row, lane, lanes)

@@ -1,0 +1,127 @@
+"""What is usual: learned from regular iterations, by the place of an operator in its iteration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from detectors.codes import sort_rows
+from detectors.lanes import Lane, lane_statistics
+from detectors.operator_graph import OperatorGraph, pack_class
+
+Array = np.ndarray
+
+_ORDINALS: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """What is usual: medians over some regular iterations, by the place of an operator in the iteration.
+
+    ``classes`` (ascending) are packed communicator, operator and peer; ``places`` (ascending) pack rank, class and
+    ordinal; ``gap_ns``, ``transfer_ns`` and ``size_bytes`` belong to the places. ``lane_noise_ns``: for each lane of
+    transfers its robust standard deviation over the iterations, and ``lane_usual_ns`` its median. ``operators``: how
+    many each rank runs in an iteration.
+    """
+
+    classes: Array
+    places: Array
+    gap_ns: Array
+    transfer_ns: Array
+    size_bytes: Array
+    lane_usual_ns: Mapping[Lane, float]
+    lane_noise_ns: Mapping[Lane, float]
+    lane_size_bytes: Mapping[Lane, float]
+    iterations: tuple[int, ...]
+    operators: Mapping[int, int] = field(default_factory=dict)
+
+
+def learn_reference(graph: OperatorGraph) -> Reference:
+    """Learn what is usual from the rows of regular iterations."""
+    packed = pack_class(class_columns(graph))
+    classes = np.unique(packed)
+    keys = place_keys(graph, np.searchsorted(classes, packed), len(classes))
+    places, inverse = np.unique(keys, return_inverse=True)
+    usual_ns, noise_ns, size_bytes = lane_statistics(graph)
+    return Reference(
+        classes=classes,
+        places=places,
+        gap_ns=_median_by(inverse, graph.gap_ns, len(places)),
+        transfer_ns=_median_by(inverse, graph.transfer_ns, len(places)),
+        size_bytes=_median_by(inverse, np.nan_to_num(graph.size_bytes).astype(np.int64), len(places)),
+        lane_usual_ns=usual_ns,
+        lane_noise_ns=noise_ns,
+        lane_size_bytes=size_bytes,
+        iterations=tuple(np.unique(graph.iteration).tolist()),
+        operators=_usual_operators(graph),
+    )
+
+
+def usual_times(graph: OperatorGraph, reference: Reference) -> tuple[Array, Array]:
+    """Gap and transfer that each row usually has; NaN where the place is new."""
+    packed = pack_class(class_columns(graph))
+    class_index, is_known_class = find(reference.classes, packed)
+    keys = place_keys(graph, class_index, len(reference.classes))
+    place, is_known = find(reference.places, keys)
+    is_known &= is_known_class
+    nan = np.full(len(graph), np.nan)
+    if len(reference.places) == 0:
+        return nan, nan
+    gap_ns = np.where(is_known, reference.gap_ns[place], nan)
+    transfer_ns = np.where(is_known, reference.transfer_ns[place], nan)
+    return gap_ns, transfer_ns * _times_as_large(graph.size_bytes, reference.size_bytes[place])
+
+
+def incomplete_ranks(graph: OperatorGraph, iteration: int, reference: Reference) -> frozenset[int]:
+    """Ranks that logged fewer operators of an iteration than usual."""
+    ranks, counts = np.unique(graph.rank[graph.iteration == iteration], return_counts=True)
+    logged = dict(zip(ranks.tolist(), counts.tolist(), strict=True))
+    return frozenset(rank for rank, usual in reference.operators.items() if logged.get(rank, 0) < usual)
+
+
+def find(ascending: Array, values: Array) -> tuple[Array, Array]:
+    """Index of each value in an ascending array, and whether it is there."""
+    if len(ascending) == 0:
+        return np.zeros(len(values), dtype=np.int64), np.zeros(len(values), dtype=bool)
+    index = np.minimum(np.searchsorted(ascending, values), len(ascending) - 1)
+    return index, ascending[index] == values
+
+
+def class_columns(graph: OperatorGraph) -> dict[str, Array]:
+    """Columns of a graph that `pack_class` packs."""
+    return {"communicator": graph.communicator, "operator": graph.operator, "peer": graph.peer}
+
+
+def place_keys(graph: OperatorGraph, class_index: Array, classes: int) -> Array:
+    """Pack rank, class and ordinal of each row: the place of an operator in its iteration."""
+    return (graph.rank * max(classes, 1) + class_index) * _ORDINALS + np.minimum(graph.ordinal, _ORDINALS - 1)
+
+
+def _median_by(index: Array, values: Array, size: int) -> Array:
+    """Median of the values of each index 0 to `size` - 1, each of which occurs."""
+    order = sort_rows([index, values])
+    counts = np.bincount(index, minlength=size)
+    firsts = np.cumsum(counts) - counts
+    ordered = values[order].astype(np.float64)
+    return (ordered[firsts + (counts - 1) // 2] + ordered[firsts + counts // 2]) / 2
+
+
+def _usual_operators(graph: OperatorGraph) -> dict[int, int]:
+    """Operators that each rank runs in an iteration: the most that it logged of one, since rows only get lost."""
+    _, first, counts = np.unique(graph.block, return_index=True, return_counts=True)
+    ranks, inverse = np.unique(graph.rank[first], return_inverse=True)
+    most = np.zeros(len(ranks), dtype=np.int64)
+    np.maximum.at(most, inverse, counts)
+    return dict(zip(ranks.tolist(), most.tolist(), strict=True))
+
+
+def _times_as_large(size_bytes: Array, usual_bytes: Array) -> Array:
+    """By what a transfer of another size than usual is expected to take longer: sequences may have got longer.
+
+    1 where a size is not known.
+    """
+    is_known = (size_bytes > 0) & (usual_bytes > 0)
+    return np.divide(size_bytes, usual_bytes, out=np.ones(len(size_bytes)), where=is_known)

@@ -1,0 +1,55 @@
+"""What the transfers of each lane took, and by how much that is longer than usual."""
+
+from __future__ import annotations
+
+from detectors.critical_path import attribute
+from detectors.lanes import Lane, LaneExcess, lane_excess, lane_of, lane_table
+from detectors.reference import learn_reference
+from tests.detectors.operator_graphs import graph_of, row
+
+WORLD = Lane("collective", 0)
+
+
+def test_the_lane_of_a_pair_goes_from_its_sender_to_its_receiver() -> None:
+    graph = graph_of(row(0, 5, 6, "send", peer=1), row(1, 0, 30, "recv", peer=0), row(2, 0, 9, group=4))
+    assert {lane_of(graph, at) for at in range(3)} == {Lane("pair", 0, 1), Lane("collective", 4)}
+
+
+def test_the_transfer_of_a_collective_is_the_smallest_of_its_members() -> None:
+    """One of the members left late: it is no wait and no transfer of all."""
+    graph = graph_of(row(0, 0, 20), row(1, 10, 14), row(2, 3, 15))
+    assert learn_reference(graph).lane_usual_ns == {Lane("collective", 0): 4}
+
+
+def test_the_transfer_of_a_pair_is_that_of_its_recv() -> None:
+    graph = graph_of(row(0, 5, 6, "send", peer=1), row(1, 0, 30, "recv", peer=0))
+    assert learn_reference(graph).lane_usual_ns == {Lane("pair", 0, 1): 25}
+
+
+def test_the_excess_of_a_lane_counts_each_of_its_operators() -> None:
+    regular = [row(rank, 1000 * n + rank, 1000 * n + 11, sequence=n, iteration=n, size=64.0)
+               for n in range(3) for rank in (0, 1)]  # fmt: skip
+    reference = learn_reference(graph_of(*regular))
+    twice = graph_of(*[row(rank, 100 * n + rank, 100 * n + 1 + 30, sequence=50 + n, iteration=9, size=64.0)
+                       for n in (0, 1) for rank in (0, 1)])  # fmt: skip
+    found = attribute(twice, 9, reference).lanes[Lane("collective", 0)]
+    assert (found.excess_ns, found.usual_ns, found.size_bytes) == (40, 20, 128)
+
+
+def test_a_lane_that_is_not_in_the_iteration_is_left_out() -> None:
+    graph = graph_of(
+        row(0, 0, 5), row(1, 2, 5), row(0, 9, 12, group=1, iteration=1), row(1, 9, 12, group=1, iteration=1)
+    )
+    assert set(attribute(graph, 1, learn_reference(graph)).lanes) == {Lane("collective", 1)}
+
+
+def test_an_iteration_without_rows_has_no_lanes() -> None:
+    table = lane_table(graph_of(row(0, 0, 20), row(1, 10, 14)))
+    usual = {WORLD: (3.0, 1.0, 0.0)}
+    assert lane_excess(table, 1, usual) == {}
+    assert lane_excess(table, 0, usual).keys() == usual.keys()
+
+
+def test_one_transfer_of_several_that_has_all_of_the_excess_is_stray() -> None:
+    hung, spread, alone = (LaneExcess(9.0, 9.0, 1.0, 0.0, slow, count) for slow, count in ((1.1, 8), (5, 8), (1, 1)))
+    assert [one.is_stray for one in (hung, spread, alone)] == [True, False, False]
