@@ -6,7 +6,7 @@ from typing import ClassVar, Final
 
 import numpy as np
 
-from detectors.peers import MAD_TO_SIGMA
+from detectors.medians import MAD_TO_SIGMA
 from detectors.protocol import Against, Frame, Level, Scores
 
 _UNSIZED: Final = 64  # bucket of operators without a size; sized ones have 0 to 63

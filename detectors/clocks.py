@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from detectors.codes import group_rows
+from detectors.medians import robust_sigma
 from streams.records import RECV, ROOTED, SEND, UNKNOWN
 
 Array = np.ndarray
@@ -91,7 +92,7 @@ def _by_collectives(ends: _Ends, hosts: int) -> Array:
     if len(ends.end_ns) == 0:
         return np.zeros(hosts)
     offsets_ns, left_ns = _least_squares(ends, hosts)
-    sigma_ns = 1.4826 * float(np.median(np.abs(left_ns)))
+    sigma_ns = robust_sigma(left_ns)
     is_good = np.abs(left_ns) <= _OUTLIER_SIGMAS * max(sigma_ns, 1.0)
     if is_good.all():
         return offsets_ns

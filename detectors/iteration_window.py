@@ -15,6 +15,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from detectors.medians import robust_sigma
+
 MIN_ITERATIONS: Final = 10
 """Nothing is judged before so many iterations."""
 
@@ -29,7 +31,6 @@ SUSPECT_SHARE: Final = 0.75
 """A suspect iteration stands so far out of the noise from one iteration to the next, and exceeds its level by this
 share at least of what δ allows."""
 
-_MAD_TO_SIGMA: Final = 1.4826  # of a normal distribution
 _DRIFT_MEMORY: Final = 512
 
 
@@ -94,7 +95,7 @@ class IterationWindow:
         if len(self._regular) < MIN_ITERATIONS:
             return math.nan
         steps = np.diff(np.array(self._regular))
-        return _MAD_TO_SIGMA * float(np.median(np.abs(steps))) / math.sqrt(2.0)
+        return robust_sigma(steps) / math.sqrt(2.0)
 
     @property
     def suspect_ns(self) -> float:
@@ -131,7 +132,7 @@ class IterationWindow:
         if len(regular) == 0:
             return -math.inf
         median_ns = float(np.median(regular))
-        sigma_ns = _MAD_TO_SIGMA * float(np.median(np.abs(regular - median_ns)))
+        sigma_ns = robust_sigma(regular - median_ns)
         return median_ns + NOISE_SIGMAS * sigma_ns
 
     def state(self) -> dict[str, Any]:

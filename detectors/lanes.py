@@ -8,8 +8,8 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from detectors.codes import group_rows
+from detectors.medians import robust_sigma
 from detectors.operator_graph import OperatorGraph
-from detectors.peers import MAD_TO_SIGMA
 from streams.records import RECV, SEND
 
 Array = np.ndarray
@@ -124,7 +124,7 @@ def lane_statistics(graph: OperatorGraph) -> tuple[dict[Lane, float], dict[Lane,
         means = sums[counts > 0] / counts[counts > 0]
         median = float(np.median(means))
         usual_ns[lane] = median
-        noise_ns[lane] = MAD_TO_SIGMA * float(np.median(np.abs(means - median)))
+        noise_ns[lane] = robust_sigma(means - median)
         size_bytes[lane] = float(np.median(sizes[counts > 0] / counts[counts > 0]))
     return usual_ns, noise_ns, size_bytes
 

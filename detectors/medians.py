@@ -1,4 +1,4 @@
-"""Medians of groups, all at once."""
+"""Medians: of deviations, as a measure of noise that stray values can't move; and of groups, all at once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,19 @@ import numpy as np
 
 Array = np.ndarray
 
+MAD_TO_SIGMA: Final = 1.4826
+"""Median absolute deviation to standard deviation, for normal noise (Rousseeuw and Croux 1993, section 1)."""
+
 _WIDER: Final = 1 + 1e-6
+
+
+def robust_sigma(deviations: Array) -> float:
+    """Return the standard deviation of normal noise, from its deviations (at least one) from the middle.
+
+    >>> round(robust_sigma(np.array([-1.0, 0.0, 1.0, 1.0, 900.0])), 4)
+    1.4826
+    """
+    return MAD_TO_SIGMA * float(np.median(np.abs(deviations)))
 
 
 def _order(group: Array, values: Array) -> Array:

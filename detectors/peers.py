@@ -6,11 +6,9 @@ from typing import ClassVar
 
 import numpy as np
 
+from detectors.medians import robust_sigma
 from detectors.protocol import Against, Frame, Level, Scores
 from streams.records import UNKNOWN
-
-MAD_TO_SIGMA = 1.4826
-"""Median absolute deviation to standard deviation, for normal noise (Rousseeuw and Croux 1993, section 1)."""
 
 
 class PeerDeviation:
@@ -60,5 +58,5 @@ class PeerDeviation:
 
     def _deviations(self, values: np.ndarray) -> np.ndarray:
         distances = values - np.median(values)
-        spread = MAD_TO_SIGMA * float(np.median(np.abs(distances)))
+        spread = robust_sigma(distances)
         return np.asarray(distances / max(spread, self.floor_ratio))

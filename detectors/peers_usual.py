@@ -15,6 +15,7 @@ import numpy as np
 from detectors.codes import group_rows, sort_rows
 from detectors.critical_path import Attribution, attribute_against
 from detectors.lanes import Lane, LaneTable, lane_excess, lane_table
+from detectors.medians import robust_sigma
 from detectors.operator_graph import OperatorGraph
 from detectors.topology import Topology
 from streams.records import OPERATORS
@@ -140,6 +141,6 @@ def _lanes_by_peers(table: LaneTable, iteration: int, topology: Topology) -> dic
             if len(numbers) >= least:
                 values = np.sort(mean_ns[numbers])
                 usual_ns = float(values[(len(values) - 1) // 2])
-                spread_ns = 1.4826 * float(np.median(np.abs(values - usual_ns)))
+                spread_ns = robust_sigma(values - usual_ns)
                 found |= {table.lanes[number]: (usual_ns, spread_ns, math.nan) for number in numbers}
     return found

@@ -13,9 +13,8 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from detectors.codes import group_rows
-from detectors.medians import medians, weighted_medians
+from detectors.medians import MAD_TO_SIGMA, medians, robust_sigma, weighted_medians
 from detectors.operator_graph import OperatorGraph, pack_class
-from detectors.peers import MAD_TO_SIGMA
 from detectors.reference import class_columns, find, place_keys
 
 Array = np.ndarray
@@ -86,7 +85,7 @@ def learn_usual_pieces(graph: OperatorGraph) -> UsualPieces | None:
     return UsualPieces(
         classes, places, before, usual_gap_ns, usual_transfer_ns, gap_sigma,
         _sigma(of_transfer, usual_transfer_ns[place]),
-        max(MAD_TO_SIGMA * float(np.median(np.abs(own - np.median(own)))), _FLOOR_SIGMA), float(np.median(usual_own)),
+        max(robust_sigma(own - np.median(own)), _FLOOR_SIGMA), float(np.median(usual_own)),
         float(np.median([_length_ns(graph, one) for one in pace])),
     )  # fmt: skip
 

@@ -46,21 +46,6 @@ class Reduction(NamedTuple):
     class_counts: Array
 
 
-def reduce_iterations(rows: Mapping[str, Array], iterations: Array, free_ns: Array) -> Reduction:
-    """Reduce the operators of `iterations` of one rank (ascending; rows of others must not be given).
-
-    Parameters
-    ----------
-    rows
-        `OPERATOR_COLUMNS`, in any order; rows given twice count once.
-    free_ns
-        When the rank was free to begin each iteration, int64; `UNKNOWN` where only its first operator shows it. The
-        value of an iteration whose predecessor is among `iterations` is replaced by that one's last end.
-    """
-    block = np.searchsorted(iterations, rows["iteration"])
-    return reduce_blocks({**rows, "block": block}, np.diff(iterations, prepend=iterations[:1]) == 1, free_ns)
-
-
 def reduce_blocks(
     rows: Mapping[str, Array], follows: Array, free_ns: Array, is_classed: Array | None = None
 ) -> Reduction:
@@ -73,7 +58,8 @@ def reduce_blocks(
     follows
         For each block whether it is the next iteration of the rank of the block before it.
     free_ns
-        As `reduce_iterations` says, for each block.
+        When the rank was free to begin each block, int64; `UNKNOWN` where only its first operator shows it. The value
+        of a block that follows the one before it is replaced by that one's last end.
     is_classed
         For each row whether its class is wanted; None: all are.
     """

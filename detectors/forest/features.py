@@ -15,7 +15,7 @@ from detectors.forest.drift import DriftSignals
 from detectors.forest.matrix import FEATURES, Compared, log_elapsed, log_times, make_matrix
 from detectors.forest.past import OperatorPast, Statistics, Usual
 from detectors.forest.slots import Places, Slots, pack_slots
-from detectors.peers import MAD_TO_SIGMA
+from detectors.medians import robust_sigma
 from detectors.protocol import Frame
 from streams.errors import PluginError
 
@@ -163,8 +163,8 @@ class OperatorFeatures:
 
 def _sigma_of_steps(values: np.ndarray) -> float:
     """Standard deviation from the steps between neighbours, which a drift does not widen; NaN: too few values."""
-    steps = np.abs(np.diff(values[~np.isnan(values)]))
-    return float(MAD_TO_SIGMA * np.median(steps) / np.sqrt(2.0)) if len(steps) else np.nan
+    steps = np.diff(values[~np.isnan(values)])
+    return robust_sigma(steps) / float(np.sqrt(2.0)) if len(steps) else np.nan
 
 
 def _find(codes: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

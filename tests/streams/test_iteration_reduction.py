@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streams.iteration_reduction import OPERATOR_COLUMNS, Reduction, reduce_iterations
+from streams.iteration_reduction import OPERATOR_COLUMNS, Reduction, reduce_blocks
 from streams.records import SEND, UNKNOWN
 
 FLOATS = frozenset({"elapsed_ns", "size_bytes"})
@@ -30,7 +30,9 @@ def op(iteration: int, start: int, elapsed: float, **values: Any) -> dict[str, A
 
 def reduced(*rows: dict[str, Any], numbers: tuple[int, ...] = (0,), free: tuple[int, ...] | None = None) -> Reduction:
     free_ns = np.array(free or [UNKNOWN] * len(numbers), dtype=np.int64)
-    return reduce_iterations(rows_of(list(rows)), np.array(numbers, dtype=np.int64), free_ns)
+    iterations, columns = np.array(numbers, dtype=np.int64), rows_of(list(rows))
+    block = np.searchsorted(iterations, columns["iteration"])
+    return reduce_blocks({**columns, "block": block}, np.diff(iterations, prepend=iterations[:1]) == 1, free_ns)
 
 
 def test_work_and_communication_of_operators_one_after_the_other() -> None:
