@@ -10,20 +10,16 @@ import importlib
 import importlib.resources
 import os
 import tempfile
-import time
 from pathlib import Path
-from types import TracebackType
-from typing import Final
 
 from infra.child_process import ChildProcess
 from infra.kafka_answers import kafka_answers
 from infra.loopback import HOST, free_port, require_free
-from streams.errors import InputError, ServiceUnavailable
+from infra.service import Service, start_on_free_ports
+from streams.errors import InputError
 
-_STARTS: Final = 3
 
-
-class DemoBroker:
+class DemoBroker(Service):
     """A broker on 127.0.0.1 that lives as long as the ``with`` block, and never longer than this process.
 
     Parameters
@@ -63,15 +59,14 @@ class DemoBroker:
         """
         binary = _binary()
         self._directory = tempfile.TemporaryDirectory(prefix="irregulars-broker-")
-        try:
+        with self._stopped_if_it_fails():
             if self._given_port is not None:
                 require_free(self._given_port, "the demo broker")
                 self._start_on(self._given_port, binary, self._start_timeout_s)
             else:
-                self._start_somewhere(binary)
-        except BaseException:
-            self.stop()
-            raise
+                start_on_free_ports(
+                    lambda within_s: self._start_on(free_port(), binary, within_s), self._start_timeout_s
+                )
 
     def stop(self) -> None:
         """Stop the broker; what its topics held is gone. Twice is fine."""
@@ -81,15 +76,6 @@ class DemoBroker:
         if self._directory is not None:
             self._directory.cleanup()
             self._directory = None
-
-    def _start_somewhere(self, binary: Path) -> None:
-        deadline = time.monotonic() + self._start_timeout_s
-        for attempt in range(1, _STARTS + 1):
-            try:
-                return self._start_on(free_port(), binary, deadline - time.monotonic())
-            except ServiceUnavailable:  # most likely somebody took the port between our look and its bind
-                if attempt == _STARTS or time.monotonic() > deadline:
-                    raise
 
     def _start_on(self, port: int, binary: Path, within_s: float) -> None:
         assert self._directory is not None
@@ -104,15 +90,6 @@ class DemoBroker:
             self._child.kill()
             raise
         self.bootstrap = f"{HOST}:{port}"
-
-    def __enter__(self) -> DemoBroker:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.stop()
 
 
 def _binary() -> Path:

@@ -18,18 +18,17 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Final
 from xml.sax.saxutils import escape
 
 from infra.child_process import ChildProcess
 from infra.directory_lock import lock_directory
 from infra.loopback import HOST, free_port, require_free
-from streams.errors import InputError, ServiceUnavailable
+from infra.service import Service, start_on_free_ports
+from streams.errors import InputError
 
 USER: Final = "irregulars"
 _PROGRAM: Final = Path(__file__).with_name("database_process.py")
-_STARTS: Final = 3
 _STOP_S: Final = 10.0
 _PING_S: Final = 1.0
 _POLL_S: Final = 0.02
@@ -86,7 +85,7 @@ _USERS: Final = """<clickhouse>
 """
 
 
-class DemoDatabase:
+class DemoDatabase(Service):
     """A ClickHouse server on 127.0.0.1 that lives as long as the ``with`` block, and never longer than this process.
 
     Parameters
@@ -160,16 +159,16 @@ class DemoDatabase:
         if self._given_port is not None:
             require_free(self._given_port, "the demo database")
         try:
-            self._prepare()
-            self._start_server()
+            with self._stopped_if_it_fails():
+                self._prepare()
+                start_on_free_ports(
+                    lambda within_s: self._start_on(self._given_port or free_port(), free_port(), within_s),
+                    self._start_timeout_s,
+                )
         except OSError as error:
-            self.stop()
             raise InputError(
                 f"data directory of the demo database must be writable; got {error.strerror} ({error.filename})"
             ) from error
-        except BaseException:
-            self.stop()
-            raise
 
     def stop(self) -> None:
         """Stop the server, and remove its data if the directory is temporary. Twice is fine.
@@ -211,15 +210,6 @@ class DemoDatabase:
         os.mkfifo(self._fifo, 0o600)
         self.password = _password(self._directory / "password")
 
-    def _start_server(self) -> None:
-        deadline = time.monotonic() + self._start_timeout_s
-        for attempt in range(1, _STARTS + 1):
-            try:
-                return self._start_on(self._given_port or free_port(), free_port(), deadline - time.monotonic())
-            except ServiceUnavailable:  # most likely somebody took a port between our look and its bind
-                if attempt == _STARTS or time.monotonic() > deadline:
-                    raise
-
     def _start_on(self, http_port: int, native_port: int, within_s: float) -> None:
         ports = {"host": HOST, "http_port": http_port, "native_port": native_port}
         _write_secret(self._directory / "config.xml", _CONFIG.format(**ports))
@@ -253,15 +243,6 @@ class DemoDatabase:
         while child.is_running and not _write_line(self._fifo) and time.monotonic() < deadline:
             time.sleep(_POLL_S)
         child.has_ended(max(0.0, deadline - time.monotonic()))
-
-    def __enter__(self) -> DemoDatabase:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.stop()
 
 
 def _require_name(name: str) -> None:

@@ -10,13 +10,13 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import Final
 
 from infra.child_process import ChildProcess
 from infra.demo_broker import DemoBroker
 from infra.demo_database import DemoDatabase
 from infra.loopback import free_port
+from infra.service import Service
 from infra.settings import Settings
 from streams.errors import InputError, ServiceUnavailable
 
@@ -30,7 +30,7 @@ _CONNECTION: Final = (
 )  # fmt: skip
 
 
-class LocalServices:
+class LocalServices(Service):
     """A broker, a database and a worker on free ports of 127.0.0.1, which live as long as the ``with`` block.
 
     Parameters
@@ -73,7 +73,7 @@ class LocalServices:
         ServiceUnavailable
             If one of them does not come up.
         """
-        try:
+        with self._stopped_if_it_fails():
             directory = self._make_directory()
             self._on_step("starting the broker")
             broker = self._stack.enter_context(DemoBroker())
@@ -95,9 +95,6 @@ class LocalServices:
             )
             self._start_worker(directory)
             self._write_config(directory)
-        except BaseException:
-            self.stop()
-            raise
 
     def stop(self) -> None:
         """Stop worker, database and broker, in this order. Twice is fine."""
@@ -158,15 +155,6 @@ class LocalServices:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.writelines(lines)
         self._stack.callback(self.config_file.unlink, missing_ok=True)
-
-    def __enter__(self) -> LocalServices:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.stop()
 
 
 def _is_stable(admin: object) -> bool:

@@ -1,10 +1,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 
 from detectors.operator_graph import OperatorGraph, build_graph
@@ -12,15 +10,14 @@ from detectors.replay import ABNORMAL_RATIO, abnormal_ratios, replay
 from detectors.slow_pieces import learn_usual_pieces
 from producers.simulator.incidents import Incident, Incidents
 from producers.simulator.settings import SimulatorSettings
-from streams.records import OPERATOR_CODES, UNKNOWN
 from tests.detectors.operator_graphs import at, graph_of, row
+from tests.detectors.recorded_operators import read_operators
 from tests.detectors.simulated_graphs import graph_of_iterations
 
 SETTINGS = SimulatorSettings(
     dp=2, pp=2, tp=2, micro_batches=4, iterations=16, gpus_per_host=2, bandwidth_period_ms=0.0
 )  # fmt: skip
 FAULTY = 15
-RECORDINGS = Path(__file__).resolve().parents[1] / "recordings"
 
 
 def pieces(graph: OperatorGraph) -> tuple[np.ndarray, np.ndarray]:
@@ -139,7 +136,12 @@ def test_on_real_jobs_victims_of_a_late_rank_are_abnormal_and_it_is_not(recordin
 
 def abnormal_share(recording: str) -> list[float]:
     """Part of each rank's operators that are abnormal in the faulty iterations of a recording."""
-    columns, entry_ns = read_recording(recording)
+    columns = read_operators(recording)
+    entry_ns: dict[tuple[int, int], int] = {}  # when each rank had ended the iteration before
+    ends_ns = columns["start_ns"] + columns["elapsed_ns"].astype(np.int64)
+    for rank, before, end_ns in zip(columns["rank"].tolist(), columns["iteration"].tolist(), ends_ns.tolist(),
+                                    strict=True):  # fmt: skip
+        entry_ns[rank, before + 1] = max(end_ns, entry_ns.get((rank, before + 1), 0))
 
     def graph_of_range(iterations: range) -> OperatorGraph:
         own = np.isin(columns["iteration"], iterations)
@@ -154,20 +156,3 @@ def abnormal_share(recording: str) -> list[float]:
         for rank in range(4):
             called[rank].append(float((ratios[graph.rank == rank] > ABNORMAL_RATIO).mean()))
     return [float(np.mean(one)) for one in called]
-
-
-def read_recording(recording: str) -> tuple[dict[str, np.ndarray], dict[tuple[int, int], int]]:
-    """Operators of all ranks, and when each rank had ended the iteration before."""
-    table = pq.read_table(RECORDINGS / recording / "commops.parquet").to_pandas()
-    table = table[table["iteration"].notna() & table["elapsed_ns"].notna()]
-    last_ns = (table["start_ns"] + table["elapsed_ns"]).groupby([table["rank"], table["iteration"]]).max()
-    entry_ns = {(int(rank), int(iteration) + 1): int(end_ns) for (rank, iteration), end_ns in last_ns.items()}
-    whole = {name: table[name].to_numpy(dtype=np.int64) for name in ("rank", "iteration", "sequence", "start_ns")}
-    return {
-        **whole,
-        "communicator": np.unique(table["communicator"], return_inverse=True)[1].astype(np.int64),
-        "operator": table["operator"].map(OPERATOR_CODES).to_numpy(dtype=np.int64),
-        "peer": np.where(table["peer"].isna(), UNKNOWN, table["peer"].fillna(0).astype(np.int64)),
-        "elapsed_ns": table["elapsed_ns"].to_numpy(dtype=np.float64),
-        "size_bytes": table["size_bytes"].to_numpy(dtype=np.float64),
-    }, entry_ns

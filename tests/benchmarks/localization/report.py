@@ -11,11 +11,12 @@ from tests.benchmarks.localization.statistics import brier, calibration_error, r
 
 Row = Mapping[str, Any]
 Rows = Sequence[Row]
+Cells = Sequence[str]
 
 COUNTED: Final = 0.10
 """From this excess on, accusing nobody counts as wrong: what the figures that must be reached are made of."""
 
-_ACCURACY_HEAD: Final = "top-1 | 95 % | top-2 | device | nobody | somebody else | cases"
+_ACCURACY_HEAD: Final = ("top-1", "95 %", "top-2", "device", "nobody", "somebody else", "cases")
 
 
 def write_report(found: Mapping[str, Any]) -> str:
@@ -60,7 +61,7 @@ def _head(found: Mapping[str, Any]) -> list[str]:
 
 
 def _must(found: Mapping[str, Any], counted: Rows) -> list[str]:
-    lines = ["## What must be reached", "", "| figure | must | measured | best published |", "|---|---|---|---|"]
+    lines = []
     for ranks, must in published.MUST_BY_RANKS.items():
         own = [row for row in counted if row["ranks"] == ranks]
         lines.append(_must_line(f"top-1, {ranks:,} GPUs", must, own, published.ACCURACY_BY_RANKS[ranks]))
@@ -70,21 +71,19 @@ def _must(found: Mapping[str, Any], counted: Rows) -> list[str]:
         lines.append(_must_line(name, must, own, published.ACCURACY_BY_DIMENSIONS[dimensions]))
     iterations, devices = _healthy(found["blameless"])
     upper = wilson(devices, iterations)[1] if iterations else math.nan
-    lines.append(
-        f"| accusations of devices per 1,000 iterations without a fault | 0 | "
-        f"{_per_1000(devices, iterations)} (to {1e3 * upper:.1f}) | |"
-    )
+    said = f"{_per_1000(devices, iterations)} (to {1e3 * upper:.1f})"
+    lines.append(["accusations of devices per 1,000 iterations without a fault", "0", said, ""])
     error = calibration_error(reliability(*_promises(found)))
-    lines.append(f"| calibration error of the first suspect's probability | ≤ {published.MUST_CALIBRATION} | "
-                 f"{error:.3f} | |")  # fmt: skip
+    lines.append(["calibration error of the first suspect's probability", f"≤ {published.MUST_CALIBRATION}",
+                  f"{error:.3f}", ""])  # fmt: skip
     if found.get("bytes"):
-        lines.append(f"| bytes after the first hop | ≤ {published.MUST_BYTES:.0%} | {_moved([found['bytes']]):.2%} | "
-                     f"{published.BYTES_MOVED:.1%} |")  # fmt: skip
-    return lines
+        lines.append(["bytes after the first hop", f"≤ {published.MUST_BYTES:.0%}", f"{_moved([found['bytes']]):.2%}",
+                      f"{published.BYTES_MOVED:.1%}"])  # fmt: skip
+    return ["## What must be reached", "", *_table(["figure", "must", "measured", "best published"], lines)]
 
 
-def _must_line(name: str, must: float, rows: Rows, best: float) -> str:
-    return f"| {name} | ≥ {must:.0%} | {share(right(rows), len(rows))} | {best:.1%} |"
+def _must_line(name: str, must: float, rows: Rows, best: float) -> Cells:
+    return [name, f"≥ {must:.0%}", share(right(rows), len(rows)), f"{best:.1%}"]
 
 
 def _by_size(rows: Rows) -> list[str]:
@@ -93,67 +92,55 @@ def _by_size(rows: Rows) -> list[str]:
         return f"{published.ACCURACY_BY_RANKS[ranks]:.1%}{others}" if ranks in published.ACCURACY_BY_RANKS else ""
 
     groups = {ranks: [row for row in rows if row["ranks"] == ranks] for ranks in sorted({r["ranks"] for r in rows})}
-    lines = ["## By world size", "", f"| GPUs | {_ACCURACY_HEAD} | {published.HOLMES} |", "|---" * 9 + "|"]
-    return lines + [f"| {ranks:,} | {_accuracy(own)} | {beside(ranks)} |" for ranks, own in groups.items()]
+    lines = [[f"{ranks:,}", *_accuracy(own), beside(ranks)] for ranks, own in groups.items()]
+    return ["## By world size", "", *_table(["GPUs", *_ACCURACY_HEAD, published.HOLMES], lines)]
 
 
 def _by_dimensions(rows: Rows) -> list[str]:
-    lines = ["## By parallel dimensions", "", f"| dimensions | {_ACCURACY_HEAD} | {published.HOLMES} |",
-             "|---" * 9 + "|"]  # fmt: skip
-    for dimensions, best in published.ACCURACY_BY_DIMENSIONS.items():
-        own = [row for row in rows if row["dimensions"] == dimensions]
-        lines.append(f"| {dimensions} | {_accuracy(own)} | {best:.1%} |")
-    return lines
+    lines = [
+        [str(dimensions), *_accuracy([row for row in rows if row["dimensions"] == dimensions]), f"{best:.1%}"]
+        for dimensions, best in published.ACCURACY_BY_DIMENSIONS.items()
+    ]
+    return ["## By parallel dimensions", "", *_table(["dimensions", *_ACCURACY_HEAD, published.HOLMES], lines)]
 
 
 def _grouped(title: str, head: str, rows: Rows, key: Callable[[Row], str]) -> list[str]:
     groups: dict[str, list[Row]] = {}
     for row in sorted(rows, key=lambda row: row["excess"]):
         groups.setdefault(key(row), []).append(row)
-    lines = [f"## {title}", "", f"| {head} | {_ACCURACY_HEAD} |", "|---" * 8 + "|"]
-    return lines + [f"| {name} | {_accuracy(own)} |" for name, own in groups.items()]
+    lines = [[name, *_accuracy(own)] for name, own in groups.items()]
+    return [f"## {title}", "", *_table([head, *_ACCURACY_HEAD], lines)]
 
 
-def _accuracy(rows: Rows) -> str:
+def _accuracy(rows: Rows) -> Cells:
+    """Cells below `_ACCURACY_HEAD`."""
     total = len(rows)
     if not total:
-        return "| | | | | | 0"
+        return [*[""] * (len(_ACCURACY_HEAD) - 1), "0"]
     low, high = wilson(right(rows), total)
     nobody = right(rows, "is_nobody")
     others = sum(not row["is_top1"] and not row["is_nobody"] for row in rows)
     figures = [right(rows) / total, right(rows, "is_top2") / total, right(rows, "is_device") / total]
     top1, top2, device = (f"{figure:.1%}" for figure in figures)
-    return f"{top1} | {low:.1%} to {high:.1%} | {top2} | {device} | {nobody} | {others} | {total}"
+    return [top1, f"{low:.1%} to {high:.1%}", top2, device, str(nobody), str(others), str(total)]
 
 
 def _kinds_by_shapes(rows: Rows) -> list[str]:
     kinds, shapes = (list(dict.fromkeys(sorted(row[name] for row in rows))) for name in ("kind", "shape"))
-    lines = [
-        "## Kind by shape: right of all",
-        "",
-        "| | " + " | ".join(shapes) + " |",
-        "|---" * (len(shapes) + 1) + "|",
-    ]
-    for kind in kinds:
-        cells = []
-        for shape in shapes:
-            own = [row for row in rows if (row["kind"], row["shape"]) == (kind, shape)]
-            cells.append(f"{right(own)} of {len(own)}" if own else "")
-        lines.append(f"| {kind} | " + " | ".join(cells) + " |")
-    return lines
+
+    def cell(kind: str, shape: str) -> str:
+        own = [row for row in rows if (row["kind"], row["shape"]) == (kind, shape)]
+        return f"{right(own)} of {len(own)}" if own else ""
+
+    lines = [[kind, *(cell(kind, shape) for shape in shapes)] for kind in kinds]
+    return ["## Kind by shape: right of all", "", *_table(["", *shapes], lines)]
 
 
 def _by_delta(found: Mapping[str, Any], rows: Rows) -> list[str]:
     tried = [row for row in rows if row.get("by_delta")]
     if not tried:
         return []
-    lines = [
-        "## Influence of δ", "",
-        f"The {len(tried)} incidents of {tried[0]['ranks']} GPUs, judged anew with each δ. Holmes: below about 1.04 "
-        "ordinary fluctuation swamps the signal.", "",
-        "| δ | top-1 | 95 % | nobody | " + " | ".join(f"excess {e:.0%}" for e in _excesses(tried)) + " |",
-        "|---" * (4 + len(_excesses(tried))) + "|",
-    ]  # fmt: skip
+    lines = []
     for delta in sorted(found["deltas"]):
         name = f"{delta:g}"
         own = [row if delta == found["deltas"][0] else {**row, **row["by_delta"][name]} for row in tried]
@@ -163,9 +150,14 @@ def _by_delta(found: Mapping[str, Any], rows: Rows) -> list[str]:
             for excess in _excesses(tried)
             for part in [[row for row in own if row["excess"] == excess]]
         ]
-        lines.append(f"| {name} | {right(own) / len(own):.1%} | {low:.1%} to {high:.1%} | "
-                     f"{right(own, 'is_nobody')} | " + " | ".join(cells) + " |")  # fmt: skip
-    return lines
+        lines.append([name, f"{right(own) / len(own):.1%}", f"{low:.1%} to {high:.1%}", str(right(own, "is_nobody")),
+                      *cells])  # fmt: skip
+    return [
+        "## Influence of δ", "",
+        f"The {len(tried)} incidents of {tried[0]['ranks']} GPUs, judged anew with each δ. Holmes: below about 1.04 "
+        "ordinary fluctuation swamps the signal.", "",
+        *_table(["δ", "top-1", "95 %", "nobody", *(f"excess {e:.0%}" for e in _excesses(tried))], lines),
+    ]  # fmt: skip
 
 
 def _excesses(rows: Rows) -> list[float]:
@@ -181,55 +173,52 @@ def _promises(found: Mapping[str, Any]) -> tuple[list[float], list[bool]]:
 def _calibration(found: Mapping[str, Any]) -> list[str]:
     probabilities, is_right = _promises(found)
     bins = reliability(probabilities, is_right)
-    lines = [
+    lines = []
+    for one in bins:
+        low, high = wilson(round(one.right * one.count), one.count)
+        lines.append([f"{one.low:.1f} to {one.high:.1f}", str(one.count), f"{one.promised:.2f}", f"{one.right:.2f}",
+                      f"{low:.2f} to {high:.2f}"])  # fmt: skip
+    return [
         "## Calibration", "",
         f"The first suspect of every verdict, of jobs with and without a fault and of all excesses: "
         f"{len(probabilities)} accusations. Expected calibration error {calibration_error(bins):.3f}, Brier score "
         f"{brier(probabilities, is_right):.3f}.", "",
-        "| probability | accusations | promised | right | 95 % |", "|---|---|---|---|---|",
+        *_table(["probability", "accusations", "promised", "right", "95 %"], lines),
     ]  # fmt: skip
-    for one in bins:
-        low, high = wilson(round(one.right * one.count), one.count)
-        lines.append(f"| {one.low:.1f} to {one.high:.1f} | {one.count} | {one.promised:.2f} | {one.right:.2f} | "
-                     f"{low:.2f} to {high:.2f} |")  # fmt: skip
-    return lines
 
 
 def _further(rows: Rows) -> list[str]:
     if not rows:
         return []
-    lines = [
-        "## Kinds outside the grid", "",
-        "A heavy stage (from the start), uneven data and hangs: named, and no device accused besides.", "",
-        "| kind | right | 95 % | jobs |", "|---|---|---|---|",
-    ]  # fmt: skip
+    lines = []
     for kind in dict.fromkeys(row["kind"] for row in rows):
         own = [row for row in rows if row["kind"] == kind]
         low, high = wilson(right(own), len(own))
-        lines.append(f"| {kind} | {right(own) / len(own):.0%} | {low:.0%} to {high:.0%} | {len(own)} |")
-    return lines
+        lines.append([kind, f"{right(own) / len(own):.0%}", f"{low:.0%} to {high:.0%}", str(len(own))])
+    return [
+        "## Kinds outside the grid", "",
+        "A heavy stage (from the start), uneven data and hangs: named, and no device accused besides.", "",
+        *_table(["kind", "right", "95 %", "jobs"], lines),
+    ]  # fmt: skip
 
 
 def _blameless(rows: Rows) -> list[str]:
     if not rows:
         return []
-    lines = [
-        "## Nobody to blame: accusations per 1,000 iterations", "",
-        "| jobs | iterations | of devices | at most (95 %) | of blameless kinds | irregular iterations |",
-        "|---|---|---|---|---|---|",
-    ]  # fmt: skip
-    for kind in dict.fromkeys(row["kind"] for row in rows):
-        lines.append(_blameless_line(kind, [row for row in rows if row["kind"] == kind]))
-    return [*lines, _blameless_line("all", rows)]
+    kinds = dict.fromkeys(row["kind"] for row in rows)
+    lines = [_blameless_line(kind, [row for row in rows if row["kind"] == kind]) for kind in kinds]
+    head = ["jobs", "iterations", "of devices", "at most (95 %)", "of blameless kinds", "irregular iterations"]
+    table = _table(head, [*lines, _blameless_line("all", rows)])
+    return ["## Nobody to blame: accusations per 1,000 iterations", "", *table]
 
 
-def _blameless_line(name: str, rows: Rows) -> str:
+def _blameless_line(name: str, rows: Rows) -> Cells:
     iterations, devices = _healthy(rows)
     blameless = sum(row["blameless_verdicts"] for row in rows)
     irregular = sum(len(row["irregular_iterations"]) for row in rows)
     upper = 1e3 * wilson(devices, iterations)[1]
-    return (f"| {name} | {iterations} | {_per_1000(devices, iterations)} | "
-            f"{upper:.1f} | {_per_1000(blameless, iterations)} | {irregular} |")  # fmt: skip
+    return [name, str(iterations), _per_1000(devices, iterations), f"{upper:.1f}", _per_1000(blameless, iterations),
+            str(irregular)]  # fmt: skip
 
 
 def _healthy(rows: Rows) -> tuple[int, int]:
@@ -244,43 +233,42 @@ def _speed(rows: Rows) -> list[str]:
     found = [row for row in rows if row["iterations_to_verdict"] is not None]
     if not found:
         return []
-    lines = [
-        "## From data to verdict", "",
-        "Iterations from the onset to the revision that names the culprit, its first included; processor time of one "
-        "core: first hop per rank and iteration, second hop per irregular iteration, with all else that it does.", "",
-        "| GPUs | iterations, median | 90 % | first hop, µs | second hop, s | Holmes, s |", "|---" * 6 + "|",
-    ]  # fmt: skip
+    lines = []
     for ranks in sorted({row["ranks"] for row in found}):
         own = [row for row in found if row["ranks"] == ranks]
         waits = sorted(row["iterations_to_verdict"] for row in own)
         hop_us = _mean(1e6 * row["reduced_s"] / (ranks * row["iterations"]) for row in own)
         hop_s = _mean(row["judged_s"] / max(len(row["irregular_iterations"]), 1) for row in own)
-        lines.append(f"| {ranks:,} | {_quantile(waits, 0.5)} | {_quantile(waits, 0.9)} | {hop_us:.0f} | "
-                     f"{hop_s:.2f} | {published.LOCALIZATION_S.get(ranks, '')} |")  # fmt: skip
-    return lines
+        lines.append([f"{ranks:,}", str(_quantile(waits, 0.5)), str(_quantile(waits, 0.9)), f"{hop_us:.0f}",
+                      f"{hop_s:.2f}", str(published.LOCALIZATION_S.get(ranks, ""))])  # fmt: skip
+    return [
+        "## From data to verdict", "",
+        "Iterations from the onset to the revision that names the culprit, its first included; processor time of one "
+        "core: first hop per rank and iteration, second hop per irregular iteration, with all else that it does.", "",
+        *_table(["GPUs", "iterations, median", "90 %", "first hop, µs", "second hop, s", "Holmes, s"], lines),
+    ]  # fmt: skip
 
 
 def _bytes(found: Mapping[str, Any], rows: Rows) -> list[str]:
     if not rows:
         return []
-    lines = [
+    sizes = sorted({row["ranks"] for row in rows})
+    lines = [_bytes_line(f"{n:,} GPUs of the suite", [row for row in rows if row["ranks"] == n]) for n in sizes]
+    if found.get("bytes"):
+        lines.append(_bytes_line(found["bytes"]["case"], [found["bytes"]]))
+    return [
         "## Bytes after the first hop", "",
         "Evidence and all that was read back, against the full log of operators (Arrow, as in Kafka). Holmes moved "
         f"{published.BYTES_MOVED:.1%}.", "",
-        "| jobs | operators per rank and iteration | evidence | read back | together |", "|---|---|---|---|---|",
+        *_table(["jobs", "operators per rank and iteration", "evidence", "read back", "together"], lines),
     ]  # fmt: skip
-    for ranks in sorted({row["ranks"] for row in rows}):
-        lines.append(_bytes_line(f"{ranks:,} GPUs of the suite", [row for row in rows if row["ranks"] == ranks]))
-    if found.get("bytes"):
-        lines.append(_bytes_line(found["bytes"]["case"], [found["bytes"]]))
-    return lines
 
 
-def _bytes_line(name: str, rows: Rows) -> str:
+def _bytes_line(name: str, rows: Rows) -> Cells:
     log = sum(row["log_bytes"] for row in rows)
     per_rank = _mean(row["operators"] / (row["ranks"] * row["iterations"]) for row in rows)
     evidence, read = (sum(row[what] for row in rows) / log for what in ("evidence_bytes", "read_bytes"))
-    return f"| {name} | {per_rank:.0f} | {evidence:.2%} | {read:.2%} | {_moved(rows):.2%} |"
+    return [name, f"{per_rank:.0f}", f"{evidence:.2%}", f"{read:.2%}", f"{_moved(rows):.2%}"]
 
 
 def _moved(rows: Rows) -> float:
@@ -289,14 +277,13 @@ def _moved(rows: Rows) -> float:
 
 def _wrong(rows: Rows) -> list[str]:
     wrong = [row for row in rows if not row["is_top1"]]
-    lines = [f"## Wrong: {len(wrong)} of {len(rows)}", ""]
-    if wrong:
-        lines += ["| case | fault | shape | excess | clock | truth | said |", "|---" * 7 + "|"]
+    lines = []
     for row in wrong:
         culprits = ", ".join(" ".join(map(str, device)) for device in row["truth"]["culprits"])
-        lines.append(f"| {row['case']} | {row['kind']} | {row['shape']} | {row['excess']:.0%} | {row['clock']} | "
-                     f"{culprits} | {said(row)} |")  # fmt: skip
-    return lines
+        lines.append([str(row["case"]), row["kind"], row["shape"], f"{row['excess']:.0%}", row["clock"], culprits,
+                      said(row)])  # fmt: skip
+    table = _table(["case", "fault", "shape", "excess", "clock", "truth", "said"], lines) if wrong else []
+    return [f"## Wrong: {len(wrong)} of {len(rows)}", "", *table]
 
 
 def said(row: Row) -> str:
@@ -307,6 +294,12 @@ def said(row: Row) -> str:
                     for s in verdict["suspects"][:2]]  # fmt: skip
         texts.append(f"{verdict['kind']} {verdict['iterations']}: {', '.join(suspects) or 'nobody'}")
     return "; ".join(texts) or "nothing"
+
+
+def _table(head: Cells, lines: Iterable[Cells]) -> list[str]:
+    """Lines of a Markdown table."""
+    rows = ["| " + " | ".join(cells) + " |" for cells in (head, *lines)]
+    return [rows[0], "|---" * len(head) + "|", *rows[1:]]
 
 
 def _mean(values: Iterable[float]) -> float:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 
 from detectors.forest.random_forest import OperatorForest
-from streams.records import OPERATOR_CODES, UNKNOWN
+from tests.detectors.recorded_operators import read_operators
 
-RECORDINGS = Path(__file__).resolve().parents[2] / "recordings"
 FAULTY = range(60, 80)
 RANKS = range(4)
 
@@ -31,20 +27,15 @@ def called_abnormal(recording: str, rank: int) -> tuple[float, float]:
 
 
 def read_rank(recording: str, rank: int) -> dict[str, np.ndarray]:
-    """Operators of one rank in the order of their starts, with the gaps before them."""
-    table = pq.read_table(RECORDINGS / recording / "commops.parquet").to_pandas()
-    table = table[(table["rank"] == rank) & table["iteration"].notna()].sort_values("start_ns")
-    ends_ns = np.maximum.accumulate((table["start_ns"] + table["elapsed_ns"]).to_numpy(dtype=np.float64))
-    start_ns = table["start_ns"].to_numpy(dtype=np.float64)
+    """Operators of one rank in the order of their starts, with the gaps before them, as an `operator` frame."""
+    columns = read_operators(recording)
+    own = {name: column[columns["rank"] == rank] for name, column in columns.items() if name != "rank"}
+    start_ns = own.pop("start_ns").astype(np.float64)
+    ends_ns = np.maximum.accumulate(start_ns + own["elapsed_ns"])
     return {
-        "communicator": np.unique(table["communicator"], return_inverse=True)[1].astype(np.int64),
-        "operator": table["operator"].map(OPERATOR_CODES).to_numpy(dtype=np.uint8),
-        "peer": np.where(table["peer"].isna(), UNKNOWN, table["peer"].fillna(0).astype(np.int64)),
-        "sequence": table["sequence"].to_numpy(dtype=np.int64),
-        "size_bytes": table["size_bytes"].to_numpy(dtype=np.float64),
-        "elapsed_ns": table["elapsed_ns"].to_numpy(dtype=np.float64),
+        **own,
+        "operator": own["operator"].astype(np.uint8),
         "gap_ns": np.maximum(start_ns - np.r_[np.nan, ends_ns[:-1]], 0.0),
-        "iteration": table["iteration"].to_numpy(dtype=np.int64),
     }
 
 
