@@ -18,6 +18,7 @@ def attribution_to_state(attribution: Attribution) -> dict[str, Any]:
         "lanes": [[*lane, *excess] for lane, excess in attribution.lanes.items()],
         "work": [[rank, ns] for rank, ns in attribution.work_excess_ns.items()],
         "incomplete": sorted(attribution.incomplete),
+        "excess_ns": attribution.excess_ns,
     }
 
 
@@ -30,4 +31,5 @@ def attribution_from_state(state: Mapping[str, Any]) -> Attribution:
         lanes={Lane(*row[:3]): LaneExcess(*row[3:]) for row in state["lanes"]},
         work_excess_ns=dict(state["work"]),
         incomplete=frozenset(state["incomplete"]),
+        excess_ns=state["excess_ns"],
     )

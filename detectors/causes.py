@@ -188,7 +188,7 @@ def _work_cause(
         return _NOBODY, (), frozenset(Lane("work", rank) for rank in late)
     lanes = frozenset(Lane("work", rank) for rank in device.ranks)
     kind = "slow_stage" if device.kind == "stage" else "slow_rank"
-    return kind, ((device, _share(lanes, left)),), lanes
+    return kind, ((device, _share(lanes, attributions, left)),), lanes
 
 
 def _late_as(rank: int, attributions: Sequence[Attribution]) -> set[int]:
@@ -220,11 +220,21 @@ def _shared_by(rank: int, late: set[int], topology: Topology) -> Device:
     return found
 
 
-def _share(lanes: frozenset[Lane], left: Sequence[Mapping[Lane, float]]) -> float:
+def _share(
+    lanes: frozenset[Lane], attributions: Sequence[Attribution], left: Sequence[Mapping[Lane, float]]
+) -> float:
     """Which share of the excess, in iterations where these lanes have any, is theirs."""
     own = [sum(ns for lane, ns in of.items() if lane in lanes) for of in left]
-    total = sum(sum(of.values()) for of, ns in zip(left, own, strict=True) if ns > 0)
+    totals = [_longer_ns(a, ns, sum(of.values())) for a, ns, of in zip(attributions, own, left, strict=True)]
+    total = sum(one for one, ns in zip(totals, own, strict=True) if ns > 0)
     return sum(own) / total if total > 0 else 0.0
+
+
+def _longer_ns(attribution: Attribution, own_ns: float, parts_ns: float) -> float:
+    """What an iteration took longer, of which a cause explains `own_ns`: at most what its path's parts add up to."""
+    if attribution.excess_ns is None:
+        return parts_ns
+    return max(own_ns, min(parts_ns, attribution.excess_ns))
 
 
 # --- transfers ------------------------------------------------------------------------------------------------------

@@ -17,10 +17,11 @@ SPIKE_SHARE: Final = 0.5
 SPIKE_WAIT: Final = 5
 MAX_SPIKES: Final = 3
 SPIKE_MEMORY: Final = 50
-"""A single iteration accuses where it is clear: it stands `SPIKE_SIGMAS` out of the noise, one cause explains
-`SPIKE_SHARE` of all that took longer, and `SPIKE_TRANSFERS` transfers at least were slow: one that hangs for a moment
-is no device's fault. Of a rank that lost rows it may be the loss that shows. It is decided `SPIKE_WAIT` iterations
-later, when it is known that it was one. After `MAX_SPIKES` in `SPIKE_MEMORY` iterations more accuse nobody."""
+"""A single iteration accuses where it is clear: it stands `SPIKE_SIGMAS` out of the noise, or the accused rank does
+by its own work; one cause explains `SPIKE_SHARE` of all that took longer; and `SPIKE_TRANSFERS` transfers at least
+were slow: one that hangs for a moment is no device's fault. Of a rank that lost rows it may be the loss that shows.
+It is decided `SPIKE_WAIT` iterations later, when it is known that it was one. After `MAX_SPIKES` in `SPIKE_MEMORY`
+iterations more accuse nobody."""
 
 
 class SpikeWatch:
@@ -65,10 +66,11 @@ class SpikeWatch:
 def clear_cause(spike: Observation, topology: Topology) -> Cause | None:
     """Return what made a single iteration long, if it is clear enough to be said; see `SPIKE_SIGMAS`."""
     attribution = spike.attribution
-    if attribution is None or spike.sigmas < SPIKE_SIGMAS:
+    if attribution is None:
         return None
     causes = find_causes([attribution], topology)
-    return next((cause for cause in causes if _is_clear(cause, spike, attribution, topology)), None)
+    standing_out = [cause for cause in causes if spike.sigmas >= SPIKE_SIGMAS or spike.is_late(cause)]
+    return next((cause for cause in standing_out if _is_clear(cause, spike, attribution, topology)), None)
 
 
 def _is_clear(cause: Cause, spike: Observation, attribution: Attribution, topology: Topology) -> bool:
@@ -79,5 +81,5 @@ def _is_clear(cause: Cause, spike: Observation, attribution: Attribution, topolo
         ns for lane, ns in others.items() if lane in attribution.lanes and attribution.lanes[lane].is_stray
     )
     own_ns = cause.explained_ns[spike.iteration]
-    longer_ns = max(own_ns + sum(others.values()), spike.excess_ns) - stray_ns  # what hung besides is another matter
+    longer_ns = max(own_ns, spike.excess_ns - stray_ns)  # what hung besides is another matter
     return own_ns >= SPIKE_SHARE * longer_ns and slow_transfers(cause, attribution, topology) >= SPIKE_TRANSFERS

@@ -62,6 +62,9 @@ class Attribution:
         For each rank the sum of its gaps over the usual, on the path or not.
     incomplete
         Ranks that logged fewer operators than usual: what lies beside a lost row looks longer than it was.
+    excess_ns
+        What the iteration took longer than usual; None while unknown. The path's parts may add up to more, where what
+        one of them takes longer would otherwise have been waited for.
     """
 
     iteration: int
@@ -70,6 +73,7 @@ class Attribution:
     lanes: Mapping[Lane, LaneExcess]
     work_excess_ns: Mapping[int, float]
     incomplete: frozenset[int] = frozenset()
+    excess_ns: float | None = None
 
 
 def attribute(

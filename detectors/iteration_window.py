@@ -31,6 +31,14 @@ SUSPECT_SHARE: Final = 0.75
 """A suspect iteration stands so far out of the noise from one iteration to the next, and exceeds its level by this
 share at least of what δ allows."""
 
+SHIFT_ITERATIONS: Final = 5
+"""There is a shift if the median of the newest so many iterations exceeds the level before them by `SUSPECT_SHARE` of
+what δ allows, and all such medians of the window: what lasts shows in a job whose single iterations are too noisy to
+tell. The second condition is that of a job with slow phases of its own."""
+
+SHIFT_LASTS: Final = 0.5
+"""It lasts while the median exceeds the level by so much of that; each iteration that does is a suspect."""
+
 _DRIFT_MEMORY: Final = 512
 
 
@@ -66,6 +74,8 @@ class IterationWindow:
         self.window = window
         self._clipped: deque[float] = deque(maxlen=window)
         self._regular: deque[float] = deque(maxlen=window)
+        self._all: deque[tuple[float, bool]] = deque(maxlen=window)  # with whether they are regular
+        self._shifted: tuple[float, int] | None = None  # what shifted iterations exceed, ns, and since how many
 
     @property
     def mean_ns(self) -> float:
@@ -100,9 +110,40 @@ class IterationWindow:
     @property
     def suspect_ns(self) -> float:
         """What a suspect iteration exceeds, ns: worth a look although δ may call it regular; NaN while unknown."""
-        level_ns = self.level_ns
-        least_ns = (1 + SUSPECT_SHARE * (self.delta - 1)) * level_ns
-        return max(least_ns, level_ns + SUSPECT_SIGMAS * self.noise_ns)
+        return self.level_ns + max(self.worth_ns, SUSPECT_SIGMAS * self.noise_ns)
+
+    @property
+    def shifted_ns(self) -> float:
+        """What an iteration exceeds that is suspect together with those before it, ns; infinite without a shift."""
+        return math.inf if self._shifted is None else self._shifted[0]
+
+    def _watch_shift(self) -> None:
+        """Note whether the newest iterations take longer; the level from before stays what they are held against."""
+        times_ns = np.array([ns for ns, _ in self._all])
+        if len(times_ns) < SHIFT_ITERATIONS + MIN_ITERATIONS:
+            return
+        medians_ns = np.median(np.lib.stride_tricks.sliding_window_view(times_ns, SHIFT_ITERATIONS), axis=1)
+        if self._shifted is not None:
+            limit_ns, age = self._shifted
+            is_over = medians_ns[-1] <= limit_ns or age >= self.window
+            self._shifted = None if is_over else (limit_ns, age + 1)
+            return
+        level_ns = self._level_before_ns()
+        worth_ns = SUSPECT_SHARE * (self.delta - 1) * level_ns
+        if medians_ns[-1] > max(level_ns + worth_ns, medians_ns[:-SHIFT_ITERATIONS].max()):
+            self._shifted = level_ns + SHIFT_LASTS * worth_ns, 1
+
+    @property
+    def worth_ns(self) -> float:
+        """By how much an iteration must exceed the level to be worth a look, ns; NaN while unknown."""
+        return SUSPECT_SHARE * (self.delta - 1) * self.level_ns
+
+    def _level_before_ns(self) -> float:
+        """The level before the newest iterations, ns; NaN while unknown."""
+        regular = list(self._regular)
+        newest = list(self._all)[-SHIFT_ITERATIONS:]
+        before = regular[: len(regular) - sum(is_regular for _, is_regular in newest)]
+        return float(np.median(before[-LEVEL_ITERATIONS:])) if len(before) >= MIN_ITERATIONS else math.nan
 
     def judge(self, elapsed_ns: float) -> bool | None:
         """Return whether an iteration that takes `elapsed_ns` is irregular; None while there is no opinion."""
@@ -112,14 +153,18 @@ class IterationWindow:
     def learn(self, elapsed_ns: float, *, is_irregular: bool | None) -> None:
         """Let an iteration enter the window, with what was judged of it."""
         self._clipped.append(min(elapsed_ns, self._clip_ns()))
+        self._all.append((elapsed_ns, not is_irregular))
         if not is_irregular:
             self._regular.append(elapsed_ns)
+        self._watch_shift()
 
     def restart(self, elapsed_ns: Iterable[float]) -> None:
         """Forget the window and begin anew with these times: the job changed for good."""
         recent = list(elapsed_ns)[-self.window :]
         self._clipped = deque(recent, maxlen=self.window)
         self._regular = deque(recent, maxlen=self.window)
+        self._all = deque(((ns, True) for ns in recent), maxlen=self.window)
+        self._shifted = None
 
     def _clip_ns(self) -> float:
         if not self._clipped:
@@ -142,6 +187,8 @@ class IterationWindow:
             "window": self.window,
             "clipped": list(self._clipped),
             "regular": list(self._regular),
+            "all": [[elapsed_ns, is_regular] for elapsed_ns, is_regular in self._all],
+            "shifted": None if self._shifted is None else list(self._shifted),
         }
 
     @classmethod
@@ -150,6 +197,9 @@ class IterationWindow:
         window = cls(delta=state["delta"], window=state["window"])
         window._clipped.extend(state["clipped"])
         window._regular.extend(state["regular"])
+        window._all.extend((elapsed_ns, is_regular) for elapsed_ns, is_regular in state["all"])
+        shifted = state["shifted"]
+        window._shifted = None if shifted is None else (shifted[0], shifted[1])
         return window
 
 

@@ -9,11 +9,28 @@ from typing import Any
 from detectors.attribution_state import attribution_from_state, attribution_to_state
 from detectors.causes import MATCH_SHARE, Cause
 from detectors.critical_path import Attribution
+from detectors.lateness import LATE_SIGMAS, Latest
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """One judged iteration; ``attribution`` is None for a regular one, ``sigmas`` say how far it stands out."""
+    """One judged iteration.
+
+    Parameters
+    ----------
+    elapsed_ns, reference_ns, time_ns
+        How long it took, what is usual, and when it began.
+    attribution
+        Where its time went; None for a regular one, and for one that was not looked into.
+    sigmas
+        How far its time stands out of the noise.
+    latest
+        The rank that stands out most by its own work.
+    is_long
+        Whether its time alone is worth a look; else it is suspect with those before it, or for its latest rank.
+    is_unread
+        Whether it is suspect and was not looked into: nobody knows what would have been seen.
+    """
 
     iteration: int
     elapsed_ns: float
@@ -21,6 +38,9 @@ class Observation:
     time_ns: int
     attribution: Attribution | None
     sigmas: float = 0.0
+    latest: Latest | None = None
+    is_long: bool = True
+    is_unread: bool = False
 
     @property
     def excess_ns(self) -> float:
@@ -34,17 +54,28 @@ class Observation:
         total_ns = sum(ns for ns in self.attribution.path_excess_ns.values() if ns > 0)
         return explained_ns(cause, self.attribution) >= MATCH_SHARE * total_ns > 0
 
+    def is_late(self, cause: Cause) -> bool:
+        """Whether a cause is the work of the rank that stands out most."""
+        if self.latest is None or cause.kind != "slow_rank":
+            return False
+        return self.latest.sigmas >= LATE_SIGMAS and self.latest.rank in cause.suspects[0][0].ranks
+
     def state(self) -> list[Any]:
         """Everything that `from_state` needs, as JSON values."""
         attribution = None if self.attribution is None else attribution_to_state(self.attribution)
-        return [self.iteration, self.elapsed_ns, self.reference_ns, self.time_ns, attribution, self.sigmas]
+        latest = None if self.latest is None else list(self.latest)
+        return [
+            self.iteration, self.elapsed_ns, self.reference_ns, self.time_ns, attribution, self.sigmas,
+            latest, self.is_long, self.is_unread,
+        ]  # fmt: skip
 
     @classmethod
     def from_state(cls, state: Sequence[Any]) -> Observation:
         """Restore."""
-        iteration, elapsed_ns, reference_ns, time_ns, attribution, sigmas = state
+        iteration, elapsed_ns, reference_ns, time_ns, attribution, sigmas, latest, is_long, is_unread = state
         kept = None if attribution is None else attribution_from_state(attribution)
-        return cls(iteration, elapsed_ns, reference_ns, time_ns, kept, sigmas)
+        stands_out = None if latest is None else Latest(*latest)
+        return cls(iteration, elapsed_ns, reference_ns, time_ns, kept, sigmas, stands_out, is_long, is_unread)
 
 
 def explained_ns(cause: Cause, attribution: Attribution) -> float:

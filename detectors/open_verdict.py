@@ -69,7 +69,7 @@ class OpenVerdict:
         """Take in the next judged iteration."""
         self.tried += observation.attribution is not None
         if not is_seen:
-            self.quiet += 1
+            self.quiet += not observation.is_unread
         elif self.standing is not None:
             self._extend(observation, self.standing.costs_ns)
         else:
@@ -81,6 +81,12 @@ class OpenVerdict:
         assert observation.attribution is not None
         self.kept.append(observation)
         self._extend(observation, min(explained_ns(self.cause, observation.attribution), observation.excess_ns))
+
+    def learn_more(self, cause: Cause, reviewed: Sequence[Observation]) -> None:
+        """Let a review that is surer of the culprit correct what is said of a standing fault."""
+        if _certainty(cause) > _certainty(self.cause):
+            self.cause = cause
+            self.kept = _without(cause, reviewed)
 
     def _extend(self, observation: Observation, lost_ns: float) -> None:
         self.last, self.time_ns = observation.iteration, observation.time_ns
@@ -182,14 +188,21 @@ def verdict_on_standing(name: Name, cause: Cause, reviewed: Sequence[Observation
     shown = [o for o in reviewed if o.iteration in cause.explained_ns]
     return OpenVerdict(
         verdict_id=name(first), cause=cause, first=first, last=last, time_ns=shown[-1].time_ns,
-        kept=deque((_against_healthy(o, cause.explained_ns[o.iteration]) for o in shown), maxlen=_KEPT),
+        kept=_without(cause, reviewed),
         seen=seen, tried=seen, lost_ns=costs_ns * seen, standing=StandingFault(costs_ns, late_ns, last),
     )  # fmt: skip
 
 
-def _against_healthy(reviewed: Observation, explained_ns: float) -> Observation:
-    """Set what it would have taken without the fault in the place of what is usual: it was never healthy."""
-    return replace(reviewed, reference_ns=max(reviewed.elapsed_ns - explained_ns, 1.0))
+def _without(cause: Cause, reviewed: Sequence[Observation]) -> deque[Observation]:
+    """Reviewed iterations that show a standing fault, held against what they would take without: none was healthy."""
+    shown = [
+        (o, o.elapsed_ns - cause.explained_ns[o.iteration]) for o in reviewed if o.iteration in cause.explained_ns
+    ]
+    return deque((replace(o, reference_ns=max(healthy_ns, 1.0)) for o, healthy_ns in shown), maxlen=_KEPT)
+
+
+def _certainty(cause: Cause) -> float:
+    return cause.suspects[0][1] if cause.suspects else 0.0
 
 
 def _cause_to_state(cause: Cause) -> dict[str, Any]:

@@ -23,6 +23,10 @@ OPEN_SEEN_TRANSFER: Final = 4
 """A verdict opens when its cause was seen in so many of the last `OPEN_RECENT` judged iterations. Single late ranks
 occur on every healthy job; single transfers that hang for a moment (a lost packet) even more often."""
 
+OPEN_CERTAINTY: Final = 0.9
+"""Where none of them is long by itself, the cause must be seen in all of them, and its first suspect be as probable
+as this: a job has slow phases that nobody is to blame for."""
+
 CLOSE_QUIET: Final = 10
 """A verdict closes after so many judged iterations in a row in which its cause was not seen."""
 
@@ -95,7 +99,9 @@ class VerdictTracker:
         history
             How long it has been so.
         """
-        revisions = self._close(self._unconfirmed(causes), "recovered", topology)
+        revisions = self._close(self._unconfirmed(causes, reviewed), "recovered", topology)
+        corrected = [verdict for verdict in self._open if verdict.standing is not None and verdict.has_changed]
+        revisions += [self._say(verdict, "changed", topology) for verdict in corrected]
         for cause in causes:
             if not self._is_followed(cause):
                 verdict = verdict_on_standing(self._name, cause, reviewed, history)
@@ -118,8 +124,7 @@ class VerdictTracker:
         irregular = [o for o in self._recent if o.attribution is not None]
         opened = []
         for cause in find_causes([o.attribution for o in irregular if o.attribution is not None], topology):
-            needed = OPEN_SEEN if cause.kind == "slow_rank" else OPEN_SEEN_TRANSFER
-            if len(cause.explained_ns) >= needed and is_sure(cause) and not self._is_followed(cause):
+            if _is_seen_enough(cause, irregular) and is_sure(cause) and not self._is_followed(cause):
                 opened.append(verdict_on_recurring(self._name, cause, irregular))
         self._open += opened
         return opened
@@ -161,14 +166,16 @@ class VerdictTracker:
                 revisions.append(self._say(verdict, "changed" if verdict.has_changed else "continued", topology))
         return revisions
 
-    def _unconfirmed(self, causes: Sequence[Cause]) -> list[OpenVerdict]:
+    def _unconfirmed(self, causes: Sequence[Cause], reviewed: Sequence[Observation]) -> list[OpenVerdict]:
         """Confirm standing faults that a review found again; return those that it alone could see, and did not."""
         over = []
         for verdict in self._open:
             if verdict.standing is None:
                 continue
-            if any(_is_same(cause, verdict.cause) for cause in causes):
+            same = next((cause for cause in causes if _is_same(cause, verdict.cause)), None)
+            if same is not None:
                 verdict.standing.confirmed = verdict.last
+                verdict.learn_more(same, reviewed)
             elif verdict.standing.is_seen_by_review_alone:
                 verdict.last = verdict.standing.confirmed
                 over.append(verdict)
@@ -204,6 +211,15 @@ class VerdictTracker:
         tracker._ordinals = dict(state["ordinals"])
         tracker._open = [OpenVerdict.from_state(verdict) for verdict in state["open"]]
         return tracker
+
+
+def _is_seen_enough(cause: Cause, irregular: Sequence[Observation]) -> bool:
+    """Whether a cause was seen often enough; see `OPEN_SEEN` and `OPEN_CERTAINTY`."""
+    seen = [o for o in irregular if o.iteration in cause.explained_ns]
+    clear = sum(o.is_long or o.is_late(cause) for o in seen)
+    if clear >= (OPEN_SEEN if cause.kind == "slow_rank" else OPEN_SEEN_TRANSFER):
+        return True
+    return len(seen) == OPEN_RECENT and all(p >= OPEN_CERTAINTY for _, p in cause.suspects[:1])
 
 
 def _is_same(one: Cause, other: Cause) -> bool:

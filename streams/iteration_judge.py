@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -13,6 +14,7 @@ from detectors.carried import carry_over
 from detectors.critical_path import Attribution, path_work_ns
 from detectors.hang import find_hang, ranks_without_gaps
 from detectors.iteration_window import MIN_ITERATIONS, DriftWatch, IterationWindow
+from detectors.lateness import LATE_SIGMAS, Latest, find_latest
 from detectors.observation import Observation
 from detectors.operator_graph import OperatorGraph
 from detectors.peers_usual import attribute_by_peers
@@ -54,6 +56,10 @@ while a fault is known that was always there."""
 
 NEWEST: Final = 2
 """So many of the last iterations are looked at for a hang when the job is over."""
+
+LATE_COSTS: Final = 0.5
+"""A rank that stands out makes an iteration suspect if its lateness is worth a look, and the iteration takes longer
+by this share of it at least."""
 
 HISTORY: Final = 64
 LATEST_RANKS: Final = 16
@@ -114,8 +120,10 @@ class IterationJudge:
         verdict_ids: tuple[str, ...] = ()
         if rows.phase == "train":
             is_irregular = self._window.judge(rows.elapsed_ns)
-            is_suspect = bool(is_irregular) or rows.elapsed_ns > min(self._healthy[1], self._window.suspect_ns)
-            verdict_ids = self._pursue(rows, is_suspect, read_back)
+            late_ns = self._lateness(rows)
+            observation = self._look_into(rows, late_ns, read_back, is_irregular=bool(is_irregular))
+            verdict_ids = self._tell(observation, late_ns)
+            is_suspect = observation.attribution is not None or observation.is_unread
             self._learn(rows, is_irregular, is_suspect)
             self._review(read_back)
         self._rank_rows.append(rank_columns(rows, self._score(rows, is_irregular)))
@@ -155,19 +163,48 @@ class IterationJudge:
 
     # --- blame ------------------------------------------------------------------------------------------------------
 
-    def _pursue(self, rows: IterationRows, is_suspect: bool, read_back: ReadBack) -> tuple[str, ...]:
-        """Find where a suspect iteration's time went, and tell the verdicts of it."""
-        mean_ns, limit_ns = self._healthy
-        attribution = self._attribute(rows, read_back) if is_suspect else None
-        sigmas = (rows.elapsed_ns - self._window.level_ns) / max(self._window.noise_ns, 1.0)
-        observation = Observation(rows.number, rows.elapsed_ns, mean_ns, rows.start_ns, attribution, sigmas)
+    def _lateness(self, rows: IterationRows) -> dict[int, float]:
+        """By how much the latest ranks work longer than their stage."""
         ranks, work_ns, operators = (rows.columns[name] for name in ("rank", "work_ns", "operators"))
-        late_ns = _latest(late_against_stage(ranks, work_ns, operators, self._known_topology))
-        self._history.append((rows.number, late_ns))
+        return _latest(late_against_stage(ranks, work_ns, operators, self._known_topology))
+
+    def _is_suspect(self, elapsed_ns: float, latest: Latest | None) -> bool:
+        """Whether an iteration is worth a look that is not long by itself: with those before, or for one rank."""
+        if elapsed_ns > self._window.shifted_ns:
+            return True
+        if latest is None or latest.sigmas < LATE_SIGMAS:
+            return False
+        level_ns, worth_ns = self._window.level_ns, self._window.worth_ns
+        return latest.over_ns > worth_ns and elapsed_ns > level_ns + LATE_COSTS * worth_ns
+
+    def _look_into(
+        self, rows: IterationRows, late_ns: Mapping[int, float], read_back: ReadBack, *, is_irregular: bool
+    ) -> Observation:
+        """Say how far an iteration stands out and, if it is suspect, where its time went."""
+        latest = find_latest(late_ns, [late for _, late in self._history])
+        is_long = is_irregular or rows.elapsed_ns > min(self._healthy[1], self._window.suspect_ns)
+        is_suspect = is_long or self._is_suspect(rows.elapsed_ns, latest)
+        attribution = self._attribute(rows, read_back) if is_suspect else None
+        return Observation(
+            rows.number,
+            rows.elapsed_ns,
+            reference_ns=self._healthy[0],
+            time_ns=rows.start_ns,
+            attribution=attribution,
+            sigmas=(rows.elapsed_ns - self._window.level_ns) / max(self._window.noise_ns, 1.0),
+            latest=latest,
+            is_long=is_long,
+            is_unread=is_suspect and attribution is None,
+        )
+
+    def _tell(self, observation: Observation, late_ns: Mapping[int, float]) -> tuple[str, ...]:
+        """Tell the verdicts of an iteration; return the ids of those whose cause was seen in it."""
+        healthy = self._healthy
+        self._history.append((observation.iteration, dict(late_ns)))
         revisions, verdict_ids = self._tracker.observe(observation, self._known_topology, late_ns)
         self._verdicts += revisions
         # A fault that lasts fills the window in the end; its verdict goes on against the window from before.
-        self._healthy_ns = (mean_ns, limit_ns) if self._tracker.has_open else None
+        self._healthy_ns = healthy if self._tracker.has_open else None
         return verdict_ids
 
     @property
@@ -182,9 +219,11 @@ class IterationJudge:
         excess_ns = rows.elapsed_ns - self._healthy[0]
         if len(rows) > WHOLE_RANKS:
             carried = self._carry_over(rows, excess_ns)
-            if not self._may_read(is_needed=carried is None, is_irregular=rows.elapsed_ns > self._healthy[1]):
+            is_long = rows.elapsed_ns > min(self._healthy[1], self._window.shifted_ns)
+            if not self._may_read(is_needed=carried is None, is_long=is_long):
                 return carried
         attribution, graph = self._reader.attribute(rows, excess_ns, read_back)
+        attribution = replace(attribution, excess_ns=max(excess_ns, 0.0))
         self._store(graph, rows.number)
         self._read_at.append(self._judged)
         self._read_last = attribution, excess_ns
@@ -196,11 +235,11 @@ class IterationJudge:
             return None
         return carry_over(*self._read_last, rows.number, excess_ns, self._reader.work_excess_ns(rows))
 
-    def _may_read(self, *, is_needed: bool, is_irregular: bool) -> bool:
+    def _may_read(self, *, is_needed: bool, is_long: bool) -> bool:
         """Whether a suspect iteration may be read: the first ones always, the others as the log's share allows."""
         if not is_needed and self._judged - self._read_at[-1] < KEEP_UP:
             return False
-        if is_needed and is_irregular and not self._tracker.has_open:
+        if is_needed and is_long and not self._tracker.has_open:
             return True
         is_scarce = len(self._read_at) < READ_AT_LEAST or self._judged - self._read_at[0] > self._window.window
         traffic = self._reader.traffic
