@@ -14,7 +14,6 @@ import os
 import re
 import secrets
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,7 +21,7 @@ from typing import Final
 from xml.sax.saxutils import escape
 
 from infra.child_process import ChildProcess
-from infra.directory_lock import lock_directory
+from infra.data_directory import DataDirectory
 from infra.loopback import HOST, free_port, require_free
 from infra.service import Service, start_on_free_ports
 from streams.errors import InputError
@@ -122,13 +121,10 @@ class DemoDatabase(Service):
     ) -> None:
         for name in (database, *scratch):
             _require_name(name)
-        self._given_directory = data_directory.resolve() if data_directory else None
+        self._data = DataDirectory(data_directory, "irregulars-database-")
         self._given_port = port
         self._scratch = tuple(scratch)
         self._start_timeout_s = start_timeout_s
-        self._temporary: tempfile.TemporaryDirectory[str] | None = None
-        self._directory = Path()
-        self._lock: int | None = None
         self._child: ChildProcess | None = None
         self.url = ""
         self.native_port = 0
@@ -176,16 +172,11 @@ class DemoDatabase(Service):
         In order, which takes up to 5 s while a client keeps a connection open; where the data goes anyway, at once.
         """
         if self._child is not None:
-            if self._temporary is None:
+            if not self._data.is_temporary:
                 self._end_child(self._child)
             self._child.kill()
             self._child = None
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
-        if self._temporary is not None:
-            self._temporary.cleanup()
-            self._temporary = None
+        self._data.remove()
 
     def kill(self) -> None:
         """End the server as a power cut would (SIGKILL); data in a directory that was given stays. Twice is fine."""
@@ -195,30 +186,28 @@ class DemoDatabase(Service):
 
     @property
     def _fifo(self) -> Path:
-        return self._directory / "stop"
+        return self._data.path / "stop"
 
     def _prepare(self) -> None:
         """Take the directory: lock before anything is written, and find or make the password."""
-        if self._given_directory is None:
-            self._temporary = tempfile.TemporaryDirectory(prefix="irregulars-database-")
-        self._directory = self._given_directory or Path(self._temporary.name if self._temporary else "")
-        if "'" in str(self._directory) or "\\" in str(self._directory):
-            raise InputError(f"data directory must have no ' and no \\ in its path; got {str(self._directory)!r}")
-        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._lock = lock_directory(self._directory)
+        path = str(self._data.choose())
+        if "'" in path or "\\" in path:
+            raise InputError(f"data directory must have no ' and no \\ in its path; got {path!r}")
+        self._data.take(mode=0o700)
         self._fifo.unlink(missing_ok=True)
         os.mkfifo(self._fifo, 0o600)
-        self.password = _password(self._directory / "password")
+        self.password = _password(self._data.path / "password")
 
     def _start_on(self, http_port: int, native_port: int, within_s: float) -> None:
         ports = {"host": HOST, "http_port": http_port, "native_port": native_port}
-        _write_secret(self._directory / "config.xml", _CONFIG.format(**ports))
-        _write_secret(self._directory / "users.xml", self._users())
+        _write_secret(self._data.path / "config.xml", _CONFIG.format(**ports))
+        _write_secret(self._data.path / "users.xml", self._users())
         # -P: the folder of the program must not become a place to import from.
         program = [sys.executable, "-P", str(_PROGRAM), self.database, str(self._fifo)]
-        log = self._directory / "server.log"
-        inherited = () if self._lock is None else (self._lock,)
-        self._child = ChildProcess("demo database", program, log, directory=self._directory, inherited=inherited)
+        here = self._data.path
+        self._child = ChildProcess(
+            "demo database", program, here / "server.log", directory=here, inherited=self._data.inherited
+        )
         try:
             self._child.wait_until(lambda: _answers_ping(http_port), within_s)
         except BaseException:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import base64
-import os
 import subprocess
-import tempfile
 import uuid
 from pathlib import Path
 from types import TracebackType
 from typing import Final
 
 from infra.child_process import ChildProcess
-from infra.directory_lock import lock_directory
+from infra.data_directory import DataDirectory
 from infra.kafka_answers import kafka_answers
 from infra.kafka_jars import POM, find_jars, find_java
 from infra.loopback import HOST, free_port, require_free
@@ -50,12 +48,9 @@ class KafkaBroker:
     def __init__(
         self, data_directory: Path | None = None, *, port: int | None = None, start_timeout_s: float = 60.0
     ) -> None:
-        self._given_directory = data_directory.resolve() if data_directory else None
-        self._temporary: tempfile.TemporaryDirectory[str] | None = None
-        self._directory = self._given_directory or Path()
+        self._data = DataDirectory(data_directory, "irregulars-kafka-")
         self._port = port or free_port()
         self._start_timeout_s = start_timeout_s
-        self._lock: int | None = None
         self._child: ChildProcess | None = None
         self.bootstrap = f"{HOST}:{self._port}"
 
@@ -85,7 +80,8 @@ class KafkaBroker:
         require_free(self._port, "Apache Kafka")
         java, jars = find_java(), find_jars()
         try:
-            self._take_directory()
+            # Kafka's own lock comes too late: a second one reads, and spoils, what the first is writing.
+            self._data.take()
             self._configure(java, jars)
             self._run(java, jars)
         except OSError as error:
@@ -108,41 +104,31 @@ class KafkaBroker:
         if self._child is not None:
             self._child.kill()
             self._child = None
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        self._data.release()
 
     def close(self) -> None:
         """Stop the broker for good, and remove its data if the directory is temporary. Twice is fine."""
-        if self._temporary is None:
+        if not self._data.is_temporary:
             return self.stop()
         self.kill()  # nobody will read the data again
-        self._temporary.cleanup()
-        self._temporary = None
+        self._data.remove()
 
     @property
     def _configuration(self) -> Path:
-        return self._directory / "server.properties"
-
-    def _take_directory(self) -> None:
-        if self._given_directory is None and self._temporary is None:
-            self._temporary = tempfile.TemporaryDirectory(prefix="irregulars-kafka-")
-            self._directory = Path(self._temporary.name)
-        self._directory.mkdir(parents=True, exist_ok=True)
-        # Kafka's own lock comes too late: a second one reads, and spoils, what the first is writing.
-        self._lock = lock_directory(self._directory)
+        return self._data.path / "server.properties"
 
     def _run(self, java: str, jars: Path) -> None:
         command = [java, *_SMALL, *_QUIET, "-cp", f"{jars}/*", "kafka.Kafka", str(self._configuration)]
-        log = self._directory / "broker.log"
-        inherited = () if self._lock is None else (self._lock,)
-        self._child = ChildProcess("Apache Kafka", command, log, directory=self._directory, inherited=inherited)
+        here = self._data.path
+        self._child = ChildProcess(
+            "Apache Kafka", command, here / "broker.log", directory=here, inherited=self._data.inherited
+        )
         self._child.wait_until(lambda: kafka_answers(self._port), self._start_timeout_s)
 
     def _configure(self, java: str, jars: Path) -> None:
         """Write the configuration; format the storage where that has not been done."""
         controller = free_port()
-        data = self._directory / "data"
+        data = self._data.path / "data"
         own = {
             "log.dirs": str(data),
             "listeners": f"PLAINTEXT://{self.bootstrap},CONTROLLER://{HOST}:{controller}",
@@ -165,7 +151,7 @@ class KafkaBroker:
             raise ServiceUnavailable(f"Kafka must format its storage within {_FORMAT_S} s; it did not") from error
         if done.returncode:
             words = (done.stderr.strip() or done.stdout.strip() or "no output").splitlines()[-1]
-            raise ServiceUnavailable(f"Apache Kafka must format its storage; got {words} ({self._directory})")
+            raise ServiceUnavailable(f"Apache Kafka must format its storage; got {words} ({self._data.path})")
 
     def __enter__(self) -> KafkaBroker:
         try:

@@ -17,7 +17,7 @@ import pyarrow as pa
 from streams.announcements import Announcement, decode_announcement, encode_announcement
 from streams.errors import RecordError
 from streams.json_fields import LARGEST, MAX_RANK, first_line, integer, json_object, optional_text, text, texts
-from streams.records import PHASE_UNKNOWN, UNKNOWN, VERSION, check_version, encode_json
+from streams.records import PHASE_UNKNOWN, UNKNOWN, check_version, encode_arrow, encode_json
 
 Array = np.ndarray
 
@@ -193,14 +193,9 @@ def _encode_rows(evidence: Evidence) -> bytes:
     arrays["offsets"] = _lists(evidence.offset_counts, evidence.offsets, pa.int64())
     for name, kind in CLASS_COLUMNS.items():
         arrays[f"class_{name}"] = _lists(evidence.class_counts, evidence.classes[name], kind)
-    metadata = {"schema": "evidence", "version": VERSION, "job": evidence.job, "names": evidence.names}
     batch = pa.RecordBatch.from_arrays(list(arrays.values()), names=list(arrays))
-    batch = batch.replace_schema_metadata({"irregulars": json.dumps(metadata, separators=(",", ":"))})
-    sink = pa.BufferOutputStream()
     options = pa.ipc.IpcWriteOptions(compression="zstd")  # it moves on every iteration of every rank
-    with pa.ipc.new_stream(sink, batch.schema, options=options) as writer:
-        writer.write_batch(batch)
-    return bytes(sink.getvalue())
+    return encode_arrow("evidence", {"job": evidence.job, "names": evidence.names}, batch, options)
 
 
 def _to_wire(column: Array, kind: Any) -> pa.Array:

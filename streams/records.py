@@ -147,11 +147,8 @@ def encode_batch(batch: Batch) -> bytes:
     """Encode a batch as one Arrow IPC stream, without compression (the Kafka producer compresses)."""
     schema = SCHEMAS[batch.header.schema]
     arrays = [_to_arrow(batch.columns[f.name], f) for f in schema]
-    record_batch = pa.RecordBatch.from_arrays(arrays, schema=schema.with_metadata(_metadata(batch.header)))
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, record_batch.schema) as writer:
-        writer.write_batch(record_batch)
-    return bytes(sink.getvalue())
+    header = {name: getattr(batch.header, name) for name in Header.__slots__ if name != "schema"}
+    return encode_arrow(batch.header.schema, header, pa.RecordBatch.from_arrays(arrays, schema=schema))
 
 
 def decode_batch(value: bytes | None, expected: str) -> Batch:
@@ -183,15 +180,6 @@ def decode_batch(value: bytes | None, expected: str) -> Batch:
     batch = Batch(header, columns)
     _check_codes(batch)
     return batch
-
-
-def _metadata(header: Header) -> dict[bytes, bytes]:
-    values = {
-        "schema": header.schema, "version": VERSION, "job": header.job, "attempt": header.attempt,
-        "rank": header.rank, "rows_before": header.rows_before, "watermark_ns": header.watermark_ns,
-        "names": list(header.names),
-    }  # fmt: skip
-    return {b"irregulars": json.dumps(values, separators=(",", ":")).encode()}
 
 
 def _header(schema: pa.Schema, expected: str) -> Header:
@@ -299,6 +287,21 @@ def decode_json(value: bytes | None, expected: str) -> dict[str, Any]:
 def encode_json(schema: str, values: Mapping[str, Any]) -> bytes:
     """Encode a JSON record of `schema`, in the version that we write."""
     return json.dumps({"schema": schema, "version": VERSION, **values}, separators=(",", ":")).encode()
+
+
+def encode_arrow(schema: str, header: Mapping[str, Any], batch: pa.RecordBatch, options: Any = None) -> bytes:
+    """Encode a batch of `schema` as an Arrow IPC stream, with the header as JSON in its metadata.
+
+    Parameters
+    ----------
+    options
+        `pyarrow.ipc.IpcWriteOptions`: compression, for example.
+    """
+    batch = batch.replace_schema_metadata({"irregulars": encode_json(schema, header)})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema, options=options) as writer:
+        writer.write_batch(batch)
+    return bytes(sink.getvalue())
 
 
 def check_version(values: Mapping[str, Any], expected: str) -> None:
