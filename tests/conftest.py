@@ -10,11 +10,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+import hypothesis
 import pytest
 
 from infra.demo_database import DemoDatabase
 from infra.kafka_broker import KafkaBroker
 from streams.errors import IrregularsError
+
+hypothesis.settings.register_profile("untimed", deadline=None)  # an example may be slow where much else runs
+hypothesis.settings.load_profile("untimed")
 
 ROOT = Path(__file__).resolve().parent.parent
 RECORDINGS = ROOT / "tests" / "recordings"

@@ -92,7 +92,7 @@ def test_the_state_is_bounded_and_keeps_what_was_seen_last() -> None:
     assert np.isfinite(scores).tolist() == [False] * 20 + [True] * 10
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(0, 2**31))
 def test_the_order_of_rows_changes_nothing(seed: int) -> None:
     rng = np.random.default_rng(seed)

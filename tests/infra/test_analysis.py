@@ -37,7 +37,7 @@ from tests.streams.lockstep_job import MS, TWO_BY_TWO, LockstepJob
 
 FAULTS = {"gloo-slow-rank": ("gpu", (2,)), "gloo-slow-nic": ("nic", (1,)), "gloo-slow-link": ("link", (1, 3))}
 ALL = [*FAULTS, "gloo-clean", "gloo-slow-compute"]
-FEW = settings(max_examples=3, deadline=None)
+FEW = settings(max_examples=3)
 
 
 @cache

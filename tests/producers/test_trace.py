@@ -207,7 +207,7 @@ def test_copies_count_once_and_an_ended_one_wins(tmp_path: Path) -> None:
     assert sorted(trace.commops[0].columns["elapsed_ns"].tolist()) == [70, 1000, 1000]
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 2**32))
 def test_order_and_copies_change_nothing(recording: Path, seed: int) -> None:
     chance = random.Random(seed)
@@ -246,7 +246,7 @@ def commop_rows(draw: st.DrawFn) -> list[dict[str, Any]]:
     return rows
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(rows=commop_rows(), seed=st.integers(0, 1000), ending=st.sampled_from((".jsonl", ".csv")))
 def test_rows_full_of_ties_and_nulls_are_read_the_same_in_any_order(
     rows: list[dict[str, Any]], seed: int, ending: str

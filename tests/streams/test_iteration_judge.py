@@ -329,7 +329,7 @@ def test_clocks_that_differ_by_years_change_no_blame(faulty_trace: Trace) -> Non
     assert essence(apart) == essence(faulty_trace)
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=6)
 @given(order=st.permutations(range(8)))
 def test_other_numbers_of_ranks_rename_the_verdicts(faulty_trace: Trace, order: list[int]) -> None:
     names = dict(enumerate(order))
@@ -337,7 +337,7 @@ def test_other_numbers_of_ranks_rename_the_verdicts(faulty_trace: Trace, order: 
     assert [replace(v, evidence="") for v in judge_trace(renamed(faulty_trace, names)).revisions] == expected
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=6)
 @given(random=st.randoms(use_true_random=False), data=st.data())
 def test_delivery_in_any_way_changes_nothing(faulty_trace: Trace, random: Any, data: st.DataObject) -> None:
     messages = interleaved(in_order(faulty_trace, max_rows=data.draw(st.integers(5, 500)), max_span_s=0.3), random)
@@ -346,7 +346,7 @@ def test_delivery_in_any_way_changes_nothing(faulty_trace: Trace, random: Any, d
     assert found(outcome) == found(judge_trace(faulty_trace))
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=6)
 @given(random=st.randoms(use_true_random=False), rows=st.integers(3, 300))
 def test_delivery_of_a_job_without_iteration_rows_changes_nothing(random: Any, rows: int) -> None:
     trace = faulty(has_iteration_rows=False)

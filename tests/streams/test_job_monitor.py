@@ -336,7 +336,7 @@ def life(ranks: int, iterations: int) -> list[Any]:
     return rows
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(random=st.randoms(use_true_random=False))
 def test_ranks_may_interleave_in_any_way(random: Random) -> None:
     def split(row: Any) -> list[Any]:
@@ -476,7 +476,7 @@ def test_advance_without_anything_says_nothing() -> None:
     assert (judgements.iterations, judgements.verdicts, judgements.rank_iterations) == ([], [], {})
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(data=st.data())
 def test_no_order_of_lives_and_rows_stops_a_monitor(data: st.DataObject) -> None:
     monitor = JobMonitor("j", MonitorSettings(grace_s=1.0, silence_s=5.0))

@@ -469,14 +469,14 @@ def interleave(sent: list[Any], random: Random) -> list[Any]:
     return [next(iterators[key]) for key in turns_]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(random=st.randoms(use_true_random=False), count=st.integers(1, 12))
 def test_no_interleaving_of_topics_shows_in_the_evidence(random: Random, count: int) -> None:
     sent = messages(random, count)
     assert reduced(interleave(sent, random)) == reduced(sent)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(random=st.randoms(use_true_random=False), count=st.integers(1, 12), steps=st.frozensets(st.integers(0, 40)))
 def test_no_restored_snapshot_shows_in_the_evidence(random: Random, count: int, steps: frozenset[int]) -> None:
     sent = interleave(messages(random, count), random)
@@ -528,7 +528,7 @@ def hostile_batch(draw: st.DrawFn) -> Batch:
     return operators(*rows, sort=False, **header)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(batches=st.lists(hostile_batch(), max_size=5), is_operators_only=st.booleans())
 def test_no_batch_that_can_be_decoded_stops_a_monitor(batches: list[Batch], is_operators_only: bool) -> None:
     made = monitor(OPERATORS_ONLY if is_operators_only else ANNOUNCED)

@@ -46,7 +46,7 @@ def test_an_operator_that_did_not_end_has_no_features() -> None:
     assert set(range(48)) - set(taught().rows(frame).rows.tolist()) == {3, 9}
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.floats(0.01, 100))
 def test_a_faster_machine_has_the_same_features(speed: float) -> None:
     frame = sample_frame("operator", 50, is_faulty=True)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -19,7 +19,6 @@ def past(window: int = 8, warm_up: int = 4, most_slots: int = 100) -> OperatorPa
     return OperatorPast(window=window, warm_up=warm_up, most_slots=most_slots)
 
 
-@settings(deadline=None)
 @given(arrays(np.float64, st.tuples(st.integers(4, 20), st.just(3)), elements=st.floats(0, 40, width=32)))
 def test_statistics_are_those_of_numpy_over_the_window(values: np.ndarray) -> None:
     ring = past()

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from detectors.forest.slots import Places, pack_slots
@@ -36,7 +36,6 @@ def test_places_count_from_the_first_of_the_iteration() -> None:
     assert taught().number(frame(5, 31)).tolist() == [0, 1, 2, 3, 4, 5]
 
 
-@settings(deadline=None)
 @given(st.sets(st.integers(0, 4)))
 def test_lost_rows_do_not_move_the_others(lost: set[int]) -> None:
     kept = [n for n in range(6) if n not in lost]

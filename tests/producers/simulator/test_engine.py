@@ -65,7 +65,7 @@ def lengths_ns(job: Recorded, iteration: int) -> dict[tuple[object, ...], int]:
     }
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(job=ALL_JOBS)
 def test_no_transfer_ends_before_its_last_arrival_and_its_shortest_time(job: SimulatorSettings) -> None:
     recorded = record(job)
@@ -77,7 +77,7 @@ def test_no_transfer_ends_before_its_last_arrival_and_its_shortest_time(job: Sim
         assert len(ranks) == len(set(ranks.tolist())) > 1
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(job=ALL_JOBS)
 def test_operators_of_a_rank_follow_each_other_and_lie_in_their_iteration(job: SimulatorSettings) -> None:
     recorded = record(job)
@@ -95,7 +95,7 @@ def test_operators_of_a_rank_follow_each_other_and_lie_in_their_iteration(job: S
         assert np.all(begins[1:] > lasts[:-1])
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(job=ALL_JOBS)
 def test_sequences_count_from_one_without_gaps_and_are_shared_by_all_members(job: SimulatorSettings) -> None:
     recorded = record(job)

@@ -231,7 +231,7 @@ FAULTS = st.tuples(
 ).map(",".join)
 
 
-@examples(max_examples=20, deadline=None)
+@examples(max_examples=20)
 @given(faults=st.lists(FAULTS, max_size=2), seed=st.integers(0, 50))
 def test_a_run_equals_its_twin_before_the_first_fault_and_is_never_faster(faults: list[str], seed: int) -> None:
     job = Incidents(replace(BASE, iterations=8, seed=seed, bandwidth_period_ms=0.0))
