@@ -141,6 +141,22 @@ def path_steps(graph: OperatorGraph, iteration: int) -> Iterator[tuple[int, int]
         row = int(graph.previous[blocker])
 
 
+def slow_collectives(graph: OperatorGraph, iteration: int, reference: Reference, worth_ns: float) -> set[int]:
+    """Communicators whose collectives took so much longer than usual on the critical path, all together.
+
+    Of a collective of which not all members are in the graph: whoever is missing hides no more than that.
+    """
+    _, transfer_ns = usual_times(graph, reference)
+    excess_ns: dict[int, float] = {}
+    for row, _ in path_steps(graph, iteration):
+        if not graph.is_p2p[row]:
+            usual_ns = float(np.nan_to_num(transfer_ns[row]))  # never seen before: all of it is new
+            communicator = int(graph.communicator[row])
+            elapsed_ns = float(graph.end_ns[row] - graph.ready_ns[row])
+            excess_ns[communicator] = excess_ns.get(communicator, 0.0) + elapsed_ns - usual_ns
+    return {communicator for communicator, ns in excess_ns.items() if ns > worth_ns}
+
+
 def path_work_ns(graph: OperatorGraph, iteration: int) -> dict[int, float]:
     """For each rank: what its own work has of the iteration's critical path, ns."""
     unknown = np.full(len(graph), np.nan)

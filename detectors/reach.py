@@ -70,8 +70,14 @@ def wanted_ranks(
     topology: Topology,
     unread: Collection[int],
     worth_ns: float,
+    slow: Collection[int] | None = None,
 ) -> set[int]:
-    """Say which unread ranks the path may depend on; none: it is known, up to `worth_ns` at each operator."""
+    """Say which unread ranks the path may depend on; none: it is known, up to `worth_ns` at each operator.
+
+    ``slow`` are communicators whose collectives took longer than usual as far as they were read
+    (`detectors.critical_path.slow_collectives`): of collectives that no summary tells of, members that are missing
+    matter only there. None: what is usual is not known.
+    """
     rows = np.array(path_rows(graph, iteration), dtype=np.int64)
     is_p2p = graph.is_p2p[rows] if len(rows) else np.empty(0, dtype=bool)
     wanted = _partners(graph, rows[is_p2p], topology).intersection(unread)
@@ -79,7 +85,7 @@ def wanted_ranks(
     for (communicator, operator), inside_ns in least_ns.items():
         missing = set(topology.members.get(communicator, ())).intersection(unread)
         if len(topology.members.get(communicator, ())) <= WIDE:
-            wanted |= missing
+            wanted |= missing if slow is None or communicator in slow else set()
         elif missing:
             wanted |= _may_be_last(summaries, communicator, operator, missing, inside_ns - worth_ns)
     return wanted

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from detectors.clocks import estimate_offsets
-from detectors.critical_path import Attribution, attribute
+from detectors.critical_path import Attribution, attribute, slow_collectives
 from detectors.lanes import Lane, LaneExcess
 from detectors.operator_graph import OperatorGraph, build_graph
 from detectors.reach import (
@@ -198,8 +198,13 @@ class OperatorReader:
                 self.learn(wanted, read_back)
             read |= wanted
             graph = self.build([rows.only(read)], _joined(parts))
-            wanted = wanted_ranks(graph, rows.number, summaries, self.topology, available - read, worth_ns)
+            slow = None if self._usual is None else self._slow_collectives(graph, rows.number, worth_ns)
+            wanted = wanted_ranks(graph, rows.number, summaries, self.topology, available - read, worth_ns, slow)
         return read, _joined(parts)
+
+    def _slow_collectives(self, graph: OperatorGraph, iteration: int, worth_ns: float) -> set[int]:
+        assert self._usual is not None
+        return slow_collectives(graph, iteration, self._usual.reference(self), worth_ns)
 
     def learn(self, ranks: Collection[int], read_back: ReadBack) -> None:
         """Read what is usual of these ranks too."""
