@@ -219,7 +219,8 @@ class IterationJudge:
         excess_ns = rows.elapsed_ns - self._healthy[0]
         if len(rows) > WHOLE_RANKS:
             carried = self._carry_over(rows, excess_ns)
-            is_long = rows.elapsed_ns > min(self._healthy[1], self._window.shifted_ns)
+            is_shifted = not self._tracker.has_open and rows.elapsed_ns > self._window.shifted_ns
+            is_long = is_shifted or rows.elapsed_ns > self._healthy[1]
             if not self._may_read(is_needed=carried is None, is_long=is_long):
                 return carried
         attribution, graph = self._reader.attribute(rows, excess_ns, read_back)
@@ -233,13 +234,18 @@ class IterationJudge:
         """Judge by evidence alone, if an open verdict says all there is to say."""
         if self._read_last is None or not self._tracker.has_open:
             return None
+        if self._reader.has_quick(rows, self._read_last[0]):
+            return None
         return carry_over(*self._read_last, rows.number, excess_ns, self._reader.work_excess_ns(rows))
 
     def _may_read(self, *, is_needed: bool, is_long: bool) -> bool:
-        """Whether a suspect iteration may be read: the first ones always, the others as the log's share allows."""
+        """Whether a suspect iteration may be read.
+
+        A long one that no open verdict explains always, whatever was read before; else as the log's share allows.
+        """
         if not is_needed and self._judged - self._read_at[-1] < KEEP_UP:
             return False
-        if is_needed and is_long and not self._tracker.has_open:
+        if is_needed and is_long:
             return True
         is_scarce = len(self._read_at) < READ_AT_LEAST or self._judged - self._read_at[0] > self._window.window
         traffic = self._reader.traffic

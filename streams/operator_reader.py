@@ -180,6 +180,15 @@ class OperatorReader:
         assert self._usual is not None
         return self._usual.work_excess_ns(rows)
 
+    def has_quick(self, rows: IterationRows, read: Attribution) -> bool:
+        """Whether evidence alone shows that transfers which were slow when `read` was read are not slow any more."""
+        assert self._usual is not None
+        accused = accused_lanes(read, self.topology)
+        ranks = {rank for lane in accused for rank in self.topology.lane_ranks(lane)}
+        now = lane_sums(rows.only(ranks).summaries(self.codes))
+        quick, _ = lanes_beside(now, self._usual.lanes(self.codes), ranks, self.topology)
+        return not quick.keys().isdisjoint(accused)
+
     def follow(
         self, rows: IterationRows, seeds: Collection[int], worth_ns: float, read_back: ReadBack
     ) -> tuple[set[int], dict[str, Array]]:
