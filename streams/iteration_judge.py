@@ -28,6 +28,7 @@ from streams.judgements import JudgedIteration, Judgements, Verdict
 from streams.monitor_settings import MonitorSettings
 from streams.operator_reader import WHOLE_RANKS, Announcements, OperatorReader, Traffic
 from streams.operator_source import ReadBack
+from streams.reading_budget import ReadingBudget
 from streams.review_ranks import ranks_to_review
 
 Array = np.ndarray
@@ -36,17 +37,6 @@ REFERENCE_ITERATIONS: Final = 10
 """So many regular iterations, the newest ones, show what is usual."""
 
 MIN_REFERENCE_ITERATIONS: Final = 3
-
-READ_SHARE: Final = 0.004
-FREE_OPERATORS: Final = 500_000
-"""Of a large job's log at most so much is read back, but for `FREE_OPERATORS`, the first suspect iterations, and
-irregular ones that no verdict explains."""
-
-READ_AT_LEAST: Final = 6
-"""So many suspect iterations of a large job are read in each window, whatever that costs."""
-
-KEEP_UP: Final = 10
-"""While a verdict is open and nothing changes, one suspect iteration in so many is read."""
 
 REVIEWED: Final = 8
 REVIEW_EVERY: Final = 50
@@ -88,8 +78,10 @@ class IterationJudge:
         self._regular: deque[IterationRows] = deque(maxlen=REFERENCE_ITERATIONS)
         self._reference_rows: list[IterationRows] = []
         self._reference_age = 0
-        self._read_at: deque[int] = deque(maxlen=READ_AT_LEAST)  # suspect iterations that were read, as judged
-        self._read_last: tuple[Attribution, float] | None = None  # the newest of them, and its excess
+        self._budget = ReadingBudget(self._window.window)
+        self._read_last: tuple[Attribution, float] | None = (
+            None  # of the newest iteration that was read, and its excess
+        )
         self._healthy_ns: tuple[float, float] | None = None  # mean and limit of the window when a verdict opened
         self._history: deque[tuple[int, dict[int, float]]] = deque(maxlen=HISTORY)
         self._judged = 0
@@ -217,16 +209,18 @@ class IterationJudge:
         if not self._reader.has_usual:
             return None
         excess_ns = rows.elapsed_ns - self._healthy[0]
-        if len(rows) > WHOLE_RANKS:
-            carried = self._carry_over(rows, excess_ns)
-            is_shifted = not self._tracker.has_open and rows.elapsed_ns > self._window.shifted_ns
-            is_long = is_shifted or rows.elapsed_ns > self._healthy[1]
-            if not self._may_read(is_needed=carried is None, is_long=is_long):
-                return carried
+        carried = self._carry_over(rows, excess_ns) if len(rows) > WHOLE_RANKS else None
+        is_explained, is_long = carried is not None, self._is_to_be_known(rows.elapsed_ns)
+        traffic = self._reader.traffic
+        if len(rows) > WHOLE_RANKS and not self._budget.may_read(
+            self._judged, traffic.flowed, is_explained=is_explained, is_irregular=is_long
+        ):
+            return carried
+        before = traffic.read
         attribution, graph = self._reader.attribute(rows, excess_ns, read_back)
         attribution = replace(attribution, excess_ns=max(excess_ns, 0.0))
+        self._budget.note(self._judged, traffic.read - before, is_explained=is_explained, is_irregular=is_long)
         self._store(graph, rows.number)
-        self._read_at.append(self._judged)
         self._read_last = attribution, excess_ns
         return attribution
 
@@ -238,18 +232,10 @@ class IterationJudge:
             return None
         return carry_over(*self._read_last, rows.number, excess_ns, self._reader.work_excess_ns(rows))
 
-    def _may_read(self, *, is_needed: bool, is_long: bool) -> bool:
-        """Whether a suspect iteration may be read.
-
-        A long one that no open verdict explains always, whatever was read before; else as the log's share allows.
-        """
-        if not is_needed and self._judged - self._read_at[-1] < KEEP_UP:
-            return False
-        if is_needed and is_long:
-            return True
-        is_scarce = len(self._read_at) < READ_AT_LEAST or self._judged - self._read_at[0] > self._window.window
-        traffic = self._reader.traffic
-        return is_scarce or traffic.read < max(READ_SHARE * traffic.flowed, FREE_OPERATORS)
+    def _is_to_be_known(self, elapsed_ns: float) -> bool:
+        """Whether an iteration is irregular, or one of a shift that no verdict explains yet."""
+        is_shifted = not self._tracker.has_open and elapsed_ns > self._window.shifted_ns
+        return is_shifted or elapsed_ns > self._healthy[1]
 
     def _store(self, graph: OperatorGraph, number: int) -> None:
         """Keep the operators of an iteration for the sinks, with how abnormal each of them is."""
@@ -368,7 +354,7 @@ class IterationJudge:
             "tracker": self._tracker.state(),
             "codes": list(self._reader.codes),
             "traffic": [self.traffic.flowed, self.traffic.read],
-            "read_at": list(self._read_at),
+            "budget": self._budget.state(),
             "read_last": None
             if self._read_last is None
             else [attribution_to_state(self._read_last[0]), self._read_last[1]],
@@ -391,7 +377,7 @@ class IterationJudge:
         judge._tracker = VerdictTracker.from_state(state["tracker"])
         judge._reader = OperatorReader({name: code for code, name in enumerate(state["codes"])})
         judge._reader.traffic = Traffic(*state["traffic"])
-        judge._read_at.extend(state["read_at"])
+        judge._budget = ReadingBudget.from_state(state["budget"], judge._window.window)
         last = state["read_last"]
         judge._read_last = None if last is None else (attribution_from_state(last[0]), last[1])
         judge._regular.extend(IterationRows.from_state(rows) for rows in state["regular"])
