@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detectors.critical_path import _walk, attribute
+from detectors.critical_path import _walk, attribute, slow_collectives
 from detectors.lanes import Lane
 from detectors.operator_graph import build_graph
 from detectors.reference import learn_reference
@@ -52,6 +52,31 @@ def attributed(**last: Any) -> Any:
     reference = learn_reference(build_graph(columns_of(regular), entries))
     irregular = build_graph(columns_of([one for one in rows if one["iteration"] == 5]), entries)
     return attribute(irregular, 5, reference)
+
+
+def slow(worth_us: float, *, read: set[int], **last: Any) -> set[int]:
+    """Communicators that were slow on the path, as far as some ranks tell."""
+    rows, entries = job(6, **last)
+    own = [one for one in rows if one["rank"] in read]
+    reference = learn_reference(build_graph(columns_of([one for one in own if one["iteration"] < 5]), entries))
+    irregular = build_graph(columns_of([one for one in own if one["iteration"] == 5]), entries)
+    return slow_collectives(irregular, 5, reference, worth_us * US)
+
+
+def test_a_collective_is_slow_where_a_member_that_was_not_read_is_late() -> None:
+    assert slow(20, read={0, 2}, late={1: 50 * US}) == {1}
+    assert slow(60, read={0, 2}, late={1: 50 * US}) == set()
+
+
+def test_no_collective_is_slow_where_the_late_one_was_read_or_nobody_is_late() -> None:
+    assert slow(20, read={0, 2}, late={0: 50 * US}) == set()
+    assert slow(1, read={0, 2}) == set()
+
+
+def test_a_collective_that_was_never_seen_is_slow() -> None:
+    reference = learn_reference(graph_of(row(0, 10, 20, group=3)))
+    assert slow_collectives(graph_of(row(0, 10, 50, group=4)), 0, reference, 30.0) == {4}
+    assert slow_collectives(graph_of(row(0, 10, 50, group=4)), 0, reference, 50.0) == set()
 
 
 def excess(attribution: Any) -> dict[Lane, float]:

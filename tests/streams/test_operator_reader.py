@@ -109,6 +109,14 @@ def test_little_reading_names_the_same_device_as_reading_all(fault: str, monkeyp
     assert run.monitor.traffic.read < whole.monitor.traffic.read / 2
 
 
+def test_a_verdict_does_not_explain_the_fault_after_it() -> None:
+    """Both cost as much, and no rank is late in either: that other transfers are slow is seen in the evidence."""
+    faults = ("slow_nic:rank=5,from=14,to=22,factor=8", "slow_nic:rank=77,from=22,to=30,factor=8")
+    run = Run(replace(JOB, faults=tuple(parse_fault(fault) for fault in faults)))
+    assert run.blamed == [("slow_nic", (5,)), ("slow_nic", (77,))]
+    assert [one.iterations for one in run.verdicts.values()] == [(14, 22), (22, 30)]
+
+
 def test_clocks_that_differ_need_no_more_than_the_ranks_that_are_read() -> None:
     run = Run(replace(with_fault("slow_rank:rank=77,factor=1.6"), **OFF_CLOCKS))
     assert run.blamed == [("slow_rank", (77,))]
