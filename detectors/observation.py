@@ -30,6 +30,8 @@ class Observation:
         Whether its time alone is worth a look; else it is suspect with those before it, or for its latest rank.
     is_unread
         Whether it is suspect and was not looked into: nobody knows what would have been seen.
+    is_carried
+        Whether its attribution is that of another one, which it looks like (`detectors.carried`).
     """
 
     iteration: int
@@ -41,6 +43,7 @@ class Observation:
     latest: Latest | None = None
     is_long: bool = True
     is_unread: bool = False
+    is_carried: bool = False
 
     @property
     def excess_ns(self) -> float:
@@ -66,16 +69,16 @@ class Observation:
         latest = None if self.latest is None else list(self.latest)
         return [
             self.iteration, self.elapsed_ns, self.reference_ns, self.time_ns, attribution, self.sigmas,
-            latest, self.is_long, self.is_unread,
+            latest, self.is_long, self.is_unread, self.is_carried,
         ]  # fmt: skip
 
     @classmethod
     def from_state(cls, state: Sequence[Any]) -> Observation:
         """Restore."""
-        iteration, elapsed_ns, reference_ns, time_ns, attribution, sigmas, latest, is_long, is_unread = state
+        iteration, elapsed_ns, reference_ns, time_ns, attribution, sigmas, latest, *flags = state
         kept = None if attribution is None else attribution_from_state(attribution)
         stands_out = None if latest is None else Latest(*latest)
-        return cls(iteration, elapsed_ns, reference_ns, time_ns, kept, sigmas, stands_out, is_long, is_unread)
+        return cls(iteration, elapsed_ns, reference_ns, time_ns, kept, sigmas, stands_out, *flags)
 
 
 def explained_ns(cause: Cause, attribution: Attribution) -> float:

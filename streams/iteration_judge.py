@@ -79,9 +79,7 @@ class IterationJudge:
         self._reference_rows: list[IterationRows] = []
         self._reference_age = 0
         self._budget = ReadingBudget(self._window.window)
-        self._read_last: tuple[Attribution, float] | None = (
-            None  # of the newest iteration that was read, and its excess
-        )
+        self._read_last: tuple[Attribution, float] | None = None  # newest that was read of an open verdict
         self._healthy_ns: tuple[float, float] | None = None  # mean and limit of the window when a verdict opened
         self._history: deque[tuple[int, dict[int, float]]] = deque(maxlen=HISTORY)
         self._judged = 0
@@ -176,7 +174,7 @@ class IterationJudge:
         latest = find_latest(late_ns, [late for _, late in self._history])
         is_long = is_irregular or rows.elapsed_ns > min(self._healthy[1], self._window.suspect_ns)
         is_suspect = is_long or self._is_suspect(rows.elapsed_ns, latest)
-        attribution = self._attribute(rows, read_back) if is_suspect else None
+        attribution, is_read = self._attribute(rows, read_back) if is_suspect else (None, False)
         return Observation(
             rows.number,
             rows.elapsed_ns,
@@ -187,6 +185,7 @@ class IterationJudge:
             latest=latest,
             is_long=is_long,
             is_unread=is_suspect and attribution is None,
+            is_carried=attribution is not None and not is_read,
         )
 
     def _tell(self, observation: Observation, late_ns: Mapping[int, float]) -> tuple[str, ...]:
@@ -195,6 +194,10 @@ class IterationJudge:
         self._history.append((observation.iteration, dict(late_ns)))
         revisions, verdict_ids = self._tracker.observe(observation, self._known_topology, late_ns)
         self._verdicts += revisions
+        self._read_last = self._read_last if self._tracker.has_open else None
+        attribution = None if observation.is_carried else observation.attribution
+        if attribution is not None and verdict_ids:  # what no verdict explains explains nothing later
+            self._read_last = attribution, observation.elapsed_ns - observation.reference_ns
         # A fault that lasts fills the window in the end; its verdict goes on against the window from before.
         self._healthy_ns = healthy if self._tracker.has_open else None
         return verdict_ids
@@ -204,10 +207,11 @@ class IterationJudge:
         """Mean and limit that iterations are held against: the window's, or from before a verdict opened."""
         return self._healthy_ns or (self._window.mean_ns, self._window.limit_ns)
 
-    def _attribute(self, rows: IterationRows, read_back: ReadBack) -> Attribution | None:
+    def _attribute(self, rows: IterationRows, read_back: ReadBack) -> tuple[Attribution | None, bool]:
+        """Say where a suspect iteration's time went, if that can be known, and whether it was read to know it."""
         self._renew_usual(read_back)
         if not self._reader.has_usual:
-            return None
+            return None, False
         excess_ns = rows.elapsed_ns - self._healthy[0]
         carried = self._carry_over(rows, excess_ns) if len(rows) > WHOLE_RANKS else None
         is_explained, is_long = carried is not None, self._is_to_be_known(rows.elapsed_ns)
@@ -215,14 +219,13 @@ class IterationJudge:
         if len(rows) > WHOLE_RANKS and not self._budget.may_read(
             self._judged, traffic.flowed, is_explained=is_explained, is_irregular=is_long
         ):
-            return carried
+            return carried, False
         before = traffic.read
         attribution, graph = self._reader.attribute(rows, excess_ns, read_back)
         attribution = replace(attribution, excess_ns=max(excess_ns, 0.0))
         self._budget.note(self._judged, traffic.read - before, is_explained=is_explained, is_irregular=is_long)
         self._store(graph, rows.number)
-        self._read_last = attribution, excess_ns
-        return attribution
+        return attribution, True
 
     def _carry_over(self, rows: IterationRows, excess_ns: float) -> Attribution | None:
         """Judge by evidence alone, if an open verdict says all there is to say."""
