@@ -88,10 +88,13 @@ class IterationRows:
 
     def spans(self) -> Iterator[tuple[tuple[int, int], IterationSpan]]:
         """Yield, for each row, rank and iteration with the iteration's times on that rank."""
-        names = ("rank", "iteration", "start_ns", "elapsed_ns", "last_end_ns")
+        names = ("rank", "iteration", "start_ns", "elapsed_ns", "last_end_ns", "unended")
         rows = zip(*(self.columns[name].tolist() for name in names), strict=True)
-        for rank, iteration, start_ns, elapsed_ns, last_end_ns in rows:
-            yield (rank, iteration), IterationSpan(start_ns, start_ns + elapsed_ns, last_end_ns)
+        for rank, iteration, start_ns, elapsed_ns, last_end_ns, unended in rows:
+            past_ns = start_ns + elapsed_ns
+            if unended:  # as far as is known it ends where its last operator begins, and that one is of it
+                past_ns = max(past_ns, last_end_ns + 1)
+            yield (rank, iteration), IterationSpan(start_ns, past_ns, last_end_ns)
 
     def entries(self) -> Iterator[tuple[tuple[int, int], int]]:
         """Yield, for each row, rank and iteration with the time at which the rank was free to begin, ns."""

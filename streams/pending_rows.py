@@ -108,6 +108,20 @@ class PendingRows:
             self.iterations.pop(number, None)
         return rows
 
+    def place_unfinished(self) -> None:
+        """Take operators that never ended, and those beside them, for the iteration after the last one.
+
+        An iteration that hangs never ends, so that no source of iterations has a row of it.
+        """
+        last = max(self.iterations, default=self.closed_through)
+        if last is None:
+            return
+        own = [self._is_after(part, last) for part in self._parts]
+        if any(np.isnan(part["elapsed_ns"][mask]).any() for part, mask in zip(self._parts, own, strict=True)):
+            for part, mask in zip(self._parts, own, strict=True):
+                part["iteration"] = np.where(mask, last + 1, part["iteration"])
+                self._note_starts(part)
+
     def take_late_rows(self) -> int:
         """Return how many rows were late since the last call."""
         late_rows, self._late_rows = self._late_rows, 0
@@ -157,6 +171,12 @@ class PendingRows:
         if last not in self.iterations:
             return np.zeros(len(iteration), dtype=bool)
         return (iteration == UNKNOWN) & (rows["start_ns"] >= self.iterations[last].end_ns)
+
+    def _is_after(self, rows: Mapping[str, Array], last: int) -> Array:
+        """Rows without an iteration behind the last one; of a closed one only such rows are still pending."""
+        if last not in self.iterations:
+            return np.asarray(rows["iteration"] == UNKNOWN)
+        return self._is_unplaced(rows, rows["iteration"], last)
 
     def _without_overlong(
         self, rows: dict[str, Array], numbers: Sequence[int], closing_ns: Mapping[int, int]

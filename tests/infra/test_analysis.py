@@ -19,6 +19,7 @@ from infra.analysis import Analysis, analyze, join_ranges
 from producers.trace import Trace, read_trace
 from streams.judgements import JudgedIteration
 from streams.monitor_settings import MonitorSettings
+from streams.records import UNKNOWN
 from tests.streams.judged_streams import (
     RECORDINGS,
     MonitoredJob,
@@ -310,6 +311,30 @@ def test_a_trace_without_operators_of_iterations_is_judged_by_its_iterations_alo
     analysis = analyze(silent)
     assert analysis.irregular_ranges == [(40, 41)]
     assert analysis.verdicts == []
+
+
+def hanging() -> Trace:
+    """Rank 3 never comes to iteration 59; only rows of iterations say which operators belong to which."""
+    trace = lockstep({})
+    entered = {0: 2, 1: 2, 2: 1, 3: 0}  # operators of iteration 59, the last of which does not end
+    commops, iterations = {}, {}
+    for rank, batch in trace.commops.items():
+        number = batch.columns["iteration"]
+        is_before = number < 59
+        kept = np.concatenate([np.flatnonzero(is_before), np.flatnonzero(~is_before)[: entered[rank]]])
+        columns = {name: column[kept] for name, column in batch.columns.items()}
+        columns["iteration"] = np.full(len(kept), UNKNOWN)
+        columns["elapsed_ns"][len(kept) - (entered[rank] > 0) :] = np.nan
+        commops[rank] = replace(batch, columns=columns)
+    for rank, batch in trace.iterations.items():
+        is_over = batch.columns["iteration"] < 59
+        iterations[rank] = replace(batch, columns={name: column[is_over] for name, column in batch.columns.items()})
+    return replace(trace, commops=commops, iterations=iterations)
+
+
+def test_a_hang_in_an_iteration_that_no_row_tells_of_is_found() -> None:
+    (verdict,) = analyze(hanging()).verdicts
+    assert (verdict.kind, verdict.suspects[0].ranks, verdict.iterations) == ("hang", (3,), (59, 60))
 
 
 def test_an_empty_trace_has_nothing_to_say() -> None:

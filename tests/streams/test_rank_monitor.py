@@ -273,6 +273,11 @@ def test_operators_outside_of_any_iteration_are_left_out() -> None:
     assert [row["operators"] for row in rows] == [1, 0]
 
 
+def test_operators_that_never_ended_are_an_iteration_that_has_no_row_yet() -> None:
+    rows = closed(operator(UNKNOWN, 1), operator(UNKNOWN, 21), operator(UNKNOWN, 26, None))
+    assert [(row["iteration"], row["operators"], row["unended"]) for row in rows] == [(0, 1, 0), (1, 0, 0), (2, 2, 1)]
+
+
 def test_iterations_that_were_not_logged_leave_no_row() -> None:
     rows = closed(operator(3, 1), operator(90, 12), given=(turn(3, 0), turn(90, 10)))
     assert [row["iteration"] for row in rows] == [3, 90]
