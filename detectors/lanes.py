@@ -77,7 +77,7 @@ def lane_table(graph: OperatorGraph) -> LaneTable:
     A collective's transfer is the smallest of its members' (the late have nothing left to wait for); a pair's is that
     of its recv, since a send may return before the bytes arrive.
     """
-    rows = np.flatnonzero(~graph.is_p2p | (graph.operator == RECV))
+    rows = np.flatnonzero((~graph.is_p2p | (graph.operator == RECV)) & ~graph.is_partial)
     of_row, row, lane, lanes = _transfers(graph, rows)
     transfer_ns = np.full(len(row), np.iinfo(np.int64).max)
     np.minimum.at(transfer_ns, of_row, graph.transfer_ns[rows])

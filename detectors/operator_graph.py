@@ -14,13 +14,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
 from detectors.codes import group_rows, sort_rows
+from detectors.lost_rows import LostShares, common_base, find_lost, time_free
 from streams.records import RECV, SEND, UNKNOWN
 
 Array = np.ndarray
+
+NO_ORDINAL: Final = (1 << 20) - 1
+"""Ordinal of an operator that most of its partners count to the iteration before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +51,12 @@ class OperatorGraph:
     previous
         Row of the rank's operator in this iteration that had ended last when this one began; -1 for the first ones.
     gap_ns
-        int64: from the end of `previous` (the entry of the iteration for the first ones) to the start.
+        int64: from the end of `previous` (the entry of the iteration for the first ones), or of an operator after it
+        that was lost, to the start.
     ordinal
-        How many operators of the same rank, iteration, communicator, operator and peer came before.
+        How many operators of the same rank, iteration, communicator, operator and peer came before, lost ones too.
+    is_partial
+        Whether so many shares of a row's collective or message were lost that who came last may be among them.
     """
 
     rank: Array
@@ -67,6 +75,7 @@ class OperatorGraph:
     previous: Array
     gap_ns: Array
     ordinal: Array
+    is_partial: Array
 
     def __len__(self) -> int:
         return len(self.rank)
@@ -117,6 +126,7 @@ def build_graph(columns: Mapping[str, Array], entry_ns: Mapping[tuple[int, int],
     ready_ns, blocker = _arrivals(group, columns["start_ns"], end_ns)
     ready_ns, blocker = _join_batched(columns, block, end_ns, ready_ns, blocker)
     previous = _previous(block, columns["start_ns"], end_ns, is_first_of_block)
+    sides = find_lost(columns, group, end_ns)
     return OperatorGraph(
         rank=columns["rank"],
         iteration=columns["iteration"],
@@ -132,8 +142,9 @@ def build_graph(columns: Mapping[str, Array], entry_ns: Mapping[tuple[int, int],
         ready_ns=ready_ns,
         blocker=blocker,
         previous=previous,
-        gap_ns=_gaps(columns, end_ns, block, is_first_of_block, previous, entry_ns),
-        ordinal=_ordinals(block, pack_class(columns), columns["sequence"]),
+        gap_ns=_gaps(columns, end_ns, block, is_first_of_block, previous, entry_ns, sides.lost),
+        ordinal=_ordinals(columns, block),
+        is_partial=sides.is_partial,
     )
 
 
@@ -243,6 +254,7 @@ def _gaps(
     is_first_of_block: Array,
     previous: Array,
     entry_ns: Mapping[tuple[int, int], int],
+    lost: LostShares,
 ) -> Array:
     first_rows = np.flatnonzero(is_first_of_block)
     start_ns, rank, iteration = columns["start_ns"], columns["rank"], columns["iteration"]
@@ -250,17 +262,16 @@ def _gaps(
     pairs = zip(rank[first_rows].tolist(), iteration[first_rows].tolist(), earliest.tolist(), strict=True)
     entry = np.array([entry_ns.get((r, i), first) for r, i, first in pairs], dtype=np.int64)
     free_ns = np.where(previous >= 0, end_ns[previous], entry[block] if len(entry) else 0)
-    return np.maximum(start_ns - free_ns, 0)
+    return np.maximum(start_ns - time_free(columns, block, is_first_of_block, free_ns, lost), 0)
 
 
-def _ordinals(block: Array, packed_class: Array, sequence: Array) -> Array:
-    """Sequence of each row, counted from the first of its class in its block."""
-    order = sort_rows([block, packed_class, sequence])
-    is_first = np.ones(len(order), dtype=bool)
-    sorted_block, sorted_class = block[order], packed_class[order]
-    is_first[1:] = (sorted_block[1:] != sorted_block[:-1]) | (sorted_class[1:] != sorted_class[:-1])
-    firsts = np.flatnonzero(is_first)
-    base = np.repeat(sequence[order][firsts], np.diff(np.append(firsts, len(order))))
-    ordinal = np.empty(len(order), dtype=np.int64)
-    ordinal[order] = sequence[order] - base
-    return ordinal
+def _ordinals(columns: Mapping[str, Array], block: Array) -> Array:
+    """Sequence of each row, counted from where its class begins in the iteration; `NO_ORDINAL` for those before."""
+    sequence = columns["sequence"]
+    if len(sequence) == 0:
+        return sequence
+    class_of_block, first = group_rows([block, pack_class(columns)])
+    lowest = np.full(len(first), np.iinfo(np.int64).max)
+    np.minimum.at(lowest, class_of_block, sequence)
+    ordinal = sequence - common_base(columns, class_of_block, lowest)[class_of_block]
+    return np.where(ordinal >= 0, ordinal, NO_ORDINAL)

@@ -15,8 +15,8 @@ import numpy as np
 from detectors.codes import group_rows, sort_rows
 from detectors.critical_path import Attribution, attribute_against
 from detectors.lanes import Lane, LaneTable, lane_excess, lane_table
-from detectors.medians import robust_sigma
-from detectors.operator_graph import OperatorGraph
+from detectors.medians import medians, robust_sigma
+from detectors.operator_graph import NO_ORDINAL, OperatorGraph
 from detectors.topology import Topology
 from streams.records import OPERATORS
 
@@ -37,20 +37,53 @@ def attribute_by_peers(graph: OperatorGraph, iteration: int, topology: Topology)
 
     Ranks without peers are held against nothing: their pieces are left out.
     """
-    role = _roles(graph, topology)
-    gap_ns = _usual_of_peers(role, graph.rank, graph.gap_ns)
+    work = _roles(graph, topology)
+    role = group_rows([graph.iteration, *work])[0]
+    gap_ns = _usual_gaps(graph, role, group_rows(work)[0])
     # Members of one collective are not each other's peers in transfers: they share it.
     of_any_stage = _transfer_roles(graph, topology)
     transfer_ns = _usual_of_peers(of_any_stage, graph.group, graph.transfer_ns, MIN_PEERS_OF_ANY_STAGE)
     of_stage_ns = _usual_of_peers(role, graph.group, graph.transfer_ns)
     transfer_ns = np.where(np.isnan(transfer_ns), of_stage_ns, transfer_ns)
+    transfer_ns = np.where(graph.is_partial, np.nan, transfer_ns)
     table = lane_table(graph)
     lanes = lane_excess(table, iteration, _lanes_by_peers(table, iteration, topology))
     return attribute_against(graph, iteration, gap_ns, transfer_ns, lanes)
 
 
-def _roles(graph: OperatorGraph, topology: Topology) -> Array:
-    """Give rows of the same iteration that do the same work the same number."""
+def _usual_gaps(graph: OperatorGraph, role: Array, place: Array) -> Array:
+    """Gap that each row would have if its rank had worked as its peers did, ns.
+
+    Where the operator before keeps its rank from working, work begins as it ends, and the gap is the work. Where the
+    rank works on meanwhile (gradients in buckets, layers fetched ahead), work began as that operator did: a rank that
+    is late once is then late at each operator after, and its gaps would count that again and again. Which of the two
+    it is, the noise tells: the time that varies less from iteration to iteration is the work alone. A rank without a
+    gap was kept by the operator, and not by its work.
+
+    Parameters
+    ----------
+    role, place
+        The number of a row's work, in its iteration and over all iterations.
+    """
+    has_previous = graph.previous >= 0
+    since_ns = np.where(has_previous, graph.start_ns - graph.start_ns[graph.previous], graph.gap_ns)
+    gaps_ns, sinces_ns = (_usual_of_peers(role, graph.rank, values) for values in (graph.gap_ns, since_ns))
+    own = group_rows([graph.rank, place])[0]
+    restless_ns = [
+        np.bincount(place, _unrest(own, np.nan_to_num(values - usual)))
+        for values, usual in ((graph.gap_ns, gaps_ns), (since_ns, sinces_ns))
+    ]
+    is_overlapped = (restless_ns[1] < restless_ns[0])[place]
+    return np.where(is_overlapped, np.maximum(graph.gap_ns - (since_ns - sinces_ns), 0.0), gaps_ns)
+
+
+def _unrest(own: Array, apart_ns: Array) -> Array:
+    """How far each value is from the median of its rank and place over the iterations."""
+    return np.asarray(np.abs(apart_ns - medians(own, apart_ns)[own]))
+
+
+def _roles(graph: OperatorGraph, topology: Topology) -> list[Array]:
+    """Columns in which rows agree that do the same work, of whatever iteration."""
     stage = topology.stages(graph.rank)
     other = np.where(graph.is_p2p, graph.peer, graph.rank)
     kinds = np.array([topology.kind_code(code) for code in range(int(graph.communicator.max(initial=-1)) + 1)] or [0])
@@ -58,9 +91,7 @@ def _roles(graph: OperatorGraph, topology: Topology) -> Array:
     kind = np.where(kind == topology.kind_code(-1), -1 - _turns(graph), kind)  # nobody said what it is: by its turn
     way = np.where(graph.is_p2p, np.sign(graph.peer - graph.rank), 0) + 1  # down or up the pipeline
     program = _programs(graph, ((kind + _MAX_TURNS) * len(OPERATORS) + graph.operator) * 3 + way)
-    return group_rows([graph.iteration, stage, program, topology.stages(other), kind, graph.operator, graph.ordinal])[
-        0
-    ]
+    return [stage, program, topology.stages(other), kind, graph.operator, graph.ordinal]
 
 
 def _transfer_roles(graph: OperatorGraph, topology: Topology) -> Array:
@@ -98,10 +129,13 @@ def _programs(graph: OperatorGraph, code: Array) -> Array:
     """
     if len(graph) == 0:
         return code
-    scrambled = (code.astype(np.uint64) + np.uint64(1)) * _SCRAMBLE
+    use, first = group_rows([graph.block, code, graph.communicator])
+    scrambled = (code[first].astype(np.uint64) + np.uint64(1)) * _SCRAMBLE
     scrambled ^= scrambled >> np.uint64(29)
-    firsts = np.flatnonzero(np.diff(graph.block, prepend=-1))
-    sums = np.add.reduceat(scrambled * _SCRAMBLE, firsts)
+    runs = np.zeros(len(first), dtype=np.int64)  # counted by their ordinals, so that lost ones count
+    np.maximum.at(runs, use, np.where(graph.ordinal == NO_ORDINAL, 0, graph.ordinal) + 1)
+    firsts = np.flatnonzero(np.diff(graph.block[first], prepend=-1))
+    sums = np.add.reduceat(scrambled * _SCRAMBLE * runs.astype(np.uint64), firsts)
     return np.unique(sums, return_inverse=True)[1][graph.block]
 
 

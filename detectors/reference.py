@@ -71,7 +71,7 @@ def usual_times(graph: OperatorGraph, reference: Reference) -> tuple[Array, Arra
     if len(reference.places) == 0:
         return nan, nan
     gap_ns = np.where(is_known, reference.gap_ns[place], nan)
-    transfer_ns = np.where(is_known, reference.transfer_ns[place], nan)
+    transfer_ns = np.where(is_known & ~graph.is_partial, reference.transfer_ns[place], nan)
     return gap_ns, transfer_ns * _times_as_large(graph.size_bytes, reference.size_bytes[place])
 
 
