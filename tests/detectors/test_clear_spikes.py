@@ -8,6 +8,7 @@ import pytest
 
 from detectors.causes import find_causes
 from detectors.clear_spikes import MAX_SPIKES, SPIKE_MEMORY, SPIKE_SIGMAS, SPIKE_WAIT, SpikeWatch, clear_cause
+from detectors.lateness import LATE_SIGMAS, Latest
 from detectors.observation import Observation
 from detectors.verdict_tracker import VerdictTracker
 from streams.snapshots import pack, unpack
@@ -23,6 +24,17 @@ def test_a_rank_that_is_late_once_is_the_cause_if_it_stands_out_of_the_noise() -
     assert cause is not None
     assert (cause.kind, cause.suspects[0][0].ranks, cause.explained_ns) == ("slow_rank", (1,), {7: 50 * MS})
     assert clear_cause(spike(7, sigmas=0.9 * SPIKE_SIGMAS), TOPOLOGY) is None
+
+
+def test_a_rank_that_stands_out_by_its_own_work_is_the_cause_whatever_the_iterations_noise() -> None:
+    def one(latest: Latest) -> Observation:
+        return replace(spike(7, sigmas=2.0), latest=latest, is_long=False)
+
+    cause = clear_cause(one(Latest(rank=1, over_ns=50 * MS, sigmas=20.0)), TOPOLOGY)
+    assert cause is not None
+    assert cause.suspects[0][0].ranks == (1,)
+    assert clear_cause(one(Latest(rank=2, over_ns=50 * MS, sigmas=20.0)), TOPOLOGY) is None
+    assert clear_cause(one(Latest(rank=1, over_ns=50 * MS, sigmas=0.9 * LATE_SIGMAS)), TOPOLOGY) is None
 
 
 def test_a_regular_iteration_has_no_cause() -> None:

@@ -121,6 +121,35 @@ def test_a_restored_window_says_the_same(times: list[float]) -> None:
     assert twin.state() == window.state()
 
 
+def noisy(level: float, count: int, seed: int = 0) -> list[float]:
+    """Iteration times with a noise of 9 %."""
+    return (level * (1 + 0.09 * np.random.default_rng(seed).standard_normal(count))).tolist()
+
+
+def test_a_shift_shows_in_a_job_whose_single_iterations_are_too_noisy() -> None:
+    before, after = noisy(100.0, 40), noisy(115.0, 12, seed=3)
+    window, said = fed(before + after)
+    assert sum(map(bool, said[40:])) <= 3
+    assert 100.0 < window.shifted_ns < 110.0
+    assert math.isinf(fed(before)[0].shifted_ns)
+
+
+def test_a_shift_ends_with_the_iterations_that_were_longer() -> None:
+    window, _ = fed(noisy(100.0, 40) + noisy(115.0, 12, seed=3) + [100.0] * 5)
+    assert math.isinf(window.shifted_ns)
+
+
+def test_a_job_with_slow_phases_of_its_own_has_no_shift_in_the_next_one() -> None:
+    phase = [100.0 + n % 3 for n in range(8)] + [115.0 + n % 3 for n in range(6)]
+    window, _ = fed(phase * 2 + phase[:13], size=50)
+    assert math.isinf(window.shifted_ns)
+
+
+def test_a_shift_that_stays_is_the_new_level_when_the_window_is_full() -> None:
+    window, _ = fed(noisy(100.0, 40) + noisy(115.0, 60, seed=3))
+    assert math.isinf(window.shifted_ns)
+
+
 def test_a_restarted_window_knows_only_the_new_times() -> None:
     window, _ = fed([100.0] * 50)
     window.restart([200.0] * 12)

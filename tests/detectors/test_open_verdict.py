@@ -48,6 +48,29 @@ def test_iterations_without_its_cause_are_quiet() -> None:
     assert (verdict.quiet, verdict.last, verdict.seen) == (0, 11, 4)
 
 
+def test_suspect_iterations_that_nobody_looked_into_are_not_quiet() -> None:
+    verdict = recurring()
+    unread = replace(observation(8), is_unread=True)
+    verdict.follow(unread, verdict.is_seen(unread, {}), TOPOLOGY)
+    assert (verdict.quiet, verdict.last) == (0, 7)
+
+
+def test_a_surer_review_corrects_a_standing_fault_and_a_less_sure_one_does_not() -> None:
+    verdict = standing()
+    verdict.note_said()
+    reviewed = [observation(number, late(2)) for number in (10, 11)]
+    other = cause_of(reviewed)
+    doubtful = replace(other, suspects=tuple((device, 0.6) for device, _ in other.suspects))
+    verdict.cause = replace(verdict.cause, suspects=((Device("gpu", (1,)), 0.8),))
+    verdict.learn_more(doubtful, reviewed)
+    assert not verdict.has_changed
+    verdict.learn_more(other, reviewed)
+    assert verdict.has_changed
+    assert verdict.first_device == Device("gpu", (2,))
+    assert [one.iteration for one in verdict.kept] == [10, 11]
+    assert {one.reference_ns for one in verdict.kept} == {100 * MS}
+
+
 def test_what_was_said_holds_until_suspect_or_loss_are_others() -> None:
     verdict = recurring()
     assert verdict.has_changed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -41,6 +42,18 @@ def test_a_transfer_must_be_slow_four_times() -> None:
     assert lived([{PAIR: 50.0}] * 3) == []
     (verdict,) = lived([{PAIR: 50.0}] * 4)
     assert (verdict.kind, verdict.suspects[0].ranks, verdict.communicator) == ("slow_link", (1, 3), "pp0")
+
+
+def test_where_no_iteration_is_long_by_itself_the_cause_must_be_in_all_of_the_last_six() -> None:
+    def said(iterations: Sequence[Observation]) -> list[Verdict]:
+        tracker = VerdictTracker("j", 1)
+        return [one for o in iterations for one in tracker.observe(o, TOPOLOGY)[0]]
+
+    weak = [replace(observation(n, late(1, 8.0)), is_long=False) for n in range(6)]
+    (verdict,) = said(weak)
+    assert (verdict.kind, verdict.iterations) == ("slow_rank", (0, 6))
+    assert said(weak[:5]) == []
+    assert said([*weak[:3], observation(3), *weak[4:]]) == []
 
 
 def test_what_lies_further_apart_than_six_iterations_opens_nothing() -> None:
