@@ -19,6 +19,7 @@ def attribution_to_state(attribution: Attribution) -> dict[str, Any]:
         "work": [[rank, ns] for rank, ns in attribution.work_excess_ns.items()],
         "incomplete": sorted(attribution.incomplete),
         "excess_ns": attribution.excess_ns,
+        "rates": [[rank, *rates] for rank, rates in attribution.rates.items()],
     }
 
 
@@ -32,4 +33,5 @@ def attribution_from_state(state: Mapping[str, Any]) -> Attribution:
         work_excess_ns=dict(state["work"]),
         incomplete=frozenset(state["incomplete"]),
         excess_ns=state["excess_ns"],
+        rates={rank: (tx, rx) for rank, tx, rx in state["rates"]},
     )

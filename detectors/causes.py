@@ -14,6 +14,7 @@ from functools import partial
 from statistics import median
 from typing import Final
 
+from detectors.capped_rates import capped_ends, log_odds
 from detectors.critical_path import Attribution
 from detectors.lanes import EVERYBODY, Lane, LaneExcess
 from detectors.topology import Device, Topology
@@ -245,7 +246,11 @@ def _transfer_cause(
 ) -> Found:
     seen = _observe_lanes(lane, attributions)
     devices = _candidates(lane, seen, topology)
-    weights = _weights(devices, lane, seen, topology)
+    low = capped_ends(topology.lane_ranks(lane), [a.rates for a in attributions if a.rates], topology)
+    weights = [
+        weight + log_odds(device, low)
+        for weight, device in zip(_weights(devices, lane, seen, topology), devices, strict=True)
+    ]
     odds = [math.exp(weight - max(weights)) for weight in weights]
     ranked = sorted(((d, o / sum(odds)) for d, o in zip(devices, odds, strict=True)), key=lambda p: (-p[1], p[0]))
     device, probability = next(pair for pair in [*ranked, (_ANY, 1.0)] if pair[0].kind != "none")

@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
 
+from detectors.capped_rates import Rates
 from detectors.lanes import EVERYBODY, Lane, LaneExcess, lane_excess, lane_of, lane_table, with_slow_transfers
 from detectors.medians import weighted_medians
 from detectors.operator_graph import OperatorGraph
@@ -65,6 +66,8 @@ class Attribution:
     excess_ns
         What the iteration took longer than usual; None while unknown. The path's parts may add up to more, where what
         one of them takes longer would otherwise have been waited for.
+    rates
+        Peak rates of ranks' NICs, sent and received, as ratios to what is usual.
     """
 
     iteration: int
@@ -74,6 +77,7 @@ class Attribution:
     work_excess_ns: Mapping[int, float]
     incomplete: frozenset[int] = frozenset()
     excess_ns: float | None = None
+    rates: Rates = field(default_factory=dict)
 
 
 def attribute(

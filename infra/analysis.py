@@ -121,7 +121,7 @@ def _close(
     """Close all that one rank sent; how ranks and topics interleave changes nothing, so this is the quickest way."""
     monitor = RankMonitor(trace.job, announcement.rank, settings)
     monitor.announce(announcement)
-    for schema in ("iterations", "commops"):
+    for schema in ("bandwidth", "iterations", "commops"):
         whole = trace.batches(schema).get(announcement.rank)
         for batch in cut_in_order(whole, _BATCH_ROWS, math.inf) if whole is not None else ():
             monitor.add(batch, log.append(batch))

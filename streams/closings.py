@@ -14,6 +14,7 @@ import numpy as np
 from detectors.reach import WIDE
 from streams.evidence import COLUMNS, Evidence, Membership
 from streams.iteration_reduction import OPERATOR_COLUMNS, Reduction, reduce_blocks
+from streams.nic_samples import Samples
 from streams.records import RECV, UNKNOWN
 
 if TYPE_CHECKING:
@@ -45,6 +46,8 @@ class Closing:
         Of each iteration, as its own row says; `UNKNOWN`, `PHASE_UNKNOWN` and NaN where there is none.
     late_rows, lost_rows
         Rows that came too late since the closing before, and rows lost so far.
+    samples
+        Of the rank's NIC; None if there are none.
     """
 
     attempt: int
@@ -63,6 +66,7 @@ class Closing:
     late_rows: int
     lost_rows: int
     detectors: Sequence[Detector] = ()
+    samples: Samples | None = None
 
 
 def reduce_closings(job: str, closed: Sequence[Closing | Membership]) -> list[Evidence | Membership]:
@@ -175,12 +179,15 @@ def _columns(
     late_rows[first] = [one.late_rows for one in closings]
     start_ns, elapsed_ns = (_joined([getattr(one, n) for one in closings]) for n in ("start_ns", "elapsed_ns"))
     is_measured = start_ns == UNKNOWN  # no row of the iteration said so
+    start_ns = np.where(is_measured, reduction.first_start_ns, start_ns)
+    elapsed_ns = np.where(is_measured, reduction.last_end_ns - reduction.first_start_ns, elapsed_ns)
+    tx_peak, rx_peak = _peaks(closings, first, start_ns, start_ns + elapsed_ns)
     columns: dict[str, Array] = {
         "attempt": spread([one.attempt for one in closings]),
         "rank": spread([one.rank for one in closings]),
         "iteration": numbers,
-        "start_ns": np.where(is_measured, reduction.first_start_ns, start_ns),
-        "elapsed_ns": np.where(is_measured, reduction.last_end_ns - reduction.first_start_ns, elapsed_ns),
+        "start_ns": start_ns,
+        "elapsed_ns": elapsed_ns,
         "entry_ns": entry_ns,
         "last_end_ns": reduction.last_end_ns,
         "work_ns": reduction.work_ns,
@@ -192,10 +199,22 @@ def _columns(
         "phase": _joined([one.phase for one in closings]),
         "tokens": _joined([one.tokens for one in closings]),
         "score": _scores(closings, first, sizes, reduction),
+        "nic_tx_peak": tx_peak,
+        "nic_rx_peak": rx_peak,
         "partition": spread([one.partition for one in closings]),
     }
     assert columns.keys() == COLUMNS.keys()
     return columns
+
+
+def _peaks(closings: Sequence[Closing], first: Array, start_ns: Array, end_ns: Array) -> tuple[Array, Array]:
+    """Peak rates of the ranks' NICs in each iteration."""
+    found = np.full((2, len(start_ns)), np.nan)
+    for one, begin in zip(closings, first.tolist(), strict=True):
+        if one.samples is not None and len(one.samples.middle_ns):
+            own = slice(begin, begin + len(one.numbers))
+            found[:, own] = one.samples.peaks(start_ns[own], end_ns[own])
+    return found[0], found[1]
 
 
 def _scores(closings: Sequence[Closing], first: Array, sizes: Array, reduction: Reduction) -> Array:

@@ -38,6 +38,8 @@ COLUMNS: Final[Mapping[str, Any]] = {
     "phase": pa.uint8(),
     "tokens": pa.float64(),
     "score": pa.float32(),  # largest score of an operator by the detectors of the first hop; NaN: no opinion
+    "nic_tx_peak": pa.float32(),  # highest rate of its NIC's samples, bytes per second; NaN: no sample
+    "nic_rx_peak": pa.float32(),
     "partition": pa.int32(),  # of `commops`, for `offsets`
 }
 """Flat columns and their types on the wire; in the process int64 (`UNKNOWN`) or float64 (NaN), ``phase`` uint8."""

@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from detectors.attribution_state import attribution_from_state, attribution_to_state
+from detectors.capped_rates import Rates, relative_peaks, usual_peaks
 from detectors.carried import carry_over
 from detectors.critical_path import Attribution, path_work_ns
 from detectors.hang import find_hang, ranks_without_gaps
@@ -222,10 +223,17 @@ class IterationJudge:
             return carried, False
         before = traffic.read
         attribution, graph = self._reader.attribute(rows, excess_ns, read_back)
-        attribution = replace(attribution, excess_ns=max(excess_ns, 0.0))
+        attribution = replace(attribution, excess_ns=max(excess_ns, 0.0), rates=self._relative_rates(rows))
         self._budget.note(self._judged, traffic.read - before, is_explained=is_explained, is_irregular=is_long)
         self._store(graph, rows.number)
         return attribution, True
+
+    def _relative_rates(self, rows: IterationRows) -> Rates:
+        """Peak rates of the NICs against those of regular iterations."""
+        if not np.isfinite(rows.columns["nic_tx_peak"]).any():
+            return {}
+        usual = [_peaks(one.columns) for one in self._reference_rows]
+        return relative_peaks(*_peaks(rows.columns), usual_peaks(*map(np.concatenate, zip(*usual, strict=True))))
 
     def _carry_over(self, rows: IterationRows, excess_ns: float) -> Attribution | None:
         """Judge by evidence alone, if an open verdict says all there is to say."""
@@ -304,6 +312,7 @@ class IterationJudge:
     def _reviewed(self, rows: IterationRows, graph: OperatorGraph) -> Reviewed:
         work_ns = dict(zip(rows.columns["rank"].tolist(), rows.columns["work_ns"].tolist(), strict=True))
         attribution = attribute_by_peers(graph, rows.number, self._known_topology)
+        attribution = replace(attribution, rates=_rates_against_stage(rows, self._known_topology))
         return Reviewed(rows.elapsed_ns, attribution, work_ns, path_work_ns(graph, rows.number))
 
     def _renew_usual(self, read_back: ReadBack) -> None:
@@ -393,6 +402,19 @@ class IterationJudge:
         judge._newest.extend(IterationRows.from_state(rows) for rows in state["newest"])
         judge._last = state["last"]
         return judge
+
+
+def _peaks(columns: Mapping[str, Array]) -> tuple[Array, Array, Array]:
+    return columns["rank"], columns["nic_tx_peak"], columns["nic_rx_peak"]
+
+
+def _rates_against_stage(rows: IterationRows, topology: Topology) -> Rates:
+    """Peak rates of the NICs against the typical ones of the same stage."""
+    rank, tx, rx = _peaks(rows.columns)
+    stage = topology.stages(rank)
+    typical = usual_peaks(stage, tx, rx)
+    usual = {one: typical[own] for one, own in zip(rank.tolist(), stage.tolist(), strict=True) if own in typical}
+    return relative_peaks(rank, tx, rx, usual)
 
 
 def _latest(late_ns: Mapping[int, float]) -> dict[int, float]:

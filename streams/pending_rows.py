@@ -40,6 +40,12 @@ class PendingRows:
         numbers = set(self.starts_ns) | set(self.iterations)
         return sorted(number for number in numbers if last is None or number <= last)
 
+    def end_ns(self, number: int) -> int:
+        """Return when an open iteration ends: as its row says, or when the next one begins; never, if none says."""
+        if number in self.iterations:
+            return self.iterations[number].end_ns
+        return min((ns for other, ns in self.starts_ns.items() if other > number), default=_NEVER_NS)
+
     # --- what comes in ----------------------------------------------------------------------------------------------
 
     def add_operators(self, columns: Mapping[str, Array], names: Sequence[str], offset: int) -> None:

@@ -26,6 +26,7 @@ from streams.closing_times import (
 from streams.closings import Closing
 from streams.evidence import Membership
 from streams.monitor_settings import MonitorSettings
+from streams.nic_samples import NicSamples, Samples
 from streams.patience import Patience
 from streams.pending_rows import PendingRows, ends_ns
 from streams.records import PHASE_UNKNOWN, UNKNOWN, Batch
@@ -60,6 +61,7 @@ class RankAttempt:
         self._settings = settings
         self._arrivals = SourceArrivals(announcement.lost_rows or 0)
         self._pending = PendingRows()
+        self._samples = NicSamples(announcement.nic)
         self._heartbeat: Heartbeat | None = None
         self._patience = Patience(settings.grace_s)
         self._last_end_ns = UNKNOWN  # of the operators that were closed last
@@ -78,6 +80,8 @@ class RankAttempt:
             self._pending.add_operators(self._usable(batch.columns), batch.header.names, offset)
         elif batch.header.schema == "iterations":
             self._arrivals.lost_rows += self._pending.add_iterations(batch)
+        elif batch.header.schema == "bandwidth":
+            self._samples.add(batch)
 
     def beat(self, heartbeat: Heartbeat) -> None:
         """Take in a heartbeat of this attempt."""
@@ -147,12 +151,18 @@ class RankAttempt:
         follows = pending.closed_through == numbers[0] - 1
         entry_ns = self._last_end_ns if follows else UNKNOWN
         own = [pending.iterations.get(number, _NOT_SAID) for number in numbers]
+        samples = self._samples.take(pending.end_ns(last))
         rows = pending.take(numbers, dict(self._closing_times()))
         self._last_end_ns = _last_end_ns(rows, last)
-        return [self._closing(numbers, own, rows, entry_ns)]
+        return [self._closing(numbers, own, rows, samples, entry_ns)]
 
     def _closing(
-        self, numbers: Sequence[int], own: Sequence[IterationTimes], rows: Mapping[str, Array], entry_ns: int
+        self,
+        numbers: Sequence[int],
+        own: Sequence[IterationTimes],
+        rows: Mapping[str, Array],
+        samples: Samples,
+        entry_ns: int,
     ) -> Closing:
         start_ns, elapsed_ns, phase, tokens = zip(*own, strict=True)
         free_ns = np.array(start_ns, dtype=np.int64)
@@ -175,6 +185,7 @@ class RankAttempt:
             late_rows=self._pending.take_late_rows(),
             lost_rows=self._arrivals.lost_rows,
             detectors=self._detectors,
+            samples=samples,
         )
 
     # --- snapshots --------------------------------------------------------------------------------------------------
@@ -186,6 +197,7 @@ class RankAttempt:
             "is_ended": self.is_ended,
             "arrivals": self._arrivals.state(),
             "pending": self._pending.state(),
+            "samples": self._samples.state(),
             "heartbeat": None if self._heartbeat is None else encode_heartbeat(self._heartbeat).decode(),
             "last_end_ns": self._last_end_ns,
         }
@@ -197,6 +209,7 @@ class RankAttempt:
         attempt.is_ended = state["is_ended"]
         attempt._arrivals = SourceArrivals.from_state(state["arrivals"])
         attempt._pending = PendingRows.from_state(state["pending"])
+        attempt._samples = NicSamples.from_state(state["samples"])
         beat = state["heartbeat"]
         attempt._heartbeat = None if beat is None else decode_heartbeat(beat.encode())
         attempt._last_end_ns = state["last_end_ns"]

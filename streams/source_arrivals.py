@@ -32,12 +32,9 @@ class SourceArrivals:
         self._raise_watermark(header.schema, header.watermark_ns)
 
     def apply(self, sources: Mapping[str, SourceProgress]) -> bool:
-        """Move the watermarks to what a heartbeat says, if all rows that it counts are there; return whether so.
-
-        Bandwidth holds nobody up.
-        """
+        """Move the watermarks to what a heartbeat says, if all rows that it counts are there; return whether so."""
         for schema, progress in sources.items():
-            if self._rows.get(schema, 0) < progress.rows and schema != "bandwidth":
+            if self._rows.get(schema, 0) < progress.rows:
                 return False
         for schema, progress in sources.items():
             self._raise_watermark(schema, progress.watermark_ns)
@@ -51,11 +48,15 @@ class SourceArrivals:
     def complete_until_ns(self, announced: Collection[str]) -> int | None:
         """Return the event time until which iterations are complete, None if nothing tells.
 
-        Operators decide; iteration rows only where no operators were announced.
+        Operators decide; iteration rows only where no operators were announced. Samples of bandwidth are waited for
+        too, so that no order of arrival changes what they say.
         """
-        if "commops" not in self._watermarks_ns and "commops" not in announced:
-            return self._watermarks_ns.get("iterations")
-        return self._watermarks_ns.get("commops")
+        has_operators = "commops" in self._watermarks_ns or "commops" in announced
+        until_ns = self._watermarks_ns.get("commops" if has_operators else "iterations")
+        if until_ns is None or "bandwidth" not in announced:
+            return until_ns
+        sampled_ns = self._watermarks_ns.get("bandwidth")
+        return None if sampled_ns is None else min(until_ns, sampled_ns)
 
     def _raise_watermark(self, schema: str, watermark_ns: int | None) -> None:
         if watermark_ns is not None:

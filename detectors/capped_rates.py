@@ -1,0 +1,101 @@
+"""Whose rate is capped: what bandwidth samples say of the NICs at the ends of slow transfers.
+
+A slow NIC drags everybody's mean rate down, since all wait for it. What gives it away is its peak: the others still
+burst and idle, while it moves steadily at the most it can (EROICA, NSDI 2026, figures 3 to 5). Samples that are too
+coarse to show bursts make all peaks fall alike, and then they say nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import median
+from typing import Final
+
+import numpy as np
+
+from detectors.topology import Device, Topology
+
+Array = np.ndarray
+
+Rates = Mapping[int, tuple[float, float]]
+"""Peak rates of ranks' NICs, sent and received, as ratios to what is usual."""
+
+_CAPPED: Final = 0.8  # of the usual peak, and below
+_NEAR: Final = 1.25  # times the lowest peak: as low
+_MOST: Final = 0.5  # if more ends are as low, all are, and it says nothing
+
+# Chances that an end of a slow transfer (a NIC, sending or receiving) is one of those with the lowest peak.
+_LOW_IF_NIC: Final = (0.8, 0.6)  # queues build where it sends; a fault may leave the other direction alone
+_LOW_IF_LINK: Final = 0.3  # other transfers of the same NIC reach their usual peak
+_LOW_IF_SWITCH: Final = 0.5
+_LOW_BY_CHANCE: Final = 0.1  # and its neighbour in a ring has the same peak
+
+End = tuple[Device, int]
+"""A NIC, and 0 where it sends, 1 where it receives."""
+
+
+def relative_peaks(rank: Array, tx: Array, rx: Array, usual: Mapping[int, tuple[float, float]]) -> Rates:
+    """Divide peak rates by the usual ones; ranks without either are left out."""
+    found = {}
+    for one, sent, received in zip(rank.tolist(), tx.tolist(), rx.tolist(), strict=True):
+        usual_tx, usual_rx = usual.get(one, (math.nan, math.nan))
+        if sent >= 0 and received >= 0 and usual_tx > 0 and usual_rx > 0:
+            found[one] = (sent / usual_tx, received / usual_rx)
+    return found
+
+
+def usual_peaks(group: Array, tx: Array, rx: Array) -> dict[int, tuple[float, float]]:
+    """Return the medians of the peaks of each group, those that are NaN left out."""
+    rows = np.flatnonzero(np.isfinite(tx) & np.isfinite(rx))
+    order = rows[np.argsort(group[rows], kind="stable")]
+    groups, begins = np.unique(group[order], return_index=True)
+    own = np.split(order, begins[1:]) if len(groups) else []
+    return {
+        one: (float(np.median(tx[at])), float(np.median(rx[at])))
+        for one, at in zip(groups.tolist(), own, strict=True)
+    }
+
+
+def capped_ends(ranks: Iterable[int], rates: Sequence[Rates], topology: Topology) -> dict[End, bool]:
+    """Say of each end of a slow transfer whether it is one of those with the lowest peak; empty if that says nothing.
+
+    Parameters
+    ----------
+    ranks
+        That take part in the transfer.
+    rates
+        Of some iterations in which it was slow.
+    """
+    nics = {topology.nic(rank) for rank in ranks}
+    peaks: dict[End, float] = {}
+    for nic in nics:
+        for way in (0, 1):
+            known = [min(own) for one in rates if (own := [one[r][way] for r in nic.ranks if r in one])]
+            if not known:
+                return {}
+            peaks[nic, way] = median(known)
+    lowest = min(peaks.values(), default=1.0)
+    low = {end: peak <= _NEAR * lowest for end, peak in peaks.items()}
+    return low if lowest <= _CAPPED and sum(low.values()) <= _MOST * len(low) else {}
+
+
+def log_odds(device: Device, low: Mapping[End, bool]) -> float:
+    """Logarithm of how much likelier the lowest peaks are if `device` is the cause than if none of these ends is."""
+    return sum(
+        math.log(_chance(device, end) / _LOW_BY_CHANCE)
+        if is_low
+        else math.log((1 - _chance(device, end)) / (1 - _LOW_BY_CHANCE))
+        for end, is_low in low.items()
+    )
+
+
+def _chance(device: Device, end: End) -> float:
+    nic, way = end
+    if device.kind == "nic":
+        return _LOW_IF_NIC[way] if nic == device else _LOW_BY_CHANCE
+    if device.kind == "link":
+        return _LOW_IF_LINK if device.ranks[way] in nic.ranks else _LOW_BY_CHANCE
+    if device.kind == "switch":
+        return _LOW_IF_SWITCH if not set(nic.ranks).isdisjoint(device.ranks) else _LOW_BY_CHANCE
+    return _LOW_BY_CHANCE
