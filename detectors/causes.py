@@ -41,6 +41,7 @@ _MOST: Final = 0.6  # a host or stage is blamed for its ranks if it is so nearly
 _MIN_LIKENESS: Final = 0.2  # nobody is, if so few of the late ones are its: what made the others late is not it
 _EVERYBODY: Final = 0.7  # so many of all ranks, and it is the job that changed
 _NOBODY: Final = ""
+_UNSEEN: Final = "unseen"  # ranks without a log, one of which may have come late to a collective
 
 # Chances that a lane is seen slow, by what a hypothesis says of it. Directions of a NIC may fail apart, and a ring
 # may pass by a slow link: so even a lane that crosses the device can look normal.
@@ -53,7 +54,7 @@ _SLOW_IF_ACCUSED: Final = 0.95
 _SLOW_BY_CHANCE: Final = 0.05
 _SLOW_IF_NOBODY: Final = 0.15
 _KINDS: Final = {"nic": "slow_nic", "link": "slow_link", "switch": "slow_communicator"}
-_PRIORS: Final = {"nic": 1.0, "link": 0.5, "switch": 0.3, "communicator": 0.3, "none": 0.05}
+_PRIORS: Final = {"nic": 1.0, "link": 0.5, "switch": 0.3, "communicator": 0.3, "none": 0.05, _UNSEEN: 1.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +246,7 @@ def _transfer_cause(
     lane: Lane, attributions: Sequence[Attribution], left: Sequence[Mapping[Lane, float]], topology: Topology
 ) -> Found:
     seen = _observe_lanes(lane, attributions)
-    devices = _candidates(lane, seen, topology)
+    devices = [*_candidates(lane, seen, topology), *_unseen(lane, attributions, topology)]
     low = capped_ends(topology.lane_ranks(lane), [a.rates for a in attributions if a.rates], topology)
     weights = [
         weight + log_odds(device, low)
@@ -254,12 +255,21 @@ def _transfer_cause(
     odds = [math.exp(weight - max(weights)) for weight in weights]
     ranked = sorted(((d, o / sum(odds)) for d, o in zip(devices, odds, strict=True)), key=lambda p: (-p[1], p[0]))
     device, probability = next(pair for pair in [*ranked, (_ANY, 1.0)] if pair[0].kind != "none")
+    if device.kind == _UNSEEN:
+        return _NOBODY, (), frozenset([lane])
     if device.kind == "communicator" or (probability < _MIN_NAMED and lane.kind == "collective"):
         return "slow_communicator", (), frozenset([lane])
     on_path = {one for lanes in left for one in lanes if one.kind != "work"}
     lanes = frozenset(one for one in on_path if _expected(device, one, lane, topology) > _SLOW_IF_NOBODY) | {lane}
     suspects = tuple((d, p) for d, p in ranked if d.kind in _KINDS and p >= _MIN_PROBABILITY)[:4]
     return _KINDS[device.kind], suspects, lanes
+
+
+def _unseen(lane: Lane, attributions: Sequence[Attribution], topology: Topology) -> list[Device]:
+    """Return the members of a collective that logged nothing: its transfer may be waiting for one of them."""
+    logged = {rank for attribution in attributions for rank in attribution.work_excess_ns}
+    ranks = tuple(rank for rank in topology.lane_ranks(lane) if rank not in logged)
+    return [Device(_UNSEEN, ranks)] if lane.kind == "collective" and logged and ranks else []
 
 
 def _observe_lanes(accused: Lane, attributions: Sequence[Attribution]) -> dict[Lane, bool]:
@@ -333,7 +343,8 @@ def _weights(devices: Sequence[Device], accused: Lane, seen: Mapping[Lane, bool]
     for device in devices:
         touched = dict.fromkeys(lane for rank in device.ranks for lane in touching.get(rank, ()))  # a set, in order
         weight = math.log(_PRIORS[device.kind]) + (if_nobody if device.kind == "none" else by_chance)
-        for lane in touched if device.kind != "communicator" else [accused]:
+        weight += math.log(len(device.ranks)) if device.kind == _UNSEEN else 0.0  # as likely, each, as a slow NIC
+        for lane in touched if device.kind not in ("communicator", _UNSEEN) else [accused]:
             expected = _expected(device, lane, accused, topology)
             weight += _log_chance(expected, seen[lane]) - _log_chance(_SLOW_BY_CHANCE, seen[lane])
         weights.append(weight)
@@ -348,7 +359,7 @@ def _expected(device: Device, one: Lane, accused: Lane, topology: Topology) -> f
     """Chance that lane `one` is seen slow if `device` is the cause of `accused`'s excess."""
     if device.kind == "none":
         return _SLOW_IF_NOBODY
-    if device.kind == "communicator":
+    if device.kind in ("communicator", _UNSEEN):
         return _SLOW_IF_ACCUSED if one == accused else _SLOW_BY_CHANCE
     ranks = topology.lane_ranks(one)
     if device.kind == "link":

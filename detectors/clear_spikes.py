@@ -66,8 +66,8 @@ class SpikeWatch:
 def clear_cause(spike: Observation, topology: Topology) -> Cause | None:
     """Return what made a single iteration long, if it is clear enough to be said; see `SPIKE_SIGMAS`."""
     attribution = spike.attribution
-    if attribution is None:
-        return None
+    if attribution is None or spike.excess_ns <= 0:
+        return None  # it cost nothing: the window still holds a warm-up, or a slower load
     causes = find_causes([attribution], topology)
     standing_out = [cause for cause in causes if spike.sigmas >= SPIKE_SIGMAS or spike.is_late(cause)]
     return next((cause for cause in standing_out if _is_clear(cause, spike, attribution, topology)), None)

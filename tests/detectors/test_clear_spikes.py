@@ -41,6 +41,12 @@ def test_a_regular_iteration_has_no_cause() -> None:
     assert clear_cause(replace(observation(7), sigmas=9.0), TOPOLOGY) is None
 
 
+def test_an_iteration_that_cost_nothing_accuses_nobody() -> None:
+    longer = spike(7)
+    assert clear_cause(replace(longer, reference_ns=longer.elapsed_ns - MS), TOPOLOGY) is not None
+    assert clear_cause(replace(longer, reference_ns=longer.elapsed_ns + MS), TOPOLOGY) is None  # after a warm-up
+
+
 def test_one_transfer_that_hung_is_no_devices_fault() -> None:
     assert clear_cause(replace(observation(7, {PAIR: 50.0}), sigmas=9.0), TOPOLOGY) is None
 

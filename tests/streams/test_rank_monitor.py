@@ -278,6 +278,15 @@ def test_operators_that_never_ended_are_an_iteration_that_has_no_row_yet() -> No
     assert [(row["iteration"], row["operators"], row["unended"]) for row in rows] == [(0, 1, 0), (1, 0, 0), (2, 2, 1)]
 
 
+def test_an_iteration_that_hangs_is_known_though_the_one_before_has_closed() -> None:
+    made = monitor()
+    made.add(turns(turn(0, 0), turn(1, 10)), 0)
+    made.add(operators(operator(UNKNOWN, 1), operator(UNKNOWN, 26, None), watermark_ns=T0 + 30 * MS), 1)
+    assert numbers(made) == [0, 1]
+    made.beat(ended())
+    assert [(row["iteration"], row["unended"]) for row in evidence(made)] == [(2, 1)]
+
+
 def test_iterations_that_were_not_logged_leave_no_row() -> None:
     rows = closed(operator(3, 1), operator(90, 12), given=(turn(3, 0), turn(90, 10)))
     assert [row["iteration"] for row in rows] == [3, 90]
