@@ -91,6 +91,12 @@ class OperatorGraph:
         return self.ready_ns - self.start_ns
 
     @property
+    def since_previous_ns(self) -> Array:
+        """From the start of `previous` to the own start: the work, where that operator kept nobody from it."""
+        since_ns = self.start_ns - self.start_ns[self.previous] if len(self) else self.gap_ns
+        return np.where(self.previous >= 0, since_ns, self.gap_ns)
+
+    @property
     def is_p2p(self) -> Array:
         """Whether a row is a send or a recv."""
         return (self.operator == SEND) | (self.operator == RECV)

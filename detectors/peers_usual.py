@@ -65,8 +65,7 @@ def _usual_gaps(graph: OperatorGraph, role: Array, place: Array) -> Array:
     role, place
         The number of a row's work, in its iteration and over all iterations.
     """
-    has_previous = graph.previous >= 0
-    since_ns = np.where(has_previous, graph.start_ns - graph.start_ns[graph.previous], graph.gap_ns)
+    since_ns = graph.since_previous_ns
     gaps_ns, sinces_ns = (_usual_of_peers(role, graph.rank, values) for values in (graph.gap_ns, since_ns))
     own = group_rows([graph.rank, place])[0]
     restless_ns = [

@@ -16,20 +16,26 @@ Array = np.ndarray
 
 _ORDINALS: Final = 1 << 20
 
+CLEARLY: Final = 0.5**0.5
+"""Deviations differ clearly by this factor: what comes on top of the noise of work is as large as that."""
+
 
 @dataclass(frozen=True, slots=True)
 class Reference:
     """What is usual: medians over some regular iterations, by the place of an operator in the iteration.
 
     ``classes`` (ascending) are packed communicator, operator and peer; ``places`` (ascending) pack rank, class and
-    ordinal; ``gap_ns``, ``transfer_ns`` and ``size_bytes`` belong to the places. ``lane_noise_ns``: for each lane of
-    transfers its robust standard deviation over the iterations, and ``lane_usual_ns`` its median. ``operators``: how
-    many each rank runs in an iteration.
+    ordinal; ``gap_ns``, ``since_ns`` (`OperatorGraph.since_previous_ns`), ``is_overlapped`` (whether the rank works
+    on while the operator before runs), ``transfer_ns`` and ``size_bytes`` belong to the places. ``lane_noise_ns``:
+    for each lane of transfers its robust standard deviation over the iterations, and ``lane_usual_ns`` its median.
+    ``operators``: how many each rank runs in an iteration.
     """
 
     classes: Array
     places: Array
     gap_ns: Array
+    since_ns: Array
+    is_overlapped: Array
     transfer_ns: Array
     size_bytes: Array
     lane_usual_ns: Mapping[Lane, float]
@@ -46,10 +52,19 @@ def learn_reference(graph: OperatorGraph) -> Reference:
     keys = place_keys(graph, np.searchsorted(classes, packed), len(classes))
     places, inverse = np.unique(keys, return_inverse=True)
     usual_ns, noise_ns, size_bytes = lane_statistics(graph)
+    gap_ns = _median_by(inverse, graph.gap_ns, len(places))
+    since_ns = _median_by(inverse, graph.since_previous_ns, len(places))
     return Reference(
         classes=classes,
         places=places,
-        gap_ns=_median_by(inverse, graph.gap_ns, len(places)),
+        gap_ns=gap_ns,
+        since_ns=since_ns,
+        is_overlapped=_overlapped(
+            places % (max(len(classes), 1) * _ORDINALS),
+            inverse,
+            np.abs(graph.gap_ns - gap_ns[inverse]),
+            np.abs(graph.since_previous_ns - since_ns[inverse]),
+        ),
         transfer_ns=_median_by(inverse, graph.transfer_ns, len(places)),
         size_bytes=_median_by(inverse, np.nan_to_num(graph.size_bytes).astype(np.int64), len(places)),
         lane_usual_ns=usual_ns,
@@ -70,9 +85,23 @@ def usual_times(graph: OperatorGraph, reference: Reference) -> tuple[Array, Arra
     nan = np.full(len(graph), np.nan)
     if len(reference.places) == 0:
         return nan, nan
-    gap_ns = np.where(is_known, reference.gap_ns[place], nan)
+    longer_ns = graph.since_previous_ns - reference.since_ns[place]
+    worked_ns = np.maximum(graph.gap_ns - longer_ns, 0.0)  # had it begun to work when the operator before began
+    gap_ns = np.where(reference.is_overlapped[place], worked_ns, reference.gap_ns[place])
+    gap_ns = np.where(is_known, gap_ns, nan)
     transfer_ns = np.where(is_known & ~graph.is_partial, reference.transfer_ns[place], nan)
     return gap_ns, transfer_ns * _times_as_large(graph.size_bytes, reference.size_bytes[place])
+
+
+def _overlapped(turn: Array, place: Array, gap_apart_ns: Array, since_apart_ns: Array) -> Array:
+    """Whether, at each place, ranks work on while the operator before runs, of all ranks with the same turn together.
+
+    See `detectors.peers_usual` for why it matters. The noise of an operator, on top of that of work, is in the time
+    since it began where it keeps ranks from working, and in the time since it ended where it does not.
+    """
+    _, of_place = np.unique(turn, return_inverse=True)
+    gaps, sinces = (np.bincount(of_place[place], apart_ns) for apart_ns in (gap_apart_ns, since_apart_ns))
+    return np.asarray((sinces < CLEARLY * gaps)[of_place])
 
 
 def incomplete_ranks(graph: OperatorGraph, iteration: int, reference: Reference) -> frozenset[int]:
