@@ -246,7 +246,7 @@ def _transfer_cause(
     lane: Lane, attributions: Sequence[Attribution], left: Sequence[Mapping[Lane, float]], topology: Topology
 ) -> Found:
     seen = _observe_lanes(lane, attributions)
-    devices = [*_candidates(lane, seen, topology), *_unseen(lane, attributions, topology)]
+    devices = [*_candidates(lane, seen, topology), *_unseen(lane, topology)]
     low = capped_ends(topology.lane_ranks(lane), [a.rates for a in attributions if a.rates], topology)
     weights = [
         weight + log_odds(device, low)
@@ -265,11 +265,10 @@ def _transfer_cause(
     return _KINDS[device.kind], suspects, lanes
 
 
-def _unseen(lane: Lane, attributions: Sequence[Attribution], topology: Topology) -> list[Device]:
-    """Return the members of a collective that logged nothing: its transfer may be waiting for one of them."""
-    logged = {rank for attribution in attributions for rank in attribution.work_excess_ns}
-    ranks = tuple(rank for rank in topology.lane_ranks(lane) if rank not in logged)
-    return [Device(_UNSEEN, ranks)] if lane.kind == "collective" and logged and ranks else []
+def _unseen(lane: Lane, topology: Topology) -> list[Device]:
+    """Return the members of a collective that log nothing: its transfer may be waiting for one of them."""
+    ranks = tuple(rank for rank in topology.lane_ranks(lane) if rank in topology.unlogged)
+    return [Device(_UNSEEN, ranks)] if lane.kind == "collective" and ranks else []
 
 
 def _observe_lanes(accused: Lane, attributions: Sequence[Attribution]) -> dict[Lane, bool]:

@@ -45,6 +45,8 @@ class Topology:
         Place of each rank in its largest ``pp`` communicator.
     kinds
         Kind of each communicator, by code.
+    unlogged
+        Ranks that said that they log no operators.
     """
 
     world_size: int
@@ -53,6 +55,7 @@ class Topology:
     names: tuple[str, ...] = ()
     stage_of: Mapping[int, int] = field(default_factory=dict)
     kinds: Mapping[int, str] = field(default_factory=dict)
+    unlogged: frozenset[int] = frozenset()
     _carried: Mapping[tuple[str, str | int], tuple[int, ...]] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -146,6 +149,7 @@ def topology_of(announcements: Iterable[Announcement], codes: Mapping[str, int])
         names=tuple(sorted(codes, key=lambda name: codes[name])),
         stage_of=_stages(announcements),
         kinds={codes[c.id]: c.kind for a in announcements for c in a.communicators if c.id in codes},
+        unlogged=frozenset(a.rank for a in announcements if not a.is_logged),
     )
 
 
