@@ -6,10 +6,13 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from random import Random
+from shutil import copyfile
 from typing import Any
 
 import numpy as np
+import pyarrow.compute
 import pyarrow.parquet
 import pytest
 from hypothesis import given, settings
@@ -63,6 +66,30 @@ def overlap(one: Sequence[int], two: Sequence[int]) -> float:
 
 
 # --- the truth ------------------------------------------------------------------------------------------------------
+
+
+def ring_alone(name: str, tmp_path: Path, *tables: str) -> Trace:
+    """A recording of which the all_reduce over all ranks alone was logged: each waits for each, nobody stands out."""
+    job = json.loads((RECORDINGS / name / "job.json").read_text())
+    job["communicators"] = {"world": job["communicators"]["world"]}
+    (tmp_path / "job.json").write_text(json.dumps(job))
+    operators = pyarrow.parquet.read_table(RECORDINGS / name / "commops.parquet")
+    own = operators.filter(pyarrow.compute.field("communicator") == "world")
+    pyarrow.parquet.write_table(own, tmp_path / "commops.parquet")
+    for table in ("iterations", *tables):
+        copyfile(RECORDINGS / name / f"{table}.parquet", tmp_path / f"{table}.parquet")
+    return read_trace(tmp_path)
+
+
+@pytest.mark.parametrize(("tables", "kind", "accused"), [((), "slow_communicator", []),
+                                                        (("bandwidth",), "slow_nic", [("nic", (1,))])])  # fmt: skip
+def test_bandwidth_names_the_nic_where_operators_see_the_group_alone(
+    tables: tuple[str, ...], kind: str, accused: list[tuple[str, tuple[int, ...]]], tmp_path: Path
+) -> None:
+    verdicts = judge_trace(ring_alone("gloo-slow-nic", tmp_path, *tables)).verdicts.values()
+    verdict = max(verdicts, key=lambda one: one.lost_s)
+    assert verdict.kind == kind
+    assert [(s.device, s.ranks) for s in verdict.suspects[:1]] == accused
 
 
 @pytest.mark.parametrize("name", FAULTS)
