@@ -39,11 +39,15 @@ def analyze(
     from infra.analysis import analyze as judge
     from infra.wiring import monitor_settings
     from producers.trace import read_trace
+    from producers.trace_iterations import number_iterations
 
     settings = settings_of(context, delta=delta, window=window)
     trace = read_trace(directory)
     _report_rejected(trace)
-    analysis = judge(trace, monitor_settings(settings))
+    numbered = number_iterations(trace)
+    if numbered.report:
+        print(f"irregulars: {numbered.report}", file=sys.stderr)
+    analysis = judge(numbered.trace, monitor_settings(settings))
     if json:
         print_json(analysis.to_json())
     else:

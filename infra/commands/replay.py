@@ -39,13 +39,17 @@ def replay(
     from infra.wiring import agent_settings
     from producers.agent import Agent, stop_on_signals
     from producers.trace import read_trace
+    from producers.trace_iterations import number_iterations
     from producers.trace_source import TraceSource
 
     settings = settings_of(context, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix)
     trace = read_trace(directory)
     if trace.rejected.count:
         print(f"irregulars: {trace.rejected.count} rows were left out", file=sys.stderr)
-    source = TraceSource(rename_job(trace, job, attempt), speed)
+    numbered = number_iterations(trace)
+    if numbered.report:
+        print(f"irregulars: {numbered.report}", file=sys.stderr)
+    source = TraceSource(rename_job(numbered.trace, job, attempt), speed)
     agent = Agent(source, agent_settings(settings), None if json else _show_progress)
     with stop_on_signals(agent):
         done = agent.run()

@@ -4,6 +4,8 @@ import json
 import shutil
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet
 import pytest
 
 from tests.infra.test_cli import Run, run
@@ -51,3 +53,22 @@ def test_a_malformed_job_file_is_one_line_that_names_it(run: Run, tmp_path: Path
     assert (status, out) == (2, "")
     assert "job.json" in err
     assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("name", ["gloo-slow-rank", "gloo-slow-nic", "gloo-slow-link", "gloo-clean"])
+def test_without_marks_the_same_device_is_blamed_and_one_line_says_what_was_inferred(
+    run: Run, tmp_path: Path, name: str
+) -> None:
+    table = pyarrow.parquet.read_table(RECORDINGS / name / "commops.parquet")
+    at = table.schema.get_field_index("iteration")
+    table = table.set_column(at, "iteration", pa.nulls(len(table), pa.int64()))
+    pyarrow.parquet.write_table(table, tmp_path / "commops.parquet")
+    shutil.copy(RECORDINGS / name / "job.json", tmp_path)
+    blamed = []
+    for directory in (RECORDINGS / name, tmp_path):
+        status, out, err = run("analyze", str(directory), "--json")
+        assert status == 0
+        verdicts = json.loads(out)["verdicts"]
+        blamed.append([(v["kind"], v["suspects"][0]["device"], v["suspects"][0]["ranks"]) for v in verdicts])
+    assert blamed[0] == blamed[1]
+    assert err == f"irregulars: {name}: no iterations are marked; inferred 160 from the operators on world\n"

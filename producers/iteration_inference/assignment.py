@@ -1,0 +1,185 @@
+"""From anchors to the iteration of every operator: the same on all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from producers.iteration_inference.anchors import Anchor
+from producers.iteration_inference.edges import with_trailing, without_edges
+from producers.iteration_inference.operators import REDUCTIONS, Operators
+from streams.records import UNKNOWN
+
+Array = np.ndarray
+
+_STRAY: Final = 2
+_PASSES: Final = 8
+
+
+def assign_iterations(operators: Operators, anchors: Sequence[Anchor]) -> Array:
+    """Number the iterations of all operators, from 0.
+
+    Returns
+    -------
+    int64, one per operator: the same for all shares of one collective or message; `UNKNOWN` before the first
+    iteration, after the last, and where nothing tells.
+    """
+    own = np.full(len(operators), UNKNOWN)
+    group = np.full(len(operators), -1)
+    for code, anchor in enumerate(anchors):
+        for first, past in _slices(operators, anchor.ranks):
+            own[first:past] = _by_anchor(operators.only(slice(first, past)), anchor)  # type: ignore[arg-type]
+            group[first:past] = code
+    own = _aligned(operators, own, group, len(anchors))
+    iteration = _by_lane(operators, own)
+    for _ in range(_PASSES):  # to ranks without an anchor, from lane to lane
+        if not (is_open := iteration == UNKNOWN).any():
+            break
+        carried = _by_lane(operators, np.where(is_open, _carried(operators, iteration), iteration))
+        if np.array_equal(carried, iteration):
+            break
+        iteration = carried
+    iteration = without_edges(operators, with_trailing(operators, iteration))
+    is_known = iteration != UNKNOWN
+    lowest = int(iteration[is_known].min()) if is_known.any() else 0
+    return np.where(is_known, iteration - lowest, UNKNOWN)
+
+
+def _slices(operators: Operators, ranks: Array) -> list[tuple[int, int]]:
+    firsts = np.searchsorted(operators.rank, ranks, side="left").tolist()
+    pasts = np.searchsorted(operators.rank, ranks, side="right").tolist()
+    return list(zip(firsts, pasts, strict=True))
+
+
+def _by_anchor(rows: Operators, anchor: Anchor) -> Array:
+    """Iteration of each operator of one rank: how many ends of iterations it started after."""
+    is_anchor = (rows.communicator == anchor.communicator) & np.isin(rows.operator, REDUCTIONS)
+    sequence = np.where(is_anchor, rows.sequence, -1)
+    reached = np.maximum.accumulate(np.where(rows.start_ns == UNKNOWN, -1, sequence))
+    iteration = np.searchsorted(anchor.last_sequence, reached, side="right")
+    within = np.searchsorted(anchor.last_sequence, sequence[is_anchor], side="left")
+    iteration[is_anchor] = within
+    if len(within) and within[0] > 1:  # not one that was lost: the rank's rows begin later than those of others
+        iteration[: int(is_anchor.argmax())] = within[0]
+    is_open = (rows.start_ns == UNKNOWN) & ~is_anchor
+    return np.where(is_open, UNKNOWN, iteration.astype(np.int64))
+
+
+def _aligned(operators: Operators, own: Array, group: Array, count: int) -> Array:
+    """Shift the numbers of each anchor's ranks, so that those which share a lane agree on it."""
+    if count < 2:
+        return own
+    votes: dict[tuple[int, int], dict[int, int]] = {}
+    order = np.flatnonzero((own != UNKNOWN) & (group >= 0))
+    order = order[np.lexsort((group[order], operators.sequence[order], operators.lane[order]))]
+    same = (np.diff(operators.lane[order]) == 0) & (np.diff(operators.sequence[order]) == 0)
+    left, right = order[:-1][same], order[1:][same]
+    is_pair = group[left] != group[right]
+    left, right = left[is_pair], right[is_pair]
+    pairs = np.stack([group[left], group[right], own[left] - own[right]], axis=1)
+    rows, numbers = np.unique(pairs, axis=0, return_counts=True)
+    for (first, second, shift), number in zip(rows.tolist(), numbers.tolist(), strict=True):
+        votes.setdefault((first, second), {})[shift] = number
+    shifts = _walk({pair: max(sorted(of), key=of.__getitem__) for pair, of in votes.items()}, count)
+    return np.where(own == UNKNOWN, UNKNOWN, own + np.append(shifts, 0)[group])
+
+
+def _walk(steps: dict[tuple[int, int], int], count: int) -> Array:
+    """Shift of each group against the first of those that are connected with it."""
+    near: dict[int, list[tuple[int, int]]] = {code: [] for code in range(count)}
+    for (first, second), shift in steps.items():
+        near[first].append((second, shift))
+        near[second].append((first, -shift))
+    shifts: dict[int, int] = {}
+    for begin in range(count):
+        waiting = [(begin, 0)]
+        while waiting:
+            code, shift = waiting.pop()
+            if code not in shifts:
+                shifts[code] = shift
+                waiting += [(other, shift + step) for other, step in near[code]]
+    return np.array([shifts[code] for code in range(count)], dtype=np.int64)
+
+
+def _by_lane(operators: Operators, own: Array) -> Array:
+    """What the members of a lane agree on: never falls with the sequence, and does not follow a single late start."""
+    known = np.flatnonzero(own != UNKNOWN)
+    if not len(known):
+        return own
+    order = known[np.lexsort((own[known], operators.sequence[known], operators.lane[known]))]
+    lane, sequence, value = operators.lane[order], operators.sequence[order], own[order]
+    firsts = np.flatnonzero((np.diff(lane, prepend=-1) != 0) | (np.diff(sequence, prepend=-1) != 0))
+    counts = np.diff(np.append(firsts, len(order)))
+    lane, sequence, value = lane[firsts], sequence[firsts], value[firsts + counts // 2]  # the upper median
+    value = _rising(lane, value)
+    lane, begin, value = _steady(lane, sequence, value)
+    return _looked_up(operators, lane, begin, value, own)
+
+
+def _rising(lane: Array, value: Array) -> Array:
+    """The largest so far in each lane."""
+    lift = int(value.max()) - int(value.min()) + 1
+    number = np.cumsum(np.diff(lane, prepend=lane[:1]) != 0)
+    return np.maximum.accumulate(value + number * lift) - number * lift
+
+
+def _steady(lane: Array, sequence: Array, value: Array) -> tuple[Array, Array, Array]:
+    """Where each iteration begins in its lane; a single one that begins a little early or late is set right."""
+    firsts = np.flatnonzero((np.diff(lane, prepend=-1) != 0) | (np.diff(value, prepend=-1) != 0))
+    lane, begin, value = lane[firsts], sequence[firsts], value[firsts]
+    if len(lane) < 5:
+        return lane, begin, value
+    length = np.diff(begin, append=begin[-1:])
+    usual = _medians(np.where(np.append(lane[1:] == lane[:-1], False), length, np.nan), lane)
+    lane, begin, value, usual = _with_missing(lane, begin, value, usual)
+    offset = begin - usual * value
+    window = np.stack([np.roll(offset, shift) for shift in (2, 1, 0, -1, -2)])
+    is_inside = np.ones(len(lane), dtype=bool)
+    for shift in (-2, -1, 1, 2):
+        is_inside &= (np.roll(lane, shift) == lane) & (np.roll(value, shift) == value + (-shift))
+    stray = np.median(window, axis=0) - offset
+    moves = is_inside & (np.abs(stray) <= _STRAY) & (usual > 0)
+    return lane, np.where(moves, begin + stray, begin).astype(np.int64), value
+
+
+def _with_missing(lane: Array, begin: Array, value: Array, usual: Array) -> tuple[Array, Array, Array, Array]:
+    """Part what is as long as several iterations and stands for one: the rank lost the operator between them."""
+    jump = np.where(np.append(lane[1:] == lane[:-1], False), np.diff(value, append=value[-1:]), 1)
+    length = np.diff(begin, append=begin[-1:])
+    is_joined = (jump > 1) & (np.abs(length - jump * usual) <= _STRAY) & (usual > 0)
+    times = np.where(is_joined, jump, 1)
+    row = np.repeat(np.arange(len(lane)), times)
+    nth = np.arange(len(row)) - np.repeat(np.cumsum(times) - times, times)
+    return lane[row], (begin[row] + nth * usual[row]).astype(np.int64), value[row] + nth, usual[row]
+
+
+def _medians(values: Array, group: Array) -> Array:
+    """Lower median of each group of neighbours, for each of its members; 0 where all are NaN."""
+    order = np.lexsort((values, group))  # NaN last
+    firsts = np.flatnonzero(np.diff(group[order], prepend=-1))
+    known = np.add.reduceat(~np.isnan(values[order]), firsts).astype(np.int64)
+    middle = values[order][firsts + np.maximum(known - 1, 0) // 2]
+    sizes = np.diff(np.append(firsts, len(group)))
+    spread = np.empty(len(group))
+    spread[order] = np.repeat(np.where(known > 0, middle, 0.0), sizes)
+    return spread
+
+
+def _looked_up(operators: Operators, lane: Array, begin: Array, value: Array, own: Array) -> Array:
+    """Iteration of each operator, by lane and sequence; what comes before all that is known of a lane stays."""
+    width = int(operators.sequence.max()) + 2
+    place = np.searchsorted(lane * width + begin, operators.lane * width + operators.sequence, side="right") - 1
+    is_found = (place >= 0) & (lane[np.maximum(place, 0)] == operators.lane)
+    return np.where(is_found, value[np.maximum(place, 0)], own)
+
+
+def _carried(operators: Operators, iteration: Array) -> Array:
+    """The newest iteration that the same rank had reached before each operator."""
+    lowest = int(iteration[iteration != UNKNOWN].min(initial=0))
+    is_timed = (iteration != UNKNOWN) & (operators.start_ns != UNKNOWN)
+    value = np.where(is_timed, iteration - lowest + 1, 0)
+    lift = int(value.max(initial=0)) + 1
+    reached = np.maximum.accumulate(value + operators.rank * lift) - operators.rank * lift
+    return np.where(reached > 0, reached + lowest - 1, UNKNOWN)

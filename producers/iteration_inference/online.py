@@ -1,0 +1,280 @@
+"""Iterations of a running job: inferred while its batches pass, in bounded memory and with bounded delay."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+
+from producers.iteration_inference.anchors import Anchor, is_settled, rows_of_rank
+from producers.iteration_inference.cadence import Cadence, learn_cadence
+from producers.iteration_inference.inference import COLUMNS, infer_arranged
+from producers.iteration_inference.operators import TRAINING, Operators, arrange_operators
+from streams.announcements import Announcement
+from streams.records import UNKNOWN, Batch, decode_batch, encode_batch
+
+Array = np.ndarray
+
+_LEARNED: Final = 5
+_KEPT: Final = 6
+_GROWTH: Final = 1.25
+_FEWEST_ROWS: Final = 16
+_PATIENT: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class InferenceLimits:
+    """What the inference of a running job may hold.
+
+    Parameters
+    ----------
+    rows
+        Operators of all ranks kept in memory at most.
+    delay_s
+        Event time for which a batch may be held back until its iterations are known.
+    """
+
+    rows: int = 200_000
+    delay_s: float = 900.0
+
+
+class OnlineInference:
+    """Numbers the iterations of one attempt of a job, for the ranks whose batches pass here.
+
+    Batches leave as they came, in the order of each rank, with the column ``iteration`` filled: at once while the job
+    keeps its cadence, later while it is learned, or was lost because the job changed. What is older than the limits
+    leaves without a number.
+
+    Notes
+    -----
+    The first iteration is 0 where the beginning of the job passes here. Otherwise the number is that of the anchor's
+    collectives so far divided by those of an iteration: the same on all nodes that join later, whenever they do.
+    """
+
+    def __init__(self, limits: InferenceLimits | None = None) -> None:
+        self._limits = limits or InferenceLimits()
+        self._kinds: dict[str, str] = {}
+        self._ranks: set[int] = set()  # that were announced
+        self._codes: dict[str, int] = {}
+        self._held: list[Batch] = []
+        self._past: list[dict[str, Array]] = []  # released rows, for what is learned next
+        self._cadences: dict[int, Cadence] = {}  # of each rank
+        self._reached: dict[int, int] = {}
+        self._newest: dict[int, int] = {}  # iteration given to each rank
+        self._tried_rows = 0
+
+    @property
+    def held_rows(self) -> int:
+        """Rows that wait for their iteration."""
+        return sum(map(len, self._held))
+
+    @property
+    def kept_rows(self) -> int:
+        """Rows in memory, those included that have left."""
+        return self.held_rows + sum(len(part["rank"]) for part in self._past)
+
+    def announce(self, announcement: Announcement) -> None:
+        """Take in a rank's communicators: their kinds tell which one marks iterations."""
+        self._kinds.update(anchor_kinds(announcement))
+        if announcement.is_logged:
+            self._ranks.add(announcement.rank)
+
+    def push(self, batch: Batch) -> list[Batch]:
+        """Take in a batch of ``commops``; return the batches whose iterations are known by it, in order.
+
+        Batches of a rank must come in the order in which they were made, each once.
+        """
+        self._held.append(batch)
+        if self._keeps_cadence():
+            return self._release_all()
+        share = self._used_share()
+        if share < 1:
+            return self._learn(is_hasty=share > _PATIENT) if self._should_learn() else []
+        return self._learn(is_hasty=True) or self._give_up()
+
+    def flush(self) -> list[Batch]:
+        """Return all that is held: the job has ended, or pauses."""
+        released = self._learn(is_hasty=True) if self._held else []
+        return [*released, *self._give_up()]
+
+    # --- while the cadence holds ------------------------------------------------------------------------------------
+
+    def _keeps_cadence(self) -> bool:
+        """Whether what is held is as it was learned; of several batches the first was not."""
+        batch = self._held[-1]
+        cadence = self._cadences.get(batch.header.rank)
+        if cadence is None or len(self._held) > 1:
+            return False
+        return cadence.agrees(self._arranged([batch])[0])
+
+    def _release_all(self) -> list[Batch]:
+        held, self._held = self._held, []
+        return [self._numbered(batch) for batch in held]
+
+    def _numbered(self, batch: Batch) -> Batch:
+        """Number a batch by its rank's cadence; without one it leaves as it is."""
+        rank = batch.header.rank
+        cadence = self._cadences.get(rank)
+        if cadence is None:
+            return self._leave(batch, batch.columns["iteration"])
+        rows, place = self._arranged([batch])
+        number, reached = cadence.numbers(rows, self._reached.get(rank, -1))
+        self._reached[rank] = reached
+        return self._leave(batch, number[place])
+
+    def _leave(self, batch: Batch, iteration: Array) -> Batch:
+        rank = batch.header.rank
+        self._newest[rank] = max(self._newest.get(rank, -1), int(iteration.max(initial=-1)))
+        numbered = Batch(batch.header, {**batch.columns, "iteration": iteration})
+        self._past.append({**self._columns(numbered), "iteration": iteration})
+        self._forget()
+        return numbered
+
+    def _forget(self) -> None:
+        """Keep the newest iterations of what has left, within the limit."""
+        room = self._limits.rows // 2
+        oldest = min(self._newest.values()) - _KEPT if self._cadences else UNKNOWN
+        rows = sum(len(part["rank"]) for part in self._past)
+        while self._past and (rows > room or int(self._past[0]["iteration"].max()) < oldest):
+            rows -= len(self._past.pop(0)["rank"])
+
+    # --- while it is learned ----------------------------------------------------------------------------------------
+
+    def _should_learn(self) -> bool:
+        """Trying costs as much as there are rows: wait until there are clearly more."""
+        return self.kept_rows >= max(_FEWEST_ROWS, _GROWTH * self._tried_rows)
+
+    def _used_share(self) -> float:
+        """How much of the limits is used by what is held."""
+        rows = 2 * self.held_rows / self._limits.rows
+        times = [batch.header.watermark_ns for batch in (self._held[0], self._held[-1])]
+        if times[0] is None or times[1] is None:
+            return rows
+        return max(rows, (times[1] - times[0]) / (self._limits.delay_s * 1e9))
+
+    def _give_up(self) -> list[Batch]:
+        held, self._held = self._held, []
+        self._cadences, self._reached, self._tried_rows = {}, {}, 0
+        return [self._leave(batch, batch.columns["iteration"]) for batch in held]
+
+    def _learn(self, *, is_hasty: bool) -> list[Batch]:
+        """Infer over all that is in memory; release what is held if its end is regular.
+
+        Without haste it waits until all ranks were heard, and for communicators that are used less: those of a
+        pipeline's stage repeat themselves many times before the first iteration has ended.
+        """
+        self._tried_rows = self.kept_rows
+        if not is_hasty and not self._ranks.issubset(self._heard()):
+            return []
+        parts = [*self._past, *map(self._columns, self._held)]
+        columns = {name: np.concatenate([part[name] for part in parts]) for name in COLUMNS}
+        operators, place = arrange_operators(columns)
+        kinds = [self._kinds.get(name, "unknown") for name in self._codes]
+        iteration, anchors = infer_arranged(operators, kinds)
+        if not anchors or len(anchors[0].last_sequence) < _LEARNED:
+            return []
+        if not is_hasty and not is_settled(operators, kinds, anchors):
+            return []
+        learned = [(anchor, learn_cadence(operators, iteration, anchor)) for anchor in anchors]
+        cadences = [(anchor, cadence) for anchor, cadence in learned if cadence is not None]
+        if len(cadences) < len(learned):
+            return []
+        given = np.concatenate([part["iteration"] for part in self._past] or [np.empty(0, dtype=np.int64)])
+        shift = self._shift(operators, iteration, place, given, cadences[0][1])
+        self._take_up(cadences, shift)
+        iteration = np.where(iteration == UNKNOWN, UNKNOWN, iteration + shift)
+        return self._release_learned(operators, iteration, place[len(given) :])
+
+    def _shift(self, operators: Operators, iteration: Array, place: Array, given: Array, cadence: Cadence) -> int:
+        """What makes the numbers go on from those that were given before."""
+        own = iteration[place][: len(given)]
+        is_both = (own != UNKNOWN) & (given != UNKNOWN)
+        if is_both.any():
+            shifts, counts = np.unique(given[is_both] - own[is_both], return_counts=True)
+            return int(shifts[counts.argmax()])
+        newest = max(self._newest.values(), default=-1)
+        if newest >= 0:
+            return newest + 1
+        if int(operators.sequence.min()) <= 1:
+            return 0
+        return cadence.border // cadence.length - cadence.number
+
+    def _take_up(self, cadences: Sequence[tuple[Anchor, Cadence]], shift: int) -> None:
+        self._cadences = {}
+        for anchor, cadence in cadences:
+            moved = replace(cadence, number=cadence.number + shift)
+            self._cadences.update((rank, moved) for rank in anchor.ranks.tolist())
+
+    def _release_learned(self, operators: Operators, iteration: Array, place: Array) -> list[Batch]:
+        for rank, cadence in self._cadences.items():
+            rows = rows_of_rank(operators, rank)
+            by_cadence, self._reached[rank] = cadence.numbers(rows, -1)
+            # The newest iteration is not whole, and what is unusual in it was left out as if the job had ended.
+            own = iteration[operators.rank == rank]
+            is_newest = (own == UNKNOWN) & (by_cadence > cadence.number) & np.isin(rows.operator, TRAINING)
+            iteration[operators.rank == rank] = np.where(is_newest, by_cadence, own)
+        numbers = iteration[place]
+        held, self._held, self._tried_rows = self._held, [], 0
+        released, first = [], 0
+        for batch in held:
+            released.append(self._leave(batch, numbers[first : first + len(batch)]))
+            first += len(batch)
+        return released
+
+    def _heard(self) -> set[int]:
+        return {b.header.rank for b in self._held} | {int(part["rank"][0]) for part in self._past}
+
+    # --- columns ----------------------------------------------------------------------------------------------------
+
+    def _columns(self, batch: Batch) -> dict[str, Array]:
+        names = [self._codes.setdefault(name, len(self._codes)) for name in batch.header.names]
+        columns = {name: batch.columns[name] for name in COLUMNS if name != "rank"}
+        columns["communicator"] = np.array(names, dtype=np.int64)[batch.columns["communicator"]]
+        columns["rank"] = np.full(len(batch), batch.header.rank, dtype=np.int64)
+        return columns
+
+    def _arranged(self, batches: Sequence[Batch]) -> tuple[Operators, Array]:
+        parts = [self._columns(batch) for batch in batches]
+        return arrange_operators({name: np.concatenate([part[name] for part in parts]) for name in COLUMNS})
+
+    # --- snapshots --------------------------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        """Everything that `from_state` needs, as JSON values and numpy arrays."""
+        return {
+            "kinds": dict(self._kinds),
+            "ranks": sorted(self._ranks),
+            "codes": list(self._codes),
+            "held": [np.frombuffer(encode_batch(batch), np.uint8) for batch in self._held],
+            "past": [dict(part) for part in self._past],
+            "cadences": [[rank, cadence.state()] for rank, cadence in self._cadences.items()],
+            "reached": [[rank, sequence] for rank, sequence in self._reached.items()],
+            "newest": [[rank, number] for rank, number in self._newest.items()],
+            "tried_rows": self._tried_rows,
+        }
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any], limits: InferenceLimits | None = None) -> OnlineInference:
+        """Restore."""
+        inference = cls(limits)
+        inference._kinds = dict(state["kinds"])
+        inference._ranks = set(state["ranks"])
+        inference._codes = {name: code for code, name in enumerate(state["codes"])}
+        inference._held = [decode_batch(value.tobytes(), "commops") for value in state["held"]]
+        inference._past = [dict(part) for part in state["past"]]
+        inference._cadences = {rank: Cadence(**cadence) for rank, cadence in state["cadences"]}
+        inference._reached = dict(state["reached"])
+        inference._newest = dict(state["newest"])
+        inference._tried_rows = state["tried_rows"]
+        return inference
+
+
+def anchor_kinds(announcement: Announcement) -> dict[str, str]:
+    """Kind of each communicator of a rank, by what it may say of iterations: one of all ranks is ``world``."""
+    world = announcement.world_size
+    return {
+        c.id: "world" if len(c.ranks) == world > 1 and c.kind == "unknown" else c.kind
+        for c in announcement.communicators
+    }

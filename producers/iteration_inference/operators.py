@@ -1,0 +1,118 @@
+"""Operators of many ranks, as inference needs them: each once, with the lane that it belongs to.
+
+A lane is what a `sequence` counts on: the collectives of a communicator, or what one rank sends to another on it. All
+members see the same lane, whatever they lost and in whatever order their streams ran, so an iteration that is a
+function of lane and sequence is the same on every rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from streams.records import OPERATOR_CODES, RECV, SEND, UNKNOWN
+
+Array = np.ndarray
+
+REDUCTIONS: Final = tuple(OPERATOR_CODES[n] for n in ("all_reduce", "reduce_scatter", "all_to_all", "reduce"))
+"""Collectives of training itself. Checkpoints and set-up gather, broadcast and wait at barriers instead."""
+
+TRAINING: Final = (*REDUCTIONS, SEND, RECV)
+_UNSIZED: Final = tuple(OPERATOR_CODES[name] for name in ("all_to_all", "gather", "scatter"))
+
+
+@dataclass(frozen=True, slots=True)
+class Operators:
+    """Rows in the order of rank and start, each share once; arrays of equal length.
+
+    Parameters
+    ----------
+    row
+        Index of the row given.
+    rank, communicator, operator, sequence
+        As in the record; communicators as codes of the whole job.
+    lane
+        Code of the lane.
+    kind
+        Code of (lane, operator): operators of one kind do the same to the same ranks.
+    start_ns
+        int64; `UNKNOWN` rows stand first of their rank.
+    size_bytes
+        float64; NaN where unknown, or where members of one collective may differ.
+    """
+
+    row: Array
+    rank: Array
+    communicator: Array
+    operator: Array
+    sequence: Array
+    lane: Array
+    kind: Array
+    start_ns: Array
+    size_bytes: Array
+
+    def __len__(self) -> int:
+        return len(self.rank)
+
+    def only(self, chosen: Array) -> Operators:
+        """Take some rows, by index or mask, in their order."""
+        return Operators(*(getattr(self, name)[chosen] for name in self.__slots__))
+
+    @property
+    def is_collective(self) -> Array:
+        """Whether each row is no send or recv."""
+        return (self.operator != SEND) & (self.operator != RECV)
+
+
+def arrange_operators(columns: Mapping[str, Array]) -> tuple[Operators, Array]:
+    """Order rows, and drop copies; neither order nor copies of the rows given change the result.
+
+    Parameters
+    ----------
+    columns
+        ``rank``, ``communicator`` (codes of the whole job), ``operator``, ``sequence``, ``peer``, ``start_ns``,
+        ``size_bytes``; unknown values as in `streams.records`.
+
+    Returns
+    -------
+    The operators, and for each row given the index of its operator among them.
+    """
+    rank, operator, peer = (columns[name].astype(np.int64) for name in ("rank", "operator", "peer"))
+    source = np.where(operator == RECV, peer, np.where(operator == SEND, rank, UNKNOWN))
+    target = np.where(operator == RECV, rank, np.where(operator == SEND, peer, UNKNOWN))
+    lane = number_rows(columns["communicator"].astype(np.int64), source, target)
+    share = number_rows(rank, lane, operator == RECV, columns["sequence"].astype(np.int64))
+    start_ns = columns["start_ns"]
+    # Of copies the one that started first: the others may lack what it knows.
+    known_ns = np.where(start_ns == UNKNOWN, np.iinfo(np.int64).max, start_ns)
+    by_share = np.lexsort((columns["size_bytes"], known_ns, share))
+    first = by_share[np.flatnonzero(np.diff(share[by_share], prepend=-1))]
+    order = first[np.lexsort((columns["sequence"][first], lane[first], start_ns[first], rank[first]))]
+    place = np.empty(len(first), dtype=np.int64)
+    place[share[order]] = np.arange(len(order))
+    size_bytes = np.where(np.isin(operator, _UNSIZED), np.nan, columns["size_bytes"])
+    found = Operators(
+        row=order,
+        rank=rank[order],
+        communicator=columns["communicator"].astype(np.int64)[order],
+        operator=operator[order],
+        sequence=columns["sequence"].astype(np.int64)[order],
+        lane=lane[order],
+        kind=number_rows(lane, np.where(operator == RECV, SEND, operator))[order],
+        start_ns=start_ns[order],
+        size_bytes=size_bytes[order],
+    )
+    return found, place[share]
+
+
+def number_rows(*columns: Array) -> Array:
+    """Number the groups of equal rows, 0, 1, 2 ... in ascending order of the columns."""
+    number = np.zeros(len(columns[0]), dtype=np.int64)
+    for column in columns:
+        values, codes = np.unique(column, return_inverse=True)
+        # Numbered anew at each column, so that a product never overflows.
+        number = np.unique(number * max(len(values), 1) + codes, return_inverse=True)[1].astype(np.int64)
+    return number

@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from producers.iteration_inference.online import InferenceLimits, OnlineInference
+from producers.trace import Trace, read_trace, trace_batches
+from streams.announcements import Announcement
+from streams.records import UNKNOWN, Batch
+
+RECORDINGS = Path(__file__).resolve().parents[2] / "recordings"
+NAMES = sorted(path.name for path in RECORDINGS.glob("gloo-*"))
+
+
+def unmarked(trace: Trace, max_rows: int) -> list[Batch]:
+    batches = [batch for batch in trace_batches(trace, max_rows) if batch.header.schema == "commops"]
+    return [Batch(b.header, {**b.columns, "iteration": np.full(len(b), UNKNOWN)}) for b in batches]
+
+
+def announced(announcements: tuple[Announcement, ...], limits: InferenceLimits | None = None) -> OnlineInference:
+    inference = OnlineInference(limits)
+    for announcement in announcements:
+        inference.announce(announcement)
+    return inference
+
+
+def numbers(batches: list[Batch]) -> dict[int, np.ndarray]:
+    ranks = sorted({batch.header.rank for batch in batches})
+    return {
+        rank: np.concatenate([b.columns["iteration"] for b in batches if b.header.rank == rank]) for rank in ranks
+    }
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("max_rows", [7, 64, 1_500])
+def test_a_recording_is_numbered_as_it_was_marked(name: str, max_rows: int) -> None:
+    trace = read_trace(RECORDINGS / name)
+    inference = announced(trace.announcements)
+    released = [one for batch in unmarked(trace, max_rows) for one in inference.push(batch)]
+    found = numbers(released + inference.flush())
+    for rank, batch in trace.commops.items():
+        true = batch.columns["iteration"]
+        is_both = (true != UNKNOWN) & (found[rank] != UNKNOWN)
+        assert (found[rank][is_both] == true[is_both]).all()
+        assert is_both.sum() >= (true != UNKNOWN).sum() - 1
+
+
+def test_batches_leave_in_their_order_and_nothing_else_of_them_changes() -> None:
+    trace = read_trace(RECORDINGS / "gloo-clean")
+    inference = announced(trace.announcements)
+    sent = unmarked(trace, 32)
+    left = [one for batch in sent for one in inference.push(batch)] + inference.flush()
+    for rank in trace.commops:
+        before, after = ([b for b in batches if b.header.rank == rank] for batches in (sent, left))
+        assert [b.header for b in before] == [b.header for b in after]
+        for one, other in zip(before, after, strict=True):
+            for column in set(one.columns) - {"iteration"}:
+                np.testing.assert_array_equal(one.columns[column], other.columns[column])
+
+
+def test_once_learned_nothing_waits() -> None:
+    trace = read_trace(RECORDINGS / "gloo-clean")
+    inference = announced(trace.announcements)
+    waiting = []
+    for batch in unmarked(trace, 24):
+        inference.push(batch)
+        waiting.append(inference.held_rows)
+    settled = waiting[len(waiting) // 4 : -8]
+    assert max(waiting) > 0
+    assert not any(settled)
+
+
+def test_memory_is_bounded_while_nothing_is_learned() -> None:
+    trace = read_trace(RECORDINGS / "gloo-clean")
+    limits = InferenceLimits(rows=120, delay_s=1e6)
+    inference = announced((), limits)
+    generator = np.random.default_rng(3)
+    rows = 0
+    for batch in unmarked(trace, 20):
+        sizes = generator.integers(1, 1 << 20, len(batch)).astype(np.float64)
+        operators = generator.choice([0, 1, 3], len(batch)).astype(np.uint8)
+        noise = Batch(batch.header, {**batch.columns, "size_bytes": sizes, "operator": operators})
+        rows += sum(map(len, inference.push(noise)))
+        assert inference.kept_rows <= limits.rows + 20
+    assert rows + sum(map(len, inference.flush())) == sum(map(len, trace.commops.values()))
+
+
+@pytest.mark.parametrize("every", [1, 5])
+def test_a_restored_one_goes_on_as_the_first_would_have(every: int) -> None:
+    trace = read_trace(RECORDINGS / "gloo-slow-nic")
+    whole, parted = announced(trace.announcements), announced(trace.announcements)
+    one, other = [], []
+    for count, batch in enumerate(unmarked(trace, 40)):
+        one += whole.push(batch)
+        other += parted.push(batch)
+        if count % every == 0:
+            parted = OnlineInference.from_state(parted.state())
+    one, other = one + whole.flush(), other + parted.flush()
+    for rank, found in numbers(one).items():
+        assert (found == numbers(other)[rank]).all()
+
+
+def test_nodes_that_join_at_different_times_agree() -> None:
+    """Each starts without the job's beginning, so that only sequences can tell them where they are."""
+    trace = read_trace(RECORDINGS / "gloo-slow-rank")
+    found = {}
+    for rank, first in ((0, 40), (3, 130)):
+        own = next(one for one in trace.announcements if one.rank == rank)
+        inference = announced((own,))
+        batches = [b for b in unmarked(trace, 10) if b.header.rank == rank and b.header.rows_before >= first]
+        released = [one for batch in batches for one in inference.push(batch)] + inference.flush()
+        for batch in released:
+            is_world = np.array(batch.header.names)[batch.columns["communicator"]] == "world"
+            pairs = zip(
+                batch.columns["sequence"][is_world].tolist(),
+                batch.columns["iteration"][is_world].tolist(),
+                strict=True,
+            )
+            found.setdefault(rank, {}).update(pairs)
+    shared = [
+        sequence
+        for sequence in found[0]
+        if found[0][sequence] != UNKNOWN and found[3].get(sequence, UNKNOWN) != UNKNOWN
+    ]
+    assert len(shared) > 80
+    assert all(found[0][sequence] == found[3][sequence] for sequence in shared)
