@@ -21,7 +21,7 @@ SPIKE_MEMORY: Final = 50
 by its own work; one cause explains `SPIKE_SHARE` of all that took longer; and `SPIKE_TRANSFERS` transfers at least
 were slow: one that hangs for a moment is no device's fault. Of a rank that lost rows it may be the loss that shows.
 It is decided `SPIKE_WAIT` iterations later, when it is known that it was one. After `MAX_SPIKES` in `SPIKE_MEMORY`
-iterations more accuse nobody."""
+iterations more accuse nobody. Rank 0 has chores: being late once accuses it of nothing."""
 
 
 class SpikeWatch:
@@ -73,8 +73,17 @@ def clear_cause(spike: Observation, topology: Topology) -> Cause | None:
     return next((cause for cause in standing_out if _is_clear(cause, spike, attribution, topology)), None)
 
 
+def _is_chore(cause: Cause) -> bool:
+    """Whether it is rank 0's own work: in most frameworks that rank saves, evaluates and logs for all."""
+    return cause.kind == "slow_rank" and cause.suspects[0][0].ranks == (0,)
+
+
 def _is_clear(cause: Cause, spike: Observation, attribution: Attribution, topology: Topology) -> bool:
-    if not is_sure(cause) or any(attribution.incomplete.intersection(d.ranks) for d, _ in cause.suspects[:1]):
+    if (
+        not is_sure(cause)
+        or _is_chore(cause)
+        or any(attribution.incomplete.intersection(d.ranks) for d, _ in cause.suspects[:1])
+    ):
         return False
     others = {lane: ns for lane, ns in attribution.path_excess_ns.items() if ns > 0 and lane not in cause.lanes}
     stray_ns = sum(

@@ -37,6 +37,10 @@ def test_a_rank_that_stands_out_by_its_own_work_is_the_cause_whatever_the_iterat
     assert clear_cause(one(Latest(rank=1, over_ns=50 * MS, sigmas=0.9 * LATE_SIGMAS)), TOPOLOGY) is None
 
 
+def test_rank_0_saves_and_logs_for_all_and_is_not_accused_of_being_late_once() -> None:
+    assert clear_cause(spike(7, rank=0), TOPOLOGY) is None
+
+
 def test_a_regular_iteration_has_no_cause() -> None:
     assert clear_cause(replace(observation(7), sigmas=9.0), TOPOLOGY) is None
 
