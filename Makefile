@@ -13,7 +13,7 @@ PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13; do \
 	if "$$p" -c '$(IS_NEW_ENOUGH)' 2>/dev/null; then echo "$$p"; break; fi; done)
 UV_VERSION := 0.13.8
 
-.PHONY: help demo test lint format bench bench-localization bench-operators lock clean python java maven
+.PHONY: help demo test lint format bench bench-localization bench-operators bench-agent lock clean python java maven
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 28
@@ -32,6 +32,9 @@ format: $(STAMP)  ## Let ruff sort imports and lay out the code
 
 bench: java maven $(STAMP)  ## Operators per second through one worker, beside the limits of Faust and Kafka
 	@$(BIN)/python -m tests.benchmarks.bench_worker
+
+bench-agent: java maven $(STAMP)  ## CPU time and memory of a node's agent, at several rates of sampling (needs a C compiler)
+	@$(BIN)/python -m tests.benchmarks.bench_agent
 
 bench-operators: $(STAMP)  ## Abnormal operators: F1, precision, recall and cost of each detector (ten minutes)
 	@mkdir -p build && $(BIN)/python -m tests.benchmarks.bench_operators --json build/bench-operators.json | \

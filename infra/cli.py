@@ -9,6 +9,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
+from infra.commands.agent import agent
 from infra.commands.alerts import alerts
 from infra.commands.analyze import analyze
 from infra.commands.demo import demo
@@ -114,7 +115,7 @@ def _start(
     context.obj = Invocation(config, dict(parse_assignment(text) for text in assignments or []))
 
 
-for one in (demo, analyze, simulate, up, worker, replay, alerts, sql):
+for one in (demo, analyze, simulate, up, worker, agent, replay, alerts, sql):
     app.command()(one)
 app.command("settings")(show_settings)
 app.add_typer(topics, name="topics")

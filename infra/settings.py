@@ -10,7 +10,7 @@ import difflib
 import os
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
 from types import MappingProxyType
@@ -137,6 +137,7 @@ def load_settings(
     flags: Mapping[str, object] | None = None,
     config: Path | None = None,
     environment: Mapping[str, str] = os.environ,
+    others: Collection[str] = (),
 ) -> Settings:
     """Read the settings from all sources.
 
@@ -148,6 +149,8 @@ def load_settings(
         The TOML file; else the one that ``IRREGULARS_CONFIG`` names, else ``irregulars.toml`` where it exists.
     environment
         Variables; those that begin with ``IRREGULARS_`` count.
+    others
+        Names in the file that are no settings: somebody else reads them.
 
     Raises
     ------
@@ -155,7 +158,11 @@ def load_settings(
         If a file can't be read, a name is unknown, or a value has the wrong type or breaks its rule; the text names
         the file or variable and the key.
     """
-    values = _from_file(_config_file(config, environment)) | _from_environment(environment) | _from_flags(flags or {})
+    values = (
+        _from_file(_config_file(config, environment), others)
+        | _from_environment(environment)
+        | _from_flags(flags or {})
+    )
     return Settings(**values)
 
 
@@ -179,7 +186,7 @@ def _config_file(config: Path | None, environment: Mapping[str, str]) -> Path | 
     return DEFAULT_FILE if DEFAULT_FILE.is_file() else None
 
 
-def _from_file(path: Path | None) -> dict[str, Any]:
+def _from_file(path: Path | None, others: Collection[str]) -> dict[str, Any]:
     if path is None:
         return {}
     try:
@@ -188,7 +195,7 @@ def _from_file(path: Path | None) -> dict[str, Any]:
         raise InputError(f"settings file must be readable; got {error.strerror} ({path})") from error
     except ValueError as error:  # not TOML, or not UTF-8
         raise InputError(f"settings file must be TOML; got {str(error).splitlines()[0]} ({path})") from error
-    return {name: _accept(name, value, f"{path}, key {name}") for name, value in found.items()}
+    return {name: _accept(name, value, f"{path}, key {name}") for name, value in found.items() if name not in others}
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from types import FrameType
@@ -69,10 +69,24 @@ class _Rank:
     attempt: int
     rank: int
     sources: dict[str, SourceProgress] = field(default_factory=dict)
+    lost_rows: dict[str, int] = field(default_factory=dict)  # that the source said
 
-    def heartbeat(self, reason: str | None) -> Heartbeat:
+    def move_watermark(self, schema: str, watermark_ns: int | None) -> None:
+        known = self.sources.get(schema, SourceProgress(0, None))
+        if watermark_ns is not None and (known.watermark_ns is None or known.watermark_ns < watermark_ns):
+            self.sources[schema] = replace(known, watermark_ns=watermark_ns)
+
+    def heartbeat(self, reason: str | None, publisher: Publisher) -> Heartbeat:
         state = "running" if reason is None else "ended"
-        return Heartbeat(self.job, self.attempt, self.rank, dict(self.sources), state, reason)
+        key = rank_key(self.job, self.rank)
+        sources = {
+            schema: replace(
+                progress,
+                lost_rows=self.lost_rows.get(schema, 0) + publisher.lost_rows(schema, key, self.attempt),
+            )
+            for schema, progress in self.sources.items()
+        }
+        return Heartbeat(self.job, self.attempt, self.rank, sources, state, reason)
 
 
 class Agent:
@@ -88,6 +102,16 @@ class Agent:
         Called at each heartbeat, and at the end.
     clock_s
         Seconds of a clock that never goes back.
+    topics
+        Those that must exist.
+    make_publisher
+        Makes what carries messages to Kafka.
+    idle_s
+        How long a source that has nothing is left alone, seconds.
+    ends_ranks
+        Whether the agent speaks for its ranks from their first record to its own end. Where it does not, it sends
+        heartbeats of a rank from its announcement until the source says that it has ended: others may speak for ranks
+        that were not announced here, and another agent may follow this one.
     """
 
     def __init__(
@@ -96,9 +120,16 @@ class Agent:
         settings: AgentSettings,
         on_progress: Callable[[Progress], None] | None = None,
         clock_s: Callable[[], float] = time.monotonic,
+        *,
+        topics: Sequence[str] = _TOPICS,
+        make_publisher: Callable[[AgentSettings], Publisher] = Publisher,
+        idle_s: float = _IDLE_S,
+        ends_ranks: bool = True,
     ) -> None:
         self._source, self._settings, self._clock_s = source, settings, clock_s
         self._on_progress = on_progress
+        self._topics, self._make_publisher, self._idle_s = topics, make_publisher, idle_s
+        self._ends_ranks = ends_ranks
         self._ranks: dict[tuple[str, int, int], _Rank] = {}
         self._progress = Progress()
         self._is_stopping = False
@@ -129,8 +160,8 @@ class Agent:
         """
         publisher: Publisher | None = None
         try:
-            publisher = Publisher(self._settings)
-            publisher.connect(_TOPICS)
+            publisher = self._make_publisher(self._settings)
+            publisher.connect(self._topics)
             return self._publish_all(publisher)
         finally:
             self._source.close()
@@ -145,11 +176,11 @@ class Agent:
                 self._publish(publisher, record)
                 self._beat_if_due(publisher)
             self._beat_if_due(publisher)
-            publisher.serve(0.0 if records else _IDLE_S)
+            publisher.serve(0.0 if records else self._idle_s)
         return self._end(publisher, FINISHED if self._source.is_exhausted else STOPPED)
 
     def _end(self, publisher: Publisher, reason: str) -> Progress:
-        self._beat(publisher, reason)
+        self._beat(publisher, reason if self._ends_ranks else None)
         publisher.flush()
         self._progress = replace(self._progress, reason=reason)
         self._report(publisher)
@@ -165,6 +196,8 @@ class Agent:
     def _publish(self, publisher: Publisher, record: Record) -> None:
         if isinstance(record, Announcement):
             self._publish_announcement(publisher, record)
+        elif isinstance(record, Heartbeat):
+            self._take_heartbeat(publisher, record)
         else:
             for part, value in encode_in_parts(record, MAX_MESSAGE_BYTES):
                 self._publish_batch(publisher, part, value)
@@ -174,16 +207,28 @@ class Agent:
         if len(value) >= MAX_MESSAGE_BYTES:
             rule = f"below {MAX_MESSAGE_BYTES} bytes"
             raise InputError(f"announcement of rank {announcement.rank} must be {rule}; got {len(value)}")
-        publisher.send("jobs", rank_key(announcement.job, announcement.rank), value)
+        key = rank_key(announcement.job, announcement.rank)
+        publisher.send("jobs", key, value, attempt=announcement.attempt)
         if announcement.is_logged:
-            rank = self._rank(announcement.job, announcement.attempt, announcement.rank)
+            key_of_rank = (announcement.job, announcement.attempt, announcement.rank)
+            rank = self._ranks.setdefault(key_of_rank, _Rank(*key_of_rank))
             for schema in announcement.sources:
                 rank.sources.setdefault(schema, SourceProgress(0, None))
         self._count(len(value), announcements=1)
 
+    def _take_heartbeat(self, publisher: Publisher, told: Heartbeat) -> None:
+        """Take over what a source says of a rank: lost rows, how far it is complete, and that the rank has ended."""
+        rank = self._rank(told.job, told.attempt, told.rank)
+        for schema, progress in told.sources.items():
+            rank.lost_rows[schema] = max(progress.lost_rows, rank.lost_rows.get(schema, 0))
+            rank.move_watermark(schema, progress.watermark_ns)
+        if told.state == "ended":
+            self._beat_for(publisher, rank, told.reason or FINISHED)
+            self._ranks.pop((told.job, told.attempt, told.rank), None)
+
     def _publish_batch(self, publisher: Publisher, batch: Batch, value: bytes) -> None:
         header = batch.header
-        publisher.send(header.schema, rank_key(header.job, header.rank), value)
+        publisher.send(header.schema, rank_key(header.job, header.rank), value, len(batch), header.attempt)
         rows = header.rows_before + len(batch)
         sources = self._rank(header.job, header.attempt, header.rank).sources
         sources[header.schema] = SourceProgress(rows, header.watermark_ns)  # a header's watermark never falls
@@ -193,8 +238,13 @@ class Agent:
             self._progress = replace(self._progress, watermark_ns=newest_ns)
 
     def _rank(self, job: str, attempt: int, rank: int) -> _Rank:
-        # A resumed source does not announce again: then the first batch makes a rank known.
-        return self._ranks.setdefault((job, attempt, rank), _Rank(job, attempt, rank))
+        """Find a rank. A resumed source does not announce again: then its first batch makes it known."""
+        found = self._ranks.get((job, attempt, rank))
+        if found is None:
+            found = _Rank(job, attempt, rank)
+            if self._ends_ranks:
+                self._ranks[job, attempt, rank] = found
+        return found
 
     def _count(self, value_bytes: int, announcements: int = 0, batches: int = 0, rows: int = 0) -> None:
         before = self._progress
@@ -211,12 +261,17 @@ class Agent:
         if now_s < self._next_beat_s:
             return
         self._next_beat_s = now_s + self._settings.heartbeat_s
-        self._beat(publisher, None)
+        if not publisher.is_behind:
+            self._beat(publisher, None)
         self._report(publisher)
 
     def _beat(self, publisher: Publisher, reason: str | None) -> None:
         for rank in self._ranks.values():
-            publisher.send("heartbeats", rank_key(rank.job, rank.rank), encode_heartbeat(rank.heartbeat(reason)))
+            self._beat_for(publisher, rank, reason)
+
+    def _beat_for(self, publisher: Publisher, rank: _Rank, reason: str | None) -> None:
+        value = encode_heartbeat(rank.heartbeat(reason, publisher))
+        publisher.send("heartbeats", rank_key(rank.job, rank.rank), value)
 
     def _report(self, publisher: Publisher) -> None:
         delivered = publisher.delivered.messages

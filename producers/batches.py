@@ -30,7 +30,7 @@ def event_times_ns(batch: Batch) -> np.ndarray:
     int64, `UNKNOWN` where a row has no such time: an operator that never ended, or that has no start.
     """
     columns = batch.columns
-    if batch.header.schema == "bandwidth":
+    if "time_ns" in columns:
         return columns["time_ns"]
     start_ns, elapsed_ns = columns["start_ns"], columns["elapsed_ns"]
     is_known = (start_ns != UNKNOWN) & ~np.isnan(elapsed_ns)
@@ -107,7 +107,7 @@ def encode_in_parts(batch: Batch, limit_bytes: int) -> Iterator[tuple[Batch, byt
 
 def _with_used_names(batch: Batch) -> Batch:
     # Names may be most of the bytes, and rows alone don't bring them below the limit.
-    name = {"commops": "communicator", "bandwidth": "device"}.get(batch.header.schema)
+    name = next((name for name in ("communicator", "device") if name in batch.columns), None)
     if name is None:
         return batch
     used, codes = np.unique(batch.columns[name], return_inverse=True)

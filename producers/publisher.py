@@ -135,6 +135,9 @@ class Publisher:
         """
         existing = self._metadata().topics
         self._is_connected = True
+        self._require_topics(existing, topics)
+
+    def _require_topics(self, existing: Mapping[str, Any], topics: Iterable[str]) -> None:
         names = [self._settings.topics.name(topic) for topic in topics]
         missing = [name for name in names if name not in existing or existing[name].error is not None]
         if missing:
@@ -145,8 +148,15 @@ class Publisher:
             rule = "equal, so that all that one rank sends meets in one worker"
             raise TopicMismatch(f"partitions of a rank's topics must be {rule}; got {found} ({self._where()})")
 
-    def send(self, topic: str, key: bytes, value: bytes) -> None:
+    def send(self, topic: str, key: bytes, value: bytes, rows: int = 0, attempt: int = 0) -> None:
         """Queue one message; waits while the queue is full.
+
+        Parameters
+        ----------
+        topic
+            Without prefix.
+        rows, attempt
+            Of a batch; what can't be delivered is counted by them.
 
         Raises
         ------
@@ -162,6 +172,15 @@ class Publisher:
                 self.serve(_TICK_S)
             except KafkaException as error:
                 raise self._service_error(error.args[0]) from None
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether messages wait for a broker that is away: then heartbeats would only tell of the past."""
+        return False
+
+    def lost_rows(self, schema: str, key: bytes, attempt: int) -> int:
+        """Rows of one rank that were dropped, because more had to wait than may."""
+        return 0
 
     def serve(self, wait_s: float = 0.0) -> None:
         """Take in acknowledgements for `wait_s`; raises `ServiceError` once delivery has failed for good."""

@@ -16,14 +16,13 @@ from typing import Final, Protocol
 import numpy as np
 
 from producers.batches import event_times_ns
-from producers.trace_source import TraceSource
-from streams.announcements import Announcement
+from streams.announcements import Announcement, Heartbeat
 from streams.errors import InputError, PluginError
-from streams.records import SCHEMAS, Batch, decode_batch, encode_batch
+from streams.records import BATCH_SCHEMAS, Batch, decode_batch, encode_batch
 
-__all__ = ["Source", "TraceSource", "check_source", "row_count"]
-
-Record = Announcement | Batch
+Record = Announcement | Batch | Heartbeat
+"""What a source gives. A heartbeat says what only the source knows: rows that it lost, a watermark without rows, and
+that a rank has ended."""
 
 
 class Source(Protocol):
@@ -32,7 +31,9 @@ class Source(Protocol):
     def poll(self, max_records: int) -> Sequence[Record]:
         """Give the next records, at most `max_records` announcements and rows; ``()`` = nothing yet. Never blocks.
 
-        A rank's announcement comes before its batches. Batches and their arrays are not changed afterwards.
+        A rank's announcement comes before its batches and heartbeats. A heartbeat is only for what the agent can't
+        know: ``lost_rows``, a watermark without rows, ``state="ended"``; the agent sends those of each second itself.
+        Batches and their arrays are not changed afterwards.
         """
         ...
 
@@ -51,7 +52,7 @@ class Source(Protocol):
 
 
 def row_count(record: Record) -> int:
-    """Count what one record is against `max_records`: its rows, or 1 for an announcement."""
+    """Count what one record is against `max_records`: its rows, or 1 for an announcement or a heartbeat."""
     return len(record) if isinstance(record, Batch) else 1
 
 
@@ -102,14 +103,20 @@ class _Reading:
             self.announced[record.job, record.attempt, record.rank] = record
         elif isinstance(record, Batch):
             self._add_batch(record)
+        elif isinstance(record, Heartbeat):
+            self._require_announced(record.job, record.attempt, record.rank)
         else:
-            raise PluginError(f"poll must give announcements and batches; got {type(record).__name__}")
+            raise PluginError(f"poll must give announcements, batches and heartbeats; got {type(record).__name__}")
+
+    def _require_announced(self, job: str, attempt: int, rank: int) -> Announcement:
+        announced = self.announced.get((job, attempt, rank))
+        if announced is None:
+            raise PluginError(f"rank {rank} must be announced before its first batch; got none of it")
+        return announced
 
     def _add_batch(self, batch: Batch) -> None:
         header = batch.header
-        announced = self.announced.get((header.job, header.attempt, header.rank))
-        if announced is None:
-            raise PluginError(f"rank {header.rank} must be announced before its first batch; got a batch")
+        announced = self._require_announced(header.job, header.attempt, header.rank)
         if header.schema not in announced.sources:
             raise PluginError(f"batch must be of an announced source {announced.sources}; got {header.schema!r}")
         _check_columns(batch)
@@ -157,7 +164,7 @@ def _poll(source: Source, max_records: int) -> Sequence[Record]:
 
 
 def _check_columns(batch: Batch) -> None:
-    names, lengths = set(SCHEMAS[batch.header.schema].names), {len(column) for column in batch.columns.values()}
+    names, lengths = set(BATCH_SCHEMAS[batch.header.schema].names), {len(column) for column in batch.columns.values()}
     if set(batch.columns) != names:
         raise PluginError(f"columns must be {sorted(names)}; got {sorted(batch.columns)}")
     if len(lengths) != 1 or lengths == {0}:

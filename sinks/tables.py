@@ -1,4 +1,4 @@
-"""Judgements and bandwidth batches as rows of the database: pure conversion, and what the tables are.
+"""Judgements and batches of samples as rows of the database: pure conversion, and what the tables are.
 
 `TABLES` is the Python side of ``sinks/migrations``; an integration test compares the two. Unknown values (``NaN``,
 `streams.records.UNKNOWN`, ``None``) become null. Times become timestamps of ns in UTC.
@@ -17,7 +17,7 @@ import pyarrow as pa
 from streams.announcements import Announcement
 from streams.errors import SinkRejected
 from streams.judgements import Columns, JudgedIteration, Judgements, Suspect, Verdict
-from streams.records import PATHS, UNKNOWN, Batch
+from streams.records import PATHS, THROTTLE_REASONS, UNKNOWN, Batch
 
 _TIME: Final = pa.timestamp("ns", "UTC")
 
@@ -104,6 +104,20 @@ TABLES: Final[Mapping[str, TableFormat]] = {
         ),
         key=("job", "attempt", "rank", "path", "device", "sampled_at"),
     ),
+    "gpu_health": TableFormat(
+        _schema(
+            {
+                "job": pa.string(), "attempt": pa.int64(), "rank": pa.uint32(), "device": pa.string(),
+                "sampled_at": _TIME,
+            },
+            {
+                "sm_clock_mhz": pa.float64(), "memory_clock_mhz": pa.float64(), "power_w": pa.float64(),
+                "temperature_c": pa.float64(), "sm_active_ratio": pa.float64(), "throttle_reasons": pa.string(),
+                "ecc_corrected": pa.int64(), "ecc_uncorrected": pa.int64(), "xid": pa.int64(),
+            },
+        ),
+        key=("job", "attempt", "rank", "device", "sampled_at"),
+    ),
     "verdicts": TableFormat(
         _schema(
             {
@@ -151,8 +165,12 @@ def tables_of(judgements: Judgements) -> dict[str, pa.Table]:
     return {name: table for name, table in tables.items() if table.num_rows}
 
 
-def table_of_bandwidth(batch: Batch) -> pa.Table:
-    """Convert a batch of the topic ``bandwidth`` to rows of the table of that name.
+SAMPLES: Final = ("bandwidth", "gpu_health")
+"""Topics whose batches become rows of the table of that name as they are."""
+
+
+def table_of_samples(batch: Batch) -> pa.Table:
+    """Convert a batch of one of the topics `SAMPLES` to rows of the table of that name.
 
     Raises
     ------
@@ -161,15 +179,26 @@ def table_of_bandwidth(batch: Batch) -> pa.Table:
     """
     header, count = batch.header, len(batch)
     values = {
+        **batch.columns,
         "attempt": np.full(count, header.attempt),
         "rank": np.full(count, header.rank),
-        "path": _decoded(batch.columns["path"], PATHS),
         "device": _decoded(batch.columns["device"], header.names),
         "start_ns": batch.columns["time_ns"],
-        "tx_bytes_per_s": batch.columns["tx_bytes_per_s"],
-        "rx_bytes_per_s": batch.columns["rx_bytes_per_s"],
     }
-    return _columns("bandwidth", header.job, values)
+    if header.schema == "bandwidth":
+        values["path"] = _decoded(batch.columns["path"], PATHS)
+    else:
+        values["throttle_reasons"] = _reasons(batch.columns["throttle_reasons"])
+    return _columns(header.schema, header.job, values)
+
+
+def _reasons(masks: np.ndarray) -> np.ndarray:
+    """Say in words what the bits of each mask mean: ``power_cap, thermal``; empty: none; None: not known."""
+    words = {
+        mask: ", ".join(reason for bit, reason in enumerate(THROTTLE_REASONS) if mask >> bit & 1)
+        for mask in np.unique(masks).tolist()
+    }
+    return np.array([None if mask == UNKNOWN else words[mask] for mask in masks.tolist()], dtype=object)
 
 
 def conform(rows: Mapping[str, pa.Table]) -> dict[str, pa.Table]:

@@ -106,7 +106,11 @@ class RankAttempt:
         if self.is_ended:
             return []
         beat = self._heartbeat
-        if beat is not None and self._arrivals.apply(beat.sources) and beat.state == "ended":
+        if (
+            beat is not None
+            and self._arrivals.apply(beat.sources, self.announcement.sources)
+            and beat.state == "ended"
+        ):
             return self.end(beat.reason or "ended")
         until_ns = self._arrivals.complete_until_ns(self.announcement.sources)
         return [] if until_ns is None else self._close_through(newest_closed(self._closing_times(), until_ns))

@@ -19,7 +19,8 @@ from streams.records import Batch, decode_batch, encode_batch
 from streams.stage import Event, Services, Snapshottable, Stage
 from streams.topics import MAX_MESSAGE_BYTES, rank_key
 
-RANK_TOPICS: Final = ("jobs", "commops", "iterations", "bandwidth", "heartbeats")
+RANK_TOPICS: Final = ("jobs", "commops", "iterations", "bandwidth", "gpu_health", "heartbeats")
+_SAMPLES: Final = ("bandwidth", "gpu_health")
 _MAX_TOUCHED: Final = 64
 """Monitors are drained once so many messages have gone into them: longer rounds were measured to be slower."""
 _GIVE_WAY: Final = 32
@@ -66,7 +67,7 @@ class _Work:
     parked: ParkingLot
     touched: dict[bytes, Tracked[RankMonitorLike]] = field(default_factory=dict)  # monitors with something new
     fed: int = 0  # messages that went into them
-    bandwidth: list[Batch] = field(default_factory=list)
+    samples: list[Batch] = field(default_factory=list)
     given_up: list[ParkedMessage] = field(default_factory=list)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -130,8 +131,8 @@ class RankStage(Stage[RankMonitorLike]):
         async with work.lock:  # whoever comes after must know that it was sent, not that it is being sent
             # One pass: what comes in meanwhile waits for the next one, and is drained with more.
             await self._send_rows(await self._drain(work))
-            bandwidth, work.bandwidth = work.bandwidth, []
-            await self.services.sink.write_bandwidth(bandwidth)
+            samples, work.samples = work.samples, []
+            await self.services.sink.write_samples(samples)
             given_up, work.given_up = work.given_up, []
             for message in given_up:
                 await self._bury_given_up(state, message)
@@ -189,8 +190,8 @@ class RankStage(Stage[RankMonitorLike]):
         else:
             tracked.monitor.add(record, offset)
             self._work(state).given_up += self._unannounced(tracked, state.partition)
-            if topic == "bandwidth":
-                self._work(state).bandwidth.append(record)
+            if topic in _SAMPLES:
+                self._work(state).samples.append(record)
         tracked.saw(topic, offset)
         work = self._work(state)
         work.touched[tracked.key] = tracked

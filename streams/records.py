@@ -1,9 +1,10 @@
 """What travels on the bus. Start reading here.
 
 Columns travel as Arrow IPC batches, so that pyarrow, Polars, DuckDB and ClickHouse read the topics as they are:
-``commops``, ``bandwidth`` and ``iterations`` (one batch holds rows of one rank) and ``evidence`` (one row per rank
-and iteration; `streams.evidence`). Small things travel as JSON with a published JSON Schema (``streams/schemas/``):
-``jobs`` and ``heartbeats`` (`streams.announcements`), ``verdicts`` and ``alerts`` (`streams.judgements`).
+``commops``, ``bandwidth``, ``iterations``, ``gpu_health`` (one batch holds rows of one rank) and ``evidence`` (one
+row per rank and iteration; `streams.evidence`). Small things travel as JSON with a published JSON Schema
+(``streams/schemas/``): ``jobs`` and ``heartbeats`` (`streams.announcements`), ``verdicts`` and ``alerts``
+(`streams.judgements`).
 
 Inside the process a batch is a `Batch`: a header and plain numpy columns. How an unknown value looks there:
 
@@ -89,7 +90,32 @@ ITERATIONS: Final = pa.schema(
         pa.field("tokens", pa.int64()),
     ]
 )
+GPU_HEALTH: Final = pa.schema(
+    [
+        pa.field("time_ns", pa.int64(), nullable=False),  # end of the interval that means and new errors are of
+        pa.field("device", pa.uint16(), nullable=False),  # index into the header's `names`
+        pa.field("sm_clock_mhz", pa.float64()),  # at `time_ns`, like the next one, temperature and reasons
+        pa.field("memory_clock_mhz", pa.float64()),
+        pa.field("power_w", pa.float64()),  # mean
+        pa.field("temperature_c", pa.float64()),
+        pa.field("sm_active_ratio", pa.float64()),  # mean share of the SMs that were busy
+        pa.field("throttle_reasons", pa.int64()),  # bits of THROTTLE_REASONS
+        pa.field("ecc_corrected", pa.int64()),  # new errors
+        pa.field("ecc_uncorrected", pa.int64()),
+        pa.field("xid", pa.int64()),  # NVIDIA's number of a critical error; such a row says nothing else
+    ]
+)
+THROTTLE_REASONS: Final = (
+    "gpu_idle", "clocks_setting", "power_cap", "hw_slowdown", "sync_boost", "thermal", "hw_thermal",
+    "hw_power_brake", "display_clocks", "board_limit", "reliability",
+)  # fmt: skip
+"""Why a GPU's clocks are below their highest; bit n of NVML's mask is reason n."""
+
 SCHEMAS: Final[Mapping[str, pa.Schema]] = {"commops": COMMOPS, "bandwidth": BANDWIDTH, "iterations": ITERATIONS}
+"""What a trace directory holds, and judgement reads."""
+
+BATCH_SCHEMAS: Final[Mapping[str, pa.Schema]] = {**SCHEMAS, "gpu_health": GPU_HEALTH}
+"""All that travels as batches: ``gpu_health`` is for people, beside a verdict."""
 
 # How nullable integers become numpy: `float` where arithmetic is done on the value itself, `int` where it is a name
 # or a time since the epoch.
@@ -103,7 +129,7 @@ class Header:
     Parameters
     ----------
     schema
-        ``"commops"``, ``"bandwidth"`` or ``"iterations"``.
+        A name in `BATCH_SCHEMAS`.
     job, attempt, rank
         The training job, its start number, the global rank.
     rows_before
@@ -145,7 +171,7 @@ PHASE_UNKNOWN: Final = 255
 
 def encode_batch(batch: Batch) -> bytes:
     """Encode a batch as one Arrow IPC stream, without compression (the Kafka producer compresses)."""
-    schema = SCHEMAS[batch.header.schema]
+    schema = BATCH_SCHEMAS[batch.header.schema]
     arrays = [_to_arrow(batch.columns[f.name], f) for f in schema]
     header = {name: getattr(batch.header, name) for name in Header.__slots__ if name != "schema"}
     return encode_arrow(batch.header.schema, header, pa.RecordBatch.from_arrays(arrays, schema=schema))
@@ -165,17 +191,17 @@ def decode_batch(value: bytes | None, expected: str) -> Batch:
     try:
         with pa.ipc.open_stream(value) as reader:
             header = _header(reader.schema, expected)
-            is_ours = reader.schema.equals(SCHEMAS[expected])
+            is_ours = reader.schema.equals(BATCH_SCHEMAS[expected])
             if not is_ours:
-                _require_fields(reader.schema, SCHEMAS[expected])
+                _require_fields(reader.schema, BATCH_SCHEMAS[expected])
             record_batch = reader.read_next_batch()
             record_batch.validate()
             _require_end(reader)
     except (pa.ArrowException, StopIteration, OSError, UnicodeDecodeError) as error:  # the last: a column's name
         raise RecordError(f"message must be an Arrow IPC stream with one batch; got {first_line(error)}") from error
-    names = SCHEMAS[expected].names
+    names = BATCH_SCHEMAS[expected].names
     arrays = record_batch.columns if is_ours else [record_batch.column(name) for name in names]
-    _require_known(arrays, SCHEMAS[expected])
+    _require_known(arrays, BATCH_SCHEMAS[expected])
     columns = {name: _to_numpy(array, name) for name, array in zip(names, arrays, strict=True)}
     batch = Batch(header, columns)
     _check_codes(batch)
@@ -237,15 +263,35 @@ def _check_codes(batch: Batch) -> None:
 
 
 def _to_arrow(column: np.ndarray, arrow_field: pa.Field) -> pa.Array:
+    """Turn into Arrow, from buffers: ``pa.array`` loads pandas where there is one, 40 MiB of a node's memory."""
     if not arrow_field.nullable:
-        return pa.array(column, type=arrow_field.type, safe=False)
+        return _from_buffers(column, arrow_field.type, None)
     if column.dtype.kind == "f":
-        mask = np.isnan(column)
-        if pa.types.is_floating(arrow_field.type):
-            return pa.array(column, type=arrow_field.type, mask=mask)
-        return pa.array(np.where(mask, 0, column).astype(np.int64), mask=mask).cast(arrow_field.type)
-    mask = column == (PHASE_UNKNOWN if arrow_field.name == "phase" else UNKNOWN)
-    return pa.array(np.where(mask, 0, column), mask=mask).cast(arrow_field.type)
+        is_unknown = np.isnan(column)
+    else:
+        is_unknown = column == (PHASE_UNKNOWN if arrow_field.name == "phase" else UNKNOWN)
+    if not is_unknown.any():
+        return _from_buffers(_narrowed(column, arrow_field), arrow_field.type, None)
+    return _from_buffers(_narrowed(np.where(is_unknown, 0, column), arrow_field), arrow_field.type, is_unknown)
+
+
+def _narrowed(column: np.ndarray, arrow_field: pa.Field) -> np.ndarray:
+    """Bring known values to the field's type; a part of a unit is cut off, a value out of range is an error."""
+    kind = np.dtype(arrow_field.type.to_pandas_dtype())
+    if column.dtype == kind or kind.kind == "f":
+        return column
+    if (len(column) and column.dtype.kind != kind.kind) or column.dtype.itemsize > kind.itemsize:
+        limits, least, most = np.iinfo(kind), column.min(initial=0), column.max(initial=0)
+        if least < limits.min or most > limits.max:
+            rule = f"{limits.min} to {limits.max}"
+            raise pa.ArrowInvalid(f"{arrow_field.name} must be {rule}; got {least if least < limits.min else most}")
+    return column
+
+
+def _from_buffers(column: np.ndarray, kind: pa.DataType, is_unknown: np.ndarray | None) -> pa.Array:
+    values = np.ascontiguousarray(column, dtype=kind.to_pandas_dtype())
+    validity = None if is_unknown is None else pa.py_buffer(np.packbits(~is_unknown, bitorder="little"))
+    return pa.Array.from_buffers(kind, len(values), [validity, pa.py_buffer(values)])
 
 
 def _to_numpy(column: pa.Array, name: str) -> np.ndarray:

@@ -13,7 +13,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from sinks.protocol import Sink
-from sinks.tables import table_of_bandwidth, tables_of
+from sinks.tables import SAMPLES, table_of_samples, tables_of
 from streams.dead_letter import DeadLetters
 from streams.errors import SinkBusy, SinkRejected
 from streams.judgements import Judgements
@@ -24,7 +24,7 @@ _MAX_WAIT_S: Final = 30.0
 
 
 class SinkWriter:
-    """Writes judgements and bandwidth; without a sink it does nothing.
+    """Writes judgements and samples; without a sink it does nothing.
 
     While the sink is busy `write` waits, and with it the stage that called it: back-pressure up to Kafka, where there
     is room. Rows that the sink will never take go to the dead-letter topic, as Arrow streams.
@@ -41,10 +41,14 @@ class SinkWriter:
             for part in _parts(judgements):
                 await self._call(partial(_write, self._sink, part))
 
-    async def write_bandwidth(self, batches: Sequence[Batch]) -> None:
-        """Give bandwidth samples to the sink; they are stored after the next `flush`."""
-        if self._sink is not None and batches:
-            await self._call(partial(_write_bandwidth, self._sink, batches))
+    async def write_samples(self, batches: Sequence[Batch]) -> None:
+        """Give samples of devices to the sink; they are stored after the next `flush`."""
+        if self._sink is None:
+            return
+        for name in SAMPLES:
+            own = [batch for batch in batches if batch.header.schema == name]
+            if own:
+                await self._call(partial(_write_samples, self._sink, name, own))
 
     async def flush(self) -> None:
         """Return when all rows given so far are stored."""
@@ -86,8 +90,8 @@ def _write(sink: Sink, judgements: Judgements) -> None:
     sink.write(tables_of(judgements))
 
 
-def _write_bandwidth(sink: Sink, batches: Sequence[Batch]) -> None:
-    sink.write({"bandwidth": pa.concat_tables([table_of_bandwidth(batch) for batch in batches])})
+def _write_samples(sink: Sink, name: str, batches: Sequence[Batch]) -> None:
+    sink.write({name: pa.concat_tables([table_of_samples(batch) for batch in batches])})
 
 
 def _encode(table: Any) -> bytes:

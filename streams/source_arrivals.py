@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, Final
 
 from streams.announcements import SourceProgress
 from streams.records import UNKNOWN, Batch
+
+UNAWAITED: Final = ("gpu_health",)
+"""Sources whose rows hold nobody up: judgement does not read them."""
 
 
 class SourceArrivals:
@@ -31,10 +34,14 @@ class SourceArrivals:
         self._rows[header.schema] = max(received, header.rows_before + len(batch))
         self._raise_watermark(header.schema, header.watermark_ns)
 
-    def apply(self, sources: Mapping[str, SourceProgress]) -> bool:
-        """Move the watermarks to what a heartbeat says, if all rows that it counts are there; return whether so."""
+    def apply(self, sources: Mapping[str, SourceProgress], announced: Collection[str]) -> bool:
+        """Move the watermarks to what a heartbeat says, if all rows that it counts are there; return whether so.
+
+        States of GPUs hold nobody up, nor do samples that nobody announced.
+        """
+        unawaited = UNAWAITED if "bandwidth" in announced else (*UNAWAITED, "bandwidth")
         for schema, progress in sources.items():
-            if self._rows.get(schema, 0) < progress.rows:
+            if self._rows.get(schema, 0) < progress.rows and schema not in unawaited:
                 return False
         for schema, progress in sources.items():
             self._raise_watermark(schema, progress.watermark_ns)

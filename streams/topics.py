@@ -44,6 +44,7 @@ TOPICS: Final[Mapping[str, Topic]] = {
         Topic("commops", "rank", retention_ms=2 * DAY_MS, is_parted_by_rank=True),
         Topic("bandwidth", "rank", retention_ms=2 * DAY_MS, is_parted_by_rank=True),
         Topic("iterations", "rank", is_parted_by_rank=True),
+        Topic("gpu_health", "rank", retention_ms=2 * DAY_MS, is_parted_by_rank=True),
         Topic("heartbeats", "rank", retention_ms=DAY_MS, is_parted_by_rank=True),
         Topic("rank_snapshots", "rank", is_compacted=True, is_parted_by_rank=True),
         Topic("evidence", "job"),

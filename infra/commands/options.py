@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -42,8 +42,17 @@ class Invocation:
     assignments: Mapping[str, str] = field(default_factory=dict)
 
 
-def settings_of(context: typer.Context, **flags: object) -> Settings:
+def settings_of(
+    context: typer.Context, /, *, file: Path | None = None, others: Collection[str] = (), **flags: object
+) -> Settings:
     """Read the settings of this call; a flag of the command beats ``--set``, and `None` was not given.
+
+    Parameters
+    ----------
+    file
+        Settings file that the command was given, instead of that of ``--config``.
+    others
+        Names in the file that are the command's own.
 
     Raises
     ------
@@ -52,7 +61,7 @@ def settings_of(context: typer.Context, **flags: object) -> Settings:
     """
     invocation = context.obj if isinstance(context.obj, Invocation) else Invocation()
     given = {name: value for name, value in flags.items() if value is not None}
-    return load_settings({**invocation.assignments, **given}, invocation.config)
+    return load_settings({**invocation.assignments, **given}, file or invocation.config, others=others)
 
 
 def print_json(value: Any) -> None:

@@ -22,7 +22,7 @@ from sinks.connection import connect
 from sinks.investigations import run, shipped_investigations
 from sinks.migrate import migrate, shipped_migrations
 from sinks.protocol import Rows, Sink, check_sink
-from sinks.tables import TABLES, sort_by_key, table_of_bandwidth, tables_of
+from sinks.tables import TABLES, sort_by_key, table_of_samples, tables_of
 from streams.errors import InputError, ServiceRefused, SinkBusy, SinkError, SinkRejected
 from tests.sinks import made_up_job
 
@@ -33,7 +33,8 @@ pytestmark = pytest.mark.integration
 
 ROWS: Rows = {
     **tables_of(made_up_job.judgements()),
-    "bandwidth": table_of_bandwidth(made_up_job.bandwidth(rank=3)),
+    "bandwidth": table_of_samples(made_up_job.bandwidth(rank=3)),
+    "gpu_health": table_of_samples(made_up_job.gpu_health(rank=1)),
 }
 DEADLINE_S = 20.0
 
@@ -505,6 +506,13 @@ def test_bandwidth_is_given_per_minute_and_device(filled: Client) -> None:
     rows = answer(filled, "bandwidth_of_rank", job=made_up_job.JOB, rank=3)
     assert {row["device"] for row in rows} == {"eth0", "eth1"}
     assert sum(row["samples"] for row in rows) == 120
+
+
+def test_a_suspect_s_gpu_is_shown_with_what_held_it_back(filled: Client) -> None:
+    [row] = answer(filled, "gpu_health_of_verdict", job=made_up_job.JOB)
+    assert (row["rank"], row["host"], row["device"], row["suspect_probability"]) == (1, "node-0", "gpu1", 0.89)
+    assert (row["reasons"], row["throttled_ratio"], row["sm_clock_mhz"]) == ("power_cap, thermal", 1.0, 1200.0)
+    assert (row["hottest_c"], row["xids"]) == (88.0, [79])
 
 
 def test_a_parameter_travels_beside_the_sql_never_in_it(filled: Client) -> None:

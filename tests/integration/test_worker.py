@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from streams.rank_stage import RANK_TOPICS
 from streams.records import encode_batch
 from streams.topics import rank_key
 from tests.integration.worker_runs import Bus, Job, Worker, wait_until
@@ -150,7 +151,7 @@ def test_two_workers_share_the_partitions_and_one_leaves(bus: Bus, start_worker:
     assert second.stop() == 0
 
 
-@pytest.mark.parametrize("topic", ["jobs", "commops", "iterations", "bandwidth", "heartbeats", "evidence"])
+@pytest.mark.parametrize("topic", [*RANK_TOPICS, "evidence"])
 def test_an_undecodable_message_goes_to_the_dead_letters_and_the_worker_goes_on(
     bus: Bus, start_worker: StartWorker, topic: str
 ) -> None:

@@ -8,8 +8,9 @@ from dataclasses import replace
 from itertools import count
 from typing import Any
 
-from producers.sources import Record, Source, TraceSource
+from producers.sources import Record, Source
 from producers.trace import Trace
+from producers.trace_source import TraceSource
 from streams.announcements import Announcement
 from streams.records import Batch
 
@@ -189,7 +190,7 @@ BAD_SOURCES: Mapping[type[Spoiled], str] = {
     Blocks: r"poll must never block; got 0\.6\d s",
     GivesNone: "poll must give a sequence, .* got None",
     GivesTooMuch: r"poll must give at most max_records=\d+ records; got \d+",
-    GivesSomethingElse: "poll must give announcements and batches; got dict",
+    GivesSomethingElse: "poll must give announcements, batches and heartbeats; got dict",
     NeverAnnounces: r"rank \d must be announced before its first batch",
     AnnouncesOtherSources: r"batch must be of an announced source \('bandwidth',\); got '(commops|iterations)'",
     MissesAColumn: "columns must be",

@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from producers.sources import TraceSource, check_source
+from producers.sources import check_source
 from producers.trace import Trace, read_trace
+from producers.trace_source import TraceSource
 from streams.errors import PluginError
 from tests.producers.bad_sources import BAD_SOURCES, Spoiled, opener
 from tests.producers.trace_directories import RECORDINGS

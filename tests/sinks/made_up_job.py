@@ -123,3 +123,23 @@ def bandwidth(rank: int = 1, samples: int = 120) -> Batch:
             "rx_bytes_per_s": rates / 2,
         },
     )  # fmt: skip
+
+
+def gpu_health(rank: int = 1, samples: int = 40) -> Batch:
+    """One GPU, a state per iteration; throttled by heat from the first slow iteration on, then an XID."""
+    header = Header("gpu_health", JOB, 0, rank, names=(f"gpu{rank}",))
+    at = np.arange(samples)
+    is_slow, is_error = at >= 20, at == samples - 1
+    columns: dict[str, np.ndarray] = {
+        "time_ns": START_NS + at * 100_000_000, "device": np.zeros(samples, dtype=np.uint16),
+        "sm_clock_mhz": np.where(is_slow, 1_200.0, 1_980.0), "memory_clock_mhz": np.full(samples, np.nan),
+        "power_w": np.full(samples, 650.0), "temperature_c": np.where(is_slow, 88.0, 60.0),
+        "sm_active_ratio": np.full(samples, 0.9), "throttle_reasons": np.where(is_slow, 0x24, 0),
+        "ecc_corrected": np.full(samples, UNKNOWN), "ecc_uncorrected": np.zeros(samples, dtype=np.int64),
+        "xid": np.full(samples, UNKNOWN),
+    }  # fmt: skip
+    for name, column in columns.items():
+        if name not in ("time_ns", "device"):
+            columns[name] = np.where(is_error, np.nan if column.dtype.kind == "f" else UNKNOWN, column)
+    columns["xid"][-1] = 79
+    return Batch(header, columns)

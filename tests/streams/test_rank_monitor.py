@@ -181,7 +181,7 @@ def test_the_last_word_waits_for_the_rows_that_it_counts() -> None:
     assert made.is_ended
 
 
-def test_bandwidth_never_holds_an_iteration_up() -> None:
+def test_bandwidth_that_nobody_announced_holds_no_iteration_up() -> None:
     made = monitor()
     made.beat(ended(rows={"bandwidth": 100}))
     assert is_over(made)

@@ -79,7 +79,7 @@ RunWith = Callable[..., None]
 def test_all_rows_reach_the_sink(run_with: RunWith, letters: Letters) -> None:
     async def work(writer: SinkWriter) -> None:
         await writer.write(made_up_job.judgements())
-        await writer.write_bandwidth([made_up_job.bandwidth(0), made_up_job.bandwidth(1)])
+        await writer.write_samples([made_up_job.bandwidth(0), made_up_job.bandwidth(1)])
         await writer.flush()
 
     sink = MemorySink()
@@ -91,7 +91,7 @@ def test_all_rows_reach_the_sink(run_with: RunWith, letters: Letters) -> None:
 
 def test_a_busy_sink_is_asked_again_and_nothing_is_lost(run_with: RunWith, letters: Letters) -> None:
     async def work(writer: SinkWriter) -> None:
-        await writer.write_bandwidth([made_up_job.bandwidth()])
+        await writer.write_samples([made_up_job.bandwidth()])
         await writer.flush()
 
     sink = ScriptedSink(SinkBusy("too many parts", 0.01), SinkBusy("too many parts", 0.01))
@@ -128,7 +128,7 @@ def test_an_error_that_is_a_bug_is_not_swallowed(run_with: RunWith) -> None:
 def test_without_a_sink_nothing_happens(run_with: RunWith) -> None:
     async def work(writer: SinkWriter) -> None:
         await writer.write(made_up_job.judgements())
-        await writer.write_bandwidth([made_up_job.bandwidth()])
+        await writer.write_samples([made_up_job.bandwidth()])
         await writer.flush()
 
     run_with(None, work)

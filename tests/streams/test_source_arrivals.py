@@ -28,15 +28,26 @@ def test_a_heartbeat_moves_watermarks_only_when_all_its_rows_have_come() -> None
     arrivals = SourceArrivals()
     arrivals.count(operators(1))
     said = {"commops": SourceProgress(2, 900)}
-    assert not arrivals.apply(said)
+    assert not arrivals.apply(said, ("commops",))
     assert arrivals.newest_ns == 5
     arrivals.count(operators(1, rows_before=1))
-    assert arrivals.apply(said)
+    assert arrivals.apply(said, ("commops",))
     assert arrivals.newest_ns == 900
 
 
-def test_bandwidth_holds_no_heartbeat_up() -> None:
-    assert SourceArrivals().apply({"bandwidth": SourceProgress(100, None)})
+def test_samples_hold_a_heartbeat_up_only_where_they_were_announced() -> None:
+    said = {"bandwidth": SourceProgress(100, None), "gpu_health": SourceProgress(7, None)}
+    assert SourceArrivals().apply(said, ("commops",))
+    assert not SourceArrivals().apply(said, ("commops", "bandwidth"))
+
+
+def test_iterations_wait_for_samples_that_were_announced() -> None:
+    arrivals = SourceArrivals()
+    arrivals.count(operators(1))
+    assert arrivals.complete_until_ns(("commops",)) == 5
+    assert arrivals.complete_until_ns(("commops", "bandwidth")) is None
+    arrivals.apply({"bandwidth": SourceProgress(0, 3)}, ("commops", "bandwidth"))
+    assert arrivals.complete_until_ns(("commops", "bandwidth")) == 3
 
 
 def test_a_watermark_never_falls() -> None:

@@ -1,0 +1,65 @@
+"""Kinds of sources that an agent's file may name, and how each is opened.
+
+A new kind is a dataclass of its options (`infra.agent_settings.read_table` checks them) and a function that opens it;
+both stand in `KINDS`. A kind ``package.module:Name`` is anybody's: it is called with the options, and gives a source.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from infra.agent_settings import SourceTable, read_table
+from producers.sources import Source
+from streams.errors import InputError, PluginError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayOptions:
+    """A trace directory, published as its job would have."""
+
+    directory: Path
+    speed: float = 1.0
+
+
+def _open_replay(options: ReplayOptions) -> Source:
+    from producers.trace import read_trace
+    from producers.trace_source import TraceSource
+
+    return TraceSource(read_trace(options.directory), options.speed)
+
+
+KINDS: Final[Mapping[str, tuple[type, Callable[[Any], Source]]]] = {"replay": (ReplayOptions, _open_replay)}
+
+
+def open_source(table: SourceTable) -> Source:
+    """Open one source of an agent's file.
+
+    Raises
+    ------
+    InputError
+        If the kind is unknown, or its options are not those that it takes.
+    PluginError
+        If a kind of somebody else's can't be imported, or does not take the options.
+    """
+    if table.kind in KINDS:
+        options, open_it = KINDS[table.kind]
+        return open_it(read_table(dict(table.options), options, table.where))
+    if ":" in table.kind:
+        return _open_plugin(table)
+    rule = f"one of {', '.join(KINDS)}, or package.module:Name"
+    raise InputError(f"kind must be {rule}; got {table.kind!r} ({table.where}, key kind)")
+
+
+def _open_plugin(table: SourceTable) -> Source:
+    module, _, name = table.kind.partition(":")
+    try:
+        source: Source = getattr(importlib.import_module(module), name)(**table.options)
+    except Exception as error:  # whatever a stranger's code raises, it can't be used
+        found = " ".join(f"{type(error).__name__}: {error}".split())
+        text = f"kind must be one that can be imported and called with its options; got {found} ({table.where})"
+        raise PluginError(text) from error
+    return source

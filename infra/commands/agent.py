@@ -1,0 +1,42 @@
+"""``irregulars agent``: what runs on a GPU node."""
+
+from __future__ import annotations
+
+import logging.config
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from infra.commands.options import Bootstrap, TopicPrefix, settings_of
+
+
+def agent(
+    context: typer.Context,
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="The agent's TOML file; infra/docs/agent.md tells all.")
+    ],
+    is_checking: Annotated[bool, typer.Option("--check", help="Read the file, and start nothing.")] = False,
+    bootstrap: Bootstrap = None,
+    topic_prefix: TopicPrefix = None,
+) -> None:
+    """Publish what a GPU node's sources give, and sample its GPUs and NICs, until SIGTERM.
+
+    While Kafka is away messages wait on disk, within a bound, and then go out in order.
+
+    Example: irregulars agent infra/agent/agent.toml
+    """
+    from infra.agent_settings import ARRAYS, TABLES, read_agent_file
+    from streams.worker_logging import logging_config
+
+    tables = read_agent_file(file)
+    own = (*TABLES, *ARRAYS)
+    settings = settings_of(context, file=file, others=own, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix)
+    if is_checking:
+        print(f"{file}: {len(tables.sources)} sources, {len(tables.ranks)} ranks; nothing is wrong with it")
+        return
+    levels = {"warning": "warn", "critical": "crit"}
+    logging.config.dictConfig(logging_config(levels.get(settings.log_level, settings.log_level)))
+    from infra.node_agent import run_node_agent
+
+    run_node_agent(settings, tables)

@@ -1,0 +1,142 @@
+"""Rates of cumulative counters: what a difference means when a counter wraps, is reset, or is refreshed lazily."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+import numpy as np
+
+_LOG: Final = logging.getLogger("irregulars.agent")
+
+UNREADABLE: Final = 2**64 - 1
+"""A count that could not be read."""
+
+_MARGIN: Final = 1.25
+"""A link carries its nominal rate; framing, and two clocks that read time and count, make it look like more."""
+
+_HALF_WAY: Final = 2.0**31
+"""A counter that fell, and would have gone further than half of 32 bits to wrap, was reset."""
+
+_LONGEST_S: Final = 2.0
+"""A lazy counter that has not moved for so long says that nothing moved."""
+
+
+def increments(counts: np.ndarray, before: np.ndarray, limits: np.ndarray) -> np.ndarray:
+    """How far cumulative counters moved from each sample to the next.
+
+    Parameters
+    ----------
+    counts, before
+        uint64, of equal shape: the counts, and those of the samples before. `UNREADABLE` where there is none.
+    limits
+        float64, broadcast to that shape: more than this a counter can't have moved in the time between.
+
+    Returns
+    -------
+    float64; NaN where it is not known. A counter that fell has wrapped, at 32 or 64 bits, if the way over the top is
+    one that it can have gone; else it was reset, and what it counted meanwhile is not known. A 32-bit counter that
+    stands at its top is saturated (counters of InfiniBand do not wrap), and says nothing.
+    """
+    moved = (counts - before).astype(np.float64)  # modulo 2**64
+    has_fallen = counts < before
+    is_small = before < 2**32
+    over_top = np.where(is_small, ((counts - before) % np.uint64(2**32)).astype(np.float64), moved)
+    moved = np.where(has_fallen, np.where(over_top <= limits, over_top, np.nan), moved)
+    is_unknown = (counts == UNREADABLE) | (before == UNREADABLE) | (counts == 2**32 - 1)
+    return np.where(is_unknown, np.nan, moved)
+
+
+class CounterTrack:
+    """Turns the counts of one device into rates, window by window.
+
+    Some network cards refresh their counters a few times a second only. Read more often they seem to stand still and
+    then to jump, faster than the link. Once such a jump was seen, a sample is the interval between two changes.
+
+    Parameters
+    ----------
+    device
+        For the log.
+    unit_bytes
+        Bytes that one count stands for: InfiniBand counts words of four.
+    capacity_bytes_per_s
+        Of the link, per direction; None: not known.
+    """
+
+    def __init__(self, device: str, unit_bytes: int, capacity_bytes_per_s: float | None) -> None:
+        self._device, self._unit_bytes = device, unit_bytes
+        self._capacity = capacity_bytes_per_s
+        self._time_ns: int | None = None
+        self._counts = np.zeros(2, dtype=np.uint64)
+        self.is_lazy = False
+
+    def rates(self, times_ns: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Take in samples, in order; return times and rates of the intervals that end with them.
+
+        Parameters
+        ----------
+        times_ns
+            int64, shape (n,): when the counts were read.
+        counts
+            uint64, shape (n, 2): sent and received.
+
+        Returns
+        -------
+        times_ns, int64 (m,), and rates in bytes/s, float64 (m, 2); m <= n, for the first sample ever begins an
+        interval and ends none.
+        """
+        if self._time_ns is not None:
+            times_ns = np.concatenate([[self._time_ns], times_ns])
+            counts = np.concatenate([self._counts[None], counts])
+        keep = _increasing(times_ns)
+        times_ns, counts = times_ns[keep], counts[keep]
+        if len(times_ns) == 0:
+            return times_ns, np.empty((0, 2))
+        if self._is_jumping(times_ns, counts):
+            self._note_lazy()
+        if self.is_lazy:
+            keep = _changes(times_ns, counts)
+            times_ns, counts = times_ns[keep], counts[keep]
+        self._time_ns, self._counts = int(times_ns[-1]), counts[-1]
+        return times_ns[1:], self._between(times_ns, counts)
+
+    def forget(self) -> None:
+        """Begin anew: the next sample ends no interval."""
+        self._time_ns = None
+
+    def _between(self, times_ns: np.ndarray, counts: np.ndarray) -> np.ndarray:
+        elapsed_s = np.diff(times_ns)[:, None] / 1e9
+        limits = np.minimum(elapsed_s * (self._limit_bytes_per_s() / self._unit_bytes), _HALF_WAY)
+        return increments(counts[1:], counts[:-1], limits) * self._unit_bytes / elapsed_s
+
+    def _limit_bytes_per_s(self) -> float:
+        return np.inf if self._capacity is None else _MARGIN * self._capacity
+
+    def _is_jumping(self, times_ns: np.ndarray, counts: np.ndarray) -> bool:
+        if self.is_lazy or self._capacity is None or len(times_ns) < 2:
+            return False
+        rates = self._between(times_ns, counts)
+        stood = np.zeros(rates.shape, dtype=bool)
+        stood[1:] = rates[:-1] == 0  # a jump of a lazy counter follows on standing still
+        return bool(np.any(stood & (rates > self._limit_bytes_per_s())))
+
+    def _note_lazy(self) -> None:
+        self.is_lazy = True
+        _LOG.info("event=lazy_counter device=%s samples='one per change of the counter'", self._device)
+
+
+def _increasing(times_ns: np.ndarray) -> np.ndarray:
+    """Rows later than all before them: a clock may have been set back."""
+    newest = np.maximum.accumulate(times_ns)
+    is_later = np.ones(len(times_ns), dtype=bool)
+    is_later[1:] = times_ns[1:] > newest[:-1]
+    return is_later
+
+
+def _changes(times_ns: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Rows whose counts differ from the row before, the first, and one where nothing changed for long."""
+    is_kept = np.ones(len(times_ns), dtype=bool)
+    is_kept[1:] = np.any(counts[1:] != counts[:-1], axis=1)
+    if times_ns[-1] - times_ns[is_kept][-1] >= _LONGEST_S * 1e9:
+        is_kept[-1] = True
+    return is_kept

@@ -1,0 +1,201 @@
+"""GPUs as samples of the ranks that use them. A thread asks NVML, which may take its time over each answer."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+
+from producers.node.gpu import Gpu, GpuReading
+from producers.node.nvml import GpuGone, pynvml
+from producers.node.roster import Owner, Roster
+from producers.node.samples import HealthSample, Samples
+from streams.records import PATHS
+
+_LOG: Final = logging.getLogger("irregulars.agent")
+_RETRY_S: Final = 30.0
+_KEPT: Final = 600
+_EVENTS: Final = pynvml.nvmlEventTypeXidCriticalError
+
+
+def count_gpus() -> int:
+    """Start NVML and count the GPUs; 0, after one line that says why, where there is no driver or no GPU.
+
+    What was started is ended by `GpuFeed.close`, or by ``pynvml.nvmlShutdown``.
+    """
+    try:
+        pynvml.nvmlInit()
+        count = int(pynvml.nvmlDeviceGetCount())
+    except pynvml.NVMLError as error:
+        _LOG.warning("event=no_gpus reason=%r", str(error))
+        return 0
+    if count == 0:
+        _LOG.warning("event=no_gpus reason='the driver finds none'")
+    return count
+
+
+class GpuFeed:
+    """Samples the GPUs that the roster's ranks use. `count_gpus` must have found some.
+
+    Parameters
+    ----------
+    roster
+        Whose GPUs; asked at each `take`.
+    period_s
+        Seconds from one look at all GPUs to the next.
+    """
+
+    def __init__(self, roster: Roster, period_s: float) -> None:
+        self._roster, self._period_s = roster, period_s
+        self._wanted: frozenset[int] = frozenset()
+        self._readings: deque[GpuReading] = deque(maxlen=_KEPT)
+        self._health: list[HealthSample] = []
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="irregulars-gpus", daemon=True)
+        self._thread.start()
+
+    def take(self) -> list[Samples]:
+        """Take the traffic since the last call."""
+        self._wanted = frozenset(self._roster.gpus)
+        taken: list[Samples] = []
+        for _ in range(len(self._readings)):
+            reading = self._readings.popleft()
+            owner = self._roster.gpus.get(reading.index)
+            if owner is not None:
+                self._health += _health(reading, owner)
+                taken += _traffic(reading, owner)
+        return taken
+
+    def take_health(self) -> list[HealthSample]:
+        """Take the states of the GPUs that came with what `take` gave."""
+        health, self._health = self._health, []
+        return health
+
+    def close(self) -> None:
+        """End the thread, then NVML; a second time does nothing."""
+        if not self._stop.is_set():
+            self._stop.set()
+            self._thread.join()
+            pynvml.nvmlShutdown()
+
+    def _run(self) -> None:
+        gpus, events = _OpenGpus(), _Xids()
+        while not self._stop.wait(self._period_s):
+            for index in sorted(self._wanted):
+                gpu = gpus.find(index, events)
+                if gpu is not None:
+                    self._look_at(gpu, gpus)
+            self._readings.extend(events.take(gpus.handles))
+        events.close()
+        gpus.close()
+
+    def _look_at(self, gpu: Gpu, gpus: _OpenGpus) -> None:
+        try:
+            self._readings.append(gpu.read())
+        except GpuGone as error:
+            gpus.lose(gpu, error)
+
+
+class _OpenGpus:
+    """The GPUs that answer. Says once of each that it is gone, and once that it is back."""
+
+    def __init__(self) -> None:
+        self._gpus: dict[int, Gpu] = {}
+        self._retry_s: dict[int, float] = {}
+        self.handles: dict[int, int] = {}  # address of NVML's device to index
+
+    def find(self, index: int, events: _Xids) -> Gpu | None:
+        if index not in self._gpus and time.monotonic() >= self._retry_s.get(index, 0.0):
+            self._open(index, events)
+        return self._gpus.get(index)
+
+    def _open(self, index: int, events: _Xids) -> None:
+        try:
+            gpu = Gpu(index)
+        except (pynvml.NVMLError, GpuGone) as error:
+            self._note_gone(index, error)
+            return
+        if index in self._retry_s:
+            _LOG.info("event=gpu_back device=%s uuid=%s", gpu.name, gpu.uuid)
+            del self._retry_s[index]
+        self._gpus[index] = gpu
+        self.handles[_address(gpu.handle)] = index
+        events.watch(gpu)
+
+    def lose(self, gpu: Gpu, error: Exception) -> None:
+        self._gpus.pop(gpu.index).close()
+        self._note_gone(gpu.index, error)
+
+    def _note_gone(self, index: int, error: Exception) -> None:
+        if index not in self._retry_s:
+            _LOG.error("event=gpu_gone device=gpu%d reason=%r", index, str(error))
+        self._retry_s[index] = time.monotonic() + _RETRY_S
+
+    def close(self) -> None:
+        for gpu in self._gpus.values():
+            gpu.close()
+
+
+class _Xids:
+    """Critical errors (XIDs) as the driver reports them."""
+
+    def __init__(self) -> None:
+        self._set: Any = None
+        self._has_failed = False
+
+    def watch(self, gpu: Gpu) -> None:
+        try:
+            self._set = self._set or pynvml.nvmlEventSetCreate()
+            pynvml.nvmlDeviceRegisterEvents(gpu.handle, _EVENTS, self._set)
+        except pynvml.NVMLError as error:
+            _LOG.warning("event=gpu_counter_missing device=%s counter=xid reason=%r", gpu.name, str(error))
+
+    def take(self, handles: dict[int, int]) -> Iterator[GpuReading]:
+        """Give what has happened since the last call."""
+        while self._set is not None:
+            try:
+                event = pynvml.nvmlEventSetWait_v2(self._set, 0)
+            except pynvml.NVMLError_Timeout:
+                self._has_failed = False
+                return
+            except pynvml.NVMLError as error:
+                if not self._has_failed:
+                    _LOG.warning("event=gpu_counter_missing counter=xid reason=%r", str(error))
+                self._has_failed = True
+                return
+            index = handles.get(_address(event.device))
+            _LOG.error("event=gpu_xid device=gpu%s xid=%d", "?" if index is None else index, event.eventData)
+            if index is not None:
+                yield GpuReading(index, time.time_ns(), health={"xid": float(event.eventData)})
+
+    def close(self) -> None:
+        if self._set is not None:
+            pynvml.nvmlEventSetFree(self._set)
+
+
+def _address(handle: Any) -> int:
+    """Address of NVML's device: two pointers to one device are different objects in ctypes."""
+    return int(ctypes.cast(handle, ctypes.c_void_p).value or 0)
+
+
+def _traffic(reading: GpuReading, owner: Owner) -> list[Samples]:
+    return [
+        Samples(
+            owner, f"gpu{reading.index}", PATHS.index(path), np.array([row[0] for row in rows], dtype=np.int64),
+            np.array([row[1:] for row in rows], dtype=np.float64).reshape(-1, 2),
+        )
+        for path, rows in reading.rates.items()
+        if rows
+    ]  # fmt: skip
+
+
+def _health(reading: GpuReading, owner: Owner) -> list[HealthSample]:
+    if not reading.health:
+        return []
+    return [HealthSample(owner, f"gpu{reading.index}", reading.time_ns, reading.health)]

@@ -1,0 +1,107 @@
+"""What an agent tells Prometheus."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from producers.agent import Progress
+from producers.node.node_source import NodeSource
+from producers.node.roster import Roster
+from producers.node.spooling_publisher import SpoolingPublisher
+from streams.errors import InputError
+
+
+@dataclass(slots=True)
+class AgentState:
+    """The parts of a running agent that metrics read, from a thread of their own."""
+
+    source: NodeSource
+    roster: Roster
+    publisher: SpoolingPublisher | None = None
+    progress: Progress = field(default_factory=Progress)
+
+    def note(self, progress: Progress) -> None:
+        """Keep the newest progress."""
+        self.progress = progress
+
+
+class AgentCollector:
+    """Makes metrics when they are asked for; costs nothing in between."""
+
+    def __init__(self, state: AgentState) -> None:
+        self._state = state
+
+    def collect(self) -> Iterator[Metric]:
+        """Give all metrics."""
+        progress, state = self._state.progress, self._state
+        yield _counter("rows", "Rows of operators, samples and iterations taken in", progress.rows)
+        yield _counter("batches", "Batches that these rows were made into", progress.batches)
+        yield _counter("batch_bytes", "Bytes of batches and announcements, before compression", progress.value_bytes)
+        yield _counter("delivered_messages", "Messages that Kafka has acknowledged", progress.delivered_messages)
+        yield _gauge("newest_event_seconds", "Newest event time published, Unix time",
+                     (progress.watermark_ns or 0) / 1e9)  # fmt: skip
+        yield _gauge("sources", "Sources that are polled", len(state.source.names))
+        yield _counter("failed_sources", "Sources that failed and were left out", state.source.failed_sources)
+        yield _gauge("gpus", "GPUs in use by ranks, and sampled", len(state.roster.gpus))
+        yield _gauge("nics", "NICs in use by ranks, and sampled", len(state.roster.nics))
+        yield from _of_publisher(state.publisher)
+
+
+def _of_publisher(publisher: SpoolingPublisher | None) -> Iterator[Metric]:
+    if publisher is None:
+        return
+    yield _gauge("spool_bytes", "Bytes on disk that wait for Kafka", publisher.spool_bytes)
+    yield _gauge("kafka_behind", "1 while messages wait on disk, or for Kafka's first answer", publisher.is_behind)
+    yield _counter("dropped_messages", "Messages dropped because the spool was full", publisher.dropped_messages)
+    yield _counter("dropped_rows", "Rows in dropped and refused messages", publisher.dropped_rows)
+
+
+def _counter(name: str, about: str, value: float) -> Metric:
+    return CounterMetricFamily(f"irregulars_agent_{name}", about, value=value)
+
+
+def _gauge(name: str, about: str, value: float) -> Metric:
+    return GaugeMetricFamily(f"irregulars_agent_{name}", about, value=value)
+
+
+class MetricsServer:
+    """Serves the metrics of one agent over HTTP.
+
+    Parameters
+    ----------
+    state
+        What to tell.
+    host, port
+        Where to listen; 0: any free port.
+
+    Raises
+    ------
+    InputError
+        If the address can't be listened on.
+    """
+
+    def __init__(self, state: AgentState, host: str, port: int) -> None:
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(AgentCollector(state))
+        try:
+            self._server, self._thread = start_http_server(port, host, registry)
+        except OSError as error:
+            text = f"metrics address must be one that we can listen on; got {error.strerror} ({host}:{port})"
+            raise InputError(text) from error
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        server: Any = self._server
+        return int(server.server_port)
+
+    def close(self) -> None:
+        """Stop serving."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()

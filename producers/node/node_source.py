@@ -1,0 +1,93 @@
+"""All sources of a node as one: their announcements fill the roster, their ends empty it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from producers.node.roster import Roster
+from producers.sources import Record, Source, row_count
+from streams.announcements import Announcement, Heartbeat
+from streams.errors import IrregularsError
+
+_LOG: Final = logging.getLogger("irregulars.agent")
+
+
+class NodeSource:
+    """Polls sources in turn. One that fails is named, closed and left out; the others go on.
+
+    This is the seam for whatever gives records on a node: a socket into which training processes write, followers of
+    files, a recorded job. A source keeps the protocol `producers.sources.Source`. It counts ``rows_before`` itself,
+    and ends a rank with a heartbeat of state ``ended``; what the agent samples of devices comes from `devices`.
+
+    Parameters
+    ----------
+    sources
+        By a name for the log.
+    roster
+        Who is here.
+    devices
+        Samples of the devices of those in the roster; polled last.
+    """
+
+    def __init__(self, sources: Mapping[str, Source], roster: Roster, devices: Source | None = None) -> None:
+        self._sources = dict(sources)
+        self._roster, self._devices = roster, devices
+        self._all: Final = [*sources.values(), *([devices] if devices is not None else [])]
+        self.failed_sources = 0
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Sources that are polled."""
+        return tuple(self._sources)
+
+    def poll(self, max_records: int) -> Sequence[Record]:
+        """Give what the sources have, each up to what is left of `max_records`."""
+        polled: list[Record] = []
+        for name in list(self._sources):
+            records = self._poll_one(name, max_records)
+            max_records -= sum(map(row_count, records))
+            polled += map(self._pass, records)
+            if max_records <= 0:
+                break
+        self._rotate()
+        if self._devices is not None and max_records > 0:
+            polled += self._devices.poll(max_records)
+        return polled
+
+    def position(self) -> str:
+        """Say where each source stands."""
+        return " ".join(f"{name}[{source.position()}]" for name, source in sorted(self._sources.items()))
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Never: a node's agent runs until it is told to stop."""
+        return False
+
+    def close(self) -> None:
+        """Close all sources."""
+        for source in self._all:
+            source.close()
+
+    def _poll_one(self, name: str, max_records: int) -> Sequence[Record]:
+        try:
+            return self._sources[name].poll(max_records)
+        except (IrregularsError, OSError) as error:
+            _LOG.error("event=source_failed source=%s reason=%r", name, str(error))
+            self._sources.pop(name).close()
+            self.failed_sources += 1
+            return ()
+
+    def _rotate(self) -> None:
+        """Begin with another source next time: none starves behind a busy one."""
+        if len(self._sources) > 1:
+            first = next(iter(self._sources))
+            self._sources[first] = self._sources.pop(first)
+
+    def _pass(self, record: Record) -> Record:
+        if isinstance(record, Announcement):
+            return self._roster.admit(record) if record.is_logged else record
+        if isinstance(record, Heartbeat) and record.state == "ended":
+            self._roster.release(record)
+        return record

@@ -1,0 +1,107 @@
+"""Which ranks live on this node, on which GPU, and which of them speaks for a shared NIC."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from streams.announcements import Announcement, Heartbeat
+from streams.records import Header
+
+_SAMPLED: Final = ("bandwidth", "gpu_health")
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The rank that a device's samples are of."""
+
+    job: str
+    attempt: int
+    rank: int
+
+    def header(self, schema: str, rows_before: int, watermark_ns: int, names: tuple[str, ...]) -> Header:
+        """Header of a batch of this rank."""
+        return Header(schema, self.job, self.attempt, self.rank, rows_before, watermark_ns, names)
+
+
+class Roster:
+    """Learns from announcements who is here. A GPU has one rank; a NIC belongs to the first that named it.
+
+    Parameters
+    ----------
+    host
+        Name of this host; stands in for one that an announcement lacks.
+    nearest_nics
+        NIC of each GPU index by the PCI tree; stands in likewise.
+    gpus
+        GPU indices whose traffic and health are sampled.
+    is_sampling_nics
+        Whether NICs are sampled.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        nearest_nics: Mapping[int, str] | None = None,
+        gpus: Sequence[int] = (),
+        *,
+        is_sampling_nics: bool = True,
+    ) -> None:
+        self._host, self._nearest_nics = host, dict(nearest_nics or {})
+        self._gpus, self._is_sampling_nics = frozenset(gpus), is_sampling_nics
+        self._nic_owners: dict[str, Owner] = {}
+        self._gpu_owners: dict[int, Owner] = {}
+
+    def admit(self, announcement: Announcement) -> Announcement:
+        """Take in a rank, and complete its announcement: host, NIC, and what the agent itself samples of it."""
+        nic = announcement.nic or self._nearest_nics.get(-1 if announcement.gpu is None else announcement.gpu)
+        owner = Owner(announcement.job, announcement.attempt, announcement.rank)
+        sources = list(announcement.sources)
+        if self._takes_gpu(announcement.gpu, owner):
+            sources += _SAMPLED
+        if nic is not None and self._is_sampling_nics and self._takes_nic(nic, owner):
+            sources += _SAMPLED[:1]
+        host = announcement.host or self._host
+        return replace(announcement, host=host, nic=nic, sources=tuple(dict.fromkeys(sources)))
+
+    def assign(self, owner: Owner, gpu: int | None, nic: str | None) -> None:
+        """Take in a rank that announces itself elsewhere."""
+        nic = nic or self._nearest_nics.get(-1 if gpu is None else gpu)
+        self._takes_gpu(gpu, owner)
+        if nic is not None and self._is_sampling_nics:
+            self._takes_nic(nic, owner)
+
+    def release(self, told: Heartbeat) -> None:
+        """Let go of a rank that has ended: its devices are nobody's, and their samples are dropped."""
+        ended = Owner(told.job, told.attempt, told.rank)
+        self._nic_owners = {name: owner for name, owner in self._nic_owners.items() if owner != ended}
+        self._gpu_owners = {index: owner for index, owner in self._gpu_owners.items() if owner != ended}
+
+    @property
+    def owners(self) -> tuple[Owner, ...]:
+        """Ranks whose devices are sampled."""
+        return tuple(dict.fromkeys([*self._nic_owners.values(), *self._gpu_owners.values()]))
+
+    @property
+    def nics(self) -> Mapping[str, Owner]:
+        """NICs in use, and whose they are."""
+        return self._nic_owners
+
+    @property
+    def gpus(self) -> Mapping[int, Owner]:
+        """GPUs in use, and whose they are."""
+        return self._gpu_owners
+
+    def _takes_gpu(self, index: int | None, owner: Owner) -> bool:
+        if index is None or index not in self._gpus:
+            return False
+        self._gpu_owners[index] = owner  # the newest: an earlier job may have ended without a word
+        return True
+
+    def _takes_nic(self, nic: str, owner: Owner) -> bool:
+        holder = self._nic_owners.get(nic)
+        if holder is not None and (holder.job, holder.attempt) == (owner.job, owner.attempt) and holder != owner:
+            return False
+        self._nic_owners[nic] = owner
+        return True

@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.infra.test_cli import Run, run
+
+__all__ = ["run"]  # the fixture
+
+ROOT = Path(__file__).resolve().parents[3]
+EXAMPLE = ROOT / "infra" / "node" / "agent.toml"
+
+
+def test_a_file_can_be_checked_without_starting_anything(run: Run) -> None:
+    assert run("agent", "--check", str(EXAMPLE)) == (
+        0,
+        f"{EXAMPLE}: 0 sources, 0 ranks; nothing is wrong with it\n",
+        "",
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("[nics]\nperiod_ms = 0", "period_ms must be 1 to 60000; got 0 (agent.toml, table nics, key period_ms)"),
+        ("kafka_bootstrap = 9092", "kafka_bootstrap must be text; got 9092 (agent.toml, key kafka_bootstrap)"),
+        ("[nicks]", "setting must be a known one; got 'nicks' (agent.toml, key nicks)"),
+    ],
+)
+def test_what_is_wrong_with_it_is_one_line(run: Run, text: str, complaint: str) -> None:
+    Path("agent.toml").write_text(text)  # `run` has changed into an empty directory
+    status, out, err = run("agent", "agent.toml")
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert complaint in err
+
+
+def test_flags_are_stronger_than_the_file(run: Run) -> None:
+    status, _, err = run("agent", "--check", "--bootstrap", "nowhere", str(EXAMPLE))
+    assert status == 2
+    assert "kafka_bootstrap must be host:port" in err
+
+
+def test_a_spool_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "agent.toml").write_text('[spool]\ndirectory = "agent.toml/spool"\n')
+    command = [sys.executable, "-m", "infra", "agent", "agent.toml"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+    rule = "spool directory must be one that we can write"
+    assert (done.returncode, done.stderr) == (2, f"irregulars: {rule}; got Not a directory (agent.toml/spool)\n")

@@ -1,0 +1,252 @@
+"""``irregulars agent`` as a process: real Kafka, a stub of NVML, a tree like sysfs."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from uuid import uuid4
+
+import numpy as np
+import pytest
+
+from infra.kafka_broker import KafkaBroker
+from infra.loopback import free_port
+from producers.publisher import AgentSettings
+from producers.trace import read_trace
+from sinks.connection import DatabaseSettings
+from streams.records import PATHS, decode_batch
+from streams.topic_admin import create_topics
+from streams.topics import TopicSettings
+from tests.benchmarks.agent_load import make_sysfs
+from tests.conftest import ClickHouseAddress
+from tests.integration.pipelines import Pipeline
+from tests.integration.test_agent import PARTITIONS, Published, read_topic, read_topics
+from tests.integration.worker_runs import wait_until
+from tests.producers.node.nvml_stub import build_stub
+from tests.producers.node.sysfs_trees import Sysfs
+from tests.producers.trace_directories import RECORDINGS
+
+pytestmark = pytest.mark.integration
+
+ROOT = Path(__file__).parents[2]
+RECORDING = RECORDINGS / "gloo-slow-nic"
+DEADLINE_S = 60.0
+
+
+@pytest.fixture
+def settings(kafka_broker: KafkaBroker, topic_prefix: str) -> AgentSettings:
+    topics = TopicSettings(topic_prefix, PARTITIONS)
+    create_topics(kafka_broker.bootstrap, topics)
+    return AgentSettings(kafka_broker.bootstrap, topics)
+
+
+@pytest.fixture(scope="module")
+def stub(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_stub(tmp_path_factory.mktemp("nvml"))
+
+
+class AgentProcess:
+    """An agent and its log."""
+
+    def __init__(self, process: subprocess.Popen[str], metrics_port: int) -> None:
+        self.process, self.metrics_port = process, metrics_port
+        self.log: list[str] = []
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        self.log.extend(self.process.stderr)
+
+    def metric(self, name: str) -> float:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=10) as answer:
+                text = answer.read().decode()
+        except OSError:
+            return float("nan")  # not up yet
+        found = re.search(rf"^irregulars_agent_{name} (\S+)$", text, re.MULTILINE)
+        return float(found[1]) if found else float("nan")
+
+    def wait_for(self, found: Callable[[], bool]) -> None:
+        deadline_s = time.monotonic() + DEADLINE_S
+        while not found():
+            assert time.monotonic() < deadline_s, self.log
+            assert self.process.poll() is None, self.log
+            time.sleep(0.1)
+
+    def end(self) -> tuple[int, list[str]]:
+        self.process.send_signal(signal.SIGTERM)
+        status = self.process.wait(timeout=DEADLINE_S)
+        self._reader.join()
+        return status, self.log
+
+
+@contextmanager
+def agent(directory: Path, settings: AgentSettings, tables: str, stub: Path | None = None) -> Iterator[AgentProcess]:
+    port = free_port()
+    file = directory / "agent.toml"
+    file.write_text(
+        f'kafka_bootstrap = "{settings.bootstrap}"\ntopic_prefix = "{settings.topics.prefix}"\n'
+        f'[agent]\nhost = "node-3"\nsysfs = "{directory / "sys"}"\n'
+        f'[metrics]\nport = {port}\n[spool]\ndirectory = "{directory / "spool"}"\nmemory_mib = 2\nfinal_s = 20\n'
+        + tables
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    if stub is not None:
+        environment |= {"LD_LIBRARY_PATH": str(stub.parent), "NVML_STUB_GPUS": "4"}
+    command = [sys.executable, "-m", "infra", "agent", str(file)]
+    with subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield AgentProcess(process, port)
+        finally:
+            process.kill()
+
+
+@contextmanager
+def growing(counters: Path) -> Iterator[None]:
+    """Count 4,000,000 bytes a second both ways, in InfiniBand's words of 4, while the block runs."""
+    stop = threading.Event()
+
+    def grow() -> None:
+        began_s = time.monotonic()
+        while not stop.wait(0.002):
+            count = int((time.monotonic() - began_s) * 1e6)
+            for name in ("port_xmit_data", "port_rcv_data"):
+                with (counters / name).open("r+") as file:  # in place, as in sysfs: the agent keeps it open
+                    file.write(f"{count}\n")
+
+    thread = threading.Thread(target=grow)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def samples(published: Published, rank: int, path: str) -> dict[str, np.ndarray]:
+    rows = published.rows("bandwidth", rank)
+    own = rows["path"] == PATHS.index(path)
+    return {name: column[own] for name, column in rows.items()}
+
+
+def test_a_node_s_devices_and_operators_travel_together(settings: AgentSettings, stub: Path, tmp_path: Path) -> None:
+    make_sysfs(tmp_path / "sys", 4)
+    source = '[[sources]]\nkind = "tests.benchmarks.agent_load:Operators"\nranks = 4\nper_s = 1000\n'
+    with agent(tmp_path, settings, f"[gpus]\nperiod_s = 0.2\n{source}", stub) as running:
+        running.wait_for(lambda: running.metric("delivered_messages_total") >= 60)
+        assert [running.metric(name) for name in ("gpus", "nics", "sources")] == [4, 4, 1]
+        status, log = running.end()
+    assert status == 0
+    assert [line for line in log if "level=WARNING" in line or "Traceback" in line] == []
+    published = read_topics(settings)
+    sources = ("commops", "bandwidth", "gpu_health")
+    announced = {(a.rank, a.host, a.sources) for a in published.announcements}
+    assert announced == {(rank, "node-3", sources) for rank in range(4)}
+    for rank in range(4):
+        sequence = published.rows("commops", rank)["sequence"]
+        np.testing.assert_array_equal(sequence, np.arange(len(sequence)))
+        assert len(samples(published, rank, "nic")["time_ns"]) > 100
+        assert set(samples(published, rank, "pcie")["tx_bytes_per_s"]) == {900.0 * (1 << 20)}
+        last = published.heartbeats[rank][-1]
+        assert (last.state, last.sources["commops"].rows) == ("running", len(sequence))
+    health = [decode_batch(message.value(), "gpu_health") for message in read_topic(settings, "gpu_health")]
+    assert {(batch.header.rank, batch.header.names) for batch in health} == {(r, (f"gpu{r}",)) for r in range(4)}
+    assert {clock for batch in health for clock in batch.columns["sm_clock_mhz"].tolist()} == {1980.0}
+
+
+def test_ranks_of_the_file_share_the_nearest_nic(settings: AgentSettings, stub: Path, tmp_path: Path) -> None:
+    sysfs = Sysfs(tmp_path / "sys")
+    for device in range(4):
+        sysfs.gpu("0000:00:01.0", f"0000:1{device}:00.0")
+    counters = sysfs.rdma("mlx5_0", sysfs.pci("0000:00:01.0", "0000:20:00.0"))
+    ranks = "".join(f"[[ranks]]\njob = 'j'\nrank = {rank}\ngpu = {rank - 8}\n" for rank in (8, 9, 10, 11))
+    with growing(counters), agent(tmp_path, settings, f"[gpus]\nperiod_s = 0.2\n{ranks}", stub) as running:
+        running.wait_for(lambda: running.metric("delivered_messages_total") >= 20)
+        assert running.end()[0] == 0
+    published = read_topics(settings)
+    nic = samples(published, 8, "nic")
+    assert len(nic["time_ns"]) > 100
+    whole_s = (nic["time_ns"][-1] - nic["time_ns"][0]) / 1e9
+    sent = np.nansum(nic["tx_bytes_per_s"][1:] * np.diff(nic["time_ns"]) / 1e9)
+    assert sent / whole_s == pytest.approx(4e6, rel=0.2)
+    for rank in (9, 10, 11):
+        assert len(samples(published, rank, "pcie")["time_ns"]) > 0
+        assert len(samples(published, rank, "nic")["time_ns"]) == 0, "a shared NIC is one device"
+
+
+def test_while_kafka_is_away_from_the_start_everything_waits(
+    kafka_broker: KafkaBroker, settings: AgentSettings, tmp_path: Path
+) -> None:
+    kafka_broker.kill()
+    tables = f'[gpus]\nenabled = false\n[[sources]]\nkind = "replay"\ndirectory = "{RECORDING}"\nspeed = 0\n'
+    with agent(tmp_path, settings, tables) as running:
+        running.wait_for(lambda: running.metric("rows_total") == 4_825)
+        assert running.metric("kafka_behind") == 1
+        kafka_broker.start()
+        running.wait_for(lambda: running.metric("kafka_behind") == 0)
+        status, log = running.end()
+    assert status == 0
+    assert len([line for line in log if "event=kafka_away" in line]) == 1
+    published = read_topics(settings)
+    for rank, batch in read_trace(RECORDING).commops.items():
+        np.testing.assert_array_equal(published.rows("commops", rank)["start_ns"], batch.columns["start_ns"])
+    assert {beat.state for beats in published.heartbeats.values() for beat in beats} == {"running"}
+
+
+def test_two_agents_do_not_share_a_spool(settings: AgentSettings, tmp_path: Path) -> None:
+    with agent(tmp_path, settings, "[gpus]\nenabled = false\n") as running:
+        running.wait_for(lambda: running.metric("sources") == 0)
+        command = [sys.executable, "-m", "infra", "agent", str(tmp_path / "agent.toml")]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        second = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60)
+        assert second.returncode == 2
+        assert "data directory must not be in use" in second.stderr
+        assert len(second.stderr.splitlines()) == 1
+        assert running.end()[0] == 0
+
+
+def test_missing_topics_end_it_with_one_line(kafka_bootstrap: str, topic_prefix: str, tmp_path: Path) -> None:
+    settings = AgentSettings(kafka_bootstrap, TopicSettings(topic_prefix))
+    with agent(tmp_path, settings, "[gpus]\nenabled = false\n") as running:
+        assert running.process.wait(timeout=DEADLINE_S) == 2
+        running._reader.join()
+        assert "Run: irregulars topics create" in running.log[-1]
+        assert not [line for line in running.log if "Traceback" in line]
+
+
+@pytest.fixture
+def pipeline(kafka_broker: KafkaBroker, clickhouse: ClickHouseAddress, tmp_path: Path) -> Iterator[Pipeline]:
+    where = DatabaseSettings(clickhouse.url, clickhouse.user, clickhouse.password, f"test_{uuid4().hex[:12]}")
+    made = Pipeline(kafka_broker.bootstrap, where, tmp_path)
+    yield made
+    made.query(f"DROP DATABASE {where.database}")
+    made.close()
+
+
+def test_the_state_of_gpus_stands_in_the_database(pipeline: Pipeline, stub: Path, tmp_path: Path) -> None:
+    bus = pipeline.bus
+    settings = AgentSettings(bus.bootstrap, bus.topics)
+    source = '[[sources]]\nkind = "tests.benchmarks.agent_load:Operators"\nranks = 4\nper_s = 100\n'
+    with agent(tmp_path, settings, f"[nics]\nenabled = false\n[gpus]\nperiod_s = 0.2\n{source}", stub) as running:
+        worker = pipeline.start_worker()
+        running.wait_for(lambda: running.metric("delivered_messages_total") >= 100)
+        assert running.end()[0] == 0
+    sent = [decode_batch(message.value(), "gpu_health") for message in bus.read("gpu_health")]
+    rows = sum(map(len, sent))
+    assert rows > 40
+    wait_until(lambda: bool(pipeline.query("EXISTS TABLE gpu_health")), 30, "tables")
+    wait_until(lambda: pipeline.count("gpu_health") == rows, 60, "all states stored")
+    assert pipeline.query("SELECT groupUniqArray(throttle_reasons) FROM gpu_health") == "['']"
+    sampled = sum(len(decode_batch(message.value(), "bandwidth")) for message in bus.read("bandwidth"))
+    wait_until(lambda: pipeline.count("bandwidth") == sampled, 30, "all rates stored")
+    assert worker.stop() == 0

@@ -1,0 +1,25 @@
+"""Fixtures of the node's tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.producers.node.nvml_stub import NvmlStub, load_stub
+
+
+@pytest.fixture(scope="session")
+def loaded_stub(tmp_path_factory: pytest.TempPathFactory) -> NvmlStub:
+    return load_stub(tmp_path_factory.mktemp("nvml"))
+
+
+@pytest.fixture
+def nvml(loaded_stub: NvmlStub) -> Iterator[NvmlStub]:
+    """Two GPUs that answer nothing yet but that they are there; NVML is initialised."""
+    loaded_stub.reset(gpus=2)
+    from producers.node.nvml import pynvml
+
+    pynvml.nvmlInit()
+    yield loaded_stub
+    pynvml.nvmlShutdown()

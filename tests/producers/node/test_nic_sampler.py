@@ -1,0 +1,184 @@
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from producers.node.counters import UNREADABLE
+from producers.node.nic_feed import NicFeed
+from producers.node.nic_sampler import NicSampler, Tick
+from producers.node.nics import Nic, find_nic
+from producers.node.roster import Owner, Roster
+from producers.node.samples import Samples
+from tests.producers.node.sysfs_trees import Sysfs
+
+FIRST, SECOND = Owner("job", 0, 1), Owner("job", 0, 4)
+
+
+def wait_for(found: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + 20
+    while not found():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.005)
+
+
+def messages(caplog: pytest.LogCaptureFixture, event: str) -> list[str]:
+    return [text for text in caplog.messages if f"event={event} " in text]
+
+
+@pytest.fixture
+def sysfs(tmp_path: Path) -> Sysfs:
+    return Sysfs(tmp_path)
+
+
+@pytest.fixture
+def sampler() -> Iterator[NicSampler]:
+    made = NicSampler(0.002)
+    yield made
+    made.close()
+
+
+def nics(sysfs: Sysfs, *names: str) -> dict[str, Nic]:
+    found = {name: find_nic(name, sysfs.root) for name in names}
+    return {name: nic for name, nic in found.items() if nic is not None}
+
+
+class Reads:
+    """All ticks that were taken so far."""
+
+    def __init__(self, sampler: NicSampler) -> None:
+        self.sampler, self.ticks = sampler, list[Tick]()
+
+    def last(self) -> Tick:
+        self.ticks += self.sampler.take()
+        return self.ticks[-1] if self.ticks else ((), [])
+
+
+def test_counters_are_read_again_and_again(sysfs: Sysfs, sampler: NicSampler) -> None:
+    counters = sysfs.rdma("mlx5_0")
+    sysfs.interface("eth0")
+    sampler.watch(nics(sysfs, "mlx5_0", "eth0"))
+    reads = Reads(sampler)
+    wait_for(lambda: len(reads.last()[0]) == 2)
+    with (counters / "port_xmit_data").open("r+") as file:  # in place: sysfs is never empty in between
+        file.write("18446744073709551614\n")
+    wait_for(lambda: reads.last()[1][1] == 2**64 - 2)
+    names, values = reads.last()
+    assert names == ("mlx5_0", "eth0")
+    assert values[2:3] + values[4:] == [0, 0, 0]
+    times_ns = [values[0] for _, values in reads.ticks]
+    assert np.all(np.diff(times_ns) > 0)
+
+
+def test_a_counter_that_breaks_is_named_once_and_the_others_go_on(
+    sysfs: Sysfs, sampler: NicSampler, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken = sysfs.rdma("mlx5_0") / "port_rcv_data"
+    sysfs.rdma("mlx5_1")
+    sampler.watch(nics(sysfs, "mlx5_0", "mlx5_1"))
+    reads = Reads(sampler)
+    wait_for(lambda: len(reads.last()[0]) == 2)
+    broken.write_text("")  # what is no number any more
+    wait_for(lambda: reads.last()[0] == ("mlx5_1",))
+    lost = next(values for names, values in reads.ticks if len(names) == 2 and UNREADABLE in values)
+    assert lost[1:3] == [UNREADABLE, UNREADABLE]
+    assert lost[4:] == [0, 0]
+    assert len(messages(caplog, "nic_unreadable")) == 1
+    assert "device=mlx5_0" in messages(caplog, "nic_unreadable")[0]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_counter_without_permission_is_named(
+    sysfs: Sysfs, sampler: NicSampler, caplog: pytest.LogCaptureFixture
+) -> None:
+    (sysfs.rdma("mlx5_0") / "port_xmit_data").chmod(0)
+    sampler.watch(nics(sysfs, "mlx5_0"))
+    wait_for(lambda: bool(messages(caplog, "nic_unreadable")))
+    assert messages(caplog, "nic_unreadable")[0].endswith("reason='Permission denied'")
+
+
+def test_a_nic_that_cannot_be_opened_is_named_once_and_the_others_are_read(
+    sysfs: Sysfs, sampler: NicSampler, caplog: pytest.LogCaptureFixture
+) -> None:
+    counters = sysfs.rdma("mlx5_0")
+    sysfs.rdma("mlx5_1")
+    wanted = nics(sysfs, "mlx5_0", "mlx5_1")
+    (counters / "port_rcv_data").unlink()
+    sampler.watch(wanted)
+    reads = Reads(sampler)
+    wait_for(lambda: reads.last()[0] != () and len(reads.ticks) > 20)
+    assert {names for names, _ in reads.ticks} == {("mlx5_1",)}
+    [line] = messages(caplog, "nic_unreadable")
+    assert line.endswith("reason='No such file or directory'")
+
+
+class Script:
+    """A sampler that was told what it reads."""
+
+    def __init__(self) -> None:
+        self.ticks: list[Tick] = []
+        self.watched: list[str] = []
+        self.closes = 0
+
+    def watch(self, nics: object) -> None:
+        self.watched = list(nics)  # type: ignore[call-overload]
+
+    def take(self) -> list[Tick]:
+        ticks, self.ticks = self.ticks, []
+        return ticks
+
+    def close(self) -> None:
+        self.closes += 1
+
+
+def feed(sysfs: Sysfs, roster: Roster, script: Script) -> NicFeed:
+    return NicFeed(roster, partial(find_nic, sysfs=sysfs.root), script)
+
+
+def test_a_nic_that_several_ranks_share_is_one_device(sysfs: Sysfs) -> None:
+    sysfs.rdma("mlx5_0")
+    roster, script = Roster("host"), Script()
+    for owner in (FIRST, SECOND):
+        roster.assign(owner, None, "mlx5_0")
+    made = feed(sysfs, roster, script)
+    assert made.take() == []
+    assert script.watched == ["mlx5_0"]
+    script.ticks = [(("mlx5_0",), [at * 10**7, at * 1000, 0]) for at in range(4)]
+    [samples] = made.take()
+    assert (samples.owner, samples.device) == (FIRST, "mlx5_0")
+    np.testing.assert_allclose(samples.rates, [[400_000.0, 0.0]] * 3)
+
+
+def test_a_nic_comes_and_another_goes(sysfs: Sysfs) -> None:
+    sysfs.rdma("mlx5_0")
+    sysfs.rdma("mlx5_1")
+    roster, script = Roster("host"), Script()
+    roster.assign(FIRST, None, "mlx5_0")
+    made = feed(sysfs, roster, script)
+    made.take()
+    script.ticks = [(("mlx5_0",), [1, 0, 0]), (("mlx5_0",), [10**7 + 1, 10, 0])]
+    roster.assign(SECOND, None, "mlx5_1")
+    found: list[Samples] = made.take()
+    assert script.watched == ["mlx5_0", "mlx5_1"]
+    script.ticks = [(("mlx5_0", "mlx5_1"), [2 * 10**7 + 1, 20, 0, 2 * 10**7, 5, 5])]
+    found += made.take()
+    assert [(s.device, s.times_ns.tolist()) for s in found] == [
+        ("mlx5_0", [10**7 + 1]),
+        ("mlx5_0", [2 * 10**7 + 1]),
+        ("mlx5_1", []),
+    ]
+
+
+def test_a_nic_that_nobody_has_is_named_once(sysfs: Sysfs, caplog: pytest.LogCaptureFixture) -> None:
+    roster, script = Roster("host"), Script()
+    roster.assign(FIRST, None, "mlx5_9")
+    made = feed(sysfs, roster, script)
+    made.take()
+    roster.assign(SECOND, None, "mlx5_8")
+    made.take()
+    assert [text.split()[1] for text in messages(caplog, "nic_missing")] == ["device=mlx5_9", "device=mlx5_8"]
