@@ -18,6 +18,9 @@ from streams.judgements import Suspect, Verdict
 
 HANG_PROBABILITY: Final = 0.9
 
+SHARED_PROBABILITY: Final = 0.5
+"""Where all ranks of an operator are inside and none came out, what connects them may as well be to blame."""
+
 
 def revision_of(
     verdict: OpenVerdict, event: str, job: str, attempt: int, topology: Topology, close_reason: str | None = None
@@ -66,7 +69,7 @@ def hang_verdict(
         delta=round(1 + lost_ns / last.reference_ns, 3) if lost_ns and last.reference_ns else math.nan,
         lost_s=round(lost_ns / 1e9, 6),
         communicator=topology.names[hang.communicator],
-        suspects=(_suspect(device, HANG_PROBABILITY, topology),),
+        suspects=(_suspect(device, SHARED_PROBABILITY if hang.is_shared else HANG_PROBABILITY, topology),),
         evidence=hang_text(hang, topology),
         attempt=attempt,
         world_size=topology.world_size,

@@ -33,9 +33,11 @@ def hang_text(hang: Hang, topology: Topology) -> str:
     ranks = f"rank {hang.ranks[0]}" if len(hang.ranks) == 1 else f"ranks {', '.join(map(str, hang.ranks[:8]))}"
     ranks += f" and {len(hang.ranks) - 8} more" if len(hang.ranks) > 8 else ""
     where = f"{OPERATORS[hang.operator]} on {_name(hang.communicator, topology)}"
+    if hang.is_shared:
+        return f"{ranks} entered {where}, and none of them came out; nobody else is missing"
     if hang.has_arrived:
         return f"{where} ended on other ranks and never on {ranks}"
-    return f"{hang.waiting} ranks entered {where} and never came out; {ranks} never arrived"
+    return f"{hang.waiting} ranks wait in operators that never ended; {ranks} never arrived in {where}"
 
 
 def evidence_text(piece: Piece, seen: int, tried: int, topology: Topology) -> str:

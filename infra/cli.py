@@ -13,6 +13,7 @@ from infra.commands.agent import agent
 from infra.commands.alerts import alerts
 from infra.commands.analyze import analyze
 from infra.commands.demo import demo
+from infra.commands.import_trace import import_trace
 from infra.commands.options import Invocation
 from infra.commands.plugins import plugins
 from infra.commands.replay import replay
@@ -117,6 +118,7 @@ def _start(
 
 for one in (demo, analyze, simulate, up, worker, agent, replay, alerts, sql):
     app.command()(one)
+app.command("import")(import_trace)
 app.command("settings")(show_settings)
 app.add_typer(topics, name="topics")
 app.add_typer(plugins, name="plugins")

@@ -128,6 +128,12 @@ class PendingRows:
                 part["iteration"] = np.where(mask, last + 1, part["iteration"])
                 self._note_starts(part)
 
+    def note_untimed(self) -> None:
+        """Let operators stand for their iterations where nothing has a time: they still tell who came and left."""
+        if not self.starts_ns and not self.iterations:
+            known = {number for part in self._parts for number in np.unique(part["iteration"]).tolist()}
+            self.starts_ns = dict.fromkeys(sorted(known - {UNKNOWN}), UNKNOWN)
+
     def take_late_rows(self) -> int:
         """Return how many rows were late since the last call."""
         late_rows, self._late_rows = self._late_rows, 0
@@ -188,7 +194,8 @@ class PendingRows:
         self, rows: dict[str, Array], numbers: Sequence[int], closing_ns: Mapping[int, int]
     ) -> dict[str, Array]:
         closes_ns = np.array([closing_ns.get(number, _NEVER_NS) for number in numbers], dtype=np.int64)
-        return self._leave_out(rows, ends_ns(rows) > closes_ns[np.searchsorted(numbers, rows["iteration"])])
+        is_late = ends_ns(rows) > closes_ns[np.searchsorted(numbers, rows["iteration"])]
+        return self._leave_out(rows, is_late & (rows["start_ns"] != UNKNOWN))
 
     # --- snapshots --------------------------------------------------------------------------------------------------
 

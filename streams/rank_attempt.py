@@ -130,6 +130,7 @@ class RankAttempt:
     def end(self, reason: str) -> Closed:
         """Close all that there is: the rank sends no more in this attempt."""
         self._pending.place_unfinished()
+        self._pending.note_untimed()
         closed = self._close_through(max(self._pending.numbers(), default=None))
         self.is_ended = True
         self._pending = PendingRows()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -22,7 +23,9 @@ _SUSPECTS_SHOWN = 3
 
 def analyze(
     context: typer.Context,
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A trace directory: job.json and commops.*")],
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="A trace directory: job.json and commops.*; import makes one.")
+    ],
     delta: Annotated[
         float | None, typer.Option(help="Irregular: longer than this times the mean of the window.")
     ] = None,
@@ -35,6 +38,8 @@ def analyze(
     Status 0 whatever was found, 2 when the input is unusable.
 
     Example: irregulars analyze tests/recordings/gloo-slow-nic --json
+
+    Example: irregulars import kineto traces/ job/ && irregulars analyze job/
     """
     from infra.analysis import analyze as judge
     from infra.wiring import monitor_settings
@@ -75,8 +80,9 @@ def _show(console: Console, analysis: Analysis) -> None:
 
 def _show_verdict(console: Console, verdict: Verdict) -> None:
     first, past = verdict.iterations
-    console.print(f"\n[bold red]{verdict.kind}[/bold red] in iterations {first} to {past - 1}: "
-                  f"{verdict.delta:.2f} times the usual time, {verdict.lost_s:.2f} s lost")  # fmt: skip
+    times = "" if math.isnan(verdict.delta) else f": {verdict.delta:.2f} times the usual time"
+    lost = f", {verdict.lost_s:.2f} s lost" if verdict.lost_s else ""
+    console.print(f"\n[bold red]{verdict.kind}[/bold red] in iterations {first} to {past - 1}{times}{lost}")
     for suspect in verdict.suspects[:_SUSPECTS_SHOWN]:
         console.print(f"  {suspect.probability:4.0%}  {_name(suspect)}")
     console.print(f"  {verdict.evidence}", markup=False)

@@ -99,3 +99,11 @@ def test_a_snapshot_restores_all_that_is_pending() -> None:
     taken = [{name: column.tolist() for name, column in each.take([1, 2], {}).items()} for each in (made, twin)]
     assert taken[0] == taken[1]
     assert made.take_late_rows() == twin.take_late_rows() == 1
+
+
+def test_operators_without_any_time_stand_for_their_iterations_at_the_end() -> None:
+    made = pending(operator(3, UNKNOWN, sequence=0), operator(4, UNKNOWN, sequence=1))
+    assert made.numbers() == []
+    made.note_untimed()
+    assert made.numbers() == [3, 4]
+    assert len(made.take([3, 4], {3: UNKNOWN})["offset"]) == 2

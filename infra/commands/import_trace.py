@@ -1,0 +1,90 @@
+"""``irregulars import``: turn files of other tools into a trace directory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from infra.commands.options import Json, open_console, print_json
+
+if TYPE_CHECKING:
+    from infra.arrivals import LateRank
+    from producers.importers.imported import ImportedJob
+    from producers.trace import Trace
+
+_COLLECTIVES_LISTED = 10_000
+_LATE_SHOWN = 8
+
+
+def import_trace(
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="kineto, flight-recorder or nccl-inspector.")],
+    source: Annotated[
+        Path, typer.Argument(metavar="SRC", help="A file, or a directory with one of each rank; .gz is unpacked.")
+    ],
+    out: Annotated[Path, typer.Argument(metavar="OUT_DIR", help="The trace directory to write.")],
+    job: Annotated[str | None, typer.Option(metavar="NAME", help="Name of the job; default: of SRC.")] = None,
+    json: Json = False,
+) -> None:
+    """Turn files of another tool into a trace directory, for irregulars analyze OUT_DIR.
+
+    Shows who arrived last in the collectives, which durations alone tell, and what the source can't tell.
+    Status 2 when the input is unusable.
+
+    Example: irregulars import kineto traces/ job/ && irregulars analyze job/
+
+    Example: irregulars import flight-recorder dumps/ hung/ && irregulars analyze hung/
+
+    Example: irregulars import nccl-inspector nccl-inspector-4711/ job/
+    """
+    from infra.arrivals import arrivals_of, collectives_json, late_ranks
+    from producers.importers.importing import import_trace as read
+    from producers.trace import read_trace
+
+    imported = read(kind, source, out, job)
+    trace = read_trace(out)
+    arrivals, names = arrivals_of(trace)
+    late = late_ranks(arrivals, names)
+    if json:
+        found = _summary(imported, trace) | {"late_ranks": [one._asdict() for one in late]}
+        print_json(found | {"collectives": collectives_json(arrivals, names, _COLLECTIVES_LISTED)})
+    else:
+        _show(out, _summary(imported, trace), late)
+
+
+def _summary(imported: ImportedJob, trace: Trace) -> dict[str, Any]:
+    return {
+        "job": imported.job,
+        "world_size": imported.world_size,
+        "clock": imported.clock,
+        "ranks": len(imported.ranks),
+        "communicators": len(imported.communicators),
+        "operators": sum(map(len, trace.commops.values())),
+        "iterations": len({n for batch in trace.iterations.values() for n in batch.columns["iteration"].tolist()}),
+        "skipped": dict(imported.skipped),
+        "unusable_rows": sum(rows.unusable for rows in imported.ranks.values()),
+        "notes": list(imported.notes),
+    }
+
+
+def _show(out: Path, summary: dict[str, Any], late: list[LateRank]) -> None:
+    console = open_console()
+    console.print(
+        f"{out}: {summary['ranks']} of {summary['world_size']} ranks, {summary['operators']} operators on "
+        f"{summary['communicators']} communicators, {summary['iterations']} iterations, clock {summary['clock']}",
+        markup=False,
+    )
+    for one in [one for one in late if one.waited_s][:_LATE_SHOWN]:
+        console.print(
+            f"  {one.operator} on {one.communicator}: rank {one.rank} was last in {one.last_in} of "
+            f"{one.collectives}, and was waited for {one.waited_s * 1e3:.3g} ms",
+            markup=False,
+        )
+    for reason, count in summary["skipped"].items():
+        console.print(f"Left out: {count} × {reason}", markup=False)
+    if summary["unusable_rows"]:
+        console.print(f"Left out: {summary['unusable_rows']} rows with impossible values", markup=False)
+    for note in summary["notes"]:
+        console.print(f"Note: {note}.", markup=False)
+    console.print(f"Next: irregulars analyze {out}", markup=False)

@@ -1,0 +1,275 @@
+"""Files of other tools as a source for the agent: followed as they grow and as new ones come, while the job runs.
+
+A thread reads; `FollowingSource.poll` only takes what it has read. What is read at once is a piece: it is named by
+where its reader stood before and after it, so that a position can say "so many rows into that piece", and the same
+piece can be read again after a restart.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+import logging
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from queue import Empty, Full, Queue
+from typing import Any, Final, NamedTuple, Protocol
+
+from producers.batches import BATCH_ROWS, BATCH_SPAN_S, cut_in_order, event_times_ns, take_rows
+from producers.importers.imported import ImportedJob
+from producers.trace import published_ns
+from streams.announcements import Announcement
+from streams.errors import InputError
+from streams.records import UNKNOWN, Batch
+
+_LOG: Final = logging.getLogger("irregulars.following")
+_WAIT_S: Final = 0.05
+
+Stand = dict[str, Any]
+"""Where a reader stands: plain JSON values."""
+
+
+class Piece(NamedTuple):
+    """What was read at once: rows of some ranks, and where the reader stood before and after."""
+
+    before: Stand
+    after: Stand
+    job: ImportedJob
+
+
+class _Ready(NamedTuple):
+    """A piece, and what it makes: computed by the thread that reads, so that polling never waits for it."""
+
+    piece: Piece
+    announcements: list[Announcement]
+    batches: list[Batch]
+
+
+class FileReader(Protocol):
+    """Reads what is new in some files; called from one thread."""
+
+    def read(self, before: Stand, after: Stand | None) -> Piece | None:
+        """Read what came since `before`; None: nothing yet. With `after` given, read that piece again."""
+        ...
+
+
+@dataclass(slots=True)
+class _Progress:
+    """How far a source has come: all that its position says.
+
+    Parameters
+    ----------
+    before, after
+        The piece that rows are taken from; `after` is None before there is one.
+    rows
+        Rows taken of it.
+    announced
+        Sources of each rank that was announced.
+    totals
+        For each rank and schema, before that piece: rows taken, and the watermark.
+    """
+
+    before: Stand = field(default_factory=dict)
+    after: Stand | None = None
+    rows: int = 0
+    announced: dict[str, list[str]] = field(default_factory=dict)
+    totals: dict[str, list[int | None]] = field(default_factory=dict)
+
+    def to_text(self) -> str:
+        names = self.__slots__
+        return json.dumps({name: getattr(self, name) for name in names}, separators=(",", ":"), sort_keys=True)
+
+    @classmethod
+    def of_text(cls, text: str) -> _Progress:
+        try:
+            values = json.loads(text)
+            progress = cls(**values)
+            is_good = all(isinstance(getattr(progress, n), dict) for n in ("before", "announced", "totals"))
+            is_good &= type(progress.rows) is int and isinstance(progress.after, (dict, type(None)))
+        except (ValueError, TypeError, RecursionError):
+            is_good = False
+        if not is_good:
+            raise InputError(f"position must be one of a followed source; got {text[:80]!r}")
+        return progress
+
+
+class FollowingSource:
+    """Follows files; `producers.importers.followers` makes one for each kind.
+
+    Parameters
+    ----------
+    reader
+        Reads the files.
+    position
+        Where an earlier source of the same files stood.
+    interval_s
+        How often to look for what is new.
+    has_watermarks
+        Whether a rank's rows come in order of their ends, piece after piece.
+    ends_when_idle
+        Whether to end when everything that is there was read; else the source never ends.
+    world_size
+        Ranks that the job has, and that all log: one node sees its own alone. None: those seen.
+    """
+
+    def __init__(
+        self,
+        reader: FileReader,
+        *,
+        position: str | None = None,
+        interval_s: float = 1.0,
+        has_watermarks: bool = False,
+        ends_when_idle: bool = False,
+        world_size: int | None = None,
+    ) -> None:
+        self._reader, self._interval_s, self._has_watermarks = reader, interval_s, has_watermarks
+        self._ends_when_idle, self._world_size = ends_when_idle, world_size
+        self._progress = _Progress() if position is None else _Progress.of_text(position)
+        self._waiting: list[Announcement] = []
+        self._batches: Iterator[Batch] = iter(())
+        self._next: Batch | None = None
+        self._totals: dict[str, list[int | None]] = dict(self._progress.totals)
+        self._pieces: Queue[_Ready | None] = Queue(maxsize=1)
+        self._stop = threading.Event()
+        self._is_over = False
+        self._failure: InputError | None = None
+        self._thread = threading.Thread(target=self._read, name="follower", daemon=True)
+        self._thread.start()
+
+    # --- the source -------------------------------------------------------------------------------------------------
+
+    def poll(self, max_records: int) -> Sequence[Announcement | Batch]:
+        """Give what was read, at most `max_records` announcements and rows; raises `InputError` if reading failed."""
+        if self._next is None and not self._waiting:
+            self._take_piece()
+        polled: list[Announcement | Batch] = []
+        for announcement in self._waiting[:max_records]:
+            self._progress.announced[str(announcement.rank)] = list(announcement.sources)
+            polled.append(announcement)
+        del self._waiting[: len(polled)]
+        room = max_records - len(polled)
+        while room > 0 and self._next is not None:
+            batch = self._take_rows(room)
+            polled.append(batch)
+            room -= len(batch)
+        return polled
+
+    def position(self) -> str:
+        """Say where to resume: after the last record polled."""
+        return self._progress.to_text()
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether everything was polled; always False unless the source ends when it is idle."""
+        return self._is_over and self._next is None and not self._waiting
+
+    def close(self) -> None:
+        """Stop reading."""
+        self._stop.set()
+        self._thread.join(timeout=10.0)
+
+    # --- pieces -----------------------------------------------------------------------------------------------------
+
+    def _read(self) -> None:
+        """Read piece after piece, one ahead of what is polled; runs in the thread."""
+        before, after = dict(self._progress.before), self._progress.after
+        try:
+            while not self._stop.is_set():
+                piece = self._reader.read(before, after)
+                if piece is not None:
+                    before, after = piece.after, None
+                    self._put(_Ready(piece, list(piece.job.announcements()), list(piece.job.batches())))
+                elif self._ends_when_idle:
+                    self._put(None)
+                    return
+                else:
+                    self._stop.wait(self._interval_s)
+        except InputError as error:
+            self._failure = error
+
+    def _put(self, ready: _Ready | None) -> None:
+        while not self._stop.is_set():
+            try:
+                self._pieces.put(ready, timeout=_WAIT_S)
+                return
+            except Full:
+                continue
+
+    def _take_piece(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+        try:
+            ready = self._pieces.get_nowait()
+        except Empty:
+            return
+        if ready is None:
+            self._is_over = True
+            return
+        piece = ready.piece
+        is_resumed = self._progress.after == piece.after and self._progress.rows > 0
+        skipped = self._progress.rows if is_resumed else 0
+        if not is_resumed:
+            self._progress.totals = {key: list(total) for key, total in self._totals.items()}
+        self._progress.before, self._progress.after, self._progress.rows = piece.before, piece.after, 0
+        known = self._progress.announced
+        self._waiting = [self._announced(a) for a in ready.announcements if str(a.rank) not in known]
+        sources = {**known, **{str(a.rank): list(a.sources) for a in self._waiting}}
+        batches = [b for b in ready.batches if b.header.schema in sources[str(b.header.rank)]]
+        parts = (_cut(batch) for batch in self._in_order(batches))
+        self._batches = heapq.merge(*parts, key=published_ns)
+        self._next = next(self._batches, None)
+        while skipped > 0 and self._next is not None:
+            skipped -= len(self._take_rows(skipped))
+
+    def _announced(self, announcement: Announcement) -> Announcement:
+        if self._world_size is None:
+            return announcement
+        return replace(announcement, world_size=self._world_size, logged_ranks=self._world_size)
+
+    def _in_order(self, batches: Sequence[Batch]) -> Iterator[Batch]:
+        """Put each batch behind what its rank sent before; rows that come too late for its watermark are left out."""
+        for batch in batches:
+            rows, watermark_ns = self._total(batch)
+            if self._has_watermarks and watermark_ns is not None:
+                event_ns = event_times_ns(batch)
+                is_late = (event_ns != UNKNOWN) & (event_ns <= watermark_ns)
+                if is_late.any():
+                    _LOG.warning("event=late_rows_left_out rank=%d rows=%d", batch.header.rank, int(is_late.sum()))
+                    batch = Batch(batch.header, {n: c[~is_late] for n, c in batch.columns.items()})
+            if len(batch):
+                yield Batch(replace(batch.header, rows_before=rows), batch.columns)
+
+    def _total(self, batch: Batch) -> tuple[int, int | None]:
+        rows, watermark_ns = self._totals.get(_key(batch), [0, None])
+        return rows or 0, watermark_ns
+
+    def _take_rows(self, most: int) -> Batch:
+        batch = self._next
+        assert batch is not None
+        taken = batch if most >= len(batch) else take_rows(batch, 0, most)
+        rest = len(batch) - len(taken)
+        self._next = take_rows(batch, len(taken), len(batch)) if rest else next(self._batches, None)
+        taken = self._with_watermark(taken)
+        self._totals[_key(taken)] = [taken.header.rows_before + len(taken), taken.header.watermark_ns]
+        self._progress.rows += len(taken)
+        return taken
+
+    def _with_watermark(self, batch: Batch) -> Batch:
+        """A watermark never falls, and one that was never given is never made up."""
+        if not self._has_watermarks:
+            return Batch(replace(batch.header, watermark_ns=None), batch.columns)
+        known = [ns for ns in (self._total(batch)[1], batch.header.watermark_ns) if ns is not None]
+        return Batch(replace(batch.header, watermark_ns=max(known, default=None)), batch.columns)
+
+
+def _cut(batch: Batch) -> Iterator[Batch]:
+    """Cut a batch; its last part ends where the whole is complete, which may be later than its newest row."""
+    for part in cut_in_order(batch, BATCH_ROWS, BATCH_SPAN_S):
+        is_last = part.header.rows_before + len(part) == batch.header.rows_before + len(batch)
+        until_ns = batch.header.watermark_ns if is_last else part.header.watermark_ns
+        yield Batch(replace(part.header, watermark_ns=until_ns), part.columns)
+
+
+def _key(batch: Batch) -> str:
+    return f"{batch.header.rank}/{batch.header.schema}"

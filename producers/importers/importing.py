@@ -1,0 +1,178 @@
+"""Import files of another tool as a trace directory: the shell around the parsers, one reader for each kind."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Final
+
+import orjson
+
+from producers.importers.files import list_files, open_plain, rank_of_name, read_bounded, stem_of
+from producers.importers.flight_recorder import Dump, read_dump
+from producers.importers.flight_recorder_job import job_of_dumps
+from producers.importers.imported import ImportedJob
+from producers.importers.json_events import EventReader
+from producers.importers.kineto import LAUNCHES, WANTED, Capture, TraceParser
+from producers.importers.kineto_job import job_of_captures
+from producers.importers.nccl_inspector import MAX_LINE_BYTES, LogParser, Operation, Process
+from producers.importers.nccl_inspector_job import job_of_operations
+from producers.importers.plain_pickle import load_plain
+from producers.trace import write_trace
+from streams.errors import InputError
+
+MAX_PICKLE_BYTES: Final = 64 << 20
+MAX_JSON_BYTES: Final = 16 << 20
+"""Of one dump. A byte of JSON may become 25 of memory; 20,000 entries take 12 MB."""
+
+
+def import_trace(kind: str, source: Path, directory: Path, job: str | None = None) -> ImportedJob:
+    """Read the files of `source`, a file or a directory, and write a trace directory (contract, section 1).
+
+    Parameters
+    ----------
+    kind
+        One of `KINDS`.
+    job
+        Name of the job; by default that of the source.
+
+    Raises
+    ------
+    InputError
+        If the kind is unknown, files are unusable, or the directory can't be written; one line that names the file.
+    """
+    if kind not in KINDS:
+        raise InputError(f"kind must be one of {', '.join(KINDS)}; got {kind!r}")
+    imported = KINDS[kind](list_files(source), job or name_of_job(source))
+    if directory.resolve() == source.resolve():
+        raise InputError(f"{directory}: must be another directory than the source; got the same")
+    try:
+        write_trace(directory, imported.announcements(), imported.batches())
+    except OSError as error:
+        raise InputError(f"{directory}: must be a directory that can be written; got {error.strerror}") from None
+    return imported
+
+
+def name_of_job(source: Path) -> str:
+    """Name a job after its files."""
+    return re.sub(r"[^\w.-]+", "-", stem_of(source.resolve())).strip("-.") or "imported"
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Put the file's name before what is wrong with it."""
+    try:
+        yield
+    except InputError as error:
+        text = str(error)
+        raise InputError(text if text.startswith(str(path)) else f"{path}: {text}") from None
+
+
+# --- flight recorder ------------------------------------------------------------------------------------------------
+
+
+def read_flight_recorder(files: list[Path], job: str) -> ImportedJob:
+    """Read dumps, pickles or JSON; the number at the end of a file's name is the rank."""
+    dumps = [dump for dump in (read_dump_file(path) for path in files) if dump is not None]
+    if not dumps:
+        raise InputError(f"{files[0].parent}: must hold dumps with their rank at the end of the name, as _dump_3; "
+                         f"got {files[0].name}")  # fmt: skip
+    return job_of_dumps(dumps, job)
+
+
+def read_dump_file(path: Path) -> Dump | None:
+    """Read one dump; None where the file's name shows no rank, or its beginning that it is something else."""
+    rank = rank_of_name(path)
+    if rank is None:
+        return None
+    with naming(path):
+        value = read_bounded(path, MAX_PICKLE_BYTES)
+        is_json = value.lstrip()[:1] == b"{"
+        return read_dump(_load_json(value) if is_json else load_plain(value), rank)
+
+
+def _load_json(value: bytes) -> object:
+    if len(value) > MAX_JSON_BYTES:
+        raise InputError(f"must be at most {MAX_JSON_BYTES} bytes as JSON; got {len(value)}")
+    try:
+        return orjson.loads(value)
+    except (orjson.JSONDecodeError, RecursionError) as error:
+        raise InputError(f"must be complete JSON; got: {' '.join(str(error).split())[:160]}") from None
+
+
+# --- Kineto ---------------------------------------------------------------------------------------------------------
+
+
+def read_kineto(files: list[Path], job: str) -> ImportedJob:
+    """Read traces, one after the other."""
+    return job_of_captures((read_capture(path) for path in traces_among(files)), job)
+
+
+def traces_among(files: list[Path]) -> list[Path]:
+    """Leave out what stands beside traces in a directory; files none of which is named as a trace are all taken."""
+    return [path for path in files if _TRACE_NAME.search(path.name)] or files
+
+
+def read_capture(path: Path) -> Capture:
+    """Read one trace, without ever having it in memory."""
+    parser = TraceParser()
+    with naming(path):
+        with open_plain(path) as stream:
+            reader = EventReader(stream, WANTED)
+            for event in reader.read():
+                parser.add(event)
+            properties = reader.properties()
+        if parser.needs_launches:
+            with open_plain(path) as stream:
+                parser.add_launches(EventReader(stream, LAUNCHES).read())
+        return parser.capture(properties, rank_of_name(path))
+
+
+# --- NCCL Inspector -------------------------------------------------------------------------------------------------
+
+
+def read_nccl_inspector(files: list[Path], job: str) -> ImportedJob:
+    """Read logs of processes."""
+    skipped: Counter[str] = Counter()
+    dropped: Counter[Process] = Counter()
+    with naming(files[0].parent if len(files) > 1 else files[0]):
+        return job_of_operations(_operations(files, dropped, skipped), dropped, skipped, job)
+
+
+def _operations(files: list[Path], dropped: Counter[Process], skipped: Counter[str]) -> Iterator[Operation]:
+    for path in files:
+        parser = LogParser()
+        with naming(path), open_plain(path) as stream:
+            for line in bounded_lines(stream):
+                operation = parser.parse(line)
+                if operation is not None:
+                    yield operation
+        skipped.update(parser.skipped)
+        dropped.update(parser.dropped)
+
+
+def bounded_lines(stream: IO[bytes]) -> Iterator[bytes]:
+    """Give the lines of a file.
+
+    Raises
+    ------
+    InputError
+        If a line is longer than any that NCCL Inspector writes.
+    """
+    while line := stream.readline(MAX_LINE_BYTES + 1):
+        if len(line) > MAX_LINE_BYTES:
+            raise InputError(f"lines must be at most {MAX_LINE_BYTES} bytes; got a longer one")
+        yield line
+
+
+_TRACE_NAME: Final = re.compile(r"\.json(\.gz)?$|\.trace\b", re.IGNORECASE)
+
+KINDS: Final[Mapping[str, Callable[[list[Path], str], ImportedJob]]] = {
+    "kineto": read_kineto,
+    "flight-recorder": read_flight_recorder,
+    "nccl-inspector": read_nccl_inspector,
+}
+"""What can be imported, and how."""

@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.infra.test_cli import Run, run
+from tests.producers.importers.inspector_lines import collective, context, lines
+
+__all__ = ["run"]  # the fixture
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Path:
+    """Logs of two processes; the second one is always last."""
+    folder = tmp_path / "job-7"
+    folder.mkdir()
+    for rank in (0, 1):
+        whole = [{**context(rank), **collective(n, 90 - 40 * rank, 1000 * n + 40 * rank)} for n in range(4)]
+        (folder / f"host-pid{rank}.log").write_bytes(lines(*whole))
+    return folder
+
+
+def test_it_writes_a_trace_that_can_be_analysed_and_says_who_was_last(run: Run, logs: Path) -> None:
+    status, out, err = run("import", "nccl-inspector", str(logs), "out")
+    assert (status, err) == (0, "")
+    assert "out: 2 of 2 ranks, 8 operators on 1 communicators, 0 iterations, clock shared" in out
+    assert "all_reduce on 0xab: rank 1 was last in 4 of 4, and was waited for 0.16 ms" in out
+    assert "Next: irregulars analyze out" in out
+    status, out, _ = run("analyze", "out", "--json")
+    assert status == 0
+    assert json.loads(out)["job"] == "job-7"
+
+
+def test_its_result_is_json_if_wanted_and_nothing_else(run: Run, logs: Path) -> None:
+    status, out, _ = run("import", "nccl-inspector", str(logs), "out", "--job", "mine", "--json")
+    found = json.loads(out)
+    assert status == 0
+    assert (found["job"], found["operators"], len(found["collectives"])) == ("mine", 8, 4)
+    assert {one["last_rank"] for one in found["collectives"]} == {1}
+    assert {one["ends_apart_ns"] for one in found["collectives"]} == {0}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("nsight", "."), "kind must be one of kineto, flight-recorder, nccl-inspector; got 'nsight'"),
+        (("kineto", "/nowhere"), "/nowhere: must be a file or a directory of files; got nothing"),
+        (("kineto", "."), "must hold files to import; got an empty directory"),
+        (("kineto", "/proc/self/mem"), "/proc/self/mem: must be complete and readable; got: "),
+        (("nccl-inspector", "/etc/hostname"), "/etc/hostname: logs must hold coll_perf or p2p_perf records"),
+        (("flight-recorder", "/etc/hostname"), "must hold dumps with their rank at the end of the name"),
+    ],
+)
+def test_what_can_not_be_imported_is_one_line(run: Run, arguments: tuple[str, ...], message: str) -> None:
+    status, out, err = run("import", *arguments, "out")
+    assert status == 2
+    assert not out
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_a_directory_that_can_not_be_written_is_one_line(run: Run, logs: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    status, _, err = run("import", "nccl-inspector", str(logs), "file")
+    assert status == 2
+    assert err.count("\n") == 1
+    assert "file: must be a directory that can be written" in err

@@ -1,0 +1,239 @@
+"""Files that are followed while they grow: each row once, in pieces of any size, across rotation and restart."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from producers.importers.followers import follow
+from producers.importers.following import FollowingSource
+from producers.importers.importing import import_trace
+from producers.sources import Record, check_source
+from producers.trace import read_trace
+from streams.announcements import Announcement
+from streams.errors import InputError
+from streams.job_monitor import JobMonitor
+from streams.monitor_settings import MonitorSettings
+from streams.rank_monitor import RankMonitor
+from streams.records import Batch
+from tests.producers.importers.inspector_lines import collective, context, lines, marker, pair
+from tests.producers.importers.test_flight_recorder import dump, entry
+from tests.producers.importers.test_kineto import kernel, step, trace_file
+
+DEADLINE_S = 20.0
+OLD_NS = 1_700_000_000_000_000_000
+
+
+def opened(kind: str, folder: Path, position: str | None = None, **options: Any) -> FollowingSource:
+    options = {"ends_when_idle": True, "settle_s": 0.0, "interval_s": 0.01, "world_size": 2, **options}
+    return follow(kind, folder, "job", position=position, **options)
+
+
+def drain(source: FollowingSource, is_enough: Callable[[list[Record]], bool] = lambda _: False) -> list[Record]:
+    """Poll until the source ends, or enough came."""
+    polled: list[Record] = []
+    stop_s = time.monotonic() + DEADLINE_S
+    while not source.is_exhausted and not is_enough(polled):
+        assert time.monotonic() < stop_s, f"must come in {DEADLINE_S} s; got {len(polled)} records"
+        polled += source.poll(7)
+        time.sleep(0.001)
+    return polled
+
+
+def column(records: list[Record], name: str, rank: int, schema: str = "commops") -> list[float]:
+    own = [r for r in records if isinstance(r, Batch) and (r.header.rank, r.header.schema) == (rank, schema)]
+    return np.concatenate([batch.columns[name] for batch in own]).tolist() if own else []
+
+
+def rows_of(records: list[Record]) -> int:
+    return sum(len(record) for record in records if isinstance(record, Batch))
+
+
+def log_of(rank: int, first: int, past: int) -> bytes:
+    return lines(*({**context(rank), **collective(n, 50, 1000 * n)} for n in range(first, past)))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "in"
+    made.mkdir()
+    return made
+
+
+def captures(folder: Path, first: int, past: int) -> None:
+    named = {"Collective name": "allreduce", "Process Group Name": "0"}
+    for rank in (0, 1):
+        events = [e for n in range(first, past) for e in (step(n, 1e4 * n, 9e3), kernel(1e4 * n + 1, 2, n, **named))]
+        trace_file(folder, rank, events)
+        (folder / f"rank-{rank}.json.gz").rename(folder / f"rank-{rank}.{first}.json.gz")
+
+
+def age(path: Path, at: int) -> None:
+    os.utime(path, ns=(OLD_NS + at, OLD_NS + at))
+
+
+# --- the protocol of sources ----------------------------------------------------------------------------------------
+
+
+def test_a_followed_log_is_a_source(folder: Path) -> None:
+    for rank in (0, 1):
+        (folder / f"host-pid{rank}.log").write_bytes(
+            log_of(rank, 0, 300) + lines(marker(rank, 1, 2), collective(301, 5), *[pair("Send", 1 - rank)] * 2)
+        )
+    check_source(lambda position: opened("nccl-inspector", folder, position))
+
+
+def test_followed_traces_are_a_source(folder: Path) -> None:
+    for at, first in enumerate((0, 300)):
+        captures(folder, first, first + 300)
+        for path in folder.glob(f"*.{first}.json.gz"):
+            age(path, at)
+    check_source(lambda position: opened("kineto", folder, position))
+
+
+def test_followed_dumps_are_a_source(folder: Path) -> None:
+    for rank in (0, 1):
+        listed = [entry(n, "completed", duration_ms=1.0) for n in range(120)]
+        (folder / f"dump_{rank}.json").write_text(json.dumps(dump(*listed, entry(120))))
+    check_source(lambda position: opened("flight-recorder", folder, position))
+
+
+# --- growing, rotation, restart -------------------------------------------------------------------------------------
+
+
+def test_lines_come_as_they_are_appended_and_half_a_line_waits(folder: Path) -> None:
+    path = folder / "host-pid0.log"
+    whole = log_of(0, 0, 10)
+    path.write_bytes(whole[:-30])
+    source = opened("nccl-inspector", folder, ends_when_idle=False)
+    records = drain(source, lambda polled: rows_of(polled) == 9)
+    with path.open("ab") as stream:
+        stream.write(whole[-30:])
+    records += drain(source, lambda polled: rows_of(polled) == 1)
+    source.close()
+    assert not source.is_exhausted
+    assert column(records, "start_ns", 0) == sorted(column(records, "start_ns", 0))
+    assert [r.rank for r in records if isinstance(r, Announcement)] == [0]
+    assert len(set(column(records, "sequence", 0))) == 10
+
+
+@pytest.mark.parametrize("is_copied", [False, True])
+def test_rotation_loses_nothing_and_repeats_nothing(folder: Path, is_copied: bool) -> None:
+    """The log is renamed and a new one begun, or copied away and cut to nothing."""
+    path = folder / "host-pid0.log"
+    path.write_bytes(log_of(0, 0, 40))
+    source = opened("nccl-inspector", folder, ends_when_idle=False)
+    records = drain(source, lambda polled: rows_of(polled) == 40)
+    if is_copied:
+        path.write_bytes(log_of(0, 50, 55))
+    else:
+        with path.open("ab") as stream:
+            stream.write(log_of(0, 40, 50))
+        path.rename(folder / "host-pid0.log.1")
+        path.write_bytes(log_of(0, 50, 55))
+    wanted = 5 if is_copied else 15
+    records += drain(source, lambda polled: rows_of(polled) == wanted)
+    time.sleep(0.1)
+    records += source.poll(100)
+    source.close()
+    numbers = sorted(int(sequence) >> 4 for sequence in column(records, "sequence", 0))
+    assert numbers == [*range(40), *(range(50, 55) if is_copied else range(40, 55))]
+
+
+def test_a_source_that_was_started_anew_goes_on_where_it_was(folder: Path) -> None:
+    path = folder / "host-pid0.log"
+    path.write_bytes(log_of(0, 0, 20))
+    source = opened("nccl-inspector", folder)
+    before = drain(source, lambda polled: rows_of(polled) >= 5)
+    position = source.position()
+    source.close()
+    with path.open("ab") as stream:
+        stream.write(log_of(0, 20, 30))
+    path.rename(folder / "host-pid0.log.1")
+    after = drain(opened("nccl-inspector", folder, position))
+    numbers = [int(sequence) >> 4 for sequence in column(before + after, "sequence", 0)]
+    assert numbers == list(range(30))
+    assert not [record for record in after if isinstance(record, Announcement)]
+    batches = [record for record in before + after if isinstance(record, Batch)]
+    assert [b.header.rows_before for b in batches] == np.cumsum([0, *(len(b) for b in batches)])[:-1].tolist()
+
+
+def test_traces_come_as_they_appear_and_bad_ones_are_passed_over(folder: Path) -> None:
+    source = opened("kineto", folder, ends_when_idle=False, settle_s=0.2)
+    captures(folder, 0, 5)
+    (folder / "rank-0.bad.json.gz").write_bytes(gzip.compress(b'{"traceEvents": ['))
+    first = drain(source, lambda polled: rows_of(polled) == 20)
+    captures(folder, 5, 8)
+    second = drain(source, lambda polled: rows_of(polled) == 12)
+    source.close()
+    assert column(first + second, "iteration", 1) == list(range(8))
+    assert column(second, "iteration", 0, "iterations") == [5, 6, 7]
+    watermarks = [r.header.watermark_ns for r in first + second if isinstance(r, Batch) and r.header.rank == 0]
+    assert None not in watermarks
+
+
+def test_live_and_offline_give_the_same_rows(folder: Path, tmp_path: Path) -> None:
+    captures(folder, 0, 30)
+    followed = drain(opened("kineto", folder))
+    import_trace("kineto", folder, tmp_path / "out")
+    trace = read_trace(tmp_path / "out")
+    for name in ("sequence", "start_ns", "elapsed_ns", "iteration", "operator"):
+        for rank in (0, 1):
+            assert column(followed, name, rank) == trace.commops[rank].columns[name].tolist()
+
+
+def test_a_hang_is_judged_from_followed_dumps_when_the_job_falls_silent(folder: Path) -> None:
+    """The dumps come through the monitors of the stream; rank 1 never came."""
+    for rank, listed in ((0, [entry(7)]), (1, []), (2, [entry(7)])):
+        (folder / f"dump_{rank}.json").write_text(json.dumps(dump(*listed)))
+        age(folder / f"dump_{rank}.json", 180_000_000_000)
+    records = drain(opened("flight-recorder", folder, world_size=3))
+    settings = MonitorSettings()
+    ranks = {rank: RankMonitor("job", rank, settings) for rank in range(3)}
+    job = JobMonitor("job", settings)
+    log = [record for record in records if isinstance(record, Batch)]
+    for record in records:
+        if isinstance(record, Announcement):
+            ranks[record.rank].announce(record)
+        else:
+            ranks[record.header.rank].add(record, log.index(record))
+    for monitor in ranks.values():
+        job.add(monitor.drain())
+    for now_s in (0.0, settings.silence_s + 1):
+        job.tick(now_s)
+    judged = job.advance(lambda spans: [log[offset] for span in spans for offset in span.offsets])
+    (verdict,) = judged.verdicts
+    assert (verdict.kind, verdict.suspects[0].ranks) == ("hang", (1,))
+    assert verdict.lost_s == pytest.approx(180.0, abs=0.001)
+
+
+# --- misuse ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("position", ["", "rows=3", "[]", '{"rows": "x"}', '{"before": 1}'])
+def test_a_position_of_another_source_is_refused(folder: Path, position: str) -> None:
+    with pytest.raises(InputError, match="position must be one of a followed source"):
+        opened("kineto", folder, position)
+
+
+def test_what_following_needs_is_said(folder: Path) -> None:
+    with pytest.raises(InputError, match="kind must be one of"):
+        opened("nsight", folder)
+    with pytest.raises(InputError, match="world_size must be given to follow nccl-inspector"):
+        opened("nccl-inspector", folder, world_size=None)
+
+
+def test_another_version_ends_the_source_with_its_reason(folder: Path) -> None:
+    (folder / "a.log").write_bytes(lines({**context(0, version="v9"), **collective(0, 5)}))
+    source = opened("nccl-inspector", folder, ends_when_idle=False)
+    with pytest.raises(InputError, match=r"a.log: inspector_output_format_version must be one of"):
+        drain(source)
+    source.close()

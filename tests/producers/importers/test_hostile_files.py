@@ -1,0 +1,221 @@
+"""Truncated, empty, hostile and random files: one line that names the file, no code run, no memory filled."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import pickle
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from infra.analysis import analyze
+from producers.importers.importing import KINDS, import_trace
+from producers.trace import read_trace
+from streams.errors import InputError
+from tests.producers.importers.inspector_lines import collective, context, lines, marker, pair
+
+MOST_BYTES = 256 << 20
+BOMB_BYTES = 384 << 20
+
+
+def dump_bytes() -> bytes:
+    one = {
+        "process_group": ["0", "default_pg"], "collective_seq_id": 3, "profiling_name": "nccl:all_reduce",
+        "pg_id": 0, "time_created_ns": 10**18, "state": "scheduled", "input_sizes": [[2]], "input_dtypes": ["Float"],
+    }  # fmt: skip
+    groups = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}}
+    return pickle.dumps({"version": "2.9", "pg_config": groups, "pg_status": {}, "entries": [one, one]}, 2)
+
+
+def trace_bytes() -> bytes:
+    step = {"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#3", "ts": 1.5, "dur": 9.0, "args": {}}
+    arguments = {"Collective name": "allreduce", "Process Group Name": "0", "External id": 4, "dtype": "Float"}
+    one = {"ph": "X", "cat": "kernel", "name": "ncclDevKernel_AllReduce", "ts": 2.25, "dur": 3.5, "args": arguments}
+    told = {"rank": 0, "world_size": 2, "pg_config": [{"pg_name": "0", "pg_desc": "default_pg", "ranks": [0, 1]}]}
+    return json.dumps({"distributedInfo": told, "traceEvents": [step, one], "traceName": "x"}).encode()
+
+
+def log_bytes() -> bytes:
+    whole = [
+        {**context(0), **collective(1, 5, 50)},
+        {**context(0), **collective(2, 5)},
+        {**context(0), **pair("Send", 1)},
+    ]
+    return lines(*whole, marker(0, 1), collective(3, 4))
+
+
+VALID: dict[str, Callable[[], bytes]] = {
+    "flight-recorder": dump_bytes, "kineto": trace_bytes, "nccl-inspector": log_bytes,
+}  # fmt: skip
+NAMES = {"flight-recorder": "_dump_0", "kineto": "rank-0.json", "nccl-inspector": "host-pid1.log"}
+
+
+def try_import(folder: Path, kind: str, value: bytes) -> str | None:
+    """Import a file; the error's text, or None where it could be read, and then analysed."""
+    (folder / NAMES[kind]).write_bytes(value)
+    try:
+        import_trace(kind, folder / NAMES[kind], folder / "out")
+    except InputError as error:
+        text = " ".join(str(error).split())
+        assert NAMES[kind] in text or "must hold" in text or "dumps" in text, text
+        assert len(text) < 600
+        return text
+    analyze(read_trace(folder / "out"))
+    return None
+
+
+def test_every_kind_is_tried() -> None:
+    assert VALID.keys() == NAMES.keys() == KINDS.keys()
+
+
+@pytest.mark.parametrize("kind", VALID)
+def test_a_good_file_is_read_and_so_it_is_packed(tmp_path: Path, kind: str) -> None:
+    value = VALID[kind]()
+    assert try_import(tmp_path, kind, value) is None
+    assert try_import(tmp_path, kind, gzip.compress(value)) is None
+
+
+@pytest.mark.parametrize("kind", VALID)
+@pytest.mark.parametrize(
+    "value", [b"", b"\n", b"\0" * 100, b"\xff\xfe", b"{}", b"[]", b"null", b"1e999", b"{" * 50_000]
+)
+def test_empty_and_foreign_files_are_refused(tmp_path: Path, kind: str, value: bytes) -> None:
+    assert try_import(tmp_path, kind, value) is not None
+
+
+@pytest.mark.parametrize("kind", ["flight-recorder", "kineto"])
+def test_a_file_that_was_cut_off_anywhere_is_refused(tmp_path: Path, kind: str) -> None:
+    value = VALID[kind]()
+    for cut in range(0, len(value) - 1, 7):
+        assert try_import(tmp_path, kind, value[:cut]) is not None
+
+
+@pytest.mark.parametrize("kind", VALID)
+def test_a_packed_file_that_was_cut_off_is_refused(tmp_path: Path, kind: str) -> None:
+    packed = gzip.compress(VALID[kind]())
+    for cut in range(3, len(packed) - 1, 11):
+        assert try_import(tmp_path, kind, packed[:cut]) is not None
+
+
+@pytest.mark.parametrize("kind", VALID)
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_any_change_of_its_bytes_is_read_or_refused(tmp_path: Path, kind: str, data: st.DataObject) -> None:
+    value = bytearray(VALID[kind]())
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(value) - 1))
+        value[at : at + data.draw(st.integers(0, 6))] = data.draw(st.binary(max_size=8))
+    try_import(tmp_path, kind, bytes(value))
+
+
+odd = st.none() | st.booleans() | st.text(max_size=3) | st.sampled_from(
+    [-1, 0, 2**31, 2**62, 2**63 - 1, -(2**62), 1e300, -0.5, [], {}, [[]], {"a": []}, [2**62] * 3, "9" * 300, "[0, 0]"]
+)  # fmt: skip
+
+
+def with_odd(value: Any, data: st.DataObject) -> Any:
+    """Put odd values of any type in some places of a plain value."""
+    if data.draw(st.integers(0, 12)) == 0:
+        return data.draw(odd)
+    if isinstance(value, dict):
+        return {key: with_odd(one, data) for key, one in value.items()}
+    if isinstance(value, list):
+        return [with_odd(one, data) for one in value]
+    return value
+
+
+@pytest.mark.parametrize("kind", VALID)
+@settings(deadline=None, max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_values_of_any_type_and_size_are_read_or_refused(tmp_path: Path, kind: str, data: st.DataObject) -> None:
+    value = VALID[kind]()
+    if kind == "nccl-inspector":
+        made = lines(*(with_odd(json.loads(line), data) for line in value.splitlines()))
+    elif kind == "kineto":
+        made = json.dumps(with_odd(json.loads(value), data)).encode()
+    else:
+        made = pickle.dumps(with_odd(pickle.loads(value), data), data.draw(st.sampled_from([2, 4])))
+    try_import(tmp_path, kind, made)
+
+
+class Evil:
+    """Would make a directory when unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.path),)
+
+
+def test_no_code_of_a_pickle_is_run(tmp_path: Path) -> None:
+    value = pickle.dumps({"version": "2.9", "pg_config": {}, "entries": [Evil(tmp_path / "made")]}, 2)
+    text = try_import(tmp_path, "flight-recorder", value)
+    assert text is not None
+    assert "which builds more than plain data" in text
+    assert not (tmp_path / "made").exists()
+
+
+def bomb(begin: bytes, fill: bytes, end: bytes = b"") -> bytes:
+    packed = io.BytesIO()
+    with gzip.GzipFile(fileobj=packed, mode="wb", compresslevel=1) as stream:
+        stream.write(begin)
+        for _ in range(BOMB_BYTES >> 20):
+            stream.write(fill * ((1 << 20) // len(fill)))
+        stream.write(end)
+    return packed.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("kind", "begin", "fill"),
+    [
+        ("flight-recorder", b"{", b" "),
+        ("flight-recorder", b"\x80\x02", b"N"),
+        ("kineto", b"", b" "),
+        ("kineto", b'{"traceEvents": [{"a": "', b"x"),
+        ("kineto", b'{"traceEvents": [', b"["),
+        ("nccl-inspector", b"", b"x"),
+    ],
+)
+def test_a_bomb_does_not_fill_the_memory(tmp_path: Path, kind: str, begin: bytes, fill: bytes) -> None:
+    value = bomb(begin, fill)
+    assert len(value) < BOMB_BYTES / 100
+    tracemalloc.start()
+    try:
+        assert try_import(tmp_path, kind, value) is not None
+        assert tracemalloc.get_traced_memory()[1] < MOST_BYTES
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_billion_references_do_not_fill_the_memory(tmp_path: Path) -> None:
+    value: Any = [1]
+    for _ in range(40):
+        value = [value] * 10
+    groups = {"0": {"name": "0", "desc": "x", "ranks": [0, 1]}}
+    one = {
+        "process_group": ["0"],
+        "collective_seq_id": 3,
+        "profiling_name": value,
+        "input_sizes": value,
+        "state": value,
+    }
+    whole = {"version": "2.9", "pg_config": groups, "entries": [one], "pg_status": value}
+    try_import(tmp_path, "flight-recorder", pickle.dumps(whole, 2))
+
+
+def test_a_directory_with_a_bad_file_names_it(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "rank-0.json").write_bytes(trace_bytes())
+    (tmp_path / "in" / "rank-1.json").write_bytes(trace_bytes()[:-9])
+    with pytest.raises(InputError, match=r"rank-1\.json: must be a complete"):
+        import_trace("kineto", tmp_path / "in", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
