@@ -15,6 +15,7 @@ from detectors.standing_fault import History, StandingFault, standing_since, typ
 from detectors.topology import Device, Topology
 
 _KEPT: Final = 64  # attributions that a verdict keeps to think over its suspects
+_ALIKE: Final = 0.5  # what is left of a noisy job's slow phase after a fault is no part of it
 _LOSS_STEP: Final = 2.0  # a revision says that it goes on when the loss has grown by this factor
 
 
@@ -63,11 +64,17 @@ class OpenVerdict:
         """Whether the cause shows in an iteration; `late_ns`: by how much ranks work longer than their stage."""
         if self.standing is not None:
             return self.standing.stands(self.cause, late_ns)
-        return observation.shows(self.cause)
+        return observation.shows(self.cause) and (observation.is_long or self._is_alike(observation))
+
+    def _is_alike(self, observation: Observation) -> bool:
+        """Whether an iteration that is not long by itself loses enough to the cause to be of the same kind."""
+        typical_ns = median(explained_ns(self.cause, o.attribution) for o in self.kept if o.attribution is not None)
+        assert observation.attribution is not None
+        return explained_ns(self.cause, observation.attribution) >= _ALIKE * typical_ns
 
     def follow(self, observation: Observation, is_seen: bool, topology: Topology) -> None:
         """Take in the next judged iteration."""
-        self.tried += observation.attribution is not None
+        self.tried += observation.attribution is not None and (observation.is_long or is_seen)
         if not is_seen:
             self.quiet += not observation.is_unread
         elif self.standing is not None:

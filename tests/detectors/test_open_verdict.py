@@ -55,6 +55,13 @@ def test_suspect_iterations_that_nobody_looked_into_are_not_quiet() -> None:
     assert (verdict.quiet, verdict.last) == (0, 7)
 
 
+def test_a_little_of_the_same_in_an_iteration_that_is_not_long_is_no_part_of_it() -> None:
+    verdict = recurring()
+    for ms, is_seen in ((10.0, False), (30.0, True)):
+        assert verdict.is_seen(replace(observation(8, late(1, ms)), is_long=False), {}) == is_seen
+        assert verdict.is_seen(observation(8, late(1, ms)), {})
+
+
 def test_a_surer_review_corrects_a_standing_fault_and_a_less_sure_one_does_not() -> None:
     verdict = standing()
     verdict.note_said()
