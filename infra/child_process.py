@@ -81,6 +81,11 @@ class ChildProcess:
         """Whether the process has not ended."""
         return self._process.poll() is None
 
+    @property
+    def status(self) -> int | None:
+        """Exit status of the process, negative for a signal; `None` while it runs."""
+        return self._process.poll()
+
     def wait_until(self, is_ready: Callable[[], bool], within_s: float) -> None:
         """Wait until the service is ready.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, Self
 
 from producers.agent import Agent, AgentSettings, Progress
 from producers.simulator.settings import SimulatorSettings
@@ -55,27 +55,27 @@ class WatchedSource:
             self._elapsed_ns[iteration] = max(elapsed_ns, self._elapsed_ns.get(iteration, 0.0))
 
 
-class SimulatedRun:
-    """A simulated job at real pace, beginning now. Use it as a context: leaving it stops the job cleanly.
+class PublishedRun:
+    """A source that is published from a thread. Use it as a context: leaving it stops the publishing cleanly.
 
     Parameters
     ----------
-    job
-        What to simulate.
+    source
+        What to publish.
     agent
-        Where to publish.
+        Where to.
     """
 
-    def __init__(self, job: SimulatorSettings, agent: AgentSettings) -> None:
-        self.source = WatchedSource(SimulatorSource(job, start_ns=time.time_ns(), now_ns=time.time_ns))
+    def __init__(self, source: Source, agent: AgentSettings) -> None:
+        self.source = WatchedSource(source)
         self._agent = Agent(self.source, agent)
-        self._thread = threading.Thread(target=self._run, name="simulated-job", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="published-job", daemon=True)
         self._failure: BaseException | None = None
         self.done: Progress | None = None
 
     @property
     def is_running(self) -> bool:
-        """Whether the job has not ended; raises what the agent raised if it failed."""
+        """Whether the source has not ended; raises what the agent raised if it failed."""
         if self._failure is not None:
             raise self._failure
         return self._thread.is_alive()
@@ -86,10 +86,25 @@ class SimulatedRun:
         except BaseException as error:  # shown by the thread that watches
             self._failure = error
 
-    def __enter__(self) -> SimulatedRun:
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._agent.stop()
         self._thread.join(_STOP_S)
+
+
+class SimulatedRun(PublishedRun):
+    """A simulated job at real pace, beginning now.
+
+    Parameters
+    ----------
+    job
+        What to simulate.
+    agent
+        Where to publish.
+    """
+
+    def __init__(self, job: SimulatorSettings, agent: AgentSettings) -> None:
+        super().__init__(SimulatorSource(job, start_ns=time.time_ns(), now_ns=time.time_ns), agent)

@@ -34,7 +34,7 @@ MAY_IMPORT = {
 FAUST_FILES = {"streams/app.py", "streams/agents.py"}
 GENERATED = {"build", "dist", "target", "__pycache__"}
 SOURCES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
-DATA_SUFFIXES = {".json", ".sql", ".xml", ".yaml", ".properties", ".md", ".toml", ".service", ".typed"}
+DATA_SUFFIXES = {".cpp", ".json", ".sql", ".xml", ".yaml", ".properties", ".md", ".toml", ".service", ".typed"}
 
 
 def imported_modules(source: str) -> Iterator[str]:

@@ -11,13 +11,16 @@ from streams.errors import InputError
 from tests.conftest import RECORDINGS, clickhouse_address, failing_in_one_line
 
 GLOO = {"gloo-clean", "gloo-slow-rank", "gloo-slow-compute", "gloo-slow-nic", "gloo-slow-link"}
+LIVE = "torch-slow-rank"
 
 
 def test_the_recordings_are_whole(recordings: Path) -> None:
     assert recordings == RECORDINGS
     found = {path.name for path in recordings.iterdir() if path.is_dir()}
-    assert found == GLOO
-    files = {"job.json", "label.json", "commops.parquet", "bandwidth.parquet", "iterations.parquet"}
+    assert found == GLOO | {LIVE}
+    files = {"job.json", "label.json", "commops.parquet", "iterations.parquet"}
+    assert {path.name for path in (recordings / LIVE).iterdir()} == files
+    files |= {"bandwidth.parquet"}
     assert all({path.name for path in (recordings / name).iterdir()} == files for name in GLOO)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -16,8 +18,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from infra.local_services import LocalServices
-    from infra.simulated_run import SimulatedRun
-    from producers.simulator.settings import SimulatorSettings
+    from infra.simulated_run import PublishedRun
+    from producers.agent import AgentSettings
     from streams.judgements import Verdict
 
 JOB: Final = "demo"
@@ -37,27 +39,29 @@ def demo(
     ] = False,
     fault: Annotated[str, typer.Option(help="What goes wrong, and when.")] = FAULT,
     iterations: Annotated[int, typer.Option(min=20, help="Length of the job; about four a second.")] = ITERATIONS,
+    is_live: Annotated[
+        bool, typer.Option("--live", help="Train a small model in four real processes instead (extra torch).")
+    ] = False,
 ) -> None:
     """Watch the main job: 64 simulated GPUs train at real pace, a NIC turns slow, Irregulars names it.
 
+    With --live nothing is simulated: four processes train with torch and gloo, and one of them stalls for a while.
     Broker, database and worker are real, and gone at the end. Status 1 if no verdict comes.
 
     Example: irregulars demo --fault slow_rank:rank=5,from=60,factor=3
     """
     from infra.local_services import LocalServices
-    from producers.simulator.faults import parse_fault
-    from producers.simulator.settings import SimulatorSettings
 
-    job = SimulatorSettings(job=JOB, iterations=iterations, faults=(parse_fault(fault),))
+    scene = _live_scene() if is_live else _simulated_scene(fault, iterations)
     console = open_console()
     settings = settings_of(context, snapshot_s=1.0, partitions=4)
     with (
         stops_on_sigterm(),
         LocalServices(settings, on_step=lambda step: console.print(step, style="dim")) as services,
     ):
-        verdict = _watch(console, services, job, fault)
+        verdict = _watch(console, services, scene)
         if verdict is not None:
-            _show_verdict(console, services, verdict, fault)
+            _show_verdict(console, services, verdict, scene.fault)
         if is_kept:
             show_addresses(services)
             _wait_for_interrupt(services)
@@ -74,6 +78,35 @@ def _wait_for_interrupt(services: LocalServices) -> None:
             time.sleep(_LOOK_S)
     except KeyboardInterrupt:
         return
+
+
+@dataclass(frozen=True, slots=True)
+class _Scene:
+    """What is shown: its title, what will go wrong, and how it starts."""
+
+    title: str
+    fault: str
+    iterations: int
+    start: Callable[[AgentSettings], PublishedRun]
+
+
+def _simulated_scene(fault: str, iterations: int) -> _Scene:
+    from infra.simulated_run import SimulatedRun
+    from producers.simulator.faults import parse_fault
+    from producers.simulator.settings import SimulatorSettings
+
+    job = SimulatorSettings(job=JOB, iterations=iterations, faults=(parse_fault(fault),))
+    title = f"{job.dp * job.pp * job.tp} GPUs train, dp {job.dp} × pp {job.pp} × tp {job.tp}"
+    return _Scene(title, fault, iterations, lambda agent: SimulatedRun(job, agent))
+
+
+def _live_scene() -> _Scene:
+    from infra.live_run import LiveRun
+    from infra.live_training import RANKS, LivePlan
+
+    plan = LivePlan()
+    title = f"{RANKS} processes train with torch and gloo"
+    return _Scene(title, plan.text, plan.iterations, lambda agent: LiveRun(plan, JOB, agent))
 
 
 class _Alerts:
@@ -115,22 +148,19 @@ class _Alerts:
             self._failure = error
 
 
-def _watch(console: Console, services: LocalServices, job: SimulatorSettings, fault: str) -> Verdict | None:
+def _watch(console: Console, services: LocalServices, scene: _Scene) -> Verdict | None:
     """Run the job to its end; return the verdict that cost most, once it is closed."""
-    from infra.simulated_run import SimulatedRun
     from infra.wiring import agent_settings
 
-    world = job.dp * job.pp * job.tp
-    console.print(f"\n[bold]{world} GPUs train[/bold], dp {job.dp} × pp {job.pp} × tp {job.tp}, "
-                  f"{job.iterations} iterations. What will happen to them: {fault}\n")  # fmt: skip
+    console.print(f"\n[bold]{scene.title}[/bold], {scene.iterations} iterations. What will happen: {scene.fault}\n")
     alerts = _Alerts(services)
-    with SimulatedRun(job, agent_settings(services.settings)) as run:
-        _follow_run(console, services, run, alerts, job.iterations)
+    with scene.start(agent_settings(services.settings)) as run:
+        _follow_run(console, services, run, alerts, scene.iterations)
     return _last_verdict(console, alerts)
 
 
 def _follow_run(
-    console: Console, services: LocalServices, run: SimulatedRun, alerts: _Alerts, iterations: int
+    console: Console, services: LocalServices, run: PublishedRun, alerts: _Alerts, iterations: int
 ) -> None:
     from rich.live import Live
 

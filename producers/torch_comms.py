@@ -1,0 +1,178 @@
+"""Log what a training process communicates: two lines in its script.
+
+::
+
+    from producers import torch_comms
+
+    torch_comms.start(trace_dir="trace")  # or agent="/run/irregulars/agent.sock", or bootstrap="kafka:9092"
+
+Every collective, send and recv of ``torch.distributed`` is logged from there on, DDP's own included; groups may be
+made before or after. Iterations are those of the optimizer's steps, or, with ``iterations="marks"``, those that the
+script marks::
+
+    for number, batch in enumerate(loader):
+        with torch_comms.iteration(number):
+            train(batch)
+
+Nothing here raises into training once `start` has returned: what goes wrong is counted, and said once in the log
+``irregulars.torch``. Needs the extra ``torch``. Costs and limits: infra/docs/torch.md.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from producers.torch_hook.exits import AgentSocket, Exit, Kafka, TraceDirectory
+from producers.torch_hook.identity import identity_of
+from streams.errors import InputError
+from streams.topics import TopicSettings
+
+if TYPE_CHECKING:
+    from producers.torch_hook.session import Session, Troubles
+
+__all__ = ["follow", "iteration", "lost_rows", "name_group", "phase", "report", "start", "stop"]
+
+_HOOKS = ("auto", "native", "python", "dispatcher")
+_ITERATIONS = ("steps", "marks", "inferred")
+_lock = threading.Lock()
+_session: Session | None = None
+
+
+def start(
+    *,
+    trace_dir: str | Path | None = None,
+    agent: str | Path | None = None,
+    bootstrap: str | None = None,
+    topic_prefix: str = "irregulars.",
+    job: str | None = None,
+    nic: str | None = None,
+    switch: str | None = None,
+    iterations: str = "steps",
+    hook: str = "auto",
+) -> str:
+    """Begin to log, before or after ``init_process_group``; returns the hook that serves.
+
+    That is ``native``, ``python``, ``dispatcher`` (in Python too, for an older torch), or ``none`` where this torch
+    offers nothing to hook into: that is said in the log, and training goes on without us.
+
+    Parameters
+    ----------
+    trace_dir, agent, bootstrap
+        One of them: a trace directory to write, the socket of the node's agent, or Kafka brokers.
+    topic_prefix
+        Stands before each topic's name (Kafka).
+    job
+        Name of the job, the same on all ranks; default: what torchrun or Slurm say, else ``training``.
+    nic, switch
+        What this rank communicates through, where that is known.
+    iterations
+        ``steps``: each step of the optimizer ends one; ``marks``: the script marks them with `iteration`;
+        ``inferred``: rows say none, and whoever reads them infers it.
+    hook
+        ``auto`` takes the native hook where it was built for this torch.
+
+    Raises
+    ------
+    InputError
+        If not exactly one way out is given, or a value breaks its rule; before anything was changed.
+    ModuleNotFoundError
+        If torch is not installed.
+    """
+    global _session
+    if hook not in _HOOKS:
+        raise InputError(f"hook must be one of {', '.join(_HOOKS)}; got {hook!r}")
+    if iterations not in _ITERATIONS:
+        raise InputError(f"iterations must be one of {', '.join(_ITERATIONS)}; got {iterations!r}")
+    given = [way for way in (trace_dir, agent, bootstrap) if way is not None]
+    if len(given) != 1:
+        raise InputError(f"exactly one of trace_dir, agent and bootstrap must be given; got {len(given)}")
+    from producers.torch_hook.session import Session, Troubles
+
+    with _lock:
+        if _session is not None and _session.is_ours:
+            return _session.hook_name
+        troubles = Troubles()
+        way_out = _way_out(trace_dir, agent, bootstrap, topic_prefix, troubles)
+        try:
+            session = Session(identity_of(job, nic, switch), way_out, troubles, hook, iterations)
+            session.start()
+        except Exception as error:  # a torch that we can't hook into, for example: it trains without us
+            troubles.note(error, "start")
+            return "none"
+        _session = session
+    return session.hook_name
+
+
+def _way_out(
+    trace_dir: str | Path | None,
+    agent: str | Path | None,
+    bootstrap: str | None,
+    topic_prefix: str,
+    troubles: Troubles,
+) -> Exit:
+    if trace_dir is not None:
+        return TraceDirectory(Path(trace_dir))
+    if agent is not None:
+        return AgentSocket(Path(agent), lambda error: troubles.note(error, "agent"))
+    return Kafka(str(bootstrap), TopicSettings(prefix=topic_prefix), lambda error: troubles.note(error, "kafka"))
+
+
+def stop() -> None:
+    """Stop logging and pass on the rest (15 s at most); done by itself when the process exits."""
+    global _session
+    with _lock:
+        session, _session = _session, None
+    if session is not None:
+        session.stop()
+
+
+def lost_rows() -> int:
+    """Count the rows that gave way to newer ones because nobody took them in time."""
+    session = _running()
+    return 0 if session is None else session.lost_rows
+
+
+def iteration(number: int | None = None) -> AbstractContextManager[None]:
+    """Mark one training iteration; without a number they count from 0. From the first mark on, steps mark none."""
+    session = _running()
+    return nullcontext() if session is None else session.iterations.mark(number)
+
+
+def phase(name: str) -> AbstractContextManager[None]:
+    """Mark a phase, ``checkpoint`` or ``eval``: iterations that hold any of it are not judged."""
+    session = _running()
+    return nullcontext() if session is None else session.iterations.in_phase(name)
+
+
+def report(*, loss: float | None = None, grad_norm: float | None = None, tokens: int | None = None) -> None:
+    """Note figures of the iteration that runs; they must be on the host already."""
+    session = _running()
+    if session is not None:
+        session.iterations.report(loss, grad_norm, tokens)
+
+
+def follow(optimizer: Any) -> None:
+    """Count iterations by this optimizer's steps; without it, by those of the first that steps."""
+    session = _running()
+    if session is not None:
+        session.iterations.follow(optimizer)
+
+
+def name_group(process_group: Any, kind: str) -> None:
+    """Say what a process group is for: ``dp``, ``tp``, ``pp``, ``ep``, ``cp``; before the first iteration ends.
+
+    Raises
+    ------
+    InputError
+        If there is no such kind, or no such group.
+    """
+    session = _running()
+    if session is not None:
+        session.groups.set_kind(str(process_group.group_name), kind)
+
+
+def _running() -> Session | None:
+    return _session if _session is not None and _session.is_ours else None

@@ -1,0 +1,139 @@
+"""The agent's end of the local socket: training processes of this node as one source."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from producers.batches import take_rows
+from producers.torch_hook.frames import End, FrameReader
+from streams.announcements import Announcement
+from streams.errors import InputError, RecordError
+from streams.records import Batch
+
+_LOG: Final = logging.getLogger("irregulars.agent")
+_READ_BYTES: Final = 1 << 20
+_MOST_QUEUED: Final = 256
+"""Records that wait to be polled; then the sockets are not read, and rows wait in the rings of the ranks."""
+
+
+@dataclass(eq=False, slots=True)
+class _Connection:
+    socket: socket.socket
+    reader: FrameReader = field(default_factory=FrameReader)
+
+
+class SocketSource:
+    """Takes what training processes send with ``torch_comms.start(agent=PATH)``.
+
+    Parameters
+    ----------
+    path
+        Of the socket; it is made, mode 0600, and a stale one is replaced.
+    ranks
+        The source is exhausted when so many ranks have said that they ended; `None`: never.
+
+    Raises
+    ------
+    InputError
+        If the socket can't be made there.
+    """
+
+    def __init__(self, path: Path, ranks: int | None = None) -> None:
+        self._path, self._ranks = path, ranks
+        self._connections: list[_Connection] = []
+        self._queue: deque[Announcement | Batch] = deque()
+        self._ended = 0
+        self._rows = 0
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            path.unlink(missing_ok=True)
+            self._socket.bind(os.fspath(path))
+            path.chmod(0o600)
+            self._socket.listen(128)
+        except OSError as error:
+            self._socket.close()
+            raise InputError(f"agent's socket must be a path where we can make one; got {error} ({path})") from None
+        self._socket.setblocking(False)
+
+    def poll(self, max_records: int) -> Sequence[Announcement | Batch]:
+        """Give what has come, at most `max_records` announcements and rows."""
+        if len(self._queue) < _MOST_QUEUED:
+            self._accept()
+            self._read()
+        polled: list[Announcement | Batch] = []
+        while self._queue and max_records > 0:
+            record = self._queue.popleft()
+            if isinstance(record, Batch) and len(record) > max_records:
+                self._queue.appendleft(take_rows(record, max_records, len(record)))
+                record = take_rows(record, 0, max_records)
+            count = len(record) if isinstance(record, Batch) else 1
+            max_records -= count
+            self._rows += count
+            polled.append(record)
+        return polled
+
+    def position(self) -> str:
+        """Say how many records were given: what a process sent once can't be read again."""
+        return f"records={self._rows}"
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether all ranks that were expected have ended, and everything was given."""
+        return self._ranks is not None and self._ended >= self._ranks and not self._queue
+
+    def close(self) -> None:
+        """Close the sockets and remove the path."""
+        for connection in self._connections:
+            connection.socket.close()
+        self._connections = []
+        if self._socket.fileno() >= 0:
+            self._socket.close()
+            self._path.unlink(missing_ok=True)
+
+    def _accept(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                accepted, _ = self._socket.accept()
+                accepted.setblocking(False)
+                self._connections.append(_Connection(accepted))
+
+    def _read(self) -> None:
+        for connection in list(self._connections):
+            try:
+                for data in _received(connection.socket):
+                    for frame in connection.reader.feed(data):
+                        self._take(frame)
+            except (OSError, RecordError) as error:
+                _LOG.warning("event=torch_connection_closed error=%r", str(error))
+                self._drop(connection)
+            except EOFError:
+                self._drop(connection)
+
+    def _take(self, frame: Announcement | Batch | End) -> None:
+        if isinstance(frame, End):
+            self._ended += 1
+        else:
+            self._queue.append(frame)
+
+    def _drop(self, connection: _Connection) -> None:
+        connection.socket.close()
+        self._connections.remove(connection)
+
+
+def _received(connection: socket.socket) -> Iterator[bytes]:
+    """Give what waits in one socket, a bounded part of it; raises `EOFError` where the other end is closed."""
+    try:
+        data = connection.recv(_READ_BYTES)
+    except BlockingIOError:
+        return
+    if not data:
+        raise EOFError
+    yield data

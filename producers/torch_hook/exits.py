@@ -1,0 +1,179 @@
+"""Where records leave the training process: part files of a trace directory, the agent's socket, or Kafka.
+
+Each exit runs in a thread of its own, `Exporter`'s, and never touches training: what fails is told and tried again.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final, Protocol
+
+from producers.torch_hook.frames import End, encode_frame
+from producers.torch_hook.source import TorchSource
+from producers.torch_hook.trace_parts import assemble_if_whole, part_path
+from streams.announcements import Announcement
+from streams.records import Batch
+from streams.topics import TopicSettings
+
+POLL_S: Final = 0.2
+_POLL_ROWS: Final = 15_000
+_LAST_POLL_S: Final = 0.01
+_RETRY_S: Final = 2.0
+_SEND_S: Final = 5.0
+
+
+class Exit(Protocol):
+    """A way out."""
+
+    def run(self, source: TorchSource, wait: Callable[[float], bool]) -> None:
+        """Pass on what the source gives until it is exhausted; `wait` sleeps, and is True once an end is wanted."""
+        ...
+
+
+class TraceDirectory:
+    """Writes this rank's part below the directory; the last rank to end puts the trace directory together.
+
+    Parameters
+    ----------
+    directory
+        Shared by all ranks, or each host's own: then the parts must be brought together later.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def run(self, source: TorchSource, wait: Callable[[float], bool]) -> None:
+        """Append frames to the part as they come."""
+        path, world_size = None, 0
+        while not source.is_exhausted:
+            records = source.poll(_POLL_ROWS)
+            for record in records:
+                if path is None and isinstance(record, Announcement):
+                    path, world_size = part_path(self._directory, record.attempt, record.rank), record.world_size
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    path.unlink(missing_ok=True)
+                if path is not None:
+                    _append(path, encode_frame(record))
+            if not records and wait(POLL_S):
+                source.end()
+                time.sleep(_LAST_POLL_S)
+        if path is not None:
+            _append(path, encode_frame(End(source.lost_rows)))
+            assemble_if_whole(self._directory, world_size)
+
+
+def _append(path: Path, data: bytes) -> None:
+    with path.open("ab") as file:
+        file.write(data)
+
+
+class AgentSocket:
+    """Sends frames to the node's agent over its Unix socket.
+
+    While the agent is away rows wait in the ring, and the oldest give way. What was on its way when it went is lost.
+
+    Parameters
+    ----------
+    path
+        Where the agent listens.
+    on_trouble
+        Told why it is not reached.
+    """
+
+    def __init__(self, path: Path, on_trouble: Callable[[Exception], None]) -> None:
+        self._path, self._on_trouble = path, on_trouble
+
+    def run(self, source: TorchSource, wait: Callable[[float], bool]) -> None:
+        """Connect, send, and connect again."""
+        is_ending = False
+        while not source.is_exhausted:
+            try:
+                with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+                    connection.settimeout(_SEND_S)
+                    connection.connect(os.fspath(self._path))
+                    source.start_over()
+                    self._send(source, connection, wait)
+            except OSError as error:
+                self._on_trouble(error)
+                if is_ending:
+                    return
+                is_ending = wait(_RETRY_S)  # one more try
+
+    def _send(self, source: TorchSource, connection: socket.socket, wait: Callable[[float], bool]) -> None:
+        while not source.is_exhausted:
+            records = source.poll(_POLL_ROWS)
+            for record in records:
+                connection.sendall(encode_frame(record))
+            if not records and wait(POLL_S):
+                source.end()
+                time.sleep(_LAST_POLL_S)
+        connection.sendall(encode_frame(End(source.lost_rows)))
+
+
+class Kafka:
+    """Publishes from this process, through the agent's own publisher.
+
+    Parameters
+    ----------
+    bootstrap
+        Kafka brokers to ask first.
+    topics
+        How the topics are laid out.
+    on_trouble
+        Told why the broker is not reached.
+    """
+
+    def __init__(self, bootstrap: str, topics: TopicSettings, on_trouble: Callable[[Exception], None]) -> None:
+        self._bootstrap, self._topics, self._on_trouble = bootstrap, topics, on_trouble
+
+    def run(self, source: TorchSource, wait: Callable[[float], bool]) -> None:
+        """Publish; when the broker has been away for too long, begin anew."""
+        from producers.agent import Agent
+        from producers.publisher import AgentSettings
+        from streams.errors import IrregularsError
+
+        settings = AgentSettings(self._bootstrap, self._topics, broker_wait_s=30.0)
+        while not source.is_exhausted:
+            paced = _Paced(source, wait)
+            try:
+                Agent(paced, settings).run()
+            except IrregularsError as error:
+                self._on_trouble(error)
+                if paced.is_ending or wait(_RETRY_S):
+                    return
+                source.start_over()
+
+
+class _Paced:
+    """The source as the agent polls it, no more often than `POLL_S`: each look takes Python's lock from training."""
+
+    def __init__(self, source: TorchSource, wait: Callable[[float], bool]) -> None:
+        self._source, self._wait = source, wait
+        self._next_s = 0.0
+        self.is_ending = False
+
+    def poll(self, max_records: int) -> Sequence[Announcement | Batch]:
+        """Poll the source once in a while."""
+        if not self.is_ending and self._wait(0.0):
+            self.is_ending = True
+            self._source.end()
+        if not self.is_ending and time.monotonic() < self._next_s:
+            return ()
+        self._next_s = time.monotonic() + POLL_S
+        return self._source.poll(max_records)
+
+    def position(self) -> str:
+        """Where the source stands."""
+        return self._source.position()
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether the source has ended."""
+        return self._source.is_exhausted
+
+    def close(self) -> None:
+        """Do nothing: it is polled again after the broker came back."""

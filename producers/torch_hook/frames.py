@@ -1,0 +1,101 @@
+"""Announcements and batches as frames of bytes: what a part file holds, and what goes over the local socket.
+
+A frame is the kind (one letter), the length of the value (4 bytes, little-endian), the value. Values are those of the
+bus: `encode_announcement`, `encode_batch`; the last frame says that the rank has ended.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from streams.announcements import Announcement, decode_announcement, encode_announcement
+from streams.errors import InputError, RecordError
+from streams.json_fields import first_line
+from streams.records import Batch, decode_batch, encode_batch
+
+_HEAD: Final = struct.Struct("<cI")
+_BATCHES: Final = {b"O": "commops", b"I": "iterations", b"B": "bandwidth"}
+_LETTERS: Final = {schema: letter for letter, schema in _BATCHES.items()}
+MOST_BYTES: Final = 64 << 20
+"""Of a value; a larger one is no frame of ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The last frame: the rank sends no more, and dropped so many rows on the way."""
+
+    lost_rows: int = 0
+
+
+Frame = Announcement | Batch | End
+
+
+def encode_frame(frame: Frame) -> bytes:
+    """Encode one frame."""
+    if isinstance(frame, Announcement):
+        letter, value = b"A", encode_announcement(frame)
+    elif isinstance(frame, Batch):
+        letter, value = _LETTERS[frame.header.schema], encode_batch(frame)
+    else:
+        letter, value = b"E", json.dumps({"lost_rows": frame.lost_rows}).encode()
+    return _HEAD.pack(letter, len(value)) + value
+
+
+class FrameReader:
+    """Puts frames together from bytes as they come."""
+
+    def __init__(self) -> None:
+        self._bytes = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[Frame]:
+        """Take more bytes; give the frames that are whole now.
+
+        Raises
+        ------
+        RecordError
+            If the bytes are no frames; nothing can be read after them.
+        """
+        self._bytes += data
+        while len(self._bytes) >= _HEAD.size:
+            letter, length = _HEAD.unpack_from(self._bytes)
+            if length > MOST_BYTES or letter not in (b"A", b"E", *_BATCHES):
+                raise RecordError(f"frame must be one of ours; got kind {letter!r}, {length} bytes")
+            if len(self._bytes) < _HEAD.size + length:
+                return
+            value = bytes(self._bytes[_HEAD.size : _HEAD.size + length])
+            del self._bytes[: _HEAD.size + length]
+            yield _decode(letter, value)
+
+
+def _decode(letter: bytes, value: bytes) -> Frame:
+    if letter == b"A":
+        return decode_announcement(value)
+    if letter in _BATCHES:
+        return decode_batch(value, _BATCHES[letter])
+    try:
+        lost = json.loads(value)["lost_rows"]
+        if not isinstance(lost, int) or isinstance(lost, bool) or lost < 0:
+            raise ValueError(f"lost_rows must be a count; got {lost!r}")
+    except (ValueError, KeyError, TypeError) as error:
+        raise RecordError(f"last frame must say lost_rows; got {first_line(error)}") from error
+    return End(lost)
+
+
+def read_frames(chunks: Iterable[bytes], where: str) -> Iterator[Frame]:
+    """Read frames from chunks; what a writer that was killed left half-way at the end is skipped.
+
+    Raises
+    ------
+    InputError
+        If the bytes are no frames.
+    """
+    reader = FrameReader()
+    try:
+        for chunk in chunks:
+            yield from reader.feed(chunk)
+    except RecordError as error:
+        raise InputError(f"{where}: {error}") from error

@@ -1,0 +1,62 @@
+"""Who this rank is and where it lives, from what torchrun, Slurm and the script say."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+_ATTEMPTS = ("TORCH_COMMS_ATTEMPT", "TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
+_JOBS = ("TORCH_COMMS_JOB", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID")
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A rank's place in the job; `None` where it is not known.
+
+    Parameters
+    ----------
+    job, attempt
+        The same on all ranks.
+    local_world_size
+        Ranks on this host.
+    """
+
+    job: str
+    attempt: int = 0
+    host: str = field(default_factory=socket.gethostname)
+    gpu: int | None = None
+    nic: str | None = None
+    switch: str | None = None
+    local_world_size: int | None = None
+
+    def clock(self, world_size: int) -> str:
+        """Say whether all ranks read one clock: those of one host do."""
+        return "shared" if self.local_world_size == world_size else "per_host"
+
+
+def identity_of(
+    job: str | None, nic: str | None, switch: str | None, environment: Mapping[str, str] = os.environ
+) -> Identity:
+    """Put together what the call says and what the launcher set.
+
+    >>> identity_of(None, None, None, {"SLURM_JOB_ID": "17", "LOCAL_RANK": "3"}).job
+    '17'
+    >>> identity_of("mine", "mlx5_0", None, {"LOCAL_RANK": "3"}).gpu
+    3
+    """
+    named = next((environment[name] for name in _JOBS if environment.get(name, "none") not in ("", "none")), None)
+    return Identity(
+        job=job or named or "training",
+        attempt=next((n for name in _ATTEMPTS if (n := _integer(environment, name)) is not None), 0),
+        gpu=_integer(environment, "LOCAL_RANK", "SLURM_LOCALID"),
+        nic=nic or environment.get("TORCH_COMMS_NIC"),
+        switch=switch or environment.get("TORCH_COMMS_SWITCH"),
+        local_world_size=_integer(environment, "LOCAL_WORLD_SIZE"),
+    )
+
+
+def _integer(environment: Mapping[str, str], *names: str) -> int | None:
+    texts = (environment.get(name, "") for name in names)
+    return next((int(text) for text in texts if text.isascii() and text.isdigit()), None)

@@ -1,0 +1,255 @@
+"""The hook in Python: what serves where the native library was not built. Needs torch's collective hooks.
+
+It holds Python's lock for some microseconds per operator. The end of an asynchronous operator is noted by a callback,
+which waits for that lock while training holds it: up to 5 ms, Python's switch interval.
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any, Final
+
+from producers.torch_hook.device_events import DeviceEvents
+from producers.torch_hook.ring import CAPACITY, NO_PEER, UNSEEN, PythonRing
+from streams.records import OPERATOR_CODES, SEND, UNKNOWN
+
+HOOK_ID: Final = 0x1226
+"""As in hook.cpp: hooks of one group fire in the order of their ids."""
+
+_FAMILIES: Final = {
+    "ALLREDUCE": "all_reduce", "REDUCE_SCATTER": "reduce_scatter", "ALLGATHER": "all_gather",
+    "ALLTOALL": "all_to_all", "BROADCAST": "broadcast", "REDUCE": "reduce", "GATHER": "gather", "SCATTER": "scatter",
+    "BARRIER": "barrier", "SEND": "send", "RECV": "recv", "ALLREDUCE_COALESCED": "all_reduce",
+    "ALLGATHER_BASE": "all_gather", "ALLGATHER_COALESCED": "all_gather",
+    "ALLGATHER_INTO_TENSOR_COALESCED": "all_gather", "REDUCE_SCATTER_BASE": "reduce_scatter",
+    "REDUCE_SCATTER_TENSOR_COALESCED": "reduce_scatter", "ALLTOALL_BASE": "all_to_all",
+}  # fmt: skip
+"""Names of torch's ``HookOpName``; those of another torch may be fewer."""
+
+_now_ns = time.monotonic_ns
+
+
+def has_collective_hooks() -> bool:
+    """Whether this torch has what `PythonHook` and the native hook need."""
+    from torch.distributed import ProcessGroup
+
+    return hasattr(ProcessGroup, "register_pre_hook")
+
+
+class PythonHook:
+    """Hooks in Python and the ring that they write into.
+
+    Parameters
+    ----------
+    on_error
+        Told of what goes wrong in a hook; nothing ever reaches the collective.
+    capacity
+        Rows of the ring.
+    """
+
+    name = "python"
+
+    def __init__(self, on_error: Callable[[Exception], None], capacity: int = CAPACITY) -> None:
+        from torch._C._distributed_c10d import HookOpName
+
+        self.ring = PythonRing(capacity)
+        self._on_error = on_error
+        self._codes = {
+            int(getattr(HookOpName, name)): OPERATOR_CODES[operator]
+            for name, operator in _FAMILIES.items()
+            if hasattr(HookOpName, name)
+        }
+        self._is_on = False
+        self._attached: list[weakref.ref[Any]] = []
+        self._iteration = UNKNOWN
+        self._devices = DeviceEvents(self.ring.finish)
+        self._point_to_point = PointToPoint(self.ring.finish)
+
+    def attach(self, process_group: Any, name: str, number: int, device: str) -> bool:
+        """Add the hooks to a process group."""
+        open_rows: dict[int, int] = {}
+        self._attached.append(weakref.ref(process_group))
+        process_group.register_pre_hook(HOOK_ID, self._before(number, open_rows, device))
+        process_group.register_post_hook(HOOK_ID, self._after(open_rows, device))
+        return True
+
+    def enable(self, is_on: bool) -> None:
+        """Switch recording on or off."""
+        self._is_on = is_on
+        self._point_to_point.enable(is_on)
+
+    def detach(self) -> None:
+        """Take the hooks off the groups: a group that outlives Python must not call it, nor let go of its objects."""
+        for attached in self._attached:
+            process_group = attached()
+            if process_group is not None:
+                process_group.unregister_pre_hook(HOOK_ID)
+                process_group.unregister_post_hook(HOOK_ID)
+        self._attached.clear()
+
+    def set_iteration(self, iteration: int) -> None:
+        """Say which iteration operators belong to from now on."""
+        self._iteration = iteration
+
+    def errors(self) -> tuple[int, str]:
+        """Nothing: errors were told as they came."""
+        return 0, ""
+
+    def ask_devices(self) -> None:
+        """Finish the rows of what has ended on a device since."""
+        self._devices.settle()
+
+    def _before(self, number: int, open_rows: dict[int, int], device: str) -> Callable[[Any], None]:
+        # Everything that runs per operator is a local name, and is asked of torch once: training pays for it.
+        codes, add = self._codes, self.ring.add
+        counts: dict[tuple[int, int] | None, int] = {}
+        is_cpu, record_start = device == "cpu", self._devices.record_start
+        p2p = self._point_to_point
+
+        def before(args: Any) -> None:
+            try:
+                if not self._is_on:
+                    return
+                issued_ns = _now_ns()
+                op = codes.get(int(args.name))
+                if op is None:
+                    return
+                tensors = args.input_tensors or args.output_tensors
+                size = 0
+                for tensor in tensors:
+                    size += tensor.nbytes
+                op_id = args.op_id
+                if not is_cpu and not record_start(op_id, tensors):
+                    return
+                if op < SEND:
+                    sequence = counts[None] = counts.get(None, 0) + 1
+                    open_rows[op_id] = add(issued_ns, size, self._iteration, sequence, NO_PEER, number, op)
+                    return
+                peer = args.root
+                sequence = counts[op, peer] = counts.get((op, peer), 0) + 1
+                ordinal = add(issued_ns, size, self._iteration, sequence, peer, number, op)
+                if is_cpu:
+                    p2p.newest = ordinal
+                else:
+                    open_rows[op_id] = ordinal
+            except Exception as error:
+                self._on_error(error)
+
+        return before
+
+    def _after(self, open_rows: dict[int, int], device: str) -> Callable[[Any], None]:
+        finish, record_end = self.ring.finish, self._devices.record_end
+        is_cpu = device == "cpu"
+
+        def finish_unless_failed(ordinal: int, done: Any) -> None:
+            ended_ns = _now_ns()
+            try:
+                done.value()
+            except RuntimeError:
+                return
+            finish(ordinal, ended_ns)
+
+        def after(args: Any) -> None:
+            op_id = args.op_id
+            ordinal = open_rows.pop(op_id, None)
+            if ordinal is None:
+                return
+            try:
+                work = args.work
+                if not is_cpu and record_end(op_id, work, ordinal):
+                    return
+                if work is None:
+                    finish(ordinal, _now_ns())
+                elif args.async_op:
+                    future = future_of(work)
+                    if future is None:
+                        finish(ordinal, UNSEEN)
+                    else:
+                        future.add_done_callback(lambda done: finish_unless_failed(ordinal, done))
+                elif has_succeeded(work):
+                    finish(ordinal, _now_ns())
+            except Exception as error:
+                finish(ordinal, UNSEEN)
+                self._on_error(error)
+
+        return after
+
+
+def has_succeeded(work: Any) -> bool:
+    """Wait, as the caller does next; what failed, because a rank is gone or time is out, never ended."""
+    try:
+        work.wait()
+    except RuntimeError:
+        return False
+    return True
+
+
+def future_of(work: Any) -> Any:
+    """Give the work's future; `None` where its backend has none: an asynchronous reduce_scatter of gloo."""
+    try:
+        return work.get_future()
+    except RuntimeError:
+        return None
+
+
+class PointToPoint:
+    """When sends and recvs of gloo end: nobody is told, except who waits for them. So `Work.wait` is replaced."""
+
+    def __init__(self, finish: Callable[[int, int], None]) -> None:
+        from torch._C._distributed_c10d import ProcessGroup, Work
+
+        self.newest: int | None = None
+        """Row of the send or recv that is being issued; of one thread, as torch wants it."""
+        self._finish = finish
+        self._watched: dict[int, tuple[int, Any]] = {}
+        self._places = [(ProcessGroup, "send"), (ProcessGroup, "recv"), (ProcessGroup, "recv_anysource")]
+        self._originals = [(owner, name, owner.__dict__[name]) for owner, name in [*self._places, (Work, "wait")]]
+        self._is_on = False
+
+    def enable(self, is_on: bool) -> None:
+        """Replace the four functions, or put them back."""
+        if is_on == self._is_on:
+            return
+        self._is_on = is_on
+        for owner, name, original in self._originals:
+            if not is_on:
+                setattr(owner, name, original)
+            elif name == "wait":
+                setattr(owner, name, self._waiting(getattr(owner, name)))
+            else:
+                setattr(owner, name, self._issuing(getattr(owner, name)))
+
+    def _issuing(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def issue(*args: Any, **kwargs: Any) -> Any:
+            self.newest = None
+            work = original(*args, **kwargs)
+            ordinal = self.newest
+            if ordinal is not None:
+                self._watch(work, ordinal)
+            return work
+
+        return issue
+
+    def _waiting(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        watched, finish = self._watched, self._finish
+
+        def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
+            try:
+                return original(work, *args, **kwargs)
+            finally:
+                entry = watched.pop(id(work), None)
+                if entry is not None:
+                    finish(entry[0], _now_ns())
+
+        return wait
+
+    def _watch(self, work: Any, ordinal: int) -> None:
+        key = id(work)
+
+        def forget(_: Any) -> None:
+            if self._watched.pop(key, None) is not None:
+                self._finish(ordinal, UNSEEN)  # nobody ever waited for it
+
+        self._watched[key] = (ordinal, weakref.ref(work, forget))

@@ -1,0 +1,188 @@
+"""One recording of one training process: hook, groups, iterations, and the thread through which records leave."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import threading
+from typing import Any, Final
+
+from producers.torch_hook.dispatcher_hook import DispatcherHook
+from producers.torch_hook.exits import Exit
+from producers.torch_hook.groups import Groups
+from producers.torch_hook.identity import Identity
+from producers.torch_hook.iterations import Iterations
+from producers.torch_hook.native_hook import NativeHook
+from producers.torch_hook.native_library import find_library
+from producers.torch_hook.process_groups import NewGroup, ProcessGroups
+from producers.torch_hook.python_hook import PythonHook, has_collective_hooks
+from producers.torch_hook.ring import CAPACITY
+from producers.torch_hook.source import Hook, TorchSource
+
+_LOG: Final = logging.getLogger("irregulars.torch")
+_STOP_S: Final = 15.0
+
+
+class Troubles:
+    """Counts what went wrong inside us, and says the first of each kind once. Training never sees any of it."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._said: set[str] = set()
+
+    def note(self, error: BaseException, what: str = "hook") -> None:
+        """Count one."""
+        self.count += 1
+        kind = f"{what}:{type(error).__name__}"
+        if kind not in self._said:
+            self._said.add(kind)
+            _LOG.warning("event=torch_comms_trouble what=%s error=%r training=unaffected", what, str(error))
+
+
+class Session:
+    """Records from `start` to `stop`.
+
+    Parameters
+    ----------
+    identity
+        Who we are.
+    way_out
+        Through which records leave.
+    troubles
+        Counts what goes wrong.
+    hook
+        ``auto``, ``native``, ``python`` or ``dispatcher``.
+    iterations
+        ``steps``, ``marks`` or ``inferred``.
+    capacity
+        Rows of the ring.
+    """
+
+    def __init__(
+        self,
+        identity: Identity,
+        way_out: Exit,
+        troubles: Troubles,
+        hook: str,
+        iterations: str = "steps",
+        capacity: int = CAPACITY,
+    ) -> None:
+        self.troubles = troubles
+        self._exit = way_out
+        self._hook = choose_hook(hook, troubles, capacity)
+        self.groups = Groups()
+        self.iterations = Iterations(self._hook.set_iteration, by_steps=iterations == "steps")
+        self._process_groups = ProcessGroups(self._attach, lambda error: troubles.note(error, "group"))
+        self._source = TorchSource(self._hook, self.groups, self.iterations, identity, _world)
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="irregulars-torch", daemon=True)
+        self._pid = os.getpid()
+        self._optimizer_hook: Any = None
+
+    @property
+    def hook_name(self) -> str:
+        """``native`` or ``python``."""
+        return self._hook.name
+
+    @property
+    def lost_rows(self) -> int:
+        """Rows that the ring dropped."""
+        return self._source.lost_rows
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether this is the process that started the session, not a fork of it."""
+        return os.getpid() == self._pid
+
+    def start(self) -> None:
+        """Attach to the groups that exist, follow those to come, and start the thread."""
+        from torch.optim.optimizer import register_optimizer_step_post_hook
+
+        self._hook.enable(True)
+        self._process_groups.follow()
+        self._optimizer_hook = register_optimizer_step_post_hook(self._on_step)
+        os.register_at_fork(after_in_child=self._leave_child)
+        atexit.register(self.stop)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Detach and pass on the rest; waits for it, 15 s at most. A second time, or in a fork, does nothing."""
+        if not self.is_ours or self._ending.is_set():
+            return
+        atexit.unregister(self.stop)
+        self._detach()
+        self._ending.set()
+        self._thread.join(_STOP_S)
+        count, text = self._hook.errors()
+        if count:
+            self.troubles.count += count
+            _LOG.warning("event=torch_comms_trouble what=native count=%d error=%r training=unaffected", count, text)
+
+    def _detach(self) -> None:
+        self._hook.enable(False)
+        self._hook.detach()
+        self._process_groups.leave()
+        if self._optimizer_hook is not None:
+            self._optimizer_hook.remove()
+
+    def _leave_child(self) -> None:
+        # A fork has no exporter thread, and is no rank: a DataLoader's worker, for example.
+        if not self._ending.is_set():
+            self._detach()
+
+    def _attach(self, new: NewGroup) -> None:
+        world = _world()
+        world_size = world[1] if world is not None else len(new.ranks)
+        group = self.groups.add(new.name, new.ranks, world_size, new.description, new.lanes)
+        if not self._hook.attach(new.process_group, new.name, group.number, new.device):
+            raise RuntimeError(f"hook must attach to group {new.name!r}; it did not: {self._hook.errors()[1]}")
+
+    def _on_step(self, optimizer: Any, *_: Any) -> None:
+        try:
+            self.iterations.step(optimizer)
+        except Exception as error:
+            self.troubles.note(error, "step")
+
+    def _run(self) -> None:
+        try:
+            self._exit.run(self._source, self._wait)
+        except BaseException as error:  # whatever it is, training goes on
+            self.troubles.note(error, "exit")
+            self._hook.enable(False)
+
+    def _wait(self, seconds: float) -> bool:
+        return self._ending.wait(seconds) if seconds else self._ending.is_set()
+
+
+def choose_hook(name: str, troubles: Troubles, capacity: int = CAPACITY) -> Hook:
+    """Take the native hook where its library was built, else the one in Python, and say so once.
+
+    Raises
+    ------
+    RuntimeError
+        If the native one is asked for by name and is not there.
+    """
+    path = find_library() if name in ("auto", "native") else None
+    if path is not None:
+        try:
+            return NativeHook(path, capacity)
+        except OSError as error:
+            troubles.note(error, "native_library")
+    if name == "native":
+        raise RuntimeError("native hook must be built first: python -m producers.torch_hook.native_library")
+    if name == "auto":
+        _LOG.info("event=torch_comms_hook hook=python reason='native hook not built for this torch' "
+                  "build='python -m producers.torch_hook.native_library'")  # fmt: skip
+    if name == "dispatcher" or not has_collective_hooks():
+        return DispatcherHook(troubles.note, capacity)
+    return PythonHook(troubles.note, capacity)
+
+
+def _world() -> tuple[int, int] | None:
+    """Give this rank and the world size, while there is a process group."""
+    from torch import distributed
+
+    if not distributed.is_available() or not distributed.is_initialized():
+        return None
+    return distributed.get_rank(), distributed.get_world_size()

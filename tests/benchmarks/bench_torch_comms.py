@@ -1,0 +1,250 @@
+"""What the hook adds to each operator, on gloo: ``make bench-torch``. Markdown on standard output.
+
+Three processes, each alone in its own group of one rank: nothing hooked, the native hook, the hook in Python. They
+take turns in short blocks (so that what else runs on the machine hits all three alike), 10^6 all_reduces of 1 KiB
+each. The figure is the mean over blocks of the difference between a hooked block and the unhooked one beside it,
+trimmed by a tenth at both ends, with a 95 % bootstrap interval; of processor time (all threads, what training pays
+even on a busy machine) and of wall time. Then a training run in two ranks, hooked and not, alternating.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[2]
+MODES = ("none", "native", "python")
+BLOCK = 500
+LEAST_BLOCKS = 20
+WARM_UP = 20
+SEED = 1
+
+
+class Worker:
+    """A process that runs blocks of operators when told to."""
+
+    def __init__(self, mode: str, directory: Path, core: int | None) -> None:
+        command = [sys.executable, "-W", "ignore", "-m", "tests.benchmarks.bench_torch_comms", "--worker", mode]
+        if core is not None:
+            command = ["taskset", "-c", str(core), *command]
+        environment = os.environ | {"TORCH_COMMS_BENCH_DIR": str(directory), "OMP_NUM_THREADS": "1"}
+        self._process = subprocess.Popen(
+            command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        )
+        self._read()
+
+    def run(self, operators: int, call: str) -> tuple[float, float]:
+        """Run a block; mean wall time and processor time of an operator, µs."""
+        self._write(f"{call} {operators}")
+        wall, cpu = json.loads(self._read())
+        return wall, cpu
+
+    def close(self) -> dict[str, Any]:
+        """End it; what the hook counted."""
+        self._write("end")
+        counted = json.loads(self._read())
+        self._process.wait(60)
+        return counted
+
+    def _write(self, line: str) -> None:
+        pipe: IO[str] | None = self._process.stdin
+        assert pipe is not None
+        pipe.write(line + "\n")
+        pipe.flush()
+
+    def _read(self) -> str:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise SystemExit(f"a worker ended with status {self._process.wait()}")
+        return line
+
+
+def work(mode: str) -> None:
+    """Be one of the three processes."""
+    import torch
+    from torch import distributed
+
+    from producers import torch_comms
+
+    torch.set_num_threads(1)
+    directory = Path(os.environ["TORCH_COMMS_BENCH_DIR"])
+    if mode != "none":
+        torch_comms.start(trace_dir=directory / mode, hook=mode, job="bench")
+    store = distributed.FileStore(str(directory / f"store-{mode}"), 1)
+    distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    tensor = torch.zeros(256)
+    calls = {
+        "sync": lambda: distributed.all_reduce(tensor),
+        "async": lambda: distributed.all_reduce(tensor, async_op=True).wait(),
+    }
+    print("ready", flush=True)
+    for line in sys.stdin:
+        if line.strip() == "end":
+            break
+        name, count = line.split()
+        print(json.dumps(_timed(calls[name], int(count))), flush=True)
+    lost = torch_comms.lost_rows()
+    distributed.destroy_process_group()
+    torch_comms.stop()
+    print(json.dumps({"lost_rows": lost}), flush=True)
+
+
+def _timed(call: Callable[[], object], count: int) -> tuple[float, float]:
+    for _ in range(WARM_UP):
+        call()
+    before_ns, before_cpu_ns = time.perf_counter_ns(), time.process_time_ns()
+    for _ in range(count):
+        call()
+    wall_ns, cpu_ns = time.perf_counter_ns() - before_ns, time.process_time_ns() - before_cpu_ns
+    return wall_ns / count / 1e3, cpu_ns / count / 1e3
+
+
+def measure_operators(operators: int, core: int | None, call: str) -> dict[str, np.ndarray]:
+    """Wall and processor time per operator of each block, µs, per mode; shape (blocks, 2)."""
+    times: dict[str, list[tuple[float, float]]] = {mode: [] for mode in MODES}
+    with tempfile.TemporaryDirectory() as scratch:
+        workers = {mode: Worker(mode, Path(scratch), core) for mode in MODES}
+        for _ in range(max(LEAST_BLOCKS, operators // BLOCK)):
+            for mode, worker in workers.items():
+                times[mode].append(worker.run(BLOCK, call))
+        for mode, worker in workers.items():
+            lost = worker.close()["lost_rows"]
+            if lost:
+                print(f"{mode}: {lost} rows were dropped by a full ring", file=sys.stderr)
+    return {mode: np.array(values) for mode, values in times.items()}
+
+
+def trimmed_mean(values: np.ndarray) -> float:
+    """Mean without the lowest and the highest tenth."""
+    ordered = np.sort(values)
+    cut = len(ordered) // 10
+    return float(ordered[cut : len(ordered) - cut].mean())
+
+
+def interval(values: np.ndarray) -> tuple[float, float]:
+    """95 % bootstrap interval of the trimmed mean."""
+    random = np.random.default_rng(SEED)
+    means = [trimmed_mean(random.choice(values, len(values))) for _ in range(1_000)]
+    low, high = np.percentile(means, [2.5, 97.5])
+    return float(low), float(high)
+
+
+def train(directory: str, hook: str) -> None:
+    """Be one rank of a training run; rank 0 prints the median time of an iteration, s."""
+    import torch
+    from torch import distributed
+
+    from producers import torch_comms
+
+    torch.set_num_threads(1)
+    if hook != "none":
+        torch_comms.start(trace_dir=Path(directory) / hook, hook=hook, job="bench")
+    distributed.init_process_group("gloo")
+    torch.manual_seed(SEED)
+    layers = [torch.nn.Linear(256, 256) for _ in range(8)]
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(*layers), bucket_cap_mb=0.3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    data, times = torch.randn(64, 256), []
+    for _ in range(300):
+        before_s = time.perf_counter()
+        optimizer.zero_grad()
+        model(data).square().mean().backward()
+        optimizer.step()
+        times.append(time.perf_counter() - before_s)
+    if distributed.get_rank() == 0:
+        print(json.dumps(float(np.median(times[50:]))), flush=True)
+    distributed.destroy_process_group()
+    torch_comms.stop()
+
+
+def measure_training(rounds: int) -> dict[str, np.ndarray]:
+    """Median iteration time of each run, ms, per mode; modes alternate."""
+    times: dict[str, list[float]] = {mode: [] for mode in MODES}
+    for number in range(rounds):
+        for mode in np.roll(MODES, number).tolist():
+            times[mode].append(_run_training(mode) * 1e3)
+    return {mode: np.array(values) for mode, values in times.items()}
+
+
+def _run_training(mode: str) -> float:
+    with tempfile.TemporaryDirectory() as scratch:
+        command = [
+            sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
+            "-m", "tests.benchmarks.bench_torch_comms", "--train", mode, "--directory", scratch,
+        ]  # fmt: skip
+        environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        done = subprocess.run(
+            command, cwd=ROOT, capture_output=True, text=True, env=environment, timeout=120, check=False
+        )
+        if done.returncode != 0:
+            raise SystemExit(f"training must run; got status {done.returncode}: {done.stderr.strip()[-500:]}")
+        return float(json.loads(done.stdout.strip().splitlines()[-1]))
+
+
+def operator_table(times: dict[str, np.ndarray], operators: int, call: str) -> str:
+    """What one kind of call costs."""
+    lines = [
+        f"all_reduce of 1 KiB on gloo, one rank, {call}; {operators:,} operators each, in blocks of {BLOCK} that "
+        "take turns. µs an operator; added: with 95 % interval.", "",
+        "| hook | processor time | added | wall time | added |", "|---|---|---|---|---|",
+    ]  # fmt: skip
+    for mode in MODES:
+        cells = []
+        for column in (1, 0):
+            values = times[mode][:, column]
+            added = values - times["none"][:, column]
+            low, high = interval(added)
+            cells += [f"{np.median(values):.2f}"]
+            cells += ["" if mode == "none" else f"{trimmed_mean(added):.2f} ({low:.2f} to {high:.2f})"]
+        lines.append(f"| {mode} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def training_table(training: dict[str, np.ndarray]) -> str:
+    """What it costs a training run."""
+    lines = [f"DDP in two ranks, 8 layers, 300 iterations; {len(training['none'])} runs each, alternating.", ""]
+    lines += ["| hook | ms an iteration (median of runs) | least and most |", "|---|---|---|"]
+    for mode, values in training.items():
+        lines.append(f"| {mode} | {np.median(values):.2f} | {values.min():.2f} to {values.max():.2f} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Measure, or be one of the processes that are measured."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--operators", type=int, default=1_000_000, help="of each of the three")
+    parser.add_argument("--rounds", type=int, default=5, help="training runs of each")
+    parser.add_argument("--core", type=int, help="pin the three processes to this core")
+    parser.add_argument("--worker", choices=MODES, help=argparse.SUPPRESS)
+    parser.add_argument("--train", choices=MODES, help=argparse.SUPPRESS)
+    parser.add_argument("--directory", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.worker:
+        work(given.worker)
+    elif given.train:
+        train(given.directory, given.train)
+    else:
+        from producers.torch_hook.native_library import build_library, find_library
+
+        if find_library() is None:
+            print(f"built {build_library()}", file=sys.stderr)
+        for call in ("sync", "async"):
+            times = measure_operators(given.operators, given.core, call)
+            print(operator_table(times, given.operators, call), end="\n\n", flush=True)
+        print(training_table(measure_training(given.rounds)))
+        print(f"\nProcesses that ran or waited on the machine's {os.cpu_count()} cores: {os.getloadavg()[0]:.0f}.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,33 @@
+"""``irregulars demo --live``: four real processes train with torch and gloo, and the slow one is named."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from infra.live_training import LivePlan
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.skipif(
+        find_spec("torch") is None,
+        reason="torch must be installed for the live demonstration (extra torch); it is not",
+    ),
+]
+
+
+def test_the_live_demo_names_the_slow_rank_and_leaves_nothing(tmp_path: Path) -> None:
+    command = [sys.executable, "-P", "-m", "infra", "demo", "--live"]
+    environment = {**os.environ, "TMPDIR": str(tmp_path), "NO_COLOR": "1"}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=230, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    assert "Verdict   slow_rank" in done.stdout
+    assert f"(rank {LivePlan().rank})" in done.stdout.split("Verdict")[1].split("Evidence")[0]
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,81 @@
+"""Kafka as a way out of the training process: what stands on the topics, and a broker that dies. Without torch."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from infra.kafka_broker import KafkaBroker
+from producers.agent import AgentSettings
+from producers.torch_hook.exits import Kafka
+from streams.topic_admin import create_topics
+from streams.topics import TopicSettings
+from tests.integration.test_agent import PARTITIONS, read_topics
+from tests.producers.torch_hook.sources import Rank
+
+pytestmark = pytest.mark.integration
+
+ITERATIONS = 5
+DEADLINE_S = 60.0
+
+
+class Publishing:
+    """A rank whose exit runs in a thread, as in training."""
+
+    def __init__(self, settings: AgentSettings) -> None:
+        self.rank, self.stopping, self.troubles = Rank(0), threading.Event(), list[Exception]()
+        way_out = Kafka(settings.bootstrap, settings.topics, self.troubles.append)
+        self._thread = threading.Thread(target=way_out.run, args=(self.rank.source, self._wait))
+        self._thread.start()
+
+    def stop(self) -> None:
+        self.stopping.set()
+        self._thread.join(DEADLINE_S)
+        assert not self._thread.is_alive()
+
+    def _wait(self, seconds: float) -> bool:
+        return self.stopping.wait(seconds) if seconds else self.stopping.is_set()
+
+
+@pytest.fixture
+def publishing(kafka_broker: KafkaBroker, topic_prefix: str) -> Iterator[tuple[Publishing, AgentSettings]]:
+    topics = TopicSettings(topic_prefix, PARTITIONS)
+    create_topics(kafka_broker.bootstrap, topics)
+    settings = AgentSettings(kafka_broker.bootstrap, topics)
+    running = Publishing(settings)
+    try:
+        yield running, settings
+    finally:
+        running.stop()
+
+
+def test_what_a_rank_did_stands_on_the_topics(publishing: tuple[Publishing, AgentSettings]) -> None:
+    running, settings = publishing
+    running.rank.train(ITERATIONS)
+    running.stop()
+    published = read_topics(settings)
+    assert [(one.job, one.rank) for one in published.announcements] == [("job", 0)]
+    for schema in ("commops", "iterations"):
+        assert published.rows(schema, 0)["iteration"].tolist() == list(range(ITERATIONS))
+    assert published.heartbeats[0][-1].state == "ended"
+    assert running.troubles == []
+
+
+def test_training_goes_on_while_the_broker_is_dead_and_its_rows_come_later(
+    publishing: tuple[Publishing, AgentSettings], kafka_broker: KafkaBroker
+) -> None:
+    running, settings = publishing
+    running.rank.train(1)
+    deadline_s = time.monotonic() + DEADLINE_S
+    while not read_topics(settings).batches and time.monotonic() < deadline_s:
+        time.sleep(0.2)
+    kafka_broker.kill()
+    for number in range(1, ITERATIONS):
+        with running.rank.iterations.mark(number):
+            running.rank.operate(number)
+    kafka_broker.start()
+    running.stop()
+    assert read_topics(settings).rows("commops", 0)["iteration"].tolist() == list(range(ITERATIONS))

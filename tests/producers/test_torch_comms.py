@@ -1,0 +1,32 @@
+"""The two lines: what they refuse, and that everything else is harmless before them."""
+
+from __future__ import annotations
+
+import pytest
+
+from producers import torch_comms
+from streams.errors import InputError
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({}, "exactly one of trace_dir, agent and bootstrap must be given; got 0"),
+        ({"trace_dir": "a", "agent": "b"}, "exactly one of trace_dir, agent and bootstrap must be given; got 2"),
+        ({"trace_dir": "a", "hook": "magic"}, "hook must be one of auto, native, python, dispatcher; got 'magic'"),
+        ({"trace_dir": "a", "iterations": "all"}, "iterations must be one of steps, marks, inferred; got 'all'"),
+    ],
+)
+def test_a_wrong_call_is_told_in_one_line(given: dict[str, str], text: str) -> None:
+    with pytest.raises(InputError) as caught:
+        torch_comms.start(**given)
+    assert str(caught.value) == text
+
+
+def test_marks_without_a_start_do_nothing() -> None:
+    with torch_comms.iteration(3), torch_comms.phase("eval"):
+        torch_comms.report(loss=1.0)
+    torch_comms.follow(object())
+    torch_comms.name_group(object(), "dp")
+    torch_comms.stop()
+    assert torch_comms.lost_rows() == 0

@@ -1,0 +1,63 @@
+"""A source without torch: the real ring, groups and iterations, filled by hand."""
+
+from __future__ import annotations
+
+import time
+
+from producers.torch_hook.groups import Groups
+from producers.torch_hook.identity import Identity
+from producers.torch_hook.iterations import Iterations
+from producers.torch_hook.ring import NO_PEER, PythonRing
+from producers.torch_hook.source import TorchSource
+
+
+class HandHook:
+    """A hook that nothing is attached to; tests write into its ring."""
+
+    name = "hand"
+
+    def __init__(self) -> None:
+        self.ring = PythonRing(64)
+
+    def attach(self, process_group: object, name: str, number: int, device: str) -> bool:
+        return True
+
+    def detach(self) -> None:
+        return
+
+    def enable(self, is_on: bool) -> None:
+        return
+
+    def set_iteration(self, iteration: int) -> None:
+        return
+
+    def errors(self) -> tuple[int, str]:
+        return 0, ""
+
+    def ask_devices(self) -> None:
+        return
+
+
+class Rank:
+    """One rank of two, whose operators and iterations a test makes."""
+
+    def __init__(self, rank: int, world_size: int = 2) -> None:
+        self.hook, self.groups, self.iterations = HandHook(), Groups(), Iterations()
+        self.groups.add("0", range(world_size), world_size, "default_pg", 2)
+        identity = Identity("job", host="node", gpu=rank, local_world_size=world_size)
+        self.source = TorchSource(self.hook, self.groups, self.iterations, identity, lambda: (rank, world_size))
+        self._sequence = 0
+
+    def operate(self, iteration: int, *, is_ended: bool = True) -> None:
+        """Run one all_reduce of 4 bytes."""
+        self._sequence += 1
+        now_ns = time.monotonic_ns()
+        ordinal = self.hook.ring.add(now_ns - 1_000, 4, iteration, self._sequence, NO_PEER, 0, 0)
+        if is_ended:
+            self.hook.ring.finish(ordinal, now_ns)
+
+    def train(self, iterations: int) -> None:
+        """Run iterations of one operator each."""
+        for number in range(iterations):
+            with self.iterations.mark(number):
+                self.operate(number)
