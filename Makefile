@@ -12,8 +12,9 @@ IS_NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13; do \
 	if "$$p" -c '$(IS_NEW_ENOUGH)' 2>/dev/null; then echo "$$p"; break; fi; done)
 UV_VERSION := 0.13.8
+TORCH_VERSION := 2.15.0
 
-.PHONY: help demo test lint format bench bench-localization bench-operators bench-agent bench-torch lock clean python java maven
+.PHONY: help demo test lint format bench bench-localization bench-operators bench-agent bench-torch torch lock clean python java maven
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 28
@@ -45,6 +46,10 @@ bench-operators: $(STAMP)  ## Abnormal operators: F1, precision, recall and cost
 
 bench-localization: $(STAMP)  ## Accuracy of naming the culprit, 512 to 8,192 simulated GPUs; OPTIONS=--quick for a sample
 	@$(BIN)/python -m tests.benchmarks.localization $(OPTIONS)
+
+torch: $(STAMP)  ## Install torch for the tests of the hook (several GB); without it they are skipped, and say so
+	@$(BIN)/python -c 'import importlib.util as u, sys; sys.exit(u.find_spec("torch") is None)' || \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check 'torch==$(TORCH_VERSION)'
 
 lock: python  ## Resolve requirements.lock anew from pyproject.toml
 	@scratch=$$(mktemp -d); trap 'rm -rf "$$scratch"' EXIT; \
