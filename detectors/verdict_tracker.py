@@ -223,5 +223,10 @@ def _is_seen_enough(cause: Cause, irregular: Sequence[Observation]) -> bool:
 
 
 def _is_same(one: Cause, other: Cause) -> bool:
-    """Whether two causes blame the same lanes; those of a whole stage or of nobody are told by their kind."""
+    """Whether two causes blame the same lanes; those of a whole stage or of nobody are told by their kind.
+
+    A stage that works more than the others is a plan: what slows one of its ranks down besides is another matter.
+    """
+    if (one.kind == "slow_stage") != (other.kind == "slow_stage"):
+        return False
     return bool(one.lanes & other.lanes) or (not one.lanes and one.kind == other.kind)

@@ -32,7 +32,42 @@ def _open_replay(options: ReplayOptions) -> Source:
     return TraceSource(read_trace(options.directory), options.speed)
 
 
-KINDS: Final[Mapping[str, tuple[type, Callable[[Any], Source]]]] = {"replay": (ReplayOptions, _open_replay)}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchOptions:
+    """Training processes of this node that were started with ``torch_comms.start(agent=PATH)``."""
+
+    path: Path = Path("/run/irregulars/agent.sock")
+
+
+def _open_torch(options: TorchOptions) -> Source:
+    from producers.torch_hook.agent_socket import SocketSource
+
+    return SocketSource(options.path)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FollowOptions:
+    """Files that a tool writes into a directory, followed as they grow; `world_size` is what NCCL Inspector lacks."""
+
+    directory: Path
+    job: str
+    world_size: int | None = None
+
+
+def _follow(kind: str) -> Callable[[FollowOptions], Source]:
+    def open_it(options: FollowOptions) -> Source:
+        from producers.importers.followers import follow
+
+        return follow(kind, options.directory, options.job, world_size=options.world_size)
+
+    return open_it
+
+
+KINDS: Final[Mapping[str, tuple[type, Callable[[Any], Source]]]] = {
+    "replay": (ReplayOptions, _open_replay),
+    "torch": (TorchOptions, _open_torch),
+    **{kind: (FollowOptions, _follow(kind)) for kind in ("kineto", "flight-recorder", "nccl-inspector")},
+}
 
 
 def open_source(table: SourceTable) -> Source:

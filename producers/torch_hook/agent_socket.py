@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Final
 
 from producers.batches import take_rows
+from producers.sources import Record
 from producers.torch_hook.frames import End, FrameReader
-from streams.announcements import Announcement
+from streams.announcements import Announcement, Heartbeat, SourceProgress
 from streams.errors import InputError, RecordError
 from streams.records import Batch
 
@@ -28,6 +29,7 @@ _MOST_QUEUED: Final = 256
 class _Connection:
     socket: socket.socket
     reader: FrameReader = field(default_factory=FrameReader)
+    announced: Announcement | None = None
 
 
 class SocketSource:
@@ -49,7 +51,7 @@ class SocketSource:
     def __init__(self, path: Path, ranks: int | None = None) -> None:
         self._path, self._ranks = path, ranks
         self._connections: list[_Connection] = []
-        self._queue: deque[Announcement | Batch] = deque()
+        self._queue: deque[Record] = deque()
         self._ended = 0
         self._rows = 0
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -63,12 +65,12 @@ class SocketSource:
             raise InputError(f"agent's socket must be a path where we can make one; got {error} ({path})") from None
         self._socket.setblocking(False)
 
-    def poll(self, max_records: int) -> Sequence[Announcement | Batch]:
-        """Give what has come, at most `max_records` announcements and rows."""
+    def poll(self, max_records: int) -> Sequence[Record]:
+        """Give what has come, at most `max_records` announcements and rows; a heartbeat says that a rank ended."""
         if len(self._queue) < _MOST_QUEUED:
             self._accept()
             self._read()
-        polled: list[Announcement | Batch] = []
+        polled: list[Record] = []
         while self._queue and max_records > 0:
             record = self._queue.popleft()
             if isinstance(record, Batch) and len(record) > max_records:
@@ -110,18 +112,24 @@ class SocketSource:
             try:
                 for data in _received(connection.socket):
                     for frame in connection.reader.feed(data):
-                        self._take(frame)
+                        self._take(frame, connection)
             except (OSError, RecordError) as error:
                 _LOG.warning("event=torch_connection_closed error=%r", str(error))
                 self._drop(connection)
             except EOFError:
                 self._drop(connection)
 
-    def _take(self, frame: Announcement | Batch | End) -> None:
-        if isinstance(frame, End):
-            self._ended += 1
-        else:
+    def _take(self, frame: Announcement | Batch | End, connection: _Connection) -> None:
+        if isinstance(frame, Announcement):
+            connection.announced = frame
+        if not isinstance(frame, End):
             self._queue.append(frame)
+            return
+        self._ended += 1
+        if connection.announced is not None:
+            own = connection.announced
+            lost = {"commops": SourceProgress(0, None, frame.lost_rows)}
+            self._queue.append(Heartbeat(own.job, own.attempt, own.rank, lost, "ended", "finished"))
 
     def _drop(self, connection: _Connection) -> None:
         connection.socket.close()

@@ -11,8 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from detectors.causes import Cause
 from detectors.lanes import Lane
 from detectors.observation import Observation
+from detectors.standing_fault import History
+from detectors.topology import Device
 from detectors.verdict_tracker import CLOSE_QUIET, OPEN_RECENT, OPEN_SEEN, OPEN_SEEN_TRANSFER, VerdictTracker
 from streams.judgements import Verdict
 from streams.snapshots import pack, unpack
@@ -54,6 +57,18 @@ def test_where_no_iteration_is_long_by_itself_the_cause_must_be_in_all_of_the_la
     assert (verdict.kind, verdict.iterations) == ("slow_rank", (0, 6))
     assert said(weak[:5]) == []
     assert said([*weak[:3], observation(3), *weak[4:]]) == []
+
+
+def test_a_heavy_stage_does_not_hide_a_rank_of_it_that_turns_slow() -> None:
+    tracker = VerdictTracker("j", 1)
+    reviewed = [observation(n, late(1)) for n in range(5)]
+    lanes, explained = frozenset([work(0), work(1)]), dict.fromkeys(range(5), 20 * MS)
+    stage = Cause("slow_stage", ((Device("stage", (0, 1)), 0.9),), lanes, None, explained)
+    history: History = [(n, {}) for n in range(5)]
+    (opened,) = tracker.stand([stage], reviewed, history, TOPOLOGY)
+    assert opened.kind == "slow_stage"
+    said = lived([late(1)] * 3, tracker, first=5)
+    assert [one.kind for one in said if one.event == "opened"] == ["slow_rank"]
 
 
 def test_what_lies_further_apart_than_six_iterations_opens_nothing() -> None:

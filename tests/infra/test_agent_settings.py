@@ -93,6 +93,21 @@ def test_a_recorded_job_is_a_source(path: Path) -> None:
     assert len(source.poll(10)) > 0
 
 
+def test_training_processes_are_a_source(path: Path) -> None:
+    socket = path.parent / "agent.sock"
+    source = open_source(source_table(path, f"kind = 'torch'\npath = '{socket}'"))
+    assert socket.is_socket()
+    source.close()
+
+
+@pytest.mark.parametrize("kind", ["kineto", "flight-recorder", "nccl-inspector"])
+def test_files_that_a_tool_writes_are_a_source(path: Path, kind: str) -> None:
+    text = f"kind = '{kind}'\ndirectory = '{path.parent}'\njob = 'j'\nworld_size = 8"
+    source = open_source(source_table(path, text))
+    assert source.poll(10) == []
+    source.close()
+
+
 def test_anybody_s_source_is_named_by_its_place(path: Path) -> None:
     table = source_table(path, "kind = 'tests.benchmarks.agent_load:Operators'\nranks = 2\nper_s = 0")
     assert len(open_source(table).poll(10)) == 2
@@ -101,8 +116,9 @@ def test_anybody_s_source_is_named_by_its_place(path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "error", "complaint"),
     [
-        ("kind = 'reply'", InputError, r"kind must be one of replay, or package.module:Name; got 'reply' .*key kind"),
+        ("kind = 'reply'", InputError, r"kind must be one of replay, torch, .*; got 'reply' .*key kind"),
         ("kind = 'replay'", InputError, r"key directory must be there; got none \(.*, sources 1\)"),
+        ("kind = 'nccl-inspector'\ndirectory = '.'\njob = 'j'", InputError, r"world_size must be given"),
         ("kind = 'replay'\ndirectory = 3", InputError, r"directory must be a path; got 3"),
         ("kind = 'no.such:Thing'", PluginError, r"must be one that can be imported.*ModuleNotFoundError: No module"),
         ("kind = 'tests.benchmarks.agent_load:Operators'\nx = 1", PluginError, r"TypeError: .*unexpected keyword"),

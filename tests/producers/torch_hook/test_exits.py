@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from producers.sources import Record
 from producers.torch_hook.agent_socket import SocketSource
 from producers.torch_hook.exits import AgentSocket, TraceDirectory
 from producers.torch_hook.trace_parts import PARTS, assemble
 from producers.trace import read_trace
-from streams.announcements import Announcement
+from streams.announcements import Announcement, Heartbeat
 from streams.errors import InputError
 from streams.records import Batch
 from tests.producers.torch_hook.sources import Rank
@@ -29,8 +30,8 @@ def ended(seconds: float) -> bool:
     return True
 
 
-def receive(source: SocketSource, most: int = 1_000) -> list[Announcement | Batch]:
-    received: list[Announcement | Batch] = []
+def receive(source: SocketSource, most: int = 1_000) -> list[Record]:
+    received: list[Record] = []
     deadline_s = time.monotonic() + DEADLINE_S
     while not source.is_exhausted and time.monotonic() < deadline_s:
         received += source.poll(most)
@@ -109,6 +110,8 @@ def test_the_agent_receives_what_each_rank_sends(tmp_path: Path) -> None:
         assert batch.header.rows_before == rows[batch.header.schema, batch.header.rank]
         rows[batch.header.schema, batch.header.rank] += len(batch)
     assert set(rows.values()) == {ITERATIONS}
+    ends = [one for one in received if isinstance(one, Heartbeat)]
+    assert sorted((one.rank, one.state) for one in ends) == [(0, "ended"), (1, "ended")]
     assert not path.exists()
 
 
