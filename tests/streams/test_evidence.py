@@ -26,7 +26,8 @@ from tests.streams.evidence_rows import came, evidence_of, went
 
 PLACES = {"attempt": (-(2**62), 2**62), "iteration": (-(2**62), 2**62), "rank": (0, 2**28 - 1),
           "partition": (0, 2**28 - 1)}  # fmt: skip
-FLOATS = frozenset({"work_ns", "communication_ns", "tokens", "score"})
+SINGLE = frozenset({"score", "nic_tx_peak", "nic_rx_peak"})
+FLOATS = frozenset({"work_ns", "communication_ns", "tokens"}) | SINGLE
 
 
 @st.composite
@@ -35,7 +36,7 @@ def any_evidence(draw: st.DrawFn, job: str = "j") -> Evidence:
     columns = {}
     for name in COLUMNS:
         if name in FLOATS:
-            width = 32 if name == "score" else 64
+            width = 32 if name in SINGLE else 64
             values: Any = st.floats(allow_infinity=False, width=width)
             columns[name] = np.array(draw(st.lists(values, min_size=size, max_size=size)), dtype=np.float64)
         elif name == "phase":
