@@ -126,7 +126,7 @@ def bandwidth(rank: int = 1, samples: int = 120) -> Batch:
 
 
 def gpu_health(rank: int = 1, samples: int = 40) -> Batch:
-    """One GPU, a state per iteration; throttled by heat from the first slow iteration on, then an XID."""
+    """One GPU, a state per iteration; throttled by heat from the first slow iteration on, an XID in the last."""
     header = Header("gpu_health", JOB, 0, rank, names=(f"gpu{rank}",))
     at = np.arange(samples)
     is_slow, is_error = at >= 20, at == samples - 1
