@@ -96,12 +96,12 @@ def read_topic(settings: AgentSettings, topic: str) -> list[Message]:
 
 
 def wait_for_settled_ends(reader: LogReader, name: str) -> None:
-    """Until two looks in a row agree: a busy broker may say less than it has acknowledged."""
+    """Until four looks in a row agree: a busy broker may say less than it has acknowledged, for most of a second."""
     before: list[int] = []
-    while True:
+    agreed = 0
+    while agreed < 3:
         ends = [reader.end_offset(name, partition) for partition in range(PARTITIONS)]
-        if ends == before:
-            return
+        agreed = agreed + 1 if ends == before else 0
         before = ends
         time.sleep(0.2)
 
