@@ -25,6 +25,8 @@ RECORDINGS = ROOT / "tests" / "recordings"
 SCRATCH = ("irregulars_", "sinks_", "test_")
 """Databases of tests begin with one of these: the user of our own server may make no others."""
 
+collect_ignore = ["producers/torch_hook/ranks.py"]  # a training script, which needs torch
+
 
 @dataclass(frozen=True)
 class ClickHouseAddress:
