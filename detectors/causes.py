@@ -14,7 +14,7 @@ from functools import partial
 from statistics import median
 from typing import Final
 
-from detectors.capped_rates import capped_ends, log_odds
+from detectors.capped_rates import End, capped_ends, log_odds
 from detectors.critical_path import Attribution
 from detectors.lanes import EVERYBODY, Lane, LaneExcess
 from detectors.topology import Device, Topology
@@ -248,10 +248,7 @@ def _transfer_cause(
     seen = _observe_lanes(lane, attributions)
     devices = [*_candidates(lane, seen, topology), *_unseen(lane, topology)]
     low = capped_ends(topology.lane_ranks(lane), [a.rates for a in attributions if a.rates], topology)
-    weights = [
-        weight + log_odds(device, low)
-        for weight, device in zip(_weights(devices, lane, seen, topology), devices, strict=True)
-    ]
+    weights = _weights(devices, lane, seen, low, topology)
     odds = [math.exp(weight - max(weights)) for weight in weights]
     ranked = sorted(((d, o / sum(odds)) for d, o in zip(devices, odds, strict=True)), key=lambda p: (-p[1], p[0]))
     device, probability = next(pair for pair in [*ranked, (_ANY, 1.0)] if pair[0].kind != "none")
@@ -327,8 +324,12 @@ def _candidates(lane: Lane, seen: Mapping[Lane, bool], topology: Topology) -> li
     return found + [Device("link", way) for way in both.values()]
 
 
-def _weights(devices: Sequence[Device], accused: Lane, seen: Mapping[Lane, bool], topology: Topology) -> list[float]:
+def _weights(
+    devices: Sequence[Device], accused: Lane, seen: Mapping[Lane, bool], low: Mapping[End, bool], topology: Topology
+) -> list[float]:
     """For each device the logarithm of prior times likelihood of what was seen on all lanes, if it were the cause.
+
+    What was seen of NICs' rates (`detectors.capped_rates`) counts likewise.
 
     Lanes that a device does not touch are slow by chance alone whatever it is: they are summed once.
     """
@@ -346,7 +347,7 @@ def _weights(devices: Sequence[Device], accused: Lane, seen: Mapping[Lane, bool]
         for lane in touched if device.kind not in ("communicator", _UNSEEN) else [accused]:
             expected = _expected(device, lane, accused, topology)
             weight += _log_chance(expected, seen[lane]) - _log_chance(_SLOW_BY_CHANCE, seen[lane])
-        weights.append(weight)
+        weights.append(weight + log_odds(device, low))
     return weights
 
 

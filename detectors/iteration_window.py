@@ -95,9 +95,7 @@ class IterationWindow:
     @property
     def level_ns(self) -> float:
         """Median of the newest regular iterations, ns; NaN before `MIN_ITERATIONS`."""
-        if len(self._regular) < MIN_ITERATIONS:
-            return math.nan
-        return float(np.median(list(self._regular)[-LEVEL_ITERATIONS:]))
+        return _level_ns(list(self._regular))
 
     @property
     def noise_ns(self) -> float:
@@ -129,21 +127,23 @@ class IterationWindow:
             self._shifted = None if is_over else (limit_ns, age + 1)
             return
         level_ns = self._level_before_ns()
-        worth_ns = SUSPECT_SHARE * (self.delta - 1) * level_ns
+        worth_ns = self._worth_ns(level_ns)
         if medians_ns[-1] > max(level_ns + worth_ns, medians_ns[:-SHIFT_ITERATIONS].max()):
             self._shifted = level_ns + SHIFT_LASTS * worth_ns, 1
 
     @property
     def worth_ns(self) -> float:
         """By how much an iteration must exceed the level to be worth a look, ns; NaN while unknown."""
-        return SUSPECT_SHARE * (self.delta - 1) * self.level_ns
+        return self._worth_ns(self.level_ns)
+
+    def _worth_ns(self, level_ns: float) -> float:
+        return SUSPECT_SHARE * (self.delta - 1) * level_ns
 
     def _level_before_ns(self) -> float:
         """The level before the newest iterations, ns; NaN while unknown."""
         regular = list(self._regular)
         newest = list(self._all)[-SHIFT_ITERATIONS:]
-        before = regular[: len(regular) - sum(is_regular for _, is_regular in newest)]
-        return float(np.median(before[-LEVEL_ITERATIONS:])) if len(before) >= MIN_ITERATIONS else math.nan
+        return _level_ns(regular[: len(regular) - sum(is_regular for _, is_regular in newest)])
 
     def judge(self, elapsed_ns: float) -> bool | None:
         """Return whether an iteration that takes `elapsed_ns` is irregular; None while there is no opinion."""
@@ -201,6 +201,11 @@ class IterationWindow:
         shifted = state["shifted"]
         window._shifted = None if shifted is None else (shifted[0], shifted[1])
         return window
+
+
+def _level_ns(regular_ns: list[float]) -> float:
+    """Median of the newest of some regular iterations, ns; NaN of fewer than `MIN_ITERATIONS`."""
+    return float(np.median(regular_ns[-LEVEL_ITERATIONS:])) if len(regular_ns) >= MIN_ITERATIONS else math.nan
 
 
 class DriftWatch:

@@ -41,6 +41,11 @@ class Latest(NamedTuple):
     over_ns: float
     sigmas: float
 
+    @property
+    def stands_out(self) -> bool:
+        """Whether that is no chance."""
+        return self.sigmas >= LATE_SIGMAS
+
 
 def find_latest(late_ns: Late, history: Sequence[Late]) -> Latest | None:
     """Find the rank that is most over its usual lateness; None while there is too little history.

@@ -9,7 +9,7 @@ from typing import Any
 from detectors.attribution_state import attribution_from_state, attribution_to_state
 from detectors.causes import MATCH_SHARE, Cause
 from detectors.critical_path import Attribution
-from detectors.lateness import LATE_SIGMAS, Latest
+from detectors.lateness import Latest
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Observation:
         """Whether a cause is the work of the rank that stands out most."""
         if self.latest is None or cause.kind != "slow_rank":
             return False
-        return self.latest.sigmas >= LATE_SIGMAS and self.latest.rank in cause.suspects[0][0].ranks
+        return self.latest.stands_out and self.latest.rank in cause.suspects[0][0].ranks
 
     def state(self) -> list[Any]:
         """Everything that `from_state` needs, as JSON values."""

@@ -17,6 +17,7 @@ import numpy as np
 from detectors.codes import group_rows
 from detectors.critical_path import Attribution, path_steps
 from detectors.lanes import Lane, LaneExcess
+from detectors.medians import robust_sigma
 from detectors.operator_graph import OperatorGraph
 from detectors.topology import Topology
 from streams.records import RECV
@@ -174,7 +175,7 @@ def usual_lanes(iterations: Iterable[LaneSums]) -> dict[Lane, tuple[float, float
     found = {}
     for lane, own in values.items():
         middle = float(np.median(own))
-        found[lane] = (middle, 1.4826 * float(np.median(np.abs(np.array(own) - middle))))
+        found[lane] = (middle, robust_sigma(np.array(own) - middle))
     return found
 
 

@@ -10,12 +10,11 @@ from typing import Any, Final
 import numpy as np
 
 from detectors.attribution_state import attribution_from_state, attribution_to_state
-from detectors.capped_rates import Rates, relative_peaks, usual_peaks
 from detectors.carried import carry_over
 from detectors.critical_path import Attribution, path_work_ns
 from detectors.hang import find_hang, ranks_without_gaps
 from detectors.iteration_window import MIN_ITERATIONS, DriftWatch, IterationWindow
-from detectors.lateness import LATE_SIGMAS, Latest, find_latest
+from detectors.lateness import Latest, find_latest
 from detectors.observation import Observation
 from detectors.operator_graph import OperatorGraph
 from detectors.peers_usual import attribute_by_peers
@@ -27,6 +26,7 @@ from streams.iteration_rows import IterationRows
 from streams.judgement_columns import concatenate_columns, operator_columns, rank_columns
 from streams.judgements import JudgedIteration, Judgements, Verdict
 from streams.monitor_settings import MonitorSettings
+from streams.nic_rates import rates_against_stage, rates_against_usual
 from streams.operator_reader import WHOLE_RANKS, Announcements, OperatorReader, Traffic
 from streams.operator_source import ReadBack
 from streams.reading_budget import ReadingBudget
@@ -163,7 +163,7 @@ class IterationJudge:
         """Whether an iteration is worth a look that is not long by itself: with those before, or for one rank."""
         if elapsed_ns > self._window.shifted_ns:
             return True
-        if latest is None or latest.sigmas < LATE_SIGMAS:
+        if latest is None or not latest.stands_out:
             return False
         level_ns, worth_ns = self._window.level_ns, self._window.worth_ns
         return latest.over_ns > worth_ns and elapsed_ns > level_ns + LATE_COSTS * worth_ns
@@ -215,25 +215,20 @@ class IterationJudge:
             return None, False
         excess_ns = rows.elapsed_ns - self._healthy[0]
         carried = self._carry_over(rows, excess_ns) if len(rows) > WHOLE_RANKS else None
-        is_explained, is_long = carried is not None, self._is_to_be_known(rows.elapsed_ns)
+        is_explained, is_to_be_known = carried is not None, self._is_to_be_known(rows.elapsed_ns)
         traffic = self._reader.traffic
         if len(rows) > WHOLE_RANKS and not self._budget.may_read(
-            self._judged, traffic.flowed, is_explained=is_explained, is_irregular=is_long
+            self._judged, traffic.flowed, is_explained=is_explained, is_irregular=is_to_be_known
         ):
             return carried, False
         before = traffic.read
         attribution, graph = self._reader.attribute(rows, excess_ns, read_back)
-        attribution = replace(attribution, excess_ns=max(excess_ns, 0.0), rates=self._relative_rates(rows))
-        self._budget.note(self._judged, traffic.read - before, is_explained=is_explained, is_irregular=is_long)
+        attribution = replace(
+            attribution, excess_ns=max(excess_ns, 0.0), rates=rates_against_usual(rows, self._reference_rows)
+        )
+        self._budget.note(self._judged, traffic.read - before, is_explained=is_explained, is_irregular=is_to_be_known)
         self._store(graph, rows.number)
         return attribution, True
-
-    def _relative_rates(self, rows: IterationRows) -> Rates:
-        """Peak rates of the NICs against those of regular iterations."""
-        if not np.isfinite(rows.columns["nic_tx_peak"]).any():
-            return {}
-        usual = [_peaks(one.columns) for one in self._reference_rows]
-        return relative_peaks(*_peaks(rows.columns), usual_peaks(*map(np.concatenate, zip(*usual, strict=True))))
 
     def _carry_over(self, rows: IterationRows, excess_ns: float) -> Attribution | None:
         """Judge by evidence alone, if an open verdict says all there is to say."""
@@ -312,7 +307,7 @@ class IterationJudge:
     def _reviewed(self, rows: IterationRows, graph: OperatorGraph) -> Reviewed:
         work_ns = dict(zip(rows.columns["rank"].tolist(), rows.columns["work_ns"].tolist(), strict=True))
         attribution = attribute_by_peers(graph, rows.number, self._known_topology)
-        attribution = replace(attribution, rates=_rates_against_stage(rows, self._known_topology))
+        attribution = replace(attribution, rates=rates_against_stage(rows, self._known_topology))
         return Reviewed(rows.elapsed_ns, attribution, work_ns, path_work_ns(graph, rows.number))
 
     def _renew_usual(self, read_back: ReadBack) -> None:
@@ -402,19 +397,6 @@ class IterationJudge:
         judge._newest.extend(IterationRows.from_state(rows) for rows in state["newest"])
         judge._last = state["last"]
         return judge
-
-
-def _peaks(columns: Mapping[str, Array]) -> tuple[Array, Array, Array]:
-    return columns["rank"], columns["nic_tx_peak"], columns["nic_rx_peak"]
-
-
-def _rates_against_stage(rows: IterationRows, topology: Topology) -> Rates:
-    """Peak rates of the NICs against the typical ones of the same stage."""
-    rank, tx, rx = _peaks(rows.columns)
-    stage = topology.stages(rank)
-    typical = usual_peaks(stage, tx, rx)
-    usual = {one: typical[own] for one, own in zip(rank.tolist(), stage.tolist(), strict=True) if own in typical}
-    return relative_peaks(rank, tx, rx, usual)
 
 
 def _latest(late_ns: Mapping[int, float]) -> dict[int, float]:
