@@ -88,12 +88,8 @@ def attribute(
     ``most_common``: all ranks worked at most so many times as long as usual; of ranks that are not in the graph.
     """
     table = lane_table(graph)
-    usual = {
-        lane: (ns, reference.lane_noise_ns[lane], reference.lane_size_bytes[lane])
-        for lane, ns in reference.lane_usual_ns.items()
-    }
     gap_ns, transfer_ns = usual_times(graph, reference)
-    lanes = lane_excess(table, iteration, usual)
+    lanes = lane_excess(table, iteration, reference.lanes)
     factor = min(_common_factor(graph, iteration, gap_ns), most_common)
     attribution = attribute_against(graph, iteration, gap_ns, transfer_ns, lanes, factor)
     return replace(attribution, incomplete=incomplete_ranks(graph, iteration, reference))

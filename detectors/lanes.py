@@ -32,12 +32,26 @@ class Lane(NamedTuple):
 EVERYBODY: Final = Lane("work", -1)
 
 
+class UsualLane(NamedTuple):
+    """What a lane's mean transfer usually takes, and its robust standard deviation from iteration to iteration, ns.
+
+    ``size_bytes`` are its bytes; NaN where not known. ``most_ns``: by how much it was exceeded at most in iterations
+    that were as always.
+    """
+
+    mean_ns: float
+    noise_ns: float
+    size_bytes: float
+    most_ns: float = 0.0
+
+
 class LaneExcess(NamedTuple):
     """Transfers of one lane in one iteration: how much longer than usual, what is usual, and how noisy that is.
 
     ``size_bytes`` is what one rank gave to all of them; NaN where not known. ``slow_transfers`` says over how many of
     them the excess is spread: 1 where one transfer has it all, their number where all have the same. It is
-    (Σx)² / Σx² of their excesses x, the participation number. ``transfers`` is how many there were.
+    (Σx)² / Σx² of their excesses x, the participation number. ``transfers`` is how many there were. ``most_ns``: as
+    much longer they took at most in iterations that were as always.
     """
 
     excess_ns: float
@@ -46,6 +60,7 @@ class LaneExcess(NamedTuple):
     size_bytes: float
     slow_transfers: float = 1.0
     transfers: float = 1.0
+    most_ns: float = 0.0
 
     @property
     def is_stray(self) -> bool:
@@ -97,10 +112,8 @@ def lane_table(graph: OperatorGraph) -> LaneTable:
     )
 
 
-def lane_excess(
-    table: LaneTable, iteration: int, usual: Mapping[Lane, tuple[float, float, float]]
-) -> dict[Lane, LaneExcess]:
-    """Compare the lanes of one iteration with what is usual: mean transfer and its noise, ns, and its bytes."""
+def lane_excess(table: LaneTable, iteration: int, usual: Mapping[Lane, UsualLane]) -> dict[Lane, LaneExcess]:
+    """Compare the lanes of one iteration with what is usual."""
     at = np.flatnonzero(table.iterations == iteration)
     if len(at) == 0:
         return {}
@@ -108,25 +121,26 @@ def lane_excess(
     found = {}
     for lane, total_ns, count, size_bytes in zip(table.lanes, *columns, strict=True):
         if count and lane in usual:
-            mean_ns, noise_ns, mean_bytes = usual[lane]
-            usual_ns = mean_ns * count
-            if size_bytes > 0 and mean_bytes > 0:
-                usual_ns *= size_bytes / (mean_bytes * count)
-            found[lane] = LaneExcess(total_ns - usual_ns, usual_ns, noise_ns * count, size_bytes, 1.0, count)
+            own = usual[lane]
+            usual_ns = own.mean_ns * count
+            if size_bytes > 0 and own.size_bytes > 0:
+                usual_ns *= size_bytes / (own.size_bytes * count)
+            excess_ns = total_ns - usual_ns
+            noise_ns, most_ns = own.noise_ns * count, own.most_ns * count
+            found[lane] = LaneExcess(excess_ns, usual_ns, noise_ns, size_bytes, 1.0, count, most_ns)
     return found
 
 
-def lane_statistics(graph: OperatorGraph) -> tuple[dict[Lane, float], dict[Lane, float], dict[Lane, float]]:
-    """For each lane, of its mean transfer over the iterations: median, robust standard deviation, ns, and bytes."""
+def usual_lanes(graph: OperatorGraph) -> dict[Lane, UsualLane]:
+    """What is usual for each lane: the median over the iterations, each of which was as always."""
     table = lane_table(graph)
-    usual_ns, noise_ns, size_bytes = {}, {}, {}
+    usual = {}
     for lane, sums, counts, sizes in zip(table.lanes, table.sums_ns, table.counts, table.sizes_bytes, strict=True):
         means = sums[counts > 0] / counts[counts > 0]
         median = float(np.median(means))
-        usual_ns[lane] = median
-        noise_ns[lane] = robust_sigma(means - median)
-        size_bytes[lane] = float(np.median(sizes[counts > 0] / counts[counts > 0]))
-    return usual_ns, noise_ns, size_bytes
+        size_bytes = float(np.median(sizes[counts > 0] / counts[counts > 0]))
+        usual[lane] = UsualLane(median, robust_sigma(means - median), size_bytes, float(means.max()) - median)
+    return usual
 
 
 def with_slow_transfers(

@@ -10,7 +10,11 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Final, NamedTuple
 
-from detectors.medians import MAD_TO_SIGMA
+import numpy as np
+
+from detectors.medians import MAD_TO_SIGMA, robust_sigma
+
+Array = np.ndarray
 
 MIN_HISTORY: Final = 10
 """Nothing is said before so many iterations."""
@@ -21,7 +25,13 @@ LATE_SIGMAS: Final = 6.0
 MOST_HISTORY: Final = 20
 """So many iterations, the newest ones, show how late ranks are by chance."""
 
+LASTS: Final = 6
+LASTS_SEEN: Final = 3
+"""Of a rank that is late again and again, what it exceeds in `LASTS_SEEN` of the newest `LASTS` iterations counts: so
+a job whose single iterations are too uneven to tell shows it too."""
+
 _LEAST_SIGMA: Final = 0.05  # of the typical lateness of the latest rank: a few iterations may agree by chance
+_LEAST_SIGMA_LASTING: Final = 1 / 6  # ... and few windows, which overlap, even more so
 
 Late = Mapping[int, float]
 
@@ -67,6 +77,42 @@ def find_latest(late_ns: Late, history: Sequence[Late]) -> Latest | None:
     sigma_ns = MAD_TO_SIGMA * median(abs(ns - typical_ns) for ns in past)
     over_ns = late_ns[rank] - usual_ns[rank]
     return Latest(rank, over_ns, (over_ns - typical_ns) / max(sigma_ns, _LEAST_SIGMA * typical_ns, 1.0))
+
+
+def find_lasting(recent: Sequence[Late], before: Sequence[Late]) -> Latest | None:
+    """Find the rank that is most over its usual lateness again and again; None while there is too little history.
+
+    Parameters
+    ----------
+    recent
+        By how much ranks work longer than their stage in the newest iterations, ns, oldest first.
+    before
+        The same of iterations before any fault that is known, oldest first; they may reach into the newest.
+    """
+    before = before[-MOST_HISTORY:]
+    if len(recent) < LASTS or len(before) < MIN_HISTORY:
+        return None
+    ranks = sorted({*_ranks(before), *_ranks(recent[-LASTS:])})
+    if not ranks:
+        return None
+    past, now = _table(before, ranks), _table(recent[-LASTS:], ranks)
+    usual_ns = np.median(past, axis=1, keepdims=True)
+    over_ns = _again_and_again(now - usual_ns)[:, 0]
+    usually = _again_and_again(past - usual_ns).max(axis=0)
+    typical_ns = float(np.median(usually))
+    sigma_ns = max(robust_sigma(usually - typical_ns), _LEAST_SIGMA_LASTING * typical_ns, 1.0)
+    at = int(np.argmax(over_ns))
+    return Latest(ranks[at], float(over_ns[at]), (float(over_ns[at]) - typical_ns) / sigma_ns)
+
+
+def _table(iterations: Sequence[Late], ranks: Sequence[int]) -> Array:
+    return np.array([[late.get(rank, 0.0) for late in iterations] for rank in ranks])
+
+
+def _again_and_again(over_ns: Array) -> Array:
+    """For each rank and window of `LASTS` iterations what is exceeded in `LASTS_SEEN` of them."""
+    windows = np.lib.stride_tricks.sliding_window_view(over_ns, LASTS, axis=1)
+    return np.sort(windows, axis=-1)[..., LASTS - LASTS_SEEN]
 
 
 def _ranks(history: Sequence[Late]) -> set[int]:

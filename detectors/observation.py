@@ -27,7 +27,8 @@ class Observation:
     latest
         The rank that stands out most by its own work.
     is_long
-        Whether its time alone is worth a look; else it is suspect with those before it, or for its latest rank.
+        Whether its time alone is worth a look; else it is suspect with those before it (`is_shifted`), or for its
+        latest rank.
     is_unread
         Whether it is suspect and was not looked into: nobody knows what would have been seen.
     is_carried
@@ -44,6 +45,7 @@ class Observation:
     is_long: bool = True
     is_unread: bool = False
     is_carried: bool = False
+    is_shifted: bool = False
 
     @property
     def excess_ns(self) -> float:
@@ -63,13 +65,24 @@ class Observation:
             return False
         return self.latest.stands_out and self.latest.rank in cause.suspects[0][0].ranks
 
+    def may_show(self, cause: Cause) -> bool:
+        """Whether what made it suspect may be the cause: an iteration read for a late rank says nothing of others."""
+        return self.is_long or self.is_shifted or self.is_late(cause)
+
+    def is_beyond_noise(self, cause: Cause) -> bool:
+        """Whether the transfers that a cause slows took longer than in any iteration that was as always."""
+        if self.attribution is None or cause.kind == "slow_rank":
+            return self.attribution is not None
+        lanes = [self.attribution.lanes[lane] for lane in cause.lanes if lane in self.attribution.lanes]
+        return sum(lane.excess_ns for lane in lanes) > sum(lane.most_ns for lane in lanes)
+
     def state(self) -> list[Any]:
         """Everything that `from_state` needs, as JSON values."""
         attribution = None if self.attribution is None else attribution_to_state(self.attribution)
         latest = None if self.latest is None else list(self.latest)
         return [
             self.iteration, self.elapsed_ns, self.reference_ns, self.time_ns, attribution, self.sigmas,
-            latest, self.is_long, self.is_unread, self.is_carried,
+            latest, self.is_long, self.is_unread, self.is_carried, self.is_shifted,
         ]  # fmt: skip
 
     @classmethod

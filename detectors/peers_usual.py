@@ -14,7 +14,7 @@ import numpy as np
 
 from detectors.codes import group_rows, sort_rows
 from detectors.critical_path import Attribution, attribute_against
-from detectors.lanes import Lane, LaneTable, lane_excess, lane_table
+from detectors.lanes import Lane, LaneTable, UsualLane, lane_excess, lane_table
 from detectors.medians import medians, robust_sigma
 from detectors.operator_graph import NO_ORDINAL, OperatorGraph
 from detectors.topology import Topology
@@ -155,14 +155,14 @@ def _usual_of_peers(role: Array, owner: Array, values: Array, least: int = MIN_P
     return np.where(has_peers[role], median[role], np.nan)
 
 
-def _lanes_by_peers(table: LaneTable, iteration: int, topology: Topology) -> dict[Lane, tuple[float, float, float]]:
+def _lanes_by_peers(table: LaneTable, iteration: int, topology: Topology) -> dict[Lane, UsualLane]:
     """For each lane of the iteration: lower median of the mean transfers in its role, their spread; NaN for bytes."""
     at = int(np.searchsorted(table.iterations, iteration))
     if at == len(table.iterations) or table.iterations[at] != iteration:
         return {}
     counts = table.counts[:, at]
     mean_ns = np.divide(table.sums_ns[:, at], counts, out=np.full(len(counts), np.nan), where=counts > 0)
-    found: dict[Lane, tuple[float, float, float]] = {}
+    found: dict[Lane, UsualLane] = {}
     for of_any_stage, least in ((False, MIN_PEERS), (True, MIN_PEERS_OF_ANY_STAGE)):
         roles: dict[tuple[object, ...], list[int]] = {}
         for number, lane in enumerate(table.lanes):
@@ -175,5 +175,5 @@ def _lanes_by_peers(table: LaneTable, iteration: int, topology: Topology) -> dic
                 values = np.sort(mean_ns[numbers])
                 usual_ns = float(values[(len(values) - 1) // 2])
                 spread_ns = robust_sigma(values - usual_ns)
-                found |= {table.lanes[number]: (usual_ns, spread_ns, math.nan) for number in numbers}
+                found |= {table.lanes[number]: UsualLane(usual_ns, spread_ns, math.nan) for number in numbers}
     return found

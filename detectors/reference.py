@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from detectors.codes import sort_rows
-from detectors.lanes import Lane, lane_statistics
+from detectors.lanes import Lane, UsualLane, usual_lanes
 from detectors.operator_graph import OperatorGraph, pack_class
 
 Array = np.ndarray
@@ -26,9 +26,8 @@ class Reference:
 
     ``classes`` (ascending) are packed communicator, operator and peer; ``places`` (ascending) pack rank, class and
     ordinal; ``gap_ns``, ``since_ns`` (`OperatorGraph.since_previous_ns`), ``is_overlapped`` (whether the rank works
-    on while the operator before runs), ``transfer_ns`` and ``size_bytes`` belong to the places. ``lane_noise_ns``:
-    for each lane of transfers its robust standard deviation over the iterations, and ``lane_usual_ns`` its median.
-    ``operators``: how many each rank runs in an iteration.
+    on while the operator before runs), ``transfer_ns`` and ``size_bytes`` belong to the places. ``lanes``:
+    what is usual for each lane of transfers. ``operators``: how many each rank runs in an iteration.
     """
 
     classes: Array
@@ -38,9 +37,7 @@ class Reference:
     is_overlapped: Array
     transfer_ns: Array
     size_bytes: Array
-    lane_usual_ns: Mapping[Lane, float]
-    lane_noise_ns: Mapping[Lane, float]
-    lane_size_bytes: Mapping[Lane, float]
+    lanes: Mapping[Lane, UsualLane]
     iterations: tuple[int, ...]
     operators: Mapping[int, int] = field(default_factory=dict)
 
@@ -51,7 +48,6 @@ def learn_reference(graph: OperatorGraph) -> Reference:
     classes = np.unique(packed)
     keys = place_keys(graph, np.searchsorted(classes, packed), len(classes))
     places, inverse = np.unique(keys, return_inverse=True)
-    usual_ns, noise_ns, size_bytes = lane_statistics(graph)
     gap_ns = _median_by(inverse, graph.gap_ns, len(places))
     since_ns = _median_by(inverse, graph.since_previous_ns, len(places))
     return Reference(
@@ -67,9 +63,7 @@ def learn_reference(graph: OperatorGraph) -> Reference:
         ),
         transfer_ns=_median_by(inverse, graph.transfer_ns, len(places)),
         size_bytes=_median_by(inverse, np.nan_to_num(graph.size_bytes).astype(np.int64), len(places)),
-        lane_usual_ns=usual_ns,
-        lane_noise_ns=noise_ns,
-        lane_size_bytes=size_bytes,
+        lanes=usual_lanes(graph),
         iterations=tuple(np.unique(graph.iteration).tolist()),
         operators=_usual_operators(graph),
     )

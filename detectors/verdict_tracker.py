@@ -24,8 +24,8 @@ OPEN_SEEN_TRANSFER: Final = 4
 occur on every healthy job; single transfers that hang for a moment (a lost packet) even more often."""
 
 OPEN_CERTAINTY: Final = 0.9
-"""Where none of them is long by itself, the cause must be seen in all of them, and its first suspect be as probable
-as this: a job has slow phases that nobody is to blame for."""
+"""Where none of them is long by itself, the cause must be seen in all of them beyond the noise of its transfers, and
+its first suspect be as probable as this: a job has slow phases that nobody is to blame for."""
 
 CLOSE_QUIET: Final = 10
 """A verdict closes after so many judged iterations in a row in which its cause was not seen."""
@@ -219,7 +219,8 @@ def _is_seen_enough(cause: Cause, irregular: Sequence[Observation]) -> bool:
     clear = sum(o.is_long or o.is_late(cause) for o in seen)
     if clear >= (OPEN_SEEN if cause.kind == "slow_rank" else OPEN_SEEN_TRANSFER):
         return True
-    return len(seen) == OPEN_RECENT and all(p >= OPEN_CERTAINTY for _, p in cause.suspects[:1])
+    is_certain = all(probability >= OPEN_CERTAINTY for _, probability in cause.suspects[:1])
+    return is_certain and sum(o.may_show(cause) and o.is_beyond_noise(cause) for o in seen) == OPEN_RECENT
 
 
 def _is_same(one: Cause, other: Cause) -> bool:

@@ -14,7 +14,8 @@ from detectors.carried import carry_over
 from detectors.critical_path import Attribution, path_work_ns
 from detectors.hang import find_hang, ranks_without_gaps
 from detectors.iteration_window import MIN_ITERATIONS, DriftWatch, IterationWindow
-from detectors.lateness import Latest, find_latest
+from detectors.lateness import Latest
+from detectors.lateness_watch import LatenessWatch, latest_ranks
 from detectors.observation import Observation
 from detectors.operator_graph import OperatorGraph
 from detectors.peers_usual import attribute_by_peers
@@ -52,10 +53,6 @@ LATE_COSTS: Final = 0.5
 """A rank that stands out makes an iteration suspect if its lateness is worth a look, and the iteration takes longer
 by this share of it at least."""
 
-HISTORY: Final = 64
-LATEST_RANKS: Final = 16
-"""How far back, and for how many ranks, it is known who was late."""
-
 
 class IterationJudge:
     """Judge the iterations of one attempt of a job in ascending order.
@@ -82,7 +79,7 @@ class IterationJudge:
         self._budget = ReadingBudget(self._window.window)
         self._read_last: tuple[Attribution, float] | None = None  # newest that was read of an open verdict
         self._healthy_ns: tuple[float, float] | None = None  # mean and limit of the window when a verdict opened
-        self._history: deque[tuple[int, dict[int, float]]] = deque(maxlen=HISTORY)
+        self._lateness = LatenessWatch()
         self._judged = 0
         self._newest: deque[IterationRows] = deque(maxlen=NEWEST)
         self._last: int | None = None
@@ -111,7 +108,7 @@ class IterationJudge:
         verdict_ids: tuple[str, ...] = ()
         if rows.phase == "train":
             is_irregular = self._window.judge(rows.elapsed_ns)
-            late_ns = self._lateness(rows)
+            late_ns = self._late(rows)
             observation = self._look_into(rows, late_ns, read_back, is_irregular=bool(is_irregular))
             verdict_ids = self._tell(observation, late_ns)
             is_suspect = observation.attribution is not None or observation.is_unread
@@ -154,27 +151,26 @@ class IterationJudge:
 
     # --- blame ------------------------------------------------------------------------------------------------------
 
-    def _lateness(self, rows: IterationRows) -> dict[int, float]:
+    def _late(self, rows: IterationRows) -> dict[int, float]:
         """By how much the latest ranks work longer than their stage."""
         ranks, work_ns, operators = (rows.columns[name] for name in ("rank", "work_ns", "operators"))
-        return _latest(late_against_stage(ranks, work_ns, operators, self._known_topology))
+        return latest_ranks(late_against_stage(ranks, work_ns, operators, self._known_topology))
 
-    def _is_suspect(self, elapsed_ns: float, latest: Latest | None) -> bool:
-        """Whether an iteration is worth a look that is not long by itself: with those before, or for one rank."""
-        if elapsed_ns > self._window.shifted_ns:
-            return True
+    def _is_worth_a_look(self, elapsed_ns: float, latest: Latest | None, *, lasts: bool) -> bool:
+        """Whether an iteration is suspect for one rank, late in it by chance or again and again."""
         if latest is None or not latest.stands_out:
             return False
         level_ns, worth_ns = self._window.level_ns, self._window.worth_ns
-        return latest.over_ns > worth_ns and elapsed_ns > level_ns + LATE_COSTS * worth_ns
+        return latest.over_ns > worth_ns and (lasts or elapsed_ns > level_ns + LATE_COSTS * worth_ns)
 
     def _look_into(
         self, rows: IterationRows, late_ns: Mapping[int, float], read_back: ReadBack, *, is_irregular: bool
     ) -> Observation:
         """Say how far an iteration stands out and, if it is suspect, where its time went."""
-        latest = find_latest(late_ns, [late for _, late in self._history])
+        latest, lasts = self._lateness.look(late_ns)
         is_long = is_irregular or rows.elapsed_ns > min(self._healthy[1], self._window.suspect_ns)
-        is_suspect = is_long or self._is_suspect(rows.elapsed_ns, latest)
+        is_shifted = rows.elapsed_ns > self._window.shifted_ns
+        is_suspect = is_long or is_shifted or self._is_worth_a_look(rows.elapsed_ns, latest, lasts=lasts)
         attribution, is_read = self._attribute(rows, read_back) if is_suspect else (None, False)
         return Observation(
             rows.number,
@@ -187,12 +183,12 @@ class IterationJudge:
             is_long=is_long,
             is_unread=is_suspect and attribution is None,
             is_carried=attribution is not None and not is_read,
+            is_shifted=is_shifted,
         )
 
     def _tell(self, observation: Observation, late_ns: Mapping[int, float]) -> tuple[str, ...]:
         """Tell the verdicts of an iteration; return the ids of those whose cause was seen in it."""
         healthy = self._healthy
-        self._history.append((observation.iteration, dict(late_ns)))
         revisions, verdict_ids = self._tracker.observe(observation, self._known_topology, late_ns)
         self._verdicts += revisions
         self._read_last = self._read_last if self._tracker.has_open else None
@@ -201,6 +197,7 @@ class IterationJudge:
             self._read_last = attribution, observation.elapsed_ns - observation.reference_ns
         # A fault that lasts fills the window in the end; its verdict goes on against the window from before.
         self._healthy_ns = healthy if self._tracker.has_open else None
+        self._lateness.learn(observation.iteration, late_ns, has_open=self._tracker.has_open)
         return verdict_ids
 
     @property
@@ -293,7 +290,7 @@ class IterationJudge:
             Observation(one.number, one.elapsed_ns, one.elapsed_ns, one.start_ns, r.attribution)
             for one, r in zip(rows, reviewed, strict=True)
         ]
-        self._verdicts += self._tracker.stand(causes, observations, self._history, self._known_topology)
+        self._verdicts += self._tracker.stand(causes, observations, self._lateness.history, self._known_topology)
 
     def _reviewable(self, rows: list[IterationRows], read_back: ReadBack) -> list[IterationRows]:
         """Rows of the ranks that a review of a large job needs; none if evidence alone shows nothing to find."""
@@ -369,7 +366,7 @@ class IterationJudge:
             "reference_rows": [rows.state() for rows in self._reference_rows],
             "reference_age": self._reference_age,
             "healthy_ns": None if self._healthy_ns is None else [*self._healthy_ns],
-            "history": [[number, [[rank, ns] for rank, ns in late.items()]] for number, late in self._history],
+            "lateness": self._lateness.state(),
             "judged": self._judged,
             "newest": [rows.state() for rows in self._newest],
             "last": self._last,
@@ -392,14 +389,8 @@ class IterationJudge:
         judge._reference_age = state["reference_age"]
         healthy_ns = state["healthy_ns"]
         judge._healthy_ns = None if healthy_ns is None else (healthy_ns[0], healthy_ns[1])
-        judge._history.extend((number, dict(late)) for number, late in state["history"])
+        judge._lateness = LatenessWatch.from_state(state["lateness"])
         judge._judged = state["judged"]
         judge._newest.extend(IterationRows.from_state(rows) for rows in state["newest"])
         judge._last = state["last"]
         return judge
-
-
-def _latest(late_ns: Mapping[int, float]) -> dict[int, float]:
-    """The latest ranks alone."""
-    ranked = sorted(late_ns.items(), key=lambda pair: (-pair[1], pair[0]))
-    return dict(ranked[:LATEST_RANKS])

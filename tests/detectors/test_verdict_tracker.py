@@ -52,7 +52,7 @@ def test_where_no_iteration_is_long_by_itself_the_cause_must_be_in_all_of_the_la
         tracker = VerdictTracker("j", 1)
         return [one for o in iterations for one in tracker.observe(o, TOPOLOGY)[0]]
 
-    weak = [replace(observation(n, late(1, 8.0)), is_long=False) for n in range(6)]
+    weak = [replace(observation(n, late(1, 8.0)), is_long=False, is_shifted=True) for n in range(6)]
     (verdict,) = said(weak)
     assert (verdict.kind, verdict.iterations) == ("slow_rank", (0, 6))
     assert said(weak[:5]) == []

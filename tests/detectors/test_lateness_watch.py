@@ -1,0 +1,72 @@
+"""Which rank stands out again and again, and what is usual while a verdict is open."""
+
+from __future__ import annotations
+
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from detectors.lateness import LASTS, LASTS_SEEN, MIN_HISTORY, MOST_HISTORY, find_lasting
+from detectors.lateness_watch import LATEST_RANKS, LatenessWatch, latest_ranks
+
+MS = 1e6
+RANKS = (0, 1, 2, 4, 5)
+USUAL = [{RANKS[n % 5]: (2.0 + n % 3) * MS, RANKS[(n + 1) % 5]: 1.0 * MS} for n in range(MOST_HISTORY)]
+"""Somebody is always a little late, each in turn."""
+
+
+def watched(late_ms: list[float], *, has_open: bool = False) -> tuple[LatenessWatch, list[bool]]:
+    """Rank 3 is so late in the iterations after the usual ones; whether it was said to be so again and again."""
+    watch = LatenessWatch()
+    for number, late_ns in enumerate(USUAL):
+        watch.learn(number, late_ns, has_open=False)
+    lasts = []
+    for number, ms in enumerate(late_ms, start=len(USUAL)):
+        late_ns = {3: ms * MS, (number + 1) % 3: 3.0 * MS}
+        latest, is_lasting = watch.look(late_ns)
+        lasts.append(is_lasting and latest is not None and latest.rank == 3)
+        watch.learn(number, late_ns, has_open=has_open and is_lasting)
+    return watch, lasts
+
+
+def test_a_rank_stands_out_that_is_late_in_three_of_six_iterations() -> None:
+    assert (LASTS_SEEN, LASTS) == (3, 6)
+    assert watched([9.0, 0.0, 9.0, 0.0, 9.0])[1] == [False, False, False, False, True]
+    assert not any(watched([9.0, 0.0, 0.0, 9.0, 0.0, 0.0, 9.0])[1])
+
+
+def test_an_iteration_in_which_it_is_not_late_shows_nothing() -> None:
+    assert watched([9.0, 9.0, 9.0, 0.0, 9.0])[1] == [False, False, True, False, True]
+
+
+def test_a_rank_that_is_late_in_turn_with_others_does_not_stand_out() -> None:
+    assert not any(watched([9.0, 0.0, 0.0, 0.0, 0.0] * 3)[1])
+
+
+def test_a_long_fault_is_what_is_usual_in_the_end_unless_a_verdict_is_open() -> None:
+    late = [9.0] * 3 * MOST_HISTORY
+    assert not watched(late)[1][-1]
+    assert watched(late, has_open=True)[1][-1]
+
+
+def test_little_history_says_nothing() -> None:
+    late = [{3: 9.0 * MS}] * LASTS
+    assert find_lasting(late, USUAL[: MIN_HISTORY - 1]) is None
+    assert find_lasting(late[1:], USUAL) is None
+    assert find_lasting([{}] * LASTS, [{}] * MIN_HISTORY) is None
+
+
+@given(st.lists(st.sampled_from([0.0, 5.0, 9.0, 30.0]), max_size=12), st.booleans())
+def test_a_snapshot_forgets_nothing(late_ms: list[float], has_open: bool) -> None:
+    watch, _ = watched(late_ms, has_open=has_open)
+    restored = LatenessWatch.from_state(json.loads(json.dumps(watch.state())))
+    assert restored.state() == watch.state()
+    assert restored.look({3: 9.0 * MS}) == watch.look({3: 9.0 * MS})
+
+
+def test_the_latest_ranks_are_kept() -> None:
+    late = {rank: float(rank % 7) for rank in range(40)}
+    kept = latest_ranks(late)
+    assert len(kept) == LATEST_RANKS
+    assert min(kept.values()) >= max(ns for rank, ns in late.items() if rank not in kept)

@@ -1,0 +1,46 @@
+"""What an iteration shows, and of whom it may say anything."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from detectors.causes import Cause
+from detectors.lanes import Lane
+from detectors.lateness import LATE_SIGMAS, Latest
+from detectors.observation import Observation
+from detectors.topology import Device
+from tests.detectors.observed_iterations import MS, PAIR, late, observation, work
+
+LINK = Cause("slow_link", ((Device("link", (1, 3)), 0.95),), frozenset({PAIR}), 1, {0: 8 * MS})
+RANK = Cause("slow_rank", ((Device("gpu", (1,)), 1.0),), frozenset({work(1)}), None, {0: 8 * MS})
+
+
+def noisy(most_ms: float) -> Observation:
+    """Transfers that took 8 ms longer, and up to `most_ms` longer when all was as always."""
+    one = observation(0, {PAIR: 8.0})
+    assert one.attribution is not None
+    lanes = {lane: own._replace(most_ns=most_ms * MS) for lane, own in one.attribution.lanes.items()}
+    return replace(one, attribution=replace(one.attribution, lanes=lanes))
+
+
+@pytest.mark.parametrize(("most_ms", "is_beyond"), [(7.0, True), (9.0, False)])
+def test_transfers_are_beyond_noise_if_they_took_longer_than_any_that_was_as_always(
+    most_ms: float, is_beyond: bool
+) -> None:
+    assert noisy(most_ms).is_beyond_noise(LINK) == is_beyond
+
+
+def test_transfers_that_were_not_seen_are_not_beyond_noise() -> None:
+    assert not noisy(0.0).is_beyond_noise(replace(LINK, lanes=frozenset({Lane("pair", 2, 3)})))
+    assert not observation(0).is_beyond_noise(LINK)
+    assert not observation(0).is_beyond_noise(RANK)
+
+
+def test_what_was_read_for_a_late_rank_says_nothing_of_others() -> None:
+    weak = replace(observation(0, late(1)), is_long=False, latest=Latest(1, 50 * MS, LATE_SIGMAS))
+    assert weak.may_show(RANK)
+    assert not weak.may_show(LINK)
+    assert not replace(weak, latest=Latest(2, 50 * MS, LATE_SIGMAS)).may_show(RANK)
+    assert replace(weak, is_shifted=True).may_show(LINK)
