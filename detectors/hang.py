@@ -15,7 +15,6 @@ from typing import NamedTuple
 import numpy as np
 
 from detectors.codes import group_rows
-from detectors.operator_graph import pack_class
 from detectors.topology import Topology
 from detectors.wait_graph import last_groups
 from streams.records import RECV, SEND, UNKNOWN
@@ -84,16 +83,22 @@ def find_hang(columns: Mapping[str, Array], topology: Topology, trusted: Collect
     return _hang(stopped, columns, heads, standing, has_arrived=True, is_shared=is_shared)
 
 
-def ranks_without_gaps(columns: Mapping[str, Array]) -> set[int]:
-    """Ranks of whose operators none is missing: their sequences have no holes, on any communicator."""
-    group, first = group_rows([columns["rank"], pack_class(columns)])
+def lost_shares(columns: Mapping[str, Array]) -> dict[int, float]:
+    """Which share of each rank's operators is missing: sequences of one communicator have holes.
+
+    Collectives of a communicator share one sequence, and sends and recvs have one for each peer.
+    """
+    is_p2p = np.isin(columns["operator"], (SEND, RECV))
+    operator, peer = (np.where(is_p2p, columns[name], -1) for name in ("operator", "peer"))
+    group, first = group_rows([columns["rank"], columns["communicator"], operator, peer])
     sequence = columns["sequence"]
     lowest, highest = np.full(len(first), np.iinfo(np.int64).max), np.full(len(first), -1)
     np.minimum.at(lowest, group, sequence)
     np.maximum.at(highest, group, sequence)
-    has_holes = highest - lowest + 1 != np.bincount(group, minlength=len(first))
-    rank = columns["rank"]
-    return set(rank.tolist()) - set(rank[first[has_holes]].tolist())
+    ranks, rank = np.unique(columns["rank"][first], return_inverse=True)
+    ran = np.bincount(rank, highest - lowest + 1)
+    logged = np.bincount(rank, np.bincount(group, minlength=len(first)))
+    return dict(zip(ranks.tolist(), np.maximum(1 - logged / ran, 0.0).tolist(), strict=True))
 
 
 class _Standing:

@@ -12,7 +12,7 @@ import numpy as np
 from detectors.attribution_state import attribution_from_state, attribution_to_state
 from detectors.carried import carry_over
 from detectors.critical_path import Attribution, path_work_ns
-from detectors.hang import find_hang, ranks_without_gaps
+from detectors.hang import find_hang, lost_shares
 from detectors.iteration_window import MIN_ITERATIONS, DriftWatch, IterationWindow
 from detectors.lateness import Latest
 from detectors.lateness_watch import LatenessWatch, latest_ranks
@@ -48,6 +48,9 @@ while a fault is known that was always there."""
 
 NEWEST: Final = 2
 """So many of the last iterations are looked at for a hang when the job is over."""
+
+MOST_LOST: Final = 0.02
+"""Of a rank that lost a larger share of its rows, a row that is missing says nothing."""
 
 LATE_COSTS: Final = 0.5
 """A rank that stands out makes an iteration suspect if its lateness is worth a look, and the iteration takes longer
@@ -254,19 +257,26 @@ class IterationJudge:
         if not any(rows.columns["unended"].any() for rows in self._newest):
             return []
         columns = self._reader.read(self._newest, read_back)
-        complete = ranks_without_gaps(columns)
-        trusted = {
-            rank
-            for rank, a in self._reader.announcements.items()
-            if a.is_logged and (a.lost_rows == 0 or (a.lost_rows is None and rank in complete))
-        }
-        hang = find_hang(columns, self._known_topology, trusted)
+        hang = find_hang(columns, self._known_topology, self._trusted(lost_shares(columns)))
         if hang is None:
             return []
         last = self._newest[-1]
         observation = Observation(last.number, last.elapsed_ns, self._window.mean_ns, last.start_ns, None)
         until_ns = max((a.recorded_until_ns or 0 for a in self._reader.announcements.values()), default=0) or None
         return [self._tracker.hang(hang, observation, until_ns, self._known_topology)]
+
+    def _trusted(self, lost_shares: Mapping[int, float]) -> set[int]:
+        """Ranks of which a missing row says that they did not arrive: it is hardly one of those that were lost.
+
+        ``lost_shares``: of their newest rows, which count where nobody said what was lost.
+        """
+        announced = self._reader.announcements
+        operators = max(self._reader.traffic.flowed / max(len(announced), 1), 1.0)
+        share = {
+            rank: lost_shares.get(rank, 1.0) if one.lost_rows is None else one.lost_rows / operators
+            for rank, one in announced.items()
+        }
+        return {rank for rank, one in announced.items() if one.is_logged and share[rank] <= MOST_LOST}
 
     def _review(self, read_back: ReadBack) -> None:
         """From time to time, hold regular iterations against peers: a fault may be older than the recording."""
