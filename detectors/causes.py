@@ -14,6 +14,8 @@ from functools import partial
 from statistics import median
 from typing import Final
 
+import numpy as np
+
 from detectors.capped_rates import End, capped_ends, log_odds
 from detectors.critical_path import Attribution
 from detectors.lanes import EVERYBODY, Lane, LaneExcess
@@ -43,16 +45,18 @@ _EVERYBODY: Final = 0.7  # so many of all ranks, and it is the job that changed
 _NOBODY: Final = ""
 _UNSEEN: Final = "unseen"  # ranks without a log, one of which may have come late to a collective
 
-# Chances that a lane is seen slow, by what a hypothesis says of it. Directions of a NIC may fail apart, and a ring
-# may pass by a slow link: so even a lane that crosses the device can look normal.
-_SLOW_IF_PAIR_SENDS: Final = 0.9
-_SLOW_IF_PAIR_RECEIVES: Final = 0.65
+# Chances that a lane is seen slow, by what a hypothesis says of it: a ring may pass by a slow link, so even a lane
+# that crosses the device can look normal. Directions of a NIC or link may fail apart, in all its lanes alike.
+_SLOW_IF_PAIR_CROSSES: Final = 0.9
 _SLOW_IF_GROUP_CROSSES: Final = 0.9
 _SLOW_IF_GROUP_HAS_LINK: Final = 0.4
-_SLOW_IF_PAIR_GOES_BACK: Final = 0.4
 _SLOW_IF_ACCUSED: Final = 0.95
 _SLOW_BY_CHANCE: Final = 0.05
 _SLOW_IF_NOBODY: Final = 0.15
+_BOTH, _OUT, _IN = 0, 1, 2
+_WAYS: Final = {"nic": {_BOTH: 0.5, _OUT: 0.3, _IN: 0.2}, "link": {_BOTH: 0.5, _OUT: 0.25, _IN: 0.25}}
+"""Which directions of a slow device are slow, and how often: queues build where a NIC sends."""
+
 _KINDS: Final = {"nic": "slow_nic", "link": "slow_link", "switch": "slow_communicator"}
 _PRIORS: Final = {"nic": 1.0, "link": 0.5, "switch": 0.3, "communicator": 0.3, "none": 0.05, _UNSEEN: 1.0}
 
@@ -344,10 +348,13 @@ def _weights(
         touched = dict.fromkeys(lane for rank in device.ranks for lane in touching.get(rank, ()))  # a set, in order
         weight = math.log(_PRIORS[device.kind]) + (if_nobody if device.kind == "none" else by_chance)
         weight += math.log(len(device.ranks)) if device.kind == _UNSEEN else 0.0  # as likely, each, as a slow NIC
-        for lane in touched if device.kind not in ("communicator", _UNSEEN) else [accused]:
-            expected = _expected(device, lane, accused, topology)
-            weight += _log_chance(expected, seen[lane]) - _log_chance(_SLOW_BY_CHANCE, seen[lane])
-        weights.append(weight + log_odds(device, low))
+        lanes = list(touched) if device.kind not in ("communicator", _UNSEEN) else [accused]
+        ways = [
+            math.log(share)
+            + sum(_log_odds(_expected(device, one, accused, topology, way), seen[one]) for one in lanes)
+            for way, share in _WAYS.get(device.kind, {_BOTH: 1.0}).items()
+        ]
+        weights.append(weight + float(np.logaddexp.reduce(ways)) + log_odds(device, low))
     return weights
 
 
@@ -355,8 +362,12 @@ def _log_chance(expected: float, is_slow: bool) -> float:
     return math.log(expected if is_slow else 1 - expected)
 
 
-def _expected(device: Device, one: Lane, accused: Lane, topology: Topology) -> float:
-    """Chance that lane `one` is seen slow if `device` is the cause of `accused`'s excess."""
+def _log_odds(expected: float, is_slow: bool) -> float:
+    return _log_chance(expected, is_slow) - _log_chance(_SLOW_BY_CHANCE, is_slow)
+
+
+def _expected(device: Device, one: Lane, accused: Lane, topology: Topology, way: int = _BOTH) -> float:
+    """Chance that lane `one` is seen slow if `device`, slow in these directions, causes `accused`'s excess."""
     if device.kind == "none":
         return _SLOW_IF_NOBODY
     if device.kind in ("communicator", _UNSEEN):
@@ -364,12 +375,12 @@ def _expected(device: Device, one: Lane, accused: Lane, topology: Topology) -> f
     ranks = topology.lane_ranks(one)
     if device.kind == "link":
         if one.kind == "pair":
-            way = (one.first, one.second)
-            ways = {device.ranks: _SLOW_IF_ACCUSED, device.ranks[::-1]: _SLOW_IF_PAIR_GOES_BACK}
-            return ways.get(way, _SLOW_BY_CHANCE)
+            slow = {_OUT: [device.ranks], _IN: [device.ranks[::-1]]}.get(way, [device.ranks, device.ranks[::-1]])
+            return _SLOW_IF_ACCUSED if (one.first, one.second) in slow else _SLOW_BY_CHANCE
         return _SLOW_IF_GROUP_HAS_LINK if set(device.ranks) <= set(ranks) else _SLOW_BY_CHANCE
     if not topology.crosses_network(one) or not set(device.ranks).intersection(ranks):
         return _SLOW_BY_CHANCE
     if one.kind == "collective" or device.kind == "switch":
         return _SLOW_IF_GROUP_CROSSES
-    return _SLOW_IF_PAIR_SENDS if one.first in device.ranks else _SLOW_IF_PAIR_RECEIVES
+    is_slow = way != (_IN if one.first in device.ranks else _OUT)
+    return _SLOW_IF_PAIR_CROSSES if is_slow else _SLOW_BY_CHANCE

@@ -139,6 +139,12 @@ class IterationWindow:
     def _worth_ns(self, level_ns: float) -> float:
         return SUSPECT_SHARE * (self.delta - 1) * level_ns
 
+    @property
+    def rise_ns(self) -> float:
+        """By how much the newest `SHIFT_ITERATIONS`, their median, exceed the level before them, ns; NaN: unknown."""
+        newest = [ns for ns, _ in self._all][-SHIFT_ITERATIONS:]
+        return float(np.median(newest)) - self._level_before_ns() if newest else math.nan
+
     def _level_before_ns(self) -> float:
         """The level before the newest iterations, ns; NaN while unknown."""
         regular = list(self._regular)

@@ -54,7 +54,7 @@ MOST_LOST: Final = 0.02
 
 LATE_COSTS: Final = 0.5
 """A rank that stands out makes an iteration suspect if its lateness is worth a look, and the iteration takes longer
-by this share of it at least."""
+by this share of it at least; where it is late again and again, the newest iterations."""
 
 
 class IterationJudge:
@@ -163,8 +163,10 @@ class IterationJudge:
         """Whether an iteration is suspect for one rank, late in it by chance or again and again."""
         if latest is None or not latest.stands_out:
             return False
-        level_ns, worth_ns = self._window.level_ns, self._window.worth_ns
-        return latest.over_ns > worth_ns and (lasts or elapsed_ns > level_ns + LATE_COSTS * worth_ns)
+        worth_ns = self._window.worth_ns
+        longer_ns = self._window.rise_ns if lasts else elapsed_ns - self._window.level_ns
+        costs = longer_ns > LATE_COSTS * worth_ns or (lasts and self._tracker.has_open)
+        return latest.over_ns > worth_ns and costs
 
     def _look_into(
         self, rows: IterationRows, late_ns: Mapping[int, float], read_back: ReadBack, *, is_irregular: bool
