@@ -131,9 +131,8 @@ def lane_excess(table: LaneTable, iteration: int, usual: Mapping[Lane, UsualLane
     return found
 
 
-def usual_lanes(graph: OperatorGraph) -> dict[Lane, UsualLane]:
+def usual_lanes(table: LaneTable) -> dict[Lane, UsualLane]:
     """What is usual for each lane: the median over the iterations, each of which was as always."""
-    table = lane_table(graph)
     usual = {}
     for lane, sums, counts, sizes in zip(table.lanes, table.sums_ns, table.counts, table.sizes_bytes, strict=True):
         means = sums[counts > 0] / counts[counts > 0]

@@ -47,7 +47,7 @@ def attribute_by_peers(graph: OperatorGraph, iteration: int, topology: Topology)
     transfer_ns = np.where(np.isnan(transfer_ns), of_stage_ns, transfer_ns)
     transfer_ns = np.where(graph.is_partial, np.nan, transfer_ns)
     table = lane_table(graph)
-    lanes = lane_excess(table, iteration, _lanes_by_peers(table, iteration, topology))
+    lanes = lane_excess(table, iteration, lanes_by_peers(table, iteration, topology))
     return attribute_against(graph, iteration, gap_ns, transfer_ns, lanes)
 
 
@@ -155,7 +155,7 @@ def _usual_of_peers(role: Array, owner: Array, values: Array, least: int = MIN_P
     return np.where(has_peers[role], median[role], np.nan)
 
 
-def _lanes_by_peers(table: LaneTable, iteration: int, topology: Topology) -> dict[Lane, UsualLane]:
+def lanes_by_peers(table: LaneTable, iteration: int, topology: Topology) -> dict[Lane, UsualLane]:
     """For each lane of the iteration: lower median of the mean transfers in its role, their spread; NaN for bytes."""
     at = int(np.searchsorted(table.iterations, iteration))
     if at == len(table.iterations) or table.iterations[at] != iteration:

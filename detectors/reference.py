@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from detectors.codes import sort_rows
-from detectors.lanes import Lane, UsualLane, usual_lanes
+from detectors.lanes import Lane, UsualLane, lane_table, usual_lanes
 from detectors.operator_graph import OperatorGraph, pack_class
 
 Array = np.ndarray
@@ -63,7 +63,7 @@ def learn_reference(graph: OperatorGraph) -> Reference:
         ),
         transfer_ns=_median_by(inverse, graph.transfer_ns, len(places)),
         size_bytes=_median_by(inverse, np.nan_to_num(graph.size_bytes).astype(np.int64), len(places)),
-        lanes=usual_lanes(graph),
+        lanes=usual_lanes(lane_table(graph)),
         iterations=tuple(np.unique(graph.iteration).tolist()),
         operators=_usual_operators(graph),
     )

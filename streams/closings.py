@@ -181,6 +181,8 @@ def _columns(
     is_measured = start_ns == UNKNOWN  # no row of the iteration said so
     start_ns = np.where(is_measured, reduction.first_start_ns, start_ns)
     elapsed_ns = np.where(is_measured, reduction.last_end_ns - reduction.first_start_ns, elapsed_ns)
+    is_untimed = (reduction.first_start_ns == UNKNOWN) & ~is_measured  # then work is what operators leave of it
+    work_ns = np.where(is_untimed, np.maximum(elapsed_ns - reduction.communication_ns, 0.0), reduction.work_ns)
     tx_peak, rx_peak = _peaks(closings, first, start_ns, start_ns + elapsed_ns)
     columns: dict[str, Array] = {
         "attempt": spread([one.attempt for one in closings]),
@@ -190,7 +192,7 @@ def _columns(
         "elapsed_ns": elapsed_ns,
         "entry_ns": entry_ns,
         "last_end_ns": reduction.last_end_ns,
-        "work_ns": reduction.work_ns,
+        "work_ns": work_ns,
         "communication_ns": reduction.communication_ns,
         "operators": reduction.operators.astype(np.int64),
         "unended": reduction.unended.astype(np.int64),

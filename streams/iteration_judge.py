@@ -21,6 +21,7 @@ from detectors.operator_graph import OperatorGraph
 from detectors.peers_usual import attribute_by_peers
 from detectors.review import MIN_REVIEWED, Reviewed, late_against_stage, review
 from detectors.topology import Topology
+from detectors.untimed import attribute_untimed_by_peers, find_waits
 from detectors.verdict_tracker import VerdictTracker
 from streams.announcements import Announcement
 from streams.iteration_rows import IterationRows
@@ -111,7 +112,7 @@ class IterationJudge:
         verdict_ids: tuple[str, ...] = ()
         if rows.phase == "train":
             is_irregular = self._window.judge(rows.elapsed_ns)
-            late_ns = self._late(rows)
+            late_ns = latest_ranks(self._late_against_stage(rows))
             observation = self._look_into(rows, late_ns, read_back, is_irregular=bool(is_irregular))
             verdict_ids = self._tell(observation, late_ns)
             is_suspect = observation.attribution is not None or observation.is_unread
@@ -154,10 +155,10 @@ class IterationJudge:
 
     # --- blame ------------------------------------------------------------------------------------------------------
 
-    def _late(self, rows: IterationRows) -> dict[int, float]:
-        """By how much the latest ranks work longer than their stage."""
+    def _late_against_stage(self, rows: IterationRows) -> dict[int, float]:
+        """By how much ranks work longer than their stage."""
         ranks, work_ns, operators = (rows.columns[name] for name in ("rank", "work_ns", "operators"))
-        return latest_ranks(late_against_stage(ranks, work_ns, operators, self._known_topology))
+        return late_against_stage(ranks, work_ns, operators, self._known_topology)
 
     def _is_worth_a_look(self, elapsed_ns: float, latest: Latest | None, *, lasts: bool) -> bool:
         """Whether an iteration is suspect for one rank, late in it by chance or again and again."""
@@ -293,10 +294,7 @@ class IterationJudge:
             if not rows:
                 return
         columns = self._reader.read(rows, read_back)
-        if not self._reader.has_usual:
-            self._reader.compare_clocks(columns)
-        graph = self._reader.build(rows, columns)
-        reviewed = [self._reviewed(one, graph) for one in rows]
+        reviewed = self._reviewed_untimed(rows, columns) if rows[-1].is_untimed else self._reviewed(rows, columns)
         causes = review(reviewed, self._known_topology, self._window.delta)
         observations = [
             Observation(one.number, one.elapsed_ns, one.elapsed_ns, one.start_ns, r.attribution)
@@ -308,16 +306,32 @@ class IterationJudge:
         """Rows of the ranks that a review of a large job needs; none if evidence alone shows nothing to find."""
         delta, topology = self._window.delta, self._known_topology
         found = ranks_to_review(rows, self._reader.codes, topology, delta)
-        if not found.is_odd and not self._tracker.has_standing:
+        if rows[-1].is_untimed or (not found.is_odd and not self._tracker.has_standing):
             return []
         ranks, _ = self._reader.follow(rows[-1], found.ranks, (delta - 1) * rows[-1].elapsed_ns / 10, read_back)
         return [one.only(ranks | found.peers) for one in rows]
 
-    def _reviewed(self, rows: IterationRows, graph: OperatorGraph) -> Reviewed:
-        work_ns = dict(zip(rows.columns["rank"].tolist(), rows.columns["work_ns"].tolist(), strict=True))
-        attribution = attribute_by_peers(graph, rows.number, self._known_topology)
-        attribution = replace(attribution, rates=rates_against_stage(rows, self._known_topology))
-        return Reviewed(rows.elapsed_ns, attribution, work_ns, path_work_ns(graph, rows.number))
+    def _reviewed(self, rows: Sequence[IterationRows], columns: Mapping[str, Array]) -> list[Reviewed]:
+        if not self._reader.has_usual:
+            self._reader.compare_clocks(columns)
+        graph = self._reader.build(rows, columns)
+        found = []
+        for one in rows:
+            attribution = attribute_by_peers(graph, one.number, self._known_topology)
+            attribution = replace(attribution, rates=rates_against_stage(one, self._known_topology))
+            found.append(Reviewed(one.elapsed_ns, attribution, one.work_ns, path_work_ns(graph, one.number)))
+        return found
+
+    def _reviewed_untimed(self, rows: Sequence[IterationRows], columns: Mapping[str, Array]) -> list[Reviewed]:
+        """The same of iterations whose operators do not say when they began."""
+        waits = find_waits(columns)
+        found = []
+        for one in rows:
+            late_ns = self._late_against_stage(one)
+            attribution = attribute_untimed_by_peers(waits, one.number, one.work_ns, late_ns, self._known_topology)
+            path = {piece.rank: piece.elapsed_ns for lane, piece in attribution.pieces.items() if lane.kind == "work"}
+            found.append(Reviewed(one.elapsed_ns, attribution, one.work_ns, path))
+        return found
 
     def _renew_usual(self, read_back: ReadBack) -> None:
         """What is usual: learned when it is first needed, kept while a verdict is open or it is not old."""

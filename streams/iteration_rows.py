@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -13,6 +13,9 @@ from streams.evidence import CLASS_COLUMNS, COLUMNS, Evidence
 from streams.records import PHASE_UNKNOWN, PHASES, UNKNOWN
 
 Array = np.ndarray
+
+
+_MOST: Final = 0.5
 
 
 class IterationSpan(NamedTuple):
@@ -46,6 +49,16 @@ class IterationRows:
     def number(self) -> int:
         """The iteration."""
         return int(self.columns["iteration"][0])
+
+    @property
+    def work_ns(self) -> dict[int, float]:
+        """Sum of the gaps between each rank's operators."""
+        return dict(zip(self.columns["rank"].tolist(), self.columns["work_ns"].tolist(), strict=True))
+
+    @property
+    def is_untimed(self) -> bool:
+        """Whether most ranks' operators do not say when they began."""
+        return bool(np.mean(self.columns["last_end_ns"] == UNKNOWN) > _MOST)
 
     @property
     def phase(self) -> str:

@@ -15,7 +15,8 @@ import numpy as np
 
 from detectors.clocks import estimate_offsets
 from detectors.critical_path import Attribution, attribute, slow_collectives
-from detectors.lanes import Lane, LaneExcess
+from detectors.lanes import Lane, LaneExcess, UsualLane
+from detectors.lanes import usual_lanes as usual_lanes_of
 from detectors.operator_graph import OperatorGraph, build_graph
 from detectors.reach import (
     accused_lanes,
@@ -32,9 +33,10 @@ from detectors.reference import Reference, learn_reference
 from detectors.replay import abnormal_ratios
 from detectors.slow_pieces import UsualPieces, learn_usual_pieces
 from detectors.topology import Topology, topology_of
+from detectors.untimed import Work, attribute_untimed, find_waits
 from streams.announcements import Announcement
 from streams.iteration_rows import IterationRows
-from streams.operator_rows import gather_rows
+from streams.operator_rows import NO_OPERATORS, gather_rows
 from streams.operator_source import ReadBack, spans_of
 from streams.records import UNKNOWN
 
@@ -165,10 +167,19 @@ class OperatorReader:
     ) -> tuple[Attribution, OperatorGraph]:
         """Say where the excess of an iteration went; return that and the graph that says it."""
         assert self._usual is not None
+        if rows.is_untimed:
+            return self._attribute_untimed(self._usual, rows, read_back), self.build([], NO_OPERATORS)
         if len(rows) <= WHOLE_RANKS:
             graph = self.build([rows], self.read([rows], read_back))
             return attribute(graph, rows.number, self._usual.reference(self)), graph
         return _Reach(self, self._usual, rows, excess_ns, read_back).attribute()
+
+    def _attribute_untimed(self, usual: _Usual, rows: IterationRows, read_back: ReadBack) -> Attribution:
+        """The same where operators do not say when they began; of large jobs nothing is read for it."""
+        usual_ns = dict(zip(usual.work_ranks.tolist(), usual.work_ns.tolist(), strict=True))
+        work = Work(rows.work_ns, usual_ns, usual.common_factor(rows))
+        columns = self.read([rows], read_back) if len(rows) <= WHOLE_RANKS else NO_OPERATORS
+        return attribute_untimed(find_waits(columns), rows.number, usual.untimed(), work)
 
     def abnormal_ratios(self, graph: OperatorGraph) -> Array | None:
         """How many times as long each operator took as without what was slow; None where that is not worth while."""
@@ -224,7 +235,7 @@ class OperatorReader:
             return
         usual.columns = _joined([usual.columns, self.read([rows.only(new) for rows in usual.iterations], read_back)])
         usual.ranks |= new
-        usual.learned = None
+        usual.learned = usual.learned_untimed = None
         self.compare_clocks(usual.columns)
 
 
@@ -236,6 +247,7 @@ class _Usual:
         self.ranks: set[int] = set()
         self.columns: dict[str, Array] = {}
         self.learned: Reference | None = None
+        self.learned_untimed: dict[Lane, UsualLane] | None = None
         self.pieces: UsualPieces | None = None  # where the job is read whole, and is no large one
         self._lanes: dict[Lane, tuple[float, float]] | None = None
         rank = np.concatenate([rows.columns["rank"] for rows in iterations])
@@ -254,6 +266,12 @@ class _Usual:
             is_small = len(own[-1]) <= WHOLE_RANKS and len(graph) <= MOST_REPLAYED_ROWS * len(own)
             self.pieces = learn_usual_pieces(graph) if is_small else None
         return self.learned
+
+    def untimed(self) -> dict[Lane, UsualLane]:
+        """What is usual on each lane by durations alone."""
+        if self.learned_untimed is None:
+            self.learned_untimed = usual_lanes_of(find_waits(self.columns or NO_OPERATORS).table)
+        return self.learned_untimed
 
     def lanes(self, codes: Mapping[str, int]) -> dict[Lane, tuple[float, float]]:
         """What summaries say is usual on each lane."""

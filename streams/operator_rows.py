@@ -18,6 +18,11 @@ Array = np.ndarray
 _COLUMNS: Final = ("operator", "sequence", "peer", "start_ns", "elapsed_ns", "size_bytes", "iteration")
 _FLOATS: Final = ("elapsed_ns", "size_bytes")
 
+NO_OPERATORS: Final[Mapping[str, Array]] = {
+    name: np.empty(0, dtype=np.float64 if name in _FLOATS else np.int64)
+    for name in ("rank", "communicator", *_COLUMNS)
+}
+
 Spans = Mapping[tuple[int, int], IterationSpan]
 """For pairs of rank and iteration: the times of the iteration on that rank."""
 
@@ -42,10 +47,9 @@ def gather_rows(batches: Iterable[Batch], codes: Mapping[str, int], spans: Spans
     for (rank, iteration), span in spans.items():
         by_rank.setdefault(rank, {})[iteration] = span
     parts = [_part(batch, codes, by_rank.get(batch.header.rank, {})) for batch in batches]
-    names = ("rank", "communicator", *_COLUMNS)
     if not parts:
-        return {name: np.empty(0, dtype=np.float64 if name in _FLOATS else np.int64) for name in names}
-    rows = {name: np.concatenate([part[name] for part in parts]) for name in names}
+        return dict(NO_OPERATORS)
+    rows = {name: np.concatenate([part[name] for part in parts]) for name in NO_OPERATORS}
     _, kept = group_rows([rows["rank"], pack_class(rows), rows["sequence"]])
     if len(kept) == len(rows["rank"]):
         return rows

@@ -92,6 +92,36 @@ def test_bandwidth_names_the_nic_where_operators_see_the_group_alone(
     assert [(s.device, s.ranks) for s in verdict.suspects[:1]] == accused
 
 
+def untimed(name: str, tmp_path: Path) -> Trace:
+    """A recording whose operators do not say when they began."""
+    for path in RECORDINGS.joinpath(name).glob("*.*"):
+        copyfile(path, tmp_path / path.name)
+    operators = pyarrow.parquet.read_table(RECORDINGS / name / "commops.parquet")
+    at = operators.schema.get_field_index("start_ns")
+    nothing = pyarrow.nulls(len(operators), operators.schema.field(at).type)
+    pyarrow.parquet.write_table(operators.set_column(at, "start_ns", nothing), tmp_path / "commops.parquet")
+    return read_trace(tmp_path)
+
+
+@pytest.mark.parametrize(("name", "kind", "ranks", "has_bandwidth"),
+                         [("gloo-slow-rank", "slow_rank", (2,), False), ("gloo-slow-nic", "slow_nic", (1,), True),
+                          ("gloo-slow-nic", "slow_communicator", None, False)])  # fmt: skip
+def test_operators_without_starts_tell_a_slow_rank_and_with_bandwidth_a_nic(
+    name: str, kind: str, ranks: tuple[int, ...] | None, has_bandwidth: bool, tmp_path: Path
+) -> None:
+    trace = untimed(name, tmp_path)
+    if not has_bandwidth:
+        (tmp_path / "bandwidth.parquet").unlink()
+        trace = read_trace(tmp_path)
+    verdict = max(analyze(trace).verdicts, key=lambda one: one.lost_s)
+    assert (verdict.kind, next((s.ranks for s in verdict.suspects), None)) == (kind, ranks)
+    assert overlap(verdict.iterations, label(name)["iterations"]) >= 0.8
+
+
+def test_noise_accuses_nobody_without_starts(tmp_path: Path) -> None:
+    assert analyze(untimed("gloo-clean", tmp_path)).verdicts == []
+
+
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_recorded_fault_is_the_one_verdict(name: str) -> None:
     truth = label(name)
