@@ -41,7 +41,7 @@ class Reviewed:
     work_ns
         For each rank the sum of its gaps.
     path_work_ns
-        For each rank what its own work has of the critical path.
+        For each rank what its own work has of the critical path; empty where that is not known.
     """
 
     elapsed_ns: float
@@ -115,7 +115,7 @@ def _slow_stage(reviewed: Sequence[Reviewed], topology: Topology) -> Cause | Non
     for one, work in zip(reviewed, typical, strict=True):
         path_ns = sum(ns for rank, ns in one.path_work_ns.items() if rank in ranks)
         excess_ns = work[stage] - median(ns for other, ns in work.items() if other != stage)
-        if excess_ns > 0 and path_ns >= _STAGE_PATH_SHARE * sum(one.path_work_ns.values()):
+        if excess_ns > 0 and path_ns >= _STAGE_PATH_SHARE * sum(one.path_work_ns.values()) > 0:
             explained[one.attribution.iteration] = excess_ns
     if not explained:
         return None

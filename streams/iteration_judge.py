@@ -329,8 +329,7 @@ class IterationJudge:
         for one in rows:
             late_ns = self._late_against_stage(one)
             attribution = attribute_untimed_by_peers(waits, one.number, one.work_ns, late_ns, self._known_topology)
-            path = {piece.rank: piece.elapsed_ns for lane, piece in attribution.pieces.items() if lane.kind == "work"}
-            found.append(Reviewed(one.elapsed_ns, attribution, one.work_ns, path))
+            found.append(Reviewed(one.elapsed_ns, attribution, one.work_ns, {}))
         return found
 
     def _renew_usual(self, read_back: ReadBack) -> None:

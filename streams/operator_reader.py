@@ -177,7 +177,8 @@ class OperatorReader:
     def _attribute_untimed(self, usual: _Usual, rows: IterationRows, read_back: ReadBack) -> Attribution:
         """The same where operators do not say when they began; of large jobs nothing is read for it."""
         usual_ns = dict(zip(usual.work_ranks.tolist(), usual.work_ns.tolist(), strict=True))
-        work = Work(rows.work_ns, usual_ns, usual.common_factor(rows))
+        factor = max(usual.common_factor(rows), 1.0)  # waits inside overlapped operators look as if less were worked
+        work = Work(rows.work_ns, usual_ns, factor)
         columns = self.read([rows], read_back) if len(rows) <= WHOLE_RANKS else NO_OPERATORS
         return attribute_untimed(find_waits(columns), rows.number, usual.untimed(), work)
 
