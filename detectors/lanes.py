@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from detectors.codes import group_rows
-from detectors.medians import robust_sigma
+from detectors.medians import MAD_TO_SIGMA
 from detectors.operator_graph import OperatorGraph
 from streams.records import RECV, SEND
 
@@ -133,12 +133,19 @@ def lane_excess(table: LaneTable, iteration: int, usual: Mapping[Lane, UsualLane
 
 def usual_lanes(table: LaneTable) -> dict[Lane, UsualLane]:
     """What is usual for each lane: the median over the iterations, each of which was as always."""
-    usual = {}
-    for lane, sums, counts, sizes in zip(table.lanes, table.sums_ns, table.counts, table.sizes_bytes, strict=True):
-        means = sums[counts > 0] / counts[counts > 0]
-        median = float(np.median(means))
-        size_bytes = float(np.median(sizes[counts > 0] / counts[counts > 0]))
-        usual[lane] = UsualLane(median, robust_sigma(means - median), size_bytes, float(means.max()) - median)
+    usual: dict[Lane, UsualLane] = {}
+    seen_in, number = np.unique(table.counts > 0, axis=0, return_inverse=True)
+    for at, iterations in enumerate(seen_in):  # mostly one: all lanes in all iterations
+        own = np.flatnonzero(number.reshape(-1) == at)
+        sums, counts, sizes = (
+            values[own][:, iterations] for values in (table.sums_ns, table.counts, table.sizes_bytes)
+        )
+        means = sums / counts
+        median = np.median(means, axis=1)
+        noise = MAD_TO_SIGMA * np.median(np.abs(means - median[:, None]), axis=1)
+        columns = median, noise, np.median(sizes / counts, axis=1), means.max(axis=1) - median
+        rows = zip(*(column.tolist() for column in columns), strict=True)
+        usual |= {table.lanes[lane]: UsualLane(*row) for lane, row in zip(own.tolist(), rows, strict=True)}
     return usual
 
 
