@@ -8,37 +8,30 @@ which looks like another one of the same incident need not be read at all (`dete
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from detectors.clocks import estimate_offsets
 from detectors.critical_path import Attribution, attribute, slow_collectives
-from detectors.lanes import Lane, LaneExcess, UsualLane
-from detectors.lanes import usual_lanes as usual_lanes_of
 from detectors.operator_graph import OperatorGraph, build_graph
 from detectors.reach import (
     accused_lanes,
-    devices_of,
-    ends_of,
-    is_known,
     lane_sums,
     lanes_beside,
-    narrow_groups,
-    usual_lanes,
     wanted_ranks,
 )
-from detectors.reference import Reference, learn_reference
 from detectors.replay import abnormal_ratios
-from detectors.slow_pieces import UsualPieces, learn_usual_pieces
 from detectors.topology import Topology, topology_of
 from detectors.untimed import Work, attribute_untimed, find_waits
 from streams.announcements import Announcement
 from streams.iteration_rows import IterationRows
-from streams.operator_rows import NO_OPERATORS, gather_rows
+from streams.operator_rows import NO_OPERATORS, gather_rows, joined
 from streams.operator_source import ReadBack, spans_of
+from streams.path_reading import PathReading
 from streams.records import UNKNOWN
+from streams.usual_operators import MOST_REPLAYED_ROWS, UsualOperators
 
 Array = np.ndarray
 Announcements = Mapping[int, Announcement]
@@ -49,13 +42,8 @@ WHOLE_RANKS: Final = 512
 REFERENCE_ITERATIONS: Final = 6
 """So many regular iterations show what is usual in a job that is not read whole."""
 
-MOST_REPLAYED_ROWS: Final = 100_000
-"""Operators of iterations with more rows are not judged one by one: it would cost as much as finding the culprit."""
-
 _MOST_RANKS: Final = 512
 _MOST_ROUNDS: Final = 12
-_WORTH_SHARE: Final = 0.05  # of an iteration's excess: a wait that may cost less is not looked into
-_LATEST: Final = 2  # ranks that work longest over their usual are read at once
 
 
 @dataclass(slots=True)
@@ -86,7 +74,7 @@ class OperatorReader:
         self.clocks_ns: dict[int, int] = {}  # by how much each rank's clock is ahead, where clocks differ
         self._topology: Topology | None = None
         self._announcements: Announcements = {}
-        self._usual: _Usual | None = None
+        self._usual: UsualOperators | None = None
 
     # --- what is known of the job -----------------------------------------------------------------------------------
 
@@ -158,7 +146,9 @@ class OperatorReader:
     def set_usual(self, iterations: Sequence[IterationRows], read_back: ReadBack) -> None:
         """Let these regular iterations say what is usual."""
         is_whole = len(iterations[-1]) <= WHOLE_RANKS
-        self._usual = _Usual(list(iterations) if is_whole else list(iterations)[-REFERENCE_ITERATIONS:])
+        self._usual = UsualOperators(
+            list(iterations) if is_whole else list(iterations)[-REFERENCE_ITERATIONS:], is_whole=is_whole
+        )
         if is_whole:
             self.learn({rank for rows in iterations for rank in rows.columns["rank"].tolist()}, read_back)
 
@@ -171,10 +161,10 @@ class OperatorReader:
             return self._attribute_untimed(self._usual, rows, read_back), self.build([], NO_OPERATORS)
         if len(rows) <= WHOLE_RANKS:
             graph = self.build([rows], self.read([rows], read_back))
-            return attribute(graph, rows.number, self._usual.reference(self)), graph
-        return _Reach(self, self._usual, rows, excess_ns, read_back).attribute()
+            return attribute(graph, rows.number, self._usual.reference(self.build)), graph
+        return PathReading(self, self._usual, rows, excess_ns, read_back).attribute()
 
-    def _attribute_untimed(self, usual: _Usual, rows: IterationRows, read_back: ReadBack) -> Attribution:
+    def _attribute_untimed(self, usual: UsualOperators, rows: IterationRows, read_back: ReadBack) -> Attribution:
         """The same where operators do not say when they began; of large jobs nothing is read for it."""
         usual_ns = dict(zip(usual.work_ranks.tolist(), usual.work_ns.tolist(), strict=True))
         factor = max(usual.common_factor(rows), 1.0)  # waits inside overlapped operators look as if less were worked
@@ -218,14 +208,14 @@ class OperatorReader:
             if self._usual is not None:
                 self.learn(wanted, read_back)
             read |= wanted
-            graph = self.build([rows.only(read)], _joined(parts))
+            graph = self.build([rows.only(read)], joined(parts))
             slow = None if self._usual is None else self._slow_collectives(graph, rows.number, worth_ns)
             wanted = wanted_ranks(graph, rows.number, summaries, self.topology, available - read, worth_ns, slow)
-        return read, _joined(parts)
+        return read, joined(parts)
 
     def _slow_collectives(self, graph: OperatorGraph, iteration: int, worth_ns: float) -> set[int]:
         assert self._usual is not None
-        return slow_collectives(graph, iteration, self._usual.reference(self), worth_ns)
+        return slow_collectives(graph, iteration, self._usual.reference(self.build), worth_ns)
 
     def learn(self, ranks: Collection[int], read_back: ReadBack) -> None:
         """Read what is usual of these ranks too."""
@@ -234,143 +224,5 @@ class OperatorReader:
         new = set(ranks) - usual.ranks
         if not new:
             return
-        usual.columns = _joined([usual.columns, self.read([rows.only(new) for rows in usual.iterations], read_back)])
-        usual.ranks |= new
-        usual.learned = usual.learned_untimed = None
+        usual.add(new, self.read([rows.only(new) for rows in usual.iterations], read_back))
         self.compare_clocks(usual.columns)
-
-
-class _Usual:
-    """What is usual, learned of the ranks that were read."""
-
-    def __init__(self, iterations: list[IterationRows]) -> None:
-        self.iterations = iterations
-        self.ranks: set[int] = set()
-        self.columns: dict[str, Array] = {}
-        self.learned: Reference | None = None
-        self.learned_untimed: dict[Lane, UsualLane] | None = None
-        self.pieces: UsualPieces | None = None  # where the job is read whole, and is no large one
-        self._lanes: dict[Lane, tuple[float, float]] | None = None
-        rank = np.concatenate([rows.columns["rank"] for rows in iterations])
-        work_ns = np.concatenate([rows.columns["work_ns"] for rows in iterations])
-        order = np.lexsort((work_ns, rank))
-        self.work_ranks, first, counts = np.unique(rank[order], return_index=True, return_counts=True)
-        ordered = work_ns[order]
-        self.work_ns = (ordered[first + (counts - 1) // 2] + ordered[first + counts // 2]) / 2
-
-    def reference(self, reader: OperatorReader) -> Reference:
-        """What is usual at each place."""
-        if self.learned is None:
-            own = [rows.only(self.ranks) for rows in self.iterations]
-            graph = reader.build(own, self.columns)
-            self.learned = learn_reference(graph)
-            is_small = len(own[-1]) <= WHOLE_RANKS and len(graph) <= MOST_REPLAYED_ROWS * len(own)
-            self.pieces = learn_usual_pieces(graph) if is_small else None
-        return self.learned
-
-    def untimed(self) -> dict[Lane, UsualLane]:
-        """What is usual on each lane by durations alone."""
-        if self.learned_untimed is None:
-            self.learned_untimed = usual_lanes_of(find_waits(self.columns or NO_OPERATORS).table)
-        return self.learned_untimed
-
-    def lanes(self, codes: Mapping[str, int]) -> dict[Lane, tuple[float, float]]:
-        """What summaries say is usual on each lane."""
-        if self._lanes is None:
-            self._lanes = usual_lanes(lane_sums(rows.summaries(codes)) for rows in self.iterations)
-        return self._lanes
-
-    def work_excess_ns(self, rows: IterationRows) -> dict[int, float]:
-        """See `OperatorReader.work_excess_ns`."""
-        rank, work_ns, usual_ns = self._work(rows)
-        factor = self.common_factor(rows)
-        return dict(zip(rank.tolist(), (work_ns - factor * usual_ns).tolist(), strict=True))
-
-    def common_factor(self, rows: IterationRows) -> float:
-        """How many times as long as usual all ranks worked: the lower median over them."""
-        _, work_ns, usual_ns = self._work(rows)
-        ratio = np.sort(work_ns[usual_ns > 0] / usual_ns[usual_ns > 0])
-        factor = float(ratio[(len(ratio) - 1) // 2]) if len(ratio) else 1.0
-        return factor if factor > 0 else 1.0
-
-    def _work(self, rows: IterationRows) -> tuple[Array, Array, Array]:
-        """Ranks of which it is known what they usually work, with their work now and usually."""
-        rank, work_ns = rows.columns["rank"], rows.columns["work_ns"]
-        at = np.minimum(np.searchsorted(self.work_ranks, rank), len(self.work_ranks) - 1)
-        is_there = self.work_ranks[at] == rank
-        return rank[is_there], work_ns[is_there], self.work_ns[at[is_there]]
-
-
-class _Reach:
-    """One iteration of a large job, read as far as it takes."""
-
-    def __init__(
-        self, reader: OperatorReader, usual: _Usual, rows: IterationRows, excess_ns: float, read_back: ReadBack
-    ) -> None:
-        self._reader, self._usual, self._rows, self._read_back = reader, usual, rows, read_back
-        self._excess_ns = excess_ns
-        self._common_factor = usual.common_factor(rows)
-        self._available = set(rows.columns["rank"].tolist())
-
-    def attribute(self) -> tuple[Attribution, OperatorGraph]:
-        work_ns = self._usual.work_excess_ns(self._rows)
-        worth_ns = _WORTH_SHARE * max(self._excess_ns, 0.0)
-        seeds = _seeds(self._rows, work_ns)
-        read, columns = self._reader.follow(self._rows, seeds, worth_ns, self._read_back)
-        graph, attribution = self._attribute(read, columns)
-        accused = accused_lanes(attribution, self._reader.topology)
-        quick: dict[Lane, LaneExcess] = {}
-        if accused:
-            quick, more = self._beside(accused, read)
-            if more:
-                columns = _joined([columns, self._reader.read([self._rows.only(more)], self._read_back)])
-                self._reader.learn(more, self._read_back)
-                read |= more
-                graph, attribution = self._attribute(read, columns)
-        return self._completed(attribution, read, quick, work_ns), graph
-
-    def _attribute(self, read: set[int], columns: dict[str, Array]) -> tuple[OperatorGraph, Attribution]:
-        graph = self._reader.build([self._rows.only(read)], columns)
-        reference = self._usual.reference(self._reader)
-        return graph, attribute(graph, self._rows.number, reference, self._common_factor)
-
-    def _beside(self, accused: Sequence[Lane], read: set[int]) -> tuple[dict[Lane, LaneExcess], set[int]]:
-        """Lanes beside the accused ones that were quick, and whom else to read to know the others."""
-        topology, codes = self._reader.topology, self._reader.codes
-        carried = devices_of(accused, topology)
-        now = lane_sums(self._rows.summaries(codes))
-        quick, slow = lanes_beside(now, self._usual.lanes(codes), carried, topology)
-        ends = {rank for lane in accused if lane.kind == "pair" for rank in topology.lane_ranks(lane)}
-        more = ends_of([*slow, *narrow_groups(ends, topology)], topology)
-        return quick, more.intersection(self._available) - read
-
-    def _completed(
-        self, attribution: Attribution, read: set[int], quick: Mapping[Lane, LaneExcess], work_ns: Mapping[int, float]
-    ) -> Attribution:
-        """Leave out lanes which too few ranks were read of, and add what evidence alone tells."""
-        unread = self._available - read
-        known = {
-            lane: one
-            for lane, one in attribution.lanes.items()
-            if is_known(lane, read, unread, self._reader.topology)
-        }
-        return replace(
-            attribution,
-            lanes={**quick, **known},
-            work_excess_ns={**work_ns, **attribution.work_excess_ns},
-            incomplete=attribution.incomplete & read,
-        )
-
-
-def _seeds(rows: IterationRows, work_excess_ns: Mapping[int, float]) -> set[int]:
-    """Where to begin: the rank that took longest, and those that worked longest over their usual."""
-    slowest = int(rows.columns["rank"][np.argmax(rows.columns["elapsed_ns"])])
-    latest = sorted(work_excess_ns, key=lambda rank: (-work_excess_ns[rank], rank))[:_LATEST]
-    return {slowest, *latest}
-
-
-def _joined(parts: Sequence[dict[str, Array]]) -> dict[str, Array]:
-    parts = [part for part in parts if part]
-    if len(parts) == 1:
-        return parts[0]
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]} if parts else {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -93,3 +93,11 @@ def _placed(iteration: Array, start_ns: Array, own: Mapping[int, IterationSpan])
     for number, span in own.items():
         placed[is_unknown & (start_ns >= span.start_ns) & (start_ns < span.past_ns)] = number
     return placed
+
+
+def joined(parts: Sequence[dict[str, Array]]) -> dict[str, Array]:
+    """Join columns, empty ones left out."""
+    parts = [part for part in parts if part]
+    if len(parts) == 1:
+        return parts[0]
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]} if parts else {}

@@ -1,0 +1,100 @@
+"""What is usual of a job's operators: some regular iterations, of the ranks that were read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Final
+
+import numpy as np
+
+from detectors.lanes import Lane, UsualLane, usual_lanes
+from detectors.operator_graph import OperatorGraph
+from detectors.reach import lane_sums
+from detectors.reach import usual_lanes as usual_sums
+from detectors.reference import Reference, learn_reference
+from detectors.slow_pieces import UsualPieces, learn_usual_pieces
+from detectors.untimed import find_waits
+from streams.iteration_rows import IterationRows
+from streams.operator_rows import NO_OPERATORS, joined
+
+Array = np.ndarray
+Build = Callable[[Sequence[IterationRows], Mapping[str, Array]], OperatorGraph]
+
+MOST_REPLAYED_ROWS: Final = 100_000
+"""Operators of iterations with more rows are not judged one by one: it would cost as much as finding the culprit."""
+
+
+class UsualOperators:
+    """What is usual, learned of the ranks that were read.
+
+    Parameters
+    ----------
+    iterations
+        Regular iterations.
+    is_whole
+        Whether all ranks are read.
+    """
+
+    def __init__(self, iterations: list[IterationRows], *, is_whole: bool) -> None:
+        self.iterations = iterations
+        self._is_whole = is_whole
+        self.ranks: set[int] = set()
+        self.columns: dict[str, Array] = {}
+        self._learned: Reference | None = None
+        self._learned_untimed: dict[Lane, UsualLane] | None = None
+        self.pieces: UsualPieces | None = None  # where the job is read whole, and is no large one
+        self._lanes: dict[Lane, tuple[float, float]] | None = None
+        rank = np.concatenate([rows.columns["rank"] for rows in iterations])
+        work_ns = np.concatenate([rows.columns["work_ns"] for rows in iterations])
+        order = np.lexsort((work_ns, rank))
+        self.work_ranks, first, counts = np.unique(rank[order], return_index=True, return_counts=True)
+        ordered = work_ns[order]
+        self.work_ns = (ordered[first + (counts - 1) // 2] + ordered[first + counts // 2]) / 2
+
+    def add(self, ranks: Collection[int], columns: dict[str, Array]) -> None:
+        """Take in the operators of more ranks."""
+        self.columns = joined([self.columns, columns])
+        self.ranks |= set(ranks)
+        self._learned = self._learned_untimed = None
+
+    def reference(self, build: Build) -> Reference:
+        """What is usual at each place; `build` makes a graph of operators."""
+        if self._learned is None:
+            own = [rows.only(self.ranks) for rows in self.iterations]
+            graph = build(own, self.columns)
+            self._learned = learn_reference(graph)
+            is_small = self._is_whole and len(graph) <= MOST_REPLAYED_ROWS * len(own)
+            self.pieces = learn_usual_pieces(graph) if is_small else None
+        return self._learned
+
+    def untimed(self) -> dict[Lane, UsualLane]:
+        """What is usual on each lane by durations alone."""
+        if self._learned_untimed is None:
+            self._learned_untimed = usual_lanes(find_waits(self.columns or NO_OPERATORS).table)
+        return self._learned_untimed
+
+    def lanes(self, codes: Mapping[str, int]) -> dict[Lane, tuple[float, float]]:
+        """What summaries say is usual on each lane."""
+        if self._lanes is None:
+            self._lanes = usual_sums(lane_sums(rows.summaries(codes)) for rows in self.iterations)
+        return self._lanes
+
+    def work_excess_ns(self, rows: IterationRows) -> dict[int, float]:
+        """How much longer each rank worked than usual, by evidence alone, less what all did; ns."""
+        rank, work_ns, usual_ns = self._work(rows)
+        factor = self.common_factor(rows)
+        return dict(zip(rank.tolist(), (work_ns - factor * usual_ns).tolist(), strict=True))
+
+    def common_factor(self, rows: IterationRows) -> float:
+        """How many times as long as usual all ranks worked: the lower median over them."""
+        _, work_ns, usual_ns = self._work(rows)
+        ratio = np.sort(work_ns[usual_ns > 0] / usual_ns[usual_ns > 0])
+        factor = float(ratio[(len(ratio) - 1) // 2]) if len(ratio) else 1.0
+        return factor if factor > 0 else 1.0
+
+    def _work(self, rows: IterationRows) -> tuple[Array, Array, Array]:
+        """Ranks of which it is known what they usually work, with their work now and usually."""
+        rank, work_ns = rows.columns["rank"], rows.columns["work_ns"]
+        at = np.minimum(np.searchsorted(self.work_ranks, rank), len(self.work_ranks) - 1)
+        is_there = self.work_ranks[at] == rank
+        return rank[is_there], work_ns[is_there], self.work_ns[at[is_there]]
