@@ -69,6 +69,8 @@ def clear_cause(spike: Observation, topology: Topology) -> Cause | None:
     if attribution is None or spike.excess_ns <= 0:
         return None  # it cost nothing: the window still holds a warm-up, or a slower load
     causes = find_causes([attribution], topology)
+    if any(_is_chore(cause) for cause in causes[:1]):
+        return None  # nor of what is late besides: it made the iteration stand out
     standing_out = [cause for cause in causes if spike.sigmas >= SPIKE_SIGMAS or spike.is_late(cause)]
     return next((cause for cause in standing_out if _is_clear(cause, spike, attribution, topology)), None)
 
@@ -79,11 +81,7 @@ def _is_chore(cause: Cause) -> bool:
 
 
 def _is_clear(cause: Cause, spike: Observation, attribution: Attribution, topology: Topology) -> bool:
-    if (
-        not is_sure(cause)
-        or _is_chore(cause)
-        or any(attribution.incomplete.intersection(d.ranks) for d, _ in cause.suspects[:1])
-    ):
+    if not is_sure(cause) or any(attribution.incomplete.intersection(d.ranks) for d, _ in cause.suspects[:1]):
         return False
     others = {lane: ns for lane, ns in attribution.path_excess_ns.items() if ns > 0 and lane not in cause.lanes}
     stray_ns = sum(

@@ -39,6 +39,12 @@ def test_a_rank_that_stands_out_by_its_own_work_is_the_cause_whatever_the_iterat
 
 def test_rank_0_saves_and_logs_for_all_and_is_not_accused_of_being_late_once() -> None:
     assert clear_cause(spike(7, rank=0), TOPOLOGY) is None
+    besides = replace(observation(7, {work(0): 50.0, work(1): 49.0}), sigmas=9.0)
+    assert clear_cause(besides, TOPOLOGY) is None
+    less = replace(observation(7, {work(0): 20.0, work(1): 60.0}), sigmas=9.0)
+    cause = clear_cause(less, TOPOLOGY)
+    assert cause is not None
+    assert cause.suspects[0][0].ranks == (1,)
 
 
 def test_a_regular_iteration_has_no_cause() -> None:
