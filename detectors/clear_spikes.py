@@ -71,7 +71,7 @@ def clear_cause(spike: Observation, topology: Topology) -> Cause | None:
     causes = find_causes([attribution], topology)
     if any(_is_chore(cause) for cause in causes[:1]):
         return None  # nor of what is late besides: it made the iteration stand out
-    standing_out = [cause for cause in causes if spike.sigmas >= SPIKE_SIGMAS or spike.is_late(cause)]
+    standing_out = [cause for cause in causes if spike.sigmas >= SPIKE_SIGMAS or spike.is_late_once(cause)]
     return next((cause for cause in standing_out if _is_clear(cause, spike, attribution, topology)), None)
 
 
@@ -81,7 +81,11 @@ def _is_chore(cause: Cause) -> bool:
 
 
 def _is_clear(cause: Cause, spike: Observation, attribution: Attribution, topology: Topology) -> bool:
-    if not is_sure(cause) or any(attribution.incomplete.intersection(d.ranks) for d, _ in cause.suspects[:1]):
+    if (
+        not is_sure(cause)
+        or _is_chore(cause)
+        or any(attribution.incomplete.intersection(d.ranks) for d, _ in cause.suspects[:1])
+    ):
         return False
     others = {lane: ns for lane, ns in attribution.path_excess_ns.items() if ns > 0 and lane not in cause.lanes}
     stray_ns = sum(

@@ -45,11 +45,14 @@ class Latest(NamedTuple):
         By how much it is later than it usually is, ns.
     sigmas
         How far that lies above what the latest rank of an iteration usually is late, in standard deviations.
+    lasts
+        Whether it is so again and again, rather than in this iteration alone.
     """
 
     rank: int
     over_ns: float
     sigmas: float
+    lasts: bool = False
 
     @property
     def stands_out(self) -> bool:
@@ -102,7 +105,7 @@ def find_lasting(recent: Sequence[Late], before: Sequence[Late]) -> Latest | Non
     typical_ns = float(np.median(usually))
     sigma_ns = max(robust_sigma(usually - typical_ns), _LEAST_SIGMA_LASTING * typical_ns, 1.0)
     at = int(np.argmax(over_ns))
-    return Latest(ranks[at], float(over_ns[at]), (float(over_ns[at]) - typical_ns) / sigma_ns)
+    return Latest(ranks[at], float(over_ns[at]), (float(over_ns[at]) - typical_ns) / sigma_ns, lasts=True)
 
 
 def _table(iterations: Sequence[Late], ranks: Sequence[int]) -> Array:

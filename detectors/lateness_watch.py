@@ -22,8 +22,8 @@ class LatenessWatch:
         self.history: deque[tuple[int, Late]] = deque(maxlen=HISTORY)
         self._before: list[Late] | None = None  # of an open verdict: a fault that lasts is not what is usual
 
-    def look(self, late_ns: Late) -> tuple[Latest | None, bool]:
-        """Say which rank stands out most in the next iteration, and whether it does so again and again.
+    def look(self, late_ns: Late) -> Latest | None:
+        """Say which rank stands out most in the next iteration, or does so again and again; None: too little history.
 
         Parameters
         ----------
@@ -34,8 +34,8 @@ class LatenessWatch:
         before = known if self._before is None else self._before
         lasting = find_lasting([*known, late_ns][-LASTS:], before)
         if lasting is not None and lasting.stands_out and late_ns.get(lasting.rank, 0.0) > _STILL * lasting.over_ns:
-            return lasting, True
-        return find_latest(late_ns, before), False
+            return lasting
+        return find_latest(late_ns, before)
 
     def learn(self, iteration: int, late_ns: Late, *, has_open: bool) -> None:
         """Take in an iteration; while a verdict is open, what was usual before it stays so."""

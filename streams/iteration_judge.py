@@ -160,23 +160,23 @@ class IterationJudge:
         ranks, work_ns, operators = (rows.columns[name] for name in ("rank", "work_ns", "operators"))
         return late_against_stage(ranks, work_ns, operators, self._known_topology)
 
-    def _is_worth_a_look(self, elapsed_ns: float, latest: Latest | None, *, lasts: bool) -> bool:
+    def _is_worth_a_look(self, elapsed_ns: float, latest: Latest | None) -> bool:
         """Whether an iteration is suspect for one rank, late in it by chance or again and again."""
         if latest is None or not latest.stands_out:
             return False
         worth_ns = self._window.worth_ns
-        longer_ns = self._window.rise_ns if lasts else elapsed_ns - self._window.level_ns
-        costs = longer_ns > LATE_COSTS * worth_ns or (lasts and self._tracker.has_open)
+        longer_ns = self._window.rise_ns if latest.lasts else elapsed_ns - self._window.level_ns
+        costs = longer_ns > LATE_COSTS * worth_ns or (latest.lasts and self._tracker.has_open)
         return latest.over_ns > worth_ns and costs
 
     def _look_into(
         self, rows: IterationRows, late_ns: Mapping[int, float], read_back: ReadBack, *, is_irregular: bool
     ) -> Observation:
         """Say how far an iteration stands out and, if it is suspect, where its time went."""
-        latest, lasts = self._lateness.look(late_ns)
+        latest = self._lateness.look(late_ns)
         is_long = is_irregular or rows.elapsed_ns > min(self._healthy[1], self._window.suspect_ns)
         is_shifted = rows.elapsed_ns > self._window.shifted_ns
-        is_suspect = is_long or is_shifted or self._is_worth_a_look(rows.elapsed_ns, latest, lasts=lasts)
+        is_suspect = is_long or is_shifted or self._is_worth_a_look(rows.elapsed_ns, latest)
         attribution, is_read = self._attribute(rows, read_back) if is_suspect else (None, False)
         return Observation(
             rows.number,

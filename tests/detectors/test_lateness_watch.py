@@ -24,9 +24,9 @@ def watched(late_ms: list[float], *, has_open: bool = False) -> tuple[LatenessWa
     lasts = []
     for number, ms in enumerate(late_ms, start=len(USUAL)):
         late_ns = {3: ms * MS, (number + 1) % 3: 3.0 * MS}
-        latest, is_lasting = watch.look(late_ns)
-        lasts.append(is_lasting and latest is not None and latest.rank == 3)
-        watch.learn(number, late_ns, has_open=has_open and is_lasting)
+        latest = watch.look(late_ns)
+        lasts.append(latest is not None and latest.lasts and latest.rank == 3)
+        watch.learn(number, late_ns, has_open=has_open and lasts[-1])
     return watch, lasts
 
 
