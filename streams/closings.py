@@ -14,6 +14,7 @@ import numpy as np
 from detectors.reach import WIDE
 from streams.evidence import COLUMNS, Evidence, Membership
 from streams.iteration_reduction import OPERATOR_COLUMNS, Reduction, reduce_blocks
+from streams.nic_patterns import no_patterns, place_samples, reduce_patterns
 from streams.nic_samples import Samples
 from streams.records import RECV, UNKNOWN
 
@@ -117,14 +118,18 @@ def _reduce(job: str, closings: Sequence[Closing]) -> Evidence:
     reduction = reduce_blocks(
         rows, follows, _joined([one.free_ns for one in closings]), _is_classed(rows, _wide_codes(closings, names))
     )
+    columns = _columns(closings, sizes, numbers, follows, reduction)
+    patterns, pattern_counts = _patterns(closings, first, columns, reduction)
     return Evidence(
         job=job,
         names=tuple(names),
-        columns=_columns(closings, sizes, numbers, follows, reduction),
+        columns=columns,
         offsets=reduction.offsets,
         offset_counts=reduction.offset_counts,
         classes=reduction.classes,
         class_counts=reduction.class_counts,
+        patterns=patterns,
+        pattern_counts=pattern_counts,
     )
 
 
@@ -213,10 +218,31 @@ def _peaks(closings: Sequence[Closing], first: Array, start_ns: Array, end_ns: A
     """Peak rates of the ranks' NICs in each iteration."""
     found = np.full((2, len(start_ns)), np.nan)
     for one, begin in zip(closings, first.tolist(), strict=True):
-        if one.samples is not None and len(one.samples.middle_ns):
+        if one.samples is not None and len(one.samples.tx):
             own = slice(begin, begin + len(one.numbers))
             found[:, own] = one.samples.peaks(start_ns[own], end_ns[own])
     return found[0], found[1]
+
+
+def _patterns(
+    closings: Sequence[Closing], first: Array, columns: Mapping[str, Array], reduction: Reduction
+) -> tuple[dict[str, Array], Array]:
+    """Behaviour patterns of the iterations of those ranks whose NICs were sampled."""
+    parts = [
+        (begin, one.samples, len(one.numbers))
+        for one, begin in zip(closings, first.tolist(), strict=True)
+        if one.samples is not None and len(one.samples.tx)
+    ]
+    start_ns, elapsed_ns = columns["start_ns"], columns["elapsed_ns"]
+    if not parts:
+        return no_patterns(len(start_ns))
+    sampled = place_samples(
+        [(begin, samples) for begin, samples, _ in parts],
+        np.array([size for *_, size in parts]),
+        start_ns,
+        elapsed_ns,
+    )
+    return reduce_patterns(reduction.rows, elapsed_ns, start_ns, sampled)
 
 
 def _scores(closings: Sequence[Closing], first: Array, sizes: Array, reduction: Reduction) -> Array:

@@ -54,6 +54,23 @@ CLASS_COLUMNS: Final[Mapping[str, Any]] = {
 """Columns of the classes (communicator, operator, peer) of each row: of recvs and of collectives of many ranks, which
 say where to look without reading their operators."""
 
+PATTERN_COLUMNS: Final[Mapping[str, Any]] = {
+    "communicator": pa.int32(),  # index into the batch's names; -1: all operators, and the time between them
+    "operator": pa.int8(),  # index into OPERATORS; -1 with communicator -1
+    "share": pa.float32(),  # of the iteration
+    "tx_mean": pa.float32(),  # of the NIC's rates sent meanwhile, bytes per second; NaN: under five samples
+    "tx_deviation": pa.float32(),
+    "rx_mean": pa.float32(),
+    "rx_deviation": pa.float32(),
+}
+"""Columns of the behaviour patterns of each row, 8 binary digits each: only of what took more than a hundredth of the
+iteration while there were enough samples of the NIC."""
+
+
+_LISTS: Final[Mapping[str, Any]] = {f"class_{name}": kind for name, kind in CLASS_COLUMNS.items()} | {
+    f"pattern_{name}": kind for name, kind in PATTERN_COLUMNS.items()
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
@@ -70,6 +87,8 @@ class Evidence:
         of them belong to each row.
     classes, class_counts
         As `CLASS_COLUMNS` says, likewise.
+    patterns, pattern_counts
+        As `PATTERN_COLUMNS` says, likewise.
     """
 
     job: str
@@ -79,6 +98,8 @@ class Evidence:
     offset_counts: Array
     classes: Mapping[str, Array]
     class_counts: Array
+    patterns: Mapping[str, Array]
+    pattern_counts: Array
 
     def __len__(self) -> int:
         return len(self.columns["rank"])
@@ -98,16 +119,17 @@ class Membership:
 def concatenate(pieces: Sequence[Evidence]) -> Evidence:
     """Join evidence of one job, in order."""
     names = {name: code for code, name in enumerate(dict.fromkeys(name for piece in pieces for name in piece.names))}
-    classes = {name: np.concatenate([piece.classes[name] for piece in pieces]) for name in CLASS_COLUMNS}
-    classes["communicator"] = np.concatenate([_recode(piece, names) for piece in pieces])
+    tables = [code_table(piece.names, names) for piece in pieces]
     return Evidence(
         job=pieces[0].job,
         names=tuple(names),
         columns={name: np.concatenate([piece.columns[name] for piece in pieces]) for name in COLUMNS},
         offsets=np.concatenate([piece.offsets for piece in pieces]),
         offset_counts=np.concatenate([piece.offset_counts for piece in pieces]),
-        classes=classes,
+        classes=join_coded([piece.classes for piece in pieces], tables),
         class_counts=np.concatenate([piece.class_counts for piece in pieces]),
+        patterns=join_coded([piece.patterns for piece in pieces], tables),
+        pattern_counts=np.concatenate([piece.pattern_counts for piece in pieces]),
     )
 
 
@@ -121,12 +143,23 @@ def select(evidence: Evidence, is_chosen: Array) -> Evidence:
         offset_counts=evidence.offset_counts[is_chosen],
         classes={n: column[np.repeat(is_chosen, evidence.class_counts)] for n, column in evidence.classes.items()},
         class_counts=evidence.class_counts[is_chosen],
+        patterns={
+            n: column[np.repeat(is_chosen, evidence.pattern_counts)] for n, column in evidence.patterns.items()
+        },
+        pattern_counts=evidence.pattern_counts[is_chosen],
     )
 
 
-def _recode(piece: Evidence, codes: Mapping[str, int]) -> Array:
-    table = np.array([codes[name] for name in piece.names] or [0], dtype=np.int64)
-    return table[piece.classes["communicator"]]
+def code_table(names: Sequence[str], codes: Mapping[str, int]) -> Array:
+    """Return the code of each name, and at the end -1: that of what has no communicator."""
+    return np.array([*(codes[name] for name in names), -1], dtype=np.int64)
+
+
+def join_coded(parts: Sequence[Mapping[str, Array]], tables: Sequence[Array]) -> dict[str, Array]:
+    """Join columns one after the other, with communicators coded anew by the `code_table` of each part."""
+    joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    coded = [table[part["communicator"]] for table, part in zip(tables, parts, strict=True)]
+    return joined | {"communicator": np.concatenate(coded)}
 
 
 def encode_evidence(rows: Sequence[Evidence | Membership], job: str) -> list[bytes]:
@@ -195,6 +228,8 @@ def _encode_rows(evidence: Evidence) -> bytes:
     arrays["offsets"] = _lists(evidence.offset_counts, evidence.offsets, pa.int64())
     for name, kind in CLASS_COLUMNS.items():
         arrays[f"class_{name}"] = _lists(evidence.class_counts, evidence.classes[name], kind)
+    for name, kind in PATTERN_COLUMNS.items():
+        arrays[f"pattern_{name}"] = _lists(evidence.pattern_counts, evidence.patterns[name], kind)
     batch = pa.RecordBatch.from_arrays(list(arrays.values()), names=list(arrays))
     options = pa.ipc.IpcWriteOptions(compression="zstd")  # it moves on every iteration of every rank
     return encode_arrow("evidence", {"job": evidence.job, "names": evidence.names}, batch, options)
@@ -224,6 +259,7 @@ def _decode_rows(value: bytes) -> Evidence:
         _require_values(batch, len(names))
         columns = {name: _from_wire(batch.column(name), name) for name in COLUMNS}
         classes = {name: batch.column(f"class_{name}").flatten() for name in CLASS_COLUMNS}
+        patterns = {name: batch.column(f"pattern_{name}").flatten() for name in PATTERN_COLUMNS}
         return Evidence(
             job=text(metadata, "job"),
             names=names,
@@ -232,6 +268,8 @@ def _decode_rows(value: bytes) -> Evidence:
             offset_counts=np.diff(np.asarray(batch.column("offsets").offsets)),
             classes={name: _class_from_wire(column) for name, column in classes.items()},
             class_counts=np.diff(np.asarray(batch.column("class_count").offsets)),
+            patterns={name: _class_from_wire(column) for name, column in patterns.items()},
+            pattern_counts=np.diff(np.asarray(batch.column("pattern_share").offsets)),
         )
     except (pa.ArrowException, StopIteration, OSError, ValueError, KeyError, TypeError) as error:
         raise RecordError(f"evidence must follow its schema; got {first_line(error)}") from error
@@ -239,7 +277,7 @@ def _decode_rows(value: bytes) -> Evidence:
 
 def _require_columns(batch: Any) -> None:
     """Require the types; integers may be wider, as those of ``attempt`` once were narrower."""
-    wanted = dict(COLUMNS) | {f"class_{name}": pa.list_(kind) for name, kind in CLASS_COLUMNS.items()}
+    wanted = dict(COLUMNS) | {name: pa.list_(kind) for name, kind in _LISTS.items()}
     for name, kind in (wanted | {"offsets": pa.list_(pa.int64())}).items():
         found = batch.column(name).type
         if found != kind and not (pa.types.is_integer(found) and pa.types.is_integer(kind)):
@@ -251,13 +289,15 @@ def _require_values(batch: Any, names: int) -> None:
     for name, most in {"rank": MAX_RANK, "partition": MAX_RANK, "attempt": LARGEST, "iteration": LARGEST}.items():
         least = 0 if most == MAX_RANK else -most
         _require_range(batch.column(name), name, least, most)
-    for name in ("offsets", *(f"class_{name}" for name in CLASS_COLUMNS)):
+    for name in ("offsets", *_LISTS):
         if batch.column(name).null_count or batch.column(name).flatten().null_count:
             raise RecordError(f"column {name!r} must be known in each row; got nulls")
     _require_range(batch.column("offsets").flatten(), "offsets", 0, LARGEST)
     _require_range(batch.column("class_communicator").flatten(), "class_communicator", 0, names - 1)
-    if len({batch.column(f"class_{name}").offsets.to_numpy().tobytes() for name in CLASS_COLUMNS}) > 1:
-        raise RecordError("columns of classes must be equally long in each row; they are not")
+    _require_range(batch.column("pattern_communicator").flatten(), "pattern_communicator", -1, names - 1)
+    for what, columns in (("class", CLASS_COLUMNS), ("pattern", PATTERN_COLUMNS)):
+        if len({batch.column(f"{what}_{name}").offsets.to_numpy().tobytes() for name in columns}) > 1:
+            raise RecordError(f"columns {what}_* must be equally long in each row; they are not")
 
 
 def _require_range(column: Any, name: str, least: int, most: int) -> None:

@@ -8,8 +8,9 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from detectors.pattern_distances import Patterns
 from detectors.reach import Summaries
-from streams.evidence import CLASS_COLUMNS, COLUMNS, Evidence
+from streams.evidence import COLUMNS, Evidence, code_table, join_coded
 from streams.records import PHASE_UNKNOWN, PHASES, UNKNOWN
 
 Array = np.ndarray
@@ -31,8 +32,8 @@ class IterationRows:
     """Evidence rows of some ranks in one iteration.
 
     ``columns`` are the flat ones of the evidence; ``offsets`` of ``commops`` batches of all rows stand one after the
-    other, ``offset_counts`` says how many belong to each. Likewise ``classes``, whose communicators are indices into
-    ``names``.
+    other, ``offset_counts`` says how many belong to each. Likewise ``classes`` and ``patterns``, whose communicators
+    are indices into ``names``.
     """
 
     columns: Mapping[str, Array]
@@ -41,6 +42,8 @@ class IterationRows:
     names: tuple[str, ...] = ()
     classes: Mapping[str, Array] = field(default_factory=dict)
     class_counts: Array = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    patterns: Mapping[str, Array] = field(default_factory=dict)
+    pattern_counts: Array = field(default_factory=lambda: np.empty(0, dtype=np.int64))
 
     def __len__(self) -> int:
         return len(self.columns["rank"])
@@ -90,6 +93,12 @@ class IterationRows:
         rank = np.repeat(self.columns["rank"], self.class_counts)
         return Summaries(rank, table[self.classes["communicator"]], *(self.classes[name] for name in names))
 
+    def behaviour(self, codes: Mapping[str, int]) -> Patterns:
+        """Behaviour patterns, with the job's codes of communicators."""
+        rank = np.repeat(self.columns["rank"], self.pattern_counts)
+        columns = dict(self.patterns) | {"communicator": code_table(self.names, codes)[self.patterns["communicator"]]}
+        return Patterns(rank, **columns)
+
     def rank_offsets(self) -> Iterator[tuple[int, int, tuple[int, ...]]]:
         """Yield rank, partition and offsets of each row."""
         ends = np.cumsum(self.offset_counts).tolist()
@@ -125,6 +134,8 @@ class IterationRows:
             "names": list(self.names),
             "classes": dict(self.classes),
             "class_counts": self.class_counts,
+            "patterns": dict(self.patterns),
+            "pattern_counts": self.pattern_counts,
         }
 
     @classmethod
@@ -142,6 +153,8 @@ def split_by_iteration(evidence: Evidence, is_kept: Array) -> Iterator[Iteration
         evidence.names,
         evidence.classes,
         evidence.class_counts,
+        evidence.patterns,
+        evidence.pattern_counts,
     )
     kept = np.flatnonzero(is_kept)
     order = kept[np.argsort(evidence.columns["iteration"][kept], kind="stable")]
@@ -160,24 +173,23 @@ def join_rows(parts: Sequence[IterationRows]) -> IterationRows:
 
 def _concatenated(parts: Sequence[IterationRows]) -> IterationRows:
     codes = {name: code for code, name in enumerate(dict.fromkeys(name for part in parts for name in part.names))}
-    classes = {name: np.concatenate([part.classes[name] for part in parts]) for name in CLASS_COLUMNS}
-    tables = [np.array([codes[name] for name in part.names] or [0], dtype=np.int64) for part in parts]
-    classes["communicator"] = np.concatenate(
-        [table[part.classes["communicator"]] for table, part in zip(tables, parts, strict=True)]
-    )
+    tables = [code_table(part.names, codes) for part in parts]
     return IterationRows(
         columns={name: np.concatenate([part.columns[name] for part in parts]) for name in COLUMNS},
         offsets=np.concatenate([part.offsets for part in parts]),
         offset_counts=np.concatenate([part.offset_counts for part in parts]),
         names=tuple(codes),
-        classes=classes,
+        classes=join_coded([part.classes for part in parts], tables),
         class_counts=np.concatenate([part.class_counts for part in parts]),
+        patterns=join_coded([part.patterns for part in parts], tables),
+        pattern_counts=np.concatenate([part.pattern_counts for part in parts]),
     )
 
 
 def _taken(rows: IterationRows, at: Array) -> IterationRows:
     """Take rows by their places, in that order."""
     offsets, classes = _spread(rows.offset_counts, at), _spread(rows.class_counts, at)
+    patterns = _spread(rows.pattern_counts, at)
     return IterationRows(
         columns={name: column[at] for name, column in rows.columns.items()},
         offsets=rows.offsets[offsets],
@@ -185,6 +197,8 @@ def _taken(rows: IterationRows, at: Array) -> IterationRows:
         names=rows.names,
         classes={name: column[classes] for name, column in rows.classes.items()},
         class_counts=rows.class_counts[at],
+        patterns={name: column[patterns] for name, column in rows.patterns.items()},
+        pattern_counts=rows.pattern_counts[at],
     )
 
 

@@ -18,11 +18,17 @@ _NIC: Final = PATHS.index("nic")
 
 
 class Samples(NamedTuple):
-    """Rates over intervals: the middle of each, ns, and bytes per second sent and received in it."""
+    """Rates over intervals: when each began and ended, ns, and bytes per second sent and received in it."""
 
-    middle_ns: Array
+    begin_ns: Array
+    end_ns: Array
     tx: Array
     rx: Array
+
+    @property
+    def middle_ns(self) -> Array:
+        """Middle of each interval: a sample belongs to the iteration in which it lies."""
+        return self.begin_ns + (self.end_ns - self.begin_ns) // 2
 
     def peaks(self, start_ns: Array, end_ns: Array) -> tuple[Array, Array]:
         """Return the highest rates, sent and received, of each iteration; NaN where no sample falls into it.
@@ -33,8 +39,9 @@ class Samples(NamedTuple):
             Of the iterations, ascending.
         """
         found = np.full((2, len(start_ns)), np.nan)
-        at = np.searchsorted(start_ns, self.middle_ns, side="right") - 1
-        is_inside = (at >= 0) & (self.middle_ns < end_ns[np.maximum(at, 0)])
+        middle_ns = self.middle_ns
+        at = np.searchsorted(start_ns, middle_ns, side="right") - 1
+        is_inside = (at >= 0) & (middle_ns < end_ns[np.maximum(at, 0)])
         for peak, rate in zip(found, (self.tx, self.rx), strict=True):
             np.fmax.at(peak, at[is_inside], rate[is_inside])
         return found[0], found[1]
@@ -51,7 +58,7 @@ class NicSamples:
 
     def __init__(self, device: str | None) -> None:
         self._device = device
-        self._waiting = Samples(np.empty(0, np.int64), np.empty(0), np.empty(0))
+        self._waiting = Samples(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0), np.empty(0))
         self._newest_ns: dict[str, int] = {}  # of each device, end of its last interval
 
     def add(self, batch: Batch) -> None:
@@ -68,9 +75,9 @@ class NicSamples:
         before_ns = np.concatenate([[self._newest_ns.get(name, UNKNOWN)], time_ns[:-1]])
         self._newest_ns[name] = int(time_ns.max())
         is_known = (before_ns != UNKNOWN) & (before_ns < time_ns)
-        middle_ns = before_ns[is_known] + (time_ns[is_known] - before_ns[is_known]) // 2
         rates = [columns[rate][rows][is_known].astype(np.float64) for rate in ("tx_bytes_per_s", "rx_bytes_per_s")]
-        joined = [np.concatenate(pair) for pair in zip(self._waiting, (middle_ns, *rates), strict=True)]
+        own = (before_ns[is_known], time_ns[is_known], *rates)
+        joined = [np.concatenate(pair) for pair in zip(self._waiting, own, strict=True)]
         self._waiting = Samples(*(column[-MOST_SAMPLES:] for column in joined))
 
     def take(self, until_ns: int) -> Samples:

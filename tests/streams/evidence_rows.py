@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from streams.announcements import Announcement, Communicator
-from streams.evidence import CLASS_COLUMNS, COLUMNS, Evidence, Membership
+from streams.evidence import CLASS_COLUMNS, COLUMNS, PATTERN_COLUMNS, Evidence, Membership
 from streams.operator_source import Span
 from streams.records import PHASE_UNKNOWN, PHASES, UNKNOWN, Batch
 
@@ -37,6 +37,8 @@ def evidence_of(
         offset_counts=np.zeros(len(rows), dtype=np.int64),
         classes={name: np.empty(0, dtype=np.int64) for name in CLASS_COLUMNS},
         class_counts=np.zeros(len(rows), dtype=np.int64),
+        patterns={name: np.empty(0, dtype=np.int64) for name in PATTERN_COLUMNS},
+        pattern_counts=np.zeros(len(rows), dtype=np.int64),
     )
 
 

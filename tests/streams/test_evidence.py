@@ -14,6 +14,7 @@ from streams.errors import RecordError
 from streams.evidence import (
     CLASS_COLUMNS,
     COLUMNS,
+    PATTERN_COLUMNS,
     Evidence,
     Membership,
     concatenate,
@@ -49,7 +50,7 @@ def any_evidence(draw: st.DrawFn, job: str = "j") -> Evidence:
             values = st.integers(*PLACES[name]) if is_place else st.just(UNKNOWN) | st.integers(-most, most)
             columns[name] = np.array(draw(st.lists(values, min_size=size, max_size=size)), dtype=np.int64)
     counts = [
-        np.array(draw(st.lists(st.integers(0, 3), min_size=size, max_size=size)), dtype=np.int64) for _ in range(2)
+        np.array(draw(st.lists(st.integers(0, 3), min_size=size, max_size=size)), dtype=np.int64) for _ in range(3)
     ]
     names = tuple(draw(st.lists(st.text(min_size=1, max_size=3), min_size=1, max_size=3, unique=True)))
     offsets, total = int(counts[0].sum()), int(counts[1].sum())
@@ -60,7 +61,30 @@ def any_evidence(draw: st.DrawFn, job: str = "j") -> Evidence:
     }  # fmt: skip
     classes["communicator"] %= len(names)
     values = st.lists(st.integers(0, 2**62), min_size=offsets, max_size=offsets)
-    return Evidence(job, names, columns, np.array(draw(values), dtype=np.int64), counts[0], classes, counts[1])
+    patterns = draw(any_patterns(int(counts[2].sum()), len(names)))
+    return Evidence(
+        job,
+        names,
+        columns,
+        np.array(draw(values), dtype=np.int64),
+        counts[0],
+        classes,
+        counts[1],
+        patterns,
+        counts[2],
+    )
+
+
+@st.composite
+def any_patterns(draw: st.DrawFn, size: int, names: int) -> dict[str, np.ndarray]:
+    def column(name: str) -> np.ndarray:
+        if name in ("communicator", "operator"):
+            most = names - 1 if name == "communicator" else 10
+            return np.array(draw(st.lists(st.integers(-1, most), min_size=size, max_size=size)), dtype=np.int64)
+        values = st.floats(0, 2.0**15, width=16) | st.just(np.nan)
+        return np.array(draw(st.lists(values, min_size=size, max_size=size)), dtype=np.float64)
+
+    return {name: column(name) for name in PATTERN_COLUMNS}
 
 
 def assert_same(one: Evidence, other: Evidence) -> None:
@@ -73,6 +97,9 @@ def assert_same(one: Evidence, other: Evidence) -> None:
     np.testing.assert_array_equal(one.offsets, other.offsets)
     np.testing.assert_array_equal(one.offset_counts, other.offset_counts)
     np.testing.assert_array_equal(one.class_counts, other.class_counts)
+    for name in PATTERN_COLUMNS:
+        np.testing.assert_array_equal(one.patterns[name], other.patterns[name], err_msg=name)
+    np.testing.assert_array_equal(one.pattern_counts, other.pattern_counts)
 
 
 @given(evidence=any_evidence())
@@ -94,6 +121,13 @@ def test_pieces_joined_are_their_rows_one_after_the_other(pieces: list[Evidence]
     named = [joined.names[code] for code in joined.classes["communicator"].tolist()]
     assert named == [p.names[code] for p in pieces for code in p.classes["communicator"].tolist()]
     assert joined.offsets.tolist() == [offset for p in pieces for offset in p.offsets.tolist()]
+    assert named_patterns(joined) == [row for p in pieces for row in named_patterns(p)]
+
+
+def named_patterns(evidence: Evidence) -> list[tuple[str | None, float]]:
+    codes = evidence.patterns["communicator"].tolist()
+    names = [None if code < 0 else evidence.names[code] for code in codes]
+    return list(zip(names, np.nan_to_num(evidence.patterns["share"], nan=-1.0).tolist(), strict=True))
 
 
 @given(evidence=any_evidence(), data=st.data())
@@ -104,6 +138,7 @@ def test_what_is_selected_and_what_is_not_is_all(evidence: Evidence, data: st.Da
     assert len(one) + len(other) == size
     assert len(one.offsets) == one.offset_counts.sum()
     assert len(one.classes["peer"]) == one.class_counts.sum()
+    assert len(one.patterns["share"]) == one.pattern_counts.sum()
     assert sorted(one.offsets.tolist() + other.offsets.tolist()) == sorted(evidence.offsets.tolist())
     assert_same(select(evidence, np.ones(size, dtype=bool)), evidence)
 

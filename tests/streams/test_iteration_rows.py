@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -18,9 +20,7 @@ from tests.streams.evidence_rows import MS, T0, evidence_of
 def with_offsets(evidence: Evidence, offsets: list[list[int]]) -> Evidence:
     flat = np.array([one for own in offsets for one in own], dtype=np.int64)
     counts = np.array([len(own) for own in offsets], dtype=np.int64)
-    return Evidence(
-        evidence.job, evidence.names, evidence.columns, flat, counts, evidence.classes, evidence.class_counts
-    )
+    return replace(evidence, offsets=flat, offset_counts=counts)
 
 
 def rows_of(*pieces: Evidence) -> IterationRows:

@@ -75,4 +75,4 @@ def test_a_row_without_a_rate_is_no_rate_of_zero() -> None:
 def test_memory_is_bounded() -> None:
     samples = NicSamples("eth0")
     samples.add(batch([(n, "eth0", float(n), 0.0) for n in range(MOST_SAMPLES + 10)]))
-    assert len(samples.take(10**18).middle_ns) == MOST_SAMPLES
+    assert len(samples.take(10**18).tx) == MOST_SAMPLES
