@@ -42,7 +42,10 @@ class Intervals(NamedTuple):
 
 
 class Statistics(NamedTuple):
-    """Mean and standard deviation of the rate in each group, and on how many samples they rest; NaN under five."""
+    """Mean and standard deviation of the rate in each group, and on how many samples they rest.
+
+    Under five they are NaN, and count as resting on none.
+    """
 
     mean: Array
     deviation: Array
@@ -92,20 +95,24 @@ def statistics(merged: Executions, samples: Intervals, groups: int) -> Statistic
         How many there are; those without executions or samples get NaN.
     """
     execution, sample = _overlapping(merged, samples)
+    group, rate = merged.group[execution], samples.rate[sample]
     own_ns = np.minimum(merged.end_ns[execution], samples.end_ns[sample]) - np.maximum(
         merged.begin_ns[execution], samples.begin_ns[sample]
     )
-    rate = samples.rate[sample]
-    is_kept = busy_part(execution, rate, own_ns * rate) & np.isfinite(rate)
-    execution, sample, own_ns, rate = execution[is_kept], sample[is_kept], own_ns[is_kept], rate[is_kept]
-    group = merged.group[execution]
-    worth = np.bincount(group, own_ns / (samples.end_ns - samples.begin_ns)[sample], minlength=groups)
+    share = own_ns / (samples.end_ns - samples.begin_ns)[sample]
+    enough = np.bincount(group, share, minlength=groups) >= MIN_SAMPLES
+    is_kept = enough[group] & np.isfinite(rate)  # cutting makes no group have more of them
+    execution, group, share, own_ns, rate = (c[is_kept] for c in (execution, group, share, own_ns, rate))
+    is_kept = busy_part(execution, rate, own_ns * rate)
+    group, share, own_ns, rate = (column[is_kept] for column in (group, share, own_ns, rate))
+    worth = np.bincount(group, share, minlength=groups)
     weight = np.bincount(group, own_ns, minlength=groups)
     with np.errstate(divide="ignore", invalid="ignore"):
         mean = np.bincount(group, own_ns * rate, minlength=groups) / weight
         square = np.bincount(group, own_ns * (rate - mean[group]) ** 2, minlength=groups) / weight
     is_known = worth >= MIN_SAMPLES
-    return Statistics(np.where(is_known, mean, np.nan), np.where(is_known, np.sqrt(square), np.nan), worth)
+    found = (np.where(is_known, column, np.nan) for column in (mean, np.sqrt(square)))
+    return Statistics(*found, np.where(is_known, worth, 0.0))
 
 
 def busy_part(execution: Array, rate: Array, moved: Array) -> Array:
@@ -126,9 +133,19 @@ def busy_part(execution: Array, rate: Array, moved: Array) -> Array:
     """
     if not len(execution):
         return np.zeros(0, dtype=bool)
-    _, firsts, owner = np.unique(execution, return_index=True, return_inverse=True)
+    owner, firsts = _numbered(execution)
     moved, rate = np.nan_to_num(moved), np.nan_to_num(rate)
     is_idle = rate <= _IDLE * np.maximum.reduceat(rate, firsts)[owner]
+    is_cut = (np.logical_or.reduceat(is_idle, firsts) & (np.add.reduceat(moved, firsts) > 0))[owner]
+    is_kept = np.ones(len(owner), dtype=bool)
+    if is_cut.any():
+        is_kept[is_cut] = _busy_of_idling(_numbered(execution[is_cut])[0], is_idle[is_cut], moved[is_cut])
+    return is_kept
+
+
+def _busy_of_idling(owner: Array, is_idle: Array, moved: Array) -> Array:
+    """Do what `busy_part` says, for executions numbered from 0 all of which idle at times and move something."""
+    firsts = np.flatnonzero(np.diff(owner, prepend=-1))
     total = np.add.reduceat(moved, firsts)
     idle_run = _run_lengths(is_idle, owner)
     low, high = np.full(len(total), -1), np.maximum.reduceat(idle_run, firsts)  # with `high` one part holds all
@@ -138,7 +155,14 @@ def busy_part(execution: Array, rate: Array, moved: Array) -> Array:
         is_enough = held >= KEPT_SHARE * total
         high, low = np.where(is_enough, middle, high), np.where(is_enough, low, middle)
     is_largest, _ = _largest_part(idle_run > high[owner], owner, moved, firsts)
-    return np.where(total[owner] > 0, is_largest & _is_between_busy(is_idle, is_largest, owner), True)
+    return is_largest & _is_between_busy(is_idle, is_largest, owner)
+
+
+def _numbered(execution: Array) -> tuple[Array, Array]:
+    """Number executions, which are ascending, from 0 on; and where the samples of each begin."""
+    is_first = np.ones(len(execution), dtype=bool)
+    is_first[1:] = execution[1:] != execution[:-1]
+    return np.cumsum(is_first) - 1, np.flatnonzero(is_first)
 
 
 def _overlapping(merged: Executions, samples: Intervals) -> tuple[Array, Array]:
