@@ -7,6 +7,7 @@ from typing import Any
 
 from detectors.critical_path import Attribution, Piece
 from detectors.lanes import Lane, LaneExcess
+from detectors.steady_rates import Swing
 
 
 def attribution_to_state(attribution: Attribution) -> dict[str, Any]:
@@ -20,6 +21,7 @@ def attribution_to_state(attribution: Attribution) -> dict[str, Any]:
         "incomplete": sorted(attribution.incomplete),
         "excess_ns": attribution.excess_ns,
         "rates": [[rank, *rates] for rank, rates in attribution.rates.items()],
+        "swings": [[*swing] for swing in attribution.swings],
     }
 
 
@@ -34,4 +36,5 @@ def attribution_from_state(state: Mapping[str, Any]) -> Attribution:
         incomplete=frozenset(state["incomplete"]),
         excess_ns=state["excess_ns"],
         rates={rank: (tx, rx) for rank, tx, rx in state["rates"]},
+        swings=tuple(Swing(*swing) for swing in state["swings"]),
     )

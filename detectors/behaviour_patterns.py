@@ -111,8 +111,8 @@ def statistics(merged: Executions, samples: Intervals, groups: int) -> Statistic
         mean = np.bincount(group, own_ns * rate, minlength=groups) / weight
         square = np.bincount(group, own_ns * (rate - mean[group]) ** 2, minlength=groups) / weight
     is_known = worth >= MIN_SAMPLES
-    found = (np.where(is_known, column, np.nan) for column in (mean, np.sqrt(square)))
-    return Statistics(*found, np.where(is_known, worth, 0.0))
+    mean, deviation = (np.where(is_known, column, np.nan) for column in (mean, np.sqrt(square)))
+    return Statistics(mean, deviation, np.where(is_known, worth, 0.0))
 
 
 def busy_part(execution: Array, rate: Array, moved: Array) -> Array:

@@ -16,9 +16,11 @@ from typing import Final
 
 import numpy as np
 
-from detectors.capped_rates import End, capped_ends, log_odds
+from detectors.bandwidth_alone import steady_nic
+from detectors.capped_rates import End, log_odds
 from detectors.critical_path import Attribution
 from detectors.lanes import EVERYBODY, Lane, LaneExcess
+from detectors.nic_ends import telling_ends
 from detectors.topology import Device, Topology
 
 MATCH_SHARE: Final = 0.25
@@ -99,7 +101,7 @@ def find_causes(attributions: Sequence[Attribution], topology: Topology) -> list
         lane = _largest(left, weights)
         if lane is None:
             break
-        find = _work_cause if lane.kind == "work" else _transfer_cause
+        find = {"work": _work_cause, "nic": _nic_cause}.get(lane.kind, _transfer_cause)
         kind, suspects, lanes = find(lane, attributions, left, topology)
         explained = [sum(ns for one, ns in of.items() if one in lanes) for of in left]
         weighted = sum(ns * weight for ns, weight in zip(explained, weights, strict=True))
@@ -161,7 +163,7 @@ def _largest(left: Sequence[Mapping[Lane, float]], weights: Sequence[float]) -> 
 
 
 def _communicator(lane: Lane, attributions: Iterable[Attribution]) -> int | None:
-    if lane.kind == "work":
+    if lane.kind in ("work", "nic"):
         return None
     return next((a.pieces[lane].communicator for a in attributions if lane in a.pieces), None)
 
@@ -251,7 +253,7 @@ def _transfer_cause(
 ) -> Found:
     seen = _observe_lanes(lane, attributions)
     devices = [*_candidates(lane, seen, topology), *_unseen(lane, topology)]
-    low = capped_ends(topology.lane_ranks(lane), [a.rates for a in attributions if a.rates], topology)
+    low = telling_ends(lane, attributions, topology)
     weights = _weights(devices, lane, seen, low, topology)
     odds = [math.exp(weight - max(weights)) for weight in weights]
     ranked = sorted(((d, o / sum(odds)) for d, o in zip(devices, odds, strict=True)), key=lambda p: (-p[1], p[0]))
@@ -264,6 +266,13 @@ def _transfer_cause(
     lanes = frozenset(one for one in on_path if _expected(device, one, lane, topology) > _SLOW_IF_NOBODY) | {lane}
     suspects = tuple((d, p) for d, p in ranked if d.kind in _KINDS and p >= _MIN_PROBABILITY)[:4]
     return _KINDS[device.kind], suspects, lanes
+
+
+def _nic_cause(
+    lane: Lane, attributions: Sequence[Attribution], left: Sequence[Mapping[Lane, float]], topology: Topology
+) -> Found:
+    """Accuse the NIC that bandwidth alone shows (`detectors.bandwidth_alone`): there are no transfers to go by."""
+    return "slow_nic", (steady_nic(lane, attributions, topology),), frozenset([lane])
 
 
 def _unseen(lane: Lane, topology: Topology) -> list[Device]:

@@ -23,6 +23,7 @@ from detectors.lanes import EVERYBODY, Lane, LaneExcess, lane_excess, lane_of, l
 from detectors.medians import weighted_medians
 from detectors.operator_graph import OperatorGraph
 from detectors.reference import Reference, incomplete_ranks, usual_times
+from detectors.steady_rates import Swing
 
 Array = np.ndarray
 
@@ -68,6 +69,8 @@ class Attribution:
         one of them takes longer would otherwise have been waited for.
     rates
         Peak rates of ranks' NICs, sent and received, as ratios to what is usual.
+    swings
+        How steadily ranks' NICs moved while operators of the path's communicators ran.
     """
 
     iteration: int
@@ -78,6 +81,7 @@ class Attribution:
     incomplete: frozenset[int] = frozenset()
     excess_ns: float | None = None
     rates: Rates = field(default_factory=dict)
+    swings: tuple[Swing, ...] = ()
 
 
 def attribute(

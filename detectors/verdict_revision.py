@@ -12,6 +12,7 @@ from detectors.hang import Hang
 from detectors.lanes import Lane
 from detectors.observation import Observation
 from detectors.open_verdict import OpenVerdict
+from detectors.steady_rates import WHOLE, steady_text
 from detectors.topology import Device, Topology
 from detectors.verdict_text import evidence_text, hang_text, standing_text
 from streams.judgements import Suspect, Verdict
@@ -98,9 +99,22 @@ def _suspect(device: Device, probability: float, topology: Topology) -> Suspect:
 def _text(verdict: OpenVerdict, topology: Topology) -> str:
     standing = verdict.standing
     if standing is None:
-        return evidence_text(_typical_piece(verdict), verdict.seen, verdict.tried, topology)
+        piece = _typical_piece(verdict)
+        return evidence_text(piece, verdict.seen, verdict.tried, topology) + _rates_text(verdict, piece)
     piece = _typical_piece(verdict) if verdict.cause.lanes else _piece_of_stage(verdict, standing.costs_ns)
-    return standing_text(verdict.cause.kind, piece, standing.costs_ns, verdict.seen, topology)
+    text = standing_text(verdict.cause.kind, piece, standing.costs_ns, verdict.seen, topology)
+    return text + _rates_text(verdict, piece)
+
+
+def _rates_text(verdict: OpenVerdict, piece: Piece) -> str:
+    """Add how the accused NIC moved, where that is known."""
+    device = verdict.first_device
+    if device is None or device.kind not in ("nic", "link"):
+        return ""
+    communicator = WHOLE if piece.lane.kind == "nic" else piece.communicator
+    swings = [o.attribution.swings for o in verdict.kept if o.attribution is not None]
+    text = steady_text(device, communicator, swings)
+    return f"; {text}" if text else ""
 
 
 def _typical_piece(verdict: OpenVerdict) -> Piece:

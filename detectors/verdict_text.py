@@ -56,6 +56,8 @@ def evidence_text(piece: Piece, seen: int, tried: int, topology: Topology) -> st
 def _what(piece: Piece, topology: Topology) -> str:
     operator, name = OPERATORS[piece.operator], _name(piece.communicator, topology)
     elapsed = _duration(piece.elapsed_ns)
+    if piece.lane.kind == "nic":
+        return f"an iteration took {elapsed} while one NIC alone moved at a steady rate below its usual peak"
     if piece.lane.kind == "work":
         return f"rank {piece.rank} took {elapsed} of its own before {operator} on {name}, and others waited for it"
     if piece.lane.kind == "pair":

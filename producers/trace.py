@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -72,8 +72,13 @@ class Trace:
         return {"commops": self.commops, "bandwidth": self.bandwidth, "iterations": self.iterations}[schema]
 
 
-def read_trace(directory: Path | str) -> Trace:
+def read_trace(directory: Path | str, without: Collection[str] = ()) -> Trace:
     """Read a trace directory. The order of its rows, and rows that come twice, change nothing.
+
+    Parameters
+    ----------
+    without
+        Schemas to leave aside: their files need not be there, and are not read.
 
     Raises
     ------
@@ -87,7 +92,7 @@ def read_trace(directory: Path | str) -> Trace:
             f"{directory}: must be a trace directory; got {'a file' if directory.exists() else 'nothing'}"
         )
     job = read_job(directory)
-    read = {schema: _read_rows(directory, schema, job) for schema in SCHEMAS}
+    read = {schema: _read_rows(directory, schema, job, is_wanted=schema not in without) for schema in SCHEMAS}
     batches = {schema: by_rank for schema, (by_rank, _, _) in read.items()}
     return Trace(
         job=job.job,
@@ -102,7 +107,11 @@ def read_trace(directory: Path | str) -> Trace:
     )
 
 
-def _read_rows(directory: Path, schema: str, job: JobFile) -> tuple[dict[int, Batch], Rejected, int]:
+def _read_rows(
+    directory: Path, schema: str, job: JobFile, *, is_wanted: bool
+) -> tuple[dict[int, Batch], Rejected, int]:
+    if not is_wanted:
+        return {}, Rejected(), 0
     path = find_file(directory, schema)
     if path is None and schema == "commops":
         raise InputError(f"{directory}: must hold commops.parquet, commops.jsonl or commops.csv; got none of them")

@@ -85,6 +85,7 @@ def reduce_patterns(
     keys, first, group = np.unique(key[0], return_index=True, return_inverse=True)
     block, communicator, operator = (column[first] for column in key[1:])
     lift_ns = lifted_ns[key[1]]
+    sampled = Sampled(*(column[has_samples[sampled.block]] for column in sampled))
     merged = merge_executions(Executions(group, begin_ns + lift_ns, end_ns + lift_ns))
     found = {
         "communicator": communicator,
@@ -118,8 +119,10 @@ def _executions(
     is_used = has_samples[rows["block"]] & (rows["start_ns"] != UNKNOWN) & np.isfinite(rows["elapsed_ns"])
     at, whole = np.flatnonzero(is_used), np.flatnonzero(has_samples)
     block = np.concatenate([rows["block"][at], whole])
-    begin_ns = np.clip(rows["start_ns"][at] - start_ns[rows["block"][at]], 0, length_ns[rows["block"][at]])
-    end_ns = np.minimum(begin_ns + rows["elapsed_ns"][at].astype(np.int64), length_ns[rows["block"][at]])
+    most_ns = length_ns[rows["block"][at]]
+    since_ns = rows["start_ns"][at] - start_ns[rows["block"][at]]
+    begin_ns = np.clip(since_ns, 0, most_ns)
+    end_ns = np.clip(since_ns + rows["elapsed_ns"][at].astype(np.int64), 0, most_ns)
     communicator, operator = (
         np.concatenate([rows[name][at].astype(np.int64), np.full(len(whole), _ALL)])
         for name in ("communicator", "operator")

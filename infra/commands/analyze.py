@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,6 +22,14 @@ if TYPE_CHECKING:
 _SUSPECTS_SHOWN = 3
 
 
+class Source(StrEnum):
+    """Files of a trace directory that can be left aside."""
+
+    commops = "commops"
+    bandwidth = "bandwidth"
+    iterations = "iterations"
+
+
 def analyze(
     context: typer.Context,
     directory: Annotated[
@@ -30,12 +39,17 @@ def analyze(
         float | None, typer.Option(help="Irregular: longer than this times the mean of the window.")
     ] = None,
     window: Annotated[int | None, typer.Option(help="Iterations in the window.")] = None,
+    without: Annotated[
+        list[Source] | None,
+        typer.Option(help="Leave a file aside, and tell what the others do; may stand several times."),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Judge a recorded job: which iterations were irregular, and which device is to blame.
 
     Runs the stream's own monitors in one process, without Kafka or database, and gives the same verdicts.
-    Status 0 whatever was found, 2 when the input is unusable.
+    Status 0 whatever was found, 2 when the input is unusable. Without a log of operators (--without commops) the
+    bandwidth of the NICs alone is judged: a NIC whose rate is steady and capped while others burst is found.
 
     Example: irregulars analyze tests/recordings/gloo-slow-nic --json
 
@@ -47,7 +61,7 @@ def analyze(
     from producers.trace_iterations import number_iterations
 
     settings = settings_of(context, delta=delta, window=window)
-    trace = read_trace(directory)
+    trace = read_trace(directory, without=without or ())
     _report_rejected(trace)
     numbered = number_iterations(trace)
     if numbered.report:

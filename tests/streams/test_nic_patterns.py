@@ -111,6 +111,20 @@ def test_a_sample_belongs_to_the_iteration_that_holds_its_middle_and_ends_at_its
     assert found[1][4] == pytest.approx((8 * 9 + 50 * 3) / 58, rel=4e-3)
 
 
+def test_an_iteration_with_few_samples_does_not_show_in_the_next_one() -> None:
+    iterations = {0: (0, 30), 1: (30, 60)}
+    rows = rows_of((0, 0, 0, 0, 25), (1, 0, 0, 30, 60))
+    own = samples_of([9.0] * 3 + [3.0] * 6, period_ms=10)
+    found = patterns(reduced(closing(0, rows, iterations, samples=own)))
+    assert found == [(1, "dp", 0, 1.0, 3.0, 0.0), (1, None, -1, 1.0, 3.0, 0.0)]
+
+
+def test_what_began_before_its_iteration_counts_from_there_on() -> None:
+    rows = rows_of((0, 0, 0, 80, 40))
+    found = patterns(reduced(closing(0, rows, {0: (100, 100)}, samples=samples_of([2.0] * 100, 100))))
+    assert found[0][3] == pytest.approx(0.2, rel=4e-3)
+
+
 def test_times_that_can_not_be_true_give_no_pattern() -> None:
     for begin, length in ((0, 2**60 // MS), (0, 0)):
         one = closing(0, rows_of((0, 0, 0, 0, 1)), {0: (begin, length)}, samples=samples_of([1.0] * 9))

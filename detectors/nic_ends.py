@@ -1,0 +1,26 @@
+"""What the rates of the NICs at the ends of a slow transfer say: which of them stand out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from detectors.capped_rates import End, capped_ends
+from detectors.critical_path import Attribution
+from detectors.lanes import Lane
+from detectors.steady_rates import steady_ends
+from detectors.topology import Topology
+
+
+def telling_ends(lane: Lane, attributions: Sequence[Attribution], topology: Topology) -> dict[End, bool]:
+    """Say of each end whether it stands out: steady while the operators of the lane ran, else with the lowest peak.
+
+    One of the two counts, not both: they are two views of the same samples. Empty if they say nothing.
+    """
+    ranks, rates = topology.lane_ranks(lane), [a.rates for a in attributions if a.rates]
+    slow = [a for a in attributions if a.path_excess_ns.get(lane, 0.0) > 0]
+    steady = (
+        steady_ends(lane.first, ranks, [a.swings for a in slow], [a.rates for a in slow if a.rates], topology)
+        if lane.kind == "collective"
+        else {}
+    )
+    return steady or capped_ends(ranks, rates, topology)

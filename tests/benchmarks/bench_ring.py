@@ -1,0 +1,107 @@
+"""A throttled link in a ring: what the patterns of its members show, by how often the counters are read.
+
+    python -m tests.benchmarks.bench_ring
+
+Prints a Markdown table. One all_reduce runs in a ring whose member 3 sends over a link of a quarter of the rate of
+the others (`producers.simulator.chunked_ring`); the counters of all NICs are read each so many times what the slow
+link needs for a step. Not a test: `tests/detectors/test_ring_experiment.py` holds what must be so.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from detectors.behaviour_patterns import Executions, Intervals, merge_executions, statistics
+from detectors.pattern_distances import Patterns, judge_patterns
+from detectors.steady_rates import steady_ends, swings_of
+from detectors.topology import Place, Topology
+from producers.simulator.chunked_ring import Ring
+
+Array = np.ndarray
+
+CULPRIT = 3
+FAST, SLOW = 25e9, 6.25e9
+PERIODS = (0.1, 0.3, 1.0, 3.0, 10.0)
+RINGS = ((8, 1), (8, 16), (16, 64))
+"""Members, and in how many parts the payload is worked through."""
+
+
+class Seen(NamedTuple):
+    """What the counters of a ring's members show: per member mean rate of all samples, peak, and σ / μ trimmed."""
+
+    mean: Array
+    peak: Array
+    swing: Array
+    patterns: Patterns
+
+
+def ring_of(members: int, loops: int, culprit: int | None = CULPRIT) -> Ring:
+    """512 MB in a ring; `culprit` None: no link is throttled."""
+    rates = tuple(SLOW if member == culprit else FAST for member in range(members))
+    return Ring(rates, 512e6, 1e6, loops)
+
+
+def watch(ring: Ring, period_ns: float) -> Seen:
+    """Read the counters, and make the pattern of the one all_reduce on each member."""
+    times, tx, rx = ring.samples(period_ns)
+    count = len(tx)
+    whole = merge_executions(Executions(np.zeros(1, np.int64), np.zeros(1), np.array([ring.sends()[1].max()])))
+    sent, received = (
+        [statistics(whole, Intervals(times - period_ns, times, rate), 1) for rate in rates] for rates in (tx, rx)
+    )
+    columns = [np.array([getattr(own, name)[0] for own in ways]) for ways in (sent, received)
+               for name in ("mean", "deviation")]  # fmt: skip
+    patterns = Patterns(
+        np.arange(count), np.zeros(count, np.int64), np.zeros(count, np.int64), np.ones(count), *columns
+    )
+    return Seen(tx.mean(axis=1), tx.max(axis=1), columns[1] / columns[0], patterns)
+
+
+def steady_senders(seen: Seen) -> list[int]:
+    """Members whose sending the rule of `detectors.steady_rates` finds steady."""
+    ranks = seen.patterns.rank.tolist()
+    topology = Topology(
+        len(ranks), {rank: Place(f"h{rank}", 0, "eth0") for rank in ranks}, {0: tuple(ranks)}, ("ring",)
+    )
+    ends = steady_ends(0, ranks, [swings_of(seen.patterns, {0})], [], topology)
+    return [nic.ranks[0] for (nic, way), is_steady in ends.items() if is_steady and way == 0]
+
+
+def abnormal_members(seen: Seen) -> list[int]:
+    """Members whose pattern EROICA's rule finds abnormal, by their distance to the others."""
+    nobody = Patterns(*(column[:0] for column in seen.patterns))
+    return seen.patterns.rank[judge_patterns(seen.patterns, nobody).is_abnormal].tolist()
+
+
+def main() -> None:
+    """Print the table."""
+    print("| ring | read each … steps | means, GB/s | peak: culprit, least other | σ/μ: culprit, least other "
+          "| steady | Δ abnormal |")  # fmt: skip
+    print("|---|---|---|---|---|---|---|")
+    for members, loops in RINGS:
+        ring = ring_of(members, loops)
+        for period in PERIODS:
+            seen = watch(ring, period * ring.step_ns)
+            print(
+                f"| {members}, {loops} parts | {period:g} | {_both(seen.mean.min() / 1e9, seen.mean.max() / 1e9)} "
+                f"| {_beside(seen.peak / 1e9)} | {_beside(seen.swing)} | {_named(steady_senders(seen))} "
+                f"| {_named(abnormal_members(seen))} |"
+            )
+
+
+def _both(least: float, most: float) -> str:
+    return f"{least:.2f} to {most:.2f}"
+
+
+def _beside(values: Array) -> str:
+    return f"{values[CULPRIT]:.2f}, {np.delete(values, CULPRIT).min():.2f}"
+
+
+def _named(members: list[int]) -> str:
+    return ", ".join(map(str, members)) or "nobody"
+
+
+if __name__ == "__main__":
+    main()
