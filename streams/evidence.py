@@ -63,7 +63,7 @@ PATTERN_COLUMNS: Final[Mapping[str, Any]] = {
     "rx_mean": pa.float32(),
     "rx_deviation": pa.float32(),
 }
-"""Columns of the behaviour patterns of each row, 8 binary digits each: only of what took more than a hundredth of the
+"""Columns of the behaviour patterns of each row, 6 binary digits each: only of what took more than a hundredth of the
 iteration while there were enough samples of the NIC."""
 
 
