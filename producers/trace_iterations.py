@@ -28,6 +28,8 @@ class Numbered:
 
 def number_iterations(trace: Trace) -> Numbered:
     """Number the iterations of a trace in which no row says anything about them; any other stays as it is."""
+    if not trace.commops and not trace.iterations and trace.bandwidth:
+        return Numbered(trace, f"{trace.job}: there are no operators, and no iterations are known: nothing is judged")
     if not trace.commops or trace.iterations or any(_is_marked(batch) for batch in trace.commops.values()):
         return Numbered(trace)
     columns, kinds = job_columns(trace)

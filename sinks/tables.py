@@ -94,6 +94,19 @@ TABLES: Final[Mapping[str, TableFormat]] = {
         ),
         key=("job", "attempt", "iteration", "rank", "communicator", "operator", "peer", "sequence"),
     ),
+    "behaviour_patterns": TableFormat(
+        _schema(
+            {
+                **_ITERATION, "rank": pa.uint32(), "communicator": pa.string(), "operator": pa.string(),
+                "share": pa.float64(), "is_abnormal": pa.bool_(),
+            },
+            {
+                "started_at": _TIME, "tx_mean": pa.float64(), "tx_deviation": pa.float64(), "rx_mean": pa.float64(),
+                "rx_deviation": pa.float64(), "differential": pa.float64(), "unexpected": pa.float64(),
+            },
+        ),
+        key=("job", "attempt", "iteration", "rank", "communicator", "operator"),
+    ),
     "bandwidth": TableFormat(
         _schema(
             {
@@ -159,6 +172,7 @@ def tables_of(judgements: Judgements) -> dict[str, pa.Table]:
         "iterations": _rows("iterations", [_judged(i) for i in judgements.iterations]),
         "rank_iterations": _columns("rank_iterations", judgements.job, judgements.rank_iterations),
         "operators": _columns("operators", judgements.job, judgements.operators),
+        "behaviour_patterns": _columns("behaviour_patterns", judgements.job, judgements.patterns),
         "verdicts": _rows("verdicts", [_verdict(v) for v in judgements.verdicts]),
         "suspects": _rows("suspects", [r for v in judgements.verdicts for r in _suspects(v)]),
     }

@@ -25,7 +25,7 @@ from detectors.untimed import attribute_untimed_by_peers, find_waits
 from detectors.verdict_tracker import VerdictTracker
 from streams.announcements import Announcement
 from streams.iteration_rows import IterationRows
-from streams.judgement_columns import concatenate_columns, operator_columns, rank_columns
+from streams.judgement_columns import concatenate_columns, operator_columns, pattern_columns, rank_columns
 from streams.judgements import JudgedIteration, Judgements, Verdict
 from streams.monitor_settings import MonitorSettings
 from streams.nic_rates import (
@@ -96,6 +96,7 @@ class IterationJudge:
         self._iterations: list[JudgedIteration] = []
         self._rank_rows: list[dict[str, Array]] = []
         self._operator_rows: list[dict[str, Array]] = []
+        self._pattern_rows: list[dict[str, Array]] = []
         self._verdicts: list[Verdict] = []
 
     @property
@@ -154,9 +155,11 @@ class IterationJudge:
             iterations=self._iterations,
             rank_iterations=concatenate_columns(self._rank_rows),
             operators=concatenate_columns(self._operator_rows),
+            patterns=concatenate_columns(self._pattern_rows),
             verdicts=self._verdicts,
         )
         self._iterations, self._rank_rows, self._operator_rows, self._verdicts = [], [], [], []
+        self._pattern_rows = []
         return judgements
 
     # --- blame ------------------------------------------------------------------------------------------------------
@@ -222,6 +225,7 @@ class IterationJudge:
         self._renew_usual(read_back)
         if not self._reader.has_usual:
             return None, False
+        self._store_patterns(rows)
         if not has_timed_operators(rows):
             return attribute_rates(rows, self._healthy[0], self._reference_rows, self._known_topology), True
         excess_ns = rows.elapsed_ns - self._healthy[0]
@@ -264,6 +268,11 @@ class IterationJudge:
             self._reader.abnormal_ratios(graph),
         )
         self._operator_rows.append(operator_columns(graph, number, self.attempt, names, ahead_ns, ratio))
+
+    def _store_patterns(self, rows: IterationRows) -> None:
+        """Keep the behaviour patterns of an iteration for the sinks, with how abnormal each of them is."""
+        if rows.pattern_counts.any():
+            self._pattern_rows.append(pattern_columns(rows, self._reference_rows, self._reader.codes))
 
     def _hang(self, read_back: ReadBack) -> list[Verdict]:
         """Look in the last iterations for operators that never ended."""

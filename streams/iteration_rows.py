@@ -94,10 +94,12 @@ class IterationRows:
         return Summaries(rank, table[self.classes["communicator"]], *(self.classes[name] for name in names))
 
     def behaviour(self, codes: Mapping[str, int]) -> Patterns:
-        """Behaviour patterns, with the job's codes of communicators."""
-        rank = np.repeat(self.columns["rank"], self.pattern_counts)
-        columns = dict(self.patterns) | {"communicator": code_table(self.names, codes)[self.patterns["communicator"]]}
-        return Patterns(rank, **columns)
+        """Behaviour patterns, with the job's codes of communicators; those on communicators without one left out."""
+        table = np.array([*(codes.get(name, UNKNOWN) for name in self.names), -1], dtype=np.int64)
+        columns = dict(self.patterns) | {"communicator": table[self.patterns["communicator"]]}
+        columns["rank"] = np.repeat(self.columns["rank"], self.pattern_counts)
+        is_known = columns["communicator"] != UNKNOWN
+        return Patterns(**{name: column[is_known] for name, column in columns.items()})
 
     def rank_offsets(self) -> Iterator[tuple[int, int, tuple[int, ...]]]:
         """Yield rank, partition and offsets of each row."""

@@ -204,5 +204,6 @@ def _joined(job: str, parts: Sequence[Judgements]) -> Judgements:
         iterations=[one for part in parts for one in part.iterations],
         rank_iterations=concatenate_columns([p.rank_iterations for p in parts if p.rank_iterations]),
         operators=concatenate_columns([p.operators for p in parts if p.operators]),
+        patterns=concatenate_columns([p.patterns for p in parts if p.patterns]),
         verdicts=[one for part in parts for one in part.verdicts],
     )

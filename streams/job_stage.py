@@ -281,4 +281,5 @@ def _has_rows(judgements: Judgements) -> bool:
         or judgements.verdicts
         or any(map(len, judgements.rank_iterations.values()))
         or any(map(len, judgements.operators.values()))
+        or any(map(len, judgements.patterns.values()))
     )

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 import numpy as np
 
 from detectors.operator_graph import OperatorGraph
+from detectors.pattern_distances import Patterns, judge_patterns
 from streams.iteration_rows import IterationRows
 from streams.records import OPERATORS, UNKNOWN
 
 Array = np.ndarray
+
+_RATES: Final = ("share", "tx_mean", "tx_deviation", "rx_mean", "rx_deviation")
 
 
 def rank_columns(rows: IterationRows, score: Array) -> dict[str, Array]:
@@ -57,6 +61,41 @@ def operator_columns(
         "transfer_ns": graph.transfer_ns[rows].astype(np.float64),
         "abnormal_ratio": np.full(len(rows), np.nan) if abnormal_ratio is None else abnormal_ratio[rows],
     }
+
+
+def pattern_columns(
+    rows: IterationRows, regular: Sequence[IterationRows], codes: Mapping[str, int]
+) -> dict[str, Array]:
+    """Columns ``patterns`` of `streams.judgements.Judgements`, of one iteration.
+
+    Parameters
+    ----------
+    regular
+        Regular iterations: what is expected.
+    codes
+        The job's code of each communicator, from 0 on in this order.
+    """
+    patterns = rows.behaviour(codes)
+    usual = [one.behaviour(codes) for one in (*regular, rows.only(()))]
+    judged = judge_patterns(patterns, Patterns(*(np.concatenate(column) for column in zip(*usual, strict=True))))
+    names = list(codes)
+    at = np.searchsorted(rows.columns["rank"], patterns.rank)  # rows of an iteration stand in order of their ranks
+    placed = ("attempt", "iteration", "start_ns")
+    return {
+        **{name: rows.columns[name][at] for name in placed},
+        "rank": patterns.rank,
+        "communicator": _named(patterns.communicator, names),
+        "operator": _named(patterns.operator, OPERATORS),
+        **{name: getattr(patterns, name) for name in _RATES},
+        "differential": judged.differential,
+        "unexpected": judged.unexpected,
+        "is_abnormal": judged.is_abnormal,
+    }
+
+
+def _named(codes: Array, names: Sequence[str]) -> Array:
+    """Names of codes; that of -1 is empty."""
+    return np.array([*names, ""], dtype=object)[codes]
 
 
 def concatenate_columns(parts: Sequence[Mapping[str, Array]]) -> dict[str, Array]:

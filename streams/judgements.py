@@ -177,6 +177,12 @@ class Judgements:
         (object: str), ``operator`` (object: str), ``sequence, peer`` (int64, `UNKNOWN`), ``start_ns`` (int64,
         `UNKNOWN`), ``elapsed_ns, size_bytes, gap_ns, wait_ns, transfer_ns, abnormal_ratio`` (float64, NaN; the
         last: elapsed over what it would have been without what was slow).
+    patterns
+        Columns, one row per behaviour pattern of iterations that were looked into: ``attempt, iteration, rank``
+        (int64), ``communicator, operator`` (object: str; both empty: the iteration as a whole), ``start_ns``
+        (int64, `UNKNOWN`: of the iteration), ``share, tx_mean,
+        tx_deviation, rx_mean, rx_deviation`` (float64, NaN), ``differential, unexpected`` (float64, NaN: nobody
+        knows), ``is_abnormal`` (bool), as `detectors.pattern_distances` says.
     verdicts
         Revisions of verdicts.
     """
@@ -186,4 +192,5 @@ class Judgements:
     iterations: Sequence[JudgedIteration] = ()
     rank_iterations: Columns = field(default_factory=dict)
     operators: Columns = field(default_factory=dict)
+    patterns: Columns = field(default_factory=dict)
     verdicts: Sequence[Verdict] = ()

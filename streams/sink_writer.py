@@ -81,7 +81,7 @@ class SinkWriter:
 
 def _parts(judgements: Judgements) -> Iterator[Judgements]:
     """Kinds of rows apart: one that can't be converted must not take a verdict with it."""
-    for name in ("announcements", "iterations", "rank_iterations", "operators", "verdicts"):
+    for name in ("announcements", "iterations", "rank_iterations", "operators", "patterns", "verdicts"):
         if len(getattr(judgements, name)):
             yield replace(Judgements(judgements.job), **{name: getattr(judgements, name)})
 

@@ -508,6 +508,13 @@ def test_bandwidth_is_given_per_minute_and_device(filled: Client) -> None:
     assert sum(row["samples"] for row in rows) == 120
 
 
+def test_the_nic_that_moves_steadily_stands_first_of_its_class(filled: Client) -> None:
+    rows = answer(filled, "patterns_of_iteration", job=made_up_job.JOB, iteration=22)
+    assert [(row["communicator"], row["rank"]) for row in rows] == [("", 0), ("world", 1), ("world", 2), ("world", 3)]
+    assert (rows[1]["tx_swing"], rows[1]["far_from_others"], rows[1]["is_abnormal"]) == (0.01, 1.0, True)
+    assert (rows[0]["tx_swing"], rows[0]["far_from_others"]) == (None, None)
+
+
 def test_a_suspect_s_gpu_is_shown_with_what_held_it_back(filled: Client) -> None:
     [row] = answer(filled, "gpu_health_of_verdict", job=made_up_job.JOB)
     assert (row["rank"], row["host"], row["device"], row["suspect_probability"]) == (1, "node-0", "gpu1", 0.89)

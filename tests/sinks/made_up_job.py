@@ -26,6 +26,7 @@ def judgements() -> Judgements:
         iterations=[judged(iteration) for iteration in range(ITERATIONS)],
         rank_iterations=rank_iterations(),
         operators=operators(),
+        patterns=patterns(),
         verdicts=[verdict(revision) for revision in (1, 2, 3)],
     )
 
@@ -92,6 +93,23 @@ def _operators_of(iteration: int) -> list[tuple[object, ...]]:
         )
         rows.append((0, iteration, rank, "world", "all_reduce", iteration, UNKNOWN, *times))
     return rows
+
+
+def patterns() -> Columns:
+    """For each slow iteration a pattern of each rank; rank 1 sends steadily, of rank 0 only the whole is known."""
+    iteration, rank = (grid.ravel() for grid in np.meshgrid(np.array(SLOW), np.arange(RANKS), indexing="ij"))
+    is_first, is_steady = rank == 0, rank == 1
+    return {
+        "attempt": np.zeros_like(iteration), "iteration": iteration, "rank": rank,
+        "start_ns": START_NS + iteration * 100_000_000,
+        "communicator": np.where(is_first, "", "world").astype(object),
+        "operator": np.where(is_first, "", "all_reduce").astype(object),
+        "share": np.where(is_first, 1.0, 0.5), "tx_mean": np.where(is_first, np.nan, 1e7),
+        "tx_deviation": np.where(is_first, np.nan, np.where(is_steady, 1e5, 4e6)),
+        "rx_mean": np.full(len(rank), 1e7), "rx_deviation": np.full(len(rank), 5e6),
+        "differential": np.where(is_first, np.nan, np.where(is_steady, 1.0, 0.5)),
+        "unexpected": np.full(len(rank), np.nan), "is_abnormal": is_steady,
+    }  # fmt: skip
 
 
 def verdict(revision: int) -> Verdict:

@@ -52,7 +52,7 @@ class Outcome:
         return {(one.attempt, one.rank) for part in self.parts for one in part.announcements}
 
     def columns(self, name: str) -> dict[str, list[Any]]:
-        """``rank_iterations`` or ``operators``; NaN as None, so that columns compare."""
+        """``rank_iterations``, ``operators`` or ``patterns``; NaN as None, so that columns compare."""
         joined = concatenate_columns([getattr(part, name) for part in self.parts if getattr(part, name)])
         return {
             key: [None if value != value else value for value in column.tolist()] for key, column in joined.items()
@@ -154,7 +154,7 @@ def last_words(trace: Trace, reason: str = "finished") -> list[Heartbeat]:
 
 
 def progress(trace: Trace, rank: int) -> dict[str, SourceProgress]:
-    schemas = [schema for schema in ("commops", "iterations") if rank in trace.batches(schema)]
+    schemas = [schema for schema in ("commops", "iterations", "bandwidth") if rank in trace.batches(schema)]
     batches = {schema: trace.batches(schema)[rank] for schema in schemas}
     return {schema: SourceProgress(len(batch), batch.header.watermark_ns) for schema, batch in batches.items()}
 
@@ -251,4 +251,5 @@ def _mapped(trace: Trace, change: Any) -> Trace:
 
 def found(outcome: Outcome) -> tuple[Any, ...]:
     """All that a stream said and that no way of delivery may change."""
-    return outcome.revisions, outcome.iterations, outcome.columns("rank_iterations"), outcome.columns("operators")
+    rows = [outcome.columns(name) for name in ("rank_iterations", "operators", "patterns")]
+    return outcome.revisions, outcome.iterations, *rows

@@ -114,3 +114,35 @@ def test_spans_name_each_batch_once(offsets: list[list[list[int]]]) -> None:
 def test_no_iterations_have_no_spans() -> None:
     assert spans_of([]) == []
     assert Span(1, 2, (3,)) == Span(1, 2, (3,))
+
+
+def with_patterns(evidence: Evidence, name: str, shares: list[float]) -> Evidence:
+    """Two patterns: one on a communicator, and the whole."""
+    count = len(shares)
+    columns = dict(evidence.patterns) | {
+        "communicator": np.array([0, -1][:count]),
+        "operator": np.array([3, -1][:count]),
+        **{key: np.array(shares) for key in ("share", "tx_mean", "tx_deviation", "rx_mean", "rx_deviation")},
+    }
+    return replace(evidence, names=(name,), patterns=columns, pattern_counts=np.array([count]))
+
+
+def test_patterns_of_ranks_come_with_the_job_s_codes_of_communicators() -> None:
+    pieces = [with_patterns(evidence_of(rank, {5: 10}), name, [0.5, 1.0]) for rank, name in ((0, "a"), (1, "b"))]
+    rows = join_rows([rows_of(piece) for piece in reversed(pieces)])
+    found = rows.behaviour({"b": 7, "a": 4})
+    assert list(zip(found.rank.tolist(), found.communicator.tolist(), strict=True)) == [
+        (0, 4),
+        (0, -1),
+        (1, 7),
+        (1, -1),
+    ]
+    assert found.share.tolist() == [0.5, 1.0, 0.5, 1.0]
+    assert rows.only([1]).behaviour({"b": 7, "a": 4}).communicator.tolist() == [7, -1]
+
+
+def test_patterns_on_a_communicator_that_nobody_knows_are_left_out() -> None:
+    rows = rows_of(with_patterns(evidence_of(0, {5: 10}), "a", [0.5, 1.0]))
+    assert rows.behaviour({}).communicator.tolist() == [-1]
+    back = IterationRows.from_state(unpack(pack(rows.state())))
+    assert back.behaviour({"a": 1}).communicator.tolist() == [1, -1]

@@ -72,3 +72,30 @@ def test_without_marks_the_same_device_is_blamed_and_one_line_says_what_was_infe
         blamed.append([(v["kind"], v["suspects"][0]["device"], v["suspects"][0]["ranks"]) for v in verdicts])
     assert blamed[0] == blamed[1]
     assert err == f"irregulars: {name}: no iterations are marked; inferred 160 from the operators on world\n"
+
+
+def test_without_a_log_of_operators_bandwidth_alone_is_judged_if_that_is_asked_for(run: Run, tmp_path: Path) -> None:
+    shutil.copytree(RECORDINGS / "gloo-slow-nic", tmp_path / "trace")
+    (tmp_path / "trace" / "commops.parquet").unlink()
+    status, out, err = run("analyze", str(tmp_path / "trace"), "--json")
+    assert (status, out) == (2, "")
+    assert "must hold commops.parquet" in err
+    status, out, err = run("analyze", str(tmp_path / "trace"), "--json", "--without", "commops")
+    assert (status, err) == (0, "")
+    (verdict,) = json.loads(out)["verdicts"]
+    assert (verdict["kind"], verdict["suspects"][0]["rank"], verdict["communicator"]) == ("slow_nic", 1, None)
+
+
+def test_without_operators_and_iterations_there_is_nothing_to_judge_and_it_is_said(run: Run) -> None:
+    recording = str(RECORDINGS / "gloo-slow-nic")
+    status, out, err = run("analyze", recording, "--json", "--without", "commops", "--without", "iterations")
+    assert status == 0
+    assert json.loads(out)["iterations"] == 0
+    assert "no iterations are known" in err
+    assert len(err.splitlines()) == 1
+
+
+def test_what_can_be_left_aside_is_a_file_of_the_contract(run: Run) -> None:
+    status, out, err = run("analyze", str(RECORDINGS / "gloo-clean"), "--without", "job")
+    assert (status, out) == (2, "")
+    assert "commops" in err
