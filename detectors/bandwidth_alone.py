@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from detectors.capped_rates import End, Rates, log_odds
+from detectors.capped_rates import End, log_odds
 from detectors.critical_path import Attribution, Piece
 from detectors.lanes import EVERYBODY, Lane
 from detectors.steady_rates import WHOLE, Swing, steady_ends
@@ -27,7 +27,7 @@ _MIN_PEERS: Final = 3
 
 
 def attribute_by_bandwidth(
-    iteration: int, elapsed_ns: float, usual_ns: float, swings: Sequence[Swing], rates: Rates, topology: Topology
+    iteration: int, elapsed_ns: float, usual_ns: float, swings: Sequence[Swing], topology: Topology
 ) -> Attribution:
     """Lay what an iteration took longer upon the NIC that was steady and capped in it; upon nobody if none was.
 
@@ -35,13 +35,11 @@ def attribute_by_bandwidth(
     ----------
     elapsed_ns, usual_ns
         Of the iteration.
-    swings, rates
-        Of the iteration as a whole, of all ranks; and their peaks against the usual ones.
+    swings
+        Of the iteration as a whole, of all ranks.
     """
     excess_ns = max(elapsed_ns - usual_ns, 0.0)
-    nothing = Attribution(
-        iteration, {EVERYBODY: excess_ns}, {}, {}, {}, excess_ns=excess_ns, rates=rates, swings=tuple(swings)
-    )
+    nothing = Attribution(iteration, {EVERYBODY: excess_ns}, {}, {}, {}, excess_ns=excess_ns, swings=tuple(swings))
     odds = _odds(_steady([nothing], topology), topology)
     nics = sorted(device for device in odds if device.kind == "nic")
     if not nics:
@@ -71,12 +69,12 @@ def _odds(ends: Mapping[End, bool], topology: Topology) -> dict[Device, float]:
 def _steady(attributions: Sequence[Attribution], topology: Topology) -> dict[End, bool]:
     """Ends that are steady beside their peers: the NICs of their stage, or of the job where stages are small."""
     ranks = np.array(sorted({one.rank for a in attributions for one in a.swings}), dtype=np.int64)
-    swings, rates = [a.swings for a in attributions], [a.rates for a in attributions if a.rates]
+    swings = [a.swings for a in attributions]
     stages = topology.stages(ranks) if len(ranks) else ranks
     counts = dict(zip(*(found.tolist() for found in np.unique(stages, return_counts=True)), strict=True))
     is_small = min(counts.values(), default=0) < _MIN_PEERS
     groups = [ranks] if is_small else [ranks[stages == stage] for stage in counts]
     found: dict[End, bool] = {}
     for group in groups:
-        found |= steady_ends(WHOLE, group.tolist(), swings, rates, topology)
+        found |= steady_ends(WHOLE, group.tolist(), swings, topology)
     return found

@@ -18,9 +18,5 @@ def telling_ends(lane: Lane, attributions: Sequence[Attribution], topology: Topo
     """
     ranks, rates = topology.lane_ranks(lane), [a.rates for a in attributions if a.rates]
     slow = [a for a in attributions if a.path_excess_ns.get(lane, 0.0) > 0]
-    steady = (
-        steady_ends(lane.first, ranks, [a.swings for a in slow], [a.rates for a in slow if a.rates], topology)
-        if lane.kind == "collective"
-        else {}
-    )
+    steady = steady_ends(lane.first, ranks, [a.swings for a in slow], topology) if lane.kind == "collective" else {}
     return steady or capped_ends(ranks, rates, topology)

@@ -11,13 +11,14 @@ over the same NIC does not hide a cap.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from statistics import median
 from typing import Final, NamedTuple
 
 import numpy as np
 
-from detectors.capped_rates import End, Rates
+from detectors.capped_rates import End
 from detectors.pattern_distances import Patterns
 from detectors.topology import Device, Topology
 
@@ -27,14 +28,17 @@ WHOLE: Final = -1
 _STEADY: Final = 1 / 3  # of the middle swing of all ends, and below
 _BURSTS: Final = 0.2  # if the middle is not above, nobody bursts and idles
 _MOST: Final = 0.5  # if more ends are steady, most are, and it says nothing
-_CAPPED: Final = 0.8  # of the usual peak: a rate above is no lower than ever
+_CAPPED: Final = 0.8  # of the usual peak: a steady rate above is no lower than ever
 _MIN_ENDS: Final = 6  # two NICs can't tell which of them is unlike the other
+_UNKNOWN: Final = (math.nan, math.nan)
+_SWING, _RATIO = 2, 6  # columns of what is sent; what is received stands behind
 
 
 class Swing(NamedTuple):
-    """How a rank's NIC moved while operators of a communicator ran: deviation over mean, and mean, both ways.
+    """How a rank's NIC moved while operators of a communicator ran: sent and received.
 
-    NaN where there were too few samples; rates in bytes per second.
+    ``tx`` and ``rx`` are deviation over mean, ``_rate`` the mean in bytes per second, ``_ratio`` the mean over the
+    usual peak of the NIC. NaN where there were too few samples, or nobody knows what is usual.
     """
 
     communicator: int
@@ -43,13 +47,18 @@ class Swing(NamedTuple):
     rx: float
     tx_rate: float
     rx_rate: float
+    tx_ratio: float
+    rx_ratio: float
 
+
+Peaks = Mapping[int, tuple[float, float]]
+"""Usual peaks of ranks' NICs, sent and received, bytes per second."""
 
 Swings = Mapping[tuple[int, int], Swing]
 """By communicator and rank."""
 
 
-def swings_of(patterns: Patterns, communicators: Collection[int]) -> tuple[Swing, ...]:
+def swings_of(patterns: Patterns, communicators: Collection[int], usual: Peaks) -> tuple[Swing, ...]:
     """Return the swings on some communicators; of a rank's operators there, of the one that took longest."""
     rows = np.flatnonzero(np.isin(patterns.communicator, list(communicators)))
     rows = rows[np.lexsort((patterns.share[rows], patterns.rank[rows], patterns.communicator[rows]))]
@@ -58,9 +67,11 @@ def swings_of(patterns: Patterns, communicators: Collection[int]) -> tuple[Swing
     is_last[:-1] = (rank[1:] != rank[:-1]) | (communicator[1:] != communicator[:-1])
     rows = rows[is_last]
     own = Patterns(*(column[rows] for column in patterns))
+    peaks = np.array([usual.get(one, _UNKNOWN) for one in own.rank.tolist()]).reshape(-1, 2)
     with np.errstate(divide="ignore", invalid="ignore"):
         tx, rx = own.tx_deviation / own.tx_mean, own.rx_deviation / own.rx_mean
-    columns = (own.communicator, own.rank, tx, rx, own.tx_mean, own.rx_mean)
+        ratios = own.tx_mean / peaks[:, 0], own.rx_mean / peaks[:, 1]
+    columns = (own.communicator, own.rank, tx, rx, own.tx_mean, own.rx_mean, *ratios)
     return tuple(Swing(*values) for values in zip(*(column.tolist() for column in columns), strict=True))
 
 
@@ -68,7 +79,6 @@ def steady_ends(
     communicator: int,
     ranks: Iterable[int],
     swings: Sequence[Sequence[Swing]],
-    rates: Sequence[Rates],
     topology: Topology,
 ) -> dict[End, bool]:
     """Say of each NIC that takes part, sending and receiving, whether its rate is steady and capped.
@@ -79,8 +89,8 @@ def steady_ends(
         On which a transfer is slow, by the job's code, or `WHOLE`.
     ranks
         That take part.
-    swings, rates
-        Of some iterations in which it was slow: swings, and peaks against the usual ones.
+    swings
+        Of some iterations in which it was slow.
 
     Returns
     -------
@@ -88,12 +98,15 @@ def steady_ends(
     """
     ends = [(nic, way) for nic in sorted({topology.nic(rank) for rank in ranks}) for way in (0, 1)]
     by_place = [{(one.communicator, one.rank): one for one in own} for own in swings]
-    typical = {end: _typical(end, communicator, by_place) for end in ends}
+    typical = {end: _typical(end, communicator, by_place, _SWING) for end in ends}
     if len(ends) < _MIN_ENDS or any(swing is None for swing in typical.values()):
         return {}
     known = {end: swing for end, swing in typical.items() if swing is not None}
     middle = median(known.values())
-    steady = {end: swing <= _STEADY * middle and not _is_fast(end, rates) for end, swing in known.items()}
+    steady = {
+        end: swing <= _STEADY * middle and (_typical(end, communicator, by_place, _RATIO) or 0.0) <= _CAPPED
+        for end, swing in known.items()
+    }
     return steady if middle > _BURSTS and 0 < sum(steady.values()) <= _MOST * len(steady) else {}
 
 
@@ -114,21 +127,14 @@ def steady_text(device: Device, communicator: int, swings: Sequence[Sequence[Swi
     return f"rank {device.ranks[0]} {min(found)[1]}" if found else None
 
 
-def _typical(end: End, communicator: int, swings: Sequence[Swings]) -> float | None:
-    """Median swing of an end over the iterations; any of the ranks that share a NIC may have sampled it."""
+def _typical(end: End, communicator: int, swings: Sequence[Swings], column: int) -> float | None:
+    """Median of one column of an end over the iterations; any of the ranks that share a NIC may have sampled it."""
     nic, way = end
     found = []
     for own in swings:
-        known = [own[communicator, rank][2 + way] for rank in nic.ranks if (communicator, rank) in own]
-        found += [min(finite)] if (finite := [swing for swing in known if swing >= 0]) else []
+        known = [own[communicator, rank][column + way] for rank in nic.ranks if (communicator, rank) in own]
+        found += [min(finite)] if (finite := [value for value in known if value >= 0]) else []
     return median(found) if found else None
-
-
-def _is_fast(end: End, rates: Sequence[Rates]) -> bool:
-    """Whether an end reached its usual peak; False where nobody knows."""
-    nic, way = end
-    known = [own[rank][way] for own in rates for rank in nic.ranks if rank in own]
-    return bool(known) and median(known) > _CAPPED
 
 
 def _bits(rate: float) -> str:

@@ -28,13 +28,7 @@ from streams.iteration_rows import IterationRows
 from streams.judgement_columns import concatenate_columns, operator_columns, pattern_columns, rank_columns
 from streams.judgements import JudgedIteration, Judgements, Verdict
 from streams.monitor_settings import MonitorSettings
-from streams.nic_rates import (
-    attribute_rates,
-    has_timed_operators,
-    rates_against_stage,
-    rates_against_usual,
-    with_swings,
-)
+from streams.nic_rates import attribute_rates, has_timed_operators, stage_rates, usual_rates, with_rates
 from streams.operator_reader import WHOLE_RANKS, Announcements, OperatorReader, Traffic
 from streams.operator_source import ReadBack
 from streams.reading_budget import ReadingBudget
@@ -227,7 +221,8 @@ class IterationJudge:
             return None, False
         self._store_patterns(rows)
         if not has_timed_operators(rows):
-            return attribute_rates(rows, self._healthy[0], self._reference_rows, self._known_topology), True
+            usual = usual_rates(self._reference_rows)
+            return attribute_rates(rows, self._healthy[0], usual, self._known_topology), True
         excess_ns = rows.elapsed_ns - self._healthy[0]
         carried = self._carry_over(rows, excess_ns) if len(rows) > WHOLE_RANKS else None
         is_explained, is_to_be_known = carried is not None, self._is_to_be_known(rows.elapsed_ns)
@@ -238,11 +233,8 @@ class IterationJudge:
             return carried, False
         before = traffic.read
         attribution, graph = self._reader.attribute(rows, excess_ns, read_back)
-        attribution = replace(
-            with_swings(attribution, rows, self._reader.codes),
-            excess_ns=max(excess_ns, 0.0),
-            rates=rates_against_usual(rows, self._reference_rows),
-        )
+        attribution = replace(attribution, excess_ns=max(excess_ns, 0.0))
+        attribution = with_rates(attribution, rows, usual_rates(self._reference_rows), self._reader.codes)
         self._budget.note(self._judged, traffic.read - before, is_explained=is_explained, is_irregular=is_to_be_known)
         self._store(graph, rows.number)
         return attribution, True
@@ -337,8 +329,7 @@ class IterationJudge:
         found = []
         for one in rows:
             attribution = attribute_by_peers(graph, one.number, self._known_topology)
-            attribution = with_swings(attribution, one, self._reader.codes)
-            attribution = replace(attribution, rates=rates_against_stage(one, self._known_topology))
+            attribution = with_rates(attribution, one, stage_rates(one, self._known_topology), self._reader.codes)
             found.append(Reviewed(one.elapsed_ns, attribution, one.work_ns, path_work_ns(graph, one.number)))
         return found
 

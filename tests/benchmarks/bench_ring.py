@@ -65,7 +65,7 @@ def steady_senders(seen: Seen) -> list[int]:
     topology = Topology(
         len(ranks), {rank: Place(f"h{rank}", 0, "eth0") for rank in ranks}, {0: tuple(ranks)}, ("ring",)
     )
-    ends = steady_ends(0, ranks, [swings_of(seen.patterns, {0})], [], topology)
+    ends = steady_ends(0, ranks, [swings_of(seen.patterns, {0}, {})], topology)
     return [nic.ranks[0] for (nic, way), is_steady in ends.items() if is_steady and way == 0]
 
 

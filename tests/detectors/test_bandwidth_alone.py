@@ -21,8 +21,8 @@ RING = {0: (0.4, 0.4), 1: (0.01, 0.5), 2: (0.3, 0.01), 3: (0.5, 0.45)}
 
 
 def attributed(found: dict[int, tuple[float, float]], iteration: int = 7, peak: float = 0.2) -> Attribution:
-    swings = [Swing(WHOLE, rank, tx, rx, 1e7, 1e7) for rank, (tx, rx) in found.items()]
-    return attribute_by_bandwidth(iteration, 100 * MS, 20 * MS, swings, dict.fromkeys(found, (peak, peak)), APART)
+    swings = [Swing(WHOLE, rank, tx, rx, 1e7, 1e7, peak, peak) for rank, (tx, rx) in found.items()]
+    return attribute_by_bandwidth(iteration, 100 * MS, 20 * MS, swings, APART)
 
 
 def test_what_an_iteration_took_longer_is_laid_upon_the_steady_nic() -> None:
@@ -68,6 +68,6 @@ def test_nics_are_held_against_those_of_their_stage() -> None:
     places = {rank: Place(f"h{rank}", 0, "eth0") for rank in range(8)}
     topology = Topology(8, places, {}, (), stage_of={rank: rank // 4 for rank in range(8)})
     calm = {rank + 4: (0.05, 0.05) for rank in RANKS}  # the second stage moves smoothly, all of it
-    swings = [Swing(WHOLE, rank, tx, rx, 1e7, 1e7) for rank, (tx, rx) in (SENDER | calm).items()]
-    one = attribute_by_bandwidth(7, 100 * MS, 20 * MS, swings, {}, topology)
+    swings = [Swing(WHOLE, rank, tx, rx, 1e7, 1e7, 0.2, 0.2) for rank, (tx, rx) in (SENDER | calm).items()]
+    one = attribute_by_bandwidth(7, 100 * MS, 20 * MS, swings, topology)
     assert one.path_excess_ns == {Lane("nic", 1): 80 * MS}
