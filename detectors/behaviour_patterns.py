@@ -52,6 +52,14 @@ class Statistics(NamedTuple):
     samples: Array
 
 
+def is_one_counter(begin_ns: Array, end_ns: Array) -> bool:
+    """Whether intervals in order of time can be those of one counter: of several NICs they overlap.
+
+    Then nobody knows which of them the operators used, and no pattern is made.
+    """
+    return bool(np.all(begin_ns[1:] >= end_ns[:-1]))
+
+
 def merge_executions(executions: Executions) -> Executions:
     """Join executions of a group that overlap or touch, so that no time counts twice; sorted by group and begin."""
     group, begin_ns, end_ns = executions

@@ -7,7 +7,15 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from detectors.behaviour_patterns import MIN_SAMPLES, Executions, Intervals, merge_executions, shares, statistics
+from detectors.behaviour_patterns import (
+    MIN_SAMPLES,
+    Executions,
+    Intervals,
+    is_one_counter,
+    merge_executions,
+    shares,
+    statistics,
+)
 from detectors.codes import pack_columns
 from streams.evidence import PATTERN_COLUMNS
 from streams.nic_samples import Samples
@@ -106,6 +114,8 @@ def _place(first: int, samples: Samples, start_ns: Array, elapsed_ns: Array) -> 
     is_sane = (start_ns != UNKNOWN) & (elapsed_ns > 0) & (elapsed_ns < _LONGEST_NS)
     kept = np.flatnonzero((at >= 0) & is_sane[own] & (samples.middle_ns < end_ns[own]))
     kept = kept[np.lexsort((samples.end_ns[kept], own[kept]))]
+    if not is_one_counter(samples.begin_ns[kept], samples.end_ns[kept]):
+        kept = kept[:0]
     own = own[kept]
     begin_ns = np.maximum(samples.begin_ns[kept], start_ns[own]) - start_ns[own]
     past_ns = np.minimum(samples.end_ns[kept], end_ns[own]) - start_ns[own]

@@ -56,6 +56,7 @@ def analyze(
     Example: irregulars import kineto traces/ job/ && irregulars analyze job/
     """
     from infra.analysis import analyze as judge
+    from infra.traffic_report import report_traffic
     from infra.wiring import monitor_settings
     from producers.trace import read_trace
     from producers.trace_iterations import number_iterations
@@ -66,6 +67,8 @@ def analyze(
     numbered = number_iterations(trace)
     if numbered.report:
         print(f"irregulars: {numbered.report}", file=sys.stderr)
+    for line in report_traffic(trace):
+        print(f"irregulars: {line}", file=sys.stderr)
     analysis = judge(numbered.trace, monitor_settings(settings))
     if json:
         print_json(analysis.to_json())

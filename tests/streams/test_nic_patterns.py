@@ -125,6 +125,18 @@ def test_what_began_before_its_iteration_counts_from_there_on() -> None:
     assert found[0][3] == pytest.approx(0.2, rel=1.6e-2)
 
 
+def test_samples_of_two_nics_of_which_nobody_knows_the_operators_nic_give_no_pattern() -> None:
+    one, other = samples_of([4.0] * 20), samples_of([9.0] * 20)
+    both = Samples(*(np.stack(pair, axis=1).ravel() for pair in zip(one, other, strict=True)))
+    found = reduced(closing(0, rows_of((0, 0, 0, 0, 20)), {0: (0, 20)}, samples=both))
+    assert patterns(found) == []
+
+
+def test_rates_that_nobody_knows_give_no_pattern() -> None:
+    unknown = samples_of([np.nan] * 20)
+    assert patterns(reduced(closing(0, rows_of((0, 0, 0, 0, 20)), {0: (0, 20)}, samples=unknown))) == []
+
+
 def test_times_that_can_not_be_true_give_no_pattern() -> None:
     for begin, length in ((0, 2**60 // MS), (0, 0)):
         one = closing(0, rows_of((0, 0, 0, 0, 1)), {0: (begin, length)}, samples=samples_of([1.0] * 9))
