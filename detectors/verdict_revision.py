@@ -111,9 +111,9 @@ def _rates_text(verdict: OpenVerdict, piece: Piece) -> str:
     device = verdict.first_device
     if device is None or device.kind not in ("nic", "link"):
         return ""
-    communicator = WHOLE if piece.lane.kind == "nic" else piece.communicator
+    communicators = (WHOLE,) if piece.lane.kind == "nic" else (piece.communicator, WHOLE)
     swings = [o.attribution.swings for o in verdict.kept if o.attribution is not None]
-    text = steady_text(device, communicator, swings)
+    text = next((text for one in communicators if (text := steady_text(device, one, swings))), None)
     return f"; {text}" if text else ""
 
 

@@ -28,7 +28,7 @@ from streams.iteration_rows import IterationRows
 from streams.judgement_columns import concatenate_columns, operator_columns, pattern_columns, rank_columns
 from streams.judgements import JudgedIteration, Judgements, Verdict
 from streams.monitor_settings import MonitorSettings
-from streams.nic_rates import attribute_rates, has_timed_operators, stage_rates, usual_rates, with_rates
+from streams.nic_rates import attribute_rates, has_operators, stage_rates, usual_rates, with_rates
 from streams.operator_reader import WHOLE_RANKS, Announcements, OperatorReader, Traffic
 from streams.operator_source import ReadBack
 from streams.reading_budget import ReadingBudget
@@ -220,7 +220,7 @@ class IterationJudge:
         if not self._reader.has_usual:
             return None, False
         self._store_patterns(rows)
-        if not has_timed_operators(rows):
+        if not has_operators(rows):
             usual = usual_rates(self._reference_rows)
             return attribute_rates(rows, self._healthy[0], usual, self._known_topology), True
         excess_ns = rows.elapsed_ns - self._healthy[0]

@@ -13,7 +13,6 @@ from detectors.critical_path import Attribution
 from detectors.steady_rates import WHOLE, Peaks, swings_of
 from detectors.topology import Topology
 from streams.iteration_rows import IterationRows
-from streams.records import UNKNOWN
 
 Array = np.ndarray
 
@@ -35,6 +34,8 @@ def stage_rates(rows: IterationRows, topology: Topology) -> Peaks:
 def with_rates(attribution: Attribution, rows: IterationRows, usual: Peaks, codes: Mapping[str, int]) -> Attribution:
     """Add the peaks of the NICs, and how steadily they moved while operators of the path's communicators ran.
 
+    Where no operator says when it ran, the iteration as a whole takes their place.
+
     Parameters
     ----------
     usual
@@ -48,13 +49,13 @@ def with_rates(attribution: Attribution, rows: IterationRows, usual: Peaks, code
     return replace(
         attribution,
         rates=relative_peaks(*_peaks(rows.columns), usual),
-        swings=swings_of(rows.behaviour(codes), slow, usual),
+        swings=swings_of(rows.behaviour(codes), {WHOLE} if rows.is_untimed else slow, usual),
     )
 
 
-def has_timed_operators(rows: IterationRows) -> bool:
-    """Whether any rank has an operator with a time: otherwise only samples of the NICs can tell anything."""
-    return bool((rows.columns["last_end_ns"] != UNKNOWN).any())
+def has_operators(rows: IterationRows) -> bool:
+    """Whether any rank has an operator: otherwise only samples of the NICs can tell anything."""
+    return bool(rows.columns["operators"].any())
 
 
 def attribute_rates(rows: IterationRows, usual_ns: float, usual: Peaks, topology: Topology) -> Attribution:

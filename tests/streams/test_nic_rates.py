@@ -64,13 +64,18 @@ def _later(batch: Batch, rank: int) -> Batch:
     return Batch(replace(batch.header, watermark_ns=watermark_ns), {**batch.columns, **times})
 
 
-def test_operators_without_start_times_leave_bandwidth_to_tell() -> None:
+def test_operators_without_start_times_name_the_nic_with_bandwidth_and_nobody_without() -> None:
     trace = recorded()
     untimed = {
         rank: Batch(batch.header, {**batch.columns, "start_ns": np.full(len(batch), UNKNOWN)})
         for rank, batch in trace.commops.items()
     }
-    assert accused(analyze(replace(trace, commops=untimed)).verdicts) == [("slow_nic", (1,), (61, 80))]
+    (verdict,) = analyze(replace(trace, commops=untimed)).verdicts
+    assert accused([verdict]) == [("slow_nic", (1,), (60, 81))]
+    assert verdict.suspects[0].probability > 0.9
+    assert "rank 1 sent 77.6 Mbit/s meanwhile" in verdict.evidence
+    (verdict,) = analyze(replace(recorded("bandwidth"), commops=untimed)).verdicts
+    assert (verdict.kind, verdict.suspects) == ("slow_communicator", ())
 
 
 def test_patterns_of_iterations_that_were_looked_into_are_stored_with_what_is_abnormal_in_them() -> None:
