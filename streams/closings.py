@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from detectors.reach import WIDE
-from streams.evidence import COLUMNS, Evidence, Membership
+from streams.evidence import COLUMNS, Evidence, Membership, no_patterns
 from streams.iteration_reduction import OPERATOR_COLUMNS, Reduction, reduce_blocks
-from streams.nic_patterns import no_patterns, place_samples, reduce_patterns
+from streams.nic_patterns import place_samples, reduce_patterns
 from streams.nic_samples import Samples
 from streams.records import RECV, UNKNOWN
 

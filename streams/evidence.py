@@ -17,7 +17,7 @@ import pyarrow as pa
 from streams.announcements import Announcement, decode_announcement, encode_announcement
 from streams.errors import RecordError
 from streams.json_fields import LARGEST, MAX_RANK, first_line, integer, json_object, optional_text, text, texts
-from streams.records import PHASE_UNKNOWN, UNKNOWN, check_version, encode_arrow, encode_json
+from streams.records import OPERATORS, PHASE_UNKNOWN, UNKNOWN, check_version, encode_arrow, encode_json
 
 Array = np.ndarray
 
@@ -67,9 +67,9 @@ PATTERN_COLUMNS: Final[Mapping[str, Any]] = {
 iteration while there were enough samples of the NIC."""
 
 
-_LISTS: Final[Mapping[str, Any]] = {f"class_{name}": kind for name, kind in CLASS_COLUMNS.items()} | {
-    f"pattern_{name}": kind for name, kind in PATTERN_COLUMNS.items()
-}
+_PATTERNS: Final = "patterns"
+_PATTERN: Final = pa.struct([pa.field(name, kind, nullable=False) for name, kind in PATTERN_COLUMNS.items()])
+"""One pattern; a batch that has any holds a list of them per row in the column ``patterns``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,8 +228,8 @@ def _encode_rows(evidence: Evidence) -> bytes:
     arrays["offsets"] = _lists(evidence.offset_counts, evidence.offsets, pa.int64())
     for name, kind in CLASS_COLUMNS.items():
         arrays[f"class_{name}"] = _lists(evidence.class_counts, evidence.classes[name], kind)
-    for name, kind in PATTERN_COLUMNS.items():
-        arrays[f"pattern_{name}"] = _lists(evidence.pattern_counts, evidence.patterns[name], kind)
+    if evidence.pattern_counts.any():  # without samples of NICs there are none, and columns without rows cost too
+        arrays[_PATTERNS] = _pattern_lists(evidence)
     batch = pa.RecordBatch.from_arrays(list(arrays.values()), names=list(arrays))
     options = pa.ipc.IpcWriteOptions(compression="zstd")  # it moves on every iteration of every rank
     return encode_arrow("evidence", {"job": evidence.job, "names": evidence.names}, batch, options)
@@ -259,7 +259,7 @@ def _decode_rows(value: bytes) -> Evidence:
         _require_values(batch, len(names))
         columns = {name: _from_wire(batch.column(name), name) for name in COLUMNS}
         classes = {name: batch.column(f"class_{name}").flatten() for name in CLASS_COLUMNS}
-        patterns = {name: batch.column(f"pattern_{name}").flatten() for name in PATTERN_COLUMNS}
+        patterns, pattern_counts = _patterns_from_wire(batch)
         return Evidence(
             job=text(metadata, "job"),
             names=names,
@@ -268,8 +268,8 @@ def _decode_rows(value: bytes) -> Evidence:
             offset_counts=np.diff(np.asarray(batch.column("offsets").offsets)),
             classes={name: _class_from_wire(column) for name, column in classes.items()},
             class_counts=np.diff(np.asarray(batch.column("class_count").offsets)),
-            patterns={name: _class_from_wire(column) for name, column in patterns.items()},
-            pattern_counts=np.diff(np.asarray(batch.column("pattern_share").offsets)),
+            patterns=patterns,
+            pattern_counts=pattern_counts,
         )
     except (pa.ArrowException, StopIteration, OSError, ValueError, KeyError, TypeError) as error:
         raise RecordError(f"evidence must follow its schema; got {first_line(error)}") from error
@@ -277,7 +277,7 @@ def _decode_rows(value: bytes) -> Evidence:
 
 def _require_columns(batch: Any) -> None:
     """Require the types; integers may be wider, as those of ``attempt`` once were narrower."""
-    wanted = dict(COLUMNS) | {name: pa.list_(kind) for name, kind in _LISTS.items()}
+    wanted = dict(COLUMNS) | {f"class_{name}": pa.list_(kind) for name, kind in CLASS_COLUMNS.items()}
     for name, kind in (wanted | {"offsets": pa.list_(pa.int64())}).items():
         found = batch.column(name).type
         if found != kind and not (pa.types.is_integer(found) and pa.types.is_integer(kind)):
@@ -289,15 +289,25 @@ def _require_values(batch: Any, names: int) -> None:
     for name, most in {"rank": MAX_RANK, "partition": MAX_RANK, "attempt": LARGEST, "iteration": LARGEST}.items():
         least = 0 if most == MAX_RANK else -most
         _require_range(batch.column(name), name, least, most)
-    for name in ("offsets", *_LISTS):
+    for name in ("offsets", *(f"class_{name}" for name in CLASS_COLUMNS)):
         if batch.column(name).null_count or batch.column(name).flatten().null_count:
             raise RecordError(f"column {name!r} must be known in each row; got nulls")
     _require_range(batch.column("offsets").flatten(), "offsets", 0, LARGEST)
     _require_range(batch.column("class_communicator").flatten(), "class_communicator", 0, names - 1)
-    _require_range(batch.column("pattern_communicator").flatten(), "pattern_communicator", -1, names - 1)
-    for what, columns in (("class", CLASS_COLUMNS), ("pattern", PATTERN_COLUMNS)):
-        if len({batch.column(f"{what}_{name}").offsets.to_numpy().tobytes() for name in columns}) > 1:
-            raise RecordError(f"columns {what}_* must be equally long in each row; they are not")
+    if len({batch.column(f"class_{name}").offsets.to_numpy().tobytes() for name in CLASS_COLUMNS}) > 1:
+        raise RecordError("columns of classes must be equally long in each row; they are not")
+    if _PATTERNS in batch.schema.names:
+        _require_patterns(batch.column(_PATTERNS), names)
+
+
+def _require_patterns(column: Any, names: int) -> None:
+    if column.type != pa.list_(_PATTERN):
+        raise RecordError(f"column {_PATTERNS!r} must be {pa.list_(_PATTERN)}; got {column.type}")
+    rows = column.flatten()
+    if column.null_count or rows.null_count or any(rows.field(n).null_count for n in PATTERN_COLUMNS):
+        raise RecordError(f"column {_PATTERNS!r} must be known in each row; got nulls")
+    _require_range(rows.field("communicator"), "communicator of a pattern", -1, names - 1)
+    _require_range(rows.field("operator"), "operator of a pattern", -1, len(OPERATORS) - 1)
 
 
 def _require_range(column: Any, name: str, least: int, most: int) -> None:
@@ -314,6 +324,32 @@ def _from_wire(column: pa.Array, name: str) -> Array:
     if pa.types.is_floating(column.type):
         return np.asarray(column.to_numpy(zero_copy_only=False), dtype=np.float64)
     return np.asarray(column.cast(pa.int64()).fill_null(UNKNOWN))
+
+
+def _pattern_lists(evidence: Evidence) -> pa.ListArray:
+    fields = [pa.array(evidence.patterns[name]).cast(kind) for name, kind in PATTERN_COLUMNS.items()]
+    splits = np.concatenate([[0], np.cumsum(evidence.pattern_counts)]).astype(np.int32)
+    return pa.ListArray.from_arrays(
+        pa.array(splits), pa.StructArray.from_arrays(fields, fields=list(_PATTERN)), type=pa.list_(_PATTERN)
+    )
+
+
+def _patterns_from_wire(batch: Any) -> tuple[dict[str, Array], Array]:
+    if _PATTERNS not in batch.schema.names:
+        return no_patterns(batch.num_rows)
+    column = batch.column(_PATTERNS)
+    rows = column.flatten()
+    counts = np.diff(np.asarray(column.offsets))
+    return {name: _class_from_wire(rows.field(name)) for name in PATTERN_COLUMNS}, counts
+
+
+def no_patterns(rows: int) -> tuple[dict[str, Array], Array]:
+    """Columns without patterns, and as many counts of none as there are rows."""
+    columns: dict[str, Array] = {
+        name: np.empty(0, np.float64 if pa.types.is_floating(kind) else np.int64)
+        for name, kind in PATTERN_COLUMNS.items()
+    }
+    return columns, np.zeros(rows, dtype=np.int64)
 
 
 def _class_from_wire(column: pa.Array) -> Array:

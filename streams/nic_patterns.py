@@ -17,7 +17,7 @@ from detectors.behaviour_patterns import (
     statistics,
 )
 from detectors.codes import pack_columns
-from streams.evidence import PATTERN_COLUMNS
+from streams.evidence import PATTERN_COLUMNS, no_patterns
 from streams.nic_samples import Samples
 from streams.records import UNKNOWN
 
@@ -40,12 +40,6 @@ class Sampled(NamedTuple):
     end_ns: Array
     tx: Array
     rx: Array
-
-
-def no_patterns(blocks: int) -> tuple[dict[str, Array], Array]:
-    """Columns without rows, and as many counts of none as there are iterations."""
-    columns: dict[str, Array] = {name: np.empty(0, dtype=_dtype(name)) for name in PATTERN_COLUMNS}
-    return columns, np.zeros(blocks, dtype=np.int64)
 
 
 def place_samples(parts: Sequence[tuple[int, Samples]], sizes: Array, start_ns: Array, elapsed_ns: Array) -> Sampled:
@@ -160,7 +154,3 @@ def _rounded(values: Array) -> Array:
     bits = values.astype(np.float32).view(np.uint32)
     rounded = ((bits + _HALF) & _LEADING_BITS).view(np.float32).astype(np.float64)
     return np.where(np.isfinite(values), rounded, np.nan)
-
-
-def _dtype(name: str) -> type:
-    return np.int64 if name in ("communicator", "operator") else np.float64
