@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -195,6 +196,22 @@ MEMBER = encode_evidence([came(0)], "j")[0]
 def test_what_is_no_evidence_is_a_record_error(value: bytes | None) -> None:
     with pytest.raises(RecordError):
         decode_evidence(value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("communicator", 1), ("communicator", -2), ("operator", 11), ("operator", -2)]
+)
+def test_a_pattern_of_something_that_is_not_there_is_a_record_error(name: str, value: int) -> None:
+    columns = {
+        one: np.zeros(1, np.int64 if one in ("communicator", "operator") else float) for one in PATTERN_COLUMNS
+    }
+    good = replace(evidence_of(0, {1: 10}), names=("world",), patterns=columns, pattern_counts=np.ones(1, np.int64))
+    (back,) = decode_evidence(encode_evidence([good], "j")[0])
+    assert isinstance(back, Evidence)
+    assert_same(back, good)
+    bad = replace(good, patterns=columns | {name: np.array([value])})
+    with pytest.raises(RecordError, match=f"{name} of a pattern must be from -1 to"):
+        decode_evidence(encode_evidence([bad], "j")[0])
 
 
 @given(at=st.integers(0, len(GOOD) - 1), bit=st.integers(0, 7))
