@@ -15,7 +15,8 @@ from streams.records import PHASE_UNKNOWN, PHASES, UNKNOWN, Batch
 T0 = 1_800_000_000_000_000_000
 MS = 1_000_000
 
-_FLOATS = frozenset({"work_ns", "communication_ns", "tokens", "score"})
+_UNKNOWN = dict.fromkeys(("tokens", "score", "nic_tx_peak", "nic_rx_peak"), np.nan)
+_FLOATS = frozenset({"work_ns", "communication_ns", *_UNKNOWN})
 
 
 def evidence_of(
@@ -23,7 +24,7 @@ def evidence_of(
 ) -> Evidence:
     """One row per iteration, which begin 100 ms apart and have no operators."""
     values: dict[str, Any] = dict.fromkeys(COLUMNS, 0)
-    values |= {"attempt": attempt, "rank": rank, "entry_ns": UNKNOWN, "tokens": np.nan, "score": np.nan}
+    values |= {"attempt": attempt, "rank": rank, "entry_ns": UNKNOWN, **_UNKNOWN}
     values |= {"phase": PHASE_UNKNOWN if phase is None else PHASES.index(phase), **changes}
     rows = [
         {**values, "iteration": number, "start_ns": T0 + 100 * MS * (number % 10**6), "elapsed_ns": int(elapsed * MS)}
