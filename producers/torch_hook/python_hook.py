@@ -1,7 +1,8 @@
 """The hook in Python: what serves where the native library was not built. Needs torch's collective hooks.
 
 It holds Python's lock for some microseconds per operator. The end of an asynchronous operator is noted by a callback,
-which waits for that lock while training holds it: up to 5 ms, Python's switch interval.
+which waits for that lock while training holds it: up to 5 ms, Python's switch interval. It runs in the backend's
+thread, whose state in Python is kept from one callback to the next.
 """
 
 from __future__ import annotations
@@ -9,9 +10,12 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Callable
+from functools import partial
+from threading import get_ident
 from typing import Any, Final
 
 from producers.torch_hook.device_events import DeviceEvents
+from producers.torch_hook.foreign_threads import keep_thread_state
 from producers.torch_hook.ring import CAPACITY, NO_PEER, UNSEEN, PythonRing
 from streams.records import OPERATOR_CODES, SEND, UNKNOWN
 
@@ -69,7 +73,7 @@ class PythonHook:
 
     def attach(self, process_group: Any, name: str, number: int, device: str) -> bool:
         """Add the hooks to a process group."""
-        open_rows: dict[int, int] = {}
+        open_rows: dict[int, int | None] = {}
         self._attached.append(weakref.ref(process_group))
         process_group.register_pre_hook(HOOK_ID, self._before(number, open_rows, device))
         process_group.register_post_hook(HOOK_ID, self._after(open_rows, device))
@@ -101,31 +105,35 @@ class PythonHook:
         """Finish the rows of what has ended on a device since."""
         self._devices.settle()
 
-    def _before(self, number: int, open_rows: dict[int, int], device: str) -> Callable[[Any], None]:
-        # Everything that runs per operator is a local name, and is asked of torch once: training pays for it.
-        codes, add = self._codes, self.ring.add
+    def _before(self, number: int, open_rows: dict[int, int | None], device: str) -> Callable[[Any], None]:
+        # Everything that runs per operator is a local name, and is asked of torch once: training pays for it. Each
+        # question to torch's objects costs as much as all the rest of a line.
+        from torch._C._distributed_c10d import HookOpName
+
+        names: Any = HookOpName
+        codes, add, to_int = self._codes, self.ring.add, names.__int__
         counts: dict[tuple[int, int] | None, int] = {}
         is_cpu, record_start = device == "cpu", self._devices.record_start
         p2p = self._point_to_point
 
         def before(args: Any) -> None:
             try:
+                issued_ns, thread = _now_ns(), get_ident()
+                open_rows[thread] = None  # its row before, if any, failed while it was issued
                 if not self._is_on:
                     return
-                issued_ns = _now_ns()
-                op = codes.get(int(args.name))
+                op = codes.get(to_int(args.name))
                 if op is None:
                     return
                 tensors = args.input_tensors or args.output_tensors
                 size = 0
                 for tensor in tensors:
                     size += tensor.nbytes
-                op_id = args.op_id
-                if not is_cpu and not record_start(op_id, tensors):
+                if not is_cpu and not record_start(args.op_id, tensors):
                     return
                 if op < SEND:
                     sequence = counts[None] = counts.get(None, 0) + 1
-                    open_rows[op_id] = add(issued_ns, size, self._iteration, sequence, NO_PEER, number, op)
+                    open_rows[thread] = add(issued_ns, size, self._iteration, sequence, NO_PEER, number, op)
                     return
                 peer = args.root
                 sequence = counts[op, peer] = counts.get((op, peer), 0) + 1
@@ -133,15 +141,16 @@ class PythonHook:
                 if is_cpu:
                     p2p.newest = ordinal
                 else:
-                    open_rows[op_id] = ordinal
+                    open_rows[thread] = ordinal
             except Exception as error:
                 self._on_error(error)
 
         return before
 
-    def _after(self, open_rows: dict[int, int], device: str) -> Callable[[Any], None]:
+    def _after(self, open_rows: dict[int, int | None], device: str) -> Callable[[Any], None]:
         finish, record_end = self.ring.finish, self._devices.record_end
         is_cpu = device == "cpu"
+        kept: set[int] = set()  # threads of this group's backend, which live as long as it does
 
         def finish_unless_failed(ordinal: int, done: Any) -> None:
             ended_ns = _now_ns()
@@ -150,15 +159,17 @@ class PythonHook:
             except RuntimeError:
                 return
             finish(ordinal, ended_ns)
+            if get_ident() not in kept:
+                kept.add(get_ident())
+                keep_thread_state()
 
         def after(args: Any) -> None:
-            op_id = args.op_id
-            ordinal = open_rows.pop(op_id, None)
+            ordinal = open_rows.pop(get_ident(), None)  # the thread that issues runs both hooks
             if ordinal is None:
                 return
             try:
                 work = args.work
-                if not is_cpu and record_end(op_id, work, ordinal):
+                if not is_cpu and record_end(args.op_id, work, ordinal):
                     return
                 if work is None:
                     finish(ordinal, _now_ns())
@@ -167,7 +178,7 @@ class PythonHook:
                     if future is None:
                         finish(ordinal, UNSEEN)
                     else:
-                        future.add_done_callback(lambda done: finish_unless_failed(ordinal, done))
+                        future.add_done_callback(partial(finish_unless_failed, ordinal))
                 elif has_succeeded(work):
                     finish(ordinal, _now_ns())
             except Exception as error:
@@ -205,21 +216,20 @@ class PointToPoint:
         self._finish = finish
         self._watched: dict[int, tuple[int, Any]] = {}
         self._places = [(ProcessGroup, "send"), (ProcessGroup, "recv"), (ProcessGroup, "recv_anysource")]
-        self._originals = [(owner, name, owner.__dict__[name]) for owner, name in [*self._places, (Work, "wait")]]
-        self._is_on = False
+        self._originals = [(owner, name, owner.__dict__[name]) for owner, name in self._places]
+        self._work: Any = Work
+        self._wait: Callable[..., Any] = Work.__dict__["wait"]
+        self._is_on = self._is_waited_for = False
 
     def enable(self, is_on: bool) -> None:
-        """Replace the four functions, or put them back."""
+        """Replace torch's functions, or put them back."""
         if is_on == self._is_on:
             return
         self._is_on = is_on
         for owner, name, original in self._originals:
-            if not is_on:
-                setattr(owner, name, original)
-            elif name == "wait":
-                setattr(owner, name, self._waiting(getattr(owner, name)))
-            else:
-                setattr(owner, name, self._issuing(getattr(owner, name)))
+            setattr(owner, name, self._issuing(original) if is_on else original)
+        if not is_on and self._is_waited_for:
+            self._is_waited_for, self._work.wait = False, self._wait
 
     def _issuing(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def issue(*args: Any, **kwargs: Any) -> Any:
@@ -247,6 +257,8 @@ class PointToPoint:
 
     def _watch(self, work: Any, ordinal: int) -> None:
         key = id(work)
+        if not self._is_waited_for:  # jobs without sends and recvs don't pay for it
+            self._is_waited_for, self._work.wait = True, self._waiting(self._wait)
 
         def forget(_: Any) -> None:
             if self._watched.pop(key, None) is not None:

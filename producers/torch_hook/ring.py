@@ -26,26 +26,26 @@ NO_PEER: Final = -1
 
 ROW: Final = np.dtype(
     [
-        ("id", "<u8"),  # ordinal + 1
-        ("issued", "<i8"),  # ns of CLOCK_MONOTONIC, as the two below
-        ("started", "<i8"),  # 0: no later than `issued`, as far as is known
-        ("ended", "<i8"),
-        ("size", "<i8"),  # bytes
-        ("iteration", "<i8"),
-        ("sequence", "<u4"),
-        ("peer", "<i4"),  # rank within the group
-        ("group", "<u2"),
+        ("id", "=u8"),  # ordinal + 1
+        ("issued", "=i8"),  # ns of CLOCK_MONOTONIC, as the two below
+        ("started", "=i8"),  # 0: no later than `issued`, as far as is known
+        ("ended", "=i8"),
+        ("size", "=i8"),  # bytes
+        ("iteration", "=i8"),
+        ("sequence", "=u4"),
+        ("peer", "=i4"),  # rank within the group
+        ("group", "=u2"),
         ("op", "u1"),  # index into OPERATORS
         ("reserved", "u1", (5,)),
     ]
 )
 """As ``struct Row`` of hook.cpp."""
 
-_PACKED: Final = struct.Struct("<QqqqqqIiHB5x")
+_PACKED: Final = struct.Struct("=QqqqqqIiHB5x")
 _pack: Final = _PACKED.pack_into
-_ENDED: Final = struct.Struct("<q")
-_STARTED_OFFSET: Final = 16
-_ENDED_OFFSET: Final = 24
+_WORDS: Final = 8
+_STARTED_AT: Final = 2
+_ENDED_AT: Final = 3
 assert _PACKED.size == ROW.itemsize == 64
 
 
@@ -79,6 +79,7 @@ class PythonRing:
         self._capacity = capacity
         self._buffer = bytearray(capacity * ROW.itemsize)
         self._rows = np.frombuffer(self._buffer, dtype=ROW)
+        self._words = memoryview(self._buffer).cast("q")
         self._ordinals = itertools.count()
         self._is_taken = np.zeros(capacity, dtype=bool)
         self._tail = 0
@@ -94,12 +95,12 @@ class PythonRing:
 
     def finish(self, ordinal: int, ended_ns: int, started_ns: int = 0) -> None:
         """Note when a row's operator ended; nothing happens if the row was overwritten since."""
-        offset = ordinal % self._capacity * 64
-        if _ENDED.unpack_from(self._buffer, offset)[0] != ordinal + 1:
+        words, first = self._words, ordinal % self._capacity * _WORDS
+        if words[first] != ordinal + 1:
             return
         if started_ns:
-            _ENDED.pack_into(self._buffer, offset + _STARTED_OFFSET, started_ns)
-        _ENDED.pack_into(self._buffer, offset + _ENDED_OFFSET, ended_ns)
+            words[first + _STARTED_AT] = started_ns
+        words[first + _ENDED_AT] = ended_ns
 
     def take(self) -> np.ndarray:
         """Take the rows that ended since the last call."""
