@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Final, Self
 
 from producers.agent import Agent, AgentSettings, Progress
+from producers.passing_source import PassingSource
 from producers.simulator.settings import SimulatorSettings
 from producers.simulator.source import SimulatorSource
 from producers.sources import Record, Source
@@ -16,33 +17,20 @@ from streams.records import Batch
 _STOP_S: Final = 20.0
 
 
-class WatchedSource:
+class WatchedSource(PassingSource):
     """A source that lets its records through and keeps each iteration's time: the largest of its ranks'."""
 
     def __init__(self, source: Source) -> None:
-        self._source = source
+        super().__init__(source)
         self._elapsed_ns: dict[int, float] = {}
 
     def poll(self, max_records: int) -> Sequence[Record]:
         """Poll the source, and look at what comes."""
-        records = self._source.poll(max_records)
+        records = super().poll(max_records)
         for record in records:
             if isinstance(record, Batch) and record.header.schema == "iterations":
                 self._note(record)
         return records
-
-    def position(self) -> str:
-        """Where the source stands."""
-        return self._source.position()
-
-    @property
-    def is_exhausted(self) -> bool:
-        """Whether the source has ended."""
-        return self._source.is_exhausted
-
-    def close(self) -> None:
-        """Close the source."""
-        self._source.close()
 
     def iteration_times_s(self) -> list[float]:
         """Times of the iterations so far, in their order, seconds."""

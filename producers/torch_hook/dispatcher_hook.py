@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
-from producers.torch_hook.device_events import DeviceEvents
-from producers.torch_hook.python_hook import PointToPoint, future_of, has_succeeded
-from producers.torch_hook.ring import CAPACITY, NO_PEER, UNSEEN, PythonRing
-from streams.records import OPERATOR_CODES, SEND, UNKNOWN
+from producers.torch_hook.recording_hook import RecordingHook, has_succeeded
+from producers.torch_hook.ring import CAPACITY, NO_PEER, UNSEEN
+from streams.records import OPERATOR_CODES, SEND
 
 _FAMILIES: Final = {
     "allreduce_": ("all_reduce", 0), "allreduce_coalesced_": ("all_reduce", 0), "broadcast_": ("broadcast", 0),
@@ -32,7 +32,15 @@ _PEER: Final = 2  # which argument of send and recv_
 _now_ns = time.monotonic_ns
 
 
-class DispatcherHook:
+@dataclass(frozen=True, slots=True)
+class _Group:
+    number: int
+    is_cpu: bool
+    counts: dict[Any, int]
+    watch: Callable[[int, Any], None]
+
+
+class DispatcherHook(RecordingHook):
     """Kernels in front of torch's own, and the ring that they write into.
 
     Parameters
@@ -46,41 +54,19 @@ class DispatcherHook:
     name = "dispatcher"
 
     def __init__(self, on_error: Callable[[Exception], None], capacity: int = CAPACITY) -> None:
-        self.ring = PythonRing(capacity)
-        self._on_error = on_error
-        self._is_on = False
-        self._iteration = UNKNOWN
-        self._groups: dict[str, tuple[int, bool, dict[Any, int]]] = {}
-        self._devices = DeviceEvents(self.ring.finish)
-        self._point_to_point = PointToPoint(self.ring.finish)
+        super().__init__(on_error, capacity)
+        self._groups: dict[str, _Group] = {}
         self._library = self._stand_in_front()
 
     def attach(self, process_group: Any, name: str, number: int, device: str) -> bool:
         """Know a process group from now on."""
-        self._groups[name] = (number, device == "cpu", {})
+        self._groups[name] = _Group(number, device == "cpu", {}, self._watcher())
         return True
 
     def detach(self) -> None:
         """Forget the groups, and take the kernels away."""
         self._groups.clear()
         self._library = None
-
-    def enable(self, is_on: bool) -> None:
-        """Switch recording on or off."""
-        self._is_on = is_on
-        self._point_to_point.enable(is_on)
-
-    def set_iteration(self, iteration: int) -> None:
-        """Say which iteration operators belong to from now on."""
-        self._iteration = iteration
-
-    def errors(self) -> tuple[int, str]:
-        """Nothing: errors were told as they came."""
-        return 0, ""
-
-    def ask_devices(self) -> None:
-        """Finish the rows of what has ended on a device since."""
-        self._devices.settle()
 
     def _stand_in_front(self) -> Any:
         import torch
@@ -122,50 +108,36 @@ class DispatcherHook:
 
     def _note(
         self, process_group: Any, op: int, payload: int | None, args: Sequence[Any]
-    ) -> tuple[int, bool, int] | None:
-        known = self._groups.get(process_group.group_name)
-        if known is None:
+    ) -> tuple[int, int, _Group] | None:
+        group = self._groups.get(process_group.group_name)
+        if group is None:
             return None
-        number, is_cpu, counts = known
         issued_ns = _now_ns()
         tensors = [] if payload is None else _flat(args[payload]) or _flat(args[0])
-        if not is_cpu and not self._devices.record_start(issued_ns, tensors):
+        if not group.is_cpu and not self._devices.record_start(issued_ns, tensors):
             return None
         peer = args[_PEER] if op >= SEND else NO_PEER
         key = (op, peer) if op >= SEND else None
-        counts[key] = counts.get(key, 0) + 1
+        sequence = group.counts[key] = group.counts.get(key, 0) + 1
         size = sum(tensor.nbytes for tensor in tensors)
-        ordinal = self.ring.add(issued_ns, size, self._iteration, counts[key], peer, number, op)
-        if is_cpu and op >= SEND:
+        ordinal = self.ring.add(issued_ns, size, self._iteration, sequence, peer, group.number, op)
+        if group.is_cpu and op >= SEND:
             self._point_to_point.newest = ordinal
             return None
-        return ordinal, is_cpu, issued_ns
+        return ordinal, issued_ns, group
 
-    def _watch(self, noted: tuple[int, bool, int], work: Any, is_sync: bool) -> None:
-        ordinal, is_cpu, op_id = noted
+    def _watch(self, noted: tuple[int, int, _Group], work: Any, is_sync: bool) -> None:
+        ordinal, op_id, group = noted
         try:
-            if not is_cpu and self._devices.record_end(op_id, work, ordinal):
+            if not group.is_cpu and self._devices.record_end(op_id, work, ordinal):
                 return
-            if is_sync:
-                if has_succeeded(work):
-                    self.ring.finish(ordinal, _now_ns())
-                return
-            future = future_of(work)
-            if future is None:
-                self.ring.finish(ordinal, UNSEEN)
-            else:
-                future.add_done_callback(lambda done: self._finish_unless_failed(ordinal, done))
+            if not is_sync:
+                group.watch(ordinal, work)
+            elif has_succeeded(work):
+                self.ring.finish(ordinal, _now_ns())
         except Exception as error:
             self.ring.finish(ordinal, UNSEEN)
             self._on_error(error)
-
-    def _finish_unless_failed(self, ordinal: int, done: Any) -> None:
-        ended_ns = _now_ns()
-        try:
-            done.value()
-        except RuntimeError:
-            return
-        self.ring.finish(ordinal, ended_ns)
 
 
 def _flat(argument: Any) -> list[Any]:

@@ -12,11 +12,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
+from producers.passing_source import PassingSource
+from producers.sources import Record
 from producers.torch_hook.frames import End, encode_frame
 from producers.torch_hook.source import TorchSource
 from producers.torch_hook.trace_parts import assemble_if_whole, part_path
 from streams.announcements import Announcement
-from streams.records import Batch
 from streams.topics import TopicSettings
 
 POLL_S: Final = 0.2
@@ -148,32 +149,24 @@ class Kafka:
                 source.start_over()
 
 
-class _Paced:
+class _Paced(PassingSource):
     """The source as the agent polls it, no more often than `POLL_S`: each look takes Python's lock from training."""
 
     def __init__(self, source: TorchSource, wait: Callable[[float], bool]) -> None:
-        self._source, self._wait = source, wait
+        super().__init__(source)
+        self._end, self._wait = source.end, wait
         self._next_s = 0.0
         self.is_ending = False
 
-    def poll(self, max_records: int) -> Sequence[Announcement | Batch]:
+    def poll(self, max_records: int) -> Sequence[Record]:
         """Poll the source once in a while."""
         if not self.is_ending and self._wait(0.0):
             self.is_ending = True
-            self._source.end()
+            self._end()
         if not self.is_ending and time.monotonic() < self._next_s:
             return ()
         self._next_s = time.monotonic() + POLL_S
-        return self._source.poll(max_records)
-
-    def position(self) -> str:
-        """Where the source stands."""
-        return self._source.position()
-
-    @property
-    def is_exhausted(self) -> bool:
-        """Whether the source has ended."""
-        return self._source.is_exhausted
+        return super().poll(max_records)
 
     def close(self) -> None:
         """Do nothing: it is polled again after the broker came back."""

@@ -10,14 +10,12 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Callable
-from functools import partial
 from threading import get_ident
 from typing import Any, Final
 
-from producers.torch_hook.device_events import DeviceEvents
-from producers.torch_hook.foreign_threads import keep_thread_state
-from producers.torch_hook.ring import CAPACITY, NO_PEER, UNSEEN, PythonRing
-from streams.records import OPERATOR_CODES, SEND, UNKNOWN
+from producers.torch_hook.recording_hook import RecordingHook, has_succeeded
+from producers.torch_hook.ring import CAPACITY, NO_PEER, UNSEEN
+from streams.records import OPERATOR_CODES, SEND
 
 HOOK_ID: Final = 0x1226
 """As in hook.cpp: hooks of one group fire in the order of their ids."""
@@ -42,7 +40,7 @@ def has_collective_hooks() -> bool:
     return hasattr(ProcessGroup, "register_pre_hook")
 
 
-class PythonHook:
+class PythonHook(RecordingHook):
     """Hooks in Python and the ring that they write into.
 
     Parameters
@@ -58,18 +56,13 @@ class PythonHook:
     def __init__(self, on_error: Callable[[Exception], None], capacity: int = CAPACITY) -> None:
         from torch._C._distributed_c10d import HookOpName
 
-        self.ring = PythonRing(capacity)
-        self._on_error = on_error
+        super().__init__(on_error, capacity)
         self._codes = {
             int(getattr(HookOpName, name)): OPERATOR_CODES[operator]
             for name, operator in _FAMILIES.items()
             if hasattr(HookOpName, name)
         }
-        self._is_on = False
         self._attached: list[weakref.ref[Any]] = []
-        self._iteration = UNKNOWN
-        self._devices = DeviceEvents(self.ring.finish)
-        self._point_to_point = PointToPoint(self.ring.finish)
 
     def attach(self, process_group: Any, name: str, number: int, device: str) -> bool:
         """Add the hooks to a process group."""
@@ -79,11 +72,6 @@ class PythonHook:
         process_group.register_post_hook(HOOK_ID, self._after(open_rows, device))
         return True
 
-    def enable(self, is_on: bool) -> None:
-        """Switch recording on or off."""
-        self._is_on = is_on
-        self._point_to_point.enable(is_on)
-
     def detach(self) -> None:
         """Take the hooks off the groups: a group that outlives Python must not call it, nor let go of its objects."""
         for attached in self._attached:
@@ -92,18 +80,6 @@ class PythonHook:
                 process_group.unregister_pre_hook(HOOK_ID)
                 process_group.unregister_post_hook(HOOK_ID)
         self._attached.clear()
-
-    def set_iteration(self, iteration: int) -> None:
-        """Say which iteration operators belong to from now on."""
-        self._iteration = iteration
-
-    def errors(self) -> tuple[int, str]:
-        """Nothing: errors were told as they came."""
-        return 0, ""
-
-    def ask_devices(self) -> None:
-        """Finish the rows of what has ended on a device since."""
-        self._devices.settle()
 
     def _before(self, number: int, open_rows: dict[int, int | None], device: str) -> Callable[[Any], None]:
         # Everything that runs per operator is a local name, and is asked of torch once: training pays for it. Each
@@ -150,18 +126,7 @@ class PythonHook:
     def _after(self, open_rows: dict[int, int | None], device: str) -> Callable[[Any], None]:
         finish, record_end = self.ring.finish, self._devices.record_end
         is_cpu = device == "cpu"
-        kept: set[int] = set()  # threads of this group's backend, which live as long as it does
-
-        def finish_unless_failed(ordinal: int, done: Any) -> None:
-            ended_ns = _now_ns()
-            try:
-                done.value()
-            except RuntimeError:
-                return
-            finish(ordinal, ended_ns)
-            if get_ident() not in kept:
-                kept.add(get_ident())
-                keep_thread_state()
+        watch = self._watcher()
 
         def after(args: Any) -> None:
             ordinal = open_rows.pop(get_ident(), None)  # the thread that issues runs both hooks
@@ -174,11 +139,7 @@ class PythonHook:
                 if work is None:
                     finish(ordinal, _now_ns())
                 elif args.async_op:
-                    future = future_of(work)
-                    if future is None:
-                        finish(ordinal, UNSEEN)
-                    else:
-                        future.add_done_callback(partial(finish_unless_failed, ordinal))
+                    watch(ordinal, work)
                 elif has_succeeded(work):
                     finish(ordinal, _now_ns())
             except Exception as error:
@@ -186,82 +147,3 @@ class PythonHook:
                 self._on_error(error)
 
         return after
-
-
-def has_succeeded(work: Any) -> bool:
-    """Wait, as the caller does next; what failed, because a rank is gone or time is out, never ended."""
-    try:
-        work.wait()
-    except RuntimeError:
-        return False
-    return True
-
-
-def future_of(work: Any) -> Any:
-    """Give the work's future; `None` where its backend has none: an asynchronous reduce_scatter of gloo."""
-    try:
-        return work.get_future()
-    except RuntimeError:
-        return None
-
-
-class PointToPoint:
-    """When sends and recvs of gloo end: nobody is told, except who waits for them. So `Work.wait` is replaced."""
-
-    def __init__(self, finish: Callable[[int, int], None]) -> None:
-        from torch._C._distributed_c10d import ProcessGroup, Work
-
-        self.newest: int | None = None
-        """Row of the send or recv that is being issued; of one thread, as torch wants it."""
-        self._finish = finish
-        self._watched: dict[int, tuple[int, Any]] = {}
-        self._places = [(ProcessGroup, "send"), (ProcessGroup, "recv"), (ProcessGroup, "recv_anysource")]
-        self._originals = [(owner, name, owner.__dict__[name]) for owner, name in self._places]
-        self._work: Any = Work
-        self._wait: Callable[..., Any] = Work.__dict__["wait"]
-        self._is_on = self._is_waited_for = False
-
-    def enable(self, is_on: bool) -> None:
-        """Replace torch's functions, or put them back."""
-        if is_on == self._is_on:
-            return
-        self._is_on = is_on
-        for owner, name, original in self._originals:
-            setattr(owner, name, self._issuing(original) if is_on else original)
-        if not is_on and self._is_waited_for:
-            self._is_waited_for, self._work.wait = False, self._wait
-
-    def _issuing(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def issue(*args: Any, **kwargs: Any) -> Any:
-            self.newest = None
-            work = original(*args, **kwargs)
-            ordinal = self.newest
-            if ordinal is not None:
-                self._watch(work, ordinal)
-            return work
-
-        return issue
-
-    def _waiting(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        watched, finish = self._watched, self._finish
-
-        def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
-            try:
-                return original(work, *args, **kwargs)
-            finally:
-                entry = watched.pop(id(work), None)
-                if entry is not None:
-                    finish(entry[0], _now_ns())
-
-        return wait
-
-    def _watch(self, work: Any, ordinal: int) -> None:
-        key = id(work)
-        if not self._is_waited_for:  # jobs without sends and recvs don't pay for it
-            self._is_waited_for, self._work.wait = True, self._waiting(self._wait)
-
-        def forget(_: Any) -> None:
-            if self._watched.pop(key, None) is not None:
-                self._finish(ordinal, UNSEEN)  # nobody ever waited for it
-
-        self._watched[key] = (ordinal, weakref.ref(work, forget))
