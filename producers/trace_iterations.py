@@ -30,13 +30,18 @@ def number_iterations(trace: Trace) -> Numbered:
     """Number the iterations of a trace in which no row says anything about them; any other stays as it is."""
     if not trace.commops and not trace.iterations and trace.bandwidth:
         return Numbered(trace, f"{trace.job}: there are no operators, and no iterations are known: nothing is judged")
-    if not trace.commops or trace.iterations or any(_is_marked(batch) for batch in trace.commops.values()):
+    if not trace.commops or has_marks(trace):
         return Numbered(trace)
     columns, kinds = job_columns(trace)
     inferred = infer_iterations(columns, kinds)
     if not inferred.count:
         return Numbered(trace, f"{trace.job}: no iterations are marked, and no period was found in the operators")
     return Numbered(_with_iterations(trace, inferred), _report(trace, inferred))
+
+
+def has_marks(trace: Trace) -> bool:
+    """Whether anything in a trace says to which iteration an operator belongs."""
+    return bool(trace.iterations) or any(_is_marked(batch) for batch in trace.commops.values())
 
 
 def job_columns(trace: Trace) -> tuple[dict[str, Array], list[str]]:

@@ -54,6 +54,8 @@ def import_trace(
 
 
 def _summary(imported: ImportedJob, trace: Trace) -> dict[str, Any]:
+    from producers.trace_iterations import has_marks
+
     return {
         "job": imported.job,
         "world_size": imported.world_size,
@@ -62,6 +64,7 @@ def _summary(imported: ImportedJob, trace: Trace) -> dict[str, Any]:
         "communicators": len(imported.communicators),
         "operators": sum(map(len, trace.commops.values())),
         "iterations": len({n for batch in trace.iterations.values() for n in batch.columns["iteration"].tolist()}),
+        "iterations_marked": has_marks(trace),
         "skipped": dict(imported.skipped),
         "unusable_rows": sum(rows.unusable for rows in imported.ranks.values()),
         "notes": list(imported.notes),
@@ -70,9 +73,11 @@ def _summary(imported: ImportedJob, trace: Trace) -> dict[str, Any]:
 
 def _show(out: Path, summary: dict[str, Any], late: list[LateRank]) -> None:
     console = open_console()
+    # The contract has null where the source knows no iteration: so it stays for analyze and replay to infer.
+    iterations = f"{summary['iterations']} iterations" if summary["iterations_marked"] else "no iterations marked"
     console.print(
         f"{out}: {summary['ranks']} of {summary['world_size']} ranks, {summary['operators']} operators on "
-        f"{summary['communicators']} communicators, {summary['iterations']} iterations, clock {summary['clock']}",
+        f"{summary['communicators']} communicators, {iterations}, clock {summary['clock']}",
         markup=False,
     )
     for one in [one for one in late if one.waited_s][:_LATE_SHOWN]:
@@ -85,6 +90,8 @@ def _show(out: Path, summary: dict[str, Any], late: list[LateRank]) -> None:
         console.print(f"Left out: {count} × {reason}", markup=False)
     if summary["unusable_rows"]:
         console.print(f"Left out: {summary['unusable_rows']} rows with impossible values", markup=False)
+    if not summary["iterations_marked"]:
+        console.print("Iterations: analyze and replay infer them from the operators.", markup=False)
     for note in summary["notes"]:
         console.print(f"Note: {note}.", markup=False)
     console.print(f"Next: irregulars analyze {out}", markup=False)

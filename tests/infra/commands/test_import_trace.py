@@ -25,7 +25,8 @@ def logs(tmp_path: Path) -> Path:
 def test_it_writes_a_trace_that_can_be_analysed_and_says_who_was_last(run: Run, logs: Path) -> None:
     status, out, err = run("import", "nccl-inspector", str(logs), "out")
     assert (status, err) == (0, "")
-    assert "out: 2 of 2 ranks, 8 operators on 1 communicators, 0 iterations, clock shared" in out
+    assert "out: 2 of 2 ranks, 8 operators on 1 communicators, no iterations marked, clock shared" in out
+    assert "Iterations: analyze and replay infer them from the operators." in out
     assert "all_reduce on 0xab: rank 1 was last in 4 of 4, and was waited for 0.16 ms" in out
     assert "Next: irregulars analyze out" in out
     status, out, _ = run("analyze", "out", "--json")
@@ -38,6 +39,7 @@ def test_its_result_is_json_if_wanted_and_nothing_else(run: Run, logs: Path) -> 
     found = json.loads(out)
     assert status == 0
     assert (found["job"], found["operators"], len(found["collectives"])) == ("mine", 8, 4)
+    assert (found["iterations"], found["iterations_marked"]) == (0, False)
     assert {one["last_rank"] for one in found["collectives"]} == {1}
     assert {one["ends_apart_ns"] for one in found["collectives"]} == {0}
 
