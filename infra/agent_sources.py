@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote
 
 from infra.agent_settings import SourceTable, read_table
 from producers.sources import Source
@@ -25,11 +26,12 @@ class ReplayOptions:
     speed: float = 1.0
 
 
-def _open_replay(options: ReplayOptions) -> Source:
+def _open_replay(options: ReplayOptions, _: Path) -> Source:
     from producers.trace import read_trace
+    from producers.trace_iterations import number_iterations
     from producers.trace_source import TraceSource
 
-    return TraceSource(read_trace(options.directory), options.speed)
+    return TraceSource(number_iterations(read_trace(options.directory)).trace, options.speed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,10 +41,12 @@ class TorchOptions:
     path: Path = Path("/run/irregulars/agent.sock")
 
 
-def _open_torch(options: TorchOptions) -> Source:
+def _open_torch(options: TorchOptions, state_path: Path) -> Source:
+    from producers.inferring_source import InferringSource
     from producers.torch_hook.agent_socket import SocketSource
 
-    return SocketSource(options.path)
+    source = SocketSource(options.path)
+    return InferringSource(source, source.is_unmarked, state_path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,24 +58,31 @@ class FollowOptions:
     world_size: int | None = None
 
 
-def _follow(kind: str) -> Callable[[FollowOptions], Source]:
-    def open_it(options: FollowOptions) -> Source:
+def _follow(kind: str) -> Callable[[FollowOptions, Path], Source]:
+    def open_it(options: FollowOptions, _: Path) -> Source:
         from producers.importers.followers import follow
+        from producers.inferring_source import InferringSource
 
-        return follow(kind, options.directory, options.job, world_size=options.world_size)
+        # Without a state: a restarted agent reads the files from their beginning, and infers the same again.
+        return InferringSource(follow(kind, options.directory, options.job, world_size=options.world_size))
 
     return open_it
 
 
-KINDS: Final[Mapping[str, tuple[type, Callable[[Any], Source]]]] = {
+KINDS: Final[Mapping[str, tuple[type, Callable[[Any, Path], Source]]]] = {
     "replay": (ReplayOptions, _open_replay),
     "torch": (TorchOptions, _open_torch),
     **{kind: (FollowOptions, _follow(kind)) for kind in ("kineto", "flight-recorder", "nccl-inspector")},
 }
 
 
-def open_source(table: SourceTable) -> Source:
-    """Open one source of an agent's file.
+def open_source(table: SourceTable, state_directory: Path) -> Source:
+    """Open one source of an agent's file; iterations that it does not mark are inferred.
+
+    Parameters
+    ----------
+    state_directory
+        Where a source may keep what it has to know after a restart of the agent.
 
     Raises
     ------
@@ -82,7 +93,8 @@ def open_source(table: SourceTable) -> Source:
     """
     if table.kind in KINDS:
         options, open_it = KINDS[table.kind]
-        return open_it(read_table(dict(table.options), options, table.where))
+        state_path = state_directory / f"{quote(table.name, safe='')}.json"
+        return open_it(read_table(dict(table.options), options, table.where), state_path)
     if ":" in table.kind:
         return _open_plugin(table)
     rule = f"one of {', '.join(KINDS)}, or package.module:Name"

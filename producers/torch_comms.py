@@ -70,7 +70,7 @@ def start(
         What this rank communicates through, where that is known.
     iterations
         ``steps``: each step of the optimizer ends one; ``marks``: the script marks them with `iteration`;
-        ``inferred``: rows say none, and whoever reads them infers it.
+        ``inferred``: rows say none, and whoever reads them infers it (infra/docs/iterations.md).
     hook
         ``auto`` takes the native hook where it was built for this torch.
 

@@ -54,7 +54,7 @@ class OnlineInference:
     """
 
     def __init__(self, limits: InferenceLimits | None = None) -> None:
-        self._limits = limits or InferenceLimits()
+        self.limits: Final = limits or InferenceLimits()
         self._kinds: dict[str, str] = {}
         self._ranks: set[int] = set()  # that were announced
         self._codes: dict[str, int] = {}
@@ -86,13 +86,22 @@ class OnlineInference:
 
         Batches of a rank must come in the order in which they were made, each once.
         """
+        if not self._held and (numbered := self._number_regular(batch)) is not None:
+            return [numbered]
         self._held.append(batch)
-        if self._keeps_cadence():
-            return self._release_all()
         share = self._used_share()
         if share < 1:
             return self._learn(is_hasty=share > _PATIENT) if self._should_learn() else []
         return self._learn(is_hasty=True) or self._give_up()
+
+    def skip_rows(self, rank: int) -> None:
+        """Take note that rows of a rank were lost: what it had reached is unknown until its next anchor."""
+        self._reached.pop(rank, None)
+
+    def withdraw(self) -> list[Batch]:
+        """Return all that is held as it came, without learning from it."""
+        held, self._held = self._held, []
+        return held
 
     def flush(self) -> list[Batch]:
         """Return all that is held: the job has ended, or pauses."""
@@ -101,40 +110,30 @@ class OnlineInference:
 
     # --- while the cadence holds ------------------------------------------------------------------------------------
 
-    def _keeps_cadence(self) -> bool:
-        """Whether what is held is as it was learned; of several batches the first was not."""
-        batch = self._held[-1]
-        cadence = self._cadences.get(batch.header.rank)
-        if cadence is None or len(self._held) > 1:
-            return False
-        return cadence.agrees(self._arranged([batch])[0])
-
-    def _release_all(self) -> list[Batch]:
-        held, self._held = self._held, []
-        return [self._numbered(batch) for batch in held]
-
-    def _numbered(self, batch: Batch) -> Batch:
-        """Number a batch by its rank's cadence; without one it leaves as it is."""
+    def _number_regular(self, batch: Batch) -> Batch | None:
+        """Number a batch by its rank's cadence; None where there is none, or operators disagree with it."""
         rank = batch.header.rank
         cadence = self._cadences.get(rank)
         if cadence is None:
-            return self._leave(batch, batch.columns["iteration"])
-        rows, place = self._arranged([batch])
-        number, reached = cadence.numbers(rows, self._reached.get(rank, -1))
-        self._reached[rank] = reached
-        return self._leave(batch, number[place])
+            return None
+        columns = self._columns(batch)
+        rows, place = arrange_operators(columns)
+        if not cadence.agrees(rows):
+            return None
+        number, self._reached[rank] = cadence.numbers(rows, self._reached.get(rank, -1))
+        return self._leave(batch, number[place], columns)
 
-    def _leave(self, batch: Batch, iteration: Array) -> Batch:
+    def _leave(self, batch: Batch, iteration: Array, columns: dict[str, Array] | None = None) -> Batch:
         rank = batch.header.rank
         self._newest[rank] = max(self._newest.get(rank, -1), int(iteration.max(initial=-1)))
         numbered = Batch(batch.header, {**batch.columns, "iteration": iteration})
-        self._past.append({**self._columns(numbered), "iteration": iteration})
+        self._past.append({**(columns or self._columns(batch)), "iteration": iteration})
         self._forget()
         return numbered
 
     def _forget(self) -> None:
         """Keep the newest iterations of what has left, within the limit."""
-        room = self._limits.rows // 2
+        room = self.limits.rows // 2
         oldest = min(self._newest.values()) - _KEPT if self._cadences else UNKNOWN
         rows = sum(len(part["rank"]) for part in self._past)
         while self._past and (rows > room or int(self._past[0]["iteration"].max()) < oldest):
@@ -148,11 +147,11 @@ class OnlineInference:
 
     def _used_share(self) -> float:
         """How much of the limits is used by what is held."""
-        rows = 2 * self.held_rows / self._limits.rows
+        rows = 2 * self.held_rows / self.limits.rows
         times = [batch.header.watermark_ns for batch in (self._held[0], self._held[-1])]
         if times[0] is None or times[1] is None:
             return rows
-        return max(rows, (times[1] - times[0]) / (self._limits.delay_s * 1e9))
+        return max(rows, (times[1] - times[0]) / (self.limits.delay_s * 1e9))
 
     def _give_up(self) -> list[Batch]:
         held, self._held = self._held, []
@@ -235,20 +234,20 @@ class OnlineInference:
         columns["rank"] = np.full(len(batch), batch.header.rank, dtype=np.int64)
         return columns
 
-    def _arranged(self, batches: Sequence[Batch]) -> tuple[Operators, Array]:
-        parts = [self._columns(batch) for batch in batches]
-        return arrange_operators({name: np.concatenate([part[name] for part in parts]) for name in COLUMNS})
-
     # --- snapshots --------------------------------------------------------------------------------------------------
 
-    def state(self) -> dict[str, Any]:
-        """Everything that `from_state` needs, as JSON values and numpy arrays."""
+    def state(self, *, is_brief: bool = False) -> dict[str, Any]:
+        """Everything that `from_state` needs, as JSON values and numpy arrays.
+
+        Brief, it is some kilobytes, and holds no rows: those that wait are lost, and the numbers still go on.
+        """
+        held, past = ([], []) if is_brief else (self._held, self._past)
         return {
             "kinds": dict(self._kinds),
             "ranks": sorted(self._ranks),
             "codes": list(self._codes),
-            "held": [np.frombuffer(encode_batch(batch), np.uint8) for batch in self._held],
-            "past": [dict(part) for part in self._past],
+            "held": [np.frombuffer(encode_batch(batch), np.uint8) for batch in held],
+            "past": [dict(part) for part in past],
             "cadences": [[rank, cadence.state()] for rank, cadence in self._cadences.items()],
             "reached": [[rank, sequence] for rank, sequence in self._reached.items()],
             "newest": [[rank, number] for rank, number in self._newest.items()],

@@ -110,9 +110,11 @@ def arrange_operators(columns: Mapping[str, Array]) -> tuple[Operators, Array]:
 
 def number_rows(*columns: Array) -> Array:
     """Number the groups of equal rows, 0, 1, 2 ... in ascending order of the columns."""
-    number = np.zeros(len(columns[0]), dtype=np.int64)
+    order = np.lexsort(columns[::-1])
+    is_first = np.zeros(len(order), dtype=bool)
     for column in columns:
-        values, codes = np.unique(column, return_inverse=True)
-        # Numbered anew at each column, so that a product never overflows.
-        number = np.unique(number * max(len(values), 1) + codes, return_inverse=True)[1].astype(np.int64)
+        ordered = column[order]
+        is_first[1:] |= ordered[1:] != ordered[:-1]
+    number = np.empty(len(order), dtype=np.int64)
+    number[order] = np.cumsum(is_first)
     return number

@@ -14,7 +14,7 @@ from typing import Final
 
 from producers.batches import take_rows
 from producers.sources import Record
-from producers.torch_hook.frames import End, FrameReader
+from producers.torch_hook.frames import End, Frame, FrameReader, Unmarked
 from streams.announcements import Announcement, Heartbeat, SourceProgress
 from streams.errors import InputError, RecordError
 from streams.records import Batch
@@ -30,6 +30,7 @@ class _Connection:
     socket: socket.socket
     reader: FrameReader = field(default_factory=FrameReader)
     announced: Announcement | None = None
+    is_unmarked: bool = False
 
 
 class SocketSource:
@@ -54,6 +55,7 @@ class SocketSource:
         self._queue: deque[Record] = deque()
         self._ended = 0
         self._rows = 0
+        self._unmarked: set[tuple[str, int, int]] = set()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             path.unlink(missing_ok=True)
@@ -91,6 +93,10 @@ class SocketSource:
         """Whether all ranks that were expected have ended, and everything was given."""
         return self._ranks is not None and self._ended >= self._ranks and not self._queue
 
+    def is_unmarked(self, announcement: Announcement) -> bool:
+        """Whether the operators of a rank carry no iteration: so its process said before it announced itself."""
+        return (announcement.job, announcement.attempt, announcement.rank) in self._unmarked
+
     def close(self) -> None:
         """Close the sockets and remove the path."""
         for connection in self._connections:
@@ -119,9 +125,12 @@ class SocketSource:
             except EOFError:
                 self._drop(connection)
 
-    def _take(self, frame: Announcement | Batch | End, connection: _Connection) -> None:
+    def _take(self, frame: Frame, connection: _Connection) -> None:
+        if isinstance(frame, Unmarked):
+            connection.is_unmarked = True
+            return
         if isinstance(frame, Announcement):
-            connection.announced = frame
+            self._admit(frame, connection)
         if not isinstance(frame, End):
             self._queue.append(frame)
             return
@@ -130,6 +139,14 @@ class SocketSource:
             own = connection.announced
             lost = {"commops": SourceProgress(0, None, frame.lost_rows)}
             self._queue.append(Heartbeat(own.job, own.attempt, own.rank, lost, "ended", "finished"))
+
+    def _admit(self, announcement: Announcement, connection: _Connection) -> None:
+        connection.announced = announcement
+        key = announcement.job, announcement.attempt, announcement.rank
+        if connection.is_unmarked:
+            self._unmarked.add(key)
+        else:
+            self._unmarked.discard(key)
 
     def _drop(self, connection: _Connection) -> None:
         connection.socket.close()

@@ -12,9 +12,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
+from producers.inferring_source import InferringSource
 from producers.passing_source import PassingSource
-from producers.sources import Record
-from producers.torch_hook.frames import End, encode_frame
+from producers.sources import Record, Source
+from producers.torch_hook.frames import End, Unmarked, encode_frame
 from producers.torch_hook.source import TorchSource
 from producers.torch_hook.trace_parts import assemble_if_whole, part_path
 from streams.announcements import Announcement
@@ -97,6 +98,8 @@ class AgentSocket:
                     connection.settimeout(_SEND_S)
                     connection.connect(os.fspath(self._path))
                     source.start_over()
+                    if source.is_unmarked:
+                        connection.sendall(encode_frame(Unmarked()))
                     self._send(source, connection, wait)
             except OSError as error:
                 self._on_trouble(error)
@@ -138,8 +141,9 @@ class Kafka:
         from streams.errors import IrregularsError
 
         settings = AgentSettings(self._bootstrap, self._topics, broker_wait_s=30.0)
-        while not source.is_exhausted:
-            paced = _Paced(source, wait)
+        numbered = InferringSource(source, lambda _: True) if source.is_unmarked else source
+        while not numbered.is_exhausted:
+            paced = _Paced(numbered, source.end, wait)
             try:
                 Agent(paced, settings).run()
             except IrregularsError as error:
@@ -152,9 +156,9 @@ class Kafka:
 class _Paced(PassingSource):
     """The source as the agent polls it, no more often than `POLL_S`: each look takes Python's lock from training."""
 
-    def __init__(self, source: TorchSource, wait: Callable[[float], bool]) -> None:
+    def __init__(self, source: Source, end: Callable[[], None], wait: Callable[[float], bool]) -> None:
         super().__init__(source)
-        self._end, self._wait = source.end, wait
+        self._end, self._wait = end, wait
         self._next_s = 0.0
         self.is_ending = False
 

@@ -31,7 +31,12 @@ class End:
     lost_rows: int = 0
 
 
-Frame = Announcement | Batch | End
+@dataclass(frozen=True, slots=True)
+class Unmarked:
+    """Before the announcement: operators will carry no iteration, and whoever reads them is to infer it."""
+
+
+Frame = Announcement | Batch | Unmarked | End
 
 
 def encode_frame(frame: Frame) -> bytes:
@@ -40,6 +45,8 @@ def encode_frame(frame: Frame) -> bytes:
         letter, value = b"A", encode_announcement(frame)
     elif isinstance(frame, Batch):
         letter, value = _LETTERS[frame.header.schema], encode_batch(frame)
+    elif isinstance(frame, Unmarked):
+        letter, value = b"U", b""
     else:
         letter, value = b"E", json.dumps({"lost_rows": frame.lost_rows}).encode()
     return _HEAD.pack(letter, len(value)) + value
@@ -62,7 +69,7 @@ class FrameReader:
         self._bytes += data
         while len(self._bytes) >= _HEAD.size:
             letter, length = _HEAD.unpack_from(self._bytes)
-            if length > MOST_BYTES or letter not in (b"A", b"E", *_BATCHES):
+            if length > MOST_BYTES or letter not in (b"A", b"E", b"U", *_BATCHES):
                 raise RecordError(f"frame must be one of ours; got kind {letter!r}, {length} bytes")
             if len(self._bytes) < _HEAD.size + length:
                 return
@@ -76,6 +83,8 @@ def _decode(letter: bytes, value: bytes) -> Frame:
         return decode_announcement(value)
     if letter in _BATCHES:
         return decode_batch(value, _BATCHES[letter])
+    if letter == b"U":
+        return Unmarked()
     try:
         lost = json.loads(value)["lost_rows"]
         if not isinstance(lost, int) or isinstance(lost, bool) or lost < 0:

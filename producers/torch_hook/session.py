@@ -74,7 +74,9 @@ class Session:
         self.groups = Groups()
         self.iterations = Iterations(self._hook.set_iteration, by_steps=iterations == "steps")
         self._process_groups = ProcessGroups(self._attach, lambda error: troubles.note(error, "group"))
-        self._source = TorchSource(self._hook, self.groups, self.iterations, identity, _world)
+        self._source = TorchSource(
+            self._hook, self.groups, self.iterations, identity, _world, is_unmarked=iterations == "inferred"
+        )
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name="irregulars-torch", daemon=True)
         self._pid = os.getpid()

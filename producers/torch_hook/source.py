@@ -73,6 +73,8 @@ class TorchSource:
         Who we are.
     world
         Gives this rank and the world size, or `None` while there is no process group.
+    is_unmarked
+        Whether operators will carry no iteration, so that whoever reads them is to infer it.
     """
 
     def __init__(
@@ -82,7 +84,10 @@ class TorchSource:
         iterations: Iterations,
         identity: Identity,
         world: Callable[[], tuple[int, int] | None],
+        *,
+        is_unmarked: bool = False,
     ) -> None:
+        self.is_unmarked = is_unmarked
         self._hook, self._groups, self._iterations = hook, groups, iterations
         self._identity, self._world_of = identity, world
         self._world: tuple[int, int] | None = None

@@ -88,14 +88,14 @@ def source_table(path: Path, text: str):  # type: ignore[no-untyped-def]
 
 def test_a_recorded_job_is_a_source(path: Path) -> None:
     table = source_table(path, f"kind = 'replay'\ndirectory = '{RECORDINGS / 'gloo-clean'}'\nspeed = 0")
-    source = open_source(table)
+    source = open_source(table, path.parent)
     assert isinstance(source, TraceSource)
     assert len(source.poll(10)) > 0
 
 
 def test_training_processes_are_a_source(path: Path) -> None:
     socket = path.parent / "agent.sock"
-    source = open_source(source_table(path, f"kind = 'torch'\npath = '{socket}'"))
+    source = open_source(source_table(path, f"kind = 'torch'\npath = '{socket}'"), path.parent)
     assert socket.is_socket()
     source.close()
 
@@ -103,14 +103,14 @@ def test_training_processes_are_a_source(path: Path) -> None:
 @pytest.mark.parametrize("kind", ["kineto", "flight-recorder", "nccl-inspector"])
 def test_files_that_a_tool_writes_are_a_source(path: Path, kind: str) -> None:
     text = f"kind = '{kind}'\ndirectory = '{path.parent}'\njob = 'j'\nworld_size = 8"
-    source = open_source(source_table(path, text))
+    source = open_source(source_table(path, text), path.parent)
     assert source.poll(10) == []
     source.close()
 
 
 def test_anybody_s_source_is_named_by_its_place(path: Path) -> None:
     table = source_table(path, "kind = 'tests.benchmarks.agent_load:Operators'\nranks = 2\nper_s = 0")
-    assert len(open_source(table).poll(10)) == 2
+    assert len(open_source(table, path.parent).poll(10)) == 2
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_a_source_that_cannot_be_opened_is_named(
     path: Path, text: str, error: type[Exception], complaint: str
 ) -> None:
     with pytest.raises(error, match=complaint):
-        open_source(source_table(path, text))
+        open_source(source_table(path, text), path.parent)
 
 
 def test_the_example_is_sound_and_shows_every_table() -> None:

@@ -9,6 +9,7 @@ from producers.torch_hook.identity import Identity
 from producers.torch_hook.iterations import Iterations
 from producers.torch_hook.ring import NO_PEER, PythonRing
 from producers.torch_hook.source import TorchSource
+from streams.records import UNKNOWN
 
 
 class HandHook:
@@ -16,8 +17,8 @@ class HandHook:
 
     name = "hand"
 
-    def __init__(self) -> None:
-        self.ring = PythonRing(64)
+    def __init__(self, capacity: int) -> None:
+        self.ring = PythonRing(capacity)
 
     def attach(self, process_group: object, name: str, number: int, device: str) -> bool:
         return True
@@ -41,20 +42,29 @@ class HandHook:
 class Rank:
     """One rank of two, whose operators and iterations a test makes."""
 
-    def __init__(self, rank: int, world_size: int = 2) -> None:
-        self.hook, self.groups, self.iterations = HandHook(), Groups(), Iterations()
+    def __init__(self, rank: int, world_size: int = 2, *, capacity: int = 64, is_unmarked: bool = False) -> None:
+        self.hook, self.groups, self.iterations = HandHook(capacity), Groups(), Iterations()
         self.groups.add("0", range(world_size), world_size, "default_pg", 2)
         identity = Identity("job", host="node", gpu=rank, local_world_size=world_size)
-        self.source = TorchSource(self.hook, self.groups, self.iterations, identity, lambda: (rank, world_size))
+        self.source = TorchSource(
+            self.hook, self.groups, self.iterations, identity, lambda: (rank, world_size), is_unmarked=is_unmarked
+        )
         self._sequence = 0
 
-    def operate(self, iteration: int, *, is_ended: bool = True) -> None:
-        """Run one all_reduce of 4 bytes."""
+    def operate(self, iteration: int, *, is_ended: bool = True, size: int = 4) -> None:
+        """Run one all_reduce."""
         self._sequence += 1
         now_ns = time.monotonic_ns()
-        ordinal = self.hook.ring.add(now_ns - 1_000, 4, iteration, self._sequence, NO_PEER, 0, 0)
+        ordinal = self.hook.ring.add(now_ns - 1_000, size, iteration, self._sequence, NO_PEER, 0, 0)
         if is_ended:
             self.hook.ring.finish(ordinal, now_ns)
+
+    def train_unmarked(self, iterations: int) -> None:
+        """Run iterations of two buckets of gradients and a loss, and say nothing of them."""
+        for _ in range(iterations):
+            time.sleep(0.002)
+            for size in (1 << 20, 1 << 18, 4):
+                self.operate(UNKNOWN, size=size)
 
     def train(self, iterations: int) -> None:
         """Run iterations of one operator each."""

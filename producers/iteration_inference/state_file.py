@@ -1,0 +1,67 @@
+"""The state of an inference in a file, so that numbers go on after a restart of whoever infers."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from streams.errors import InputError
+
+_VERSION: Final = 1
+
+
+def write_state(path: Path, state: dict[str, Any]) -> None:
+    """Write JSON values and numpy arrays; whole or not at all.
+
+    Raises
+    ------
+    OSError
+        If it can't be written there.
+    """
+    text = json.dumps({"version": _VERSION, "state": state}, default=_plain, separators=(",", ":"))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(f"{path.name}.new")
+    fresh.write_text(text, encoding="utf-8")
+    fresh.replace(path)
+
+
+def read_state(path: Path) -> dict[str, Any] | None:
+    """Read what `write_state` wrote; None where there is no file.
+
+    Raises
+    ------
+    InputError
+        If the file is none of ours, or of another version.
+    """
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"), object_hook=_array)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError, KeyError, binascii.Error) as error:
+        raise InputError(f"{path}: must be a stored inference; got {type(error).__name__}: {error}") from error
+    if not isinstance(values, dict) or values.get("version") != _VERSION or not isinstance(values.get("state"), dict):
+        raise InputError(f"{path}: must be a stored inference of version {_VERSION}; got another file")
+    state: dict[str, Any] = values["state"]
+    return state
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return {"dtype": value.dtype.str, "base64": base64.b64encode(np.ascontiguousarray(value).tobytes()).decode()}
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"state must hold JSON values and arrays; got {type(value).__name__}")
+
+
+def _array(values: dict[str, Any]) -> Any:
+    if values.keys() != {"dtype", "base64"}:
+        return values
+    dtype = np.dtype(values["dtype"])
+    if dtype.hasobject:
+        raise ValueError("array must hold numbers; got objects")
+    return np.frombuffer(base64.b64decode(values["base64"]), dtype=dtype)
