@@ -23,7 +23,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -117,6 +117,25 @@ SCHEMAS: Final[Mapping[str, pa.Schema]] = {"commops": COMMOPS, "bandwidth": BAND
 BATCH_SCHEMAS: Final[Mapping[str, pa.Schema]] = {**SCHEMAS, "gpu_health": GPU_HEALTH}
 """All that travels as batches: ``gpu_health`` is for people, beside a verdict."""
 
+
+class _Field(NamedTuple):
+    """A field as it is asked for with each batch: asking Arrow takes longer than encoding the column."""
+
+    name: str
+    type: pa.DataType
+    kind: np.dtype[Any]
+    limits: tuple[int, int]  # of an integer
+    is_nullable: bool
+
+
+def _field(one: pa.Field) -> _Field:
+    kind = np.dtype(one.type.to_pandas_dtype())
+    limits = np.iinfo(kind) if kind.kind != "f" else np.iinfo(np.int64)
+    return _Field(one.name, one.type, kind, (int(limits.min), int(limits.max)), one.nullable)
+
+
+_FIELDS: Final = {name: tuple(_field(one) for one in schema) for name, schema in BATCH_SCHEMAS.items()}
+
 # How nullable integers become numpy: `float` where arithmetic is done on the value itself, `int` where it is a name
 # or a time since the epoch.
 _AS_FLOAT: Final = frozenset({"elapsed_ns", "size_bytes", "tokens"})
@@ -172,7 +191,7 @@ PHASE_UNKNOWN: Final = 255
 def encode_batch(batch: Batch) -> bytes:
     """Encode a batch as one Arrow IPC stream, without compression (the Kafka producer compresses)."""
     schema = BATCH_SCHEMAS[batch.header.schema]
-    arrays = [_to_arrow(batch.columns[f.name], f) for f in schema]
+    arrays = [_to_arrow(batch.columns[field.name], field) for field in _FIELDS[batch.header.schema]]
     header = {name: getattr(batch.header, name) for name in Header.__slots__ if name != "schema"}
     return encode_arrow(batch.header.schema, header, pa.RecordBatch.from_arrays(arrays, schema=schema))
 
@@ -262,36 +281,36 @@ def _check_codes(batch: Batch) -> None:
         raise RecordError(f"phase codes must be below {len(PHASES)} or null; got {sorted(set(phase.tolist()))}")
 
 
-def _to_arrow(column: np.ndarray, arrow_field: pa.Field) -> pa.Array:
+def _to_arrow(column: np.ndarray, field: _Field) -> pa.Array:
     """Turn into Arrow, from buffers: ``pa.array`` loads pandas where there is one, 40 MiB of a node's memory."""
-    if not arrow_field.nullable:
-        return _from_buffers(column, arrow_field.type, None)
+    if not field.is_nullable:
+        return _from_buffers(column, field, None)
     if column.dtype.kind == "f":
         is_unknown = np.isnan(column)
     else:
-        is_unknown = column == (PHASE_UNKNOWN if arrow_field.name == "phase" else UNKNOWN)
+        is_unknown = column == (PHASE_UNKNOWN if field.name == "phase" else UNKNOWN)
     if not is_unknown.any():
-        return _from_buffers(_narrowed(column, arrow_field), arrow_field.type, None)
-    return _from_buffers(_narrowed(np.where(is_unknown, 0, column), arrow_field), arrow_field.type, is_unknown)
+        return _from_buffers(_narrowed(column, field), field, None)
+    return _from_buffers(_narrowed(np.where(is_unknown, 0, column), field), field, is_unknown)
 
 
-def _narrowed(column: np.ndarray, arrow_field: pa.Field) -> np.ndarray:
+def _narrowed(column: np.ndarray, field: _Field) -> np.ndarray:
     """Bring known values to the field's type; a part of a unit is cut off, a value out of range is an error."""
-    kind = np.dtype(arrow_field.type.to_pandas_dtype())
+    kind = field.kind
     if column.dtype == kind or kind.kind == "f":
         return column
     if (len(column) and column.dtype.kind != kind.kind) or column.dtype.itemsize > kind.itemsize:
-        limits, least, most = np.iinfo(kind), column.min(initial=0), column.max(initial=0)
-        if least < limits.min or most > limits.max:
-            rule = f"{limits.min} to {limits.max}"
-            raise pa.ArrowInvalid(f"{arrow_field.name} must be {rule}; got {least if least < limits.min else most}")
+        (lowest, highest), least, most = field.limits, column.min(initial=0), column.max(initial=0)
+        if least < lowest or most > highest:
+            rule = f"{lowest} to {highest}"
+            raise pa.ArrowInvalid(f"{field.name} must be {rule}; got {least if least < lowest else most}")
     return column
 
 
-def _from_buffers(column: np.ndarray, kind: pa.DataType, is_unknown: np.ndarray | None) -> pa.Array:
-    values = np.ascontiguousarray(column, dtype=kind.to_pandas_dtype())
+def _from_buffers(column: np.ndarray, field: _Field, is_unknown: np.ndarray | None) -> pa.Array:
+    values = np.ascontiguousarray(column, dtype=field.kind)
     validity = None if is_unknown is None else pa.py_buffer(np.packbits(~is_unknown, bitorder="little"))
-    return pa.Array.from_buffers(kind, len(values), [validity, pa.py_buffer(values)])
+    return pa.Array.from_buffers(field.type, len(values), [validity, pa.py_buffer(values)])
 
 
 def _to_numpy(column: pa.Array, name: str) -> np.ndarray:
@@ -320,6 +339,9 @@ def _with_unknown(column: pa.Array) -> np.ndarray:
     return array
 
 
+_END_OF_STREAM: Final = b"\xff\xff\xff\xff\0\0\0\0"
+
+
 # --- every record ---------------------------------------------------------------------------------------------------
 
 
@@ -344,6 +366,8 @@ def encode_arrow(schema: str, header: Mapping[str, Any], batch: pa.RecordBatch, 
         `pyarrow.ipc.IpcWriteOptions`: compression, for example.
     """
     batch = batch.replace_schema_metadata({"irregulars": encode_json(schema, header)})
+    if options is None:  # a stream is these messages: a writer would take twice as long to say so
+        return b"".join((batch.schema.serialize(), batch.serialize(), _END_OF_STREAM))
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema, options=options) as writer:
         writer.write_batch(batch)
