@@ -92,13 +92,15 @@ class CounterTrack:
         times_ns, counts = times_ns[keep], counts[keep]
         if len(times_ns) == 0:
             return times_ns, np.empty((0, 2))
-        if self._is_jumping(times_ns, counts):
+        rates = self._between(times_ns, counts)
+        if self._is_jumping(rates):
             self._note_lazy()
         if self.is_lazy:
             keep = _changes(times_ns, counts)
             times_ns, counts = times_ns[keep], counts[keep]
+            rates = self._between(times_ns, counts)
         self._time_ns, self._counts = int(times_ns[-1]), counts[-1]
-        return times_ns[1:], self._between(times_ns, counts)
+        return times_ns[1:], rates
 
     def forget(self) -> None:
         """Begin anew: the next sample ends no interval."""
@@ -112,10 +114,9 @@ class CounterTrack:
     def _limit_bytes_per_s(self) -> float:
         return np.inf if self._capacity is None else _MARGIN * self._capacity
 
-    def _is_jumping(self, times_ns: np.ndarray, counts: np.ndarray) -> bool:
-        if self.is_lazy or self._capacity is None or len(times_ns) < 2:
+    def _is_jumping(self, rates: np.ndarray) -> bool:
+        if self.is_lazy or self._capacity is None:
             return False
-        rates = self._between(times_ns, counts)
         stood = np.zeros(rates.shape, dtype=bool)
         stood[1:] = rates[:-1] == 0  # a jump of a lazy counter follows on standing still
         return bool(np.any(stood & (rates > self._limit_bytes_per_s())))
