@@ -7,8 +7,10 @@ thread, whose state in Python is kept from one callback to the next.
 
 from __future__ import annotations
 
+import itertools
 import time
 import weakref
+from collections import Counter
 from collections.abc import Callable
 from threading import get_ident
 from typing import Any, Final
@@ -88,7 +90,7 @@ class PythonHook(RecordingHook):
 
         names: Any = HookOpName
         codes, add, to_int = self._codes, self.ring.add, names.__int__
-        counts: dict[tuple[int, int] | None, int] = {}
+        collectives, counts = itertools.count(1), Counter[tuple[int, int]]()
         is_cpu, record_start = device == "cpu", self._devices.record_start
         p2p = self._point_to_point
 
@@ -108,12 +110,11 @@ class PythonHook(RecordingHook):
                 if not is_cpu and not record_start(args.op_id, tensors):
                     return
                 if op < SEND:
-                    sequence = counts[None] = counts.get(None, 0) + 1
-                    open_rows[thread] = add(issued_ns, size, self._iteration, sequence, NO_PEER, number, op)
+                    open_rows[thread] = add(issued_ns, size, self._iteration, next(collectives), NO_PEER, number, op)
                     return
                 peer = args.root
-                sequence = counts[op, peer] = counts.get((op, peer), 0) + 1
-                ordinal = add(issued_ns, size, self._iteration, sequence, peer, number, op)
+                counts[op, peer] += 1
+                ordinal = add(issued_ns, size, self._iteration, counts[op, peer], peer, number, op)
                 if is_cpu:
                     p2p.newest = ordinal
                 else:

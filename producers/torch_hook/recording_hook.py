@@ -70,8 +70,9 @@ class RecordingHook:
                 keep_thread_state()
 
         def watch(ordinal: int, work: Any) -> None:
-            future = _future_of(work)
-            if future is None:
+            try:
+                future = work.get_future()
+            except RuntimeError:  # its backend has none: an asynchronous reduce_scatter of gloo
                 finish(ordinal, UNSEEN)
             else:
                 future.add_done_callback(partial(note_end, ordinal))
@@ -86,11 +87,3 @@ def has_succeeded(work: Any) -> bool:
     except RuntimeError:
         return False
     return True
-
-
-def _future_of(work: Any) -> Any:
-    """Give the work's future; `None` where its backend has none: an asynchronous reduce_scatter of gloo."""
-    try:
-        return work.get_future()
-    except RuntimeError:
-        return None

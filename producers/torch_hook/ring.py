@@ -42,7 +42,6 @@ ROW: Final = np.dtype(
 """As ``struct Row`` of hook.cpp."""
 
 _PACKED: Final = struct.Struct("=QqqqqqIiHB5x")
-_pack: Final = _PACKED.pack_into
 _WORDS: Final = 8
 _STARTED_AT: Final = 2
 _ENDED_AT: Final = 3
@@ -66,6 +65,53 @@ class Ring(Protocol):
         ...
 
 
+class Add(Protocol):
+    """Writes a row that is open, and returns its ordinal: how many were written before."""
+
+    def __call__(
+        self, issued_ns: int, size: int, iteration: int, sequence: int, peer: int, group: int, op: int, /
+    ) -> int:
+        """Write."""
+        ...
+
+
+class Finish(Protocol):
+    """Notes when a row's operator ended, and began; nothing happens if the row was overwritten since."""
+
+    def __call__(self, ordinal: int, ended_ns: int, started_ns: int = 0, /) -> None:
+        """Note."""
+        ...
+
+
+# Training pays for both with each operator: what they need are names of their own, not attributes of an object.
+
+
+def _make_add(buffer: bytearray, capacity: int) -> Add:
+    ordinals, pack, size_of_row = itertools.count(), _PACKED.pack_into, _PACKED.size
+
+    def add(issued_ns: int, size: int, iteration: int, sequence: int, peer: int, group: int, op: int, /) -> int:
+        ordinal = next(ordinals)
+        offset = ordinal % capacity * size_of_row
+        pack(buffer, offset, ordinal + 1, issued_ns, 0, OPEN, size, iteration, sequence, peer, group, op)
+        return ordinal
+
+    return add
+
+
+def _make_finish(buffer: bytearray, capacity: int) -> Finish:
+    words = memoryview(buffer).cast("q")
+
+    def finish(ordinal: int, ended_ns: int, started_ns: int = 0, /) -> None:
+        first = ordinal % capacity * _WORDS
+        if words[first] != ordinal + 1:
+            return
+        if started_ns:
+            words[first + _STARTED_AT] = started_ns
+        words[first + _ENDED_AT] = ended_ns
+
+    return finish
+
+
 class PythonRing:
     """A ring that Python code writes into; each write is one call into C, so that nobody sees half of it.
 
@@ -79,28 +125,12 @@ class PythonRing:
         self._capacity = capacity
         self._buffer = bytearray(capacity * ROW.itemsize)
         self._rows = np.frombuffer(self._buffer, dtype=ROW)
-        self._words = memoryview(self._buffer).cast("q")
-        self._ordinals = itertools.count()
+        self.add: Final = _make_add(self._buffer, capacity)
+        self.finish: Final = _make_finish(self._buffer, capacity)
         self._is_taken = np.zeros(capacity, dtype=bool)
         self._tail = 0
         self._dropped = 0
         self._lock = threading.Lock()  # of those who take
-
-    def add(self, issued_ns: int, size: int, iteration: int, sequence: int, peer: int, group: int, op: int) -> int:
-        """Write a row that is open; return its ordinal."""
-        ordinal = next(self._ordinals)
-        offset = ordinal % self._capacity * 64
-        _pack(self._buffer, offset, ordinal + 1, issued_ns, 0, OPEN, size, iteration, sequence, peer, group, op)
-        return ordinal
-
-    def finish(self, ordinal: int, ended_ns: int, started_ns: int = 0) -> None:
-        """Note when a row's operator ended; nothing happens if the row was overwritten since."""
-        words, first = self._words, ordinal % self._capacity * _WORDS
-        if words[first] != ordinal + 1:
-            return
-        if started_ns:
-            words[first + _STARTED_AT] = started_ns
-        words[first + _ENDED_AT] = ended_ns
 
     def take(self) -> np.ndarray:
         """Take the rows that ended since the last call."""
