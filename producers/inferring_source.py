@@ -26,6 +26,11 @@ _LOG: Final = logging.getLogger("irregulars.iterations")
 PAUSE_S: Final = 30.0
 """After so long without operators of a job, what is held back leaves without numbers: it may hang."""
 
+LEARNING_S: Final = 2.0
+LEARNING_RATIO: Final = 0.02
+"""Learning may take so much time at once, and this share of all time: a job that repeats nothing must not keep the
+agent from its other sources."""
+
 _SAVE_S: Final = 5.0
 _FORGET_S: Final = 3600.0
 
@@ -51,12 +56,12 @@ class _Job:
         self.ended.discard(announcement.rank)
         self.inference.announce(announcement)
 
-    def push(self, batch: Batch) -> list[Batch]:
+    def push(self, batch: Batch, *, may_learn: bool) -> list[Batch]:
         """Take in a batch of operators; return those that may leave."""
         if (batch.columns["iteration"] != UNKNOWN).any():
             self.is_marked = True  # its ranks say it themselves, from here on: that is never changed
             return [*self.inference.withdraw(), batch]
-        return [*self._follow(batch), *self.inference.push(batch)]
+        return [*self._follow(batch), *self.inference.push(batch, may_learn=may_learn)]
 
     def _follow(self, batch: Batch) -> list[Batch]:
         """Look whether the batch follows on what its rank sent before; a source that began anew is learned anew."""
@@ -126,7 +131,8 @@ class InferringSource(PassingSource):
         self._is_unmarked, self._state_path, self._limits, self._clock_s = is_unmarked, state_path, limits, clock_s
         self._jobs: dict[tuple[str, int], _Job] = {}
         self._ready: deque[Record] = deque()
-        self._saved_s = clock_s()
+        self._saved_s = self._began_s = clock_s()
+        self._spent_s = 0.0
         self._has_news = self._is_closed = False
         if state_path is not None:
             self._restore(state_path)
@@ -170,7 +176,12 @@ class InferringSource(PassingSource):
         if job is None or job.is_marked or header.schema != "commops" or header.rank not in job.announcements:
             return [batch]
         job.heard_s, self._has_news = self._clock_s(), True
-        return job.push(batch)
+        may_learn = self._spent_s <= LEARNING_S + LEARNING_RATIO * (job.heard_s - self._began_s)
+        is_held = job.inference.held_rows > 0
+        left = job.push(batch, may_learn=may_learn)
+        if is_held or job.inference.held_rows:  # what is regular costs little, and is no learning
+            self._spent_s += self._clock_s() - job.heard_s
+        return left
 
     def _announce(self, announcement: Announcement) -> None:
         if not announcement.is_logged or not self._is_unmarked(announcement):

@@ -81,18 +81,20 @@ class OnlineInference:
         if announcement.is_logged:
             self._ranks.add(announcement.rank)
 
-    def push(self, batch: Batch) -> list[Batch]:
+    def push(self, batch: Batch, *, may_learn: bool = True) -> list[Batch]:
         """Take in a batch of ``commops``; return the batches whose iterations are known by it, in order.
 
-        Batches of a rank must come in the order in which they were made, each once.
+        Batches of a rank must come in the order in which they were made, each once. Learning takes up to a second per
+        20,000 rows where nothing repeats: with `may_learn` false it is put off, and what waits goes on waiting.
         """
         if not self._held and (numbered := self._number_regular(batch)) is not None:
             return [numbered]
         self._held.append(batch)
         share = self._used_share()
         if share < 1:
-            return self._learn(is_hasty=share > _PATIENT) if self._should_learn() else []
-        return self._learn(is_hasty=True) or self._give_up()
+            return self._learn(is_hasty=share > _PATIENT) if may_learn and self._should_learn() else []
+        learned = self._learn(is_hasty=True) if may_learn else []
+        return learned or self._begin_anew()
 
     def skip_rows(self, rank: int) -> None:
         """Take note that rows of a rank were lost: what it had reached is unknown until its next anchor."""
@@ -152,6 +154,12 @@ class OnlineInference:
         if times[0] is None or times[1] is None:
             return rows
         return max(rows, (times[1] - times[0]) / (self.limits.delay_s * 1e9))
+
+    def _begin_anew(self) -> list[Batch]:
+        """Give up, and learn from what comes later alone: all of this repeats nothing."""
+        left = self._give_up()
+        self._past.clear()
+        return left
 
     def _give_up(self) -> list[Batch]:
         held, self._held = self._held, []

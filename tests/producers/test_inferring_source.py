@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 import time
@@ -15,6 +16,7 @@ import pytest
 from infra.agent_settings import SourceTable
 from infra.agent_sources import open_source
 from producers.inferring_source import PAUSE_S, InferringSource
+from producers.iteration_inference.online import InferenceLimits
 from producers.sources import Record, Source, check_source
 from producers.torch_hook.exits import AgentSocket
 from producers.trace import Trace, read_trace
@@ -191,6 +193,20 @@ def test_a_job_that_announces_iterations_passes_at_once() -> None:
     trace = read_trace(RECORDINGS / "gloo-clean")
     source = InferringSource(TraceSource(trace, 0, max_rows=16))
     assert all(len(source.poll(16)) for _ in range(5))
+
+
+def test_a_job_that_takes_long_to_learn_is_left_alone_and_keeps_all_its_rows() -> None:
+    """A clock on which each look at a batch takes a second: the time for learning is used up after three."""
+    seconds = itertools.count()
+    source = InferringSource(
+        followed(unmarked("gloo-clean"), max_rows=20),
+        limits=InferenceLimits(rows=400),
+        clock_s=lambda: float(next(seconds)),
+    )
+    found = numbers(drain(source))
+    whole = numbers(drain(followed(unmarked("gloo-clean"))))
+    assert {rank: len(own) for rank, own in found.items()} == {rank: len(own) for rank, own in whole.items()}
+    assert all((own == UNKNOWN).mean() > 0.9 for own in found.values())
 
 
 def test_what_waits_leaves_before_its_rank_ends() -> None:
