@@ -28,8 +28,8 @@ PAUSE_S: Final = 30.0
 
 LEARNING_S: Final = 2.0
 LEARNING_RATIO: Final = 0.02
-"""Learning may take so much time at once, and this share of all time: a job that repeats nothing must not keep the
-agent from its other sources."""
+"""Learning may take so much time at first, and this share of all time after it: a job that repeats nothing must not
+keep the agent from its other sources."""
 
 _SAVE_S: Final = 5.0
 _FORGET_S: Final = 3600.0
@@ -176,12 +176,14 @@ class InferringSource(PassingSource):
         if job is None or job.is_marked or header.schema != "commops" or header.rank not in job.announcements:
             return [batch]
         job.heard_s, self._has_news = self._clock_s(), True
-        may_learn = self._spent_s <= LEARNING_S + LEARNING_RATIO * (job.heard_s - self._began_s)
         is_held = job.inference.held_rows > 0
-        left = job.push(batch, may_learn=may_learn)
+        left = job.push(batch, may_learn=self._may_learn())
         if is_held or job.inference.held_rows:  # what is regular costs little, and is no learning
             self._spent_s += self._clock_s() - job.heard_s
         return left
+
+    def _may_learn(self) -> bool:
+        return self._spent_s <= LEARNING_S + LEARNING_RATIO * (self._clock_s() - self._began_s)
 
     def _announce(self, announcement: Announcement) -> None:
         if not announcement.is_logged or not self._is_unmarked(announcement):
@@ -199,7 +201,7 @@ class InferringSource(PassingSource):
         job = self._jobs.get((heartbeat.job, heartbeat.attempt))
         if job is None or heartbeat.state != "ended" or heartbeat.rank not in job.announcements:
             return
-        self._ready += job.inference.flush()
+        self._ready += job.inference.flush(may_learn=self._may_learn())
         job.ended.add(heartbeat.rank)
         if job.ended.issuperset(job.announcements):
             self._drop((heartbeat.job, heartbeat.attempt))
@@ -210,12 +212,12 @@ class InferringSource(PassingSource):
         for key, job in list(self._jobs.items()):
             silent_s = now_s - job.heard_s
             if self._held(job) and (is_over or silent_s > PAUSE_S):
-                self._ready += job.inference.flush()
+                self._ready += job.inference.flush(may_learn=self._may_learn())
             elif silent_s > _FORGET_S:
                 self._drop(key)
 
     def _drop(self, key: tuple[str, int]) -> None:
-        self._ready += self._jobs.pop(key).inference.flush()
+        self._ready += self._jobs.pop(key).inference.flush(may_learn=self._may_learn())
         self._has_news = True
 
     @staticmethod

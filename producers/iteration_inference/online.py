@@ -105,9 +105,9 @@ class OnlineInference:
         held, self._held = self._held, []
         return held
 
-    def flush(self) -> list[Batch]:
+    def flush(self, *, may_learn: bool = True) -> list[Batch]:
         """Return all that is held: the job has ended, or pauses."""
-        released = self._learn(is_hasty=True) if self._held else []
+        released = self._learn(is_hasty=True) if self._held and may_learn else []
         return [*released, *self._give_up()]
 
     # --- while the cadence holds ------------------------------------------------------------------------------------
