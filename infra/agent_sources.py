@@ -64,7 +64,8 @@ def _follow(kind: str) -> Callable[[FollowOptions, Path], Source]:
         from producers.inferring_source import InferringSource
 
         # Without a state: a restarted agent reads the files from their beginning, and infers the same again.
-        return InferringSource(follow(kind, options.directory, options.job, world_size=options.world_size))
+        source = follow(kind, options.directory, options.job, world_size=options.world_size)
+        return InferringSource(source, is_counted_apart=kind == "nccl-inspector")
 
     return open_it
 

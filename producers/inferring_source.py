@@ -69,7 +69,8 @@ class _Job:
         known = self.rows.get(rank, first)
         if first < known:
             left = self.inference.withdraw()
-            self.inference, self.rows = OnlineInference(self.inference.limits), {}
+            before, self.rows = self.inference, {}
+            self.inference = OnlineInference(before.limits, is_counted_apart=before.is_counted_apart)
             for announcement in self.announcements.values():
                 self.inference.announce(announcement)
         elif first > known:
@@ -107,6 +108,8 @@ class InferringSource(PassingSource):
     state_path
         Where the state is kept; None: nowhere. All of it is written by `close`, and meanwhile, every few seconds,
         what is needed for numbers to go on.
+    is_counted_apart
+        Whether sequences count operators of each kind apart (`producers.counted_apart`).
     limits
         Of each job's inference.
     clock_s
@@ -124,11 +127,13 @@ class InferringSource(PassingSource):
         is_unmarked: Callable[[Announcement], bool] = announces_no_iterations,
         state_path: Path | None = None,
         *,
+        is_counted_apart: bool = False,
         limits: InferenceLimits | None = None,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(source)
         self._is_unmarked, self._state_path, self._limits, self._clock_s = is_unmarked, state_path, limits, clock_s
+        self._is_counted_apart = is_counted_apart
         self._jobs: dict[tuple[str, int], _Job] = {}
         self._ready: deque[Record] = deque()
         self._saved_s = self._began_s = clock_s()
@@ -193,7 +198,8 @@ class InferringSource(PassingSource):
             self._drop(other)
         job = self._jobs.get(key)
         if job is None:
-            job = self._jobs[key] = _Job(OnlineInference(self._limits), heard_s=self._clock_s())
+            inference = OnlineInference(self._limits, is_counted_apart=self._is_counted_apart)
+            job = self._jobs[key] = _Job(inference, heard_s=self._clock_s())
         job.announce(announcement)
 
     def _beat(self, heartbeat: Heartbeat) -> None:

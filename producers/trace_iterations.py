@@ -8,6 +8,7 @@ from typing import Final
 
 import numpy as np
 
+from producers.counted_apart import are_counted_apart, split, split_kinds, whole
 from producers.iteration_inference.inference import Inferred, infer_iterations
 from producers.iteration_inference.online import anchor_kinds
 from producers.trace import Trace
@@ -33,10 +34,14 @@ def number_iterations(trace: Trace) -> Numbered:
     if not trace.commops or has_marks(trace):
         return Numbered(trace)
     columns, kinds = job_columns(trace)
+    is_apart = are_counted_apart(columns["operator"], columns["sequence"])
+    if is_apart:
+        columns, kinds = split(columns), split_kinds(kinds)
     inferred = infer_iterations(columns, kinds)
     if not inferred.count:
         return Numbered(trace, f"{trace.job}: no iterations are marked, and no period was found in the operators")
-    return Numbered(_with_iterations(trace, inferred), _report(trace, inferred))
+    anchors = [whole(one.communicator) if is_apart else one.communicator for one in inferred.anchors]
+    return Numbered(_with_iterations(trace, inferred), _report(trace, inferred, anchors))
 
 
 def has_marks(trace: Trace) -> bool:
@@ -83,9 +88,9 @@ def _with_iterations(trace: Trace, inferred: Inferred) -> Trace:
     return replace(trace, commops=commops, iterations=iterations, announcements=announcements)
 
 
-def _report(trace: Trace, inferred: Inferred) -> str:
+def _report(trace: Trace, inferred: Inferred, anchors: list[int]) -> str:
     names = dict.fromkeys(c.id for a in trace.announcements for c in a.communicators)
-    ids = [list(names)[anchor.communicator] for anchor in inferred.anchors]
+    ids = list(dict.fromkeys(list(names)[anchor] for anchor in anchors))
     shown = ", ".join(ids[:3]) + (f" and {len(ids) - 3} more" if len(ids) > 3 else "")
     phases = _phases_text(inferred.phases)
     return f"{trace.job}: no iterations are marked; inferred {inferred.count} from the operators on {shown}{phases}"

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
+from producers.counted_apart import OPERATOR_BITS, joined
 from producers.importers.groups import Group, communicators_of
 from producers.importers.imported import ImportedJob, Place, RankRows
 from producers.importers.names import is_p2p
@@ -15,10 +16,7 @@ from streams.announcements import Communicator
 from streams.errors import InputError
 from streams.records import UNKNOWN
 
-_OPERATOR_BITS: Final = 4
-"""NCCL counts operators of each kind apart; number and kind together make a sequence that all ranks agree on."""
-
-_MOST_SEQUENCE: Final = 1 << (32 - _OPERATOR_BITS)
+_MOST_SEQUENCE: Final = 1 << (32 - OPERATOR_BITS)
 
 NOTE_NO_STARTS: Final = (
     "{count} of {all} operators have no start time (only NCCL_INSPECTOR_DUMP_VERBOSE=1 writes it): durations still "
@@ -187,7 +185,7 @@ class RowMaker:
     def add(self, rows: RankRows, one: Operation) -> None:
         """Add one operator."""
         communicator = self._communicators[one.member.communicator]
-        peer, sequence = UNKNOWN, one.number % _MOST_SEQUENCE << _OPERATOR_BITS | one.operator
+        peer, sequence = UNKNOWN, joined(one.number % _MOST_SEQUENCE, one.operator)
         if is_p2p(one.operator):
             peer = self._peer(one, communicator)
             direction = (*one.process, one.member.communicator, one.peer, one.operator)

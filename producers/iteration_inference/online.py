@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from producers.counted_apart import split, split_kinds
 from producers.iteration_inference.anchors import Anchor, is_settled, rows_of_rank
 from producers.iteration_inference.cadence import Cadence, learn_cadence
 from producers.iteration_inference.inference import COLUMNS, infer_arranged
@@ -47,14 +48,22 @@ class OnlineInference:
     keeps its cadence, later while it is learned, or was lost because the job changed. What is older than the limits
     leaves without a number.
 
+    Parameters
+    ----------
+    limits
+        What may be held.
+    is_counted_apart
+        Whether sequences count operators of each kind apart (`producers.counted_apart`).
+
     Notes
     -----
     The first iteration is 0 where the beginning of the job passes here. Otherwise the number is that of the anchor's
     collectives so far divided by those of an iteration: the same on all nodes that join later, whenever they do.
     """
 
-    def __init__(self, limits: InferenceLimits | None = None) -> None:
+    def __init__(self, limits: InferenceLimits | None = None, *, is_counted_apart: bool = False) -> None:
         self.limits: Final = limits or InferenceLimits()
+        self.is_counted_apart: Final = is_counted_apart
         self._kinds: dict[str, str] = {}
         self._ranks: set[int] = set()  # that were announced
         self._codes: dict[str, int] = {}
@@ -179,6 +188,7 @@ class OnlineInference:
         columns = {name: np.concatenate([part[name] for part in parts]) for name in COLUMNS}
         operators, place = arrange_operators(columns)
         kinds = [self._kinds.get(name, "unknown") for name in self._codes]
+        kinds = split_kinds(kinds) if self.is_counted_apart else kinds
         iteration, anchors = infer_arranged(operators, kinds)
         if not anchors or len(anchors[0].last_sequence) < _LEARNED:
             return []
@@ -240,7 +250,7 @@ class OnlineInference:
         columns = {name: batch.columns[name] for name in COLUMNS if name != "rank"}
         columns["communicator"] = np.array(names, dtype=np.int64)[batch.columns["communicator"]]
         columns["rank"] = np.full(len(batch), batch.header.rank, dtype=np.int64)
-        return columns
+        return split(columns) if self.is_counted_apart else columns
 
     # --- snapshots --------------------------------------------------------------------------------------------------
 
@@ -260,12 +270,13 @@ class OnlineInference:
             "reached": [[rank, sequence] for rank, sequence in self._reached.items()],
             "newest": [[rank, number] for rank, number in self._newest.items()],
             "tried_rows": self._tried_rows,
+            "is_counted_apart": self.is_counted_apart,
         }
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any], limits: InferenceLimits | None = None) -> OnlineInference:
         """Restore."""
-        inference = cls(limits)
+        inference = cls(limits, is_counted_apart=state["is_counted_apart"])
         inference._kinds = dict(state["kinds"])
         inference._ranks = set(state["ranks"])
         inference._codes = {name: code for code, name in enumerate(state["codes"])}

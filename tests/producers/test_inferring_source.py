@@ -6,6 +6,7 @@ import itertools
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,15 +16,17 @@ import pytest
 
 from infra.agent_settings import SourceTable
 from infra.agent_sources import open_source
+from producers.importers.importing import import_trace
 from producers.inferring_source import PAUSE_S, InferringSource
 from producers.iteration_inference.online import InferenceLimits
 from producers.sources import Record, Source, check_source
 from producers.torch_hook.exits import AgentSocket
 from producers.trace import Trace, read_trace
-from producers.trace_iterations import job_columns
+from producers.trace_iterations import job_columns, number_iterations
 from producers.trace_source import TraceSource
 from streams.announcements import Announcement, Heartbeat
 from streams.records import UNKNOWN, Batch
+from tests.producers.importers.inspector_lines import collective, context, lines
 from tests.producers.iteration_inference.made_up_jobs import border_errors
 from tests.producers.test_trace_iterations import marks_of, without_marks
 from tests.producers.torch_hook.sources import Rank
@@ -272,3 +275,44 @@ def test_training_processes_that_mark_nothing_are_numbered_by_their_agent(tmp_pa
     assert list(found) == [0, 1]
     for own in found.values():
         assert own.tolist() == [number for number in range(40) for _ in range(3)]
+
+
+SHARDED = (
+    ("AllGather", 1 << 20), ("AllGather", 1 << 19), ("ReduceScatter", 1 << 20), ("ReduceScatter", 1 << 19),
+    ("AllReduce", 4),
+)  # fmt: skip
+
+
+def write_inspector_logs(directory: Path, iterations: int) -> None:
+    """Logs of two processes that shard their parameters: NCCL counts the operators of each kind apart."""
+    for process in range(2):
+        counts, told, now_us = Counter[str](), [], 0
+        for _ in range(iterations):
+            now_us += 20_000
+            for name, size in SHARDED:
+                counts[name] += 1
+                now_us += 1_000
+                one = collective(counts[name], 300, now_us + 10 * process, name)
+                one["coll_perf"]["coll_msg_size_bytes"] = size
+                told.append({**context(process), **one})
+        (directory / f"host-pid{process}.log").write_bytes(lines(*told))
+
+
+def test_operators_that_nccl_counts_apart_are_numbered_live_and_as_a_recording(tmp_path: Path) -> None:
+    logs, iterations = tmp_path / "logs", 30
+    logs.mkdir()
+    write_inspector_logs(logs, iterations)
+    options = {"directory": str(logs), "job": "job", "world_size": 2}
+    source = open_source(SourceTable("nccl-inspector", "logs", options, "agent.toml"), tmp_path)
+    records, deadline_s = [], time.monotonic() + DEADLINE_S
+    while sum(len(r) for r in records if isinstance(r, Batch)) < 300 and time.monotonic() < deadline_s:
+        records += source.poll(70)
+    source.close()
+    import_trace("nccl-inspector", logs, tmp_path / "trace")
+    recorded = number_iterations(read_trace(tmp_path / "trace"))
+    assert recorded.report is not None
+    assert "inferred 30 from the operators on 0xab" in recorded.report
+    truth = np.repeat(np.arange(iterations), len(SHARDED)).tolist()
+    for rank, own in numbers(records).items():
+        assert own.tolist() == truth
+        assert np.sort(recorded.trace.commops[rank].columns["iteration"]).tolist() == truth
