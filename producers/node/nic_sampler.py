@@ -71,6 +71,7 @@ class _OpenFiles:
     def __init__(self) -> None:
         self.names: tuple[str, ...] = ()
         self._files: list[CounterFiles] = []
+        self._descriptors: list[tuple[int, int]] = []
         self._wanted: Mapping[str, Nic] = {}
         self._failed: set[str] = set()
         self._retry_s = 0.0
@@ -102,7 +103,11 @@ class _OpenFiles:
             _LOG.info("event=nic_back device=%s", name)
             self._failed.discard(name)
         self._files.append(files)
-        self.names = (*self.names, name)
+        self._note_files()
+
+    def _note_files(self) -> None:
+        self.names = tuple(files.nic.name for files in self._files)
+        self._descriptors = [(files.tx, files.rx) for files in self._files]
 
     def _note_failure(self, name: str, error: Exception) -> None:
         if name not in self._failed:
@@ -111,6 +116,19 @@ class _OpenFiles:
         self._failed.add(name)
 
     def read(self) -> Tick:
+        values: list[int] = []
+        now_ns, pread = time.time_ns, os.pread
+        try:
+            for sent, received in self._descriptors:
+                values.append(now_ns())
+                values.append(int(pread(sent, 24, 0)))
+                values.append(int(pread(received, 24, 0)))
+        except (OSError, ValueError):
+            return self._read_each()
+        return self.names, values
+
+    def _read_each(self) -> Tick:
+        """Read all again, and leave out those that can't be read."""
         names, values, now_ns, pread = self.names, [], time.time_ns, os.pread
         for files in self._files.copy():
             values.append(now_ns())
@@ -128,9 +146,10 @@ class _OpenFiles:
         self._retry_s = time.monotonic() + _RETRY_S
         files.close()
         self._files.remove(files)
-        self.names = tuple(open_files.nic.name for open_files in self._files)
+        self._note_files()
 
     def close(self) -> None:
         for files in self._files:
             files.close()
-        self._files, self.names = [], ()
+        self._files.clear()
+        self._note_files()
