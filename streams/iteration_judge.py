@@ -319,8 +319,10 @@ class IterationJudge:
         found = ranks_to_review(rows, self._reader.codes, topology, delta)
         if rows[-1].is_untimed or (not found.is_odd and not self._tracker.has_standing):
             return []
-        ranks, _ = self._reader.follow(rows[-1], found.ranks, (delta - 1) * rows[-1].elapsed_ns / 10, read_back)
-        return [one.only(ranks | found.peers) for one in rows]
+        ranks = set(found.peers)
+        for one in rows:  # the path need not be the same twice
+            ranks |= self._reader.follow(one, found.ranks, (delta - 1) * one.elapsed_ns / 10, read_back)[0]
+        return [one.only(ranks) for one in rows]
 
     def _reviewed(self, rows: Sequence[IterationRows], columns: Mapping[str, Array]) -> list[Reviewed]:
         if not self._reader.has_usual:
@@ -329,6 +331,7 @@ class IterationJudge:
         found = []
         for one in rows:
             attribution = attribute_by_peers(graph, one.number, self._known_topology)
+            attribution = _without_partial_lanes(attribution, one, self._known_topology)
             attribution = with_rates(attribution, one, stage_rates(one, self._known_topology), self._reader.codes)
             found.append(Reviewed(one.elapsed_ns, attribution, one.work_ns, path_work_ns(graph, one.number)))
         return found
@@ -430,3 +433,10 @@ class IterationJudge:
         judge._newest.extend(IterationRows.from_state(rows) for rows in state["newest"])
         judge._last = state["last"]
         return judge
+
+
+def _without_partial_lanes(attribution: Attribution, rows: IterationRows, topology: Topology) -> Attribution:
+    """Leave out lanes of which not all ranks were read: who is missing may have come last, and not be slow at all."""
+    known = topology.unlogged.union(rows.columns["rank"].tolist())
+    lanes = {lane: own for lane, own in attribution.lanes.items() if known.issuperset(topology.lane_ranks(lane))}
+    return replace(attribution, lanes=lanes)
