@@ -21,7 +21,7 @@ pytestmark = [
 ]
 
 
-def test_the_live_demo_names_the_slow_rank_and_leaves_nothing(tmp_path: Path) -> None:
+def test_slow_rank_is_named(tmp_path: Path) -> None:  # a short name: it is part of the path of the agent's socket
     command = [sys.executable, "-P", "-m", "infra", "demo", "--live"]
     environment = {**os.environ, "TMPDIR": str(tmp_path), "NO_COLOR": "1"}
     done = subprocess.run(
@@ -30,4 +30,4 @@ def test_the_live_demo_names_the_slow_rank_and_leaves_nothing(tmp_path: Path) ->
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     assert "Verdict   slow_rank" in done.stdout
     assert f"(rank {LivePlan().rank})" in done.stdout.split("Verdict")[1].split("Evidence")[0]
-    assert list(tmp_path.iterdir()) == []
+    assert list(tmp_path.iterdir()) == []  # and nothing is left
