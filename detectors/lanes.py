@@ -96,20 +96,19 @@ def lane_table(graph: OperatorGraph) -> LaneTable:
     of_row, row, lane, lanes = _transfers(graph, rows)
     transfer_ns = np.full(len(row), np.iinfo(np.int64).max)
     np.minimum.at(transfer_ns, of_row, graph.transfer_ns[rows])
-    iterations, at = np.unique(graph.iteration[row], return_inverse=True)
+    return sum_lanes(lanes, lane, graph.iteration[row], transfer_ns, graph.size_bytes[row])
+
+
+def sum_lanes(lanes: list[Lane], lane: Array, iteration: Array, transfer_ns: Array, size_bytes: Array) -> LaneTable:
+    """Sum transfers, of which the columns say the index of the lane, the iteration, what it took, and its bytes."""
+    iterations, at = np.unique(iteration, return_inverse=True)
     shape = (len(lanes), len(iterations))
     cell = lane * max(shape[1], 1) + at
 
     def by_cell(weights: Array | None) -> Array:
         return np.bincount(cell, weights=weights, minlength=shape[0] * shape[1]).reshape(shape)
 
-    return LaneTable(
-        lanes=lanes,
-        iterations=iterations,
-        sums_ns=by_cell(transfer_ns),
-        counts=by_cell(None),
-        sizes_bytes=by_cell(graph.size_bytes[row]),
-    )
+    return LaneTable(lanes, iterations, by_cell(transfer_ns), by_cell(None), by_cell(size_bytes))
 
 
 def lane_excess(table: LaneTable, iteration: int, usual: Mapping[Lane, UsualLane]) -> dict[Lane, LaneExcess]:

@@ -166,7 +166,7 @@ def lane_sums(summaries: Summaries) -> LaneSums:
     return LaneSums(mean_ns, counts)
 
 
-def usual_lanes(iterations: Iterable[LaneSums]) -> dict[Lane, tuple[float, float]]:
+def usual_sums(iterations: Iterable[LaneSums]) -> dict[Lane, tuple[float, float]]:
     """For each lane the median over regular iterations, and its robust standard deviation, ns."""
     values: dict[Lane, list[float]] = {}
     for one in iterations:

@@ -20,7 +20,7 @@ import numpy as np
 
 from detectors.codes import group_rows
 from detectors.critical_path import Attribution, Piece
-from detectors.lanes import EVERYBODY, Lane, LaneExcess, LaneTable, UsualLane, lane_excess
+from detectors.lanes import EVERYBODY, Lane, LaneExcess, LaneTable, UsualLane, lane_excess, sum_lanes
 from detectors.peers_usual import lanes_by_peers
 from detectors.topology import Topology
 from streams.records import RECV, SEND
@@ -157,11 +157,4 @@ def _lanes(rows: Mapping[str, Array], collective: Array, transfer_ns: Array) -> 
     communicators, lane = np.unique(rows["communicator"], return_inverse=True)
     lanes = [Lane("collective", communicator) for communicator in communicators.tolist()]
     _, row = np.unique(collective, return_index=True)  # one of each collective, in the order of their numbers
-    iterations, at = np.unique(rows["iteration"][row], return_inverse=True)
-    shape = (len(lanes), len(iterations))
-    cell = lane[row] * max(shape[1], 1) + at
-
-    def by_cell(weights: Array | None) -> Array:
-        return np.bincount(cell, weights=weights, minlength=shape[0] * shape[1]).reshape(shape)
-
-    return lane, LaneTable(lanes, iterations, by_cell(transfer_ns), by_cell(None), by_cell(rows["size_bytes"][row]))
+    return lane, sum_lanes(lanes, lane[row], rows["iteration"][row], transfer_ns, rows["size_bytes"][row])

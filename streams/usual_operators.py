@@ -9,8 +9,7 @@ import numpy as np
 
 from detectors.lanes import Lane, UsualLane, usual_lanes
 from detectors.operator_graph import OperatorGraph
-from detectors.reach import lane_sums
-from detectors.reach import usual_lanes as usual_sums
+from detectors.reach import lane_sums, usual_sums
 from detectors.reference import Reference, learn_reference
 from detectors.slow_pieces import UsualPieces, learn_usual_pieces
 from detectors.untimed import find_waits

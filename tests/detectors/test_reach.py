@@ -16,7 +16,7 @@ from detectors.reach import (
     lane_sums,
     lanes_beside,
     path_rows,
-    usual_lanes,
+    usual_sums,
     wanted_ranks,
 )
 from detectors.topology import Place, Topology
@@ -98,7 +98,7 @@ def recv(rank: int, peer: int, shortest: float, count: int = 4) -> Row:
 
 
 def test_lanes_that_were_as_quick_as_always_are_known_without_reading() -> None:
-    usual = usual_lanes(lane_sums(summaries(recv(0, 5, ns), recv(6, 1, ns))) for ns in (10.0, 11.0, 12.0))
+    usual = usual_sums(lane_sums(summaries(recv(0, 5, ns), recv(6, 1, ns))) for ns in (10.0, 11.0, 12.0))
     assert usual[Lane("pair", 5, 0)] == pytest.approx((11.0, 1.4826))
     now = lane_sums(summaries(recv(0, 5, 11.5), recv(6, 1, 90.0), recv(20, 21, 50.0)))
     quick, slow = lanes_beside(now, usual, {0, 1}, JOB)
