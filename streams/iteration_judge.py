@@ -11,28 +11,27 @@ import numpy as np
 
 from detectors.attribution_state import attribution_from_state, attribution_to_state
 from detectors.carried import carry_over
-from detectors.critical_path import Attribution, path_work_ns
+from detectors.critical_path import Attribution
 from detectors.hang import find_hang, lost_shares
 from detectors.iteration_window import MIN_ITERATIONS, DriftWatch, IterationWindow
 from detectors.lateness import Latest
 from detectors.lateness_watch import LatenessWatch, latest_ranks
 from detectors.observation import Observation
 from detectors.operator_graph import OperatorGraph
-from detectors.peers_usual import attribute_by_peers
-from detectors.review import MIN_REVIEWED, Reviewed, late_against_stage, review
+from detectors.review import MIN_REVIEWED, review
 from detectors.topology import Topology
-from detectors.untimed import attribute_untimed_by_peers, find_waits
 from detectors.verdict_tracker import VerdictTracker
 from streams.announcements import Announcement
 from streams.iteration_rows import IterationRows
 from streams.judgement_columns import concatenate_columns, operator_columns, pattern_columns, rank_columns
 from streams.judgements import JudgedIteration, Judgements, Verdict
 from streams.monitor_settings import MonitorSettings
-from streams.nic_rates import attribute_rates, has_operators, stage_rates, usual_rates, with_rates
+from streams.nic_rates import attribute_rates, has_operators, usual_rates, with_rates
 from streams.operator_reader import WHOLE_RANKS, Announcements, OperatorReader, Traffic
 from streams.operator_source import ReadBack
 from streams.reading_budget import ReadingBudget
-from streams.review_ranks import ranks_to_review
+from streams.review_ranks import late_of, ranks_to_review
+from streams.reviewing import look_at, read_paths
 
 Array = np.ndarray
 
@@ -113,7 +112,7 @@ class IterationJudge:
         verdict_ids: tuple[str, ...] = ()
         if rows.phase == "train":
             is_irregular = self._window.judge(rows.elapsed_ns)
-            late_ns = latest_ranks(self._late_against_stage(rows))
+            late_ns = latest_ranks(late_of(rows, self._known_topology))
             observation = self._look_into(rows, late_ns, read_back, is_irregular=bool(is_irregular))
             verdict_ids = self._tell(observation, late_ns)
             is_suspect = observation.attribution is not None or observation.is_unread
@@ -157,11 +156,6 @@ class IterationJudge:
         return judgements
 
     # --- blame ------------------------------------------------------------------------------------------------------
-
-    def _late_against_stage(self, rows: IterationRows) -> dict[int, float]:
-        """By how much ranks work longer than their stage."""
-        ranks, work_ns, operators = (rows.columns[name] for name in ("rank", "work_ns", "operators"))
-        return late_against_stage(ranks, work_ns, operators, self._known_topology)
 
     def _is_worth_a_look(self, elapsed_ns: float, latest: Latest | None) -> bool:
         """Whether an iteration is suspect for one rank, late in it by chance or again and again."""
@@ -300,12 +294,13 @@ class IterationJudge:
         if not is_due or self._tracker.has_open or len(self._regular) < MIN_REVIEWED:
             return
         rows = list(self._regular)[-REVIEWED:]
-        if len(rows[-1]) > WHOLE_RANKS:
-            rows = self._reviewable(rows[-MIN_REVIEWED:], read_back)
+        if len(rows[-1]) <= WHOLE_RANKS:
+            columns = self._reader.read(rows, read_back)
+        else:
+            rows, columns = self._read_odd(rows[-MIN_REVIEWED:], read_back)
             if not rows:
                 return
-        columns = self._reader.read(rows, read_back)
-        reviewed = self._reviewed_untimed(rows, columns) if rows[-1].is_untimed else self._reviewed(rows, columns)
+        reviewed = look_at(rows, columns, self._reader)
         causes = review(reviewed, self._known_topology, self._window.delta)
         observations = [
             Observation(one.number, one.elapsed_ns, one.elapsed_ns, one.start_ns, r.attribution)
@@ -313,38 +308,15 @@ class IterationJudge:
         ]
         self._verdicts += self._tracker.stand(causes, observations, self._lateness.history, self._known_topology)
 
-    def _reviewable(self, rows: list[IterationRows], read_back: ReadBack) -> list[IterationRows]:
-        """Rows of the ranks that a review of a large job needs; none if evidence alone shows nothing to find."""
-        delta, topology = self._window.delta, self._known_topology
-        found = ranks_to_review(rows, self._reader.codes, topology, delta)
+    def _read_odd(
+        self, rows: list[IterationRows], read_back: ReadBack
+    ) -> tuple[list[IterationRows], dict[str, Array]]:
+        """Read what a review of a large job needs; nothing if evidence alone shows nothing to find."""
+        delta = self._window.delta
+        found = ranks_to_review(rows, self._reader.codes, self._known_topology, delta)
         if rows[-1].is_untimed or (not found.is_odd and not self._tracker.has_standing):
-            return []
-        ranks = set(found.peers)
-        for one in rows:  # the path need not be the same twice
-            ranks |= self._reader.follow(one, found.ranks, (delta - 1) * one.elapsed_ns / 10, read_back)[0]
-        return [one.only(ranks) for one in rows]
-
-    def _reviewed(self, rows: Sequence[IterationRows], columns: Mapping[str, Array]) -> list[Reviewed]:
-        if not self._reader.has_usual:
-            self._reader.compare_clocks(columns)
-        graph = self._reader.build(rows, columns)
-        found = []
-        for one in rows:
-            attribution = attribute_by_peers(graph, one.number, self._known_topology)
-            attribution = _without_partial_lanes(attribution, one, self._known_topology)
-            attribution = with_rates(attribution, one, stage_rates(one, self._known_topology), self._reader.codes)
-            found.append(Reviewed(one.elapsed_ns, attribution, one.work_ns, path_work_ns(graph, one.number)))
-        return found
-
-    def _reviewed_untimed(self, rows: Sequence[IterationRows], columns: Mapping[str, Array]) -> list[Reviewed]:
-        """The same of iterations whose operators do not say when they began."""
-        waits = find_waits(columns)
-        found = []
-        for one in rows:
-            late_ns = self._late_against_stage(one)
-            attribution = attribute_untimed_by_peers(waits, one.number, one.work_ns, late_ns, self._known_topology)
-            found.append(Reviewed(one.elapsed_ns, attribution, one.work_ns, {}))
-        return found
+            return [], {}
+        return read_paths(rows, found, delta, self._reader, read_back)
 
     def _renew_usual(self, read_back: ReadBack) -> None:
         """What is usual: learned when it is first needed, kept while a verdict is open or it is not old."""
@@ -433,10 +405,3 @@ class IterationJudge:
         judge._newest.extend(IterationRows.from_state(rows) for rows in state["newest"])
         judge._last = state["last"]
         return judge
-
-
-def _without_partial_lanes(attribution: Attribution, rows: IterationRows, topology: Topology) -> Attribution:
-    """Leave out lanes of which not all ranks were read: who is missing may have come last, and not be slow at all."""
-    known = topology.unlogged.union(rows.columns["rank"].tolist())
-    lanes = {lane: own for lane, own in attribution.lanes.items() if known.issuperset(topology.lane_ranks(lane))}
-    return replace(attribution, lanes=lanes)

@@ -34,7 +34,7 @@ def ranks_to_review(
 ) -> ToReview:
     """Look through regular iterations: late ranks, slow lanes and heavy stages, against peers."""
     worth_ns = _ODD_SHARE * (delta - 1) * median(one.elapsed_ns for one in rows)
-    late = [_late(one, topology) for one in rows]
+    late = [late_of(one, topology) for one in rows]
     odd = _odd_ranks(late, worth_ns)
     slow = _slow_lanes([lane_sums(one.summaries(codes)) for one in rows], topology, worth_ns)
     odd |= ends_of(slow, topology)
@@ -44,7 +44,8 @@ def ranks_to_review(
     return ToReview(is_odd, {slowest, *sorted(odd)[:_MOST_ODD]}, _some_of_each_stage(rows[-1], topology))
 
 
-def _late(rows: IterationRows, topology: Topology) -> dict[int, float]:
+def late_of(rows: IterationRows, topology: Topology) -> dict[int, float]:
+    """By how much each rank works longer than its stage, ns."""
     columns = rows.columns
     return late_against_stage(columns["rank"], columns["work_ns"], columns["operators"], topology)
 

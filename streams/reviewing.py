@@ -1,0 +1,81 @@
+"""Read regular iterations for a review, and hold them against peers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from detectors.critical_path import Attribution, path_work_ns
+from detectors.peers_usual import attribute_by_peers
+from detectors.review import Reviewed
+from detectors.topology import Topology
+from detectors.untimed import attribute_untimed_by_peers, find_waits
+from streams.iteration_rows import IterationRows
+from streams.nic_rates import stage_rates, with_rates
+from streams.operator_reader import OperatorReader
+from streams.operator_rows import joined
+from streams.operator_source import ReadBack
+from streams.review_ranks import ToReview, late_of
+
+Array = np.ndarray
+
+_WORTH_PART: Final = 10  # of what delta allows: a wait that costs less than a tenth of it is not looked into
+
+
+def read_paths(
+    rows: Sequence[IterationRows], found: ToReview, delta: float, reader: OperatorReader, read_back: ReadBack
+) -> tuple[list[IterationRows], dict[str, Array]]:
+    """Read the ranks on which the path of any of these iterations of a large job can depend, and their peers.
+
+    Returns
+    -------
+    The iterations, of those ranks alone, and their operators.
+    """
+    paths = [  # of each: it need not be the same twice
+        reader.follow(one, found.ranks, (delta - 1) * one.elapsed_ns / _WORTH_PART, read_back) for one in rows
+    ]
+    ranks = found.peers.union(*(read for read, _ in paths))
+    more = [one.only(ranks - read) for one, (read, _) in zip(rows, paths, strict=True)]
+    columns = joined([*(own for _, own in paths), reader.read(more, read_back)])
+    return [one.only(ranks) for one in rows], columns
+
+
+def look_at(rows: Sequence[IterationRows], columns: Mapping[str, Array], reader: OperatorReader) -> list[Reviewed]:
+    """Say of each iteration where its time went beyond what peers take."""
+    return (_by_durations if rows[-1].is_untimed else _by_paths)(rows, columns, reader)
+
+
+def _by_paths(rows: Sequence[IterationRows], columns: Mapping[str, Array], reader: OperatorReader) -> list[Reviewed]:
+    topology = reader.topology
+    if not reader.has_usual:
+        reader.compare_clocks(columns)
+    graph = reader.build(rows, columns)
+    found = []
+    for one in rows:
+        attribution = _without_partial_lanes(attribute_by_peers(graph, one.number, topology), one, topology)
+        attribution = with_rates(attribution, one, stage_rates(one, topology), reader.codes)
+        found.append(Reviewed(one.elapsed_ns, attribution, one.work_ns, path_work_ns(graph, one.number)))
+    return found
+
+
+def _by_durations(
+    rows: Sequence[IterationRows], columns: Mapping[str, Array], reader: OperatorReader
+) -> list[Reviewed]:
+    """The same of iterations whose operators do not say when they began."""
+    topology, waits = reader.topology, find_waits(columns)
+    found = []
+    for one in rows:
+        late_ns = late_of(one, topology)
+        attribution = attribute_untimed_by_peers(waits, one.number, one.work_ns, late_ns, topology)
+        found.append(Reviewed(one.elapsed_ns, attribution, one.work_ns, {}))
+    return found
+
+
+def _without_partial_lanes(attribution: Attribution, rows: IterationRows, topology: Topology) -> Attribution:
+    """Leave out lanes of which not all ranks were read: who is missing may have come last, and not be slow at all."""
+    known = topology.unlogged.union(rows.columns["rank"].tolist())
+    lanes = {lane: own for lane, own in attribution.lanes.items() if known.issuperset(topology.lane_ranks(lane))}
+    return replace(attribution, lanes=lanes)
