@@ -143,7 +143,10 @@ SCENARIOS: dict[str, Callable[[], None]] = {
 def main(scenario: str, way: str, address: str, hook: str) -> None:
     torch.set_num_threads(1)
     where: dict[str, Any] = {way: address}
-    print("hook", torch_comms.start(**where, job="test", hook=hook), flush=True)
+    used = torch_comms.start(**where, job="test", hook=hook)
+    # One write: standard error shares the pipe, and an unbuffered print writes each argument by itself.
+    sys.stdout.write(f"hook {used}\n")
+    sys.stdout.flush()
     SCENARIOS[scenario]()
     if distributed.is_initialized():
         distributed.destroy_process_group()
