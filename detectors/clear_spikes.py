@@ -9,7 +9,7 @@ from typing import Any, Final
 from detectors.causes import Cause, find_causes, is_sure, slow_transfers
 from detectors.critical_path import Attribution
 from detectors.observation import Observation
-from detectors.topology import Topology
+from detectors.topology import Device, Topology
 
 SPIKE_SIGMAS: Final = 4.0
 SPIKE_TRANSFERS: Final = 3.0
@@ -80,12 +80,14 @@ def _is_chore(cause: Cause) -> bool:
     return cause.kind == "slow_rank" and cause.suspects[0][0].ranks == (0,)
 
 
+def _may_be_loss(device: Device, attribution: Attribution) -> bool:
+    """Whether lost rows may be all that shows: of a host or a stage, if no majority of its ranks logged all."""
+    lost = len(attribution.incomplete.intersection(device.ranks))
+    return 2 * lost >= len(device.ranks) if device.kind in ("host", "stage") else lost > 0
+
+
 def _is_clear(cause: Cause, spike: Observation, attribution: Attribution, topology: Topology) -> bool:
-    if (
-        not is_sure(cause)
-        or _is_chore(cause)
-        or any(attribution.incomplete.intersection(d.ranks) for d, _ in cause.suspects[:1])
-    ):
+    if not is_sure(cause) or _is_chore(cause) or any(_may_be_loss(d, attribution) for d, _ in cause.suspects[:1]):
         return False
     others = {lane: ns for lane, ns in attribution.path_excess_ns.items() if ns > 0 and lane not in cause.lanes}
     stray_ns = sum(

@@ -7,7 +7,7 @@ regular iterations are held against what peers take (`detectors.peers_usual`), a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Final
 
@@ -62,7 +62,7 @@ def review(reviewed: Sequence[Reviewed], topology: Topology, delta: float) -> li
     """
     if len(reviewed) < MIN_REVIEWED:
         return []
-    found = find_causes([one.attribution for one in reviewed], topology)
+    found = _with_shared_time(find_causes([one.attribution for one in reviewed], topology), reviewed)
     causes = [cause for cause in found if _is_one(cause) and _matters(cause, reviewed, delta)]
     if causes:
         return causes
@@ -72,6 +72,28 @@ def review(reviewed: Sequence[Reviewed], topology: Topology, delta: float) -> li
     uneven = _imbalance(reviewed)
     limit = 1 + _UNEVEN_EXCESS * (delta - 1)
     return [uneven] if uneven is not None and _matters(uneven, reviewed, limit) else []
+
+
+def _with_shared_time(found: Sequence[Cause], reviewed: Sequence[Reviewed]) -> list[Cause]:
+    """Let each cause among several slow ranks explain what another one was blamed for while it was late as well.
+
+    Of two ranks that are equally slow now the one comes last and now the other; the path knows the last one alone.
+    """
+    late = [cause for cause in found if cause.kind in ("slow_rank", "slow_host")]
+    return [
+        replace(one, explained_ns=_explained_beside(one, late, reviewed)) if one in late else one for one in found
+    ]
+
+
+def _explained_beside(cause: Cause, late: Sequence[Cause], reviewed: Sequence[Reviewed]) -> dict[int, float]:
+    explained = dict(cause.explained_ns)
+    for one in reviewed:
+        iteration = one.attribution.iteration
+        others_ns = max((other.explained_ns.get(iteration, 0.0) for other in late), default=0.0)
+        own_ns = max((one.attribution.work_excess_ns.get(lane.first, 0.0) for lane in cause.lanes), default=0.0)
+        if iteration not in explained and min(own_ns, others_ns) > 0:
+            explained[iteration] = min(own_ns, others_ns)
+    return explained
 
 
 def _is_one(cause: Cause) -> bool:

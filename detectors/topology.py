@@ -57,6 +57,7 @@ class Topology:
     kinds: Mapping[int, str] = field(default_factory=dict)
     unlogged: frozenset[int] = frozenset()
     _carried: Mapping[tuple[str, str | int], tuple[int, ...]] = field(init=False, repr=False)
+    _crossing: dict[Lane, bool] = field(init=False, repr=False, compare=False, default_factory=dict)  # asked often
 
     def __post_init__(self) -> None:
         carried: dict[tuple[str, str | int], list[int]] = {}
@@ -102,9 +103,12 @@ class Topology:
 
     def crosses_network(self, lane: Lane) -> bool:
         """Whether the lane's bytes leave a host; ranks without a known host count as apart."""
-        ranks = self.lane_ranks(lane)
-        hosts = {self.place(rank).host for rank in ranks}
-        return len(ranks) > 1 and (None in hosts or len(hosts) > 1)
+        crosses = self._crossing.get(lane)
+        if crosses is None:
+            ranks = self.lane_ranks(lane)
+            hosts = {self.place(rank).host for rank in ranks}
+            crosses = self._crossing[lane] = len(ranks) > 1 and (None in hosts or len(hosts) > 1)
+        return crosses
 
     def stages(self, ranks: np.ndarray) -> np.ndarray:
         """Pipeline stage of each rank: its place in its ``pp`` communicator; ranks of one stage do the same work."""

@@ -52,6 +52,9 @@ NEWEST: Final = 2
 MOST_LOST: Final = 0.02
 """Of a rank that lost a larger share of its rows, a row that is missing says nothing."""
 
+STAGES_WITHIN: Final = 10
+"""Pipelines that nobody announced are looked for in so many iterations: in one, lost rows may hide them."""
+
 LATE_COSTS: Final = 0.5
 """A rank that stands out makes an iteration suspect if its lateness is worth a look, and the iteration takes longer
 by this share of it at least; where it is late again and again, the newest iterations."""
@@ -107,6 +110,8 @@ class IterationJudge:
         self._newest.append(rows)
         self._reader.traffic.flowed += int(rows.columns["operators"].sum())
         self._reader.know(announcements)
+        if self._judged < STAGES_WITHIN:
+            self._reader.infer_stages(rows)
         reference_ns = self._window.mean_ns
         is_irregular: bool | None = None
         verdict_ids: tuple[str, ...] = ()
@@ -368,6 +373,7 @@ class IterationJudge:
             "drift": self._drift.state(),
             "tracker": self._tracker.state(),
             "codes": list(self._reader.codes),
+            "stages": sorted(self._reader.stages.items()),
             "traffic": [self.traffic.flowed, self.traffic.read],
             "budget": self._budget.state(),
             "read_last": None
@@ -391,6 +397,7 @@ class IterationJudge:
         judge._drift = DriftWatch.from_state(state["drift"])
         judge._tracker = VerdictTracker.from_state(state["tracker"])
         judge._reader = OperatorReader({name: code for code, name in enumerate(state["codes"])})
+        judge._reader.stages = {rank: stage for rank, stage in state["stages"]}
         judge._reader.traffic = Traffic(*state["traffic"])
         judge._budget = ReadingBudget.from_state(state["budget"], judge._window.window)
         last = state["read_last"]

@@ -8,7 +8,7 @@ which looks like another one of the same incident need not be read at all (`dete
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -16,12 +16,8 @@ import numpy as np
 from detectors.clocks import estimate_offsets
 from detectors.critical_path import Attribution, attribute, slow_collectives
 from detectors.operator_graph import OperatorGraph, build_graph
-from detectors.reach import (
-    accused_lanes,
-    lane_sums,
-    lanes_beside,
-    wanted_ranks,
-)
+from detectors.pipelines import stages_from_transfers
+from detectors.reach import Summaries, accused_lanes, lane_sums, lanes_beside, wanted_ranks
 from detectors.replay import abnormal_ratios
 from detectors.topology import Topology, topology_of
 from detectors.untimed import Work, attribute_untimed, find_waits
@@ -30,7 +26,7 @@ from streams.iteration_rows import IterationRows
 from streams.operator_rows import NO_OPERATORS, gather_rows, joined
 from streams.operator_source import ReadBack, spans_of
 from streams.path_reading import PathReading
-from streams.records import UNKNOWN
+from streams.records import RECV, UNKNOWN
 from streams.usual_operators import MOST_REPLAYED_ROWS, UsualOperators
 
 Array = np.ndarray
@@ -75,6 +71,7 @@ class OperatorReader:
         self._topology: Topology | None = None
         self._announcements: Announcements = {}
         self._usual: UsualOperators | None = None
+        self.stages: dict[int, int] = {}  # told from transfers, where no pipeline was announced
 
     # --- what is known of the job -----------------------------------------------------------------------------------
 
@@ -94,14 +91,28 @@ class OperatorReader:
         if self._topology is None or len(self._topology.places) != len(announcements):
             self._announcements = announcements
             self._encode({c.id for a in announcements.values() for c in a.communicators})
-            self._topology = topology_of(announcements.values(), self.codes)
+            self._draw()
 
     def _encode(self, names: set[str]) -> None:
         """Give codes to communicators in the order of their ids, so that no order of arrival shows in a verdict."""
         new = sorted(names - self.codes.keys())
         self.codes |= {name: len(self.codes) + at for at, name in enumerate(new)}
         if new and self._topology is not None:
-            self._topology = topology_of(self._announcements.values(), self.codes)
+            self._draw()
+
+    def _draw(self) -> None:
+        announced = topology_of(self._announcements.values(), self.codes)
+        self._topology = announced if announced.stage_of else replace(announced, stage_of=self.stages)
+
+    def infer_stages(self, rows: IterationRows) -> None:
+        """Find the pipeline stages of a job that announced none, from who received from whom."""
+        if self.topology.stage_of:
+            return
+        self._encode(set(rows.names))
+        counts = _transfer_counts(rows.summaries(self.codes), self.topology)
+        self.stages = stages_from_transfers(counts, self.topology.members.values())
+        if self.stages:
+            self._draw()
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
@@ -226,3 +237,14 @@ class OperatorReader:
             return
         usual.add(new, self.read([rows.only(new) for rows in usual.iterations], read_back))
         self.compare_clocks(usual.columns)
+
+
+def _transfer_counts(summaries: Summaries, topology: Topology) -> dict[tuple[int, int], int]:
+    """How often each sender, receiver pair was used, in communicators of which nobody said what they are for."""
+    is_recv = summaries.operator == RECV
+    counts: dict[tuple[int, int], int] = {}
+    columns = (summaries.peer, summaries.rank, summaries.communicator, summaries.counts)
+    for sender, receiver, communicator, count in zip(*(c[is_recv].tolist() for c in columns), strict=True):
+        if topology.kinds.get(communicator, "unknown") in ("unknown", "world"):
+            counts[sender, receiver] = counts.get((sender, receiver), 0) + count
+    return counts

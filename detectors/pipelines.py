@@ -1,0 +1,95 @@
+"""Pipelines that nobody announced: told from who sends to whom.
+
+In a pipeline neighbours send both ways, activations down and gradients up. Where chunks are interleaved the last
+stage also sends to the first, but less often than neighbours do: that tells it from a ring that turns both ways.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Final
+
+MIN_STAGES: Final = 3
+"""Two ranks that send to each other may be a ring as well as a pipeline."""
+
+MIN_PIPELINES: Final = 2
+"""Of one pipeline alone each rank would be a stage by itself, without peers; then what its rank does tells more."""
+
+_SELDOM: Final = 0.95  # the way back of an interleaved pipeline is used so much less often, or less
+_SEVERAL: Final = 2  # neighbours send several times an iteration; one lost row must not look like a way less used
+
+
+def stages_from_transfers(
+    counts: Mapping[tuple[int, int], int], groups: Iterable[Collection[int]] = ()
+) -> dict[int, int]:
+    """Find the pipeline stage of each rank; {} unless all that was sent is explained by pipelines of equal length.
+
+    Parameters
+    ----------
+    counts
+        How often each sender, receiver pair was used in one iteration.
+    groups
+        Ranks of each communicator: ranks that sent nothing that anybody logged are of the stage that all others of
+        one of their communicators are of.
+
+    Examples
+    --------
+    >>> chains = {(0, 2): 4, (2, 4): 4, (2, 0): 4, (4, 2): 4, (1, 3): 4, (3, 5): 4, (3, 1): 4, (5, 3): 4}
+    >>> stages_from_transfers(chains)
+    {0: 0, 2: 1, 4: 2, 1: 0, 3: 1, 5: 2}
+    >>> stages_from_transfers({**chains, (4, 0): 4, (0, 4): 4, (5, 1): 4, (1, 5): 4})
+    {}
+    """
+    if not counts or any((receiver, sender) not in counts for sender, receiver in counts):
+        return {}
+    pipelines = _connected(counts)
+    group_of = {rank: group for group, ranks in enumerate(pipelines) for rank in ranks}
+    sent: list[dict[tuple[int, int], int]] = [{} for _ in pipelines]
+    for pair, count in counts.items():
+        sent[group_of[pair[0]]][pair] = count
+    are_alike = len(pipelines) >= MIN_PIPELINES and len({len(one) for one in pipelines}) == 1
+    if not are_alike or not all(map(_is_pipeline, pipelines, sent)):
+        return {}
+    stage_of = {rank: stage for one in pipelines for stage, rank in enumerate(one)}
+    return stage_of | _stages_of_silent(stage_of, groups)
+
+
+def _stages_of_silent(stage_of: Mapping[int, int], groups: Iterable[Collection[int]]) -> dict[int, int]:
+    found = {}
+    for ranks in groups:
+        stages = {stage_of[rank] for rank in ranks if rank in stage_of}
+        if len(stages) == 1:
+            found.update(dict.fromkeys((rank for rank in ranks if rank not in stage_of), *stages))
+    return found
+
+
+def _connected(counts: Mapping[tuple[int, int], int]) -> list[list[int]]:
+    """Ranks that send to each other, over whomever; each group and all of them in ascending order."""
+    beside: dict[int, list[int]] = {}
+    for sender, receiver in counts:
+        beside.setdefault(sender, []).append(receiver)
+    groups, left = [], set(beside)
+    for first in sorted(beside):
+        reached = [first] if first in left else []
+        left.discard(first)
+        for rank in reached:  # grows as it goes
+            new = left.intersection(beside[rank])
+            left -= new
+            reached += sorted(new)
+        if reached:
+            groups.append(sorted(reached))
+    return groups
+
+
+def _is_pipeline(ranks: Sequence[int], sent: Mapping[tuple[int, int], int]) -> bool:
+    """Whether connected ranks, in ascending order, are a pipeline in that order; ``sent`` is between them alone."""
+    steps = list(pairwise(ranks))
+    if len(ranks) < MIN_STAGES or any(step not in sent for step in steps):
+        return False
+    between = min(sent[step] for step in steps)
+    back = sent.keys() - {*steps, *((receiver, sender) for sender, receiver in steps)}
+    if not back:
+        return True
+    is_round = back == {(ranks[0], ranks[-1]), (ranks[-1], ranks[0])}
+    return is_round and between >= _SEVERAL and max(sent[pair] for pair in back) <= _SELDOM * between
