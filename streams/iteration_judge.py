@@ -397,7 +397,7 @@ class IterationJudge:
         judge._drift = DriftWatch.from_state(state["drift"])
         judge._tracker = VerdictTracker.from_state(state["tracker"])
         judge._reader = OperatorReader({name: code for code, name in enumerate(state["codes"])})
-        judge._reader.stages = {rank: stage for rank, stage in state["stages"]}
+        judge._reader.stages = dict(state["stages"])
         judge._reader.traffic = Traffic(*state["traffic"])
         judge._budget = ReadingBudget.from_state(state["budget"], judge._window.window)
         last = state["read_last"]

@@ -11,6 +11,7 @@ import numpy as np
 from detectors.lanes import Lane
 from detectors.reach import LaneSums, ends_of, lane_sums
 from detectors.review import late_against_stage
+from detectors.slow_switches import lanes_of_slow_switch
 from detectors.topology import Topology
 from streams.iteration_rows import IterationRows
 
@@ -35,13 +36,20 @@ def ranks_to_review(
     """Look through regular iterations: late ranks, slow lanes and heavy stages, against peers."""
     worth_ns = _ODD_SHARE * (delta - 1) * median(one.elapsed_ns for one in rows)
     late = [late_of(one, topology) for one in rows]
+    sums = [lane_sums(one.summaries(codes)) for one in rows]
     odd = _odd_ranks(late, worth_ns)
-    slow = _slow_lanes([lane_sums(one.summaries(codes)) for one in rows], topology, worth_ns)
-    odd |= ends_of(slow, topology)
+    slow = _slow_lanes(sums, topology, worth_ns)
+    below = lanes_of_slow_switch(sums, topology)
     is_uneven = median(max(one.values(), default=0.0) for one in late) > worth_ns
-    is_odd = bool(odd) or is_uneven or _has_heavy_stage(rows, topology, worth_ns)
+    is_odd = bool(odd or slow or below) or is_uneven or _has_heavy_stage(rows, topology, worth_ns)
     slowest = int(rows[-1].columns["rank"][np.argmax(rows[-1].columns["elapsed_ns"])])
-    return ToReview(is_odd, {slowest, *sorted(odd)[:_MOST_ODD]}, _some_of_each_stage(rows[-1], topology))
+    oddest = list(dict.fromkeys([*odd, *_ends_in_order(slow, topology)]))[:_MOST_ODD]
+    ranks = {slowest, *oddest, *ends_of(below, topology)}
+    return ToReview(is_odd, ranks, _some_of_each_stage(rows[-1], topology))
+
+
+def _ends_in_order(lanes: Sequence[Lane], topology: Topology) -> list[int]:
+    return [rank for lane in lanes for rank in sorted(ends_of([lane], topology))]
 
 
 def late_of(rows: IterationRows, topology: Topology) -> dict[int, float]:
@@ -50,10 +58,10 @@ def late_of(rows: IterationRows, topology: Topology) -> dict[int, float]:
     return late_against_stage(columns["rank"], columns["work_ns"], columns["operators"], topology)
 
 
-def _odd_ranks(late: Sequence[Mapping[int, float]], worth_ns: float) -> set[int]:
-    """Ranks whose median lateness matters, the latest ones."""
+def _odd_ranks(late: Sequence[Mapping[int, float]], worth_ns: float) -> list[int]:
+    """Ranks whose median lateness matters, the latest first."""
     typical = {rank: median(one.get(rank, 0.0) for one in late) for rank in late[-1]}
-    return set(sorted((r for r, ns in typical.items() if ns > worth_ns), key=lambda r: -typical[r])[:_MOST_ODD])
+    return sorted((r for r, ns in typical.items() if ns > worth_ns), key=lambda r: -typical[r])[:_MOST_ODD]
 
 
 def _slow_lanes(iterations: Sequence[LaneSums], topology: Topology, worth_ns: float) -> list[Lane]:

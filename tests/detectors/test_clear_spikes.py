@@ -10,6 +10,7 @@ from detectors.causes import find_causes
 from detectors.clear_spikes import MAX_SPIKES, SPIKE_MEMORY, SPIKE_SIGMAS, SPIKE_WAIT, SpikeWatch, clear_cause
 from detectors.lateness import LATE_SIGMAS, Latest
 from detectors.observation import Observation
+from detectors.topology import Place, Topology
 from detectors.verdict_tracker import VerdictTracker
 from streams.snapshots import pack, unpack
 from tests.detectors.observed_iterations import MS, PAIR, TOPOLOGY, late, observation, work
@@ -71,6 +72,21 @@ def test_of_a_rank_that_lost_rows_it_may_be_the_loss_that_shows() -> None:
     assert one.attribution is not None
     holed = replace(one, attribution=replace(one.attribution, incomplete=frozenset({1})))
     assert clear_cause(holed, TOPOLOGY) is None
+
+
+@pytest.mark.parametrize(("lost", "is_clear"), [((), True), ((2,), True), ((2, 3), False), ((2, 3, 4, 5), False)])
+def test_a_host_is_late_if_a_majority_of_its_ranks_that_logged_all_are(lost: tuple[int, ...], is_clear: bool) -> None:
+    ranks = (2, 3, 4, 5)
+    places = {rank: Place("node-1" if rank in ranks else f"other-{rank}", rank) for rank in range(12)}
+    topology = Topology(12, places, {0: tuple(range(12))})
+    one = spike(7, rank=2)
+    assert one.attribution is not None
+    work_excess_ns = {rank: 50.0 * MS if rank in ranks else 0.0 for rank in range(12)}
+    attribution = replace(one.attribution, work_excess_ns=work_excess_ns, incomplete=frozenset(lost))
+    cause = clear_cause(replace(one, attribution=attribution), topology)
+    assert (cause is not None) == is_clear
+    if cause is not None:
+        assert cause.suspects[0][0] == ("host", ranks)
 
 
 def test_a_spike_is_due_when_it_is_known_that_it_was_one() -> None:

@@ -427,6 +427,43 @@ def test_stages_that_nobody_announced_are_no_uneven_data() -> None:
     assert verdicts(bare) == []
 
 
+@pytest.mark.parametrize("kinds", [("pp", "tp", "world"), ("unknown",) * 3])
+def test_a_heavy_stage_is_found_whether_or_not_the_pipelines_were_announced(kinds: tuple[str, str, str]) -> None:
+    stages = {f"tp{stage}": (kinds[1], (2 * stage, 2 * stage + 1)) for stage in range(3)}
+    pipelines = {f"pp{way}": (kinds[0], (way, 2 + way, 4 + way)) for way in range(2)}
+    job = LockstepJob({"world": (kinds[2], tuple(range(6))), **stages, **pipelines})
+
+    def step(job: LockstepJob, stage: int, number: int) -> None:
+        for way in range(2):
+            job.work(2 * stage + way, (30 if stage == 1 else 10) * MS + (number + way) % 3 * 10_000)
+        job.collective(f"tp{stage}", MS)
+
+    def body(job: LockstepJob, number: int) -> None:
+        for _ in range(3):
+            for stage, after in ((0, 1), (1, 2), (2, 1), (1, 0)):
+                step(job, stage, number)
+                for way in range(2):
+                    job.message(f"pp{way}", 2 * stage + way, 2 * after + way, MS)
+        job.collective("world", MS)
+
+    job.iterate(range(60), body)
+    assert {(kind, ranks) for kind, _, ranks, _ in blame(job.trace())} == {("slow_stage", (2, 3))}
+
+
+def test_two_ranks_that_were_slow_from_the_start_are_both_blamed_though_one_comes_last_at_a_time() -> None:
+    job = LockstepJob({"world": ("world", tuple(range(8)))})
+
+    def body(job: LockstepJob, number: int) -> None:
+        for rank in range(8):
+            job.work(rank, (20 * MS if rank in (2, 5) else 10 * MS) + (number * 3 + rank * 5) % 11 * 50_000)
+        job.collective("world", MS)
+
+    job.iterate(range(60), body)
+    assert sorted((kind, ranks) for kind, _, ranks, _ in blame(job.trace())) == [
+        ("slow_rank", (2,)), ("slow_rank", (5,)),
+    ]  # fmt: skip
+
+
 def test_a_rank_in_a_communicator_that_it_did_not_announce_is_no_error() -> None:
     job = EightRanks()
     job.late_ns = lambda number, rank: 20 * MS * (rank == 2 and 30 <= number < 45)

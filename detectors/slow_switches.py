@@ -1,0 +1,67 @@
+"""Switches that evidence alone makes suspects: slow in many lanes, of which none costs much by itself.
+
+A lane is held against the typical lane of its role, and a switch by the typical lane that passes it. That accuses
+nobody: it says whose operators to read.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from statistics import median, median_low
+from typing import Final
+
+from detectors.lanes import Lane
+from detectors.reach import LaneSums
+from detectors.topology import Device, Topology
+
+_SLOW_RATIO: Final = 1.5
+"""A switch is looked at if its typical lane takes so many times what lanes of the same role take."""
+
+_MIN_LANES: Final = 8  # fewer are looked at one by one
+_MIN_PEERS: Final = 4
+_MOST_LANES: Final = 16
+
+
+def lanes_of_slow_switch(iterations: Sequence[LaneSums], topology: Topology) -> list[Lane]:
+    """Choose lanes to read where one switch looks slow; none where no switch does.
+
+    Returns
+    -------
+    Its slowest lanes, and its fastest ones; and, of those that pass the switches at their other ends, some that do
+    not pass it: they tell which of the two it is.
+    """
+    ratios = _typical_ratios(iterations, topology)
+    passing: dict[Device, list[Lane]] = {}
+    for lane in ratios:
+        for switch in _switches(lane, topology):
+            passing.setdefault(switch, []).append(lane)
+    typical = {s: median(ratios[lane] for lane in own) for s, own in passing.items() if len(own) >= _MIN_LANES}
+    slowest = max(sorted(typical), key=lambda switch: typical[switch], default=None)
+    if slowest is None or typical[slowest] < math.log(_SLOW_RATIO):
+        return []
+    by_ratio = sorted(passing[slowest], key=lambda lane: -ratios[lane])
+    own = list(dict.fromkeys([*by_ratio[:_MOST_LANES], *by_ratio[-_MIN_LANES:]]))
+    others = sorted({switch for lane in own for switch in _switches(lane, topology)} - {slowest})
+    beside = {switch: [lane for lane in passing[switch] if lane not in passing[slowest]] for switch in others}
+    return own + [lane for lanes in beside.values() for lane in lanes[: max(_MOST_LANES // len(beside), 1)]]
+
+
+def _typical_ratios(iterations: Iterable[LaneSums], topology: Topology) -> dict[Lane, float]:
+    """For each pair over the network the logarithm of its time over that of its role; the median over iterations."""
+    found: dict[Lane, list[float]] = {}
+    for sums in iterations:
+        roles: dict[tuple[object, ...], list[Lane]] = {}
+        for lane, ns in sums.mean_ns.items():
+            if lane.kind == "pair" and ns > 0 and topology.crosses_network(lane):
+                roles.setdefault((*topology.lane_role(lane, of_any_stage=False), sums.counts[lane]), []).append(lane)
+        for lanes in roles.values():
+            if len(lanes) >= _MIN_PEERS:
+                usual_ns = median_low(sums.mean_ns[lane] for lane in lanes)
+                for lane in lanes:
+                    found.setdefault(lane, []).append(math.log(sums.mean_ns[lane] / usual_ns))
+    return {lane: median(values) for lane, values in found.items()}
+
+
+def _switches(lane: Lane, topology: Topology) -> set[Device]:
+    return {switch for rank in topology.lane_ranks(lane) if (switch := topology.switch(rank)) is not None}
