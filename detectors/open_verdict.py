@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Final
 from detectors.causes import Cause, find_causes, is_sure
 from detectors.lanes import Lane
 from detectors.observation import Observation, explained_ns
-from detectors.standing_fault import History, StandingFault, standing_since, typical_lateness_ns
+from detectors.standing_fault import History, StandingFault, late_ranks_ns, standing_since, typical_lateness_ns
 from detectors.topology import Device, Topology
 
 _KEPT: Final = 64  # attributions that a verdict keeps to think over its suspects
@@ -66,11 +66,18 @@ class OpenVerdict:
             return self.standing.stands(self.cause, late_ns)
         return observation.shows(self.cause) and (observation.is_long or self._is_alike(observation))
 
+    def is_absent(self, late_ns: Mapping[int, float]) -> bool:
+        """Whether lateness alone shows that the cause, ranks' own work, is not there."""
+        return self.cause.kind == "slow_rank" and late_ranks_ns(self.cause, late_ns) < _ALIKE * self._typical_ns
+
     def _is_alike(self, observation: Observation) -> bool:
         """Whether an iteration that is not long by itself loses enough to the cause to be of the same kind."""
-        typical_ns = median(explained_ns(self.cause, o.attribution) for o in self.kept if o.attribution is not None)
         assert observation.attribution is not None
-        return explained_ns(self.cause, observation.attribution) >= _ALIKE * typical_ns
+        return explained_ns(self.cause, observation.attribution) >= _ALIKE * self._typical_ns
+
+    @property
+    def _typical_ns(self) -> float:
+        return median(explained_ns(self.cause, o.attribution) for o in self.kept if o.attribution is not None)
 
     def follow(self, observation: Observation, is_seen: bool, topology: Topology) -> None:
         """Take in the next judged iteration."""

@@ -87,6 +87,10 @@ class VerdictTracker:
         revisions += self._close([v for v in self._open if v.quiet >= CLOSE_QUIET], "recovered", topology)
         return revisions, tuple(verdict.verdict_id for verdict in seen_in)
 
+    def is_quiet(self, late_ns: Mapping[int, float]) -> bool:
+        """Whether verdicts are open, and lateness alone shows that none of their causes is there."""
+        return bool(self._open) and all(verdict.is_absent(late_ns) for verdict in self._open)
+
     def stand(
         self, causes: Sequence[Cause], reviewed: Sequence[Observation], history: History, topology: Topology
     ) -> list[Verdict]:

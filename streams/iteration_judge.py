@@ -177,7 +177,8 @@ class IterationJudge:
         """Say how far an iteration stands out and, if it is suspect, where its time went."""
         latest = self._lateness.look(late_ns)
         is_long = is_irregular or rows.elapsed_ns > min(self._healthy[1], self._window.suspect_ns)
-        is_shifted = rows.elapsed_ns > self._window.shifted_ns
+        # What shifted the iterations before is known; while it pauses, an iteration is on its own.
+        is_shifted = rows.elapsed_ns > self._window.shifted_ns and not self._tracker.is_quiet(late_ns)
         is_suspect = is_long or is_shifted or self._is_worth_a_look(rows.elapsed_ns, latest)
         attribution, is_read = self._attribute(rows, read_back) if is_suspect else (None, False)
         return Observation(
@@ -231,7 +232,8 @@ class IterationJudge:
         ):
             return carried, False
         before = traffic.read
-        attribution, graph = self._reader.attribute(rows, excess_ns, read_back)
+        allowed_ns = (self._window.delta - 1) * self._healthy[0]  # what costs less is not looked into more closely
+        attribution, graph = self._reader.attribute(rows, max(excess_ns, allowed_ns), read_back)
         attribution = replace(attribution, excess_ns=max(excess_ns, 0.0))
         attribution = with_rates(attribution, rows, usual_rates(self._reference_rows), self._reader.codes)
         self._budget.note(self._judged, traffic.read - before, is_explained=is_explained, is_irregular=is_to_be_known)

@@ -164,16 +164,19 @@ class OperatorReader:
             self.learn({rank for rows in iterations for rank in rows.columns["rank"].tolist()}, read_back)
 
     def attribute(
-        self, rows: IterationRows, excess_ns: float, read_back: ReadBack
+        self, rows: IterationRows, matters_ns: float, read_back: ReadBack
     ) -> tuple[Attribution, OperatorGraph]:
-        """Say where the excess of an iteration went; return that and the graph that says it."""
+        """Say where the excess of an iteration went; return that and the graph that says it.
+
+        ``matters_ns``: the excess, or what matters if that is more. Small parts of it are not read for.
+        """
         assert self._usual is not None
         if rows.is_untimed:
             return self._attribute_untimed(self._usual, rows, read_back), self.build([], NO_OPERATORS)
         if len(rows) <= WHOLE_RANKS:
             graph = self.build([rows], self.read([rows], read_back))
             return attribute(graph, rows.number, self._usual.reference(self.build)), graph
-        return PathReading(self, self._usual, rows, excess_ns, read_back).attribute()
+        return PathReading(self, self._usual, rows, matters_ns, read_back).attribute()
 
     def _attribute_untimed(self, usual: UsualOperators, rows: IterationRows, read_back: ReadBack) -> Attribution:
         """The same where operators do not say when they began; of large jobs nothing is read for it."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Array = np.ndarray
 
-_WORTH_SHARE: Final = 0.05  # of an iteration's excess: a wait that may cost less is not looked into
+_WORTH_SHARE: Final = 0.05  # of what is to be explained: a wait that may cost less is not looked into
 _LATEST: Final = 2  # ranks that work longest over their usual are read at once
 
 
@@ -33,8 +33,8 @@ class PathReading:
     ----------
     reader, usual
         What is known of the job.
-    rows, excess_ns
-        The iteration, and what it takes longer than usual.
+    rows, matters_ns
+        The iteration, and how much of its time is to be explained.
     read_back
         Where operators are read from.
     """
@@ -44,20 +44,19 @@ class PathReading:
         reader: OperatorReader,
         usual: UsualOperators,
         rows: IterationRows,
-        excess_ns: float,
+        matters_ns: float,
         read_back: ReadBack,
     ) -> None:
         self._reader, self._usual, self._rows, self._read_back = reader, usual, rows, read_back
-        self._excess_ns = excess_ns
+        self._worth_ns = _WORTH_SHARE * matters_ns
         self._common_factor = usual.common_factor(rows)
         self._available = set(rows.columns["rank"].tolist())
 
     def attribute(self) -> tuple[Attribution, OperatorGraph]:
         """Say where the excess went; return that and the graph that says it."""
         work_ns = self._usual.work_excess_ns(self._rows)
-        worth_ns = _WORTH_SHARE * max(self._excess_ns, 0.0)
         seeds = _seeds(self._rows, work_ns)
-        read, columns = self._reader.follow(self._rows, seeds, worth_ns, self._read_back)
+        read, columns = self._reader.follow(self._rows, seeds, self._worth_ns, self._read_back)
         graph, attribution = self._attribute(read, columns)
         accused = accused_lanes(attribution, self._reader.topology)
         quick: dict[Lane, LaneExcess] = {}

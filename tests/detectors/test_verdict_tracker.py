@@ -85,6 +85,17 @@ def test_a_verdict_begins_with_the_first_iteration_in_which_its_cause_was_seen()
     assert verdict.verdict_id == "j:1:42:0"
 
 
+def test_while_the_accused_ranks_are_not_late_their_verdict_is_quiet() -> None:
+    tracker = VerdictTracker("j", 1)
+    assert not tracker.is_quiet({})
+    lived([late(1)] * 3, tracker)
+    assert tracker.is_quiet({})
+    assert tracker.is_quiet({1: 20 * MS, 2: 50 * MS})
+    assert not tracker.is_quiet({1: 40 * MS})
+    lived([late(1) | {PAIR: 50.0}] * 4, tracker, first=3)
+    assert not tracker.is_quiet({})  # lateness does not tell of transfers
+
+
 def test_a_verdict_says_that_it_goes_on_when_its_loss_has_doubled() -> None:
     said = lived([late(1)] * 24)
     assert [(v.event, v.iterations[1]) for v in said] == [
