@@ -93,9 +93,7 @@ class _OpenFiles:
 
     def _open(self, name: str, nic: Nic) -> None:
         try:
-            files = CounterFiles(nic)
-            for descriptor in (files.tx, files.rx):
-                read_count(descriptor)
+            files = _opened(nic)
         except (OSError, ValueError) as error:
             self._note_failure(name, error)
             return
@@ -153,3 +151,15 @@ class _OpenFiles:
             files.close()
         self._files.clear()
         self._note_files()
+
+
+def _opened(nic: Nic) -> CounterFiles:
+    """Open counters that can be read; raises `OSError` or `ValueError` where they can't, and leaves nothing open."""
+    files = CounterFiles(nic)
+    try:
+        for descriptor in (files.tx, files.rx):
+            read_count(descriptor)
+    except (OSError, ValueError):
+        files.close()
+        raise
+    return files

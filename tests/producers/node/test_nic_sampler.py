@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -115,6 +116,25 @@ def test_a_nic_that_cannot_be_opened_is_named_once_and_the_others_are_read(
     assert {names for names, _ in reads.ticks} == {("mlx5_1",)}
     [line] = messages(caplog, "nic_unreadable")
     assert line.endswith("reason='No such file or directory'")
+
+
+def test_a_nic_that_can_be_opened_and_not_read_leaves_no_descriptor_behind(
+    sysfs: Sysfs, sampler: NicSampler, caplog: pytest.LogCaptureFixture
+) -> None:
+    counter = sysfs.rdma("mlx5_0") / "port_rcv_data"
+    counter.write_text("")  # opens, and is no number: as the counters of some cards whose link is down
+    sampler.watch(nics(sysfs, "mlx5_0"))
+    wait_for(lambda: bool(messages(caplog, "nic_unreadable")))
+    assert str(counter) not in open_files()
+
+
+def open_files() -> set[str]:
+    """Paths of what this process has open."""
+    found = set()
+    for descriptor in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # that of the listing itself
+            found.add(os.readlink(f"/proc/self/fd/{descriptor}"))
+    return found
 
 
 class Script:
