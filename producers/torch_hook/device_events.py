@@ -29,7 +29,7 @@ class DeviceEvents:
         self._starts = threading.local()
         self._waiting: list[tuple[int, Any, Any]] = []
         self._lock = threading.Lock()
-        self._anchor: tuple[Any, int] | None = None
+        self._anchors: dict[Any, tuple[Any, int]] = {}  # by device
 
     def record_start(self, op_id: int, tensors: Sequence[Any]) -> bool:
         """Mark the issuing stream; False while it is captured into a graph, where nothing may be asked."""
@@ -41,7 +41,7 @@ class DeviceEvents:
         if torch.cuda.is_current_stream_capturing():
             return False
         event = _new_event()
-        event.record()
+        event.record(torch.cuda.current_stream(tensors[0].device if tensors else None))
         self._starts.latest = (op_id, event)
         return True
 
@@ -66,8 +66,10 @@ class DeviceEvents:
             self._waiting = left + self._waiting
 
     def _add_end(self, ordinal: int, start: Any) -> None:
+        import torch
+
         end = _new_event()
-        end.record()
+        end.record(torch.cuda.current_stream(start.device))
         with self._lock:
             self._waiting.append((ordinal, start, end))
 
@@ -75,22 +77,28 @@ class DeviceEvents:
         try:
             if not end.query():
                 return False
-            event, event_ns = self._fresh_anchor()
+            event, event_ns = self._fresh_anchor(end.device)
             started_ns, ended_ns = (event_ns + round(event.elapsed_time(one) * 1e6) for one in (start, end))
             self._finish(ordinal, ended_ns, started_ns)
         except RuntimeError:  # the device's error, which training will meet itself
             self._finish(ordinal, UNSEEN, 0)
         return True
 
-    def _fresh_anchor(self) -> tuple[Any, int]:
+    def _fresh_anchor(self, device: Any) -> tuple[Any, int]:
+        """Give an event of the device, and when it was, ns of the monotonic clock.
+
+        CUDA's current device is each thread's own, and this thread's is the first: an event there can't be compared
+        with those of another device, and costs a context on it.
+        """
         import torch
 
-        if self._anchor is None or time.monotonic_ns() - self._anchor[1] > _ANCHOR_S * 1e9:
-            event, stream = _new_event(), torch.cuda.Stream()  # type: ignore[no-untyped-call, unused-ignore]
+        anchor = self._anchors.get(device)
+        if anchor is None or time.monotonic_ns() - anchor[1] > _ANCHOR_S * 1e9:
+            event, stream = _new_event(), torch.cuda.Stream(device)  # type: ignore[no-untyped-call, unused-ignore]
             event.record(stream)
             event.synchronize()
-            self._anchor = (event, time.monotonic_ns())
-        return self._anchor
+            anchor = self._anchors[device] = (event, time.monotonic_ns())
+        return anchor
 
 
 def _new_event() -> Any:
