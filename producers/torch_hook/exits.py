@@ -1,6 +1,7 @@
 """Where records leave the training process: part files of a trace directory, the agent's socket, or Kafka.
 
-Each exit runs in a thread of its own, `Exporter`'s, and never touches training: what fails is told and tried again.
+Each exit runs in the session's thread and never touches training: what fails is told, and over a socket or with Kafka
+tried again.
 """
 
 from __future__ import annotations

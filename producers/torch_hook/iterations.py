@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -50,7 +49,6 @@ class Iterations:
         self._steps = 0
         self._optimizer: int | None = None
         self._is_marked = not by_steps
-        self._lock = threading.Lock()
 
     @contextmanager
     def mark(self, iteration: int | None = None) -> Iterator[None]:

@@ -6,6 +6,8 @@ import atexit
 import logging
 import os
 import threading
+import weakref
+from collections.abc import Callable
 from typing import Any, Final
 
 from producers.torch_hook.dispatcher_hook import DispatcherHook
@@ -84,7 +86,7 @@ class Session:
 
     @property
     def hook_name(self) -> str:
-        """``native`` or ``python``."""
+        """``native``, ``python`` or ``dispatcher``."""
         return self._hook.name
 
     @property
@@ -98,15 +100,15 @@ class Session:
         return os.getpid() == self._pid
 
     def start(self) -> None:
-        """Attach to the groups that exist, follow those to come, and start the thread."""
-        from torch.optim.optimizer import register_optimizer_step_post_hook
-
-        self._hook.enable(True)
-        self._process_groups.follow()
-        self._optimizer_hook = register_optimizer_step_post_hook(self._on_step)
-        os.register_at_fork(after_in_child=self._leave_child)
+        """Attach to the groups that exist, follow those to come, and start the thread; all of it, or nothing."""
+        try:
+            self._hook_into_torch()
+            self._thread.start()
+        except BaseException:
+            self._detach()
+            raise
         atexit.register(self.stop)
-        self._thread.start()
+        _at_fork(weakref.WeakMethod(self._leave_child))
 
     def stop(self) -> None:
         """Detach and pass on the rest; waits for it, 15 s at most. A second time, or in a fork, does nothing."""
@@ -120,6 +122,13 @@ class Session:
         if count:
             self.troubles.count += count
             _LOG.warning("event=torch_comms_trouble what=native count=%d error=%r training=unaffected", count, text)
+
+    def _hook_into_torch(self) -> None:
+        from torch.optim.optimizer import register_optimizer_step_post_hook
+
+        self._hook.enable(True)
+        self._process_groups.follow()
+        self._optimizer_hook = register_optimizer_step_post_hook(self._on_step)
 
     def _detach(self) -> None:
         self._hook.enable(False)
@@ -179,6 +188,17 @@ def choose_hook(name: str, troubles: Troubles, capacity: int = CAPACITY) -> Hook
     if name == "dispatcher" or not has_collective_hooks():
         return DispatcherHook(troubles.note, capacity)
     return PythonHook(troubles.note, capacity)
+
+
+def _at_fork(leave: weakref.WeakMethod[Callable[[], None]]) -> None:
+    """Call a method in each child from now on, as long as its object lives: what is registered stays for good."""
+
+    def call_if_alive() -> None:
+        method = leave()
+        if method is not None:
+            method()
+
+    os.register_at_fork(after_in_child=call_if_alive)
 
 
 def _world() -> tuple[int, int] | None:
