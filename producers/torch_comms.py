@@ -55,8 +55,9 @@ def start(
 ) -> str:
     """Begin to log, before or after ``init_process_group``; returns the hook that serves.
 
-    That is ``native``, ``python``, ``dispatcher`` (in Python too, for an older torch), or ``none`` where this torch
-    offers nothing to hook into: that is said in the log, and training goes on without us.
+    That is ``native``, ``python``, ``dispatcher`` (in Python too, for an older torch), or ``none`` where there is no
+    torch, or one that offers nothing to hook into: that is said in the log, and training goes on without us. Where a
+    recording runs already, it goes on as it is.
 
     Parameters
     ----------
@@ -78,17 +79,10 @@ def start(
     ------
     InputError
         If not exactly one way out is given, or a value breaks its rule; before anything was changed.
-    ModuleNotFoundError
-        If torch is not installed.
     """
     global _session
-    if hook not in _HOOKS:
-        raise InputError(f"hook must be one of {', '.join(_HOOKS)}; got {hook!r}")
-    if iterations not in _ITERATIONS:
-        raise InputError(f"iterations must be one of {', '.join(_ITERATIONS)}; got {iterations!r}")
-    given = [way for way in (trace_dir, agent, bootstrap) if way is not None]
-    if len(given) != 1:
-        raise InputError(f"exactly one of trace_dir, agent and bootstrap must be given; got {len(given)}")
+    _check_choices(hook, iterations)
+    _check_one_way_out(trace_dir, agent, bootstrap)
     from producers.torch_hook.session import Session, Troubles
 
     with _lock:
@@ -99,11 +93,24 @@ def start(
         try:
             session = Session(identity_of(job, nic, switch), way_out, troubles, hook, iterations)
             session.start()
-        except Exception as error:  # a torch that we can't hook into, for example: it trains without us
+        except Exception as error:  # no torch, or one that we can't hook into: the script goes on without us
             troubles.note(error, "start")
             return "none"
         _session = session
     return session.hook_name
+
+
+def _check_choices(hook: str, iterations: str) -> None:
+    if hook not in _HOOKS:
+        raise InputError(f"hook must be one of {', '.join(_HOOKS)}; got {hook!r}")
+    if iterations not in _ITERATIONS:
+        raise InputError(f"iterations must be one of {', '.join(_ITERATIONS)}; got {iterations!r}")
+
+
+def _check_one_way_out(*ways: object) -> None:
+    given = sum(way is not None for way in ways)
+    if given != 1:
+        raise InputError(f"exactly one of trace_dir, agent and bootstrap must be given; got {given}")
 
 
 def _way_out(
