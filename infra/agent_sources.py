@@ -36,16 +36,20 @@ def _open_replay(options: ReplayOptions, _: Path) -> Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchOptions:
-    """Training processes of this node that were started with ``torch_comms.start(agent=PATH)``."""
+    """Training processes of this node that were started with ``torch_comms.start(agent=PATH)``.
+
+    `mode` are the permissions of the socket: 0o660 lets the agent's group in, 0o600 the agent's user alone.
+    """
 
     path: Path = Path("/run/irregulars/agent.sock")
+    mode: int = 0o600
 
 
 def _open_torch(options: TorchOptions, state_path: Path) -> Source:
     from producers.inferring_source import InferringSource
     from producers.torch_hook.agent_socket import SocketSource
 
-    source = SocketSource(options.path)
+    source = SocketSource(options.path, mode=options.mode)
     return InferringSource(source, source.is_unmarked, state_path)
 
 
@@ -98,8 +102,26 @@ def open_source(table: SourceTable, state_directory: Path) -> Source:
         return open_it(read_table(dict(table.options), options, table.where), state_path)
     if ":" in table.kind:
         return _open_plugin(table)
+    raise _unknown_kind(table)
+
+
+def check_source(table: SourceTable) -> None:
+    """Check kind and options of a source, and open nothing; what somebody else's kind takes only it can check.
+
+    Raises
+    ------
+    InputError
+        If the kind is unknown, or its options are not those that it takes.
+    """
+    if table.kind in KINDS:
+        read_table(dict(table.options), KINDS[table.kind][0], table.where)
+    elif ":" not in table.kind:
+        raise _unknown_kind(table)
+
+
+def _unknown_kind(table: SourceTable) -> InputError:
     rule = f"one of {', '.join(KINDS)}, or package.module:Name"
-    raise InputError(f"kind must be {rule}; got {table.kind!r} ({table.where}, key kind)")
+    return InputError(f"kind must be {rule}; got {table.kind!r} ({table.where}, key kind)")
 
 
 def _open_plugin(table: SourceTable) -> Source:

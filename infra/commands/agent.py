@@ -24,15 +24,18 @@ def agent(
 
     While Kafka is away messages wait on disk, within a bound, and then go out in order.
 
-    Example: irregulars agent infra/agent/agent.toml
+    Example: irregulars agent infra/node/agent.toml
     """
     from infra.agent_settings import ARRAYS, TABLES, read_agent_file
+    from infra.agent_sources import check_source
     from streams.worker_logging import logging_config
 
     tables = read_agent_file(file)
     own = (*TABLES, *ARRAYS)
     settings = settings_of(context, file=file, others=own, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix)
     if is_checking:
+        for source in tables.sources:
+            check_source(source)
         print(f"{file}: {len(tables.sources)} sources, {len(tables.ranks)} ranks; nothing is wrong with it")
         return
     levels = {"warning": "warn", "critical": "crit"}

@@ -42,14 +42,18 @@ class SocketSource:
         Of the socket; it is made, mode 0600, and a stale one is replaced.
     ranks
         The source is exhausted when so many ranks have said that they ended; `None`: never.
+    mode
+        Other permissions of the socket: who may write to it may speak for any job.
 
     Raises
     ------
     InputError
-        If the socket can't be made there.
+        If the socket can't be made there, or `mode` is none that its owner could use.
     """
 
-    def __init__(self, path: Path, ranks: int | None = None) -> None:
+    def __init__(self, path: Path, ranks: int | None = None, *, mode: int = 0o600) -> None:
+        if not 0o600 <= mode <= 0o777:
+            raise InputError(f"mode must be permissions, 0o600 to 0o777; got {mode:#o} (socket {path})")
         self._path, self._ranks = path, ranks
         self._connections: list[_Connection] = []
         self._queue: deque[Record] = deque()
@@ -60,7 +64,7 @@ class SocketSource:
         try:
             path.unlink(missing_ok=True)
             self._socket.bind(os.fspath(path))
-            path.chmod(0o600)
+            path.chmod(mode)
             self._socket.listen(128)
         except OSError as error:
             self._socket.close()

@@ -146,6 +146,8 @@ def test_the_daemonset_s_file_is_sound(path: Path) -> None:
     assert block is not None
     file = read(path, re.sub(r"^    ", "", block[1], flags=re.MULTILINE))
     assert (file.agent.sysfs, file.metrics.port) == (Path("/host/sys"), 9464)
+    mounts = set(re.findall(r"mountPath: ([\w/]+)", text))
+    assert {str(file.spool.directory.parent), str(Path(file.sources[0].options["path"]).parent)} <= mounts
     assert load_settings(config=path, environment={}, others=OWN).kafka_bootstrap == "kafka.irregulars:9092"
 
 
@@ -157,6 +159,8 @@ def test_the_unit_leaves_time_to_end_and_keeps_the_spool() -> None:
     assert service["ExecStart"].endswith("irregulars agent /etc/irregulars/agent.toml")
     assert float(service["TimeoutStopSec"]) > 2 * AgentFile().spool.final_s
     assert f"/var/lib/{service['StateDirectory']}" in str(AgentFile().spool.directory)
+    (source,) = read_agent_file(NODE / "agent.toml").sources
+    assert Path(source.options["path"]).parent == Path("/run", service["RuntimeDirectory"])
     assert service["KillSignal"] == "SIGTERM"
 
 

@@ -18,7 +18,7 @@ EXAMPLE = ROOT / "infra" / "node" / "agent.toml"
 def test_a_file_can_be_checked_without_starting_anything(run: Run) -> None:
     assert run("agent", "--check", str(EXAMPLE)) == (
         0,
-        f"{EXAMPLE}: 0 sources, 0 ranks; nothing is wrong with it\n",
+        f"{EXAMPLE}: 1 sources, 0 ranks; nothing is wrong with it\n",
         "",
     )
 
@@ -34,6 +34,24 @@ def test_a_file_can_be_checked_without_starting_anything(run: Run) -> None:
 def test_what_is_wrong_with_it_is_one_line(run: Run, text: str, complaint: str) -> None:
     Path("agent.toml").write_text(text)  # `run` has changed into an empty directory
     status, out, err = run("agent", "agent.toml")
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert complaint in err
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("kind = 'kinetto'", "kind must be one of replay, torch, kineto, "),
+        ("kind = 'kineto'\njob = 'j'", "key directory must be there; got none (agent.toml, sources 1)"),
+        (
+            "kind = 'torch'\nmode = '0660'",
+            "mode must be a whole number; got '0660' (agent.toml, sources 1, key mode)",
+        ),
+    ],
+)
+def test_checking_looks_at_sources_too(run: Run, text: str, complaint: str) -> None:
+    Path("agent.toml").write_text(f"[[sources]]\n{text}")
+    status, out, err = run("agent", "--check", "agent.toml")
     assert (status, out, err.count("\n")) == (2, "", 1)
     assert complaint in err
 

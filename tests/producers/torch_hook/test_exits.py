@@ -149,6 +149,17 @@ def test_a_stranger_on_the_socket_is_closed_and_the_others_go_on(tmp_path: Path)
     source.close()
 
 
+def test_others_may_be_let_in(tmp_path: Path) -> None:
+    source = SocketSource(tmp_path / "agent.sock", mode=0o660)
+    assert (tmp_path / "agent.sock").stat().st_mode & 0o777 == 0o660
+    source.close()
+
+
+def test_a_mode_that_was_not_meant_as_octal_is_told_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"^mode must be permissions, 0o600 to 0o777; got 0o1224 \(socket /.*\)$"):
+        SocketSource(tmp_path / "agent.sock", mode=660)
+
+
 def test_a_socket_that_can_t_be_made_is_told_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"^agent's socket must be a path where we can make one; got .*"):
         SocketSource(tmp_path / "missing" / "agent.sock")
