@@ -45,16 +45,33 @@ def identity_of(
     '17'
     >>> identity_of("mine", "mlx5_0", None, {"LOCAL_RANK": "3"}).gpu
     3
+    >>> identity_of(None, None, None, {"TORCH_COMMS_HOST": "node-7"}).host
+    'node-7'
     """
     named = next((environment[name] for name in _JOBS if environment.get(name, "none") not in ("", "none")), None)
     return Identity(
         job=job or named or "training",
         attempt=next((n for name in _ATTEMPTS if (n := _integer(environment, name)) is not None), 0),
-        gpu=_integer(environment, "LOCAL_RANK", "SLURM_LOCALID"),
+        host=environment.get("TORCH_COMMS_HOST") or socket.gethostname(),  # a container's own name is no node's
+        gpu=_gpu(environment),
         nic=nic or environment.get("TORCH_COMMS_NIC"),
         switch=switch or environment.get("TORCH_COMMS_SWITCH"),
         local_world_size=_integer(environment, "LOCAL_WORLD_SIZE"),
     )
+
+
+def _gpu(environment: Mapping[str, str]) -> int | None:
+    """Find the GPU's index on the host: a launcher counts those that the process may see.
+
+    >>> [_gpu({"LOCAL_RANK": "1", "CUDA_VISIBLE_DEVICES": text}) for text in ("4,5", "6", "GPU-8f2a,GPU-91c0", "")]
+    [5, 6, None, 1]
+    """
+    local_rank = _integer(environment, "LOCAL_RANK", "SLURM_LOCALID")
+    visible = [text.strip() for text in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if text.strip()]
+    if local_rank is None or not visible:
+        return local_rank
+    place = local_rank if len(visible) > 1 else 0  # a launcher may show each process its own GPU alone
+    return _integer({"seen": visible[place]}, "seen") if place < len(visible) else None
 
 
 def _integer(environment: Mapping[str, str], *names: str) -> int | None:
