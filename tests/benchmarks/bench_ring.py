@@ -96,7 +96,8 @@ def _both(least: float, most: float) -> str:
 
 
 def _beside(values: Array) -> str:
-    return f"{values[CULPRIT]:.2f}, {np.delete(values, CULPRIT).min():.2f}"
+    pair = values[CULPRIT], np.delete(values, CULPRIT).min()
+    return ", ".join("–" if np.isnan(value) else f"{value:.2f}" for value in pair)
 
 
 def _named(members: list[int]) -> str:
