@@ -42,7 +42,7 @@ def announces_no_iterations(announcement: Announcement) -> bool:
 
 @dataclass(slots=True)
 class _Job:
-    """One attempt of a job. `ranks` are those without marks, and those of them that have ended."""
+    """One attempt of a job: its ranks without marks, and those of them that have ended."""
 
     inference: OnlineInference
     announcements: dict[int, Announcement] = field(default_factory=dict)

@@ -108,3 +108,26 @@ def read_frames(chunks: Iterable[bytes], where: str) -> Iterator[Frame]:
             yield from reader.feed(chunk)
     except RecordError as error:
         raise InputError(f"{where}: {error}") from error
+
+
+END_BYTES: Final = 64
+"""So many at the end of a file show whether its last frame is `End`."""
+
+
+def is_ended(tail: bytes) -> bool:
+    """Whether the last bytes of a file, `END_BYTES` of them or all, end with `End`: nothing before is read.
+
+    >>> end = encode_frame(End(3))
+    >>> is_ended(end), is_ended(encode_frame(Unmarked()) + end), is_ended(end[:-1]), is_ended(b"")
+    (True, True, False, False)
+    """
+    at = tail.rfind(b"E")  # what follows it in the last frame are small lengths, and a text without capitals
+    if at < 0 or len(tail) < at + _HEAD.size:
+        return False
+    value = tail[at + _HEAD.size :]
+    if _HEAD.unpack_from(tail, at)[1] != len(value):
+        return False
+    try:
+        return isinstance(_decode(b"E", value), End)
+    except RecordError:
+        return False

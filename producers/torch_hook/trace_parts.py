@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from producers.batches import event_times_ns
-from producers.torch_hook.frames import End, Frame, read_frames
+from producers.torch_hook.frames import END_BYTES, End, Frame, is_ended, read_frames
 from producers.trace_writer import write_trace
 from streams.announcements import Announcement
 from streams.errors import InputError
@@ -100,7 +100,10 @@ def _frames(part: Path) -> Iterator[Frame]:
 
 
 def _has_ended(part: Path) -> bool:
-    return any(isinstance(frame, End) for frame in _frames(part))
+    """Whether the rank has; each rank that ends asks it of all others, so only the end of the file is read."""
+    with part.open("rb") as file:
+        file.seek(max(file.seek(0, os.SEEK_END) - END_BYTES, 0))
+        return is_ended(file.read())
 
 
 @contextmanager
