@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -47,7 +48,7 @@ class Iterations:
         self._ended = 0
         self._phase: int | None = None
         self._steps = 0
-        self._optimizer: int | None = None
+        self._optimizer: Callable[[], object | None] = _nobody
         self._is_marked = not by_steps
 
     @contextmanager
@@ -66,18 +67,22 @@ class Iterations:
 
     def follow(self, optimizer: object) -> None:
         """Let the steps of this optimizer end iterations; otherwise those of the first that steps do."""
-        self._optimizer = id(optimizer)
+        try:
+            self._optimizer = weakref.ref(optimizer)
+        except TypeError:  # somebody's class that can't be: this one is followed as long as we are
+            self._optimizer = lambda: optimizer
 
     def step(self, optimizer: object) -> None:
         """Note an optimizer's step: it ends one iteration and begins the next.
 
-        Nobody knows where the first iteration began: it gets no row, and its operators have no iteration.
+        Nobody knows where the first iteration began: it gets no row, and its operators have no iteration. Where the
+        optimizer that was followed is gone, the next that steps takes its place.
         """
         if self._is_marked:
             return
-        if self._optimizer is None:
-            self._optimizer = id(optimizer)
-        if id(optimizer) != self._optimizer:
+        if self._optimizer() is None:
+            self.follow(optimizer)
+        if self._optimizer() is not optimizer:
             return
         now_ns = time.monotonic_ns()
         self._end(now_ns)
@@ -145,3 +150,7 @@ class Iterations:
     def _mark_phase(self) -> None:
         if self._current is not None and self._phase is not None:
             self._current.phase = self._phase
+
+
+def _nobody() -> None:
+    return None

@@ -11,13 +11,17 @@ from streams.errors import InputError
 from streams.records import PHASES, UNKNOWN
 
 
+class Optimizer:
+    """Stands for one of torch's."""
+
+
 def numbers(iterations: Iterations) -> list[int]:
     return iterations.take(0)["iteration"].tolist()
 
 
 def test_the_steps_of_the_first_optimizer_that_steps_end_iterations() -> None:
     seen: list[int] = []
-    iterations, first, second = Iterations(seen.append), object(), object()
+    iterations, first, second = Iterations(seen.append), Optimizer(), Optimizer()
     for _ in range(3):
         iterations.step(first)
         iterations.step(second)
@@ -26,17 +30,30 @@ def test_the_steps_of_the_first_optimizer_that_steps_end_iterations() -> None:
     assert numbers(iterations) == []
 
 
-def test_a_chosen_optimizer_is_followed() -> None:
-    iterations, first, second = Iterations(), object(), object()
+@pytest.mark.parametrize("is_plain", [False, True])
+def test_a_chosen_optimizer_is_followed(is_plain: bool) -> None:
+    iterations, first = Iterations(), Optimizer()
+    second = object() if is_plain else Optimizer()
     iterations.follow(second)
     for optimizer in (first, second, first, second):
         iterations.step(optimizer)
     assert numbers(iterations) == [1]
 
 
+def test_an_optimizer_that_is_gone_gives_way_to_the_next() -> None:
+    """As where training goes on in a second stage, with an optimizer of its own."""
+    iterations, first, second = Iterations(), Optimizer(), Optimizer()
+    iterations.step(first)
+    iterations.step(second)
+    del first
+    for _ in range(2):
+        iterations.step(second)
+    assert numbers(iterations) == [1, 2]
+
+
 def test_marks_beat_steps_and_may_choose_their_numbers() -> None:
     seen: list[int] = []
-    iterations, optimizer = Iterations(seen.append), object()
+    iterations, optimizer = Iterations(seen.append), Optimizer()
     for number in (7, None):
         with iterations.mark(number):
             iterations.step(optimizer)
@@ -46,8 +63,8 @@ def test_marks_beat_steps_and_may_choose_their_numbers() -> None:
 
 def test_without_steps_only_marks_make_iterations() -> None:
     iterations = Iterations(by_steps=False)
-    iterations.step(object())
-    iterations.step(object())
+    iterations.step(Optimizer())
+    iterations.step(Optimizer())
     assert numbers(iterations) == []
 
 
