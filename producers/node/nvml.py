@@ -10,6 +10,7 @@ import logging
 import time
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 import numpy as np
@@ -170,10 +171,11 @@ class Gpm:
         return (self._reader() or {}) if self.is_supported else {}
 
     def close(self) -> None:
-        """Free the samples."""
+        """Free the samples, as far as a GPU that may be gone lets us."""
         for sample in (self._before, self._spare):
             if sample is not None:
-                pynvml.nvmlGpmSampleFree(sample)
+                with suppress(pynvml.NVMLError):
+                    pynvml.nvmlGpmSampleFree(sample)
         self._before = self._spare = None
 
     def _ask(self) -> bool:

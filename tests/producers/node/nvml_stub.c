@@ -169,7 +169,11 @@ int nvmlGpmQueryDeviceSupport(device_t *device, uint32_t *support) {
     return result("gpm_support", device->index);
 }
 int nvmlGpmSampleAlloc(sample_t **answer) { *answer = calloc(1, sizeof **answer); return OK; }
-int nvmlGpmSampleFree(sample_t *sample) { free(sample); return OK; }
+int nvmlGpmSampleFree(sample_t *sample) {
+    int gpu = sample->gpu;
+    free(sample);
+    return result("gpm_free", gpu);
+}
 int nvmlGpmSampleGet(device_t *device, sample_t *sample) {
     sample->gpu = device->index;
     return result("gpm_sample", device->index);
