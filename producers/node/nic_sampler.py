@@ -16,6 +16,7 @@ from producers.node.nics import CounterFiles, Nic, read_count
 _LOG: Final = logging.getLogger("irregulars.agent")
 _RETRY_S: Final = 10.0
 _KEPT_S: Final = 60.0
+_LONGEST_SLEEP_S: Final = 0.5
 
 Tick = tuple[tuple[str, ...], list[int]]
 """Names of the NICs, and for each of them time (ns since the epoch), sent, received: `UNREADABLE` where unknown."""
@@ -61,8 +62,13 @@ class NicSampler:
             if files.names:
                 self._ticks.append(files.read())
             next_s = max(next_s + self._period_s, time.monotonic())
-            time.sleep(max(next_s - time.monotonic(), 0.0))
+            self._sleep_until(next_s)
         files.close()
+
+    def _sleep_until(self, moment_s: float) -> None:
+        """Sleep, and look now and then whether to end: the agent's end waits for that, and somebody for the agent's."""
+        while (left_s := moment_s - time.monotonic()) > 0 and not self._is_stopping:
+            time.sleep(min(left_s, _LONGEST_SLEEP_S))
 
 
 class _OpenFiles:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -126,6 +127,13 @@ def test_a_nic_that_can_be_opened_and_not_read_leaves_no_descriptor_behind(
     sampler.watch(nics(sysfs, "mlx5_0"))
     wait_for(lambda: bool(messages(caplog, "nic_unreadable")))
     assert str(counter) not in open_files()
+
+
+def test_a_slow_sampler_ends_long_before_its_next_read() -> None:
+    slow = NicSampler(3600.0)
+    closing = threading.Thread(target=slow.close, daemon=True)
+    closing.start()
+    wait_for(lambda: not closing.is_alive())
 
 
 def open_files() -> set[str]:
