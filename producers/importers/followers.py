@@ -27,6 +27,8 @@ SETTLE_S: Final = 2.0
 MOST_PIECE_BYTES: Final = 4 << 20
 """Of logs, read at once."""
 
+_MOST_UNSEEN: Final = 1000
+
 
 def follow(
     kind: str,
@@ -52,21 +54,24 @@ def follow(
     world_size
         How many ranks the job has. NCCL Inspector needs it: a process's rank in the communicator of that size is its
         global rank.
+    position
+        Where an earlier source of the same directory stood; None: from the beginning.
+    interval_s
+        From one look at the directory to the next, seconds.
     settle_s
-        A trace or a dump that has not changed for so long is complete.
+        A trace or a dump that has not changed for so long is complete, seconds.
+    ends_when_idle
+        Whether the source ends when everything that is there was read.
 
     Raises
     ------
     InputError
         If the kind is unknown, the world size is missing, or the position is none of a followed source.
     """
-    if kind not in ("kineto", "flight-recorder", "nccl-inspector"):
-        raise InputError(f"kind must be one of kineto, flight-recorder, nccl-inspector; got {kind!r}")
+    _require_known(kind)
     reader: FileReader
     if kind == "nccl-inspector":
-        if world_size is None:
-            raise InputError("world_size must be given to follow nccl-inspector; got none")
-        reader = LogReader(directory, job, world_size)
+        reader = LogReader(directory, job, _given(world_size))
     else:
         reader = NewFileReader(directory, job, _JOBS[kind], settle_s)
     return FollowingSource(
@@ -77,6 +82,17 @@ def follow(
         ends_when_idle=ends_when_idle,
         world_size=world_size,
     )
+
+
+def _require_known(kind: str) -> None:
+    if kind not in ("kineto", "flight-recorder", "nccl-inspector"):
+        raise InputError(f"kind must be one of kineto, flight-recorder, nccl-inspector; got {kind!r}")
+
+
+def _given(world_size: int | None) -> int:
+    if world_size is None:
+        raise InputError("world_size must be given to follow nccl-inspector; got none")
+    return world_size
 
 
 def _job_of_traces(files: list[Path], job: str) -> ImportedJob:
@@ -134,7 +150,10 @@ class NewFileReader:
             if len(files) == 1:
                 _LOG.warning("event=file_refused reason=%s", error)
                 return None
+            reason = str(error)
         good = [path for path in files if self._read_all([path]) is not None]
+        if len(good) == len(files):
+            _LOG.warning("event=files_refused files=%d reason='must be of one job: %s'", len(files), reason)
         return self._read_all(good) if 0 < len(good) < len(files) else None
 
 
@@ -175,6 +194,7 @@ class LogReader:
             limit = None if after is None else after["offsets"].get(name, 0)
             with naming(path):
                 offsets[name] = self._read_file(path, name, known.get(name, 0), limit, live)
+        offsets |= _unseen(known, offsets)
         job = live.job()
         return {"offsets": offsets, "live": live.state()}, job
 
@@ -189,6 +209,14 @@ class LogReader:
                 return _read_lines(stream, name, offset, end, live)
         except OSError:
             return offset  # it was just removed
+
+
+def _unseen(known: Mapping[str, int], seen: Mapping[str, int]) -> dict[str, int]:
+    """Where we are in files that were not seen: one that is renamed while the directory is listed is there again soon.
+
+    At most `_MOST_UNSEEN`, for most of them are gone.
+    """
+    return dict(list((name, offset) for name, offset in known.items() if name not in seen)[:_MOST_UNSEEN])
 
 
 def _read_lines(stream: IO[bytes], name: str, offset: int, end: int, live: LiveLog) -> int:

@@ -66,7 +66,7 @@ class NicSampler:
         files.close()
 
     def _sleep_until(self, moment_s: float) -> None:
-        """Sleep, and look now and then whether to end: the agent's end waits for that, and somebody for the agent's."""
+        """Sleep, and look now and then whether to end: the agent's end waits for that."""
         while (left_s := moment_s - time.monotonic()) > 0 and not self._is_stopping:
             time.sleep(min(left_s, _LONGEST_SLEEP_S))
 

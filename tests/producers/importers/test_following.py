@@ -148,6 +148,24 @@ def test_rotation_loses_nothing_and_repeats_nothing(folder: Path, is_copied: boo
     assert numbers == [*range(40), *(range(50, 55) if is_copied else range(40, 55))]
 
 
+def test_a_log_that_is_missed_while_it_is_renamed_is_not_read_again(folder: Path) -> None:
+    logs = [folder / f"host-pid{rank}.log" for rank in (0, 1)]
+    for rank, path in enumerate(logs):
+        path.write_bytes(log_of(rank, 0, 20))
+    source = opened("nccl-inspector", folder, ends_when_idle=False)
+    records = drain(source, lambda polled: rows_of(polled) == 40)
+    hidden = logs[0].rename(folder / ".renaming")  # a look that comes between two names sees neither
+    with logs[1].open("ab") as stream:
+        stream.write(log_of(1, 20, 25))
+    records += drain(source, lambda polled: rows_of(polled) == 5)
+    with hidden.open("ab") as stream:
+        stream.write(log_of(0, 20, 30))
+    hidden.rename(folder / "host-pid0.log.1")
+    records += drain(source, lambda polled: rows_of(polled) >= 10)
+    source.close()
+    assert [int(sequence) >> 4 for sequence in column(records, "sequence", 0)] == list(range(30))
+
+
 def test_a_source_that_was_started_anew_goes_on_where_it_was(folder: Path) -> None:
     path = folder / "host-pid0.log"
     path.write_bytes(log_of(0, 0, 20))
