@@ -6,6 +6,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import IO, Final
 from zlib import crc32
@@ -212,11 +213,11 @@ class LogReader:
 
 
 def _unseen(known: Mapping[str, int], seen: Mapping[str, int]) -> dict[str, int]:
-    """Where we are in files that were not seen: one that is renamed while the directory is listed is there again soon.
+    """Where we are in files that were not seen: one that is renamed just then will be there again.
 
     At most `_MOST_UNSEEN`, for most of them are gone.
     """
-    return dict(list((name, offset) for name, offset in known.items() if name not in seen)[:_MOST_UNSEEN])
+    return dict(islice(((name, offset) for name, offset in known.items() if name not in seen), _MOST_UNSEEN))
 
 
 def _read_lines(stream: IO[bytes], name: str, offset: int, end: int, live: LiveLog) -> int:
