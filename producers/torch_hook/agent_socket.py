@@ -14,6 +14,7 @@ from typing import Final
 
 from producers.batches import take_rows
 from producers.sources import Record
+from producers.torch_hook import frames
 from producers.torch_hook.frames import End, Frame, FrameReader, Unmarked
 from streams.announcements import Announcement, Heartbeat, SourceProgress
 from streams.errors import InputError, RecordError
@@ -130,6 +131,9 @@ class SocketSource:
                 self._drop(connection)
 
     def _take(self, frame: Frame, connection: _Connection) -> None:
+        if isinstance(frame, frames.Lost):
+            self._beat(connection, frame.lost_rows, "running")
+            return
         if isinstance(frame, Unmarked):
             connection.is_unmarked = True
             return
@@ -139,10 +143,14 @@ class SocketSource:
             self._queue.append(frame)
             return
         self._ended += 1
-        if connection.announced is not None:
-            own = connection.announced
-            lost = {"commops": SourceProgress(0, None, frame.lost_rows)}
-            self._queue.append(Heartbeat(own.job, own.attempt, own.rank, lost, "ended", "finished"))
+        self._beat(connection, frame.lost_rows, "ended")
+
+    def _beat(self, connection: _Connection, lost_rows: int, state: str) -> None:
+        own = connection.announced
+        if own is not None:
+            lost = {"commops": SourceProgress(0, None, lost_rows)}
+            reason = "finished" if state == "ended" else None
+            self._queue.append(Heartbeat(own.job, own.attempt, own.rank, lost, state, reason))
 
     def _admit(self, announcement: Announcement, connection: _Connection) -> None:
         connection.announced = announcement

@@ -16,10 +16,10 @@ from typing import Final, Protocol
 from producers.inferring_source import InferringSource
 from producers.passing_source import PassingSource
 from producers.sources import Record, Source
-from producers.torch_hook.frames import End, Unmarked, encode_frame
+from producers.torch_hook.frames import End, Lost, Unmarked, encode_frame
 from producers.torch_hook.source import TorchSource
 from producers.torch_hook.trace_parts import assemble_if_whole, part_path
-from streams.announcements import Announcement
+from streams.announcements import Announcement, Heartbeat
 from streams.topics import TopicSettings
 
 POLL_S: Final = 0.2
@@ -59,7 +59,7 @@ class TraceDirectory:
                     path, world_size = part_path(self._directory, record.attempt, record.rank), record.world_size
                     path.parent.mkdir(parents=True, exist_ok=True)
                     path.unlink(missing_ok=True)
-                if path is not None:
+                if path is not None and not isinstance(record, Heartbeat):  # the end says what was lost
                     _append(path, encode_frame(record))
             if not records and wait(POLL_S):
                 source.end()
@@ -112,7 +112,8 @@ class AgentSocket:
         while not source.is_exhausted:
             records = source.poll(_POLL_ROWS)
             for record in records:
-                connection.sendall(encode_frame(record))
+                frame = Lost(source.lost_rows) if isinstance(record, Heartbeat) else record
+                connection.sendall(encode_frame(frame))
             if not records and wait(POLL_S):
                 source.end()
                 time.sleep(_LAST_POLL_S)

@@ -36,7 +36,14 @@ class Unmarked:
     """Before the announcement: operators will carry no iteration, and whoever reads them is to infer it."""
 
 
-Frame = Announcement | Batch | Unmarked | End
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The rank has dropped so many rows so far."""
+
+    lost_rows: int
+
+
+Frame = Announcement | Batch | Unmarked | Lost | End
 
 
 def encode_frame(frame: Frame) -> bytes:
@@ -48,7 +55,8 @@ def encode_frame(frame: Frame) -> bytes:
     elif isinstance(frame, Unmarked):
         letter, value = b"U", b""
     else:
-        letter, value = b"E", json.dumps({"lost_rows": frame.lost_rows}).encode()
+        letter = b"L" if isinstance(frame, Lost) else b"E"
+        value = json.dumps({"lost_rows": frame.lost_rows}).encode()
     return _HEAD.pack(letter, len(value)) + value
 
 
@@ -69,7 +77,7 @@ class FrameReader:
         self._bytes += data
         while len(self._bytes) >= _HEAD.size:
             letter, length = _HEAD.unpack_from(self._bytes)
-            if length > MOST_BYTES or letter not in (b"A", b"E", b"U", *_BATCHES):
+            if length > MOST_BYTES or letter not in (b"A", b"E", b"L", b"U", *_BATCHES):
                 raise RecordError(f"frame must be one of ours; got kind {letter!r}, {length} bytes")
             if len(self._bytes) < _HEAD.size + length:
                 return
@@ -79,6 +87,10 @@ class FrameReader:
 
 
 def _decode(letter: bytes, value: bytes) -> Frame:
+    if letter == b"L":
+        same = _decode(b"E", value)
+        assert isinstance(same, End)
+        return Lost(same.lost_rows)
     if letter == b"A":
         return decode_announcement(value)
     if letter in _BATCHES:

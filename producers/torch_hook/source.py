@@ -9,12 +9,13 @@ from typing import Final, Protocol
 import numpy as np
 
 from producers.batches import BATCH_ROWS, BATCH_SPAN_S, cut_in_order, take_rows
+from producers.sources import Record, row_count
 from producers.torch_hook.groups import Groups
 from producers.torch_hook.identity import Identity
 from producers.torch_hook.iterations import Iterations
 from producers.torch_hook.ring import ROW, Ring
 from producers.torch_hook.rows import RowReader
-from streams.announcements import Announcement
+from streams.announcements import Announcement, Heartbeat, SourceProgress
 from streams.records import Batch, Header
 
 ANNOUNCE_S: Final = 10.0
@@ -63,7 +64,9 @@ class Hook(Protocol):
 
 
 class TorchSource:
-    """Gives the announcement of this rank once it is known, then its batches. Polled by one thread.
+    """Gives the announcement of this rank once it is known, then its batches, and a heartbeat where rows were lost.
+
+    Polled by one thread.
 
     Parameters
     ----------
@@ -94,24 +97,25 @@ class TorchSource:
         self._reader = RowReader()
         self._announcement: Announcement | None = None
         self._first_seen_s: float | None = None
-        self._queue: list[Announcement | Batch] = []
+        self._queue: list[Record] = []
+        self._told_lost_rows = 0
         self._rows = {"commops": 0, "iterations": 0}
         self._unsettled = np.empty(0, dtype=ROW)
         self._offset_ns = time.time_ns() - time.monotonic_ns()
         self._ending_since_s: float | None = None
         self._is_drained = False
 
-    def poll(self, max_records: int) -> Sequence[Announcement | Batch]:
-        """Give what has come, at most `max_records` announcements and rows."""
+    def poll(self, max_records: int) -> Sequence[Record]:
+        """Give what has come, at most `max_records` announcements, heartbeats and rows."""
         if not self._queue and not self._is_drained:
             self._fill()
-        polled: list[Announcement | Batch] = []
+        polled: list[Record] = []
         while self._queue and max_records > 0:
             record = self._queue.pop(0)
             if isinstance(record, Batch) and len(record) > max_records:
                 self._queue.insert(0, take_rows(record, max_records, len(record)))
                 record = take_rows(record, 0, max_records)
-            max_records -= len(record) if isinstance(record, Batch) else 1
+            max_records -= row_count(record)
             polled.append(record)
         return polled
 
@@ -138,6 +142,7 @@ class TorchSource:
         """Announce anew: whoever was fed before is gone, and what it had not passed on is lost."""
         if self._announcement is not None:
             self._queue.insert(0, self._announcement)
+            self._told_lost_rows = 0
 
     def close(self) -> None:
         """Do nothing: the session owns the hook."""
@@ -153,6 +158,7 @@ class TorchSource:
             self._announcement = self._announce(*self._world)
             self._queue.append(self._announcement)
         self._collect(is_ending)
+        self._tell_lost_rows()
         self._is_drained = is_ending
 
     def _is_over(self) -> bool:
@@ -208,6 +214,14 @@ class TorchSource:
         header = Header(schema, one.job, one.attempt, one.rank, self._rows[schema], None, names)
         self._queue.extend(cut_in_order(Batch(header, columns), BATCH_ROWS, BATCH_SPAN_S))
         self._rows[schema] += count
+
+    def _tell_lost_rows(self) -> None:
+        """Say what was lost as soon as it is: what is missing must not look as if it had never been entered."""
+        if self.lost_rows == self._told_lost_rows or self._announcement is None:
+            return
+        self._told_lost_rows, one = self.lost_rows, self._announcement
+        lost = {"commops": SourceProgress(self._rows["commops"], None, self.lost_rows)}
+        self._queue.append(Heartbeat(one.job, one.attempt, one.rank, lost))
 
     def _clock_offset_ns(self) -> int:
         """From the monotonic clock to the host's; followed only when it was set, so that times keep their order."""

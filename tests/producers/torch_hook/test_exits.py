@@ -115,6 +115,18 @@ def test_the_agent_receives_what_each_rank_sends(tmp_path: Path) -> None:
     assert not path.exists()
 
 
+def test_the_agent_hears_what_was_lost_before_the_end(tmp_path: Path) -> None:
+    path, rank = tmp_path / "agent.sock", Rank(0)
+    source = SocketSource(path, ranks=1)
+    for _ in range(100):
+        rank.operate(0)
+    AgentSocket(path, lambda error: pytest.fail(str(error))).run(rank.source, ended)
+    told = [one for one in receive(source) if isinstance(one, Heartbeat)]
+    source.close()
+    assert [(one.state, one.reason) for one in told] == [("running", None), ("ended", "finished")]
+    assert [one.sources["commops"].lost_rows for one in told] == [36, 36]
+
+
 def test_a_rank_finds_an_agent_that_was_restarted(tmp_path: Path) -> None:
     path, rank, stopping, troubles = tmp_path / "agent.sock", Rank(0), threading.Event(), []
     first = SocketSource(path)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import numpy as np
 
 from producers.batches import event_times_ns
-from streams.announcements import Announcement
+from producers.sources import Record
+from streams.announcements import Announcement, Heartbeat
 from streams.records import UNKNOWN, Batch
 from tests.producers.torch_hook.sources import Rank
 
 
-def drain(rank: Rank) -> list[Announcement | Batch]:
+def drain(rank: Rank) -> list[Record]:
     rank.source.end()
-    records: list[Announcement | Batch] = []
+    records: list[Record] = []
     while not rank.source.is_exhausted:
         records += rank.source.poll(2)
     return records
@@ -47,6 +48,18 @@ def test_a_group_made_later_is_announced_too() -> None:
     rank.groups.add("1", [0], 2, "mesh_dp", 2)
     announced = [one for one in drain(rank) if isinstance(one, Announcement)]
     assert [[one.id for one in announcement.communicators] for announcement in announced] == [["world", "ranks-0"]]
+
+
+def test_what_a_full_ring_dropped_is_told_at_once_and_once() -> None:
+    rank = Rank(0, capacity=4)
+    rank.train(7)
+    (told,) = [one for one in rank.source.poll(100) if isinstance(one, Heartbeat)]
+    assert (told.rank, told.state, told.sources["commops"].lost_rows) == (0, "running", 3)
+    assert not [one for one in rank.source.poll(100) if isinstance(one, Heartbeat)]
+    rank.source.start_over()
+    announcement, told_anew = *rank.source.poll(100), *rank.source.poll(100)
+    assert isinstance(announcement, Announcement)
+    assert isinstance(told_anew, Heartbeat)
 
 
 def test_an_operator_that_never_ended_comes_last_without_a_length() -> None:
