@@ -32,7 +32,9 @@ LEARNING_RATIO: Final = 0.02
 keep the agent from its other sources."""
 
 _SAVE_S: Final = 5.0
-_FORGET_S: Final = 3600.0
+_FORGET_ROWS_S: Final = 3600.0
+_FORGET_S: Final = 7 * 86_400.0
+"""A job that pauses is not announced again: what numbers it is kept for a week, its rows in memory for an hour."""
 
 
 def announces_no_iterations(announcement: Announcement) -> bool:
@@ -221,6 +223,8 @@ class InferringSource(PassingSource):
                 self._ready += job.inference.flush(may_learn=self._may_learn())
             elif silent_s > _FORGET_S:
                 self._drop(key)
+            elif silent_s > _FORGET_ROWS_S:
+                job.inference.forget_rows()
 
     def _drop(self, key: tuple[str, int]) -> None:
         self._ready += self._jobs.pop(key).inference.flush(may_learn=self._may_learn())

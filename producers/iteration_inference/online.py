@@ -114,6 +114,10 @@ class OnlineInference:
         held, self._held = self._held, []
         return held
 
+    def forget_rows(self) -> None:
+        """Let go of the rows that have left: what was learned of them stays, what is learned next begins anew."""
+        self._past.clear()
+
     def flush(self, *, may_learn: bool = True) -> list[Batch]:
         """Return all that is held: the job has ended, or pauses."""
         released = self._learn(is_hasty=True) if self._held and may_learn else []

@@ -232,6 +232,15 @@ def test_what_waits_leaves_when_its_job_falls_silent() -> None:
     assert sum(isinstance(r, Batch) for r in source.poll(1_000)) == waiting
 
 
+def test_after_a_pause_of_hours_numbers_go_on() -> None:
+    trace, clock = unmarked("gloo-slow-rank"), [0.0]
+    source = InferringSource(followed(trace), clock_s=lambda: clock[0])
+    before = drain(source, rows=900)
+    clock[0] = 3 * 3600.0
+    source.poll(0)  # nothing comes, for hours
+    assert errors("gloo-slow-rank", numbers([*before, *drain(source)])).max() <= 1
+
+
 def test_a_new_attempt_is_numbered_from_its_beginning() -> None:
     trace = unmarked("gloo-clean")
     second = replace(
