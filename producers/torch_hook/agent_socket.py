@@ -131,6 +131,8 @@ class SocketSource:
                 self._drop(connection)
 
     def _take(self, frame: Frame, connection: _Connection) -> None:
+        if isinstance(frame, frames.Waiting):  # of part files
+            return
         if isinstance(frame, frames.Lost):
             self._beat(connection, frame.lost_rows, "running")
             return

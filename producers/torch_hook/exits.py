@@ -16,7 +16,7 @@ from typing import Final, Protocol
 from producers.inferring_source import InferringSource
 from producers.passing_source import PassingSource
 from producers.sources import Record, Source
-from producers.torch_hook.frames import End, Lost, Unmarked, encode_frame
+from producers.torch_hook.frames import End, Lost, Unmarked, Waiting, encode_frame
 from producers.torch_hook.source import TorchSource
 from producers.torch_hook.trace_parts import assemble_if_whole, part_path
 from streams.announcements import Announcement, Heartbeat
@@ -26,6 +26,9 @@ POLL_S: Final = 0.2
 _POLL_ROWS: Final = 15_000
 _LAST_POLL_S: Final = 0.01
 _RETRY_S: Final = 2.0
+_LOOK_S: Final = 1.0
+"""From one look for operators that do not end to the next."""
+
 _SEND_S: Final = 5.0
 
 
@@ -44,10 +47,15 @@ class TraceDirectory:
     ----------
     directory
         Shared by all ranks, or each host's own: then the parts must be brought together later.
+    open_s
+        Operators that have not ended for so long, seconds, are noted in the part: a job that hangs is killed, and
+        then nobody tells what it hung in.
     """
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
+    def __init__(self, directory: Path, open_s: float = 5.0) -> None:
+        self._directory, self._open_s = directory, open_s
+        self._next_look_s = 0.0
+        self._noted = b""
 
     def run(self, source: TorchSource, wait: Callable[[float], bool]) -> None:
         """Append frames to the part as they come."""
@@ -61,12 +69,25 @@ class TraceDirectory:
                     path.unlink(missing_ok=True)
                 if path is not None and not isinstance(record, Heartbeat):  # the end says what was lost
                     _append(path, encode_frame(record))
+            if path is not None:
+                self._note_open(source, path)
             if not records and wait(POLL_S):
                 source.end()
                 time.sleep(_LAST_POLL_S)
         if path is not None:
             _append(path, encode_frame(End(source.lost_rows)))
             assemble_if_whole(self._directory, world_size)
+
+    def _note_open(self, source: TorchSource, path: Path) -> None:
+        now_s = time.monotonic()
+        if now_s < self._next_look_s:
+            return
+        self._next_look_s = now_s + min(self._open_s, _LOOK_S)
+        batch = source.open_for(self._open_s)
+        noted = b"" if batch is None else encode_frame(Waiting(batch))
+        if noted and noted != self._noted:
+            _append(path, noted)
+        self._noted = noted
 
 
 def _append(path: Path, data: bytes) -> None:

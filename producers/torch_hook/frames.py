@@ -43,7 +43,14 @@ class Lost:
     lost_rows: int
 
 
-Frame = Announcement | Batch | Unmarked | Lost | End
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Operators that had not ended when this was written: the newest counts, where no later row says their end."""
+
+    batch: Batch
+
+
+Frame = Announcement | Batch | Unmarked | Lost | Waiting | End
 
 
 def encode_frame(frame: Frame) -> bytes:
@@ -54,6 +61,8 @@ def encode_frame(frame: Frame) -> bytes:
         letter, value = _LETTERS[frame.header.schema], encode_batch(frame)
     elif isinstance(frame, Unmarked):
         letter, value = b"U", b""
+    elif isinstance(frame, Waiting):
+        letter, value = b"W", encode_batch(frame.batch)
     else:
         letter = b"L" if isinstance(frame, Lost) else b"E"
         value = json.dumps({"lost_rows": frame.lost_rows}).encode()
@@ -77,7 +86,7 @@ class FrameReader:
         self._bytes += data
         while len(self._bytes) >= _HEAD.size:
             letter, length = _HEAD.unpack_from(self._bytes)
-            if length > MOST_BYTES or letter not in (b"A", b"E", b"L", b"U", *_BATCHES):
+            if length > MOST_BYTES or letter not in (b"A", b"E", b"L", b"U", b"W", *_BATCHES):
                 raise RecordError(f"frame must be one of ours; got kind {letter!r}, {length} bytes")
             if len(self._bytes) < _HEAD.size + length:
                 return
@@ -91,6 +100,8 @@ def _decode(letter: bytes, value: bytes) -> Frame:
         same = _decode(b"E", value)
         assert isinstance(same, End)
         return Lost(same.lost_rows)
+    if letter == b"W":
+        return Waiting(decode_batch(value, "commops"))
     if letter == b"A":
         return decode_announcement(value)
     if letter in _BATCHES:

@@ -144,6 +144,16 @@ class TorchSource:
             self._queue.insert(0, self._announcement)
             self._told_lost_rows = 0
 
+    def open_for(self, seconds: float) -> Batch | None:
+        """Copy the operators that were issued so long ago and have not ended; None where there are none."""
+        waiting = self._hook.ring.still_open()
+        waiting = waiting[waiting["issued"] <= time.monotonic_ns() - round(seconds * 1e9)]
+        if self._announcement is None or not waiting.size:
+            return None
+        groups = self._groups.all
+        columns = self._reader.open_columns(waiting, groups, self._clock_offset_ns())
+        return Batch(self._header("commops", tuple(group.communicator.id for group in groups)), columns)
+
     def close(self) -> None:
         """Do nothing: the session owns the hook."""
 
@@ -209,11 +219,13 @@ class TorchSource:
         count = len(columns["iteration"])
         if count == 0:
             return
+        self._queue.extend(cut_in_order(Batch(self._header(schema, names), columns), BATCH_ROWS, BATCH_SPAN_S))
+        self._rows[schema] += count
+
+    def _header(self, schema: str, names: tuple[str, ...]) -> Header:
         assert self._announcement is not None
         one = self._announcement
-        header = Header(schema, one.job, one.attempt, one.rank, self._rows[schema], None, names)
-        self._queue.extend(cut_in_order(Batch(header, columns), BATCH_ROWS, BATCH_SPAN_S))
-        self._rows[schema] += count
+        return Header(schema, one.job, one.attempt, one.rank, self._rows[schema], None, names)
 
     def _tell_lost_rows(self) -> None:
         """Say what was lost as soon as it is: what is missing must not look as if it had never been entered."""

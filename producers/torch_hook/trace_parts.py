@@ -16,8 +16,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+
 from producers.batches import event_times_ns
-from producers.torch_hook.frames import END_BYTES, End, Frame, is_ended, read_frames
+from producers.torch_hook.frames import END_BYTES, End, Frame, Waiting, is_ended, read_frames
 from producers.trace_writer import write_trace
 from streams.announcements import Announcement
 from streams.errors import InputError
@@ -70,9 +72,7 @@ def _assemble(directory: Path, parts: list[Path]) -> None:
     until_ns = max((_newest_ns(part) for part in parts), default=0)
     announcements = [replace(one, recorded_until_ns=until_ns or None) for one in announcements]
     fresh = directory / ".assembled"
-    write_trace(
-        fresh, announcements, (frame for part in parts for frame in _frames(part) if isinstance(frame, Batch))
-    )
+    write_trace(fresh, announcements, (batch for part in parts for batch in _batches(part)))
     for file in fresh.iterdir():
         file.replace(directory / file.name)
     fresh.rmdir()
@@ -87,6 +87,35 @@ def _announcements(part: Path) -> Iterator[Announcement]:
         lost_rows = frame.lost_rows if isinstance(frame, End) else lost_rows
     if newest is not None:
         yield replace(newest, lost_rows=lost_rows)
+
+
+def _batches(part: Path) -> Iterator[Batch]:
+    """Give all rows; of a rank that was killed also the operators in which it hung."""
+    waiting: Batch | None = None
+    for frame in _frames(part):
+        if isinstance(frame, Waiting):
+            waiting = frame.batch
+        elif isinstance(frame, End):
+            waiting = None
+        elif isinstance(frame, Batch):
+            waiting = None if waiting is None else _without(waiting, frame)
+            yield frame
+    if waiting is not None and len(waiting):
+        yield waiting
+
+
+def _without(waiting: Batch, ended: Batch) -> Batch:
+    """Leave out operators whose end is known."""
+    if ended.header.schema != "commops":
+        return waiting
+    known = set(_operators(ended))
+    is_left = np.array([one not in known for one in _operators(waiting)], dtype=bool)
+    return Batch(waiting.header, {name: column[is_left] for name, column in waiting.columns.items()})
+
+
+def _operators(batch: Batch) -> Iterator[tuple[int, ...]]:
+    columns = (batch.columns[name].tolist() for name in ("communicator", "operator", "sequence", "peer"))
+    return zip(*columns, strict=True)  # a process numbers its communicators once: codes compare
 
 
 def _newest_ns(part: Path) -> int:

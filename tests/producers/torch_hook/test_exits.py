@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import socket
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import threading
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from producers.sources import Record
@@ -65,6 +67,29 @@ def test_what_a_killed_rank_left_half_written_is_assembled_by_hand(tmp_path: Pat
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{tmp_path}: 1 ranks\n", "")
     assert len(read_trace(tmp_path).commops[0]) == ITERATIONS
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_of_a_killed_rank_it_is_known_in_which_operator_it_hung(tmp_path: Path, goes_on: bool) -> None:
+    rank, looks = Rank(0), itertools.count()
+    rank.train(ITERATIONS)
+    rank.operate(ITERATIONS, is_ended=False)
+
+    def be_killed_soon(seconds: float) -> bool:
+        look = next(looks)
+        if look == 4:
+            raise KeyboardInterrupt
+        if look == 2 and goes_on:
+            rank.hook.ring.finish(ITERATIONS, time.monotonic_ns())
+        time.sleep(0.03)
+        return False
+
+    with pytest.raises(KeyboardInterrupt):
+        TraceDirectory(tmp_path, open_s=0.0).run(rank.source, be_killed_soon)
+    assert assemble(tmp_path) == 1
+    columns = read_trace(tmp_path).commops[0].columns
+    assert columns["sequence"].tolist() == list(range(1, ITERATIONS + 2))
+    assert np.isnan(columns["elapsed_ns"]).tolist() == [False] * ITERATIONS + [not goes_on]
 
 
 def test_a_directory_without_parts_and_one_with_damaged_parts_are_told_in_one_line(tmp_path: Path) -> None:
