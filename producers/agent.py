@@ -211,10 +211,16 @@ class Agent:
         publisher.send("jobs", key, value, attempt=announcement.attempt)
         if announcement.is_logged:
             key_of_rank = (announcement.job, announcement.attempt, announcement.rank)
+            self._forget_earlier(*key_of_rank)
             rank = self._ranks.setdefault(key_of_rank, _Rank(*key_of_rank))
             for schema in announcement.sources:
                 rank.sources.setdefault(schema, SourceProgress(0, None))
         self._count(len(value), announcements=1)
+
+    def _forget_earlier(self, job: str, attempt: int, rank: int) -> None:
+        """Speak no more for earlier attempts of a rank: who was killed has not said that it ended."""
+        for key in [key for key in self._ranks if key[0] == job and key[2] == rank and key[1] < attempt]:
+            del self._ranks[key]
 
     def _take_heartbeat(self, publisher: Publisher, told: Heartbeat) -> None:
         """Take over what a source says of a rank: lost rows, how far it is complete, and that the rank has ended."""

@@ -11,7 +11,7 @@ from streams.json_fields import MAX_RANK, boolean, first_line, integer, optional
 from streams.records import decode_json, encode_json
 
 MAX_MEMBERS: Final = 1 << 22
-"""Ranks of one communicator: a few bytes could name so many that a worker's memory does not hold them."""
+"""Ranks of all communicators of a rank: a few bytes could name so many that a worker's memory does not hold them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ def decode_announcement(value: bytes | None) -> Announcement:
             rank=integer(values, "rank", 0, MAX_RANK),
             world_size=integer(values, "world_size", 1, MAX_RANK),
             logged_ranks=integer(values, "logged_ranks", 0, MAX_RANK),
-            communicators=tuple(_communicator(one) for one in values["communicators"]),
+            communicators=_communicators(values["communicators"]),
             sources=texts(values, "sources"),
             is_logged=boolean({"is_logged": True, **values}, "is_logged"),
             clock=text({"clock": "per_host", **values}, "clock"),
@@ -113,15 +113,22 @@ def decode_announcement(value: bytes | None) -> Announcement:
         raise RecordError(f"jobs message must follow its schema; got {first_line(error)}") from error
 
 
-def _communicator(values: Mapping[str, Any]) -> Communicator:
+def _communicators(listed: Sequence[Mapping[str, Any]]) -> tuple[Communicator, ...]:
+    """Read communicators; raises `RecordError` if they have too many ranks together, before any of them is made."""
+    runs = [_runs(one) for one in listed]
+    if sum(len(range(*run)) for own in runs for run in own) > MAX_MEMBERS:
+        raise RecordError(f"communicators of a rank must have at most {MAX_MEMBERS} ranks; got more")
+    pairs = zip(listed, runs, strict=True)
+    return tuple(Communicator(text(one, "id"), text(one, "kind"), runs_to_ranks(own)) for one, own in pairs)
+
+
+def _runs(values: Mapping[str, Any]) -> list[tuple[int, int, int]]:
     runs = [tuple(run) for run in values["ranks"]]
     for first, past, step in runs:
         bounds = {"first": first, "past": past, "step": step}
         integer(bounds, "first", 0, MAX_RANK)
         integer(bounds, "past", 0, MAX_RANK + integer(bounds, "step", 1, MAX_RANK))
-    if sum(len(range(*run)) for run in runs) > MAX_MEMBERS:
-        raise RecordError(f"a communicator must have at most {MAX_MEMBERS} ranks; got more")
-    return Communicator(text(values, "id"), text(values, "kind"), runs_to_ranks(runs))
+    return runs
 
 
 def encode_heartbeat(heartbeat: Heartbeat) -> bytes:

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import socket
+import stat
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -16,14 +17,21 @@ from producers.batches import take_rows
 from producers.sources import Record
 from producers.torch_hook import frames
 from producers.torch_hook.frames import End, Frame, FrameReader, Unmarked
-from streams.announcements import Announcement, Heartbeat, SourceProgress
+from streams.announcements import Announcement, Heartbeat, SourceProgress, encode_announcement
 from streams.errors import InputError, RecordError
 from streams.records import Batch
+from streams.topics import MAX_MESSAGE_BYTES, rank_key
 
 _LOG: Final = logging.getLogger("irregulars.agent")
 _READ_BYTES: Final = 1 << 20
 _MOST_QUEUED: Final = 256
 """Records that wait to be polled; then the sockets are not read, and rows wait in the rings of the ranks."""
+
+_MOST_ANNOUNCED_BYTES: Final = MAX_MESSAGE_BYTES - 4096
+"""The agent adds host, NIC and sources to an announcement, and it must still be one message."""
+
+_MOST_KEY_BYTES: Final = 4096
+"""Of job and rank: each message carries them."""
 
 
 @dataclass(eq=False, slots=True)
@@ -40,7 +48,8 @@ class SocketSource:
     Parameters
     ----------
     path
-        Of the socket; it is made, mode 0600, and a stale one is replaced.
+        Of the socket; it is made, mode 0600, and a stale one is replaced. Nothing else is: neither another file, nor
+        a socket on which somebody listens.
     ranks
         The source is exhausted when so many ranks have said that they ended; `None`: never.
     mode
@@ -61,15 +70,18 @@ class SocketSource:
         self._ended = 0
         self._rows = 0
         self._unmarked: set[tuple[str, int, int]] = set()
+        self._is_short = False  # of file descriptors
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            path.unlink(missing_ok=True)
+            _remove_stale(path)
             self._socket.bind(os.fspath(path))
             path.chmod(mode)
             self._socket.listen(128)
-        except OSError as error:
+        except (OSError, InputError) as error:
             self._socket.close()
-            raise InputError(f"agent's socket must be a path where we can make one; got {error} ({path})") from None
+            reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+            raise InputError(f"agent's socket must be a path where we can make one; got {reason} ({path})") from None
+        self._inode = path.stat().st_ino
         self._socket.setblocking(False)
 
     def poll(self, max_records: int) -> Sequence[Record]:
@@ -109,14 +121,23 @@ class SocketSource:
         self._connections = []
         if self._socket.fileno() >= 0:
             self._socket.close()
-            self._path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                if self._path.lstat().st_ino == self._inode:  # else it is another's by now
+                    self._path.unlink()
 
     def _accept(self) -> None:
-        with contextlib.suppress(BlockingIOError):
+        try:
             while True:
                 accepted, _ = self._socket.accept()
                 accepted.setblocking(False)
                 self._connections.append(_Connection(accepted))
+                self._is_short = False
+        except BlockingIOError:
+            return
+        except OSError as error:  # no file descriptor is left, for example: those who wait are accepted later
+            if not self._is_short:
+                _LOG.error("event=torch_connection_waits connections=%d error=%r", len(self._connections), str(error))
+            self._is_short = True
 
     def _read(self) -> None:
         for connection in list(self._connections):
@@ -141,6 +162,8 @@ class SocketSource:
             return
         if isinstance(frame, Announcement):
             self._admit(frame, connection)
+        elif isinstance(frame, Batch):
+            _require_announced(frame, connection)
         if not isinstance(frame, End):
             self._queue.append(frame)
             return
@@ -155,8 +178,10 @@ class SocketSource:
             self._queue.append(Heartbeat(own.job, own.attempt, own.rank, lost, state, reason))
 
     def _admit(self, announcement: Announcement, connection: _Connection) -> None:
+        key = _require_sendable(announcement)
+        if any(other is not connection and _key(other.announced) == key for other in self._connections):
+            _LOG.warning("event=torch_rank_twice job=%r attempt=%d rank=%d effect='rows of two processes mix'", *key)
         connection.announced = announcement
-        key = announcement.job, announcement.attempt, announcement.rank
         if connection.is_unmarked:
             self._unmarked.add(key)
         else:
@@ -165,6 +190,47 @@ class SocketSource:
     def _drop(self, connection: _Connection) -> None:
         connection.socket.close()
         self._connections.remove(connection)
+
+
+def _remove_stale(path: Path) -> None:
+    """Remove a socket that an agent left behind; raises `InputError` where something else is there."""
+    if not os.path.lexists(path):
+        return
+    if not stat.S_ISSOCK(path.lstat().st_mode):
+        raise InputError("a file that is no socket, and is not ours to replace")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(os.fspath(path))
+        except ConnectionRefusedError:
+            path.unlink(missing_ok=True)
+            return
+        except BlockingIOError:
+            pass  # somebody listens, and has no time
+    raise InputError("a socket on which another process listens")
+
+
+def _key(announced: Announcement | None) -> tuple[str, int, int] | None:
+    return None if announced is None else (announced.job, announced.attempt, announced.rank)
+
+
+def _require_sendable(announcement: Announcement) -> tuple[str, int, int]:
+    """Return whose it is; raises `RecordError` for one that no message can hold: it must not stop the agent."""
+    key = rank_key(announcement.job, announcement.rank)
+    if len(key) > _MOST_KEY_BYTES:
+        raise RecordError(f"name of the job must be below {_MOST_KEY_BYTES} bytes; got {len(key)}")
+    size_bytes = len(encode_announcement(announcement))
+    if size_bytes > _MOST_ANNOUNCED_BYTES:
+        raise RecordError(f"announcement must be at most {_MOST_ANNOUNCED_BYTES} bytes; got {size_bytes}")
+    return announcement.job, announcement.attempt, announcement.rank
+
+
+def _require_announced(batch: Batch, connection: _Connection) -> None:
+    """Raise `RecordError` unless a batch is of the rank that its connection has announced."""
+    header = batch.header
+    if (header.job, header.attempt, header.rank) != _key(connection.announced):
+        said = "none" if connection.announced is None else f"rank {connection.announced.rank}"
+        raise RecordError(f"batch must be of the rank announced before it; got rank {header.rank}, announced {said}")
 
 
 def _received(connection: socket.socket) -> Iterator[bytes]:

@@ -14,7 +14,7 @@ from typing import Final
 
 from streams.announcements import Announcement, decode_announcement, encode_announcement
 from streams.errors import InputError, RecordError
-from streams.json_fields import first_line
+from streams.json_fields import first_line, integer, json_object
 from streams.records import Batch, decode_batch, encode_batch
 
 _HEAD: Final = struct.Struct("<cI")
@@ -109,12 +109,9 @@ def _decode(letter: bytes, value: bytes) -> Frame:
     if letter == b"U":
         return Unmarked()
     try:
-        lost = json.loads(value)["lost_rows"]
-        if not isinstance(lost, int) or isinstance(lost, bool) or lost < 0:
-            raise ValueError(f"lost_rows must be a count; got {lost!r}")
-    except (ValueError, KeyError, TypeError) as error:
+        return End(integer(json_object(value, "last frame"), "lost_rows", least=0))
+    except KeyError as error:
         raise RecordError(f"last frame must say lost_rows; got {first_line(error)}") from error
-    return End(lost)
 
 
 def read_frames(chunks: Iterable[bytes], where: str) -> Iterator[Frame]:

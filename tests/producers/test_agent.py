@@ -4,13 +4,19 @@ import os
 import signal
 import socket
 import time
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from producers.agent import Agent, AgentSettings, stop_on_signals
+from producers.node.spool import Spool
+from producers.node.spooling_publisher import SpoolingPublisher, SpoolSettings
+from producers.sources import Record
 from producers.trace import Trace, read_trace
 from producers.trace_source import TraceSource
+from streams.announcements import Announcement, decode_heartbeat
 from streams.errors import InputError, ServiceUnavailable
 from tests.producers.trace_directories import RECORDINGS
 
@@ -92,3 +98,34 @@ def test_signals_stop_the_agent_and_their_handlers_come_back(trace: Trace, nowhe
         os.kill(os.getpid(), number)
         assert agent.is_stopping
     assert signal.getsignal(number) is before
+
+
+class Restarted:
+    """A job whose processes were killed and started again, several times: none of them said that it ended."""
+
+    def __init__(self, attempts: int) -> None:
+        self._waiting = [Announcement("job", n, rank, 2, 2, ()) for n in range(attempts) for rank in range(2)]
+
+    def poll(self, max_records: int) -> Sequence[Record]:
+        given, self._waiting = self._waiting[:max_records], self._waiting[max_records:]
+        return given
+
+    def position(self) -> str:
+        return ""
+
+    @property
+    def is_exhausted(self) -> bool:
+        return not self._waiting
+
+    def close(self) -> None:
+        return
+
+
+def test_no_heartbeats_are_sent_of_attempts_before_the_newest(nowhere: str, tmp_path: Path) -> None:
+    spool = SpoolSettings(tmp_path, final_s=0.0)
+    settings = AgentSettings(nowhere)
+    Agent(Restarted(5), settings, make_publisher=lambda own: SpoolingPublisher(own, spool), ends_ranks=False).run()
+    kept = Spool(tmp_path, 1 << 30, lambda _: None).take()
+    assert kept is not None
+    beats = [decode_heartbeat(message.value) for message in kept[1] if message.topic == "heartbeats"]
+    assert [(one.attempt, one.rank) for one in beats] == [(4, 0), (4, 1)]
