@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
-from infra.agent_settings import SourceTable, read_table
+from infra.agent_settings import SourceTable, key, read_table
 from producers.sources import Source
 from streams.errors import InputError, PluginError
 
@@ -58,8 +58,8 @@ class FollowOptions:
     """Files that a tool writes into a directory, followed as they grow; `world_size` is what NCCL Inspector lacks."""
 
     directory: Path
-    job: str
-    world_size: int | None = None
+    job: str = key(MISSING, "Training job", 1, 1000)
+    world_size: int | None = key(None, "Ranks of the job", 1, 1 << 20)
 
 
 def _follow(kind: str) -> Callable[[FollowOptions, Path], Source]:
@@ -99,7 +99,11 @@ def open_source(table: SourceTable, state_directory: Path) -> Source:
     if table.kind in KINDS:
         options, open_it = KINDS[table.kind]
         state_path = state_directory / f"{quote(table.name, safe='')}.json"
-        return open_it(read_table(dict(table.options), options, table.where), state_path)
+        read = read_table(dict(table.options), options, table.where)
+        try:
+            return open_it(read, state_path)
+        except InputError as error:
+            raise InputError(f"{error} ({table.where})") from error
     if ":" in table.kind:
         return _open_plugin(table)
     raise _unknown_kind(table)
@@ -128,8 +132,15 @@ def _open_plugin(table: SourceTable) -> Source:
     module, _, name = table.kind.partition(":")
     try:
         source: Source = getattr(importlib.import_module(module), name)(**table.options)
-    except Exception as error:  # whatever a stranger's code raises, it can't be used
+        _require_source(source)
+    except (Exception, SystemExit) as error:  # whatever a stranger's code raises, it can't be used
         found = " ".join(f"{type(error).__name__}: {error}".split())
         text = f"kind must be one that can be imported and called with its options; got {found} ({table.where})"
         raise PluginError(text) from error
     return source
+
+
+def _require_source(made: object) -> None:
+    missing = [name for name in ("poll", "position", "is_exhausted", "close") if not hasattr(made, name)]
+    if missing:
+        raise TypeError(f"a {type(made).__name__} without {', '.join(missing)} is no source")

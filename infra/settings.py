@@ -9,13 +9,13 @@ from __future__ import annotations
 import difflib
 import os
 import re
-import tomllib
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, get_type_hints
 
+from infra.toml_file import read_toml, shown
 from streams.errors import InputError
 from streams.topics import TopicSettings
 
@@ -189,12 +189,7 @@ def _config_file(config: Path | None, environment: Mapping[str, str]) -> Path | 
 def _from_file(path: Path | None, others: Collection[str]) -> dict[str, Any]:
     if path is None:
         return {}
-    try:
-        found = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"settings file must be readable; got {error.strerror} ({path})") from error
-    except ValueError as error:  # not TOML, or not UTF-8
-        raise InputError(f"settings file must be TOML; got {str(error).splitlines()[0]} ({path})") from error
+    found = read_toml(path, "settings file")
     return {name: _accept(name, value, f"{path}, key {name}") for name, value in found.items() if name not in others}
 
 
@@ -212,7 +207,7 @@ def _accept(name: str, value: object, where: str) -> Any:
     if name not in FIELDS:
         near = difflib.get_close_matches(name, FIELDS, n=1)
         hint = f"did you mean {near[0]}?" if near else "infra/docs/settings.md lists them"
-        raise InputError(f"setting must be a known one; got {name!r} ({where}); {hint}")
+        raise InputError(f"setting must be a known one; got {shown(name)} ({where}); {hint}")
     typed = _from_text(name, value, where) if isinstance(value, str) else _from_toml(name, value, where)
     _require(FIELDS[name], typed, where)
     return typed
@@ -229,7 +224,10 @@ def _from_text(name: str, text: str, where: str) -> Any:
 def _from_toml(name: str, value: object, where: str) -> Any:
     kind = _TYPES[name]
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:
+            raise _wrong_type(name, value, where) from None
     if kind == tuple[str, ...] and isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
         return tuple(value)
     if (kind in (bool, float, Path) and isinstance(value, kind)) or (kind is int and type(value) is int):
@@ -240,15 +238,14 @@ def _from_toml(name: str, value: object, where: str) -> Any:
 
 
 def _wrong_type(name: str, value: object, where: str) -> InputError:
-    shown = "a hidden value" if FIELDS[name].metadata["is_secret"] else repr(value)
-    return InputError(f"{name} must be {_KIND_NAMES[_TYPES[name]]}; got {shown} ({where})")
+    found = "a hidden value" if FIELDS[name].metadata["is_secret"] else shown(value)
+    return InputError(f"{name} must be {_KIND_NAMES[_TYPES[name]]}; got {found} ({where})")
 
 
 def _require(one: Field[Any], value: object, where: str) -> None:
     rule: Rule | None = one.metadata["rule"]
     if rule is not None and not rule.holds(value):
-        shown = re.sub(r"//[^/@]*@", "//…@", repr(value))  # credentials in a URL stay out of logs
-        raise InputError(f"{one.name} must be {rule.text}; got {shown} ({where})")
+        raise InputError(f"{one.name} must be {rule.text}; got {shown(value)} ({where})")
 
 
 def _to_text(value: object) -> str:

@@ -90,8 +90,9 @@ class MetricsServer:
         registry.register(AgentCollector(state))
         try:
             self._server, self._thread = start_http_server(port, host, registry)
-        except OSError as error:
-            text = f"metrics address must be one that we can listen on; got {error.strerror} ({host}:{port})"
+        except (OSError, UnicodeError) as error:  # the latter: no name that a network knows
+            reason = error.strerror if isinstance(error, OSError) else error
+            text = f"metrics address must be one that we can listen on; got {reason} ({host}:{port})"
             raise InputError(text) from error
 
     @property

@@ -63,6 +63,17 @@ def test_general_settings_and_tables_stand_in_one_file(path: Path) -> None:
         ("[ranks]\njob = 'j'", r"ranks must be an array of tables, \[\[ranks\]\]; got a table"),
         ("[[sources]]\nname = 'x'", r"kind must be text; got None \(.*, sources 1, key kind\)"),
         ("sources = [3]", r"source must be a table, \[\[sources\]\]; got 3 \(.*, sources 1\)"),
+        (
+            "[nics]\nperiod_ms = 0x1" + "f" * 5000,
+            r"period_ms must be 1 to 60000; got a number of thousands of digits",
+        ),
+        ("[nics]\nperiod_ms = '" + "x" * 9999 + "'", r"period_ms must be a number; got 'x{75} \.\.\. \("),
+        ("[spool]\ndirectory = 'a\0b'", r"agent's file must be TOML; got Found invalid"),
+        (
+            '[spool]\ndirectory = "a\\u0000b"',
+            r"directory must be a path without a null; got 'a\\x00b' \(.*, table sp",
+        ),
+        ("a = " + "[" * 5000, r"agent's file must be TOML; got maximum recursion depth"),
         ("[nics", r"agent's file must be TOML; got .*agent.toml"),
     ],
 )
@@ -168,3 +179,22 @@ def test_the_docs_list_every_key_and_every_kind() -> None:
     page = (DOCS / "agent.md").read_text()
     assert agent_table() in page
     assert all(f"`{kind}`" in page for kind in KINDS)
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("kind = 'kineto'\ndirectory = 'd'\njob = ''", r"job must be 1 to 1000 characters long; got '' "),
+        ("kind = 'kineto'\ndirectory = 'd'\njob = 'j'\nworld_size = 0", r"world_size must be 1 to .*; got 0 "),
+        ("kind = 'nccl-inspector'\ndirectory = 'd'\njob = 'j'", r"world_size must be .*; got none \(.*, sources 1\)"),
+        ("kind = 'replay'\ndirectory = '/nowhere'", r"must be a trace directory; got nothing \(.*, sources 1\)"),
+        ("kind = 'replay'\ndirectory = 'd'\nspeed = 1" + "0" * 400, r"speed must be a number below 1e308; got 1"),
+        ("kind = 'collections:Counter'", r"got TypeError: a Counter without poll, position, .* \(.*, sources 1\)"),
+        ("kind = 'sys:exit'", r"kind must be one that can be imported .*; got SystemExit"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_a_source_is_named_with_its_place_in_the_file(
+    path: Path, tmp_path: Path, text: str, complaint: str
+) -> None:
+    with pytest.raises(InputError, match=complaint):
+        open_source(source_table(path, text), tmp_path)

@@ -101,7 +101,7 @@ def take(source: SocketSource, count: int) -> list[Record]:
         [encode_frame(ANNOUNCED), encode_frame(batch(rank=1))],
         [struct.pack("<cI", b"A", 2**32 - 1)],
     ],
-    ids=["deep end", "huge count", "true as count", "no count", "deep announcement", "long name", "large announcement",
+    ids=["deep end", "huge count", "true as count", "no count", "deep announcement", "long name", "large one",
          "members without end", "step of none", "rows of nobody", "rows of another", "huge frame"],
 )  # fmt: skip
 def test_a_peer_that_sends_what_can_t_be_used_is_closed_and_the_others_go_on(
