@@ -57,8 +57,18 @@ class SparingFilter(logging.Filter):
         return True
 
 
+_CONTROLS: Final = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))}
+
+
+class _OneLine(logging.Formatter):
+    """Escapes control characters: a name that somebody sent must not begin a line, or colour a terminal."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        return super().formatMessage(record).translate(_CONTROLS)
+
+
 def utc_formatter(format: str) -> logging.Formatter:
     """Return a formatter whose times are UTC."""
-    formatter = logging.Formatter(format, "%Y-%m-%dT%H:%M:%S")
+    formatter = _OneLine(format, "%Y-%m-%dT%H:%M:%S")
     formatter.converter = time.gmtime
     return formatter

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,6 +17,7 @@ from producers.sources import Record, row_count
 from streams.announcements import Heartbeat, SourceProgress
 from streams.records import GPU_HEALTH, UNKNOWN, Batch
 
+_LOG: Final = logging.getLogger("irregulars.agent")
 _LAG_NS: Final = 500_000_000
 """A sample is here so soon after its time; one that comes later is left out, and nothing waits for it."""
 
@@ -58,6 +60,7 @@ class DeviceSource:
         self._owners, self._now_ns = owners, now_ns
         self._watermarks_ns: dict[tuple[str, Owner], int] = {}
         self._ready: deque[Batch | Heartbeat] = deque()
+        self._is_clock_back = False
 
     def poll(self, max_records: int) -> Sequence[Record]:
         """Give the batches of what was sampled, once a second."""
@@ -87,11 +90,19 @@ class DeviceSource:
     def _gather(self) -> None:
         sampled = _by_owner(s for feed in self._feeds for s in feed.take())
         until_ns = self._now_ns() - _LAG_NS
+        self._note_clock(until_ns)
         for owner, parts in sampled.items():
             self._add("bandwidth", owner, until_ns, *_bandwidth(parts))
         for owner in dict.fromkeys(self._owners()):
             if self._watermarks_ns.get(("bandwidth", owner), until_ns - 1) < until_ns:
                 self._tell("bandwidth", owner, until_ns)
+
+    def _note_clock(self, until_ns: int) -> None:
+        back_ns = max(self._watermarks_ns.values(), default=until_ns) - until_ns
+        if back_ns > _LAG_NS and not self._is_clock_back:
+            effect = "samples are left out until it is where it was"
+            _LOG.warning("event=clock_set_back seconds=%.1f effect=%r", back_ns / 1e9, effect)
+        self._is_clock_back = back_ns > _LAG_NS
 
     def _gather_health(self) -> None:
         until_ns = self._now_ns() - _LAG_NS

@@ -8,7 +8,7 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from producers.node.counters import CounterTrack
+from producers.node.counters import UNREADABLE, CounterTrack
 from producers.node.nic_sampler import Tick
 from producers.node.nics import Nic
 from producers.node.roster import Roster
@@ -48,12 +48,14 @@ class NicFeed:
     def __init__(self, roster: Roster, find: Callable[[str], Nic | None], sampler: Sampler) -> None:
         self._roster, self._find, self._sampler = roster, find, sampler
         self._missing: set[str] = set()
+        self._impossible: set[str] = set()
         self._watched: frozenset[str] = frozenset()
         self._tracks: dict[str, CounterTrack] = {}
 
     def take(self) -> list[Samples]:
         """Take the samples since the last call."""
-        taken = [one for names, ticks in _together(self._sampler.take()) for one in self._samples(names, ticks)]
+        together = _together(self._sampler.take(), self._note_impossible)
+        taken = [one for names, ticks in together for one in self._samples(names, ticks)]
         self._watch_those_in_use()
         return taken
 
@@ -76,6 +78,11 @@ class NicFeed:
             _LOG.warning("event=nic_missing device=%s reason='sysfs has no such device'", name)
         return nic
 
+    def _note_impossible(self, name: str, count: int) -> None:
+        if name not in self._impossible:
+            self._impossible.add(name)
+            _LOG.warning("event=nic_unreadable device=%s reason='a counter must be below 2^64; got %d'", name, count)
+
     def _samples(self, names: tuple[str, ...], ticks: np.ndarray) -> list[Samples]:
         """Rates from counts of shape (ticks, NICs, 3): time, sent, received."""
         found = []
@@ -91,11 +98,27 @@ def _track(nic: Nic) -> CounterTrack:
     return CounterTrack(nic.name, nic.unit_bytes, nic.capacity_bytes_per_s)
 
 
-def _together(ticks: Sequence[Tick]) -> list[tuple[tuple[str, ...], np.ndarray]]:
-    """Ticks of the same NICs that follow one another, as one array of shape (ticks, NICs, 3)."""
+def _together(
+    ticks: Sequence[Tick], on_impossible: Callable[[str, int], None]
+) -> list[tuple[tuple[str, ...], np.ndarray]]:
+    """Ticks of the same NICs that follow one another, as one array of shape (ticks, NICs, 3).
+
+    A count that is none, as drivers with signed counters write, is unreadable; `on_impossible` is told.
+    """
     groups: list[tuple[tuple[str, ...], list[int]]] = []
     for names, values in ticks:
         if not groups or groups[-1][0] != names:
             groups.append((names, []))
         groups[-1][1].extend(values)
-    return [(names, np.array(flat, dtype=np.uint64).reshape(-1, len(names), 3)) for names, flat in groups]
+    return [(names, _counts(names, flat, on_impossible).reshape(-1, len(names), 3)) for names, flat in groups]
+
+
+def _counts(names: tuple[str, ...], flat: list[int], on_impossible: Callable[[str, int], None]) -> np.ndarray:
+    try:
+        return np.array(flat, dtype=np.uint64)
+    except OverflowError:
+        for place, value in enumerate(flat):
+            if not 0 <= value <= UNREADABLE:
+                on_impossible(names[place // 3 % len(names)], value)
+                flat[place] = UNREADABLE
+        return np.array(flat, dtype=np.uint64)

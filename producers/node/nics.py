@@ -13,7 +13,8 @@ from producers.node.pci import SYSFS, PciPlace, place_of
 
 _LOG: Final = logging.getLogger("irregulars.agent")
 _GBIT: Final = 1e9 / 8
-_RATE: Final = re.compile(r"([\d.]+) Gb/sec")
+_RATE: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?) Gb/sec")
+_NAME: Final = re.compile(r"(?!\.\.?$)[^/\0]{1,255}")
 _LONGEST_COUNT: Final = 24  # 20 digits and a line feed
 
 
@@ -58,6 +59,8 @@ def find_nics(sysfs: Path = SYSFS) -> dict[str, Nic]:
 
 def find_nic(name: str, sysfs: Path = SYSFS) -> Nic | None:
     """Find one by its name, also an interface without hardware (``lo``, a bridge); None: there is none."""
+    if not _NAME.fullmatch(name):  # an announcement may say anything
+        return None
     found = find_nics(sysfs).get(name)
     path = sysfs / "class" / "net" / name
     return _interface(path) if found is None and path.exists() else found
@@ -107,7 +110,7 @@ def _rdma_capacity(port: Path) -> float | None:
 
 def _interface(path: Path) -> Nic:
     speed = _text(path / "speed")  # Mb/s; -1, or no answer, where the link is down
-    capacity = float(speed) * 1e6 / 8 if speed.isdigit() and int(speed) > 0 else None
+    capacity = float(speed) * 1e6 / 8 if re.fullmatch(r"[0-9]{1,9}", speed) and int(speed) > 0 else None
     folder = path / "statistics"
     return Nic(path.name, folder / "tx_bytes", folder / "rx_bytes", 1, capacity, place_of(path / "device"))
 
@@ -115,7 +118,7 @@ def _interface(path: Path) -> Nic:
 def _text(path: Path) -> str:
     try:
         return path.read_text().strip()
-    except OSError:
+    except (OSError, ValueError):  # not there, or no text
         return ""
 
 

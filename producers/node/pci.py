@@ -39,7 +39,7 @@ def place_of(device: Path) -> PciPlace | None:
     while not _ADDRESS.fullmatch(resolved.name):
         resolved = resolved.parent
     node = _read(resolved / "numa_node")
-    return PciPlace(tuple(parts), int(node) if node.isdigit() else None)
+    return PciPlace(tuple(parts), int(node) if re.fullmatch(r"[0-9]{1,9}", node) else None)
 
 
 def find_gpus(sysfs: Path = SYSFS) -> dict[int, PciPlace]:
@@ -91,5 +91,5 @@ def _shared(one: Sequence[str], other: Sequence[str]) -> int:
 def _read(path: Path) -> str:
     try:
         return path.read_text().strip()
-    except OSError:
+    except (OSError, ValueError):  # not there, or no text
         return ""

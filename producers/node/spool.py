@@ -7,7 +7,9 @@ the spool outlives the agent, not the host.
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import re
 import struct
 import zlib
 from collections import deque
@@ -23,6 +25,7 @@ _MAGIC: Final = b"IRSPOOL1"
 _CHECKSUM: Final = struct.Struct("<I")
 _FRAME: Final = struct.Struct("<BHIIq")  # lengths of topic, key and value; rows; attempt
 _SUFFIX: Final = ".spool"
+_NAME: Final = re.compile(r"[0-9]{20}\.spool")
 _NUMBERS_APART: Final = 1 << 32
 """Between the first numbers of two agents' segments: more than one segment has messages."""
 
@@ -126,14 +129,21 @@ class Spool:
         return None
 
     def remove(self, segment: Segment) -> None:
-        """Delete the file of a segment that was taken: all that it held is delivered."""
-        segment.path.unlink(missing_ok=True)
+        """Delete the file of a segment that was taken: all that it held is delivered.
+
+        Where the disk does not let go of it, it stays, and the next agent sends it again: rows twice count once.
+        """
+        try:
+            segment.path.unlink(missing_ok=True)
+        except OSError as error:
+            self._note_unwritable(error)
 
     def _find_segments(self) -> None:
         for path in self.directory.glob("*.part"):
-            path.unlink()
+            if path.is_file():
+                path.unlink()
         for path in sorted(self.directory.glob(f"*{_SUFFIX}")):
-            if path.stem.isdigit():
+            if _NAME.fullmatch(path.name) and path.is_file():  # what is not of ours is left alone
                 self._segments.append(Segment(path, int(path.stem), path.stat().st_size))
         self.size_bytes = sum(segment.size_bytes for segment in self._segments)
 
@@ -155,6 +165,8 @@ class Spool:
             draft.rename(path)
         except OSError as error:
             self._note_unwritable(error)
+            with contextlib.suppress(OSError):
+                draft.unlink(missing_ok=True)  # half of a file, on a disk that is full
             return None
         self._is_writable = True
         size_bytes = len(_MAGIC) + _CHECKSUM.size + len(body)
@@ -169,7 +181,7 @@ class Spool:
     def _read(self, segment: Segment) -> list[Message] | None:
         try:
             return _unframe(segment.path.read_bytes())
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, struct.error) as error:
             self.unreadable_segments += 1
             _LOG.error("event=spool_segment_unreadable file=%s reason=%r", segment.path, str(error))
             return None
@@ -192,6 +204,8 @@ def _unframe(content: bytes) -> list[Message]:
     while at < len(content):
         topic_length, key_length, value_length, rows, attempt = _FRAME.unpack_from(content, at)
         at += _FRAME.size
+        if at + topic_length + key_length + value_length > len(content):
+            raise ValueError("last message of a segment must be whole; it is not")
         topic = content[at : at + topic_length].decode()
         at += topic_length
         key = content[at : at + key_length]

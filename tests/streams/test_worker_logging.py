@@ -5,7 +5,7 @@ import logging.config
 
 import pytest
 
-from streams.worker_logging import LEVELS, SparingFilter, logging_config
+from streams.worker_logging import LEVELS, SparingFilter, logging_config, utc_formatter
 
 
 def record(name: str, text: str, at_s: float) -> logging.LogRecord:
@@ -30,3 +30,8 @@ def test_each_level_is_a_configuration_that_logging_takes(level: str) -> None:
     config = logging_config(level)
     logging.config.DictConfigurator(config)
     assert config["root"]["level"] == ("INFO" if level == "debug" else "WARNING")
+
+
+def test_a_name_that_holds_line_feeds_begins_no_line() -> None:
+    record = logging.LogRecord("irregulars", logging.ERROR, "x", 1, "device=%s", ("a\nevent=made_up\x1b[31m",), None)
+    assert utc_formatter("%(message)s").format(record) == "device=a\\x0aevent=made_up\\x1b[31m"

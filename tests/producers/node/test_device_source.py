@@ -123,3 +123,17 @@ def test_feeds_are_closed(clock: Clock) -> None:
     source = DeviceSource([feed], clock_s=clock)
     source.close()
     assert (feed.closes, source.is_exhausted, source.position()) == (1, False, "")
+
+
+def test_a_clock_that_was_set_back_is_told_once(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    given = [[samples(ONE, "mlx5_0", [at * 1000])] for at in (7200, 3601, 3602, 7203, 3604)]
+    source = DeviceSource([Scripted(*given)], clock_s=clock, now_ns=lambda: now_ns[0])
+    counts = []
+    for at in (7200, 3601, 3602, 7203, 3604):
+        now_ns = [at * 10**9 + 500 * MS]
+        counts.append(sum(map(len, second(source, clock))))
+    assert counts == [1, 0, 0, 1, 0]
+    assert [one.getMessage() for one in caplog.records] == [
+        "event=clock_set_back seconds=3599.0 effect='samples are left out until it is where it was'",
+        "event=clock_set_back seconds=3599.0 effect='samples are left out until it is where it was'",
+    ]

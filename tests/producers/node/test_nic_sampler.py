@@ -210,3 +210,42 @@ def test_a_nic_that_nobody_has_is_named_once(sysfs: Sysfs, caplog: pytest.LogCap
     roster.assign(SECOND, None, "mlx5_8")
     made.take()
     assert [text.split()[1] for text in messages(caplog, "nic_missing")] == ["device=mlx5_9", "device=mlx5_8"]
+
+
+@pytest.mark.parametrize("count", [-1, -(2**40), 2**64, 10**23])
+def test_a_count_that_no_counter_has_is_unknown_and_named_once(
+    sysfs: Sysfs, caplog: pytest.LogCaptureFixture, count: int
+) -> None:
+    roster, script = Roster("host"), Script()
+    for name, owner in (("mlx5_0", FIRST), ("mlx5_1", SECOND)):
+        sysfs.rdma(name)
+        roster.assign(owner, None, name)
+    made = feed(sysfs, roster, script)
+    made.take()
+    names, values = ("mlx5_0", "mlx5_1"), [[at * 10**7, at * 10, 0, at * 10**7, at * 10, 0] for at in range(4)]
+    values[1][4] = values[2][4] = count
+    script.ticks = [(names, one) for one in values]
+    whole, broken = made.take()
+    np.testing.assert_allclose(whole.rates[:, 0], [4000.0] * 3)
+    assert np.isnan(broken.rates[:, 0]).all()
+    assert messages(caplog, "nic_unreadable") == [
+        f"event=nic_unreadable device=mlx5_1 reason='a counter must be below 2^64; got {count}'"
+    ]
+
+
+@pytest.mark.parametrize("name", ["../../../etc", "..", ".", "a/b", "n" * 300, "n\0", ""])
+def test_a_name_that_no_nic_has_is_looked_for_nowhere(sysfs: Sysfs, name: str) -> None:
+    sysfs.interface("eth0")
+    assert find_nic(name, sysfs.root) is None
+    assert find_nic("eth0", sysfs.root) is not None
+
+
+def test_properties_that_are_no_numbers_are_unknown(sysfs: Sysfs) -> None:
+    for name, speed in (("eth0", "²³"), ("eth1", "9" * 5000), ("eth2", "\udcff")):
+        sysfs.interface(name)
+        (sysfs.root / "class" / "net" / name / "speed").write_text(speed, errors="surrogateescape")
+        found = find_nic(name, sysfs.root)
+        assert found is not None
+        assert found.capacity_bytes_per_s is None
+    sysfs.rdma("mlx5_0", rate="1.2.3.4 Gb/sec")
+    assert find_nic("mlx5_0", sysfs.root) is not None

@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import struct
+import subprocess
+import sys
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -120,3 +124,49 @@ def test_a_directory_that_cannot_be_made_is_an_input_error(tmp_path: Path, dropp
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match=r"spool directory must be one that we can write; got .*file/spool"):
         Spool(tmp_path / "file" / "spool", 1 << 20, dropped)
+
+
+def segment_of(body: bytes) -> bytes:
+    return b"IRSPOOL1" + struct.pack("<I", zlib.crc32(body)) + body
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"\1\2", struct.pack("<BHIIq", 4, 3, 500, 1, 0) + b"jobsabcxx", struct.pack("<BHIIq", 1, 0, 0, 1, 0) + b"\xff"],
+)
+def test_a_segment_with_broken_messages_is_counted_and_the_rest_is_read(tmp_path: Path, body: bytes) -> None:
+    (tmp_path / f"{1:020d}.spool").write_bytes(segment_of(body))
+    Spool(tmp_path, 1 << 20, Dropped()).append(1 << 33, [message(7)])
+    spool = Spool(tmp_path, 1 << 20, Dropped())
+    assert drain(spool) == [message(7)]
+    assert spool.unreadable_segments == 1
+
+
+def test_what_is_not_of_the_spool_is_left_alone(tmp_path: Path) -> None:
+    for folder in (f"{1:020d}.spool", "1.part"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "²³.spool").write_bytes(b"")
+    (tmp_path / f"{2:020d}.spool").symlink_to("/nowhere")
+    before = sorted(tmp_path.iterdir())
+    spool = Spool(tmp_path, 1 << 20, Dropped())
+    assert (len(spool), drain(spool)) == (0, [])
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_full_disk_keeps_no_halves_of_files(tmp_path: Path) -> None:
+    """In a process of its own: the limit of a file's size is of the process."""
+    code = f"""
+import resource
+from pathlib import Path
+from producers.node.spool import Message, Spool
+spool = Spool(Path({str(tmp_path)!r}), 1 << 30, lambda dropped: print(len(dropped)))
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
+for place in range(3):
+    spool.append(1000 * place, [Message("commops", b"k", b"v" * 300_000)])
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+print(spool.append(9000, [Message("commops", b"k", b"v" * 300_000)]))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, "1\n1\n1\nTrue\n")
+    assert done.stderr.count("event=spool_unwritable") == 1
+    assert [path.name for path in tmp_path.iterdir()] == [f"{9000:020d}.spool"]
