@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import logging
 import re
+import stat
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +14,7 @@ from typing import IO, Final, cast
 
 from streams.errors import InputError
 
+_LOG: Final = logging.getLogger("irregulars.following")
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 _ENDINGS: Final = frozenset({".gz", ".json", ".jsonl", ".log", ".pickle", ".pkl", ".pt", ".trace"})
 _RANK_WORD: Final = re.compile(r"(?:rank|worker)[-_.]?(\d{1,6})(?!\d)", re.IGNORECASE)
@@ -24,15 +27,21 @@ def list_files(source: Path) -> list[Path]:
     Raises
     ------
     InputError
-        If there is nothing, or the directory holds no file.
+        If there is nothing, or nothing that can be read to its end, or the directory holds no file.
     """
-    if source.is_dir():
-        found = sorted(path for path in source.iterdir() if path.is_file() and not path.name.startswith("."))
-        if not found:
-            raise InputError(f"{source}: must hold files to import; got an empty directory")
-        return found
-    if not source.exists():
-        raise InputError(f"{source}: must be a file or a directory of files; got nothing")
+    try:
+        if source.is_dir():
+            found = sorted(path for path in source.iterdir() if path.is_file() and not path.name.startswith("."))
+            if not found:
+                raise InputError(f"{source}: must hold files to import; got an empty directory")
+            return found
+        mode = source.stat().st_mode
+    except FileNotFoundError:
+        raise InputError(f"{source}: must be a file or a directory of files; got nothing") from None
+    except OSError as error:
+        raise InputError(f"{source}: must be a file or a directory of files; got: {error.strerror}") from None
+    if not stat.S_ISREG(mode):  # a pipe may never say anything, and traces are read twice
+        raise InputError(f"{source}: must be a file or a directory of files; got a pipe, socket or device")
     return [source]
 
 
@@ -88,3 +97,38 @@ def stem_of(path: Path) -> str:
     while path.suffix.lower() in _ENDINGS:
         path = path.with_suffix("")
     return path.name
+
+
+class Directory:
+    """The files of a directory. Says once that it can't be read, and once that it can again."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._has_failed = False
+
+    def changes(self) -> list[tuple[int, Path]]:
+        """List its files, each with the time at which it last changed there.
+
+        That is the time of the inode's change: whoever moves a file in from elsewhere may keep its older time, and a
+        clock that is ahead may have given it a later one.
+        """
+        try:
+            paths = list(self._path.iterdir())
+        except OSError as error:
+            if not self._has_failed:
+                _LOG.warning("event=directory_unreadable directory=%s reason=%r", self._path, error.strerror)
+            self._has_failed = True
+            return []
+        if self._has_failed:
+            _LOG.info("event=directory_back directory=%s", self._path)
+        self._has_failed = False
+        return [(at, path) for path in paths if (at := _changed_ns(path)) is not None]
+
+
+def _changed_ns(path: Path) -> int | None:
+    """When a file changed; None for what is no file, is hidden, or was just removed."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ctime_ns if stat.S_ISREG(found.st_mode) and not path.name.startswith(".") else None

@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import IO, Final
 from zlib import crc32
 
+from producers.importers.files import Directory, rank_of_name
 from producers.importers.flight_recorder_job import job_of_dumps
 from producers.importers.following import FileReader, FollowingSource, Piece, Stand
 from producers.importers.imported import ImportedJob
@@ -24,6 +26,9 @@ _LOG: Final = logging.getLogger("irregulars.following")
 
 SETTLE_S: Final = 2.0
 """A file that has not changed for so long is complete."""
+
+MOST_WAIT_S: Final = 60.0
+"""So long complete files wait for others that still change: a file that never rests holds nobody up for ever."""
 
 MOST_PIECE_BYTES: Final = 4 << 20
 """Of logs, read at once."""
@@ -74,7 +79,7 @@ def follow(
     if kind == "nccl-inspector":
         reader = LogReader(directory, job, _given(world_size))
     else:
-        reader = NewFileReader(directory, job, _JOBS[kind], settle_s)
+        reader = NewFileReader(directory, job, _JOBS[kind], settle_s, _CHOICES[kind])
     return FollowingSource(
         reader,
         position=position,
@@ -115,6 +120,17 @@ _JOBS: Final[Mapping[str, Callable[[list[Path], str], ImportedJob]]] = {
 }
 
 
+def _dumps_among(files: list[Path]) -> list[Path]:
+    """Leave out what stands beside dumps in a directory; files none of which is named as one are all taken."""
+    return [path for path in files if rank_of_name(path) is not None] or files
+
+
+_CHOICES: Final[Mapping[str, Callable[[list[Path]], list[Path]]]] = {
+    "kineto": traces_among,
+    "flight-recorder": _dumps_among,
+}
+
+
 class NewFileReader:
     """Reads files that are new in a directory, those of all ranks together: groups are found from all of them.
 
@@ -123,31 +139,48 @@ class NewFileReader:
     """
 
     def __init__(
-        self, directory: Path, job: str, read: Callable[[list[Path], str], ImportedJob], settle_s: float
+        self,
+        directory: Path,
+        job: str,
+        read: Callable[[list[Path], str], ImportedJob],
+        settle_s: float,
+        choose: Callable[[list[Path]], list[Path]] = list,
+        most_wait_s: float = MOST_WAIT_S,
     ) -> None:
-        self._directory, self._job, self._read, self._settle_s = directory, job, read, settle_s
+        self._directory, self._job, self._read, self._settle_s = Directory(directory), job, read, settle_s
+        self._choose, self._most_wait_s = choose, most_wait_s
         self._refused_ns = -1  # up to then nothing could be read: it is not tried again
 
     def read(self, before: Stand, after: Stand | None) -> Piece | None:
         """Read all files that changed last between two times; see `producers.importers.following.FileReader`."""
         first_ns = max(int(before.get("changed_ns", -1)), self._refused_ns)
-        past_ns = time.time_ns() if after is None else int(after["changed_ns"])
-        found = {path: at for at, path in _changes(self._directory) if first_ns < at <= past_ns}
+        found = self._found(first_ns) if after is None else self._found(first_ns, int(after["changed_ns"]))
         if not found:
             return None
         newest_ns = max(found.values())
-        if after is None and newest_ns > time.time_ns() - round(self._settle_s * 1e9):
-            return None  # more of this capture may come
         job = self._read_all(sorted(found, key=lambda path: path.name))
         if job is None:
             self._refused_ns = newest_ns
             return None
+        _tell_left_out(job)
         return Piece(before, after or {"changed_ns": newest_ns}, job)
+
+    def _found(self, first_ns: int, past_ns: int | None = None) -> dict[Path, int]:
+        """Files that changed last between two times; with no end those that are complete, once no more may come."""
+        changes = {path: at for at, path in self._directory.changes() if at > first_ns}
+        changes = {path: changes[path] for path in self._choose(list(changes))}
+        now_ns = time.time_ns()
+        settled_ns = now_ns - round(self._settle_s * 1e9) if past_ns is None else past_ns
+        found = {path: at for path, at in changes.items() if at <= settled_ns}
+        if past_ns is None and found and len(found) < len(changes):  # more of this capture may come
+            is_late = min(found.values()) < now_ns - round((self._settle_s + self._most_wait_s) * 1e9)
+            return found if is_late else {}
+        return found
 
     def _read_all(self, files: list[Path]) -> ImportedJob | None:
         try:
             return self._read(files, self._job)
-        except InputError as error:
+        except (InputError, OSError) as error:  # the latter: it was just removed
             if len(files) == 1:
                 _LOG.warning("event=file_refused reason=%s", error)
                 return None
@@ -158,13 +191,10 @@ class NewFileReader:
         return self._read_all(good) if 0 < len(good) < len(files) else None
 
 
-def _changes(directory: Path) -> list[tuple[int, Path]]:
-    """Files of a directory, with the time of their last change."""
-    try:
-        paths = [path for path in directory.iterdir() if path.is_file() and not path.name.startswith(".")]
-        return [(path.stat().st_mtime_ns, path) for path in paths]
-    except OSError:
-        return []  # not made yet, or a file was just removed
+def _tell_left_out(job: ImportedJob) -> None:
+    unusable = sum(rows.unusable for rows in job.ranks.values())
+    for reason, count in [*job.skipped.items(), *([("rows with impossible values", unusable)] if unusable else [])]:
+        _LOG.warning("event=records_left_out job=%s records=%d reason=%r", job.job, count, reason)
 
 
 class LogReader:
@@ -174,7 +204,9 @@ class LogReader:
     """
 
     def __init__(self, directory: Path, job: str, world_size: int) -> None:
-        self._directory, self._job, self._world_size = directory, job, world_size
+        self._directory, self._job, self._world_size = Directory(directory), job, world_size
+        self._left_out: Counter[str] = Counter()
+        self._foreign: set[Path] = set()  # files of which it was said that they can't be read
 
     def read(self, before: Stand, after: Stand | None) -> Piece | None:
         """Read up to `MOST_PIECE_BYTES` of each file; see `producers.importers.following.FileReader`."""
@@ -191,13 +223,43 @@ class LogReader:
         live = LiveLog(self._job, self._world_size, before.get("live", {}))
         known: dict[str, int] = before.get("offsets", {})
         offsets: dict[str, int] = {}
-        for name, path in _named_files(self._directory):
+        for name, path in self._named_files():
             limit = None if after is None else after["offsets"].get(name, 0)
             with naming(path):
                 offsets[name] = self._read_file(path, name, known.get(name, 0), limit, live)
         offsets |= _unseen(known, offsets)
         job = live.job()
+        self._tell_left_out(live.skipped(), job)
         return {"offsets": offsets, "live": live.state()}, job
+
+    def _tell_left_out(self, skipped: Mapping[str, int], job: ImportedJob | None) -> None:
+        """Tell what of the logs can't be used: with the first, the tenth, the hundredth of a kind."""
+        unusable = 0 if job is None else sum(rows.unusable for rows in job.ranks.values())
+        for reason, count in [*skipped.items(), ("rows with impossible values", unusable)]:
+            self._add_left_out(reason, count)
+
+    def _add_left_out(self, reason: str, count: int) -> None:
+        before, self._left_out[reason] = self._left_out[reason], self._left_out[reason] + count
+        if len(str(before)) < len(str(self._left_out[reason])) or (count and not before):
+            _LOG.warning("event=records_left_out job=%s records=%d reason=%r", self._job, before + count, reason)
+
+    def _named_files(self) -> list[tuple[str, Path]]:
+        """Files by what they keep when renamed: the inode, and the first line, since inodes are used again."""
+        named = []
+        for _, path in self._directory.changes():
+            try:
+                with path.open("rb") as stream:
+                    first = stream.readline(MAX_LINE_BYTES)
+                    if first.endswith(b"\n"):
+                        named.append((f"{os.fstat(stream.fileno()).st_ino}-{crc32(first):08x}", path))
+                    elif len(first) == MAX_LINE_BYTES and path not in self._foreign:
+                        self._foreign.add(path)
+                        _LOG.warning("event=file_refused reason='%s: must hold lines; got a longer one'", path)
+            except OSError as error:
+                if isinstance(error, PermissionError) and path not in self._foreign:
+                    self._foreign.add(path)
+                    _LOG.warning("event=file_refused reason='%s: must be readable; got %s'", path, error.strerror)
+        return sorted(named)
 
     def _read_file(self, path: Path, name: str, offset: int, limit: int | None, live: LiveLog) -> int:
         """Read complete lines from an offset on; return where to go on."""
@@ -229,17 +291,3 @@ def _read_lines(stream: IO[bytes], name: str, offset: int, end: int, live: LiveL
         live.add(name, line)
         offset += len(line)
     return offset
-
-
-def _named_files(directory: Path) -> list[tuple[str, Path]]:
-    """Files by what they keep when renamed: the inode, and the first line, since inodes are used again."""
-    named = []
-    for _, path in _changes(directory):
-        try:
-            with path.open("rb") as stream:
-                first = stream.readline(MAX_LINE_BYTES)
-                if first.endswith(b"\n"):
-                    named.append((f"{os.fstat(stream.fileno()).st_ino}-{crc32(first):08x}", path))
-        except OSError:
-            continue  # it was just removed
-    return sorted(named)

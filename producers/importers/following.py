@@ -187,6 +187,9 @@ class FollowingSource:
                     self._stop.wait(self._interval_s)
         except InputError as error:
             self._failure = error
+        except Exception as error:  # the thread must not end without a word: whoever polls is told
+            _LOG.exception("event=follower_failed")
+            self._failure = InputError(f"followed files must be readable; got {type(error).__name__}: {error}")
 
     def _put(self, ready: _Ready | None) -> None:
         while not self._stop.is_set():

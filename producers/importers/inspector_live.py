@@ -78,6 +78,15 @@ class LiveLog:
         made = communicators_of(groups.values(), self._world_size)
         return {identity: _named(made[group], identity) for identity, group in groups.items()}
 
+    def skipped(self) -> Counter[str]:
+        """Count the lines that could not be used, and what the processes say that they lost, by reason."""
+        skipped = sum((parser.skipped for parser in self._parsers.values()), Counter[str]())
+        lost = sum(parser.dropped.total() for parser in self._parsers.values())
+        outside = sum(one.process not in self._ranks for one in self._operations)
+        skipped.update({"records that NCCL Inspector dropped itself": lost} if lost else {})
+        skipped.update({"records of processes whose global rank was not told yet": outside} if outside else {})
+        return skipped
+
     def state(self) -> State:
         """What the next reading needs, as JSON values."""
         return {

@@ -23,6 +23,9 @@ MAX_EVENT_BYTES: Final = 4 << 20
 MAX_HEAD_BYTES: Final = 8 << 20
 """What stands before and behind the events: properties of devices, groups, logs."""
 
+_NAME_BYTES: Final = 1 << 10
+"""The name of the list and what white space may stand behind it."""
+
 _QUOTE, _BACKSLASH = 0x22, 0x5C
 _OPENING, _CLOSING = 0x0B, 0x0D  # lower halves of { [ and of } ]
 _LIST_DEPTH: Final = 2  # of the list of events: the file's object is 1, so that events begin there
@@ -148,10 +151,14 @@ class EventReader:
         structure = find_structure(self._rest)
         is_list = structure.is_open & (structure.depth == _LIST_DEPTH)
         for at in structure.at[is_list].tolist():
-            is_named = self._rest[:at].rstrip().removesuffix(b":").rstrip().endswith(b'"traceEvents"')
-            if is_named and self._rest[at : at + 1] == b"[":
+            if self._rest[at : at + 1] == b"[" and self._is_named(at):
                 return int(at) + 1
         return None
+
+    def _is_named(self, at: int) -> bool:
+        """Whether what begins at this place is called ``traceEvents``; looks no further back than to its name."""
+        before = self._rest[max(0, at - _NAME_BYTES) : at]
+        return before.rstrip().removesuffix(b":").rstrip().endswith(b'"traceEvents"')
 
     # --- the events -------------------------------------------------------------------------------------------------
 

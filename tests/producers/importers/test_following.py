@@ -5,17 +5,20 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from producers.importers.followers import follow
-from producers.importers.following import FollowingSource
-from producers.importers.importing import import_trace
+from producers.importers.followers import NewFileReader, follow
+from producers.importers.following import FollowingSource, Stand
+from producers.importers.imported import ImportedJob
+from producers.importers.importing import import_trace, read_kineto
 from producers.sources import Record, check_source
 from producers.trace import read_trace
 from streams.announcements import Announcement
@@ -255,3 +258,127 @@ def test_another_version_ends_the_source_with_its_reason(folder: Path) -> None:
     with pytest.raises(InputError, match=r"a.log: inspector_output_format_version must be one of"):
         drain(source)
     source.close()
+
+
+# --- directories as they are in the field ---------------------------------------------------------------------------
+
+
+def messages(caplog: pytest.LogCaptureFixture, event: str) -> list[str]:
+    return [text for text in caplog.messages if f"event={event} " in text]
+
+
+@contextmanager
+def growing(path: Path) -> Iterator[None]:
+    """Append to a file all the time."""
+    is_over = threading.Event()
+
+    def append() -> None:
+        while not is_over.wait(0.02):
+            with path.open("ab") as stream:
+                stream.write(b"loss 0.5\n")
+
+    path.write_bytes(b"")
+    thread = threading.Thread(target=append)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
+
+
+def test_a_log_that_grows_beside_traces_does_not_hold_them_up(folder: Path) -> None:
+    with growing(folder / "train.log"):
+        captures(folder, 0, 3)
+        source = opened("kineto", folder, ends_when_idle=False, settle_s=0.3)
+        drain(source, lambda polled: rows_of(polled) == 12)
+        source.close()
+
+
+def test_a_trace_that_never_rests_holds_up_the_others_for_a_while_only(folder: Path) -> None:
+    captures(folder, 0, 3)
+    with growing(folder / "rank-7.json"):
+        reader = NewFileReader(folder, "job", read_kineto, settle_s=0.3, most_wait_s=0.5)
+        deadline_s, piece = time.monotonic() + DEADLINE_S, None
+        while piece is None and time.monotonic() < deadline_s:
+            piece = reader.read({}, None)
+            time.sleep(0.02)
+    assert piece is not None
+    assert sorted(piece.job.ranks) == [0, 1]
+
+
+@pytest.mark.parametrize("at", [-(10**18), 10**18])
+def test_a_file_with_an_older_or_a_later_time_is_read_when_it_is_moved_in(
+    folder: Path, tmp_path: Path, at: int
+) -> None:
+    captures(folder, 0, 3)
+    late = next(folder.glob("rank-1*")).rename(tmp_path / "rank-1.json.gz")
+    source = opened("kineto", folder, ends_when_idle=False)
+    drain(source, lambda polled: rows_of(polled) == 6)
+    os.utime(late, ns=(time.time_ns() + at,) * 2)
+    late.rename(folder / "rank-1.json.gz")
+    drain(source, lambda polled: rows_of(polled) == 6)
+    source.close()
+
+
+def test_a_file_that_vanishes_while_it_is_read_is_passed_over(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def read(files: list[Path], job: str) -> ImportedJob:
+        if gone.exists():
+            gone.unlink()
+            gone.stat()
+        return read_kineto(files, job)
+
+    captures(folder, 0, 3)
+    gone = folder / "rank-1.0.json.gz"
+    reader = NewFileReader(folder, "job", read, settle_s=0.0)
+    piece = reader.read({}, None) or reader.read({}, None)
+    assert piece is not None
+    assert list(piece.job.ranks) == [0]
+    assert len(messages(caplog, "file_refused")) == 1
+
+
+def test_whatever_stops_the_thread_is_told_to_who_polls(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    class Broken:
+        def read(self, before: Stand, after: Stand | None) -> None:
+            raise ZeroDivisionError("by zero")
+
+    source = FollowingSource(Broken())
+    with pytest.raises(InputError, match=r"followed files must be readable; got ZeroDivisionError: by zero"):
+        drain(source)
+    source.close()
+    assert caplog.messages == ["event=follower_failed"]
+
+
+@pytest.mark.parametrize("kind", ["kineto", "nccl-inspector"])
+def test_a_directory_that_can_t_be_listed_is_named_once_and_read_when_it_can(
+    folder: Path, caplog: pytest.LogCaptureFixture, kind: str
+) -> None:
+    caplog.set_level("INFO")
+    source = opened(kind, folder / "sub", ends_when_idle=False)
+    drain(source, lambda _: bool(messages(caplog, "directory_unreadable")))
+    made = folder / "made"
+    made.mkdir()
+    captures(made, 0, 3)
+    for rank in (0, 1):
+        (made / f"{rank}.log").write_bytes(log_of(rank, 0, 6))
+    made.rename(folder / "sub")
+    drain(source, lambda polled: rows_of(polled) == 12)
+    source.close()
+    assert messages(caplog, "directory_unreadable") == [
+        f"event=directory_unreadable directory={folder / 'sub'} reason='No such file or directory'"
+    ]
+    assert len(messages(caplog, "directory_back")) == 1
+
+
+def test_what_of_a_log_can_t_be_used_is_told_and_not_once_a_line(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (folder / "0.log").write_bytes(log_of(0, 0, 3) + b"half a li\n" * 250)
+    (folder / "1.log").write_bytes(b"x" * (3 << 20))
+    assert rows_of(drain(opened("nccl-inspector", folder))) == 3
+    assert messages(caplog, "records_left_out") == [
+        "event=records_left_out job=job records=250 reason='lines that are no JSON'"
+    ]
+    assert messages(caplog, "file_refused") == [
+        f"event=file_refused reason='{folder}/1.log: must hold lines; got a longer one'"
+    ]

@@ -219,3 +219,22 @@ def test_a_directory_with_a_bad_file_names_it(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"rank-1\.json: must be a complete"):
         import_trace("kineto", tmp_path / "in", tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("kind", VALID)
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path, kind: str) -> None:
+    os.mkfifo(tmp_path / NAMES[kind])
+    with pytest.raises(InputError, match=r"must be a file or a directory of files; got a pipe"):
+        import_trace(kind, tmp_path / NAMES[kind], tmp_path / "out")
+
+
+def test_a_path_that_no_system_takes_is_told_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"got: File name too long"):
+        import_trace("kineto", tmp_path / ("a" * 5000), tmp_path / "out")
+
+
+def test_many_lists_before_the_events_do_not_hold_up_the_reader(tmp_path: Path) -> None:
+    """Each of them was once looked at with all that stands before it: hours."""
+    lists = b"".join(b',"%d":[]' % n for n in range(400_000))
+    value = b'{"x": ["traceEvents"]' + lists + b", " + trace_bytes()[1:]
+    assert try_import(tmp_path, "kineto", value) is None
