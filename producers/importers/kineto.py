@@ -95,7 +95,7 @@ class TraceParser:
         self._pairs: list[Span] = []  # c10d::send and c10d::recv_, with the peer
         self._issued: dict[int, tuple[int, Mapping[str, Any]]] = {}  # record_param_comms by External id
         self._launches: dict[int, tuple[int, object]] = {}
-        self._kept = 0
+        self._kept = self._timeless = 0
         self._texts: dict[str, str] = {}
         self._text_length = 0
 
@@ -114,6 +114,7 @@ class TraceParser:
         if event.get("ph") != "X" or not isinstance(name, str) or not isinstance(arguments, dict):
             return
         if not (_is_time(start_us) and _is_time(length_us)):
+            self._timeless += name.startswith(("nccl", "gloo:"))
             return
         self._kept += 1
         if self._kept > _MOST_KEPT:
@@ -199,7 +200,7 @@ class TraceParser:
             raise InputError(f"distributedInfo.rank must be {rule}; got neither")
         world_size = told["world_size"] if _is_count(told.get("world_size")) and told["world_size"] > rank else None
         groups = _groups(told.get("pg_config"))
-        skipped: dict[str, int] = {}
+        skipped = {"collectives without a usable time": self._timeless} if self._timeless else {}
         calls = [*self._kernel_calls(groups, skipped), *self._gloo_calls(skipped)]
         host = properties.get("host_name")
         return Capture(

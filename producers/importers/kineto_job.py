@@ -60,7 +60,11 @@ def job_of_captures(captures: Iterable[Capture], job: str, *, is_whole: bool = T
     communicators = _communicators(by_rank, world_size, is_whole=is_whole)
     ranks = {rank: _rows(capture, communicators) for rank, capture in by_rank.items()}
     if not any(len(rows) for rows in ranks.values()):
-        raise InputError("traces must hold collectives: NCCL kernels, or gloo:* annotations; got none of them")
+        left_out = [*skipped.items(), ("with impossible values", sum(rows.unusable for rows in ranks.values()))]
+        found = ", ".join(f"{count} x {reason}" for reason, count in left_out if count)
+        raise InputError(
+            f"traces must hold collectives: NCCL kernels, or gloo:* annotations; got {found or 'none of them'}"
+        )
     notes = [NOTE_NUMBERS]
     if not any(capture.steps for capture in by_rank.values()):
         notes.append(NOTE_NO_STEPS)

@@ -102,7 +102,8 @@ def job_of_operations(
     for one in operations:
         whole.add(one)
     if not len(whole):
-        raise InputError("logs must hold coll_perf or p2p_perf records of NCCL Inspector; got none")
+        found = ", ".join(f"{count} {reason}" for reason, count in skipped.items())
+        raise InputError(f"logs must hold coll_perf or p2p_perf records of NCCL Inspector; got {found or 'none'}")
     members = whole.members()
     ranks = ranks_of_processes(members)
     communicators = _communicators(members, ranks)

@@ -238,3 +238,24 @@ def test_many_lists_before_the_events_do_not_hold_up_the_reader(tmp_path: Path) 
     lists = b"".join(b',"%d":[]' % n for n in range(400_000))
     value = b'{"x": ["traceEvents"]' + lists + b", " + trace_bytes()[1:]
     assert try_import(tmp_path, "kineto", value) is None
+
+
+@pytest.mark.parametrize(
+    ("found", "put", "reason"),
+    [
+        (b'"ts": 2.25', b'"ts": "2.25"', "1 x collectives without a usable time"),
+        (b'"dur": 3.5', b'"dur": -3.5', "1 x collectives without a usable time"),
+        (
+            b'"distributedInfo"',
+            b'"baseTimeNanoseconds": 4611686018427387903, "distributedInfo"',
+            "2 x with impossible",
+        ),
+        (b'"rank": 0', b'"rank": 7', "1 x collectives whose process group nothing tells"),
+        (b'"name": "nccl', b'"name": "n', "none of them"),
+    ],
+)
+def test_a_trace_of_which_nothing_can_be_used_says_why(tmp_path: Path, found: bytes, put: bytes, reason: str) -> None:
+    assert found in trace_bytes()
+    text = try_import(tmp_path, "kineto", trace_bytes().replace(found, put))
+    assert text is not None
+    assert f"got {reason}" in text
