@@ -16,6 +16,9 @@ from streams.errors import InputError
 from streams.records import KINDS, UNKNOWN
 
 CLOCKS: Final = ("shared", "per_host")
+MOST_RANKS: Final = 1 << 22
+"""Of a job: tables with an entry for each rank must fit into memory."""
+
 MOST_COMMUNICATORS: Final = 1 << 16
 """Of one rank: batches number them with 16 bits."""
 
@@ -103,6 +106,8 @@ def read_job(directory: Path) -> JobFile:
     """
     keys = _Keys(directory / "job.json", _load(directory / "job.json"))
     world_size = keys.integer("world_size", least=1)
+    if world_size > MOST_RANKS:
+        raise keys.error("world_size", f"an integer of at most {MOST_RANKS}", world_size)
     job = JobFile(
         job=keys.text("job"),
         attempt=keys.integer("attempt", least=0, default=0),

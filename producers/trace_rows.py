@@ -19,6 +19,9 @@ _LATEST_NS: Final = 1 << 62
 _LONGEST_NS: Final = 1 << 53
 """104 days: what a float64 still holds to the nanosecond."""
 
+_FASTEST_BYTES_PER_S: Final = 1e15
+"""A thousand times what the fastest link of a GPU carries."""
+
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
@@ -106,7 +109,7 @@ def check_bandwidth(table: TableFile, job: JobFile) -> tuple[Rows, Rejected]:
     rank = _rank(check, job)
     time_ns, path = check.integers("time_ns", 0, _LATEST_NS), check.codes("path", PATHS)
     device, device_names = check.texts("device")
-    rates = {name: check.floats(name) for name in ("tx_bytes_per_s", "rx_bytes_per_s")}
+    rates = {name: check.rates(name) for name in ("tx_bytes_per_s", "rx_bytes_per_s")}
     pairs = np.unique((rank * len(device_names) + device)[check.is_good])
     first_of_rank = np.searchsorted(pairs, np.arange(job.world_size + 1) * len(device_names))
     local = np.searchsorted(pairs, rank * len(device_names) + device) - _at(first_of_rank, rank)
@@ -151,6 +154,14 @@ class _Check:
         if name not in self._table.columns:
             return np.full(len(self._table), np.nan)
         return np.asarray(self._table.columns[name].cast(pa.float64()).to_numpy(), dtype=np.float64)
+
+    def rates(self, name: str) -> np.ndarray:
+        """Read a column of rates as float64, NaN where null: what no device can have is rejected."""
+        values = self.floats(name)
+        self.reject(
+            (values < 0) | (values > _FASTEST_BYTES_PER_S), name, f"a rate from 0 to {_FASTEST_BYTES_PER_S:g}"
+        )
+        return values
 
     def texts(self, name: str) -> tuple[np.ndarray, list[str]]:
         """Read a column of texts as codes into sorted names; rows without text are rejected."""

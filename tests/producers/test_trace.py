@@ -445,6 +445,7 @@ BAD_JOBS: dict[str, tuple[Any, str]] = {
     "no object": ([1], "must be a JSON object; got [1]"),
     "no job": (job(job=...), "job must be a text that is not empty; got no such key"),
     "empty job": (job(job=""), "job must be a text that is not empty; got ''"),
+    "giant world": (job(world_size=1 << 40), "world_size must be an integer of at most 4194304; got 1099511627776"),
     "no world": (job(world_size=0), "world_size must be an integer of at least 1; got 0"),
     "world is true": (job(world_size=True), "world_size must be an integer of at least 1; got True"),
     "clock": (job(clock="utc"), "clock must be one of shared, per_host; got 'utc'"),
@@ -592,3 +593,24 @@ def test_no_python_runs_per_row_where_rows_are_good(tmp_path: Path) -> None:
     many, few = write_directory(tmp_path / "many", rows), write_directory(tmp_path / "few", rows[:50])
     read_trace(few)  # imports
     assert count_calls(many) < 1.1 * count_calls(few)
+
+
+@pytest.mark.parametrize("ending", [".parquet", ".jsonl", ".csv"])
+@pytest.mark.parametrize("rate", [-1.0, -1e-300, 1e300, float("inf"), float("-inf")])
+def test_rates_that_no_device_has_are_left_out_and_told(tmp_path: Path, ending: str, rate: float) -> None:
+    rows = [
+        {
+            "rank": 0,
+            "time_ns": 10**18 + n,
+            "path": "nic",
+            "device": "eth0",
+            "tx_bytes_per_s": 5.0,
+            "rx_bytes_per_s": 5.0,
+        }
+        for n in range(3)
+    ]
+    rows[1]["rx_bytes_per_s"] = rate
+    trace = read_trace(write_directory(tmp_path / "trace", ending=ending, bandwidth=rows))
+    assert trace.rejected.count == 1
+    assert "row 2: rx_bytes_per_s must be a rate from 0 to 1e+15; got" in trace.rejected.reasons[0]
+    assert len(trace.bandwidth[0]) == 2
