@@ -1,10 +1,15 @@
-"""The state of an inference in a file, so that numbers go on after a restart of whoever infers."""
+"""The state of an inference in a file, so that numbers go on after a restart of whoever infers.
+
+The first line says the version and the checksum of the second, which is the state: what a broken disk or a hand has
+changed must not be taken for numbers of iterations.
+"""
 
 from __future__ import annotations
 
 import base64
 import binascii
 import json
+import zlib
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,7 +17,7 @@ import numpy as np
 
 from streams.errors import InputError
 
-_VERSION: Final = 1
+_VERSION: Final = 2
 
 
 def write_state(path: Path, state: dict[str, Any]) -> None:
@@ -23,10 +28,11 @@ def write_state(path: Path, state: dict[str, Any]) -> None:
     OSError
         If it can't be written there.
     """
-    text = json.dumps({"version": _VERSION, "state": state}, default=_plain, separators=(",", ":"))
+    body = json.dumps(state, default=_plain, separators=(",", ":"))
+    head = json.dumps({"version": _VERSION, "crc32": zlib.crc32(body.encode())})
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f"{path.name}.new")
-    fresh.write_text(text, encoding="utf-8")
+    fresh.write_text(f"{head}\n{body}", encoding="utf-8")
     fresh.replace(path)
 
 
@@ -39,15 +45,23 @@ def read_state(path: Path) -> dict[str, Any] | None:
         If the file is none of ours, or of another version.
     """
     try:
-        values = json.loads(path.read_text(encoding="utf-8"), object_hook=_array)
+        head, _, body = path.read_text(encoding="utf-8").partition("\n")
+        _require_whole(json.loads(head), body)
+        state = json.loads(body, object_hook=_array)
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, TypeError, KeyError, binascii.Error) as error:
+    except (OSError, ValueError, TypeError, KeyError, RecursionError, binascii.Error) as error:
         raise InputError(f"{path}: must be a stored inference; got {type(error).__name__}: {error}") from error
-    if not isinstance(values, dict) or values.get("version") != _VERSION or not isinstance(values.get("state"), dict):
-        raise InputError(f"{path}: must be a stored inference of version {_VERSION}; got another file")
-    state: dict[str, Any] = values["state"]
+    if not isinstance(state, dict):
+        raise InputError(f"{path}: must be a stored inference; got {type(state).__name__}")
     return state
+
+
+def _require_whole(head: Any, body: str) -> None:
+    if not isinstance(head, dict) or head.get("version") != _VERSION:
+        raise ValueError(f"a file that is not of version {_VERSION}")
+    if head.get("crc32") != zlib.crc32(body.encode()):
+        raise ValueError("a file with another checksum than it says")
 
 
 def _plain(value: Any) -> Any:

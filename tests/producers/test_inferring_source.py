@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -142,11 +142,29 @@ def test_a_source_that_begins_anew_is_numbered_anew(tmp_path: Path) -> None:
     assert errors("gloo-clean", numbers(anew)).max() <= 1
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: '{"version": 1, "state": {"jobs": [["j", 0, {"rows": 3}]]}}',
+        lambda text: "",
+        lambda text: "\0" * len(text),
+        lambda text: "[" * 100_000,
+        lambda text: text.split("\n")[0] + "\n" + "[" * 100_000,
+        lambda text: text[:-1],
+        lambda text: text.replace('"rows":[[0,', '"rows":[["0",'),
+    ],
+    ids=["version 1", "empty", "zeros", "deep", "deep state", "cut off", "changed by hand"],
+)
 def test_a_state_that_can_t_be_read_is_told_and_numbers_begin_anew(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, change: Callable[[str], str]
 ) -> None:
     path = tmp_path / "torch.json"
-    path.write_text('{"version": 1, "state": {"jobs": [["j", 0, {"rows": 3}]]}}')
+    before = InferringSource(followed(unmarked("gloo-clean")), state_path=path)
+    drain(before, rows=200)
+    before.close()
+    text = path.read_text()
+    assert change(text) != text
+    path.write_text(change(text))
     with caplog.at_level(logging.WARNING):
         source = InferringSource(followed(unmarked("gloo-clean")), state_path=path)
     assert "event=inference_not_restored" in caplog.text
