@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import heapq
+import stat
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -87,10 +88,7 @@ def read_trace(directory: Path | str, without: Collection[str] = ()) -> Trace:
         Single bad rows are left out and counted instead.
     """
     directory = Path(directory)
-    if not directory.is_dir():
-        raise InputError(
-            f"{directory}: must be a trace directory; got {'a file' if directory.exists() else 'nothing'}"
-        )
+    _require_directory(directory)
     job = read_job(directory)
     read = {schema: _read_rows(directory, schema, job, is_wanted=schema not in without) for schema in SCHEMAS}
     batches = {schema: by_rank for schema, (by_rank, _, _) in read.items()}
@@ -105,6 +103,17 @@ def read_trace(directory: Path | str, without: Collection[str] = ()) -> Trace:
         copies=sum(copies for _, _, copies in read.values()),
         **batches,
     )
+
+
+def _require_directory(path: Path) -> None:
+    try:
+        found = "a file" if not stat.S_ISDIR(path.stat().st_mode) else None
+    except FileNotFoundError:
+        found = "nothing"
+    except OSError as error:
+        found = str(error.strerror)
+    if found is not None:
+        raise InputError(f"{path}: must be a trace directory; got {found}")
 
 
 def _read_rows(

@@ -22,7 +22,7 @@ import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet
 
-from producers.trace_job import is_integer, shortened
+from producers.trace_job import is_integer, refuse_pipe, shortened
 from streams.errors import InputError
 
 ENDINGS: Final = (".parquet", ".jsonl", ".csv")
@@ -128,6 +128,7 @@ def read_file(path: Path, schema: str) -> TableFile:
     InputError
         If the file is truncated or of another format, lacks a column, or a column has the wrong type.
     """
+    refuse_pipe(path)
     reader = {".parquet": _read_parquet, ".jsonl": _read_json, ".csv": _read_csv}[_ending(path)]
     try:
         return reader(path, schema)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -123,6 +124,7 @@ def read_job(directory: Path) -> JobFile:
 
 
 def _load(path: Path) -> dict[str, Any]:
+    refuse_pipe(path)
     try:
         values = json.loads(path.read_bytes(), object_pairs_hook=_once_each)
     except FileNotFoundError:
@@ -255,6 +257,16 @@ def _require_countable(keys: _Keys, job: JobFile) -> None:
     if counts.size and counts.max() > MOST_COMMUNICATORS:
         rule = f"at most {MOST_COMMUNICATORS} for any one rank"
         raise keys.error("communicators", rule, f"{counts.max()} of rank {counts.argmax()}")
+
+
+def refuse_pipe(path: Path) -> None:
+    """Raise `InputError` for what can be opened and may never say anything."""
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return  # who reads it says why
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        raise InputError(f"{path}: must be a file; got a pipe, socket or device")
 
 
 def is_integer(value: object) -> bool:

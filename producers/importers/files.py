@@ -104,7 +104,7 @@ class Directory:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._has_failed = False
+        self._has_failed = self._is_denied = False
 
     def changes(self) -> list[tuple[int, Path]]:
         """List its files, each with the time at which it last changed there.
@@ -122,13 +122,17 @@ class Directory:
         if self._has_failed:
             _LOG.info("event=directory_back directory=%s", self._path)
         self._has_failed = False
-        return [(at, path) for path in paths if (at := _changed_ns(path)) is not None]
+        return [(at, path) for path in paths if (at := self._changed_ns(path)) is not None]
 
-
-def _changed_ns(path: Path) -> int | None:
-    """When a file changed; None for what is no file, is hidden, or was just removed."""
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_ctime_ns if stat.S_ISREG(found.st_mode) and not path.name.startswith(".") else None
+    def _changed_ns(self, path: Path) -> int | None:
+        """When a file changed; None for what is no file, is hidden, or was just removed."""
+        try:
+            found = path.stat()
+        except PermissionError as error:
+            if not self._is_denied:
+                _LOG.warning("event=directory_unreadable directory=%s reason=%r", self._path, error.strerror)
+            self._is_denied = True
+            return None
+        except OSError:
+            return None
+        return found.st_ctime_ns if stat.S_ISREG(found.st_mode) and not path.name.startswith(".") else None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import shutil
 import sys
 from collections.abc import Iterator
@@ -27,6 +28,7 @@ from streams.records import UNKNOWN, Batch
 
 PARTS: Final = "parts"
 _CHUNK: Final = 1 << 20
+_NAME: Final = re.compile(r"attempt-([0-9]{1,19})-rank-[0-9]{1,10}\.frames")
 
 
 def part_path(directory: Path, attempt: int, rank: int) -> Path:
@@ -52,19 +54,20 @@ def assemble(directory: Path) -> int:
     InputError
         If there are no parts, or one is damaged.
     """
+    if not _newest_parts(directory):  # looked at first, so that no directory is made for a name that was misspelt
+        raise InputError(f"{directory / PARTS}: must hold parts written by torch_comms; got none")
     with _locked(directory):
         parts = _newest_parts(directory)
-        if not parts:
-            raise InputError(f"{directory / PARTS}: must hold parts written by torch_comms; got none")
         _assemble(directory, parts)
     return len(parts)
 
 
 def _newest_parts(directory: Path) -> list[Path]:
     """Parts of the newest attempt that any rank began."""
-    found = sorted((directory / PARTS).glob("attempt-*-rank-*.frames"))
-    newest = max((int(path.name.split("-")[1]) for path in found), default=0)
-    return [path for path in found if path.name.startswith(f"attempt-{newest}-")]
+    named = [(path, _NAME.fullmatch(path.name)) for path in sorted((directory / PARTS).glob("*.frames"))]
+    attempts = {path: int(name[1]) for path, name in named if name is not None}
+    newest = max(attempts.values(), default=0)
+    return [path for path, attempt in attempts.items() if attempt == newest]
 
 
 def _assemble(directory: Path, parts: list[Path]) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import random
 import re
 import shutil
@@ -614,3 +615,23 @@ def test_rates_that_no_device_has_are_left_out_and_told(tmp_path: Path, ending: 
     assert trace.rejected.count == 1
     assert "row 2: rx_bytes_per_s must be a rate from 0 to 1e+15; got" in trace.rejected.reasons[0]
     assert len(trace.bandwidth[0]) == 2
+
+
+@pytest.mark.parametrize("name", ["job.json", "commops.jsonl", "bandwidth.csv.gz"])
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path, name: str) -> None:
+    directory = write_directory(tmp_path / "trace")
+    if name != "bandwidth.csv.gz":
+        (directory / ("job.json" if name == "job.json" else "commops.parquet")).unlink()
+    os.mkfifo(directory / name)
+    with pytest.raises(InputError, match=rf"{name}: must be a file; got a pipe"):
+        read_trace(directory)
+
+
+def test_a_directory_that_can_t_be_reached_is_told_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    for path, found in (
+        (tmp_path / ("a" * 5000), "File name too long"),
+        (tmp_path / "loop" / "x", "Too many levels"),
+    ):
+        with pytest.raises(InputError, match=rf"must be a trace directory; got {found}"):
+            read_trace(path)

@@ -200,3 +200,14 @@ def test_a_mode_that_was_not_meant_as_octal_is_told_in_one_line(tmp_path: Path) 
 def test_a_socket_that_can_t_be_made_is_told_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"^agent's socket must be a path where we can make one; got .*"):
         SocketSource(tmp_path / "missing" / "agent.sock")
+
+
+def test_parts_of_foreign_names_are_left_alone_and_a_misspelt_directory_is_not_made(tmp_path: Path) -> None:
+    rank = Rank(0)
+    rank.train(ITERATIONS)
+    TraceDirectory(tmp_path).run(rank.source, ended)
+    (tmp_path / PARTS / "attempt-x-rank-0.frames").write_bytes(b"")
+    assert assemble(tmp_path) == 1
+    with pytest.raises(InputError, match=r"nowhere/parts: must hold parts written by torch_comms; got none"):
+        assemble(tmp_path / "nowhere")
+    assert not (tmp_path / "nowhere").exists()
