@@ -192,4 +192,9 @@ def _health(states: Sequence[HealthSample]) -> tuple[tuple[str, ...], dict[str, 
 def _column(values: Sequence[float | None], *, is_float: bool) -> np.ndarray:
     if is_float:
         return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
-    return np.array([UNKNOWN if value is None else int(value) for value in values], dtype=np.int64)
+    return np.array([_whole(value) for value in values], dtype=np.int64)
+
+
+def _whole(value: float | None) -> int:
+    """Return a number as the bus has it; one that it has no room for is not known."""
+    return UNKNOWN if value is None or not abs(value) < -float(UNKNOWN) else int(value)

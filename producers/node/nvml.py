@@ -33,6 +33,9 @@ _NEVER: Final = frozenset(
 )  # fmt: skip
 """Answers that will not change while we run."""
 
+_MOST: Final = 2**63
+"""A GPU that falls off its bus answers with all bits set, before NVML says that it is lost."""
+
 Rates = tuple[int, float, float]
 """End of an interval, ns since the epoch; bytes/s sent and received in it, NaN: not known."""
 
@@ -66,6 +69,9 @@ class Reader:
         except pynvml.NVMLError as error:
             self._note(error)
             return None
+        if isinstance(value, int) and not 0 <= value < _MOST:
+            self._say(f"no such number: {value}")
+            return None
         self._has_failed = False
         return value
 
@@ -73,10 +79,11 @@ class Reader:
         if error.value in (pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_UNINITIALIZED):
             raise GpuGone(str(error))
         self.is_missing = error.value in _NEVER
+        self._say(str(error))
+
+    def _say(self, reason: str) -> None:
         if not self._has_failed:  # an error that may pass is told once until it has passed
-            _LOG.warning(
-                "event=gpu_counter_missing device=%s counter=%s reason=%r", self._gpu, self._name, str(error)
-            )
+            _LOG.warning("event=gpu_counter_missing device=%s counter=%s reason=%r", self._gpu, self._name, reason)
         self._has_failed = True
 
 

@@ -137,3 +137,12 @@ def test_a_clock_that_was_set_back_is_told_once(clock: Clock, caplog: pytest.Log
         "event=clock_set_back seconds=3599.0 effect='samples are left out until it is where it was'",
         "event=clock_set_back seconds=3599.0 effect='samples are left out until it is where it was'",
     ]
+
+
+@pytest.mark.parametrize("value", [2**63, 2**64 - 1, -(2**63), 1e300, float("inf"), float("nan")])
+def test_a_state_that_the_bus_has_no_room_for_is_unknown(clock: Clock, value: float) -> None:
+    states = [HealthSample(ONE, "gpu1", 5 * MS, {"throttle_reasons": value, "xid": value, "power_w": 300.0})]
+    source = DeviceSource([], lambda: states, health_s=1.0, clock_s=clock)
+    [batch] = second(source, clock)
+    found = decode_batch(encode_batch(batch), "gpu_health").columns
+    assert (found["throttle_reasons"][0], found["xid"][0], found["power_w"][0]) == (UNKNOWN, UNKNOWN, 300.0)

@@ -12,7 +12,7 @@ import pytest
 
 from producers.node.gpu import Gpu, GpuReading
 from producers.node.gpu_feed import GpuFeed, count_gpus
-from producers.node.nvml import GpuGone, pynvml
+from producers.node.nvml import GpuGone, Reader, pynvml
 from producers.node.roster import Owner, Roster
 from producers.node.samples import HealthSample, Samples
 from streams.records import PATHS, THROTTLE_REASONS
@@ -274,3 +274,16 @@ def test_a_reading_holds_nothing_that_was_not_said(nvml: NvmlStub, caplog: pytes
     gpu.close()
     assert reading.health == {}
     assert [path for path, rows in reading.rates.items() if rows] == []
+
+
+def test_all_bits_set_is_no_count_and_told_once_until_it_has_passed(caplog: pytest.LogCaptureFixture) -> None:
+    answers = iter([5, 2**64 - 1, 2**64 - 1, 7, 2**64 - 1])
+    read = Reader("gpu0", "ecc_corrected", lambda: next(answers))
+    assert [read() for _ in range(5)] == [5, None, None, 7, None]
+    assert (
+        lines(caplog, "gpu_counter_missing")
+        == [
+            "event=gpu_counter_missing device=gpu0 counter=ecc_corrected reason='no such number: 18446744073709551615'"
+        ]
+        * 2
+    )
