@@ -186,9 +186,9 @@ def _with_holes(wanted: Array, seen: Array) -> Array:
     wanted = np.unique(wanted)
     if not len(wanted):
         return wanted
-    span = np.arange(wanted[0], wanted[-1] + 1)
-    if len(span) > 2 * len(np.unique(seen)):  # numbers that count otherwise, not rows that were lost
+    if wanted[-1] - wanted[0] >= 2 * len(np.unique(seen)):  # numbers that count otherwise, not rows that were lost
         return wanted
+    span = np.arange(wanted[0], wanted[-1] + 1)
     return span[np.isin(span, wanted) | ~np.isin(span, seen)]
 
 

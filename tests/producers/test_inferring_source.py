@@ -6,6 +6,7 @@ import itertools
 import logging
 import threading
 import time
+import tracemalloc
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -343,3 +344,20 @@ def test_operators_that_nccl_counts_apart_are_numbered_live_and_as_a_recording(t
     for rank, own in numbers(records).items():
         assert own.tolist() == truth
         assert np.sort(recorded.trace.commops[rank].columns["iteration"]).tolist() == truth
+
+
+@pytest.mark.parametrize("number", [2**24, 2**30, 2**32 - 1])
+def test_a_sequence_far_away_costs_no_memory(number: int) -> None:
+    """One row with such a number once made an array of all numbers up to it: 32 GiB."""
+    trace = unmarked("gloo-clean")
+    changed = {
+        rank: Batch(b.header, {n: c.copy() for n, c in b.columns.items()}) for rank, b in trace.commops.items()
+    }
+    changed[0].columns["sequence"][100] = number
+    tracemalloc.start()
+    try:
+        found = numbers(drain(InferringSource(followed(replace(trace, commops=changed)))))
+        assert tracemalloc.get_traced_memory()[1] < 100 << 20
+    finally:
+        tracemalloc.stop()
+    assert {rank: len(own) for rank, own in found.items()} == {r: len(b) for r, b in trace.commops.items()}
