@@ -99,7 +99,7 @@ def open_source(table: SourceTable, state_directory: Path) -> Source:
     if table.kind in KINDS:
         options, open_it = KINDS[table.kind]
         state_path = state_directory / f"{quote(table.name, safe='')}.json"
-        read = read_table(dict(table.options), options, table.where)
+        read: Any = read_table(dict(table.options), options, table.where)
         try:
             return open_it(read, state_path)
         except InputError as error:
