@@ -20,7 +20,7 @@ from producers.sources import Record, Source
 from streams.announcements import Announcement, Heartbeat, SourceProgress, encode_announcement, encode_heartbeat
 from streams.errors import InputError
 from streams.records import SCHEMAS, Batch
-from streams.topics import MAX_MESSAGE_BYTES, rank_key
+from streams.topics import MAX_KEY_BYTES, MAX_MESSAGE_BYTES, rank_key
 
 __all__ = ["Agent", "AgentSettings", "Progress", "stop_on_signals"]
 
@@ -208,6 +208,8 @@ class Agent:
             rule = f"below {MAX_MESSAGE_BYTES} bytes"
             raise InputError(f"announcement of rank {announcement.rank} must be {rule}; got {len(value)}")
         key = rank_key(announcement.job, announcement.rank)
+        if len(key) > MAX_KEY_BYTES:
+            raise InputError(f"name of the job must be below {MAX_KEY_BYTES} bytes; got {len(key)}")
         publisher.send("jobs", key, value, attempt=announcement.attempt)
         if announcement.is_logged:
             key_of_rank = (announcement.job, announcement.attempt, announcement.rank)

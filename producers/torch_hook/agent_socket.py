@@ -20,7 +20,7 @@ from producers.torch_hook.frames import End, Frame, FrameReader, Unmarked
 from streams.announcements import Announcement, Heartbeat, SourceProgress, encode_announcement
 from streams.errors import InputError, RecordError
 from streams.records import Batch
-from streams.topics import MAX_MESSAGE_BYTES, rank_key
+from streams.topics import MAX_KEY_BYTES, MAX_MESSAGE_BYTES, rank_key
 
 _LOG: Final = logging.getLogger("irregulars.agent")
 _READ_BYTES: Final = 1 << 20
@@ -29,9 +29,6 @@ _MOST_QUEUED: Final = 256
 
 _MOST_ANNOUNCED_BYTES: Final = MAX_MESSAGE_BYTES - 4096
 """The agent adds host, NIC and sources to an announcement, and it must still be one message."""
-
-_MOST_KEY_BYTES: Final = 4096
-"""Of job and rank: each message carries them."""
 
 
 @dataclass(eq=False, slots=True)
@@ -131,9 +128,8 @@ class SocketSource:
                 accepted, _ = self._socket.accept()
                 accepted.setblocking(False)
                 self._connections.append(_Connection(accepted))
-                self._is_short = False
-        except BlockingIOError:
-            return
+        except BlockingIOError:  # nobody waits
+            self._is_short = False
         except OSError as error:  # no file descriptor is left, for example: those who wait are accepted later
             if not self._is_short:
                 _LOG.error("event=torch_connection_waits connections=%d error=%r", len(self._connections), str(error))
@@ -217,8 +213,8 @@ def _key(announced: Announcement | None) -> tuple[str, int, int] | None:
 def _require_sendable(announcement: Announcement) -> tuple[str, int, int]:
     """Return whose it is; raises `RecordError` for one that no message can hold: it must not stop the agent."""
     key = rank_key(announcement.job, announcement.rank)
-    if len(key) > _MOST_KEY_BYTES:
-        raise RecordError(f"name of the job must be below {_MOST_KEY_BYTES} bytes; got {len(key)}")
+    if len(key) > MAX_KEY_BYTES:
+        raise RecordError(f"name of the job must be below {MAX_KEY_BYTES} bytes; got {len(key)}")
     size_bytes = len(encode_announcement(announcement))
     if size_bytes > _MOST_ANNOUNCED_BYTES:
         raise RecordError(f"announcement must be at most {_MOST_ANNOUNCED_BYTES} bytes; got {size_bytes}")

@@ -129,3 +129,11 @@ def test_no_heartbeats_are_sent_of_attempts_before_the_newest(nowhere: str, tmp_
     assert kept is not None
     beats = [decode_heartbeat(message.value) for message in kept[1] if message.topic == "heartbeats"]
     assert [(one.attempt, one.rank) for one in beats] == [(4, 0), (4, 1)]
+
+
+def test_a_name_that_no_message_can_carry_is_refused_in_one_line(nowhere: str, tmp_path: Path) -> None:
+    source, spool = Restarted(1), SpoolSettings(tmp_path, final_s=0.0)
+    source._waiting = [Announcement("j" * 70_000, 0, 0, 2, 2, ())]
+    agent = Agent(source, AgentSettings(nowhere), make_publisher=lambda own: SpoolingPublisher(own, spool))
+    with pytest.raises(InputError, match=r"^name of the job must be below 4096 bytes; got 70002$"):
+        agent.run()
