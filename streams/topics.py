@@ -11,8 +11,10 @@ PARTITIONER: Final = "murmur2_random"
 """Every producer sets this: librdkafka's default differs from that of the Java and aiokafka clients."""
 
 MAX_MESSAGE_BYTES: Final = 1_000_000
-MAX_KEY_BYTES: Final = 4096  # of job and rank: each message carries them
 """Kafka's default limit, less the room that headers take; larger batches are split."""
+
+MAX_KEY_BYTES: Final = 4096
+"""Of job and rank: each message carries them."""
 
 
 @dataclass(frozen=True, slots=True)
