@@ -86,6 +86,11 @@ class Settings:
     delta: float = _setting(1.1, "An iteration is irregular above delta times the mean of its window", _ABOVE_ONE)
     window: int = _setting(50, "Iterations in that window", _at_least(10))
     grace_s: float = _setting(30.0, "How long later rows still change nothing, seconds of event time", _at_least(0))
+    silence_s: float = _setting(
+        600.0,
+        "Seconds without a word after which a job's verdicts close, and it is asked whether it hangs",
+        _ABOVE_ZERO,
+    )
     snapshot_s: float = _setting(5.0, "Seconds between snapshots of a monitor", _ABOVE_ZERO)
     session_s: float = _setting(
         30.0, "Seconds without a sign of life after which a worker's partitions go to others", _at_least(6)

@@ -46,6 +46,7 @@ def monitor_settings(settings: Settings) -> MonitorSettings:
         delta=settings.delta,
         window=settings.window,
         grace_s=settings.grace_s,
+        silence_s=settings.silence_s,
         operator_detectors=detectors["operator"],
         rank_detectors=detectors["rank"],
     )
@@ -66,7 +67,7 @@ def worker_settings(settings: Settings, group: str) -> WorkerSettings:
         data_directory=str(settings.data_dir / "worker"),
         web_port=settings.web_port,
         detectors=settings.detectors,
-        judgement={"delta": settings.delta, "window": settings.window},
+        judgement={"delta": settings.delta, "window": settings.window, "silence_s": settings.silence_s},
         log_level=_FAUST_LEVELS.get(settings.log_level, settings.log_level),
     )
 

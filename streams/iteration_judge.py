@@ -89,6 +89,7 @@ class IterationJudge:
         self._judged = 0
         self._newest: deque[IterationRows] = deque(maxlen=NEWEST)
         self._last: int | None = None
+        self._hung: int | None = None  # the last iteration before a hang that was told
         self._iterations: list[JudgedIteration] = []
         self._rank_rows: list[dict[str, Array]] = []
         self._operator_rows: list[dict[str, Array]] = []
@@ -267,14 +268,20 @@ class IterationJudge:
         if rows.pattern_counts.any():
             self._pattern_rows.append(pattern_columns(rows, self._reference_rows, self._reader.codes))
 
+    @property
+    def has_unended(self) -> bool:
+        """Whether the newest iterations hold operators that never ended."""
+        return any(rows.columns["unended"].any() for rows in self._newest)
+
     def _hang(self, read_back: ReadBack) -> list[Verdict]:
-        """Look in the last iterations for operators that never ended."""
-        if not any(rows.columns["unended"].any() for rows in self._newest):
+        """Look in the last iterations for operators that never ended, once."""
+        if not self.has_unended or self._hung == self._last:
             return []
         columns = self._reader.read(self._newest, read_back)
         hang = find_hang(columns, self._known_topology, self._trusted(lost_shares(columns)))
         if hang is None:
             return []
+        self._hung = self._last
         last = self._newest[-1]
         observation = Observation(last.number, last.elapsed_ns, self._window.mean_ns, last.start_ns, None)
         until_ns = max((a.recorded_until_ns or 0 for a in self._reader.announcements.values()), default=0) or None
@@ -389,6 +396,7 @@ class IterationJudge:
             "judged": self._judged,
             "newest": [rows.state() for rows in self._newest],
             "last": self._last,
+            "hung": self._hung,
         }
 
     @classmethod
@@ -412,5 +420,5 @@ class IterationJudge:
         judge._lateness = LatenessWatch.from_state(state["lateness"])
         judge._judged = state["judged"]
         judge._newest.extend(IterationRows.from_state(rows) for rows in state["newest"])
-        judge._last = state["last"]
+        judge._last, judge._hung = state["last"], state["hung"]
         return judge

@@ -134,6 +134,7 @@ def _order(block: Array, start_ns: Array, sequence: Array) -> Array:
 
 def _without_duplicates(rows: dict[str, Array]) -> dict[str, Array]:
     """Keep the first of rows that are shares of the same operator; they can only be neighbours in start."""
+    rows = _without_overtaken(rows)
     start_ns = rows["start_ns"]
     is_tie = start_ns[1:] == start_ns[:-1]
     if not is_tie.any():
@@ -146,6 +147,20 @@ def _without_duplicates(rows: dict[str, Array]) -> dict[str, Array]:
     is_kept = np.ones(len(start_ns), dtype=bool)
     is_kept[tied] = False
     is_kept[tied[first]] = True
+    return {name: column[is_kept] for name, column in rows.items()}
+
+
+def _without_overtaken(rows: dict[str, Array]) -> dict[str, Array]:
+    """Leave out what was told before it had ended, and was told again when it had: its start is better known then."""
+    is_open = np.isnan(rows["elapsed_ns"])
+    if not is_open.any() or is_open.all():  # hardly any operator is told before it ends
+        return rows
+    some = np.flatnonzero(np.isin(rows["sequence"], rows["sequence"][is_open]) & (rows["sequence"] != UNKNOWN))
+    own = {name: rows[name][some].astype(np.int64) for name in (*_CLASS, "block", "sequence")}
+    same, _ = group_rows([own["block"], pack_class(own), own["sequence"]])
+    ended = np.unique(same[~is_open[some]])
+    is_kept = np.ones(len(is_open), dtype=bool)
+    is_kept[some[is_open[some] & np.isin(same, ended)]] = False
     return {name: column[is_kept] for name, column in rows.items()}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from streams.operator_reader import Traffic
 from streams.operator_source import ReadBack
 
 Array = np.ndarray
+
+FORGOTTEN: Final = 10
+"""A job that was silent for so many times the silence is over: its state goes, and it is not heard any more."""
 
 
 class JobMonitor:
@@ -41,7 +44,8 @@ class JobMonitor:
         self._pending: dict[int, list[IterationRows]] = {}
         self._announced: list[Announcement] = []
         self._is_ended = False
-        self._is_silent = False
+        self._is_silent = self._is_forgotten = False
+        self._silence_is_told = False
         self._later: list[Evidence | Membership] = []  # of the next attempt, which begins when this one is over
         self._heard = 0
         self._heard_at: tuple[int, float] | None = None
@@ -71,8 +75,10 @@ class JobMonitor:
     def tick(self, now_s: float) -> None:
         """Let the wall clock speak.
 
-        Ranks that keep an iteration waiting for longer than the grace are given up; a job from which nothing came for
-        `MonitorSettings.silence_s` is closed.
+        Ranks that keep an iteration waiting for longer than the grace are given up. Of a job from which nothing came
+        for `MonitorSettings.silence_s`, verdicts are closed, and it is asked whether it hangs; after a grace, where
+        ranks fell silent inside operators (the first hop has waited by then). It is heard again if it speaks before
+        `FORGOTTEN` times the silence.
         """
         oldest = min(self._pending, default=None)
         if self._oldest_at is None or self._oldest_at[0] != oldest:
@@ -81,8 +87,11 @@ class JobMonitor:
             self._roster.give_up(self._roster.lagging(oldest))
         if self._heard_at is None or self._heard_at[0] != self._heard:
             self._heard_at = self._heard, now_s
-        elif now_s - self._heard_at[1] >= self.settings.silence_s:
-            self._is_silent = True
+            self._is_silent = self._silence_is_told = False
+        else:
+            silent_s = now_s - self._heard_at[1]
+            self._is_silent = silent_s >= (self.settings.grace_s if self._is_stuck else self.settings.silence_s)
+            self._is_forgotten = silent_s >= FORGOTTEN * self.settings.silence_s
         if not self._later:
             self._later_since_s = None
         elif self._later_since_s is None:
@@ -110,7 +119,8 @@ class JobMonitor:
             self._judge.judge(rows, self._roster.announcements, read_back)
         if reason is not None:
             self._judge.close(reason, self._roster.announcements, read_back)
-            self._is_ended = True
+            self._silence_is_told = True
+            self._is_ended = reason != "silent" or self._is_forgotten
         announced, self._announced = self._announced, []
         return self._judge.drain(announced)
 
@@ -121,7 +131,15 @@ class JobMonitor:
             return self._roster.end_reason
         if self._is_later_due:
             return "restarted"
-        return "silent" if self._is_silent else None
+        if self._is_forgotten or (self._is_silent and not self._silence_is_told):
+            return "silent"
+        return None
+
+    @property
+    def _is_stuck(self) -> bool:
+        """Whether the newest evidence tells of operators that never ended."""
+        waiting = (rows for own in self._pending.values() for rows in own)
+        return self._judge.has_unended or any(rows.columns["unended"].any() for rows in waiting)
 
     def _is_judgeable(self, number: int) -> bool:
         return self._roster.is_complete and self._roster.has_all(number)
@@ -131,7 +149,8 @@ class JobMonitor:
         self._roster = JobRoster()
         self._judge = IterationJudge(self.job, attempt, self.settings)
         self._pending, self._announced = {}, []
-        self._is_ended = self._is_silent = self._is_later_due = False
+        self._is_ended = self._is_later_due = False
+        self._is_silent = self._is_forgotten = self._silence_is_told = False
 
     def _add_member(self, member: Membership) -> None:
         if self._attempt is None and member.announcement is not None:
@@ -153,7 +172,7 @@ class JobMonitor:
             is_later = attempts > (self._attempt or 0)  # a message may hold the end of one and the begin of the next
             self._later.append(select(evidence, is_later))
             evidence, attempts = select(evidence, ~is_later), attempts[~is_later]
-        if self._is_ended:  # closed, as silent say: what comes after is not of a job that anybody waits for
+        if self._is_ended:  # closed: what comes after is not of a job that anybody waits for
             return
         pairs = zip(evidence.columns["rank"].tolist(), evidence.columns["iteration"].tolist(), strict=True)
         is_new = [

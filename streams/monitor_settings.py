@@ -23,7 +23,8 @@ class MonitorSettings:
     grace_s
         How long a monitor waits, by the wall clock, for a source or a rank that others have left behind.
     silence_s
-        A job from which nothing came for so long is closed, by the wall clock.
+        When nothing came for so long, by the wall clock, a rank that stands in an operator gives all it has; and a
+        job's verdicts are closed, and it is asked whether it hangs.
     operator_detectors, rank_detectors
         Make the detectors of the first hop (one set per rank) and of the second (one set per job), whose scores are
         on one scale (`detectors.protocol.strange_from`). Which operators of an irregular iteration were abnormal is

@@ -50,6 +50,9 @@ def gather_rows(batches: Iterable[Batch], codes: Mapping[str, int], spans: Spans
     if not parts:
         return dict(NO_OPERATORS)
     rows = {name: np.concatenate([part[name] for part in parts]) for name in NO_OPERATORS}
+    if np.isnan(rows["elapsed_ns"]).any():  # what was told before it ended, and again when it had, counts as ended
+        order = np.argsort(np.isnan(rows["elapsed_ns"]), kind="stable")
+        rows = {name: column[order] for name, column in rows.items()}
     _, kept = group_rows([rows["rank"], pack_class(rows), rows["sequence"]])
     if len(kept) == len(rows["rank"]):
         return rows

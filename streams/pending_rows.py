@@ -26,6 +26,7 @@ class PendingRows:
         self.iterations: dict[int, IterationTimes] = {}  # as rows of `iterations` say
         self.starts_ns: dict[int, int] = {}  # first start of each iteration, by its operators
         self.closed_through: int | None = None
+        self.has_unended = False  # some operator had not ended when it was told
         self._parts: list[dict[str, Array]] = []
         self._codes: dict[str, int] = {}  # of communicators
         self._late_rows = 0
@@ -58,6 +59,7 @@ class PendingRows:
         if len(rows["offset"]):
             self._parts.append(rows)
             self._note_starts(rows)
+            self.has_unended = self.has_unended or _has_unended(rows)
 
     def add_iterations(self, batch: Batch) -> int:
         """Take in a batch of ``iterations``; return how many of its rows can't be used."""
@@ -109,6 +111,7 @@ class PendingRows:
         """
         rows = self._without_overlong(self._take_parts(np.array(numbers, dtype=np.int64)), numbers, closing_ns)
         self.closed_through = numbers[-1]
+        self.has_unended = self.has_unended and any(map(_has_unended, self._parts))
         for number in numbers:
             self.starts_ns.pop(number, None)
             self.iterations.pop(number, None)
@@ -220,6 +223,7 @@ class PendingRows:
         pending.closed_through = state["closed_through"]
         if len(state["operators"]["iteration"]):
             pending._parts = [dict(state["operators"])]
+            pending.has_unended = _has_unended(pending._parts[0])
         pending._codes = {name: code for code, name in enumerate(state["names"])}
         pending._late_rows = state["late_rows"]
         return pending
@@ -229,3 +233,7 @@ def ends_ns(rows: Mapping[str, Array]) -> Array:
     """End of each operator; one that never ended ends where it starts."""
     elapsed_ns = rows["elapsed_ns"]
     return rows["start_ns"] + np.where(np.isfinite(elapsed_ns), elapsed_ns, 0).astype(np.int64)
+
+
+def _has_unended(rows: Mapping[str, Array]) -> bool:
+    return bool(np.isnan(rows["elapsed_ns"]).any())

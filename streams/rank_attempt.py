@@ -64,6 +64,7 @@ class RankAttempt:
         self._samples = NicSamples(announcement.nic)
         self._heartbeat: Heartbeat | None = None
         self._patience = Patience(settings.grace_s)
+        self._silence = Patience(settings.silence_s)
         self._last_end_ns = UNKNOWN  # of the operators that were closed last
         self._detectors = [make() for make in settings.operator_detectors]
         self._sizes = {c.id: len(c.ranks) for c in announcement.communicators}
@@ -75,6 +76,8 @@ class RankAttempt:
         """Take in a batch of this attempt."""
         if self.is_ended or len(batch) == 0:
             return
+        if batch.header.schema != "bandwidth":  # that of a NIC flows on while its rank hangs
+            self._silence.renew()
         self._arrivals.count(batch)
         if batch.header.schema == "commops":
             self._pending.add_operators(self._usable(batch.columns), batch.header.names, offset)
@@ -116,9 +119,14 @@ class RankAttempt:
         return [] if until_ns is None else self._close_through(newest_closed(self._closing_times(), until_ns))
 
     def tick(self, now_s: float) -> Closed:
-        """Let the wall clock speak: what has waited for longer than the grace is closed."""
+        """Let the wall clock speak: what has waited for longer than the grace is closed.
+
+        And all there is, once nothing came for the silence after an operator that has not ended: the job may hang.
+        """
         if self.is_ended:
             return []
+        if self._silence.is_over(self._pending.has_unended, now_s):
+            return self._close_all()
         overdue = self._overdue()
         is_leaving = self._heartbeat is not None and self._heartbeat.state == "ended"
         if not self._patience.is_over(overdue is not None or is_leaving, now_s):
@@ -129,13 +137,16 @@ class RankAttempt:
 
     def end(self, reason: str) -> Closed:
         """Close all that there is: the rank sends no more in this attempt."""
-        self._pending.place_unfinished()
-        self._pending.note_untimed()
-        closed = self._close_through(max(self._pending.numbers(), default=None))
+        closed = self._close_all()
         self.is_ended = True
         self._pending = PendingRows()
         own = self.announcement
         return [*closed, Membership(own.job, own.attempt, own.rank, reason=reason)]
+
+    def _close_all(self) -> Closed:
+        self._pending.place_unfinished()
+        self._pending.note_untimed()
+        return self._close_through(max(self._pending.numbers(), default=None))
 
     def _closing_times(self) -> Iterable[ClosingTime]:
         if self._has_iteration_rows:

@@ -27,6 +27,10 @@ _CLOCK_STEP_NS: Final = 1_000_000
 _LAST_WAIT_S: Final = 1.0
 """Those who wait for an operator go on before its end is noted: the last get so long, or they would look hung."""
 
+STUCK_S: Final = 60.0
+"""An operator that is open for so long is told while it is: if the job hangs, nobody will come to tell it later. One
+that ends after all is told again, as ended."""
+
 
 class Hook(Protocol):
     """What the session and the source ask of a hook."""
@@ -104,6 +108,7 @@ class TorchSource:
         self._offset_ns = time.time_ns() - time.monotonic_ns()
         self._ending_since_s: float | None = None
         self._is_drained = False
+        self._told_open: set[int] = set()  # ids of rows
 
     def poll(self, max_records: int) -> Sequence[Record]:
         """Give what has come, at most `max_records` announcements, heartbeats and rows."""
@@ -146,8 +151,7 @@ class TorchSource:
 
     def open_for(self, seconds: float) -> Batch | None:
         """Copy the operators that were issued so long ago and have not ended; None where there are none."""
-        waiting = self._hook.ring.still_open()
-        waiting = waiting[waiting["issued"] <= time.monotonic_ns() - round(seconds * 1e9)]
+        waiting = _issued_before(self._hook.ring.still_open(), seconds)
         if self._announcement is None or not waiting.size:
             return None
         groups = self._groups.all
@@ -201,11 +205,18 @@ class TorchSource:
         iterations = self._iterations.take(offset_ns)
         taken, still_open, groups = self._take(is_last), self._hook.ring.still_open(), self._groups.all
         columns = self._reader.columns(taken, still_open, groups, offset_ns)
-        if is_last and still_open.size:
-            unended = self._reader.open_columns(still_open, groups, offset_ns)
+        if (unended_rows := still_open if is_last else self._stuck(still_open)).size:
+            unended = self._reader.open_columns(unended_rows, groups, offset_ns)
             columns = {name: np.concatenate([column, unended[name]]) for name, column in columns.items()}
         self._queue_batches("commops", columns, tuple(group.communicator.id for group in groups))
         self._queue_batches("iterations", iterations, ())
+
+    def _stuck(self, still_open: np.ndarray) -> np.ndarray:
+        """Choose the rows that are open for so long that they are told, once each."""
+        stuck = _issued_before(still_open, STUCK_S)
+        new = stuck[~np.isin(stuck["id"], list(self._told_open))]
+        self._told_open = set(stuck["id"].tolist())
+        return new
 
     def _take(self, is_last: bool) -> np.ndarray:
         """Take the rows that ended long enough ago: none that ended before them will come after them."""
@@ -241,3 +252,7 @@ class TorchSource:
         if abs(offset_ns - self._offset_ns) > _CLOCK_STEP_NS:
             self._offset_ns = offset_ns
         return self._offset_ns
+
+
+def _issued_before(rows: np.ndarray, seconds: float) -> np.ndarray:
+    return rows[rows["issued"] <= time.monotonic_ns() - round(seconds * 1e9)]

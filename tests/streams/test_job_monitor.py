@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -11,10 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from streams.announcements import Heartbeat
 from streams.evidence import Evidence, Membership, concatenate, decode_evidence, encode_evidence
-from streams.job_monitor import JobMonitor
+from streams.job_monitor import FORGOTTEN, JobMonitor
 from streams.judgements import JudgedIteration, Judgements
 from streams.monitor_settings import MonitorSettings
+from streams.records import UNKNOWN
 from streams.snapshots import pack, unpack
 from tests.streams.evidence_rows import came, evidence_of, no_operators, went
 from tests.streams.judged_streams import MonitoredJob, found, in_order, judge, judge_trace
@@ -281,15 +284,83 @@ def test_rows_of_an_attempt_that_is_over_are_not_heard() -> None:
     assert [(one.attempt, one.elapsed_ns) for one in advance(monitor).iterations] == [(2, 20 * MS)]
 
 
-def test_a_silent_job_is_closed() -> None:
+def test_a_job_that_stays_silent_is_over_in_the_end() -> None:
     monitor = made(came(0), came(1), evidence_of(0, {0: 10}), silence_s=600.0, grace_s=30.0)
-    for now_s in (0.0, 599.0):
+    for now_s in (0.0, 600.0, FORGOTTEN * 600.0 - 1):
         monitor.tick(now_s)
         advance(monitor)
-    assert not monitor.is_ended
-    monitor.tick(600.0)
+        assert not monitor.is_ended
+    monitor.tick(FORGOTTEN * 600.0)
     advance(monitor)
     assert monitor.is_ended
+
+
+def test_after_the_silence_what_waits_is_judged_and_a_job_that_speaks_again_is_heard() -> None:
+    monitor = made(came(0), came(1), evidence_of(0, {0: 10}), silence_s=600.0, grace_s=1000.0)
+    for now_s in (0.0, 600.0):
+        monitor.tick(now_s)
+    assert judged(monitor) == [0]
+    monitor.add([evidence_of(0, {1: 10}), evidence_of(1, {0: 10, 1: 10})])
+    monitor.tick(601.0)
+    assert judged(monitor) == [1]
+
+
+def hung() -> tuple[MonitoredJob, LockstepJob]:
+    """A live job: after 30 iterations rank 2 does not come to an all_reduce, and nobody says that anything ended."""
+    lockstep = LockstepJob({"world": ("world", (0, 1, 2, 3))})
+
+    def body(job: LockstepJob, number: int) -> None:
+        for rank in range(4):
+            job.work(rank, 10 * MS + (number + rank) % 3 * 5000)
+        job.collective("world", MS)
+
+    lockstep.iterate(range(30), body)
+    for rank in (0, 1, 3):
+        stuck = {"communicator": "world", "sequence": 30, "start_ns": lockstep.now_ns[rank] + 10 * MS}
+        lockstep.rows[rank].append({**stuck, "iteration": UNKNOWN})
+    trace = lockstep.trace()
+    trace = replace(trace, announcements=tuple(replace(one, lost_rows=0) for one in trace.announcements))
+    job = MonitoredJob(trace.job, MonitorSettings(grace_s=30.0, silence_s=600.0))
+    job.feed(message for message in in_order(trace) if not isinstance(message, Heartbeat))
+    return job, lockstep
+
+
+@pytest.mark.parametrize("restores", [False, True])
+def test_a_job_that_hangs_is_told_after_the_silence_and_a_grace_once(restores: bool) -> None:
+    job, _ = hung()
+    for now_s in (0.0, 599.0, 600.0, 629.0):
+        job.tick(now_s)
+    assert job.outcome.verdicts == {}
+    job.tick(631.0)
+    if restores:
+        job.restore()
+    for now_s in (632.0, 700.0, 2000.0, 1e6):
+        job.tick(now_s)
+    (verdict,) = job.outcome.verdicts.values()
+    assert (verdict.kind, verdict.suspects[0].ranks) == ("hang", (2,))
+
+
+def test_a_long_pause_is_no_hang() -> None:
+    """What was told as open has ended after all; the job goes on, and is judged on."""
+    job, lockstep = hung()
+    for now_s in (0.0, 599.0):
+        job.tick(now_s)
+    for rank in range(4):
+        lockstep.now_ns[rank] = max(lockstep.now_ns.values()) + 600_000 * MS
+
+    def body(job: LockstepJob, number: int) -> None:
+        for rank in range(4):
+            job.work(rank, 10 * MS)
+        job.collective("world", MS)
+
+    for rows in lockstep.rows.values():
+        rows.clear()
+    for rows in lockstep.iteration_rows.values():
+        rows.clear()
+    lockstep.iterate(range(30, 40), body)
+    job.feed(in_order(lockstep.trace()))
+    assert [one.kind for one in job.outcome.verdicts.values() if one.kind == "hang"] == []
+    assert [one.iteration for one in job.outcome.iterations] == list(range(40))
 
 
 def test_silence_counts_from_the_last_word() -> None:

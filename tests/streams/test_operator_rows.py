@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -86,3 +87,13 @@ def test_rows_that_end_after_the_last_operator_of_the_evidence_are_left_out() ->
     batch = operator_batch(0, [op(1, 10, elapsed_ns=5), op(1, 12, sequence=2, elapsed_ns=500)])
     rows = gather_rows([batch], CODES, {(0, 1): IterationSpan(0, 99, last_end_ns=15)})
     assert rows["start_ns"].tolist() == [10]
+
+
+def test_of_an_operator_that_was_told_before_and_after_its_end_the_end_counts() -> None:
+    batches = [
+        operator_batch(0, [op(1, 10, sequence=3, elapsed_ns=np.nan), op(1, 50, sequence=4, elapsed_ns=np.nan)]),
+        operator_batch(0, [op(1, 12, sequence=3, elapsed_ns=70.0)]),
+    ]
+    rows = gather_rows(batches, CODES, {(0, 1): span(0, 99)})
+    told = dict(zip(rows["sequence"].tolist(), rows["elapsed_ns"].tolist(), strict=True))
+    assert told == {3: 70.0, 4: pytest.approx(np.nan, nan_ok=True)}

@@ -21,6 +21,7 @@ from streams.rank_monitor import RankMonitor
 from streams.records import OPERATOR_CODES, UNKNOWN, Batch, decode_batch, encode_batch
 from streams.snapshots import pack, unpack
 from tests.streams.lockstep_job import iteration_batch, operator_batch
+from tests.streams.test_nic_samples import batch as samples
 
 MS = 1_000_000
 T0 = 1_800_000_000_000_000_000
@@ -204,6 +205,33 @@ def test_the_wall_clock_alone_closes_nothing_that_is_not_overdue() -> None:
     for now_s in (0.0, 1e3, 1e6):
         made.tick(now_s)
     assert numbers(made) == []
+
+
+def test_after_the_silence_a_rank_that_stands_in_an_operator_gives_all_it_has() -> None:
+    made = monitor(grace_s=30.0, silence_s=600.0)
+    made.add(turns(turn(0, 0), turn(1, 10)), 0)
+    made.add(operators(operator(0, 1), operator(1, 11), operator(UNKNOWN, 21), operator(UNKNOWN, 26, None)), 1)
+    for now_s in (0.0, 599.0):
+        made.tick(now_s)
+    assert numbers(made) == [0, 1]
+    made.tick(600.0)
+    assert [(row["iteration"], row["operators"], row["unended"]) for row in evidence(made)] == [(2, 2, 1)]
+    assert not made.is_ended
+
+
+def test_rates_of_a_nic_do_not_break_the_silence_of_its_rank() -> None:
+    made = monitor(replace(ANNOUNCED, sources=("commops", "iterations", "bandwidth"), nic="eth0"), silence_s=600.0)
+    made.add(turns(turn(0, 0)), 0)
+    made.add(operators(operator(0, 1), operator(1, 11, None)), 1)
+    for now_s in (0, 300, 600):
+        made.add(samples([(T0 // MS + 11 + now_s, "eth0", 1.0, 1.0)]), 2)
+        made.tick(now_s)
+    assert numbers(made)[-1:] == [1]
+
+
+def test_an_operator_that_was_told_before_and_after_its_end_counts_once_as_ended() -> None:
+    rows = closed(operator(0, 1, None, sequence=7), operator(0, 2, 3.0, sequence=7), operator(0, 6, 2.0, sequence=8))
+    assert [(row["operators"], row["unended"], row["communication_ns"]) for row in rows[:1]] == [(2, 0, 5 * MS)]
 
 
 def test_the_wall_clock_ends_a_rank_whose_counted_rows_never_come() -> None:

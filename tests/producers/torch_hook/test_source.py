@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
+import pytest
 
 from producers.batches import event_times_ns
 from producers.sources import Record
+from producers.torch_hook.ring import NO_PEER
+from producers.torch_hook.source import STUCK_S
 from streams.announcements import Announcement, Heartbeat
 from streams.records import UNKNOWN, Batch
 from tests.producers.torch_hook.sources import Rank
@@ -69,6 +76,33 @@ def test_an_operator_that_never_ended_comes_last_without_a_length() -> None:
     columns = [one for one in drain(rank) if isinstance(one, Batch) and one.header.schema == "commops"][-1].columns
     assert np.isnan(columns["elapsed_ns"][-1])
     assert columns["start_ns"][-1] != UNKNOWN
+
+
+def test_an_operator_that_is_open_for_long_is_told_once_and_again_when_it_has_ended() -> None:
+    """If the job hangs, nobody will come to tell it later."""
+    rank = Rank(0)
+    rank.train(1)
+    issued_ns = time.monotonic_ns() - round(1.1e9 * STUCK_S)
+    ordinal = rank.hook.ring.add(issued_ns, 4, 1, 100, NO_PEER, 0, 0)
+    rank.operate(1, is_ended=False)  # open too, and not for long
+    told = [one for _ in range(3) for one in rank.source.poll(1000) if isinstance(one, Batch)]
+    (open_row,) = rows_of_sequence(told, 100)
+    assert np.isnan(open_row["elapsed_ns"])
+    assert rows_of_sequence(told, 2) == []
+    rank.hook.ring.finish(ordinal, time.monotonic_ns() - 50_000_000)
+    (ended,) = rows_of_sequence([one for one in rank.source.poll(1000) if isinstance(one, Batch)], 100)
+    assert ended["elapsed_ns"] == pytest.approx(1.1e9 * STUCK_S, rel=0.1)
+    assert {name: ended[name] for name in ("start_ns", "iteration", "peer")} == {
+        name: open_row[name] for name in ("start_ns", "iteration", "peer")
+    }
+
+
+def rows_of_sequence(batches: Sequence[Batch], sequence: int) -> list[dict[str, Any]]:
+    rows = []
+    for batch in batches:
+        for at in np.flatnonzero(batch.columns.get("sequence", np.empty(0)) == sequence).tolist():
+            rows.append({name: column[at].item() for name, column in batch.columns.items()})
+    return rows
 
 
 def test_a_rank_without_a_process_group_ends_without_a_word() -> None:
