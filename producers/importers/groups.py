@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 from zlib import crc32
 
+from producers.group_kinds import kind_of_description
 from streams.announcements import Communicator, ranks_to_runs
 
 MAX_RANKS: Final = 1 << 20
-
-_WORDS: Final = re.compile(r"[a-z]+")
-_KINDS: Final = (
-    ("ep", {"expert", "ep", "moe"}),
-    ("pp", {"pipeline", "pp", "pipe"}),
-    ("tp", {"tensor", "tp", "mp"}),
-    ("cp", {"context", "cp", "ring", "ulysses", "sp"}),
-    ("dp", {"data", "dp", "ddp", "fsdp", "shard", "replicate", "replica"}),
-)
 
 
 class Group(NamedTuple):
@@ -37,13 +28,10 @@ def kind_of(group: Group, world_size: int) -> str:
     >>> [kind_of(Group("7", text, (0, 1)), 4) for text in ("TENSOR_MODEL_PARALLEL_GROUP", "pp0", "default_pg", "x")]
     ['tp', 'pp', 'world', 'unknown']
     """
-    words = {word.rstrip("0123456789") for word in _WORDS.findall(group.description.lower())}
-    if "default" in words:
+    if "default" in group.description.lower():
         return "world"
-    found = [kind for kind, names in _KINDS if words & names]
-    if len(found) == 1:
-        return found[0]
-    return "world" if not found and len(group.ranks) == world_size else "unknown"
+    kind = kind_of_description(group.description)
+    return "world" if kind == "unknown" and len(group.ranks) == world_size else kind
 
 
 def communicators_of(groups: Iterable[Group], world_size: int, *, is_whole: bool = True) -> dict[Group, Communicator]:

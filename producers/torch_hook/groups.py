@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-import re
 import threading
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
+from producers.group_kinds import kind_of_description
 from streams.announcements import Communicator
 from streams.errors import InputError
 from streams.records import KINDS
 
 _MOST_GROUPS: Final = 1 << 16
-_WORDS: Final[Mapping[str, str]] = {
-    "tp": "tp", "tensor": "tp", "pp": "pp", "pipeline": "pp", "pipe": "pp", "ep": "ep", "expert": "ep", "cp": "cp",
-    "context": "cp", "dp": "dp", "data": "dp", "ddp": "dp", "fsdp": "dp", "shard": "dp", "replicate": "dp",
-}  # fmt: skip
-"""A word of a group's description, and the kind it stands for; what is earlier in the description wins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +55,7 @@ class Groups:
                 raise InputError(f"process groups must be at most {_MOST_GROUPS}; got one more")
             self._ordinals[members] += 1
             id = communicator_id(members, world_size, self._ordinals[members])
-            kind = "world" if len(members) == world_size else kind_of(description)
+            kind = "world" if len(members) == world_size else kind_of_description(description)
             group = Group(len(self._groups), Communicator(id, kind, members), lanes)
             self._groups.append(group)
             self._by_name[name] = group.number
@@ -109,13 +104,3 @@ def communicator_id(ranks: tuple[int, ...], world_size: int, ordinal: int) -> st
         digest = hashlib.sha256(",".join(map(str, ranks)).encode()).hexdigest()[:8]
         text = f"ranks-{ranks[0]}x{len(ranks)}-{digest}"
     return text if ordinal == 1 else f"{text}.{ordinal}"
-
-
-def kind_of(description: str) -> str:
-    """Read the kind of a group from torch's ``group_desc``, which Megatron and device meshes set.
-
-    >>> kind_of("TENSOR_MODEL_PARALLEL_GROUP"), kind_of("mesh_dp"), kind_of("undefined")
-    ('tp', 'dp', 'unknown')
-    """
-    words = re.split(r"[^a-z]+", description.lower())
-    return next((_WORDS[word] for word in words if word in _WORDS), "unknown")
