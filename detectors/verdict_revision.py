@@ -55,9 +55,16 @@ def revision_of(
 
 
 def hang_verdict(
-    verdict_id: str, hang: Hang, last: Observation, until_ns: int | None, job: str, attempt: int, topology: Topology
+    verdict_id: str,
+    hang: Hang,
+    last: Observation,
+    until_ns: int | None,
+    reason: str,
+    job: str,
+    attempt: int,
+    topology: Topology,
 ) -> Verdict:
-    """Say, once and for all, that a job hung after the iteration `last`, until its recording ended."""
+    """Say, once and for all, that a job hung after the iteration `last`, until its recording ended for `reason`."""
     lost_ns = 0 if until_ns is None or hang.since_ns is None else max(until_ns - hang.since_ns, 0)
     device = Device("gpu", hang.ranks)
     return Verdict(
@@ -75,7 +82,7 @@ def hang_verdict(
         attempt=attempt,
         world_size=topology.world_size,
         time_ns=last.time_ns,
-        close_reason="finished",
+        close_reason=reason,
         event="opened",
     )
 

@@ -37,7 +37,8 @@ def hang_text(hang: Hang, topology: Topology) -> str:
         return f"{ranks} entered {where}, and none of them came out; nobody else is missing"
     if hang.has_arrived:
         return f"{where} ended on other ranks and never on {ranks}"
-    return f"{hang.waiting} ranks wait in operators that never ended; {ranks} never arrived in {where}"
+    who = "1 rank waits" if hang.waiting == 1 else f"{hang.waiting} ranks wait"
+    return f"{who} in operators that never ended; {ranks} never arrived in {where}"
 
 
 def evidence_text(piece: Piece, seen: int, tried: int, topology: Topology) -> str:

@@ -113,9 +113,10 @@ class VerdictTracker:
                 revisions.append(self._say(verdict, "opened", topology))
         return revisions
 
-    def hang(self, hang: Hang, last: Observation, until_ns: int | None, topology: Topology) -> Verdict:
+    def hang(self, hang: Hang, last: Observation, until_ns: int | None, reason: str, topology: Topology) -> Verdict:
         """Say, once and for all, that the job hung after the iteration `last`, until its recording ended."""
-        return hang_verdict(self._name(last.iteration), hang, last, until_ns, self.job, self.attempt, topology)
+        name = self._name(last.iteration)
+        return hang_verdict(name, hang, last, until_ns, reason, self.job, self.attempt, topology)
 
     def close(self, reason: str, topology: Topology) -> list[Verdict]:
         """Close what is open, because the job ended, restarted or fell silent."""

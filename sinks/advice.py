@@ -172,6 +172,8 @@ _ACTIONS: Final[dict[str, Callable[[Suspect | None], str]]] = {
 def _advise_closed(verdict: Verdict) -> str:
     suspect = verdict.suspects[0] if verdict.suspects else None
     place = _host(suspect) if suspect is not None and verdict.kind in _DRAINING else None
+    if verdict.close_reason == "silent" and verdict.kind == "hang":  # it still does
+        return _act_on_hang(suspect)
     if verdict.close_reason == "silent":
         return "see whether the job still runs: its ranks have fallen silent"
     if place is None:

@@ -74,6 +74,7 @@ class IterationJudge:
     def __init__(self, job: str, attempt: int, settings: MonitorSettings) -> None:
         self.job = job
         self.attempt = attempt
+        self._silence_s = settings.silence_s
         self._window = IterationWindow(delta=settings.delta, window=settings.window)
         self._drift = DriftWatch()
         self._tracker = VerdictTracker(job, attempt)
@@ -144,7 +145,7 @@ class IterationJudge:
         """Close the verdicts that are open; say so if the job ended in a hang."""
         self._reader.know(announcements)
         self._verdicts += self._tracker.close(reason, self._known_topology)
-        self._verdicts += self._hang(read_back)
+        self._verdicts += self._hang(reason, read_back)
 
     def drain(self, announced: Sequence[Announcement]) -> Judgements:
         """Return what is new, oldest first, and forget it."""
@@ -273,7 +274,7 @@ class IterationJudge:
         """Whether the newest iterations hold operators that never ended."""
         return any(rows.columns["unended"].any() for rows in self._newest)
 
-    def _hang(self, read_back: ReadBack) -> list[Verdict]:
+    def _hang(self, reason: str, read_back: ReadBack) -> list[Verdict]:
         """Look in the last iterations for operators that never ended, once."""
         if not self.has_unended or self._hung == self._last:
             return []
@@ -285,7 +286,9 @@ class IterationJudge:
         last = self._newest[-1]
         observation = Observation(last.number, last.elapsed_ns, self._window.mean_ns, last.start_ns, None)
         until_ns = max((a.recorded_until_ns or 0 for a in self._reader.announcements.values()), default=0) or None
-        return [self._tracker.hang(hang, observation, until_ns, self._known_topology)]
+        if until_ns is None and hang.since_ns is not None and reason == "silent":
+            until_ns = hang.since_ns + round(self._silence_s * 1e9)  # at least
+        return [self._tracker.hang(hang, observation, until_ns, reason, self._known_topology)]
 
     def _trusted(self, lost_shares: Mapping[int, float]) -> set[int]:
         """Ranks of which a missing row says that they did not arrive: it is hardly one of those that were lost.

@@ -83,6 +83,11 @@ def test_what_to_do_after_the_end_follows_the_reason(reason: str | None, text: s
     assert "Cordon" not in where_to_look(closed)
 
 
+def test_a_job_that_fell_silent_in_a_hang_still_hangs() -> None:
+    text = advise(replace(VERDICT, kind="hang", state="closed", close_reason="silent"))
+    assert "dump the stack of rank" in text
+
+
 @pytest.mark.parametrize(
     "kind", ["slow_rank", "slow_nic", "slow_link", "slow_communicator", "slow_stage", "imbalance", "hang"]
 )
