@@ -62,7 +62,7 @@ def steady_nic(lane: Lane, attributions: Sequence[Attribution], topology: Topolo
 def _odds(ends: Mapping[End, bool], topology: Topology) -> dict[Device, float]:
     """Odds of the NICs, and of the switches that they are plugged into, by which ends are steady."""
     nics = sorted({nic for nic, _ in ends})
-    switches = sorted({switch for nic in nics for rank in nic.ranks if (switch := topology.switch(rank))})
+    switches = sorted(topology.switches(rank for nic in nics for rank in nic.ranks))
     return {device: _PRIORS[device.kind] * math.exp(log_odds(device, ends)) for device in (*nics, *switches)}
 
 

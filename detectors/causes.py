@@ -329,7 +329,7 @@ def _candidates(lane: Lane, seen: Mapping[Lane, bool], topology: Topology) -> li
         found.append(Device("communicator", topology.lane_ranks(lane)))
     if topology.crosses_network(lane):
         found += sorted({topology.nic(rank) for rank in topology.lane_ranks(lane)})
-        found += sorted({switch for rank in topology.lane_ranks(lane) if (switch := topology.switch(rank))})
+        found += sorted(topology.switches(topology.lane_ranks(lane)))
     slow = [lane, *sorted(one for one, is_slow in seen.items() if is_slow)]
     ends = set(topology.lane_ranks(lane))
     ways = [(p.first, p.second) for p in slow if p.kind == "pair" and {p.first, p.second} <= ends]

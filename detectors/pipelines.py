@@ -44,12 +44,13 @@ def stages_from_transfers(
     if not counts or any((receiver, sender) not in counts for sender, receiver in counts):
         return {}
     pipelines = _connected(counts)
+    if len(pipelines) < MIN_PIPELINES or len({len(one) for one in pipelines}) > 1:
+        return {}
     group_of = {rank: group for group, ranks in enumerate(pipelines) for rank in ranks}
     sent: list[dict[tuple[int, int], int]] = [{} for _ in pipelines]
     for pair, count in counts.items():
         sent[group_of[pair[0]]][pair] = count
-    are_alike = len(pipelines) >= MIN_PIPELINES and len({len(one) for one in pipelines}) == 1
-    if not are_alike or not all(map(_is_pipeline, pipelines, sent)):
+    if not all(map(_is_pipeline, pipelines, sent)):
         return {}
     stage_of = {rank: stage for one in pipelines for stage, rank in enumerate(one)}
     return stage_of | _stages_of_silent(stage_of, groups)

@@ -166,6 +166,17 @@ def lane_sums(summaries: Summaries) -> LaneSums:
     return LaneSums(mean_ns, counts)
 
 
+def lanes_by_role(sums: LaneSums, topology: Topology) -> list[list[Lane]]:
+    """Group the lanes of which the same is expected, and which were used as often.
+
+    Of the same stages: a recv's shortest time holds waiting, which differs from stage to stage in a healthy pipeline.
+    """
+    roles: dict[tuple[object, ...], list[Lane]] = {}
+    for lane in sums.mean_ns:
+        roles.setdefault((*topology.lane_role(lane, of_any_stage=False), sums.counts[lane]), []).append(lane)
+    return list(roles.values())
+
+
 def usual_sums(iterations: Iterable[LaneSums]) -> dict[Lane, tuple[float, float]]:
     """For each lane the median over regular iterations, and its robust standard deviation, ns."""
     values: dict[Lane, list[float]] = {}

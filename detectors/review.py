@@ -79,7 +79,7 @@ def _with_shared_time(found: Sequence[Cause], reviewed: Sequence[Reviewed]) -> l
 
     Of two ranks that are equally slow now the one comes last and now the other; the path knows the last one alone.
     """
-    late = [cause for cause in found if cause.kind in ("slow_rank", "slow_host")]
+    late = [cause for cause in found if cause.kind == "slow_rank"]
     return [
         replace(one, explained_ns=_explained_beside(one, late, reviewed)) if one in late else one for one in found
     ]
@@ -87,12 +87,11 @@ def _with_shared_time(found: Sequence[Cause], reviewed: Sequence[Reviewed]) -> l
 
 def _explained_beside(cause: Cause, late: Sequence[Cause], reviewed: Sequence[Reviewed]) -> dict[int, float]:
     explained = dict(cause.explained_ns)
-    for one in reviewed:
-        iteration = one.attribution.iteration
-        others_ns = max((other.explained_ns.get(iteration, 0.0) for other in late), default=0.0)
-        own_ns = max((one.attribution.work_excess_ns.get(lane.first, 0.0) for lane in cause.lanes), default=0.0)
-        if iteration not in explained and min(own_ns, others_ns) > 0:
-            explained[iteration] = min(own_ns, others_ns)
+    for attribution in (one.attribution for one in reviewed if one.attribution.iteration not in explained):
+        others_ns = max(other.explained_ns.get(attribution.iteration, 0.0) for other in late)
+        own_ns = max(attribution.work_excess_ns.get(lane.first, 0.0) for lane in cause.lanes)
+        if min(own_ns, others_ns) > 0:
+            explained[attribution.iteration] = min(own_ns, others_ns)
     return explained
 
 

@@ -23,18 +23,25 @@ _MIN_PEERS: Final = 4
 _MOST_LANES: Final = 16
 
 
-def lanes_of_slow_switch(iterations: Sequence[LaneSums], topology: Topology) -> list[Lane]:
+def lanes_of_slow_switch(
+    iterations: Sequence[LaneSums], roles: Sequence[Sequence[Sequence[Lane]]], topology: Topology
+) -> list[Lane]:
     """Choose lanes to read where one switch looks slow; none where no switch does.
+
+    Parameters
+    ----------
+    roles
+        Of each iteration the lanes that should take as long (`detectors.reach.lanes_by_role`).
 
     Returns
     -------
     Its slowest lanes, and its fastest ones; and, of those that pass the switches at their other ends, some that do
     not pass it: they tell which of the two it is.
     """
-    ratios = _typical_ratios(iterations, topology)
+    ratios = _typical_ratios(iterations, roles, topology)
     passing: dict[Device, list[Lane]] = {}
     for lane in ratios:
-        for switch in _switches(lane, topology):
+        for switch in topology.switches(topology.lane_ranks(lane)):
             passing.setdefault(switch, []).append(lane)
     typical = {s: median(ratios[lane] for lane in own) for s, own in passing.items() if len(own) >= _MIN_LANES}
     slowest = max(sorted(typical), key=lambda switch: typical[switch], default=None)
@@ -42,26 +49,22 @@ def lanes_of_slow_switch(iterations: Sequence[LaneSums], topology: Topology) -> 
         return []
     by_ratio = sorted(passing[slowest], key=lambda lane: -ratios[lane])
     own = list(dict.fromkeys([*by_ratio[:_MOST_LANES], *by_ratio[-_MIN_LANES:]]))
-    others = sorted({switch for lane in own for switch in _switches(lane, topology)} - {slowest})
-    beside = {switch: [lane for lane in passing[switch] if lane not in passing[slowest]] for switch in others}
+    others = sorted(topology.switches(rank for lane in own for rank in topology.lane_ranks(lane)) - {slowest})
+    below = set(by_ratio)
+    beside = {switch: [lane for lane in passing[switch] if lane not in below] for switch in others}
     return own + [lane for lanes in beside.values() for lane in lanes[: max(_MOST_LANES // len(beside), 1)]]
 
 
-def _typical_ratios(iterations: Iterable[LaneSums], topology: Topology) -> dict[Lane, float]:
+def _typical_ratios(
+    iterations: Iterable[LaneSums], roles: Iterable[Sequence[Sequence[Lane]]], topology: Topology
+) -> dict[Lane, float]:
     """For each pair over the network the logarithm of its time over that of its role; the median over iterations."""
     found: dict[Lane, list[float]] = {}
-    for sums in iterations:
-        roles: dict[tuple[object, ...], list[Lane]] = {}
-        for lane, ns in sums.mean_ns.items():
-            if lane.kind == "pair" and ns > 0 and topology.crosses_network(lane):
-                roles.setdefault((*topology.lane_role(lane, of_any_stage=False), sums.counts[lane]), []).append(lane)
-        for lanes in roles.values():
-            if len(lanes) >= _MIN_PEERS:
+    for sums, of_role in zip(iterations, roles, strict=True):
+        for alike in of_role:
+            lanes = [lane for lane in alike if sums.mean_ns[lane] > 0]
+            if len(lanes) >= _MIN_PEERS and lanes[0].kind == "pair" and topology.crosses_network(lanes[0]):
                 usual_ns = median_low(sums.mean_ns[lane] for lane in lanes)
                 for lane in lanes:
                     found.setdefault(lane, []).append(math.log(sums.mean_ns[lane] / usual_ns))
     return {lane: median(values) for lane, values in found.items()}
-
-
-def _switches(lane: Lane, topology: Topology) -> set[Device]:
-    return {switch for rank in topology.lane_ranks(lane) if (switch := topology.switch(rank)) is not None}

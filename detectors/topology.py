@@ -95,6 +95,10 @@ class Topology:
         switch = self.place(rank).switch
         return None if switch is None else Device("switch", self._carried[("switch", switch)])
 
+    def switches(self, ranks: Iterable[int]) -> set[Device]:
+        """The switches that the NICs of these ranks are plugged into, as far as somebody said."""
+        return {switch for rank in ranks if (switch := self.switch(rank)) is not None}
+
     def lane_ranks(self, lane: Lane) -> tuple[int, ...]:
         """Ranks at the ends of a lane."""
         if lane.kind == "work":

@@ -87,7 +87,7 @@ class JobMonitor:
             self._roster.give_up(self._roster.lagging(oldest))
         if self._heard_at is None or self._heard_at[0] != self._heard:
             self._heard_at = self._heard, now_s
-            self._is_silent = self._silence_is_told = False
+            self._is_silent = self._is_forgotten = self._silence_is_told = False
         else:
             silent_s = now_s - self._heard_at[1]
             self._is_silent = silent_s >= (self.settings.grace_s if self._is_stuck else self.settings.silence_s)

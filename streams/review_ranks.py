@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from detectors.lanes import Lane
-from detectors.reach import LaneSums, ends_of, lane_sums
+from detectors.reach import LaneSums, ends_of, lane_sums, lanes_by_role
 from detectors.review import late_against_stage
 from detectors.slow_switches import lanes_of_slow_switch
 from detectors.topology import Topology
@@ -38,8 +38,9 @@ def ranks_to_review(
     late = [late_of(one, topology) for one in rows]
     sums = [lane_sums(one.summaries(codes)) for one in rows]
     odd = _odd_ranks(late, worth_ns)
-    slow = _slow_lanes(sums, topology, worth_ns)
-    below = lanes_of_slow_switch(sums, topology)
+    roles = [lanes_by_role(one, topology) for one in sums]
+    slow = _slow_lanes(sums, roles, worth_ns)
+    below = lanes_of_slow_switch(sums, roles, topology)
     is_uneven = median(max(one.values(), default=0.0) for one in late) > worth_ns
     is_odd = bool(odd or slow or below) or is_uneven or _has_heavy_stage(rows, topology, worth_ns)
     slowest = int(rows[-1].columns["rank"][np.argmax(rows[-1].columns["elapsed_ns"])])
@@ -64,32 +65,21 @@ def _odd_ranks(late: Sequence[Mapping[int, float]], worth_ns: float) -> list[int
     return sorted((r for r, ns in typical.items() if ns > worth_ns), key=lambda r: -typical[r])[:_MOST_ODD]
 
 
-def _slow_lanes(iterations: Sequence[LaneSums], topology: Topology, worth_ns: float) -> list[Lane]:
-    """Lanes that always lose so much to the lower median of those in the same role, the slowest ones.
-
-    Of the same stages: a recv's shortest time holds waiting, which differs from stage to stage in a healthy pipeline.
-    """
+def _slow_lanes(
+    iterations: Sequence[LaneSums], roles: Sequence[Sequence[Sequence[Lane]]], worth_ns: float
+) -> list[Lane]:
+    """Lanes that always lose so much to the lower median of those in the same role, the slowest ones."""
     excess: dict[Lane, list[float]] = {}
-    for sums in iterations:
-        for lane, ns in _excess_in_role(sums, topology).items():
-            excess.setdefault(lane, []).append(ns)
+    for sums, of_role in zip(iterations, roles, strict=True):
+        for lanes in of_role:
+            own = sorted((sums.mean_ns[lane] * sums.counts[lane], lane) for lane in lanes)
+            usual_ns = own[(len(own) - 1) // 2][0]
+            for ns, lane in own:
+                excess.setdefault(lane, []).append(ns - usual_ns)
     typical = {lane: median(own) for lane, own in excess.items() if max(own) > worth_ns}
     return sorted((lane for lane, ns in typical.items() if ns > worth_ns), key=lambda lane: -typical[lane])[
         :_MOST_ODD
     ]
-
-
-def _excess_in_role(sums: LaneSums, topology: Topology) -> dict[Lane, float]:
-    roles: dict[tuple[object, ...], list[tuple[float, Lane]]] = {}
-    for lane, ns in sums.mean_ns.items():
-        role = (*topology.lane_role(lane, of_any_stage=False), sums.counts[lane])
-        roles.setdefault(role, []).append((ns * sums.counts[lane], lane))
-    excess: dict[Lane, float] = {}
-    for own in roles.values():
-        own.sort()
-        usual_ns = own[(len(own) - 1) // 2][0]
-        excess |= {lane: ns - usual_ns for ns, lane in own}
-    return excess
 
 
 def _has_heavy_stage(rows: Sequence[IterationRows], topology: Topology, worth_ns: float) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
@@ -12,6 +13,8 @@ from producers.group_kinds import kind_of_description
 from streams.announcements import Communicator, ranks_to_runs
 
 MAX_RANKS: Final = 1 << 20
+
+_WORDS: Final = re.compile(r"[a-z]+")
 
 
 class Group(NamedTuple):
@@ -28,7 +31,7 @@ def kind_of(group: Group, world_size: int) -> str:
     >>> [kind_of(Group("7", text, (0, 1)), 4) for text in ("TENSOR_MODEL_PARALLEL_GROUP", "pp0", "default_pg", "x")]
     ['tp', 'pp', 'world', 'unknown']
     """
-    if "default" in group.description.lower():
+    if "default" in _WORDS.findall(group.description.lower()):
         return "world"
     kind = kind_of_description(group.description)
     return "world" if kind == "unknown" and len(group.ranks) == world_size else kind
