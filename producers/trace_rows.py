@@ -12,12 +12,20 @@ import pyarrow.compute as pc
 
 from producers.trace_files import TableFile
 from producers.trace_job import JobFile, shortened
-from streams.records import OPERATORS, PATHS, PHASE_UNKNOWN, PHASES, RECV, SEND, UNKNOWN
+from streams.records import (
+    LAST_ITERATION,
+    LATEST_NS,
+    LONGEST_NS,
+    OPERATORS,
+    PATHS,
+    PHASE_UNKNOWN,
+    PHASES,
+    RECV,
+    SEND,
+    UNKNOWN,
+)
 
 MOST_REASONS: Final = 10
-_LATEST_NS: Final = 1 << 62
-_LONGEST_NS: Final = 1 << 53
-"""104 days: what a float64 still holds to the nanosecond."""
 
 _FASTEST_BYTES_PER_S: Final = 1e15
 """A thousand times what the fastest link of a GPU carries."""
@@ -64,9 +72,10 @@ def check_commops(table: TableFile, job: JobFile) -> tuple[Rows, Rejected]:
     check = _Check(table)
     rank, ordinal, operator = _rank(check, job), _communicator(check, job), check.codes("operator", OPERATORS)
     sequence = check.integers("sequence", 0, 2**32 - 1)
-    peer = check.integers("peer", -_LATEST_NS)
-    start_ns, elapsed_ns = check.integers("start_ns", 0, _LATEST_NS), check.integers("elapsed_ns", 0, _LONGEST_NS)
-    size_bytes, iteration = check.integers("size_bytes", 0, _LONGEST_NS), check.integers("iteration", -_LATEST_NS)
+    peer = check.integers("peer", -LATEST_NS)
+    start_ns, elapsed_ns = check.integers("start_ns", 0, LATEST_NS), check.integers("elapsed_ns", 0, LONGEST_NS)
+    size_bytes = check.integers("size_bytes", 0, LONGEST_NS)
+    iteration = check.integers("iteration", -LAST_ITERATION, LAST_ITERATION)
     local = _local_communicator(check, job, rank, ordinal)
     is_p2p = (operator == SEND) | (operator == RECV)
     peer = np.where(is_p2p, peer, UNKNOWN)  # the contract gives it a meaning for send and recv alone
@@ -91,13 +100,13 @@ def check_iterations(table: TableFile, job: JobFile) -> tuple[Rows, Rejected]:
     """Check rows of ``iterations`` against the job."""
     check = _Check(table)
     rank = _rank(check, job)
-    iteration = check.integers("iteration", -_LATEST_NS)
-    start_ns, elapsed_ns = check.integers("start_ns", 0, _LATEST_NS), check.integers("elapsed_ns", 0, _LONGEST_NS)
+    iteration = check.integers("iteration", -LAST_ITERATION, LAST_ITERATION)
+    start_ns, elapsed_ns = check.integers("start_ns", 0, LATEST_NS), check.integers("elapsed_ns", 0, LONGEST_NS)
     phase = check.codes("phase", PHASES)
     columns = {
         "iteration": iteration, "start_ns": start_ns, "elapsed_ns": _floats(elapsed_ns),
         "phase": np.where(phase < 0, PHASE_UNKNOWN, phase).astype(np.uint8), "loss": check.floats("loss"),
-        "grad_norm": check.floats("grad_norm"), "tokens": _floats(check.integers("tokens", 0, _LONGEST_NS)),
+        "grad_norm": check.floats("grad_norm"), "tokens": _floats(check.integers("tokens", 0, LONGEST_NS)),
     }  # fmt: skip
     identity = (iteration, phase, start_ns, elapsed_ns)
     return check.rows(rank, columns, _ends(start_ns, elapsed_ns), identity, names=lambda _: ())
@@ -107,7 +116,7 @@ def check_bandwidth(table: TableFile, job: JobFile) -> tuple[Rows, Rejected]:
     """Check rows of ``bandwidth`` against the job."""
     check = _Check(table)
     rank = _rank(check, job)
-    time_ns, path = check.integers("time_ns", 0, _LATEST_NS), check.codes("path", PATHS)
+    time_ns, path = check.integers("time_ns", 0, LATEST_NS), check.codes("path", PATHS)
     device, device_names = check.texts("device")
     rates = {name: check.rates(name) for name in ("tx_bytes_per_s", "rx_bytes_per_s")}
     pairs = np.unique((rank * len(device_names) + device)[check.is_good])
@@ -135,7 +144,7 @@ class _Check:
         self._reasons = list(table.unreadable[:MOST_REASONS])
         self.is_good = np.ones(len(table), dtype=bool)
 
-    def integers(self, name: str, least: int, most: int = _LATEST_NS) -> np.ndarray:
+    def integers(self, name: str, least: int, most: int = LATEST_NS) -> np.ndarray:
         """Read a column of integers as int64, `UNKNOWN` where null."""
         if name not in self._table.columns:
             return np.full(len(self._table), UNKNOWN)
@@ -327,7 +336,7 @@ def _order(rank: np.ndarray, event_ns: np.ndarray) -> np.ndarray:
     is_known = event_ns != np.iinfo(np.int64).max
     low = int(event_ns.min(initial=np.iinfo(np.int64).max))
     span = int(event_ns.max(initial=low, where=is_known)) - low + 2
-    if span * (int(rank.max()) + 1) < _LATEST_NS:  # one sort of one key, which mostly is in long runs already
+    if span * (int(rank.max()) + 1) < LATEST_NS:  # one sort of one key, which mostly is in long runs already
         return np.argsort(rank * span + np.minimum(event_ns - low, span - 1), kind="stable")
     by_time = np.argsort(event_ns, kind="stable")
     small = np.uint16 if rank.max() < 1 << 16 else np.int64  # numpy sorts 16 bits by radix, ten times as fast

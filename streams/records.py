@@ -37,6 +37,15 @@ VERSION: Final = 1
 UNKNOWN: Final = int(np.iinfo(np.int64).min)
 """An unknown value in an ``int64`` column."""
 
+LATEST_NS: Final = 1 << 62
+"""The latest time, ns since the epoch, that a row may have: later ones would overflow."""
+
+LONGEST_NS: Final = 1 << 53
+"""The longest time that a row may take: 104 days, what a float64 still holds to the nanosecond."""
+
+LAST_ITERATION: Final = 1 << 61
+"""Iterations are numbered from minus this to this; what follows the last one gets a number too, and needs room."""
+
 OPERATORS: Final = (
     "all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "reduce", "gather", "scatter", "barrier",
     "send", "recv",

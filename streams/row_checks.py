@@ -11,13 +11,9 @@ from typing import Final
 
 import numpy as np
 
-from streams.records import SEND, UNKNOWN
+from streams.records import LAST_ITERATION, LATEST_NS, LONGEST_NS, SEND, UNKNOWN
 
 Array = np.ndarray
-
-LATEST_NS: Final = 1 << 62
-LONGEST_NS: Final = 1 << 53
-"""104 days: what a float64 still holds to the nanosecond."""
 
 MAX_PEER: Final = 1 << 28
 """Ranks are packed into keys with so many bits, less one."""
@@ -28,7 +24,7 @@ def usable_operators(columns: Mapping[str, Array]) -> Array | None:
     start_ns, elapsed_ns, peer = columns["start_ns"], columns["elapsed_ns"], columns["peer"]
     is_p2p = columns["operator"] >= SEND  # and recv, the last of the operators
     is_bad = (start_ns < 0) & (start_ns != UNKNOWN) | (start_ns > LATEST_NS)
-    is_bad |= np.abs(columns["iteration"]) > LATEST_NS  # the absolute value of UNKNOWN is itself: negative
+    is_bad |= np.abs(columns["iteration"]) > LAST_ITERATION  # the absolute value of UNKNOWN is itself: negative
     is_bad |= (elapsed_ns < 0) | (elapsed_ns > LONGEST_NS)  # both False for NaN
     is_bad |= is_p2p & (peer < 0) | (peer >= MAX_PEER) | (peer < 0) & (peer != UNKNOWN)
     return ~is_bad if is_bad.any() else None
@@ -36,4 +32,6 @@ def usable_operators(columns: Mapping[str, Array]) -> Array | None:
 
 def is_usable_iteration(number: int, start_ns: int, elapsed_ns: float) -> bool:
     """Say whether a row of ``iterations`` can be used."""
-    return -LATEST_NS <= number <= LATEST_NS and 0 <= start_ns <= LATEST_NS and 0 <= elapsed_ns <= LONGEST_NS
+    return (
+        -LAST_ITERATION <= number <= LAST_ITERATION and 0 <= start_ns <= LATEST_NS and 0 <= elapsed_ns <= LONGEST_NS
+    )

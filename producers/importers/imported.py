@@ -11,15 +11,13 @@ import numpy as np
 
 from streams.announcements import Announcement, Communicator
 from streams.errors import InputError
-from streams.records import PHASE_UNKNOWN, UNKNOWN, Batch, Header
+from streams.records import LAST_ITERATION, LATEST_NS, LONGEST_NS, PHASE_UNKNOWN, UNKNOWN, Batch, Header
 
 Array = np.ndarray
 
 MOST_ROWS: Final = 8_000_000
 """Operators of one rank: more would not fit into memory beside those of the other ranks of a host."""
 
-_LATEST_NS: Final = 1 << 62
-_LONGEST_NS: Final = 1 << 53
 _MOST_SEQUENCE: Final = (1 << 32) - 1
 
 
@@ -78,9 +76,9 @@ class RankRows:
         InputError
             If there are more than `MOST_ROWS`.
         """
-        is_usable = (start_ns == UNKNOWN or 0 <= start_ns <= _LATEST_NS) and 0 <= sequence <= _MOST_SEQUENCE
-        is_usable &= not elapsed_ns < 0 and not elapsed_ns > _LONGEST_NS
-        is_usable &= iteration == UNKNOWN or abs(iteration) <= _LATEST_NS
+        is_usable = (start_ns == UNKNOWN or 0 <= start_ns <= LATEST_NS) and 0 <= sequence <= _MOST_SEQUENCE
+        is_usable &= not elapsed_ns < 0 and not elapsed_ns > LONGEST_NS
+        is_usable &= iteration == UNKNOWN or abs(iteration) <= LAST_ITERATION
         if not is_usable:
             self.unusable += 1
             return
@@ -91,11 +89,11 @@ class RankRows:
         for column, value in zip(self._integers.values(), values, strict=True):
             column.append(value)
         self._floats["elapsed_ns"].append(elapsed_ns)
-        self._floats["size_bytes"].append(size_bytes if 0 <= size_bytes <= _LONGEST_NS else np.nan)
+        self._floats["size_bytes"].append(size_bytes if 0 <= size_bytes <= LONGEST_NS else np.nan)
 
     def add_iteration(self, number: int, start_ns: int, elapsed_ns: int) -> None:
         """Add an iteration; what comes for the same number again is added to it."""
-        if not (0 <= start_ns <= _LATEST_NS and 0 <= elapsed_ns <= _LONGEST_NS and abs(number) <= _LATEST_NS):
+        if not (0 <= start_ns <= LATEST_NS and 0 <= elapsed_ns <= LONGEST_NS and abs(number) <= LAST_ITERATION):
             self.unusable += 1
             return
         known = self._iterations.get(number)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from streams.records import RECV, SEND, UNKNOWN
-from streams.row_checks import LATEST_NS, LONGEST_NS, MAX_PEER, is_usable_iteration, usable_operators
+from streams.records import LAST_ITERATION, LATEST_NS, LONGEST_NS, RECV, SEND, UNKNOWN
+from streams.row_checks import MAX_PEER, is_usable_iteration, usable_operators
 
 GOOD = {"start_ns": 5, "elapsed_ns": 7.0, "peer": UNKNOWN, "operator": 0, "iteration": 3}
 
@@ -32,6 +32,8 @@ def is_usable(**changes: float) -> bool:
         {"elapsed_ns": 0.0},
         {"iteration": UNKNOWN},
         {"iteration": -1},
+        {"iteration": LAST_ITERATION},
+        {"iteration": -LAST_ITERATION},
         {"start_ns": 0},
         {"start_ns": LATEST_NS},
         {"elapsed_ns": float(LONGEST_NS)},
@@ -52,7 +54,7 @@ def test_rows_that_can_be_used(changes: dict[str, float]) -> None:
         {"start_ns": LATEST_NS + 1},
         {"elapsed_ns": -1.0},
         {"elapsed_ns": 1e19},
-        {"iteration": LATEST_NS + 1},
+        {"iteration": LAST_ITERATION + 1},
         {"iteration": UNKNOWN + 1},
         {"peer": -1},
         {"peer": MAX_PEER},
