@@ -13,8 +13,8 @@ LINT = {
     "ruff format": ("ruff", "format", "--check", "--quiet", "."),
     "mypy --strict": ("mypy", "--no-error-summary"),
 }
-# Files side by side: those with real services mostly wait.
-TESTS = {"pytest": ("pytest", "--quiet", "--numprocesses=2", "--dist=loadfile", "--durations=15")}
+# More files side by side than cores: those with real services mostly wait.
+TESTS = {"pytest": ("pytest", "--quiet", "--numprocesses=3", "--dist=loadfile", "--durations=15")}
 
 
 def run(name: str, arguments: tuple[str, ...]) -> tuple[bool, str]:

@@ -49,7 +49,7 @@ def start_worker(bus: Bus, tmp_path: Path) -> Iterator[StartWorker]:
         print(worker.log.name, worker.output()[-4000:], sep="\n")
 
 
-def require_each_once(bus: Bus, wanted: set[str], timeout_s: float = 180.0) -> None:
+def require_each_once(bus: Bus, wanted: set[str], timeout_s: float = 120.0) -> None:
     wait_until(lambda: set(bus.verdict_ids()) >= wanted, timeout_s, f"{len(wanted)} verdicts")
     time.sleep(1.0)  # whatever would come twice comes now
     for topic in ("verdicts", "alerts"):
@@ -81,7 +81,7 @@ def test_nothing_is_lost_and_nothing_comes_twice_when_workers_are_killed(bus: Bu
             time.sleep(rng.uniform(0.0, 1.5))
             worker.kill()
             worker = start_worker()
-    require_each_once(bus, set().union(*(job.wanted_ids() for job in jobs)), 240)
+    require_each_once(bus, set().union(*(job.wanted_ids() for job in jobs)), 180)
     assert bus.read("deadletter") == []
     assert worker.stop() == 0
     assert "event=sent_before" in start_worker.outputs(), "no kill hit a moment that counts"
@@ -147,7 +147,7 @@ def test_two_workers_share_the_partitions_and_one_leaves(bus: Bus, start_worker:
         job.run(10)
         job.end()
     bus.flush()
-    require_each_once(bus, set().union(*(job.wanted_ids() for job in jobs)), 240)
+    require_each_once(bus, set().union(*(job.wanted_ids() for job in jobs)), 180)
     assert second.stop() == 0
 
 
