@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import shutil
 import subprocess
 import uuid
 from pathlib import Path
@@ -120,8 +121,12 @@ class KafkaBroker:
         return self._data.path / "server.properties"
 
     def _run(self, java: str, jars: Path) -> None:
-        command = [java, *_SMALL, *_QUIET, "-cp", f"{jars}/*", "kafka.Kafka", str(self._configuration)]
         here = self._data.path
+        scratch = here / "tmp"  # native libraries are unpacked there, and stay when the broker is killed
+        shutil.rmtree(scratch, ignore_errors=True)
+        scratch.mkdir()
+        own = (f"-Djava.io.tmpdir={scratch}", "-cp", f"{jars}/*")
+        command = [java, *_SMALL, *_QUIET, *own, "kafka.Kafka", str(self._configuration)]
         self._child = ChildProcess(
             "Apache Kafka", command, here / "broker.log", directory=here, inherited=self._data.inherited
         )

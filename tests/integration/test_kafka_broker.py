@@ -25,8 +25,8 @@ def create_topic(bootstrap: str, topic: str) -> None:
     admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(DEADLINE_S)
 
 
-def send(bootstrap: str, topic: str, values: range) -> None:
-    producer = Producer({"bootstrap.servers": bootstrap, "acks": "all"})
+def send(bootstrap: str, topic: str, values: range, compression: str = "none") -> None:
+    producer = Producer({"bootstrap.servers": bootstrap, "acks": "all", "compression.type": compression})
     for value in values:
         producer.produce(topic, str(value).encode())
     assert producer.flush(DEADLINE_S) == 0
@@ -94,6 +94,16 @@ def test_data_stay_in_a_directory_that_was_given(tmp_path: Path) -> None:
     assert not broker.is_running
     with KafkaBroker(tmp_path / "kafka") as again:  # at another address
         assert read(again.bootstrap, "t", 3) == [0, 1, 2]
+
+
+def test_a_killed_broker_leaves_nothing_outside_of_its_directory(tmp_path: Path) -> None:
+    with KafkaBroker(tmp_path) as broker:
+        create_topic(broker.bootstrap, "t")
+        send(broker.bootstrap, "t", range(1000), "lz4")  # which the broker needs a native library to check
+        broker.kill()
+        assert list((tmp_path / "tmp").glob("*.so")), "Java unpacks its native libraries somewhere else"
+        broker.start()
+        assert len(list((tmp_path / "tmp").glob("*.so"))) <= 1, "what a killed broker left has piled up"
 
 
 def test_a_second_broker_on_the_same_data_is_refused(tmp_path: Path) -> None:
