@@ -88,6 +88,9 @@ def work(mode: str) -> None:
         "sync": lambda: distributed.all_reduce(tensor),
         "async": lambda: distributed.all_reduce(tensor, async_op=True).wait(),
     }
+    if mode != "none":  # rows leave once an iteration has ended, or after ten seconds: more than the ring holds here
+        with torch_comms.iteration(0):
+            distributed.all_reduce(tensor)
     print("ready", flush=True)
     for line in sys.stdin:
         if line.strip() == "end":
