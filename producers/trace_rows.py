@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from producers.trace_files import TableFile
 from producers.trace_job import JobFile, shortened
 from streams.records import (
+    FASTEST_BYTES_PER_S,
     LAST_ITERATION,
     LATEST_NS,
     LONGEST_NS,
@@ -26,9 +27,6 @@ from streams.records import (
 )
 
 MOST_REASONS: Final = 10
-
-_FASTEST_BYTES_PER_S: Final = 1e15
-"""A thousand times what the fastest link of a GPU carries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,9 +165,7 @@ class _Check:
     def rates(self, name: str) -> np.ndarray:
         """Read a column of rates as float64, NaN where null: what no device can have is rejected."""
         values = self.floats(name)
-        self.reject(
-            (values < 0) | (values > _FASTEST_BYTES_PER_S), name, f"a rate from 0 to {_FASTEST_BYTES_PER_S:g}"
-        )
+        self.reject((values < 0) | (values > FASTEST_BYTES_PER_S), name, f"a rate from 0 to {FASTEST_BYTES_PER_S:g}")
         return values
 
     def texts(self, name: str) -> tuple[np.ndarray, list[str]]:

@@ -30,7 +30,7 @@ from streams.nic_samples import NicSamples, Samples
 from streams.patience import Patience
 from streams.pending_rows import PendingRows, ends_ns
 from streams.records import PHASE_UNKNOWN, UNKNOWN, Batch
-from streams.row_checks import usable_operators
+from streams.row_checks import usable_operators, usable_samples
 from streams.source_arrivals import SourceArrivals
 
 Array = np.ndarray
@@ -80,23 +80,28 @@ class RankAttempt:
             self._silence.renew()
         self._arrivals.count(batch)
         if batch.header.schema == "commops":
-            self._pending.add_operators(self._usable(batch.columns), batch.header.names, offset)
+            columns = self._placed(self._chosen(batch.columns, usable_operators(batch.columns)))
+            self._pending.add_operators(columns, batch.header.names, offset)
         elif batch.header.schema == "iterations":
             self._arrivals.lost_rows += self._pending.add_iterations(batch)
         elif batch.header.schema == "bandwidth":
-            self._samples.add(batch)
+            columns = self._chosen(batch.columns, usable_samples(batch.columns))
+            self._samples.add(Batch(batch.header, columns))
 
     def beat(self, heartbeat: Heartbeat) -> None:
         """Take in a heartbeat of this attempt."""
         if not self.is_ended:
             self._heartbeat = heartbeat
 
-    def _usable(self, columns: Mapping[str, Array]) -> Mapping[str, Array]:
-        """Leave out rows that no honest producer sends, as lost, and those that no iteration can take."""
-        is_usable = usable_operators(columns)
-        if is_usable is not None:
-            self._arrivals.lost_rows += int((~is_usable).sum())
-            columns = {name: column[is_usable] for name, column in columns.items()}
+    def _chosen(self, columns: Mapping[str, Array], is_usable: Array | None) -> Mapping[str, Array]:
+        """Leave out rows that no honest producer sends, as lost."""
+        if is_usable is None:
+            return columns
+        self._arrivals.lost_rows += int((~is_usable).sum())
+        return {name: column[is_usable] for name, column in columns.items()}
+
+    def _placed(self, columns: Mapping[str, Array]) -> Mapping[str, Array]:
+        """Leave out operators that no iteration can take."""
         if self._has_iteration_rows:
             return columns
         is_placed = columns["iteration"] != UNKNOWN  # nothing will tell where the others belong

@@ -43,6 +43,9 @@ LATEST_NS: Final = 1 << 62
 LONGEST_NS: Final = 1 << 53
 """The longest time that a row may take: 104 days, what a float64 still holds to the nanosecond."""
 
+FASTEST_BYTES_PER_S: Final = 1e15
+"""The highest rate that a sample may have: a thousand times what the fastest link of a GPU carries."""
+
 LAST_ITERATION: Final = 1 << 61
 """Iterations are numbered from minus this to this; what follows the last one gets a number too, and needs room."""
 

@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from streams.records import LAST_ITERATION, LATEST_NS, LONGEST_NS, SEND, UNKNOWN
+from streams.records import FASTEST_BYTES_PER_S, LAST_ITERATION, LATEST_NS, LONGEST_NS, SEND, UNKNOWN
 
 Array = np.ndarray
 
@@ -27,6 +27,15 @@ def usable_operators(columns: Mapping[str, Array]) -> Array | None:
     is_bad |= np.abs(columns["iteration"]) > LAST_ITERATION  # the absolute value of UNKNOWN is itself: negative
     is_bad |= (elapsed_ns < 0) | (elapsed_ns > LONGEST_NS)  # both False for NaN
     is_bad |= is_p2p & (peer < 0) | (peer >= MAX_PEER) | (peer < 0) & (peer != UNKNOWN)
+    return ~is_bad if is_bad.any() else None
+
+
+def usable_samples(columns: Mapping[str, Array]) -> Array | None:
+    """Say which rows of ``bandwidth`` can be used; None: all."""
+    time_ns, rates = columns["time_ns"], (columns["tx_bytes_per_s"], columns["rx_bytes_per_s"])
+    is_bad = (time_ns < 0) | (time_ns > LATEST_NS)  # unknown times as well: nothing could be made of such a row
+    for rate in rates:
+        is_bad |= (rate < 0) | (rate > FASTEST_BYTES_PER_S)  # both False for NaN
     return ~is_bad if is_bad.any() else None
 
 

@@ -21,7 +21,7 @@ from streams.rank_monitor import RankMonitor
 from streams.records import OPERATOR_CODES, UNKNOWN, Batch, decode_batch, encode_batch
 from streams.snapshots import pack, unpack
 from tests.streams.lockstep_job import iteration_batch, operator_batch
-from tests.streams.test_nic_samples import batch as samples
+from tests.streams.test_nic_samples import batch as sample_batch
 
 MS = 1_000_000
 T0 = 1_800_000_000_000_000_000
@@ -60,6 +60,12 @@ def operators(*rows: dict[str, Any], **header: Any) -> Batch:
 
 def turns(*rows: dict[str, Any], **header: Any) -> Batch:
     return iteration_batch(0, rows, **header)
+
+
+def samples(*rows: tuple[int, str, float, float], **header: Any) -> Batch:
+    """Samples of this rank, at ms after `T0`."""
+    made = sample_batch([(T0 // MS + at_ms, device, tx, rx) for at_ms, device, tx, rx in rows])
+    return replace(made, header=replace(made.header, job="lockstep", attempt=1, **header))
 
 
 def ended(reason: str | None = "finished", rows: dict[str, int] | None = None, attempt: int = 1) -> Heartbeat:
@@ -224,7 +230,7 @@ def test_rates_of_a_nic_do_not_break_the_silence_of_its_rank() -> None:
     made.add(turns(turn(0, 0)), 0)
     made.add(operators(operator(0, 1), operator(1, 11, None)), 1)
     for now_s in (0, 300, 600):
-        made.add(samples([(T0 // MS + 11 + now_s, "eth0", 1.0, 1.0)]), 2)
+        made.add(samples((11 + now_s, "eth0", 1.0, 1.0)), 2)
         made.tick(now_s)
     assert numbers(made)[-1:] == [1]
 
@@ -596,6 +602,17 @@ def test_bad_rows_cost_themselves_and_not_their_neighbours() -> None:
     rows = evidence(made)
     assert [(row["iteration"], row["operators"]) for row in rows] == [(0, 1), (3, 1)]
     assert rows[-1]["lost_rows"] == 3
+
+
+def test_rates_that_no_device_has_are_left_out_and_counted() -> None:
+    made = monitor(replace(ANNOUNCED, sources=("commops", "iterations", "bandwidth"), nic="eth0"))
+    made.add(turns(turn(0, 0), turn(1, 10)), 0)
+    made.add(operators(operator(0, 1), operator(1, 11)), 1)
+    rates = [(0, 1.0, 1.0), (2, 5.0, 7.0), (4, 1e300, 9.0), (6, -3.0, 9.0), (8, 4.0, 3.0)]
+    made.add(samples(*[(at_ms, "eth0", tx, rx) for at_ms, tx, rx in rates], watermark_ns=T0 + 50 * MS), 2)
+    made.beat(ended())
+    row, _ = evidence(made)
+    assert (row["nic_tx_peak"], row["nic_rx_peak"], row["lost_rows"]) == (5.0, 7.0, 2)
 
 
 def test_an_empty_batch_says_nothing() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from streams.records import LAST_ITERATION, LATEST_NS, LONGEST_NS, RECV, SEND, UNKNOWN
-from streams.row_checks import MAX_PEER, is_usable_iteration, usable_operators
+from streams.records import FASTEST_BYTES_PER_S, LAST_ITERATION, LATEST_NS, LONGEST_NS, RECV, SEND, UNKNOWN
+from streams.row_checks import MAX_PEER, is_usable_iteration, usable_operators, usable_samples
 
 GOOD = {"start_ns": 5, "elapsed_ns": 7.0, "peer": UNKNOWN, "operator": 0, "iteration": 3}
 
@@ -81,3 +81,35 @@ def test_rows_that_can_not(changes: dict[str, float]) -> None:
 )
 def test_rows_of_iterations(row: tuple[int, int, float], expected: bool) -> None:
     assert is_usable_iteration(*row) is expected
+
+
+SAMPLE = {"time_ns": 5, "tx_bytes_per_s": 1e9, "rx_bytes_per_s": 0.0}
+
+
+def sample_is_usable(**changes: float) -> bool:
+    values = [SAMPLE, SAMPLE | changes]
+    columns = {name: np.array([row[name] for row in values], dtype=np.float64) for name in SAMPLE}
+    columns["time_ns"] = np.array([row["time_ns"] for row in values], dtype=np.int64)
+    mask = usable_samples(columns)
+    assert mask is None or mask[0]
+    return mask is None
+
+
+@pytest.mark.parametrize("changes", [{}, {"tx_bytes_per_s": np.nan}, {"rx_bytes_per_s": FASTEST_BYTES_PER_S}])
+def test_samples_that_can_be_used(changes: dict[str, float]) -> None:
+    assert sample_is_usable(**changes)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"time_ns": -1},
+        {"time_ns": UNKNOWN},
+        {"time_ns": LATEST_NS + 1},
+        {"tx_bytes_per_s": -1.0},
+        {"rx_bytes_per_s": 1e300},
+        {"tx_bytes_per_s": np.inf},
+    ],
+)
+def test_samples_that_no_honest_producer_takes(changes: dict[str, float]) -> None:
+    assert not sample_is_usable(**changes)
