@@ -23,7 +23,8 @@ from detectors.topology import Topology
 from detectors.verdict_tracker import VerdictTracker
 from streams.announcements import Announcement
 from streams.iteration_rows import IterationRows
-from streams.judgement_columns import concatenate_columns, operator_columns, pattern_columns, rank_columns
+from streams.judgement_columns import operator_columns, pattern_columns, rank_columns
+from streams.judgement_log import JudgementLog
 from streams.judgements import JudgedIteration, Judgements, Verdict
 from streams.monitor_settings import MonitorSettings
 from streams.nic_rates import attribute_rates, has_operators, usual_rates, with_rates
@@ -91,11 +92,7 @@ class IterationJudge:
         self._newest: deque[IterationRows] = deque(maxlen=NEWEST)
         self._last: int | None = None
         self._hung: int | None = None  # the last iteration before a hang that was told
-        self._iterations: list[JudgedIteration] = []
-        self._rank_rows: list[dict[str, Array]] = []
-        self._operator_rows: list[dict[str, Array]] = []
-        self._pattern_rows: list[dict[str, Array]] = []
-        self._verdicts: list[Verdict] = []
+        self._log = JudgementLog(job)
 
     @property
     def traffic(self) -> Traffic:
@@ -125,8 +122,8 @@ class IterationJudge:
             is_suspect = observation.attribution is not None or observation.is_unread
             self._learn(rows, is_irregular, is_suspect)
             self._review(read_back)
-        self._rank_rows.append(rank_columns(rows, self._score(rows, is_irregular)))
-        self._iterations.append(
+        self._log.ranks.append(rank_columns(rows, self._score(rows, is_irregular)))
+        self._log.iterations.append(
             JudgedIteration(
                 job=self.job,
                 attempt=self.attempt,
@@ -144,23 +141,12 @@ class IterationJudge:
     def close(self, reason: str, announcements: Announcements, read_back: ReadBack) -> None:
         """Close the verdicts that are open; say so if the job ended in a hang."""
         self._reader.know(announcements)
-        self._verdicts += self._tracker.close(reason, self._known_topology)
-        self._verdicts += self._hang(reason, read_back)
+        self._log.verdicts += self._tracker.close(reason, self._known_topology)
+        self._log.verdicts += self._hang(reason, read_back)
 
     def drain(self, announced: Sequence[Announcement]) -> Judgements:
         """Return what is new, oldest first, and forget it."""
-        judgements = Judgements(
-            job=self.job,
-            announcements=announced,
-            iterations=self._iterations,
-            rank_iterations=concatenate_columns(self._rank_rows),
-            operators=concatenate_columns(self._operator_rows),
-            patterns=concatenate_columns(self._pattern_rows),
-            verdicts=self._verdicts,
-        )
-        self._iterations, self._rank_rows, self._operator_rows, self._verdicts = [], [], [], []
-        self._pattern_rows = []
-        return judgements
+        return self._log.drain(announced)
 
     # --- blame ------------------------------------------------------------------------------------------------------
 
@@ -201,7 +187,7 @@ class IterationJudge:
         """Tell the verdicts of an iteration; return the ids of those whose cause was seen in it."""
         healthy = self._healthy
         revisions, verdict_ids = self._tracker.observe(observation, self._known_topology, late_ns)
-        self._verdicts += revisions
+        self._log.verdicts += revisions
         self._read_last = self._read_last if self._tracker.has_open else None
         attribution = None if observation.is_carried else observation.attribution
         if attribution is not None and verdict_ids:  # what no verdict explains explains nothing later
@@ -262,12 +248,12 @@ class IterationJudge:
             self._reader.clocks_ns,
             self._reader.abnormal_ratios(graph),
         )
-        self._operator_rows.append(operator_columns(graph, number, self.attempt, names, ahead_ns, ratio))
+        self._log.operators.append(operator_columns(graph, number, self.attempt, names, ahead_ns, ratio))
 
     def _store_patterns(self, rows: IterationRows) -> None:
         """Keep the behaviour patterns of an iteration for the sinks, with how abnormal each of them is."""
         if rows.pattern_counts.any():
-            self._pattern_rows.append(pattern_columns(rows, self._reference_rows, self._reader.codes))
+            self._log.patterns.append(pattern_columns(rows, self._reference_rows, self._reader.codes))
 
     @property
     def has_unended(self) -> bool:
@@ -323,7 +309,7 @@ class IterationJudge:
             Observation(one.number, one.elapsed_ns, one.elapsed_ns, one.start_ns, r.attribution)
             for one, r in zip(rows, reviewed, strict=True)
         ]
-        self._verdicts += self._tracker.stand(causes, observations, self._lateness.history, self._known_topology)
+        self._log.verdicts += self._tracker.stand(causes, observations, self._lateness.history, self._known_topology)
 
     def _read_odd(
         self, rows: list[IterationRows], read_back: ReadBack
