@@ -271,12 +271,13 @@ class IterationJudge:
 
     @property
     def has_unended(self) -> bool:
-        """Whether the newest iterations hold operators that never ended."""
-        return any(rows.columns["unended"].any() for rows in self._newest)
+        """Whether the newest iterations, after a hang that was told, hold operators that never ended."""
+        newest = (rows for rows in self._newest if self._hung is None or rows.number > self._hung)
+        return any(rows.columns["unended"].any() for rows in newest)
 
     def _hang(self, reason: str, read_back: ReadBack) -> list[Verdict]:
         """Look in the last iterations for operators that never ended, once."""
-        if not self.has_unended or self._hung == self._last:
+        if not self.has_unended:
             return []
         columns = self._reader.read(self._newest, read_back)
         hang = find_hang(columns, self._known_topology, self._trusted(lost_shares(columns)))
