@@ -233,7 +233,7 @@ def test_states_of_a_gpu_do_not_break_the_silence_of_its_rank() -> None:
     made = monitor(silence_s=600.0)
     made.add(turns(turn(0, 0)), 0)
     made.add(operators(operator(0, 1), operator(1, 11, None)), 1)
-    dtypes = {name: np.float64 for name in BATCH_SCHEMAS["gpu_health"].names} | {"time_ns": np.int64}
+    dtypes = dict.fromkeys(BATCH_SCHEMAS["gpu_health"].names, np.float64) | {"time_ns": np.int64}
     for now_s in (0, 300, 600):
         made.add(Batch(Header("gpu_health", "lockstep", 1, 0), {n: np.zeros(1, t) for n, t in dtypes.items()}), 2)
         made.tick(now_s)
