@@ -200,6 +200,8 @@ class JobMonitor:
         for rows in split_by_iteration(evidence, np.array(is_new, dtype=bool)):
             if self._judge.is_before(rows.number):
                 self._pending.setdefault(rows.number, []).append(rows)
+            else:
+                self._judge.add_late(rows)
 
     def state(self) -> dict[str, Any]:
         """Everything that `from_state` needs, as JSON values and numpy arrays."""

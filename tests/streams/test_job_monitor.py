@@ -387,9 +387,8 @@ class SlowJob:
     def stand(self, ranks: Sequence[int], iteration: int) -> None:
         """An operator of `ranks` that has not ended yet."""
         for rank in ranks:
-            start_ns = self.lockstep.now_ns[rank] - 1000 * MS
-            row = {"communicator": "world", "sequence": 10**6, "start_ns": start_ns, "iteration": iteration}
-            self.lockstep.rows[rank].append(row)
+            row = {"communicator": "world", "sequence": 10**6 + iteration, "iteration": iteration}
+            self.lockstep.rows[rank].append({**row, "start_ns": self.lockstep.now_ns[rank] - 1000 * MS})
 
     def run(self, numbers: Sequence[int], standing: Sequence[int] = ()) -> None:
         for number in numbers:
@@ -446,6 +445,32 @@ def test_a_hang_that_was_told_is_not_told_again_of_a_job_that_goes_on(more: int)
         slow.job.take(Heartbeat("lockstep", 1, rank, {}, "ended", "finished"))
     assert slow.job.monitor.is_ended
     assert slow.hangs == [5]
+
+
+@pytest.mark.parametrize("restores", [False, True])
+def test_a_rank_that_stood_later_than_others_is_not_left_accused(restores: bool) -> None:
+    """What it has comes after the hang was told: it waits as well, and another one is to blame."""
+    slow = SlowJob()
+    slow.run(range(5))
+    for ranks, seconds in (((0, 3), 60), ((1,), 610)):
+        slow.stand(ranks, 5)
+        slow.send()
+        slow.wait(seconds)
+    if restores:
+        slow.job.restore()
+    slow.wait(700)
+    told = [one.suspects[0].ranks for one in slow.job.outcome.verdicts.values()]
+    assert told == [(1, 2), (2,)]
+
+
+def test_two_hangs_of_one_rank_are_both_told() -> None:
+    slow = SlowJob()
+    for first in (0, 10):
+        slow.run(range(first, first + 5))
+        slow.stand([0, 1, 3], first + 5)
+        slow.send()
+        slow.wait(700)
+    assert slow.hangs == [5, 15]
 
 
 def test_silence_counts_from_the_last_word() -> None:
