@@ -22,7 +22,7 @@ from detectors.review import MIN_REVIEWED, review
 from detectors.topology import Topology
 from detectors.verdict_tracker import VerdictTracker
 from streams.announcements import Announcement
-from streams.iteration_rows import IterationRows
+from streams.iteration_rows import IterationRows, join_rows
 from streams.judgement_columns import operator_columns, pattern_columns, rank_columns
 from streams.judgement_log import JudgementLog
 from streams.judgements import JudgedIteration, Judgements, Verdict
@@ -92,6 +92,7 @@ class IterationJudge:
         self._newest: deque[IterationRows] = deque(maxlen=NEWEST)
         self._last: int | None = None
         self._hung: int | None = None  # the last iteration before a hang that was told
+        self._told: tuple[int | None, tuple[int, ...]] = (None, ())  # that iteration, and the ranks it was told of
         self._log = JudgementLog(job)
 
     @property
@@ -102,6 +103,15 @@ class IterationJudge:
     def is_before(self, number: int) -> bool:
         """Whether an iteration is still to be judged."""
         return self._last is None or number > self._last
+
+    def add_late(self, rows: IterationRows) -> None:
+        """Take in what ranks tell of an iteration that was judged without them.
+
+        If they stand in it too they are not the ones that others wait for, as a hang that was told may have said.
+        """
+        for at, known in enumerate(self._newest):
+            if known.number == rows.number and rows.columns["unended"].any():
+                self._newest[at], self._hung = join_rows([known, rows]), None
 
     def judge(self, rows: IterationRows, announcements: Announcements, read_back: ReadBack) -> None:
         """Judge one iteration; rows of all ranks that delivered it."""
@@ -257,18 +267,22 @@ class IterationJudge:
 
     @property
     def has_unended(self) -> bool:
-        """Whether the newest iterations hold operators that never ended."""
-        return any(rows.columns["unended"].any() for rows in self._newest)
+        """Whether the newest iterations, after a hang that was told, hold operators that never ended."""
+        newest = (rows for rows in self._newest if self._hung is None or rows.number > self._hung)
+        return any(rows.columns["unended"].any() for rows in newest)
 
     def _hang(self, reason: str, read_back: ReadBack) -> list[Verdict]:
-        """Look in the last iterations for operators that never ended, once."""
-        if not self.has_unended or self._hung == self._last:
+        """Look in the last iterations for operators that never ended; tell it once, and again if it is of others."""
+        if not self.has_unended:
             return []
         columns = self._reader.read(self._newest, read_back)
         hang = find_hang(columns, self._known_topology, self._trusted(lost_shares(columns)))
         if hang is None:
             return []
-        self._hung = self._last
+        self._hung, told = self._last, self._told
+        self._told = self._hung, hang.ranks
+        if told == self._told:
+            return []
         last = self._newest[-1]
         observation = Observation(last.number, last.elapsed_ns, self._window.mean_ns, last.start_ns, None)
         until_ns = max((a.recorded_until_ns or 0 for a in self._reader.announcements.values()), default=0) or None
@@ -386,6 +400,7 @@ class IterationJudge:
             "newest": [rows.state() for rows in self._newest],
             "last": self._last,
             "hung": self._hung,
+            "told": [self._told[0], list(self._told[1])],
         }
 
     @classmethod
@@ -410,4 +425,5 @@ class IterationJudge:
         judge._judged = state["judged"]
         judge._newest.extend(IterationRows.from_state(rows) for rows in state["newest"])
         judge._last, judge._hung = state["last"], state["hung"]
+        judge._told = state["told"][0], tuple(state["told"][1])
         return judge

@@ -49,6 +49,8 @@ class JobMonitor:
         self._later: list[Evidence | Membership] = []  # of the next attempt, which begins when this one is over
         self._heard = 0
         self._heard_at: tuple[int, float] | None = None
+        self._has_moved = False  # something came since the last tick that does not tell of a standstill
+        self._moved_s: float | None = None  # when it last did
         self._oldest_at: tuple[int | None, float] | None = None
         self._later_since_s: float | None = None
         self._is_later_due = False
@@ -68,8 +70,10 @@ class JobMonitor:
         for row in rows:
             self._heard += 1
             if isinstance(row, Membership):
+                self._has_moved = True
                 self._add_member(row)
             else:
+                self._has_moved = self._has_moved or not row.columns["unended"].any()
                 self._add_evidence(row)
 
     def tick(self, now_s: float) -> None:
@@ -77,8 +81,8 @@ class JobMonitor:
 
         Ranks that keep an iteration waiting for longer than the grace are given up. Of a job from which nothing came
         for `MonitorSettings.silence_s`, verdicts are closed, and it is asked whether it hangs; after a grace, where
-        ranks fell silent inside operators (the first hop has waited by then). It is heard again if it speaks before
-        `FORGOTTEN` times the silence.
+        ranks gave what they have because they fell silent inside operators (the first hop has waited by then). It is
+        heard again if it speaks before `FORGOTTEN` times the silence.
         """
         oldest = min(self._pending, default=None)
         if self._oldest_at is None or self._oldest_at[0] != oldest:
@@ -87,10 +91,12 @@ class JobMonitor:
             self._roster.give_up(self._roster.lagging(oldest))
         if self._heard_at is None or self._heard_at[0] != self._heard:
             self._heard_at = self._heard, now_s
+            self._note_movement(now_s)
             self._is_silent = self._is_forgotten = self._silence_is_told = False
         else:
             silent_s = now_s - self._heard_at[1]
-            self._is_silent = silent_s >= (self.settings.grace_s if self._is_stuck else self.settings.silence_s)
+            is_stuck = self._has_stood_for(self.settings.silence_s, now_s) and self._is_stuck
+            self._is_silent = silent_s >= (self.settings.grace_s if is_stuck else self.settings.silence_s)
             self._is_forgotten = silent_s >= FORGOTTEN * self.settings.silence_s
         if not self._later:
             self._later_since_s = None
@@ -134,6 +140,18 @@ class JobMonitor:
         if self._is_forgotten or (self._is_silent and not self._silence_is_told):
             return "silent"
         return None
+
+    def _note_movement(self, now_s: float) -> None:
+        """Note when the job last moved: an operator that is open for long is no standstill while others end.
+
+        What came so soon was not given because of a silence, whatever it tells.
+        """
+        if self._has_moved or not self._has_stood_for(self.settings.silence_s / 2, now_s):
+            self._moved_s = now_s
+        self._has_moved = False
+
+    def _has_stood_for(self, seconds: float, now_s: float) -> bool:
+        return self._moved_s is not None and now_s - self._moved_s >= seconds
 
     @property
     def _is_stuck(self) -> bool:
@@ -182,6 +200,8 @@ class JobMonitor:
         for rows in split_by_iteration(evidence, np.array(is_new, dtype=bool)):
             if self._judge.is_before(rows.number):
                 self._pending.setdefault(rows.number, []).append(rows)
+            else:
+                self._judge.add_late(rows)
 
     def state(self) -> dict[str, Any]:
         """Everything that `from_state` needs, as JSON values and numpy arrays."""
@@ -193,6 +213,7 @@ class JobMonitor:
             "judge": self._judge.state(),
             "announced": [announcement.rank for announcement in self._announced],
             "is_ended": self._is_ended,
+            "moved_s": self._moved_s,
             "later": [
                 np.frombuffer(value, np.uint8) for row in self._later for value in encode_evidence([row], self.job)
             ],
@@ -209,7 +230,7 @@ class JobMonitor:
             monitor._pending.setdefault(rows.number, []).append(rows)
         monitor._judge = IterationJudge.from_state(state["judge"], settings)
         monitor._announced = [monitor._roster.announcements[rank] for rank in state["announced"]]
-        monitor._is_ended = state["is_ended"]
+        monitor._is_ended, monitor._moved_s = state["is_ended"], state["moved_s"]
         monitor._later = [row for value in state["later"] for row in decode_evidence(value.tobytes())]
         return monitor
 

@@ -196,6 +196,8 @@ class JobStage(Stage[JobMonitorLike]):
                 if not self.holds(state):
                     return
                 await self._publish(state, judgements)
+                if _has_rows(judgements):  # the wall clock alone may have made it speak
+                    tracked.is_dirty = True
                 for offset, _ in queued:
                     tracked.saw(EVIDENCE, offset)
                     state.finish(EVIDENCE, offset)

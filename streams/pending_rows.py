@@ -14,6 +14,10 @@ from streams.row_checks import is_usable_iteration
 
 Array = np.ndarray
 
+MOST_UNPLACED: Final = 1 << 18
+"""Rows kept that say no iteration, behind all iterations that were told; above that the oldest quarter goes. A script
+that marks some iterations and then runs on for hours must not fill the worker: twice as many fit in no snapshot."""
+
 _NEVER_NS: Final = int(np.iinfo(np.int64).max)
 _NO_ROWS: Final = {name: np.empty(0, dtype=np.float64 if name.endswith(("elapsed_ns", "bytes")) else np.int64)
                    for name in OPERATOR_COLUMNS}  # fmt: skip
@@ -28,6 +32,8 @@ class PendingRows:
         self.closed_through: int | None = None
         self.has_unended = False  # some operator had not ended when it was told
         self._parts: list[dict[str, Array]] = []
+        self._unplaced = 0  # rows that `_is_untold`, or a few more
+        self._told_until_ns = UNKNOWN  # end of the last iteration that a row of `iterations` told
         self._codes: dict[str, int] = {}  # of communicators
         self._late_rows = 0
 
@@ -60,6 +66,9 @@ class PendingRows:
             self._parts.append(rows)
             self._note_starts(rows)
             self.has_unended = self.has_unended or _has_unended(rows)
+            self._unplaced += int(self._is_untold(rows).sum())
+            if self._unplaced > MOST_UNPLACED:
+                self._shed()
 
     def add_iterations(self, batch: Batch) -> int:
         """Take in a batch of ``iterations``; return how many of its rows can't be used."""
@@ -74,7 +83,33 @@ class PendingRows:
                 self._late_rows += 1
             else:
                 self.iterations[number] = IterationTimes(start_ns, int(elapsed_ns), phase, tokens)
+                self._told_until_ns = max(self._told_until_ns, self.iterations[number].end_ns)
         return unusable
+
+    def _is_untold(self, rows: Mapping[str, Array]) -> Array:
+        """Say which rows name no iteration and lie behind all that were told."""
+        is_unnamed: Array = rows["iteration"] == UNKNOWN
+        if not is_unnamed.any():  # as most sources have it
+            return is_unnamed
+        return is_unnamed & ((rows["start_ns"] >= self._told_until_ns) | (rows["start_ns"] == UNKNOWN))
+
+    def _shed(self) -> None:
+        """Let the oldest rows that nobody told an iteration of go, as late, where they are too many."""
+        self._recount()
+        surplus = self._unplaced - MOST_UNPLACED // 4 * 3 if self._unplaced > MOST_UNPLACED else 0
+        parts, self._parts = self._parts, []
+        for part in parts:
+            is_old = np.zeros(len(part["iteration"]), dtype=bool)
+            is_old[np.flatnonzero(self._is_untold(part))[:surplus]] = True
+            surplus -= int(is_old.sum())
+            left = self._leave_out(part, is_old)
+            if len(left["iteration"]):
+                self._parts.append(left)
+        self._recount()
+
+    def _recount(self) -> None:
+        self.has_unended = self.has_unended and any(map(_has_unended, self._parts))
+        self._unplaced = self._unplaced and sum(int(self._is_untold(part).sum()) for part in self._parts)
 
     def _without_late(self, rows: dict[str, Array]) -> dict[str, Array]:
         if self.closed_through is None:
@@ -111,7 +146,7 @@ class PendingRows:
         """
         rows = self._without_overlong(self._take_parts(np.array(numbers, dtype=np.int64)), numbers, closing_ns)
         self.closed_through = numbers[-1]
-        self.has_unended = self.has_unended and any(map(_has_unended, self._parts))
+        self._recount()
         for number in numbers:
             self.starts_ns.pop(number, None)
             self.iterations.pop(number, None)
@@ -219,11 +254,13 @@ class PendingRows:
         """Restore."""
         pending = cls()
         pending.iterations = {number: IterationTimes(*row) for number, *row in state["iterations"]}
+        pending._told_until_ns = max((row.end_ns for row in pending.iterations.values()), default=UNKNOWN)
         pending.starts_ns = dict(state["starts_ns"])
         pending.closed_through = state["closed_through"]
         if len(state["operators"]["iteration"]):
             pending._parts = [dict(state["operators"])]
             pending.has_unended = _has_unended(pending._parts[0])
+            pending._unplaced = int(pending._is_untold(pending._parts[0]).sum())
         pending._codes = {name: code for code, name in enumerate(state["names"])}
         pending._late_rows = state["late_rows"]
         return pending

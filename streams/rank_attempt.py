@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -37,6 +37,9 @@ Array = np.ndarray
 
 Closed = list[Closing | Membership]
 """What is complete, and who came and went; oldest first."""
+
+_OF_TRAINING: Final = ("commops", "iterations")
+"""Sources that fall silent when a rank hangs; samples of its GPU and its NIC flow on."""
 
 _NOT_SAID = IterationTimes(UNKNOWN, UNKNOWN, PHASE_UNKNOWN, np.nan)
 
@@ -76,7 +79,7 @@ class RankAttempt:
         """Take in a batch of this attempt."""
         if self.is_ended or len(batch) == 0:
             return
-        if batch.header.schema != "bandwidth":  # that of a NIC flows on while its rank hangs
+        if batch.header.schema in _OF_TRAINING:
             self._silence.renew()
         self._arrivals.count(batch)
         if batch.header.schema == "commops":

@@ -148,6 +148,7 @@ class TorchSource:
         if self._announcement is not None:
             self._queue.insert(0, self._announcement)
             self._told_lost_rows = 0
+            self._told_open.clear()
 
     def open_for(self, seconds: float) -> Batch | None:
         """Copy the operators that were issued so long ago and have not ended; None where there are none."""

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from producers.trace import trace_batches
 from streams.announcements import Heartbeat
 from streams.evidence import Evidence, Membership, concatenate, decode_evidence, encode_evidence
 from streams.job_monitor import FORGOTTEN, JobMonitor
@@ -362,6 +363,114 @@ def test_a_long_pause_is_no_hang() -> None:
     job.feed(in_order(lockstep.trace()))
     assert [one.kind for one in job.outcome.verdicts.values() if one.kind == "hang"] == []
     assert [one.iteration for one in job.outcome.iterations] == list(range(40))
+
+
+class SlowJob:
+    """A live job of iterations that take longer than the grace, second by second on the wall clock."""
+
+    def __init__(self) -> None:
+        self.lockstep = LockstepJob({"world": ("world", (0, 1, 2, 3))})
+        self.job = MonitoredJob(self.lockstep.job, MonitorSettings(grace_s=30.0, silence_s=600.0))
+        self.job.feed(replace(one, lost_rows=0) for one in self.lockstep.trace().announcements)
+        self.now_s = 0.0
+
+    def wait(self, seconds: int) -> None:
+        for _ in range(0, seconds, 5):
+            self.now_s += 5
+            self.job.tick(self.now_s)
+
+    def send(self) -> None:
+        self.job.feed(trace_batches(self.lockstep.trace(), 1500, 1.0))
+        for rows in (*self.lockstep.rows.values(), *self.lockstep.iteration_rows.values()):
+            rows.clear()
+
+    def stand(self, ranks: Sequence[int], iteration: int) -> None:
+        """An operator of `ranks` that has not ended yet."""
+        for rank in ranks:
+            row = {"communicator": "world", "sequence": 10**6 + iteration, "iteration": iteration}
+            self.lockstep.rows[rank].append({**row, "start_ns": self.lockstep.now_ns[rank] - 1000 * MS})
+
+    def run(self, numbers: Sequence[int], standing: Sequence[int] = ()) -> None:
+        for number in numbers:
+            self.lockstep.iterate([number], _of_45_s)
+            self.stand(standing, number)
+            self.wait(45)
+            self.send()
+
+    @property
+    def hangs(self) -> list[int]:
+        return [one.iterations[0] for one in self.job.outcome.verdicts.values() if one.kind == "hang"]
+
+
+def _of_45_s(job: LockstepJob, number: int) -> None:
+    for rank in range(4):
+        job.work(rank, 45_000 * MS + (number + rank) % 3 * 5000)
+    job.collective("world", MS)
+
+
+@pytest.mark.parametrize("numbers", [[5], range(5, 30)])
+def test_an_operator_that_stays_open_while_the_job_goes_on_is_no_hang(numbers: Sequence[int]) -> None:
+    slow = SlowJob()
+    slow.run(range(5))
+    slow.run(numbers, standing=[1])
+    slow.run(range(numbers[-1] + 1, numbers[-1] + 8))
+    assert slow.hangs == []
+
+
+@pytest.mark.parametrize("restores", [False, True])
+def test_a_hang_of_slow_iterations_is_told_as_soon(restores: bool) -> None:
+    slow = SlowJob()
+    slow.run(range(5))
+    slow.stand([0, 1, 3], 5)
+    slow.send()
+    slow.wait(610)
+    if restores:
+        slow.job.monitor = JobMonitor.from_state(unpack(pack(slow.job.monitor.state())), slow.job.settings)
+    slow.wait(35)
+    assert slow.hangs == [5]
+
+
+@pytest.mark.parametrize("more", [1, 3])
+def test_a_hang_that_was_told_is_not_told_again_of_a_job_that_goes_on(more: int) -> None:
+    slow = SlowJob()
+    slow.run(range(5))
+    slow.stand([0, 1, 3], 5)
+    slow.send()
+    slow.wait(720)
+    assert slow.hangs == [5]
+    for rank in range(4):
+        slow.lockstep.now_ns[rank] += 720_000 * MS
+    slow.run(range(6, 6 + more))
+    for rank in range(4):
+        slow.job.take(Heartbeat("lockstep", 1, rank, {}, "ended", "finished"))
+    assert slow.job.monitor.is_ended
+    assert slow.hangs == [5]
+
+
+@pytest.mark.parametrize("restores", [False, True])
+def test_a_rank_that_stood_later_than_others_is_not_left_accused(restores: bool) -> None:
+    """What it has comes after the hang was told: it waits as well, and another one is to blame."""
+    slow = SlowJob()
+    slow.run(range(5))
+    for ranks, seconds in (((0, 3), 60), ((1,), 610)):
+        slow.stand(ranks, 5)
+        slow.send()
+        slow.wait(seconds)
+    if restores:
+        slow.job.restore()
+    slow.wait(700)
+    told = [one.suspects[0].ranks for one in slow.job.outcome.verdicts.values()]
+    assert told == [(1, 2), (2,)]
+
+
+def test_two_hangs_of_one_rank_are_both_told() -> None:
+    slow = SlowJob()
+    for first in (0, 10):
+        slow.run(range(first, first + 5))
+        slow.stand([0, 1, 3], first + 5)
+        slow.send()
+        slow.wait(700)
+    assert slow.hangs == [5, 15]
 
 
 def test_silence_counts_from_the_last_word() -> None:

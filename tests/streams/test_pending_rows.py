@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from streams.pending_rows import PendingRows
+from streams.pending_rows import MOST_UNPLACED, PendingRows
 from streams.records import UNKNOWN
 from streams.snapshots import pack, unpack
+from streams.topic_admin import MAX_SNAPSHOT_BYTES
 from tests.streams.lockstep_job import iteration_batch, operator_batch
 
 
@@ -107,3 +108,32 @@ def test_operators_without_any_time_stand_for_their_iterations_at_the_end() -> N
     made.note_untimed()
     assert made.numbers() == [3, 4]
     assert len(made.take([3, 4], {3: UNKNOWN})["offset"]) == 2
+
+
+def test_operators_that_no_iteration_takes_are_bounded_and_the_newest_stay() -> None:
+    """A script that marks no iterations any more, with one operator that stands open at the end."""
+    made = pending(operator(0, 1), turns=(turn(0, 0),))
+    made.take([0], {})
+    rows = operator_batch(0, [operator(UNKNOWN, 20 + n) for n in range(1000)])
+    for n in range(500):
+        made.add_operators({**rows.columns, "start_ns": rows.columns["start_ns"] + 1000 * n}, rows.header.names, n)
+        if n == 300:
+            made = PendingRows.from_state(unpack(pack(made.state())))
+    add(made, operator(UNKNOWN, 600_000, np.nan))
+    held = sum(len(part["offset"]) for part in made._parts)
+    assert MOST_UNPLACED // 4 * 3 <= held <= MOST_UNPLACED
+    assert len(pack(made.state())) < MAX_SNAPSHOT_BYTES
+    made.place_unfinished()
+    taken = made.take(made.numbers(), {})
+    assert (len(taken["iteration"]), taken["start_ns"].max()) == (held, 600_000)
+    assert made.take_late_rows() == 500_001 - held
+
+
+def test_operators_of_iterations_that_were_told_all_stay() -> None:
+    """A recorded job is reduced at once, and its operators may say no iteration."""
+    made = pending(turns=tuple(turn(number, 1000 * number, 1000) for number in range(300)))
+    rows = operator_batch(0, [operator(UNKNOWN, n, 0.5) for n in range(1000)])
+    for n in range(300):
+        made.add_operators({**rows.columns, "start_ns": rows.columns["start_ns"] + 1000 * n}, rows.header.names, n)
+    assert len(made.take(made.numbers(), {})["iteration"]) == 300_000 > MOST_UNPLACED
+    assert made.take_late_rows() == 0

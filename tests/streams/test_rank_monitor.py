@@ -18,7 +18,7 @@ from streams.evidence import Evidence, Membership, concatenate, decode_evidence,
 from streams.held_messages import MAX_HELD_BATCHES
 from streams.monitor_settings import MonitorSettings
 from streams.rank_monitor import RankMonitor
-from streams.records import OPERATOR_CODES, UNKNOWN, Batch, decode_batch, encode_batch
+from streams.records import BATCH_SCHEMAS, OPERATOR_CODES, UNKNOWN, Batch, Header, decode_batch, encode_batch
 from streams.snapshots import pack, unpack
 from tests.streams.lockstep_job import iteration_batch, operator_batch
 from tests.streams.test_nic_samples import batch as sample_batch
@@ -231,6 +231,17 @@ def test_rates_of_a_nic_do_not_break_the_silence_of_its_rank() -> None:
     made.add(operators(operator(0, 1), operator(1, 11, None)), 1)
     for now_s in (0, 300, 600):
         made.add(samples((11 + now_s, "eth0", 1.0, 1.0)), 2)
+        made.tick(now_s)
+    assert numbers(made)[-1:] == [1]
+
+
+def test_states_of_a_gpu_do_not_break_the_silence_of_its_rank() -> None:
+    made = monitor(silence_s=600.0)
+    made.add(turns(turn(0, 0)), 0)
+    made.add(operators(operator(0, 1), operator(1, 11, None)), 1)
+    dtypes = dict.fromkeys(BATCH_SCHEMAS["gpu_health"].names, np.float64) | {"time_ns": np.int64}
+    for now_s in (0, 300, 600):
+        made.add(Batch(Header("gpu_health", "lockstep", 1, 0), {n: np.zeros(1, t) for n, t in dtypes.items()}), 2)
         made.tick(now_s)
     assert numbers(made)[-1:] == [1]
 

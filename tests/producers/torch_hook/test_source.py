@@ -97,6 +97,17 @@ def test_an_operator_that_is_open_for_long_is_told_once_and_again_when_it_has_en
     }
 
 
+def test_an_operator_that_is_still_open_is_told_to_whoever_is_fed_anew() -> None:
+    """Whoever was fed before may be gone with what it was told; a rank that hangs says nothing else any more."""
+    rank = Rank(0)
+    rank.train(1)
+    rank.hook.ring.add(time.monotonic_ns() - round(1.1e9 * STUCK_S), 4, 1, 100, NO_PEER, 0, 0)
+    rank.source.poll(1000)
+    rank.source.start_over()
+    told = [one for _ in range(3) for one in rank.source.poll(1000) if isinstance(one, Batch)]
+    assert len(rows_of_sequence(told, 100)) == 1
+
+
 def rows_of_sequence(batches: Sequence[Batch], sequence: int) -> list[dict[str, Any]]:
     rows = []
     for batch in batches:
