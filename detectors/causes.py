@@ -10,18 +10,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from statistics import median
 from typing import Final
 
-import numpy as np
-
 from detectors.bandwidth_alone import steady_nic
-from detectors.capped_rates import End, log_odds
 from detectors.critical_path import Attribution
-from detectors.lanes import EVERYBODY, Lane, LaneExcess
-from detectors.nic_ends import telling_ends
+from detectors.lanes import EVERYBODY, Lane
 from detectors.topology import Device, Topology
+from detectors.transfer_causes import NOBODY as NO_DEVICE
+from detectors.transfer_causes import UNSEEN, is_carried, observe_lanes, rank_devices
 
 MATCH_SHARE: Final = 0.25
 """A cause is seen in an iteration if it explains this share of the iteration's excess."""
@@ -35,32 +32,12 @@ _MOST_TYPICAL: Final = 2.0
 _ANY: Final = Device("communicator", ())
 _MIN_PROBABILITY: Final = 0.02  # alternatives below are not worth a line
 _MIN_NAMED: Final = 0.25  # below, no member of a slow communicator stands out
-_LANE_SHARE: Final = 0.03  # a slow lane matters if its excess is this share of the iteration's
-_SLOW_RATIO: Final = 0.5  # ... and this share of its own usual time
-_SLOW_SIGMAS: Final = 3.0  # ... and stands so far out of its noise
-_EXPECTED_SHARE: Final = 0.15  # ... and has this share of what the accused lane's slow-down would give it
-_TELLING: Final = 2.0  # a lane tells something if its expected excess is so many times what would be noticed
 _LATE_SHARE: Final = 0.5  # a rank is as late as another one if its excess is this share of the other's
 _MOST: Final = 0.6  # a host or stage is blamed for its ranks if it is so nearly the set of the late ones
 _MIN_LIKENESS: Final = 0.2  # nobody is, if so few of the late ones are its: what made the others late is not it
 _EVERYBODY: Final = 0.7  # so many of all ranks, and it is the job that changed
 _NOBODY: Final = ""
-_UNSEEN: Final = "unseen"  # ranks without a log, one of which may have come late to a collective
-
-# Chances that a lane is seen slow, by what a hypothesis says of it: a ring may pass by a slow link, so even a lane
-# that crosses the device can look normal. Directions of a NIC or link may fail apart, in all its lanes alike.
-_SLOW_IF_PAIR_CROSSES: Final = 0.9
-_SLOW_IF_GROUP_CROSSES: Final = 0.9
-_SLOW_IF_GROUP_HAS_LINK: Final = 0.4
-_SLOW_IF_ACCUSED: Final = 0.95
-_SLOW_BY_CHANCE: Final = 0.05
-_SLOW_IF_NOBODY: Final = 0.15
-_BOTH, _OUT, _IN = 0, 1, 2
-_WAYS: Final = {"nic": {_BOTH: 0.5, _OUT: 0.3, _IN: 0.2}, "link": {_BOTH: 0.5, _OUT: 0.25, _IN: 0.25}}
-"""Which directions of a slow device are slow, and how often: queues build where a NIC sends."""
-
 _KINDS: Final = {"nic": "slow_nic", "link": "slow_link", "switch": "slow_communicator"}
-_PRIORS: Final = {"nic": 1.0, "link": 0.5, "switch": 0.3, "communicator": 0.3, "none": 0.05, _UNSEEN: 1.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,9 +117,8 @@ def slow_transfers(cause: Cause, attribution: Attribution, topology: Topology) -
     accused = max(sorted(cause.lanes), key=lambda lane: attribution.path_excess_ns.get(lane, 0.0))
     lanes = {accused}
     if cause.suspects:
-        seen = _observe_lanes(accused, [attribution])
-        carried = partial(_expected, cause.suspects[0][0], accused=accused, topology=topology)
-        lanes |= {lane for lane, is_slow in seen.items() if is_slow and carried(one=lane) > _SLOW_IF_NOBODY}
+        seen, device = observe_lanes(accused, [attribution]), cause.suspects[0][0]
+        lanes |= {one for one, is_slow in seen.items() if is_slow and is_carried(device, one, accused, topology)}
     found = [attribution.lanes[lane] for lane in lanes if lane in attribution.lanes]
     squares = sum(max(lane.excess_ns, 0.0) ** 2 / lane.slow_transfers for lane in found)
     return sum(max(lane.excess_ns, 0.0) for lane in found) ** 2 / squares if squares else 1.0
@@ -251,19 +227,14 @@ def _longer_ns(attribution: Attribution, own_ns: float, parts_ns: float) -> floa
 def _transfer_cause(
     lane: Lane, attributions: Sequence[Attribution], left: Sequence[Mapping[Lane, float]], topology: Topology
 ) -> Found:
-    seen = _observe_lanes(lane, attributions)
-    devices = [*_candidates(lane, seen, topology), *_unseen(lane, topology)]
-    low = telling_ends(lane, attributions, topology)
-    weights = _weights(devices, lane, seen, low, topology)
-    odds = [math.exp(weight - max(weights)) for weight in weights]
-    ranked = sorted(((d, o / sum(odds)) for d, o in zip(devices, odds, strict=True)), key=lambda p: (-p[1], p[0]))
-    device, probability = next(pair for pair in [*ranked, (_ANY, 1.0)] if pair[0].kind != "none")
-    if device.kind == _UNSEEN:
+    ranked, _ = rank_devices(lane, attributions, topology)
+    device, probability = next(pair for pair in [*ranked, (_ANY, 1.0)] if pair[0] != NO_DEVICE)
+    if device.kind == UNSEEN:
         return _NOBODY, (), frozenset([lane])
     if device.kind == "communicator" or (probability < _MIN_NAMED and lane.kind == "collective"):
         return "slow_communicator", (), frozenset([lane])
     on_path = {one for lanes in left for one in lanes if one.kind != "work"}
-    lanes = frozenset(one for one in on_path if _expected(device, one, lane, topology) > _SLOW_IF_NOBODY) | {lane}
+    lanes = frozenset(one for one in on_path if is_carried(device, one, lane, topology)) | {lane}
     suspects = tuple((d, p) for d, p in ranked if d.kind in _KINDS and p >= _MIN_PROBABILITY)[:4]
     return _KINDS[device.kind], suspects, lanes
 
@@ -273,123 +244,3 @@ def _nic_cause(
 ) -> Found:
     """Accuse the NIC that bandwidth alone shows (`detectors.bandwidth_alone`): there are no transfers to go by."""
     return "slow_nic", (steady_nic(lane, attributions, topology),), frozenset([lane])
-
-
-def _unseen(lane: Lane, topology: Topology) -> list[Device]:
-    """Return the members of a collective that log nothing: its transfer may be waiting for one of them."""
-    ranks = tuple(rank for rank in topology.lane_ranks(lane) if rank in topology.unlogged)
-    return [Device(_UNSEEN, ranks)] if lane.kind == "collective" and ranks else []
-
-
-def _observe_lanes(accused: Lane, attributions: Sequence[Attribution]) -> dict[Lane, bool]:
-    """Say of each lane that tells something whether it was slow.
-
-    A lane is slow if the median of its excess over the iterations stands out of its noise and matters for the
-    iteration. A lane in which the accused lane's slow-down would not stand out tells nothing by looking normal. One
-    in which a single transfer of several hung is not slow: the others passed as always.
-    """
-    totals = [sum(ns for ns in a.path_excess_ns.values() if ns > 0) for a in attributions]
-    by_lane: dict[Lane, list[LaneExcess]] = {}
-    for attribution in attributions:
-        for lane, excess in attribution.lanes.items():
-            by_lane.setdefault(lane, []).append(excess)
-    lanes = {lane: _typical(found) for lane, found in by_lane.items()}
-    seen = {accused: True}
-    for lane, typical in lanes.items():
-        expected_ns = _expected_excess_ns(typical, lanes[accused]) if accused in lanes else 0.0
-        noise_ns = typical.noise_ns / math.sqrt(len(by_lane[lane]))
-        limit_ns = max(_SLOW_RATIO * typical.usual_ns, _SLOW_SIGMAS * noise_ns, _LANE_SHARE * median(totals))
-        is_over = typical.excess_ns > limit_ns and not typical.is_stray
-        if expected_ns > _TELLING * limit_ns or is_over:
-            seen.setdefault(lane, is_over and typical.excess_ns > _EXPECTED_SHARE * expected_ns)
-    return seen
-
-
-def _typical(found: Sequence[LaneExcess]) -> LaneExcess:
-    return LaneExcess(*(median(values) for values in zip(*found, strict=True)))
-
-
-def _expected_excess_ns(lane: LaneExcess, accused: LaneExcess) -> float:
-    """Excess that a lane would have at least if it were slowed as the accused one is.
-
-    By its usual time or by its bytes where the device is slow, by its transfers where each of them is delayed.
-    """
-    by_time_ns = accused.excess_ns * lane.usual_ns / max(accused.usual_ns, 1.0)
-    by_count_ns = accused.excess_ns * lane.transfers / max(accused.transfers, 1.0)
-    least_ns = min(by_time_ns, by_count_ns)
-    if lane.size_bytes > 0 and accused.size_bytes > 0:
-        return min(least_ns, accused.excess_ns * lane.size_bytes / accused.size_bytes)
-    return least_ns
-
-
-def _candidates(lane: Lane, seen: Mapping[Lane, bool], topology: Topology) -> list[Device]:
-    """Devices that could slow this lane: its ends' NICs and switches, a link in it, or the communication as such."""
-    found = [Device("none", ())]
-    if lane.kind == "collective":
-        found.append(Device("communicator", topology.lane_ranks(lane)))
-    if topology.crosses_network(lane):
-        found += sorted({topology.nic(rank) for rank in topology.lane_ranks(lane)})
-        found += sorted(topology.switches(topology.lane_ranks(lane)))
-    slow = [lane, *sorted(one for one, is_slow in seen.items() if is_slow)]
-    ends = set(topology.lane_ranks(lane))
-    ways = [(p.first, p.second) for p in slow if p.kind == "pair" and {p.first, p.second} <= ends]
-    both = {frozenset(way): way for way in reversed(ways)}  # both directions are one device: the first one names it
-    return found + [Device("link", way) for way in both.values()]
-
-
-def _weights(
-    devices: Sequence[Device], accused: Lane, seen: Mapping[Lane, bool], low: Mapping[End, bool], topology: Topology
-) -> list[float]:
-    """For each device the logarithm of prior times likelihood of what was seen on all lanes, if it were the cause.
-
-    What was seen of NICs' rates (`detectors.capped_rates`) counts likewise.
-
-    Lanes that a device does not touch are slow by chance alone whatever it is: they are summed once.
-    """
-    by_chance = sum(_log_chance(_SLOW_BY_CHANCE, is_slow) for is_slow in seen.values())
-    if_nobody = sum(_log_chance(_SLOW_IF_NOBODY, is_slow) for is_slow in seen.values())
-    touching: dict[int, list[Lane]] = {}
-    for lane in seen:
-        for rank in topology.lane_ranks(lane):
-            touching.setdefault(rank, []).append(lane)
-    weights = []
-    for device in devices:
-        touched = dict.fromkeys(lane for rank in device.ranks for lane in touching.get(rank, ()))  # a set, in order
-        weight = math.log(_PRIORS[device.kind]) + (if_nobody if device.kind == "none" else by_chance)
-        weight += math.log(len(device.ranks)) if device.kind == _UNSEEN else 0.0  # as likely, each, as a slow NIC
-        lanes = list(touched) if device.kind not in ("communicator", _UNSEEN) else [accused]
-        ways = [
-            math.log(share)
-            + sum(_log_odds(_expected(device, one, accused, topology, way), seen[one]) for one in lanes)
-            for way, share in _WAYS.get(device.kind, {_BOTH: 1.0}).items()
-        ]
-        weights.append(weight + float(np.logaddexp.reduce(ways)) + log_odds(device, low))
-    return weights
-
-
-def _log_chance(expected: float, is_slow: bool) -> float:
-    return math.log(expected if is_slow else 1 - expected)
-
-
-def _log_odds(expected: float, is_slow: bool) -> float:
-    return _log_chance(expected, is_slow) - _log_chance(_SLOW_BY_CHANCE, is_slow)
-
-
-def _expected(device: Device, one: Lane, accused: Lane, topology: Topology, way: int = _BOTH) -> float:
-    """Chance that lane `one` is seen slow if `device`, slow in these directions, causes `accused`'s excess."""
-    if device.kind == "none":
-        return _SLOW_IF_NOBODY
-    if device.kind in ("communicator", _UNSEEN):
-        return _SLOW_IF_ACCUSED if one == accused else _SLOW_BY_CHANCE
-    ranks = topology.lane_ranks(one)
-    if device.kind == "link":
-        if one.kind == "pair":
-            slow = {_OUT: [device.ranks], _IN: [device.ranks[::-1]]}.get(way, [device.ranks, device.ranks[::-1]])
-            return _SLOW_IF_ACCUSED if (one.first, one.second) in slow else _SLOW_BY_CHANCE
-        return _SLOW_IF_GROUP_HAS_LINK if set(device.ranks) <= set(ranks) else _SLOW_BY_CHANCE
-    if not topology.crosses_network(one) or not set(device.ranks).intersection(ranks):
-        return _SLOW_BY_CHANCE
-    if one.kind == "collective" or device.kind == "switch":
-        return _SLOW_IF_GROUP_CROSSES
-    is_slow = way != (_IN if one.first in device.ranks else _OUT)
-    return _SLOW_IF_PAIR_CROSSES if is_slow else _SLOW_BY_CHANCE

@@ -152,11 +152,12 @@ def slow_collectives(graph: OperatorGraph, iteration: int, reference: Reference,
     """
     _, transfer_ns = usual_times(graph, reference)
     excess_ns: dict[int, float] = {}
+    transfers_ns = graph.transfer_ns
     for row, _ in path_steps(graph, iteration):
         if not graph.is_p2p[row]:
             usual_ns = float(np.nan_to_num(transfer_ns[row]))  # never seen before: all of it is new
             communicator = int(graph.communicator[row])
-            elapsed_ns = float(graph.end_ns[row] - graph.ready_ns[row])
+            elapsed_ns = float(transfers_ns[row])
             excess_ns[communicator] = excess_ns.get(communicator, 0.0) + elapsed_ns - usual_ns
     return {communicator for communicator, ns in excess_ns.items() if ns > worth_ns}
 
@@ -173,8 +174,9 @@ def path_work_ns(graph: OperatorGraph, iteration: int) -> dict[int, float]:
 
 def _walk(graph: OperatorGraph, iteration: int, usual_gap_ns: Array, usual_transfer_ns: Array) -> Iterator[Piece]:
     """Yield the pieces of the path, the newest first."""
+    transfers_ns = graph.transfer_ns
     for row, blocker in path_steps(graph, iteration):
-        transfer_ns = float(graph.end_ns[row] - graph.ready_ns[row])
+        transfer_ns = float(transfers_ns[row])
         yield _piece(graph, row, lane_of(graph, row), transfer_ns, usual_transfer_ns)
         work = Lane("work", int(graph.rank[blocker]))
         yield _piece(graph, blocker, work, float(graph.gap_ns[blocker]), usual_gap_ns)

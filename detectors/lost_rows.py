@@ -13,12 +13,10 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from detectors.codes import group_rows, pack_columns, sort_rows
+from detectors.measured_time import CLOCK_ERROR_NS
 from streams.records import RECV, SEND
 
 Array = np.ndarray
-
-CLOCK_ERROR_NS: Final = 100_000
-"""Ends of one collective on different hosts compare to better than this (contract.md, `clock`)."""
 
 _MOST_LOST: Final = 0.1  # more of a transfer's shares are missing, and who came last may be among them
 

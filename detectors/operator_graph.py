@@ -20,9 +20,12 @@ import numpy as np
 
 from detectors.codes import group_rows, sort_rows
 from detectors.lost_rows import LostShares, common_base, find_lost, time_free
-from streams.records import RECV, SEND, UNKNOWN
+from detectors.measured_time import CLOCK_ERROR_NS, resolutions_ns, slack_ns
+from streams.records import RECV, ROOTED, SEND, UNKNOWN
 
 Array = np.ndarray
+
+_MOST_BESIDE: Final = 16  # rows that may have ended before a row began and stand behind it, all within their slack
 
 NO_ORDINAL: Final = (1 << 20) - 1
 """Ordinal of an operator that most of its partners count to the iteration before."""
@@ -44,6 +47,9 @@ class OperatorGraph:
         Index of the collective, or of the send and its recv, that the row is a share of.
     block
         Index of the row's pair of rank and iteration.
+    batch
+        Index of the batch of sends and recvs that the row is a part of: they were issued and ended as one operator.
+        Every other row is a batch by itself.
     ready_ns
         When the last partner had arrived whom this row waited for; its own start if it waited for nobody.
     blocker
@@ -70,6 +76,7 @@ class OperatorGraph:
     size_bytes: Array
     group: Array
     block: Array
+    batch: Array
     ready_ns: Array
     blocker: Array
     previous: Array
@@ -83,7 +90,7 @@ class OperatorGraph:
     @property
     def transfer_ns(self) -> Array:
         """What is left of each row when all partners are there, ns."""
-        return self.end_ns - self.ready_ns
+        return np.maximum(self.end_ns - self.ready_ns, 0)
 
     @property
     def wait_ns(self) -> Array:
@@ -126,12 +133,15 @@ def build_graph(columns: Mapping[str, Array], entry_ns: Mapping[tuple[int, int],
         first operator.
     """
     columns = _sorted_and_known(columns)
-    end_ns = columns["start_ns"] + columns["elapsed_ns"].astype(np.int64)
+    elapsed_ns = columns["elapsed_ns"].astype(np.int64)
+    end_ns = columns["start_ns"] + elapsed_ns
+    slack = slack_ns(resolutions_ns(columns["rank"], columns["start_ns"], elapsed_ns), elapsed_ns)
     block, is_first_of_block = _blocks(columns["rank"], columns["iteration"])
     group = _groups(columns)
-    ready_ns, blocker = _arrivals(group, columns["start_ns"], end_ns)
-    ready_ns, blocker = _join_batched(columns, block, end_ns, ready_ns, blocker)
-    previous = _previous(block, columns["start_ns"], end_ns, is_first_of_block)
+    ready_ns, blocker = _arrivals(columns, group, end_ns, slack)
+    batch = _batches(columns, block, end_ns, slack)
+    ready_ns, blocker = _join_batched(batch, ready_ns, blocker)
+    previous = _previous(block, columns["start_ns"], end_ns - slack, is_first_of_block)
     sides = find_lost(columns, group, end_ns)
     return OperatorGraph(
         rank=columns["rank"],
@@ -145,6 +155,7 @@ def build_graph(columns: Mapping[str, Array], entry_ns: Mapping[tuple[int, int],
         size_bytes=columns["size_bytes"],
         group=group,
         block=block,
+        batch=batch,
         ready_ns=ready_ns,
         blocker=blocker,
         previous=previous,
@@ -193,64 +204,88 @@ def _groups(columns: Mapping[str, Array]) -> Array:
     return group_rows([columns["communicator"], source, destination, columns["sequence"]])[0]
 
 
-def _arrivals(group: Array, start_ns: Array, end_ns: Array) -> tuple[Array, Array]:
+def _arrivals(columns: Mapping[str, Array], group: Array, end_ns: Array, slack: Array) -> tuple[Array, Array]:
     """When each row's last partner arrived, and who that was.
 
-    Partners that arrived after a row had already ended can't have been waited for: a buffered send returns before its
-    receiver arrives, the root of a broadcast before its leaves do.
+    A collective in which all wait for all, and a recv, end after all partners have arrived, whatever the clocks say.
+    A buffered send returns before its receiver arrives, and the root of a broadcast before its leaves do: partners
+    that arrived after such a row had ended were not waited for.
     """
+    start_ns = columns["start_ns"]
     order = sort_rows([group, start_ns])
-    row_of_latest = np.empty(len(order), dtype=np.int64)  # position, in `order`, of the latest partner of each row
-    past = np.searchsorted(group[order], group, side="right")
-    row_of_latest[:] = past - 1
-    too_late = start_ns[order[row_of_latest]] > end_ns
-    while too_late.any():
-        row_of_latest[too_late] -= 1
-        too_late[too_late] = start_ns[order[row_of_latest[too_late]]] > end_ns[too_late]
-    latest = order[row_of_latest]
-    own = np.arange(len(order))
-    blocker = np.where(start_ns[latest] > start_ns, latest, own)
+    latest_at = np.searchsorted(group[order], group, side="right") - 1  # in `order`: the last of each row's group
+    may_leave_early = np.isin(columns["operator"], [SEND, *ROOTED])
+    limit_ns = end_ns + slack + np.where(may_leave_early, 0, CLOCK_ERROR_NS)
+    too_late = np.flatnonzero(start_ns[order[latest_at]] > limit_ns)
+    if len(too_late):
+        latest_at[too_late] = _last_until(group[order], start_ns[order], group[too_late], limit_ns[too_late])
+    latest = order[latest_at]
+    blocker = np.where(start_ns[latest] > start_ns, latest, np.arange(len(order)))
     return start_ns[blocker], blocker
 
 
-def _join_batched(
-    columns: Mapping[str, Array], block: Array, end_ns: Array, ready_ns: Array, blocker: Array
-) -> tuple[Array, Array]:
-    """Treat p2p rows of one rank with the same start and end as one operator with several partners.
+def _last_until(sorted_group: Array, sorted_start_ns: Array, group: Array, limit_ns: Array) -> Array:
+    """Position of the last row of each given group that starts at its limit or before; rows by group and start."""
+    times, place = np.unique(np.concatenate([sorted_start_ns, limit_ns]), return_inverse=True)
+    known, asked = np.split(place.ravel(), [len(sorted_group)])
+    keys = sorted_group * len(times) + known
+    return np.searchsorted(keys, group * len(times) + asked, side="right") - 1
 
-    A batch ends when all of its parts have, so it was ready when the last partner of any of them had arrived.
-    """
+
+def _batches(columns: Mapping[str, Array], block: Array, end_ns: Array, slack: Array) -> Array:
+    """Number the batches: sends and recvs of one rank with the same start and end, as far as the log can tell."""
+    start_ns = columns["start_ns"]
     rows = np.flatnonzero((columns["operator"] == SEND) | (columns["operator"] == RECV))
+    batch = np.arange(len(block))
+    order = rows[np.lexsort((end_ns[rows], start_ns[rows], block[rows]))]
+    one, two = order[:-1], order[1:]
+    is_same = block[one] == block[two]
+    for times_ns in (start_ns, end_ns):
+        is_same &= np.abs(times_ns[two] - times_ns[one]) <= slack[one]
+    first = np.flatnonzero(np.append(True, ~is_same)[: len(order)])
+    batch[order] = np.repeat(order[first], np.diff(np.append(first, len(order))))
+    return batch
+
+
+def _join_batched(batch: Array, ready_ns: Array, blocker: Array) -> tuple[Array, Array]:
+    """Treat the parts of a batch as one operator: it was ready when the last partner of any of them had arrived."""
+    rows = np.flatnonzero(np.bincount(batch, minlength=len(batch))[batch] > 1)
     if len(rows) == 0:
         return ready_ns, blocker
-    start_ns = columns["start_ns"]
-    order = rows[sort_rows([block[rows], start_ns[rows], end_ns[rows], ready_ns[rows]])]
-    is_first = np.ones(len(order), dtype=bool)
-    is_first[1:] = False
-    for key in (end_ns, start_ns, block):
-        is_first[1:] |= key[order[1:]] != key[order[:-1]]
-    firsts = np.flatnonzero(is_first)
-    sizes = np.diff(np.append(firsts, len(order)))
-    latest = order[np.repeat(firsts + sizes - 1, sizes)]  # of each batch, the part whose partner came last
+    order = rows[np.lexsort((ready_ns[rows], batch[rows]))]
+    lasts = np.flatnonzero(np.append(batch[order[1:]] != batch[order[:-1]], True))
+    latest = np.empty(len(batch), dtype=np.int64)
+    latest[batch[order[lasts]]] = order[lasts]  # of each batch, the part whose partner came last
+    latest = latest[batch[rows]]
     joined_ready_ns, joined_blocker = ready_ns.copy(), blocker.copy()
-    joined_ready_ns[order] = ready_ns[latest]
-    is_own = blocker[latest] == latest
-    joined_blocker[order] = np.where(is_own, order, blocker[latest])
+    joined_ready_ns[rows] = ready_ns[latest]
+    joined_blocker[rows] = np.where(blocker[latest] == latest, rows, blocker[latest])
     return joined_ready_ns, joined_blocker
 
 
-def _previous(block: Array, start_ns: Array, end_ns: Array, is_first_of_block: Array) -> Array:
-    """Row of the rank's operator in this iteration that had ended last when each row began; -1 if none had."""
+def _previous(block: Array, start_ns: Array, surely_ended_ns: Array, is_first_of_block: Array) -> Array:
+    """Row of the rank's operator in this iteration that had ended last when each row began; -1 if none had.
+
+    ``surely_ended_ns``: the end of each row less its slack. An operator counts as over when that has passed, and only
+    if it stands before the row in the order of the graph, so that no two rows are each other's previous one.
+    """
     if len(block) == 0:
         return np.empty(0, dtype=np.int64)
+    order = np.lexsort((np.arange(len(block)), surely_ended_ns, block))
     # Places in the order of all times, not the times: one clock from another age would overflow the keys of all.
-    times, place = np.unique(np.concatenate([end_ns, start_ns]), return_inverse=True)
-    end_place, start_place = np.split(place.ravel() + np.tile(block, 2) * len(times), 2)
-    position = np.searchsorted(end_place, start_place, side="right") - 1  # ascending: sorted by block and end
-    first_row = np.flatnonzero(is_first_of_block)[block]
+    times, place = np.unique(np.concatenate([surely_ended_ns, start_ns]), return_inverse=True)
+    ended_place, start_place = np.split(place.ravel() + np.tile(block, 2) * len(times), 2)
+    found = np.searchsorted(ended_place[order], start_place, side="right") - 1
+    latest = np.maximum.accumulate(order)  # of the rows that were over, the one that ended last
     own = np.arange(len(block))
-    position = np.where(position >= own, own - 1, position)  # operators of no length must not precede themselves
-    return np.where(position >= first_row, position, -1)
+    for _ in range(_MOST_BESIDE):
+        is_not_before = (found >= 0) & (latest[found] >= own)
+        if not is_not_before.any():
+            break
+        found -= is_not_before
+    previous = np.where(found >= 0, np.minimum(latest[found], own - 1), -1)
+    first_row = np.flatnonzero(is_first_of_block)[block]
+    return np.where(previous >= first_row, previous, -1)
 
 
 def _gaps(

@@ -20,9 +20,9 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from detectors.codes import sort_rows
 from detectors.operator_graph import OperatorGraph
 from detectors.slow_pieces import UsualPieces, set_back
+from streams.records import ROOTED, SEND
 
 Array = np.ndarray
 
@@ -116,20 +116,21 @@ class _Partners:
     """
 
     def __init__(self, graph: OperatorGraph) -> None:
-        count = int(graph.group.max(initial=-1)) + 1
-        earliest_ns = np.full(count, np.iinfo(np.int64).max)
-        np.minimum.at(earliest_ns, graph.group, graph.end_ns)
-        latest_ns = np.full(count, np.iinfo(np.int64).min)
-        np.maximum.at(latest_ns, graph.group, graph.start_ns)
         self._groups, self._blocker = _Groups(graph.group), graph.blocker
-        self._is_kept = (latest_ns > earliest_ns)[graph.group]
-        p2p = np.flatnonzero(graph.is_p2p)
-        order = p2p[sort_rows([graph.block[p2p], graph.start_ns[p2p], graph.end_ns[p2p]])]
-        is_first = np.ones(len(order), dtype=np.bool_)
-        is_first[1:] = False
-        for key in (graph.block, graph.start_ns, graph.end_ns):
-            is_first[1:] |= key[order[1:]] != key[order[:-1]]
-        self._batched, self._batches = order, _Groups(np.cumsum(is_first) - 1)
+        may_leave_early = np.isin(graph.operator, [SEND, *ROOTED])
+        is_kept = np.zeros(int(graph.group.max(initial=-1)) + 1, dtype=np.bool_)
+        left_early = may_leave_early & (self._last_start_ns(graph) > graph.end_ns)
+        is_kept[graph.group[left_early]] = True
+        self._is_kept = is_kept[graph.group]
+        _, batch, sizes = np.unique(graph.batch, return_inverse=True, return_counts=True)
+        self._batched = np.flatnonzero(sizes[batch] > 1)
+        self._batches = _Groups(np.unique(batch[self._batched], return_inverse=True)[1])
+
+    @staticmethod
+    def _last_start_ns(graph: OperatorGraph) -> Array:
+        latest_ns = np.full(int(graph.group.max(initial=-1)) + 1, np.iinfo(np.int64).min)
+        np.maximum.at(latest_ns, graph.group, graph.start_ns)
+        return latest_ns[graph.group]
 
     def latest(self, start_ns: Array) -> Array:
         """Row that each row waits for at these starts."""

@@ -1,0 +1,266 @@
+"""Which device makes transfers slow: NIC, link, switch, or a communicator as such.
+
+Each of them would slow down certain lanes and leave others alone, and what was seen tells them apart: Bayes' rule over
+the lanes that touch a candidate. A lane counts by how surely it differs from what is usual, over all iterations that
+are looked at, and not by what it costs: a NIC at a ninth of its speed shows in each of its sends, also where they are
+a hundredth of the iteration.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Final
+
+import numpy as np
+
+from detectors.capped_rates import End, log_odds
+from detectors.critical_path import Attribution
+from detectors.lanes import Lane, LaneExcess
+from detectors.nic_ends import telling_ends
+from detectors.topology import Device, Topology
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """When a lane counts as slow, as normal, or says nothing.
+
+    Parameters
+    ----------
+    sigmas
+        A slow lane's excess stands this many standard errors out: with thousands of lanes and noise of heavy tails, 4
+        keeps chance below one lane in a job.
+    least_ratio
+        ... and is at least this share of its usual time: below, drift of a job's own traffic looks the same.
+    like_accused
+        ... and this share of what the accused lane's slow-down predicts for it. What slows by less met the fault's
+        traffic in the fabric; it did not cross the device.
+    telling
+        A lane says something by being normal if what is predicted for it is this many times what would be noticed.
+    model_error
+        Standard error of a lane's usual time besides its noise, as a share of it: ten iterations are few.
+    """
+
+    sigmas: float = 4.0
+    least_ratio: float = 0.1
+    like_accused: float = 0.15
+    telling: float = 2.0
+    model_error: float = 0.03
+
+
+@dataclass(frozen=True, slots=True)
+class Chances:
+    """Chances that a lane is seen slow, by what a hypothesis says of it.
+
+    Not 0 or 1, since a ring may pass by a slow link, so that even a lane that crosses the device can look normal.
+
+    Parameters
+    ----------
+    accused
+        The lane that a hypothesis is about.
+    pair_crosses, group_crosses
+        A pair or a group whose only member on a host is the slow NIC's.
+    group_shares
+        A group with several members on the NIC's host: its ring may enter and leave by other NICs.
+    inside
+        A lane inside a host, for a NIC of that host: gloo and NCCL without P2P send it over the NIC, NVLink does not.
+    group_has_link
+        A group that has both ends of a slow link: they may be neighbours in its ring.
+    by_chance, nobody
+        A lane that the device does not touch; any lane, if no device is to blame.
+    """
+
+    accused: float = 0.95
+    pair_crosses: float = 0.9
+    group_crosses: float = 0.9
+    group_shares: float = 0.8
+    inside: float = 0.2
+    group_has_link: float = 0.4
+    by_chance: float = 0.05
+    nobody: float = 0.15
+
+
+THRESHOLDS: Final = Thresholds()
+CHANCES: Final = Chances()
+
+UNSEEN: Final = "unseen"
+"""Kind of a device that stands for ranks without a log, one of which may have come late to a collective."""
+
+NOBODY: Final = Device("none", ())
+_BOTH, _OUT, _IN = 0, 1, 2
+_WAYS: Final = {"nic": {_BOTH: 0.5, _OUT: 0.3, _IN: 0.2}, "link": {_BOTH: 0.5, _OUT: 0.25, _IN: 0.25}}
+"""Which directions of a slow device are slow, and how often: queues build where a NIC sends."""
+
+PRIORS: Final = {"nic": 1.0, "link": 0.5, "switch": 0.3, "communicator": 0.3, "none": 0.05, UNSEEN: 1.0}
+
+
+def rank_devices(
+    lane: Lane, attributions: Sequence[Attribution], topology: Topology
+) -> tuple[list[tuple[Device, float]], frozenset[Lane]]:
+    """Say which devices may have slowed a lane, with the probability of each, best first.
+
+    Returns
+    -------
+    The devices; and the lanes that were seen slow, the accused one with them.
+    """
+    seen = observe_lanes(lane, attributions)
+    devices = [*_candidates(lane, seen, topology), *_unseen(lane, topology)]
+    low = telling_ends(lane, attributions, topology)
+    weights = _weights(devices, lane, seen, low, topology)
+    odds = [math.exp(weight - max(weights)) for weight in weights]
+    ranked = sorted(((d, o / sum(odds)) for d, o in zip(devices, odds, strict=True)), key=lambda p: (-p[1], p[0]))
+    return ranked, frozenset(one for one, is_slow in seen.items() if is_slow)
+
+
+def is_carried(device: Device, one: Lane, accused: Lane, topology: Topology) -> bool:
+    """Whether lane `one` is expected to be slow if `device` slows down `accused`."""
+    return _expected(device, one, accused, topology) > CHANCES.nobody
+
+
+def observe_lanes(accused: Lane, attributions: Sequence[Attribution]) -> dict[Lane, bool]:
+    """Say of each lane that tells something whether it was slow; see `Thresholds`.
+
+    A lane in which the accused lane's slow-down would not stand out tells nothing by looking normal. One in which a
+    single transfer of several hung is not slow: the others passed as always.
+    """
+    by_lane: dict[Lane, list[LaneExcess]] = {}
+    for attribution in attributions:
+        for lane, excess in attribution.lanes.items():
+            by_lane.setdefault(lane, []).append(excess)
+    lanes = {lane: _typical(found) for lane, found in by_lane.items()}
+    seen = {accused: True}
+    for lane, typical in lanes.items():
+        error_ns = _standard_error(typical, len(by_lane[lane]))
+        noticed_ns = max(THRESHOLDS.sigmas * error_ns, THRESHOLDS.least_ratio * typical.usual_ns)
+        expected_ns = _expected_excess_ns(typical, lanes[accused]) if accused in lanes else 0.0
+        is_over = typical.excess_ns > noticed_ns and not typical.is_stray
+        if expected_ns > THRESHOLDS.telling * THRESHOLDS.sigmas * error_ns or is_over:
+            seen.setdefault(lane, is_over and typical.excess_ns > THRESHOLDS.like_accused * expected_ns)
+    return seen
+
+
+def typical_excess(lane: Lane, attributions: Sequence[Attribution]) -> LaneExcess | None:
+    """Return the medians, over the iterations, of what is known of a lane; None if nothing is."""
+    found = [a.lanes[lane] for a in attributions if lane in a.lanes]
+    return _typical(found) if found else None
+
+
+def _typical(found: Sequence[LaneExcess]) -> LaneExcess:
+    if len(found) == 1:
+        return found[0]
+    return LaneExcess(*(median(values) for values in zip(*found, strict=True)))
+
+
+def _standard_error(typical: LaneExcess, iterations: int) -> float:
+    """Return the standard error of the median excess of a lane: of these iterations and of what is usual, ns."""
+    of_noise_ns = typical.noise_ns * math.sqrt(1 / iterations + 1 / _USUAL_ITERATIONS)
+    return math.hypot(_MEDIAN_ERROR * of_noise_ns, THRESHOLDS.model_error * typical.usual_ns)
+
+
+_USUAL_ITERATIONS: Final = 6  # at least: `detectors.reference` learns from so many
+_MEDIAN_ERROR: Final = 1.25  # standard error of a median over that of a mean, of normal values
+
+
+def _expected_excess_ns(lane: LaneExcess, accused: LaneExcess) -> float:
+    """Excess that a lane would have at least if it were slowed as the accused one is.
+
+    By its usual time or by its bytes where the device is slow, by its transfers where each of them is delayed.
+    """
+    by_time_ns = accused.excess_ns * lane.usual_ns / max(accused.usual_ns, 1.0)
+    by_count_ns = accused.excess_ns * lane.transfers / max(accused.transfers, 1.0)
+    least_ns = min(by_time_ns, by_count_ns)
+    if lane.size_bytes > 0 and accused.size_bytes > 0:
+        return min(least_ns, accused.excess_ns * lane.size_bytes / accused.size_bytes)
+    return least_ns
+
+
+def _unseen(lane: Lane, topology: Topology) -> list[Device]:
+    """Return the members of a collective that log nothing: its transfer may be waiting for one of them."""
+    ranks = tuple(rank for rank in topology.lane_ranks(lane) if rank in topology.unlogged)
+    return [Device(UNSEEN, ranks)] if lane.kind == "collective" and ranks else []
+
+
+def _candidates(lane: Lane, seen: Mapping[Lane, bool], topology: Topology) -> list[Device]:
+    """Devices that could slow this lane: its ends' NICs and switches, a link in it, or the communication as such."""
+    found = [NOBODY]
+    ranks = topology.lane_ranks(lane)
+    if lane.kind == "collective":
+        found.append(Device("communicator", ranks))
+    slow = [lane, *sorted(one for one, is_slow in seen.items() if is_slow)]
+    crossing = [lane] if topology.crosses_network(lane) else [one for one in slow if topology.crosses_network(one)]
+    if crossing:
+        found += sorted({topology.nic(rank) for rank in ranks})
+        found += sorted(topology.switches(ranks)) if topology.crosses_network(lane) else []
+    ways = [(p.first, p.second) for p in slow if p.kind == "pair" and {p.first, p.second} <= set(ranks)]
+    both = {frozenset(way): way for way in reversed(ways)}  # both directions are one device: the first one names it
+    return found + [Device("link", way) for way in both.values()]
+
+
+def _weights(
+    devices: Sequence[Device], accused: Lane, seen: Mapping[Lane, bool], low: Mapping[End, bool], topology: Topology
+) -> list[float]:
+    """For each device the logarithm of prior times likelihood of what was seen on all lanes, if it were the cause.
+
+    What was seen of NICs' rates (`detectors.capped_rates`) counts likewise. A lane that no candidate touches adds the
+    same likelihood to all of them, so these are summed once.
+    """
+    by_chance = sum(_log_chance(CHANCES.by_chance, is_slow) for is_slow in seen.values())
+    if_nobody = sum(_log_chance(CHANCES.nobody, is_slow) for is_slow in seen.values())
+    touching: dict[int, list[Lane]] = {}
+    for lane in seen:
+        for rank in topology.lane_ranks(lane):
+            touching.setdefault(rank, []).append(lane)
+    weights = []
+    for device in devices:
+        touched = dict.fromkeys(lane for rank in device.ranks for lane in touching.get(rank, ()))  # a set, in order
+        weight = math.log(PRIORS[device.kind]) + (if_nobody if device.kind == "none" else by_chance)
+        weight += math.log(len(device.ranks)) if device.kind == UNSEEN else 0.0  # as likely, each, as a slow NIC
+        lanes = list(touched) if device.kind not in ("communicator", UNSEEN) else [accused]
+        ways = [
+            math.log(share)
+            + sum(_log_odds(_expected(device, one, accused, topology, way), seen[one]) for one in lanes)
+            for way, share in _WAYS.get(device.kind, {_BOTH: 1.0}).items()
+        ]
+        weights.append(weight + float(np.logaddexp.reduce(ways)) + log_odds(device, low))
+    return weights
+
+
+def _log_chance(expected: float, is_slow: bool) -> float:
+    return math.log(expected if is_slow else 1 - expected)
+
+
+def _log_odds(expected: float, is_slow: bool) -> float:
+    return _log_chance(expected, is_slow) - _log_chance(CHANCES.by_chance, is_slow)
+
+
+def _expected(device: Device, one: Lane, accused: Lane, topology: Topology, way: int = _BOTH) -> float:
+    """Chance that lane `one` is seen slow if `device`, slow in these directions, causes `accused`'s excess."""
+    if device.kind == "none":
+        return CHANCES.nobody
+    if device.kind in ("communicator", UNSEEN):
+        return CHANCES.accused if one == accused else CHANCES.by_chance
+    if device.kind == "link":
+        return _expected_of_link(device, one, topology, way)
+    ranks = topology.lane_ranks(one)
+    own = set(device.ranks).intersection(ranks)
+    if not own:
+        return CHANCES.by_chance
+    if not topology.crosses_network(one):
+        return CHANCES.inside if device.kind == "nic" else CHANCES.by_chance
+    if device.kind == "switch":
+        return CHANCES.group_crosses
+    if one.kind == "collective":
+        host = topology.place(device.ranks[0]).host
+        beside = host is not None and any(topology.place(r).host == host for r in set(ranks).difference(own))
+        return CHANCES.group_shares if beside else CHANCES.group_crosses
+    is_slow = way != (_IN if one.first in own else _OUT)
+    return CHANCES.pair_crosses if is_slow else CHANCES.by_chance
+
+
+def _expected_of_link(device: Device, one: Lane, topology: Topology, way: int) -> float:
+    if one.kind == "pair":
+        slow = {_OUT: [device.ranks], _IN: [device.ranks[::-1]]}.get(way, [device.ranks, device.ranks[::-1]])
+        return CHANCES.accused if (one.first, one.second) in slow else CHANCES.by_chance
+    return CHANCES.group_has_link if set(device.ranks) <= set(topology.lane_ranks(one)) else CHANCES.by_chance
