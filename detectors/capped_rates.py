@@ -22,6 +22,8 @@ Rates = Mapping[int, tuple[float, float]]
 """Peak rates of ranks' NICs, sent and received, as ratios to what is usual."""
 
 _CAPPED: Final = 0.8  # of the usual peak, and below
+_LEAST_CAPPED: Final = 0.3  # ... and this low at most, however slow the transfer is
+_FLATTENED: Final = 3.0  # times the ratio of the transfer's own rates that a peak of 10 ms samples may keep
 _NEAR: Final = 1.25  # times the lowest peak: as low
 _MOST: Final = 0.5  # if more ends are as low, all are, and it says nothing
 
@@ -57,7 +59,18 @@ def usual_peaks(group: Array, tx: Array, rx: Array) -> dict[int, tuple[float, fl
     }
 
 
-def capped_ends(ranks: Iterable[int], rates: Sequence[Rates], topology: Topology) -> dict[End, bool]:
+def peak_if_capped(slowdown: float) -> float:
+    """Return the peak rate, as a ratio to the usual one, that a NIC has at most if its cap slows a transfer so much.
+
+    A transfer that takes 30 times as long moves at a thirtieth of its rate. Samples of 10 ms flatten the usual bursts,
+    so that the peak falls by less than that, but a peak of two thirds is no cap: bursts vary by as much on their own.
+    """
+    return min(_CAPPED, max(_LEAST_CAPPED, _FLATTENED / max(slowdown, 1.0)))
+
+
+def capped_ends(
+    ranks: Iterable[int], rates: Sequence[Rates], topology: Topology, at_most: float = _CAPPED
+) -> dict[End, bool]:
     """Say of each end of a slow transfer whether it is one of those with the lowest peak; empty if that says nothing.
 
     Parameters
@@ -66,6 +79,8 @@ def capped_ends(ranks: Iterable[int], rates: Sequence[Rates], topology: Topology
         That take part in the transfer.
     rates
         Of some iterations in which it was slow.
+    at_most
+        The lowest peak says something if it is no higher (`peak_if_capped`).
     """
     nics = {topology.nic(rank) for rank in ranks}
     peaks: dict[End, float] = {}
@@ -77,7 +92,7 @@ def capped_ends(ranks: Iterable[int], rates: Sequence[Rates], topology: Topology
             peaks[nic, way] = median(known)
     lowest = min(peaks.values(), default=1.0)
     low = {end: peak <= _NEAR * lowest for end, peak in peaks.items()}
-    return low if lowest <= _CAPPED and sum(low.values()) <= _MOST * len(low) else {}
+    return low if lowest <= at_most and sum(low.values()) <= _MOST * len(low) else {}
 
 
 def log_odds(device: Device, low: Mapping[End, bool]) -> float:

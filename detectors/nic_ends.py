@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from detectors.capped_rates import End, capped_ends
+from statistics import median
+
+from detectors.capped_rates import End, capped_ends, peak_if_capped
 from detectors.critical_path import Attribution
 from detectors.lanes import Lane
 from detectors.steady_rates import WHOLE, steady_ends
@@ -22,4 +24,10 @@ def telling_ends(lane: Lane, attributions: Sequence[Attribution], topology: Topo
     steady: dict[End, bool] = {}
     for communicator in (lane.first, WHOLE) if lane.kind == "collective" else ():
         steady = steady or steady_ends(communicator, ranks, [a.swings for a in slow], topology)
-    return steady or capped_ends(ranks, rates, topology)
+    return steady or capped_ends(ranks, rates, topology, peak_if_capped(_slowdown(lane, attributions)))
+
+
+def _slowdown(lane: Lane, attributions: Sequence[Attribution]) -> float:
+    """How many times as long as usual the transfers of a lane took; 1 where that is not known."""
+    found = [a.lanes[lane] for a in attributions if lane in a.lanes]
+    return median(1 + one.excess_ns / max(one.usual_ns, 1.0) for one in found) if found else 1.0

@@ -15,6 +15,7 @@ from detectors.operator_graph import OperatorGraph, pack_class
 Array = np.ndarray
 
 _ORDINALS: Final = 1 << 20
+_NEW: Final = -2  # place of an operator that no regular iteration had
 
 CLEARLY: Final = 0.5**0.5
 """Deviations differ clearly by this factor: what comes on top of the noise of work is as large as that."""
@@ -25,13 +26,17 @@ class Reference:
     """What is usual: medians over some regular iterations, by the place of an operator in the iteration.
 
     ``classes`` (ascending) are packed communicator, operator and peer; ``places`` (ascending) pack rank, class and
-    ordinal; ``gap_ns``, ``since_ns`` (`OperatorGraph.since_previous_ns`), ``is_overlapped`` (whether the rank works
+    ordinal; ``previous`` (the place of the operator that had ended last before; -1: none), ``start_ns`` and
+    ``end_ns`` (from the first start of the rank's iteration), ``gap_ns``, ``since_ns`` (`OperatorGraph.since_previous_ns`), ``is_overlapped`` (whether the rank works
     on while the operator before runs), ``transfer_ns`` and ``size_bytes`` belong to the places. ``lanes``:
     what is usual for each lane of transfers. ``operators``: how many each rank runs in an iteration.
     """
 
     classes: Array
     places: Array
+    previous: Array
+    start_ns: Array
+    end_ns: Array
     gap_ns: Array
     since_ns: Array
     is_overlapped: Array
@@ -48,11 +53,15 @@ def learn_reference(graph: OperatorGraph) -> Reference:
     classes = np.unique(packed)
     keys = place_keys(graph, np.searchsorted(classes, packed), len(classes))
     places, inverse = np.unique(keys, return_inverse=True)
+    begun_ns = _block_starts(graph)
     gap_ns = _median_by(inverse, graph.gap_ns, len(places))
     since_ns = _median_by(inverse, graph.since_previous_ns, len(places))
     return Reference(
         classes=classes,
         places=places,
+        previous=_most_common(inverse, _previous_places(graph, inverse), len(places)),
+        start_ns=_median_by(inverse, graph.start_ns - begun_ns, len(places)),
+        end_ns=_median_by(inverse, graph.end_ns - begun_ns, len(places)),
         gap_ns=gap_ns,
         since_ns=since_ns,
         is_overlapped=_overlapped(
@@ -82,9 +91,41 @@ def usual_times(graph: OperatorGraph, reference: Reference) -> tuple[Array, Arra
     longer_ns = graph.since_previous_ns - reference.since_ns[place]
     worked_ns = np.maximum(graph.gap_ns - longer_ns, 0.0)  # had it begun to work when the operator before began
     gap_ns = np.where(reference.is_overlapped[place], worked_ns, reference.gap_ns[place])
+    after = _previous_places(graph, np.where(is_known, place, _NEW))
+    gap_ns = np.where(after == reference.previous[place], gap_ns, _gap_after(reference, place, after))
     gap_ns = np.where(is_known, gap_ns, nan)
     transfer_ns = np.where(is_known & ~graph.is_partial, reference.transfer_ns[place], nan)
     return gap_ns, transfer_ns * _times_as_large(graph.size_bytes, reference.size_bytes[place])
+
+
+def _gap_after(reference: Reference, place: Array, after: Array) -> Array:
+    """Gap that each row usually has after another operator than the one that usually ends last before it, ns.
+
+    What runs on a second stream may end before or after a row begins: where a gradient bucket of 20 ms is stuck for
+    100 ms, the next operator of the rank begins while it is still open, and follows an older one. The gap after that
+    one holds the work that usually hides behind the bucket. NaN after an operator that is new.
+    """
+    end_ns = np.where(after >= 0, reference.end_ns[after], 0.0)
+    return np.where(after == _NEW, np.nan, np.maximum(reference.start_ns[place] - end_ns, 0.0))
+
+
+def _previous_places(graph: OperatorGraph, place: Array) -> Array:
+    """Place of each row's previous operator; -1 where there is none."""
+    return np.where(graph.previous >= 0, place[graph.previous], -1) if len(graph) else graph.previous
+
+
+def _block_starts(graph: OperatorGraph) -> Array:
+    """First start in the iteration of each row's rank."""
+    earliest = np.full(int(graph.block.max(initial=-1)) + 1, np.iinfo(np.int64).max)
+    np.minimum.at(earliest, graph.block, graph.start_ns)
+    return earliest[graph.block]
+
+
+def _most_common(index: Array, values: Array, size: int) -> Array:
+    """Of the values of each index 0 to `size` - 1, each of which occurs, the one that stands in the middle."""
+    order = sort_rows([index, values])
+    counts = np.bincount(index, minlength=size)
+    return np.asarray(values[order][np.cumsum(counts) - counts + counts // 2])
 
 
 def _overlapped(turn: Array, place: Array, gap_apart_ns: Array, since_apart_ns: Array) -> Array:
