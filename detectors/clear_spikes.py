@@ -15,13 +15,14 @@ SPIKE_SIGMAS: Final = 4.0
 SPIKE_TRANSFERS: Final = 3.0
 SPIKE_SHARE: Final = 0.5
 SPIKE_WAIT: Final = 5
-MAX_SPIKES: Final = 3
-SPIKE_MEMORY: Final = 50
-"""A single iteration accuses where it is clear: it stands `SPIKE_SIGMAS` out of the noise, or the accused rank does
+SPIKE_COST: Final = 0.1
+SPIKE_COST_OF_ONE: Final = 0.2
+"""A single iteration accuses where it is clear: it stands `SPIKE_SIGMAS` out of the noise, and so does the accused rank
 by its own work; one cause explains `SPIKE_SHARE` of all that took longer; and `SPIKE_TRANSFERS` transfers at least
-were slow: one that hangs for a moment is no device's fault. Of a rank that lost rows it may be the loss that shows.
-It is decided `SPIKE_WAIT` iterations later, when it is known that it was one. After `MAX_SPIKES` in `SPIKE_MEMORY`
-iterations more accuse nobody. Rank 0 has chores: being late once accuses it of nothing."""
+were slow: one that hangs for a moment is no device's fault. It cost `SPIKE_COST` of an iteration, of a single rank
+`SPIKE_COST_OF_ONE`: healthy ranks pause for up to 18 % of one (garbage collection, data loaders). Of a rank that lost
+rows it may be the loss that shows. It is decided `SPIKE_WAIT` iterations later, when it is known that it was one. Rank 0
+has chores: being late once accuses it of nothing."""
 
 
 class SpikeWatch:
@@ -29,7 +30,6 @@ class SpikeWatch:
 
     def __init__(self) -> None:
         self._waiting: deque[Observation] = deque()
-        self._lately: list[int] = []  # iterations that were clear spikes
 
     def add(self, spike: Observation) -> None:
         """Take in an irregular iteration that no verdict explains."""
@@ -44,22 +44,15 @@ class SpikeWatch:
         """Those in which a cause was seen, of those that are not due yet."""
         return [one for one in self._waiting if one.shows(cause)]
 
-    def may_accuse(self, spike: Observation) -> bool:
-        """Count a clear spike; return whether it may be said, or there have been too many of late."""
-        lately = [one for one in self._lately if one > spike.iteration - SPIKE_MEMORY]
-        self._lately = [*lately, spike.iteration]
-        return len(lately) < MAX_SPIKES
-
     def state(self) -> dict[str, Any]:
         """Everything that `from_state` needs, as JSON values."""
-        return {"waiting": [one.state() for one in self._waiting], "lately": list(self._lately)}
+        return {"waiting": [one.state() for one in self._waiting]}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> SpikeWatch:
         """Restore."""
         watch = cls()
         watch._waiting.extend(Observation.from_state(one) for one in state["waiting"])
-        watch._lately = list(state["lately"])
         return watch
 
 
@@ -71,8 +64,18 @@ def clear_cause(spike: Observation, topology: Topology) -> Cause | None:
     causes = find_causes([attribution], topology)
     if any(_is_chore(cause) for cause in causes[:1]):
         return None  # nor of what is late besides: it made the iteration stand out
-    standing_out = [cause for cause in causes if spike.sigmas >= SPIKE_SIGMAS or spike.is_late_once(cause)]
+    standing_out = [cause for cause in causes if _stands_out(cause, spike) and _costs_enough(cause, spike)]
     return next((cause for cause in standing_out if _is_clear(cause, spike, attribution, topology)), None)
+
+
+def _stands_out(cause: Cause, spike: Observation) -> bool:
+    """Whether the iteration stands out of its noise, and the accused rank out of how late the latest ranks are."""
+    return spike.is_late_once(cause) if cause.kind == "slow_rank" else spike.sigmas >= SPIKE_SIGMAS
+
+
+def _costs_enough(cause: Cause, spike: Observation) -> bool:
+    is_one = bool(cause.suspects) and cause.suspects[0][0].kind == "gpu"
+    return spike.excess_ns >= (SPIKE_COST_OF_ONE if is_one else SPIKE_COST) * spike.reference_ns
 
 
 def _is_chore(cause: Cause) -> bool:

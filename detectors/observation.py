@@ -9,6 +9,7 @@ from typing import Any
 from detectors.attribution_state import attribution_from_state, attribution_to_state
 from detectors.causes import MATCH_SHARE, Cause
 from detectors.critical_path import Attribution
+from detectors.lanes import EVERYBODY
 from detectors.lateness import Latest
 
 
@@ -98,6 +99,14 @@ class Observation:
         return cls(iteration, elapsed_ns, reference_ns, time_ns, kept, sigmas, stands_out, *flags)
 
 
+def uneven_ns(attribution: Attribution) -> float:
+    """Return what an iteration's path lost to ranks' own work, whoever it was, less what others were quicker; ns."""
+    own = (ns for lane, ns in attribution.path_excess_ns.items() if lane.kind == "work" and lane != EVERYBODY)
+    return max(sum(own), 0.0)
+
+
 def explained_ns(cause: Cause, attribution: Attribution) -> float:
     """Return how much of what an iteration took too long a cause explains, ns."""
+    if cause.kind == "imbalance":
+        return uneven_ns(attribution)
     return sum(ns for lane, ns in attribution.path_excess_ns.items() if lane in cause.lanes and ns > 0)

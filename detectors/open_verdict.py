@@ -115,6 +115,15 @@ class OpenVerdict:
         if about and is_sure(about[0]):
             self.cause = about[0]
 
+    def takes_over(self, cause: Cause, topology: Topology) -> bool:
+        """Accuse the device of a cause that explains what this verdict blames on nobody; return whether it does so."""
+        if self.first_device is not None or not cause.suspects or self.standing is not None:
+            return False
+        kept = [o.attribution for o in self.kept if o.attribution is not None]
+        explained = {a.iteration: ns for a in kept if (ns := explained_ns(cause, a)) > 0}
+        self.cause = replace(cause, lanes=cause.lanes | self.cause.lanes, explained_ns=explained or cause.explained_ns)
+        return True
+
     # --- what was said of it ----------------------------------------------------------------------------------------
 
     @property

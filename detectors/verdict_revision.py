@@ -10,7 +10,7 @@ from detectors.calibration import calibrated
 from detectors.critical_path import Piece
 from detectors.hang import Hang
 from detectors.lanes import Lane
-from detectors.observation import Observation
+from detectors.observation import Observation, explained_ns
 from detectors.open_verdict import OpenVerdict
 from detectors.steady_rates import WHOLE, steady_text
 from detectors.topology import Device, Topology
@@ -106,7 +106,7 @@ def _suspect(device: Device, probability: float, topology: Topology) -> Suspect:
 def _text(verdict: OpenVerdict, topology: Topology) -> str:
     standing = verdict.standing
     if standing is None:
-        piece = _typical_piece(verdict)
+        piece = _typical_piece(verdict) if verdict.cause.lanes else _piece_of_nobody(verdict)
         return evidence_text(piece, verdict.seen, verdict.tried, topology) + _rates_text(verdict, piece)
     piece = _typical_piece(verdict) if verdict.cause.lanes else _piece_of_stage(verdict, standing.costs_ns)
     text = standing_text(verdict.cause.kind, piece, standing.costs_ns, verdict.seen, topology)
@@ -134,6 +134,12 @@ def _typical_piece(verdict: OpenVerdict) -> Piece:
         largest += [max(own, key=lambda piece: piece.excess_ns)] if own else []
     largest.sort(key=lambda piece: piece.excess_ns)
     return largest[len(largest) // 2]
+
+
+def _piece_of_nobody(verdict: OpenVerdict) -> Piece:
+    """Make up a piece for what many ranks lost in turn: the median over the iterations."""
+    costs = [explained_ns(verdict.cause, o.attribution) for o in verdict.kept if o.attribution is not None]
+    return Piece(Lane("work", -1), -1, 0, 0, median(costs), 0.0)
 
 
 def _piece_of_stage(verdict: OpenVerdict, costs_ns: float) -> Piece:

@@ -10,10 +10,12 @@ from typing import Any, Final
 from detectors.causes import Cause, find_causes, is_sure
 from detectors.clear_spikes import SpikeWatch, clear_cause
 from detectors.hang import Hang
-from detectors.observation import Observation
+from detectors.observation import Observation, uneven_ns
 from detectors.open_verdict import OpenVerdict, verdict_on_recurring, verdict_on_standing
 from detectors.standing_fault import History
+from detectors.suspicions import Suspicions
 from detectors.topology import Topology
+from detectors.transfer_causes import is_carried
 from detectors.verdict_revision import hang_verdict, revision_of
 from streams.judgements import Verdict
 
@@ -22,6 +24,10 @@ OPEN_SEEN: Final = 3
 OPEN_SEEN_TRANSFER: Final = 4
 """A verdict opens when its cause was seen in so many of the last `OPEN_RECENT` judged iterations. Single late ranks
 occur on every healthy job; single transfers that hang for a moment (a lost packet) even more often."""
+
+OPEN_TWICE: Final = 2
+"""A rank that stands out twice so, both times in a long iteration, is accused if nothing else made an iteration of
+late as long: pauses hit ever different ranks."""
 
 OPEN_CERTAINTY: Final = 0.9
 """Where none of them is long by itself, the cause must be seen in all of them beyond the noise of its transfers, and
@@ -45,6 +51,7 @@ class VerdictTracker:
         self.attempt = attempt
         self._recent: deque[Observation] = deque(maxlen=OPEN_RECENT)
         self._spikes = SpikeWatch()
+        self._suspicions = Suspicions()
         self._open: list[OpenVerdict] = []
         self._ordinals: dict[int, int] = {}
 
@@ -75,12 +82,15 @@ class VerdictTracker:
         Revisions of verdicts, and the ids of the verdicts whose cause was seen in this iteration.
         """
         self._recent.append(observation)
+        if observation.attribution is not None and observation.is_long:
+            self._suspicions.note(observation.attribution)
         seen_in = [verdict for verdict in self._open if verdict.is_seen(observation, late_ns)]
         revisions = self._follow(observation, seen_in, topology)
         if observation.attribution is not None:
-            opened = self._open_recurring(topology)
+            opened, changed = self._open_recurring(topology)
             seen_in += opened
             revisions += [self._say(verdict, "opened", topology) for verdict in opened]
+            revisions += [self._say(verdict, "changed", topology) for verdict in changed]
             if not seen_in:
                 self._spikes.add(observation)
         revisions += self._decide_spikes(observation.iteration, topology)
@@ -125,14 +135,48 @@ class VerdictTracker:
 
     # --- how a verdict opens ----------------------------------------------------------------------------------------
 
-    def _open_recurring(self, topology: Topology) -> list[OpenVerdict]:
+    def _open_recurring(self, topology: Topology) -> tuple[list[OpenVerdict], list[OpenVerdict]]:
+        """Open verdicts on causes that were seen often enough; return them, and those that now accuse somebody."""
         irregular = [o for o in self._recent if o.attribution is not None]
-        opened = []
-        for cause in find_causes([o.attribution for o in irregular if o.attribution is not None], topology):
-            if _is_seen_enough(cause, irregular) and is_sure(cause) and not self._is_followed(cause):
+        opened: list[OpenVerdict] = []
+        changed: list[OpenVerdict] = []
+        for cause in [*find_causes([o.attribution for o in irregular if o.attribution], topology), *self._uneven(topology)]:
+            if not self._is_seen_enough(cause, irregular, topology) or not is_sure(cause):
+                continue
+            verdict = next((one for one in self._open if is_explained(cause, one.cause, topology)), None)
+            if verdict is None and not self._is_followed(cause):
                 opened.append(verdict_on_recurring(self._name, cause, irregular))
-        self._open += opened
-        return opened
+                self._open.append(opened[-1])
+            elif verdict is not None and verdict.takes_over(cause, topology):
+                changed.append(verdict)
+        return opened, changed
+
+    def _uneven(self, topology: Topology) -> list[Cause]:
+        """Uneven data, if the newest suspect iterations look like it and no verdict says so."""
+        iterations = self._suspicions.uneven(topology)
+        recent = {o.iteration: o.attribution for o in self._recent if o.attribution is not None}
+        if not iterations or not recent.keys() >= set(iterations):
+            return []
+        explained = {one: uneven_ns(attribution) for one in iterations if (attribution := recent[one]) is not None}
+        return [Cause("imbalance", (), frozenset(), None, explained)]
+
+    def _is_seen_enough(self, cause: Cause, irregular: Sequence[Observation], topology: Topology) -> bool:
+        """Whether a cause was seen often enough; see `OPEN_SEEN`, `OPEN_TWICE` and `OPEN_CERTAINTY`."""
+        if cause.kind == "imbalance":
+            return True
+        seen = [o for o in irregular if o.iteration in cause.explained_ns]
+        clear = [o for o in seen if o.is_long or o.is_late(cause)]
+        if len(clear) >= (OPEN_SEEN if cause.kind == "slow_rank" else OPEN_SEEN_TRANSFER):
+            return cause.kind != "slow_rank" or not self._suspicions.uneven(topology)
+        if len(clear) >= OPEN_TWICE and all(o.is_late(cause) and o.is_long for o in clear):
+            return self._stands_alone(cause)
+        is_certain = all(probability >= OPEN_CERTAINTY for _, probability in cause.suspects[:1])
+        return is_certain and sum(o.may_show(cause) and o.is_beyond_noise(cause) for o in seen) == OPEN_RECENT
+
+    def _stands_alone(self, cause: Cause) -> bool:
+        """Whether nothing else made iterations of late as long as this cause did."""
+        least_ns = min(cause.explained_ns.values())
+        return not self._suspicions.rivals(cause.lanes, cause.explained_ns.keys(), least_ns)
 
     def _decide_spikes(self, newest: int | None, topology: Topology) -> list[Verdict]:
         """Open verdicts on single iterations that are due, clear, and in no verdict."""
@@ -141,7 +185,9 @@ class VerdictTracker:
             if any(verdict.first <= spike.iteration <= verdict.last for verdict in self._open):
                 continue
             cause = clear_cause(spike, topology)
-            if cause is None or self._is_followed(cause) or not self._spikes.may_accuse(spike):
+            if cause is None or self._is_followed(cause) or not self._stands_alone(cause):
+                continue
+            if any(is_explained(cause, one.cause, topology) for one in self._open):
                 continue
             verdict = verdict_on_recurring(self._name, cause, [spike])
             for other in self._spikes.showing(cause):
@@ -203,6 +249,7 @@ class VerdictTracker:
             "attempt": self.attempt,
             "recent": [one.state() for one in self._recent],
             "spikes": self._spikes.state(),
+            "suspicions": self._suspicions.state(),
             "ordinals": [[first, count] for first, count in sorted(self._ordinals.items())],
             "open": [verdict.state() for verdict in self._open],
         }
@@ -213,19 +260,27 @@ class VerdictTracker:
         tracker = cls(state["job"], state["attempt"])
         tracker._recent.extend(Observation.from_state(one) for one in state["recent"])
         tracker._spikes = SpikeWatch.from_state(state["spikes"])
+        tracker._suspicions = Suspicions.from_state(state["suspicions"])
         tracker._ordinals = dict(state["ordinals"])
         tracker._open = [OpenVerdict.from_state(verdict) for verdict in state["open"]]
         return tracker
 
 
-def _is_seen_enough(cause: Cause, irregular: Sequence[Observation]) -> bool:
-    """Whether a cause was seen often enough; see `OPEN_SEEN` and `OPEN_CERTAINTY`."""
-    seen = [o for o in irregular if o.iteration in cause.explained_ns]
-    clear = sum(o.is_long or o.is_late(cause) for o in seen)
-    if clear >= (OPEN_SEEN if cause.kind == "slow_rank" else OPEN_SEEN_TRANSFER):
-        return True
-    is_certain = all(probability >= OPEN_CERTAINTY for _, probability in cause.suspects[:1])
-    return is_certain and sum(o.may_show(cause) and o.is_beyond_noise(cause) for o in seen) == OPEN_RECENT
+def is_explained(cause: Cause, by: Cause, topology: Topology) -> bool:
+    """Whether what a cause blames is what the other one's device slows down, or the other way round.
+
+    A throttled NIC makes its communicators slow, and communicators may be seen first: one cause, one verdict.
+    """
+    if "slow_stage" in (cause.kind, by.kind) or not cause.lanes or not by.lanes:
+        return False
+    return _carries(by, cause, topology) or _carries(cause, by, topology)
+
+
+def _carries(one: Cause, other: Cause, topology: Topology) -> bool:
+    if not one.suspects or other.kind == "slow_rank" or one.kind == "slow_rank":
+        return False
+    device, accused = one.suspects[0][0], min(one.lanes)
+    return all(is_carried(device, lane, accused, topology) for lane in other.lanes if lane.kind != "work")
 
 
 def _is_same(one: Cause, other: Cause) -> bool:

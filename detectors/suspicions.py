@@ -1,0 +1,108 @@
+"""What made a job's suspect iterations long, one after the other: the background that a new accusation is held against.
+
+A rank that pauses once says little where another one pauses every third iteration. So each suspect iteration that was
+looked into is noted, with the rank or lane that its path lost most to, and an accusation that rests on few iterations
+must stand alone among them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from detectors.critical_path import Attribution
+from detectors.lanes import EVERYBODY, Lane
+from detectors.topology import Device, Topology
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """When suspect iterations belong together.
+
+    Parameters
+    ----------
+    memory
+        Iterations that an event is remembered for: the window of δ-irregularity.
+    alike
+        Events are of one size if the smaller is this share of the larger: pauses of garbage collection vary threefold.
+    uneven_seen, uneven_ranks
+        Data are uneven if, of the newest `uneven_seen` suspect iterations, each is lost to own work and this many ranks
+        came last, none of them in most. Of six fair draws among four ranks, five in six show three or more.
+    """
+
+    memory: int = 50
+    alike: float = 1 / 3
+    uneven_seen: int = 6
+    uneven_ranks: int = 3
+
+
+THRESHOLDS: Final = Thresholds()
+
+
+class Suspicion(NamedTuple):
+    """A suspect iteration: the lane that its path lost most to, how much that is, and what all work lost, ns."""
+
+    iteration: int
+    lane: Lane
+    lost_ns: float
+    work_ns: float
+    total_ns: float
+
+
+def _wholes(rank: int, topology: Topology) -> list[Device | None]:
+    """Return the host and the stage of a rank, if the job has others: its ranks take turns in being last."""
+    wholes = (topology.host(rank), topology.stage(rank))
+    return [one for one in wholes if one is not None and len(one.ranks) < topology.world_size]
+
+
+class Suspicions:
+    """The suspect iterations of late."""
+
+    def __init__(self, known: Iterable[Suspicion] = ()) -> None:
+        self._known: deque[Suspicion] = deque(known)
+
+    def note(self, attribution: Attribution) -> None:
+        """Take in a suspect iteration that was looked into."""
+        lost = {lane: ns for lane, ns in attribution.path_excess_ns.items() if ns > 0 and lane != EVERYBODY}
+        if not lost:
+            return
+        lane = max(sorted(lost), key=lambda one: lost[one])
+        work_ns = sum(ns for one, ns in lost.items() if one.kind == "work")
+        total_ns = sum(ns for ns in attribution.path_excess_ns.values() if ns > 0)
+        self._known.append(Suspicion(attribution.iteration, lane, lost[lane], work_ns, total_ns))
+        while self._known[0].iteration <= attribution.iteration - 2 * THRESHOLDS.memory:
+            self._known.popleft()
+
+    def rivals(self, lanes: Collection[Lane], iterations: Collection[int], least_ns: float) -> int:
+        """Count the iterations around these that lost as much, about `least_ns`, to other lanes."""
+        first, last = min(iterations) - THRESHOLDS.memory, max(iterations) + THRESHOLDS.memory
+        return sum(
+            one.lane not in lanes and one.iteration not in iterations and first < one.iteration < last
+            for one in self._known
+            if one.lost_ns >= THRESHOLDS.alike * least_ns
+        )
+
+    def uneven(self, topology: Topology) -> list[int]:
+        """Return the newest suspect iterations if who was last in them changes as uneven data have it; else []."""
+        newest = list(self._known)[-THRESHOLDS.uneven_seen :]
+        if len(newest) < THRESHOLDS.uneven_seen or any(one.lane.kind != "work" for one in newest):
+            return []
+        if newest[-1].iteration - newest[0].iteration > THRESHOLDS.memory // 2:
+            return []
+        ranks = [one.lane.first for one in newest]
+        if len(set(ranks)) < THRESHOLDS.uneven_ranks or 2 * max(map(ranks.count, ranks)) > len(ranks):
+            return []
+        if any(device is not None and set(ranks) <= set(device.ranks) for device in _wholes(ranks[0], topology)):
+            return []
+        return [one.iteration for one in newest]
+
+    def state(self) -> list[Any]:
+        """Everything that `from_state` needs, as JSON values."""
+        return [[one.iteration, list(one.lane), one.lost_ns, one.work_ns, one.total_ns] for one in self._known]
+
+    @classmethod
+    def from_state(cls, state: Sequence[Any]) -> Suspicions:
+        """Restore."""
+        return cls(Suspicion(iteration, Lane(*lane), *ns) for iteration, lane, *ns in state)
