@@ -14,6 +14,7 @@ from detectors.lanes import Lane
 from detectors.observation import Observation
 from detectors.severity import Loss, SeverityLimits, loss_of, severity_now, severity_of, worse
 from detectors.topology import Topology
+from detectors.verdict_revision import revision_of
 from detectors.verdict_tracker import VerdictTracker
 from streams.judgements import SEVERITIES, Verdict
 from streams.snapshots import pack, unpack
@@ -197,3 +198,12 @@ def test_a_snapshot_of_an_older_worker_begins_as_a_note() -> None:
     (verdict,) = again._open
     assert (verdict.severity, loss_of(verdict, 4).lasted_s) == ("note", pytest.approx(8 * 0.15))
     assert severity_now(verdict, 4, LIMITS) == "ticket"
+
+
+def test_what_would_come_back_is_said_where_it_is_known() -> None:
+    verdict = recurring()  # iterations of 150 instead of 100 ms
+    unknown = revision_of(verdict, "opened", "j", 1, TOPOLOGY)
+    assert (unknown.recovers_ratio, unknown.severity) == (None, "note")
+    known = revision_of(verdict, "opened", "j", 1, TOPOLOGY, recovers_ratio=0.9)
+    assert known.recovers_ratio == 0.9
+    assert known.evidence == f"{unknown.evidence}; without it the iteration would have taken 105 ms"
