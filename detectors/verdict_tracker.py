@@ -151,6 +151,7 @@ class VerdictTracker:
             for other in self._spikes.showing(cause):
                 verdict.tried += 1
                 verdict.add(other)
+            verdict.judged = verdict.last - verdict.first + 1
             self._open.append(verdict)
             revisions.append(self._say(verdict, "opened", topology))
         return revisions

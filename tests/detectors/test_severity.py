@@ -207,3 +207,12 @@ def test_what_would_come_back_is_said_where_it_is_known() -> None:
     known = revision_of(verdict, "opened", "j", 1, TOPOLOGY, recovers_ratio=0.9)
     assert known.recovers_ratio == 0.9
     assert known.evidence == f"{unknown.evidence}; without it the iteration would have taken 105 ms"
+
+
+def test_regular_iterations_between_spikes_lost_nothing() -> None:
+    tracker = VerdictTracker("j", 1)
+    for number, step in enumerate([late(1), None, None, None, late(1), None]):
+        tracker.observe(replace(observation(number, step), sigmas=9.0), TOPOLOGY)
+    (verdict,) = tracker._open
+    loss = loss_of(verdict, 4)
+    assert (loss.seen, loss.lost_s, loss.lasted_s) == (2, pytest.approx(0.1), pytest.approx(0.6))
