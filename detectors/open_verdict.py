@@ -41,6 +41,10 @@ class OpenVerdict:
         The newest revision: its number, kind and first suspect, and loss.
     standing
         What more is known of a fault without a healthy past; None for one that irregular iterations showed.
+    judged
+        Iterations judged since the first.
+    severity
+        The worst that was said (`streams.judgements.SEVERITIES`).
     """
 
     verdict_id: str
@@ -57,6 +61,8 @@ class OpenVerdict:
     said: tuple[str, Device | None] = ("", None)
     said_lost_ns: float = 0.0
     standing: StandingFault | None = None
+    judged: int = 0
+    severity: str = "note"
 
     # --- what it sees -----------------------------------------------------------------------------------------------
 
@@ -81,6 +87,7 @@ class OpenVerdict:
 
     def follow(self, observation: Observation, is_seen: bool, topology: Topology) -> None:
         """Take in the next judged iteration."""
+        self.judged += 1
         self.tried += observation.attribution is not None and (observation.is_long or is_seen)
         if not is_seen:
             self.quiet += not observation.is_unread
@@ -141,9 +148,10 @@ class OpenVerdict:
         """Whether so much more is lost than was said that it is worth saying."""
         return self.lost_ns >= _LOSS_STEP * self.said_lost_ns
 
-    def note_said(self) -> None:
+    def note_said(self, severity: str = "note") -> None:
         """Begin the next revision: what is so now is what was said."""
         self.revision += 1
+        self.severity = severity
         self.said = (self.cause.kind, self.first_device)
         self.said_lost_ns = self.lost_ns
 
@@ -151,6 +159,7 @@ class OpenVerdict:
 
     _PLAIN: ClassVar[tuple[str, ...]] = (
         "verdict_id", "first", "last", "time_ns", "seen", "tried", "lost_ns", "quiet", "revision", "said_lost_ns",
+        "judged", "severity",
     )  # fmt: skip
 
     def state(self) -> dict[str, Any]:
@@ -168,7 +177,7 @@ class OpenVerdict:
         """Restore."""
         (kind, device), standing = state["said"], state["standing"]
         verdict = cls(
-            **{name: state[name] for name in cls._PLAIN},
+            **{name: state[name] for name in cls._PLAIN if name in state},  # older snapshots know no severity
             cause=_cause_from_state(state["cause"]),
             said=(kind, None if device is None else Device(device[0], tuple(device[1]))),
             standing=None if standing is None else StandingFault(**standing),
@@ -189,6 +198,7 @@ def verdict_on_recurring(name: Name, cause: Cause, irregular: Iterable[Observati
         verdict.tried += observation.iteration >= verdict.first
         if observation.iteration in cause.explained_ns:
             verdict.add(observation)
+    verdict.judged = verdict.last - first + 1
     return verdict
 
 
@@ -212,7 +222,7 @@ def verdict_on_standing(name: Name, cause: Cause, reviewed: Sequence[Observation
     return OpenVerdict(
         verdict_id=name(first), cause=cause, first=first, last=last, time_ns=shown[-1].time_ns,
         kept=_without(cause, reviewed),
-        seen=seen, tried=seen, lost_ns=costs_ns * seen, standing=StandingFault(costs_ns, late_ns, last),
+        seen=seen, tried=seen, lost_ns=costs_ns * seen, standing=StandingFault(costs_ns, late_ns, last), judged=seen,
     )  # fmt: skip
 
 

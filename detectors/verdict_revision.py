@@ -14,7 +14,7 @@ from detectors.observation import Observation, explained_ns
 from detectors.open_verdict import OpenVerdict
 from detectors.steady_rates import WHOLE, steady_text
 from detectors.topology import Device, Topology
-from detectors.verdict_text import evidence_text, hang_text, standing_text
+from detectors.verdict_text import evidence_text, hang_text, recovery_text, standing_text
 from streams.judgements import Suspect, Verdict
 
 HANG_PROBABILITY: Final = 0.9
@@ -24,13 +24,19 @@ SHARED_PROBABILITY: Final = 0.5
 
 
 def revision_of(
-    verdict: OpenVerdict, event: str, job: str, attempt: int, topology: Topology, close_reason: str | None = None
+    verdict: OpenVerdict,
+    event: str,
+    job: str,
+    attempt: int,
+    topology: Topology,
+    close_reason: str | None = None,
+    recovers_ratio: float | None = None,
 ) -> Verdict:
     """Put a verdict into words and numbers, as it is now.
 
     Parameters
     ----------
-    event, close_reason
+    event, close_reason, recovers_ratio
         As `streams.judgements.Verdict` says.
     """
     cause = verdict.cause
@@ -45,12 +51,14 @@ def revision_of(
         lost_s=round(verdict.lost_ns / 1e9, 6),
         communicator=None if cause.communicator is None else topology.names[cause.communicator],
         suspects=tuple(_suspect(device, p, topology) for device, p in calibrated(cause.suspects)),
-        evidence=_text(verdict, topology),
+        evidence=_text(verdict, topology) + _recovery_text(verdict, recovers_ratio),
         attempt=attempt,
         world_size=topology.world_size,
         time_ns=verdict.time_ns,
         close_reason=close_reason,
         event=event,
+        severity=verdict.severity,
+        recovers_ratio=recovers_ratio,
     )
 
 
@@ -84,6 +92,7 @@ def hang_verdict(
         time_ns=last.time_ns,
         close_reason=reason,
         event="opened",
+        severity="page",  # whatever was lost so far: nothing moves until somebody acts
     )
 
 
@@ -111,6 +120,14 @@ def _text(verdict: OpenVerdict, topology: Topology) -> str:
     piece = _typical_piece(verdict) if verdict.cause.lanes else _piece_of_stage(verdict, standing.costs_ns)
     text = standing_text(verdict.cause.kind, piece, standing.costs_ns, verdict.seen, topology)
     return text + _rates_text(verdict, piece)
+
+
+def _recovery_text(verdict: OpenVerdict, recovers_ratio: float | None) -> str:
+    """Add how long the typical iteration would have taken without the first suspect, where that is known."""
+    if recovers_ratio is None:
+        return ""
+    elapsed_ns = median(one.elapsed_ns for one in verdict.kept)
+    return f"; {recovery_text(recovers_ratio, elapsed_ns, median(one.reference_ns for one in verdict.kept))}"
 
 
 def _rates_text(verdict: OpenVerdict, piece: Piece) -> str:

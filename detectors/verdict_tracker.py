@@ -12,6 +12,7 @@ from detectors.clear_spikes import SpikeWatch, clear_cause
 from detectors.hang import Hang
 from detectors.observation import Observation, uneven_ns
 from detectors.open_verdict import OpenVerdict, verdict_on_recurring, verdict_on_standing
+from detectors.severity import SeverityLimits, severity_now
 from detectors.standing_fault import History
 from detectors.suspicions import Suspicions
 from detectors.topology import Topology
@@ -44,11 +45,14 @@ class VerdictTracker:
     ----------
     job, attempt
         The job and its start number: part of each verdict's id.
+    limits
+        From which cost on a verdict is urgent.
     """
 
-    def __init__(self, job: str, attempt: int) -> None:
+    def __init__(self, job: str, attempt: int, limits: SeverityLimits | None = None) -> None:
         self.job = job
         self.attempt = attempt
+        self._limits = limits or SeverityLimits()
         self._recent: deque[Observation] = deque(maxlen=OPEN_RECENT)
         self._spikes = SpikeWatch()
         self._suspicions = Suspicions()
@@ -193,6 +197,7 @@ class VerdictTracker:
             for other in self._spikes.showing(cause):
                 verdict.tried += 1
                 verdict.add(other)
+            verdict.judged = verdict.last - verdict.first + 1
             self._open.append(verdict)
             revisions.append(self._say(verdict, "opened", topology))
         return revisions
@@ -213,9 +218,18 @@ class VerdictTracker:
         for verdict in self._open:
             is_seen = verdict in seen_in
             verdict.follow(observation, is_seen, topology)
-            if is_seen and (verdict.has_changed or verdict.has_grown):
-                revisions.append(self._say(verdict, "changed" if verdict.has_changed else "continued", topology))
+            event = self._news(verdict, topology) if is_seen else None
+            if event is not None:
+                revisions.append(self._say(verdict, event, topology))
         return revisions
+
+    def _news(self, verdict: OpenVerdict, topology: Topology) -> str | None:
+        """Return the event that is worth a revision, if there is one."""
+        if verdict.has_changed:
+            return "changed"
+        if severity_now(verdict, topology.world_size, self._limits) != verdict.severity:
+            return "raised"
+        return "continued" if verdict.has_grown else None
 
     def _unconfirmed(self, causes: Sequence[Cause], reviewed: Sequence[Observation]) -> list[OpenVerdict]:
         """Confirm standing faults that a review found again; return those that it alone could see, and did not."""
@@ -237,7 +251,7 @@ class VerdictTracker:
         return [self._say(verdict, "closed", topology, reason) for verdict in verdicts]
 
     def _say(self, verdict: OpenVerdict, event: str, topology: Topology, close_reason: str | None = None) -> Verdict:
-        verdict.note_said()
+        verdict.note_said(severity_now(verdict, topology.world_size, self._limits, is_over=event == "closed"))
         return revision_of(verdict, event, self.job, self.attempt, topology, close_reason)
 
     # --- snapshots --------------------------------------------------------------------------------------------------
@@ -255,9 +269,9 @@ class VerdictTracker:
         }
 
     @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> VerdictTracker:
-        """Restore."""
-        tracker = cls(state["job"], state["attempt"])
+    def from_state(cls, state: Mapping[str, Any], limits: SeverityLimits | None = None) -> VerdictTracker:
+        """Restore; `limits` are a setting, and not part of the state."""
+        tracker = cls(state["job"], state["attempt"], limits)
         tracker._recent.extend(Observation.from_state(one) for one in state["recent"])
         tracker._spikes = SpikeWatch.from_state(state["spikes"])
         tracker._suspicions = Suspicions.from_state(state["suspicions"])

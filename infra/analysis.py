@@ -35,7 +35,7 @@ class Analysis:
     Parameters
     ----------
     verdicts
-        The newest revision of each, most training time lost first.
+        The newest revision of each, most training time lost first; those that accuse nobody come last.
     """
 
     job: str
@@ -99,8 +99,13 @@ def analyze(trace: Trace, settings: MonitorSettings | None = None) -> Analysis:
     judgements = job.advance(log.read_back)
     analysis.iterations = list(judgements.iterations)
     newest = {verdict.verdict_id: verdict for verdict in judgements.verdicts}
-    analysis.verdicts = sorted(newest.values(), key=lambda verdict: (-verdict.lost_s, verdict.verdict_id))
+    analysis.verdicts = sorted(newest.values(), key=order)
     return analysis
+
+
+def order(verdict: Verdict) -> tuple[bool, float, str]:
+    """Sort key of verdicts: who is accused comes before what accuses nobody, and then what cost most."""
+    return not verdict.suspects, -verdict.lost_s, verdict.verdict_id
 
 
 def _reduce(trace: Trace, settings: MonitorSettings, log: _Log) -> list[Evidence | Membership]:

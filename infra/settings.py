@@ -23,6 +23,7 @@ PREFIX: Final = "IRREGULARS_"
 DEFAULT_FILE: Final = Path("irregulars.toml")
 CONFIG_VARIABLE: Final = "IRREGULARS_CONFIG"
 LOG_LEVELS: Final = ("debug", "info", "warning", "error", "critical")
+SEVERITIES: Final = ("note", "ticket", "page")
 MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 
 
@@ -46,6 +47,7 @@ def _at_least(limit: float) -> Rule:
     return Rule(f"{limit:g} or more", lambda value: limit <= value < float("inf"))
 
 
+_SHARE: Final = Rule("0 to 1", lambda value: 0 <= value <= 1)
 _ABOVE_ONE: Final = Rule("above 1", lambda value: 1 < value < float("inf"))
 _ABOVE_ZERO: Final = Rule("above 0", lambda value: 0 < value < float("inf"))
 _PORT: Final = Rule("1 to 65535", lambda value: 1 <= value <= 65535)
@@ -97,6 +99,24 @@ class Settings:
     )
     detectors: tuple[str, ...] = _setting(
         ("baseline", "peers"), "Detectors: entry points or package.module:Name, each with options in brackets"
+    )
+    alert_least_severity: str = _setting(
+        "ticket", "Verdicts that are less urgent are stored, and give no alert", _one_of(SEVERITIES)
+    )
+    alert_least_seen: int = _setting(3, "A note: a verdict that was seen in fewer irregular iterations", _at_least(1))
+    alert_least_lost_s: float = _setting(0.1, "A note too: fewer seconds of the job's time are lost", _at_least(0))
+    alert_ticket_gpu_hours: float = _setting(
+        1.0, "A ticket: GPU-hours that will be lost an hour from now, those lost so far included", _ABOVE_ZERO
+    )
+    alert_ticket_job_s: float = _setting(
+        360.0, "A ticket too: seconds of the job's time that will be lost by then, whatever its size", _ABOVE_ZERO
+    )
+    alert_page_gpu_hours: float = _setting(
+        12.0, "A page: GPU-hours that will be lost an hour from now, if all three limits are reached", _ABOVE_ZERO
+    )
+    alert_page_share: float = _setting(0.05, "A page: share of the job's time that is lost", _SHARE)
+    alert_page_after_s: float = _setting(
+        300.0, "A page: seconds of the job's time for which it has gone on", _at_least(0)
     )
     data_dir: Path = _setting(Path(".irregulars"), "Where a worker and the embedded services keep files")  # noqa: RUF009
     log_level: str = _setting("info", "Least level that is logged", _one_of(LOG_LEVELS))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from infra.settings import Settings
 
 if TYPE_CHECKING:
+    from detectors.severity import SeverityLimits
     from producers.publisher import AgentSettings
     from sinks.connection import DatabaseSettings
     from streams.monitor_settings import MonitorSettings
@@ -47,9 +48,19 @@ def monitor_settings(settings: Settings) -> MonitorSettings:
         window=settings.window,
         grace_s=settings.grace_s,
         silence_s=settings.silence_s,
+        severity=severity_limits(settings),
         operator_detectors=detectors["operator"],
         rank_detectors=detectors["rank"],
     )
+
+
+def severity_limits(settings: Settings) -> SeverityLimits:
+    """Return from which cost on a verdict is urgent: each limit is the setting ``alert_`` and its name."""
+    from dataclasses import fields
+
+    from detectors.severity import SeverityLimits
+
+    return SeverityLimits(**{one.name: getattr(settings, f"alert_{one.name}") for one in fields(SeverityLimits)})
 
 
 def worker_settings(settings: Settings, group: str) -> WorkerSettings:
@@ -67,7 +78,13 @@ def worker_settings(settings: Settings, group: str) -> WorkerSettings:
         data_directory=str(settings.data_dir / "worker"),
         web_port=settings.web_port,
         detectors=settings.detectors,
-        judgement={"delta": settings.delta, "window": settings.window, "silence_s": settings.silence_s},
+        judgement={
+            "delta": settings.delta,
+            "window": settings.window,
+            "silence_s": settings.silence_s,
+            "severity": severity_limits(settings),
+        },
+        alert_least_severity=settings.alert_least_severity,
         log_level=_FAUST_LEVELS.get(settings.log_level, settings.log_level),
     )
 

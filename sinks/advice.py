@@ -100,6 +100,8 @@ def advise(verdict: Verdict) -> str:
     """Say in one sentence what to do next; begins in lower case, ends without a stop."""
     if verdict.state == "closed":
         return _advise_closed(verdict)
+    if verdict.severity == "note":
+        return "nothing yet, it costs too little; see whether it comes back or goes on"
     suspect = verdict.suspects[0] if verdict.suspects else None
     sentence = _ACTIONS[verdict.kind](suspect)
     if suspect is not None and suspect.probability < SURE and verdict.kind in _DRAINING:
@@ -176,7 +178,7 @@ def _advise_closed(verdict: Verdict) -> str:
         return _act_on_hang(suspect)
     if verdict.close_reason == "silent":
         return "see whether the job still runs: its ranks have fallen silent"
-    if place is None:
+    if place is None or verdict.severity == "note":
         return "nothing now; the history is in the database"
     return {
         "finished": f"keep {place} out of the next job until it is tested",
@@ -198,7 +200,8 @@ def _checks(verdict: Verdict, suspect: Suspect) -> str:
 
 
 def _cordon(verdict: Verdict, suspect: Suspect) -> str:
-    if verdict.kind not in _DRAINING or verdict.state == "closed" or suspect.host is None:
+    is_urgent = verdict.state == "open" and verdict.severity != "note"
+    if verdict.kind not in _DRAINING or not is_urgent or suspect.host is None:
         return ""
     node = shlex.quote(suspect.host)
     return f"Cordon: kubectl cordon {node}, or scontrol update nodename={node} state=drain reason=irregular."

@@ -10,16 +10,19 @@ from typing import Any, Final
 
 from sinks.advice import advise, name_device, where_to_look
 from streams.errors import RecordError
-from streams.judgements import Verdict
+from streams.judgements import SEVERITIES, Verdict
 from streams.records import VERSION, decode_json
 
-ALERTING_EVENTS: Final = ("opened", "changed", "closed")
+ALERTING_EVENTS: Final = ("opened", "changed", "raised", "closed")
 """The alert policy: a revision that only tells more of the same wakes nobody."""
+
+LEAST_SEVERITY: Final = "ticket"
+"""And notes are stored alone: so little was lost that nobody needs to hear of it."""
 
 _WORTH_NAMING: Final = 0.1
 
 
-def alert_of(verdict: Verdict) -> bytes | None:
+def alert_of(verdict: Verdict, least_severity: str = LEAST_SEVERITY) -> bytes | None:
     """Make the message of the topic ``alerts``, or None where the policy lets nothing through.
 
     Its key on the topic is the verdict id. The same revision gives the same bytes, in every run: the only time in
@@ -29,6 +32,9 @@ def alert_of(verdict: Verdict) -> bytes | None:
     ----------
     verdict
         One revision.
+    least_severity
+        What is less urgent gives no alert. Severities never sink, so whatever was alerted is also closed; a verdict
+        whose severity nobody said passes.
 
     Returns
     -------
@@ -36,7 +42,7 @@ def alert_of(verdict: Verdict) -> bytes | None:
         JSON of ``streams/schemas/alerts.json``: first ``summary``, one line for a person; then the verdict as on the
         topic ``verdicts``; then ``gpu_hours_lost`` (null where the number of GPUs is not known) and ``next_step``.
     """
-    if verdict.event not in ALERTING_EVENTS:
+    if verdict.event not in ALERTING_EVENTS or _is_less(verdict.severity, least_severity):
         return None
     message = {
         "summary": summarise(verdict),
@@ -47,6 +53,10 @@ def alert_of(verdict: Verdict) -> bytes | None:
         "next_step": _one_line(f"{_capital(advise(verdict))}. {where_to_look(verdict)}"),
     }
     return json.dumps(message, separators=(",", ":"), allow_nan=False).encode()
+
+
+def _is_less(severity: str | None, least: str) -> bool:
+    return severity is not None and SEVERITIES.index(severity) < SEVERITIES.index(least)
 
 
 def gpu_hours_lost(verdict: Verdict) -> float | None:
@@ -63,11 +73,11 @@ def gpu_hours_lost(verdict: Verdict) -> float | None:
 
 
 def summarise(verdict: Verdict) -> str:
-    """Say in one line: what happened, who it was, how much slower, what it cost, what to do next."""
+    """Say in one line: what happened, how urgent, who it was, how much slower, what it cost, what to do next."""
     kind = "slow NIC" if verdict.kind == "slow_nic" else verdict.kind.replace("_", " ")
     title = f"{verdict.event.upper()} {kind} in {verdict.job}"
-    if verdict.state == "closed" and verdict.close_reason:
-        title += f" ({verdict.close_reason})"
+    remarks = [one for one in (verdict.severity, verdict.close_reason) if one]
+    title += f" ({', '.join(remarks)})" if remarks else ""
     facts = "; ".join(fact for fact in (_who(verdict), _how_slow(verdict), _cost(verdict)) if fact)
     return _one_line(f"{title}: {facts}. Next: {advise(verdict)}.")
 
@@ -123,8 +133,15 @@ def _cost(verdict: Verdict) -> str:
     so_far = "" if verdict.state == "closed" else " so far"
     hours = gpu_hours_lost(verdict)
     if hours is not None:
-        return f"{_amount(hours)} GPU-hours lost{so_far} on {verdict.world_size:,} GPUs"
-    return f"{_amount(verdict.lost_s)} s lost{so_far}" if math.isfinite(verdict.lost_s) else ""
+        return f"{_amount(hours)} GPU-hours lost{so_far} on {verdict.world_size:,} GPUs{_recovers(verdict)}"
+    return f"{_amount(verdict.lost_s)} s lost{so_far}{_recovers(verdict)}" if math.isfinite(verdict.lost_s) else ""
+
+
+def _recovers(verdict: Verdict) -> str:
+    """Say how much of it would come back, where that is known."""
+    if verdict.recovers_ratio is None or not verdict.suspects:
+        return ""
+    return f", {verdict.recovers_ratio:.0%} of which would come back with that device as usual"
 
 
 def _amount(value: float) -> str:

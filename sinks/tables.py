@@ -139,7 +139,10 @@ TABLES: Final[Mapping[str, TableFormat]] = {
                 "past_last_iteration": pa.int64(), "lost_s": pa.float64(), "world_size": pa.uint32(),
                 "evidence": pa.string(),
             },
-            {"delta": pa.float64(), "communicator": pa.string(), "last_seen_at": _TIME, "close_reason": pa.string()},
+            {
+                "delta": pa.float64(), "communicator": pa.string(), "last_seen_at": _TIME,
+                "close_reason": pa.string(), "severity": pa.string(), "recovers_ratio": pa.float64(),
+            },
         ),
         key=("job", "verdict_id"),
         version="revision",
@@ -284,7 +287,7 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
         "first_iteration": verdict.iterations[0], "past_last_iteration": verdict.iterations[1],
         "delta": _known(verdict.delta), "lost_s": verdict.lost_s, "world_size": verdict.world_size,
         "communicator": verdict.communicator, "evidence": verdict.evidence, "last_seen_at": verdict.time_ns,
-        "close_reason": verdict.close_reason,
+        "close_reason": verdict.close_reason, "severity": verdict.severity, "recovers_ratio": verdict.recovers_ratio,
     }  # fmt: skip
 
 

@@ -78,7 +78,7 @@ class IterationJudge:
         self._silence_s = settings.silence_s
         self._window = IterationWindow(delta=settings.delta, window=settings.window)
         self._drift = DriftWatch()
-        self._tracker = VerdictTracker(job, attempt)
+        self._tracker = VerdictTracker(job, attempt, settings.severity)
         self._detectors = [make() for make in settings.rank_detectors]
         self._reader = OperatorReader()
         self._regular: deque[IterationRows] = deque(maxlen=REFERENCE_ITERATIONS)
@@ -409,7 +409,7 @@ class IterationJudge:
         judge = cls(state["job"], state["attempt"], settings)
         judge._window = IterationWindow.from_state(state["window"])
         judge._drift = DriftWatch.from_state(state["drift"])
-        judge._tracker = VerdictTracker.from_state(state["tracker"])
+        judge._tracker = VerdictTracker.from_state(state["tracker"], settings.severity)
         judge._reader = OperatorReader({name: code for code, name in enumerate(state["codes"])})
         judge._reader.stages = dict(state["stages"])
         judge._reader.traffic = Traffic(*state["traffic"])

@@ -17,6 +17,8 @@ VERDICT_KINDS: Final = (
     "slow_rank", "slow_nic", "slow_link", "slow_communicator", "slow_stage", "imbalance", "hang",
 )  # fmt: skip
 DEVICES: Final = ("gpu", "host", "nic", "link", "switch", "stage")
+SEVERITIES: Final = ("note", "ticket", "page")
+"""How urgent a verdict is, least first: to be stored, to be looked at in working hours, to wake somebody."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +69,13 @@ class Verdict:
     close_reason
         Why it closed: ``recovered``, ``finished``, ``restarted``, ``silent``; `None` while open.
     event
-        What this revision is: ``opened``, ``changed`` (another kind or first suspect), ``continued`` (more of the
-        same), ``closed``.
+        What this revision is: ``opened``, ``changed`` (another kind or first suspect), ``raised`` (more urgent than
+        was said), ``continued`` (more of the same), ``closed``.
+    severity
+        One of `SEVERITIES`, by what is lost (`detectors.severity`); the worst so far. None: nobody said.
+    recovers_ratio
+        Share of what the iterations took longer that would come back with the first suspect as usual, 0 to 1, by
+        replay. None: not known.
     """
 
     verdict_id: str
@@ -87,6 +94,8 @@ class Verdict:
     time_ns: int | None = None
     close_reason: str | None = None
     event: str = "opened"
+    severity: str | None = None
+    recovers_ratio: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         """As an object of the contract's section 2."""

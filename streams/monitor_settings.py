@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from detectors.severity import SeverityLimits
 
 if TYPE_CHECKING:
     from detectors.protocol import Detector
@@ -25,6 +27,8 @@ class MonitorSettings:
     silence_s
         When nothing came for so long, by the wall clock, a rank that stands in an operator gives all it has; and a
         job's verdicts are closed, and it is asked whether it hangs.
+    severity
+        From which cost on a verdict is a ticket or a page.
     operator_detectors, rank_detectors
         Make the detectors of the first hop (one set per rank) and of the second (one set per job), whose scores are
         on one scale (`detectors.protocol.strange_from`). Which operators of an irregular iteration were abnormal is
@@ -35,5 +39,6 @@ class MonitorSettings:
     window: int = 50
     grace_s: float = 30.0
     silence_s: float = 600.0
+    severity: SeverityLimits = field(default_factory=SeverityLimits)
     operator_detectors: tuple[Callable[[], Detector], ...] = ()
     rank_detectors: tuple[Callable[[], Detector], ...] = ()

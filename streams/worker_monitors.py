@@ -56,6 +56,7 @@ def make_monitors(settings: WorkerSettings) -> Monitors:
         restore_rank=partial(RankMonitor.from_state, settings=own),
         make_job=partial(JobMonitor, settings=own),
         restore_job=partial(JobMonitor.from_state, settings=own),
+        alert_of=partial(alert_of, least_severity=settings.alert_least_severity),
     )
 
 

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from sinks.alerts import LEAST_SEVERITY
 from streams.errors import InputError
+from streams.judgements import SEVERITIES
 from streams.topics import TopicSettings
 from streams.worker_logging import LEVELS
 
@@ -40,6 +42,8 @@ class WorkerSettings:
         Names or dotted paths of detectors.
     judgement
         Further settings of the monitors, by name.
+    alert_least_severity
+        Verdicts that are less urgent are stored and give no alert.
     evidence_linger_s
         How long rows of ranks of one partition wait for one another, to travel together.
     parked_bytes, parked_s
@@ -62,6 +66,7 @@ class WorkerSettings:
     web_port: int = 6066
     detectors: tuple[str, ...] = ()
     judgement: Mapping[str, Any] = field(default_factory=dict)
+    alert_least_severity: str = LEAST_SEVERITY
     evidence_linger_s: float = 0.5
     parked_bytes: int = 64 << 20
     parked_s: float = 60.0
@@ -72,6 +77,11 @@ class WorkerSettings:
         for name in ("snapshot_s", "session_s", "evidence_linger_s", "parked_s", "broker_timeout_s"):
             if getattr(self, name) <= 0:
                 raise InputError(f"{name} must be above 0 s; got {getattr(self, name)!r} (worker settings)")
+        if self.alert_least_severity not in SEVERITIES:
+            raise InputError(
+                f"alert_least_severity must be one of {list(SEVERITIES)}; got {self.alert_least_severity!r} "
+                "(worker settings)"
+            )
         if self.log_level not in LEVELS:
             raise InputError(f"log_level must be one of {list(LEVELS)}; got {self.log_level!r} (worker settings)")
         if not 0 <= self.web_port < 1 << 16:

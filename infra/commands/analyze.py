@@ -99,7 +99,9 @@ def _show_verdict(console: Console, verdict: Verdict) -> None:
     first, past = verdict.iterations
     times = "" if math.isnan(verdict.delta) else f": {verdict.delta:.2f} times the usual time"
     lost = f", {verdict.lost_s:.2f} s lost" if verdict.lost_s else ""
-    console.print(f"\n[bold red]{verdict.kind}[/bold red] in iterations {first} to {past - 1}{times}{lost}")
+    urgency = f" ({verdict.severity})" if verdict.severity else ""
+    where = f"in iterations {first} to {past - 1}"
+    console.print(f"\n[bold red]{verdict.kind}[/bold red] {where}{times}{lost}{urgency}")
     for suspect in verdict.suspects[:_SUSPECTS_SHOWN]:
         console.print(f"  {suspect.probability:4.0%}  {_name(suspect)}")
     console.print(f"  {verdict.evidence}", markup=False)

@@ -66,7 +66,10 @@ def demo(
             show_addresses(services)
             _wait_for_interrupt(services)
     if verdict is None:
-        console.print("No verdict came. That is a fault of this program, or of a machine that is much too busy.")
+        console.print(
+            "No alert came. What went wrong cost too little for one (--set alert_least_severity=note shows all), "
+            "or it is a fault of this program, or of a machine that is much too busy."
+        )
         raise typer.Exit(1)
     console.print("Everything was stopped, and nothing is left behind.", style="dim")
 
@@ -194,26 +197,28 @@ def progress_line(times_s: list[float], iterations: int, width: int) -> str:
 
 def _print_alerts(console: Console, alerts: _Alerts) -> None:
     for line in alerts.take_lines():
-        console.print(line, style="bold red" if " OPENED " in line else "bold", markup=False)
+        console.print(line, style="bold red" if " OPENED " in line or " RAISED " in line else "bold", markup=False)
 
 
 def _last_verdict(console: Console, alerts: _Alerts) -> Verdict | None:
+    from infra.analysis import order
+
     deadline = time.monotonic() + _VERDICT_S
     while time.monotonic() < deadline:
         _print_alerts(console, alerts)
-        verdicts = sorted(alerts.newest.values(), key=lambda verdict: -verdict.lost_s)
+        verdicts = sorted(alerts.newest.values(), key=order)
         if verdicts and all(verdict.state == "closed" for verdict in verdicts):
             return verdicts[0]
         time.sleep(_LOOK_S)
-    return max(alerts.newest.values(), key=lambda verdict: verdict.lost_s, default=None)
+    return min(alerts.newest.values(), key=order, default=None)
 
 
 def _show_verdict(console: Console, services: LocalServices, verdict: Verdict, fault: str) -> None:
     from sinks.advice import advise, name_device
 
     first, past = verdict.iterations
-    console.print(f"\n[bold]Verdict[/bold]   {verdict.kind} in iterations {first} to {past - 1}: "
-                  f"{verdict.delta:.2f} times the usual time, {verdict.lost_s:.1f} s lost")  # fmt: skip
+    cost = f"{verdict.delta:.2f} times the usual time, {verdict.lost_s:.1f} s lost ({verdict.severity})"
+    console.print(f"\n[bold]Verdict[/bold]   {verdict.kind} in iterations {first} to {past - 1}: {cost}")
     for suspect in verdict.suspects[:3]:
         console.print(f"          {suspect.probability:4.0%}  {name_device(suspect)}", markup=False)
     console.print(f"Evidence  {verdict.evidence}", markup=False)

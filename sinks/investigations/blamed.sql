@@ -8,6 +8,7 @@ SELECT
     verdicts.verdict_id AS verdict_id,
     verdicts.state AS state,
     verdicts.kind AS kind,
+    verdicts.severity AS severity,
     suspects.device AS device,
     suspects.host AS host,
     suspects.gpu AS gpu,
@@ -19,6 +20,7 @@ SELECT
     verdicts.past_last_iteration AS past_last_iteration,
     round(verdicts.delta, 2) AS delta,
     round(verdicts.lost_s * verdicts.world_size / 3600, 3) AS gpu_hours_lost,
+    round(verdicts.recovers_ratio, 3) AS recovers_ratio,
     verdicts.evidence AS evidence,
     verdicts.close_reason AS close_reason
 FROM (SELECT * FROM verdicts FINAL) AS verdicts

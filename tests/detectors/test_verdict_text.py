@@ -7,7 +7,7 @@ import pytest
 from detectors.critical_path import Piece
 from detectors.lanes import Lane
 from detectors.topology import Topology
-from detectors.verdict_text import _duration, evidence_text
+from detectors.verdict_text import _duration, evidence_text, recovery_text
 from streams.records import OPERATOR_CODES
 
 TOPOLOGY = Topology(4, {}, {}, ("dp0", "pp0"))
@@ -50,3 +50,8 @@ def test_durations_have_the_unit_that_suits_them(elapsed_ns: float, expected: st
 @pytest.mark.parametrize("elapsed_ns", [999.7, 999_700.0, 999_999_999.0, 3_600e9])
 def test_no_duration_is_written_with_an_exponent(elapsed_ns: float) -> None:
     assert "e" not in _duration(elapsed_ns)
+
+
+@pytest.mark.parametrize(("ratio", "without"), [(0.0, "355 ms"), (0.5, "295 ms"), (1.0, "235 ms")])
+def test_what_comes_back_is_taken_from_what_it_took_longer(ratio: float, without: str) -> None:
+    assert recovery_text(ratio, 355e6, 235e6) == f"without it the iteration would have taken {without}"

@@ -3,13 +3,18 @@ from __future__ import annotations
 import dataclasses
 import pickle
 import re
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infra.settings import FIELDS, Settings, load_settings, parse_assignment, settings_table
+from detectors.severity import SeverityLimits
+from infra.settings import FIELDS, SEVERITIES, Settings, load_settings, parse_assignment, settings_table
+from infra.wiring import monitor_settings, severity_limits, worker_settings
+from sinks.alerts import LEAST_SEVERITY
+from streams import judgements
 from streams.errors import InputError
 
 PAGE = Path(__file__).resolve().parents[2] / "infra" / "docs" / "settings.md"
@@ -165,3 +170,14 @@ def test_the_page_shows_the_table_of_the_class() -> None:
 def test_an_assignment_needs_a_key_and_a_sign(text: str) -> None:
     with pytest.raises(InputError, match="must be key=value"):
         parse_assignment(text)
+
+
+def test_the_limits_of_severity_have_the_defaults_of_the_core_and_reach_both_monitors_and_worker() -> None:
+    assert severity_limits(Settings()) == SeverityLimits()
+    assert (Settings().alert_least_severity, tuple(SEVERITIES)) == (LEAST_SEVERITY, judgements.SEVERITIES)
+    names = [one.name for one in fields(SeverityLimits)]
+    others = {f"alert_{name}": 2 * getattr(SeverityLimits(), name) for name in names}
+    limits = SeverityLimits(**{name: 2 * getattr(SeverityLimits(), name) for name in names})
+    assert monitor_settings(Settings(**others)).severity == limits
+    worker = worker_settings(Settings(**others, alert_least_severity="page"), "group")
+    assert (worker.judgement["severity"], worker.alert_least_severity) == (limits, "page")

@@ -418,6 +418,19 @@ def test_a_migration_that_broke_off_is_taken_up_again(settings: DatabaseSettings
     client.close_connections()
 
 
+def test_a_verdict_from_before_severity_has_none(settings: DatabaseSettings) -> None:
+    client = connect(settings, is_creating=True)
+    migrate(client, [one for one in shipped_migrations() if one.version < 6])
+    columns = [name for name in TABLES["verdicts"].schema.names if name not in ("severity", "recovers_ratio")]
+    client.insert_arrow("verdicts", ROWS["verdicts"].slice(2).select(columns))
+    assert migrate(client)[0] == 6
+    assert read(settings, "verdicts").select(["severity", "recovers_ratio"]).to_pylist() == [
+        {"severity": None, "recovers_ratio": None}
+    ]
+    assert answer(client, "most_urgent")[0]["severity"] is None
+    client.close_connections()
+
+
 def test_an_edited_migration_is_an_error_that_names_the_file(settings: DatabaseSettings) -> None:
     store(settings, ROWS)
     first, *others = shipped_migrations()
@@ -477,6 +490,25 @@ def test_blamed_shows_the_newest_revision_s_suspects(filled: Client) -> None:
     [row] = answer(filled, "blamed", job=made_up_job.JOB)
     assert (row["device"], row["rank"], row["peer"], row["probability"]) == ("link", 1, 3, 0.89)
     assert row["evidence"].startswith("recv on rank 3")
+    assert (row["severity"], row["recovers_ratio"]) == ("ticket", 0.9)
+
+
+def test_pages_stand_before_tickets_before_notes_and_open_ones_before_closed_ones(settings: DatabaseSettings) -> None:
+    severities = ("note", "ticket", "page", "ticket", None)
+    verdicts = [
+        replace(
+            made_up_job.verdict(3), verdict_id=f"v{at}", severity=severity, lost_s=10.0 - at,
+            state="open" if at == 3 else "closed",
+        )
+        for at, severity in enumerate(severities)
+    ]  # fmt: skip
+    store(settings, tables_of(replace(made_up_job.judgements(), verdicts=verdicts)))
+    client = connect(settings)
+    rows = answer(client, "most_urgent")
+    assert [row["verdict_id"] for row in rows] == ["v2", "v3", "v1", "v0", "v4"]
+    assert [row["severity"] for row in rows] == ["page", "ticket", "ticket", "note", None]
+    assert {(row["device"], row["recovers_ratio"]) for row in rows} == {("link", 0.9)}
+    client.close_connections()
 
 
 def test_time_lost_is_shared_out_by_probability(filled: Client) -> None:

@@ -77,7 +77,7 @@ def test_a_replayed_job_has_the_verdicts_of_analyze(terminal: Terminal, replayed
 def test_people_read_one_line_an_alert(terminal: Terminal, replayed: list[dict[str, object]]) -> None:
     lines = terminal.output("alerts", "--from-start", "--end").splitlines()
     assert len(lines) == len(replayed)
-    assert "OPENED slow NIC in gloo-slow-nic: NIC eth0 on node-1" in lines[0]
+    assert "OPENED slow NIC in gloo-slow-nic (ticket): NIC eth0 on node-1" in lines[0]
 
 
 def test_the_limit_ends_the_feed(terminal: Terminal, replayed: list[dict[str, object]]) -> None:

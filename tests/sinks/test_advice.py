@@ -98,3 +98,12 @@ def test_the_investigation_named_ships_and_takes_the_parameters(kind: str, suspe
     assert command is not None
     values = dict(word.split("=") for word in command[2].split())
     assert bind(find_investigation(command[1]), values)["job"] == "llama"
+
+
+def test_a_note_asks_nobody_to_drain_anything() -> None:
+    note = replace(VERDICT, severity="note")
+    assert advise(note).startswith("nothing yet, it costs too little")
+    assert "Cordon" not in where_to_look(note)
+    closed = replace(note, state="closed", close_reason="recovered")
+    assert advise(closed) == "nothing now; the history is in the database"
+    assert "Cordon" in where_to_look(replace(VERDICT, severity="ticket"))

@@ -7,16 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sinks.alerts import alert_line, alert_of, gpu_hours_lost, summarise
+from sinks.alerts import ALERTING_EVENTS, alert_line, alert_of, gpu_hours_lost, summarise
 from streams.errors import RecordError
-from streams.judgements import Suspect, Verdict, decode_verdict
+from streams.judgements import SEVERITIES, Suspect, Verdict, decode_verdict
 from tests.sinks.verdicts import verdicts
 
 NIC = Suspect("nic", 26, (26,), 0.91, host="node-3", gpu=2, nic="mlx5_0")
 OPENED = Verdict(
     "llama:0:60:0", 1, "open", "llama", "slow_nic", (60, 80), 2.4, 690.0, "dp0", (NIC,), "evidence", world_size=64,
-    time_ns=1_795_234_590_000_000_000,
+    time_ns=1_795_234_590_000_000_000, severity="page",
 )  # fmt: skip
+ALERTED = (None, "ticket", "page")
 CLOSED = replace(OPENED, revision=9, state="closed", event="closed", close_reason="recovered")
 
 
@@ -30,12 +31,28 @@ def test_more_of_the_same_wakes_nobody() -> None:
     assert alert_of(replace(OPENED, event="continued")) is None
 
 
-@given(verdicts(events=("opened", "changed", "closed")))
+def test_a_note_is_stored_and_alerts_nobody() -> None:
+    for event in ALERTING_EVENTS:
+        assert alert_of(replace(OPENED, event=event, severity="note")) is None
+
+
+@pytest.mark.parametrize("least", SEVERITIES)
+@pytest.mark.parametrize("severity", SEVERITIES)
+def test_what_is_less_urgent_than_was_asked_for_gives_no_alert(severity: str, least: str) -> None:
+    is_alerted = SEVERITIES.index(severity) >= SEVERITIES.index(least)
+    assert (alert_of(replace(OPENED, severity=severity), least) is not None) == is_alerted
+
+
+def test_a_verdict_of_an_older_worker_is_alerted_since_nobody_said_that_it_is_a_note() -> None:
+    assert message_of(replace(OPENED, severity=None))
+
+
+@given(verdicts(events=ALERTING_EVENTS, severities=ALERTED))
 def test_every_other_revision_passes_with_the_verdict_inside(verdict: Verdict) -> None:
     assert decode_verdict(message_of(verdict), "alerts") == verdict
 
 
-@given(verdicts(events=("opened", "changed", "closed")))
+@given(verdicts(events=ALERTING_EVENTS, severities=ALERTED))
 def test_the_summary_comes_first_and_is_one_printable_line(verdict: Verdict) -> None:
     values = json.loads(message_of(verdict))
     assert next(iter(values)) == "summary"
@@ -43,14 +60,14 @@ def test_the_summary_comes_first_and_is_one_printable_line(verdict: Verdict) -> 
     assert ". Next: " in values["summary"]
 
 
-@given(verdicts(events=("opened",)))
+@given(verdicts(events=("opened",), severities=ALERTED))
 def test_the_same_revision_gives_the_same_bytes(verdict: Verdict) -> None:
     assert message_of(verdict) == message_of(replace(verdict))
 
 
 def test_an_opening_says_who_how_slow_what_it_cost_and_what_to_do() -> None:
     assert summarise(OPENED) == (
-        "OPENED slow NIC in llama: NIC mlx5_0 on node-3 (GPU 2, rank 26), 91% sure; iterations take 2.4x the "
+        "OPENED slow NIC in llama (page): NIC mlx5_0 on node-3 (GPU 2, rank 26), 91% sure; iterations take 2.4x the "
         "usual time since iteration 60; 12.3 GPU-hours lost so far on 64 GPUs. Next: cordon node-3, drain it at the "
         "next checkpoint, then check port, optics and firmware of NIC mlx5_0."
     )
@@ -58,15 +75,22 @@ def test_an_opening_says_who_how_slow_what_it_cost_and_what_to_do() -> None:
 
 def test_a_closing_says_why_and_speaks_of_the_past() -> None:
     assert summarise(CLOSED) == (
-        "CLOSED slow NIC in llama (recovered): NIC mlx5_0 on node-3 (GPU 2, rank 26), 91% sure; iterations took "
-        "2.4x the usual time in iterations 60 to 79; 12.3 GPU-hours lost on 64 GPUs. Next: test node-3 before it "
-        "takes work again."
+        "CLOSED slow NIC in llama (page, recovered): NIC mlx5_0 on node-3 (GPU 2, rank 26), 91% sure; iterations "
+        "took 2.4x the usual time in iterations 60 to 79; 12.3 GPU-hours lost on 64 GPUs. Next: test node-3 before "
+        "it takes work again."
     )
 
 
 @pytest.mark.parametrize(
     ("verdict", "text"),
     [
+        (replace(OPENED, event="raised"), "RAISED slow NIC in llama (page): "),
+        (replace(OPENED, severity=None), "OPENED slow NIC in llama: "),
+        (
+            replace(OPENED, recovers_ratio=0.874),
+            "on 64 GPUs, 87% of which would come back with that device as usual. Next",
+        ),
+        (replace(OPENED, recovers_ratio=0.5, suspects=()), "on 64 GPUs. Next"),
         (replace(OPENED, kind="hang"), "iteration 79 does not end"),
         (replace(CLOSED, kind="hang"), "iteration 79 had not ended"),
         (replace(OPENED, kind="imbalance", suspects=()), "no device is at fault"),
@@ -99,7 +123,7 @@ def test_an_unknown_number_is_null_in_the_message() -> None:
 def test_a_follower_s_line_has_the_event_time_and_the_verdict() -> None:
     message = message_of(OPENED)
     line = alert_line(message)
-    assert line.startswith("2026-11-21 04:16:30Z  OPENED slow NIC in llama: ")
+    assert line.startswith("2026-11-21 04:16:30Z  OPENED slow NIC in llama (page): ")
     assert line.endswith("[llama:0:60:0 revision 1]")
     assert alert_line(json.loads(message)) == line
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from streams.judgements import DEVICES, VERDICT_KINDS, Suspect, Verdict
+from streams.judgements import DEVICES, SEVERITIES, VERDICT_KINDS, Suspect, Verdict
 
 NAMES = st.text(min_size=1, max_size=12)
 RANKS = st.integers(0, 10**6)
@@ -22,7 +22,11 @@ def suspects(draw: st.DrawFn) -> Suspect:
 
 
 @st.composite
-def verdicts(draw: st.DrawFn, events: tuple[str, ...] = ("opened", "changed", "continued", "closed")) -> Verdict:
+def verdicts(
+    draw: st.DrawFn,
+    events: tuple[str, ...] = ("opened", "changed", "raised", "continued", "closed"),
+    severities: tuple[str | None, ...] = (None, *SEVERITIES),
+) -> Verdict:
     event = draw(st.sampled_from(events))
     first, length = draw(st.integers(0, 10**9)), draw(st.integers(1, 10**4))
     reasons = st.sampled_from(["recovered", "finished", "restarted", "silent"])
@@ -33,5 +37,5 @@ def verdicts(draw: st.DrawFn, events: tuple[str, ...] = ("opened", "changed", "c
         suspects=tuple(draw(st.lists(suspects(), max_size=3))), evidence=draw(st.text()),
         attempt=draw(st.integers(0, 10**9)), world_size=draw(st.integers(0, 10**6)),
         time_ns=draw(st.none() | st.integers(0, 2**62)), close_reason=draw(reasons) if event == "closed" else None,
-        event=event,
+        event=event, severity=draw(st.sampled_from(severities)), recovers_ratio=draw(st.none() | st.floats(0, 1)),
     )  # fmt: skip

@@ -21,7 +21,15 @@ from streams.announcements import (
     encode_announcement,
     encode_heartbeat,
 )
-from streams.judgements import DEVICES, VERDICT_KINDS, Suspect, Verdict, encode_verdict
+from streams.judgements import (
+    DEVICES,
+    SEVERITIES,
+    VERDICT_KINDS,
+    Suspect,
+    Verdict,
+    decode_verdict,
+    encode_verdict,
+)
 from streams.records import KINDS, SCHEMAS
 from tests.sinks.verdicts import NAMES, PLACES, RANKS, verdicts
 
@@ -96,7 +104,7 @@ def test_verdicts_follow_theirs(verdict: Verdict) -> None:
     validate(encode_verdict(verdict), "verdicts")
 
 
-@given(verdicts(events=ALERTING_EVENTS))
+@given(verdicts(events=ALERTING_EVENTS, severities=(None, "ticket", "page")))
 def test_alerts_follow_theirs(verdict: Verdict) -> None:
     validate(alert_of(verdict), "alerts")
 
@@ -123,11 +131,28 @@ def test_the_words_are_those_of_the_code() -> None:
     kind = PUBLISHED["jobs"]["properties"]["communicators"]["items"]["properties"]["kind"]
     assert tuple(kind["enum"]) == KINDS
     assert tuple(PUBLISHED["alerts"]["properties"]["event"]["enum"]) == ALERTING_EVENTS
+    for name in ("verdicts", "alerts"):
+        assert tuple(PUBLISHED[name]["properties"]["severity"]["enum"]) == (*SEVERITIES, None)
+
+
+@pytest.mark.parametrize("name", ["verdicts", "alerts"])
+def test_a_message_from_before_severity_still_is_one(name: str) -> None:
+    verdict = Verdict("v", 1, "open", "j", "hang", (0, 1), 1.0, 0.0, None, (), "")
+    message = encode_verdict(verdict) if name == "verdicts" else alert_of(verdict)
+    assert message is not None
+    values = json.loads(message)
+    del values["severity"], values["recovers_ratio"]
+    validate(json.dumps(values).encode(), name)
+    assert decode_verdict(json.dumps(values).encode(), name) == verdict
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"kind": "slow_cat"}, {"state": "ajar"}, {"world_size": -1}, {"iterations": (1,)}, {"lost_s": -1.0}]
-)
+    "wrong",
+    [
+        {"kind": "slow_cat"}, {"state": "ajar"}, {"world_size": -1}, {"iterations": (1,)}, {"lost_s": -1.0},
+        {"severity": "panic"}, {"recovers_ratio": 1.1},
+    ],
+)  # fmt: skip
 def test_a_wrong_value_does_not_follow_the_schema(wrong: dict[str, Any]) -> None:
     verdict = Verdict("v", 1, "open", "j", "hang", (0, 1), 1.0, 0.0, None, (), "")
     validate(encode_verdict(verdict), "verdicts")

@@ -5,14 +5,18 @@ from typing import Any
 import pytest
 
 from streams.errors import InputError
-from streams.worker_monitors import monitor_settings
+from streams.judgements import Verdict
+from streams.worker_monitors import make_monitors, monitor_settings
 from streams.worker_settings import WorkerSettings
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("snapshot_s", 0.0), ("session_s", -1.0), ("grace_s", -0.1), ("log_level", "loud"), ("web_port", 70_000)],
-)
+    [
+        ("snapshot_s", 0.0), ("session_s", -1.0), ("grace_s", -0.1), ("log_level", "loud"), ("web_port", 70_000),
+        ("alert_least_severity", "panic"),
+    ],
+)  # fmt: skip
 def test_a_value_that_makes_no_sense_is_named(name: str, value: Any) -> None:
     with pytest.raises(InputError, match=f"^{name} must be .*; got {value!r}"):
         WorkerSettings("127.0.0.1:9092", **{name: value})
@@ -31,3 +35,10 @@ def test_judgement_settings_reach_the_monitors() -> None:
 def test_an_unknown_judgement_setting_is_named() -> None:
     with pytest.raises(InputError, match="got gamma"):
         monitor_settings(WorkerSettings("127.0.0.1:9092", judgement={"gamma": 1.0}))
+
+
+@pytest.mark.parametrize(("least", "is_alerted"), [("note", True), ("ticket", True), ("page", False)])
+def test_the_least_severity_reaches_the_alerts(least: str, is_alerted: bool) -> None:
+    monitors = make_monitors(WorkerSettings("127.0.0.1:9092", alert_least_severity=least))
+    verdict = Verdict("v", 1, "open", "j", "hang", (0, 1), 1.0, 0.0, None, (), "", severity="ticket")
+    assert (monitors.alert_of(verdict) is not None) == is_alerted

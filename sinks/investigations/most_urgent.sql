@@ -1,0 +1,39 @@
+-- title: What to look at first
+-- description: Verdicts by urgency, pages before tickets before notes, open ones first, then those that cost most: whom
+--     they accuse, what is lost, and how much of it setting the first suspect right would win back, where a replay
+--     tells.
+-- parameter: job String = '' | training job; default: all
+-- parameter: days UInt32 = 30 | verdicts seen in the days before the newest one
+-- parameter: limit UInt32 = 30 | verdicts at most
+WITH known AS (SELECT * FROM verdicts FINAL)
+SELECT
+    known.severity AS severity,
+    known.state AS state,
+    known.job AS job,
+    known.verdict_id AS verdict_id,
+    known.kind AS kind,
+    suspects.device AS device,
+    suspects.host AS host,
+    suspects.rank AS rank,
+    round(suspects.probability, 3) AS probability,
+    round(known.delta, 2) AS delta,
+    round(known.lost_s, 3) AS lost_s,
+    round(known.lost_s * known.world_size / 3600, 3) AS gpu_hours_lost,
+    round(known.recovers_ratio, 3) AS recovers_ratio,
+    known.last_seen_at AS last_seen_at
+FROM known
+LEFT JOIN (SELECT * FROM newest_suspects WHERE position = 0) AS suspects
+    ON suspects.job = known.job AND suspects.verdict_id = known.verdict_id
+WHERE ({job:String} = '' OR known.job = {job:String})
+    AND (
+        known.last_seen_at IS NULL
+        OR known.last_seen_at >= (SELECT max(last_seen_at) FROM known) - toIntervalDay({days:UInt32})
+    )
+ORDER BY
+    indexOf(['page', 'ticket', 'note'], ifNull(known.severity, 'note')),
+    known.state = 'closed',
+    gpu_hours_lost DESC,
+    lost_s DESC,
+    verdict_id
+LIMIT {limit:UInt32}
+SETTINGS join_use_nulls = 1
