@@ -49,7 +49,7 @@ CHANGES: Final[Mapping[str, Change]] = {
     "elapsed-apart": Change("each rank's elapsed comes from its own clock, up to ±50 ppm", times.run_elapsed_apart),
     "shift": Change("everything happened 37 days later", times.shift),
     "clock-offsets": Change("hosts' clocks are up to ±5 ms off; job.json says per_host", times.offset_clocks),
-    "clock-drift": Change("and they drift by up to ±20 ppm", times.drift_clocks),
+    "clock-drift": Change("they are, and drift by up to ±20 ppm besides", times.drift_clocks),
     "row-order": Change("the files have their rows in another order", rows.mix_rows),
     "row-copies": Change("1 % of the rows are there twice", rows.copy_rows),
     "row-loss": Change("0.5 % of the rows are missing", rows.lose_rows),
@@ -66,6 +66,6 @@ CHANGES: Final[Mapping[str, Change]] = {
     "replica": Change("one more healthy replica of the data takes part", company.add_replica, _REPLICA),
     "batches-of-29": Change("it streams in batches of 29 rows", _deliver(Delivery(29, 0.05))),
     "batches-of-1500": Change("it streams in batches of 1,500 rows or a second", _deliver(Delivery())),
-    "batches-of-20000": Change("it streams in batches of 20,000 rows or ten minutes", _deliver(Delivery(20_000, 600))),
+    "batches-of-20000": Change("it streams in batches of 20,000 rows or 600 s", _deliver(Delivery(20_000, 600))),
 }
 """By name, as ``irregulars check --change`` takes it."""

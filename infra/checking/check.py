@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from infra.checking.changed import Changed, Delivery, Given
+from infra.checking.changed import Changed, Delivery, Given, Naming
 from infra.checking.changes import CHANGES
 from infra.checking.judged import Charge, accused_ranks, charges_of, differences, judge
 from infra.checking.recording import Recording
@@ -63,8 +63,9 @@ class Check:
         self, recording: Recording, settings: MonitorSettings, *, seed: int = 0, delivery: Delivery | None = None
     ) -> None:
         self._recording, self._settings, self._seed, self._delivery = recording, _plain(settings), seed, delivery
+        self.job = recording.job.job
         verdicts = judge(Changed(recording), self._settings)
-        self.charges = charges_of(verdicts)
+        self.charges = charges_of(verdicts, Naming())
         self._accused = accused_ranks(verdicts, recording)
 
     def run(self, names: Sequence[str]) -> Iterator[Outcome]:

@@ -55,8 +55,8 @@ def _unused_id(known: Sequence[Communicator], name: str) -> str:
 def add_member(recording: Recording, given: Given) -> Changed | None:
     """One more rank takes part in the collectives of all ranks, and does nothing else.
 
-    It arrives with the first and leaves with it, so nobody ever waits for it. Needs a communicator of all ranks that is
-    used, and clocks that are shared.
+    It arrives with the first and leaves with it, so nobody ever waits for it. Needs a communicator of all ranks that
+    is used, and clocks that are shared.
     """
     code = _whole_world(recording)
     if code is None or recording.job.clock != "shared":
@@ -89,7 +89,7 @@ def _with_ranks(recording: Recording, places: Mapping[int, Place], logged: Itera
 
 
 def _whole_world(recording: Recording) -> int | None:
-    """Return the place of the communicator in which every logged rank has collectives with a start, if there is one."""
+    """Return the place of a communicator in which every logged rank has collectives with a start, if any."""
     table = recording.tables["commops"]
     is_usable = (table["operator"] < SEND) & (table["start_ns"] != UNKNOWN)
     logged = len(recording.logged)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from infra.checking.changed import Changed, Delivery, Naming
+from infra.checking.changed import Changed, Naming
 from infra.checking.recording import Recording
 from infra.checking.streamed import judge_streamed
 from producers.trace_iterations import number_iterations
@@ -60,7 +60,7 @@ def judge(changed: Changed, settings: MonitorSettings) -> list[Verdict]:
     return judge_streamed(trace, settings, changed.delivery)
 
 
-def charges_of(verdicts: Iterable[Verdict], naming: Naming = Naming()) -> list[Charge]:
+def charges_of(verdicts: Iterable[Verdict], naming: Naming) -> list[Charge]:
     """Say the verdicts on a changed recording in the names of the first one."""
     return [_charge(verdict, naming) for verdict in verdicts]
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from producers.trace import Trace, assemble_trace, read_trace
 from producers.trace_files import COLUMNS, TableFile
-from producers.trace_job import JobFile, Place, read_job
+from producers.trace_job import JobFile, read_job
 from streams.announcements import Communicator
 from streams.records import OPERATORS, PATHS, PHASE_UNKNOWN, PHASES, SCHEMAS, UNKNOWN, Batch
 
@@ -109,8 +109,7 @@ def read_recording(directory: Path) -> Recording:
     InputError
         If a file is unusable, as `read_trace` does.
     """
-    trace = read_trace(directory)
-    return recording_of(read_job(directory), trace)
+    return recording_of(read_job(directory), read_trace(directory))
 
 
 def recording_of(job: JobFile, trace: Trace) -> Recording:
@@ -120,29 +119,14 @@ def recording_of(job: JobFile, trace: Trace) -> Recording:
     names: Mapping[str, Mapping[str, int]] = {
         "commops": ids, "bandwidth": {name: place for place, name in enumerate(devices)}, "iterations": {},
     }  # fmt: skip
-    tables = {
-        schema: _joined(schema, list(trace.batches(schema).values()), names[schema]) for schema in SCHEMAS
-    }
+    tables = {schema: _joined(schema, list(trace.batches(schema).values()), names[schema]) for schema in SCHEMAS}
     return Recording(job, tables, tuple(devices))
 
 
-def job_of(trace: Trace) -> JobFile:
-    """Say in the words of ``job.json`` what the announcements of a trace say."""
-    communicators = {c.id: c for announcement in trace.announcements for c in announcement.communicators}
-    return JobFile(
-        job=trace.job,
-        attempt=trace.attempt,
-        world_size=trace.world_size,
-        clock=trace.clock,
-        communicators=tuple(communicators[name] for name in sorted(communicators)),
-        places={a.rank: Place(a.host, a.gpu, a.nic, a.switch, a.lost_rows) for a in trace.announcements},
-        logged_ranks=tuple(a.rank for a in trace.announcements if a.is_logged),
-        recorded_until_ns=trace.recorded_until_ns,
-    )
-
-
 def _joined(schema: str, batches: Sequence[Batch], places: Mapping[str, int]) -> Columns:
-    columns = {field.name: _concatenated([batch.columns[field.name] for batch in batches]) for field in SCHEMAS[schema]}
+    columns = {
+        field.name: _concatenated([batch.columns[field.name] for batch in batches]) for field in SCHEMAS[schema]
+    }
     lengths = [len(batch) for batch in batches]
     columns["rank"] = np.repeat(np.array([batch.header.rank for batch in batches], dtype=np.int64), lengths)
     if schema in _NAMED:
