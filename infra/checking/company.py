@@ -35,7 +35,8 @@ def add_unlogged_rank(recording: Recording, given: Given) -> Changed:
     It is in no communicator that is used: whoever waits there might wait for it, and nobody could know.
     """
     added = recording.job.world_size
-    partner = int(given.random.choice(recording.logged))
+    logged = recording.logged
+    partner = int(given.random.choice(logged)) if len(logged) else 0
     places = {**recording.job.places, added: Place(host=f"host-of-{added}")}
     job = replace(recording.job, world_size=added + 1, places=places)
     changed = _with_communicator(replace(recording, job=job), "idle", [partner, added])
@@ -96,7 +97,7 @@ def _whole_world(recording: Recording) -> int | None:
     for code, communicator in enumerate(recording.job.communicators):
         if len(communicator.ranks) == recording.job.world_size:
             own = table["rank"][is_usable & (table["communicator"] == code)]
-            if len(np.unique(own)) == logged:
+            if len(np.unique(own)) == logged > 0:
                 return code
     return None
 
