@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from infra.analysis import analyze
 from infra.checking.changed import Changed, Naming
 from infra.checking.recording import Recording
 from infra.checking.streamed import judge_streamed
@@ -52,8 +53,6 @@ class Charge:
 
 def judge(changed: Changed, settings: MonitorSettings) -> list[Verdict]:
     """Judge a recording as `irregulars analyze` does or, where its delivery is given, as a worker does."""
-    from infra.analysis import analyze
-
     trace = number_iterations(changed.recording.to_trace()).trace
     if changed.delivery is None:
         return analyze(trace, settings).verdicts
