@@ -37,7 +37,7 @@ bench: java maven $(STAMP)  ## Operators per second through one worker, beside t
 bench-agent: java maven $(STAMP)  ## CPU time and memory of a node's agent, at several rates of sampling (needs a C compiler)
 	@$(BIN)/python -m tests.benchmarks.bench_agent
 
-bench-check-metamorphic: $(STAMP)  ## Recordings and 42 simulated jobs under each change that must alter no verdict (an hour)
+bench-check-metamorphic: $(STAMP)  ## Recordings and 46 simulated jobs under each change that must alter no verdict (an hour)
 	@mkdir -p build && $(BIN)/python -m tests.benchmarks.metamorphic --json build/metamorphic.json $(OPTIONS) | \
 		tee build/metamorphic.md
 

@@ -16,6 +16,9 @@ from producers.simulator.source import simulate_trace
 _CLUSTER: Final[Mapping[str, Any]] = {"gpus_per_host": 4, "hosts_per_switch": 2, "micro_batches": 4, "iterations": 80}
 _DDP: Final[Mapping[str, Any]] = {"dp": 16, "pp": 1, "tp": 1, "gradient_sync": "all_reduce"}
 _BUCKETS: Final[Mapping[str, Any]] = {**_DDP, "gradient_buckets": 4, "is_gradient_overlapped": True}
+_QUEUED: Final[Mapping[str, Any]] = {**_BUCKETS, "gradient_buckets": 8, "gradient_bytes": 1 << 30}
+"""Buckets are ready sooner than the one before is through: each begins exactly when that ends."""
+
 _TP: Final[Mapping[str, Any]] = {"dp": 4, "pp": 1, "tp": 4}
 _PP: Final[Mapping[str, Any]] = {"dp": 4, "pp": 4, "tp": 1}
 _THREE: Final[Mapping[str, Any]] = {"dp": 4, "pp": 2, "tp": 2}
@@ -87,6 +90,10 @@ JOBS: Final[Mapping[str, Job]] = {
     "shards-host": Job(_SHARDS, "slow_host:host=3,factor=1.5,shape=from_start"),
     "tied-rank": Job(_TIED, f"slow_rank:rank=14,{_SLOW},factor=1.5"),
     "tied-nic": Job(_TIED, f"slow_nic:rank=9,{_SLOW},factor=10", preset="untidy"),
+    "queued-rank": Job(_QUEUED, f"slow_rank:rank=5,{_SLOW},factor=1.5"),
+    "queued-rank-start": Job(_QUEUED, "slow_rank:rank=6,factor=1.5,shape=from_start"),
+    "queued-nic": Job(_QUEUED, f"slow_nic:rank=9,{_SLOW},factor=4", is_off=True),
+    "queued-healthy": Job(_QUEUED),
     "leaders-rank": Job(_LEADERS, f"slow_rank:rank=8,{_SLOW},factor=1.5"),
     "leaders-healthy": Job(_LEADERS, is_off=True),
 }  # fmt: skip
