@@ -14,7 +14,7 @@ PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13; do \
 UV_VERSION := 0.13.8
 TORCH_VERSION := 2.15.0
 
-.PHONY: help demo test lint format bench bench-localization bench-operators bench-agent bench-torch torch lock clean python java maven
+.PHONY: help demo test lint format bench bench-localization bench-operators bench-agent bench-torch check-metamorphic torch lock clean python java maven
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 28
@@ -37,7 +37,11 @@ bench: java maven $(STAMP)  ## Operators per second through one worker, beside t
 bench-agent: java maven $(STAMP)  ## CPU time and memory of a node's agent, at several rates of sampling (needs a C compiler)
 	@$(BIN)/python -m tests.benchmarks.bench_agent
 
-bench-torch: $(STAMP)  ## What the hook adds to each operator of torch.distributed (needs the extra torch; ten minutes)
+bench-check-metamorphic: $(STAMP)  ## Recordings and 46 simulated jobs under each change that must alter no verdict (an hour)
+	@mkdir -p build && $(BIN)/python -m tests.benchmarks.metamorphic --json build/metamorphic.json $(OPTIONS) | \
+		tee build/metamorphic.md
+
+torch: $(STAMP)  ## What the hook adds to each operator of torch.distributed (needs the extra torch; ten minutes)
 	@$(BIN)/python -W ignore -m tests.benchmarks.bench_torch_comms $(OPTIONS)
 
 bench-operators: $(STAMP)  ## Abnormal operators: F1, precision, recall and cost of each detector (ten minutes)

@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 from infra.commands.agent import agent
 from infra.commands.alerts import alerts
 from infra.commands.analyze import analyze
+from infra.commands.check import check
 from infra.commands.demo import demo
 from infra.commands.import_trace import import_trace
 from infra.commands.options import Invocation
@@ -116,7 +117,7 @@ def _start(
     context.obj = Invocation(config, dict(parse_assignment(text) for text in assignments or []))
 
 
-for one in (demo, analyze, simulate, up, worker, agent, replay, alerts, sql):
+for one in (demo, analyze, check, simulate, up, worker, agent, replay, alerts, sql):
     app.command()(one)
 app.command("import")(import_trace)
 app.command("settings")(show_settings)

@@ -1,7 +1,7 @@
 """A trace directory: the recorded input of one training job (contract, section 1).
 
-`read_trace` reads and checks one, `trace_batches` gives its rows as the training job would have published them,
-`write_trace` writes one.
+`read_trace` reads and checks one (`assemble_trace`: tables in memory), `trace_batches` gives its rows as the training
+job would have published them, `write_trace` writes one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from streams.announcements import Announcement, Communicator
 from streams.errors import InputError
 from streams.records import SCHEMAS, UNKNOWN, Batch, Header
 
-__all__ = ["Rejected", "Trace", "read_trace", "trace_batches", "write_trace"]
+__all__ = ["Rejected", "Trace", "assemble_trace", "read_trace", "trace_batches", "write_trace"]
 
 _Check = Callable[[TableFile, JobFile], tuple[Rows, Rejected]]
 _CHECKS: Final[Mapping[str, _Check]] = {
@@ -89,8 +89,23 @@ def read_trace(directory: Path | str, without: Collection[str] = ()) -> Trace:
     """
     directory = Path(directory)
     _require_directory(directory)
-    job = read_job(directory)
-    read = {schema: _read_rows(directory, schema, job, is_wanted=schema not in without) for schema in SCHEMAS}
+
+    def read_table(schema: str) -> TableFile | None:
+        return None if schema in without else _read_table(directory, schema)
+
+    return assemble_trace(read_job(directory), read_table)
+
+
+def assemble_trace(job: JobFile, table_of: Callable[[str], TableFile | None]) -> Trace:
+    """Make a trace of a job and its tables as anybody may have written them: unchecked, in any order, with copies.
+
+    Parameters
+    ----------
+    table_of
+        Gives the table of a schema, or `None` where there is none. Is asked once for each, and one table is in
+        memory at a time.
+    """
+    read = {schema: _check_rows(schema, job, table_of(schema)) for schema in SCHEMAS}
     batches = {schema: by_rank for schema, (by_rank, _, _) in read.items()}
     return Trace(
         job=job.job,
@@ -116,17 +131,17 @@ def _require_directory(path: Path) -> None:
         raise InputError(f"{path}: must be a trace directory; got {found}")
 
 
-def _read_rows(
-    directory: Path, schema: str, job: JobFile, *, is_wanted: bool
-) -> tuple[dict[int, Batch], Rejected, int]:
-    if not is_wanted:
-        return {}, Rejected(), 0
+def _read_table(directory: Path, schema: str) -> TableFile | None:
     path = find_file(directory, schema)
     if path is None and schema == "commops":
         raise InputError(f"{directory}: must hold commops.parquet, commops.jsonl or commops.csv; got none of them")
-    if path is None:
+    return None if path is None else read_file(path, schema)
+
+
+def _check_rows(schema: str, job: JobFile, table: TableFile | None) -> tuple[dict[int, Batch], Rejected, int]:
+    if table is None:
         return {}, Rejected(), 0
-    rows, rejected = _CHECKS[schema](read_file(path, schema), job)
+    rows, rejected = _CHECKS[schema](table, job)
     order = arrange(rows)
     copies = len(rows.rank) - len(order)
     is_in_order = not copies and bool((order == np.arange(len(order))).all())  # then nothing needs to move

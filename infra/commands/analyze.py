@@ -63,7 +63,7 @@ def analyze(
 
     settings = settings_of(context, delta=delta, window=window)
     trace = read_trace(directory, without=without or ())
-    _report_rejected(trace)
+    report_rejected(trace)
     numbered = number_iterations(trace)
     if numbered.report:
         print(f"irregulars: {numbered.report}", file=sys.stderr)
@@ -76,7 +76,8 @@ def analyze(
         _show(open_console(), analysis)
 
 
-def _report_rejected(trace: Trace) -> None:
+def report_rejected(trace: Trace) -> None:
+    """Say on standard error how many rows were left out, and why the first were."""
     if trace.rejected.count:
         print(f"irregulars: {trace.rejected.count} rows were left out; the first reasons:", file=sys.stderr)
         for reason in trace.rejected.reasons:

@@ -1,0 +1,207 @@
+"""Changes of who else is there: an idle communicator, a rank that logs nothing, healthy ranks that take part."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from infra.checking.changed import Changed, Given, Naming
+from infra.checking.recording import Columns, Recording
+from producers.trace_job import Place
+from streams.announcements import Communicator
+from streams.records import SCHEMAS, SEND, UNKNOWN
+
+Array = np.ndarray
+
+_JOINED_KINDS: Final = ("world", "dp")
+"""Replicas of the data meet in communicators of these kinds alone."""
+
+
+def add_idle_communicator(recording: Recording, given: Given) -> Changed | None:
+    """A communicator of half of the logged ranks is there and never used."""
+    logged = recording.logged
+    if len(logged) < 2:
+        return None
+    members = np.sort(given.random.choice(logged, max(len(logged) // 2, 2), replace=False)).tolist()
+    return Changed(_with_communicator(recording, "idle", members))
+
+
+def add_unlogged_rank(recording: Recording, given: Given) -> Changed:
+    """A rank that logs nothing is in the job, and in a communicator with a logged one that is never used.
+
+    It is in no communicator that is used: whoever waits there might wait for it, and nobody could know.
+    """
+    added = recording.job.world_size
+    logged = recording.logged
+    partner = int(given.random.choice(logged)) if len(logged) else 0
+    places = {**recording.job.places, added: Place(host=f"host-of-{added}")}
+    job = replace(recording.job, world_size=added + 1, places=places)
+    changed = _with_communicator(replace(recording, job=job), "idle", [partner, added])
+    return Changed(changed, Naming(added=frozenset({added})))
+
+
+def _with_communicator(recording: Recording, name: str, members: Sequence[int]) -> Recording:
+    known = recording.job.communicators
+    return recording.with_communicators([*known, Communicator(_unused_id(known, name), "unknown", tuple(members))])
+
+
+def _unused_id(known: Sequence[Communicator], name: str) -> str:
+    ids = {communicator.id for communicator in known}
+    return next(one for one in (f"{name}-{number}" for number in range(len(ids) + 1)) if one not in ids)
+
+
+def add_member(recording: Recording, given: Given) -> Changed | None:
+    """One more rank takes part in the collectives of all ranks, and does nothing else.
+
+    It arrives with the first and leaves with it, so nobody ever waits for it. Needs a communicator of all ranks that
+    is used, and clocks that are shared.
+    """
+    code = _whole_world(recording)
+    if code is None or recording.job.clock != "shared":
+        return None
+    added, first = recording.job.world_size, _first_shares(recording, code)
+    twin = _calmest(recording, given)
+    rows = {"commops": first, "iterations": np.flatnonzero(recording.tables["iterations"]["rank"] == twin)}
+    for schema, own in rows.items():
+        more = {name: column[own] for name, column in recording.tables[schema].items()}
+        recording = recording.with_more_rows(schema, more | {"rank": np.full(len(own), added)})
+    joined = recording.job.communicators[code]
+    communicators = list(recording.job.communicators)
+    communicators[code] = replace(joined, ranks=(*joined.ranks, added))
+    recording = _with_ranks(recording, {added: Place(host=f"host-of-{added}")}, [added], 1)
+    return Changed(recording.with_communicators(communicators), Naming(added=frozenset({added})))
+
+
+def _with_ranks(recording: Recording, places: Mapping[int, Place], logged: Iterable[int], count: int) -> Recording:
+    """Make the world larger by `count` ranks, some of which log."""
+    job = recording.job
+    return replace(
+        recording,
+        job=replace(
+            job,
+            world_size=job.world_size + count,
+            places={**job.places, **places},
+            logged_ranks=None if job.logged_ranks is None else (*job.logged_ranks, *sorted(logged)),
+        ),
+    )
+
+
+def _whole_world(recording: Recording) -> int | None:
+    """Return the place of a communicator in which every logged rank has collectives with a start, if any."""
+    table = recording.tables["commops"]
+    is_usable = (table["operator"] < SEND) & (table["start_ns"] != UNKNOWN)
+    logged = len(recording.logged)
+    for code, communicator in enumerate(recording.job.communicators):
+        if len(communicator.ranks) == recording.job.world_size:
+            own = table["rank"][is_usable & (table["communicator"] == code)]
+            if len(np.unique(own)) == logged > 0:
+                return code
+    return None
+
+
+def _first_shares(recording: Recording, code: int) -> Array:
+    """Rows of the first to arrive in each collective of a communicator."""
+    table = recording.tables["commops"]
+    is_own = (table["communicator"] == code) & (table["operator"] < SEND) & (table["start_ns"] != UNKNOWN)
+    rows = np.flatnonzero(is_own)
+    rows = rows[np.lexsort((table["start_ns"][rows], table["sequence"][rows]))]
+    sequence = table["sequence"][rows]
+    return rows[np.flatnonzero(np.append(True, sequence[1:] != sequence[:-1]))]
+
+
+def _calmest(recording: Recording, given: Given) -> int:
+    return min(recording.logged.tolist(), key=lambda rank: (rank in given.accused, rank))
+
+
+def add_replica(recording: Recording, given: Given) -> Changed | None:
+    """One more replica of the data takes part: a copy of one without an accused rank.
+
+    What communicators other than those of the data (``dp``, ``world``) connect is a replica. The copies have their
+    own communicators, hosts, NICs and switches; in the communicators of the data they arrive and leave with their
+    originals. Needs a replica without an accused rank that sends nothing to other replicas; one without rank 0 is
+    taken where there is one.
+    """
+    replicas = [ranks for ranks in _replicas(recording) if given.accused.isdisjoint(ranks)]
+    replicas = [ranks for ranks in replicas if not _sends_beyond(recording, ranks)]
+    replicas = [ranks for ranks in replicas if 0 not in ranks] or replicas
+    if not replicas:
+        return None
+    chosen = replicas[int(given.random.integers(len(replicas)))]
+    copies = {rank: recording.job.world_size + number for number, rank in enumerate(sorted(chosen))}
+    communicators, codes = _with_copies(recording, copies)
+    ids = {communicators[new].id: communicators[old].id for old, new in codes.items()}
+    logged = [copies[rank] for rank in recording.logged.tolist() if rank in copies]
+    places = {copies[rank]: _copied_place(place) for rank, place in recording.job.places.items() if rank in copies}
+    for schema in SCHEMAS:
+        recording = recording.with_more_rows(schema, _copied_rows(recording, schema, copies, codes))
+    recording = _with_ranks(recording, places, logged, len(copies))
+    naming = Naming(communicators=ids, added=frozenset(copies.values()))
+    return Changed(recording.with_communicators(communicators), naming)
+
+
+def _replicas(recording: Recording) -> list[frozenset[int]]:
+    """Ranks that are connected by communicators that are used and not of the data, by their smallest rank."""
+    group = {rank: frozenset({rank}) for rank in recording.logged.tolist()}
+    for code in _used_inside(recording):
+        members = recording.job.communicators[code].ranks
+        joined = frozenset(members).union(*(group[rank] for rank in members if rank in group))
+        group |= dict.fromkeys(joined, joined)
+    return sorted(set(group.values()), key=min)
+
+
+def _used_inside(recording: Recording) -> list[int]:
+    """Places of the communicators that have rows, and are not of the data."""
+    used = np.unique(recording.tables["commops"]["communicator"]).tolist()
+    return [code for code in used if recording.job.communicators[code].kind not in _JOINED_KINDS]
+
+
+def _sends_beyond(recording: Recording, ranks: frozenset[int]) -> bool:
+    """Whether some ranks send to or receive from others, or in communicators of the data."""
+    table = recording.tables["commops"]
+    is_p2p = (table["operator"] >= SEND) & np.isin(table["rank"], list(ranks))
+    is_inside = np.isin(table["peer"], list(ranks)) & np.isin(table["communicator"], _used_inside(recording))
+    return bool((is_p2p & ~is_inside).any())
+
+
+def _with_copies(recording: Recording, copies: Mapping[int, int]) -> tuple[list[Communicator], dict[int, int]]:
+    """Return all communicators with those of the copies behind, and at which place the copy of one stands."""
+    known, inside, codes = recording.job.communicators, set(_used_inside(recording)), dict[int, int]()
+    all_of_them: list[Communicator] = []
+    for one in known:
+        more = tuple(copies[rank] for rank in one.ranks if rank in copies)
+        all_of_them.append(replace(one, ranks=one.ranks + more) if one.kind in _JOINED_KINDS else one)
+    for code, one in enumerate(known):
+        if code in inside and one.ranks[0] in copies:
+            codes[code] = len(all_of_them)
+            own = tuple(copies[rank] for rank in one.ranks)
+            all_of_them.append(Communicator(_unused_id(all_of_them, f"{one.id}-copy"), one.kind, own))
+    return all_of_them, codes
+
+
+def _copied_rows(recording: Recording, schema: str, copies: Mapping[int, int], codes: Mapping[int, int]) -> Columns:
+    table = recording.tables[schema]
+    rows = np.flatnonzero(np.isin(table["rank"], list(copies)))
+    more = {name: column[rows] for name, column in table.items()}
+    new_rank = _lookup(copies, recording.job.world_size)
+    more["rank"] = new_rank[more["rank"]]
+    if schema == "commops":
+        is_known = more["peer"] != UNKNOWN
+        more["peer"] = np.where(is_known, new_rank[np.where(is_known, more["peer"], 0)], UNKNOWN)
+        more["communicator"] = _lookup(codes, len(recording.job.communicators))[more["communicator"]]
+    return more
+
+
+def _lookup(new: Mapping[int, int], length: int) -> Array:
+    """Make an array of it: at each key its value, elsewhere the place itself."""
+    table = np.arange(length)
+    table[list(new)] = list(new.values())
+    return table
+
+
+def _copied_place(place: Place) -> Place:
+    """Another host and another switch with the same insides."""
+    host, switch = (None if name is None else f"{name}-copy" for name in (place.host, place.switch))
+    return replace(place, host=host, switch=switch)

@@ -1,0 +1,94 @@
+"""What two judgements of one job have in common: verdicts in the names of the first recording."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from infra.analysis import analyze
+from infra.checking.changed import Changed, Naming
+from infra.checking.recording import Recording
+from infra.checking.streamed import judge_streamed
+from producers.trace_iterations import number_iterations
+from streams.judgements import Verdict
+from streams.monitor_settings import MonitorSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """What of a verdict must stay the same, in the names of the unchanged recording.
+
+    Parameters
+    ----------
+    device, ranks
+        Of the first suspect; ascending, but a link's sender stands first. `None` and empty where nobody is accused.
+    communicator
+        Where nobody is accused.
+    iterations
+        Half-open.
+    """
+
+    kind: str
+    iterations: tuple[int, int]
+    device: str | None = None
+    ranks: tuple[int, ...] = ()
+    communicator: str | None = None
+
+    def __str__(self) -> str:
+        first, past = self.iterations
+        where = f" on {self.communicator}" if self.communicator else ""
+        ranks = ", ".join(map(str, self.ranks[:8])) + (", …" if len(self.ranks) > 8 else "")
+        whom = f"{self.device} of rank {ranks}" if self.device else f"nobody accused{where}"
+        return f"{self.kind}, {whom}, iterations {first} to {past - 1}"
+
+    def to_json(self) -> dict[str, Any]:
+        """As the contract names these fields of a verdict."""
+        return {
+            "kind": self.kind, "device": self.device, "ranks": list(self.ranks), "communicator": self.communicator,
+            "iterations": list(self.iterations),
+        }  # fmt: skip
+
+
+def judge(changed: Changed, settings: MonitorSettings) -> list[Verdict]:
+    """Judge a recording as `irregulars analyze` does or, where its delivery is given, as a worker does."""
+    trace = number_iterations(changed.recording.to_trace()).trace
+    if changed.delivery is None:
+        return analyze(trace, settings).verdicts
+    return judge_streamed(trace, settings, changed.delivery)
+
+
+def charges_of(verdicts: Iterable[Verdict], naming: Naming) -> list[Charge]:
+    """Say the verdicts on a changed recording in the names of the first one."""
+    return [_charge(verdict, naming) for verdict in verdicts]
+
+
+def _charge(verdict: Verdict, naming: Naming) -> Charge:
+    window = naming.old_window(verdict.iterations)
+    if not verdict.suspects:
+        communicator = verdict.communicator
+        old = None if communicator is None else naming.communicators.get(communicator, communicator)
+        return Charge(verdict.kind, window, communicator=old)
+    suspect = verdict.suspects[0]
+    ranks = naming.old_ranks(suspect.ranks)
+    return Charge(verdict.kind, window, suspect.device, ranks if suspect.device == "link" else tuple(sorted(ranks)))
+
+
+def differences(before: Sequence[Charge], after: Sequence[Charge]) -> tuple[list[Charge], list[Charge]]:
+    """Return the charges that are gone, and those that are new; each in its order."""
+    gone, new = Counter(before) - Counter(after), Counter(after) - Counter(before)
+    return list(gone.elements()), list(new.elements())
+
+
+def accused_ranks(verdicts: Iterable[Verdict], recording: Recording) -> frozenset[int]:
+    """Return the ranks that a copied replica must not hold: see `infra.checking.changed.Given`."""
+    members = {communicator.id: communicator for communicator in recording.job.communicators}
+    accused: set[int] = set()
+    for verdict in verdicts:
+        if verdict.suspects and verdict.suspects[0].device != "stage":
+            accused.update(verdict.suspects[0].ranks)
+        elif not verdict.suspects and verdict.communicator in members:
+            own = members[verdict.communicator]
+            accused.update(own.ranks if own.kind not in ("world", "dp") else ())
+    return frozenset(accused)

@@ -1,0 +1,115 @@
+"""Changes of what things are called: ranks, hosts and devices, communicators, iterations, sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from infra.checking.changed import Changed, Given, Naming
+from infra.checking.recording import Recording
+from producers.counted_apart import OPERATOR_BITS
+from producers.trace_job import Place
+from streams.announcements import Communicator
+from streams.records import SCHEMAS, UNKNOWN
+
+Array = np.ndarray
+
+ITERATIONS_LATER: Final = 1_000
+_MOST_SEQUENCES_LATER: Final = 1 << 16
+_HANDS: Final = 3
+
+
+def permute_ranks(recording: Recording, given: Given) -> Changed:
+    """Ranks have other numbers, drawn at random.
+
+    Rank 0 keeps its own: frameworks let it save, evaluate and log for all, so its number says something.
+    """
+    world_size = recording.job.world_size
+    return _with_ranks(recording, np.concatenate([[0], 1 + given.random.permutation(world_size - 1)]))
+
+
+def deal_ranks(recording: Recording, given: Given) -> Changed:
+    """Ranks are numbered as cards are dealt to three hands: neighbours no longer have neighbouring numbers.
+
+    Rank 0 keeps its number, as in `permute_ranks`.
+    """
+    rank = np.arange(recording.job.world_size)
+    return _with_ranks(recording, np.argsort(np.lexsort((rank, rank % _HANDS))))
+
+
+def _with_ranks(recording: Recording, new: Array) -> Changed:
+    """Give rank ``r`` the number ``new[r]``."""
+    for schema in SCHEMAS:
+        recording = recording.with_columns(schema, rank=new[recording.tables[schema]["rank"]])
+    peer = recording.tables["commops"]["peer"]
+    is_known = peer != UNKNOWN
+    recording = recording.with_columns("commops", peer=np.where(is_known, new[np.where(is_known, peer, 0)], UNKNOWN))
+    job, names = recording.job, new.tolist()
+    logged = None if job.logged_ranks is None else tuple(sorted(names[rank] for rank in job.logged_ranks))
+    job = replace(
+        job,
+        communicators=tuple(Communicator(c.id, c.kind, tuple(names[r] for r in c.ranks)) for c in job.communicators),
+        places={names[rank]: place for rank, place in job.places.items()},
+        logged_ranks=logged,
+    )
+    naming = Naming(ranks={after: before for before, after in enumerate(names)})
+    return Changed(replace(recording, job=job), naming)
+
+
+def rename_devices(recording: Recording, given: Given) -> Changed:
+    """Hosts, NICs and switches have other names, which sort in another order."""
+    places = recording.job.places
+    hosts = _new_names("h", (place.host for place in places.values()), given.random)
+    switches = _new_names("s", (place.switch for place in places.values()), given.random)
+    nics = _new_names("n", (*(place.nic for place in places.values()), *recording.devices), given.random)
+    renamed = {rank: _renamed_place(place, hosts, nics, switches) for rank, place in places.items()}
+    devices = tuple(nics[name] for name in recording.devices)
+    return Changed(replace(recording, job=replace(recording.job, places=renamed), devices=devices))
+
+
+def _renamed_place(
+    place: Place, hosts: Mapping[str, str], nics: Mapping[str, str], switches: Mapping[str, str]
+) -> Place:
+    return replace(
+        place,
+        host=None if place.host is None else hosts[place.host],
+        nic=None if place.nic is None else nics[place.nic],
+        switch=None if place.switch is None else switches[place.switch],
+    )
+
+
+def rename_communicators(recording: Recording, given: Given) -> Changed:
+    """Communicators have other ids, which sort in another order."""
+    old = recording.job.communicators
+    new = _new_names("c", (communicator.id for communicator in old), given.random)
+    changed = recording.with_communicators([replace(communicator, id=new[communicator.id]) for communicator in old])
+    return Changed(changed, Naming(communicators={after: before for before, after in new.items()}))
+
+
+def _new_names(prefix: str, names: Iterable[str | None], random: np.random.Generator) -> dict[str, str]:
+    known = sorted({name for name in names if name is not None})
+    return dict(zip(known, (f"{prefix}{number:05d}" for number in random.permutation(len(known))), strict=True))
+
+
+def number_iterations_later(recording: Recording, given: Given) -> Changed | None:
+    """Iterations have numbers that are `ITERATIONS_LATER` larger."""
+    if not recording.has_marks:
+        return None
+    for schema in ("commops", "iterations"):
+        number = recording.tables[schema]["iteration"]
+        later = np.where(number == UNKNOWN, UNKNOWN, number + ITERATIONS_LATER)
+        recording = recording.with_columns(schema, iteration=later)
+    return Changed(recording, Naming(iterations_later=ITERATIONS_LATER))
+
+
+def number_sequences_later(recording: Recording, given: Given) -> Changed:
+    """Sequences of each communicator begin at another number.
+
+    They grow by multiples of 16: some tools keep the kind of the collective in the last four bits.
+    """
+    later = given.random.integers(1, _MOST_SEQUENCES_LATER, len(recording.job.communicators)) << OPERATOR_BITS
+    table = recording.tables["commops"]
+    return Changed(recording.with_columns("commops", sequence=table["sequence"] + later[table["communicator"]]))

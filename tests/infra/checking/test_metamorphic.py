@@ -1,0 +1,62 @@
+"""No change alters a verdict: each on one recording, as a file, and on one simulated job, as a stream.
+
+A quick selection; `python -m tests.benchmarks.metamorphic` tries all on all.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+from infra.checking.changed import Delivery
+from infra.checking.changes import CHANGES
+from infra.checking.check import Check, Outcome
+from infra.checking.judged import Charge
+from streams.monitor_settings import MonitorSettings
+from tests.conftest import RECORDINGS
+from tests.infra.checking.recordings import JOBS, recorded, simulated
+
+NAMES = sorted(path.name for path in RECORDINGS.iterdir() if path.is_dir())
+SETTINGS = MonitorSettings()
+
+
+@cache
+def check_of(name: str) -> Check:
+    if name in JOBS:
+        return Check(simulated(name), SETTINGS, delivery=Delivery())
+    return Check(recorded(name), SETTINGS)
+
+
+def first_that_applies(change: str, names: list[str]) -> Outcome:
+    """Begin at another name with each change, so that all have their turn."""
+    first = list(CHANGES).index(change) % len(names)
+    for name in names[first:] + names[:first]:
+        (outcome,) = check_of(name).run([change])
+        if outcome.does_apply:
+            return outcome
+    pytest.fail(f"{change} must apply to one of {', '.join(names)}; it does not")
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_recording_keeps_its_verdicts(change: str) -> None:
+    outcome = first_that_applies(change, NAMES)
+    assert (outcome.gone, outcome.new) == ([], [])
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_simulated_job_keeps_its_verdicts(change: str) -> None:
+    outcome = first_that_applies(change, list(JOBS))
+    assert (outcome.gone, outcome.new) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("name", "charge"),
+    [
+        ("three", Charge("slow_rank", (30, 45), "gpu", (5,))),
+        ("data", Charge("slow_rank", (30, 45), "host", (4, 5, 6, 7))),
+        ("stopped", Charge("hang", (30, 31), "gpu", (3,))),
+    ],
+)
+def test_what_must_stay_the_same_is_right(name: str, charge: Charge) -> None:
+    assert charge in check_of(name).charges
