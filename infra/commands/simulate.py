@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
 _FAULT_HELP = (
     "What goes wrong: KIND:KEY=VALUE,…; may stand several times. Kinds: slow_rank, slow_host, slow_stage, slow_nic, "
     "slow_link, slow_switch, uneven_data, hang. Times: from, to, shape (lasting, spike, fluctuating, from_start, and "
-    "ramp or sawtooth with over=ITERATIONS). Strength: factor, add_ms or spread, or excess=0.2: the mean iteration gets 20 % longer."
+    "ramp or sawtooth with over=ITERATIONS). Strength: factor, add_ms or spread, or excess=0.2: the mean iteration "
+    "gets 20 % longer."
 )
 
 
@@ -27,9 +29,7 @@ def simulate(
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The trace directory to write.")],
     shape: Annotated[
         str,
-        typer.Option(
-            help="pipeline, ddp, fsdp, hybrid, interleaved, cp_ring, moe, shared_nics or unlogged: a start."
-        ),
+        typer.Option(help="A start: pipeline, ddp, fsdp, hybrid, interleaved, cp_ring, moe, shared_nics, unlogged."),
     ] = "pipeline",
     preset: Annotated[
         str, typer.Option(help="How untidy the job is: default, tidy, suite, untidy, field.")
@@ -109,7 +109,7 @@ def simulate(
     own = dict(OFF_CLOCKS) if clock == "per_host" else {} if clock is None else {"clock": clock}
     job = with_preset(with_shape(SimulatorSettings(), shape), preset)
     job = _replaced(
-        job, iterations=iterations, seed=seed, faults=tuple(parse_fault(fault) for fault in faults or ()),
+        job, faults=tuple(parse_fault(fault) for fault in faults or ()),
         workload_changes=tuple(_workload_change(text) for text in workload or ()),
         is_checkpoint_marked=is_marked, is_evaluation_marked=is_marked, **own, **_given(context),
     )  # fmt: skip
@@ -121,9 +121,10 @@ def simulate(
 
 
 def _given(context: typer.Context) -> dict[str, Any]:
-    """Settings of the job that flags of their names have."""
-    names = simulate.__annotations__
-    own = {name for name, kind in names.items() if str(kind).startswith("flags.")}
+    """Settings of the job that parameters of the same name give as they are."""
+    from producers.simulator.settings import SimulatorSettings
+
+    own = {field.name for field in fields(SimulatorSettings)} - {"faults", "clock"}
     return {name: value for name, value in context.params.items() if name in own and value is not None}
 
 
