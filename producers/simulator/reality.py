@@ -11,6 +11,9 @@ from typing import Final
 CP_EXCHANGES: Final = ("collective", "ring")
 LOGGED: Final = ("all", "tp_leaders", "some_ranks", "some_hosts")
 
+COMPILED_ITERATIONS: Final = 2
+"""In so many iterations something is compiled."""
+
 POSITIVE: Final = frozenset({"time_resolution_ns", "fsdp_units", "host_phase_iterations", "pause_tail_index"})
 
 
@@ -92,3 +95,8 @@ class RealitySettings:
     warmup_ratio: float = 0.3
     compile_ms: float = 0.0
     connect_ms: float = 0.0
+
+    @property
+    def warm_from(self) -> int:
+        """First iteration that is as long as all later ones."""
+        return max(self.warmup_iterations, COMPILED_ITERATIONS if self.compile_ms else 0, int(self.connect_ms > 0))
