@@ -50,10 +50,11 @@ PRESETS: Final[Mapping[str, Mapping[str, Any]]] = {
 }  # fmt: skip
 
 _SPREADS: Final = (
-    "gap_noise_ratio", "transfer_noise_ratio", "rank_spread_ratio", "iteration_spread_ratio", "replica_spread_ratio",
+    "gap_noise_ratio", "transfer_noise_ratio", "rank_spread_ratio", "replica_spread_ratio",
     "pause_probability", "elapsed_clock_ppm", "shared_clock_error_us", "compile_ms",
 )  # fmt: skip
 _SIZES: Final = (0.5, 1.5)
+_ITERATION_SPREADS: Final = (0.004, 0.06)  # the other sorts add 1 to 3 %
 _RESOLUTIONS_NS: Final = (1_000, 10_000, 1)
 _FIELD: Final = 71  # apart from the generators of a job
 
@@ -99,6 +100,7 @@ def field_case(settings: SimulatorSettings, number: int) -> SimulatorSettings:
     seed = settings.seed + number
     draw = np.random.default_rng([seed, _FIELD]).uniform
     sizes = {name: FIELD[name] * draw(*_SIZES) for name in _SPREADS}
+    sizes["iteration_spread_ratio"] = float(np.exp(draw(*np.log(_ITERATION_SPREADS))))
     sizes["micro_batch_spread_ratio"] = draw(0.02, 0.12)
     sizes["host_phase_ratio"] = draw(0.03, 0.045)  # hosts differ by a third: 2 to 6 %
     untidy = with_preset(replace(settings, seed=seed), "field")
