@@ -15,6 +15,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
@@ -54,7 +55,7 @@ _SPREADS: Final = (
     "pause_probability", "elapsed_clock_ppm", "shared_clock_error_us", "compile_ms",
 )  # fmt: skip
 _SIZES: Final = (0.5, 1.5)
-_ITERATION_SPREADS: Final = (0.004, 0.06)  # the other sorts add 1 to 3 %
+_ITERATION_SPREADS: Final = (0.004, 0.045)  # the other sorts add 1 to 3 %
 _RESOLUTIONS_NS: Final = (1_000, 10_000, 1)
 _FIELD: Final = 71  # apart from the generators of a job
 
@@ -87,6 +88,17 @@ def suite_case(settings: SimulatorSettings, number: int) -> SimulatorSettings:
     return replace(noisy, **OFF_CLOCKS) if number % 2 else noisy
 
 
+def spread_of_micro_batches(settings: SimulatorSettings, ratio: float) -> float:
+    """Standard deviation of a job's micro-batches, of which a quarter of a replica's batch has this one.
+
+    A replica that cuts its batch into fewer than four has more sequences in each, and they differ less.
+
+    >>> spread_of_micro_batches(SimulatorSettings(micro_batches=1), 0.12)
+    0.06
+    """
+    return ratio * min(math.sqrt(settings.micro_batches / 4), 1.0)
+
+
 def field_case(settings: SimulatorSettings, number: int) -> SimulatorSettings:
     """Return a job as one may meet it: its own seed, and each untidiness of `FIELD` in a size of its own.
 
@@ -101,7 +113,7 @@ def field_case(settings: SimulatorSettings, number: int) -> SimulatorSettings:
     draw = np.random.default_rng([seed, _FIELD]).uniform
     sizes = {name: FIELD[name] * draw(*_SIZES) for name in _SPREADS}
     sizes["iteration_spread_ratio"] = float(np.exp(draw(*np.log(_ITERATION_SPREADS))))
-    sizes["micro_batch_spread_ratio"] = draw(0.02, 0.12)
+    sizes["micro_batch_spread_ratio"] = spread_of_micro_batches(settings, draw(0.02, 0.12))
     sizes["host_phase_ratio"] = draw(0.03, 0.045)  # hosts differ by a third: 2 to 6 %
     untidy = with_preset(replace(settings, seed=seed), "field")
     untidy = replace(untidy, **sizes, time_resolution_ns=_RESOLUTIONS_NS[number % len(_RESOLUTIONS_NS)])

@@ -20,7 +20,7 @@ from producers.simulator.effects import fault_ranks
 from producers.simulator.engine import Engine
 from producers.simulator.faults import Fault
 from producers.simulator.incidents import Incident, Incidents
-from producers.simulator.presets import field_case
+from producers.simulator.presets import field_case, spread_of_micro_batches
 from producers.simulator.settings import SimulatorSettings
 from producers.simulator.shapes import with_shape
 from streams.errors import InputError
@@ -156,7 +156,11 @@ class HealthyFieldCase:
     def settings(self) -> SimulatorSettings:
         """Return the job."""
         job = _job(self.split, self.job_shape, self.name, self.seed, self.number, HEALTHY_ITERATIONS)
-        return job if self.sort == EVERYTHING else replace(job, **_CLEAN | SORTS[self.sort])
+        if self.sort == EVERYTHING:
+            return job
+        untidy = _CLEAN | SORTS[self.sort]
+        spread = spread_of_micro_batches(job, untidy["micro_batch_spread_ratio"])
+        return replace(job, **untidy | {"micro_batch_spread_ratio": spread})
 
 
 def _job(split: str, shape: str, name: str, seed: int, number: int, iterations: int) -> SimulatorSettings:

@@ -35,7 +35,7 @@ def variation(times: np.ndarray) -> float:
 @pytest.mark.parametrize("shape", SHAPES)
 def test_healthy_iterations_vary_by_1_to_8_percent(shape: str) -> None:
     for number in range(2):
-        job = field_case(with_shape(SimulatorSettings(iterations=90, seed=40), shape), number)
+        job = field_case(with_shape(SimulatorSettings(iterations=60, seed=40), shape), number)
         assert 0.01 <= variation(times_s(job)) <= 0.08, number
 
 
