@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from infra.commands import simulate_options as flags
 from infra.commands.options import Json, open_console, print_json
 
 if TYPE_CHECKING:
@@ -16,36 +18,73 @@ if TYPE_CHECKING:
 
 _FAULT_HELP = (
     "What goes wrong: KIND:KEY=VALUE,…; may stand several times. Kinds: slow_rank, slow_host, slow_stage, slow_nic, "
-    "slow_link, slow_switch, uneven_data, hang. Times: from, to, shape (lasting, spike, fluctuating, from_start). "
-    "Strength: factor, add_ms or spread, or excess=0.2: the mean iteration gets 20 % longer."
+    "slow_link, slow_switch, uneven_data, hang. Times: from, to, shape (lasting, spike, fluctuating, from_start, and "
+    "ramp or sawtooth with over=ITERATIONS). Strength: factor, add_ms or spread, or excess=0.2: the mean iteration "
+    "gets 20 % longer."
 )
 
 
 def simulate(
+    context: typer.Context,
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The trace directory to write.")],
-    dp: Annotated[int, typer.Option(min=1, help="Replicas of the data.")] = 4,
-    pp: Annotated[int, typer.Option(min=1, help="Pipeline stages.")] = 4,
-    tp: Annotated[int, typer.Option(min=1, help="Tensor parallel ranks.")] = 4,
-    cp: Annotated[int, typer.Option(min=1, help="Context parallel ranks.")] = 1,
-    ep: Annotated[int, typer.Option(min=1, help="Expert parallel ranks.")] = 1,
-    shards: Annotated[int, typer.Option(min=1, help="Shards of the optimizer's state.")] = 1,
-    chunks: Annotated[int, typer.Option(min=1, help="Model chunks of a stage; above 1: interleaved 1F1B.")] = 1,
-    micro_batches: Annotated[int, typer.Option(min=1, help="Micro-batches of an iteration.")] = 8,
+    shape: Annotated[
+        str,
+        typer.Option(help="A start: pipeline, ddp, fsdp, hybrid, interleaved, cp_ring, moe, shared_nics, unlogged."),
+    ] = "pipeline",
+    preset: Annotated[
+        str, typer.Option(help="How untidy the job is: default, tidy, suite, untidy, field.")
+    ] = "default",
     iterations: Annotated[int, typer.Option(min=1, help="Length of the run.")] = 160,
     seed: Annotated[int, typer.Option(min=0, help="All randomness comes from it.")] = 0,
     faults: Annotated[list[str] | None, typer.Option("--fault", metavar="FAULT", help=_FAULT_HELP)] = None,
     clock: Annotated[str | None, typer.Option(help="shared, or per_host: clocks of hosts are off by ms.")] = None,
-    preset: Annotated[str, typer.Option(help="How untidy the job is: default, tidy, suite, untidy.")] = "default",
-    logged: Annotated[str, typer.Option(help="Who logs: all, or tp_leaders.")] = "all",
     workload: Annotated[
         list[str] | None,
         typer.Option(metavar="ITERATION:FACTOR", help="From there on sequences are so many times as long."),
     ] = None,
-    checkpoint_every: Annotated[int, typer.Option(min=0, help="Iterations from checkpoint to checkpoint.")] = 0,
-    evaluate_every: Annotated[int, typer.Option(min=0, help="Iterations from evaluation to evaluation.")] = 0,
     is_marked: Annotated[
         bool, typer.Option("--marked/--unmarked", help="Whether checkpoints and evaluations say so.")
     ] = True,
+    dp: flags.Dp = None,
+    pp: flags.Pp = None,
+    tp: flags.Tp = None,
+    cp: flags.Cp = None,
+    ep: flags.Ep = None,
+    shards: flags.Shards = None,
+    model_chunks: flags.Chunks = None,
+    micro_batches: flags.MicroBatches = None,
+    gradient_sync: flags.GradientSync = None,
+    gradient_buckets: flags.Buckets = None,
+    fsdp_units: flags.Units = None,
+    cp_exchange: flags.CpExchange = None,
+    expert_spread_ratio: flags.ExpertSpread = None,
+    expert_work_ratio: flags.ExpertWork = None,
+    is_gradient_overlapped: flags.Overlapped = None,
+    is_launched_ahead: flags.Queued = None,
+    gpus_per_host: flags.GpusPerHost = None,
+    gpus_per_nic: flags.GpusPerNic = None,
+    is_nic_contended: flags.Contended = None,
+    checkpoint_every: flags.CheckpointEvery = None,
+    evaluate_every: flags.EvaluateEvery = None,
+    host_phase_ratio: flags.Phases = None,
+    host_phase_iterations: flags.PhaseLength = None,
+    iteration_spread_ratio: flags.IterationSpread = None,
+    replica_spread_ratio: flags.ReplicaSpread = None,
+    micro_batch_spread_ratio: flags.MicroBatchSpread = None,
+    micro_batch_tail: flags.MicroBatchTail = None,
+    pause_probability: flags.PauseProbability = None,
+    pause_ms: flags.PauseMs = None,
+    pause_tail_index: flags.PauseTail = None,
+    stalls_per_iteration: flags.Stalls = None,
+    warmup_iterations: flags.WarmupIterations = None,
+    warmup_ratio: flags.WarmupRatio = None,
+    compile_ms: flags.CompileMs = None,
+    connect_ms: flags.ConnectMs = None,
+    time_resolution_ns: flags.Resolution = None,
+    elapsed_clock_ppm: flags.ElapsedPpm = None,
+    shared_clock_error_us: flags.ClockError = None,
+    logged: flags.Logged = None,
+    unlogged_ratio: flags.Unlogged = None,
     json: Json = False,
 ) -> None:
     """Simulate a training job, and write what its ranks log as a trace directory, with the truth in label.json.
@@ -58,25 +97,35 @@ def simulate(
     --fault slow_rank:rank=5,from=30,to=50,excess=0.1,shape=fluctuating
 
     Example: irregulars simulate out --clock per_host --preset untidy --fault hang:rank=9,from=100
+
+    Example: irregulars simulate out --shape fsdp --dp 128 --preset field
+    --fault slow_rank:rank=5,from=60,factor=1.5,shape=ramp,over=20
     """
     from producers.simulator.faults import parse_fault
     from producers.simulator.presets import OFF_CLOCKS, with_preset
     from producers.simulator.settings import SimulatorSettings
+    from producers.simulator.shapes import with_shape
 
     own = dict(OFF_CLOCKS) if clock == "per_host" else {} if clock is None else {"clock": clock}
-    job = with_preset(SimulatorSettings(), preset)
+    job = with_preset(with_shape(SimulatorSettings(), shape), preset)
     job = _replaced(
-        job, dp=dp, pp=pp, tp=tp, cp=cp, ep=ep, shards=shards, model_chunks=chunks, micro_batches=micro_batches,
-        iterations=iterations, seed=seed, faults=tuple(parse_fault(fault) for fault in faults or ()), logged=logged,
+        job, faults=tuple(parse_fault(fault) for fault in faults or ()),
         workload_changes=tuple(_workload_change(text) for text in workload or ()),
-        checkpoint_every=checkpoint_every, is_checkpoint_marked=is_marked,
-        evaluate_every=evaluate_every, is_evaluation_marked=is_marked, **own,
+        is_checkpoint_marked=is_marked, is_evaluation_marked=is_marked, **own, **_given(context),
     )  # fmt: skip
     label = _write(out, job, open_console(is_error=True))
     if json:
         print_json(label)
     else:
         _show(open_console(), out, job, label)
+
+
+def _given(context: typer.Context) -> dict[str, Any]:
+    """Settings of the job that parameters of the same name give as they are."""
+    from producers.simulator.settings import SimulatorSettings
+
+    own = {field.name for field in fields(SimulatorSettings)} - {"faults", "clock"}
+    return {name: value for name, value in context.params.items() if name in own and value is not None}
 
 
 def _replaced(job: SimulatorSettings, **values: Any) -> SimulatorSettings:

@@ -4,6 +4,7 @@ Tried out on the job itself: iterations in the range of the fault are run with i
 began it, and the strength is searched by false position. The time of an iteration is a maximum of sums in which the
 strength stands at most linearly, and so grows with it, slowly at first (the rank was not the last one) and then
 evenly: a few steps suffice. First on two iterations, then on all that act, so that noise has its part in both.
+Iterations in which the job compiles and warms up are left out: they are many times as long, and a fault hides there.
 """
 
 from __future__ import annotations
@@ -63,7 +64,8 @@ class Calibration:
         if fault.is_calibrated:
             return fault
         first, past = fault.iterations(self._engine.settings.iterations)
-        active = _spread(range(first, past), self._sample_size())
+        warm_from = self._engine.settings.warm_from
+        active = _spread(range(max(first, warm_from) if warm_from < past else first, past), self._sample_size())
         if not active:
             span = f"{first} to {past}"
             raise InputError(f"excess must be wanted of iterations that are run; got {span} (fault {fault.kind})")

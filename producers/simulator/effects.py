@@ -90,9 +90,11 @@ class Faults:
 
     def _strength(self, number: int, fault: Fault, iteration: int) -> tuple[float, float]:
         """Factor and added milliseconds; a fluctuating fault has any part of its strength."""
-        if fault.shape != "fluctuating":
+        part = fault.part(iteration)
+        if fault.shape == "fluctuating":
+            part = float(fault_generator(self._topology.settings, number, iteration).random())
+        if part == 1:
             return fault.factor, fault.add_ms
-        part = float(fault_generator(self._topology.settings, number, iteration).random())
         return 1 + (fault.factor - 1) * part, fault.add_ms * part
 
     def _work_factor(self, strengths: Sequence[tuple[Fault, float, float]]) -> Floats:

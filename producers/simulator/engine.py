@@ -9,20 +9,22 @@ what is late, who waits and how long an iteration takes follows; and when a rank
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from producers.simulator.contention import PASSES, Contention
 from producers.simulator.effects import NO_EFFECTS, Effects, Faults
-from producers.simulator.network import Network
+from producers.simulator.network import Network, nowhere_path
 from producers.simulator.noise import Noise, draw_noise, drift_factor, no_noise
 from producers.simulator.pipeline import EVALUATE, TRAIN
 from producers.simulator.plan import COPIED, NOBODY, ROOT, Plan, Wave, make_plan
 from producers.simulator.settings import NS_PER_MS, NS_PER_US, SimulatorSettings
 from producers.simulator.topology import Ints, Topology
 from producers.simulator.untidiness import Untidiness
+from producers.simulator.warm_up import WarmUp
 from streams.records import PHASES
 
 Floats = NDArray[np.float64]
@@ -55,6 +57,8 @@ class Run:
         Per flow: how long its bytes travelled.
     phase
         Index into `streams.records.PHASES`.
+    expert_load
+        Per rank of a stage: tokens of its experts, relative to the mean; None: 1 for all.
     """
 
     iteration: int
@@ -66,6 +70,7 @@ class Run:
     departure_ns: Floats
     begin_ns: Floats
     flow_ns: Floats
+    expert_load: Floats | None = None
 
     @property
     def is_hung(self) -> bool:
@@ -113,6 +118,11 @@ class Engine:
             self.plans[EVALUATE] = make_plan(self.topology, EVALUATE)
         self._faults = Faults(self.topology, self.network, dict(enumerate(settings.faults)))
         self._untidiness = Untidiness(self.topology)
+        self._warm_up = WarmUp(settings)
+        self._contention = {
+            name: Contention.of(self.topology, self.network, plan)
+            for name, plan in (self.plans.items() if settings.is_nic_contended else ())
+        }
         self._ready_ns = np.zeros(settings.world_size)
         self.iteration = 0
         self.is_hung = False
@@ -146,17 +156,25 @@ class Engine:
         """
         plan = self.plans[self.turn_of(iteration)]
         noise = draw_noise(self.settings, iteration, steps=len(plan.step_rank), flows=len(plan.flows.path))
-        gap_ns = self._gap_ns(plan, iteration, effects) * noise.gap
-        if effects.stall_ns is not None:
-            gap_ns[plan.first_forward_step] += effects.stall_ns
-        flow_ns = self._flow_ns(plan, iteration, effects) * noise.transfer
+        expert_load = self._untidiness.expert_load(iteration)
+        gap_ns = self._gap_ns(plan, iteration, effects, expert_load) * noise.gap
+        self._add_pauses(plan, iteration, effects, gap_ns)
+        wire_bytes = self._wire_bytes(plan, iteration, expert_load)
+        flow_ns = self._flow_ns(plan, wire_bytes, effects) * noise.transfer
         lanes, ratios = self._untidiness.stalls(iteration, self._lanes(plan))
         flow_ns[lanes] += ratios * (self._nominal_ns if len(lanes) else 0.0)
+        connecting = self._warm_up.connecting(iteration, plan.flows.path, nowhere_path(self.topology))
+        flow_ns[connecting] += self.settings.connect_ms * NS_PER_MS
         stuck_steps = self._stop(plan, gap_ns, effects)
-        arrival_ns, departure_ns, begin_ns = _meet(plan, ready_ns, gap_ns, flow_ns, noise, stuck_steps)
+        meet = partial(_meet, plan, ready_ns, gap_ns, noise=noise, stuck_steps=stuck_steps)
+        alone_ns = flow_ns
+        arrival_ns, departure_ns, begin_ns = meet(flow_ns)
+        for _ in range(PASSES if self._contention else 0):
+            flow_ns = alone_ns + self._extra_ns(plan, begin_ns, flow_ns, wire_bytes, effects)
+            arrival_ns, departure_ns, begin_ns = meet(flow_ns)
         phase, tail_ns = self._tail(iteration)
         end_ns = departure_ns[plan.last_step] + tail_ns * noise.tail
-        return Run(iteration, phase, plan, ready_ns, end_ns, arrival_ns, departure_ns, begin_ns, flow_ns)
+        return Run(iteration, phase, plan, ready_ns, end_ns, arrival_ns, departure_ns, begin_ns, flow_ns, expert_load)
 
     @cached_property
     def _nominal_ns(self) -> float:
@@ -164,8 +182,8 @@ class Engine:
         plan = self.plan
         noise = no_noise(len(plan.step_rank))
         start_ns = np.zeros(self.settings.world_size)
-        gap_ns = plan.work_ns() + LAUNCH_NS
-        _, departure_ns, _ = _meet(plan, start_ns, gap_ns, self._flow_ns(plan, 0, NO_EFFECTS), noise, None)
+        gap_ns, flow_ns = plan.work_ns() + LAUNCH_NS, self._flow_ns(plan, self._wire_bytes(plan, 0, None), NO_EFFECTS)
+        _, departure_ns, _ = _meet(plan, start_ns, gap_ns, flow_ns, noise, None)
         return float(departure_ns[plan.last_step].max())
 
     def _lanes(self, plan: Plan) -> Ints:
@@ -174,22 +192,47 @@ class Engine:
             return np.empty(0, dtype=np.int64)
         return np.flatnonzero(self.network.is_between_hosts[plan.flows.path])
 
-    def _gap_ns(self, plan: Plan, iteration: int, effects: Effects) -> Floats:
+    def _gap_ns(self, plan: Plan, iteration: int, effects: Effects, expert_load: Floats | None) -> Floats:
         load = self._untidiness.load(iteration)
         if effects.load is not None:
             load = load * effects.load
-        gap_ns = plan.work_ns(load) * drift_factor(self.settings, iteration)
-        for factor in (self._untidiness.work_factor(iteration), effects.work_factor):
-            if factor is not None:
-                gap_ns *= factor[plan.step_rank]
+        factor = drift_factor(self.settings, iteration) * self._warm_up.work_factor(iteration)
+        gap_ns = plan.work_ns(load, expert_load) * factor
+        for by_rank in (self._untidiness.work_factor(iteration), effects.work_factor):
+            if by_rank is not None:
+                gap_ns *= by_rank[plan.step_rank]
         return np.asarray(gap_ns + LAUNCH_NS * plan.is_call)
 
-    def _flow_ns(self, plan: Plan, iteration: int, effects: Effects) -> Floats:
-        flows = plan.flows
-        latency_ns, ns_per_byte = self.network.path_times(effects.network)
-        longer = self.settings.workload_factor(iteration)
+    def _add_pauses(self, plan: Plan, iteration: int, effects: Effects, gap_ns: Floats) -> None:
+        """Add what is no work: a fault's standstill, pauses of ranks, and compiling."""
+        for stall_ns in (effects.stall_ns, self._warm_up.compile_ns(iteration)):
+            if stall_ns is not None:
+                gap_ns[plan.first_forward_step] += stall_ns
+        ranks, parts, lengths_ns = self._untidiness.pauses(iteration)
+        first, last = plan.start_step[ranks] + 1, plan.last_step[ranks]
+        gap_ns[first + (parts * (last - first + 1)).astype(np.int64)] += lengths_ns
+
+    def _wire_bytes(self, plan: Plan, iteration: int, expert_load: Floats | None) -> Floats:
+        flows, longer = plan.flows, self.settings.workload_factor(iteration)
         wire_bytes = flows.wire_bytes if longer == 1 else flows.wire_bytes * np.where(flows.is_scaled, longer, 1.0)
-        return np.asarray(latency_ns[flows.path] + wire_bytes * ns_per_byte[flows.path])
+        if expert_load is None:
+            return wire_bytes
+        busiest = np.ones(nowhere_path(self.topology) + 1)  # who gets most tokens decides how long an exchange takes
+        loads = np.tile(expert_load, self.settings.pp)[self.topology.seat]
+        np.maximum.at(busiest, self.topology.groups.numbers["ep"], loads)
+        return np.asarray(wire_bytes * busiest[flows.path])
+
+    def _flow_ns(self, plan: Plan, wire_bytes: Floats, effects: Effects) -> Floats:
+        latency_ns, ns_per_byte = self.network.path_times(effects.network)
+        return np.asarray(latency_ns[plan.flows.path] + wire_bytes * ns_per_byte[plan.flows.path])
+
+    def _extra_ns(
+        self, plan: Plan, begin_ns: Floats, flow_ns: Floats, wire_bytes: Floats, effects: Effects
+    ) -> Floats:
+        """How much longer each flow takes, since others cross its NICs too."""
+        contention = self._contention[next(name for name, one in self.plans.items() if one is plan)]
+        hop_ns_per_byte, _ = self.network.hop_times(effects.network)
+        return contention.extra_ns(begin_ns[plan.flows.transfer], flow_ns, wire_bytes, hop_ns_per_byte)
 
     def _stop(self, plan: Plan, gap_ns: Floats, effects: Effects) -> Ints | None:
         """Let ranks stop before a call; return the steps inside which others do."""
@@ -225,10 +268,7 @@ def _meet(
     begin_ns = np.empty(plan.transfers)
     arrival_ns[plan.start_step] = departure_ns[plan.start_step] = start_ns
     for wave in plan.waves:
-        free_ns = departure_ns[wave.before]
-        if wave.other is not None:
-            free_ns = np.maximum(free_ns, departure_ns[wave.other])
-        arrived = free_ns + gap_ns[wave.shares]
+        arrived = _arrived(wave, departure_ns, gap_ns)
         begin = np.maximum.reduceat(arrived, wave.offsets)
         length = transfer_ns[wave.first : wave.past]
         left = (begin + length)[wave.owner] + noise.spread_ns(wave.shares, length[wave.owner])
@@ -241,6 +281,17 @@ def _meet(
         arrival_ns[wave.shares], departure_ns[wave.shares] = arrived, left
         begin_ns[wave.first : wave.past] = begin
     return arrival_ns, departure_ns, begin_ns
+
+
+def _arrived(wave: Wave, departure_ns: Floats, gap_ns: Floats) -> Floats:
+    """When each share enters: after its work, and when what it waits for is over."""
+    before_ns, own_ns = departure_ns[wave.before], gap_ns[wave.shares]
+    free_ns = before_ns
+    for other in wave.others:
+        free_ns = np.maximum(free_ns, departure_ns[other])
+    if wave.is_queued is None:
+        return np.asarray(free_ns + own_ns)
+    return np.where(wave.is_queued, np.maximum(before_ns + own_ns, free_ns), free_ns + own_ns)
 
 
 def _left(wave: Wave, arrived: Floats, left: Floats, length: Floats) -> Floats:

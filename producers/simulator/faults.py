@@ -19,8 +19,10 @@ kind               where                       how much                         
 =================  ==========================  ==============================================  =====================
 
 ``from`` (0 when left out) and ``to`` (the end of the run) are iterations, half-open. ``shape`` is ``lasting``,
-``spike`` (iteration ``from`` alone), ``fluctuating`` (another strength in each iteration) or ``from_start`` (lasting,
-and older than the recording).
+``spike`` (iteration ``from`` alone), ``fluctuating`` (another strength in each iteration), ``from_start`` (lasting,
+and older than the recording), ``ramp`` (grows evenly over the first ``over`` iterations, 10 if left out, and stays: a
+power cap that is lowered step by step, a heat sink that fills with dust) or ``sawtooth`` (grows over ``over``
+iterations, is gone, and grows anew: a GPU that throttles, cools down and speeds up again).
 
 Instead of a strength, all but ``hang`` take ``excess``: how much longer the mean iteration shall get, relative to the
 same run without the fault. What strength does that is tried out (`producers.simulator.calibration`); ``by=add_ms``
@@ -35,7 +37,9 @@ from typing import Final
 
 from streams.errors import InputError
 
-SHAPES: Final = ("lasting", "spike", "fluctuating", "from_start")
+SHAPES: Final = ("lasting", "spike", "fluctuating", "from_start", "ramp", "sawtooth")
+GROWING: Final = ("ramp", "sawtooth")
+_USUAL_OVER: Final = 10
 
 _PLACES: Final[Mapping[str, tuple[str, ...]]] = {
     "slow_rank": ("rank",), "slow_host": ("host",), "slow_stage": ("stage",), "slow_nic": ("rank",),
@@ -47,7 +51,7 @@ _STRENGTHS: Final[Mapping[str, tuple[str, ...]]] = {
     "uneven_data": ("spread",), "hang": (),
 }  # fmt: skip
 _EXCESS: Final = ("excess", "by")
-_TIMES: Final = ("from", "to", "shape")
+_TIMES: Final = ("from", "to", "shape", "over")
 _HANG: Final = ("from", "at", "inside")
 FAULT_KINDS: Final = tuple(_PLACES)
 _NAMES: Final = frozenset({"host", "switch"})  # a name of the cluster, or an index
@@ -81,6 +85,8 @@ class Fault:
         Wanted excess of the mean iteration time, as a ratio; 0: the strength is given.
     by
         Name of the strength that is looked for to reach it.
+    over
+        Of a shape that grows: in how many iterations.
     at, is_inside
         Of ``hang``: after which part of its calls, and whether inside the next one.
     """
@@ -99,6 +105,7 @@ class Fault:
     stage: int | None = None
     excess: float = 0.0
     by: str = ""
+    over: int = _USUAL_OVER
     at: float = 0.5
     is_inside: bool = False
 
@@ -116,6 +123,22 @@ class Fault:
                 return replace(self, add_ms=strength)
             case _:
                 return replace(self, spread=strength)
+
+    def part(self, iteration: int) -> float:
+        """Which part of its strength it has in an iteration, by its shape; a fluctuating one draws it.
+
+        >>> fault = parse_fault("slow_rank:rank=1,from=5,factor=2,shape=ramp,over=4")
+        >>> [fault.part(iteration) for iteration in (5, 6, 8, 9)]
+        [0.25, 0.5, 1.0, 1.0]
+        """
+        since = iteration - self.first
+        match self.shape:
+            case "ramp":
+                return min((since + 1) / self.over, 1.0)
+            case "sawtooth":
+                return (since % self.over + 1) / self.over
+            case _:
+                return 1.0
 
     def is_active(self, iteration: int) -> bool:
         """Say whether the fault acts in this iteration."""
@@ -161,6 +184,7 @@ def parse_fault(text: str) -> Fault:
         stage=_index(values, "stage", text),
         excess=_number(values, "excess", text, default=0.0, low=0.0),
         by=_sought(kind, values, text),
+        over=_over(shape, values, text),
         at=_part(values, text),
         is_inside=_is_inside(values, text),
     )
@@ -211,6 +235,16 @@ def _sought(kind: str, values: Mapping[str, str], text: str) -> str:
     if by not in _STRENGTHS[kind]:
         raise InputError(f"by must be one of {', '.join(_STRENGTHS[kind])}; got {by!r} (fault {text!r})")
     return by
+
+
+def _over(shape: str, values: Mapping[str, str], text: str) -> int:
+    over = _index(values, "over", text)
+    if over is None:
+        return _USUAL_OVER
+    if shape not in GROWING or not over:
+        rule = "over must be 1 or more" if shape in GROWING else f"over must stand with shape {' or '.join(GROWING)}"
+        raise InputError(f"{rule}; got {values['over']!r} (fault {text!r})")
+    return over
 
 
 def _part(values: Mapping[str, str], text: str) -> float:

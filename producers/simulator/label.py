@@ -86,13 +86,17 @@ def label_of(
     -------
     dict
         The keys of a recording's label for the first fault; ``faults`` has the same for each of them, with
-        ``excess_ratio``: by how much the iterations in its range took longer than in the same run without any fault.
+        ``excess_ratio``: by how much the iterations in its range took longer than in the same run without any fault,
+        those left out in which the job warms up.
         ``hard``: that is less than the spread of healthy iterations.
     """
     common = {"world_size": settings.world_size, "dims": _dims(settings)}
     if not settings.faults:
         return _nothing() | common
-    found = [_described(fault, topology) | _measured(fault, healthy_s, measured_s) for fault in settings.faults]
+    warm_from = settings.warm_from
+    found = [
+        _described(fault, topology) | _measured(fault, healthy_s, measured_s, warm_from) for fault in settings.faults
+    ]
     return found[0] | common | {"faults": found}
 
 
@@ -132,8 +136,9 @@ def _shared_communicator(ranks: list[int], topology: Topology) -> str | None:
     return min(both, key=lambda c: len(c.ranks)).id if both else None
 
 
-def _measured(fault: Fault, healthy_s: Floats, measured_s: Floats) -> dict[str, Any]:
-    span = slice(*fault.iterations(len(healthy_s)))
+def _measured(fault: Fault, healthy_s: Floats, measured_s: Floats, warm_from: int) -> dict[str, Any]:
+    first, past = fault.iterations(len(healthy_s))
+    span = slice(max(first, warm_from) if warm_from < past else first, past)
     if fault.kind == "hang":
         return {"iterations": [fault.first, fault.first + 1], "excess_ratio": None, "hard": False}
     if not (len(healthy_s[span]) and np.isfinite(measured_s[span]).all()):

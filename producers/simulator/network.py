@@ -1,11 +1,13 @@
 """How long a transfer takes: latency, and bytes over the slowest device that it crosses.
 
 A *path* is what a communicator or an ordered pair of ranks uses: the numbers of communicators come first, then each
-rank as the sender down the pipeline, then each rank as the receiver up the pipeline, then the one that leads nowhere
-and takes no time. Between hosts a path consists of
+rank as the sender down the pipeline, then each rank as the receiver up the pipeline, then, where keys and values go
+round, each rank as the sender to the next in its context parallel group, then the one that leads nowhere and takes no
+time. Between hosts a path consists of
 *hops*, from one NIC to another. A collective over several hosts runs one ring per NIC, as NCCL builds them (members
 of equal place on their hosts form a ring, and the bytes are split between the rings); inside a host it uses NVLink
-and crosses no NIC. Ranks that share a NIC transfer at the same time and get their part of its rate.
+and crosses no NIC. Ranks that share a NIC transfer at the same time and get their part of its rate, unless it is told
+who really does (`producers.simulator.contention`).
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from producers.simulator.groups import AXES
 from producers.simulator.settings import NS_PER_MS, NS_PER_US, SimulatorSettings
 from producers.simulator.topology import Ints, Topology
 
@@ -32,6 +35,16 @@ def wire_factor(operator: str, ranks: int) -> float:
     if operator in ("send", "recv"):
         return 1.0
     return (2 if operator == "all_reduce" else 1) * (ranks - 1) / ranks
+
+
+def ring_path(topology: Topology) -> int:
+    """Path of rank 0 to the next in its context parallel group; those of the other ranks follow."""
+    return len(topology.groups.communicators) + 2 * topology.world_size
+
+
+def nowhere_path(topology: Topology) -> int:
+    """The path that takes no time: the last one."""
+    return ring_path(topology) + (topology.world_size if topology.settings.cp_exchange == "ring" else 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +74,8 @@ class Network:
     def __init__(self, topology: Topology) -> None:
         self._topology = topology
         settings = topology.settings
-        hops = _collective_hops(topology) + _pair_hops(topology)
-        count = len(topology.groups.communicators) + 2 * topology.world_size + 1
+        hops = _collective_hops(topology) + _pair_hops(topology) + _round_hops(topology)
+        count = nowhere_path(topology) + 1
         order = np.argsort(np.concatenate([h.path for h in hops]), kind="stable")
         self.hop_path = np.concatenate([h.path for h in hops])[order]
         self.hop_source = np.concatenate([h.source for h in hops])[order]
@@ -81,15 +94,19 @@ class Network:
 
     def path_times(self, state: NetworkState | None = None) -> tuple[Floats, Floats]:
         """Latency in ns, and ns per byte, of each path; `state` None: all is well."""
-        factor, delay_ns = self._hop_state(state)
-        s = self._topology.settings
-        hop_ns_per_byte = self.hop_load * factor * _NS_PER_S * _sharers(s) / s.nic_bytes_per_s
+        hop_ns_per_byte, delay_ns = self.hop_times(state)
         ns_per_byte, latency_ns = self._nvlink_ns_per_byte.copy(), self._latency_ns.copy()
         if len(self.hop_path):
             paths, offsets = np.unique(self.hop_path, return_index=True)
             ns_per_byte[paths] = np.maximum(ns_per_byte[paths], np.maximum.reduceat(hop_ns_per_byte, offsets))
             latency_ns[paths] += np.maximum.reduceat(delay_ns, offsets)
         return latency_ns, ns_per_byte
+
+    def hop_times(self, state: NetworkState | None = None) -> tuple[Floats, Floats]:
+        """Give the ns per byte of a flow, and the delay in ns, of each hop."""
+        factor, delay_ns = self._hop_state(state)
+        s = self._topology.settings
+        return np.asarray(self.hop_load * factor * _NS_PER_S * _sharers(s) / s.nic_bytes_per_s), delay_ns
 
     def _hop_state(self, state: NetworkState | None) -> tuple[Floats, Floats]:
         factor, delay_ns = np.ones(len(self.hop_path)), np.zeros(len(self.hop_path))
@@ -133,6 +150,8 @@ class _Hops:
 
 
 def _sharers(settings: SimulatorSettings) -> int:
+    if settings.is_nic_contended:
+        return 1  # they are in each other's way when they do transfer at the same time
     return min(settings.gpus_per_nic, settings.gpus_per_host)
 
 
@@ -164,6 +183,16 @@ def _pair_hops(topology: Topology) -> list[_Hops]:
     down = len(topology.groups.communicators)
     up = down + topology.world_size
     return [_Hops.make(down + lower, lower, upper, 1.0), _Hops.make(up + lower, upper, lower, 1.0)]
+
+
+def _round_hops(topology: Topology) -> list[_Hops]:
+    """One hop from each rank to the next in its context parallel group, where keys and values go round."""
+    if topology.settings.cp_exchange != "ring" or topology.settings.cp == 1:
+        return []
+    source = topology.grid.ravel()
+    target = np.roll(topology.grid, -1, axis=AXES.index("cp")).ravel()
+    is_far = topology.host[source] != topology.host[target]
+    return [_Hops.make(ring_path(topology) + source[is_far], source[is_far], target[is_far], 1.0)]
 
 
 def state_of(topology: Topology, devices: Sequence[tuple[str, Sequence[int], float, float]]) -> NetworkState:

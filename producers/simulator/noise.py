@@ -23,7 +23,7 @@ _SPREAD_NS: Final = 5 * NS_PER_US
 _SPREAD_RATIO: Final = 0.01
 _LEAST_GAP_RATIO: Final = 0.5
 # What stands behind the seed in the key of a generator: streams of numbers that never mix.
-_HEALTHY, _CLOCKS, _FAULTS, _UNTIDINESS, _DELIVERY = range(5)
+_HEALTHY, _CLOCKS, _FAULTS, _UNTIDINESS, _DELIVERY, _WARM_UP, _LOGGING = range(7)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +79,12 @@ def drift_factor(settings: SimulatorSettings, iteration: int) -> float:
 
 
 def clock_offsets_ns(settings: SimulatorSettings, hosts: int) -> NDArray[np.int64]:
-    """What each host's clock shows too much, in ns; all 0 where clocks are shared."""
-    if settings.clock == "shared":
+    """What each host's clock shows too much, in ns; where clocks are shared that is little or nothing."""
+    is_shared = settings.clock == "shared"
+    limit_ns = settings.shared_clock_error_us * NS_PER_US if is_shared else settings.clock_offset_ms * NS_PER_MS
+    if not limit_ns:
         return np.zeros(hosts, dtype=np.int64)
     generator = np.random.default_rng([settings.seed, _CLOCKS])
-    limit_ns = settings.clock_offset_ms * NS_PER_MS
     return np.rint(generator.uniform(-limit_ns, limit_ns, hosts)).astype(np.int64)
 
 
@@ -96,6 +97,14 @@ def clock_drifts_ratio(settings: SimulatorSettings, hosts: int) -> Floats:
     return generator.uniform(-limit, limit, hosts)
 
 
+def elapsed_drifts_ratio(settings: SimulatorSettings) -> Floats:
+    """How much faster the clock runs by which each rank takes durations."""
+    if not settings.elapsed_clock_ppm:
+        return np.zeros(settings.world_size)
+    limit = settings.elapsed_clock_ppm / 1e6
+    return np.random.default_rng([settings.seed, _CLOCKS, 2]).uniform(-limit, limit, settings.world_size)
+
+
 def fault_generator(settings: SimulatorSettings, fault: int, iteration: int) -> np.random.Generator:
     """Return the generator of one fault (by its place in the settings) in one iteration."""
     return np.random.default_rng([settings.seed, _FAULTS, fault, iteration])
@@ -104,6 +113,16 @@ def fault_generator(settings: SimulatorSettings, fault: int, iteration: int) -> 
 def untidiness_generator(settings: SimulatorSettings, topic: int, iteration: int = 0) -> np.random.Generator:
     """Return the generator of one sort of untidiness, for the whole run or for one iteration."""
     return np.random.default_rng([settings.seed, _UNTIDINESS, topic, iteration])
+
+
+def warm_up_generator(settings: SimulatorSettings, iteration: int) -> np.random.Generator:
+    """Return the generator of what is drawn in one of the first iterations."""
+    return np.random.default_rng([settings.seed, _WARM_UP, iteration])
+
+
+def logging_generator(settings: SimulatorSettings) -> np.random.Generator:
+    """Return the generator that says who logs."""
+    return np.random.default_rng([settings.seed, _LOGGING])
 
 
 def delivery_generator(settings: SimulatorSettings, iteration: int) -> np.random.Generator:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from producers.simulator.groups import AXES
 from producers.simulator.program import P2P, Call
 from producers.simulator.topology import Ints, Topology
 from streams.records import OPERATOR_CODES, SEND, UNKNOWN
@@ -92,8 +93,7 @@ def _stage_rows(
     groups = [call.group for _, call, _, _ in flat]
     shape = (len(ranks), len(flat))
     numbers, local = ([by_group[group][ranks] for group in groups] for by_group in (topology.groups.numbers, codes))
-    peers = [topology.grid[peer].ravel() if call.group == P2P else np.full(len(ranks), UNKNOWN)
-             for _, call, _, peer in flat]  # fmt: skip
+    peers = [_peers(topology, stage, call, peer) for _, call, _, peer in flat]
     first_step = start[stage * topology.stage_ranks : (stage + 1) * topology.stage_ranks] + 1
     rows = [
         np.broadcast_to(np.array(values), shape)
@@ -101,7 +101,7 @@ def _stage_rows(
             [OPERATOR_CODES[operator] for _, _, operator, _ in flat],
             [call.size_bytes for _, call, _, _ in flat],
             [call.is_scaled for _, call, _, _ in flat],
-            *_count([(call.group, peer, operator) if call.group == P2P else (call.group,)
+            *_count([(call.group, peer, operator) if call.peers else (call.group,)
                      for _, call, operator, peer in flat]),
         )
     ]  # fmt: skip
@@ -109,6 +109,15 @@ def _stage_rows(
     step = first_step[:, None] + np.array([place for place, *_ in flat])
     return [step, np.stack(numbers, axis=1), np.stack(local, axis=1), operator, np.stack(peers, axis=1), size,
             is_scaled, ordinal, per_iteration]  # fmt: skip
+
+
+def _peers(topology: Topology, stage: int, call: Call, peer: int) -> Ints:
+    """Rank at the other end, for each rank of a stage."""
+    if call.group == P2P:
+        return topology.grid[peer].ravel()
+    if call.ring:
+        return np.roll(topology.grid[stage], -peer, axis=AXES.index("cp") - 1).ravel()
+    return np.full(topology.stage_ranks, UNKNOWN)
 
 
 def _count(series: Sequence[tuple[object, ...]]) -> tuple[list[int], list[int]]:

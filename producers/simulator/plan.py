@@ -14,12 +14,13 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from producers.simulator.collectives import has_expert_work
 from producers.simulator.groups import along
-from producers.simulator.network import wire_factor
+from producers.simulator.network import nowhere_path, ring_path, wire_factor
 from producers.simulator.operator_rows import OperatorRows, operator_rows
 from producers.simulator.pipeline import TRAIN, stage_programs
 from producers.simulator.program import LEADER_WORK, P2P, POINT, Call
-from producers.simulator.schedule import Meeting, predecessors, waves
+from producers.simulator.schedule import Links, Meeting, predecessors, ring_pairs, waves
 from producers.simulator.topology import Ints, Topology
 
 Floats = NDArray[np.float64]
@@ -47,8 +48,11 @@ class Wave:
         Transfer of each share, counted from `first`.
     before
         For each share the step after which its own work begins.
-    other
-        For each share another step that must be over, or the same again; None: nowhere in this wave.
+    others
+        Arrays like `before`, of further steps that must be over, or the same again.
+    is_queued
+        For each share: it only waits for `others` in the queue of its stream, and its own work goes on meanwhile;
+        None: all shares begin their work when `others` are over too.
     roles
         For each share whom it waits for; None: all for all.
     is_merging
@@ -61,7 +65,8 @@ class Wave:
     offsets: Ints
     owner: Ints
     before: Ints
-    other: Ints | None
+    others: tuple[Ints, ...]
+    is_queued: NDArray[np.bool_] | None
     roles: Ints | None
     is_merging: bool
 
@@ -92,7 +97,7 @@ class Plan:
         Per step: whose it is, and whether it is a call (not a marker, nor a point on a stream).
     stage_work
         Per stage an array ``(steps of a rank, micro-batches + 2)`` of nanoseconds; the last two columns are
-        `LEADER_WORK` and `OWN_WORK`.
+        `LEADER_WORK` and `OWN_WORK`. Where experts have work of their own, its columns follow the micro-batches'.
     """
 
     topology: Topology
@@ -116,18 +121,24 @@ class Plan:
         own = self.rows.of_seat(int(self.topology.seat[rank]))
         return np.unique(self.rows.step[own])
 
-    def work_ns(self, load: Floats | float = 1.0) -> Floats:
+    def work_ns(self, load: Floats | float = 1.0, expert_load: Floats | None = None) -> Floats:
         """Nominal work before each step.
 
         Parameters
         ----------
         load
             Array ``(replicas, micro-batches)``, or one number: how heavy each micro-batch is, 1 as planned.
+        expert_load
+            Per rank of a stage: how many tokens its experts get, 1 as planned.
         """
         settings = self.topology.settings
         weights = np.ones((settings.stage_ranks, self.stage_work[0].shape[1]))
         per_replica = np.broadcast_to(load, (settings.replicas, settings.micro_batches))
-        weights[:, :LEADER_WORK] = np.repeat(per_replica, settings.cp * settings.tp, axis=0)
+        by_batch = np.repeat(per_replica, settings.cp * settings.tp, axis=0)
+        weights[:, : settings.micro_batches] = by_batch
+        if weights.shape[1] > settings.micro_batches + 2:
+            own = by_batch if expert_load is None else by_batch * expert_load[:, None]
+            weights[:, settings.micro_batches : LEADER_WORK] = own
         weights[:, LEADER_WORK] = np.arange(settings.stage_ranks) % settings.tp == 0
         return np.concatenate([(weights @ work.T).ravel() for work in self.stage_work])
 
@@ -140,7 +151,8 @@ def make_plan(topology: Topology, turn: str = TRAIN) -> Plan:
     start = np.cumsum(per_seat) - per_seat
     layout = _Layout(topology, programs, start)
     layout.add_waves()
-    work = tuple(_stage_work(program, topology.settings.micro_batches) for program in programs)
+    columns = topology.settings.micro_batches * (1 + has_expert_work(topology.settings)) + 2
+    work = tuple(_stage_work(program, columns) for program in programs)
     first_forward = np.repeat([_first_forward(w) for w in work], topology.stage_ranks)
     seat = topology.seat
     return Plan(
@@ -157,8 +169,8 @@ def make_plan(topology: Topology, turn: str = TRAIN) -> Plan:
     )
 
 
-def _stage_work(program: Sequence[Call], micro_batches: int) -> Floats:
-    work = np.zeros((len(program) + 1, micro_batches + 2))
+def _stage_work(program: Sequence[Call], columns: int) -> Floats:
+    work = np.zeros((len(program) + 1, columns))
     for place, call in enumerate(program, start=1):
         for micro_batch, work_ns in call.work:
             work[place, micro_batch] += work_ns  # LEADER_WORK and OWN_WORK are negative: the last two columns
@@ -210,20 +222,19 @@ class _Layout:
             is_scaled=np.concatenate([np.full(len(path), is_scaled) for path, _, is_scaled in both]),
         )
 
-    def _wave(
-        self, wave: list[Meeting], seats: Ints, links: list[list[tuple[int, int | None]]], is_merging: bool
-    ) -> Wave:
+    def _wave(self, wave: list[Meeting], seats: Ints, links: list[list[Links]], is_merging: bool) -> Wave:
         first = self._count
-        parts: list[list[Ints]] = [[], [], [], []]
+        depth = max(len(links[stage][place][1]) for meeting in wave for stage, place in meeting.members)
+        parts: list[list[Ints]] = [[] for _ in range(4 + depth)]
         widths = []
         for meeting in wave:
             members = self._members(meeting, seats)
-            for part, values in zip(parts, self._steps(meeting, members, links), strict=True):
+            for part, values in zip(parts, self._steps(meeting, members, links, depth), strict=True):
                 part.append(values.ravel())
             widths.append(np.full(len(members), members.shape[1]))
             self._add_flows(meeting, members)
         width = np.concatenate(widths)
-        shares, before, other, roles = (np.concatenate(part) for part in parts)
+        shares, roles, is_queued, before, *others = (np.concatenate(part) for part in parts)
         return Wave(
             first=first,
             past=self._count,
@@ -231,7 +242,8 @@ class _Layout:
             offsets=np.cumsum(width) - width,
             owner=np.repeat(np.arange(len(width)), width),
             before=before,
-            other=None if np.array_equal(other, before) else other,
+            others=tuple(other for other in others if not np.array_equal(other, before)),
+            is_queued=is_queued.astype(np.bool_) if others and is_queued.any() else None,
             roles=roles if roles.any() else None,
             is_merging=is_merging,
         )
@@ -248,19 +260,24 @@ class _Layout:
             return np.asarray(seats[stage].reshape(-1, 1))
         if group == P2P:
             return np.stack([seats[s].ravel() for s, _ in meeting.members], axis=1)
+        if self._call(meeting.members[0]).ring:
+            rings = along(seats[stage : stage + 1], group)
+            pairs = ring_pairs(rings.shape[1])[meeting.part]
+            return np.concatenate([rings[:, list(pair)] for pair in pairs])
         return along(seats if len(meeting.members) > 1 else seats[stage : stage + 1], group)
 
-    def _steps(
-        self, meeting: Meeting, members: Ints, links: list[list[tuple[int, int | None]]]
-    ) -> tuple[Ints, Ints, Ints, Ints]:
-        """For each share: its step, the one before, the other that it waits for, and its role."""
-        places = np.zeros((3, self.topology.settings.pp), dtype=np.int64)
+    def _steps(self, meeting: Meeting, members: Ints, links: list[list[Links]], depth: int) -> list[Ints]:
+        """For each share: its step, its role, whether it is queued, the step before, and `depth` others."""
+        places = np.zeros((2 + depth, self.topology.settings.pp), dtype=np.int64)
+        is_queued = np.zeros(self.topology.settings.pp, dtype=np.int64)
         for stage, place in meeting.members:
-            before, other = links[stage][place]
-            places[:, stage] = place, before, before if other is None else other
+            before, others = links[stage][place]
+            places[:, stage] = place, before, *others, *[before] * (depth - len(others))
+            is_queued[stage] = self.topology.settings.is_launched_ahead and self.programs[stage][place].stream > 0
         stages = members // self.topology.stage_ranks
-        step, before_step, other_step = (self.start[members] + 1 + places[row][stages] for row in range(3))
-        return step, before_step, other_step, np.broadcast_to(self._roles(meeting, members.shape[1]), members.shape)
+        step, *earlier = (self.start[members] + 1 + row[stages] for row in places)
+        roles = np.broadcast_to(self._roles(meeting, members.shape[1]), members.shape)
+        return [step, roles, is_queued[stages], *earlier]
 
     def _roles(self, meeting: Meeting, width: int) -> Ints:
         calls = [self._call(member) for member in meeting.members]
@@ -286,9 +303,12 @@ class _Layout:
         first = topology.rank_of_seat[members[:, 0]]
         communicators = len(topology.groups.communicators)
         if call.group == POINT:
-            return [np.full(len(members), communicators + 2 * topology.world_size)]
+            return [np.full(len(members), nowhere_path(topology))]
         if call.group != P2P:
             return [topology.groups.numbers[call.group][first]]
         down = communicators + first
+        if call.ring:
+            both = [ring_path(topology) + topology.rank_of_seat[members[:, n]] for n in range(2)]
+            return both if call.ring == 2 else both[:1]
         return [path for path, is_used in ((down, meeting.is_down), (down + topology.world_size, meeting.is_up))
                 if is_used]  # fmt: skip

@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 from producers.simulator.bandwidth import Samples
 from producers.simulator.delivery import delivered
 from producers.simulator.engine import Engine, Run
+from producers.simulator.measured_time import MeasuredTime
 from producers.simulator.noise import clock_drifts_ratio, clock_offsets_ns
 from producers.simulator.plan import Plan
 from producers.simulator.settings import SimulatorSettings
 from producers.simulator.topology import Ints
-from streams.records import PATHS, SCHEMAS, Batch, Header
+from streams.records import OPERATOR_CODES, PATHS, SCHEMAS, Batch, Header
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -38,6 +39,7 @@ class JobRows:
         hosts = int(topology.host[-1]) + 1
         self._zero_ns = start_ns + clock_offsets_ns(engine.settings, hosts)[topology.host]
         self._drift = clock_drifts_ratio(engine.settings, hosts)[topology.host]
+        self._measured = MeasuredTime(engine.settings)
         self._ranks = np.flatnonzero(topology.is_logged).tolist()
         self._names = [
             tuple(topology.groups.communicators[c].id for c in topology.groups.of_rank(rank))
@@ -72,6 +74,7 @@ class JobRows:
         before = [self._counts.before(plan, run.iteration) for run in runs]
         scale = np.array([settings.workload_factor(run.iteration) for run in runs])
         sizes = np.where(rows.is_scaled, np.rint(scale[:, None] * rows.size_bytes), rows.size_bytes)
+        sizes = self._sizes_of_experts(plan, runs, sizes)
         starts_ns, elapsed_ns, ways = _operators(settings, runs)
         for rank in self._ranks:
             own = rows.of_seat(int(seats[rank]))
@@ -82,8 +85,8 @@ class JobRows:
                 "operator": np.tile(rows.operator[own], len(runs)),
                 "sequence": np.stack([one[own] for one in before]).ravel() + np.tile(rows.ordinal[own], len(runs)),
                 "peer": np.tile(rows.peer[own], len(runs)),
-                "start_ns": started_ns.ravel(),
-                "elapsed_ns": elapsed_ns[:, own].ravel(),
+                "start_ns": self._measured.starts_ns(started_ns).ravel(),
+                "elapsed_ns": self._measured.elapsed_ns(elapsed_ns[:, own], rank).ravel(),
                 "size_bytes": sizes[:, own].ravel(),
                 "iteration": np.repeat(iterations, count),
             }
@@ -93,6 +96,16 @@ class JobRows:
                 columns, truth = {name: column[index] for name, column in columns.items()}, truth[index]
             last_ns = self._watermark_ns(runs[-1], rank, columns)
             yield self._batch("commops", rank, last_ns, columns, self._names[rank]), truth
+
+    def _sizes_of_experts(self, plan: Plan, runs: Sequence[Run], sizes: Floats) -> Floats:
+        """What experts send back grows with what they get; what they are sent does not say for whom it is."""
+        if runs[0].expert_load is None:
+            return sizes
+        rows, topology = plan.rows, self._engine.topology
+        is_back = (rows.operator == OPERATOR_CODES["all_to_all"]) & (rows.ordinal % 2 == 0)
+        place = topology.seat[plan.step_rank[rows.step]] % topology.stage_ranks
+        loads = np.array([run.expert_load for run in runs])[:, place]
+        return np.where(is_back, np.rint(sizes * loads), sizes)
 
     def skip(self, runs: Sequence[Run]) -> None:
         """Count the rows of operators and of iterations as sent, without making them; no run may be hung."""
@@ -119,15 +132,16 @@ class JobRows:
         for rank in self._ranks:
             columns = {
                 "iteration": np.array([run.iteration for run in ended]),
-                "start_ns": self._local_ns(rank, starts_ns[:, rank]),
-                "elapsed_ns": (ends_ns[:, rank] - starts_ns[:, rank]).astype(np.float64),
+                "start_ns": self._measured.starts_ns(self._local_ns(rank, starts_ns[:, rank])),
+                "elapsed_ns": self._measured.elapsed_ns((ends_ns - starts_ns)[:, rank].astype(np.float64), rank),
                 "phase": phases,
                 "loss": unknown,
                 "grad_norm": unknown,
                 "tokens": tokens,
             }
             last_ns = int(self._local_ns(rank, ends_ns[-1:, rank])[0])
-            yield self._batch("iterations", rank, last_ns, columns)
+            watermark_ns = self._measured.watermark_ns(last_ns, ended[-1].elapsed_ns)
+            yield self._batch("iterations", rank, watermark_ns, columns)
 
     def bandwidth(self, samples: Samples) -> Iterator[Batch]:
         """Yield one batch per NIC, as its first logged rank; nothing if there is no sample."""
@@ -160,7 +174,8 @@ class JobRows:
 
     def _watermark_ns(self, run: Run, rank: int, columns: dict[str, np.ndarray]) -> int | None:
         if not run.is_hung:
-            return int(self._local_ns(rank, _whole_ns(run.end_ns[rank : rank + 1]))[0])
+            last_ns = int(self._local_ns(rank, _whole_ns(run.end_ns[rank : rank + 1]))[0])
+            return self._measured.watermark_ns(last_ns, run.elapsed_ns)
         # It waits, and so all that it did before has been written.
         return int(columns["start_ns"].max()) if len(columns["start_ns"]) else None
 

@@ -1,7 +1,7 @@
 """The order in which the calls of all stages can happen: who meets whom, and which meetings come before which.
 
-Dependencies are solved once per stage, not per rank. A call waits for the call before it on its stream, and where two
-streams touch for one of the other stream.
+Dependencies are solved once per stage, not per rank. A call waits for the call before it on its stream, and where
+streams touch for others of those streams.
 """
 
 from __future__ import annotations
@@ -26,26 +26,33 @@ class Meeting:
         Of p2p two: first the stage from which activations come, then the one to which they go.
     is_down, is_up
         Of p2p: whether a message goes from the first to the second member, and whether one comes back.
+    part
+        Of a ring, in which each member meets both neighbours: which of its pairs, see `ring_pairs`.
     """
 
     members: tuple[Place, ...]
     is_down: bool = False
     is_up: bool = False
+    part: int = 0
 
 
 Programs = Sequence[Sequence[Call]]
 
 
-def predecessors(program: Sequence[Call]) -> list[tuple[int, int | None]]:
-    """For each call the place of the call after which its own work begins, and of another one that must have ended.
+Links = tuple[int, tuple[int, ...]]
+"""The place of the call after which a call's own work begins (-1: the start), and of others that must be over."""
 
-    -1 is the start of the iteration; None: there is no other.
-    """
-    newest: dict[int, int | None] = {0: None, 1: None}
-    found: list[tuple[int, int | None]] = []
+
+def predecessors(program: Sequence[Call]) -> list[Links]:
+    """Say for each call of a program what it waits for in its own rank."""
+    newest: dict[int, int] = {}
+    found: list[Links] = []
     for place, call in enumerate(program):
-        main = newest[0]
-        found.append((-1 if main is None else main, newest[1] if call.stream == 1 or call.is_joining else None))
+        if call.is_joining:
+            others = [last for stream, last in newest.items() if stream]
+        else:
+            others = [newest[call.stream]] if call.stream in newest and call.stream else []
+        found.append((newest.get(0, -1), (*others, *call.after)))
         newest[call.stream] = place
     return found
 
@@ -113,8 +120,8 @@ class _Order:
     def _dependencies(self, programs: Programs) -> tuple[dict[Place, int], list[Place]]:
         counts: dict[Place, int] = {}
         for stage, program in enumerate(programs):
-            for place, (before, other) in enumerate(predecessors(program)):
-                needed = {(stage, x) for x in (before, other) if x is not None and x >= 0}
+            for place, (before, others) in enumerate(predecessors(program)):
+                needed = {(stage, x) for x in (before, *others) if x >= 0}
                 counts[stage, place] = len(needed)
                 for one in needed:
                     self._followers[one].append((stage, place))
@@ -146,9 +153,22 @@ def _meetings(programs: Programs) -> Iterator[Meeting]:
                 between[call.group, counts[call.group]].append((stage, place))
                 counts[call.group] += 1
             elif call.group != P2P:
-                yield Meeting(((stage, place),))
+                yield from (Meeting(((stage, place),), part=part) for part in range(len(ring_pairs(call.ring)) or 1))
     yield from (Meeting(tuple(members)) for members in between.values())
     yield from _pairs(programs)
+
+
+def ring_pairs(size: int) -> list[list[tuple[int, int]]]:
+    """Cut a ring of so many members into parts in which nobody stands twice; two members meet once, both ways.
+
+    >>> ring_pairs(4), ring_pairs(3), ring_pairs(2), ring_pairs(0)
+    ([[(0, 1), (2, 3)], [(1, 2), (3, 0)]], [[(0, 1)], [(1, 2)], [(2, 0)]], [[(0, 1)]], [])
+    """
+    if size <= 2:
+        return [[(0, 1)]] if size else []
+    pairs = [(one, (one + 1) % size) for one in range(size)]
+    parts = [pairs[: size - size % 2 : 2], pairs[1 : size - size % 2 : 2], pairs[size - 1 :] if size % 2 else []]
+    return [part for part in parts if part]
 
 
 def _pairs(programs: Programs) -> Iterator[Meeting]:
@@ -172,7 +192,7 @@ def _messages(programs: Programs, operator: str) -> defaultdict[Place, list[Plac
     found: defaultdict[Place, list[Place]] = defaultdict(list)
     for stage, program in enumerate(programs):
         for place, call in enumerate(program):
-            for name, peer in zip(call.operators, call.peers, strict=False):  # collectives have no peers
+            for name, peer in zip(call.operators, call.peers if call.group == P2P else (), strict=False):
                 if name == operator:
                     found[(stage, peer) if operator == "send" else (peer, stage)].append((stage, place))
     return found

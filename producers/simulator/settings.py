@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Final
 
 from producers.simulator.faults import Fault
+from producers.simulator.reality import CP_EXCHANGES, LOGGED, POSITIVE, RealitySettings
 from streams.errors import InputError
 
 NS_PER_S: Final = 1e9
@@ -14,25 +15,26 @@ NS_PER_MS: Final = 1_000_000.0
 NS_PER_US: Final = 1_000.0
 MIB: Final = 1 << 20
 CLOCKS: Final = ("shared", "per_host")
-GRADIENT_SYNCS: Final = ("sharded", "all_reduce")
+GRADIENT_SYNCS: Final = ("sharded", "all_reduce", "fsdp")
 RANK_ORDERS: Final = ("tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp")
-LOGGED: Final = ("all", "tp_leaders")
 HIDEABLE: Final = ("tp", "cp", "ep", "barrier")
 
 _POSITIVE: Final = frozenset(
     {"attempt", "dp", "pp", "tp", "cp", "ep", "shards", "model_chunks", "micro_batches", "iterations",
      "gpus_per_host", "gpus_per_nic", "hosts_per_switch", "gradient_buckets", "nic_bytes_per_s", "nvlink_bytes_per_s",
-     "loss_burst_rows", "host_slow_iterations", "evaluation_passes", "recorded_after_hang_s"}
+     "loss_burst_rows", "host_slow_iterations", "evaluation_passes", "recorded_after_hang_s", *POSITIVE}
 )  # fmt: skip
-_LARGEST_LOSS_RATIO: Final = 0.5
+_LARGEST: Final = {"loss_ratio": 0.5, "repeat_ratio": 0.5, "expert_work_ratio": 1.0, "unlogged_ratio": 0.9}
 
 RECORDED_START_NS: Final = 1_800_000_000_000_000_000
 """When a simulated job begins unless told: fixed, so that the same settings give the same rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SimulatorSettings:
+class SimulatorSettings(RealitySettings):
     """Settings of one simulated training job; the defaults are 64 GPUs with iterations of about a quarter second.
+
+    What stands here makes a job; what makes it as untidy as real ones stands in `RealitySettings`.
 
     Parameters
     ----------
@@ -65,7 +67,8 @@ class SimulatorSettings:
     activation_bytes, gradient_bytes, expert_gradient_bytes
         Payload of a pipeline or tensor parallel operator, of all dense gradients of one rank, and of its experts'.
     gradient_sync
-        ``sharded``: reduce_scatter, optimizer, all_gather. ``all_reduce``: all_reduce, optimizer.
+        ``sharded``: reduce_scatter, optimizer, all_gather. ``all_reduce``: all_reduce, optimizer. ``fsdp``:
+        parameters are gathered unit by unit, and gradients scattered, beside the work.
     gradient_buckets
         Into how many operators the gradients are cut.
     is_gradient_overlapped
@@ -108,7 +111,8 @@ class SimulatorSettings:
         What the job waits for and nobody logs: any of ``tp``, ``cp``, ``ep`` (that group's operators) and ``barrier``
         (of all ranks, before the optimizer).
     logged
-        ``all`` ranks write their operators, or the ``tp_leaders`` alone: the first of each tensor parallel group.
+        ``all`` ranks write their operators, or the ``tp_leaders`` alone: the first of each tensor parallel group; or
+        ``some_ranks``, or all ranks of ``some_hosts`` (see ``unlogged_ratio``).
     loss_ratio, loss_burst_rows
         Part of the operators that the exporter drops, and how many in a row on average.
     repeat_ratio
@@ -205,6 +209,7 @@ class SimulatorSettings:
         _one_of("gradient_sync", self.gradient_sync, GRADIENT_SYNCS)
         _one_of("rank_order", self.rank_order, RANK_ORDERS)
         _one_of("logged", self.logged, LOGGED)
+        _one_of("cp_exchange", self.cp_exchange, CP_EXCHANGES)
         for name in self.hidden:
             _one_of("hidden", name, HIDEABLE)
         _need(bool(self.job), "job must be a text that is not empty", self.job)
@@ -214,9 +219,9 @@ class SimulatorSettings:
             f"spike_factor_high must be at least spike_factor_low = {self.spike_factor_low!r}",
             self.spike_factor_high,
         )
-        for ratio in ("loss_ratio", "repeat_ratio"):
+        for ratio, largest in _LARGEST.items():
             value = getattr(self, ratio)
-            _need(value <= _LARGEST_LOSS_RATIO, f"{ratio} must be at most {_LARGEST_LOSS_RATIO}", value)
+            _need(value <= largest, f"{ratio} must be at most {largest}", value)
         self._check_chunks()
         self._check_workload()
 

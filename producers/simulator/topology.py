@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from producers.simulator.groups import Groups, sizes_of
+from producers.simulator.noise import logging_generator
 from producers.simulator.settings import SimulatorSettings
 from streams.announcements import Announcement
 from streams.errors import InputError
@@ -74,9 +75,14 @@ class Topology:
         """Whether a rank writes what it does."""
         if self.settings.logged == "all":
             return np.ones(self.world_size, dtype=np.bool_)
-        is_leader = np.zeros(self.world_size, dtype=np.bool_)
-        is_leader[self.grid[..., 0]] = True
-        return is_leader
+        if self.settings.logged == "tp_leaders":
+            is_leader = np.zeros(self.world_size, dtype=np.bool_)
+            is_leader[self.grid[..., 0]] = True
+            return is_leader
+        units = self.host if self.settings.logged == "some_hosts" else np.arange(self.world_size)
+        count = int(units[-1]) + 1
+        order = logging_generator(self.settings).permutation(count)
+        return np.isin(units, order[: max(round(count * (1 - self.settings.unlogged_ratio)), 1)])
 
     @cached_property
     def host(self) -> Ints:

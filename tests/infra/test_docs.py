@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,9 @@ import pytest
 from detectors.checks import CHECKS
 from detectors.protocol import COLUMNS
 from infra import cli
+from producers.simulator.presets import PRESETS
+from producers.simulator.reality import RealitySettings
+from producers.simulator.shapes import SHAPES
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "infra" / "docs"
@@ -43,6 +47,12 @@ def test_the_columns_of_both_levels_are_listed() -> None:
     for columns in COLUMNS.values():
         for name, column in columns.items():
             assert f"| `{name}` | {column.dtype} | {column.about} |" in page
+
+
+def test_the_simulator_s_page_names_every_untidiness_shape_and_preset() -> None:
+    page = (DOCS / "simulator.md").read_text()
+    names = [field.name for field in fields(RealitySettings)] + [*SHAPES, *PRESETS]
+    assert [name for name in names if f"`{name}`" not in page] == []
 
 
 def test_every_check_is_listed() -> None:

@@ -24,13 +24,17 @@ from typing import Any, Final
 
 from tests.benchmarks.localization.blameless import draw_blameless, draw_further
 from tests.benchmarks.localization.cases import KINDS, Case, choose_quick, draw_cases
+from tests.benchmarks.localization.field import STRENGTHS, draw_field, draw_healthy_field
 from tests.benchmarks.localization.heavy import HeavyCase
 from tests.benchmarks.localization.processes import AnyCase, Job, run_all
-from tests.benchmarks.localization.report import said, write_report
+from tests.benchmarks.localization.report import write_report
+from tests.benchmarks.localization.tables import said
 from tests.benchmarks.localization.topologies import SEEDS, SIZES, SPLITS
 
 DELTAS: Final = (1.05, 1.1, 1.2, 1.5)
 _DELTA_RANKS: Final = 512
+_USUAL_PARTS: Final = ("grid", "delta", "further", "blameless", "bytes")
+_SORTED: Final = ("cases", "further", "blameless", "field", "field_healthy")
 
 
 def main() -> int:
@@ -71,9 +75,21 @@ def choose_jobs(options: argparse.Namespace) -> list[Job]:
         chosen += draw_further(split, 2 if options.quick else 8)
     if "blameless" in parts and not options.only:
         chosen += draw_blameless(split, 1 if options.quick else 4)
+    if "field" in parts:
+        chosen += _field(options)
     if "bytes" in parts and not (options.only or options.quick):
         chosen.append(HeavyCase(split))
     return [_job(case, options) for case in chosen]
+
+
+def _field(options: argparse.Namespace) -> list[AnyCase]:
+    """Untidy reality; quick: the middle strength, and one healthy job of each sort."""
+    split, is_quick = options.split, options.quick
+    incidents = [case for case in draw_field(split) if not options.only or case.kind in options.only]
+    if is_quick:
+        incidents = [case for case in incidents if case.excess == STRENGTHS[1]]
+    healthy = [] if options.only else draw_healthy_field(split, 1) if is_quick else draw_healthy_field(split)
+    return [*incidents, *healthy]
 
 
 def _job(case: AnyCase, options: argparse.Namespace) -> Job:
@@ -85,7 +101,8 @@ def _job(case: AnyCase, options: argparse.Namespace) -> Job:
 def _named(names: Sequence[str]) -> list[AnyCase]:
     known: dict[str, AnyCase] = {}
     for split in SPLITS:
-        for case in (*draw_cases(split), *draw_further(split), *draw_blameless(split), HeavyCase(split)):
+        for case in (*draw_cases(split), *draw_further(split), *draw_blameless(split), HeavyCase(split),
+                     *draw_field(split), *draw_healthy_field(split)):  # fmt: skip
             known[case.name] = case
     for name in names:
         if name not in known:
@@ -96,9 +113,9 @@ def _named(names: Sequence[str]) -> list[AnyCase]:
 def _tell(row: tuple[str, dict[str, Any]], done: int, total: int, elapsed_s: float) -> None:
     sort, one = row
     left_s = elapsed_s / done * (total - done)
-    if sort == "cases" or sort == "further":
+    if sort in ("cases", "further", "field"):
         mark = "right" if one["is_top1"] else f"WRONG: {said(one)}"
-    elif sort == "blameless":
+    elif sort in ("blameless", "field_healthy"):
         mark = f"{one['devices_accused']} devices accused" + (f": {said(one)}" if one["devices_accused"] else "")
     else:
         mark = "bytes measured"
@@ -107,10 +124,10 @@ def _tell(row: tuple[str, dict[str, Any]], done: int, total: int, elapsed_s: flo
 
 
 def _gathered(rows: Sequence[tuple[str, dict[str, Any]]], options: argparse.Namespace) -> dict[str, Any]:
-    sorts: dict[str, list[dict[str, Any]]] = {"cases": [], "further": [], "blameless": [], "bytes": []}
+    sorts: dict[str, list[dict[str, Any]]] = {name: [] for name in (*_SORTED, "bytes")}
     for sort, row in rows:
         sorts[sort].append(row)
-    for name in ("cases", "further", "blameless"):
+    for name in _SORTED:
         sorts[name].sort(key=lambda row: (row["ranks"], row["case"]))
     return {
         "command": shlex.join(["python -m tests.benchmarks.localization", *sys.argv[1:]]).replace("'", ""),
@@ -139,8 +156,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--ranks", type=int, nargs="+", choices=SIZES, default=list(SIZES), help="only these sizes")
     parser.add_argument("--only", nargs="+", choices=KINDS, help="only these kinds of faults")
     parser.add_argument("--cases", nargs="+", help="only these cases, by the names that the report gives")
-    parts = ("grid", "delta", "further", "blameless", "bytes")
-    parser.add_argument("--parts", nargs="+", choices=parts, default=parts, help="only these parts of the suite")
+    help_text = "only these parts of the suite; field, untidy reality, is run where it is named alone"
+    parser.add_argument("--parts", nargs="+", choices=(*_USUAL_PARTS, "field"), default=_USUAL_PARTS, help=help_text)
     parser.add_argument("--processes", type=int, default=os.cpu_count(), help="default: one for each core")
     parser.add_argument("--delta", type=float, default=1.1, help="δ of the figures; default 1.1")
     parser.add_argument("--out", type=Path, default=Path("build/localization"), help="default: build/localization")

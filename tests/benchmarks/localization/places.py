@@ -12,14 +12,13 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from producers.simulator.engine import Engine
 from producers.simulator.faults import Fault
-from tests.benchmarks.localization.cases import Case
 
 Ints = NDArray[np.int64]
 
@@ -27,7 +26,31 @@ _DELAYED: Final = {"slow_rank": 0.5, "slow_host": 0.5, "slow_nic": 0.25, "slow_l
 """Part of the faults that add a delay; the others make work or transfers so many times as long."""
 
 
-def draw_fault(case: Case, engine: Engine, attempt: int = 0) -> Fault:
+class Wanted(Protocol):
+    """What a case says of its fault."""
+
+    @property
+    def seed(self) -> int:
+        """Of the place."""
+
+    @property
+    def kind(self) -> str:
+        """Of the fault."""
+
+    @property
+    def shape(self) -> str:
+        """Of the fault over time."""
+
+    @property
+    def excess(self) -> float:
+        """Of the mean iteration."""
+
+    @property
+    def spans(self) -> tuple[tuple[int, int], ...]:
+        """Iterations in which it acts."""
+
+
+def draw_fault(case: Wanted, engine: Engine, attempt: int = 0) -> Fault:
     """Draw the fault of a case, to be calibrated, in its first span.
 
     Parameters

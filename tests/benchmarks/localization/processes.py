@@ -13,10 +13,11 @@ from typing import Any
 
 from tests.benchmarks.localization.blameless import BlamelessCase, run_blameless
 from tests.benchmarks.localization.cases import Case
+from tests.benchmarks.localization.field import FieldCase, HealthyFieldCase, run_field, run_healthy_field
 from tests.benchmarks.localization.heavy import HeavyCase, run_heavy
 from tests.benchmarks.localization.running import common_beginning, run_case
 
-AnyCase = Case | BlamelessCase | HeavyCase
+AnyCase = Case | BlamelessCase | HeavyCase | FieldCase | HealthyFieldCase
 Job = tuple[AnyCase, tuple[float, ...]]
 """A case, and each δ that it is judged with."""
 
@@ -32,6 +33,10 @@ def run_job(job: Job) -> tuple[str, Row]:
             return "cases", fork(lambda: run_case(case, deltas))
         case BlamelessCase():
             return "further" if case.is_further else "blameless", run_blameless(case, deltas[0])
+        case FieldCase():
+            return "field", run_field(case, deltas[0])
+        case HealthyFieldCase():
+            return "field_healthy", run_healthy_field(case, deltas[0])
         case HeavyCase():
             return "bytes", run_heavy(case, deltas[0])
 

@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from tests.benchmarks.localization import published
+from tests.benchmarks.localization.field_report import field_sections
 from tests.benchmarks.localization.statistics import brier, calibration_error, reliability, wilson
-
-Row = Mapping[str, Any]
-Rows = Sequence[Row]
-Cells = Sequence[str]
+from tests.benchmarks.localization.tables import (
+    ACCURACY_HEAD,
+    BLAMELESS_HEAD,
+    Cells,
+    Rows,
+    accuracy,
+    blameless_line,
+    grouped,
+    healthy,
+    per_1000,
+    right,
+    said,
+    share,
+    table,
+)
 
 COUNTED: Final = 0.10
 """From this excess on, accusing nobody counts as wrong: what the figures that must be reached are made of."""
-
-_ACCURACY_HEAD: Final = ("top-1", "95 %", "top-2", "device", "nobody", "somebody else", "cases")
 
 
 def write_report(found: Mapping[str, Any]) -> str:
@@ -25,25 +35,14 @@ def write_report(found: Mapping[str, Any]) -> str:
     counted = [row for row in rows if row["excess"] >= COUNTED]
     sections = [
         _head(found), _must(found, counted), _by_size(counted), _by_dimensions(counted),
-        _grouped("By kind of fault", "kind", counted, lambda row: row["kind"]),
-        _grouped("By shape", "shape", counted, lambda row: row["shape"]),
-        _grouped("By excess of the iteration time", "excess", rows, lambda row: f"{row['excess']:.0%}"),
-        _grouped("By clocks", "clocks", counted, lambda row: row["clock"]),
+        grouped("By kind of fault", "kind", counted, lambda row: row["kind"]),
+        grouped("By shape", "shape", counted, lambda row: row["shape"]),
+        grouped("By excess of the iteration time", "excess", rows, lambda row: f"{row['excess']:.0%}"),
+        grouped("By clocks", "clocks", counted, lambda row: row["clock"]),
         _kinds_by_shapes(counted), _by_delta(found, counted), _calibration(found), _further(found["further"]),
-        _blameless(found["blameless"]), _speed(counted), _bytes(found, rows), _wrong(rows),
+        _blameless(found["blameless"]), _speed(counted), _bytes(found, rows), _wrong(rows), *field_sections(found),
     ]  # fmt: skip
     return "\n\n".join("\n".join(section) for section in sections if section) + "\n"
-
-
-def right(rows: Rows, what: str = "is_top1") -> int:
-    """How many rows say so."""
-    return sum(bool(row[what]) for row in rows)
-
-
-def share(hits: int, total: int) -> str:
-    """A share with its interval, for a line of text."""
-    low, high = wilson(hits, total)
-    return f"{hits / total:.1%} ({low:.1%} to {high:.1%}, {hits} of {total})" if total else "none measured"
 
 
 def _head(found: Mapping[str, Any]) -> list[str]:
@@ -69,9 +68,9 @@ def _must(found: Mapping[str, Any], counted: Rows) -> list[str]:
         own = [row for row in counted if row["dimensions"] == dimensions]
         name = f"top-1, {dimensions} parallel dimensions"
         lines.append(_must_line(name, must, own, published.ACCURACY_BY_DIMENSIONS[dimensions]))
-    iterations, devices = _healthy(found["blameless"])
+    iterations, devices = healthy(found["blameless"])
     upper = wilson(devices, iterations)[1] if iterations else math.nan
-    said = f"{_per_1000(devices, iterations)} (to {1e3 * upper:.1f})"
+    said = f"{per_1000(devices, iterations)} (to {1e3 * upper:.1f})"
     lines.append(["accusations of devices per 1,000 iterations without a fault", "0", said, ""])
     error = calibration_error(reliability(*_promises(found)))
     lines.append(["calibration error of the first suspect's probability", f"≤ {published.MUST_CALIBRATION}",
@@ -79,7 +78,7 @@ def _must(found: Mapping[str, Any], counted: Rows) -> list[str]:
     if found.get("bytes"):
         lines.append(["bytes after the first hop", f"≤ {published.MUST_BYTES:.0%}", f"{_moved([found['bytes']]):.2%}",
                       f"{published.BYTES_MOVED:.1%}"])  # fmt: skip
-    return ["## What must be reached", "", *_table(["figure", "must", "measured", "best published"], lines)]
+    return ["## What must be reached", "", *table(["figure", "must", "measured", "best published"], lines)]
 
 
 def _must_line(name: str, must: float, rows: Rows, best: float) -> Cells:
@@ -92,37 +91,16 @@ def _by_size(rows: Rows) -> list[str]:
         return f"{published.ACCURACY_BY_RANKS[ranks]:.1%}{others}" if ranks in published.ACCURACY_BY_RANKS else ""
 
     groups = {ranks: [row for row in rows if row["ranks"] == ranks] for ranks in sorted({r["ranks"] for r in rows})}
-    lines = [[f"{ranks:,}", *_accuracy(own), beside(ranks)] for ranks, own in groups.items()]
-    return ["## By world size", "", *_table(["GPUs", *_ACCURACY_HEAD, published.HOLMES], lines)]
+    lines = [[f"{ranks:,}", *accuracy(own), beside(ranks)] for ranks, own in groups.items()]
+    return ["## By world size", "", *table(["GPUs", *ACCURACY_HEAD, published.HOLMES], lines)]
 
 
 def _by_dimensions(rows: Rows) -> list[str]:
     lines = [
-        [str(dimensions), *_accuracy([row for row in rows if row["dimensions"] == dimensions]), f"{best:.1%}"]
+        [str(dimensions), *accuracy([row for row in rows if row["dimensions"] == dimensions]), f"{best:.1%}"]
         for dimensions, best in published.ACCURACY_BY_DIMENSIONS.items()
     ]
-    return ["## By parallel dimensions", "", *_table(["dimensions", *_ACCURACY_HEAD, published.HOLMES], lines)]
-
-
-def _grouped(title: str, head: str, rows: Rows, key: Callable[[Row], str]) -> list[str]:
-    groups: dict[str, list[Row]] = {}
-    for row in sorted(rows, key=lambda row: row["excess"]):
-        groups.setdefault(key(row), []).append(row)
-    lines = [[name, *_accuracy(own)] for name, own in groups.items()]
-    return [f"## {title}", "", *_table([head, *_ACCURACY_HEAD], lines)]
-
-
-def _accuracy(rows: Rows) -> Cells:
-    """Cells below `_ACCURACY_HEAD`."""
-    total = len(rows)
-    if not total:
-        return [*[""] * (len(_ACCURACY_HEAD) - 1), "0"]
-    low, high = wilson(right(rows), total)
-    nobody = right(rows, "is_nobody")
-    others = sum(not row["is_top1"] and not row["is_nobody"] for row in rows)
-    figures = [right(rows) / total, right(rows, "is_top2") / total, right(rows, "is_device") / total]
-    top1, top2, device = (f"{figure:.1%}" for figure in figures)
-    return [top1, f"{low:.1%} to {high:.1%}", top2, device, str(nobody), str(others), str(total)]
+    return ["## By parallel dimensions", "", *table(["dimensions", *ACCURACY_HEAD, published.HOLMES], lines)]
 
 
 def _kinds_by_shapes(rows: Rows) -> list[str]:
@@ -133,7 +111,7 @@ def _kinds_by_shapes(rows: Rows) -> list[str]:
         return f"{right(own)} of {len(own)}" if own else ""
 
     lines = [[kind, *(cell(kind, shape) for shape in shapes)] for kind in kinds]
-    return ["## Kind by shape: right of all", "", *_table(["", *shapes], lines)]
+    return ["## Kind by shape: right of all", "", *table(["", *shapes], lines)]
 
 
 def _by_delta(found: Mapping[str, Any], rows: Rows) -> list[str]:
@@ -156,7 +134,7 @@ def _by_delta(found: Mapping[str, Any], rows: Rows) -> list[str]:
         "## Influence of δ", "",
         f"The {len(tried)} incidents of {tried[0]['ranks']} GPUs, judged anew with each δ. Holmes: below about 1.04 "
         "ordinary fluctuation swamps the signal.", "",
-        *_table(["δ", "top-1", "95 %", "nobody", *(f"excess {e:.0%}" for e in _excesses(tried))], lines),
+        *table(["δ", "top-1", "95 %", "nobody", *(f"excess {e:.0%}" for e in _excesses(tried))], lines),
     ]  # fmt: skip
 
 
@@ -183,7 +161,7 @@ def _calibration(found: Mapping[str, Any]) -> list[str]:
         f"The first suspect of every verdict, of jobs with and without a fault and of all excesses: "
         f"{len(probabilities)} accusations. Expected calibration error {calibration_error(bins):.3f}, Brier score "
         f"{brier(probabilities, is_right):.3f}.", "",
-        *_table(["probability", "accusations", "promised", "right", "95 %"], lines),
+        *table(["probability", "accusations", "promised", "right", "95 %"], lines),
     ]  # fmt: skip
 
 
@@ -198,7 +176,7 @@ def _further(rows: Rows) -> list[str]:
     return [
         "## Kinds outside the grid", "",
         "A heavy stage (from the start), uneven data and hangs: named, and no device accused besides.", "",
-        *_table(["kind", "right", "95 %", "jobs"], lines),
+        *table(["kind", "right", "95 %", "jobs"], lines),
     ]  # fmt: skip
 
 
@@ -206,27 +184,9 @@ def _blameless(rows: Rows) -> list[str]:
     if not rows:
         return []
     kinds = dict.fromkeys(row["kind"] for row in rows)
-    lines = [_blameless_line(kind, [row for row in rows if row["kind"] == kind]) for kind in kinds]
-    head = ["jobs", "iterations", "of devices", "at most (95 %)", "of blameless kinds", "irregular iterations"]
-    table = _table(head, [*lines, _blameless_line("all", rows)])
-    return ["## Nobody to blame: accusations per 1,000 iterations", "", *table]
-
-
-def _blameless_line(name: str, rows: Rows) -> Cells:
-    iterations, devices = _healthy(rows)
-    blameless = sum(row["blameless_verdicts"] for row in rows)
-    irregular = sum(len(row["irregular_iterations"]) for row in rows)
-    upper = 1e3 * wilson(devices, iterations)[1]
-    return [name, str(iterations), _per_1000(devices, iterations), f"{upper:.1f}", _per_1000(blameless, iterations),
-            str(irregular)]  # fmt: skip
-
-
-def _healthy(rows: Rows) -> tuple[int, int]:
-    return sum(row["iterations"] for row in rows), sum(row["devices_accused"] for row in rows)
-
-
-def _per_1000(count: int, iterations: int) -> str:
-    return f"{1e3 * count / iterations:.2f}" if iterations else "none measured"
+    lines = [blameless_line(kind, [row for row in rows if row["kind"] == kind]) for kind in kinds]
+    lines.append(blameless_line("all", rows))
+    return ["## Nobody to blame: accusations per 1,000 iterations", "", *table(BLAMELESS_HEAD, lines)]
 
 
 def _speed(rows: Rows) -> list[str]:
@@ -245,7 +205,7 @@ def _speed(rows: Rows) -> list[str]:
         "## From data to verdict", "",
         "Iterations from the onset to the revision that names the culprit, its first included; processor time of one "
         "core: first hop per rank and iteration, second hop per irregular iteration, with all else that it does.", "",
-        *_table(["GPUs", "iterations, median", "90 %", "first hop, µs", "second hop, s", "Holmes, s"], lines),
+        *table(["GPUs", "iterations, median", "90 %", "first hop, µs", "second hop, s", "Holmes, s"], lines),
     ]  # fmt: skip
 
 
@@ -260,7 +220,7 @@ def _bytes(found: Mapping[str, Any], rows: Rows) -> list[str]:
         "## Bytes after the first hop", "",
         "Evidence and all that was read back, against the full log of operators (Arrow, as in Kafka). Holmes moved "
         f"{published.BYTES_MOVED:.1%}.", "",
-        *_table(["jobs", "operators per rank and iteration", "evidence", "read back", "together"], lines),
+        *table(["jobs", "operators per rank and iteration", "evidence", "read back", "together"], lines),
     ]  # fmt: skip
 
 
@@ -282,24 +242,8 @@ def _wrong(rows: Rows) -> list[str]:
         culprits = ", ".join(" ".join(map(str, device)) for device in row["truth"]["culprits"])
         lines.append([str(row["case"]), row["kind"], row["shape"], f"{row['excess']:.0%}", row["clock"], culprits,
                       said(row)])  # fmt: skip
-    table = _table(["case", "fault", "shape", "excess", "clock", "truth", "said"], lines) if wrong else []
-    return [f"## Wrong: {len(wrong)} of {len(rows)}", "", *table]
-
-
-def said(row: Row) -> str:
-    """What the verdicts of a row say, on one line."""
-    texts = []
-    for verdict in row["verdicts"]:
-        suspects = [f"{s['device']} {'-'.join(map(str, s['ranks'][:2]))} {s['probability']:.2f}"
-                    for s in verdict["suspects"][:2]]  # fmt: skip
-        texts.append(f"{verdict['kind']} {verdict['iterations']}: {', '.join(suspects) or 'nobody'}")
-    return "; ".join(texts) or "nothing"
-
-
-def _table(head: Cells, lines: Iterable[Cells]) -> list[str]:
-    """Lines of a Markdown table."""
-    rows = ["| " + " | ".join(cells) + " |" for cells in (head, *lines)]
-    return [rows[0], "|---" * len(head) + "|", *rows[1:]]
+    listed = table(["case", "fault", "shape", "excess", "clock", "truth", "said"], lines) if wrong else []
+    return [f"## Wrong: {len(wrong)} of {len(rows)}", "", *listed]
 
 
 def _mean(values: Iterable[float]) -> float:

@@ -45,7 +45,10 @@ def test_a_fault_reads_as_it_is_written(text: str, fault: Fault) -> None:
         ("slow_rank:rank=1", "slow_rank must say factor=… or add_ms=…"),
         ("slow_rank:rank=1,factor", "must be key=value; got 'factor'"),
         ("slow_rank:rank=1,rank=2,factor=2", "given once; got 'rank' twice"),
-        ("slow_rank:rank=1,speed=2", "must be one of rank, factor, add_ms, from, to, shape, excess, by; got 'speed'"),
+        (
+            "slow_rank:rank=1,speed=2",
+            "must be one of rank, factor, add_ms, from, to, shape, over, excess, by; got 'speed'",
+        ),
         ("slow_rank:rank=-1,factor=2", "rank must be an integer of 0 or more; got '-1'"),
         ("slow_rank:rank=one,factor=2", "rank must be an integer of 0 or more; got 'one'"),
         ("slow_rank:rank=1,factor=fast", "factor must be a number; got 'fast'"),
@@ -53,7 +56,10 @@ def test_a_fault_reads_as_it_is_written(text: str, fault: Fault) -> None:
         ("slow_rank:rank=1,factor=nan", "factor must be above 1; got 'nan'"),
         ("slow_rank:rank=1,factor=inf", "factor must be above 1; got 'inf'"),
         ("slow_rank:rank=1,factor=2,from=9,to=9", "to must be above from = 9; got 9"),
-        ("slow_rank:rank=1,factor=2,shape=odd", "one of lasting, spike, fluctuating, from_start; got 'odd'"),
+        (
+            "slow_rank:rank=1,factor=2,shape=odd",
+            "one of lasting, spike, fluctuating, from_start, ramp, sawtooth; got 'odd'",
+        ),
         ("slow_stage:stage=1,add_ms=5", "got 'add_ms'"),
         ("slow_rank:rank=1,factor=2,from=3,shape=from_start", "from must be 0 where shape is from_start; got 3"),
         ("slow_rank:rank=1,factor=2,excess=0.1", "excess must stand without factor; got both"),

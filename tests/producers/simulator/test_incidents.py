@@ -263,7 +263,7 @@ def test_every_preset_makes_a_job_that_runs_and_repeats(name: str) -> None:
 
 
 def test_an_unknown_preset_is_refused() -> None:
-    with pytest.raises(InputError, match="preset must be one of default, tidy, suite, untidy; got 'wild'"):
+    with pytest.raises(InputError, match="preset must be one of default, tidy, suite, untidy, field; got 'wild'"):
         with_preset(SimulatorSettings(), "wild")
 
 

@@ -19,9 +19,11 @@ SHAPES = st.builds(
     tp=st.integers(1, 3),
     micro_batches=st.integers(1, 12),
     tp_operators=st.integers(0, 3),
-    gradient_sync=st.sampled_from(["sharded", "all_reduce"]),
+    gradient_sync=st.sampled_from(["sharded", "all_reduce", "fsdp"]),
     gradient_buckets=st.integers(1, 3),
-    cp=st.integers(1, 2),
+    fsdp_units=st.integers(1, 3),
+    cp=st.integers(1, 3),
+    cp_exchange=st.sampled_from(["collective", "ring"]),
     ep=st.integers(1, 2),
     shards=st.integers(1, 2),
     is_gradient_overlapped=st.booleans(),
@@ -78,8 +80,8 @@ def test_no_call_happens_before_those_that_it_follows(settings: SimulatorSetting
             first_wave.setdefault(member, n)
     for stage, program in enumerate(programs):
         for place, links in enumerate(predecessors(program)):
-            for link in links:
-                if link is not None and link >= 0:
+            for link in (links[0], *links[1]):
+                if link >= 0:
                     assert last_wave[stage, link] < first_wave[stage, place]
 
 
@@ -146,7 +148,7 @@ def test_buckets_go_out_while_the_last_backward_goes_on() -> None:
     joining = [place for place, call in enumerate(program) if call.is_joining]
     links = predecessors(program)
     assert len(buckets) == 4
-    assert [links[place][1] for place in buckets] == [None, *buckets[:-1]]
+    assert [links[place][1] for place in buckets] == [(), *((place,) for place in buckets[:-1])]
     assert len(joining) == 1
-    assert links[joining[0]][1] == buckets[-1]
+    assert links[joining[0]][1] == (buckets[-1],)
     assert all(links[place][0] not in buckets for place in range(len(program)))

@@ -65,7 +65,7 @@ def test_only_the_first_user_of_a_shared_nic_reports_its_traffic() -> None:
         ({"gap_noise_ratio": -0.1}, "gap_noise_ratio must be 0 or more; got -0.1"),
         ({"forward_ms": float("nan")}, "forward_ms must be 0 or more; got nan"),
         ({"clock": "gps"}, "clock must be one of shared, per_host; got 'gps'"),
-        ({"gradient_sync": "none"}, "gradient_sync must be one of sharded, all_reduce; got 'none'"),
+        ({"gradient_sync": "none"}, "gradient_sync must be one of sharded, all_reduce, fsdp; got 'none'"),
         ({"spike_factor_high": 1.0}, "spike_factor_high must be at least spike_factor_low = 3.0; got 1.0"),
         ({"job": ""}, "job must be a text that is not empty; got ''"),
     ],
