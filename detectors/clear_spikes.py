@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from detectors.causes import Cause, find_causes, is_sure, slow_transfers
 from detectors.critical_path import Attribution
 from detectors.observation import Observation
 from detectors.topology import Device, Topology
+from detectors.what_if import WhatIf, recovered_ratio
 
 SPIKE_SIGMAS: Final = 4.0
 SPIKE_TRANSFERS: Final = 3.0
@@ -31,9 +33,11 @@ class SpikeWatch:
     def __init__(self) -> None:
         self._waiting: deque[Observation] = deque()
 
-    def add(self, spike: Observation) -> None:
-        """Take in an irregular iteration that no verdict explains."""
-        self._waiting.append(spike)
+    def add(self, spike: Observation, topology: Topology, what_if: WhatIf | None = None) -> None:
+        """Take in an irregular iteration that no verdict explains, and what comes back without its cause."""
+        cause = None if what_if is None else clear_cause(spike, topology)
+        ratio = None if cause is None else recovered_ratio(cause, [cause], spike, what_if)
+        self._waiting.append(replace(spike, recovers_ratio=ratio))
 
     def take_due(self, newest: int | None) -> Iterator[Observation]:
         """Take out those that can be decided when iteration `newest` has been judged; None: all, none follows."""

@@ -34,6 +34,8 @@ class Observation:
         Whether it is suspect and was not looked into: nobody knows what would have been seen.
     is_carried
         Whether its attribution is that of another one, which it looks like (`detectors.carried`).
+    recovers_ratio
+        Of a long one in no verdict: which share of what its clear cause cost would come back without it, by replay.
     """
 
     iteration: int
@@ -47,6 +49,7 @@ class Observation:
     is_unread: bool = False
     is_carried: bool = False
     is_shifted: bool = False
+    recovers_ratio: float | None = None
 
     @property
     def excess_ns(self) -> float:
@@ -88,6 +91,7 @@ class Observation:
         return [
             self.iteration, self.elapsed_ns, self.reference_ns, self.time_ns, attribution, self.sigmas,
             latest, self.is_long, self.is_unread, self.is_carried, self.is_shifted,
+            self.recovers_ratio,
         ]  # fmt: skip
 
     @classmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -13,8 +14,10 @@ from detectors.lanes import Lane
 from detectors.observation import Observation, explained_ns
 from detectors.standing_fault import History, StandingFault, late_ranks_ns, standing_since, typical_lateness_ns
 from detectors.topology import Device, Topology
+from detectors.what_if import WhatIf
 
 _KEPT: Final = 64  # attributions that a verdict keeps to think over its suspects
+_KEPT_RECOVERIES: Final = 9  # the newest ones, of iterations with a revision
 _ALIKE: Final = 0.5  # what is left of a noisy job's slow phase after a fault is no part of it
 _LOSS_STEP: Final = 2.0  # a revision says that it goes on when the loss has grown by this factor
 
@@ -31,6 +34,8 @@ class OpenVerdict:
         First and newest iteration in which the cause was seen, and the event time of the newest.
     kept
         The newest irregular iterations in which it was seen.
+    recovered
+        Of some of them, which share of their excess comes back with the first suspect as usual.
     seen, tried
         Irregular iterations in which the cause was seen, and all irregular ones since the first.
     lost_ns
@@ -53,6 +58,7 @@ class OpenVerdict:
     last: int = 0
     time_ns: int = 0
     kept: deque[Observation] = field(default_factory=lambda: deque(maxlen=_KEPT))
+    recovered: deque[float] = field(default_factory=lambda: deque(maxlen=_KEPT_RECOVERIES))
     seen: int = 0
     tried: int = 0
     lost_ns: float = 0.0
@@ -131,6 +137,19 @@ class OpenVerdict:
         self.cause = replace(cause, lanes=cause.lanes | self.cause.lanes, explained_ns=explained or cause.explained_ns)
         return True
 
+    def note_recovery(self, observation: Observation, what_if: WhatIf | None) -> None:
+        """Run the iteration again with the first suspect as usual, and keep what comes back of its excess."""
+        if what_if is None or observation.excess_ns <= 0 or self.first_device is None or self.standing is not None:
+            return
+        ratio = what_if.recovered_ns([self.cause]) / observation.excess_ns
+        if not math.isnan(ratio):
+            self.recovered.append(min(max(ratio, 0.0), 1.0))
+
+    @property
+    def recovers_ratio(self) -> float | None:
+        """Which share of what iterations took longer comes back without the first suspect; None if not known."""
+        return median(self.recovered) if self.recovered else None
+
     # --- what was said of it ----------------------------------------------------------------------------------------
 
     @property
@@ -168,6 +187,7 @@ class OpenVerdict:
             **{name: getattr(self, name) for name in self._PLAIN},
             "cause": _cause_to_state(self.cause),
             "kept": [one.state() for one in self.kept],
+            "recovered": list(self.recovered),
             "said": list(self.said),
             "standing": None if self.standing is None else asdict(self.standing),
         }
@@ -182,6 +202,7 @@ class OpenVerdict:
             said=(kind, None if device is None else Device(device[0], tuple(device[1]))),
             standing=None if standing is None else StandingFault(**standing),
         )
+        verdict.recovered.extend(state.get("recovered", ()))
         verdict.kept.extend(Observation.from_state(one) for one in state["kept"])
         return verdict
 

@@ -24,22 +24,16 @@ SHARED_PROBABILITY: Final = 0.5
 
 
 def revision_of(
-    verdict: OpenVerdict,
-    event: str,
-    job: str,
-    attempt: int,
-    topology: Topology,
-    close_reason: str | None = None,
-    recovers_ratio: float | None = None,
+    verdict: OpenVerdict, event: str, job: str, attempt: int, topology: Topology, close_reason: str | None = None
 ) -> Verdict:
     """Put a verdict into words and numbers, as it is now.
 
     Parameters
     ----------
-    event, close_reason, recovers_ratio
+    event, close_reason
         As `streams.judgements.Verdict` says.
     """
-    cause = verdict.cause
+    cause, ratio = verdict.cause, verdict.recovers_ratio
     return Verdict(
         verdict_id=verdict.verdict_id,
         revision=verdict.revision,
@@ -51,14 +45,14 @@ def revision_of(
         lost_s=round(verdict.lost_ns / 1e9, 6),
         communicator=None if cause.communicator is None else topology.names[cause.communicator],
         suspects=tuple(_suspect(device, p, topology) for device, p in calibrated(cause.suspects)),
-        evidence=_text(verdict, topology) + _recovery_text(verdict, recovers_ratio),
+        evidence=_text(verdict, topology) + _recovery_text(verdict, ratio),
         attempt=attempt,
         world_size=topology.world_size,
         time_ns=verdict.time_ns,
         close_reason=close_reason,
         event=event,
         severity=verdict.severity,
-        recovers_ratio=recovers_ratio,
+        recovers_ratio=None if ratio is None else round(ratio, 3),
     )
 
 

@@ -18,6 +18,7 @@ from detectors.suspicions import Suspicions
 from detectors.topology import Topology
 from detectors.transfer_causes import is_carried
 from detectors.verdict_revision import hang_verdict, revision_of
+from detectors.what_if import WhatIf, recovered_ratio
 from streams.judgements import Verdict
 
 OPEN_RECENT: Final = 6
@@ -29,6 +30,10 @@ occur on every healthy job; single transfers that hang for a moment (a lost pack
 OPEN_TWICE: Final = 2
 """A rank that stands out twice so, both times in a long iteration, is accused if nothing else made an iteration of
 late as long: pauses hit ever different ranks."""
+
+MIN_RECOVERED: Final = 0.5
+"""Of what a cause is said to have cost the newest iteration, this share must come back when that is run again with its
+device as usual: most of it. Who brings back less is late or slow beside something that is as late or slow."""
 
 OPEN_CERTAINTY: Final = 0.9
 """Where none of them is long by itself, the cause must be seen in all of them beyond the noise of its transfers, and
@@ -72,7 +77,11 @@ class VerdictTracker:
     # --- what is observed -------------------------------------------------------------------------------------------
 
     def observe(
-        self, observation: Observation, topology: Topology, late_ns: Mapping[int, float] = MappingProxyType({})
+        self,
+        observation: Observation,
+        topology: Topology,
+        late_ns: Mapping[int, float] = MappingProxyType({}),
+        what_if: WhatIf | None = None,
     ) -> tuple[list[Verdict], tuple[str, ...]]:
         """Take in one judged iteration.
 
@@ -80,6 +89,8 @@ class VerdictTracker:
         ----------
         late_ns
             By how much ranks work longer than their stage; the latest ranks suffice.
+        what_if
+            The iteration, to be run again; None where its operators were not read.
 
         Returns
         -------
@@ -89,14 +100,14 @@ class VerdictTracker:
         if observation.attribution is not None and observation.is_long:
             self._suspicions.note(observation.attribution)
         seen_in = [verdict for verdict in self._open if verdict.is_seen(observation, late_ns)]
-        revisions = self._follow(observation, seen_in, topology)
+        revisions = self._follow(observation, seen_in, topology, what_if)
         if observation.attribution is not None:
-            opened, changed = self._open_recurring(topology)
+            opened, changed = self._open_recurring(topology, observation, what_if)
             seen_in += opened
             revisions += [self._say(verdict, "opened", topology) for verdict in opened]
             revisions += [self._say(verdict, "changed", topology) for verdict in changed]
             if not seen_in:
-                self._spikes.add(observation)
+                self._spikes.add(observation, topology, what_if)
         revisions += self._decide_spikes(observation.iteration, topology)
         revisions += self._close([v for v in self._open if v.quiet >= CLOSE_QUIET], "recovered", topology)
         return revisions, tuple(verdict.verdict_id for verdict in seen_in)
@@ -139,18 +150,24 @@ class VerdictTracker:
 
     # --- how a verdict opens ----------------------------------------------------------------------------------------
 
-    def _open_recurring(self, topology: Topology) -> tuple[list[OpenVerdict], list[OpenVerdict]]:
+    def _open_recurring(
+        self, topology: Topology, newest: Observation, what_if: WhatIf | None
+    ) -> tuple[list[OpenVerdict], list[OpenVerdict]]:
         """Open verdicts on causes that were seen often enough; return them, and those that now accuse somebody."""
         irregular = [o for o in self._recent if o.attribution is not None]
+        found = [*find_causes([o.attribution for o in irregular if o.attribution], topology), *self._uneven(topology)]
+        causes = [one for one in found if self._is_seen_enough(one, irregular, topology) and is_sure(one)]
         opened: list[OpenVerdict] = []
         changed: list[OpenVerdict] = []
-        for cause in [*find_causes([o.attribution for o in irregular if o.attribution], topology), *self._uneven(topology)]:
-            if not self._is_seen_enough(cause, irregular, topology) or not is_sure(cause):
-                continue
+        for cause in causes:
             verdict = next((one for one in self._open if is_explained(cause, one.cause, topology)), None)
             if verdict is None and not self._is_followed(cause):
+                ratio = recovered_ratio(cause, causes, newest, what_if)
+                if ratio is not None and ratio < MIN_RECOVERED:
+                    continue
                 opened.append(verdict_on_recurring(self._name, cause, irregular))
                 self._open.append(opened[-1])
+                opened[-1].note_recovery(newest, what_if)
             elif verdict is not None and verdict.takes_over(cause, topology):
                 changed.append(verdict)
         return opened, changed
@@ -191,6 +208,8 @@ class VerdictTracker:
             cause = clear_cause(spike, topology)
             if cause is None or self._is_followed(cause) or not self._stands_alone(cause):
                 continue
+            if spike.recovers_ratio is not None and spike.recovers_ratio < MIN_RECOVERED:
+                continue
             if any(is_explained(cause, one.cause, topology) for one in self._open):
                 continue
             verdict = verdict_on_recurring(self._name, cause, [spike])
@@ -213,13 +232,16 @@ class VerdictTracker:
 
     # --- how it goes on, and ends -----------------------------------------------------------------------------------
 
-    def _follow(self, observation: Observation, seen_in: Sequence[OpenVerdict], topology: Topology) -> list[Verdict]:
+    def _follow(
+        self, observation: Observation, seen_in: Sequence[OpenVerdict], topology: Topology, what_if: WhatIf | None
+    ) -> list[Verdict]:
         revisions = []
         for verdict in self._open:
             is_seen = verdict in seen_in
             verdict.follow(observation, is_seen, topology)
             event = self._news(verdict, topology) if is_seen else None
             if event is not None:
+                verdict.note_recovery(observation, what_if)
                 revisions.append(self._say(verdict, event, topology))
         return revisions
 

@@ -21,6 +21,7 @@ from detectors.operator_graph import OperatorGraph
 from detectors.review import MIN_REVIEWED, review
 from detectors.topology import Topology
 from detectors.verdict_tracker import VerdictTracker
+from detectors.what_if import WhatIf
 from streams.announcements import Announcement
 from streams.iteration_rows import IterationRows, join_rows
 from streams.judgement_columns import operator_columns, pattern_columns, rank_columns
@@ -85,6 +86,7 @@ class IterationJudge:
         self._reference_rows: list[IterationRows] = []
         self._reference_age = 0
         self._budget = ReadingBudget(self._window.window)
+        self._what_if: WhatIf | None = None  # of the iteration that is being judged
         self._read_last: tuple[Attribution, float] | None = None  # newest that was read of an open verdict
         self._healthy_ns: tuple[float, float] | None = None  # mean and limit of the window when a verdict opened
         self._lateness = LatenessWatch()
@@ -173,6 +175,7 @@ class IterationJudge:
         self, rows: IterationRows, late_ns: Mapping[int, float], read_back: ReadBack, *, is_irregular: bool
     ) -> Observation:
         """Say how far an iteration stands out and, if it is suspect, where its time went."""
+        self._what_if = None
         latest = self._lateness.look(late_ns)
         is_long = is_irregular or rows.elapsed_ns > min(self._healthy[1], self._window.suspect_ns)
         # What shifted the iterations before is known; while it pauses, an iteration is on its own.
@@ -196,7 +199,9 @@ class IterationJudge:
     def _tell(self, observation: Observation, late_ns: Mapping[int, float]) -> tuple[str, ...]:
         """Tell the verdicts of an iteration; return the ids of those whose cause was seen in it."""
         healthy = self._healthy
-        revisions, verdict_ids = self._tracker.observe(observation, self._known_topology, late_ns)
+        revisions, verdict_ids = self._tracker.observe(
+            observation, self._known_topology, late_ns, self._what_if
+        )
         self._log.verdicts += revisions
         self._read_last = self._read_last if self._tracker.has_open else None
         attribution = None if observation.is_carried else observation.attribution
@@ -235,6 +240,7 @@ class IterationJudge:
         attribution = replace(attribution, excess_ns=max(excess_ns, 0.0))
         attribution = with_rates(attribution, rows, usual_rates(self._reference_rows), self._reader.codes)
         self._budget.note(self._judged, traffic.read - before, is_explained=is_explained, is_irregular=is_to_be_known)
+        self._what_if = self._reader.what_if(graph)
         self._store(graph, rows.number)
         return attribution, True
 

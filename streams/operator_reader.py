@@ -21,6 +21,7 @@ from detectors.reach import Summaries, accused_lanes, lane_sums, lanes_beside, w
 from detectors.replay import abnormal_ratios
 from detectors.topology import Topology, topology_of
 from detectors.untimed import Work, attribute_untimed, find_waits
+from detectors.what_if import WhatIf
 from streams.announcements import Announcement
 from streams.iteration_rows import IterationRows
 from streams.operator_rows import NO_OPERATORS, gather_rows, joined
@@ -177,6 +178,12 @@ class OperatorReader:
             graph = self.build([rows], self.read([rows], read_back))
             return attribute(graph, rows.number, self._usual.reference(self.build)), graph
         return PathReading(self, self._usual, rows, matters_ns, read_back).attribute()
+
+    def what_if(self, graph: OperatorGraph) -> WhatIf | None:
+        """Return an iteration's graph as one that can be run again; None where operators say no time."""
+        if self._usual is None or not len(graph):
+            return None
+        return WhatIf(graph, self._usual.reference(self.build), self.topology)
 
     def _attribute_untimed(self, usual: UsualOperators, rows: IterationRows, read_back: ReadBack) -> Attribution:
         """The same where operators do not say when they began; of large jobs nothing is read for it."""

@@ -1,0 +1,123 @@
+"""What if one device had been as usual: the iteration is run again, and the time that comes back is counted.
+
+A rank may be late and cost nothing, since another one is later; a transfer may be slow beside the work that hides it.
+So before a device is accused, `detectors.replay` runs the iteration with the gaps of the accused ranks, or the
+transfers that the accused device carries, as they usually are, and all others as they were.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+
+from detectors.causes import Cause
+from detectors.lanes import Lane
+from detectors.observation import Observation, explained_ns
+from detectors.operator_graph import OperatorGraph
+from detectors.reference import Reference, usual_times
+from detectors.replay import replay
+from detectors.topology import Device, Topology
+
+Array = np.ndarray
+
+_OF_RANKS: Final = ("gpu", "host", "stage")
+
+
+class WhatIf:
+    """One iteration that can be run again.
+
+    Parameters
+    ----------
+    graph
+        The operators of one iteration, of all ranks that were read.
+    reference
+        What they usually take.
+    """
+
+    def __init__(self, graph: OperatorGraph, reference: Reference, topology: Topology) -> None:
+        self._graph, self._reference, self._topology = graph, reference, topology
+
+    @cached_property
+    def _usual(self) -> tuple[Array, Array]:
+        """Gap and transfer that each row usually has, float64, ns; NaN where that is not known."""
+        return usual_times(self._graph, self._reference)
+
+    def recovered_ns(self, causes: Sequence[Cause]) -> float:
+        """How much sooner the iteration would have ended with the devices of these causes as usual, ns.
+
+        NaN where nothing is known of the device's operators.
+        """
+        graph = self._graph
+        if not len(graph):
+            return float("nan")
+        usual_gap_ns, usual_transfer_ns = self._usual
+        gap_ns, transfer_ns = graph.gap_ns.astype(np.float64), graph.transfer_ns.astype(np.float64)
+        has_any = False
+        for cause in causes:
+            works = self._works(cause) & np.isfinite(usual_gap_ns)
+            carries = self._carries(cause) & np.isfinite(usual_transfer_ns)
+            gap_ns = np.where(works, np.minimum(gap_ns, usual_gap_ns), gap_ns)
+            transfer_ns = np.where(carries, np.minimum(transfer_ns, usual_transfer_ns), transfer_ns)
+            has_any = has_any or bool(works.any() or carries.any())
+        if not has_any:
+            return float("nan")
+        return float(graph.end_ns.max() - replay(graph, gap_ns, transfer_ns).end_ns.max())
+
+    def _works(self, cause: Cause) -> Array:
+        """Rows whose gap is the work of an accused rank."""
+        ranks = {lane.first for lane in cause.lanes if lane.kind == "work"}
+        device = _first_device(cause)
+        ranks.update(device.ranks if device is not None and device.kind in _OF_RANKS else ())
+        return np.isin(self._graph.rank, sorted(ranks))
+
+    def _carries(self, cause: Cause) -> Array:
+        """Rows whose transfer the accused device carries."""
+        graph, device = self._graph, _first_device(cause)
+        is_p2p = graph.is_p2p
+        found = ~is_p2p & np.isin(graph.communicator, sorted(_communicators(cause.lanes)))
+        for lane in cause.lanes:
+            if lane.kind == "pair":
+                found |= is_p2p & (graph.source == lane.first) & (graph.destination == lane.second)
+        if device is None or device.kind in _OF_RANKS:
+            return found
+        if device.kind == "link":
+            ends = np.isin(graph.source, device.ranks) & np.isin(graph.destination, device.ranks)
+            return np.asarray(found | (is_p2p & ends))
+        touched = np.isin(graph.source, device.ranks) | np.isin(graph.destination, device.ranks)
+        crossing = {
+            code
+            for code, members in self._topology.members.items()
+            if not set(device.ranks).isdisjoint(members) and self._topology.crosses_network(Lane("collective", code))
+        }
+        return np.asarray(found | np.where(is_p2p, touched, np.isin(graph.communicator, sorted(crossing))))
+
+
+def _first_device(cause: Cause) -> Device | None:
+    return cause.suspects[0][0] if cause.suspects else None
+
+
+def _communicators(lanes: Collection[Lane]) -> set[int]:
+    return {lane.first for lane in lanes if lane.kind == "collective"}
+
+
+def recovered_ratio(
+    cause: Cause, causes: Sequence[Cause], observation: Observation, what_if: WhatIf | None
+) -> float | None:
+    """Say which share of what a cause is said to have cost an iteration comes back without it; None: not known.
+
+    Of two ranks that are equally slow each alone brings back nothing. So what comes back alone counts, or the part of
+    what all causes together bring back that is missing without this one, whichever is more.
+    """
+    if what_if is None or observation.attribution is None or not cause.suspects:
+        return None
+    claimed_ns = min(explained_ns(cause, observation.attribution), observation.excess_ns)
+    if claimed_ns <= 0:
+        return None
+    ratio = what_if.recovered_ns([cause]) / claimed_ns
+    others = [one for one in causes if one is not cause]
+    if ratio < 1 and others:
+        ratio = max(ratio, (what_if.recovered_ns(causes) - what_if.recovered_ns(others)) / claimed_ns)
+    return None if np.isnan(ratio) else ratio
