@@ -36,6 +36,7 @@ _LATE_SHARE: Final = 0.5  # a rank is as late as another one if its excess is th
 _MOST: Final = 0.6  # a host or stage is blamed for its ranks if it is so nearly the set of the late ones
 _MIN_LIKENESS: Final = 0.2  # nobody is, if so few of the late ones are its: what made the others late is not it
 _EVERYBODY: Final = 0.7  # so many of all ranks, and it is the job that changed
+_STARVED_SHARE: Final = 0.25  # of what a NIC's transfers lost: own work that lost as much is not slow by chance
 _NOBODY: Final = ""
 _KINDS: Final = {"nic": "slow_nic", "link": "slow_link", "switch": "slow_communicator"}
 
@@ -80,6 +81,12 @@ def find_causes(attributions: Sequence[Attribution], topology: Topology) -> list
             break
         find = {"work": _work_cause, "nic": _nic_cause}.get(lane.kind, _transfer_cause)
         kind, suspects, lanes = find(lane, attributions, left, topology)
+        if kind == "slow_nic" and lane.kind != "nic":
+            kind, suspects, lanes = _or_starved(suspects, lanes, attributions, left, topology) or (
+                kind,
+                suspects,
+                lanes,
+            )
         explained = [sum(ns for one, ns in of.items() if one in lanes) for of in left]
         weighted = sum(ns * weight for ns, weight in zip(explained, weights, strict=True))
         if weighted < _MIN_TOTAL_SHARE * sum(ns * weight for ns, weight in zip(totals, weights, strict=True)):
@@ -237,6 +244,32 @@ def _transfer_cause(
     lanes = frozenset(one for one in on_path if is_carried(device, one, lane, topology)) | {lane}
     suspects = tuple((d, p) for d, p in ranked if d.kind in _KINDS and p >= _MIN_PROBABILITY)[:4]
     return _KINDS[device.kind], suspects, lanes
+
+
+def _or_starved(
+    suspects: Suspects, lanes: frozenset[Lane], attributions: Sequence[Attribution],
+    left: Sequence[Mapping[Lane, float]], topology: Topology,
+) -> Found | None:  # fmt: skip
+    """Blame the rank rather than its NIC where the rank's own work is slow as well: its host has no time for either.
+
+    A processor that is short of time (a quota, a neighbour) slows what it computes and, in gloo and in NCCL's proxy
+    threads, what it sends. A slow NIC leaves work alone.
+    """
+    nic = suspects[0][0] if suspects else None
+    if nic is None:
+        return None
+    works = {Lane("work", rank) for rank in nic.ranks}
+    seen = 0
+    for of in left:
+        own_ns, carried_ns = (sum(ns for one, ns in of.items() if one in some) for some in (works, lanes))
+        seen += own_ns > _STARVED_SHARE * carried_ns > 0
+    if 2 * seen <= len(left):
+        return None
+    worst = max(sorted(works), key=lambda lane: sum(of.get(lane, 0.0) for of in left))
+    kind, found, of_work = _work_cause(worst, attributions, left, topology)
+    if kind != "slow_rank":
+        return None
+    return kind, tuple((device, max(p, suspects[0][1])) for device, p in found), of_work | lanes
 
 
 def _nic_cause(

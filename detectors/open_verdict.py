@@ -134,7 +134,9 @@ class OpenVerdict:
             return False
         kept = [o.attribution for o in self.kept if o.attribution is not None]
         explained = {a.iteration: ns for a in kept if (ns := explained_ns(cause, a)) > 0}
-        self.cause = replace(cause, lanes=cause.lanes | self.cause.lanes, explained_ns=explained or cause.explained_ns)
+        self.cause = replace(
+            cause, lanes=cause.lanes | self.cause.lanes, explained_ns=explained or cause.explained_ns
+        )
         return True
 
     def note_recovery(self, observation: Observation, what_if: WhatIf | None) -> None:

@@ -50,6 +50,8 @@ class OperatorGraph:
     batch
         Index of the batch of sends and recvs that the row is a part of: they were issued and ended as one operator.
         Every other row is a batch by itself.
+    slack_ns
+        How far the end of the row may lie off (`detectors.measured_time`).
     ready_ns
         When the last partner had arrived whom this row waited for; its own start if it waited for nobody.
     blocker
@@ -77,6 +79,7 @@ class OperatorGraph:
     group: Array
     block: Array
     batch: Array
+    slack_ns: Array
     ready_ns: Array
     blocker: Array
     previous: Array
@@ -107,6 +110,16 @@ class OperatorGraph:
     def is_p2p(self) -> Array:
         """Whether a row is a send or a recv."""
         return (self.operator == SEND) | (self.operator == RECV)
+
+    @property
+    def is_worked_beside(self) -> Array:
+        """Whether the rank began another operator while this send or recv was still open: it did not wait for it."""
+        order = np.lexsort((self.start_ns, self.block))
+        one, two = order[:-1], order[1:]
+        found = np.zeros(len(self), dtype=bool)
+        is_beside = (self.block[one] == self.block[two]) & (self.batch[one] != self.batch[two])
+        found[one] = is_beside & (self.start_ns[two] + self.slack_ns[one] < self.end_ns[one])
+        return found & self.is_p2p
 
     @property
     def source(self) -> Array:
@@ -156,6 +169,7 @@ def build_graph(columns: Mapping[str, Array], entry_ns: Mapping[tuple[int, int],
         group=group,
         block=block,
         batch=batch,
+        slack_ns=slack,
         ready_ns=ready_ns,
         blocker=blocker,
         previous=previous,

@@ -17,6 +17,7 @@ from detectors.causes import MIN_PROBABILITY, Cause, find_causes, is_sure
 from detectors.codes import group_rows
 from detectors.critical_path import Attribution
 from detectors.lanes import Lane
+from detectors.observation import uneven_ns
 from detectors.topology import Device, Topology
 
 Array = np.ndarray
@@ -26,6 +27,7 @@ REVIEW_SEEN: Final = 0.8
 
 MIN_REVIEWED: Final = 5
 _STAGE_PATH_SHARE: Final = 0.5  # a stage that slows the job has this share of the critical path
+_MOST_BESIDE: Final = 0.2  # of the sends and recvs; a few overlap in any pipeline, where it fills and drains
 _SPREAD_SHARE: Final = 0.5  # uneven data: no rank has this share of what is lost to late ranks
 _UNEVEN_EXCESS: Final = 3.0  # ... and it costs so many times what δ allows: somebody is always a little late
 
@@ -42,12 +44,16 @@ class Reviewed:
         For each rank the sum of its gaps.
     path_work_ns
         For each rank what its own work has of the critical path; empty where that is not known.
+    beside_ratio
+        Share of the sends and recvs that ranks left open while they worked on. What they work then is in no gap, so
+        stages whose transfers lie open for different times can't be compared by their gaps.
     """
 
     elapsed_ns: float
     attribution: Attribution
     work_ns: Mapping[int, float]
     path_work_ns: Mapping[int, float]
+    beside_ratio: float = 0.0
 
 
 def review(reviewed: Sequence[Reviewed], topology: Topology, delta: float) -> list[Cause]:
@@ -126,7 +132,7 @@ def _slow_stage(reviewed: Sequence[Reviewed], topology: Topology) -> Cause | Non
     the other stages wait for that in each iteration.
     """
     stages = sorted(set(topology.stage_of.values()))
-    if len(stages) < 2:
+    if len(stages) < 2 or median(one.beside_ratio for one in reviewed) > _MOST_BESIDE:
         return None
     typical = [_stage_work(one, stages, topology) for one in reviewed]
     heaviest = [max(stages, key=lambda stage: work[stage]) for work in typical]
@@ -165,9 +171,8 @@ def _imbalance(reviewed: Sequence[Reviewed]) -> Cause | None:
             totals[lane] = totals.get(lane, 0.0) + ns
     if not totals or max(totals.values()) >= _SPREAD_SHARE * sum(totals.values()):
         return None
-    explained = {
-        one.attribution.iteration: sum(lanes.values()) for one, lanes in zip(reviewed, late, strict=True) if lanes
-    }
+    explained = {one.attribution.iteration: uneven_ns(one.attribution) for one in reviewed}
+    explained = {iteration: ns for iteration, ns in explained.items() if ns > 0}
     return Cause("imbalance", (), frozenset(), None, explained)
 
 

@@ -176,7 +176,8 @@ class VerdictTracker:
         """Uneven data, if the newest suspect iterations look like it and no verdict says so."""
         iterations = self._suspicions.uneven(topology)
         recent = {o.iteration: o.attribution for o in self._recent if o.attribution is not None}
-        if not iterations or not recent.keys() >= set(iterations):
+        is_told = any(verdict.standing is None and verdict.quiet == 0 for verdict in self._open)
+        if not iterations or is_told or not recent.keys() >= set(iterations):
             return []
         explained = {one: uneven_ns(attribution) for one in iterations if (attribution := recent[one]) is not None}
         return [Cause("imbalance", (), frozenset(), None, explained)]

@@ -45,6 +45,31 @@ class WhatIf:
         """Gap and transfer that each row usually has, float64, ns; NaN where that is not known."""
         return usual_times(self._graph, self._reference)
 
+    @cached_property
+    def _transfer_ns(self) -> Array:
+        """Transfer of each row, and of those with a partner that nobody read as long as usual at most, float64, ns.
+
+        What looks like a transfer there may be waiting, which comes back with whomever that partner waited for.
+        """
+        transfer_ns = self._graph.transfer_ns.astype(np.float64)
+        usual_ns = np.where(np.isfinite(self._usual[1]), self._usual[1], transfer_ns)
+        return np.where(self._has_hidden, np.minimum(transfer_ns, usual_ns), transfer_ns)
+
+    @cached_property
+    def _has_hidden(self) -> Array:
+        """Whether some member of each row's collective or message is not in the graph."""
+        graph = self._graph
+        codes = range(int(graph.communicator.max(initial=-1)) + 1)
+        sizes = np.array([len(self._topology.members.get(code, ())) for code in codes] or [0])
+        expected = np.where(graph.is_p2p, 2, sizes[graph.communicator])
+        return np.asarray(np.bincount(graph.group)[graph.group] < expected)
+
+    @cached_property
+    def _end_ns(self) -> float:
+        """When the iteration ends if nothing changes."""
+        gap_ns = self._graph.gap_ns.astype(np.float64)
+        return float(replay(self._graph, gap_ns, self._transfer_ns).end_ns.max())
+
     def recovered_ns(self, causes: Sequence[Cause]) -> float:
         """How much sooner the iteration would have ended with the devices of these causes as usual, ns.
 
@@ -54,7 +79,7 @@ class WhatIf:
         if not len(graph):
             return float("nan")
         usual_gap_ns, usual_transfer_ns = self._usual
-        gap_ns, transfer_ns = graph.gap_ns.astype(np.float64), graph.transfer_ns.astype(np.float64)
+        gap_ns, transfer_ns = graph.gap_ns.astype(np.float64), self._transfer_ns
         has_any = False
         for cause in causes:
             works = self._works(cause) & np.isfinite(usual_gap_ns)
@@ -64,7 +89,7 @@ class WhatIf:
             has_any = has_any or bool(works.any() or carries.any())
         if not has_any:
             return float("nan")
-        return float(graph.end_ns.max() - replay(graph, gap_ns, transfer_ns).end_ns.max())
+        return self._end_ns - float(replay(graph, gap_ns, transfer_ns).end_ns.max())
 
     def _works(self, cause: Cause) -> Array:
         """Rows whose gap is the work of an accused rank."""

@@ -11,6 +11,7 @@ import numpy as np
 
 from detectors.attribution_state import attribution_from_state, attribution_to_state
 from detectors.carried import carry_over
+from detectors.causes import Cause
 from detectors.critical_path import Attribution
 from detectors.hang import find_hang, lost_shares
 from detectors.iteration_window import MIN_ITERATIONS, DriftWatch, IterationWindow
@@ -45,8 +46,9 @@ MIN_REFERENCE_ITERATIONS: Final = 3
 REVIEWED: Final = 8
 REVIEW_EVERY: Final = 50
 REVIEW_STANDING: Final = 20
+REVIEW_AGAIN: Final = 10
 """So many regular iterations are held against peers: at the start, then every so many iterations, and more often
-while a fault is known that was always there."""
+while a fault is known that was always there, or where a review found a plan to change that the next one must confirm."""
 
 NEWEST: Final = 2
 """So many of the last iterations are looked at for a hang when the job is over."""
@@ -91,6 +93,7 @@ class IterationJudge:
         self._healthy_ns: tuple[float, float] | None = None  # mean and limit of the window when a verdict opened
         self._lateness = LatenessWatch()
         self._judged = 0
+        self._planned: tuple[str, tuple[int, ...]] | None = None  # kind and ranks of what the last review alone found
         self._newest: deque[IterationRows] = deque(maxlen=NEWEST)
         self._last: int | None = None
         self._hung: int | None = None  # the last iteration before a hang that was told
@@ -199,9 +202,7 @@ class IterationJudge:
     def _tell(self, observation: Observation, late_ns: Mapping[int, float]) -> tuple[str, ...]:
         """Tell the verdicts of an iteration; return the ids of those whose cause was seen in it."""
         healthy = self._healthy
-        revisions, verdict_ids = self._tracker.observe(
-            observation, self._known_topology, late_ns, self._what_if
-        )
+        revisions, verdict_ids = self._tracker.observe(observation, self._known_topology, late_ns, self._what_if)
         self._log.verdicts += revisions
         self._read_last = self._read_last if self._tracker.has_open else None
         attribution = None if observation.is_carried else observation.attribution
@@ -313,6 +314,7 @@ class IterationJudge:
         """From time to time, hold regular iterations against peers: a fault may be older than the recording."""
         self._judged += 1
         every = REVIEW_STANDING if self._tracker.has_standing else REVIEW_EVERY
+        every = REVIEW_AGAIN if self._planned is not None else every
         is_due = self._judged == MIN_ITERATIONS or self._judged % every == 0
         if not is_due or self._tracker.has_open or len(self._regular) < MIN_REVIEWED:
             return
@@ -324,12 +326,22 @@ class IterationJudge:
             if not rows:
                 return
         reviewed = look_at(rows, columns, self._reader)
-        causes = review(reviewed, self._known_topology, self._window.delta)
+        causes = self._without_new_plans(review(reviewed, self._known_topology, self._window.delta))
         observations = [
             Observation(one.number, one.elapsed_ns, one.elapsed_ns, one.start_ns, r.attribution)
             for one, r in zip(rows, reviewed, strict=True)
         ]
         self._log.verdicts += self._tracker.stand(causes, observations, self._lateness.history, self._known_topology)
+
+    def _without_new_plans(self, causes: list[Cause]) -> list[Cause]:
+        """Leave out a heavy stage or uneven data that the review before did not find: no plan is urgent."""
+        before, self._planned = self._planned, None
+        for cause in causes:
+            if cause.kind in ("slow_stage", "imbalance"):
+                self._planned = cause.kind, cause.suspects[0][0].ranks if cause.suspects else ()
+        if self._planned is None or self._planned == before or self._tracker.has_standing:
+            return causes
+        return [cause for cause in causes if cause.kind not in ("slow_stage", "imbalance")]
 
     def _read_odd(
         self, rows: list[IterationRows], read_back: ReadBack
@@ -403,6 +415,7 @@ class IterationJudge:
             "healthy_ns": None if self._healthy_ns is None else [*self._healthy_ns],
             "lateness": self._lateness.state(),
             "judged": self._judged,
+            "planned": None if self._planned is None else [self._planned[0], list(self._planned[1])],
             "newest": [rows.state() for rows in self._newest],
             "last": self._last,
             "hung": self._hung,
@@ -428,7 +441,8 @@ class IterationJudge:
         healthy_ns = state["healthy_ns"]
         judge._healthy_ns = None if healthy_ns is None else (healthy_ns[0], healthy_ns[1])
         judge._lateness = LatenessWatch.from_state(state["lateness"])
-        judge._judged = state["judged"]
+        judge._judged, planned = state["judged"], state["planned"]
+        judge._planned = None if planned is None else (planned[0], tuple(planned[1]))
         judge._newest.extend(IterationRows.from_state(rows) for rows in state["newest"])
         judge._last, judge._hung = state["last"], state["hung"]
         judge._told = state["told"][0], tuple(state["told"][1])

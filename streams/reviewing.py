@@ -53,11 +53,15 @@ def _by_paths(rows: Sequence[IterationRows], columns: Mapping[str, Array], reade
     if not reader.has_usual:
         reader.compare_clocks(columns)
     graph = reader.build(rows, columns)
+    beside = graph.is_worked_beside[graph.is_p2p]
+    beside_ratio = float(beside.mean()) if len(beside) else 0.0
     found = []
     for one in rows:
         attribution = _without_partial_lanes(attribute_by_peers(graph, one.number, topology), one, topology)
         attribution = with_rates(attribution, one, stage_rates(one, topology), reader.codes)
-        found.append(Reviewed(one.elapsed_ns, attribution, one.work_ns, path_work_ns(graph, one.number)))
+        found.append(
+            Reviewed(one.elapsed_ns, attribution, one.work_ns, path_work_ns(graph, one.number), beside_ratio)
+        )
     return found
 
 
