@@ -159,6 +159,8 @@ class IterationWindow:
     def learn(self, elapsed_ns: float, *, is_irregular: bool | None) -> None:
         """Let an iteration enter the window, with what was judged of it."""
         self._clipped.append(min(elapsed_ns, self._clip_ns()))
+        if len(self._all) == MIN_ITERATIONS - 1:
+            self._clip_first()
         self._all.append((elapsed_ns, not is_irregular))
         if not is_irregular:
             self._regular.append(elapsed_ns)
@@ -172,8 +174,13 @@ class IterationWindow:
         self._all = deque(((ns, True) for ns in recent), maxlen=self.window)
         self._shifted = None
 
+    def _clip_first(self) -> None:
+        """Clip the first iterations, which had no window, at δ times their median: warm-up makes some of them long."""
+        limit_ns = self.delta * float(np.median(self._clipped))
+        self._clipped = deque((min(ns, limit_ns) for ns in self._clipped), maxlen=self.window)
+
     def _clip_ns(self) -> float:
-        if not self._clipped:
+        if len(self._clipped) < MIN_ITERATIONS:
             return math.inf
         return self.delta * math.fsum(self._clipped) / len(self._clipped)
 

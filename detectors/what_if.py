@@ -46,16 +46,6 @@ class WhatIf:
         return usual_times(self._graph, self._reference)
 
     @cached_property
-    def _transfer_ns(self) -> Array:
-        """Transfer of each row, and of those with a partner that nobody read as long as usual at most, float64, ns.
-
-        What looks like a transfer there may be waiting, which comes back with whomever that partner waited for.
-        """
-        transfer_ns = self._graph.transfer_ns.astype(np.float64)
-        usual_ns = np.where(np.isfinite(self._usual[1]), self._usual[1], transfer_ns)
-        return np.where(self._has_hidden, np.minimum(transfer_ns, usual_ns), transfer_ns)
-
-    @cached_property
     def _has_hidden(self) -> Array:
         """Whether some member of each row's collective or message is not in the graph."""
         graph = self._graph
@@ -64,32 +54,29 @@ class WhatIf:
         expected = np.where(graph.is_p2p, 2, sizes[graph.communicator])
         return np.asarray(np.bincount(graph.group)[graph.group] < expected)
 
-    @cached_property
-    def _end_ns(self) -> float:
-        """When the iteration ends if nothing changes."""
-        gap_ns = self._graph.gap_ns.astype(np.float64)
-        return float(replay(self._graph, gap_ns, self._transfer_ns).end_ns.max())
-
     def recovered_ns(self, causes: Sequence[Cause]) -> float:
         """How much sooner the iteration would have ended with the devices of these causes as usual, ns.
 
+        A transfer whose partner nobody read may be waiting, which comes back with whomever that partner waited for: it
+        counts as long as usual at most, before and after, unless it is what a cause accuses.
+
         NaN where nothing is known of the device's operators.
         """
-        graph = self._graph
-        if not len(graph):
-            return float("nan")
-        usual_gap_ns, usual_transfer_ns = self._usual
-        gap_ns, transfer_ns = graph.gap_ns.astype(np.float64), self._transfer_ns
-        has_any = False
+        graph, (usual_gap_ns, usual_transfer_ns) = self._graph, self._usual
+        works, carries = np.zeros(len(graph), dtype=bool), np.zeros(len(graph), dtype=bool)
         for cause in causes:
-            works = self._works(cause) & np.isfinite(usual_gap_ns)
-            carries = self._carries(cause) & np.isfinite(usual_transfer_ns)
-            gap_ns = np.where(works, np.minimum(gap_ns, usual_gap_ns), gap_ns)
-            transfer_ns = np.where(carries, np.minimum(transfer_ns, usual_transfer_ns), transfer_ns)
-            has_any = has_any or bool(works.any() or carries.any())
-        if not has_any:
+            works |= self._works(cause)
+            carries |= self._carries(cause)
+        works &= np.isfinite(usual_gap_ns)
+        carries &= np.isfinite(usual_transfer_ns)
+        if not (works.any() or carries.any()):
             return float("nan")
-        return self._end_ns - float(replay(graph, gap_ns, transfer_ns).end_ns.max())
+        gap_ns, transfer_ns = graph.gap_ns.astype(np.float64), graph.transfer_ns.astype(np.float64)
+        transfer_ns = _usual_at(self._has_hidden & ~carries, transfer_ns, usual_transfer_ns)
+        before_ns = replay(graph, gap_ns, transfer_ns).end_ns.max()
+        gap_ns = _usual_at(works, gap_ns, usual_gap_ns)
+        transfer_ns = _usual_at(carries, transfer_ns, usual_transfer_ns)
+        return float(before_ns - replay(graph, gap_ns, transfer_ns).end_ns.max())
 
     def _works(self, cause: Cause) -> Array:
         """Rows whose gap is the work of an accused rank."""
@@ -118,6 +105,11 @@ class WhatIf:
             if not set(device.ranks).isdisjoint(members) and self._topology.crosses_network(Lane("collective", code))
         }
         return np.asarray(found | np.where(is_p2p, touched, np.isin(graph.communicator, sorted(crossing))))
+
+
+def _usual_at(rows: Array, elapsed_ns: Array, usual_ns: Array) -> Array:
+    """Let the marked rows take as long as usual at most; where that is not known, as long as they did."""
+    return np.where(rows & np.isfinite(usual_ns), np.minimum(elapsed_ns, usual_ns), elapsed_ns)
 
 
 def _first_device(cause: Cause) -> Device | None:
