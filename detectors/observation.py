@@ -84,6 +84,10 @@ class Observation:
         lanes = [self.attribution.lanes[lane] for lane in cause.lanes if lane in self.attribution.lanes]
         return sum(lane.excess_ns for lane in lanes) > sum(lane.most_ns for lane in lanes)
 
+    def is_slow_beyond_noise(self, cause: Cause) -> bool:
+        """Whether a cause is slow transfers, and they took longer than in any iteration that was as always."""
+        return cause.kind not in ("slow_rank", "slow_stage", "imbalance") and self.is_beyond_noise(cause)
+
     def state(self) -> list[Any]:
         """Everything that `from_state` needs, as JSON values."""
         attribution = None if self.attribution is None else attribution_to_state(self.attribution)

@@ -121,6 +121,25 @@ class OperatorGraph:
         found[one] = is_beside & (self.start_ns[two] + self.slack_ns[one] < self.end_ns[one])
         return found & self.is_p2p
 
+    def own_work_ns(self, iteration: int) -> dict[int, float]:
+        """For each rank: its own work in an iteration, ns, with what it worked while a send of its was still open.
+
+        A send that was left open keeps nobody from working: the gap before the next operator began before it ended.
+        """
+        rows = np.flatnonzero((self.iteration == iteration) & ~(self.is_worked_beside & (self.operator == SEND)))
+        rows = rows[np.lexsort((self.start_ns[rows], self.rank[rows]))]
+        if not len(rows):
+            return {}
+        is_first = np.append(True, self.rank[rows[1:]] != self.rank[rows[:-1]])
+        owner = np.cumsum(is_first) - 1
+        times, place = np.unique(self.end_ns[rows], return_inverse=True)
+        lift = owner * len(times)
+        latest_ns = times[np.maximum.accumulate(place.ravel() + lift) - lift]
+        gap_ns = np.append(0, np.maximum(self.start_ns[rows[1:]] - latest_ns[:-1], 0))
+        gap_ns[is_first] = self.gap_ns[rows[is_first]]
+        sums = np.bincount(owner, gap_ns)
+        return dict(zip(self.rank[rows[is_first]].tolist(), sums.tolist(), strict=True))
+
     @property
     def source(self) -> Array:
         """Sending rank of p2p rows (elsewhere without meaning)."""

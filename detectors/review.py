@@ -27,7 +27,7 @@ REVIEW_SEEN: Final = 0.8
 
 MIN_REVIEWED: Final = 5
 _STAGE_PATH_SHARE: Final = 0.5  # a stage that slows the job has this share of the critical path
-_MOST_BESIDE: Final = 0.2  # of the sends and recvs; a few overlap in any pipeline, where it fills and drains
+_MOST_BESIDE: Final = 0.2  # of the recvs; a few lie open in any pipeline, where it fills and drains
 _SPREAD_SHARE: Final = 0.5  # uneven data: no rank has this share of what is lost to late ranks
 _UNEVEN_EXCESS: Final = 3.0  # ... and it costs so many times what δ allows: somebody is always a little late
 
@@ -45,8 +45,8 @@ class Reviewed:
     path_work_ns
         For each rank what its own work has of the critical path; empty where that is not known.
     beside_ratio
-        Share of the sends and recvs that ranks left open while they worked on. What they work then is in no gap, so
-        stages whose transfers lie open for different times can't be compared by their gaps.
+        Share of the recvs that ranks left open while they worked on. Whether they waited for them in the end or worked
+        until then is in no log, so stages can't be compared by their gaps.
     """
 
     elapsed_ns: float

@@ -187,7 +187,7 @@ class VerdictTracker:
         if cause.kind == "imbalance":
             return True
         seen = [o for o in irregular if o.iteration in cause.explained_ns]
-        clear = [o for o in seen if o.is_long or o.is_late(cause)]
+        clear = [o for o in seen if o.is_long or o.is_late(cause) or (o.is_shifted and o.is_slow_beyond_noise(cause))]
         if len(clear) >= (OPEN_SEEN if cause.kind == "slow_rank" else OPEN_SEEN_TRANSFER):
             return cause.kind != "slow_rank" or not self._suspicions.uneven(topology)
         if len(clear) >= OPEN_TWICE and all(o.is_late(cause) and o.is_long for o in clear):

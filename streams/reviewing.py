@@ -18,6 +18,7 @@ from streams.nic_rates import stage_rates, with_rates
 from streams.operator_reader import OperatorReader
 from streams.operator_rows import joined
 from streams.operator_source import ReadBack
+from streams.records import RECV
 from streams.review_ranks import ToReview, late_of
 
 Array = np.ndarray
@@ -53,14 +54,20 @@ def _by_paths(rows: Sequence[IterationRows], columns: Mapping[str, Array], reade
     if not reader.has_usual:
         reader.compare_clocks(columns)
     graph = reader.build(rows, columns)
-    beside = graph.is_worked_beside[graph.is_p2p]
+    beside = graph.is_worked_beside[graph.operator == RECV]
     beside_ratio = float(beside.mean()) if len(beside) else 0.0
     found = []
     for one in rows:
         attribution = _without_partial_lanes(attribute_by_peers(graph, one.number, topology), one, topology)
         attribution = with_rates(attribution, one, stage_rates(one, topology), reader.codes)
         found.append(
-            Reviewed(one.elapsed_ns, attribution, one.work_ns, path_work_ns(graph, one.number), beside_ratio)
+            Reviewed(
+                one.elapsed_ns,
+                attribution,
+                graph.own_work_ns(one.number),
+                path_work_ns(graph, one.number),
+                beside_ratio,
+            )
         )
     return found
 
