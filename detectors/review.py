@@ -27,7 +27,9 @@ REVIEW_SEEN: Final = 0.8
 
 MIN_REVIEWED: Final = 5
 _STAGE_PATH_SHARE: Final = 0.5  # a stage that slows the job has this share of the critical path
-_MOST_BESIDE: Final = 0.2  # of the recvs; a few lie open in any pipeline, where it fills and drains
+_MOST_BESIDE: Final = (
+    0.75  # of the recvs: 1F1B that posts the next recv early leaves two in three open, interleaving more
+)
 _SPREAD_SHARE: Final = 0.5  # uneven data: no rank has this share of what is lost to late ranks
 _UNEVEN_EXCESS: Final = 3.0  # ... and it costs so many times what δ allows: somebody is always a little late
 
