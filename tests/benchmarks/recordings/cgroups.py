@@ -11,8 +11,9 @@ from typing import Final
 
 from streams.errors import ServiceUnavailable
 
-PERIOD_US: Final = 10_000
-"""A quota is refilled this often, µs: well below an iteration, so that it looks like a slow CPU."""
+PERIOD_US: Final = 20_000
+"""A quota is refilled this often, µs: well below an iteration, so that it looks like a slow CPU. The kernel takes no
+quota below 1 ms."""
 
 ROOT: Final = Path("/sys/fs/cgroup")
 _REMOVE_S: Final = 5.0

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from streams.errors import ServiceUnavailable
 from tests.benchmarks.recordings.cgroups import CpuGroups
@@ -17,7 +14,8 @@ from tests.benchmarks.recordings.children import Child
 from tests.benchmarks.recordings.counters import sample
 from tests.benchmarks.recordings.faults import Change, Command, Fault, Quota
 from tests.benchmarks.recordings.network import Network, enter_new_namespace
-from tests.benchmarks.recordings.ranks import ENDED, READY, Board, train
+from tests.benchmarks.recordings.priority import come_first, lead_session
+from tests.benchmarks.recordings.ranks import ENDED, NICE, READY, Board, Signals, train
 from tests.benchmarks.recordings.recording import Recording
 
 LIMIT_S: Final = 180.0
@@ -30,16 +28,6 @@ _POLL_S: Final = 0.001
 _NICE: Final = -18
 
 
-@dataclass(frozen=True, slots=True)
-class Signals:
-    """Events between this process and the ranks."""
-
-    entered: Any = field(default_factory=multiprocessing.get_context("fork").Semaphore)
-    plugged_in: Any = field(default_factory=multiprocessing.get_context("fork").Event)
-    recorded: Any = field(default_factory=multiprocessing.get_context("fork").Event)
-    sampled: Any = field(default_factory=multiprocessing.get_context("fork").Event)
-
-
 def conduct(recording: Recording, directory: Path) -> Board:
     """Run the job in this process's own new network namespace; return its times of reference.
 
@@ -50,7 +38,8 @@ def conduct(recording: Recording, directory: Path) -> Board:
     ServiceUnavailable
         If a rank fails, a command is refused, or it takes too long.
     """
-    os.setpriority(os.PRIO_PROCESS, 0, _NICE)
+    lead_session(NICE)
+    come_first(_NICE)
     enter_new_namespace()
     with ExitStack() as stack:
         job = _Job(recording, directory, stack)
@@ -115,9 +104,9 @@ class _Job:
             yield
             return
         layout, target = self.recording.layout, self._directory / "counters.npz"
-        os.setpriority(os.PRIO_PROCESS, 0, -20)
+        come_first(-20)
         sampler = self._start(lambda: sample(layout, self._signals.sampled, target), "sampler")
-        os.setpriority(os.PRIO_PROCESS, 0, _NICE)
+        come_first(_NICE)
         yield
         self._signals.sampled.set()
         self._within(lambda: sampler.status is not None)

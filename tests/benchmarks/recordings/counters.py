@@ -1,7 +1,7 @@
 """NIC counters every 10 ms, read at the switch: what a rank's NIC sends is what its port receives.
 
-One read of ``/proc/self/net/dev`` holds the kernel's counters of all ports, so one small process samples all NICs, and
-a rank whose CPU is slow is sampled as often as the others.
+One read of ``/proc/self/net/dev`` holds the kernel's counters of all ports, so one small process samples all NICs,
+and a rank whose CPU is slow is sampled as often as the others.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ def sample(layout: Layout, until: Event, target: Path) -> None:
 
 
 def read_counters(text: str, names: Sequence[str]) -> list[int]:
-    """Read received and sent bytes of some devices.
+    r"""Read received and sent bytes of some devices.
 
-    >>> read_counters("Inter-| ...\\n port0: 17 1 0 0 0 0 0 0 23 2 0 0 0 0 0 0\\n", ["port0"])
+    >>> read_counters("Inter-| ...\n port0: 17 1 0 0 0 0 0 0 23 2 0 0 0 0 0 0\n", ["port0"])
     [17, 23]
     """
     lines = (line.partition(":") for line in text.splitlines())

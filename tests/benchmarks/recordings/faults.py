@@ -165,7 +165,7 @@ class CpuQuota(Fault):
 
     def truth(self, layout: Layout) -> Truth:
         """Name the rank or the host."""
-        return _of_ranks(self.ranks, layout, f"gets {self.cores:g} of a core (cgroup cpu quota, period 10 ms)")
+        return _of_ranks(self.ranks, layout, f"gets {self.cores:g} of a core (cgroup cpu quota, period 20 ms)")
 
 
 @dataclass(frozen=True, slots=True)

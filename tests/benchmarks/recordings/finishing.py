@@ -57,8 +57,8 @@ def _within(rates: pa.Table, commops: pa.Table) -> pa.Table:
 def write_small(table: pa.Table, path: Path, schema: str) -> None:
     """Write a table in an order, and with encodings, in which it takes little room."""
     table = table.sort_by([(name, "ascending") for name in _ORDER[schema]])
-    empty = [n for n in table.column_names if table[n].null_count == len(table) and n in ("loss", "grad_norm", "tokens")]
-    table = table.drop_columns(empty)
+    unused = {"loss", "grad_norm", "tokens"} & set(table.column_names)
+    table = table.drop_columns([name for name in unused if table[name].null_count == len(table)])
     integers = [field.name for field in table.schema if pa.types.is_integer(field.type)]
     encodings = dict.fromkeys(integers, "DELTA_BINARY_PACKED")
     encodings |= {f.name: "BYTE_STREAM_SPLIT" for f in table.schema if pa.types.is_floating(f.type)}

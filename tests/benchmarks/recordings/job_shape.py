@@ -38,10 +38,10 @@ class JobShape:
     shard: int = 1
     layers: int = 6
     rows: int = 64
-    width: int = 256
-    device_ms: float = 2.0
-    burns: int = 10
-    load_ms: float = 15.0
+    width: int = 192
+    device_ms: float = 1.5
+    burns: int = 6
+    load_ms: float = 12.0
     microbatches: int = 1
 
     @property

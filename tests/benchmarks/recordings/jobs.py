@@ -221,7 +221,10 @@ class Pipeline(Training):
             gradient = self._exchange(output, self._behind)
             is_last = number == count - ahead - 1
             past = self._backward(gradient, waiting, is_last=is_last and not ahead)
-            value = self._send(past, self._before) if is_last else self._exchange(past, self._before)
+            if is_last:
+                self._send(past, self._before)
+            else:
+                value = self._exchange(past, self._before)
         for number in range(ahead):
             past = self._backward(self._receive(self._behind), waiting, is_last=number == ahead - 1)
             self._send(past, self._before)

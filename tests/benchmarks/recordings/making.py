@@ -9,6 +9,7 @@ import signal
 import sys
 import tempfile
 import time
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,9 +19,14 @@ from streams.errors import InputError, ServiceUnavailable
 from tests.benchmarks.recordings.children import Child
 from tests.benchmarks.recordings.conducting import LIMIT_S, conduct
 from tests.benchmarks.recordings.finishing import finish
+from tests.benchmarks.recordings.priority import come_first
+from tests.benchmarks.recordings.ranks import NICE
 from tests.benchmarks.recordings.recording import Recording
 
 PROGRAMS: Final = ("ip", "tc", "nsenter")
+_IMPORTED_ONCE: Final = ("torch._dynamo", "tests.benchmarks.recordings.jobs", "producers.torch_hook.session")
+"""What the ranks need later: they are forks, and start at once."""
+
 _POLL_S: Final = 0.05
 
 
@@ -29,12 +35,15 @@ def require_machine() -> None:
     if not sys.platform.startswith("linux"):
         raise InputError(f"recordings must be made on Linux (network namespaces, tc); got {sys.platform}")
     if os.geteuid() != 0:
-        raise InputError(f"recordings must be made by root (network namespaces, tc, cgroups); got user {os.geteuid()}")
+        rule = "made by root (network namespaces, tc, cgroups)"
+        raise InputError(f"recordings must be {rule}; got user {os.geteuid()}")
+    come_first(NICE)
     missing = [name for name in PROGRAMS if shutil.which(name) is None]
     if missing:
         raise InputError(f"{', '.join(missing)} must be installed; not found (Debian: iproute2, util-linux)")
     try:
-        import torch.distributed  # imported here once: the ranks are forks, and start at once
+        for module in _IMPORTED_ONCE:
+            import_module(module)
     except ModuleNotFoundError:
         raise InputError("torch must be installed to make recordings; it is not (make torch)") from None
 

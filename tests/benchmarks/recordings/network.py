@@ -21,6 +21,9 @@ LINE_MBIT: Final = 10_000
 GUARANTEED_MBIT: Final = 1
 """What each destination is sure of, Mbit/s: beside it all share the rate of the NIC."""
 
+_JUMBO: Final = "mtu 9000 gso_max_segs 1"
+"""Packets as on a fast network. Larger ones, which the kernel cuts at the last moment, pass a slow class whole."""
+
 _NEW_NETWORK: Final = 0x4000_0000  # CLONE_NEWNET of linux/sched.h
 _CALL_S: Final = 20.0
 
@@ -119,16 +122,16 @@ def port(rank: int) -> str:
 
 def build_commands(layout: Layout, processes: Sequence[int]) -> list[str]:
     """Give the lines for ``ip -batch`` that make the switches and plug the ranks in."""
-    lines = ["link set lo up", "link add spine type bridge", "link set spine up"]
+    lines = ["link set lo up", "link add spine type bridge", "link set spine mtu 9000 up"]
     for leaf in range(layout.leaves):
         lines += [
-            f"link add leaf{leaf} type bridge", f"link set leaf{leaf} up",
-            f"link add up{leaf} type veth peer name down{leaf}",
+            f"link add leaf{leaf} type bridge", f"link set leaf{leaf} mtu 9000 up",
+            f"link add up{leaf} {_JUMBO} type veth peer name down{leaf} {_JUMBO}",
             f"link set up{leaf} master leaf{leaf} up", f"link set down{leaf} master spine up",
         ]  # fmt: skip
     for rank, process in enumerate(processes):
         lines += [
-            f"link add {port(rank)} type veth peer name {layout.nic(rank)} netns {process}",
+            f"link add {port(rank)} {_JUMBO} type veth peer name {layout.nic(rank)} {_JUMBO} netns {process}",
             f"link set {port(rank)} master leaf{layout.leaf_number(rank)} up",
         ]
     return lines
@@ -176,7 +179,7 @@ def _class_of(address: str) -> int:
 
 
 def _rate(mbit: float, ceil_mbit: float) -> str:
-    burst_kb = 32 if ceil_mbit < LINE_MBIT else 1_024
+    burst_kb = 16 if ceil_mbit < LINE_MBIT else 1_024
     return f"rate {mbit:g}mbit ceil {ceil_mbit:g}mbit burst {burst_kb}kb cburst {burst_kb}kb quantum 60000"
 
 

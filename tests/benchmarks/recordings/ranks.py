@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import datetime
 import mmap
+import multiprocessing
 import os
 import time
 from contextlib import nullcontext
-from multiprocessing.synchronize import Event
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 
 from tests.benchmarks.recordings.faults import Work
 from tests.benchmarks.recordings.network import enter_new_namespace
+from tests.benchmarks.recordings.priority import come_first
 from tests.benchmarks.recordings.recording import Recording
 
 NICE: Final = -15
@@ -25,6 +27,7 @@ REFERENCE: Final = 12
 """Unrecorded healthy iterations after these, whose times say what is usual where a fault is there from the start."""
 
 STARTING, READY, ENDED = -3, -2, 1 << 30
+_FORKING: Final = multiprocessing.get_context("fork")
 _PORT: Final = 29_500
 _WAIT_S: Final = 120.0
 
@@ -47,17 +50,31 @@ class Board:
         self.progress[:] = STARTING
 
 
-class Signals(Protocol):
-    """Events between the conductor and the ranks."""
+@dataclass(frozen=True, slots=True)
+class Signals:
+    """What the conductor and its processes tell each other.
 
-    entered: Any
-    plugged_in: Event
-    recorded: Event
+    Attributes
+    ----------
+    entered
+        Each rank releases it once it is in its own namespace.
+    plugged_in
+        All ranks have a NIC.
+    recorded
+        The recording may begin.
+    sampled
+        The sampler of NIC counters may end.
+    """
+
+    entered: Any = field(default_factory=_FORKING.Semaphore)
+    plugged_in: Any = field(default_factory=_FORKING.Event)
+    recorded: Any = field(default_factory=_FORKING.Event)
+    sampled: Any = field(default_factory=_FORKING.Event)
 
 
 def train(recording: Recording, rank: int, board: Board, signals: Signals, directory: Path) -> None:
     """Enter a namespace, wait for a NIC in it, train as one rank, and record it."""
-    os.setpriority(os.PRIO_PROCESS, 0, NICE)
+    come_first(NICE)
     enter_new_namespace()
     signals.entered.release()
     if not signals.plugged_in.wait(_WAIT_S):
