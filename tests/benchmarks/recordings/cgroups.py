@@ -15,6 +15,10 @@ PERIOD_US: Final = 20_000
 """A quota is refilled this often, µs: well below an iteration, so that it looks like a slow CPU. The kernel takes no
 quota below 1 ms."""
 
+SHARES: Final = 29_154
+"""Weight of a group beside other work, in the unit of ``cpu.shares``: that of niceness -15, as the other ranks have it.
+A group's default is that of niceness 0, and its ranks would be slow without any quota."""
+
 ROOT: Final = Path("/sys/fs/cgroup")
 _REMOVE_S: Final = 5.0
 
@@ -47,6 +51,8 @@ class CpuGroups:
         try:
             path.mkdir()
             self._made.append(path)
+            name, weight = ("cpu.shares", SHARES) if self._is_first else ("cpu.weight", SHARES * 100 // 1_024)
+            (path / name).write_text(str(weight))
             for process in processes:
                 (path / "cgroup.procs").write_text(str(process))
         except OSError as error:

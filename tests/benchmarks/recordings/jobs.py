@@ -36,7 +36,7 @@ class Pace:
         time.sleep(self._device_s * share * self.factor)
 
 
-class _Spend(torch.autograd.Function):
+class _Spend(torch.autograd.Function):  # type: ignore[misc]  # torch is not typed here
     """Passes its input on; takes the time of a layer, forward and backward."""
 
     @staticmethod
@@ -51,7 +51,7 @@ class _Spend(torch.autograd.Function):
         return gradient, None
 
 
-class _Layer(torch.nn.Module):
+class _Layer(torch.nn.Module):  # type: ignore[misc]
     def __init__(self, width: int, pace: Pace) -> None:
         super().__init__()
         self.linear, self._pace = torch.nn.Linear(width, width, bias=False), pace
@@ -116,7 +116,7 @@ class DataParallel(Training):
         self._optimizer.step()
 
 
-class _ShardedLinear(torch.autograd.Function):
+class _ShardedLinear(torch.autograd.Function):  # type: ignore[misc]
     """A layer whose weights are gathered for each pass, and whose gradient is scattered (as in ZeRO-3)."""
 
     @staticmethod
@@ -170,7 +170,7 @@ class Sharded(Training):
         self._optimizer.step()
 
 
-class _SumOverParts(torch.autograd.Function):
+class _SumOverParts(torch.autograd.Function):  # type: ignore[misc]
     """Adds the partial sums of tensor parallel ranks: activations forward, their gradients backward."""
 
     @staticmethod

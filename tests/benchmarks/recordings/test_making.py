@@ -67,6 +67,7 @@ def test_quotas_of_both_versions_of_control_groups(tmp_path: Path) -> None:
     assert (group / "cpu.cfs_quota_us").read_text() == "-1"
     group = new.make([])
     new.limit(group, 0.25)
+    assert int((group / "cpu.weight").read_text()) > 100
     assert (group / "cpu.max").read_text() == f"{PERIOD_US // 4} {PERIOD_US}"
 
 

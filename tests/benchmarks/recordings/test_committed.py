@@ -1,0 +1,85 @@
+"""The committed recordings: complete, readable, and small."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from producers.trace import Trace, read_trace
+from tests.benchmarks.recordings.__main__ import BENCH
+from tests.benchmarks.recordings.judging import label_of, recordings_in
+from tests.benchmarks.recordings.plan import plan
+from tests.benchmarks.recordings.recording import Recording
+
+DIRECTORIES = recordings_in(BENCH)
+PLANNED = {one.name: one for one in plan()}
+FILES = {"bandwidth.parquet", "commops.parquet", "iterations.parquet", "job.json", "label.json"}
+LABEL = {
+    "kind", "device", "rank", "peer", "ranks", "host", "switch", "direction", "injected", "iterations", "spans",
+    "communicator", "world_size", "dims", "job", "regular_ms", "regular_p90_ms", "window_ms", "inflation", "hard",
+}  # fmt: skip
+MOST_BYTES = 30_000_000
+
+
+def test_the_set_is_whole_and_small() -> None:
+    assert len(DIRECTORIES) >= 48
+    assert {path.name for path in DIRECTORIES} <= PLANNED.keys()
+    assert sum(file.stat().st_size for path in DIRECTORIES for file in path.iterdir()) <= MOST_BYTES
+    kinds = Counter(str(label_of(path)["kind"]) for path in DIRECTORIES)
+    assert kinds["none"] >= 12
+    assert kinds.keys() == {one.truth.kind for one in PLANNED.values()}
+
+
+@pytest.mark.parametrize("directory", DIRECTORIES, ids=lambda path: path.name)
+def test_a_recording_is_complete(directory: Path) -> None:
+    planned, label = PLANNED[directory.name], label_of(directory)
+    assert {path.name for path in directory.iterdir()} == FILES
+    assert label.keys() == LABEL
+    assert {name: label[name] for name in planned.label()} == json.loads(json.dumps(planned.label()))
+    trace = read_trace(directory)
+    assert (trace.rejected.count, trace.copies, trace.clock) == (0, 0, "shared")
+    assert trace.job == directory.name
+    _check_ranks(trace, planned)
+    if planned.truth.kind != "hang":
+        _check_iterations(trace, planned)
+        _check_shares(directory)
+
+
+def _check_ranks(trace: Trace, planned: Recording) -> None:
+    layout, world = planned.layout, range(planned.shape.world_size)
+    assert set(trace.commops) == set(trace.iterations) == set(trace.bandwidth) == set(world)
+    places = [(one.host, one.gpu, one.nic, one.switch, one.lost_rows) for one in trace.announcements]
+    assert places == [(layout.host(r), layout.gpu(r), layout.nic(r), layout.leaf(r), 0) for r in world]
+
+
+def _check_iterations(trace: Trace, planned: Recording) -> None:
+    for batch in trace.iterations.values():
+        assert batch.columns["iteration"].tolist() == list(range(planned.iterations))
+
+
+def _check_shares(directory: Path) -> None:
+    """Every collective has all its ranks, every send its recv, and each of them ended."""
+    communicators = json.loads((directory / "job.json").read_text(encoding="utf-8"))["communicators"]
+    table = pq.read_table(directory / "commops.parquet")
+    assert table["elapsed_ns"].null_count == table["start_ns"].null_count == 0
+    counts = Counter(
+        (row["communicator"], row["sequence"], *sorted(ends))
+        for row in table.select(["communicator", "sequence", "rank", "peer"]).to_pylist()
+        for ends in [() if row["peer"] is None else (row["rank"], row["peer"])]
+    )
+    members = {name: len(one["ranks"]) for name, one in communicators.items()}
+    # Both directions of a pair count alike: 2 rows each.
+    wrong = {key: n for key, n in counts.items() if n not in ((members[key[0]],) if len(key) == 2 else (2, 4))}
+    assert not wrong
+
+
+@pytest.mark.parametrize("directory", DIRECTORIES, ids=lambda path: path.name)
+def test_samples_of_a_nic_come_every_10_ms(directory: Path) -> None:
+    trace = read_trace(directory, without=("commops", "iterations"))
+    steps_ms = [np.diff(batch.columns["time_ns"]) / 1e6 for batch in trace.bandwidth.values()]
+    assert all(9 < np.median(steps) < 12 for steps in steps_ms)
