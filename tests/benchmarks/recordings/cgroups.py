@@ -12,8 +12,8 @@ from typing import Final
 from streams.errors import ServiceUnavailable
 
 PERIOD_US: Final = 20_000
-"""A quota is refilled this often, µs: well below an iteration, so that it looks like a slow CPU. The kernel takes no
-quota below 1 ms."""
+"""A quota is refilled this often, µs: well below an iteration, so that it looks like a slow CPU. The kernel takes
+no quota below 1 ms."""
 
 SHARES: Final = 29_154
 """Weight of a group beside other work, in the unit of ``cpu.shares``: that of niceness -15, as the other ranks have it.

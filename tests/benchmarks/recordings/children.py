@@ -90,3 +90,4 @@ def _write_to(log: Path) -> None:
     os.dup2(file, 1)
     os.dup2(file, 2)
     os.close(file)
+    sys.stdout = sys.stderr = open(1, "w", buffering=1, encoding="utf-8", closefd=False)  # noqa: SIM115  # to its end

@@ -58,8 +58,12 @@ def bandwidth_table(layout: Layout, times_ns: np.ndarray, counters: np.ndarray) 
     times_ns
         One per sample, ns since the epoch.
     counters
-        Samples by ports: received and sent bytes of each in turn.
+        Samples by ports: received and sent bytes of each in turn. From where one of them falls nothing is taken: its
+        rank has ended, and the port is about to.
     """
+    falls = np.flatnonzero((np.diff(counters, axis=0) < 0).any(axis=1))
+    if falls.size:
+        times_ns, counters = times_ns[: falls[0] + 1], counters[: falls[0] + 1]
     span_s = np.diff(times_ns)[:, None] / 1e9
     rates = np.round(np.diff(counters, axis=0) / span_s)
     count = len(rates)

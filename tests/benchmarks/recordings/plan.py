@@ -75,19 +75,19 @@ def _samples() -> list[tuple[str, JobShape, Layout, Fault]]:
         ("pp4dp2-stage-from-start", PP_DP_8, SINGLES, SlowStage(ALWAYS, ranks=PP_DP_8.stage_ranks(2), factor=2.2)),
         ("zero8-imbalance", ZERO_8, PAIRS, Imbalance(MIDDLE, factor=3.0, seed=3)),
         ("ddp8-hang-before", DDP_8, PAIRS, Hang(HUNG, rank=5)),
-        ("ddp8-longer-batches", DDP_8, PAIRS, Benign(((35, ITERATIONS),), factor=2.2)),
+        ("ddp8-longer-batches", DDP_8, PAIRS, Benign(((35, ITERATIONS),), factor=3.5)),
     ]
 
 
 def _slow_ranks() -> list[tuple[str, JobShape, Layout, Fault]]:
     return [
         ("ddp8-compute", DDP_8, SINGLES, SlowWork(EARLY, ranks=(2,), factor=2.5)),
-        ("ddp16-cpu-quota", DDP_16, PAIRS_16, CpuQuota(MIDDLE, ranks=(11,), cores=0.1)),
+        ("ddp16-cpu-quota", DDP_16, PAIRS_16, CpuQuota(MIDDLE, ranks=(11,), cores=0.06)),
         ("hsdp16-compute", HSDP_16, QUADS_16, SlowWork(LATE, ranks=(9,), factor=5.0)),
         ("tp2pp2dp2-cpu-quota", TP_PP_DP_8, PAIRS, CpuQuota(LATE, ranks=(3,), cores=0.12)),
-        ("tp2pp2dp2-loader", TP_PP_DP_8, SINGLES, SlowWork(MIDDLE, ranks=(1,), load_s=0.08)),
+        ("tp2pp2dp2-loader", TP_PP_DP_8, SINGLES, SlowWork(MIDDLE, ranks=(1,), load_s=0.2)),
         ("pp4dp2-compute", PP_DP_8, SINGLES, SlowWork(MIDDLE, ranks=(4,), factor=2.5)),
-        ("tp2pp4dp2-compute", TP_PP_DP_16, PAIRS_16, SlowWork(EARLY, ranks=(10,), factor=5.0)),
+        ("tp2pp4dp2-compute", TP_PP_DP_16, PAIRS_16, SlowWork(EARLY, ranks=(10,), factor=14.0)),
         ("ddp8-loader-spike", DDP_8, PAIRS, SlowWork(SPIKE, ranks=(3,), load_s=0.2)),
         ("tp2pp2dp2-compute-spikes", TP_PP_DP_8, PAIRS, SlowWork(SPIKES, ranks=(5,), factor=4.0)),
         ("zero8-compute-from-start", ZERO_8, PAIRS, SlowWork(ALWAYS, ranks=(2,), factor=3.0)),
@@ -100,23 +100,23 @@ def _slow_ranks() -> list[tuple[str, JobShape, Layout, Fault]]:
 def _slow_hosts() -> list[tuple[str, JobShape, Layout, Fault]]:
     return [
         ("ddp8-host-cpu-quota", DDP_8, PAIRS, CpuQuota(EARLY, ranks=(4, 5), cores=0.25)),
-        ("ddp16-host-loader", DDP_16, PAIRS_16, SlowWork(MIDDLE, ranks=(6, 7), load_s=0.06)),
+        ("ddp16-host-loader", DDP_16, PAIRS_16, SlowWork(MIDDLE, ranks=(6, 7), load_s=0.18)),
         ("hsdp8-host-compute", HSDP_8, PAIRS, SlowWork(LATE, ranks=(6, 7), factor=3.5)),
         ("hsdp16-host-cpu-quota", HSDP_16, QUADS_16, CpuQuota(MIDDLE, ranks=(8, 9, 10, 11), cores=0.25)),
-        ("tp2pp4dp2-host-compute", TP_PP_DP_16, PAIRS_16, SlowWork(MIDDLE, ranks=(10, 11), factor=5.0)),
+        ("tp2pp4dp2-host-compute", TP_PP_DP_16, PAIRS_16, SlowWork(MIDDLE, ranks=(10, 11), factor=14.0)),
     ]
 
 
 def _slow_network() -> list[tuple[str, JobShape, Layout, Fault]]:
     return [
         ("ddp8-nic-receive", DDP_8, SINGLES, SlowNic(EARLY, rank=6, direction="receive", mbit=100)),
-        ("ddp16-nic-both", DDP_16, PAIRS_16, SlowNic(MIDDLE, rank=9, direction="both", mbit=100)),
+        ("ddp16-nic-both", DDP_16, PAIRS_16, SlowNic(MIDDLE, rank=9, direction="both", mbit=50)),
         ("zero8-nic-send", ZERO_8, PAIRS, SlowNic(LATE, rank=1, direction="send", mbit=60)),
         ("hsdp8-nic-receive", HSDP_8, PAIRS, SlowNic(MIDDLE, rank=5, direction="receive", mbit=60)),
         ("hsdp16-nic-both", HSDP_16, QUADS_16, SlowNic(EARLY, rank=14, direction="both", mbit=20)),
-        ("tp2pp2dp2-nic-send", TP_PP_DP_8, PAIRS, SlowNic(MIDDLE, rank=1, direction="send", mbit=80)),
-        ("tp2pp2dp2-nic-receive", TP_PP_DP_8, SINGLES, SlowNic(LATE, rank=6, direction="receive", mbit=80)),
-        ("tp2pp4dp2-nic-both", TP_PP_DP_16, PAIRS_16, SlowNic(MIDDLE, rank=5, direction="both", mbit=40)),
+        ("tp2pp2dp2-nic-send", TP_PP_DP_8, PAIRS, SlowNic(MIDDLE, rank=1, direction="send", mbit=40)),
+        ("tp2pp2dp2-nic-receive", TP_PP_DP_8, SINGLES, SlowNic(LATE, rank=6, direction="receive", mbit=50)),
+        ("tp2pp4dp2-nic-both", TP_PP_DP_16, PAIRS_16, SlowNic(MIDDLE, rank=5, direction="both", mbit=20)),
         ("pp4dp2-nic-from-start", PP_DP_8, SINGLES, SlowNic(ALWAYS, rank=3, direction="both", mbit=40)),
         ("tp2pp2dp2-nic-spikes", TP_PP_DP_8, PAIRS, SlowNic(SPIKES, rank=4, direction="both", mbit=40)),
         ("pp4dp2-link-both-ways", PP_DP_8, SINGLES, SlowLink(MIDDLE, rank=2, peer=4, is_both=True, mbit=8)),
@@ -156,8 +156,8 @@ def _healthy() -> list[tuple[str, JobShape, Layout, Fault]]:
         ("ddp16-clean", DDP_16, PAIRS_16, Fault()),
         ("zero8-clean", ZERO_8, PAIRS, Fault()),
         ("tp2pp2dp2-clean", TP_PP_DP_8, PAIRS, Fault()),
-        ("tp2pp2dp2-longer-batches", TP_PP_DP_8, SINGLES, Benign(((40, ITERATIONS),), factor=2.2)),
-        ("hsdp16-shorter-batches", HSDP_16, QUADS_16, Benign(((0, 30),), factor=3.0)),
+        ("tp2pp2dp2-longer-batches", TP_PP_DP_8, SINGLES, Benign(((40, ITERATIONS),), factor=4.5)),
+        ("hsdp16-shorter-batches", HSDP_16, QUADS_16, Benign(((0, 30),), factor=5.0)),
         ("ddp8-evaluation", DDP_8, PAIRS, Benign(((20, 26), (46, 52)), 0.05, 2.0, "eval", is_forward_alone=True)),
         ("pp4dp2-evaluation-unmarked", PP_DP_8, SINGLES, Benign(((30, 34), (60, 64)), is_forward_alone=True)),
         ("hsdp8-checkpoints", HSDP_8, PAIRS, Benign(((19, 20), (39, 40), (59, 60)), load_s=0.25, phase="checkpoint")),

@@ -48,6 +48,12 @@ def test_what_a_port_receives_its_nic_has_sent() -> None:
     assert rates == [(0, 100_000, 5_000), (0, 0, 0), (1, 0, 0), (1, 1_500, 0)]
 
 
+def test_counters_of_a_port_that_ends_are_left_out() -> None:
+    counted = np.array([[0, 0, 0, 0], [10, 0, 0, 0], [0, 0, 0, 0], [5, 0, 0, 0]])
+    rows = bandwidth_table(LAYOUT, np.arange(4) * 10_000_000, counted).to_pylist()
+    assert [(row["rank"], row["tx_bytes_per_s"]) for row in rows] == [(0, 1_000), (1, 0)]
+
+
 def test_a_port_that_is_gone_is_no_zero() -> None:
     with pytest.raises(KeyError):
         read_counters(" port0: 1 2 3 4 5 6 7 8 9 10\n", ["port0", "port1"])
