@@ -16,7 +16,7 @@ PERIOD_US: Final = 20_000
 no quota below 1 ms."""
 
 SHARES: Final = 29_154
-"""Weight of a group beside other work, in the unit of ``cpu.shares``: that of niceness -15, as the other ranks have it.
+"""Weight of a group beside other work, in the unit of ``cpu.shares``: that of niceness -15, as the other ranks have.
 A group's default is that of niceness 0, and its ranks would be slow without any quota."""
 
 ROOT: Final = Path("/sys/fs/cgroup")

@@ -7,6 +7,8 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
@@ -24,6 +26,8 @@ LABEL = {
     "communicator", "world_size", "dims", "job", "regular_ms", "regular_p90_ms", "window_ms", "inflation", "hard",
 }  # fmt: skip
 MOST_BYTES = 30_000_000
+CLOCKS_NS = 100_000
+"""What the contract allows shared clocks to be apart."""
 
 
 def test_the_set_is_whole_and_small() -> None:
@@ -63,19 +67,26 @@ def _check_iterations(trace: Trace, planned: Recording) -> None:
 
 
 def _check_shares(directory: Path) -> None:
-    """Every collective has all its ranks, every send its recv, and each of them ended."""
+    """Every collective has all its ranks and every send its recv; all ended, and none came before it was sent."""
     communicators = json.loads((directory / "job.json").read_text(encoding="utf-8"))["communicators"]
     table = pq.read_table(directory / "commops.parquet")
     assert table["elapsed_ns"].null_count == table["start_ns"].null_count == 0
-    counts = Counter(
-        (row["communicator"], row["sequence"], *sorted(ends))
-        for row in table.select(["communicator", "sequence", "rank", "peer"]).to_pylist()
-        for ends in [() if row["peer"] is None else (row["rank"], row["peer"])]
-    )
-    members = {name: len(one["ranks"]) for name, one in communicators.items()}
-    # Both directions of a pair count alike: 2 rows each.
-    wrong = {key: n for key, n in counts.items() if n not in ((members[key[0]],) if len(key) == 2 else (2, 4))}
-    assert not wrong
+    collectives = table.filter(pc.is_null(table["peer"])).group_by(["communicator", "sequence"])
+    found = collectives.aggregate([("rank", "count_distinct"), ("rank", "count")]).to_pydict()
+    sizes = [len(communicators[name]["ranks"]) for name in found["communicator"]]
+    assert found["rank_count_distinct"] == found["rank_count"] == sizes
+    sent, received = (_one_way(table, *names) for names in (("send", "rank", "peer"), ("recv", "peer", "rank")))
+    keys = ["communicator", "source", "destination", "sequence"]
+    assert sent.select(keys).equals(received.select(keys))
+    arrived_ns = pc.add(received["start_ns"], received["elapsed_ns"])
+    assert pc.all(pc.greater_equal(pc.add(arrived_ns, CLOCKS_NS), sent["start_ns"])).as_py() is not False
+
+
+def _one_way(table: pa.Table, operator: str, source: str, destination: str) -> pa.Table:
+    rows = table.filter(pc.equal(table["operator"], operator))
+    names = {source: "source", destination: "destination"}
+    rows = rows.rename_columns([names.get(name, name) for name in rows.column_names])
+    return rows.sort_by([(name, "ascending") for name in ("communicator", "source", "destination", "sequence")])
 
 
 @pytest.mark.parametrize("directory", DIRECTORIES, ids=lambda path: path.name)
