@@ -4,7 +4,7 @@
     python -m tests.benchmarks.recordings score --json --only slow_nic slow_link
     python -m tests.benchmarks.recordings list
     sudo python -m tests.benchmarks.recordings make --only ddp8-nic-send --out /tmp/mine
-    sudo python -m tests.benchmarks.recordings make --all          # all anew: 40 minutes on two busy cores
+    sudo python -m tests.benchmarks.recordings make --all          # all anew: 25 minutes on two cores
 
 `make` needs root on one Linux machine (network namespaces, tc, cgroups) and torch. All that it sets up is its own,
 and gone when it ends, also by Ctrl-C. Status 0: it ran, whatever was found; 2: the call or the machine is unusable,
