@@ -14,7 +14,11 @@ PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13; do \
 UV_VERSION := 0.13.8
 TORCH_VERSION := 2.15.0
 
+<<<<<<< HEAD
 .PHONY: help demo test lint format bench bench-localization bench-operators bench-agent bench-torch check-metamorphic torch lock clean python java maven
+=======
+.PHONY: help demo test lint format bench bench-localization bench-operators bench-recordings bench-agent bench-torch torch lock clean python java maven
+>>>>>>> h-recordings
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 28
@@ -50,6 +54,9 @@ bench-operators: $(STAMP)  ## Abnormal operators: F1, precision, recall and cost
 
 bench-localization: $(STAMP)  ## Accuracy of naming the culprit, 512 to 8,192 simulated GPUs; OPTIONS=--quick for a sample
 	@$(BIN)/python -m tests.benchmarks.localization $(OPTIONS)
+
+bench-recordings: $(STAMP)  ## Accuracy on real, labelled recordings of slow NICs, links and ranks (some minutes); OPTIONS=--json
+	@$(BIN)/python -m tests.benchmarks.recordings score $(OPTIONS)
 
 torch: $(STAMP)  ## Install torch for the tests of the hook (several GB); without it they are skipped, and say so
 	@$(BIN)/python -c 'import importlib.util as u, sys; sys.exit(u.find_spec("torch") is None)' || \

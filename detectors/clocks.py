@@ -9,6 +9,7 @@ the end of its recv, in both directions, differs by twice the offset.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -21,6 +22,75 @@ Array = np.ndarray
 
 _PER_COMMUNICATOR: Final = 4  # collectives of each communicator, the newest ones, are enough
 _OUTLIER_SIGMAS: Final = 5.0
+
+
+_LEAST_DRIFT_NS: Final = 10_000  # that offsets move by between two estimates; less is the noise of ends
+_MOST_DRIFT: Final = 2e-4  # two oscillators of servers; what moves faster was set by somebody
+
+
+@dataclass(frozen=True, slots=True)
+class Clocks:
+    """By how much each rank's clock is ahead of the mean of those it can be compared with, and how it drifts.
+
+    Parameters
+    ----------
+    ahead_ns
+        Of each rank, at the time `origin_ns` of its clock.
+    drift_ratio
+        By how much that grows per ns; ranks whose clocks keep pace are left out.
+    """
+
+    ahead_ns: Mapping[int, int] = field(default_factory=dict)
+    drift_ratio: Mapping[int, float] = field(default_factory=dict)
+    origin_ns: int = 0
+
+    def ahead(self, rank: Array, time_ns: Array) -> Array:
+        """Return by how much the clock of each rank is ahead at a time of its own, int64, ns."""
+        size = int(rank.max(initial=0)) + 1
+        ahead_ns, drift_ratio = np.zeros(size, dtype=np.int64), np.zeros(size)
+        for table, known in ((ahead_ns, self.ahead_ns), (drift_ratio, self.drift_ratio)):
+            for one, value in known.items():
+                if one < size:
+                    table[one] = value
+        if not self.drift_ratio:
+            return np.asarray(ahead_ns[rank])
+        since_ns = np.where(time_ns == UNKNOWN, 0, time_ns - self.origin_ns)
+        return np.asarray(ahead_ns[rank] + np.rint(drift_ratio[rank] * since_ns).astype(np.int64))
+
+    def ahead_of(self, rank: int, time_ns: int) -> int:
+        """Return the same of one rank."""
+        drift_ratio = self.drift_ratio.get(rank, 0.0)
+        return self.ahead_ns.get(rank, 0) + (round(drift_ratio * (time_ns - self.origin_ns)) if drift_ratio else 0)
+
+
+def estimate_clocks(columns: Mapping[str, Array], host_of: Mapping[int, str]) -> Clocks:
+    """Estimate offsets of hosts' clocks at the end of some iterations, and how they have moved since their middle.
+
+    Parameters
+    ----------
+    columns, host_of
+        As `estimate_offsets` takes them.
+    """
+    offsets_ns = estimate_offsets(columns, host_of)
+    ahead_ns = {rank: offsets_ns[host] for rank, host in host_of.items()}
+    is_timed = columns["start_ns"] != UNKNOWN
+    if not is_timed.any():
+        return Clocks(ahead_ns)
+    iteration = columns["iteration"]
+    is_older = iteration <= np.median(np.unique(iteration))
+    origin_ns = int(columns["start_ns"][is_timed].max())
+    older_ns = int(columns["start_ns"][is_timed & is_older].max(initial=UNKNOWN))
+    if older_ns == UNKNOWN or older_ns >= origin_ns:
+        return Clocks(ahead_ns, {}, origin_ns)
+    before_ns = estimate_offsets({name: column[is_older] for name, column in columns.items()}, host_of)
+    moved_ns = {host: ns - before_ns[host] for host, ns in offsets_ns.items()}
+    between_ns = origin_ns - older_ns
+    drifts = {
+        host: ns / between_ns
+        for host, ns in moved_ns.items()
+        if _LEAST_DRIFT_NS < abs(ns) <= _MOST_DRIFT * between_ns
+    }
+    return Clocks(ahead_ns, {rank: drifts[host] for rank, host in host_of.items() if host in drifts}, origin_ns)
 
 
 class _Ends(NamedTuple):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-
 from statistics import median
 
 from detectors.capped_rates import End, capped_ends, peak_if_capped

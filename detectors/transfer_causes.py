@@ -46,7 +46,7 @@ class Thresholds:
     sigmas: float = 4.0
     least_ratio: float = 0.1
     like_accused: float = 0.15
-    telling: float = 2.0
+    telling: float = 1.5
     model_error: float = 0.03
 
 

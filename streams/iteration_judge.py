@@ -262,7 +262,7 @@ class IterationJudge:
         """Keep the operators of an iteration for the sinks, with how abnormal each of them is."""
         names, ahead_ns, ratio = (
             self._known_topology.names,
-            self._reader.clocks_ns,
+            self._reader.clocks.ahead_ns,
             self._reader.abnormal_ratios(graph),
         )
         self._log.operators.append(operator_columns(graph, number, self.attempt, names, ahead_ns, ratio))

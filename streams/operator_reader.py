@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from detectors.clocks import estimate_offsets
+from detectors.clocks import Clocks, estimate_clocks
 from detectors.critical_path import Attribution, attribute, slow_collectives
 from detectors.operator_graph import OperatorGraph, build_graph
 from detectors.pipelines import stages_from_transfers
@@ -68,7 +68,7 @@ class OperatorReader:
     def __init__(self, codes: Mapping[str, int] | None = None) -> None:
         self.traffic = Traffic()
         self.codes: dict[str, int] = dict(codes or {})
-        self.clocks_ns: dict[int, int] = {}  # by how much each rank's clock is ahead, where clocks differ
+        self.clocks = Clocks()  # by how much each rank's clock is ahead, where clocks differ
         self._topology: Topology | None = None
         self._announcements: Announcements = {}
         self._usual: UsualOperators | None = None
@@ -126,23 +126,19 @@ class OperatorReader:
 
     def build(self, iterations: Sequence[IterationRows], columns: Mapping[str, Array]) -> OperatorGraph:
         """Build the graph on the common clock."""
-        rank = columns["rank"]
-        table = np.zeros(int(rank.max(initial=0)) + 1, dtype=np.int64)
-        for one, ns in self.clocks_ns.items():
-            if one < len(table):
-                table[one] = ns
-        start_ns = np.where(columns["start_ns"] == UNKNOWN, UNKNOWN, columns["start_ns"] - table[rank])
-        entries = {pair: ns - self.clocks_ns.get(pair[0], 0) for rows in iterations for pair, ns in rows.entries()}
+        clocks, start_ns = self.clocks, columns["start_ns"]
+        if clocks.ahead_ns:
+            start_ns = np.where(start_ns == UNKNOWN, UNKNOWN, start_ns - clocks.ahead(columns["rank"], start_ns))
+        entries = {pair: ns - clocks.ahead_of(pair[0], ns) for rows in iterations for pair, ns in rows.entries()}
         return build_graph({**columns, "start_ns": start_ns}, entries)
 
     def compare_clocks(self, columns: Mapping[str, Array]) -> None:
         """Find by how much each rank's clock is ahead, unless all share one."""
         if all(a.clock == "shared" for a in self._announcements.values()):
-            self.clocks_ns = {}
+            self.clocks = Clocks()
             return
         host_of = {rank: a.host or f"rank {rank}" for rank, a in self._announcements.items()}
-        offsets_ns = estimate_offsets(columns, host_of)
-        self.clocks_ns = {rank: offsets_ns[host] for rank, host in host_of.items()}
+        self.clocks = estimate_clocks(columns, host_of)
 
     # --- where the time went ----------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from producers.batches import BATCH_ROWS, BATCH_SPAN_S, cut_in_order, take_rows
 from producers.sources import Record, row_count
+from producers.torch_hook.clock_offset import measure_offset
 from producers.torch_hook.groups import Groups
 from producers.torch_hook.identity import Identity
 from producers.torch_hook.iterations import Iterations
@@ -105,7 +106,7 @@ class TorchSource:
         self._told_lost_rows = 0
         self._rows = {"commops": 0, "iterations": 0}
         self._unsettled = np.empty(0, dtype=ROW)
-        self._offset_ns = time.time_ns() - time.monotonic_ns()
+        self._offset_ns = measure_offset().offset_ns
         self._ending_since_s: float | None = None
         self._is_drained = False
         self._told_open: set[int] = set()  # ids of rows
@@ -249,9 +250,9 @@ class TorchSource:
 
     def _clock_offset_ns(self) -> int:
         """From the monotonic clock to the host's; followed only when it was set, so that times keep their order."""
-        offset_ns = time.time_ns() - time.monotonic_ns()
-        if abs(offset_ns - self._offset_ns) > _CLOCK_STEP_NS:
-            self._offset_ns = offset_ns
+        measured = measure_offset()
+        if abs(measured.offset_ns - self._offset_ns) > _CLOCK_STEP_NS + measured.width_ns:
+            self._offset_ns = measured.offset_ns
         return self._offset_ns
 
 

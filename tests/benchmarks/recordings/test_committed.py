@@ -1,0 +1,96 @@
+"""The committed recordings: complete, readable, and small."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+from producers.trace import Trace, read_trace
+from tests.benchmarks.recordings.__main__ import BENCH
+from tests.benchmarks.recordings.judging import label_of, recordings_in
+from tests.benchmarks.recordings.plan import plan
+from tests.benchmarks.recordings.recording import Recording
+
+DIRECTORIES = recordings_in(BENCH)
+PLANNED = {one.name: one for one in plan()}
+FILES = {"bandwidth.parquet", "commops.parquet", "iterations.parquet", "job.json", "label.json"}
+LABEL = {
+    "kind", "device", "rank", "peer", "ranks", "host", "switch", "direction", "injected", "iterations", "spans",
+    "communicator", "world_size", "dims", "job", "regular_ms", "regular_p90_ms", "window_ms", "inflation", "hard",
+}  # fmt: skip
+KEYS = ("communicator", "source", "destination", "sequence")
+MOST_BYTES = 30_000_000
+CLOCKS_NS = 100_000
+"""What the contract allows shared clocks to be apart."""
+
+
+def test_the_set_is_whole_and_small() -> None:
+    assert len(DIRECTORIES) >= 48
+    assert {path.name for path in DIRECTORIES} <= PLANNED.keys()
+    assert sum(file.stat().st_size for path in DIRECTORIES for file in path.iterdir()) <= MOST_BYTES
+    kinds = Counter(str(label_of(path)["kind"]) for path in DIRECTORIES)
+    assert kinds["none"] >= 12
+    assert kinds.keys() == {one.truth.kind for one in PLANNED.values()}
+
+
+@pytest.mark.parametrize("directory", DIRECTORIES, ids=lambda path: path.name)
+def test_a_recording_is_complete(directory: Path) -> None:
+    planned, label = PLANNED[directory.name], label_of(directory)
+    assert {path.name for path in directory.iterdir()} == FILES
+    assert label.keys() == LABEL
+    assert {name: label[name] for name in planned.label()} == json.loads(json.dumps(planned.label()))
+    trace = read_trace(directory)
+    assert (trace.rejected.count, trace.copies, trace.clock) == (0, 0, "shared")
+    assert trace.job == directory.name
+    _check_ranks(trace, planned)
+    if planned.truth.kind != "hang":
+        _check_iterations(trace, planned)
+        _check_shares(directory)
+
+
+def _check_ranks(trace: Trace, planned: Recording) -> None:
+    layout, world = planned.layout, range(planned.shape.world_size)
+    assert set(trace.commops) == set(trace.iterations) == set(trace.bandwidth) == set(world)
+    places = [(one.host, one.gpu, one.nic, one.switch, one.lost_rows) for one in trace.announcements]
+    assert places == [(layout.host(r), layout.gpu(r), layout.nic(r), layout.leaf(r), 0) for r in world]
+
+
+def _check_iterations(trace: Trace, planned: Recording) -> None:
+    for batch in trace.iterations.values():
+        assert batch.columns["iteration"].tolist() == list(range(planned.iterations))
+
+
+def _check_shares(directory: Path) -> None:
+    """Every collective has all its ranks and every send its recv; all ended, and none came before it was sent."""
+    communicators = json.loads((directory / "job.json").read_text(encoding="utf-8"))["communicators"]
+    table = pq.read_table(directory / "commops.parquet")
+    assert table["elapsed_ns"].null_count == table["start_ns"].null_count == 0
+    collectives = table.filter(pc.is_null(table["peer"])).group_by(["communicator", "sequence"])
+    found = collectives.aggregate([("rank", "count_distinct"), ("rank", "count")]).to_pydict()
+    sizes = [len(communicators[name]["ranks"]) for name in found["communicator"]]
+    assert found["rank_count_distinct"] == found["rank_count"] == sizes
+    sent, received = (_one_way(table, *names) for names in (("send", "rank", "peer"), ("recv", "peer", "rank")))
+    assert all(sent[name].equals(received[name]) for name in KEYS)
+    arrived_ns = pc.add(received["start_ns"], received["elapsed_ns"])
+    assert pc.all(pc.greater_equal(pc.add(arrived_ns, CLOCKS_NS), sent["start_ns"])).as_py() is not False
+
+
+def _one_way(table: pa.Table, operator: str, source: str, destination: str) -> pa.Table:
+    rows = table.filter(pc.equal(table["operator"], operator))
+    names = {source: "source", destination: "destination"}
+    rows = rows.rename_columns([names.get(name, name) for name in rows.column_names])
+    return rows.sort_by([(name, "ascending") for name in KEYS])
+
+
+@pytest.mark.parametrize("directory", DIRECTORIES, ids=lambda path: path.name)
+def test_samples_of_a_nic_come_every_10_ms(directory: Path) -> None:
+    trace = read_trace(directory, without=("commops", "iterations"))
+    steps_ms = [np.diff(batch.columns["time_ns"]) / 1e6 for batch in trace.bandwidth.values()]
+    assert all(9 < np.median(steps) < 12 for steps in steps_ms)
