@@ -14,11 +14,8 @@ PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13; do \
 UV_VERSION := 0.13.8
 TORCH_VERSION := 2.15.0
 
-<<<<<<< HEAD
-.PHONY: help demo test lint format bench bench-localization bench-operators bench-agent bench-torch check-metamorphic torch lock clean python java maven
-=======
-.PHONY: help demo test lint format bench bench-localization bench-operators bench-recordings bench-agent bench-torch torch lock clean python java maven
->>>>>>> h-recordings
+.PHONY: help demo test lint format bench bench-localization bench-operators bench-recordings bench-agent bench-torch \
+	check-metamorphic torch lock clean python java maven
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 28

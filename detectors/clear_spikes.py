@@ -13,7 +13,7 @@ from detectors.observation import Observation
 from detectors.topology import Device, Topology
 from detectors.what_if import WhatIf, recovered_ratio
 
-SPIKE_SIGMAS: Final = 4.0
+SPIKE_SIGMAS: Final = 8.0
 SPIKE_TRANSFERS: Final = 3.0
 SPIKE_SHARE: Final = 0.5
 SPIKE_WAIT: Final = 5
@@ -74,7 +74,7 @@ def clear_cause(spike: Observation, topology: Topology) -> Cause | None:
 
 def _stands_out(cause: Cause, spike: Observation) -> bool:
     """Whether the iteration stands out of its noise, and the accused rank out of how late the latest ranks are."""
-    return spike.is_late_once(cause) if cause.kind == "slow_rank" else spike.sigmas >= SPIKE_SIGMAS
+    return spike.sigmas >= SPIKE_SIGMAS and (cause.kind != "slow_rank" or spike.is_late_once(cause))
 
 
 def _costs_enough(cause: Cause, spike: Observation) -> bool:

@@ -65,7 +65,8 @@ class Chances:
     group_shares
         A group with several members on the NIC's host: its ring may enter and leave by other NICs.
     inside
-        A lane inside a host, for a NIC of that host: gloo and NCCL without P2P send it over the NIC, NVLink does not.
+        A lane inside a host, for a NIC or switch of that host: gloo and NCCL without P2P send it over the NIC, NVLink
+        does not.
     group_has_link
         A group that has both ends of a slow link: they may be neighbours in its ring.
     by_chance, nobody
@@ -192,7 +193,7 @@ def _candidates(lane: Lane, seen: Mapping[Lane, bool], topology: Topology) -> li
     crossing = [lane] if topology.crosses_network(lane) else [one for one in slow if topology.crosses_network(one)]
     if crossing:
         found += sorted({topology.nic(rank) for rank in ranks})
-        found += sorted(topology.switches(ranks)) if topology.crosses_network(lane) else []
+        found += sorted(topology.switches(ranks))
     ways = [(p.first, p.second) for p in slow if p.kind == "pair" and {p.first, p.second} <= set(ranks)]
     both = {frozenset(way): way for way in reversed(ways)}  # both directions are one device: the first one names it
     return found + [Device("link", way) for way in both.values()]
@@ -248,7 +249,7 @@ def _expected(device: Device, one: Lane, accused: Lane, topology: Topology, way:
     if not own:
         return CHANCES.by_chance
     if not topology.crosses_network(one):
-        return CHANCES.inside if device.kind == "nic" else CHANCES.by_chance
+        return CHANCES.inside
     if device.kind == "switch":
         return CHANCES.group_crosses
     if one.kind == "collective":

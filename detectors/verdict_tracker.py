@@ -189,11 +189,19 @@ class VerdictTracker:
         seen = [o for o in irregular if o.iteration in cause.explained_ns]
         clear = [o for o in seen if o.is_long or o.is_late(cause) or (o.is_shifted and o.is_slow_beyond_noise(cause))]
         if len(clear) >= (OPEN_SEEN if cause.kind == "slow_rank" else OPEN_SEEN_TRANSFER):
-            return cause.kind != "slow_rank" or not self._suspicions.uneven(topology)
+            return cause.kind != "slow_rank" or self._is_one_of_few(len(clear), irregular, topology)
         if len(clear) >= OPEN_TWICE and all(o.is_late(cause) and o.is_long for o in clear):
             return self._stands_alone(cause)
         is_certain = all(probability >= OPEN_CERTAINTY for _, probability in cause.suspects[:1])
         return is_certain and sum(o.may_show(cause) and o.is_beyond_noise(cause) for o in seen) == OPEN_RECENT
+
+    def _is_one_of_few(self, seen: int, irregular: Sequence[Observation], topology: Topology) -> bool:
+        """Whether a rank was seen in most of the long iterations: where data are uneven, each is last now and then."""
+        others = sum(o.is_long for o in irregular) - seen
+        is_uneven = any(verdict.cause.kind == "imbalance" for verdict in self._open)
+        if is_uneven or self._suspicions.uneven(topology):
+            return others <= 1 and seen >= OPEN_RECENT - 1
+        return seen >= 2 * others
 
     def _stands_alone(self, cause: Cause) -> bool:
         """Whether nothing else made iterations of late as long as this cause did."""
