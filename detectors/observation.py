@@ -12,7 +12,6 @@ from detectors.critical_path import Attribution
 from detectors.lanes import EVERYBODY
 from detectors.lateness import Latest
 
-
 _TIMES_MOST: Final = 3.0  # what regular iterations had at most: they are ten, and a network has slow minutes
 _LEAST_SLOWER: Final = 0.3  # ... and of the usual time
 

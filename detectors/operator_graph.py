@@ -151,7 +151,9 @@ class OperatorGraph:
         return np.where(self.operator == SEND, self.peer, self.rank)
 
 
-def build_graph(columns: Mapping[str, Array], entry_ns: Mapping[tuple[int, int], int]) -> OperatorGraph:
+def build_graph(
+    columns: Mapping[str, Array], entry_ns: Mapping[tuple[int, int], int], *, is_exact: bool = False
+) -> OperatorGraph:
     """Compute the graph.
 
     Parameters
@@ -163,14 +165,19 @@ def build_graph(columns: Mapping[str, Array], entry_ns: Mapping[tuple[int, int],
         For pairs of rank and iteration: when the rank was free to begin the iteration (the end of its last operator
         before, or the iteration's own start), on the clock of ``start_ns``. Pairs that are missing begin with their
         first operator.
+    is_exact
+        Whether the times are exact and of one clock, as only those of a simulator can be. Else what they can tell is
+        measured from them (`detectors.measured_time`).
     """
     columns = _sorted_and_known(columns)
     elapsed_ns = columns["elapsed_ns"].astype(np.int64)
     end_ns = columns["start_ns"] + elapsed_ns
     slack = slack_ns(resolutions_ns(columns["rank"], columns["start_ns"], elapsed_ns), elapsed_ns)
+    slack = np.zeros_like(slack) if is_exact else slack
     block, is_first_of_block = _blocks(columns["rank"], columns["iteration"])
     group = _groups(columns)
-    ready_ns, blocker = _arrivals(columns, group, end_ns, slack)
+    clock_error_ns = 0 if is_exact else CLOCK_ERROR_NS
+    ready_ns, blocker = _arrivals(columns, group, end_ns + slack, clock_error_ns)
     batch = _batches(columns, block, end_ns, slack)
     ready_ns, blocker = _join_batched(batch, ready_ns, blocker)
     previous = _previous(block, columns["start_ns"], end_ns - slack, is_first_of_block)
@@ -237,18 +244,20 @@ def _groups(columns: Mapping[str, Array]) -> Array:
     return group_rows([columns["communicator"], source, destination, columns["sequence"]])[0]
 
 
-def _arrivals(columns: Mapping[str, Array], group: Array, end_ns: Array, slack: Array) -> tuple[Array, Array]:
+def _arrivals(
+    columns: Mapping[str, Array], group: Array, latest_end_ns: Array, clock_error_ns: int
+) -> tuple[Array, Array]:
     """When each row's last partner arrived, and who that was.
 
     A collective in which all wait for all, and a recv, end after all partners have arrived, whatever the clocks say.
     A buffered send returns before its receiver arrives, and the root of a broadcast before its leaves do: partners
-    that arrived after such a row had ended were not waited for.
+    that arrived after such a row had ended were not waited for. ``latest_end_ns``: the end of each row, with its slack.
     """
     start_ns = columns["start_ns"]
     order = sort_rows([group, start_ns])
     latest_at = np.searchsorted(group[order], group, side="right") - 1  # in `order`: the last of each row's group
     may_leave_early = np.isin(columns["operator"], [SEND, *ROOTED])
-    limit_ns = end_ns + slack + np.where(may_leave_early, 0, CLOCK_ERROR_NS)
+    limit_ns = latest_end_ns + np.where(may_leave_early, 0, clock_error_ns)
     too_late = np.flatnonzero(start_ns[order[latest_at]] > limit_ns)
     if len(too_late):
         latest_at[too_late] = _last_until(group[order], start_ns[order], group[too_late], limit_ns[too_late])

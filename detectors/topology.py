@@ -57,6 +57,7 @@ class Topology:
     kinds: Mapping[int, str] = field(default_factory=dict)
     unlogged: frozenset[int] = frozenset()
     _carried: Mapping[tuple[str, str | int], tuple[int, ...]] = field(init=False, repr=False)
+    _sets: dict[Lane, frozenset[int]] = field(init=False, repr=False, compare=False, default_factory=dict)
     _crossing: dict[Lane, bool] = field(init=False, repr=False, compare=False, default_factory=dict)  # asked often
 
     def __post_init__(self) -> None:
@@ -104,6 +105,13 @@ class Topology:
         if lane.kind == "work":
             return (lane.first,)
         return (lane.first, lane.second) if lane.kind == "pair" else self.members.get(lane.first, ())
+
+    def lane_set(self, lane: Lane) -> frozenset[int]:
+        """Ranks at the ends of a lane, as a set."""
+        ranks = self._sets.get(lane)
+        if ranks is None:
+            ranks = self._sets[lane] = frozenset(self.lane_ranks(lane))
+        return ranks
 
     def crosses_network(self, lane: Lane) -> bool:
         """Whether the lane's bytes leave a host; ranks without a known host count as apart."""

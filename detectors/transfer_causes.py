@@ -244,8 +244,8 @@ def _expected(device: Device, one: Lane, accused: Lane, topology: Topology, way:
         return CHANCES.accused if one == accused else CHANCES.by_chance
     if device.kind == "link":
         return _expected_of_link(device, one, topology, way)
-    ranks = topology.lane_ranks(one)
-    own = set(device.ranks).intersection(ranks)
+    ranks = topology.lane_set(one)
+    own = ranks.intersection(device.ranks)
     if not own:
         return CHANCES.by_chance
     if not topology.crosses_network(one):
@@ -253,9 +253,9 @@ def _expected(device: Device, one: Lane, accused: Lane, topology: Topology, way:
     if device.kind == "switch":
         return CHANCES.group_crosses
     if one.kind == "collective":
-        host = topology.place(device.ranks[0]).host
-        beside = host is not None and any(topology.place(r).host == host for r in set(ranks).difference(own))
-        return CHANCES.group_shares if beside else CHANCES.group_crosses
+        host = topology.host(device.ranks[0])
+        is_shared = host is not None and len(ranks.intersection(host.ranks)) > len(own)
+        return CHANCES.group_shares if is_shared else CHANCES.group_crosses
     is_slow = way != (_IN if one.first in own else _OUT)
     return CHANCES.pair_crosses if is_slow else CHANCES.by_chance
 
@@ -264,4 +264,4 @@ def _expected_of_link(device: Device, one: Lane, topology: Topology, way: int) -
     if one.kind == "pair":
         slow = {_OUT: [device.ranks], _IN: [device.ranks[::-1]]}.get(way, [device.ranks, device.ranks[::-1]])
         return CHANCES.accused if (one.first, one.second) in slow else CHANCES.by_chance
-    return CHANCES.group_has_link if set(device.ranks) <= set(topology.lane_ranks(one)) else CHANCES.by_chance
+    return CHANCES.group_has_link if topology.lane_set(one).issuperset(device.ranks) else CHANCES.by_chance

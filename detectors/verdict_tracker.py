@@ -318,6 +318,9 @@ def is_explained(cause: Cause, by: Cause, topology: Topology) -> bool:
     """
     if "slow_stage" in (cause.kind, by.kind) or not cause.lanes or not by.lanes:
         return False
+    accused = [set(one.suspects[0][0].ranks) for one in (cause, by) if one.suspects]
+    if len(accused) == 2 and accused[0].isdisjoint(accused[1]):
+        return False
     return _carries(by, cause, topology) or _carries(cause, by, topology)
 
 

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from detectors.causes import Cause
-from detectors.lanes import Lane
+from detectors.lanes import EVERYBODY, Lane
 from detectors.observation import Observation, explained_ns
 from detectors.operator_graph import OperatorGraph
 from detectors.reference import Reference, usual_times
@@ -23,6 +23,7 @@ from detectors.topology import Device, Topology
 
 Array = np.ndarray
 
+_LEAST_CLAIM: Final = 0.4  # with half of it to bring back, causes down to a fifth of what is lost can be told
 _OF_RANKS: Final = ("gpu", "host", "stage")
 
 
@@ -125,12 +126,16 @@ def recovered_ratio(
 ) -> float | None:
     """Say which share of what a cause is said to have cost an iteration comes back without it; None: not known.
 
+    It is held against `_LEAST_CLAIM` of what the iteration took longer at least, less what all ranks worked longer.
+
     Of two ranks that are equally slow each alone brings back nothing. So what comes back alone counts, or the part of
     what all causes together bring back that is missing without this one, whichever is more.
     """
     if what_if is None or observation.attribution is None or not cause.suspects:
         return None
-    claimed_ns = min(explained_ns(cause, observation.attribution), observation.excess_ns)
+    everybody_ns = max(observation.attribution.path_excess_ns.get(EVERYBODY, 0.0), 0.0)
+    longer_ns = max(observation.excess_ns - everybody_ns, 0.0)
+    claimed_ns = max(min(explained_ns(cause, observation.attribution), longer_ns), _LEAST_CLAIM * longer_ns)
     if claimed_ns <= 0:
         return None
     ratio = what_if.recovered_ns([cause]) / claimed_ns

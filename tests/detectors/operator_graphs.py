@@ -46,8 +46,13 @@ def columns_of(rows: list[dict[str, Any]]) -> dict[str, np.ndarray]:
     }
 
 
+def exact_graph(rows: list[dict[str, Any]], entry: dict[tuple[int, int], int] | None = None) -> OperatorGraph:
+    """Graph of times that are exact: those of these tests fit on a napkin, and would drown in a microsecond."""
+    return build_graph(columns_of(rows), entry or {}, is_exact=True)
+
+
 def graph_of(*rows: dict[str, Any], entry: dict[tuple[int, int], int] | None = None) -> OperatorGraph:
-    return build_graph(columns_of(list(rows)), entry or {})
+    return exact_graph(list(rows), entry)
 
 
 def at(graph: OperatorGraph, rank: int, start: int, operator: str | None = None) -> int:

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from detectors.critical_path import _walk, attribute, slow_collectives
 from detectors.lanes import Lane
-from detectors.operator_graph import build_graph
 from detectors.reference import learn_reference
-from tests.detectors.operator_graphs import columns_of, graph_of, row
+from tests.detectors.operator_graphs import exact_graph, graph_of, row
 
 Rows = list[dict[str, Any]]
 US = 1_000
@@ -49,8 +48,8 @@ def job(count: int, **last: Any) -> tuple[Rows, dict[tuple[int, int], int]]:
 def attributed(**last: Any) -> Any:
     rows, entries = job(6, **last)
     regular = [one for one in rows if one["iteration"] < 5]
-    reference = learn_reference(build_graph(columns_of(regular), entries))
-    irregular = build_graph(columns_of([one for one in rows if one["iteration"] == 5]), entries)
+    reference = learn_reference(exact_graph(regular, entries))
+    irregular = exact_graph([one for one in rows if one["iteration"] == 5], entries)
     return attribute(irregular, 5, reference)
 
 
@@ -58,8 +57,8 @@ def slow(worth_us: float, *, read: set[int], **last: Any) -> set[int]:
     """Communicators that were slow on the path, as far as some ranks tell."""
     rows, entries = job(6, **last)
     own = [one for one in rows if one["rank"] in read]
-    reference = learn_reference(build_graph(columns_of([one for one in own if one["iteration"] < 5]), entries))
-    irregular = build_graph(columns_of([one for one in own if one["iteration"] == 5]), entries)
+    reference = learn_reference(exact_graph([one for one in own if one["iteration"] < 5], entries))
+    irregular = exact_graph([one for one in own if one["iteration"] == 5], entries)
     return slow_collectives(irregular, 5, reference, worth_us * US)
 
 
@@ -125,7 +124,7 @@ def test_two_causes_each_have_their_part() -> None:
 
 def test_the_pieces_tile_the_iteration() -> None:
     rows, entries = job(1, late={1: 7 * US}, tp=9 * US)
-    graph = build_graph(columns_of(rows), entries)
+    graph = exact_graph(rows, entries)
     nothing = np.zeros(len(graph))
     assert sum(p.elapsed_ns for p in _walk(graph, 0, nothing, nothing)) == graph.end_ns.max()
 
@@ -136,7 +135,7 @@ def test_the_pieces_tile_the_iteration() -> None:
 )
 def test_the_pieces_tile_any_iteration_of_the_job(late: dict[int, int], transfers: dict[str, int]) -> None:
     rows, entries = job(1, late=late, **transfers)
-    graph = build_graph(columns_of(rows), entries)
+    graph = exact_graph(rows, entries)
     nothing = np.zeros(len(graph))
     pieces = list(_walk(graph, 0, nothing, nothing))
     assert sum(p.elapsed_ns for p in pieces) == graph.end_ns.max()
@@ -157,7 +156,7 @@ def any_rows(draw: st.DrawFn) -> Rows:
 
 @given(rows=any_rows())
 def test_the_walk_goes_back_in_time_and_ends(rows: Rows) -> None:
-    graph = build_graph(columns_of(rows), {})
+    graph = exact_graph(rows, {})
     nothing = np.zeros(len(graph))
     pieces = list(_walk(graph, 0, nothing, nothing))
     assert 2 <= len(pieces) <= 2 * len(rows)

@@ -24,13 +24,17 @@ def fed(times: list[float], *, delta: float = 1.1, size: int = 50) -> tuple[Iter
 
 
 def contract_means(times: list[float], delta: float, size: int) -> list[float]:
-    """Mean of the window before each iteration, each value clipped at delta times the mean of its own window."""
-    clipped: list[float] = []
-    means = []
-    for time in times:
+    """Mean of the window before each iteration, each value clipped at delta times the mean of its own window.
+
+    The first ten, which have none, are clipped at delta times their median.
+    """
+    first = times[:MIN_ITERATIONS]
+    clipped = [min(time, delta * float(np.median(first))) for time in first]
+    means = [math.nan] * len(first)
+    for time in times[len(first) :]:
         own = clipped[-size:]
-        means.append(math.fsum(own) / len(own) if own else math.nan)
-        clipped.append(min(time, delta * means[-1]) if own else time)
+        means.append(math.fsum(own) / len(own))
+        clipped.append(min(time, delta * means[-1]))
     return means
 
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detectors.operator_graph import OperatorGraph, build_graph, pack_class, unpack_class
+from detectors.operator_graph import OperatorGraph, pack_class, unpack_class
 from streams.records import OPERATORS, RECV, SEND, UNKNOWN
-from tests.detectors.operator_graphs import at, columns_of, graph_of, row
+from tests.detectors.operator_graphs import at, exact_graph, graph_of, row
 
 
 def waits(graph: OperatorGraph, rank: int, start: int) -> tuple[int, int, int]:
@@ -209,7 +209,7 @@ def any_rows(draw: st.DrawFn) -> list[dict[str, Any]]:
 
 @given(rows=any_rows())
 def test_every_row_splits_into_wait_and_transfer(rows: list[dict[str, Any]]) -> None:
-    graph = build_graph(columns_of(rows), {})
+    graph = exact_graph(rows, {})
     assert len(graph) == len(rows)
     assert (graph.wait_ns >= 0).all()
     assert (graph.transfer_ns >= 0).all()
@@ -219,7 +219,7 @@ def test_every_row_splits_into_wait_and_transfer(rows: list[dict[str, Any]]) -> 
 
 @given(rows=any_rows())
 def test_blockers_are_partners_and_the_operator_before_had_ended(rows: list[dict[str, Any]]) -> None:
-    graph = build_graph(columns_of(rows), {})
+    graph = exact_graph(rows, {})
     np.testing.assert_array_equal(graph.start_ns[graph.blocker][~graph.is_p2p], graph.ready_ns[~graph.is_p2p])
     assert (graph.group[graph.blocker] == graph.group)[~graph.is_p2p].all()
     for here, before in enumerate(graph.previous.tolist()):
@@ -231,7 +231,7 @@ def test_blockers_are_partners_and_the_operator_before_had_ended(rows: list[dict
 
 @given(rows=any_rows())
 def test_the_operator_before_is_found_as_by_hand(rows: list[dict[str, Any]]) -> None:
-    graph = build_graph(columns_of(rows), {})
+    graph = exact_graph(rows, {})
     for here in range(len(graph)):
         ended = (graph.block == graph.block[here]) & (graph.end_ns <= graph.start_ns[here])
         ended[here] = False
@@ -245,7 +245,7 @@ def test_the_operator_before_is_found_as_by_hand(rows: list[dict[str, Any]]) -> 
 @given(rows=any_rows(), data=st.data())
 def test_the_order_of_rows_changes_nothing(rows: list[dict[str, Any]], data: st.DataObject) -> None:
     order = data.draw(st.permutations(range(len(rows))))
-    one, two = build_graph(columns_of(rows), {}), build_graph(columns_of([rows[at] for at in order]), {})
+    one, two = exact_graph(rows, {}), exact_graph([rows[at] for at in order], {})
 
     def described(graph: OperatorGraph) -> list[tuple[int, ...]]:
         names = ("rank", "iteration", "communicator", "operator", "sequence", "peer", "start_ns", "end_ns",
@@ -298,8 +298,8 @@ def test_one_time_from_another_age_spoils_no_other_rank(stray: int) -> None:
             ),
         )
     ]
-    expected = build_graph(columns_of(good), {})
-    graph = build_graph(columns_of([row(12, stray, stray + 5, group=9), *good]), {})
+    expected = exact_graph(good, {})
+    graph = exact_graph([row(12, stray, stray + 5, group=9), *good], {})
     is_good = graph.communicator == 0
     np.testing.assert_array_equal(graph.gap_ns[is_good], expected.gap_ns)
     np.testing.assert_array_equal(graph.previous[is_good], expected.previous)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from detectors.hang import Hang
 from detectors.lanes import Lane
+from detectors.lateness import Latest
 from detectors.observation import Observation
 from detectors.severity import Loss, SeverityLimits, loss_of, severity_now, severity_of, worse
 from detectors.topology import Topology
@@ -204,7 +205,8 @@ def test_what_would_come_back_is_said_where_it_is_known() -> None:
     verdict = recurring()  # iterations of 150 instead of 100 ms
     unknown = revision_of(verdict, "opened", "j", 1, TOPOLOGY)
     assert (unknown.recovers_ratio, unknown.severity) == (None, "note")
-    known = revision_of(verdict, "opened", "j", 1, TOPOLOGY, recovers_ratio=0.9)
+    verdict.recovered.append(0.9)
+    known = revision_of(verdict, "opened", "j", 1, TOPOLOGY)
     assert known.recovers_ratio == 0.9
     assert known.evidence == f"{unknown.evidence}; without it the iteration would have taken 105 ms"
 
@@ -212,7 +214,8 @@ def test_what_would_come_back_is_said_where_it_is_known() -> None:
 def test_regular_iterations_between_spikes_lost_nothing() -> None:
     tracker = VerdictTracker("j", 1)
     for number, step in enumerate([late(1), None, None, None, late(1), None]):
-        tracker.observe(replace(observation(number, step), sigmas=9.0), TOPOLOGY)
+        latest = Latest(1, 50e6, 20.0) if step else None
+        tracker.observe(replace(observation(number, step), sigmas=9.0, latest=latest), TOPOLOGY)
     (verdict,) = tracker._open
     loss = loss_of(verdict, 4)
     assert (loss.seen, loss.lost_s, loss.lasted_s) == (2, pytest.approx(0.1), pytest.approx(0.6))

@@ -75,8 +75,14 @@ def test_what_lies_further_apart_than_six_iterations_opens_nothing() -> None:
     assert lived([late(1), None, None, late(1), None, None, late(1), None, None] * 3) == []
 
 
-def test_three_different_late_ranks_open_nothing() -> None:
-    assert lived([late(rank % 4) for rank in range(12)]) == []
+def test_ranks_that_are_late_in_turn_accuse_nobody() -> None:
+    (verdict,) = lived([late(rank % 4) for rank in range(6)])
+    assert (verdict.kind, verdict.suspects, verdict.iterations) == ("imbalance", (), (0, 6))
+
+
+def test_uneven_data_do_not_hide_a_rank_that_turns_slow() -> None:
+    said = lived([*(late(rank % 4) for rank in range(6)), *([late(1, 90.0)] * 6)])
+    assert [one.kind for one in said if one.event == "opened"] == ["imbalance", "slow_rank"]
 
 
 def test_a_verdict_begins_with_the_first_iteration_in_which_its_cause_was_seen() -> None:

@@ -172,10 +172,10 @@ def test_a_spike_is_said_when_it_is_known_that_it_was_one() -> None:
     assert (opened.event, opened.iterations, closed.event) == ("opened", (30, 31), "closed")
 
 
-def test_spikes_of_a_job_that_has_many_accuse_nobody_any_more() -> None:
+def test_spikes_of_a_job_that_has_many_accuse_nobody() -> None:
     job = EightRanks()
     job.late_ns = lambda number, rank: 20 * MS * (number % 8 == 0 and number // 8 == rank + 2)
-    assert len(verdicts(job.trace(100))) == 3
+    assert verdicts(job.trace(100)) == []
 
 
 def test_a_single_transfer_that_hangs_accuses_nobody() -> None:
@@ -191,7 +191,7 @@ def test_a_verdict_says_when_it_opens_goes_on_and_closes() -> None:
     events = [v.event for v in said]
     assert (events[0], events[-1], set(events[1:-1])) == ("opened", "closed", {"continued", "raised"})
     assert (events.count("raised"), said[0].severity, said[-1].severity) == (1, "note", "ticket")
-    assert said[0].iterations == (30, 33)
+    assert said[0].iterations == (30, 32)  # stands alone, twice
     assert said[-1].iterations == (30, 60)
     assert [v.revision for v in said] == list(range(1, len(said) + 1))
     for before, after in pairwise(said[:-1]):
@@ -219,7 +219,7 @@ def test_the_iterations_of_a_verdict_name_it() -> None:
     job.late_ns = lambda number, rank: 20 * MS * (rank == 2 and 30 <= number < 45)
     outcome = judge_trace(job.trace())
     named = [one.iteration for one in outcome.iterations if one.verdict_ids]
-    assert named == list(range(32, 45))
+    assert named == list(range(31, 45))
 
 
 def test_operators_of_irregular_iterations_are_kept() -> None:
