@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -20,6 +20,9 @@ class Place(NamedTuple):
     gpu: int | None = None
     nic: str | None = None
     switch: str | None = None
+
+
+_NOWHERE: Final = Place()
 
 
 class Device(NamedTuple):
@@ -72,7 +75,7 @@ class Topology:
 
     def place(self, rank: int) -> Place:
         """Where a rank lives, as far as it is known."""
-        return self.places.get(rank, Place())
+        return self.places.get(rank, _NOWHERE)
 
     def nic(self, rank: int) -> Device:
         """The NIC that a rank uses, with all ranks that share it."""
@@ -141,7 +144,7 @@ class Topology:
         return np.array([-1 - r if h is None else codes.setdefault(h, len(codes)) for r, h in enumerate(known)])
 
     def _nic_key(self, rank: int) -> tuple[str, str | int]:
-        place = self.places[rank] if rank in self.places else Place()
+        place = self.place(rank)
         if place.host is None or place.nic is None:
             return ("rank", rank)
         return (f"nic {place.host}", place.nic)
