@@ -111,6 +111,18 @@ def first_rows(group: Array, size: int) -> Array:
     return first
 
 
+def sort_within(group: Array, values: Array, size: int) -> Array:
+    """Return int64 values by group, and within each in ascending order; groups are numbered from 0 to `size` - 1."""
+    if not len(values):
+        return values
+    low, span = int(values.min()), int(values.max()) - int(values.min()) + 1
+    if span * size > _MAX_SPAN:
+        return np.asarray(values[sort_rows([group, values])])
+    key = group * span + (values - low)
+    key.sort()
+    return np.asarray(key % span + low)
+
+
 def lift_times(groups: Sequence[Array], times: Sequence[Array]) -> list[Array]:
     """Lift the times of each group above all of the groups before: keys that sort by group, then by time.
 

@@ -183,7 +183,7 @@ def pack_class(columns: Mapping[str, Array]) -> Array:
 
 
 def class_parts(columns: Mapping[str, Array]) -> list[Array]:
-    """Return communicator, operator and peer of each row: they sort as `pack_class` does, in as few bits as it takes."""
+    """Return communicator, operator and peer of each row, which sort as `pack_class` does, in few bits."""
     return [columns["communicator"], columns["operator"], np.maximum(columns["peer"], -1)]
 
 

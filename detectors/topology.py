@@ -62,6 +62,9 @@ class Topology:
     _carried: Mapping[tuple[str, str | int], tuple[int, ...]] = field(init=False, repr=False)
     _crossing: dict[Lane, bool] = field(init=False, repr=False, compare=False, default_factory=dict)  # asked often
 
+    _roles: dict[tuple[Lane, bool], int] = field(init=False, repr=False, compare=False, default_factory=dict)
+    _role_codes: dict[tuple[object, ...], int] = field(init=False, repr=False, compare=False, default_factory=dict)
+
     def __post_init__(self) -> None:
         carried: dict[tuple[str, str | int], list[int]] = {}
         for rank in sorted(self.places):
@@ -136,6 +139,17 @@ class Topology:
             stages = tuple(self.stage_of.get(rank, 0) for rank in self.lane_ranks(lane))
             where = stages if lane.kind == "pair" else tuple(sorted(set(stages)))
         return lane.kind, kind, where, self.crosses_network(lane)
+
+    def role_codes(self, lanes: Iterable[Lane], *, of_any_stage: bool) -> np.ndarray:
+        """Return a number for the role of each lane (`lane_role`)."""
+        return np.array([self._role_code(lane, of_any_stage) for lane in lanes], dtype=np.int64)
+
+    def _role_code(self, lane: Lane, of_any_stage: bool) -> int:
+        code = self._roles.get((lane, of_any_stage))
+        if code is None:
+            role = self.lane_role(lane, of_any_stage=of_any_stage)
+            code = self._roles[lane, of_any_stage] = self._role_codes.setdefault(role, len(self._role_codes))
+        return code
 
     def host_codes(self, ranks: int) -> np.ndarray:
         """Return a number for the host of each of so many ranks; those without a known host count as apart."""
