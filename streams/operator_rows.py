@@ -83,9 +83,23 @@ class _Wanted(NamedTuple):
         last_end_ns[at_rank, at_number] = [span.last_end_ns for span in spans.values()]
         return cls(spans, ranks, numbers, is_wanted, last_end_ns)
 
-    def of_rank(self, rank: int) -> dict[int, IterationSpan]:
-        """Return the iterations that are wanted of one rank."""
-        return {number: span for (own, number), span in self.spans.items() if own == rank}
+    def by_rank(self) -> dict[int, dict[int, IterationSpan]]:
+        """Return the iterations that are wanted of each rank."""
+        found: dict[int, dict[int, IterationSpan]] = {}
+        for (rank, number), span in self.spans.items():
+            found.setdefault(rank, {})[number] = span
+        return found
+
+    def is_near(self, iteration: Array, start_ns: Sequence[Array]) -> Array:
+        """Whether rows may be wanted: by their iteration, or, where that is not known, by their start."""
+        is_near: Array = (iteration >= self.numbers[0]) & (iteration <= self.numbers[-1])
+        unknown = np.flatnonzero(iteration == UNKNOWN)
+        if len(unknown):
+            starts_ns = np.concatenate(start_ns)[unknown]
+            first_ns = min(span.start_ns for span in self.spans.values())
+            past_ns = max(span.past_ns for span in self.spans.values())
+            is_near[unknown] = (starts_ns >= first_ns) & (starts_ns < past_ns)
+        return is_near
 
 
 def _near(batches: Sequence[Batch], wanted: _Wanted) -> list[tuple[Batch, int, int]]:
@@ -98,10 +112,10 @@ def _near(batches: Sequence[Batch], wanted: _Wanted) -> list[tuple[Batch, int, i
     if not batches:
         return []
     iteration = np.concatenate([batch.columns["iteration"] for batch in batches])
-    is_near = (iteration >= wanted.numbers[0]) & (iteration <= wanted.numbers[-1]) | (iteration == UNKNOWN)
-    at = np.flatnonzero(is_near)
-    pasts = np.cumsum([len(batch) for batch in batches])
-    begins = pasts - [len(batch) for batch in batches]
+    at = np.flatnonzero(wanted.is_near(iteration, [batch.columns["start_ns"] for batch in batches]))
+    lengths = np.array([len(batch) for batch in batches])
+    pasts = np.cumsum(lengths)
+    begins = pasts - lengths
     first, last = np.searchsorted(at, begins), np.searchsorted(at, pasts) - 1
     found = np.flatnonzero(last >= first)
     firsts, lasts = at[first[found]] - begins[found], at[last[found]] - begins[found]
@@ -155,9 +169,11 @@ def _all_placed(columns: Mapping[str, Array], rank: Array, lengths: Array, wante
     iteration, start_ns = columns["iteration"], columns["start_ns"]
     if not (iteration == UNKNOWN).any():
         return iteration
-    cuts = np.cumsum(lengths)[:-1]
-    pieces = zip(np.split(iteration, cuts), np.split(start_ns, cuts), rank.tolist(), strict=True)
-    return np.concatenate([_placed(own, starts_ns, wanted.of_rank(one)) for own, starts_ns, one in pieces])
+    placed, spans = iteration.copy(), wanted.by_rank()
+    pasts = np.cumsum(lengths)
+    for one, begin, past in zip(rank.tolist(), (pasts - lengths).tolist(), pasts.tolist(), strict=True):
+        placed[begin:past] = _placed(iteration[begin:past], start_ns[begin:past], spans[one])
+    return placed
 
 
 def _placed(iteration: Array, start_ns: Array, own: Mapping[int, IterationSpan]) -> Array:
