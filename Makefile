@@ -14,8 +14,8 @@ PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13; do \
 UV_VERSION := 0.13.8
 TORCH_VERSION := 2.15.0
 
-.PHONY: help demo test lint format bench bench-localization bench-operators bench-recordings bench-agent bench-torch \
-	check-metamorphic torch lock clean python java maven
+.PHONY: help demo test lint format bench bench-analyze bench-localization bench-operators bench-recordings bench-agent \
+	bench-torch check-metamorphic torch lock clean python java maven
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 28
@@ -48,6 +48,9 @@ torch: $(STAMP)  ## What the hook adds to each operator of torch.distributed (ne
 bench-operators: $(STAMP)  ## Abnormal operators: F1, precision, recall and cost of each detector (ten minutes)
 	@mkdir -p build && $(BIN)/python -m tests.benchmarks.bench_operators --json build/bench-operators.json | \
 		tee build/bench-operators.md
+
+bench-analyze: $(STAMP)  ## Operators that analyze judges per CPU second; OPTIONS='DIRECTORY ...' for traces of your own
+	@$(BIN)/python -m tests.benchmarks.bench_analyze $(OPTIONS)
 
 bench-localization: $(STAMP)  ## Accuracy of naming the culprit, 512 to 8,192 simulated GPUs; OPTIONS=--quick for a sample
 	@$(BIN)/python -m tests.benchmarks.localization $(OPTIONS)

@@ -115,13 +115,14 @@ def attribute_against(
     worst: dict[Lane, Piece] = {}
     common_ns = 0.0
     for piece in _walk(graph, iteration, usual_gap_ns * common_factor, usual_transfer_ns):
-        if np.isnan(piece.excess_ns):
+        lane, excess_ns = piece.lane, piece.excess_ns
+        if math.isnan(excess_ns):
             continue
-        if piece.lane.kind == "work":
+        if lane.kind == "work":
             common_ns += piece.usual_ns * (1 - 1 / common_factor)
-        path_excess_ns[piece.lane] = path_excess_ns.get(piece.lane, 0.0) + piece.excess_ns
-        if piece.lane not in worst or piece.excess_ns > worst[piece.lane].excess_ns:
-            worst[piece.lane] = piece
+        path_excess_ns[lane] = path_excess_ns.get(lane, 0.0) + excess_ns
+        if lane not in worst or excess_ns > worst[lane].excess_ns:
+            worst[lane] = piece
     if common_ns:
         path_excess_ns[EVERYBODY] = common_ns
     return Attribution(
@@ -137,12 +138,13 @@ def path_steps(graph: OperatorGraph, iteration: int) -> Iterator[tuple[int, int]
     """Go from the operator that ends the iteration back to its beginning: each row, and the row it waited for."""
     rows = np.flatnonzero(graph.iteration == iteration)
     row = int(rows[np.argmax(graph.end_ns[rows])]) if len(rows) else -1
+    blockers, previous = graph.blocker, graph.previous
     for _ in range(len(rows)):  # a row is visited once: each step goes back in time
         if row < 0:
             return
-        blocker = int(graph.blocker[row])
+        blocker = blockers.item(row)
         yield row, blocker
-        row = int(graph.previous[blocker])
+        row = previous.item(blocker)
 
 
 def slow_collectives(graph: OperatorGraph, iteration: int, reference: Reference, worth_ns: float) -> set[int]:
@@ -174,17 +176,21 @@ def path_work_ns(graph: OperatorGraph, iteration: int) -> dict[int, float]:
 
 def _walk(graph: OperatorGraph, iteration: int, usual_gap_ns: Array, usual_transfer_ns: Array) -> Iterator[Piece]:
     """Yield the pieces of the path, the newest first."""
-    transfers_ns = graph.transfer_ns
-    for row, blocker in path_steps(graph, iteration):
-        transfer_ns = float(transfers_ns[row])
-        yield _piece(graph, row, lane_of(graph, row), transfer_ns, usual_transfer_ns)
-        work = Lane("work", int(graph.rank[blocker]))
-        yield _piece(graph, blocker, work, float(graph.gap_ns[blocker]), usual_gap_ns)
+    steps = np.array(list(path_steps(graph, iteration)), dtype=np.int64).reshape(-1, 2)
+    rows, blockers = steps.T
+    columns = (
+        rows,
+        *_where(graph, rows), graph.transfer_ns[rows].astype(np.float64), usual_transfer_ns[rows],
+        *_where(graph, blockers), graph.gap_ns[blockers].astype(np.float64), usual_gap_ns[blockers],
+    )  # fmt: skip
+    for row, *piece in zip(*(column.tolist() for column in columns), strict=True):
+        yield Piece(lane_of(graph, row), *piece[:5])
+        yield Piece(Lane("work", piece[5]), *piece[5:])
 
 
-def _piece(graph: OperatorGraph, row: int, lane: Lane, elapsed_ns: float, usual_ns: Array) -> Piece:
-    where = int(graph.rank[row]), int(graph.operator[row]), int(graph.communicator[row])
-    return Piece(lane, *where, elapsed_ns, float(usual_ns[row]))
+def _where(graph: OperatorGraph, rows: Array) -> tuple[Array, Array, Array]:
+    """Rank, operator and communicator of some rows."""
+    return graph.rank[rows], graph.operator[rows], graph.communicator[rows]
 
 
 def _common_factor(graph: OperatorGraph, iteration: int, usual_gap_ns: Array) -> float:

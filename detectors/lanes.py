@@ -70,10 +70,10 @@ class LaneExcess(NamedTuple):
 
 def lane_of(graph: OperatorGraph, row: int) -> Lane:
     """Lane of a row's transfer."""
-    operator, rank, peer = int(graph.operator[row]), int(graph.rank[row]), int(graph.peer[row])
+    operator, rank, peer = graph.operator.item(row), graph.rank.item(row), graph.peer.item(row)
     if operator == SEND:
         return Lane("pair", rank, peer)
-    return Lane("pair", peer, rank) if operator == RECV else Lane("collective", int(graph.communicator[row]))
+    return Lane("pair", peer, rank) if operator == RECV else Lane("collective", graph.communicator.item(row))
 
 
 class LaneTable(NamedTuple):
@@ -119,8 +119,8 @@ def lane_excess(table: LaneTable, iteration: int, usual: Mapping[Lane, UsualLane
     columns = [column[:, at[0]].tolist() for column in (table.sums_ns, table.counts, table.sizes_bytes)]
     found = {}
     for lane, total_ns, count, size_bytes in zip(table.lanes, *columns, strict=True):
-        if count and lane in usual:
-            own = usual[lane]
+        own = usual.get(lane) if count else None
+        if own is not None:
             usual_ns = own.mean_ns * count
             if size_bytes > 0 and own.size_bytes > 0:
                 usual_ns *= size_bytes / (own.size_bytes * count)
@@ -178,7 +178,7 @@ class _Transfers(NamedTuple):
 
 
 def _transfers(graph: OperatorGraph, rows: Array) -> _Transfers:
-    _, first, of_row = np.unique(graph.group[rows], return_index=True, return_inverse=True)
+    of_row, first = group_rows([graph.group[rows]])
     row = rows[first]
     is_p2p = graph.is_p2p[row]
     ends = [is_p2p.astype(np.int64), np.where(is_p2p, graph.source[row], graph.communicator[row])]

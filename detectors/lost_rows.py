@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from detectors.codes import group_rows, pack_columns, sort_rows
+from detectors.codes import first_rows, group_rows, lift_times, pack_columns, sort_rows
 from detectors.measured_time import CLOCK_ERROR_NS
 from streams.records import RECV, SEND
 
@@ -80,8 +80,10 @@ def find_lost(columns: Mapping[str, Array], group: Array, end_ns: Array) -> Side
     of_share = np.repeat(holed, counts)
     turn = np.arange(len(of_share)) - np.repeat(np.cumsum(counts) - counts, counts)
     rank = columns["rank"][first_of_pair[np.repeat(firsts, counts) + turn]]
-    key = pack_columns([np.concatenate([share, of_share]), np.concatenate([columns["rank"], rank])])
-    is_lost = ~np.isin(key[len(share) :], key[: len(share)])
+    beside = np.flatnonzero((present < expected)[share])  # rows of shares of which some are missing
+    both = [np.concatenate([share[beside], of_share]), np.concatenate([columns["rank"][beside], rank])]
+    key = pack_columns(both)
+    is_lost = ~np.isin(key[len(beside) :], key[: len(beside)])
     of_share = of_share[is_lost]
     lost = LostShares(rank[is_lost], columns["iteration"][first_of_share[of_share]], ends[of_share])
     return Sides(share, is_partial, lost)
@@ -97,8 +99,9 @@ def common_base(columns: Mapping[str, Array], class_of_block: Array, base: Array
     base
         For each of these blocks the lowest sequence that was logged. A rank that lost the first row has a higher one.
     """
-    _, first = np.unique(class_of_block, return_index=True)
-    side, _ = group_rows([_sides(columns)[first], columns["operator"][first] * ~_is_p2p(columns)[first]])
+    first = first_rows(class_of_block, len(base))
+    own = {name: columns[name][first] for name in ("iteration", "communicator", "operator", "rank", "peer")}
+    side, _ = group_rows([_sides(own), own["operator"] * ~_is_p2p(own)])
     order = sort_rows([side, base])
     sizes = np.bincount(side)
     firsts = np.cumsum(sizes) - sizes
@@ -123,12 +126,8 @@ def time_free(
     known, asked = key[: len(firsts)], key[len(firsts) :]
     at = np.minimum(np.searchsorted(known, asked), len(known) - 1)  # blocks ascend by rank and iteration
     rows = sort_rows([block, columns["start_ns"]])
-    times, place = np.unique(
-        np.concatenate([columns["start_ns"][rows], lost.end_ns - CLOCK_ERROR_NS]), return_inverse=True
-    )
-    start_place, lost_place = np.split(place.ravel(), [len(rows)])
-    starts = start_place + block[rows] * len(times)
-    position = np.searchsorted(starts, lost_place + at * len(times))
+    starts, ends = lift_times([block[rows], at], [columns["start_ns"][rows], lost.end_ns - CLOCK_ERROR_NS])
+    position = np.searchsorted(starts, ends)
     inside = np.minimum(position, len(rows) - 1)
     is_after = (known[at] == asked) & (position < len(rows)) & (block[rows[inside]] == at)
     free_ns = free_ns.copy()

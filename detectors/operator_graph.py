@@ -12,19 +12,22 @@ for every row, from times alone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
-from detectors.codes import group_rows, sort_rows
+from detectors.codes import group_rows, lift_times, sort_nearly, sort_rows, stable_order
 from detectors.lost_rows import LostShares, common_base, find_lost, time_free
 from detectors.measured_time import CLOCK_ERROR_NS, resolutions_ns, slack_ns
 from streams.records import RECV, ROOTED, SEND, UNKNOWN
 
 Array = np.ndarray
 
+Derived = TypeVar("Derived")
+
+_LEAVES_EARLY: Final = np.isin(np.arange(16), [SEND, *ROOTED])  # by operator
 _MOST_BESIDE: Final = 16  # rows that may have ended before a row began and stand behind it, all within their slack
 
 NO_ORDINAL: Final = (1 << 20) - 1
@@ -86,14 +89,22 @@ class OperatorGraph:
     gap_ns: Array
     ordinal: Array
     is_partial: Array
+    _derived: dict[str, Any] = field(init=False, repr=False, compare=False, default_factory=dict)  # asked often
 
     def __len__(self) -> int:
         return len(self.rank)
 
+    def derive(self, name: str, make: Callable[[], Derived]) -> Derived:
+        """Return what follows from the graph alone and was made under this name before; else make it."""
+        if name not in self._derived:
+            self._derived[name] = make()
+        found: Derived = self._derived[name]
+        return found
+
     @property
     def transfer_ns(self) -> Array:
         """What is left of each row when all partners are there, ns."""
-        return np.maximum(self.end_ns - self.ready_ns, 0)
+        return self.derive("transfer_ns", lambda: np.maximum(self.end_ns - self.ready_ns, 0))
 
     @property
     def wait_ns(self) -> Array:
@@ -109,7 +120,7 @@ class OperatorGraph:
     @property
     def is_p2p(self) -> Array:
         """Whether a row is a send or a recv."""
-        return (self.operator == SEND) | (self.operator == RECV)
+        return self.derive("is_p2p", lambda: (self.operator == SEND) | (self.operator == RECV))
 
     @property
     def is_worked_beside(self) -> Array:
@@ -211,20 +222,30 @@ def pack_class(columns: Mapping[str, Array]) -> Array:
     return (columns["communicator"] << 33) | (columns["operator"] << 29) | peer
 
 
+def class_parts(columns: Mapping[str, Array]) -> list[Array]:
+    """Return communicator, operator and peer of each row, which sort as `pack_class` does, in few bits."""
+    return [columns["communicator"], columns["operator"], np.maximum(columns["peer"], -1)]
+
+
 def unpack_class(packed: Array) -> tuple[Array, Array, Array]:
     """Undo `pack_class`: communicators, operators, and peers (-1 for collectives)."""
     return packed >> 33, (packed >> 29) & 15, (packed & ((1 << 29) - 1)) - 1
 
 
 def _sorted_and_known(columns: Mapping[str, Array]) -> dict[str, Array]:
-    elapsed_ns = np.nan_to_num(columns["elapsed_ns"], nan=-1.0).astype(np.int64)
+    elapsed_ns = np.where(np.isnan(columns["elapsed_ns"]), -1.0, columns["elapsed_ns"]).astype(np.int64)
     end_ns = columns["start_ns"] + elapsed_ns  # where a clock told nonsense it wraps: then it ends before its start
     known = (elapsed_ns >= 0) & (columns["start_ns"] != UNKNOWN) & (end_ns >= columns["start_ns"])
     ints = ("rank", "iteration", "communicator", "operator", "sequence", "peer", "start_ns")
-    kept = {name: columns[name][known].astype(np.int64) for name in ints}
-    kept |= {name: columns[name][known] for name in ("elapsed_ns", "size_bytes")}
-    ties = kept["sequence"], pack_class(kept)  # parts of a p2p batch have one start and one end
-    order = np.lexsort((*ties, kept["start_ns"], end_ns[known], kept["iteration"], kept["rank"]))
+    kept = {name: columns[name].astype(np.int64, copy=False) for name in ints}
+    kept |= {name: columns[name] for name in ("elapsed_ns", "size_bytes")}
+    if not known.all():
+        kept, end_ns = {name: column[known] for name, column in kept.items()}, end_ns[known]
+    # Parts of a p2p batch have one start and one end.
+    ties = [kept["start_ns"], *class_parts(kept), kept["sequence"]]
+    order = sort_nearly([kept["rank"], kept["iteration"], end_ns], ties)
+    if np.all(order[1:] > order[:-1]):
+        return kept
     return {name: column[order] for name, column in kept.items()}
 
 
@@ -255,8 +276,8 @@ def _arrivals(
     """
     start_ns = columns["start_ns"]
     order = sort_rows([group, start_ns])
-    latest_at = np.searchsorted(group[order], group, side="right") - 1  # in `order`: the last of each row's group
-    may_leave_early = np.isin(columns["operator"], [SEND, *ROOTED])
+    latest_at = (np.cumsum(np.bincount(group)) - 1)[group]  # in `order`: the last of each row's group
+    may_leave_early = _LEAVES_EARLY[columns["operator"]]
     limit_ns = latest_end_ns + np.where(may_leave_early, 0, clock_error_ns)
     too_late = np.flatnonzero(start_ns[order[latest_at]] > limit_ns)
     if len(too_late):
@@ -268,10 +289,8 @@ def _arrivals(
 
 def _last_until(sorted_group: Array, sorted_start_ns: Array, group: Array, limit_ns: Array) -> Array:
     """Position of the last row of each given group that starts at its limit or before; rows by group and start."""
-    times, place = np.unique(np.concatenate([sorted_start_ns, limit_ns]), return_inverse=True)
-    known, asked = np.split(place.ravel(), [len(sorted_group)])
-    keys = sorted_group * len(times) + known
-    return np.searchsorted(keys, group * len(times) + asked, side="right") - 1
+    keys, asked = lift_times([sorted_group, group], [sorted_start_ns, limit_ns])
+    return np.searchsorted(keys, asked, side="right") - 1
 
 
 def _batches(columns: Mapping[str, Array], block: Array, end_ns: Array, slack: Array) -> Array:
@@ -279,7 +298,7 @@ def _batches(columns: Mapping[str, Array], block: Array, end_ns: Array, slack: A
     start_ns = columns["start_ns"]
     rows = np.flatnonzero((columns["operator"] == SEND) | (columns["operator"] == RECV))
     batch = np.arange(len(block))
-    order = rows[np.lexsort((end_ns[rows], start_ns[rows], block[rows]))]
+    order = rows[sort_nearly([block[rows], start_ns[rows]], [end_ns[rows]])]
     one, two = order[:-1], order[1:]
     is_same = block[one] == block[two]
     for times_ns in (start_ns, end_ns):
@@ -294,7 +313,7 @@ def _join_batched(batch: Array, ready_ns: Array, blocker: Array) -> tuple[Array,
     rows = np.flatnonzero(np.bincount(batch, minlength=len(batch))[batch] > 1)
     if len(rows) == 0:
         return ready_ns, blocker
-    order = rows[np.lexsort((ready_ns[rows], batch[rows]))]
+    order = rows[sort_rows([batch[rows], ready_ns[rows]])]
     lasts = np.flatnonzero(np.append(batch[order[1:]] != batch[order[:-1]], True))
     latest = np.empty(len(batch), dtype=np.int64)
     latest[batch[order[lasts]]] = order[lasts]  # of each batch, the part whose partner came last
@@ -313,11 +332,9 @@ def _previous(block: Array, start_ns: Array, surely_ended_ns: Array, is_first_of
     """
     if len(block) == 0:
         return np.empty(0, dtype=np.int64)
-    order = np.lexsort((np.arange(len(block)), surely_ended_ns, block))
-    # Places in the order of all times, not the times: one clock from another age would overflow the keys of all.
-    times, place = np.unique(np.concatenate([surely_ended_ns, start_ns]), return_inverse=True)
-    ended_place, start_place = np.split(place.ravel() + np.tile(block, 2) * len(times), 2)
-    found = np.searchsorted(ended_place[order], start_place, side="right") - 1
+    ended, begun = lift_times([block, block], [surely_ended_ns, start_ns])
+    order = stable_order(ended)
+    found = np.searchsorted(ended[order], begun, side="right") - 1
     latest = np.maximum.accumulate(order)  # of the rows that were over, the one that ended last
     own = np.arange(len(block))
     for _ in range(_MOST_BESIDE):
@@ -353,7 +370,7 @@ def _ordinals(columns: Mapping[str, Array], block: Array) -> Array:
     sequence = columns["sequence"]
     if len(sequence) == 0:
         return sequence
-    class_of_block, first = group_rows([block, pack_class(columns)])
+    class_of_block, first = group_rows([block, *class_parts(columns)])
     lowest = np.full(len(first), np.iinfo(np.int64).max)
     np.minimum.at(lowest, class_of_block, sequence)
     ordinal = sequence - common_base(columns, class_of_block, lowest)[class_of_block]

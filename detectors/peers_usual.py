@@ -8,14 +8,14 @@ or for a transfer is what it takes.
 from __future__ import annotations
 
 import math
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
-from detectors.codes import group_rows, sort_rows
+from detectors.codes import group_rows, sort_rows, sort_within
 from detectors.critical_path import Attribution, attribute_against
 from detectors.lanes import Lane, LaneTable, UsualLane, lane_excess, lane_table
-from detectors.medians import medians, robust_sigma
+from detectors.medians import MAD_TO_SIGMA, medians
 from detectors.operator_graph import NO_ORDINAL, OperatorGraph
 from detectors.topology import Topology
 from streams.records import OPERATORS
@@ -37,6 +37,23 @@ def attribute_by_peers(graph: OperatorGraph, iteration: int, topology: Topology)
 
     Ranks without peers are held against nothing: their pieces are left out.
     """
+    usual = graph.derive("usual of peers", lambda: _learn(graph, topology))
+    if usual.topology is not topology:
+        usual = _learn(graph, topology)
+    lanes = lane_excess(usual.table, iteration, lanes_by_peers(usual.table, iteration, topology))
+    return attribute_against(graph, iteration, usual.gap_ns, usual.transfer_ns, lanes)
+
+
+class _UsualOfPeers(NamedTuple):
+    """What peers take for each row of a graph, for all iterations of it at once; NaN without peers."""
+
+    topology: Topology
+    gap_ns: Array
+    transfer_ns: Array
+    table: LaneTable
+
+
+def _learn(graph: OperatorGraph, topology: Topology) -> _UsualOfPeers:
     work = _roles(graph, topology)
     role = group_rows([graph.iteration, *work])[0]
     gap_ns = _usual_gaps(graph, role, group_rows(work)[0])
@@ -46,9 +63,7 @@ def attribute_by_peers(graph: OperatorGraph, iteration: int, topology: Topology)
     of_stage_ns = _usual_of_peers(role, graph.group, graph.transfer_ns)
     transfer_ns = np.where(np.isnan(transfer_ns), of_stage_ns, transfer_ns)
     transfer_ns = np.where(graph.is_partial, np.nan, transfer_ns)
-    table = lane_table(graph)
-    lanes = lane_excess(table, iteration, lanes_by_peers(table, iteration, topology))
-    return attribute_against(graph, iteration, gap_ns, transfer_ns, lanes)
+    return _UsualOfPeers(topology, gap_ns, transfer_ns, lane_table(graph))
 
 
 def _usual_gaps(graph: OperatorGraph, role: Array, place: Array) -> Array:
@@ -87,7 +102,9 @@ def _roles(graph: OperatorGraph, topology: Topology) -> list[Array]:
     other = np.where(graph.is_p2p, graph.peer, graph.rank)
     kinds = np.array([topology.kind_code(code) for code in range(int(graph.communicator.max(initial=-1)) + 1)] or [0])
     kind = kinds[graph.communicator]
-    kind = np.where(kind == topology.kind_code(-1), -1 - _turns(graph), kind)  # nobody said what it is: by its turn
+    is_unknown = kind == topology.kind_code(-1)
+    if is_unknown.any():
+        kind = np.where(is_unknown, -1 - _turns(graph), kind)  # nobody said what it is: by its turn
     way = np.where(graph.is_p2p, np.sign(graph.peer - graph.rank), 0) + 1  # down or up the pipeline
     program = _programs(graph, ((kind + _MAX_TURNS) * len(OPERATORS) + graph.operator) * 3 + way)
     return [stage, program, topology.stages(other), kind, graph.operator, graph.ordinal]
@@ -101,7 +118,9 @@ def _transfer_roles(graph: OperatorGraph, topology: Topology) -> Array:
     """
     codes = range(int(graph.communicator.max(initial=-1)) + 1)
     kinds = np.array([topology.kind_code(code) for code in codes] or [0])[graph.communicator]
-    kinds = np.where(kinds == topology.kind_code(-1), -1 - _turns(graph), kinds)
+    is_unknown = kinds == topology.kind_code(-1)
+    if is_unknown.any():
+        kinds = np.where(is_unknown, -1 - _turns(graph), kinds)
     crosses = np.array([topology.crosses_network(Lane("collective", code)) for code in codes] or [False])
     hosts = topology.host_codes(max(int(graph.rank.max(initial=0)), int(graph.peer.max(initial=0))) + 1)
     is_apart = hosts[graph.rank] != hosts[np.where(graph.is_p2p, graph.peer, graph.rank)]
@@ -113,7 +132,7 @@ def _transfer_roles(graph: OperatorGraph, topology: Topology) -> Array:
 
 def _turns(graph: OperatorGraph) -> Array:
     """Which of the communicators, in the order in which its rank first uses them in the iteration, each row is of."""
-    use, first = group_rows([graph.block, graph.communicator])
+    use, first = graph.derive("uses", lambda: group_rows([graph.block, graph.communicator]))
     order = sort_rows([graph.block[first], first])
     turn = np.empty(len(order), dtype=np.int64)
     starts = np.searchsorted(graph.block[first][order], graph.block[first][order])
@@ -146,12 +165,14 @@ def _usual_of_peers(role: Array, owner: Array, values: Array, least: int = MIN_P
     usual = np.full(len(role), np.nan)
     if len(role) == 0:
         return usual
-    order = sort_rows([role, values])
     sizes = np.bincount(role)
     firsts = np.cumsum(sizes) - sizes
-    median = values[order][firsts + (sizes - 1) // 2].astype(np.float64)
-    _, first = group_rows([role, owner])
-    has_peers = np.bincount(role[first], minlength=len(sizes)) >= least
+    median = sort_within(role, values, len(sizes))[firsts + (sizes - 1) // 2].astype(np.float64)
+    owners = sort_within(role, owner, len(sizes))
+    is_new = np.ones(len(role), dtype=bool)
+    np.not_equal(owners[1:], owners[:-1], out=is_new[1:])
+    is_new[firsts] = True
+    has_peers = np.add.reduceat(is_new, firsts, dtype=np.int64) >= least
     return np.where(has_peers[role], median[role], np.nan)
 
 
@@ -160,20 +181,25 @@ def lanes_by_peers(table: LaneTable, iteration: int, topology: Topology) -> dict
     at = int(np.searchsorted(table.iterations, iteration))
     if at == len(table.iterations) or table.iterations[at] != iteration:
         return {}
-    counts = table.counts[:, at]
-    mean_ns = np.divide(table.sums_ns[:, at], counts, out=np.full(len(counts), np.nan), where=counts > 0)
+    used = np.flatnonzero(table.counts[:, at])
+    counts, lanes = table.counts[used, at], [table.lanes[number] for number in used.tolist()]
+    mean_ns = table.sums_ns[used, at] / counts
+    sizes = np.nan_to_num(table.sizes_bytes[used, at]).astype(np.int64)
     found: dict[Lane, UsualLane] = {}
     for of_any_stage, least in ((False, MIN_PEERS), (True, MIN_PEERS_OF_ANY_STAGE)):
-        roles: dict[tuple[object, ...], list[int]] = {}
-        for number, lane in enumerate(table.lanes):
-            if counts[number]:
-                size = int(np.nan_to_num(table.sizes_bytes[number, at]))
-                role = (*topology.lane_role(lane, of_any_stage=of_any_stage), size, int(counts[number]))
-                roles.setdefault(role, []).append(number)
-        for numbers in roles.values():
-            if len(numbers) >= least:
-                values = np.sort(mean_ns[numbers])
-                usual_ns = float(values[(len(values) - 1) // 2])
-                spread_ns = robust_sigma(values - usual_ns)
-                found |= {table.lanes[number]: UsualLane(usual_ns, spread_ns, math.nan) for number in numbers}
+        role, first = group_rows([topology.role_codes(lanes, of_any_stage=of_any_stage), sizes, counts])
+        members = np.bincount(role, minlength=len(first))
+        usual_ns = _middles(role, mean_ns, members)[0][role]
+        lower_ns, upper_ns = _middles(role, np.abs(mean_ns - usual_ns), members)
+        spread_ns = MAD_TO_SIGMA * ((lower_ns + upper_ns) / 2)[role]
+        known = np.flatnonzero(members[role] >= least)
+        rows = zip(known.tolist(), usual_ns[known].tolist(), spread_ns[known].tolist(), strict=True)
+        found |= {lanes[number]: UsualLane(ns, spread, math.nan) for number, ns, spread in rows}
     return found
+
+
+def _middles(group: Array, values: Array, sizes: Array) -> tuple[Array, Array]:
+    """Lower and upper median of each group, numbered from 0 without holes."""
+    ordered = values[np.lexsort((values, group))]
+    firsts = np.cumsum(sizes) - sizes
+    return ordered[firsts + (sizes - 1) // 2], ordered[firsts + sizes // 2]

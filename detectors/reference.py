@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from detectors.codes import sort_rows
+from detectors.codes import group_rows, sort_within
 from detectors.lanes import Lane, UsualLane, lane_table, usual_lanes
 from detectors.operator_graph import OperatorGraph, pack_class
 
@@ -52,7 +52,8 @@ def learn_reference(graph: OperatorGraph) -> Reference:
     packed = pack_class(class_columns(graph))
     classes = np.unique(packed)
     keys = place_keys(graph, np.searchsorted(classes, packed), len(classes))
-    places, inverse = np.unique(keys, return_inverse=True)
+    inverse, first = group_rows([keys])
+    places = keys[first]
     begun_ns = _block_starts(graph)
     gap_ns = _median_by(inverse, graph.gap_ns, len(places))
     since_ns = _median_by(inverse, graph.since_previous_ns, len(places))
@@ -123,9 +124,8 @@ def _block_starts(graph: OperatorGraph) -> Array:
 
 def _most_common(index: Array, values: Array, size: int) -> Array:
     """Of the values of each index 0 to `size` - 1, each of which occurs, the one that stands in the middle."""
-    order = sort_rows([index, values])
     counts = np.bincount(index, minlength=size)
-    return np.asarray(values[order][np.cumsum(counts) - counts + counts // 2])
+    return sort_within(index, values, size)[np.cumsum(counts) - counts + counts // 2]
 
 
 def _overlapped(turn: Array, place: Array, gap_apart_ns: Array, since_apart_ns: Array) -> Array:
@@ -166,11 +166,11 @@ def place_keys(graph: OperatorGraph, class_index: Array, classes: int) -> Array:
 
 def _median_by(index: Array, values: Array, size: int) -> Array:
     """Median of the values of each index 0 to `size` - 1, each of which occurs."""
-    order = sort_rows([index, values])
     counts = np.bincount(index, minlength=size)
     firsts = np.cumsum(counts) - counts
-    ordered = values[order].astype(np.float64)
-    return (ordered[firsts + (counts - 1) // 2] + ordered[firsts + counts // 2]) / 2
+    ordered = sort_within(index, values, size)
+    lower, upper = ordered[firsts + (counts - 1) // 2], ordered[firsts + counts // 2]
+    return (lower.astype(np.float64) + upper.astype(np.float64)) / 2
 
 
 def _usual_operators(graph: OperatorGraph) -> dict[int, int]:

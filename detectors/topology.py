@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -20,6 +20,9 @@ class Place(NamedTuple):
     gpu: int | None = None
     nic: str | None = None
     switch: str | None = None
+
+
+_NOWHERE: Final = Place()
 
 
 class Device(NamedTuple):
@@ -60,6 +63,9 @@ class Topology:
     _sets: dict[Lane, frozenset[int]] = field(init=False, repr=False, compare=False, default_factory=dict)
     _crossing: dict[Lane, bool] = field(init=False, repr=False, compare=False, default_factory=dict)  # asked often
 
+    _roles: dict[tuple[Lane, bool], int] = field(init=False, repr=False, compare=False, default_factory=dict)
+    _role_codes: dict[tuple[object, ...], int] = field(init=False, repr=False, compare=False, default_factory=dict)
+
     def __post_init__(self) -> None:
         carried: dict[tuple[str, str | int], list[int]] = {}
         for rank in sorted(self.places):
@@ -73,7 +79,7 @@ class Topology:
 
     def place(self, rank: int) -> Place:
         """Where a rank lives, as far as it is known."""
-        return self.places.get(rank, Place())
+        return self.places.get(rank, _NOWHERE)
 
     def nic(self, rank: int) -> Device:
         """The NIC that a rank uses, with all ranks that share it."""
@@ -142,6 +148,17 @@ class Topology:
             where = stages if lane.kind == "pair" else tuple(sorted(set(stages)))
         return lane.kind, kind, where, self.crosses_network(lane)
 
+    def role_codes(self, lanes: Iterable[Lane], *, of_any_stage: bool) -> np.ndarray:
+        """Return a number for the role of each lane (`lane_role`)."""
+        return np.array([self._role_code(lane, of_any_stage) for lane in lanes], dtype=np.int64)
+
+    def _role_code(self, lane: Lane, of_any_stage: bool) -> int:
+        code = self._roles.get((lane, of_any_stage))
+        if code is None:
+            role = self.lane_role(lane, of_any_stage=of_any_stage)
+            code = self._roles[lane, of_any_stage] = self._role_codes.setdefault(role, len(self._role_codes))
+        return code
+
     def host_codes(self, ranks: int) -> np.ndarray:
         """Return a number for the host of each of so many ranks; those without a known host count as apart."""
         codes: dict[str, int] = {}
@@ -149,7 +166,7 @@ class Topology:
         return np.array([-1 - r if h is None else codes.setdefault(h, len(codes)) for r, h in enumerate(known)])
 
     def _nic_key(self, rank: int) -> tuple[str, str | int]:
-        place = self.places[rank] if rank in self.places else Place()
+        place = self.place(rank)
         if place.host is None or place.nic is None:
             return ("rank", rank)
         return (f"nic {place.host}", place.nic)

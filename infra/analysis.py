@@ -90,8 +90,8 @@ def analyze(trace: Trace, settings: MonitorSettings | None = None) -> Analysis:
     settings
         As the worker's.
     """
-    # Detectors fill columns of the database, and have no say in verdicts.
-    settings = replace(settings or MonitorSettings(), operator_detectors=(), rank_detectors=())
+    # Detectors and single operators fill columns of the database, and have no say in verdicts.
+    settings = replace(settings or MonitorSettings(), operator_detectors=(), rank_detectors=(), fills_columns=False)
     log = _Log()
     job = JobMonitor(trace.job, settings)
     analysis = Analysis(trace.job, trace.rejected.count)

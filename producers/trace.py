@@ -149,9 +149,11 @@ def _check_rows(schema: str, job: JobFile, table: TableFile | None) -> tuple[dic
 
 
 def _part_by_rank(rows: Rows, order: np.ndarray | slice, schema: str, job: JobFile) -> dict[int, Batch]:
-    rank, event_ns = rows.rank[order], rows.event_ns[order]
-    columns = {name: column[order] for name, column in rows.columns.items()}
-    firsts = np.flatnonzero(np.diff(rank, prepend=-1)).tolist()
+    rank, event_ns = _taken(rows.rank, order), _taken(rows.event_ns, order)
+    columns = {name: _taken(column, order) for name, column in rows.columns.items()}
+    is_first = np.ones(len(rank), dtype=bool)
+    np.not_equal(rank[1:], rank[:-1], out=is_first[1:])
+    firsts = np.flatnonzero(is_first).tolist()
     batches = {}
     for first, past in pairwise([*firsts, len(rank)]):
         newest = int(event_ns[first:past].max())
@@ -165,6 +167,10 @@ def _part_by_rank(rows: Rows, order: np.ndarray | slice, schema: str, job: JobFi
         )
         batches[header.rank] = Batch(header, {name: column[first:past] for name, column in columns.items()})
     return batches
+
+
+def _taken(column: np.ndarray, order: np.ndarray | slice) -> np.ndarray:
+    return column[order] if isinstance(order, slice) else column.take(order)  # faster than indexing by the same
 
 
 def _announcements(job: JobFile, batches: Mapping[str, Mapping[int, Batch]]) -> Iterator[Announcement]:

@@ -333,10 +333,20 @@ def _order(rank: np.ndarray, event_ns: np.ndarray) -> np.ndarray:
     low = int(event_ns.min(initial=np.iinfo(np.int64).max))
     span = int(event_ns.max(initial=low, where=is_known)) - low + 2
     if span * (int(rank.max()) + 1) < LATEST_NS:  # one sort of one key, which mostly is in long runs already
-        return np.argsort(rank * span + np.minimum(event_ns - low, span - 1), kind="stable")
+        return _stable_order(rank * span + np.minimum(event_ns - low, span - 1))
     by_time = np.argsort(event_ns, kind="stable")
     small = np.uint16 if rank.max() < 1 << 16 else np.int64  # numpy sorts 16 bits by radix, ten times as fast
     return by_time[np.argsort(rank[by_time].astype(small), kind="stable")]
+
+
+def _stable_order(key: np.ndarray) -> np.ndarray:
+    """Order keys from 0 on: with places in their lowest bits they sort several times as fast as places by keys."""
+    bits = (len(key) - 1).bit_length()
+    if int(key.max()) >> (62 - bits):  # no room for them
+        return np.argsort(key, kind="stable")
+    packed = (key << bits) | np.arange(len(key))
+    packed.sort()
+    return np.asarray(packed & ((1 << bits) - 1))
 
 
 def _order_ties(order: np.ndarray, rows: Rows, event_ns: np.ndarray) -> None:

@@ -83,6 +83,7 @@ class IterationJudge:
         self._drift = DriftWatch()
         self._tracker = VerdictTracker(job, attempt, settings.severity)
         self._detectors = [make() for make in settings.rank_detectors]
+        self._fills_columns = settings.fills_columns
         self._reader = OperatorReader()
         self._regular: deque[IterationRows] = deque(maxlen=REFERENCE_ITERATIONS)
         self._reference_rows: list[IterationRows] = []
@@ -260,6 +261,8 @@ class IterationJudge:
 
     def _store(self, graph: OperatorGraph, number: int) -> None:
         """Keep the operators of an iteration for the sinks, with how abnormal each of them is."""
+        if not self._fills_columns:
+            return
         names, ahead_ns, ratio = (
             self._known_topology.names,
             self._reader.clocks.ahead_ns,
@@ -269,7 +272,7 @@ class IterationJudge:
 
     def _store_patterns(self, rows: IterationRows) -> None:
         """Keep the behaviour patterns of an iteration for the sinks, with how abnormal each of them is."""
-        if rows.pattern_counts.any():
+        if self._fills_columns and rows.pattern_counts.any():
             self._log.patterns.append(pattern_columns(rows, self._reference_rows, self._reader.codes))
 
     @property

@@ -33,6 +33,9 @@ class MonitorSettings:
         Make the detectors of the first hop (one set per rank) and of the second (one set per job), whose scores are
         on one scale (`detectors.protocol.strange_from`). Which operators of an irregular iteration were abnormal is
         no matter of theirs: that is replayed in the second hop (`detectors.replay`).
+    fills_columns
+        Whether operators and behaviour patterns of suspect iterations are judged one by one and kept as columns for
+        the sinks. Verdicts do not need them: whoever wants verdicts alone saves the time.
     """
 
     delta: float = 1.1
@@ -42,3 +45,4 @@ class MonitorSettings:
     severity: SeverityLimits = field(default_factory=SeverityLimits)
     operator_detectors: tuple[Callable[[], Detector], ...] = ()
     rank_detectors: tuple[Callable[[], Detector], ...] = ()
+    fills_columns: bool = True

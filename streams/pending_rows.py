@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 
+from detectors.codes import stable_order
 from streams.closing_times import IterationTimes
 from streams.iteration_reduction import OPERATOR_COLUMNS
 from streams.records import UNKNOWN, Batch
@@ -44,8 +46,8 @@ class PendingRows:
 
     def numbers(self, last: int | None = None) -> list[int]:
         """Return the open iterations, ascending; only those up to `last` if it is given."""
-        numbers = set(self.starts_ns) | set(self.iterations)
-        return sorted(number for number in numbers if last is None or number <= last)
+        numbers = sorted(self.starts_ns.keys() | self.iterations.keys())
+        return numbers if last is None else numbers[: bisect_right(numbers, last)]
 
     def end_ns(self, number: int) -> int:
         """Return when an open iteration ends: as its row says, or when the next one begins; never, if none says."""
@@ -75,15 +77,18 @@ class PendingRows:
         columns = batch.columns
         rows = zip(*(columns[name].tolist() for name in ("iteration", "start_ns", "elapsed_ns", "phase", "tokens")),
                    strict=True)  # fmt: skip
-        unusable = 0
+        unusable, told_until_ns = 0, self._told_until_ns
         for number, start_ns, elapsed_ns, phase, tokens in rows:
             if not is_usable_iteration(number, start_ns, elapsed_ns):
                 unusable += 1
             elif self.closed_through is not None and number <= self.closed_through:
                 self._late_rows += 1
             else:
-                self.iterations[number] = IterationTimes(start_ns, int(elapsed_ns), phase, tokens)
-                self._told_until_ns = max(self._told_until_ns, self.iterations[number].end_ns)
+                elapsed_ns = int(elapsed_ns)
+                self.iterations[number] = IterationTimes(start_ns, elapsed_ns, phase, tokens)
+                if start_ns + elapsed_ns > told_until_ns:
+                    told_until_ns = start_ns + elapsed_ns
+        self._told_until_ns = told_until_ns
         return unusable
 
     def _is_untold(self, rows: Mapping[str, Array]) -> Array:
@@ -123,18 +128,23 @@ class PendingRows:
         return {name: column[~is_late] for name, column in rows.items()}
 
     def _note_starts(self, rows: Mapping[str, Array]) -> None:
-        is_timed = (rows["iteration"] != UNKNOWN) & (rows["start_ns"] != UNKNOWN)
-        iteration, start_ns = rows["iteration"][is_timed], rows["start_ns"][is_timed]
+        iteration, start_ns = rows["iteration"], rows["start_ns"]
+        is_timed = (iteration != UNKNOWN) & (start_ns != UNKNOWN)
+        if not is_timed.all():
+            iteration, start_ns = iteration[is_timed], start_ns[is_timed]
         if len(iteration) == 0:
             return
-        if iteration[0] == iteration[-1] and np.all(iteration == iteration[0]):
-            known = {int(iteration[0]): int(start_ns.min())}
-        else:
-            order = np.lexsort((start_ns, iteration))
-            numbers, firsts = np.unique(iteration[order], return_index=True)
-            known = dict(zip(numbers.tolist(), start_ns[order][firsts].tolist(), strict=True))
-        for number, first_ns in known.items():
-            self.starts_ns[number] = min(first_ns, self.starts_ns.get(number, first_ns))
+        if not np.all(iteration[1:] >= iteration[:-1]):
+            order = stable_order(iteration)
+            iteration, start_ns = iteration[order], start_ns[order]
+        is_first = np.ones(len(iteration), dtype=bool)
+        np.not_equal(iteration[1:], iteration[:-1], out=is_first[1:])
+        firsts = np.flatnonzero(is_first)
+        earliest_ns = np.minimum.reduceat(start_ns, firsts)
+        for number, first_ns in zip(iteration[firsts].tolist(), earliest_ns.tolist(), strict=True):
+            known_ns = self.starts_ns.get(number)
+            if known_ns is None or first_ns < known_ns:
+                self.starts_ns[number] = first_ns
 
     # --- what an iteration takes ------------------------------------------------------------------------------------
 

@@ -41,7 +41,8 @@ class UsualOperators:
         self.columns: dict[str, Array] = {}
         self._learned: Reference | None = None
         self._learned_untimed: dict[Lane, UsualLane] | None = None
-        self.pieces: UsualPieces | None = None  # where the job is read whole, and is no large one
+        self._pieces: UsualPieces | None = None
+        self._graph: OperatorGraph | None = None  # of which the pieces are learned when somebody asks
         self._lanes: dict[Lane, tuple[float, float]] | None = None
         rank = np.concatenate([rows.columns["rank"] for rows in iterations])
         work_ns = np.concatenate([rows.columns["work_ns"] for rows in iterations])
@@ -63,8 +64,15 @@ class UsualOperators:
             graph = build(own, self.columns)
             self._learned = learn_reference(graph)
             is_small = self._is_whole and len(graph) <= MOST_REPLAYED_ROWS * len(own)
-            self.pieces = learn_usual_pieces(graph) if is_small else None
+            self._graph, self._pieces = graph if is_small else None, None
         return self._learned
+
+    @property
+    def pieces(self) -> UsualPieces | None:
+        """What is usual of single operators, as far as `reference` has learned: of jobs read whole, and not large."""
+        if self._graph is not None:
+            self._pieces, self._graph = learn_usual_pieces(self._graph), None
+        return self._pieces
 
     def untimed(self) -> dict[Lane, UsualLane]:
         """What is usual on each lane by durations alone."""
