@@ -62,8 +62,9 @@ def usual_peaks(group: Array, tx: Array, rx: Array) -> dict[int, tuple[float, fl
 def peak_if_capped(slowdown: float) -> float:
     """Return the peak rate, as a ratio to the usual one, that a NIC has at most if its cap slows a transfer so much.
 
-    A transfer that takes 30 times as long moves at a thirtieth of its rate. Samples of 10 ms flatten the usual bursts,
-    so that the peak falls by less than that, but a peak of two thirds is no cap: bursts vary by as much on their own.
+    A transfer that takes 30 times as long moves at a thirtieth of its rate. Samples of 10 ms flatten the usual
+    bursts, so that the peak falls by less than that, but a peak of two thirds is no cap: bursts vary by as much on
+    their own.
     """
     return min(_CAPPED, max(_LEAST_CAPPED, _FLATTENED / max(slowdown, 1.0)))
 

@@ -19,12 +19,12 @@ SPIKE_SHARE: Final = 0.5
 SPIKE_WAIT: Final = 5
 SPIKE_COST: Final = 0.1
 SPIKE_COST_OF_ONE: Final = 0.2
-"""A single iteration accuses where it is clear: it stands `SPIKE_SIGMAS` out of the noise, and so does the accused rank
-by its own work; one cause explains `SPIKE_SHARE` of all that took longer; and `SPIKE_TRANSFERS` transfers at least
-were slow: one that hangs for a moment is no device's fault. It cost `SPIKE_COST` of an iteration, of a single rank
-`SPIKE_COST_OF_ONE`: healthy ranks pause for up to 18 % of one (garbage collection, data loaders). Of a rank that lost
-rows it may be the loss that shows. It is decided `SPIKE_WAIT` iterations later, when it is known that it was one. Rank 0
-has chores: being late once accuses it of nothing."""
+"""A single iteration accuses where it is clear: it stands `SPIKE_SIGMAS` out of the noise, and so does the accused
+rank by its own work; one cause explains `SPIKE_SHARE` of all that took longer; and `SPIKE_TRANSFERS` transfers at
+least were slow: one that hangs for a moment is no device's fault. It cost `SPIKE_COST` of an iteration, of a single
+rank `SPIKE_COST_OF_ONE`: healthy ranks pause for up to 18 % of one (garbage collection, data loaders). Of a rank
+that lost rows it may be the loss that shows. It is decided `SPIKE_WAIT` iterations later, when it is known that it
+was one. Rank 0 has chores: being late once accuses it of nothing."""
 
 
 class SpikeWatch:

@@ -25,6 +25,8 @@ _OUTLIER_SIGMAS: Final = 5.0
 
 
 _LEAST_DRIFT_NS: Final = 10_000  # that offsets move by between two estimates; less is the noise of ends
+_DRIFT_SIGMAS: Final = 3.0  # of the spread of ends: of single ends, where offsets are means of many
+_LEAST_BASELINE_NS: Final = 1_000_000_000  # between the two estimates; less extrapolates their noise too far
 _MOST_DRIFT: Final = 2e-4  # two oscillators of servers; what moves faster was set by somebody
 
 
@@ -71,7 +73,8 @@ def estimate_clocks(columns: Mapping[str, Array], host_of: Mapping[int, str]) ->
     columns, host_of
         As `estimate_offsets` takes them.
     """
-    offsets_ns = estimate_offsets(columns, host_of)
+    newest = _estimate(columns, host_of)
+    offsets_ns = newest.offsets_ns
     ahead_ns = {rank: offsets_ns[host] for rank, host in host_of.items()}
     is_timed = columns["start_ns"] != UNKNOWN
     if not is_timed.any():
@@ -80,15 +83,16 @@ def estimate_clocks(columns: Mapping[str, Array], host_of: Mapping[int, str]) ->
     is_older = iteration <= np.median(np.unique(iteration))
     origin_ns = int(columns["start_ns"][is_timed].max())
     older_ns = int(columns["start_ns"][is_timed & is_older].max(initial=UNKNOWN))
-    if older_ns == UNKNOWN or older_ns >= origin_ns:
-        return Clocks(ahead_ns, {}, origin_ns)
-    before_ns = estimate_offsets({name: column[is_older] for name, column in columns.items()}, host_of)
-    moved_ns = {host: ns - before_ns[host] for host, ns in offsets_ns.items()}
     between_ns = origin_ns - older_ns
+    if older_ns == UNKNOWN or between_ns < _LEAST_BASELINE_NS:
+        return Clocks(ahead_ns, {}, origin_ns)
+    before = _estimate({name: column[is_older] for name, column in columns.items()}, host_of)
+    if not newest.is_whole or not before.is_whole:  # offsets of other sets of hosts do not compare
+        return Clocks(ahead_ns, {}, origin_ns)
+    moved_ns = {host: ns - before.offsets_ns[host] for host, ns in offsets_ns.items()}
+    least_ns = max(_LEAST_DRIFT_NS, _DRIFT_SIGMAS * max(newest.noise_ns, before.noise_ns))
     drifts = {
-        host: ns / between_ns
-        for host, ns in moved_ns.items()
-        if _LEAST_DRIFT_NS < abs(ns) <= _MOST_DRIFT * between_ns
+        host: ns / between_ns for host, ns in moved_ns.items() if least_ns < abs(ns) <= _MOST_DRIFT * between_ns
     }
     return Clocks(ahead_ns, {rank: drifts[host] for rank, host in host_of.items() if host in drifts}, origin_ns)
 
@@ -124,20 +128,34 @@ def estimate_offsets(columns: Mapping[str, Array], host_of: Mapping[int, str]) -
     -------
     One offset per host in `host_of`; subtract it from the host's times. Hosts that nothing connects keep their own.
     """
+    return _estimate(columns, host_of).offsets_ns
+
+
+class _Estimate(NamedTuple):
+    """Offsets of hosts' clocks; the spread of the ends that they rest on, ns; whether collectives connect all hosts."""
+
+    offsets_ns: dict[str, int]
+    noise_ns: float
+    is_whole: bool
+
+
+def _estimate(columns: Mapping[str, Array], host_of: Mapping[int, str]) -> _Estimate:
     hosts = sorted(set(host_of.values()))
     code = {host: at for at, host in enumerate(hosts)}
     is_timed = np.isfinite(columns["elapsed_ns"]) & (columns["start_ns"] != UNKNOWN)
     rows = {name: column[is_timed] for name, column in columns.items()}
     if len(rows["rank"]) == 0:
-        return dict.fromkeys(hosts, 0)
+        return _Estimate(dict.fromkeys(hosts, 0), 0.0, False)
     host = np.array([code[host_of[rank]] for rank in rows["rank"].tolist()], dtype=np.int64)
     start_ns = (rows["start_ns"] - rows["start_ns"].min()).astype(np.float64)
     ends = _shared_ends(rows, host, start_ns + rows["elapsed_ns"])
-    offsets_ns = _by_collectives(ends, len(hosts))
+    offsets_ns, noise_ns = _by_collectives(ends, len(hosts))
     part = _connected(ends, len(hosts))
+    is_whole = bool((part == part[0]).all())
     for way in sorted(_ways(rows, host, start_ns)):
         _join(way, offsets_ns, part)
-    return {name: round(ns) for name, ns in zip(hosts, offsets_ns.tolist(), strict=True)}
+    found = {name: round(ns) for name, ns in zip(hosts, offsets_ns.tolist(), strict=True)}
+    return _Estimate(found, noise_ns, is_whole)
 
 
 def _shared_ends(rows: Mapping[str, Array], host: Array, end_ns: Array) -> _Ends:
@@ -157,16 +175,22 @@ def _shared_ends(rows: Mapping[str, Array], host: Array, end_ns: Array) -> _Ends
     return _Ends(end_ns[picked][spans], host[picked][spans], group[spans])
 
 
-def _by_collectives(ends: _Ends, hosts: int) -> Array:
-    """Least squares of ``end = time of the collective + offset of the host``; then once more without outliers."""
+def _by_collectives(ends: _Ends, hosts: int) -> tuple[Array, float]:
+    """Least squares of ``end = time of the collective + offset of the host``; then once more without outliers.
+
+    Returns
+    -------
+    Offsets of the hosts, and the robust spread of the ends around them, ns.
+    """
     if len(ends.end_ns) == 0:
-        return np.zeros(hosts)
+        return np.zeros(hosts), 0.0
     offsets_ns, left_ns = _least_squares(ends, hosts)
     sigma_ns = robust_sigma(left_ns)
     is_good = np.abs(left_ns) <= _OUTLIER_SIGMAS * max(sigma_ns, 1.0)
     if is_good.all():
-        return offsets_ns
-    return _least_squares(_Ends(ends.end_ns[is_good], ends.host[is_good], ends.group[is_good]), hosts)[0]
+        return offsets_ns, sigma_ns
+    good = _Ends(ends.end_ns[is_good], ends.host[is_good], ends.group[is_good])
+    return _least_squares(good, hosts)[0], sigma_ns
 
 
 def _least_squares(ends: _Ends, hosts: int) -> tuple[Array, Array]:

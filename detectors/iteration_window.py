@@ -175,7 +175,7 @@ class IterationWindow:
         self._shifted = None
 
     def _clip_first(self) -> None:
-        """Clip the first iterations, which had no window, at δ times their median: warm-up makes some of them long."""
+        """Clip the first iterations, which had no window, at δ times their median: warm-up makes some long."""
         limit_ns = self.delta * float(np.median(self._clipped))
         self._clipped = deque((min(ns, limit_ns) for ns in self._clipped), maxlen=self.window)
 

@@ -1,8 +1,8 @@
 """Measured time: how exactly two moments of a log compare.
 
 A moment in a log is not a moment of the world. An exporter writes when an operator started and how long it took, each
-rounded by itself, and often by two clocks; so an operator may end in the log a little *after* the next one of its rank
-began. Within that slack the log says nothing about order, and whoever compares two moments asks here.
+rounded by itself, and often by two clocks; so an operator may end in the log a little *after* the next one of its
+rank began. Within that slack the log says nothing about order, and whoever compares two moments asks here.
 
 What the sources deliver:
 
@@ -22,9 +22,12 @@ Quartz oscillators of servers keep +-50 ppm (Mills, *Computer Network Time Synch
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
+
+from streams.records import UNKNOWN
 
 Array = np.ndarray
 
@@ -71,6 +74,21 @@ def resolutions_ns(rank: Array, start_ns: Array, elapsed_ns: Array) -> Array:
         candidates[rank[rows[is_finer]]] = False
         resolution[candidates[rank]] = max(step_ns, LEAST_RESOLUTION_NS)
     return resolution
+
+
+def logged_resolutions_ns(columns: Mapping[str, Array]) -> Array:
+    """Return the resolution of each row of a log, int64, ns; of rows without start or end the least there is.
+
+    Parameters
+    ----------
+    columns
+        ``rank, start_ns`` (int64) and ``elapsed_ns`` (float64), as they were logged.
+    """
+    is_timed = (columns["start_ns"] != UNKNOWN) & np.isfinite(columns["elapsed_ns"])
+    found = np.full(len(is_timed), LEAST_RESOLUTION_NS, dtype=np.int64)
+    timed = (columns["rank"][is_timed], columns["start_ns"][is_timed], columns["elapsed_ns"][is_timed])
+    found[is_timed] = resolutions_ns(*(column.astype(np.int64) for column in timed))
+    return found
 
 
 def slack_ns(resolution_ns: Array, elapsed_ns: Array) -> Array:

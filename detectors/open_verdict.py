@@ -129,7 +129,7 @@ class OpenVerdict:
             self.cause = about[0]
 
     def takes_over(self, cause: Cause, topology: Topology) -> bool:
-        """Accuse the device of a cause that explains what this verdict blames on nobody; return whether it does so."""
+        """Accuse the device of a cause that explains what this verdict blames on nobody; return whether it does."""
         if self.first_device is not None or not cause.suspects or self.standing is not None:
             return False
         kept = [o.attribution for o in self.kept if o.attribution is not None]

@@ -28,7 +28,7 @@ Array = np.ndarray
 Derived = TypeVar("Derived")
 
 _LEAVES_EARLY: Final = np.isin(np.arange(16), [SEND, *ROOTED])  # by operator
-_MOST_BESIDE: Final = 16  # rows that may have ended before a row began and stand behind it, all within their slack
+_MOST_BESIDE: Final = 64  # rows before a row that may not have been over when it began, all within their slack
 
 NO_ORDINAL: Final = (1 << 20) - 1
 """Ordinal of an operator that most of its partners count to the iteration before."""
@@ -172,6 +172,8 @@ def build_graph(
     columns
         ``rank, iteration, communicator, operator, sequence, peer, start_ns`` (int64 or narrower), ``elapsed_ns,
         size_bytes`` (float64). Rows without a start or an end take no part, nor do those that end before they start.
+        ``resolution_ns`` (int64), where clocks were set right since the log was written: of the times as they were
+        logged (`detectors.measured_time`); else it is measured.
     entry_ns
         For pairs of rank and iteration: when the rank was free to begin the iteration (the end of its last operator
         before, or the iteration's own start), on the clock of ``start_ns``. Pairs that are missing begin with their
@@ -183,7 +185,7 @@ def build_graph(
     columns = _sorted_and_known(columns)
     elapsed_ns = columns["elapsed_ns"].astype(np.int64)
     end_ns = columns["start_ns"] + elapsed_ns
-    slack = slack_ns(resolutions_ns(columns["rank"], columns["start_ns"], elapsed_ns), elapsed_ns)
+    slack = slack_ns(columns["resolution_ns"], elapsed_ns)
     slack = np.zeros_like(slack) if is_exact else slack
     block, is_first_of_block = _blocks(columns["rank"], columns["iteration"])
     group = _groups(columns)
@@ -241,6 +243,11 @@ def _sorted_and_known(columns: Mapping[str, Array]) -> dict[str, Array]:
     kept |= {name: columns[name] for name in ("elapsed_ns", "size_bytes")}
     if not known.all():
         kept, end_ns = {name: column[known] for name, column in kept.items()}, end_ns[known]
+    if "resolution_ns" in columns:
+        kept["resolution_ns"] = columns["resolution_ns"] if known.all() else columns["resolution_ns"][known]
+    else:
+        elapsed_ns = kept["elapsed_ns"].astype(np.int64)
+        kept["resolution_ns"] = resolutions_ns(kept["rank"], kept["start_ns"], elapsed_ns)
     # Parts of a p2p batch have one start and one end.
     ties = [kept["start_ns"], *class_parts(kept), kept["sequence"]]
     order = sort_nearly([kept["rank"], kept["iteration"], end_ns], ties)
@@ -272,7 +279,8 @@ def _arrivals(
 
     A collective in which all wait for all, and a recv, end after all partners have arrived, whatever the clocks say.
     A buffered send returns before its receiver arrives, and the root of a broadcast before its leaves do: partners
-    that arrived after such a row had ended were not waited for. ``latest_end_ns``: the end of each row, with its slack.
+    that arrived after such a row had ended were not waited for. ``latest_end_ns``: the end of each row, with its
+    slack.
     """
     start_ns = columns["start_ns"]
     order = sort_rows([group, start_ns])
@@ -337,12 +345,15 @@ def _previous(block: Array, start_ns: Array, surely_ended_ns: Array, is_first_of
     found = np.searchsorted(ended[order], begun, side="right") - 1
     latest = np.maximum.accumulate(order)  # of the rows that were over, the one that ended last
     own = np.arange(len(block))
+    previous = np.where(found >= 0, latest[found], -1)
+    # A long row may stand behind `own` though it was over, by its slack: the last one before `own` that was over is it.
+    late = np.flatnonzero(previous >= own)
+    previous[late] = own[late] - 1
     for _ in range(_MOST_BESIDE):
-        is_not_before = (found >= 0) & (latest[found] >= own)
-        if not is_not_before.any():
+        late = late[(previous[late] >= 0) & (surely_ended_ns[previous[late]] > start_ns[late])]
+        if not len(late):
             break
-        found -= is_not_before
-    previous = np.where(found >= 0, np.minimum(latest[found], own - 1), -1)
+        previous[late] -= 1
     first_row = np.flatnonzero(is_first_of_block)[block]
     return np.where(previous >= first_row, previous, -1)
 

@@ -30,6 +30,7 @@ _STAGE_PATH_SHARE: Final = 0.5  # a stage that slows the job has this share of t
 _MOST_BESIDE: Final = (
     0.75  # of the recvs: 1F1B that posts the next recv early leaves two in three open, interleaving more
 )
+_STAGE_EXCESS: Final = 2.0  # a heavy stage costs so many times what δ allows: embedding and loss make some differ
 _SPREAD_SHARE: Final = 0.5  # uneven data: no rank has this share of what is lost to late ranks
 _UNEVEN_EXCESS: Final = 3.0  # ... and it costs so many times what δ allows: somebody is always a little late
 
@@ -47,8 +48,8 @@ class Reviewed:
     path_work_ns
         For each rank what its own work has of the critical path; empty where that is not known.
     beside_ratio
-        Share of the recvs that ranks left open while they worked on. Whether they waited for them in the end or worked
-        until then is in no log, so stages can't be compared by their gaps.
+        Share of the recvs that ranks left open while they worked on. Whether they waited for them in the end or
+        worked until then is in no log, so stages can't be compared by their gaps.
     """
 
     elapsed_ns: float
@@ -75,7 +76,7 @@ def review(reviewed: Sequence[Reviewed], topology: Topology, delta: float) -> li
     if causes:
         return causes
     stage = _slow_stage(reviewed, topology)
-    if stage is not None and _always_matters(stage, reviewed, delta):
+    if stage is not None and _always_matters(stage, reviewed, 1 + _STAGE_EXCESS * (delta - 1)):
         return [stage]
     uneven = _imbalance(reviewed)
     limit = 1 + _UNEVEN_EXCESS * (delta - 1)

@@ -1,4 +1,4 @@
-"""What made a job's suspect iterations long, one after the other: the background that a new accusation is held against.
+"""What made a job's suspect iterations long, one after the other: what a new accusation is held against.
 
 A rank that pauses once says little where another one pauses every third iteration. So each suspect iteration that was
 looked into is noted, with the rank or lane that its path lost most to, and an accusation that rests on few iterations
@@ -26,10 +26,10 @@ class Thresholds:
     memory
         Iterations that an event is remembered for: the window of δ-irregularity.
     alike
-        Events are of one size if the smaller is this share of the larger: pauses of garbage collection vary threefold.
-    uneven_seen, uneven_ranks
-        Data are uneven if, of the newest `uneven_seen` suspect iterations, each is lost to own work and this many ranks
-        came last, none of them in most. Of six fair draws among four ranks, five in six show three or more.
+        Events are of one size if the smaller is this share of the larger: pauses of garbage collection vary
+    threefold. uneven_seen, uneven_ranks
+        Data are uneven if, of the newest `uneven_seen` suspect iterations, each is lost to own work and this many
+        ranks came last, none of them in most. Of six fair draws among four ranks, five in six show three or more.
     """
 
     memory: int = 50

@@ -1,9 +1,9 @@
 """Which device makes transfers slow: NIC, link, switch, or a communicator as such.
 
-Each of them would slow down certain lanes and leave others alone, and what was seen tells them apart: Bayes' rule over
-the lanes that touch a candidate. A lane counts by how surely it differs from what is usual, over all iterations that
-are looked at, and not by what it costs: a NIC at a ninth of its speed shows in each of its sends, also where they are
-a hundredth of the iteration.
+Each of them would slow down certain lanes and leave others alone, and what was seen tells them apart: Bayes' rule
+over the lanes that touch a candidate. A lane counts by how surely it differs from what is usual, over all iterations
+that are looked at, and not by what it costs: a NIC at a ninth of its speed shows in each of its sends, also where
+they are a hundredth of the iteration.
 """
 
 from __future__ import annotations

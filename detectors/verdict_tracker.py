@@ -32,8 +32,8 @@ OPEN_TWICE: Final = 2
 late as long: pauses hit ever different ranks."""
 
 MIN_RECOVERED: Final = 0.5
-"""Of what a cause is said to have cost the newest iteration, this share must come back when that is run again with its
-device as usual: most of it. Who brings back less is late or slow beside something that is as late or slow."""
+"""Of what a cause is said to have cost the newest iteration, this share must come back when that is run again with
+its device as usual: most of it. Who brings back less is late or slow beside something that is as late or slow."""
 
 OPEN_CERTAINTY: Final = 0.9
 """Where none of them is long by itself, the cause must be seen in all of them beyond the noise of its transfers, and
@@ -196,7 +196,7 @@ class VerdictTracker:
         return is_certain and sum(o.may_show(cause) and o.is_beyond_noise(cause) for o in seen) == OPEN_RECENT
 
     def _is_one_of_few(self, seen: int, irregular: Sequence[Observation], topology: Topology) -> bool:
-        """Whether a rank was seen in most of the long iterations: where data are uneven, each is last now and then."""
+        """Whether a rank was seen in most long iterations: where data are uneven, each is last now and then."""
         others = sum(o.is_long for o in irregular) - seen
         is_uneven = any(verdict.cause.kind == "imbalance" for verdict in self._open)
         if is_uneven or self._suspicions.uneven(topology):

@@ -58,8 +58,8 @@ class WhatIf:
     def recovered_ns(self, causes: Sequence[Cause]) -> float:
         """How much sooner the iteration would have ended with the devices of these causes as usual, ns.
 
-        A transfer whose partner nobody read may be waiting, which comes back with whomever that partner waited for: it
-        counts as long as usual at most, before and after, unless it is what a cause accuses.
+        A transfer whose partner nobody read may be waiting, which comes back with whomever that partner waited for:
+        it counts as long as usual at most, before and after, unless it is what a cause accuses.
 
         NaN where nothing is known of the device's operators.
         """

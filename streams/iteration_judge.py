@@ -48,7 +48,8 @@ REVIEW_EVERY: Final = 50
 REVIEW_STANDING: Final = 20
 REVIEW_AGAIN: Final = 10
 """So many regular iterations are held against peers: at the start, then every so many iterations, and more often
-while a fault is known that was always there, or where a review found a plan to change that the next one must confirm."""
+while a fault is known that was always there, or where a review found a plan to change that the next one must
+confirm."""
 
 NEWEST: Final = 2
 """So many of the last iterations are looked at for a hang when the job is over."""

@@ -15,6 +15,7 @@ import numpy as np
 
 from detectors.clocks import Clocks, estimate_clocks
 from detectors.critical_path import Attribution, attribute, slow_collectives
+from detectors.measured_time import logged_resolutions_ns
 from detectors.operator_graph import OperatorGraph, build_graph
 from detectors.pipelines import stages_from_transfers
 from detectors.reach import Summaries, accused_lanes, lane_sums, lanes_beside, wanted_ranks
@@ -128,6 +129,7 @@ class OperatorReader:
         """Build the graph on the common clock."""
         clocks, start_ns = self.clocks, columns["start_ns"]
         if clocks.ahead_ns:
+            columns = {**columns, "resolution_ns": logged_resolutions_ns(columns)}
             start_ns = np.where(start_ns == UNKNOWN, UNKNOWN, start_ns - clocks.ahead(columns["rank"], start_ns))
         entries = {pair: ns - clocks.ahead_of(pair[0], ns) for rows in iterations for pair, ns in rows.entries()}
         return build_graph({**columns, "start_ns": start_ns}, entries)
