@@ -19,7 +19,8 @@ def times(first: list[float], count: int = FAULT_AT, noise: float = 0.0, seed: i
     """Iteration times, ns; the first ones are so many times as long as usual."""
     usual = USUAL_NS * (1 + noise * np.random.default_rng(seed).standard_normal(count))
     usual[: len(first)] *= first
-    return usual.tolist()
+    found: list[float] = usual.tolist()
+    return found
 
 
 def fed(times_ns: list[float], delta: float = 1.1) -> IterationWindow:
