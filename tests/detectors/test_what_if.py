@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from detectors.causes import Cause
-from detectors.critical_path import attribute
+from detectors.critical_path import Attribution, attribute
 from detectors.lanes import Lane
 from detectors.observation import Observation
 from detectors.operator_graph import OperatorGraph, build_graph
@@ -123,10 +124,15 @@ def test_a_rank_that_is_as_late_as_another_brings_back_nothing_alone() -> None:
 
 
 def test_of_two_that_are_as_late_each_has_its_part_among_both() -> None:
+    one, two = rank_cause(0), rank_cause(2)
     job = Job({0: 30, 2: 37})
-    assert job.recovered_ms(rank_cause(0)) == pytest.approx(2)
-    assert job.ratio(rank_cause(0)) == pytest.approx(2 / 30)
-    assert job.ratio(rank_cause(0), rank_cause(2)) == pytest.approx(1)
+    attribution = Attribution(
+        REGULAR, {Lane("work", 0): 30.0 * MS}, {}, {}, {}
+    )  # two of three are late: not everybody
+    observation = replace(job.observation, attribution=attribution)
+    assert (job.recovered_ms(one), job.recovered_ms(two)) == (2, 0)
+    assert recovered_ratio(one, [one], observation, job.what_if) == pytest.approx(2 / 30)
+    assert recovered_ratio(one, [one, two], observation, job.what_if) == pytest.approx(1)
 
 
 def test_a_rank_that_is_late_where_all_wait_for_another_one_costs_nothing() -> None:
