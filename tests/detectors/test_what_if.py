@@ -38,8 +38,8 @@ def iteration_rows(number: int, late: Mapping[int, float], way: float, world: fl
     end = max(met.values()) + world
     ends: dict[str, Any] = {"sequence": number, "iteration": number}
 
-    def one(rank: int, start: float, end: float, *what: str, **more: Any) -> dict[str, Any]:
-        return row(rank, round(start * MS), round(end * MS), *what, **ends, **more)
+    def one(rank: int, start: float, end: float, operator: str = "all_reduce", **more: Any) -> dict[str, Any]:
+        return row(rank, round(start * MS), round(end * MS), operator, **ends, **more)
 
     rows = [one(0, sent, through, "send", group=1, peer=1), one(1, posted, through, "recv", group=1, peer=0)]
     return rows + [one(rank, met[rank], end, group=0) for rank in range(3)]
