@@ -1,0 +1,220 @@
+"""Offsets and drifts of hosts' clocks, from what collectives and messages say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from detectors.clocks import Clocks, estimate_clocks, estimate_offsets
+from streams.records import UNKNOWN
+from tests.detectors.operator_graphs import columns_of, row
+
+US = 1_000
+MS = 1_000_000
+S = 1_000_000_000
+EPOCH = 1_700_000_000 * S
+NOISE_NS = 2 * US
+
+HOST_OF = {rank: f"h{rank // 2}" for rank in range(6)}
+"""Three hosts of two ranks."""
+
+Rows = list[dict[str, Any]]
+
+
+def shown(host: str, time_ns: float, ahead_ns: Mapping[str, float], drift_ratio: Mapping[str, float]) -> int:
+    """What a host's clock shows at a time."""
+    return round(time_ns + ahead_ns.get(host, 0.0) + drift_ratio.get(host, 0.0) * (time_ns - EPOCH))
+
+
+def collectives(
+    ahead_ns: Mapping[str, float],
+    drift_ratio: Mapping[str, float] | None = None,
+    *,
+    iterations: Sequence[int] = range(10),
+    every_ns: int = S,
+    members: Sequence[int] = range(6),
+    group: int = 0,
+    noise_ns: float = NOISE_NS,
+    host_of: Mapping[int, str] = HOST_OF,
+) -> Rows:
+    """In each iteration three collectives of some ranks, which come at any time and leave together."""
+    random = np.random.default_rng(group)
+    rows = []
+    for sequence in range(3 * (max(iterations) + 1)):
+        iteration, turn = divmod(sequence, 3)
+        come = random.uniform(0, 20 * MS, len(members))
+        left = random.normal(0, noise_ns, len(members))
+        if iteration not in iterations:
+            continue
+        end_ns = EPOCH + iteration * every_ns + (turn + 1) * every_ns // 10 + 30 * MS
+        for at, rank in enumerate(members):
+            times = (end_ns - 30 * MS + come[at], end_ns + left[at])
+            own = [shown(host_of[rank], ns, ahead_ns, drift_ratio or {}) for ns in times]
+            rows.append(row(rank, own[0], own[1], group=group, sequence=sequence, iteration=iteration))
+    return rows
+
+
+def messages(ahead_ns: Mapping[str, float], source: int, target: int, *, way_ns: int, count: int = 10) -> Rows:
+    """Messages between two ranks whose receivers wait for them; the quickest is on its way for `way_ns`."""
+    rows = []
+    for number in range(count):
+        sent_ns = EPOCH + number * S + source * 7 * MS
+        got_ns = sent_ns + way_ns + number * 3 * US
+        sent, posted, got = (
+            shown(HOST_OF[rank], ns, ahead_ns, {})
+            for rank, ns in ((source, sent_ns), (target, sent_ns - MS), (target, got_ns))
+        )
+        ends = {"group": 7, "sequence": number, "iteration": number}
+        rows += [row(source, sent, sent + 5 * US, "send", peer=target, **ends)]
+        rows += [row(target, posted, got, "recv", peer=source, **ends)]
+    return rows
+
+
+def offsets(rows: Rows, host_of: Mapping[int, str] = HOST_OF) -> dict[str, int]:
+    return estimate_offsets(columns_of(rows), host_of)
+
+
+def clocks(rows: Rows, host_of: Mapping[int, str] = HOST_OF) -> Clocks:
+    return estimate_clocks(columns_of(rows), host_of)
+
+
+def centred(values: Mapping[str, float]) -> dict[str, float]:
+    mean = sum(values.values()) / len(values)
+    return {host: value - mean for host, value in values.items()}
+
+
+# --- offsets --------------------------------------------------------------------------------------------------------
+
+
+def test_offsets_are_found_to_a_few_microseconds() -> None:
+    truth = {"h0": 3.0 * MS, "h1": -1.5 * MS, "h2": 40.0 * US}
+    found, expected = offsets(collectives(truth)), centred(truth)
+    assert found == pytest.approx(expected, abs=5 * US)
+
+
+def test_clocks_that_agree_are_left_as_they_are() -> None:
+    assert offsets(collectives({})) == pytest.approx({"h0": 0, "h1": 0, "h2": 0}, abs=5 * US)
+
+
+def test_one_collective_that_a_member_left_late_moves_no_offset() -> None:
+    truth = {"h0": 500.0 * US, "h1": -500.0 * US, "h2": 0.0}
+    rows = collectives(truth)
+    rows[-1]["elapsed_ns"] += 80 * MS
+    assert offsets(rows) == pytest.approx(truth, abs=5 * US)
+
+
+def test_hosts_are_compared_over_a_chain_of_collectives() -> None:
+    truth = {"h0": 2.0 * MS, "h1": 0.0, "h2": -2.0 * MS}
+    rows = collectives(truth, members=(1, 2), group=1) + collectives(truth, members=(3, 4), group=2)
+    assert offsets(rows) == pytest.approx(truth, abs=10 * US)
+
+
+def test_what_stays_inside_a_host_says_nothing() -> None:
+    truth = {"h0": 2.0 * MS, "h1": -2.0 * MS}
+    rows = [one for host in range(3) for one in collectives(truth, members=(2 * host, 2 * host + 1), group=host)]
+    assert offsets(rows) == {"h0": 0, "h1": 0, "h2": 0}
+
+
+def test_messages_in_both_directions_join_hosts_that_share_no_collective() -> None:
+    truth = {"h0": 2.0 * MS, "h1": -1.0 * MS}
+    rows = messages(truth, 0, 2, way_ns=80 * US) + messages(truth, 2, 0, way_ns=80 * US)
+    found = offsets(rows)
+    assert found["h0"] - found["h1"] == pytest.approx(3 * MS, abs=5 * US)
+
+
+def test_messages_in_one_direction_say_nothing() -> None:
+    rows = messages({"h0": 2.0 * MS}, 0, 2, way_ns=80 * US)
+    assert offsets(rows) == {"h0": 0, "h1": 0, "h2": 0}
+
+
+def test_without_times_no_clock_is_ahead() -> None:
+    assert offsets([]) == {"h0": 0, "h1": 0, "h2": 0}
+    assert offsets([row(0, None, None)]) == {"h0": 0, "h1": 0, "h2": 0}
+    assert clocks([row(0, None, None)]) == Clocks(dict.fromkeys(range(6), 0))
+
+
+@settings(max_examples=25)
+@given(truth=st.fixed_dictionaries({host: st.integers(-S, S) for host in ("h0", "h1", "h2")}))
+def test_any_offsets_are_found(truth: dict[str, int]) -> None:
+    assert offsets(collectives(truth)) == pytest.approx(centred(truth), abs=5 * US)
+
+
+@settings(max_examples=25)
+@given(order=st.permutations(range(6)), shift_s=st.integers(-(10**6), 10**6))
+def test_other_names_of_ranks_and_another_time_change_nothing(order: list[int], shift_s: int) -> None:
+    rows = collectives({"h0": 3.0 * MS, "h1": -1.5 * MS})
+    for one in rows:
+        one["start_ns"] += shift_s * S
+    renamed = [{**one, "rank": order[one["rank"]]} for one in rows]
+    hosts = {order[rank]: host for rank, host in HOST_OF.items()}
+    assert offsets(renamed, hosts) == pytest.approx(offsets(rows), abs=2)
+
+
+# --- drifts ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_drift_of_a_host_is_found_to_a_few_ppm() -> None:
+    drifts = {"h0": 60e-6, "h1": -60e-6}
+    found = clocks(collectives({}, drifts))
+    assert found.drift_ratio == pytest.approx({0: 60e-6, 1: 60e-6, 2: -60e-6, 3: -60e-6}, abs=2e-6)
+
+
+@pytest.mark.parametrize("ppm", [20.0, -50.0, 100.0])
+def test_with_its_drift_a_clock_is_right_in_the_middle_and_after_the_end(ppm: float) -> None:
+    ahead, drifts = {"h0": 5.0 * MS, "h1": -MS}, {"h2": ppm * 1e-6}
+    found = clocks(collectives(ahead, drifts))
+    rank = np.arange(6)
+    for second in (5, 10, 15):
+        time_ns = EPOCH + second * S
+        by_host = {host: shown(host, time_ns, ahead, drifts) - time_ns for host in ("h0", "h1", "h2")}
+        expected = centred(by_host)
+        own_ns = np.array([shown(HOST_OF[one], time_ns, ahead, drifts) for one in range(6)])
+        right_ns = own_ns - found.ahead(rank, own_ns)
+        wrong_ns = right_ns - right_ns.mean()
+        assert np.abs(wrong_ns).max() < 40 * US, (second, expected)
+        assert [found.ahead_of(one, int(own_ns[one])) for one in range(6)] == found.ahead(rank, own_ns).tolist()
+
+
+@pytest.mark.parametrize("every_ns", [50 * MS, S, 60 * S])
+def test_no_drift_is_invented_where_clocks_keep_pace(every_ns: int) -> None:
+    found = clocks(collectives({"h0": 7.0 * MS, "h1": -3.0 * MS}, every_ns=every_ns))
+    assert found.drift_ratio == {}
+    assert [found.ahead_ns[rank] for rank in (0, 2, 4)] == pytest.approx(
+        [17 / 3 * MS, -13 / 3 * MS, -4 / 3 * MS], abs=5 * US
+    )
+
+
+@settings(max_examples=25)
+@given(truth=st.fixed_dictionaries({host: st.integers(-S, S) for host in ("h0", "h1", "h2")}))
+def test_no_offset_is_taken_for_a_drift(truth: dict[str, int]) -> None:
+    assert clocks(collectives(truth)).drift_ratio == {}
+
+
+def test_a_clock_that_was_set_meanwhile_does_not_drift() -> None:
+    before = collectives({}, iterations=range(5))
+    after = collectives({"h0": 90.0 * MS}, iterations=range(5, 10))
+    found = clocks(before + after)
+    assert found.drift_ratio == {}
+    assert found.ahead_ns[0] - found.ahead_ns[2] == pytest.approx(90 * MS, abs=5 * US)
+
+
+def test_one_iteration_shows_no_drift() -> None:
+    found = clocks(collectives({"h0": MS}, {"h1": 90e-6}, iterations=[4]))
+    assert found.drift_ratio == {}
+
+
+def test_a_clock_that_does_not_drift_is_ahead_by_as_much_at_all_times() -> None:
+    found = Clocks({0: 5, 3: -7}, {}, EPOCH)
+    assert found.ahead(np.array([0, 3, 2, 9]), np.array([1, EPOCH, UNKNOWN, 5])).tolist() == [5, -7, 0, 0]
+    assert [found.ahead_of(rank, 10 * EPOCH) for rank in (0, 3, 9)] == [5, -7, 0]
+
+
+def test_a_time_that_is_not_known_is_ahead_by_what_is_known_at_the_origin() -> None:
+    found = Clocks({0: 5, 1: 8}, {1: 1e-4}, EPOCH)
+    ahead = found.ahead(np.array([0, 1, 1]), np.array([EPOCH + S, EPOCH + S, UNKNOWN]))
+    assert ahead.tolist() == [5, 8 + 100 * US, 8]
