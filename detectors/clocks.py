@@ -132,7 +132,7 @@ def estimate_offsets(columns: Mapping[str, Array], host_of: Mapping[int, str]) -
 
 
 class _Estimate(NamedTuple):
-    """Offsets of hosts' clocks; the spread of the ends that they rest on, ns; whether collectives connect all hosts."""
+    """Offsets of hosts' clocks; the spread of the ends they rest on, ns; whether collectives connect all hosts."""
 
     offsets_ns: dict[str, int]
     noise_ns: float

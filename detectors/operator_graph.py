@@ -346,7 +346,7 @@ def _previous(block: Array, start_ns: Array, surely_ended_ns: Array, is_first_of
     latest = np.maximum.accumulate(order)  # of the rows that were over, the one that ended last
     own = np.arange(len(block))
     previous = np.where(found >= 0, latest[found], -1)
-    # A long row may stand behind `own` though it was over, by its slack: the last one before `own` that was over is it.
+    # A long row may stand behind `own` though it was over, by its slack: then the last one before `own` is wanted.
     late = np.flatnonzero(previous >= own)
     previous[late] = own[late] - 1
     for _ in range(_MOST_BESIDE):

@@ -55,6 +55,11 @@ def graph_of(*rows: dict[str, Any], entry: dict[tuple[int, int], int] | None = N
     return exact_graph(list(rows), entry)
 
 
+def logged_graph(*rows: dict[str, Any], entry: dict[tuple[int, int], int] | None = None) -> OperatorGraph:
+    """Graph of times as a log has them: what they can tell is measured from them."""
+    return build_graph(columns_of(list(rows)), entry or {})
+
+
 def at(graph: OperatorGraph, rank: int, start: int, operator: str | None = None) -> int:
     """Row of the operator of a rank that starts then."""
     is_it = (graph.rank == rank) & (graph.start_ns == start)

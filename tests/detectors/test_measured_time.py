@@ -14,7 +14,7 @@ from detectors.measured_time import (
     resolutions_ns,
     slack_ns,
 )
-from tests.detectors.operator_graphs import at, graph_of, row
+from tests.detectors.operator_graphs import at, logged_graph, row
 
 US = 1_000
 MS = 1_000_000
@@ -132,7 +132,7 @@ LATE = [
 @pytest.mark.parametrize(("next_start_ns", "late_ns"), LATE)
 def test_what_ends_a_little_after_the_next_one_began_came_before_it(next_start_ns: int, late_ns: int) -> None:
     """Rank 0 waits for rank 1 nearly all the time: were its operator not over, that waiting would be its work."""
-    graph = graph_of(
+    graph = logged_graph(
         row(0, 0, next_start_ns + late_ns), row(1, next_start_ns - MS, next_start_ns),
         row(0, next_start_ns, next_start_ns + MS, group=1), entry={(0, 0): 0, (1, 0): 0},
     )  # fmt: skip
@@ -144,7 +144,7 @@ def test_what_ends_a_little_after_the_next_one_began_came_before_it(next_start_n
 
 @pytest.mark.parametrize(("next_start_ns", "late_ns"), [(10 * MS, 10 * US), (10 * S, 2 * MS)])
 def test_what_ends_later_than_clocks_explain_runs_beside_it(next_start_ns: int, late_ns: int) -> None:
-    graph = graph_of(
+    graph = logged_graph(
         row(0, 0, next_start_ns + late_ns), row(0, next_start_ns, next_start_ns + 5 * MS, group=1),
         entry={(0, 0): 0},
     )  # fmt: skip
@@ -158,7 +158,7 @@ def test_a_coarse_log_has_more_slack() -> None:
         starts_us = [0, 1000, 2000, 3000, 4000 - 10]
         rows = [row(0, us * US, (us + 1000) * US, group=us) for us in starts_us]
         rows += [row(0, (8000 + step_us) * US, (9000 + step_us) * US, group=9)]
-        graph = graph_of(*rows)
+        graph = logged_graph(*rows)
         return int(graph.previous[at(graph, 0, 3990 * US)])
 
     assert previous(step_us=10) == 3
@@ -166,7 +166,7 @@ def test_a_coarse_log_has_more_slack() -> None:
 
 
 def test_operators_of_one_rank_are_never_each_others_previous_one() -> None:
-    graph = graph_of(*(row(0, 10 * US + number, 10 * US + number + 500, group=number) for number in range(10)))
+    graph = logged_graph(*(row(0, 10 * US + number, 10 * US + number + 500, group=number) for number in range(10)))
     assert (graph.previous < np.arange(10)).all()
 
 
@@ -183,12 +183,12 @@ def chains(draw: st.DrawFn) -> list[tuple[int, int]]:
 
 @given(chain=chains())
 def test_rounding_changes_no_order_of_what_is_well_apart(chain: list[tuple[int, int]]) -> None:
-    exact = graph_of(*(row(0, start_ns, end_ns, sequence=at) for at, (start_ns, end_ns) in enumerate(chain)))
+    exact = logged_graph(*(row(0, start_ns, end_ns, sequence=at) for at, (start_ns, end_ns) in enumerate(chain)))
     rounded = []
     for number, (start_ns, end_ns) in enumerate(chain):
         begun_ns = round(start_ns / US) * US
         rounded.append(row(0, begun_ns, begun_ns + round((end_ns - start_ns) / US) * US, sequence=number))
-    coarse = graph_of(*rounded)
+    coarse = logged_graph(*rounded)
     assert exact.previous.tolist() == coarse.previous.tolist() == list(range(-1, len(chain) - 1))
     assert np.abs(exact.gap_ns - coarse.gap_ns).max() <= 2 * US
 
@@ -203,7 +203,7 @@ def test_what_touches_still_follows_when_its_end_comes_late(
         late_ns = data.draw(st.integers(0, 2 * US))
         rows.append(row(0, now_ns, now_ns + end_ns - start_ns + late_ns, sequence=number))
         now_ns += end_ns - start_ns
-    graph = graph_of(*rows)
+    graph = logged_graph(*rows)
     assert graph.previous.tolist() == list(range(-1, len(chain) - 1))
     assert not graph.gap_ns.any()
 
@@ -216,7 +216,7 @@ def test_no_gap_is_negative_and_none_before_comes_after(
     spans: list[tuple[int, int]], ranks: int, entry_ns: int
 ) -> None:
     rows = [row(n % ranks, start, start + ns, sequence=n // ranks) for n, (start, ns) in enumerate(spans)]
-    graph = graph_of(*rows, entry={(rank, 0): entry_ns for rank in range(ranks)})
+    graph = logged_graph(*rows, entry={(rank, 0): entry_ns for rank in range(ranks)})
     assert (graph.gap_ns >= 0).all()
     assert (graph.transfer_ns >= 0).all()
     assert (graph.wait_ns >= 0).all()
@@ -232,7 +232,7 @@ def test_no_gap_is_negative_and_none_before_comes_after(
 
 @pytest.mark.parametrize("after_ns", [0, 1, US, CLOCK_ERROR_NS])
 def test_a_partner_that_came_after_the_end_by_the_clocks_error_was_waited_for(after_ns: int) -> None:
-    graph = graph_of(row(0, 0, MS), row(1, MS + after_ns, MS + after_ns + 5 * US))
+    graph = logged_graph(row(0, 0, MS), row(1, MS + after_ns, MS + after_ns + 5 * US))
     here = at(graph, 0, 0)
     assert graph.rank[graph.blocker[here]] == 1
     assert graph.transfer_ns[here] == 0
@@ -245,7 +245,7 @@ def test_who_may_leave_early_waited_for_a_partner_within_the_slack_only(
 ) -> None:
     peers = (1, 0) if operator == "send" else (None, None)
     came_ns = MS + after_ns
-    graph = graph_of(row(0, 0, MS, operator, peer=peers[0]), row(1, came_ns, came_ns + MS, other, peer=peers[1]))
+    graph = logged_graph(row(0, 0, MS, operator, peer=peers[0]), row(1, came_ns, came_ns + MS, other, peer=peers[1]))
     here = at(graph, 0, 0)
     assert bool(graph.rank[graph.blocker[here]] == 1) is is_waited_for
     assert graph.transfer_ns[here] == (0 if is_waited_for else MS)
@@ -257,7 +257,7 @@ def test_who_may_leave_early_waited_for_a_partner_within_the_slack_only(
 def batched(*times_ns: tuple[int, int]) -> int:
     """Number of batches that a rank's sends and recvs with these starts and ends are."""
     ends = ("send", "recv")
-    graph = graph_of(
+    graph = logged_graph(
         *(row(0, one, two, ends[n % 2], peer=n + 1, sequence=n) for n, (one, two) in enumerate(times_ns))
     )
     return len(set(graph.batch.tolist()))
@@ -276,7 +276,7 @@ def test_parts_that_start_or_end_further_apart_are_batches_by_themselves() -> No
 
 
 def test_sends_and_recvs_of_ranks_and_iterations_are_never_one_batch() -> None:
-    graph = graph_of(
+    graph = logged_graph(
         row(0, 0, MS, "send", peer=1), row(1, 0, MS, "recv", peer=0),
         row(0, 0, MS, "send", peer=1, sequence=1, iteration=1),
     )  # fmt: skip
@@ -284,13 +284,13 @@ def test_sends_and_recvs_of_ranks_and_iterations_are_never_one_batch() -> None:
 
 
 def test_collectives_are_no_batches() -> None:
-    graph = graph_of(row(0, 0, MS), row(0, 0, MS, group=1), row(0, 0, MS, "send", peer=1))
+    graph = logged_graph(row(0, 0, MS), row(0, 0, MS, group=1), row(0, 0, MS, "send", peer=1))
     assert len(set(graph.batch.tolist())) == 3
 
 
 def test_a_batch_whose_parts_were_rounded_apart_waits_for_the_last_of_all_partners() -> None:
     """Rank 1 sends to 2 and receives from 0 at once; 0 comes late."""
-    graph = graph_of(
+    graph = logged_graph(
         row(1, 0, MS, "send", peer=2), row(1, 700, MS + US, "recv", peer=0),
         row(2, 0, MS // 10, "recv", peer=1), row(0, MS // 2, MS, "send", peer=1),
     )  # fmt: skip

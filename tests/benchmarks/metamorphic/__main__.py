@@ -25,7 +25,10 @@ from tests.benchmarks.metamorphic.running import RECORDINGS, Checked, run_all
 def main() -> int:
     """Run what the command line says."""
     options = _options()
-    jobs = options.jobs or [*sorted(path.name for path in RECORDINGS.iterdir() if path.is_dir()), *JOBS]
+    jobs = options.jobs or [
+        *sorted(path.name for path in RECORDINGS.iterdir() if (path / "job.json").exists()),
+        *JOBS,
+    ]
     checked = []
     for one in run_all(jobs, options.changes, options.seed, options.streamed, options.processes):
         checked.append(one)

@@ -17,7 +17,7 @@ from streams.monitor_settings import MonitorSettings
 from tests.conftest import RECORDINGS
 from tests.infra.checking.recordings import JOBS, recorded, simulated
 
-NAMES = sorted(path.name for path in RECORDINGS.iterdir() if path.is_dir())
+NAMES = sorted(path.name for path in RECORDINGS.iterdir() if (path / "job.json").exists())
 SETTINGS = MonitorSettings()
 
 

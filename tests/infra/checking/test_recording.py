@@ -7,7 +7,7 @@ from tests.conftest import RECORDINGS
 from tests.infra.checking.recordings import recorded, simulated
 from tests.producers.trace_directories import assert_same
 
-NAMES = sorted(path.name for path in RECORDINGS.iterdir() if path.is_dir())
+NAMES = sorted(path.name for path in RECORDINGS.iterdir() if (path / "job.json").exists())
 
 
 @pytest.mark.parametrize("name", NAMES)
