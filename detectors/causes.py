@@ -234,14 +234,16 @@ def _longer_ns(attribution: Attribution, own_ns: float, parts_ns: float) -> floa
 def _transfer_cause(
     lane: Lane, attributions: Sequence[Attribution], left: Sequence[Mapping[Lane, float]], topology: Topology
 ) -> Found:
-    ranked, _ = rank_devices(lane, attributions, topology)
+    ranked, slow = rank_devices(lane, attributions, topology)
     device, probability = next(pair for pair in [*ranked, (_ANY, 1.0)] if pair[0] != NO_DEVICE)
     if device.kind == UNSEEN:
         return _NOBODY, (), frozenset([lane])
     if device.kind == "communicator" or (probability < _MIN_NAMED and lane.kind == "collective"):
         return "slow_communicator", (), frozenset([lane])
     on_path = {one for lanes in left for one in lanes if one.kind != "work"}
-    lanes = frozenset(one for one in on_path if is_carried(device, one, lane, topology)) | {lane}
+    # What stays inside a host mostly passes by its NIC: it belongs to the cause where it was slow.
+    may_be = (one for one in on_path if one in slow or topology.crosses_network(one))
+    lanes = frozenset(one for one in may_be if is_carried(device, one, lane, topology)) | {lane}
     suspects = tuple((d, p) for d, p in ranked if d.kind in _KINDS and p >= _MIN_PROBABILITY)[:4]
     return _KINDS[device.kind], suspects, lanes
 

@@ -318,8 +318,7 @@ def is_explained(cause: Cause, by: Cause, topology: Topology) -> bool:
     """
     if "slow_stage" in (cause.kind, by.kind) or not cause.lanes or not by.lanes:
         return False
-    accused = [set(one.suspects[0][0].ranks) for one in (cause, by) if one.suspects]
-    if len(accused) == 2 and accused[0].isdisjoint(accused[1]):
+    if _accuse_others(cause, by):
         return False
     return _carries(by, cause, topology) or _carries(cause, by, topology)
 
@@ -338,4 +337,14 @@ def _is_same(one: Cause, other: Cause) -> bool:
     """
     if (one.kind == "slow_stage") != (other.kind == "slow_stage"):
         return False
-    return bool(one.lanes & other.lanes) or (not one.lanes and one.kind == other.kind)
+    shared = one.lanes & other.lanes
+    if _accuse_others(one, other) and all(lane.kind == "collective" for lane in shared):
+        return False  # both NICs are in the communicator of all ranks
+    return bool(shared) or (not one.lanes and one.kind == other.kind)
+
+
+def _accuse_others(one: Cause, other: Cause) -> bool:
+    """Whether two causes accuse devices that have no rank in common."""
+    if not one.suspects or not other.suspects:
+        return False
+    return set(one.suspects[0][0].ranks).isdisjoint(other.suspects[0][0].ranks)

@@ -135,9 +135,10 @@ def recovered_ratio(
         return None
     everybody_ns = max(observation.attribution.path_excess_ns.get(EVERYBODY, 0.0), 0.0)
     longer_ns = max(observation.excess_ns - everybody_ns, 0.0)
-    claimed_ns = max(min(explained_ns(cause, observation.attribution), longer_ns), _LEAST_CLAIM * longer_ns)
-    if claimed_ns <= 0:
+    said_ns = min(explained_ns(cause, observation.attribution), longer_ns)
+    if said_ns <= 0:
         return None
+    claimed_ns = max(said_ns, _LEAST_CLAIM * longer_ns)
     ratio = what_if.recovered_ns([cause]) / claimed_ns
     others = [one for one in causes if one is not cause]
     if ratio < 1 and others:

@@ -218,4 +218,8 @@ def test_regular_iterations_between_spikes_lost_nothing() -> None:
         tracker.observe(replace(observation(number, step), sigmas=9.0, latest=latest), TOPOLOGY)
     (verdict,) = tracker._open
     loss = loss_of(verdict, 4)
-    assert (loss.seen, loss.lost_s, loss.lasted_s) == (2, pytest.approx(0.1), pytest.approx(0.6))
+    assert (loss.seen, loss.lost_s, loss.lasted_s) == (
+        2,
+        pytest.approx(0.1),
+        pytest.approx(0.7),
+    )  # six iterations, two of them 50 ms longer

@@ -15,7 +15,7 @@ from detectors.causes import Cause
 from detectors.critical_path import Attribution, attribute
 from detectors.lanes import Lane
 from detectors.observation import Observation
-from detectors.operator_graph import OperatorGraph, build_graph
+from detectors.operator_graph import build_graph
 from detectors.reference import Reference, learn_reference
 from detectors.topology import Device, Place, Topology
 from detectors.what_if import WhatIf, recovered_ratio
@@ -224,8 +224,7 @@ def test_of_a_rank_that_nobody_read_nothing_is_known() -> None:
 
 def test_operators_that_were_never_seen_before_say_nothing() -> None:
     job, other = Job(), Job({0: 30})
-    moved = {"communicator": other.graph.communicator + 7}
-    graph = OperatorGraph(**({name: getattr(other.graph, name) for name in OperatorGraph.__slots__} | moved))
+    graph = replace(other.graph, communicator=other.graph.communicator + 7)
     assert math.isnan(WhatIf(graph, job.reference, TOPOLOGY).recovered_ns([rank_cause(0)]))
 
 
