@@ -38,11 +38,11 @@ bench: java maven $(STAMP)  ## Operators per second through one worker, beside t
 bench-agent: java maven $(STAMP)  ## CPU time and memory of a node's agent, at several rates of sampling (needs a C compiler)
 	@$(BIN)/python -m tests.benchmarks.bench_agent
 
-bench-check-metamorphic: $(STAMP)  ## Recordings and 46 simulated jobs under each change that must alter no verdict (an hour)
+check-metamorphic: $(STAMP)  ## Recordings and 46 simulated jobs under each change that must alter no verdict (an hour)
 	@mkdir -p build && $(BIN)/python -m tests.benchmarks.metamorphic --json build/metamorphic.json $(OPTIONS) | \
 		tee build/metamorphic.md
 
-torch: $(STAMP)  ## What the hook adds to each operator of torch.distributed (needs the extra torch; ten minutes)
+bench-torch: $(STAMP)  ## What the hook adds to each operator of torch.distributed (needs the extra torch; ten minutes)
 	@$(BIN)/python -W ignore -m tests.benchmarks.bench_torch_comms $(OPTIONS)
 
 bench-operators: $(STAMP)  ## Abnormal operators: F1, precision, recall and cost of each detector (ten minutes)
