@@ -305,7 +305,7 @@ class VerdictTracker:
         tracker = cls(state["job"], state["attempt"], limits)
         tracker._recent.extend(Observation.from_state(one) for one in state["recent"])
         tracker._spikes = SpikeWatch.from_state(state["spikes"])
-        tracker._suspicions = Suspicions.from_state(state["suspicions"])
+        tracker._suspicions = Suspicions.from_state(state.get("suspicions", ()))
         tracker._ordinals = dict(state["ordinals"])
         tracker._open = [OpenVerdict.from_state(verdict) for verdict in state["open"]]
         return tracker

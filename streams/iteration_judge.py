@@ -445,7 +445,7 @@ class IterationJudge:
         healthy_ns = state["healthy_ns"]
         judge._healthy_ns = None if healthy_ns is None else (healthy_ns[0], healthy_ns[1])
         judge._lateness = LatenessWatch.from_state(state["lateness"])
-        judge._judged, planned = state["judged"], state["planned"]
+        judge._judged, planned = state["judged"], state.get("planned")
         judge._planned = None if planned is None else (planned[0], tuple(planned[1]))
         judge._newest.extend(IterationRows.from_state(rows) for rows in state["newest"])
         judge._last, judge._hung = state["last"], state["hung"]
