@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from detectors.attribution_state import attribution_from_state, attribution_to_state
 from detectors.causes import MATCH_SHARE, Cause
 from detectors.critical_path import Attribution
 from detectors.lanes import EVERYBODY
 from detectors.lateness import Latest
-
-_TIMES_MOST: Final = 3.0  # what regular iterations had at most: they are ten, and a network has slow minutes
-_LEAST_SLOWER: Final = 0.3  # ... and of the usual time
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,17 +84,9 @@ class Observation:
         lanes = [self.attribution.lanes[lane] for lane in cause.lanes if lane in self.attribution.lanes]
         return sum(lane.excess_ns for lane in lanes) > sum(lane.most_ns for lane in lanes)
 
-    def is_slow_beyond_noise(self, cause: Cause) -> bool:
-        """Whether a cause is slow transfers that took longer than in any iteration as always; much so, to accuse."""
-        if self.attribution is None or cause.kind in ("slow_rank", "slow_stage", "imbalance"):
-            return False
-        if not cause.suspects:
-            return self.is_beyond_noise(cause)
-        lanes = [self.attribution.lanes[lane] for lane in cause.lanes if lane in self.attribution.lanes]
-        excess_ns = sum(lane.excess_ns for lane in lanes)
-        usual_ns, most_ns = (sum(getattr(lane, name) for lane in lanes) for name in ("usual_ns", "most_ns"))
-        least_ns = max(_LEAST_SLOWER * usual_ns, _TIMES_MOST * most_ns)
-        return excess_ns > least_ns > 0
+    def is_slow_group(self, cause: Cause) -> bool:
+        """Whether a cause is a slow communicator, nobody's fault, slower than in any iteration that was as always."""
+        return cause.kind == "slow_communicator" and not cause.suspects and self.is_beyond_noise(cause)
 
     def state(self) -> list[Any]:
         """Everything that `from_state` needs, as JSON values."""

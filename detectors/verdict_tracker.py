@@ -187,7 +187,7 @@ class VerdictTracker:
         if cause.kind == "imbalance":
             return True
         seen = [o for o in irregular if o.iteration in cause.explained_ns]
-        clear = [o for o in seen if o.is_long or o.is_late(cause) or (o.is_shifted and o.is_slow_beyond_noise(cause))]
+        clear = [o for o in seen if o.is_long or o.is_late(cause) or (o.is_shifted and o.is_slow_group(cause))]
         if len(clear) >= (OPEN_SEEN if cause.kind == "slow_rank" else OPEN_SEEN_TRANSFER):
             return cause.kind != "slow_rank" or self._is_one_of_few(len(clear), irregular, topology)
         if len(clear) >= OPEN_TWICE and all(o.is_late(cause) and o.is_long for o in clear):
@@ -344,7 +344,10 @@ def _is_same(one: Cause, other: Cause) -> bool:
 
 
 def _accuse_others(one: Cause, other: Cause) -> bool:
-    """Whether two causes accuse devices that have no rank in common."""
+    """Whether two causes surely accuse devices that have no rank in common, all alternatives included."""
     if not one.suspects or not other.suspects:
         return False
-    return set(one.suspects[0][0].ranks).isdisjoint(other.suspects[0][0].ranks)
+    if min(cause.suspects[0][1] for cause in (one, other)) < OPEN_CERTAINTY:
+        return False
+    first, second = ({rank for device, _ in cause.suspects for rank in device.ranks} for cause in (one, other))
+    return first.isdisjoint(second)
