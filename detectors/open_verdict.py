@@ -128,7 +128,7 @@ class OpenVerdict:
         if about and is_sure(about[0]):
             self.cause = about[0]
 
-    def takes_over(self, cause: Cause, topology: Topology) -> bool:
+    def takes_over(self, cause: Cause) -> bool:
         """Accuse the device of a cause that explains what this verdict blames on nobody; return whether it does."""
         if self.first_device is not None or not cause.suspects or self.standing is not None:
             return False

@@ -168,7 +168,7 @@ class VerdictTracker:
                 opened.append(verdict_on_recurring(self._name, cause, irregular))
                 self._open.append(opened[-1])
                 opened[-1].note_recovery(newest, what_if)
-            elif verdict is not None and verdict.takes_over(cause, topology):
+            elif verdict is not None and verdict.takes_over(cause):
                 changed.append(verdict)
         return opened, changed
 
