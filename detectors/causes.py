@@ -34,6 +34,8 @@ _MIN_PROBABILITY: Final = 0.02  # alternatives below are not worth a line
 _MIN_NAMED: Final = 0.25  # below, no member of a slow communicator stands out
 _LATE_SHARE: Final = 0.5  # a rank is as late as another one if its excess is this share of the other's
 _MOST: Final = 0.6  # a host or stage is blamed for its ranks if it is so nearly the set of the late ones
+_TOGETHER: Final = 0.5  # ... and in the typical iteration
+_TOGETHER_SHARE: Final = 0.25  # of the latest of a device's ranks: what counts as late beside it in one iteration
 _MIN_LIKENESS: Final = 0.2  # nobody is, if so few of the late ones are its: what made the others late is not it
 _EVERYBODY: Final = 0.7  # so many of all ranks, and it is the job that changed
 _STARVED_SHARE: Final = 0.25  # of what a NIC's transfers lost: own work that lost as much is not slow by chance
@@ -174,7 +176,7 @@ def _work_cause(
     late = _late_as(lane.first, attributions)
     if len(late) >= _EVERYBODY * _known_ranks(attributions) and len(late) > 1:
         return _NOBODY, (), frozenset(one for of in left for one in of if one.kind == "work")
-    device = _shared_by(lane.first, late, topology)
+    device = _shared_by(lane.first, late, attributions, topology)
     if len(late.intersection(device.ranks)) < _MIN_LIKENESS * len(late):
         return _NOBODY, (), frozenset(Lane("work", rank) for rank in late)
     lanes = frozenset(Lane("work", rank) for rank in device.ranks)
@@ -196,19 +198,36 @@ def _known_ranks(attributions: Sequence[Attribution]) -> int:
     return len({rank for attribution in attributions for rank in attribution.work_excess_ns})
 
 
-def _shared_by(rank: int, late: set[int], topology: Topology) -> Device:
+def _shared_by(rank: int, late: set[int], attributions: Sequence[Attribution], topology: Topology) -> Device:
     """Return what the late ranks have in common: their host, or their pipeline stage; else the one rank.
 
-    The device whose ranks and the late ones are most nearly the same set (Jaccard's index) is it, if most are.
+    The device whose ranks and the late ones are most nearly the same set (Jaccard's index) is it, if most are, over
+    all iterations and in the typical one: ranks of one device are late together, while uneven data make ever others
+    late, and then half of all ranks is on one host by chance.
     """
     found, nearest = Device("gpu", (rank,)), max(_MOST, 1 / len(late))
     for device in (topology.host(rank), topology.stage(rank)):
         if device is None or not 1 < len(device.ranks) < topology.world_size:
             continue
-        likeness = len(late.intersection(device.ranks)) / len(late.union(device.ranks))
-        if likeness > nearest:
+        likeness = _likeness(late, device)
+        if likeness > nearest and _is_late_together(device, attributions):
             found, nearest = device, likeness
     return found
+
+
+def _likeness(late: set[int], device: Device) -> float:
+    return len(late.intersection(device.ranks)) / len(late.union(device.ranks))
+
+
+def _is_late_together(device: Device, attributions: Sequence[Attribution]) -> bool:
+    """Whether in the typical iteration in which some rank of a device is late its other ranks are, and few others."""
+    found = []
+    for attribution in attributions:
+        late_ns = attribution.work_excess_ns
+        worst_ns = max(late_ns.get(rank, 0.0) for rank in device.ranks)
+        if worst_ns > 0:
+            found.append(_likeness({rank for rank, ns in late_ns.items() if ns >= _TOGETHER_SHARE * worst_ns}, device))
+    return bool(found) and median(found) >= _TOGETHER
 
 
 def _share(

@@ -118,6 +118,19 @@ class OperatorGraph:
         return np.where(self.previous >= 0, since_ns, self.gap_ns)
 
     @property
+    def since_same_communicator_ns(self) -> Array:
+        """From the end of the rank's operator before in the same communicator, ns; the gap where there is none.
+
+        The work, where another communicator's operators run beside it.
+        """
+        order = sort_rows([self.block, self.communicator, self.start_ns])
+        one, two = order[:-1], order[1:]
+        follows = (self.block[one] == self.block[two]) & (self.communicator[one] == self.communicator[two])
+        since_ns = self.gap_ns.copy()
+        since_ns[two[follows]] = np.maximum(self.start_ns[two] - self.end_ns[one], 0)[follows]
+        return since_ns
+
+    @property
     def is_p2p(self) -> Array:
         """Whether a row is a send or a recv."""
         return self.derive("is_p2p", lambda: (self.operator == SEND) | (self.operator == RECV))

@@ -69,26 +69,32 @@ def _learn(graph: OperatorGraph, topology: Topology) -> _UsualOfPeers:
 def _usual_gaps(graph: OperatorGraph, role: Array, place: Array) -> Array:
     """Gap that each row would have if its rank had worked as its peers did, ns.
 
-    Where the operator before keeps its rank from working, work begins as it ends, and the gap is the work. Where the
-    rank works on meanwhile (gradients in buckets, layers fetched ahead), work began as that operator did: a rank that
-    is late once is then late at each operator after, and its gaps would count that again and again. Which of the two
-    it is, the noise tells: the time that varies less from iteration to iteration is the work alone. A rank without a
-    gap was kept by the operator, and not by its work.
+    Work begins as the operator before ends, where that one keeps its rank from working. Where the rank works on
+    meanwhile (gradients in buckets, layers fetched ahead), it began as that operator did, or as the operator before in
+    the same communicator ended: whoever waits long for gradients hides its work behind that, and whoever is waited
+    for does not, so that all ranks beside a late one would seem to work longer. Which of the three it is, the noise
+    tells: the time that varies least from iteration to iteration is the work alone. A rank without a gap was kept by
+    the operator, and not by its work: what that takes, only peers that were not kept can say.
 
     Parameters
     ----------
     role, place
         The number of a row's work, in its iteration and over all iterations.
     """
-    since_ns = graph.since_previous_ns
-    gaps_ns, sinces_ns = (_usual_of_peers(role, graph.rank, values) for values in (graph.gap_ns, since_ns))
     own = group_rows([graph.rank, place])[0]
+    measures = (graph.gap_ns, graph.since_previous_ns, graph.since_same_communicator_ns)
+    is_free = graph.gap_ns > graph.slack_ns
+    usual = [_usual_of_free_peers(role, graph.rank, values, is_free) for values in measures]
     restless_ns = [
-        np.bincount(place, _unrest(own, np.nan_to_num(values - usual)))
-        for values, usual in ((graph.gap_ns, gaps_ns), (since_ns, sinces_ns))
+        np.bincount(place, _unrest(own, np.nan_to_num(values - of_peers)))
+        for values, of_peers in zip(measures, usual, strict=True)
     ]
-    is_overlapped = (restless_ns[1] < restless_ns[0])[place]
-    return np.where(is_overlapped, np.maximum(graph.gap_ns - (since_ns - sinces_ns), 0.0), gaps_ns)
+    calmest = np.argmin(restless_ns, axis=0)[place]  # the gap itself, where all are alike
+    found = usual[0]
+    for number in (1, 2):
+        longer_ns = measures[number] - usual[number]
+        found = np.where(calmest == number, np.maximum(graph.gap_ns - longer_ns, 0.0), found)
+    return found
 
 
 def _unrest(own: Array, apart_ns: Array) -> Array:
@@ -174,6 +180,15 @@ def _usual_of_peers(role: Array, owner: Array, values: Array, least: int = MIN_P
     is_new[firsts] = True
     has_peers = np.add.reduceat(is_new, firsts, dtype=np.int64) >= least
     return np.where(has_peers[role], median[role], np.nan)
+
+
+def _usual_of_free_peers(role: Array, owner: Array, values: Array, is_free: Array) -> Array:
+    """The usual values of each role among the rows that are free, where these have peers; else among all."""
+    usual = _usual_of_peers(role, owner, values)
+    free = np.flatnonzero(is_free)
+    of_free = _usual_of_peers(group_rows([role[free]])[0], owner[free], values[free])
+    usual[free] = np.where(np.isnan(of_free), usual[free], of_free)
+    return usual
 
 
 def lanes_by_peers(table: LaneTable, iteration: int, topology: Topology) -> dict[Lane, UsualLane]:

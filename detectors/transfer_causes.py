@@ -123,8 +123,9 @@ def is_carried(device: Device, one: Lane, accused: Lane, topology: Topology) -> 
 def observe_lanes(accused: Lane, attributions: Sequence[Attribution]) -> dict[Lane, bool]:
     """Say of each lane that tells something whether it was slow; see `Thresholds`.
 
-    A lane in which the accused lane's slow-down would not stand out tells nothing by looking normal. One in which a
-    single transfer of several hung is not slow: the others passed as always.
+    A lane in which the accused lane's slow-down would not stand out tells nothing by looking normal, nor by being
+    slower by far less than the accused one is: a barrier of a few bytes meets many things. One in which a single
+    transfer of several hung is not slow: the others passed as always.
     """
     by_lane: dict[Lane, list[LaneExcess]] = {}
     for attribution in attributions:
@@ -137,8 +138,10 @@ def observe_lanes(accused: Lane, attributions: Sequence[Attribution]) -> dict[La
         noticed_ns = max(THRESHOLDS.sigmas * error_ns, THRESHOLDS.least_ratio * typical.usual_ns)
         expected_ns = _expected_excess_ns(typical, lanes[accused]) if accused in lanes else 0.0
         is_over = typical.excess_ns > noticed_ns and not typical.is_stray
-        if expected_ns > THRESHOLDS.telling * THRESHOLDS.sigmas * error_ns or is_over:
+        if expected_ns > THRESHOLDS.telling * THRESHOLDS.sigmas * error_ns:
             seen.setdefault(lane, is_over and typical.excess_ns > THRESHOLDS.like_accused * expected_ns)
+        elif is_over and typical.excess_ns > THRESHOLDS.like_accused * _by_time_ns(typical, lanes.get(accused)):
+            seen.setdefault(lane, True)
     return seen
 
 
@@ -169,12 +172,17 @@ def _expected_excess_ns(lane: LaneExcess, accused: LaneExcess) -> float:
 
     By its usual time or by its bytes where the device is slow, by its transfers where each of them is delayed.
     """
-    by_time_ns = accused.excess_ns * lane.usual_ns / max(accused.usual_ns, 1.0)
+    by_time_ns = _by_time_ns(lane, accused)
     by_count_ns = accused.excess_ns * lane.transfers / max(accused.transfers, 1.0)
     least_ns = min(by_time_ns, by_count_ns)
     if lane.size_bytes > 0 and accused.size_bytes > 0:
         return min(least_ns, accused.excess_ns * lane.size_bytes / accused.size_bytes)
     return least_ns
+
+
+def _by_time_ns(lane: LaneExcess, accused: LaneExcess | None) -> float:
+    """Excess of a lane whose transfers took longer in the accused one's proportion."""
+    return accused.excess_ns * lane.usual_ns / max(accused.usual_ns, 1.0) if accused is not None else 0.0
 
 
 def _unseen(lane: Lane, topology: Topology) -> list[Device]:
