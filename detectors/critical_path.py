@@ -178,14 +178,27 @@ def _walk(graph: OperatorGraph, iteration: int, usual_gap_ns: Array, usual_trans
     """Yield the pieces of the path, the newest first."""
     steps = np.array(list(path_steps(graph, iteration)), dtype=np.int64).reshape(-1, 2)
     rows, blockers = steps.T
+    slow = _slow_parts(graph, rows, usual_transfer_ns)
     columns = (
-        rows,
-        *_where(graph, rows), graph.transfer_ns[rows].astype(np.float64), usual_transfer_ns[rows],
+        slow,
+        *_where(graph, slow), graph.transfer_ns[rows].astype(np.float64), usual_transfer_ns[rows],
         *_where(graph, blockers), graph.gap_ns[blockers].astype(np.float64), usual_gap_ns[blockers],
     )  # fmt: skip
     for row, *piece in zip(*(column.tolist() for column in columns), strict=True):
         yield Piece(lane_of(graph, row), *piece[:5])
         yield Piece(Lane("work", piece[5]), *piece[5:])
+
+
+def _slow_parts(graph: OperatorGraph, rows: Array, usual_transfer_ns: Array) -> Array:
+    """Of the batch of each row the part whose own message took longer than usual by most; the row itself elsewhere."""
+    batches = np.flatnonzero(graph.is_batched & np.isin(graph.batch, graph.batch[rows]))
+    if not len(batches):
+        return rows
+    longer_ns = graph.own_transfer_ns[batches] - np.nan_to_num(usual_transfer_ns[batches])
+    part = np.arange(len(graph))
+    order = batches[np.argsort(longer_ns, kind="stable")]
+    part[graph.batch[order]] = order  # the last one written is the slowest
+    return np.where(graph.is_batched[rows], part[graph.batch[rows]], rows)
 
 
 def _where(graph: OperatorGraph, rows: Array) -> tuple[Array, Array, Array]:

@@ -90,12 +90,12 @@ def lane_table(graph: OperatorGraph) -> LaneTable:
     """Sum the transfers of each lane in each iteration.
 
     A collective's transfer is the smallest of its members' (the late have nothing left to wait for); a pair's is that
-    of its recv, since a send may return before the bytes arrive.
+    of its recv, since a send may return before the bytes arrive, without what its batch waited for other messages.
     """
     rows = np.flatnonzero((~graph.is_p2p | (graph.operator == RECV)) & ~graph.is_partial)
     of_row, row, lane, lanes = _transfers(graph, rows)
     transfer_ns = np.full(len(row), np.iinfo(np.int64).max)
-    np.minimum.at(transfer_ns, of_row, graph.transfer_ns[rows])
+    np.minimum.at(transfer_ns, of_row, graph.own_transfer_ns[rows])
     return sum_lanes(lanes, lane, graph.iteration[row], transfer_ns, graph.size_bytes[row])
 
 
@@ -156,7 +156,7 @@ def with_slow_transfers(
     rows = np.flatnonzero((graph.iteration == iteration) & is_seen & np.isfinite(usual_transfer_ns))
     found = _transfers(graph, rows)
     excess_ns = np.full(len(found.row), np.inf)
-    np.minimum.at(excess_ns, found.of_row, graph.transfer_ns[rows] - usual_transfer_ns[rows])
+    np.minimum.at(excess_ns, found.of_row, graph.own_transfer_ns[rows] - usual_transfer_ns[rows])
     excess_ns = np.maximum(excess_ns, 0.0)
     sums = np.bincount(found.lane, excess_ns, minlength=len(found.lanes))
     squares = np.bincount(found.lane, excess_ns**2, minlength=len(found.lanes))

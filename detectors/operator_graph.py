@@ -107,6 +107,34 @@ class OperatorGraph:
         return self.derive("transfer_ns", lambda: np.maximum(self.end_ns - self.ready_ns, 0))
 
     @property
+    def is_batched(self) -> Array:
+        """Whether a row is one of several parts of a batch of sends and recvs."""
+        return self.derive("is_batched", lambda: np.bincount(self.batch, minlength=len(self))[self.batch] > 1)
+
+    @property
+    def own_transfer_ns(self) -> Array:
+        """What each row's own message took of `transfer_ns`, at most.
+
+        The parts of a batch end together, so that one slow message delays all of them. But a message has two ends,
+        and it took no longer than what is left at either of them when all partners are there.
+        """
+        return self.derive("own_transfer_ns", self._least_of_both_ends)
+
+    def _least_of_both_ends(self) -> Array:
+        transfer_ns = self.transfer_ns
+        rows = np.flatnonzero(self.is_p2p)
+        rows = rows[np.isin(self.group[rows], self.group[self.is_batched])]
+        rows = rows[sort_rows([self.group[rows], self.operator[rows]])]
+        pairs = np.flatnonzero(self.group[rows[1:]] == self.group[rows[:-1]])
+        one, two = rows[pairs], rows[pairs + 1]
+        # A buffered send is over before its receiver comes: its end says nothing of the way.
+        is_shared = np.minimum(self.end_ns[one], self.end_ns[two]) >= np.maximum(self.start_ns[one], self.start_ns[two])
+        one, two = one[is_shared], two[is_shared]
+        own_ns = transfer_ns.copy()
+        own_ns[one] = own_ns[two] = np.minimum(transfer_ns[one], transfer_ns[two])
+        return own_ns
+
+    @property
     def wait_ns(self) -> Array:
         """What each row waited for partners, ns."""
         return self.ready_ns - self.start_ns

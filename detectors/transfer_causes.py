@@ -39,6 +39,9 @@ class Thresholds:
         traffic in the fabric; it did not cross the device.
     telling
         A lane says something by being normal if what is predicted for it is this many times what would be noticed.
+    queue_ns
+        Where nothing is predicted that could be noticed, a transfer is slow from this on: small messages wait so long
+        behind whatever traffic a busy port carries, and a slow communicator's lasts longer.
     model_error
         Standard error of a lane's usual time besides its noise, as a share of it: ten iterations are few.
     """
@@ -47,6 +50,7 @@ class Thresholds:
     least_ratio: float = 0.1
     like_accused: float = 0.15
     telling: float = 1.5
+    queue_ns: float = 100_000.0
     model_error: float = 0.03
 
 
@@ -140,9 +144,15 @@ def observe_lanes(accused: Lane, attributions: Sequence[Attribution]) -> dict[La
         is_over = typical.excess_ns > noticed_ns and not typical.is_stray
         if expected_ns > THRESHOLDS.telling * THRESHOLDS.sigmas * error_ns:
             seen.setdefault(lane, is_over and typical.excess_ns > THRESHOLDS.like_accused * expected_ns)
-        elif is_over and typical.excess_ns > THRESHOLDS.like_accused * _by_time_ns(typical, lanes.get(accused)):
+        elif is_over and typical.excess_ns > _beside_ns(typical, lanes.get(accused)):
             seen.setdefault(lane, True)
     return seen
+
+
+def _beside_ns(typical: LaneExcess, accused: LaneExcess | None) -> float:
+    """Excess that a lane may have that only shares wires with the accused one, in which little was to be expected."""
+    by_time_ns = _by_time_ns(typical, accused) if accused is not None else 0.0
+    return max(THRESHOLDS.queue_ns * typical.transfers, THRESHOLDS.like_accused * by_time_ns)
 
 
 def typical_excess(lane: Lane, attributions: Sequence[Attribution]) -> LaneExcess | None:
@@ -180,9 +190,9 @@ def _expected_excess_ns(lane: LaneExcess, accused: LaneExcess) -> float:
     return least_ns
 
 
-def _by_time_ns(lane: LaneExcess, accused: LaneExcess | None) -> float:
+def _by_time_ns(lane: LaneExcess, accused: LaneExcess) -> float:
     """Excess of a lane whose transfers took longer in the accused one's proportion."""
-    return accused.excess_ns * lane.usual_ns / max(accused.usual_ns, 1.0) if accused is not None else 0.0
+    return accused.excess_ns * lane.usual_ns / max(accused.usual_ns, 1.0)
 
 
 def _unseen(lane: Lane, topology: Topology) -> list[Device]:

@@ -77,7 +77,14 @@ class WhatIf:
         before_ns = replay(graph, gap_ns, transfer_ns).end_ns.max()
         gap_ns = _usual_at(works, gap_ns, usual_gap_ns)
         transfer_ns = _usual_at(carries, transfer_ns, usual_transfer_ns)
+        transfer_ns = np.minimum(transfer_ns, self._alone_ns(carries))
         return float(before_ns - replay(graph, gap_ns, transfer_ns).end_ns.max())
+
+    def _alone_ns(self, carries: Array) -> Array:
+        """What batches would take that have a message among these rows, if it were as usual: as long as their others."""
+        graph, usual_ns = self._graph, self._usual[1]
+        is_mate = graph.is_batched & ~carries & np.isin(graph.batch, graph.batch[carries])
+        return np.where(is_mate & np.isfinite(usual_ns), np.maximum(graph.own_transfer_ns, usual_ns), np.inf)
 
     def _works(self, cause: Cause) -> Array:
         """Rows whose gap is the work of an accused rank."""
