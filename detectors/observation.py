@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from detectors.attribution_state import attribution_from_state, attribution_to_state
 from detectors.causes import MATCH_SHARE, Cause
 from detectors.critical_path import Attribution
 from detectors.lanes import EVERYBODY
 from detectors.lateness import Latest
+
+_PHASE_SHARE: Final = 0.07  # of an iteration: hosts' slow phases take 3 to 6 %
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,17 @@ class Observation:
             return False
         total_ns = sum(ns for ns in self.attribution.path_excess_ns.values() if ns > 0)
         return explained_ns(cause, self.attribution) >= MATCH_SHARE * total_ns > 0
+
+    def is_mainly(self, cause: Cause) -> bool:
+        """Whether a cause has most of what the iteration took longer, or so much that it need not be beside another.
+
+        Hosts have slow phases of some per cent that no iteration is irregular for by itself. Beside a slow
+        communicator, or longer sequences, they would be taken for the cause.
+        """
+        if self.attribution is None:
+            return False
+        total_ns = sum(ns for ns in self.attribution.path_excess_ns.values() if ns > 0)
+        return explained_ns(cause, self.attribution) >= min(total_ns / 2, _PHASE_SHARE * self.reference_ns)
 
     def is_late(self, cause: Cause) -> bool:
         """Whether a cause is the work of the rank that stands out most."""

@@ -186,7 +186,7 @@ class VerdictTracker:
         """Whether a cause was seen often enough; see `OPEN_SEEN`, `OPEN_TWICE` and `OPEN_CERTAINTY`."""
         if cause.kind == "imbalance":
             return True
-        seen = [o for o in irregular if o.iteration in cause.explained_ns]
+        seen = [o for o in irregular if o.iteration in cause.explained_ns and o.is_mainly(cause)]
         clear = [o for o in seen if o.is_long or o.is_late(cause) or (o.is_shifted and o.is_slow_group(cause))]
         if len(clear) >= (OPEN_SEEN if cause.kind == "slow_rank" else OPEN_SEEN_TRANSFER):
             return cause.kind != "slow_rank" or self._is_one_of_few(len(clear), irregular, topology)
