@@ -255,9 +255,7 @@ def _transfer_cause(
 ) -> Found:
     ranked, slow = rank_devices(lane, attributions, topology)
     device, probability = next(pair for pair in [*ranked, (_ANY, 1.0)] if pair[0] != NO_DEVICE)
-    if device.kind == UNSEEN:
-        return _NOBODY, (), frozenset([lane])
-    if device.kind == "communicator" or (probability < _MIN_NAMED and lane.kind == "collective"):
+    if device.kind in ("communicator", UNSEEN) or (probability < _MIN_NAMED and lane.kind == "collective"):
         return "slow_communicator", (), frozenset([lane])
     on_path = {one for lanes in left for one in lanes if one.kind != "work"}
     # What stays inside a host mostly passes by its NIC: it belongs to the cause where it was slow.

@@ -75,6 +75,8 @@ class Chances:
         A group that has both ends of a slow link: they may be neighbours in its ring.
     by_chance, nobody
         A lane that the device does not touch; any lane, if no device is to blame.
+    unlogged
+        A collective with members that log nothing, whoever is to blame: it waits for one of them, as far as is known.
     """
 
     accused: float = 0.95
@@ -85,6 +87,7 @@ class Chances:
     group_has_link: float = 0.4
     by_chance: float = 0.05
     nobody: float = 0.15
+    unlogged: float = 0.5
 
 
 THRESHOLDS: Final = Thresholds()
@@ -225,8 +228,9 @@ def _weights(
     What was seen of NICs' rates (`detectors.capped_rates`) counts likewise. A lane that no candidate touches adds the
     same likelihood to all of them, so these are summed once.
     """
-    by_chance = sum(_log_chance(CHANCES.by_chance, is_slow) for is_slow in seen.values())
-    if_nobody = sum(_log_chance(CHANCES.nobody, is_slow) for is_slow in seen.values())
+    least = {one: _least_chance(one, topology) for one in seen}
+    by_chance = sum(_log_chance(least[one], is_slow) for one, is_slow in seen.items())
+    if_nobody = sum(_log_chance(max(CHANCES.nobody, least[one]), is_slow) for one, is_slow in seen.items())
     touching: dict[int, list[Lane]] = {}
     for lane in seen:
         for rank in topology.lane_ranks(lane):
@@ -239,7 +243,7 @@ def _weights(
         lanes = list(touched) if device.kind not in ("communicator", UNSEEN) else [accused]
         ways = [
             math.log(share)
-            + sum(_log_odds(_expected(device, one, accused, topology, way), seen[one]) for one in lanes)
+            + sum(_log_odds(_expected(device, one, accused, topology, way), seen[one], least[one]) for one in lanes)
             for way, share in _WAYS.get(device.kind, {_BOTH: 1.0}).items()
         ]
         weights.append(weight + float(np.logaddexp.reduce(ways)) + log_odds(device, low))
@@ -250,8 +254,14 @@ def _log_chance(expected: float, is_slow: bool) -> float:
     return math.log(expected if is_slow else 1 - expected)
 
 
-def _log_odds(expected: float, is_slow: bool) -> float:
-    return _log_chance(expected, is_slow) - _log_chance(CHANCES.by_chance, is_slow)
+def _log_odds(expected: float, is_slow: bool, least: float) -> float:
+    return _log_chance(max(expected, least), is_slow) - _log_chance(least, is_slow)
+
+
+def _least_chance(lane: Lane, topology: Topology) -> float:
+    """Chance that a lane is seen slow, whichever device is to blame."""
+    may_wait = lane.kind == "collective" and not topology.unlogged.isdisjoint(topology.lane_set(lane))
+    return CHANCES.unlogged if may_wait else CHANCES.by_chance
 
 
 def _expected(device: Device, one: Lane, accused: Lane, topology: Topology, way: int = _BOTH) -> float:
