@@ -146,7 +146,8 @@ def _estimate(columns: Mapping[str, Array], host_of: Mapping[int, str]) -> _Esti
     rows = {name: column[is_timed] for name, column in columns.items()}
     if len(rows["rank"]) == 0:
         return _Estimate(dict.fromkeys(hosts, 0), 0.0, False)
-    host = np.array([code[host_of[rank]] for rank in rows["rank"].tolist()], dtype=np.int64)
+    ranks, at = np.unique(rows["rank"], return_inverse=True)
+    host = np.array([code[host_of[rank]] for rank in ranks.tolist()], dtype=np.int64)[at]
     start_ns = (rows["start_ns"] - rows["start_ns"].min()).astype(np.float64)
     ends = _shared_ends(rows, host, start_ns + rows["elapsed_ns"])
     offsets_ns, noise_ns = _by_collectives(ends, len(hosts))
@@ -184,13 +185,21 @@ def _by_collectives(ends: _Ends, hosts: int) -> tuple[Array, float]:
     """
     if len(ends.end_ns) == 0:
         return np.zeros(hosts), 0.0
-    offsets_ns, left_ns = _least_squares(ends, hosts)
+    offsets_ns, left_ns = _least_squares_of_some(ends, hosts)
     sigma_ns = robust_sigma(left_ns)
     is_good = np.abs(left_ns) <= _OUTLIER_SIGMAS * max(sigma_ns, 1.0)
     if is_good.all():
         return offsets_ns, sigma_ns
     good = _Ends(ends.end_ns[is_good], ends.host[is_good], ends.group[is_good])
-    return _least_squares(good, hosts)[0], sigma_ns
+    return _least_squares_of_some(good, hosts)[0], sigma_ns
+
+
+def _least_squares_of_some(ends: _Ends, hosts: int) -> tuple[Array, Array]:
+    """Solve for the hosts that have ends; 0 of the others. Of a large job few are read, and the cost is cubic."""
+    some, host = np.unique(ends.host, return_inverse=True)
+    offsets_ns = np.zeros(hosts)
+    offsets_ns[some], left_ns = _least_squares(ends._replace(host=host), len(some))
+    return offsets_ns, left_ns
 
 
 def _least_squares(ends: _Ends, hosts: int) -> tuple[Array, Array]:
@@ -202,14 +211,29 @@ def _least_squares(ends: _Ends, hosts: int) -> tuple[Array, Array]:
     groups = int(ends.group.max()) + 1
     sizes = np.maximum(np.bincount(ends.group, minlength=groups), 1)
     centred_ns = ends.end_ns - (np.bincount(ends.group, weights=ends.end_ns, minlength=groups) / sizes)[ends.group]
-    members = np.bincount(ends.group * hosts + ends.host, minlength=groups * hosts).reshape(groups, hosts)
-    normal = np.diag(members.sum(axis=0)) - members.T @ (members / sizes[:, None])
+    normal = np.diag(np.bincount(ends.host, minlength=hosts)) - _met(ends, hosts)
     sums_ns = np.bincount(ends.host, weights=centred_ns, minlength=hosts)
     part = _connected(ends, hosts)
     normal += (part[:, None] == part[None, :]) / np.bincount(part, minlength=hosts)[part]
     offsets_ns = np.linalg.solve(normal, sums_ns)
     means_ns = np.bincount(ends.group, weights=offsets_ns[ends.host], minlength=groups) / sizes
     return offsets_ns, centred_ns - offsets_ns[ends.host] + means_ns[ends.group]
+
+
+def _met(ends: _Ends, hosts: int) -> Array:
+    """Sum over the collectives, for each pair of hosts, the pairs of their members over the collective's size.
+
+    By pairs, since most collectives have few members: a table of collectives by hosts would be nearly empty.
+    """
+    order = np.argsort(ends.group, kind="stable")
+    group, host, sizes = ends.group[order], ends.host[order], np.bincount(ends.group)
+    partners = sizes[group]
+    one = np.repeat(np.arange(len(group)), partners)
+    begin = np.cumsum(partners) - partners
+    first_of_group = (np.cumsum(sizes) - sizes)[group]
+    two = first_of_group[one] + np.arange(len(one)) - begin[one]
+    met = np.bincount(host[one] * hosts + host[two], weights=1 / sizes[group[one]], minlength=hosts * hosts)
+    return np.asarray(met.reshape(hosts, hosts))
 
 
 def _connected(ends: _Ends, hosts: int) -> Array:

@@ -55,25 +55,38 @@ class Hang(NamedTuple):
     is_shared: bool = False
 
 
-def find_hang(columns: Mapping[str, Array], topology: Topology, trusted: Collection[int]) -> Hang | None:
+def find_hang(
+    columns: Mapping[str, Array],
+    topology: Topology,
+    trusted: Collection[int],
+    lossy: Collection[int] = (),
+) -> Hang | None:
     """Find who is missing from operators that never ended.
+
+    Among hundreds of ranks that lose a row in a thousand, some lose the one that says that they wait. Then nobody is
+    missing for sure; but who stopped inside, where all have entered and others have left, was seen to.
 
     Parameters
     ----------
     columns
         Rows of the last iterations of all ranks, as `detectors.operator_graph.build_graph` takes them.
     trusted
-        Ranks that are logged and lost no rows: only of them a missing row means that they did not arrive.
+        Ranks that are logged and lost no rows, or hardly any: only of them a missing row means that they did not
+        arrive.
+    lossy
+        Those of them that lost some.
     """
     open_rows = _oldest_first(columns, np.flatnonzero(np.isnan(columns["elapsed_ns"])))
     if len(open_rows) == 0:
         return None
     standing = _Standing(columns, open_rows, topology, frozenset(trusted))
     missing = {rank for one in standing.inside for rank in standing.missing(one) if rank not in standing.head}
+    stopped = {rank for rank, one in standing.head.items() if standing.has_stopped(rank, one)}
+    if any(standing.have_all_entered(standing.head[rank]) for rank in stopped):
+        missing -= set(lossy)
     if missing:
         behind = [row for row in open_rows if missing & standing.missing(_operation(columns, row))]
         return _hang(missing, columns, behind or open_rows, standing, has_arrived=False)
-    stopped = {rank for rank, one in standing.head.items() if standing.has_stopped(rank, one)}
     is_shared = not stopped
     if is_shared:
         stopped = standing.last_in_line()
@@ -131,6 +144,10 @@ class _Standing:
     def has_stopped(self, rank: int, one: Operation) -> bool:
         """Whether `rank` stands in an operation that all have entered and others have left."""
         return not self._missing[one] and any(self._arrived[one].values())
+
+    def have_all_entered(self, one: Operation) -> bool:
+        """Whether an operation has a row of everybody who takes part."""
+        return not self._absent(one)
 
     def last_in_line(self) -> set[int]:
         """Ranks at which all chains of waiting end; none that may wait for a rank of which nothing is known."""

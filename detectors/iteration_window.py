@@ -40,6 +40,7 @@ SHIFT_LASTS: Final = 0.5
 """It lasts while the median exceeds the level by so much of that; each iteration that does is a suspect."""
 
 _DRIFT_MEMORY: Final = 512
+_DRIFT_CHECKED_EVERY: Final = 32  # ADWIN's default: before so many values it has nothing to say
 
 
 class IterationWindow:
@@ -238,6 +239,7 @@ class DriftWatch:
 
     def __init__(self, *, confidence: float = 0.002) -> None:
         self.confidence = confidence
+        self._adwin: Any = None
         self._rebuild([])
 
     def learn(self, elapsed_ns: float) -> bool:
@@ -245,12 +247,16 @@ class DriftWatch:
         if len(self._elapsed_ns) >= _DRIFT_MEMORY:
             self._rebuild(self._elapsed_ns[_DRIFT_MEMORY // 2 :])
         self._elapsed_ns.append(elapsed_ns)
-        self._adwin.update(math.log(max(elapsed_ns, 1.0)))
-        return bool(self._adwin.drift_detected)
+        if self._adwin is None:
+            self._rebuild(self._elapsed_ns)
+        else:
+            self._adwin.update(math.log(max(elapsed_ns, 1.0)))
+        return self._adwin is not None and bool(self._adwin.drift_detected)
 
     def recent_ns(self) -> list[float]:
         """Times since the change, ns, oldest first."""
-        return self._elapsed_ns[-max(int(self._adwin.width), 1) :]
+        width = len(self._elapsed_ns) if self._adwin is None else int(self._adwin.width)
+        return self._elapsed_ns[-max(width, 1) :]
 
     def state(self) -> dict[str, Any]:
         """Everything that `from_state` needs: ADWIN is a function of what it was fed, so that is what is kept."""
@@ -264,9 +270,11 @@ class DriftWatch:
         return watch
 
     def _rebuild(self, elapsed_ns: list[float]) -> None:
-        from river.drift import ADWIN  # 0.7 s: not for those who only import the module
+        self._elapsed_ns, self._adwin = elapsed_ns, None
+        if len(elapsed_ns) < _DRIFT_CHECKED_EVERY:
+            return
+        from river.drift import ADWIN  # a second, with all that it imports: not for what a short job never asks
 
-        self._elapsed_ns = elapsed_ns
-        self._adwin: Any = ADWIN(delta=self.confidence)
+        self._adwin = ADWIN(delta=self.confidence, clock=_DRIFT_CHECKED_EVERY)
         for value_ns in elapsed_ns:
             self._adwin.update(math.log(max(value_ns, 1.0)))

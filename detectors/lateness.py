@@ -25,6 +25,9 @@ LATE_SIGMAS: Final = 6.0
 MOST_HISTORY: Final = 20
 """So many iterations, the newest ones, show how late ranks are by chance."""
 
+LATEST_RANKS: Final = 16
+"""Of so many ranks, the latest ones, it is known how late they were: no other was later than the last of them."""
+
 LASTS: Final = 6
 LASTS_SEEN: Final = 3
 """Of a rank that is late again and again, what it exceeds in `LASTS_SEEN` of the newest `LASTS` iterations counts: so
@@ -101,7 +104,9 @@ def find_lasting(recent: Sequence[Late], before: Sequence[Late]) -> Latest | Non
     past, now = _table(before, ranks), _table(recent[-LASTS:], ranks)
     usual_ns = np.median(past, axis=1, keepdims=True)
     over_ns = _again_and_again(now - usual_ns)[:, 0]
-    usually = _again_and_again(past - usual_ns).max(axis=0)
+    # Of a thousand ranks hardly one is among the latest three times, and many are nearly: those have to count.
+    at_most = np.array([[_least_known(late) for late in before]])
+    usually = np.maximum(_again_and_again(past - usual_ns).max(axis=0), _again_and_again(at_most)[0])
     typical_ns = float(np.median(usually))
     sigma_ns = max(robust_sigma(usually - typical_ns), _LEAST_SIGMA_LASTING * typical_ns, 1.0)
     at = int(np.argmax(over_ns))
@@ -110,6 +115,11 @@ def find_lasting(recent: Sequence[Late], before: Sequence[Late]) -> Latest | Non
 
 def _table(iterations: Sequence[Late], ranks: Sequence[int]) -> Array:
     return np.array([[late.get(rank, 0.0) for late in iterations] for rank in ranks])
+
+
+def _least_known(late_ns: Late) -> float:
+    """Return how late the others may have been of whom it is not known; 0 where it is known of all."""
+    return max(min(late_ns.values()), 0.0) if len(late_ns) >= LATEST_RANKS else 0.0
 
 
 def _again_and_again(over_ns: Array) -> Array:

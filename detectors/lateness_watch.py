@@ -6,11 +6,10 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from detectors.lateness import LASTS, MOST_HISTORY, Late, Latest, find_lasting, find_latest
+from detectors.lateness import LASTS, LATEST_RANKS, MOST_HISTORY, Late, Latest, find_lasting, find_latest
 
 HISTORY: Final = 64
-LATEST_RANKS: Final = 16
-"""How far back, and for how many ranks, it is known who was late."""
+"""How far back it is known who was late."""
 
 _STILL: Final = 0.5  # of what it exceeds again and again: so late a rank is late this time too
 

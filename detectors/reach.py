@@ -9,7 +9,7 @@ least that anybody read spent inside is not it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -71,25 +71,28 @@ def wanted_ranks(
     topology: Topology,
     unread: Collection[int],
     worth_ns: float,
-    slow: Collection[int] | None = None,
+    slow: Callable[[], Collection[int]] | None = None,
 ) -> set[int]:
     """Say which unread ranks the path may depend on; none: it is known, up to `worth_ns` at each operator.
 
-    ``slow`` are communicators whose collectives took longer than usual as far as they were read
+    ``slow`` returns the communicators whose collectives took longer than usual as far as they were read
     (`detectors.critical_path.slow_collectives`): of collectives that no summary tells of, members that are missing
-    matter only there. None: what is usual is not known.
+    matter only there. It is asked where some are missing. None: what is usual is not known.
     """
     rows = np.array(path_rows(graph, iteration), dtype=np.int64)
     is_p2p = graph.is_p2p[rows] if len(rows) else np.empty(0, dtype=bool)
     wanted = _partners(graph, rows[is_p2p], topology).intersection(unread)
     least_ns = _least_inside(graph, rows[~is_p2p])
+    narrow: dict[int, set[int]] = {}
     for (communicator, operator), inside_ns in least_ns.items():
         missing = set(topology.members.get(communicator, ())).intersection(unread)
-        if len(topology.members.get(communicator, ())) <= WIDE:
-            wanted |= missing if slow is None or communicator in slow else set()
+        if missing and len(topology.members.get(communicator, ())) <= WIDE:
+            narrow[communicator] = missing
         elif missing:
             wanted |= _may_be_last(summaries, communicator, operator, missing, inside_ns - worth_ns)
-    return wanted
+    is_asked = slow is not None and not wanted.issuperset(rank for missing in narrow.values() for rank in missing)
+    known = slow() if slow is not None and is_asked else narrow.keys()
+    return wanted.union(*(missing for communicator, missing in narrow.items() if communicator in known))
 
 
 def _partners(graph: OperatorGraph, rows: Array, topology: Topology) -> set[int]:

@@ -117,8 +117,10 @@ def rank_devices(
     devices = [*_candidates(lane, seen, topology), *_unseen(lane, topology)]
     low = telling_ends(lane, attributions, topology)
     weights = _weights(devices, lane, seen, low, topology)
-    odds = [math.exp(weight - max(weights)) for weight in weights]
-    ranked = sorted(((d, o / sum(odds)) for d, o in zip(devices, odds, strict=True)), key=lambda p: (-p[1], p[0]))
+    most = max(weights)  # once: a collective of a large job has thousands of candidates
+    odds = [math.exp(weight - most) for weight in weights]
+    total = sum(odds)
+    ranked = sorted(((d, o / total) for d, o in zip(devices, odds, strict=True)), key=lambda p: (-p[1], p[0]))
     return ranked, frozenset(one for one, is_slow in seen.items() if is_slow)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 import stat
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -17,9 +17,10 @@ from typing import Final
 import numpy as np
 
 from producers.batches import BATCH_ROWS, BATCH_SPAN_S, cut_in_order
-from producers.trace_files import TableFile, find_file, read_file
+from producers.trace_files import TableFile, find_file, read_file, read_parts
 from producers.trace_job import JobFile, Place, read_job
-from producers.trace_rows import Rejected, Rows, arrange, check_bandwidth, check_commops, check_iterations
+from producers.trace_order import Rows, RowsGatherer, arrange
+from producers.trace_rows import Rejected, check_bandwidth, check_commops, check_iterations
 from producers.trace_writer import write_trace
 from streams.announcements import Announcement, Communicator
 from streams.errors import InputError
@@ -48,7 +49,7 @@ class Trace:
         One per logged rank, and one with ``is_logged=False`` per other rank that ``job.json`` places; ordered by
         rank. Communicators are ordered by id.
     commops, bandwidth, iterations
-        Per rank all rows as one batch, in order of event time (see `producers.trace_rows.arrange`). Ranks without
+        Per rank all rows as one batch, in order of event time (see `producers.trace_order.arrange`). Ranks without
         rows are absent. ``header.names`` of `commops` are the ids of the rank's communicators.
     rejected
         Rows that break the contract and were left out.
@@ -90,10 +91,10 @@ def read_trace(directory: Path | str, without: Collection[str] = ()) -> Trace:
     directory = Path(directory)
     _require_directory(directory)
 
-    def read_table(schema: str) -> TableFile | None:
-        return None if schema in without else _read_table(directory, schema)
+    def read_tables(schema: str) -> Iterable[TableFile]:
+        return () if schema in without else _read_tables(directory, schema)
 
-    return assemble_trace(read_job(directory), read_table)
+    return _assemble(read_job(directory), read_tables)
 
 
 def assemble_trace(job: JobFile, table_of: Callable[[str], TableFile | None]) -> Trace:
@@ -105,7 +106,17 @@ def assemble_trace(job: JobFile, table_of: Callable[[str], TableFile | None]) ->
         Gives the table of a schema, or `None` where there is none. Is asked once for each, and one table is in
         memory at a time.
     """
-    read = {schema: _check_rows(schema, job, table_of(schema)) for schema in SCHEMAS}
+
+    def tables_of(schema: str) -> Iterable[TableFile]:
+        table = table_of(schema)
+        return () if table is None else (table,)
+
+    return _assemble(job, tables_of)
+
+
+def _assemble(job: JobFile, tables_of: Callable[[str], Iterable[TableFile]]) -> Trace:
+    """Make a trace of a job and the parts of its tables, of which one is in memory at a time."""
+    read = {schema: _check_rows(schema, job, tables_of(schema)) for schema in SCHEMAS}
     batches = {schema: by_rank for schema, (by_rank, _, _) in read.items()}
     return Trace(
         job=job.job,
@@ -131,32 +142,45 @@ def _require_directory(path: Path) -> None:
         raise InputError(f"{path}: must be a trace directory; got {found}")
 
 
-def _read_table(directory: Path, schema: str) -> TableFile | None:
+def _read_tables(directory: Path, schema: str) -> Iterable[TableFile]:
     path = find_file(directory, schema)
     if path is None and schema == "commops":
         raise InputError(f"{directory}: must hold commops.parquet, commops.jsonl or commops.csv; got none of them")
-    return None if path is None else read_file(path, schema)
+    if path is None:
+        return ()
+    # Names of devices are numbered over the whole file.
+    return (read_file(path, schema),) if schema == "bandwidth" else read_parts(path, schema)
 
 
-def _check_rows(schema: str, job: JobFile, table: TableFile | None) -> tuple[dict[int, Batch], Rejected, int]:
-    if table is None:
-        return {}, Rejected(), 0
-    rows, rejected = _CHECKS[schema](table, job)
-    order = arrange(rows)
-    copies = len(rows.rank) - len(order)
+def _check_rows(schema: str, job: JobFile, tables: Iterable[TableFile]) -> tuple[dict[int, Batch], Rejected, int]:
+    gatherer, rejected = RowsGatherer(), Rejected()
+    for table in tables:
+        rows, left_out = _CHECKS[schema](table, job)
+        gatherer.add(rows, table.rows_in_file)
+        rejected += left_out
+        del table, rows  # before the next part is read
+    whole = gatherer.take()
+    if whole is None:
+        return {}, rejected, 0
+    order = arrange(whole)
+    copies = len(whole.rank) - len(order)
     is_in_order = not copies and bool((order == np.arange(len(order))).all())  # then nothing needs to move
-    return _part_by_rank(rows, slice(None) if is_in_order else order, schema, job), rejected, copies
+    return _part_by_rank(whole, None if is_in_order else order, schema, job), rejected, copies
 
 
-def _part_by_rank(rows: Rows, order: np.ndarray | slice, schema: str, job: JobFile) -> dict[int, Batch]:
-    rank, event_ns = _taken(rows.rank, order), _taken(rows.event_ns, order)
-    columns = {name: _taken(column, order) for name, column in rows.columns.items()}
+def _part_by_rank(rows: Rows, order: np.ndarray | None, schema: str, job: JobFile) -> dict[int, Batch]:
+    rank = rows.rank if order is None else rows.rank.take(order)
+    columns = {}
+    for name in list(rows.columns):  # one after the other, so that hardly more than one is in memory twice
+        column = rows.columns.pop(name)
+        columns[name] = column if order is None else column.take(order)  # faster than indexing by the same
     is_first = np.ones(len(rank), dtype=bool)
     np.not_equal(rank[1:], rank[:-1], out=is_first[1:])
     firsts = np.flatnonzero(is_first).tolist()
     batches = {}
     for first, past in pairwise([*firsts, len(rank)]):
-        newest = int(event_ns[first:past].max())
+        own = {name: column[first:past] for name, column in columns.items()}
+        newest = int(rows.keys(own).event_ns.max())
         header = Header(
             schema=schema,
             job=job.job,
@@ -165,12 +189,8 @@ def _part_by_rank(rows: Rows, order: np.ndarray | slice, schema: str, job: JobFi
             watermark_ns=None if newest == UNKNOWN else newest,
             names=rows.names(int(rank[first])),
         )
-        batches[header.rank] = Batch(header, {name: column[first:past] for name, column in columns.items()})
+        batches[header.rank] = Batch(header, own)
     return batches
-
-
-def _taken(column: np.ndarray, order: np.ndarray | slice) -> np.ndarray:
-    return column[order] if isinstance(order, slice) else column.take(order)  # faster than indexing by the same
 
 
 def _announcements(job: JobFile, batches: Mapping[str, Mapping[int, Batch]]) -> Iterator[Announcement]:

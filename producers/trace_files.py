@@ -11,8 +11,9 @@ import gzip
 import io
 import json
 import zlib
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -27,6 +28,9 @@ from streams.errors import InputError
 
 ENDINGS: Final = (".parquet", ".jsonl", ".csv")
 _KEY_SEARCH_BYTES: Final = 1 << 20
+_PART_ROWS: Final = 1 << 19
+"""Rows of a part of a file: of one, what checking needs beside its columns is small against all that is read."""
+
 _CSV_NULLS: Final = ("", "null", "NULL", "None", "nan", "NaN", "NA")
 
 
@@ -94,6 +98,8 @@ class TableFile:
         Row number in the file (the first is 1) of each row; `None`: they are 1, 2, 3 ...
     unreadable
         Row number and reason of each row that is in no column.
+    rows_before, rows_in_file
+        Rows of the file before those of `columns`, and all of them, where this is a part of it.
     """
 
     name: str
@@ -101,6 +107,17 @@ class TableFile:
     columns: Mapping[str, pa.ChunkedArray]
     row_numbers: np.ndarray | None = None
     unreadable: tuple[tuple[int, str], ...] = field(default=())
+    rows_before: int = 0
+    rows_in_file: int = 0
+
+    def parts(self) -> Iterator[TableFile]:
+        """Cut the rows into parts, of which each can be judged by itself."""
+        if self.row_numbers is not None:  # read row by row: it is not large
+            yield self
+            return
+        for first in range(0, max(len(self), 1), _PART_ROWS):
+            columns = {name: column.slice(first, _PART_ROWS) for name, column in self.columns.items()}
+            yield replace(self, columns=columns, rows_before=first, rows_in_file=len(self))
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values())))
@@ -130,8 +147,27 @@ def read_file(path: Path, schema: str) -> TableFile:
     """
     refuse_pipe(path)
     reader = {".parquet": _read_parquet, ".jsonl": _read_json, ".csv": _read_csv}[_ending(path)]
-    try:
+    with _complete(path):
         return reader(path, schema)
+
+
+def read_parts(path: Path, schema: str) -> Iterator[TableFile]:
+    """Read one file part by part, where its format lets us: then it is never in memory as a whole.
+
+    Yields at least one part. Raises as `read_file` does.
+    """
+    if _ending(path) != ".parquet":
+        yield from read_file(path, schema).parts()
+        return
+    refuse_pipe(path)
+    with _complete(path):
+        yield from _parquet_parts(path, schema)
+
+
+@contextmanager
+def _complete(path: Path) -> Iterator[None]:
+    try:
+        yield
     except (OSError, EOFError, zlib.error) as error:
         raise InputError(f"{path}: must be a complete {_ending(path)[1:]} file; got {_reason(error)}") from None
 
@@ -152,15 +188,44 @@ def _missing(path: Path, column: Column, found: list[str]) -> InputError:
 
 
 def _read_parquet(path: Path, schema: str) -> TableFile:
+    with _open_parquet(path, schema) as (file, wanted):
+        table = file.read(columns=wanted)
+    return TableFile(str(path), schema, {name: table.column(name) for name in wanted})
+
+
+def _parquet_parts(path: Path, schema: str) -> Iterator[TableFile]:
+    with _open_parquet(path, schema) as (file, wanted):
+        rows_before = 0
+        for table in _whole_parts(file.iter_batches(_PART_ROWS, columns=wanted), file.schema_arrow):
+            columns = {name: table.column(name) for name in wanted}
+            yield TableFile(str(path), schema, columns, None, (), rows_before, file.metadata.num_rows)
+            rows_before += len(table)
+
+
+def _whole_parts(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Table]:
+    """Join batches to tables of `_PART_ROWS` rows or more, but the last one: they end where a row group ends."""
+    waiting: list[pa.RecordBatch] = []
+    has_any = False
+    for batch in batches:
+        waiting.append(batch)
+        if sum(map(len, waiting)) >= _PART_ROWS:
+            yield pa.Table.from_batches(waiting)
+            waiting, has_any = [], True
+    if waiting or not has_any:
+        yield pa.Table.from_batches(waiting) if waiting else schema.empty_table()
+
+
+@contextmanager
+def _open_parquet(path: Path, schema: str) -> Iterator[tuple[pa.parquet.ParquetFile, list[str]]]:
+    """Open a file, and name the columns of `schema` that it has."""
     texts = {column.name for column in COLUMNS[schema] if column.kind == "text"}
     try:
         source = pa.BufferReader(gzip.decompress(path.read_bytes())) if path.suffix == ".gz" else pa.OSFile(str(path))
         wanted = _check_schema(path, pa.parquet.read_schema(source), COLUMNS[schema])
         with pa.parquet.ParquetFile(source, read_dictionary=texts.intersection(wanted)) as file:
-            table = file.read(columns=wanted)
+            yield file, wanted
     except pa.ArrowException as error:
         raise InputError(f"{path}: must be a complete parquet file; got {_reason(error)}") from None
-    return TableFile(str(path), schema, {name: table.column(name) for name in wanted})
 
 
 def _check_schema(path: Path, schema: pa.Schema, columns: tuple[Column, ...]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Rows of a trace file: checked, ordered, each once, and parted by rank. Vectorised: no Python loop over rows."""
+"""Rows of a trace file, checked. Vectorised: no Python loop over rows."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from producers.trace_files import TableFile
 from producers.trace_job import JobFile, shortened
+from producers.trace_order import Keys, Rows
 from streams.records import (
     FASTEST_BYTES_PER_S,
     LAST_ITERATION,
@@ -40,31 +41,6 @@ class Rejected:
         return Rejected(self.count + other.count, (self.reasons + other.reasons)[:MOST_REASONS])
 
 
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """Good rows of one file, in numpy, in the file's order.
-
-    Parameters
-    ----------
-    rank
-        int64, one per row.
-    columns
-        Those of the batch's schema.
-    event_ns
-        When a row was complete (end of an operator or iteration, time of a sample); `UNKNOWN` where not known.
-    identity
-        Columns that two copies of the same row have in common, beside the rank.
-    names
-        Dictionary of each rank: what its codes stand for.
-    """
-
-    rank: np.ndarray
-    columns: Mapping[str, np.ndarray]
-    event_ns: np.ndarray
-    identity: Sequence[np.ndarray]
-    names: Callable[[int], tuple[str, ...]]
-
-
 def check_commops(table: TableFile, job: JobFile) -> tuple[Rows, Rejected]:
     """Check rows of ``commops`` against the job."""
     check = _Check(table)
@@ -83,15 +59,17 @@ def check_commops(table: TableFile, job: JobFile) -> tuple[Rows, Rejected]:
         "peer": peer, "start_ns": start_ns, "elapsed_ns": _floats(elapsed_ns), "size_bytes": _floats(size_bytes),
         "iteration": iteration,
     }  # fmt: skip
-    direction = np.where(is_p2p, operator, 0)
     names = [communicator.id for communicator in job.communicators]
     return check.rows(
-        rank,
-        columns,
-        _ends(start_ns, elapsed_ns),
-        identity=(local, direction, peer, sequence),
-        names=lambda rank: tuple(names[i] for i in job.membership.of_rank(rank)),
+        rank, columns, _commops_keys, names=lambda rank: tuple(names[i] for i in job.membership.of_rank(rank))
     )
+
+
+def _commops_keys(columns: Mapping[str, np.ndarray]) -> Keys:
+    operator = columns["operator"]
+    direction = np.where((operator == SEND) | (operator == RECV), operator, 0)
+    identity = (columns["communicator"], direction, columns["peer"], columns["sequence"])
+    return Keys(_ends(columns["start_ns"], columns["elapsed_ns"]), identity)
 
 
 def check_iterations(table: TableFile, job: JobFile) -> tuple[Rows, Rejected]:
@@ -106,8 +84,12 @@ def check_iterations(table: TableFile, job: JobFile) -> tuple[Rows, Rejected]:
         "phase": np.where(phase < 0, PHASE_UNKNOWN, phase).astype(np.uint8), "loss": check.floats("loss"),
         "grad_norm": check.floats("grad_norm"), "tokens": _floats(check.integers("tokens", 0, LONGEST_NS)),
     }  # fmt: skip
-    identity = (iteration, phase, start_ns, elapsed_ns)
-    return check.rows(rank, columns, _ends(start_ns, elapsed_ns), identity, names=lambda _: ())
+    return check.rows(rank, columns, _iterations_keys, names=lambda _: ())
+
+
+def _iterations_keys(columns: Mapping[str, np.ndarray]) -> Keys:
+    identity = tuple(columns[name] for name in ("iteration", "phase", "start_ns", "elapsed_ns"))
+    return Keys(_ends(columns["start_ns"], columns["elapsed_ns"]), identity)
 
 
 def check_bandwidth(table: TableFile, job: JobFile) -> tuple[Rows, Rejected]:
@@ -128,7 +110,11 @@ def check_bandwidth(table: TableFile, job: JobFile) -> tuple[Rows, Rejected]:
         own = pairs[first_of_rank[rank] : first_of_rank[rank + 1]] - rank * len(device_names)
         return tuple(device_names[i] for i in own)
 
-    return check.rows(rank, columns, time_ns, identity=(time_ns, path, local), names=names)
+    return check.rows(rank, columns, _bandwidth_keys, names)
+
+
+def _bandwidth_keys(columns: Mapping[str, np.ndarray]) -> Keys:
+    return Keys(columns["time_ns"], tuple(columns[name] for name in ("time_ns", "path", "device")))
 
 
 # --- checks ---------------------------------------------------------------------------------------------------------
@@ -204,8 +190,7 @@ class _Check:
         self,
         rank: np.ndarray,
         columns: Mapping[str, np.ndarray],
-        event_ns: np.ndarray,
-        identity: Sequence[np.ndarray],
+        keys: Callable[[Mapping[str, np.ndarray]], Keys],
         names: Callable[[int], tuple[str, ...]],
     ) -> tuple[Rows, Rejected]:
         """Keep the good rows."""
@@ -213,10 +198,8 @@ class _Check:
         texts = tuple(f"{self._table.name}: row {number}: {text}" for number, text in reasons)
         count = len(self._table.unreadable) + int(np.count_nonzero(~self.is_good))
         keep: Any = slice(None) if self.is_good.all() else self.is_good
-        good = Rows(
-            rank[keep], {n: c[keep] for n, c in columns.items()}, event_ns[keep], [c[keep] for c in identity], names
-        )
-        return good, Rejected(count, texts)
+        good = {name: column[keep] for name, column in columns.items()}
+        return Rows(rank[keep].astype(np.int32), good, keys, names), Rejected(count, texts)
 
 
 def _rank(check: _Check, job: JobFile) -> np.ndarray:
@@ -251,7 +234,7 @@ def _at(first_of_rank: np.ndarray, rank: np.ndarray) -> np.ndarray:
 
 
 def _row_number(table: TableFile, row: int) -> int:
-    return row + 1 if table.row_numbers is None else int(table.row_numbers[row])
+    return table.rows_before + row + 1 if table.row_numbers is None else int(table.row_numbers[row])
 
 
 def _value(table: TableFile, name: str, row: int) -> object:
@@ -303,94 +286,6 @@ def _floats(values: np.ndarray) -> np.ndarray:
 
 
 def _ends(start_ns: np.ndarray, elapsed_ns: np.ndarray) -> np.ndarray:
-    is_known = (start_ns != UNKNOWN) & (elapsed_ns != UNKNOWN)
-    return np.where(is_known, start_ns + np.where(is_known, elapsed_ns, 0), UNKNOWN)
-
-
-# --- order ----------------------------------------------------------------------------------------------------------
-
-
-def arrange(rows: Rows) -> np.ndarray:
-    """Order rows by rank, event time (unknown last), then all that tells them apart, and keep the first of copies.
-
-    Any order and any duplication of the rows gives the same result.
-
-    Returns
-    -------
-    Indices of the rows that stay, in order.
-    """
-    event_ns = np.where(rows.event_ns == UNKNOWN, np.iinfo(np.int64).max, rows.event_ns)
-    order = _order(rows.rank, event_ns)
-    _order_ties(order, rows, event_ns)
-    return order[~_are_copies(rows, order)]
-
-
-def _order(rank: np.ndarray, event_ns: np.ndarray) -> np.ndarray:
-    is_same = rank[1:] == rank[:-1]
-    if ((rank[1:] > rank[:-1]) | (is_same & (event_ns[1:] >= event_ns[:-1]))).all():
-        return np.arange(len(rank))
-    is_known = event_ns != np.iinfo(np.int64).max
-    low = int(event_ns.min(initial=np.iinfo(np.int64).max))
-    span = int(event_ns.max(initial=low, where=is_known)) - low + 2
-    if span * (int(rank.max()) + 1) < LATEST_NS:  # one sort of one key, which mostly is in long runs already
-        return _stable_order(rank * span + np.minimum(event_ns - low, span - 1))
-    by_time = np.argsort(event_ns, kind="stable")
-    small = np.uint16 if rank.max() < 1 << 16 else np.int64  # numpy sorts 16 bits by radix, ten times as fast
-    return by_time[np.argsort(rank[by_time].astype(small), kind="stable")]
-
-
-def _stable_order(key: np.ndarray) -> np.ndarray:
-    """Order keys from 0 on: with places in their lowest bits they sort several times as fast as places by keys."""
-    bits = (len(key) - 1).bit_length()
-    if int(key.max()) >> (62 - bits):  # no room for them
-        return np.argsort(key, kind="stable")
-    packed = (key << bits) | np.arange(len(key))
-    packed.sort()
-    return np.asarray(packed & ((1 << bits) - 1))
-
-
-def _order_ties(order: np.ndarray, rows: Rows, event_ns: np.ndarray) -> None:
-    """Order rows of equal rank and event time by start, and those of equal start by all that is left."""
-    rank, event_ns = rows.rank[order], event_ns[order]
-    is_tie = (rank[1:] == rank[:-1]) & (event_ns[1:] == event_ns[:-1])
-    places = np.flatnonzero(np.append(is_tie, False) | np.insert(is_tie, 0, False))
-    if not places.size:
-        return
-    run = np.cumsum(~np.insert(is_tie, 0, False)[places])
-    if "start_ns" in rows.columns:
-        start_ns = rows.columns["start_ns"]
-        order[places] = order[places][np.lexsort([start_ns[order[places]], run])]
-        own = start_ns[order[places]]
-        is_left = (run[1:] == run[:-1]) & (own[1:] == own[:-1])
-        is_left = np.append(is_left, False) | np.insert(is_left, 0, False)
-        places, run, own = places[is_left], run[is_left], own[is_left]
-        run = np.cumsum(np.append(True, (run[1:] != run[:-1]) | (own[1:] != own[:-1]))[: len(run)])
-    tied = order[places]
-    order[places] = tied[np.lexsort([*(column[tied] for column in reversed(list(rows.columns.values()))), run])]
-
-
-def _are_copies(rows: Rows, order: np.ndarray) -> np.ndarray:
-    """Tell which rows, in `order`, are copies of an earlier one."""
-    is_copy = np.zeros(len(order), dtype=bool)
-    suspects = np.flatnonzero(_share_hash(rows))
-    if not suspects.size:
-        return is_copy
-    place = np.empty(len(order), dtype=np.int64)
-    place[order] = np.arange(len(order))
-    places = np.sort(place[suspects])
-    keys = [rows.rank, *rows.identity]
-    suspects = order[places]
-    by_key = np.lexsort([key[suspects] for key in keys])  # stable: the earliest of copies stays first
-    is_same = np.logical_and.reduce([key[suspects[by_key]][1:] == key[suspects[by_key]][:-1] for key in keys])
-    is_copy[places[by_key[1:][is_same]]] = True
-    return is_copy
-
-
-def _share_hash(rows: Rows) -> np.ndarray:
-    """Tell which rows have the hash of another: sorting one hash is much cheaper than sorting all keys."""
-    hashes = rows.rank.astype(np.uint64)
-    for column in rows.identity:
-        hashes = hashes * np.uint64(0x9E3779B97F4A7C15) + column.astype(np.uint64)
-    in_order = np.sort(hashes)
-    twice = in_order[1:][in_order[1:] == in_order[:-1]]
-    return np.isin(hashes, twice) if twice.size else np.zeros(len(hashes), dtype=bool)
+    """When rows ended, with `elapsed_ns` as floats, which hold what a row may take to the nanosecond."""
+    is_known = (start_ns != UNKNOWN) & ~np.isnan(elapsed_ns)
+    return np.where(is_known, start_ns + np.where(is_known, elapsed_ns, 0).astype(np.int64), UNKNOWN)

@@ -287,7 +287,9 @@ class IterationJudge:
         if not self.has_unended:
             return []
         columns = self._reader.read(self._newest, read_back)
-        hang = find_hang(columns, self._known_topology, self._trusted(lost_shares(columns)))
+        lost = self._lost_shares(lost_shares(columns))
+        trusted = {rank for rank, share in lost.items() if share <= MOST_LOST}
+        hang = find_hang(columns, self._known_topology, trusted, {rank for rank in trusted if lost[rank] > 0})
         if hang is None:
             return []
         self._hung, told = self._last, self._told
@@ -301,18 +303,18 @@ class IterationJudge:
             until_ns = hang.since_ns + round(self._silence_s * 1e9)  # at least
         return [self._tracker.hang(hang, observation, until_ns, reason, self._known_topology)]
 
-    def _trusted(self, lost_shares: Mapping[int, float]) -> set[int]:
-        """Ranks of which a missing row says that they did not arrive: it is hardly one of those that were lost.
+    def _lost_shares(self, newest: Mapping[int, float]) -> dict[int, float]:
+        """Share of its rows that each rank that logs has lost: of one that lost few, one missing is hardly lost.
 
-        ``lost_shares``: of their newest rows, which count where nobody said what was lost.
+        ``newest``: by the holes in their newest rows, which count where nobody said what was lost.
         """
         announced = self._reader.announcements
         operators = max(self._reader.traffic.flowed / max(len(announced), 1), 1.0)
-        share = {
-            rank: lost_shares.get(rank, 1.0) if one.lost_rows is None else one.lost_rows / operators
+        return {
+            rank: newest.get(rank, 1.0) if one.lost_rows is None else one.lost_rows / operators
             for rank, one in announced.items()
+            if one.is_logged
         }
-        return {rank for rank, one in announced.items() if one.is_logged and share[rank] <= MOST_LOST}
 
     def _review(self, read_back: ReadBack) -> None:
         """From time to time, hold regular iterations against peers: a fault may be older than the recording."""

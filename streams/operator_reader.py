@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -228,7 +229,7 @@ class OperatorReader:
                 self.learn(wanted, read_back)
             read |= wanted
             graph = self.build([rows.only(read)], joined(parts))
-            slow = None if self._usual is None else self._slow_collectives(graph, rows.number, worth_ns)
+            slow = None if self._usual is None else partial(self._slow_collectives, graph, rows.number, worth_ns)
             wanted = wanted_ranks(graph, rows.number, summaries, self.topology, available - read, worth_ns, slow)
         return read, joined(parts)
 

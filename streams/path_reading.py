@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -55,7 +55,7 @@ class PathReading:
     def attribute(self) -> tuple[Attribution, OperatorGraph]:
         """Say where the excess went; return that and the graph that says it."""
         work_ns = self._usual.work_excess_ns(self._rows)
-        seeds = _seeds(self._rows, work_ns)
+        seeds = _seeds(self._rows, work_ns, self._usual.complete_ranks(self._rows))
         read, columns = self._reader.follow(self._rows, seeds, self._worth_ns, self._read_back)
         graph, attribution = self._attribute(read, columns)
         accused = accused_lanes(attribution, self._reader.topology)
@@ -102,8 +102,12 @@ class PathReading:
         )
 
 
-def _seeds(rows: IterationRows, work_excess_ns: Mapping[int, float]) -> set[int]:
-    """Where to begin: the rank that took longest, and those that worked longest over their usual."""
+def _seeds(rows: IterationRows, work_excess_ns: Mapping[int, float], complete: Collection[int]) -> set[int]:
+    """Where to begin: the rank that took longest, and those that worked longest over their usual.
+
+    A rank that lost the operator in which it waited for the culprit looks as if it had worked all the while, and its
+    partners, who know better, need not be read. So those that lost nothing go first.
+    """
     slowest = int(rows.columns["rank"][np.argmax(rows.columns["elapsed_ns"])])
-    latest = sorted(work_excess_ns, key=lambda rank: (-work_excess_ns[rank], rank))[:_LATEST]
+    latest = sorted(work_excess_ns, key=lambda rank: (rank not in complete, -work_excess_ns[rank], rank))[:_LATEST]
     return {slowest, *latest}

@@ -48,6 +48,8 @@ class UsualOperators:
         work_ns = np.concatenate([rows.columns["work_ns"] for rows in iterations])
         order = np.lexsort((work_ns, rank))
         self.work_ranks, first, counts = np.unique(rank[order], return_index=True, return_counts=True)
+        operators = np.concatenate([rows.columns["operators"] for rows in iterations])
+        self._most_operators = np.maximum.reduceat(operators[order], first) if len(first) else operators
         ordered = work_ns[order]
         self.work_ns = (ordered[first + (counts - 1) // 2] + ordered[first + counts // 2]) / 2
 
@@ -98,6 +100,13 @@ class UsualOperators:
         ratio = np.sort(work_ns[usual_ns > 0] / usual_ns[usual_ns > 0])
         factor = float(ratio[(len(ratio) - 1) // 2]) if len(ratio) else 1.0
         return factor if factor > 0 else 1.0
+
+    def complete_ranks(self, rows: IterationRows) -> set[int]:
+        """Ranks that logged as many operators as they do at most in regular iterations: they lost no row."""
+        rank, operators = rows.columns["rank"], rows.columns["operators"]
+        at = np.minimum(np.searchsorted(self.work_ranks, rank), len(self.work_ranks) - 1)
+        is_complete = (self.work_ranks[at] == rank) & (operators >= self._most_operators[at])
+        return set(rank[is_complete].tolist())
 
     def _work(self, rows: IterationRows) -> tuple[Array, Array, Array]:
         """Ranks of which it is known what they usually work, with their work now and usually."""

@@ -60,6 +60,23 @@ def test_who_never_arrived_is_accused() -> None:
     assert (found.ranks, found.waiting, found.has_arrived, found.since_ns) == ((2,), 3, False, 1_000)
 
 
+def test_who_lost_rows_and_is_missing_is_not_accused_where_another_was_seen_to_stop() -> None:
+    """Rank 1 stands inside an operator that rank 0 has left; the row in which rank 2 waits for the world is lost."""
+    rows: list[Row] = [(0, LEFT, 3, 1.0), (1, LEFT, 3, None), (0, WORLD, 7, None), (3, WORLD, 7, None),
+                       (2, WORLD, 6, 1.0)]  # fmt: skip
+    told = find_hang(columns_of(rows), TOPOLOGY, range(4), lossy={2})
+    assert told is not None
+    assert (told.ranks, told.has_arrived) == ((1,), True)
+    assert accused(*rows) == (2,)  # who lost nothing is missing for sure
+
+
+def test_who_lost_rows_and_is_missing_is_accused_where_nobody_was_seen_to_stop() -> None:
+    rows: list[Row] = [*((rank, WORLD, 7, None) for rank in (0, 1, 3)), (2, WORLD, 6, 1.0)]
+    told = find_hang(columns_of(rows), TOPOLOGY, range(4), lossy={2})
+    assert told is not None
+    assert told.ranks == (2,)
+
+
 def test_who_waits_elsewhere_for_the_missing_one_is_a_victim() -> None:
     """Rank 2 is missing from the world's operator, because it waits for rank 3."""
     rows: list[Row] = [(0, WORLD, 7, None), (1, WORLD, 7, None), (2, RIGHT, 3, None), (3, RIGHT, 2, 1.0)]

@@ -62,8 +62,8 @@ def test_all_members_of_a_small_collective_are_wanted() -> None:
 def test_members_of_a_small_collective_that_took_no_longer_than_usual_are_not() -> None:
     graph = graph_of(row(0, 10, 50, group=1))
     unread = set(MANY) - {0}
-    assert wanted_ranks(graph, 0, summaries(), JOB, unread, 0.0, slow={2}) == set()
-    assert wanted_ranks(graph, 0, summaries(), JOB, unread, 0.0, slow={1}) == {1, 2}
+    assert wanted_ranks(graph, 0, summaries(), JOB, unread, 0.0, slow=lambda: {2}) == set()
+    assert wanted_ranks(graph, 0, summaries(), JOB, unread, 0.0, slow=lambda: {1}) == {1, 2}
 
 
 def test_the_other_end_of_a_recv_is_wanted_with_its_pipeline() -> None:
