@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 from typing import Final
 
@@ -33,6 +34,7 @@ _ANY: Final = Device("communicator", ())
 _MIN_PROBABILITY: Final = 0.02  # alternatives below are not worth a line
 _MIN_NAMED: Final = 0.25  # below, no member of a slow communicator stands out
 _LATE_SHARE: Final = 0.5  # a rank is as late as another one if its excess is this share of the other's
+_STILL_LATE_SHARE: Final = 0.25  # ... and half of it, once its host or stage is accused: noise moves it to and fro
 _MOST: Final = 0.6  # a host or stage is blamed for its ranks if it is so nearly the set of the late ones
 _TOGETHER: Final = 0.5  # ... and in the typical iteration
 _TOGETHER_SHARE: Final = 0.25  # of the latest of a device's ranks: what counts as late beside it in one iteration
@@ -68,10 +70,13 @@ class Cause:
     explained_ns: Mapping[int, float]
 
 
-def find_causes(attributions: Sequence[Attribution], topology: Topology) -> list[Cause]:
+def find_causes(
+    attributions: Sequence[Attribution], topology: Topology, accused: Device | None = None
+) -> list[Cause]:
     """Find what explains the excess of irregular iterations, the largest first.
 
     What one cause explains is taken away before the next is looked for, so that two faults at once are two causes.
+    ``accused``: what a verdict accuses so far. A host or stage stays accused while its ranks are nearly as late.
     """
     left = [{lane: ns for lane, ns in a.path_excess_ns.items() if ns > 0} for a in attributions]
     totals = [sum(lanes.values()) for lanes in left]
@@ -81,7 +86,8 @@ def find_causes(attributions: Sequence[Attribution], topology: Topology) -> list
         lane = _largest(left, weights)
         if lane is None:
             break
-        find = {"work": _work_cause, "nic": _nic_cause}.get(lane.kind, _transfer_cause)
+        find = partial(_work_cause, accused=accused) if lane.kind == "work" else _transfer_cause
+        find = _nic_cause if lane.kind == "nic" else find
         kind, suspects, lanes = find(lane, attributions, left, topology)
         if kind == "slow_nic" and lane.kind != "nic":
             kind, suspects, lanes = _or_starved(suspects, lanes, attributions, left, topology) or (
@@ -169,14 +175,19 @@ def _with_confidence(suspects: Suspects, seen: Mapping[int, float], attributions
 
 
 def _work_cause(
-    lane: Lane, attributions: Sequence[Attribution], left: Sequence[Mapping[Lane, float]], topology: Topology
-) -> Found:
+    lane: Lane, attributions: Sequence[Attribution], left: Sequence[Mapping[Lane, float]], topology: Topology,
+    accused: Device | None = None,
+) -> Found:  # fmt: skip
     if lane == EVERYBODY:
         return _NOBODY, (), frozenset([lane])
     late = _late_as(lane.first, attributions)
     if len(late) >= _EVERYBODY * _known_ranks(attributions) and len(late) > 1:
         return _NOBODY, (), frozenset(one for of in left for one in of if one.kind == "work")
     device = _shared_by(lane.first, late, attributions, topology)
+    if accused is not None and device.kind == "gpu":
+        still = _late_as(lane.first, attributions, _STILL_LATE_SHARE)
+        if _shared_by(lane.first, still, attributions, topology) == accused:
+            device = accused
     if len(late.intersection(device.ranks)) < _MIN_LIKENESS * len(late):
         return _NOBODY, (), frozenset(Lane("work", rank) for rank in late)
     lanes = frozenset(Lane("work", rank) for rank in device.ranks)
@@ -184,14 +195,14 @@ def _work_cause(
     return kind, ((device, _share(lanes, attributions, left)),), lanes
 
 
-def _late_as(rank: int, attributions: Sequence[Attribution]) -> set[int]:
+def _late_as(rank: int, attributions: Sequence[Attribution], share: float = _LATE_SHARE) -> set[int]:
     """Ranks whose work, on the path or not, takes about as much longer than usual as this one's."""
     late_ns: dict[int, float] = {}
     for attribution in attributions:
         for one, ns in attribution.work_excess_ns.items():
             late_ns[one] = late_ns.get(one, 0.0) + ns
     worst_ns = late_ns.get(rank, 0.0)
-    return {rank} | {one for one, ns in late_ns.items() if ns >= _LATE_SHARE * worst_ns > 0}
+    return {rank} | {one for one, ns in late_ns.items() if ns >= share * worst_ns > 0}
 
 
 def _known_ranks(attributions: Sequence[Attribution]) -> int:

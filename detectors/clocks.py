@@ -21,6 +21,7 @@ from streams.records import RECV, ROOTED, SEND, UNKNOWN
 Array = np.ndarray
 
 _PER_COMMUNICATOR: Final = 4  # collectives of each communicator, the newest ones, are enough
+_WITHIN_NS: Final = 10e9  # ... and so new: in that time two oscillators of servers part by a millisecond at most
 _OUTLIER_SIGMAS: Final = 5.0
 
 
@@ -87,10 +88,10 @@ def estimate_clocks(columns: Mapping[str, Array], host_of: Mapping[int, str]) ->
     if older_ns == UNKNOWN or between_ns < _LEAST_BASELINE_NS:
         return Clocks(ahead_ns, {}, origin_ns)
     before = _estimate({name: column[is_older] for name, column in columns.items()}, host_of)
-    if not newest.is_whole or not before.is_whole:  # offsets of other sets of hosts do not compare
+    if not np.array_equal(newest.part, before.part):  # offsets of other sets of hosts do not compare
         return Clocks(ahead_ns, {}, origin_ns)
     moved_ns = {host: ns - before.offsets_ns[host] for host, ns in offsets_ns.items()}
-    least_ns = max(_LEAST_DRIFT_NS, _DRIFT_SIGMAS * max(newest.noise_ns, before.noise_ns))
+    least_ns = max(_LEAST_DRIFT_NS, newest.bound_ns, before.bound_ns)
     drifts = {
         host: ns / between_ns for host, ns in moved_ns.items() if least_ns < abs(ns) <= _MOST_DRIFT * between_ns
     }
@@ -132,11 +133,11 @@ def estimate_offsets(columns: Mapping[str, Array], host_of: Mapping[int, str]) -
 
 
 class _Estimate(NamedTuple):
-    """Offsets of hosts' clocks; the spread of the ends they rest on, ns; whether collectives connect all hosts."""
+    """Offsets of hosts' clocks, how far they may be off, ns, and for each host which hosts it is compared with."""
 
     offsets_ns: dict[str, int]
-    noise_ns: float
-    is_whole: bool
+    bound_ns: float
+    part: Array
 
 
 def _estimate(columns: Mapping[str, Array], host_of: Mapping[int, str]) -> _Estimate:
@@ -145,18 +146,20 @@ def _estimate(columns: Mapping[str, Array], host_of: Mapping[int, str]) -> _Esti
     is_timed = np.isfinite(columns["elapsed_ns"]) & (columns["start_ns"] != UNKNOWN)
     rows = {name: column[is_timed] for name, column in columns.items()}
     if len(rows["rank"]) == 0:
-        return _Estimate(dict.fromkeys(hosts, 0), 0.0, False)
+        return _Estimate(dict.fromkeys(hosts, 0), 0.0, np.arange(len(hosts)))
     ranks, at = np.unique(rows["rank"], return_inverse=True)
     host = np.array([code[host_of[rank]] for rank in ranks.tolist()], dtype=np.int64)[at]
     start_ns = (rows["start_ns"] - rows["start_ns"].min()).astype(np.float64)
     ends = _shared_ends(rows, host, start_ns + rows["elapsed_ns"])
     offsets_ns, noise_ns = _by_collectives(ends, len(hosts))
     part = _connected(ends, len(hosts))
-    is_whole = bool((part == part[0]).all())
-    for way in sorted(_ways(rows, host, start_ns)):
-        _join(way, offsets_ns, part)
+    bounds_ns = [_DRIFT_SIGMAS * noise_ns]
+    bounds_ns += [way.bound_ns for way in sorted(_ways(rows, host, start_ns)) if _join(way, offsets_ns, part)]
+    part = np.unique(part, return_inverse=True)[1]  # numbered by their hosts, in whichever order they were joined
+    part = np.unique(part, return_index=True)[1][part]
+    offsets_ns -= (np.bincount(part, offsets_ns) / np.maximum(np.bincount(part), 1))[part]
     found = {name: round(ns) for name, ns in zip(hosts, offsets_ns.tolist(), strict=True)}
-    return _Estimate(found, noise_ns, is_whole)
+    return _Estimate(found, max(bounds_ns), part)
 
 
 def _shared_ends(rows: Mapping[str, Array], host: Array, end_ns: Array) -> _Ends:
@@ -166,7 +169,11 @@ def _shared_ends(rows: Mapping[str, Array], host: Array, end_ns: Array) -> _Ends
     group, first = group_rows([communicator, rows["sequence"][picked]])
     owner = communicator[first]  # ascending, as the groups are
     newest_first = np.searchsorted(owner, owner, side="right") - np.arange(len(owner))
-    is_new = (newest_first <= _PER_COMMUNICATOR)[group]
+    ended_ns = np.full(len(first), -np.inf)
+    np.maximum.at(ended_ns, group, end_ns[picked])
+    newest_ns = np.maximum.reduceat(ended_ns, np.flatnonzero(np.diff(owner, prepend=-1))) if len(owner) else ended_ns
+    is_recent = ended_ns >= newest_ns[np.unique(owner, return_inverse=True)[1]] - _WITHIN_NS
+    is_new = (is_recent & (newest_first <= _PER_COMMUNICATOR))[group]
     picked, group = picked[is_new], np.unique(group[is_new], return_inverse=True)[1]
     lowest = np.full(int(group.max(initial=-1)) + 1, np.iinfo(np.int64).max)
     highest = np.full(len(lowest), -1)
@@ -261,7 +268,7 @@ def _ways(rows: Mapping[str, Array], host: Array, start_ns: Array) -> list[_Way]
 
 
 def _shortest_ways(rows: Mapping[str, Array], host: Array, start_ns: Array) -> dict[tuple[int, int], float]:
-    """For pairs of sending and receiving host: the shortest time from a send's start to its recv's end, ns."""
+    """For pairs of sending and receiving host: of late, the shortest time from a send's start to its recv's end."""
     sends, recvs = np.flatnonzero(rows["operator"] == SEND), np.flatnonzero(rows["operator"] == RECV)
     ends = (("communicator", "rank", "peer", "sequence"), ("communicator", "peer", "rank", "sequence"))
     keys = [np.concatenate([rows[one][sends], rows[two][recvs]]) for one, two in zip(*ends, strict=True)]
@@ -273,16 +280,21 @@ def _shortest_ways(rows: Mapping[str, Array], host: Array, start_ns: Array) -> d
     way_ns = start_ns[matched] + rows["elapsed_ns"][matched] - start_ns[sends]
     hosts = int(host.max(initial=0)) + 1
     cell = host[sends] * hosts + host[matched]
+    newest_ns = np.full(hosts * hosts, -np.inf)
+    np.maximum.at(newest_ns, cell, start_ns[sends])
+    is_new = start_ns[sends] >= newest_ns[cell] - _WITHIN_NS
+    cell, way_ns = cell[is_new], way_ns[is_new]
     shortest_ns = np.full(hosts * hosts, np.inf)
     np.minimum.at(shortest_ns, cell, way_ns)
     found = [at for at in np.flatnonzero(np.isfinite(shortest_ns)).tolist() if at // hosts != at % hosts]
     return {divmod(at, hosts): float(shortest_ns[at]) for at in found}
 
 
-def _join(way: _Way, offsets_ns: Array, part: Array) -> None:
-    """Shift the second host's part so that the way is fulfilled, if the two are not yet of one part."""
+def _join(way: _Way, offsets_ns: Array, part: Array) -> bool:
+    """Shift the second host's part so that the way is fulfilled, if the two are not yet of one part; or say no."""
     if part[way.one] == part[way.two]:
-        return
+        return False
     moved = part == part[way.two]
     offsets_ns[moved] += offsets_ns[way.one] - way.ahead_ns - offsets_ns[way.two]
     part[moved] = part[way.one]
+    return True

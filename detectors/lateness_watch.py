@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from detectors.lateness import LASTS, LATEST_RANKS, MOST_HISTORY, Late, Latest, find_lasting, find_latest
@@ -27,10 +28,11 @@ class LatenessWatch:
         Parameters
         ----------
         late_ns
-            By how much the latest ranks work longer than their stage, ns.
+            By how much the latest ranks work longer than their stage, ns; NaN: of that rank it is not known.
         """
-        known = [late for _, late in self.history]
-        before = known if self._before is None else self._before
+        known = [_known(late) for _, late in self.history]
+        before = known if self._before is None else [_known(late) for late in self._before]
+        late_ns = _known(late_ns)
         lasting = find_lasting([*known, late_ns][-LASTS:], before)
         if lasting is not None and lasting.stands_out and late_ns.get(lasting.rank, 0.0) > _STILL * lasting.over_ns:
             return lasting
@@ -61,10 +63,17 @@ class LatenessWatch:
         return watch
 
 
-def latest_ranks(late_ns: Late) -> dict[int, float]:
-    """Keep the latest `LATEST_RANKS` ranks."""
+def latest_ranks(late_ns: Late, ranks: Iterable[int] = ()) -> dict[int, float]:
+    """Keep the latest `LATEST_RANKS` ranks, and note those of `ranks` of which it is not known with NaN.
+
+    A rank that lost a row is late by nobody's measure where no peer lost one: that is not to be on time.
+    """
     ranked = sorted(late_ns.items(), key=lambda pair: (-pair[1], pair[0]))
-    return dict(ranked[:LATEST_RANKS])
+    return dict(ranked[:LATEST_RANKS]) | {rank: math.nan for rank in ranks if rank not in late_ns}
+
+
+def _known(late_ns: Late) -> Late:
+    return {rank: ns for rank, ns in late_ns.items() if not math.isnan(ns)}
 
 
 def _pairs(late_ns: Late) -> Sequence[Sequence[float]]:

@@ -91,11 +91,14 @@ class Observation:
         return self.is_long or self.is_shifted or self.is_late(cause)
 
     def is_beyond_noise(self, cause: Cause) -> bool:
-        """Whether the transfers that a cause slows took longer than in any iteration that was as always."""
+        """Whether the transfers that a cause slows took surely longer than in any iteration that was as always.
+
+        The longest of a few iterations is known to about their noise.
+        """
         if self.attribution is None or cause.kind == "slow_rank":
             return self.attribution is not None
         lanes = [self.attribution.lanes[lane] for lane in cause.lanes if lane in self.attribution.lanes]
-        return sum(lane.excess_ns for lane in lanes) > sum(lane.most_ns for lane in lanes)
+        return sum(lane.excess_ns for lane in lanes) > sum(lane.most_ns + lane.noise_ns for lane in lanes)
 
     def is_slow_group(self, cause: Cause) -> bool:
         """Whether a cause is a slow communicator, nobody's fault, slower than in any iteration that was as always."""

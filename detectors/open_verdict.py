@@ -124,7 +124,8 @@ class OpenVerdict:
     def _think_over(self, topology: Topology) -> None:
         """Look for the cause again with all that was seen since; keep the one that this verdict is about."""
         attributions = [o.attribution for o in self.kept if o.attribution is not None]
-        about = [cause for cause in find_causes(attributions, topology) if cause.lanes & self.cause.lanes]
+        found = find_causes(attributions, topology, self.first_device)
+        about = [cause for cause in found if cause.lanes & self.cause.lanes]
         if about and is_sure(about[0]):
             self.cause = about[0]
 
@@ -214,12 +215,19 @@ Name = Callable[[int], str]
 
 
 def verdict_on_recurring(name: Name, cause: Cause, irregular: Iterable[Observation]) -> OpenVerdict:
-    """Begin a verdict on what was seen in some of the newest irregular iterations."""
-    first = min(cause.explained_ns)
-    verdict = OpenVerdict(name(first), cause, first)
+    """Begin a verdict on what was seen in some of the newest irregular iterations.
+
+    Of those that are not long by themselves, only such as lose enough to it belong to it, as when it is open.
+    """
+    irregular = list(irregular)
+    alike_ns = _ALIKE * median(cause.explained_ns.values())
+    is_long = {one.iteration for one in irregular if one.is_long}
+    own = {at: ns for at, ns in cause.explained_ns.items() if at in is_long or ns >= alike_ns}
+    first = min(own)
+    verdict = OpenVerdict(name(first), replace(cause, explained_ns=own), first)
     for observation in irregular:
         verdict.tried += observation.iteration >= verdict.first
-        if observation.iteration in cause.explained_ns:
+        if observation.iteration in own:
             verdict.add(observation)
     verdict.judged = verdict.last - first + 1
     return verdict

@@ -18,7 +18,7 @@ from detectors.lanes import Lane, LaneTable, UsualLane, lane_excess, lane_table
 from detectors.medians import MAD_TO_SIGMA, medians
 from detectors.operator_graph import NO_ORDINAL, OperatorGraph
 from detectors.topology import Topology
-from streams.records import OPERATORS
+from streams.records import OPERATORS, SEND
 
 Array = np.ndarray
 
@@ -111,7 +111,7 @@ def _roles(graph: OperatorGraph, topology: Topology) -> list[Array]:
     is_unknown = kind == topology.kind_code(-1)
     if is_unknown.any():
         kind = np.where(is_unknown, -1 - _turns(graph), kind)  # nobody said what it is: by its turn
-    way = np.where(graph.is_p2p, np.sign(graph.peer - graph.rank), 0) + 1  # down or up the pipeline
+    way = np.where(graph.is_p2p, topology.ways(graph.rank, other), 0) + 1  # up or down the pipeline
     program = _programs(graph, ((kind + _MAX_TURNS) * len(OPERATORS) + graph.operator) * 3 + way)
     return [stage, program, topology.stages(other), kind, graph.operator, graph.ordinal]
 
@@ -131,7 +131,8 @@ def _transfer_roles(graph: OperatorGraph, topology: Topology) -> Array:
     hosts = topology.host_codes(max(int(graph.rank.max(initial=0)), int(graph.peer.max(initial=0))) + 1)
     is_apart = hosts[graph.rank] != hosts[np.where(graph.is_p2p, graph.peer, graph.rank)]
     is_crossing = np.where(graph.is_p2p, is_apart, crosses[graph.communicator]).astype(np.int64)
-    way = np.where(graph.is_p2p, np.sign(graph.destination - graph.source), 0)
+    other = np.where(graph.is_p2p, graph.peer, graph.rank)
+    way = np.where(graph.is_p2p, np.where(graph.operator == SEND, 1, -1) * topology.ways(graph.rank, other), 0)
     size = np.nan_to_num(graph.size_bytes).astype(np.int64)
     return group_rows([graph.iteration, kinds, graph.operator, way, is_crossing, size])[0]
 
@@ -153,14 +154,17 @@ def _programs(graph: OperatorGraph, code: Array) -> Array:
     """
     if len(graph) == 0:
         return code
-    use, first = group_rows([graph.block, code, graph.communicator])
+    use, first = group_rows([graph.rank, code, graph.communicator])
     scrambled = (code[first].astype(np.uint64) + np.uint64(1)) * _SCRAMBLE
     scrambled ^= scrambled >> np.uint64(29)
-    runs = np.zeros(len(first), dtype=np.int64)  # counted by their ordinals, so that lost ones count
+    # Counted by their ordinals and over all iterations, so that lost ones count, the last ones of an iteration too.
+    runs = np.zeros(len(first), dtype=np.int64)
     np.maximum.at(runs, use, np.where(graph.ordinal == NO_ORDINAL, 0, graph.ordinal) + 1)
-    firsts = np.flatnonzero(np.diff(graph.block[first], prepend=-1))
-    sums = np.add.reduceat(scrambled * _SCRAMBLE * runs.astype(np.uint64), firsts)
-    return np.unique(sums, return_inverse=True)[1][graph.block]
+    is_first = np.diff(graph.rank[first], prepend=-1) != 0
+    sums = np.add.reduceat(scrambled * _SCRAMBLE * runs.astype(np.uint64), np.flatnonzero(is_first))
+    owner = np.empty(int(graph.rank.max()) + 1, dtype=np.int64)
+    owner[graph.rank[first]] = np.cumsum(is_first) - 1
+    return np.unique(sums, return_inverse=True)[1][owner[graph.rank]]
 
 
 def _usual_of_peers(role: Array, owner: Array, values: Array, least: int = MIN_PEERS) -> Array:

@@ -179,16 +179,32 @@ def _imbalance(reviewed: Sequence[Reviewed]) -> Cause | None:
     return Cause("imbalance", (), frozenset(), None, explained)
 
 
-def late_against_stage(rank: Array, work_ns: Array, operators: Array, topology: Topology) -> dict[int, float]:
+def late_against_stage(
+    rank: Array, work_ns: Array, operators: Array, topology: Topology, most: Array | None = None
+) -> dict[int, float]:
     """By how much each rank works longer than the lower median of its peers, ns; ranks with company only.
 
-    Peers are ranks of the same stage that ran as many operators.
+    Peers are ranks of the same stage that run as many operators at most, in some iterations: held against those alone
+    that logged as many in this one, the ranks of a slow host are on time wherever a row of each other rank was lost.
+    Of a rank with fewer operators than most peers it is not known: what it did while a lost one ran looks like work.
+
+    Parameters
+    ----------
+    most
+        How many operators each rank runs at most; None: those of this iteration.
     """
-    role, first = group_rows([topology.stages(rank), operators])
+    role, first = group_rows([topology.stages(rank), operators if most is None else most])
     late: dict[int, float] = {}
     for one in range(len(first)):
         own = np.flatnonzero(role == one)
         if len(own) > 1:
             usual_ns = np.sort(work_ns[own])[(len(own) - 1) // 2]
+            own = own[operators[own] >= _mode(operators[own])]
             late |= dict(zip(rank[own].tolist(), (work_ns[own] - usual_ns).tolist(), strict=True))
     return late
+
+
+def _mode(values: Array) -> int:
+    """Return the value that stands there most often, of several the largest."""
+    found, counts = np.unique(values, return_counts=True)
+    return int(found[counts == counts.max()][-1])

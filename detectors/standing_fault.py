@@ -14,7 +14,9 @@ STANDS: Final = 0.5
 """A standing fault is there while its rank is late by this share of what it was."""
 
 History = Sequence[tuple[int, Mapping[int, float]]]
-"""Judged iterations, oldest first, with by how much their latest ranks worked longer than their stage, ns."""
+"""Judged iterations, oldest first, with by how much their latest ranks worked longer than their stage, ns.
+
+NaN: of that rank it is not known."""
 
 
 @dataclass(slots=True)
@@ -41,8 +43,8 @@ class StandingFault:
         return math.isnan(self.late_ns)
 
     def stands(self, cause: Cause, late_ns: Mapping[int, float]) -> bool:
-        """Whether it is still there; what only a review can see is believed until the next one."""
-        return self.is_seen_by_review_alone or late_ranks_ns(cause, late_ns) >= STANDS * self.late_ns
+        """Whether it is still there: where an iteration can't tell, what stood before stands."""
+        return self.is_seen_by_review_alone or not late_ranks_ns(cause, late_ns) < STANDS * self.late_ns
 
 
 def typical_lateness_ns(cause: Cause, history: History) -> float:
@@ -50,7 +52,8 @@ def typical_lateness_ns(cause: Cause, history: History) -> float:
     late = [late_ns for iteration, late_ns in history if iteration in cause.explained_ns]
     if cause.kind != "slow_rank" or not late:
         return math.nan
-    typical_ns = median(late_ranks_ns(cause, one) for one in late)
+    known = [ns for one in late if not math.isnan(ns := late_ranks_ns(cause, one))]
+    typical_ns = median(known) if known else 0.0
     return typical_ns if typical_ns > 0 else math.nan
 
 
@@ -65,5 +68,9 @@ def standing_since(cause: Cause, late_ns: float, history: History) -> int:
 
 
 def late_ranks_ns(cause: Cause, late_ns: Mapping[int, float]) -> float:
-    """Return by how much the accused ranks were late, the median of them, ns."""
-    return median(late_ns.get(rank, 0.0) for rank in cause.suspects[0][0].ranks)
+    """Return by how much the accused ranks were late, the median of those that are known, ns; NaN: none is.
+
+    Ranks that `late_ns` leaves out are not among the latest.
+    """
+    known = [ns for rank in cause.suspects[0][0].ranks if not math.isnan(ns := late_ns.get(rank, 0.0))]
+    return median(known) if known else math.nan

@@ -12,8 +12,10 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+from detectors.causes import MATCH_SHARE
 from detectors.critical_path import Attribution
 from detectors.lanes import EVERYBODY, Lane
+from detectors.observation import uneven_ns
 from detectors.topology import Device, Topology
 
 
@@ -42,7 +44,11 @@ THRESHOLDS: Final = Thresholds()
 
 
 class Suspicion(NamedTuple):
-    """A suspect iteration: the lane that its path lost most to, how much that is, and what all work lost, ns."""
+    """A suspect iteration: the lane that its path lost most to, and how much that is, ns.
+
+    `work_ns` is what the path lost to ranks' own work, less what other ranks were quicker, and `total_ns` what it
+    lost to anything, everybody's longer work included.
+    """
 
     iteration: int
     lane: Lane
@@ -57,6 +63,15 @@ def _wholes(rank: int, topology: Topology) -> list[Device | None]:
     return [one for one in wholes if one is not None and len(one.ranks) < topology.world_size]
 
 
+def _is_lost_to_ranks(one: Suspicion) -> bool:
+    """Whether ranks' own work made an iteration long: by as large a share of it as any cause must explain.
+
+    Where a batch is longer for everybody, what is left beside that is noise, and its largest part another rank's in
+    each iteration.
+    """
+    return one.lane.kind == "work" and one.work_ns >= MATCH_SHARE * one.total_ns
+
+
 class Suspicions:
     """The suspect iterations of late."""
 
@@ -69,9 +84,8 @@ class Suspicions:
         if not lost:
             return
         lane = max(sorted(lost), key=lambda one: lost[one])
-        work_ns = sum(ns for one, ns in lost.items() if one.kind == "work")
         total_ns = sum(ns for ns in attribution.path_excess_ns.values() if ns > 0)
-        self._known.append(Suspicion(attribution.iteration, lane, lost[lane], work_ns, total_ns))
+        self._known.append(Suspicion(attribution.iteration, lane, lost[lane], uneven_ns(attribution), total_ns))
         while self._known[0].iteration <= attribution.iteration - 2 * THRESHOLDS.memory:
             self._known.popleft()
 
@@ -87,7 +101,7 @@ class Suspicions:
     def uneven(self, topology: Topology) -> list[int]:
         """Return the newest suspect iterations if who was last in them changes as uneven data have it; else []."""
         newest = list(self._known)[-THRESHOLDS.uneven_seen :]
-        if len(newest) < THRESHOLDS.uneven_seen or any(one.lane.kind != "work" for one in newest):
+        if len(newest) < THRESHOLDS.uneven_seen or not all(_is_lost_to_ranks(one) for one in newest):
             return []
         if newest[-1].iteration - newest[0].iteration > THRESHOLDS.memory // 2:
             return []

@@ -134,6 +134,25 @@ class Topology:
         table[list(self.stage_of)] = list(self.stage_of.values())
         return table[ranks]
 
+    def way(self, source: int, destination: int) -> int:
+        """Which way along the pipeline a send goes: 1 to a later stage, -1 to an earlier one, 0 to the same one.
+
+        Ranks need not be numbered along the pipeline. Their numbers stand in for it where a stage is not known, as
+        frameworks number the ranks of later stages higher.
+        """
+        stages = self.stage_of.get(source), self.stage_of.get(destination)
+        begin, end = (source, destination) if stages[0] is None or stages[1] is None else (stages[0], stages[1])
+        return (end > begin) - (end < begin)
+
+    def ways(self, source: np.ndarray, destination: np.ndarray) -> np.ndarray:
+        """Return `way` of many sends."""
+        known = np.zeros(
+            max(int(source.max(initial=0)), int(destination.max(initial=0)), *self.stage_of, 0) + 1, bool
+        )
+        known[list(self.stage_of)] = True
+        by_stage = np.sign(self.stages(destination) - self.stages(source))
+        return np.where(known[source] & known[destination], by_stage, np.sign(destination - source))
+
     def kind_code(self, communicator: int) -> int:
         """Return a number for kind and size of a communicator: equal for communicators with equal roles."""
         kind, size = self.kinds.get(communicator), len(self.members.get(communicator, ()))
@@ -142,7 +161,7 @@ class Topology:
     def lane_role(self, lane: Lane, *, of_any_stage: bool) -> tuple[object, ...]:
         """What lanes of the same role share: kind, way along the pipeline or stages, whether they leave the host."""
         kind = self.kind_code(lane.first) if lane.kind == "collective" else -1
-        where: object = (lane.second > lane.first) - (lane.second < lane.first) if lane.kind == "pair" else 0
+        where: object = self.way(lane.first, lane.second) if lane.kind == "pair" else 0
         if not of_any_stage:
             stages = tuple(self.stage_of.get(rank, 0) for rank in self.lane_ranks(lane))
             where = stages if lane.kind == "pair" else tuple(sorted(set(stages)))

@@ -88,7 +88,7 @@ class VerdictTracker:
         Parameters
         ----------
         late_ns
-            By how much ranks work longer than their stage; the latest ranks suffice.
+            By how much ranks work longer than their stage; the latest ranks suffice. NaN: of a rank it is not known.
         what_if
             The iteration, to be run again; None where its operators were not read.
 

@@ -133,7 +133,8 @@ class IterationJudge:
         verdict_ids: tuple[str, ...] = ()
         if rows.phase == "train":
             is_irregular = self._window.judge(rows.elapsed_ns)
-            late_ns = latest_ranks(late_of(rows, self._known_topology))
+            late_of_stage_ns = late_of(rows, self._known_topology, self._regular)
+            late_ns = latest_ranks(late_of_stage_ns, rows.columns["rank"].tolist())
             observation = self._look_into(rows, late_ns, read_back, is_irregular=bool(is_irregular))
             verdict_ids = self._tell(observation, late_ns)
             is_suspect = observation.attribution is not None or observation.is_unread

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Final, NamedTuple
 
@@ -14,6 +14,8 @@ from detectors.review import late_against_stage
 from detectors.slow_switches import lanes_of_slow_switch
 from detectors.topology import Topology
 from streams.iteration_rows import IterationRows
+
+Array = np.ndarray
 
 _ODD_SHARE: Final = 0.5
 """Something is odd if it may cost this share of what δ allows."""
@@ -35,7 +37,7 @@ def ranks_to_review(
 ) -> ToReview:
     """Look through regular iterations: late ranks, slow lanes and heavy stages, against peers."""
     worth_ns = _ODD_SHARE * (delta - 1) * median(one.elapsed_ns for one in rows)
-    late = [late_of(one, topology) for one in rows]
+    late = [late_of(one, topology, rows) for one in rows]
     sums = [lane_sums(one.summaries(codes)) for one in rows]
     odd = _odd_ranks(late, worth_ns)
     roles = [lanes_by_role(one, topology) for one in sums]
@@ -53,10 +55,19 @@ def _ends_in_order(lanes: Sequence[Lane], topology: Topology) -> list[int]:
     return [rank for lane in lanes for rank in sorted(ends_of([lane], topology))]
 
 
-def late_of(rows: IterationRows, topology: Topology) -> dict[int, float]:
-    """By how much each rank works longer than its stage, ns."""
+def late_of(rows: IterationRows, topology: Topology, others: Iterable[IterationRows] = ()) -> dict[int, float]:
+    """By how much each rank works longer than its stage, ns; ``others``: iterations that lost other rows."""
     columns = rows.columns
-    return late_against_stage(columns["rank"], columns["work_ns"], columns["operators"], topology)
+    most = _most_operators([rows, *others])[columns["rank"]]
+    return late_against_stage(columns["rank"], columns["work_ns"], columns["operators"], topology, most)
+
+
+def _most_operators(iterations: Sequence[IterationRows]) -> Array:
+    """By rank: how many operators it logged at most in one of some iterations."""
+    rank, operators = (np.concatenate([one.columns[name] for one in iterations]) for name in ("rank", "operators"))
+    most = np.zeros(int(rank.max(initial=-1)) + 1, dtype=np.int64)
+    np.maximum.at(most, rank, operators)
+    return most
 
 
 def _odd_ranks(late: Sequence[Mapping[int, float]], worth_ns: float) -> list[int]:

@@ -79,7 +79,7 @@ def _by_durations(
     topology, waits = reader.topology, find_waits(columns)
     found = []
     for one in rows:
-        late_ns = late_of(one, topology)
+        late_ns = late_of(one, topology, rows)
         attribution = attribute_untimed_by_peers(waits, one.number, one.work_ns, late_ns, topology)
         found.append(Reviewed(one.elapsed_ns, attribution, one.work_ns, {}))
     return found

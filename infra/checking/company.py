@@ -56,23 +56,61 @@ def _unused_id(known: Sequence[Communicator], name: str) -> str:
 def add_member(recording: Recording, given: Given) -> Changed | None:
     """One more rank takes part in the collectives of all ranks, and does nothing else.
 
-    It arrives with the first and leaves with it, so nobody ever waits for it. Needs a communicator of all ranks that
-    is used, and clocks that are shared.
+    It is there no later than the first and leaves with it, so nobody ever waits for it. Needs a communicator of all
+    ranks that is used, and clocks that are shared.
+
+    It joins as soon as it is ready (`_ready_ns`) and not just before the first one does: the first may have waited
+    for the culprit elsewhere, in a group of its own. A rank without such a group that comes with it has worked as
+    long as the culprit, by all that is logged, and without the culprit the iteration would take as long: another job.
+
+    It shares host and NIC with the rank whose iterations it copies: a collective inside a host must stay there, and a
+    NIC of its own, of which there are no samples, would be one more that may be slow.
     """
     code = _whole_world(recording)
     if code is None or recording.job.clock != "shared":
         return None
-    added, first = recording.job.world_size, _first_shares(recording, code)
-    twin = _calmest(recording, given)
-    rows = {"commops": first, "iterations": np.flatnonzero(recording.tables["iterations"]["rank"] == twin)}
-    for schema, own in rows.items():
-        more = {name: column[own] for name, column in recording.tables[schema].items()}
-        recording = recording.with_more_rows(schema, more | {"rank": np.full(len(own), added)})
+    added, twin = recording.job.world_size, _calmest(recording, given)
+    turns = recording.tables["iterations"]["rank"] == twin
+    more = {"commops": _early_shares(recording, code, twin), "iterations": _rows(recording, "iterations", turns)}
+    for schema, own in more.items():
+        recording = recording.with_more_rows(schema, {**own, "rank": np.full(len(own["rank"]), added)})
     joined = recording.job.communicators[code]
     communicators = list(recording.job.communicators)
     communicators[code] = replace(joined, ranks=(*joined.ranks, added))
-    recording = _with_ranks(recording, {added: Place(host=f"host-of-{added}")}, [added], 1)
+    place = replace(recording.job.places.get(twin, Place()), gpu=None, lost_rows=None)
+    recording = _with_ranks(recording, {added: place}, [added], 1)
     return Changed(recording.with_communicators(communicators), Naming(added=frozenset({added})))
+
+
+def _rows(recording: Recording, schema: str, rows: Array) -> Columns:
+    return {name: column[rows] for name, column in recording.tables[schema].items()}
+
+
+def _early_shares(recording: Recording, code: int, twin: int) -> Columns:
+    """Shares in the collectives of a communicator that begin when a rank is ready, and end as the first one's do."""
+    first = _first_shares(recording, code)
+    shares = _rows(recording, "commops", first)
+    start_ns = _ready_ns(recording, code, first, twin)
+    return {**shares, "start_ns": start_ns, "elapsed_ns": shares["elapsed_ns"] + (shares["start_ns"] - start_ns)}
+
+
+def _ready_ns(recording: Recording, code: int, first: Array, twin: int) -> Array:
+    """When a rank without other work can join each collective: it has left the one before, and its twin is at work.
+
+    That is when the twin next begins any operator. Never after the first share.
+    """
+    table = recording.tables["commops"]
+    start_ns, sequence = table["start_ns"], table["sequence"]
+    is_twins = (table["rank"] == twin) & (start_ns != UNKNOWN)
+    begun_ns = np.sort(start_ns[is_twins])
+    joined = np.flatnonzero(is_twins & (table["communicator"] == code) & (table["operator"] < SEND))
+    joined = joined[np.argsort(sequence[joined], kind="stable")]
+    at = joined[np.minimum(np.searchsorted(sequence[joined], sequence[first]), len(joined) - 1)]
+    joined_ns = np.where(sequence[at] == sequence[first], start_ns[at], start_ns[first])
+    next_at = np.searchsorted(begun_ns, joined_ns[:-1], side="right")
+    left_ns = start_ns[first] + np.nan_to_num(table["elapsed_ns"][first]).astype(np.int64)
+    ready_ns = np.maximum(begun_ns[np.minimum(next_at, len(begun_ns) - 1)], left_ns[:-1])
+    return np.minimum(np.append(begun_ns[:1], ready_ns), start_ns[first])
 
 
 def _with_ranks(recording: Recording, places: Mapping[int, Place], logged: Iterable[int], count: int) -> Recording:
@@ -120,12 +158,16 @@ def add_replica(recording: Recording, given: Given) -> Changed | None:
     """One more replica of the data takes part: a copy of one without an accused rank.
 
     What communicators other than those of the data (``dp``, ``world``) connect is a replica. The copies have their
-    own communicators, hosts, NICs and switches; in the communicators of the data they arrive and leave with their
-    originals. Needs a replica without an accused rank that sends nothing to other replicas; one without rank 0 is
-    taken where there is one.
+    own communicators, GPUs and NICs on the hosts of their originals; in the communicators of the data they arrive and
+    leave with them. On hosts of their own, collectives that never left a host would cross NICs, and that they were as
+    quick as always would acquit these: evidence that the first recording does not have.
+
+    Needs a replica without an accused rank that sends nothing to other replicas, and of which the communicators of
+    the data grow alike; one without rank 0 is taken where there is one.
     """
     replicas = [ranks for ranks in _replicas(recording) if given.accused.isdisjoint(ranks)]
     replicas = [ranks for ranks in replicas if not _sends_beyond(recording, ranks)]
+    replicas = [ranks for ranks in replicas if _grows_evenly(recording, ranks)]
     replicas = [ranks for ranks in replicas if 0 not in ranks] or replicas
     if not replicas:
         return None
@@ -134,9 +176,13 @@ def add_replica(recording: Recording, given: Given) -> Changed | None:
     communicators, codes = _with_copies(recording, copies)
     ids = {communicators[new].id: communicators[old].id for old, new in codes.items()}
     logged = [copies[rank] for rank in recording.logged.tolist() if rank in copies]
-    places = {copies[rank]: _copied_place(place) for rank, place in recording.job.places.items() if rank in copies}
+    gpus = 1 + max((place.gpu for place in recording.job.places.values() if place.gpu is not None), default=0)
+    places = {
+        copies[rank]: _copied_place(place, gpus) for rank, place in recording.job.places.items() if rank in copies
+    }
     for schema in SCHEMAS:
         recording = recording.with_more_rows(schema, _copied_rows(recording, schema, copies, codes))
+    recording = replace(recording, devices=(*recording.devices, *map(_copied_name, recording.devices)))
     recording = _with_ranks(recording, places, logged, len(copies))
     naming = Naming(communicators=ids, added=frozenset(copies.values()))
     return Changed(recording.with_communicators(communicators), naming)
@@ -166,6 +212,19 @@ def _sends_beyond(recording: Recording, ranks: frozenset[int]) -> bool:
     return bool((is_p2p & ~is_inside).any())
 
 
+def _grows_evenly(recording: Recording, ranks: frozenset[int]) -> bool:
+    """Whether communicators of the data that are of one kind and size still are, once a replica was copied.
+
+    Data are sharded in groups and the shards replicated in others: there one more rank would make one group of each
+    kind larger, which no job has, and leave its ranks without peers to be held against.
+    """
+    growth: dict[tuple[str, int], set[int]] = {}
+    for one in recording.job.communicators:
+        if one.kind in _JOINED_KINDS:
+            growth.setdefault((one.kind, len(one.ranks)), set()).add(len(ranks.intersection(one.ranks)))
+    return all(len(grown) == 1 for grown in growth.values())
+
+
 def _with_copies(recording: Recording, copies: Mapping[int, int]) -> tuple[list[Communicator], dict[int, int]]:
     """Return all communicators with those of the copies behind, and at which place the copy of one stands."""
     known, inside, codes = recording.job.communicators, set(_used_inside(recording)), dict[int, int]()
@@ -187,6 +246,8 @@ def _copied_rows(recording: Recording, schema: str, copies: Mapping[int, int], c
     more = {name: column[rows] for name, column in table.items()}
     new_rank = _lookup(copies, recording.job.world_size)
     more["rank"] = new_rank[more["rank"]]
+    if schema == "bandwidth":
+        more["device"] = more["device"] + len(recording.devices)
     if schema == "commops":
         is_known = more["peer"] != UNKNOWN
         more["peer"] = np.where(is_known, new_rank[np.where(is_known, more["peer"], 0)], UNKNOWN)
@@ -201,7 +262,11 @@ def _lookup(new: Mapping[int, int], length: int) -> Array:
     return table
 
 
-def _copied_place(place: Place) -> Place:
-    """Another host and another switch with the same insides."""
-    host, switch = (None if name is None else f"{name}-copy" for name in (place.host, place.switch))
-    return replace(place, host=host, switch=switch)
+def _copied_place(place: Place, gpus: int) -> Place:
+    """Another GPU, `gpus` further, with another NIC on the same host."""
+    gpu = None if place.gpu is None else place.gpu + gpus
+    return replace(place, gpu=gpu, nic=None if place.nic is None else _copied_name(place.nic))
+
+
+def _copied_name(name: str) -> str:
+    return f"{name}-copy"

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from detectors.causes import find_causes, is_sure
 from detectors.critical_path import Attribution, Piece
 from detectors.lanes import Lane, LaneExcess
-from detectors.topology import Place, Topology
+from detectors.topology import Device, Place, Topology
 
 MS = 1e6
 WORK = [Lane("work", rank) for rank in range(6)]
@@ -84,6 +84,16 @@ def test_a_host_is_blamed_when_all_its_ranks_are_as_late_and_no_other() -> None:
 
 def test_a_host_is_not_blamed_for_one_of_its_ranks() -> None:
     assert named(always(5, {WORK[3]: 50.0}, {}, {2: 1.0, 3: 50.0}), TWO_EACH) == [("slow_rank", "gpu", (3,))]
+
+
+def test_an_accused_host_stays_accused_while_its_ranks_are_nearly_as_late() -> None:
+    host, other = TWO_EACH.host(2), TWO_EACH.host(4)
+    for late, accused, device in (
+        (20.0, host, "host"), (20.0, None, "gpu"), (20.0, other, "gpu"), (20.0, Device("gpu", (3,)), "gpu"),
+        (12.0, host, "gpu"), (26.0, None, "host"),
+    ):  # fmt: skip
+        (cause,) = find_causes(always(5, {WORK[3]: 50.0}, {}, {0: 0.0, 1: 0.0, 2: late, 3: 50.0}), TWO_EACH, accused)
+        assert cause.suspects[0][0].kind == device, (late, accused)
 
 
 def test_a_host_is_not_blamed_when_all_hosts_are_late() -> None:

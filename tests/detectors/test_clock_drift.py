@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -59,14 +60,23 @@ def collectives(
     return rows
 
 
-def messages(ahead_ns: Mapping[str, float], source: int, target: int, *, way_ns: int, count: int = 10) -> Rows:
+def messages(
+    ahead_ns: Mapping[str, float],
+    source: int,
+    target: int,
+    *,
+    way_ns: int,
+    count: int = 10,
+    every_ns: int = S,
+    drift_ratio: Mapping[str, float] = MappingProxyType({}),
+) -> Rows:
     """Messages between two ranks whose receivers wait for them; the quickest is on its way for `way_ns`."""
     rows = []
     for number in range(count):
-        sent_ns = EPOCH + number * S + source * 7 * MS
+        sent_ns = EPOCH + number * every_ns + source * 7 * MS
         got_ns = sent_ns + way_ns + number * 3 * US
         sent, posted, got = (
-            shown(HOST_OF[rank], ns, ahead_ns, {})
+            shown(HOST_OF[rank], ns, ahead_ns, drift_ratio)
             for rank, ns in ((source, sent_ns), (target, sent_ns - MS), (target, got_ns))
         )
         ends = {"group": 7, "sequence": number, "iteration": number}
@@ -178,6 +188,35 @@ def test_with_its_drift_a_clock_is_right_in_the_middle_and_after_the_end(ppm: fl
         wrong_ns = right_ns - right_ns.mean()
         assert np.abs(wrong_ns).max() < 40 * US, (second, expected)
         assert [found.ahead_of(one, int(own_ns[one])) for one in range(6)] == found.ahead(rank, own_ns).tolist()
+
+
+def test_the_drift_of_hosts_that_only_messages_join_is_found_too() -> None:
+    ahead, drifts = {"h0": 2.0 * MS}, {"h0": 20e-6, "h1": -20e-6}
+    ways = [(0, 2), (2, 0), (2, 4), (4, 2)]
+    rows = [
+        one
+        for source, target in ways
+        for one in messages(ahead, source, target, way_ns=80 * US, every_ns=60 * S, drift_ratio=drifts)
+    ]
+    found = clocks(rows)
+    assert found.drift_ratio == pytest.approx({0: 20e-6, 1: 20e-6, 2: -20e-6, 3: -20e-6}, abs=1e-6)
+    time_ns = EPOCH + 540 * S  # of the last messages
+    right_ns = [
+        own - found.ahead_of(2 * at, own)
+        for at, own in enumerate(shown(f"h{at}", time_ns, ahead, drifts) for at in range(3))
+    ]
+    assert max(right_ns) - min(right_ns) < 100 * US
+
+
+def test_messages_of_long_ago_say_nothing_of_offsets_today() -> None:
+    drifts = {"h0": 100e-6}
+    rows = [
+        one
+        for source, target in ((0, 2), (2, 0))
+        for one in messages({}, source, target, way_ns=80 * US, every_ns=60 * S, drift_ratio=drifts)
+    ]
+    found = offsets(rows)
+    assert found["h0"] - found["h1"] == pytest.approx(100e-6 * 540 * S, abs=100 * US)
 
 
 @pytest.mark.parametrize("every_ns", [50 * MS, S, 60 * S])

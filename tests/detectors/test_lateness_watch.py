@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -48,6 +49,17 @@ def test_a_long_fault_is_what_is_usual_in_the_end_unless_a_verdict_is_open() -> 
     late = [9.0] * 3 * MOST_HISTORY
     assert not watched(late)[1][-1]
     assert watched(late, has_open=True)[1][-1]
+
+
+def test_a_rank_of_which_it_is_not_known_counts_as_none_of_the_latest() -> None:
+    late_ns = latest_ranks({3: 9.0 * MS, 4: 1.0 * MS}, [3, 4, 7])
+    assert late_ns.keys() == {3, 4, 7}
+    assert math.isnan(late_ns[7])
+    one, other = watched([])[0], watched([])[0]
+    for watch, unknown in ((one, {}), (other, {0: math.nan, 7: math.nan})):
+        watch.learn(len(USUAL), {3: 9.0 * MS} | unknown, has_open=False)
+    assert one.look({3: 9.0 * MS}) == other.look(late_ns)
+    assert LatenessWatch.from_state(json.loads(json.dumps(other.state()))).look(late_ns) == other.look(late_ns)
 
 
 def test_little_history_says_nothing() -> None:

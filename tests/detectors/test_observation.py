@@ -17,12 +17,18 @@ LINK = Cause("slow_link", ((Device("link", (1, 3)), 0.95),), frozenset({PAIR}), 
 RANK = Cause("slow_rank", ((Device("gpu", (1,)), 1.0),), frozenset({work(1)}), None, {0: 8 * MS})
 
 
-def noisy(most_ms: float) -> Observation:
-    """Transfers that took 8 ms longer, and up to `most_ms` longer when all was as always."""
+def noisy(most_ms: float, noise_ms: float = 0.001) -> Observation:
+    """Transfers that took 8 ms longer, and up to `most_ms` longer when all was as always, give or take `noise_ms`."""
     one = observation(0, {PAIR: 8.0})
     assert one.attribution is not None
-    lanes = {lane: own._replace(most_ns=most_ms * MS) for lane, own in one.attribution.lanes.items()}
+    lanes = one.attribution.lanes
+    lanes = {at: own._replace(most_ns=most_ms * MS, noise_ns=noise_ms * MS) for at, own in lanes.items()}
     return replace(one, attribution=replace(one.attribution, lanes=lanes))
+
+
+@pytest.mark.parametrize(("noise_ms", "is_beyond"), [(0.9, True), (1.1, False)])
+def test_the_longest_that_was_as_always_is_known_to_its_noise(noise_ms: float, is_beyond: bool) -> None:
+    assert noisy(7.0, noise_ms).is_beyond_noise(LINK) == is_beyond
 
 
 @pytest.mark.parametrize(("most_ms", "is_beyond"), [(7.0, True), (9.0, False)])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from detectors.causes import Cause, find_causes
 from detectors.observation import Observation
 from detectors.open_verdict import OpenVerdict, verdict_on_recurring, verdict_on_standing
@@ -36,6 +38,18 @@ def test_it_begins_where_its_cause_was_seen_first_and_counts_what_that_lost() ->
     verdict = recurring()
     assert (verdict.verdict_id, verdict.first, verdict.last) == ("from 4", 4, 7)
     assert (verdict.seen, verdict.tried, verdict.lost_ns) == (3, 3, 150 * MS)
+
+
+@pytest.mark.parametrize(("lost_ms", "is_long", "first"), [(5.0, False, 4), (30.0, False, 3), (5.0, True, 3)])
+def test_an_iteration_that_is_not_long_must_lose_as_much_to_be_its_first(
+    lost_ms: float, is_long: bool, first: int
+) -> None:
+    before = replace(observation(3, late(1, lost_ms)), is_long=is_long)
+    irregular = [before, *(observation(number, late(1)) for number in (4, 5, 6))]
+    cause = replace(cause_of(irregular[1:]), explained_ns={3: lost_ms * MS} | dict.fromkeys((4, 5, 6), 50 * MS))
+    verdict = verdict_on_recurring(name, cause, irregular)
+    assert (verdict.first, verdict.verdict_id) == (first, f"from {first}")
+    assert verdict.seen == 7 - first
 
 
 def test_iterations_without_its_cause_are_quiet() -> None:

@@ -21,3 +21,13 @@ def test_a_late_rank_costs_what_it_works_longer_and_no_more(is_overlapped: bool)
     cost_ns = sum(ns for lane, ns in found.path_excess_ns.items() if lane.kind == "work")
     assert max(found.path_excess_ns, key=lambda lane: found.path_excess_ns[lane]) == Lane("work", 4)
     assert cost_ns == pytest.approx(BUCKETS * LATER_NS, rel=0.15)
+
+
+@pytest.mark.parametrize("lost", [[], [0, 1, 2, 3, 5]])
+def test_ranks_that_lost_the_last_row_of_an_iteration_have_their_peers_still(lost: list[int]) -> None:
+    rows = rows_of(6, dict.fromkeys(range(6), 4), is_overlapped=False)
+    last = max(one["sequence"] for one in rows)
+    kept = [one for one in rows if one["sequence"] < last or one["rank"] not in lost]
+    found = attribute_by_peers(graph_of(*kept), 5, TOPOLOGY)
+    known = BUCKETS - 1  # of the last one the culprit's alone is there
+    assert found.path_excess_ns[Lane("work", 4)] > 0.8 * known * LATER_NS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -40,6 +41,20 @@ def test_a_fault_stands_while_its_rank_is_late_by_half_of_what_it_was() -> None:
     assert fault.stands(LATE, {1: STANDS * 50.0})
     assert not fault.stands(LATE, {1: 0.9 * STANDS * 50.0, 2: 90.0})
     assert not fault.is_seen_by_review_alone
+
+
+def test_a_rank_of_which_it_is_not_known_is_not_on_time() -> None:
+    assert StandingFault(50.0, 50.0, 9).stands(LATE, {1: math.nan, 2: 90.0})
+    history = [(number, {1: math.nan if number in (0, 3) else 50.0}) for number in range(10)]
+    assert standing_since(LATE, 50.0, history) == 0
+    assert typical_lateness_ns(LATE, [(7, {1: 9.0}), (8, {1: math.nan}), (9, {1: 60.0})]) == 60.0
+    assert math.isnan(typical_lateness_ns(LATE, [(8, {1: math.nan})]))
+
+
+def test_of_a_host_the_known_ranks_count() -> None:
+    host = replace(LATE, suspects=((Device("host", (0, 1, 2)), 0.9),))
+    assert not StandingFault(50.0, 50.0, 9).stands(host, {0: math.nan, 1: 60.0, 2: -20.0})
+    assert StandingFault(50.0, 50.0, 9).stands(host, {0: math.nan, 1: 60.0, 2: 55.0})
 
 
 def test_what_only_a_review_can_see_is_believed_until_the_next() -> None:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from detectors.causes import MATCH_SHARE
 from detectors.critical_path import Attribution
 from detectors.lanes import EVERYBODY, Lane
 from detectors.suspicions import THRESHOLDS, Suspicions
@@ -62,9 +63,9 @@ def test_everybodys_part_is_never_the_lane_and_counts_in_the_total() -> None:
     assert (lost_ns, work_ns, total_ns) == (20 * MS, 20 * MS, 70 * MS)
 
 
-def test_what_was_quicker_takes_nothing_away() -> None:
+def test_ranks_that_were_quicker_take_away_from_what_work_lost() -> None:
     ((_, _, _, work_ns, total_ns),) = noted(lost(0, r1=20.0, r2=-15.0, pair=-9.0)).state()
-    assert (work_ns, total_ns) == (20 * MS, 20 * MS)
+    assert (work_ns, total_ns) == (5 * MS, 20 * MS)
 
 
 def test_of_lanes_that_cost_the_same_always_the_same_is_noted() -> None:
@@ -118,6 +119,13 @@ def test_nothing_noted_has_no_rivals() -> None:
 
 def test_ranks_that_come_last_at_random_have_uneven_data() -> None:
     assert late_in_turn([0, 2, 1, 3, 0, 2]).uneven(TOPOLOGY) == [0, 3, 6, 9, 12, 15]
+
+
+@pytest.mark.parametrize("everybody", [100.0, 200.0])
+def test_whoever_is_last_by_noise_where_everybody_works_longer_has_no_uneven_data(everybody: float) -> None:
+    late = [lost(3 * at, all=everybody, **{f"r{rank}": 50.0}) for at, rank in enumerate([0, 2, 1, 3, 0, 2])]
+    is_noise = MATCH_SHARE * (50.0 + everybody) > 50.0
+    assert bool(noted(*late).uneven(TOPOLOGY)) != is_noise
 
 
 def test_only_the_newest_iterations_count() -> None:

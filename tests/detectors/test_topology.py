@@ -106,6 +106,16 @@ def test_names_stand_in_the_order_of_their_codes() -> None:
     assert made.kinds == {1: "tp"}
 
 
+def test_sends_go_along_the_pipeline_however_ranks_are_numbered() -> None:
+    stages = {0: 0, 3: 0, 2: 1, 1: 2}
+    made = Topology(5, {}, {}, stage_of=stages)
+    sends = [(0, 2, 1), (2, 1, 1), (1, 2, -1), (3, 2, 1), (1, 0, -1), (0, 3, 0), (3, 0, 0), (4, 3, -1), (3, 4, 1)]
+    assert [made.way(source, destination) for source, destination, _ in sends] == [way for *_, way in sends]
+    source, destination, way = np.array(sends).T
+    np.testing.assert_array_equal(made.ways(source, destination), way)
+    assert made.ways(source[:0], destination[:0]).tolist() == []
+
+
 def test_groups_of_one_kind_and_size_have_one_role() -> None:
     made = Topology(8, {}, {0: (0, 1), 1: (2, 3), 2: (4, 5, 6)}, kinds={0: "tp", 1: "tp", 2: "tp"})
     assert made.kind_code(0) == made.kind_code(1) != made.kind_code(2)

@@ -8,6 +8,7 @@ import pytest
 from infra.checking.changed import Given
 from infra.checking.changes import CHANGES
 from infra.checking.recording import Recording
+from streams.announcements import Communicator
 from streams.records import SCHEMAS, SEND
 from tests.infra.checking.recordings import apply, recorded, simulated, texts, touched
 
@@ -44,7 +45,7 @@ def test_an_unlogged_rank_shares_no_communicator_that_is_used() -> None:
 
 
 @pytest.mark.parametrize("name", ["gloo-slow-nic", "torch-slow-rank"])
-def test_a_member_arrives_with_the_first_and_leaves_with_it(name: str) -> None:
+def test_a_member_is_there_by_the_first_and_leaves_with_it(name: str) -> None:
     before = recorded(name)
     changed = apply("member", before, accused=frozenset({0}))
     after = changed.recording
@@ -57,11 +58,26 @@ def test_a_member_arrives_with_the_first_and_leaves_with_it(name: str) -> None:
     is_own = table["rank"] == 4
     assert set(table["communicator"][is_own]) == {world}
     assert (table["operator"][is_own] < SEND).all()
+    end_ns = table["start_ns"] + table["elapsed_ns"].astype(np.int64)
     for row in np.flatnonzero(is_own).tolist():
         same = (table["communicator"] == world) & (table["sequence"] == table["sequence"][row])
-        assert table["start_ns"][row] == table["start_ns"][same].min()
+        first = int(np.flatnonzero(same & ~is_own)[np.argmin(table["start_ns"][same & ~is_own])])
+        assert table["start_ns"][row] <= table["start_ns"][first]
+        assert end_ns[row] == end_ns[first]
+    assert after.job.places[4] == replace(before.job.places[1], gpu=None, lost_rows=None)
     own, twin = (after.tables["iterations"]["start_ns"][after.tables["iterations"]["rank"] == one] for one in (4, 1))
     np.testing.assert_array_equal(own, twin)
+
+
+def test_a_member_works_no_longer_where_others_wait_for_the_culprit() -> None:
+    before = simulated("three")  # iterations 30 to 44 are slow: tensor groups wait for rank 5, and then all ranks
+    table = apply("member", before, accused=frozenset({5})).recording.tables["commops"]
+    own = np.flatnonzero(table["rank"] == 12)
+    own = own[np.argsort(table["start_ns"][own])]
+    left_ns = table["start_ns"][own] + table["elapsed_ns"][own]
+    work_ns, iteration = table["start_ns"][own][1:] - left_ns[:-1], table["iteration"][own][1:]
+    is_slow = (iteration >= 30) & (iteration < 45)
+    assert np.median(work_ns[is_slow]) < 1.2 * np.median(work_ns[~is_slow])
 
 
 def test_a_member_needs_clocks_that_are_shared_and_a_used_world() -> None:
@@ -85,8 +101,23 @@ def test_a_replica_is_a_copy_of_one_without_an_accused_rank() -> None:
             table = after.tables[schema]
             for name in set(table) - other:
                 np.testing.assert_array_equal(table[name][table["rank"] == old], table[name][table["rank"] == new])
-        assert after.job.places[new].host == f"{before.job.places[old].host}-copy"
-        assert after.job.places[new].gpu == before.job.places[old].gpu
+        assert after.job.places[new].host == before.job.places[old].host
+        assert after.job.places[new].nic == f"{before.job.places[old].nic}-copy"
+    gpus = [(place.host, place.gpu) for place in after.job.places.values()]
+    assert len(set(gpus)) == len(gpus)
+
+
+def test_a_replica_lets_no_collective_leave_its_host_and_has_samples_of_its_own_nics() -> None:
+    before = simulated("three")
+    after = apply("replica", before, accused=frozenset({5})).recording
+    for old in before.job.communicators:
+        (new,) = (one for one in after.job.communicators if one.id == old.id)
+        hosts = [{job.places[rank].host for rank in one.ranks} for job, one in ((before.job, old), (after.job, new))]
+        assert hosts[0] == hosts[1]
+    table = after.tables["bandwidth"]
+    devices = np.array(after.devices)[table["device"]]
+    assert {name.endswith("-copy") for name in devices[table["rank"] >= 12]} == {True}
+    assert {name.endswith("-copy") for name in devices[table["rank"] < 12]} == {False}
 
 
 def test_a_replica_joins_the_communicators_of_the_data_and_has_its_own_others() -> None:
@@ -122,3 +153,11 @@ def test_a_replica_needs_one_that_nobody_accuses() -> None:
 def test_ranks_that_are_said_to_log_are_copied_as_such() -> None:
     after = apply("replica", recorded("torch-slow-rank"), accused=frozenset({2})).recording
     assert after.job.logged_ranks == (0, 1, 2, 3, 4, 5)
+
+
+def test_a_replica_lets_communicators_of_the_data_grow_alike() -> None:
+    before = simulated("data")
+    shards = [Communicator(f"shard{first}", "dp", (first, first + 1)) for first in range(0, 8, 2)]
+    communicators = [*before.job.communicators, *shards]
+    assert not is_refused("replica", before, frozenset({5}))
+    assert is_refused("replica", before.with_communicators(communicators), frozenset({5}))
