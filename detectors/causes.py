@@ -237,7 +237,9 @@ def _is_late_together(device: Device, attributions: Sequence[Attribution]) -> bo
         late_ns = attribution.work_excess_ns
         worst_ns = max(late_ns.get(rank, 0.0) for rank in device.ranks)
         if worst_ns > 0:
-            found.append(_likeness({rank for rank, ns in late_ns.items() if ns >= _TOGETHER_SHARE * worst_ns}, device))
+            found.append(
+                _likeness({rank for rank, ns in late_ns.items() if ns >= _TOGETHER_SHARE * worst_ns}, device)
+            )
     return bool(found) and median(found) >= _TOGETHER
 
 

@@ -128,7 +128,9 @@ class OperatorGraph:
         pairs = np.flatnonzero(self.group[rows[1:]] == self.group[rows[:-1]])
         one, two = rows[pairs], rows[pairs + 1]
         # A buffered send is over before its receiver comes: its end says nothing of the way.
-        is_shared = np.minimum(self.end_ns[one], self.end_ns[two]) >= np.maximum(self.start_ns[one], self.start_ns[two])
+        is_shared = np.minimum(self.end_ns[one], self.end_ns[two]) >= np.maximum(
+            self.start_ns[one], self.start_ns[two]
+        )
         one, two = one[is_shared], two[is_shared]
         own_ns = transfer_ns.copy()
         own_ns[one] = own_ns[two] = np.minimum(transfer_ns[one], transfer_ns[two])
