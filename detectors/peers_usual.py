@@ -70,8 +70,8 @@ def _usual_gaps(graph: OperatorGraph, role: Array, place: Array) -> Array:
     """Gap that each row would have if its rank had worked as its peers did, ns.
 
     Work begins as the operator before ends, where that one keeps its rank from working. Where the rank works on
-    meanwhile (gradients in buckets, layers fetched ahead), it began as that operator did, or as the operator before in
-    the same communicator ended: whoever waits long for gradients hides its work behind that, and whoever is waited
+    meanwhile (gradients in buckets, layers fetched ahead), it began as that operator did, or as the operator before
+    in the same communicator ended: whoever waits long for gradients hides its work behind that, and whoever is waited
     for does not, so that all ranks beside a late one would seem to work longer. Which of the three it is, the noise
     tells: the time that varies least from iteration to iteration is the work alone. A rank without a gap was kept by
     the operator, and not by its work: what that takes, only peers that were not kept can say.

@@ -18,7 +18,7 @@ from detectors.suspicions import Suspicions
 from detectors.topology import Topology
 from detectors.transfer_causes import is_carried
 from detectors.verdict_revision import hang_verdict, revision_of
-from detectors.what_if import WhatIf, recovered_ratio
+from detectors.what_if import Recoveries, WhatIf, recovered_ratio
 from streams.judgements import Verdict
 
 OPEN_RECENT: Final = 6
@@ -32,7 +32,7 @@ OPEN_TWICE: Final = 2
 late as long: pauses hit ever different ranks."""
 
 MIN_RECOVERED: Final = 0.5
-"""Of what a cause is said to have cost the newest iteration, this share must come back when that is run again with
+"""Of what a cause is said to have cost an iteration, typically this share must come back when that is run again with
 its device as usual: most of it. Who brings back less is late or slow beside something that is as late or slow."""
 
 OPEN_CERTAINTY: Final = 0.9
@@ -61,6 +61,7 @@ class VerdictTracker:
         self._recent: deque[Observation] = deque(maxlen=OPEN_RECENT)
         self._spikes = SpikeWatch()
         self._suspicions = Suspicions()
+        self._recoveries = Recoveries()
         self._open: list[OpenVerdict] = []
         self._ordinals: dict[int, int] = {}
 
@@ -156,13 +157,16 @@ class VerdictTracker:
         """Open verdicts on causes that were seen often enough; return them, and those that now accuse somebody."""
         irregular = [o for o in self._recent if o.attribution is not None]
         found = [*find_causes([o.attribution for o in irregular if o.attribution], topology), *self._uneven(topology)]
+        for cause in found:
+            if len(cause.explained_ns) >= OPEN_TWICE and is_sure(cause) and not self._is_followed(cause):
+                self._recoveries.note(newest.iteration, cause, recovered_ratio(cause, found, newest, what_if))
         causes = [one for one in found if self._is_seen_enough(one, irregular, topology) and is_sure(one)]
         opened: list[OpenVerdict] = []
         changed: list[OpenVerdict] = []
         for cause in causes:
             verdict = next((one for one in self._open if is_explained(cause, one.cause, topology)), None)
             if verdict is None and not self._is_followed(cause):
-                ratio = recovered_ratio(cause, causes, newest, what_if)
+                ratio = self._recoveries.typical(cause)
                 if ratio is not None and ratio < MIN_RECOVERED:
                     continue
                 opened.append(verdict_on_recurring(self._name, cause, irregular))
@@ -295,6 +299,7 @@ class VerdictTracker:
             "recent": [one.state() for one in self._recent],
             "spikes": self._spikes.state(),
             "suspicions": self._suspicions.state(),
+            "recoveries": self._recoveries.state(),
             "ordinals": [[first, count] for first, count in sorted(self._ordinals.items())],
             "open": [verdict.state() for verdict in self._open],
         }
@@ -306,6 +311,7 @@ class VerdictTracker:
         tracker._recent.extend(Observation.from_state(one) for one in state["recent"])
         tracker._spikes = SpikeWatch.from_state(state["spikes"])
         tracker._suspicions = Suspicions.from_state(state.get("suspicions", ()))
+        tracker._recoveries = Recoveries(state.get("recoveries", ()))
         tracker._ordinals = dict(state["ordinals"])
         tracker._open = [OpenVerdict.from_state(verdict) for verdict in state["open"]]
         return tracker

@@ -7,9 +7,11 @@ transfers that the accused device carries, as they usually are, and all others a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections import deque
+from collections.abc import Collection, Iterable, Sequence
 from functools import cached_property
-from typing import Final
+from statistics import median
+from typing import Any, Final
 
 import numpy as np
 
@@ -24,6 +26,7 @@ from detectors.topology import Device, Topology
 Array = np.ndarray
 
 _LEAST_CLAIM: Final = 0.4  # with half of it to bring back, causes down to a fifth of what is lost can be told
+_KNOWN: Final = 12  # of as many iterations as a verdict rests on, two causes each
 _OF_RANKS: Final = ("gpu", "host", "stage")
 
 
@@ -81,7 +84,7 @@ class WhatIf:
         return float(before_ns - replay(graph, gap_ns, transfer_ns).end_ns.max())
 
     def _alone_ns(self, carries: Array) -> Array:
-        """What batches would take that have a message among these rows, if it were as usual: as long as their others."""
+        """What batches with one of these messages would take if it were as usual: as long as their others."""
         graph, usual_ns = self._graph, self._usual[1]
         is_mate = graph.is_batched & ~carries & np.isin(graph.batch, graph.batch[carries])
         return np.where(is_mate & np.isfinite(usual_ns), np.maximum(graph.own_transfer_ns, usual_ns), np.inf)
@@ -113,6 +116,37 @@ class WhatIf:
             if not set(device.ranks).isdisjoint(members) and self._topology.crosses_network(Lane("collective", code))
         }
         return np.asarray(found | np.where(is_p2p, touched, np.isin(graph.communicator, sorted(crossing))))
+
+
+class Recoveries:
+    """What came back without a device in the newest iterations in which it was suspect.
+
+    One iteration is a poor witness: where another rank pauses beside a slow one, little comes back without either.
+    """
+
+    def __init__(self, known: Iterable[Sequence[Any]] = ()) -> None:
+        self._known: deque[tuple[int, str, tuple[int, ...], float]] = deque(maxlen=_KNOWN)
+        self._known.extend((number, kind, tuple(ranks), ratio) for number, kind, ranks, ratio in known)
+
+    def note(self, iteration: int, cause: Cause, ratio: float | None) -> None:
+        """Keep what came back in an iteration."""
+        device = _first_device(cause)
+        if ratio is not None and device is not None:
+            self._known.append((iteration, device.kind, device.ranks, ratio))
+
+    def typical(self, cause: Cause) -> float | None:
+        """Return the median share that came back without a cause's device where it was seen; None: not known."""
+        device = _first_device(cause)
+        ratios = [
+            ratio
+            for number, kind, ranks, ratio in self._known
+            if device is not None and (kind, ranks) == (device.kind, device.ranks) and number in cause.explained_ns
+        ]
+        return median(ratios) if ratios else None
+
+    def state(self) -> list[Any]:
+        """Everything that `from_state` needs, as JSON values."""
+        return [[number, kind, list(ranks), ratio] for number, kind, ranks, ratio in self._known]
 
 
 def _usual_at(rows: Array, elapsed_ns: Array, usual_ns: Array) -> Array:
