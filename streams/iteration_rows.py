@@ -104,7 +104,7 @@ class IterationRows:
     def rank_offsets(self) -> Iterator[tuple[int, int, tuple[int, ...]]]:
         """Yield rank, partition and offsets of each row."""
         ends = np.cumsum(self.offset_counts).tolist()
-        begins = [0, *ends[:-1]]
+        begins = [0, *ends][:-1]
         offsets = self.offsets.tolist()
         ranks, partitions = self.columns["rank"].tolist(), self.columns["partition"].tolist()
         for rank, partition, begin, end in zip(ranks, partitions, begins, ends, strict=True):

@@ -212,14 +212,21 @@ class OperatorReader:
         return not quick.keys().isdisjoint(accused)
 
     def follow(
-        self, rows: IterationRows, seeds: Collection[int], worth_ns: float, read_back: ReadBack
+        self,
+        rows: IterationRows,
+        seeds: Collection[int],
+        worth_ns: float,
+        read_back: ReadBack,
+        known: tuple[set[int], dict[str, Array]] | None = None,
     ) -> tuple[set[int], dict[str, Array]]:
-        """Read the ranks on which the critical path can depend; return them and their operators."""
+        """Read the ranks on which the critical path can depend; return them and their operators.
+
+        ``known``: what this returned before, to go on from with more seeds.
+        """
         summaries = rows.summaries(self.codes)
         available = set(rows.columns["rank"].tolist())
-        read: set[int] = set()
-        parts: list[dict[str, Array]] = []
-        wanted = available.intersection(seeds)
+        read, parts = (set(known[0]), [known[1]]) if known is not None else (set[int](), list[dict[str, Array]]())
+        wanted = available.intersection(seeds) - read
         for _ in range(_MOST_ROUNDS):
             wanted = set(sorted(wanted)[: max(_MOST_RANKS - len(read), 0)])
             if not wanted:
@@ -227,6 +234,8 @@ class OperatorReader:
             parts.append(self.read([rows.only(wanted)], read_back))
             if self._usual is not None:
                 self.learn(wanted, read_back)
+            else:  # a path over clocks that differ by more than what it waited leads anywhere
+                self.compare_clocks(joined(parts))
             read |= wanted
             graph = self.build([rows.only(read)], joined(parts))
             slow = None if self._usual is None else partial(self._slow_collectives, graph, rows.number, worth_ns)

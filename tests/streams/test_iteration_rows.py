@@ -146,3 +146,8 @@ def test_patterns_on_a_communicator_that_nobody_knows_are_left_out() -> None:
     assert rows.behaviour({}).communicator.tolist() == [-1]
     back = IterationRows.from_state(unpack(pack(rows.state())))
     assert back.behaviour({"a": 1}).communicator.tolist() == [1, -1]
+
+
+def test_no_ranks_have_no_offsets() -> None:
+    rows = rows_of(with_offsets(evidence_of(0, {5: 10}), [[1, 2]]))
+    assert spans_of([rows.only(set())]) == []

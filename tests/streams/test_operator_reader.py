@@ -150,3 +150,11 @@ def test_a_fault_older_than_the_recording_is_found_among_many_ranks(
 def test_a_hang_of_a_large_job_is_found() -> None:
     run = Run(replace(JOB, faults=(parse_fault("hang:rank=77,from=20"),)))
     assert ("hang", (77,)) in run.blamed
+
+
+def test_a_heavy_stage_is_found_where_nothing_is_usual_yet_and_clocks_differ() -> None:
+    """The first review walks paths before any iteration was learned: it has to set the clocks right by itself."""
+    fault = parse_fault("slow_stage:stage=2,factor=1.8,shape=from_start")
+    clocks = {**OFF_CLOCKS, "clock_offset_ms": 50.0}
+    run = Run(replace(JOB, dp=64, iterations=22, faults=(fault,), **clocks))
+    assert [kind for kind, _ in run.blamed] == ["slow_stage"]
