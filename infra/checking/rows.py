@@ -36,8 +36,8 @@ def copy_rows(recording: Recording, given: Given) -> Changed:
 def lose_rows(recording: Recording, given: Given) -> Changed:
     """Some rows are missing; where ``job.json`` counts a rank's lost rows, it counts these.
 
-    No row of an operator that never ended is lost: it alone says that its rank arrived, and without it the log is that
-    of another hang, in which the rank did not.
+    No row of an operator that never ended is lost: it alone says that its rank arrived, and without it the log is
+    that of another hang, in which the rank did not.
     """
     lost = np.zeros(recording.job.world_size, dtype=np.int64)
     for schema in SCHEMAS:
