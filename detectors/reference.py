@@ -58,12 +58,13 @@ def learn_reference(graph: OperatorGraph) -> Reference:
     begun_ns = _block_starts(graph)
     gap_ns = _median_by(inverse, graph.gap_ns, len(places))
     since_ns = _median_by(inverse, graph.since_previous_ns, len(places))
+    end_ns = _median_by(inverse, graph.end_ns - begun_ns, len(places))
     return Reference(
         classes=classes,
         places=places,
-        previous=_most_common(inverse, _previous_places(graph, inverse), len(places)),
+        previous=_most_common(inverse, _previous_places(graph, inverse), len(places), end_ns),
         start_ns=_median_by(inverse, graph.start_ns - begun_ns, len(places)),
-        end_ns=_median_by(inverse, graph.end_ns - begun_ns, len(places)),
+        end_ns=end_ns,
         gap_ns=gap_ns,
         since_ns=since_ns,
         is_overlapped=_overlapped(
@@ -123,10 +124,19 @@ def _block_starts(graph: OperatorGraph) -> Array:
     return earliest[graph.block]
 
 
-def _most_common(index: Array, values: Array, size: int) -> Array:
-    """Of the values of each index 0 to `size` - 1, each of which occurs, the one that stands in the middle."""
-    counts = np.bincount(index, minlength=size)
-    return sort_within(index, values, size)[np.cumsum(counts) - counts + counts // 2]
+def _most_common(index: Array, places: Array, size: int, end_ns: Array) -> Array:
+    """Of the places of each index 0 to `size` - 1, each of which occurs, the most frequent one.
+
+    Of several the one that usually ends last: the numbers of places follow those of communicators and say nothing.
+    """
+    ordered = sort_within(index, places, size)
+    index = np.repeat(np.arange(size), np.bincount(index, minlength=size))
+    runs = np.flatnonzero((np.diff(index, prepend=-1) != 0) | (np.diff(ordered, prepend=_NEW) != 0))
+    counts = np.diff(np.append(runs, len(ordered)))
+    ends_ns = np.where(ordered[runs] >= 0, end_ns[ordered[runs]], -np.inf)
+    order = np.lexsort((ends_ns, counts, index[runs]))
+    best = np.flatnonzero(np.diff(index[runs][order], append=size) != 0)
+    return ordered[runs][order][best]
 
 
 def _overlapped(turn: Array, place: Array, gap_apart_ns: Array, since_apart_ns: Array) -> Array:

@@ -146,9 +146,8 @@ class Topology:
 
     def ways(self, source: np.ndarray, destination: np.ndarray) -> np.ndarray:
         """Return `way` of many sends."""
-        known = np.zeros(
-            max(int(source.max(initial=0)), int(destination.max(initial=0)), *self.stage_of, 0) + 1, bool
-        )
+        last = max(int(source.max(initial=0)), int(destination.max(initial=0)), max(self.stage_of, default=0))
+        known = np.zeros(last + 1, dtype=bool)
         known[list(self.stage_of)] = True
         by_stage = np.sign(self.stages(destination) - self.stages(source))
         return np.where(known[source] & known[destination], by_stage, np.sign(destination - source))

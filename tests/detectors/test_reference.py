@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import permutations
+
+import numpy as np
 import pytest
 
 from detectors.critical_path import attribute
 from detectors.lanes import Lane
-from detectors.reference import learn_reference
-from tests.detectors.operator_graphs import graph_of
+from detectors.reference import learn_reference, usual_times
+from tests.detectors.operator_graphs import graph_of, row
 from tests.detectors.overlapped_work import BUCKETS, LATER_NS, RANKS, rows_of
 
 
@@ -34,3 +37,19 @@ def test_a_slow_transfer_is_no_work_of_those_who_work_on_meanwhile(longer_ns: in
     reference = learn_reference(graph_of(*(one for one in rows if one["iteration"] < 10)))
     found = attribute(graph_of(*(one for one in rows if one["iteration"] == 10)), 10, reference)
     assert sum(ns for lane, ns in found.path_excess_ns.items() if lane.kind == "work") < 0.05 * longer_ns
+
+
+@pytest.mark.parametrize("codes", list(permutations((0, 1, 2))))
+def test_which_operator_usually_ends_last_does_not_depend_on_numbers_of_communicators(codes: tuple[int, ...]) -> None:
+    rows = []
+    for iteration, last in enumerate((0, 1, 2, 0, 1, 2, 0)):  # three run at once; the next begins when all are over
+        for at, code in enumerate(codes):
+            end = 1000 * iteration + (100 if at == last else 80 + at)
+            rows.append(row(0, 1000 * iteration, end, group=code, sequence=iteration, iteration=iteration))
+        begin = 1000 * iteration + 150 + 10 * last
+        rows.append(row(0, begin, begin + 5, group=3, sequence=iteration, iteration=iteration))
+    graph = graph_of(*rows)
+    usual_gap_ns = usual_times(graph, learn_reference(graph))[0]
+    after_first = (graph.communicator == 3) & np.isin(graph.iteration, (0, 3, 6))
+    assert usual_gap_ns[after_first].tolist() == [60.0] * 3
+    assert usual_gap_ns[(graph.communicator == 3) & ~after_first].tolist() != [60.0] * 4

@@ -67,3 +67,13 @@ def test_who_counts_no_losses_goes_on_saying_nothing() -> None:
     after = apply("row-loss", recorded("gloo-slow-nic")).recording
     assert {place.lost_rows for place in after.job.places.values()} == {None}
     assert np.unique(after.tables["commops"]["rank"]).tolist() == [0, 1, 2, 3]
+
+
+def test_rows_that_tell_who_arrived_in_a_hang_are_never_lost() -> None:
+    before = simulated("stopped")
+    elapsed_ns = before.tables["commops"]["elapsed_ns"]
+    unended = before.with_rows("commops", np.flatnonzero(np.isnan(elapsed_ns)).repeat(200))
+    assert np.isnan(elapsed_ns).any()
+    for seed in range(3):
+        after = apply("row-loss", unended, seed).recording
+        assert len(after.tables["commops"]["rank"]) == len(unended.tables["commops"]["rank"])
