@@ -10,6 +10,7 @@ from typing import Any, Final
 from detectors.causes import Cause, find_causes, is_sure
 from detectors.clear_spikes import SpikeWatch, clear_cause
 from detectors.hang import Hang
+from detectors.nic_ends import is_capped
 from detectors.observation import Observation, uneven_ns
 from detectors.open_verdict import OpenVerdict, verdict_on_recurring, verdict_on_standing
 from detectors.severity import SeverityLimits, severity_now
@@ -38,6 +39,9 @@ its device as usual: most of it. Who brings back less is late or slow beside som
 OPEN_CERTAINTY: Final = 0.9
 """Where none of them is long by itself, the cause must be seen in all of them beyond the noise of its transfers, and
 its first suspect be as probable as this: a job has slow phases that nobody is to blame for."""
+
+OPEN_CAPPED: Final = 3
+"""... or in so many of them, if the NIC's own counters show a capped rate: slow phases cap nobody."""
 
 CLOSE_QUIET: Final = 10
 """A verdict closes after so many judged iterations in a row in which its cause was not seen."""
@@ -168,7 +172,7 @@ class VerdictTracker:
                 opened.append(verdict_on_recurring(self._name, cause, irregular))
                 self._open.append(opened[-1])
                 opened[-1].note_recovery(newest, what_if)
-            elif verdict is not None and verdict.takes_over(cause):
+            elif verdict is not None and verdict.takes_over(cause, topology):
                 changed.append(verdict)
         return opened, changed
 
@@ -192,8 +196,17 @@ class VerdictTracker:
             return cause.kind != "slow_rank" or self._is_one_of_few(len(clear), irregular, topology)
         if len(clear) >= OPEN_TWICE and all(o.is_late(cause) and o.is_long for o in clear):
             return self._stands_alone(cause)
-        is_certain = all(probability >= OPEN_CERTAINTY for _, probability in cause.suspects[:1])
-        return is_certain and sum(o.may_show(cause) and o.is_beyond_noise(cause) for o in seen) == OPEN_RECENT
+        if any(probability < OPEN_CERTAINTY for _, probability in cause.suspects[:1]):
+            return False
+        shown = [o for o in seen if o.may_show(cause)]
+        beyond = sum(o.is_beyond_noise(cause) for o in shown)
+        needed = OPEN_CAPPED if self._is_capped(cause, shown, topology) else OPEN_RECENT
+        return len(shown) == OPEN_RECENT and beyond >= needed
+
+    def _is_capped(self, cause: Cause, shown: Sequence[Observation], topology: Topology) -> bool:
+        """Whether what the NICs counted says as well that the accused NIC is slow."""
+        attributions = [o.attribution for o in shown if o.attribution is not None]
+        return cause.kind == "slow_nic" and is_capped(cause.suspects[0][0], cause.lanes, attributions, topology)
 
     def _is_one_of_few(self, seen: int, irregular: Sequence[Observation], topology: Topology) -> bool:
         """Whether a rank was seen in most long iterations: where data are uneven, each is last now and then."""
