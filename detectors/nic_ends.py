@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from statistics import median
 from typing import Final
 
@@ -45,13 +45,9 @@ def _held(low: dict[End, bool], lane: Lane, swings: Sequence[Sequence[Swing]]) -
     return kept if any(kept.values()) else {}
 
 
-def is_capped(nic: Device, lanes: Iterable[Lane], attributions: Sequence[Attribution], topology: Topology) -> bool:
-    """Whether a NIC's rate stands out, of the ends of those of some lanes that cost most."""
-    costs_ns: dict[Lane, float] = {}
-    for lane in sorted(lanes):
-        costs_ns[lane] = sum(a.path_excess_ns.get(lane, 0.0) for a in attributions)
-    worst = max(costs_ns, key=lambda lane: costs_ns[lane], default=None)
-    ends = {} if worst is None or worst.kind == "work" else telling_ends(worst, attributions, topology)
+def is_capped(nic: Device, lane: Lane, attributions: Sequence[Attribution], topology: Topology) -> bool:
+    """Whether a NIC's rate stands out, of those at the ends of a slow transfer."""
+    ends = {} if lane.kind == "work" else telling_ends(lane, attributions, topology)
     return any(is_low for (device, _), is_low in ends.items() if device == nic)
 
 

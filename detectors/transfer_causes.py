@@ -172,6 +172,15 @@ def _beside_ns(typical: LaneExcess, accused: LaneExcess | None) -> float:
     return max(THRESHOLDS.queue_ns * typical.transfers, THRESHOLDS.like_accused * by_time_ns)
 
 
+def stands_out(lane: Lane, attributions: Sequence[Attribution]) -> bool:
+    """Whether some iterations together show that a lane is slow, beyond the noise of it and of what is usual."""
+    typical = typical_excess(lane, attributions)
+    if typical is None:
+        return False
+    error_ns = _standard_error(typical, sum(lane in a.lanes for a in attributions))
+    return typical.excess_ns > max(THRESHOLDS.sigmas * error_ns, THRESHOLDS.least_ratio * typical.usual_ns)
+
+
 def typical_excess(lane: Lane, attributions: Sequence[Attribution]) -> LaneExcess | None:
     """Return the medians, over the iterations, of what is known of a lane; None if nothing is."""
     found = [a.lanes[lane] for a in attributions if lane in a.lanes]

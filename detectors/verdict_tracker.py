@@ -17,7 +17,7 @@ from detectors.severity import SeverityLimits, severity_now
 from detectors.standing_fault import History
 from detectors.suspicions import Suspicions
 from detectors.topology import Topology
-from detectors.transfer_causes import is_carried
+from detectors.transfer_causes import is_carried, stands_out
 from detectors.verdict_revision import hang_verdict, revision_of
 from detectors.what_if import WhatIf, recovered_ratio
 from streams.judgements import Verdict
@@ -38,10 +38,8 @@ its device as usual: most of it. Who brings back less is late or slow beside som
 
 OPEN_CERTAINTY: Final = 0.9
 """Where none of them is long by itself, the cause must be seen in all of them beyond the noise of its transfers, and
-its first suspect be as probable as this: a job has slow phases that nobody is to blame for."""
-
-OPEN_CAPPED: Final = 3
-"""... or in so many of them, if the NIC's own counters show a capped rate: slow phases cap nobody."""
+its first suspect be as probable as this: a job has slow phases that nobody is to blame for. Where the counters of the
+accused NIC show a capped rate, which slow phases don't, all of them together must stand out of that noise."""
 
 CLOSE_QUIET: Final = 10
 """A verdict closes after so many judged iterations in a row in which its cause was not seen."""
@@ -199,14 +197,9 @@ class VerdictTracker:
         if any(probability < OPEN_CERTAINTY for _, probability in cause.suspects[:1]):
             return False
         shown = [o for o in seen if o.may_show(cause)]
-        beyond = sum(o.is_beyond_noise(cause) for o in shown)
-        needed = OPEN_CAPPED if self._is_capped(cause, shown, topology) else OPEN_RECENT
-        return len(shown) == OPEN_RECENT and beyond >= needed
-
-    def _is_capped(self, cause: Cause, shown: Sequence[Observation], topology: Topology) -> bool:
-        """Whether what the NICs counted says as well that the accused NIC is slow."""
-        attributions = [o.attribution for o in shown if o.attribution is not None]
-        return cause.kind == "slow_nic" and is_capped(cause.suspects[0][0], cause.lanes, attributions, topology)
+        if len(shown) < OPEN_RECENT:
+            return False
+        return all(o.is_beyond_noise(cause) for o in shown) or _is_capped(cause, shown, topology)
 
     def _is_one_of_few(self, seen: int, irregular: Sequence[Observation], topology: Topology) -> bool:
         """Whether a rank was seen in most long iterations: where data are uneven, each is last now and then."""
@@ -354,6 +347,15 @@ def _is_same(one: Cause, other: Cause) -> bool:
     if _accuse_others(one, other) and all(lane.kind == "collective" for lane in shared):
         return False  # both NICs are in the communicator of all ranks
     return bool(shared) or (not one.lanes and one.kind == other.kind)
+
+
+def _is_capped(cause: Cause, shown: Sequence[Observation], topology: Topology) -> bool:
+    """Whether iterations together show that transfers are slow, and the counters of the accused NIC that it is it."""
+    attributions = [o.attribution for o in shown if o.attribution is not None]
+    if cause.kind != "slow_nic" or not cause.suspects:
+        return False
+    worst = max(sorted(cause.lanes), key=lambda lane: sum(a.path_excess_ns.get(lane, 0.0) for a in attributions))
+    return stands_out(worst, attributions) and is_capped(cause.suspects[0][0], worst, attributions, topology)
 
 
 def _accuse_others(one: Cause, other: Cause) -> bool:

@@ -22,6 +22,7 @@ from detectors.transfer_causes import (
     is_carried,
     observe_lanes,
     rank_devices,
+    stands_out,
     typical_excess,
 )
 
@@ -128,6 +129,14 @@ EXAMPLES |= {
         OF_1_AND_2, lanes_of([OF_1_AND_2], BESIDE_BOTH), Device("link", (1, 2))
     ),
 }  # fmt: skip
+
+
+def test_iterations_together_stand_out_of_noise_that_each_of_them_is_within() -> None:
+    noisy = SLOW._replace(excess_ns=8 * MS, noise_ns=2.5 * MS, most_ns=9 * MS)
+    assert stands_out(WORLD, irregular({WORLD: noisy}, 12))
+    assert not stands_out(WORLD, irregular({WORLD: noisy}, 1))
+    assert not stands_out(WORLD, irregular({WORLD: NORMAL}))
+    assert not stands_out(WORLD, irregular({OF_1_AND_2: SLOW}))
 
 
 def test_two_ranks_of_one_host_or_of_unknown_ones_have_no_link_of_their_own() -> None:
