@@ -76,6 +76,11 @@ class Observation:
         total_ns = sum(ns for ns in self.attribution.path_excess_ns.values() if ns > 0)
         return explained_ns(cause, self.attribution) >= min(total_ns / 2, _PHASE_SHARE * self.reference_ns)
 
+    @property
+    def has_late_rank(self) -> bool:
+        """Whether a rank stands out in it: uneven data make another one late each time, whatever that costs."""
+        return self.latest is not None and self.latest.stands_out
+
     def is_late(self, cause: Cause) -> bool:
         """Whether a cause is the work of the rank that stands out most."""
         if self.latest is None or cause.kind != "slow_rank":

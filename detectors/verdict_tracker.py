@@ -99,7 +99,7 @@ class VerdictTracker:
         Revisions of verdicts, and the ids of the verdicts whose cause was seen in this iteration.
         """
         self._recent.append(observation)
-        if observation.attribution is not None and observation.is_long:
+        if observation.attribution is not None and (observation.is_long or observation.has_late_rank):
             self._suspicions.note(observation.attribution)
         seen_in = [verdict for verdict in self._open if verdict.is_seen(observation, late_ns)]
         revisions = self._follow(observation, seen_in, topology, what_if)

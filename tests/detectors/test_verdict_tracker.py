@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from detectors.causes import Cause
 from detectors.critical_path import Attribution, Piece
 from detectors.lanes import Lane, LaneExcess
+from detectors.lateness import LATE_SIGMAS, Latest
 from detectors.observation import Observation
 from detectors.standing_fault import History
 from detectors.steady_rates import Swing
@@ -81,6 +82,18 @@ def test_a_capped_rate_vouches_for_a_nic_whose_transfers_are_hardly_beyond_their
 
     assert [(one.kind, one.suspects[0].ranks) for one in said(is_sampled=True)] == [("slow_nic", (1,))]
     assert said(is_sampled=False) == []
+
+
+def test_another_rank_late_in_each_iteration_is_uneven_data_although_none_of_them_is_long() -> None:
+    def said(ranks: Sequence[int]) -> list[Verdict]:
+        tracker = VerdictTracker("j", 1)
+        weak = [replace(observation(n, late(rank, 20.0)), is_long=False, latest=Latest(rank, 20 * MS, LATE_SIGMAS))
+                for n, rank in enumerate(ranks)]  # fmt: skip
+        return [one for o in weak for one in tracker.observe(o, TOPOLOGY)[0]]
+
+    (verdict,) = said([0, 2, 1, 3, 2, 0])
+    assert (verdict.kind, verdict.suspects) == ("imbalance", ())
+    assert "imbalance" not in [one.kind for one in said([2, 2, 1, 2, 2, 2])]
 
 
 def test_a_heavy_stage_does_not_hide_a_rank_of_it_that_turns_slow() -> None:
