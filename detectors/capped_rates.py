@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from statistics import median
 from typing import Final
 
 import numpy as np
 
+from detectors.medians import robust_sigma
 from detectors.topology import Device, Topology
 
 Array = np.ndarray
@@ -24,7 +24,12 @@ Rates = Mapping[int, tuple[float, float]]
 _CAPPED: Final = 0.8  # of the usual peak, and below
 _LEAST_CAPPED: Final = 0.3  # ... and this low at most, however slow the transfer is
 _FLATTENED: Final = 3.0  # times the ratio of the transfer's own rates that a peak of 10 ms samples may keep
-_NEAR: Final = 1.25  # times the lowest peak: as low
+_NEAR: Final = 1.25  # times the lowest peak: above, it is higher
+_ALIKE: Final = 1.1  # two ports held at one rate differ by some percent: what a shaper lets through, when one looks
+_SIGMAS: Final = 2.0  # standard errors of the median over iterations that a peak above that must be higher by
+_MEDIAN_ERROR: Final = 1.25  # standard error of a median over that of a mean, of normal values
+_NOTHING: Final = 1e-9  # of the usual peak: has a logarithm
+_MIN_PAIRED: Final = 4  # fewer iterations know no noise
 _MOST: Final = 0.5  # if more ends are as low, all are, and it says nothing
 
 # Chances that an end of a slow transfer (a NIC, sending or receiving) is one of those with the lowest peak.
@@ -32,6 +37,9 @@ _LOW_IF_NIC: Final = (0.8, 0.6)  # queues build where it sends; a fault may leav
 _LOW_IF_LINK: Final = 0.3  # other transfers of the same NIC reach their usual peak
 _LOW_IF_SWITCH: Final = 0.5
 _LOW_BY_CHANCE: Final = 0.1  # and its neighbour in a ring has the same peak
+
+_CAPPED_BY_CHANCE: Final = 0.1  # that any end is, where nothing in the network is slow
+_NOT_IN_NETWORK: Final = ("communicator", "none")
 
 End = tuple[Device, int]
 """A NIC, and 0 where it sends, 1 where it receives."""
@@ -83,22 +91,55 @@ def capped_ends(
     at_most
         The lowest peak says something if it is no higher (`peak_if_capped`).
     """
-    nics = {topology.nic(rank) for rank in ranks}
-    peaks: dict[End, float] = {}
-    for nic in nics:
-        for way in (0, 1):
-            known = [min(own) for one in rates if (own := [one[r][way] for r in nic.ranks if r in one])]
-            if not known:
-                return {}
-            peaks[nic, way] = median(known)
-    lowest = min(peaks.values(), default=1.0)
-    low = {end: peak <= _NEAR * lowest for end, peak in peaks.items()}
-    return low if lowest <= at_most and sum(low.values()) <= _MOST * len(low) else {}
+    nics = sorted({topology.nic(rank) for rank in ranks})
+    ends = [(nic, way) for nic in nics for way in (0, 1)]
+    peaks = np.array([[_peak(end, one) for one in rates] for end in ends]).reshape(len(ends), len(rates))
+    if not peaks.size or not np.isfinite(peaks).any(axis=1).all():
+        return {}
+    typical = np.nanmedian(peaks, axis=1)
+    low = as_low(peaks, typical)
+    return dict(zip(ends, low.tolist(), strict=True)) if typical.min() <= at_most and low.mean() <= _MOST else {}
+
+
+def as_low(values: Array, typical: Array) -> Array:
+    """Say of which ends the rates can't be told from the lowest.
+
+    Who moves the bytes next after a capped NIC is held back as well, only less, since its own bursts come back bit by
+    bit: 1.1 to 1.2 times the peak. One iteration says nothing of that, but the noise of many is small, as both were
+    seen in the same ones.
+
+    Parameters
+    ----------
+    values
+        Of each end (first axis) in each iteration (second axis); NaN: not known.
+    typical
+        Their median of each end.
+    """
+    lowest = int(np.argmin(typical))
+    is_near = typical <= _NEAR * typical[lowest]
+    higher = np.log(np.maximum(values, _NOTHING)) - np.log(np.maximum(values[lowest], _NOTHING))
+    for end in np.flatnonzero(is_near & (typical > _ALIKE * typical[lowest])):
+        known = higher[end][np.isfinite(higher[end])]
+        if len(known) >= _MIN_PAIRED:
+            middle = float(np.median(known))
+            error = _MEDIAN_ERROR * robust_sigma(known - middle) / math.sqrt(len(known))
+            is_near[end] = middle <= _SIGMAS * error
+    return np.asarray(is_near)
+
+
+def _peak(end: End, rates: Rates) -> float:
+    """Peak of a NIC in one direction; any of the ranks that share it may have sampled it. NaN if none has."""
+    nic, way = end
+    return min((rates[rank][way] for rank in nic.ranks if rank in rates), default=math.nan)
 
 
 def log_odds(device: Device, low: Mapping[End, bool]) -> float:
-    """Logarithm of how much likelier the lowest peaks are if `device` is the cause than if none of these ends is."""
-    return sum(
+    """Logarithm of how much likelier the lowest peaks are if `device` is the cause than if none of these ends is.
+
+    A capped rate has a cause in the network. A communicator that is slow as such has none to show, or by rare chance.
+    """
+    by_chance = math.log(_CAPPED_BY_CHANCE) if device.kind in _NOT_IN_NETWORK and any(low.values()) else 0.0
+    return by_chance + sum(
         math.log(_chance(device, end) / _LOW_BY_CHANCE)
         if is_low
         else math.log((1 - _chance(device, end)) / (1 - _LOW_BY_CHANCE))

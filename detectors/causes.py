@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from statistics import median
 from typing import Final
@@ -17,9 +17,10 @@ from typing import Final
 from detectors.bandwidth_alone import steady_nic
 from detectors.critical_path import Attribution
 from detectors.lanes import EVERYBODY, Lane
+from detectors.starved_ranks import are_in_step, starved_ranks
 from detectors.topology import Device, Topology
+from detectors.transfer_causes import FABRIC, UNSEEN, is_carried, observe_lanes, rank_devices
 from detectors.transfer_causes import NOBODY as NO_DEVICE
-from detectors.transfer_causes import UNSEEN, is_carried, observe_lanes, rank_devices
 
 MATCH_SHARE: Final = 0.25
 """A cause is seen in an iteration if it explains this share of the iteration's excess."""
@@ -40,7 +41,8 @@ _TOGETHER: Final = 0.5  # ... and in the typical iteration
 _TOGETHER_SHARE: Final = 0.25  # of the latest of a device's ranks: what counts as late beside it in one iteration
 _MIN_LIKENESS: Final = 0.2  # nobody is, if so few of the late ones are its: what made the others late is not it
 _EVERYBODY: Final = 0.7  # so many of all ranks, and it is the job that changed
-_STARVED_SHARE: Final = 0.25  # of what a NIC's transfers lost: own work that lost as much is not slow by chance
+_STARVED_SHARE: Final = 0.05  # of what transfers lost: own work that lost less may be slow since they are
+_P_STARVED: Final = 0.9  # of ranks whose work is beyond all noise late when, and only when, their transfers are slow
 _NOBODY: Final = ""
 _KINDS: Final = {"nic": "slow_nic", "link": "slow_link", "switch": "slow_communicator"}
 
@@ -88,13 +90,10 @@ def find_causes(
             break
         find = partial(_work_cause, accused=accused) if lane.kind == "work" else _transfer_cause
         find = _nic_cause if lane.kind == "nic" else find
-        kind, suspects, lanes = find(lane, attributions, left, topology)
-        if kind == "slow_nic" and lane.kind != "nic":
-            kind, suspects, lanes = _or_starved(suspects, lanes, attributions, left, topology) or (
-                kind,
-                suspects,
-                lanes,
-            )
+        found = find(lane, attributions, left, topology)
+        kind, suspects, lanes = (
+            found if lane.kind == "nic" else _or_starved(found, lane, attributions, left, topology)
+        )
         explained = [sum(ns for one, ns in of.items() if one in lanes) for of in left]
         weighted = sum(ns * weight for ns, weight in zip(explained, weights, strict=True))
         if weighted < _MIN_TOTAL_SHARE * sum(ns * weight for ns, weight in zip(totals, weights, strict=True)):
@@ -108,7 +107,14 @@ def find_causes(
             communicator = _communicator(lane, attributions)
             causes.append(Cause(kind, _with_confidence(suspects, seen, attributions), lanes, communicator, seen))
         left = [{one: ns for one, ns in of.items() if one not in lanes} for of in left]
+        attributions = [_without(a, lanes) for a in attributions]
     return causes
+
+
+def _without(attribution: Attribution, lanes: frozenset[Lane]) -> Attribution:
+    """Leave out transfers that a cause explains: that they are slow says nothing of what else is."""
+    kept = {lane: excess for lane, excess in attribution.lanes.items() if lane not in lanes}
+    return attribution if len(kept) == len(attribution.lanes) else replace(attribution, lanes=kept)
 
 
 def is_sure(cause: Cause) -> bool:
@@ -240,7 +246,7 @@ def _is_late_together(device: Device, attributions: Sequence[Attribution]) -> bo
             found.append(
                 _likeness({rank for rank, ns in late_ns.items() if ns >= _TOGETHER_SHARE * worst_ns}, device)
             )
-    return bool(found) and median(found) >= _TOGETHER
+    return bool(found) and median(found) > _TOGETHER  # of two ranks that take turns it is half
 
 
 def _share(
@@ -268,40 +274,65 @@ def _transfer_cause(
 ) -> Found:
     ranked, slow = rank_devices(lane, attributions, topology)
     device, probability = next(pair for pair in [*ranked, (_ANY, 1.0)] if pair[0] != NO_DEVICE)
-    if device.kind in ("communicator", UNSEEN) or (probability < _MIN_NAMED and lane.kind == "collective"):
-        return "slow_communicator", (), frozenset([lane])
     on_path = {one for lanes in left for one in lanes if one.kind != "work"}
+    if device.kind in ("communicator", UNSEEN) or (probability < _MIN_NAMED and lane.kind == "collective"):
+        return "slow_communicator", (), _shared_lanes(lane, ranked, on_path & slow, topology) | {lane}
     # What stays inside a host mostly passes by its NIC: it belongs to the cause where it was slow.
     may_be = (one for one in on_path if one in slow or topology.crosses_network(one))
     lanes = frozenset(one for one in may_be if is_carried(device, one, lane, topology)) | {lane}
+    if device.kind == FABRIC:
+        return "slow_communicator", (), lanes
     suspects = tuple((d, p) for d, p in ranked if d.kind in _KINDS and p >= _MIN_PROBABILITY)[:4]
     return _KINDS[device.kind], suspects, lanes
 
 
-def _or_starved(
-    suspects: Suspects, lanes: frozenset[Lane], attributions: Sequence[Attribution],
-    left: Sequence[Mapping[Lane, float]], topology: Topology,
-) -> Found | None:  # fmt: skip
-    """Blame the rank rather than its NIC where the rank's own work is slow as well: its host has no time for either.
+def _shared_lanes(
+    lane: Lane, ranked: Iterable[tuple[Device, float]], slow: Iterable[Lane], topology: Topology
+) -> frozenset[Lane]:
+    """Return the slow lanes that belong to a cause whose device stays unknown.
 
-    A processor that is short of time (a quota, a neighbour) slows what it computes and, in gloo and in NCCL's proxy
-    threads, what it sends. A slow NIC leaves work alone.
+    Where nobody can say which of some switches is slow, each of them carries the same lanes: it is one cause still.
     """
-    nic = suspects[0][0] if suspects else None
-    if nic is None:
+
+    def chance(one: Lane) -> float:
+        return sum(p for device, p in ranked if is_carried(device, one, lane, topology))
+
+    return frozenset(one for one in slow if chance(one) > MIN_PROBABILITY)
+
+
+def _or_starved(
+    found: Found, lane: Lane, attributions: Sequence[Attribution], left: Sequence[Mapping[Lane, float]],
+    topology: Topology,
+) -> Found:  # fmt: skip
+    """Blame ranks rather than their NIC or their communicator where their own work is slow as well.
+
+    See `detectors.starved_ranks`. Of a communicator in which no device stands out it may be any member; a NIC or a
+    switch must carry most of its ranks.
+    """
+    kind, suspects, lanes = found
+    device = suspects[0][0] if suspects else None
+    if kind not in ("slow_nic", "slow_communicator") or (device is None and lane.kind != "collective"):
+        return found
+    lost = [sum(ns for one, ns in of.items() if one in lanes) for of in left]
+    seen = [a for a, ns in zip(attributions, lost, strict=True) if ns > 0]
+    work_ns = [a.work_excess_ns for a in seen]
+    late = starved_ranks(work_ns, _STARVED_SHARE * median([ns for ns in lost if ns > 0] or [0.0]))
+    starved = _owner(late, seen, topology)
+    ranks = set(topology.lane_ranks(lane) if device is None else device.ranks)
+    if starved is None or 2 * len(ranks.intersection(starved.ranks)) <= (0 if device is None else len(ranks)):
+        return found
+    if are_in_step(work_ns, late):
+        return found
+    works = frozenset(Lane("work", rank) for rank in starved.ranks)
+    return "slow_rank", ((starved, max([_P_STARVED, *(p for _, p in suspects[:1])])),), works | lanes
+
+
+def _owner(late: set[int], attributions: Sequence[Attribution], topology: Topology) -> Device | None:
+    """Return the one rank, or the host, that these ranks are; None where they are something else."""
+    if not late:
         return None
-    works = {Lane("work", rank) for rank in nic.ranks}
-    seen = 0
-    for of in left:
-        own_ns, carried_ns = (sum(ns for one, ns in of.items() if one in some) for some in (works, lanes))
-        seen += own_ns > _STARVED_SHARE * carried_ns > 0
-    if 2 * seen <= len(left):
-        return None
-    worst = max(sorted(works), key=lambda lane: sum(of.get(lane, 0.0) for of in left))
-    kind, found, of_work = _work_cause(worst, attributions, left, topology)
-    if kind != "slow_rank":
-        return None
-    return kind, tuple((device, max(p, suspects[0][1])) for device, p in found), of_work | lanes
+    device = _shared_by(min(late), late, attributions, topology)
+    return device if device.kind in ("gpu", "host") and _likeness(late, device) > _MOST else None
 
 
 def _nic_cause(

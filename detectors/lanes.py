@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from detectors.codes import group_rows
-from detectors.medians import MAD_TO_SIGMA
+from detectors.medians import MAD_TO_SIGMA, medians
 from detectors.operator_graph import OperatorGraph
 from streams.records import RECV, SEND
 
@@ -89,13 +89,14 @@ class LaneTable(NamedTuple):
 def lane_table(graph: OperatorGraph) -> LaneTable:
     """Sum the transfers of each lane in each iteration.
 
-    A collective's transfer is the smallest of its members' (the late have nothing left to wait for); a pair's is that
-    of its recv, since a send may return before the bytes arrive, without what its batch waited for other messages.
+    A collective's transfer is the median of its members', none of which counts what it waited for the late: where a
+    ring passes by one slow way, some members leave as early as ever, and a member that is held up leaves late without
+    any way being slow. A pair's is that of its recv, since a send may return before the bytes arrive, without what
+    its batch waited for other messages.
     """
     rows = np.flatnonzero((~graph.is_p2p | (graph.operator == RECV)) & ~graph.is_partial)
     of_row, row, lane, lanes = _transfers(graph, rows)
-    transfer_ns = np.full(len(row), np.iinfo(np.int64).max)
-    np.minimum.at(transfer_ns, of_row, graph.own_transfer_ns[rows])
+    transfer_ns = medians(of_row, graph.own_transfer_ns[rows])
     return sum_lanes(lanes, lane, graph.iteration[row], transfer_ns, graph.size_bytes[row])
 
 

@@ -76,6 +76,11 @@ class Observation:
         total_ns = sum(ns for ns in self.attribution.path_excess_ns.values() if ns > 0)
         return explained_ns(cause, self.attribution) >= min(total_ns / 2, _PHASE_SHARE * self.reference_ns)
 
+    @property
+    def has_late_rank(self) -> bool:
+        """Whether a rank stands out in it: uneven data make another one late each time, whatever that costs."""
+        return self.latest is not None and self.latest.stands_out
+
     def is_late(self, cause: Cause) -> bool:
         """Whether a cause is the work of the rank that stands out most."""
         if self.latest is None or cause.kind != "slow_rank":
@@ -93,12 +98,14 @@ class Observation:
     def is_beyond_noise(self, cause: Cause) -> bool:
         """Whether the transfers that a cause slows took surely longer than in any iteration that was as always.
 
-        The longest of a few iterations is known to about their noise.
+        The longest of a few iterations is known to about their noise. Of its lanes the one that cost most counts: a
+        device carries others too, in which what it does to a few bytes is less than their noise.
         """
         if self.attribution is None or cause.kind == "slow_rank":
             return self.attribution is not None
-        lanes = [self.attribution.lanes[lane] for lane in cause.lanes if lane in self.attribution.lanes]
-        return sum(lane.excess_ns for lane in lanes) > sum(lane.most_ns + lane.noise_ns for lane in lanes)
+        cost_ns, known = self.attribution.path_excess_ns, self.attribution.lanes
+        worst = max(sorted(cause.lanes & known.keys()), key=lambda lane: cost_ns.get(lane, 0.0), default=None)
+        return worst is not None and known[worst].excess_ns > known[worst].most_ns + known[worst].noise_ns
 
     def is_slow_group(self, cause: Cause) -> bool:
         """Whether a cause is a slow communicator, nobody's fault, slower than in any iteration that was as always."""

@@ -129,11 +129,19 @@ class OpenVerdict:
         if about and is_sure(about[0]):
             self.cause = about[0]
 
-    def takes_over(self, cause: Cause) -> bool:
-        """Accuse the device of a cause that explains what this verdict blames on nobody; return whether it does."""
+    def takes_over(self, cause: Cause, topology: Topology) -> bool:
+        """Accuse the device of a cause that explains what this verdict blames on nobody; return whether it does.
+
+        Where the verdict has seen more iterations than those that the cause was found in, these must show it too: a
+        few of them accuse somebody by chance now and then.
+        """
         if self.first_device is not None or not cause.suspects or self.standing is not None:
             return False
         kept = [o.attribution for o in self.kept if o.attribution is not None]
+        if len(kept) > len(cause.explained_ns):
+            found = [one.suspects[0][0] for one in find_causes(kept, topology) if one.suspects]
+            if cause.suspects[0][0] not in found:
+                return False
         explained = {a.iteration: ns for a in kept if (ns := explained_ns(cause, a)) > 0}
         self.cause = replace(
             cause, lanes=cause.lanes | self.cause.lanes, explained_ns=explained or cause.explained_ns

@@ -19,6 +19,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from detectors.capped_rates import End
+from detectors.codes import pack_columns
 from detectors.pattern_distances import Patterns
 from detectors.topology import Device, Topology
 
@@ -59,13 +60,19 @@ Swings = Mapping[tuple[int, int], Swing]
 
 
 def swings_of(patterns: Patterns, communicators: Collection[int], usual: Peaks) -> tuple[Swing, ...]:
-    """Return the swings on some communicators; of a rank's operators there, of the one that took longest."""
+    """Return the swings on some communicators, of the operator there that took longest over all of its ranks.
+
+    All ranks are held against each other by the same operator: in a ring, an all_gather and a reduce_scatter of the
+    same group may go round in opposite directions, and only one of them may pass by what is slow.
+    """
     rows = np.flatnonzero(np.isin(patterns.communicator, list(communicators)))
-    rows = rows[np.lexsort((patterns.share[rows], patterns.rank[rows], patterns.communicator[rows]))]
-    rank, communicator = patterns.rank[rows], patterns.communicator[rows]
-    is_last = np.ones(len(rows), dtype=bool)
-    is_last[:-1] = (rank[1:] != rank[:-1]) | (communicator[1:] != communicator[:-1])
-    rows = rows[is_last]
+    key = pack_columns([patterns.communicator[rows], patterns.operator[rows]])
+    keys, first, group = np.unique(key, return_index=True, return_inverse=True)
+    shares = np.bincount(group, patterns.share[rows], minlength=len(keys))
+    order = np.lexsort((shares, patterns.communicator[rows][first]))
+    of_group = patterns.communicator[rows][first][order]
+    longest = order[np.append(of_group[1:] != of_group[:-1], True)] if len(order) else order
+    rows = rows[np.isin(group, longest)]
     own = Patterns(*(column[rows] for column in patterns))
     peaks = np.array([usual.get(one, _UNKNOWN) for one in own.rank.tolist()]).reshape(-1, 2)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -97,8 +104,8 @@ def steady_ends(
     Empty if that says nothing: an end without a pattern, nobody who bursts, or nobody who is steady.
     """
     ends = [(nic, way) for nic in sorted({topology.nic(rank) for rank in ranks}) for way in (0, 1)]
-    by_place = [{(one.communicator, one.rank): one for one in own} for own in swings]
-    typical = {end: _typical(end, communicator, by_place, _SWING) for end in ends}
+    by_place = by_places(swings)
+    typical = {end: typical_swing(end, communicator, by_place) for end in ends}
     if len(ends) < _MIN_ENDS or any(swing is None for swing in typical.values()):
         return {}
     known = {end: swing for end, swing in typical.items() if swing is not None}
@@ -108,6 +115,16 @@ def steady_ends(
         for end, swing in known.items()
     }
     return steady if middle > _BURSTS and 0 < sum(steady.values()) <= _MOST * len(steady) else {}
+
+
+def by_places(swings: Sequence[Sequence[Swing]]) -> list[Swings]:
+    """Index the swings of each iteration by communicator and rank."""
+    return [{(one.communicator, one.rank): one for one in own} for own in swings]
+
+
+def typical_swing(end: End, communicator: int, swings: Sequence[Swings]) -> float | None:
+    """Median over the iterations of the deviation of an end's rate over its mean; None if not known."""
+    return _typical(end, communicator, swings, _SWING)
 
 
 def steady_text(device: Device, communicator: int, swings: Sequence[Sequence[Swing]]) -> str | None:

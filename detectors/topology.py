@@ -128,6 +128,10 @@ class Topology:
             crosses = self._crossing[lane] = len(ranks) > 1 and (None in hosts or len(hosts) > 1)
         return crosses
 
+    def crosses_switches(self, lane: Lane) -> bool:
+        """Whether the lane's bytes pass from one known switch to another; a rank without one may be below any."""
+        return len(self.switches(self.lane_ranks(lane))) > 1
+
     def stages(self, ranks: np.ndarray) -> np.ndarray:
         """Pipeline stage of each rank: its place in its ``pp`` communicator; ranks of one stage do the same work."""
         table = np.zeros(max(int(ranks.max(initial=0)), max(self.stage_of, default=0)) + 1, dtype=np.int64)

@@ -19,7 +19,7 @@ import numpy as np
 from detectors.capped_rates import End, log_odds
 from detectors.critical_path import Attribution
 from detectors.lanes import Lane, LaneExcess
-from detectors.nic_ends import telling_ends
+from detectors.nic_ends import passes_nics, telling_ends
 from detectors.topology import Device, Topology
 
 
@@ -72,7 +72,7 @@ class Chances:
         A lane inside a host, for a NIC or switch of that host: gloo and NCCL without P2P send it over the NIC, NVLink
         does not.
     group_has_link
-        A group that has both ends of a slow link: they may be neighbours in its ring.
+        A larger group that has both ends of a slow link: they may be neighbours in its ring.
     by_chance, nobody
         A lane that the device does not touch; any lane, if no device is to blame.
     unlogged
@@ -96,12 +96,23 @@ CHANCES: Final = Chances()
 UNSEEN: Final = "unseen"
 """Kind of a device that stands for ranks without a log, one of which may have come late to a collective."""
 
-NOBODY: Final = Device("none", ())
-_BOTH, _OUT, _IN = 0, 1, 2
-_WAYS: Final = {"nic": {_BOTH: 0.5, _OUT: 0.3, _IN: 0.2}, "link": {_BOTH: 0.5, _OUT: 0.25, _IN: 0.25}}
-"""Which directions of a slow device are slow, and how often: queues build where a NIC sends."""
+FABRIC: Final = "fabric"
+"""Kind of a device that stands for all that joins the switches of the job: spines, which no log names."""
 
-PRIORS: Final = {"nic": 1.0, "link": 0.5, "switch": 0.3, "communicator": 0.3, "none": 0.05, UNSEEN: 1.0}
+NOBODY: Final = Device("none", ())
+FABRIC_DEVICE: Final = Device(FABRIC, ())
+_BOTH, _OUT, _IN, _UPLINK = 0, 1, 2, 3
+_WAYS: Final = {
+    "nic": {_BOTH: 0.5, _OUT: 0.3, _IN: 0.2},
+    "link": {_BOTH: 0.5, _OUT: 0.25, _IN: 0.25},
+    "switch": {_BOTH: 0.5, _UPLINK: 0.5},
+}
+"""Which part of a slow device is slow, and how often. Queues build where a NIC sends. Of a switch it is its ports, so
+that all that its ranks send is slow, or its uplink, so that what stays below it is as always."""
+
+PRIORS: Final = {
+    "nic": 1.0, "link": 0.5, "switch": 0.3, "communicator": 0.3, FABRIC: 0.1, "none": 0.05, UNSEEN: 1.0,
+}  # fmt: skip
 
 
 def rank_devices(
@@ -114,8 +125,9 @@ def rank_devices(
     The devices; and the lanes that were seen slow, the accused one with them.
     """
     seen = observe_lanes(lane, attributions)
-    devices = [*_candidates(lane, seen, topology), *_unseen(lane, topology)]
     low = telling_ends(lane, attributions, topology)
+    is_sampled = bool(low) and passes_nics(lane, attributions, topology)
+    devices = [*_candidates(lane, seen, topology, is_sampled), *_unseen(lane, topology)]
     weights = _weights(devices, lane, seen, low, topology)
     most = max(weights)  # once: a collective of a large job has thousands of candidates
     odds = [math.exp(weight - most) for weight in weights]
@@ -158,6 +170,15 @@ def _beside_ns(typical: LaneExcess, accused: LaneExcess | None) -> float:
     """Excess that a lane may have that only shares wires with the accused one, in which little was to be expected."""
     by_time_ns = _by_time_ns(typical, accused) if accused is not None else 0.0
     return max(THRESHOLDS.queue_ns * typical.transfers, THRESHOLDS.like_accused * by_time_ns)
+
+
+def stands_out(lane: Lane, attributions: Sequence[Attribution]) -> bool:
+    """Whether some iterations together show that a lane is slow, beyond the noise of it and of what is usual."""
+    typical = typical_excess(lane, attributions)
+    if typical is None:
+        return False
+    error_ns = _standard_error(typical, sum(lane in a.lanes for a in attributions))
+    return typical.excess_ns > max(THRESHOLDS.sigmas * error_ns, THRESHOLDS.least_ratio * typical.usual_ns)
 
 
 def typical_excess(lane: Lane, attributions: Sequence[Attribution]) -> LaneExcess | None:
@@ -206,20 +227,29 @@ def _unseen(lane: Lane, topology: Topology) -> list[Device]:
     return [Device(UNSEEN, ranks)] if lane.kind == "collective" and ranks else []
 
 
-def _candidates(lane: Lane, seen: Mapping[Lane, bool], topology: Topology) -> list[Device]:
-    """Devices that could slow this lane: its ends' NICs and switches, a link in it, or the communication as such."""
+def _candidates(lane: Lane, seen: Mapping[Lane, bool], topology: Topology, is_sampled: bool) -> list[Device]:
+    """Devices that could slow this lane: its ends' NICs and switches, what joins these, a link in it, or none."""
     found = [NOBODY]
     ranks = topology.lane_ranks(lane)
     if lane.kind == "collective":
         found.append(Device("communicator", ranks))
     slow = [lane, *sorted(one for one, is_slow in seen.items() if is_slow)]
-    crossing = [lane] if topology.crosses_network(lane) else [one for one in slow if topology.crosses_network(one)]
+    is_crossing = topology.crosses_network(lane) or is_sampled
+    crossing = [lane] if is_crossing else [one for one in slow if topology.crosses_network(one)]
     if crossing:
         found += sorted({topology.nic(rank) for rank in ranks})
         found += sorted(topology.switches(ranks))
+        found += [FABRIC_DEVICE] if any(topology.crosses_switches(one) for one in crossing) else []
     ways = [(p.first, p.second) for p in slow if p.kind == "pair" and {p.first, p.second} <= set(ranks)]
+    ways += [(ranks[0], ranks[1])] if _is_one_link(lane, topology) else []
     both = {frozenset(way): way for way in reversed(ways)}  # both directions are one device: the first one names it
     return found + [Device("link", way) for way in both.values()]
+
+
+def _is_one_link(lane: Lane, topology: Topology) -> bool:
+    """Whether a group is two ranks on two hosts: all that it moves takes the one path between them."""
+    hosts = {topology.place(rank).host for rank in topology.lane_ranks(lane)}
+    return lane.kind == "collective" and len(topology.lane_ranks(lane)) == len(hosts) == 2 and None not in hosts
 
 
 def _weights(
@@ -239,7 +269,8 @@ def _weights(
             touching.setdefault(rank, []).append(lane)
     weights = []
     for device in devices:
-        touched = dict.fromkeys(lane for rank in device.ranks for lane in touching.get(rank, ()))  # a set, in order
+        ranks = touching if device.kind == FABRIC else device.ranks
+        touched = dict.fromkeys(lane for rank in ranks for lane in touching.get(rank, ()))  # a set, in order
         weight = math.log(PRIORS[device.kind]) + (if_nobody if device.kind == "none" else by_chance)
         weight += math.log(len(device.ranks)) if device.kind == UNSEEN else 0.0  # as likely, each, as a slow NIC
         lanes = list(touched) if device.kind not in ("communicator", UNSEEN) else [accused]
@@ -272,6 +303,8 @@ def _expected(device: Device, one: Lane, accused: Lane, topology: Topology, way:
         return CHANCES.nobody
     if device.kind in ("communicator", UNSEEN):
         return CHANCES.accused if one == accused else CHANCES.by_chance
+    if device.kind == FABRIC:
+        return CHANCES.group_crosses if topology.crosses_switches(one) else CHANCES.by_chance
     if device.kind == "link":
         return _expected_of_link(device, one, topology, way)
     ranks = topology.lane_set(one)
@@ -281,7 +314,7 @@ def _expected(device: Device, one: Lane, accused: Lane, topology: Topology, way:
     if not topology.crosses_network(one):
         return CHANCES.inside
     if device.kind == "switch":
-        return CHANCES.group_crosses
+        return CHANCES.by_chance if way == _UPLINK and len(own) == len(ranks) else CHANCES.group_crosses
     if one.kind == "collective":
         host = topology.host(device.ranks[0])
         is_shared = host is not None and len(ranks.intersection(host.ranks)) > len(own)
@@ -294,4 +327,6 @@ def _expected_of_link(device: Device, one: Lane, topology: Topology, way: int) -
     if one.kind == "pair":
         slow = {_OUT: [device.ranks], _IN: [device.ranks[::-1]]}.get(way, [device.ranks, device.ranks[::-1]])
         return CHANCES.accused if (one.first, one.second) in slow else CHANCES.by_chance
+    if len(topology.lane_set(one)) == 2 and topology.lane_set(one) == set(device.ranks):
+        return CHANCES.accused
     return CHANCES.group_has_link if topology.lane_set(one).issuperset(device.ranks) else CHANCES.by_chance

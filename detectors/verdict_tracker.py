@@ -10,13 +10,14 @@ from typing import Any, Final
 from detectors.causes import Cause, find_causes, is_sure
 from detectors.clear_spikes import SpikeWatch, clear_cause
 from detectors.hang import Hang
+from detectors.nic_ends import is_capped
 from detectors.observation import Observation, uneven_ns
 from detectors.open_verdict import OpenVerdict, verdict_on_recurring, verdict_on_standing
 from detectors.severity import SeverityLimits, severity_now
 from detectors.standing_fault import History
 from detectors.suspicions import Suspicions
 from detectors.topology import Topology
-from detectors.transfer_causes import is_carried
+from detectors.transfer_causes import is_carried, stands_out
 from detectors.verdict_revision import hang_verdict, revision_of
 from detectors.what_if import Recoveries, WhatIf, recovered_ratio
 from streams.judgements import Verdict
@@ -37,7 +38,8 @@ its device as usual: most of it. Who brings back less is late or slow beside som
 
 OPEN_CERTAINTY: Final = 0.9
 """Where none of them is long by itself, the cause must be seen in all of them beyond the noise of its transfers, and
-its first suspect be as probable as this: a job has slow phases that nobody is to blame for."""
+its first suspect be as probable as this: a job has slow phases that nobody is to blame for. Where the counters of the
+accused NIC show a capped rate, which slow phases don't, all of them together must stand out of that noise."""
 
 CLOSE_QUIET: Final = 10
 """A verdict closes after so many judged iterations in a row in which its cause was not seen."""
@@ -98,7 +100,7 @@ class VerdictTracker:
         Revisions of verdicts, and the ids of the verdicts whose cause was seen in this iteration.
         """
         self._recent.append(observation)
-        if observation.attribution is not None and observation.is_long:
+        if observation.attribution is not None and (observation.is_long or observation.has_late_rank):
             self._suspicions.note(observation.attribution)
         seen_in = [verdict for verdict in self._open if verdict.is_seen(observation, late_ns)]
         revisions = self._follow(observation, seen_in, topology, what_if)
@@ -172,7 +174,7 @@ class VerdictTracker:
                 opened.append(verdict_on_recurring(self._name, cause, irregular))
                 self._open.append(opened[-1])
                 opened[-1].note_recovery(newest, what_if)
-            elif verdict is not None and verdict.takes_over(cause):
+            elif verdict is not None and verdict.takes_over(cause, topology):
                 changed.append(verdict)
         return opened, changed
 
@@ -196,8 +198,12 @@ class VerdictTracker:
             return cause.kind != "slow_rank" or self._is_one_of_few(len(clear), irregular, topology)
         if len(clear) >= OPEN_TWICE and all(o.is_late(cause) and o.is_long for o in clear):
             return self._stands_alone(cause)
-        is_certain = all(probability >= OPEN_CERTAINTY for _, probability in cause.suspects[:1])
-        return is_certain and sum(o.may_show(cause) and o.is_beyond_noise(cause) for o in seen) == OPEN_RECENT
+        if any(probability < OPEN_CERTAINTY for _, probability in cause.suspects[:1]):
+            return False
+        shown = [o for o in seen if o.may_show(cause)]
+        if len(shown) < OPEN_RECENT:
+            return False
+        return all(o.is_beyond_noise(cause) for o in shown) or _is_capped(cause, shown, topology)
 
     def _is_one_of_few(self, seen: int, irregular: Sequence[Observation], topology: Topology) -> bool:
         """Whether a rank was seen in most long iterations: where data are uneven, each is last now and then."""
@@ -347,6 +353,15 @@ def _is_same(one: Cause, other: Cause) -> bool:
     if _accuse_others(one, other) and all(lane.kind == "collective" for lane in shared):
         return False  # both NICs are in the communicator of all ranks
     return bool(shared) or (not one.lanes and one.kind == other.kind)
+
+
+def _is_capped(cause: Cause, shown: Sequence[Observation], topology: Topology) -> bool:
+    """Whether iterations together show that transfers are slow, and the counters of the accused NIC that it is it."""
+    attributions = [o.attribution for o in shown if o.attribution is not None]
+    if cause.kind != "slow_nic" or not cause.suspects:
+        return False
+    worst = max(sorted(cause.lanes), key=lambda lane: sum(a.path_excess_ns.get(lane, 0.0) for a in attributions))
+    return stands_out(worst, attributions) and is_capped(cause.suspects[0][0], worst, attributions, topology)
 
 
 def _accuse_others(one: Cause, other: Cause) -> bool:

@@ -78,6 +78,31 @@ def test_the_usual_peak_is_the_median_of_those_that_are_known() -> None:
     assert usual_peaks(np.empty(0, np.int64), np.empty(0), np.empty(0)) == {}
 
 
+def test_a_neighbour_whose_peak_is_a_little_higher_in_all_iterations_is_not_as_low() -> None:
+    """One iteration in itself can't tell rank 0, which passes on what rank 1 was slow to send, from rank 1."""
+    rng = np.random.default_rng(2)
+    peaks = {0: (0.48, 0.40), 1: (0.40, 0.70), 2: (0.8, 0.9), 3: (0.9, 0.7)}
+    level = rng.uniform(0.8, 1.2, 12)  # of the iteration, which all share
+    noise = rng.normal(1.0, 0.02, (12, 4, 2))
+    rates = [
+        {
+            rank: (tx * level[n] * noise[n, rank, 0], rx * level[n] * noise[n, rank, 1])
+            for rank, (tx, rx) in peaks.items()
+        }
+        for n in range(12)
+    ]
+    found = {n: {(nic.ranks[0], way) for (nic, way), is_low in capped_ends(RANKS, rates[:n], APART).items() if is_low}
+             for n in (1, 12)}  # fmt: skip
+    assert (0, 0) in found[1]
+    assert found[12] == {(1, 0), (0, 1)}
+
+
+def test_a_communicator_that_is_slow_as_such_hardly_caps_a_nic() -> None:
+    communicator = Device("communicator", RANKS)
+    assert log_odds(communicator, capped_ends(RANKS, [CAPPED] * 3, APART)) < 0
+    assert log_odds(communicator, {}) == 0
+
+
 @given(order=st.permutations(RANKS))
 def test_renaming_ranks_renames_the_odds(order: list[int]) -> None:
     low = capped_ends(RANKS, [CAPPED], APART)

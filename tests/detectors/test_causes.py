@@ -53,6 +53,64 @@ def named(attributions: Sequence[Attribution], topology: Topology = APART) -> li
     return [(c.kind, c.suspects[0][0].kind, c.suspects[0][0].ranks) for c in causes if c.suspects]
 
 
+LEAVES = Topology(
+    8,
+    {rank: Place(f"h{rank}", 0, "eth0", f"leaf-{rank // 2}") for rank in range(8)},
+    {0: (0, 2, 4, 6), 1: (1, 3, 5, 7), 2: (0, 1), 3: (2, 3), 4: (4, 5), 5: (6, 7)},
+)
+GROUPS = [Lane("collective", code) for code in range(6)]
+BETWEEN_LEAVES, INSIDE_LEAVES = GROUPS[:2], GROUPS[2:]
+
+
+def test_lanes_that_any_of_the_likely_devices_carries_are_one_cause_although_nobody_knows_which_it_is() -> None:
+    """Each uplink carries the same groups, and each of them costs most in some iterations."""
+    slow = {**dict.fromkeys(BETWEEN_LEAVES, 80.0), **dict.fromkeys(INSIDE_LEAVES, 0.0)}
+    attributions = [seen(n, {BETWEEN_LEAVES[n % 2]: 80.0}, slow) for n in range(6)]
+    (cause,) = find_causes(attributions, LEAVES)
+    assert (cause.kind, cause.suspects, set(cause.explained_ns)) == ("slow_communicator", (), set(range(6)))
+
+
+def test_what_one_cause_explains_is_no_evidence_for_the_next() -> None:
+    """The world is slow since NIC 1 is: that does not speak for NIC 4."""
+    of_1, of_4 = {WORLD: 100.0, pair(1, 3): 100.0, pair(1, 2): 25.0}, {pair(4, 5): 90.0}
+    first, second = find_causes(always(5, {**of_1, **of_4}, {**of_1, **of_4, pair(0, 2): 0.0}), APART)
+    (alone,) = find_causes(always(5, of_4, {**of_4, pair(0, 2): 0.0}), APART)
+    assert first.suspects[0][0].ranks == (1,)
+    assert second.suspects == alone.suspects
+
+
+def starving(
+    late: Mapping[int, Sequence[float]], noise: Sequence[float] = (0.3, -0.2, 0.4, -0.5)
+) -> list[Attribution]:
+    """A slow world collective, and in each of four iterations what ranks' work takes longer, ms."""
+    return [
+        seen(n, {WORLD: 100.0}, {WORLD: 100.0},
+             {rank: late[rank][n] if rank in late else noise[(n + rank) % 4] for rank in range(6)})
+        for n in range(4)
+    ]  # fmt: skip
+
+
+def test_a_rank_that_works_longer_while_its_collectives_are_slow_lacks_processor_time() -> None:
+    (cause,) = find_causes(starving({3: (12.0, 30.0, 9.0, 40.0)}), APART)
+    assert (cause.kind, cause.suspects[0][0].ranks, cause.explained_ns[1]) == ("slow_rank", (3,), 100 * MS)
+
+
+def test_a_host_whose_ranks_stall_each_at_its_own_moments_lacks_processor_time() -> None:
+    bursts = {2: (12.0, 30.0, 20.0, 40.0), 3: (40.0, 10.0, 35.0, 15.0)}
+    assert named(starving(bursts), TWO_EACH) == [("slow_rank", "host", (2, 3))]
+
+
+def test_ranks_that_are_late_by_the_same_time_waited_for_the_slow_transfer() -> None:
+    waiting = {2: (20.1, 30.2, 20.0, 40.1), 3: (20.0, 30.0, 20.3, 40.0)}
+    assert named(starving(waiting), TWO_EACH) == []
+
+
+def test_two_ranks_of_a_host_that_take_turns_in_being_late_are_no_slow_host() -> None:
+    turns = [seen(n, {WORK[2 + n % 2]: 50.0}, {}, {rank: 50.0 * (rank == 2 + n % 2) for rank in range(6)})
+             for n in range(6)]  # fmt: skip
+    assert "host" not in [device for _, device, _ in named(turns, TWO_EACH)]
+
+
 def test_nothing_has_no_cause() -> None:
     assert find_causes([], APART) == []
     assert find_causes([seen(0, {})], APART) == []

@@ -7,7 +7,7 @@ from dataclasses import replace
 from detectors.capped_rates import log_odds
 from detectors.critical_path import Attribution
 from detectors.lanes import Lane
-from detectors.nic_ends import telling_ends
+from detectors.nic_ends import is_capped, passes_nics, telling_ends
 from detectors.steady_rates import Swing
 from detectors.topology import Device, Place, Topology
 
@@ -50,6 +50,29 @@ def test_iterations_in_which_the_transfer_was_not_slow_have_no_say_in_who_is_ste
     quick = replace(SLOW, path_excess_ns={}, swings=tuple(one._replace(tx=0.5) for one in PATTERNS))
     ends = telling_ends(RING, [replace(SLOW, swings=PATTERNS), quick, quick], APART)
     assert [end for end, is_telling in ends.items() if is_telling] == [(NIC[1], 0)]
+
+
+def test_who_bursts_and_idles_meanwhile_is_not_held_by_its_own_rate() -> None:
+    swinging = tuple(Swing(0, rank, 0.7, 0.8, 1e7, 1e7, 0.1, 0.1) for rank in RANKS)
+    assert standing_out(replace(SLOW, swings=swinging)) == []
+    held = (*swinging[:1], swinging[1]._replace(tx=0.3), *swinging[2:])
+    assert standing_out(replace(SLOW, swings=held)) == [(1, 0)]
+
+
+def test_a_group_passes_the_nics_if_all_of_them_move_bytes_while_it_runs() -> None:
+    moving = replace(SLOW, swings=PATTERNS)
+    assert passes_nics(RING, [moving] * 4, APART)
+    assert not passes_nics(RING, [moving, SLOW], APART)
+    still = (*PATTERNS[:3], PATTERNS[3]._replace(rx_ratio=0.01))
+    assert not passes_nics(RING, [replace(SLOW, swings=still)] * 4, APART)
+    assert not passes_nics(Lane("pair", 0, 1), [moving] * 4, APART)
+
+
+def test_a_nic_is_capped_where_one_of_its_ends_stands_out() -> None:
+    slow = [replace(SLOW, swings=PATTERNS)] * 4
+    assert is_capped(NIC[1], RING, slow, APART)
+    assert not is_capped(NIC[0], RING, slow, APART)
+    assert not is_capped(NIC[1], Lane("work", 1), slow, APART)
 
 
 def test_a_pair_has_too_few_ends_to_tell_who_is_steady() -> None:

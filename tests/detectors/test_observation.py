@@ -38,6 +38,15 @@ def test_transfers_are_beyond_noise_if_they_took_longer_than_any_that_was_as_alw
     assert noisy(most_ms).is_beyond_noise(LINK) == is_beyond
 
 
+def test_what_a_device_does_to_few_bytes_does_not_hide_what_it_does_to_many() -> None:
+    one = noisy(7.0)
+    assert one.attribution is not None
+    other = Lane("pair", 3, 0)
+    quiet = one.attribution.lanes[PAIR]._replace(excess_ns=0.0, most_ns=30 * MS)
+    both = replace(one, attribution=replace(one.attribution, lanes={**one.attribution.lanes, other: quiet}))
+    assert both.is_beyond_noise(replace(LINK, lanes=frozenset({PAIR, other})))
+
+
 def test_transfers_that_were_not_seen_are_not_beyond_noise() -> None:
     assert not noisy(0.0).is_beyond_noise(replace(LINK, lanes=frozenset({Lane("pair", 2, 3)})))
     assert not observation(0).is_beyond_noise(LINK)

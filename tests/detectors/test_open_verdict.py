@@ -92,6 +92,18 @@ def test_a_surer_review_corrects_a_standing_fault_and_a_less_sure_one_does_not()
     assert {one.reference_ns for one in verdict.kept} == {100 * MS}
 
 
+def test_a_verdict_on_nobody_accuses_whom_all_that_it_saw_shows_and_nobody_by_the_newest_alone() -> None:
+    seen = [observation(number, late(1)) for number in range(8)]
+    cause = cause_of(seen)
+    nobody = replace(cause, kind="slow_communicator", suspects=())
+    verdict = verdict_on_recurring(name, nobody, seen)
+    chance = replace(cause, suspects=((Device("gpu", (2,)), 1.0),), explained_ns={6: 50 * MS, 7: 50 * MS})
+    assert not verdict.takes_over(chance, TOPOLOGY)
+    assert verdict.first_device is None
+    assert verdict.takes_over(replace(cause, explained_ns={6: 50 * MS, 7: 50 * MS}), TOPOLOGY)
+    assert verdict.first_device == Device("gpu", (1,))
+
+
 def test_what_was_said_holds_until_suspect_or_loss_are_others() -> None:
     verdict = recurring()
     assert verdict.has_changed

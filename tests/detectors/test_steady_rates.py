@@ -75,8 +75,16 @@ def test_a_nic_that_ranks_share_is_one_device_whoever_samples_it() -> None:
     assert [end for end, is_steady in ends.items() if is_steady] == [(Device("nic", (2, 3)), 0)]
 
 
-def test_a_rank_s_longest_operator_stands_for_a_communicator() -> None:
-    rank, communicator, operator = np.array([0, 0, 0, 1]), np.array([5, 5, WHOLE, 5]), np.array([0, 1, -1, 0])
+def test_all_ranks_are_held_against_each_other_by_the_longest_operator_of_a_communicator() -> None:
+    """Rank 1 spent more in another one: in a ring, that one may go round the other way."""
+    rank, communicator, operator = np.array([0, 0, 1, 1]), np.array([5, 5, 5, 5]), np.array([0, 1, 0, 1])
+    share, deviation = np.array([0.2, 0.6, 0.4, 0.3]), np.array([1.0, 2.0, 3.0, 4.0])
+    patterns = Patterns(rank, communicator, operator, share, np.full(4, 10.0), deviation, np.full(4, 10.0), deviation)
+    assert [(one.rank, one.tx) for one in swings_of(patterns, {5}, {})] == [(0, 0.2), (1, 0.4)]
+
+
+def test_the_longest_operator_stands_for_a_communicator() -> None:
+    rank, communicator, operator = np.array([0, 0, 0, 1]), np.array([5, 5, WHOLE, 5]), np.array([0, 1, -1, 1])
     share, mean = np.array([0.2, 0.6, 1.0, 0.3]), np.full(4, 10.0)
     deviation = np.array([1.0, 2.0, 3.0, np.nan])
     patterns = Patterns(rank, communicator, operator, share, mean, deviation, 2 * mean, deviation)

@@ -11,15 +11,18 @@ import pytest
 from detectors import transfer_causes
 from detectors.critical_path import Attribution
 from detectors.lanes import Lane, LaneExcess
+from detectors.steady_rates import Swing
 from detectors.topology import Device, Place, Topology
 from detectors.transfer_causes import (
     CHANCES,
+    FABRIC_DEVICE,
     NOBODY,
     THRESHOLDS,
     UNSEEN,
     is_carried,
     observe_lanes,
     rank_devices,
+    stands_out,
     typical_excess,
 )
 
@@ -111,6 +114,44 @@ EXAMPLES = {
         OF_1_AND_2, lanes_of([OF_1_AND_2], [*PAIRS, WORLD]), Device("communicator", (1, 2))
     ),
 }
+
+
+FOUR_LEAVES = Topology(8, {rank: Place(f"h{rank}", 0, "nic0", f"leaf-{rank // 2}") for rank in RANKS}, MEMBERS)
+BETWEEN_FOUR = [one for one in PAIRS if one.first // 2 != one.second // 2]
+BESIDE_BOTH = [one for one in PAIRS if {one.first, one.second} != {1, 2}]
+EXAMPLES |= {
+    "switch, its uplink": Example(
+        pair(1, 5), lanes_of([one for one in BETWEEN_FOUR if {one.first, one.second} & {0, 1}], PAIRS),
+        Device("switch", (0, 1)), FOUR_LEAVES,
+    ),
+    "what joins the switches": Example(pair(1, 5), lanes_of(BETWEEN_FOUR, PAIRS), FABRIC_DEVICE, FOUR_LEAVES),
+    "link, by the group of its two ends": Example(
+        OF_1_AND_2, lanes_of([OF_1_AND_2], BESIDE_BOTH), Device("link", (1, 2))
+    ),
+}  # fmt: skip
+
+
+def test_iterations_together_stand_out_of_noise_that_each_of_them_is_within() -> None:
+    noisy = SLOW._replace(excess_ns=8 * MS, noise_ns=2.5 * MS, most_ns=9 * MS)
+    assert stands_out(WORLD, irregular({WORLD: noisy}, 12))
+    assert not stands_out(WORLD, irregular({WORLD: noisy}, 1))
+    assert not stands_out(WORLD, irregular({WORLD: NORMAL}))
+    assert not stands_out(WORLD, irregular({OF_1_AND_2: SLOW}))
+
+
+def test_two_ranks_of_one_host_or_of_unknown_ones_have_no_link_of_their_own() -> None:
+    inside = Topology(2, {rank: Place("h0", rank, f"nic{rank}") for rank in (0, 1)}, {0: (0, 1)})
+    for topology in (inside, Topology(2, {}, {0: (0, 1)})):
+        assert "link" not in {device.kind for device in ranked(WORLD, lanes_of([WORLD], []), topology)}
+
+
+def test_a_group_inside_a_host_accuses_a_nic_only_where_the_nics_are_seen_to_carry_it() -> None:
+    host = Topology(4, {rank: Place("h0", rank, f"nic{rank}") for rank in range(4)}, {0: (0, 1, 2, 3)})
+    peaks = {rank: (0.5, 0.5) if rank != 2 else (0.3, 0.3) for rank in range(4)}
+    swings = tuple(Swing(0, rank, 0.3, 0.3, 1e7, 1e7, 0.3, 0.3) for rank in range(4))
+    sampled = Attribution(0, {WORLD: 30 * MS}, {}, {WORLD: SLOW}, {}, rates=peaks, swings=swings)
+    assert rank_devices(WORLD, [sampled] * 5, host)[0][0][0] == Device("nic", (2,))
+    assert rank_devices(WORLD, [replace(sampled, swings=())] * 5, host)[0][0][0].kind == "communicator"
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

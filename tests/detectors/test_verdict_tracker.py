@@ -12,9 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from detectors.causes import Cause
-from detectors.lanes import Lane
+from detectors.critical_path import Attribution, Piece
+from detectors.lanes import Lane, LaneExcess
+from detectors.lateness import LATE_SIGMAS, Latest
 from detectors.observation import Observation
 from detectors.standing_fault import History
+from detectors.steady_rates import Swing
 from detectors.topology import Device
 from detectors.verdict_tracker import CLOSE_QUIET, OPEN_RECENT, OPEN_SEEN, OPEN_SEEN_TRANSFER, VerdictTracker
 from streams.judgements import Verdict
@@ -57,6 +60,40 @@ def test_where_no_iteration_is_long_by_itself_the_cause_must_be_in_all_of_the_la
     assert (verdict.kind, verdict.iterations) == ("slow_rank", (0, 6))
     assert said(weak[:5]) == []
     assert said([*weak[:3], observation(3), *weak[4:]]) == []
+
+
+def test_a_capped_rate_vouches_for_a_nic_whose_transfers_are_hardly_beyond_their_noise() -> None:
+    world, ranks = Lane("collective", 0), range(4)
+    capped = {rank: (0.3, 0.9) if rank == 1 else (0.7, 0.9) for rank in ranks}
+    swings = tuple(Swing(0, rank, 0.1 if rank == 1 else 0.6, 0.6, 1e7, 1e7, 0.2, 0.2) for rank in ranks)
+
+    def weak(number: int, *, is_sampled: bool) -> Observation:
+        most_ns = (20 if number % 2 else 40) * MS  # in regular iterations; now it is 30
+        lanes = {world: LaneExcess(30 * MS, 10 * MS, MS, 1e6, 4.0, 4.0, most_ns)}
+        pieces = {world: Piece(world, 0, 0, 0, 40 * MS, 10 * MS)}
+        found = Attribution(number, {world: 30 * MS}, pieces, lanes, {}, rates=capped, swings=swings)
+        found = found if is_sampled else replace(found, rates={}, swings=())
+        one = Observation(number, 130 * MS, 100 * MS, number, found)
+        return replace(one, is_long=False, is_shifted=True)
+
+    def said(*, is_sampled: bool) -> list[Verdict]:
+        tracker = VerdictTracker("j", 1)
+        return [one for n in range(6) for one in tracker.observe(weak(n, is_sampled=is_sampled), TOPOLOGY)[0]]
+
+    assert [(one.kind, one.suspects[0].ranks) for one in said(is_sampled=True)] == [("slow_nic", (1,))]
+    assert said(is_sampled=False) == []
+
+
+def test_another_rank_late_in_each_iteration_is_uneven_data_although_none_of_them_is_long() -> None:
+    def said(ranks: Sequence[int]) -> list[Verdict]:
+        tracker = VerdictTracker("j", 1)
+        weak = [replace(observation(n, late(rank, 20.0)), is_long=False, latest=Latest(rank, 20 * MS, LATE_SIGMAS))
+                for n, rank in enumerate(ranks)]  # fmt: skip
+        return [one for o in weak for one in tracker.observe(o, TOPOLOGY)[0]]
+
+    (verdict,) = said([0, 2, 1, 3, 2, 0])
+    assert (verdict.kind, verdict.suspects) == ("imbalance", ())
+    assert "imbalance" not in [one.kind for one in said([2, 2, 1, 2, 2, 2])]
 
 
 def test_a_heavy_stage_does_not_hide_a_rank_of_it_that_turns_slow() -> None:
