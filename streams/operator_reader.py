@@ -212,21 +212,14 @@ class OperatorReader:
         return not quick.keys().isdisjoint(accused)
 
     def follow(
-        self,
-        rows: IterationRows,
-        seeds: Collection[int],
-        worth_ns: float,
-        read_back: ReadBack,
-        known: tuple[set[int], dict[str, Array]] | None = None,
+        self, rows: IterationRows, seeds: Collection[int], worth_ns: float, read_back: ReadBack
     ) -> tuple[set[int], dict[str, Array]]:
-        """Read the ranks on which the critical path can depend; return them and their operators.
-
-        ``known``: what this returned before, to go on from with more seeds.
-        """
+        """Read the ranks on which the critical path can depend; return them and their operators."""
         summaries = rows.summaries(self.codes)
         available = set(rows.columns["rank"].tolist())
-        read, parts = (set(known[0]), [known[1]]) if known is not None else (set[int](), list[dict[str, Array]]())
-        wanted = available.intersection(seeds) - read
+        read: set[int] = set()
+        parts: list[dict[str, Array]] = []
+        wanted = available.intersection(seeds)
         for _ in range(_MOST_ROUNDS):
             wanted = set(sorted(wanted)[: max(_MOST_RANKS - len(read), 0)])
             if not wanted:

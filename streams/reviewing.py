@@ -31,23 +31,14 @@ def read_paths(
 ) -> tuple[list[IterationRows], dict[str, Array]]:
     """Read the ranks on which the path of any of these iterations of a large job can depend, and their peers.
 
-    The path begins at whoever ended last of all that are read. That may be a peer, or a rank that another iteration
-    led to: so the paths are followed once more with all of them.
-
     Returns
     -------
     The iterations, of those ranks alone, and their operators.
     """
-    worth_ns = [(delta - 1) * one.elapsed_ns / _WORTH_PART for one in rows]
     paths = [  # of each: it need not be the same twice
-        reader.follow(one, found.ranks, worth, read_back) for one, worth in zip(rows, worth_ns, strict=True)
+        reader.follow(one, found.ranks, (delta - 1) * one.elapsed_ns / _WORTH_PART, read_back) for one in rows
     ]
     ranks = found.peers.union(*(read for read, _ in paths))
-    paths = [
-        reader.follow(one, ranks, worth, read_back, known)
-        for one, worth, known in zip(rows, worth_ns, paths, strict=True)
-    ]
-    ranks = ranks.union(*(read for read, _ in paths))
     more = [one.only(ranks - read) for one, (read, _) in zip(rows, paths, strict=True)]
     columns = joined([*(own for _, own in paths), reader.read(more, read_back)])
     return [one.only(ranks) for one in rows], columns
