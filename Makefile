@@ -15,7 +15,7 @@ UV_VERSION := 0.13.8
 TORCH_VERSION := 2.15.0
 
 .PHONY: help demo test lint format bench bench-analyze bench-localization bench-operators bench-recordings bench-agent \
-	bench-torch check-metamorphic torch lock clean python java maven
+	bench-sensitivity bench-torch check-metamorphic torch lock clean python java maven
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 28
@@ -57,6 +57,9 @@ bench-localization: $(STAMP)  ## Accuracy of naming the culprit, 512 to 8,192 si
 
 bench-recordings: $(STAMP)  ## Accuracy on real, labelled recordings of slow NICs, links and ranks (some minutes); OPTIONS=--json
 	@$(BIN)/python -m tests.benchmarks.recordings score $(OPTIONS)
+
+bench-sensitivity: $(STAMP)  ## What changes on the recordings if a constant of the judgement moves by 25 % (an hour)
+	@$(BIN)/python -m tests.benchmarks.bench_sensitivity $(OPTIONS)
 
 torch: $(STAMP)  ## Install torch for the tests of the hook (several GB); without it they are skipped, and say so
 	@$(BIN)/python -c 'import importlib.util as u, sys; sys.exit(u.find_spec("torch") is None)' || \
