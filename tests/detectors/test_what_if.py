@@ -19,7 +19,8 @@ from detectors.operator_graph import build_graph
 from detectors.reference import Reference, learn_reference
 from detectors.topology import Device, Place, Topology
 from detectors.what_if import WhatIf, recovered_ratio
-from tests.detectors.operator_graphs import columns_of, row
+from tests.detectors.batched_rings import QUICK, RING, SLOW, ring_rows
+from tests.detectors.operator_graphs import columns_of, graph_of, row
 
 MS = 1_000_000
 REGULAR = 6
@@ -193,6 +194,33 @@ def test_of_a_transfer_that_hides_in_part_the_rest_comes_back() -> None:
 
 def test_what_was_quicker_than_usual_is_not_made_slower() -> None:
     assert Job(way=1).recovered_ms(LINK) == 0
+
+
+def ring_without(cause: Cause, *slow_links: int, size: int = RING) -> float:
+    """How much sooner a round in a ring with slow links would have ended without this cause."""
+    regular = [one for number in range(REGULAR) for one in ring_rows((), iteration=number, size=size)]
+    newest = graph_of(*ring_rows(slow_links, iteration=REGULAR, size=size))
+    topology = Topology(size, {rank: Place(f"h{rank}", 0, "eth0") for rank in range(size)}, {})
+    return WhatIf(newest, learn_reference(graph_of(*regular)), topology).recovered_ns([cause])
+
+
+def link_cause(source: int, target: int) -> Cause:
+    return cause_of("slow_link", Device("link", (source, target)), Lane("pair", source, target))
+
+
+@pytest.mark.parametrize("slow", range(RING))
+def test_with_the_slow_message_of_two_batches_as_usual_both_batches_are_quick(slow: int) -> None:
+    before, end, after = (slow - 1) % RING, (slow + 1) % RING, (slow + 2) % RING
+    assert ring_without(link_cause(slow, end), slow) == SLOW - QUICK
+    for mate in (link_cause(before, slow), link_cause(end, after)):
+        assert ring_without(mate, slow) == 0
+
+
+def test_a_batch_with_a_second_slow_message_stays_slow() -> None:
+    assert ring_without(link_cause(1, 2), 1, 2) == 0
+    assert ring_without(cause_of("slow_link", None, WAY), 0, 1, size=2) == 0  # the way back is slow as well
+    assert ring_without(link_cause(0, 1), 0, 1, size=2) == SLOW - QUICK
+    assert ring_without(cause_of("slow_nic", Device("nic", (2,)), Lane("pair", 1, 2)), 1, 2) == SLOW - QUICK
 
 
 # --- what nobody read -----------------------------------------------------------------------------------------------
