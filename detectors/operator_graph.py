@@ -113,10 +113,10 @@ class OperatorGraph:
 
     @property
     def own_transfer_ns(self) -> Array:
-        """What each row's own message took of `transfer_ns`, at most.
+        """What each row's own message took at most, ns: less than `transfer_ns` in some batches.
 
         The parts of a batch end together, so that one slow message delays all of them. But a message has two ends,
-        and it took no longer than what is left at either of them when all partners are there.
+        and it took no longer than the transfer at either of them.
         """
         return self.derive("own_transfer_ns", self._least_of_both_ends)
 
@@ -149,9 +149,10 @@ class OperatorGraph:
 
     @property
     def since_same_communicator_ns(self) -> Array:
-        """From the end of the rank's operator before in the same communicator, ns; the gap where there is none.
+        """From the end of the rank's operator before in the same communicator to the own start, ns.
 
-        The work, where another communicator's operators run beside it.
+        It is the work, where other communicators' operators run beside that. The gap, where no operator of the
+        communicator came before in the iteration.
         """
         order = sort_rows([self.block, self.communicator, self.start_ns])
         one, two = order[:-1], order[1:]
