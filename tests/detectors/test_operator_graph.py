@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from detectors.operator_graph import OperatorGraph, pack_class, unpack_class
 from streams.records import OPERATORS, RECV, SEND, UNKNOWN
-from tests.detectors.batched_rings import QUICK, RING, SLOW, ring_rows
+from tests.detectors.batched_rings import QUICK, RING, SLOW, WORK, ring_rows
 from tests.detectors.operator_graphs import at, exact_graph, graph_of, row
 
 
@@ -146,6 +146,16 @@ def test_work_beside_another_communicator_began_when_the_operator_before_of_its_
         70,
         27,
     ]
+
+
+def test_work_before_a_batch_began_when_the_batch_before_had_ended() -> None:
+    graph = graph_of(*ring_rows((), ()))
+    np.testing.assert_array_equal(graph.since_same_communicator_ns, np.where(graph.sequence == 0, 0, WORK))
+
+
+def test_an_operator_before_that_is_still_open_says_nothing_of_the_work() -> None:
+    graph = graph_of(row(0, 0, 10, group=1), row(0, 12, 50), row(0, 30, 60, sequence=1))
+    assert graph.since_same_communicator_ns[at(graph, 0, 30)] == graph.gap_ns[at(graph, 0, 30)] == 20
 
 
 def test_p2p_of_one_start_and_other_ends_is_no_batch() -> None:

@@ -10,7 +10,7 @@ from detectors.lanes import Lane
 from detectors.peers_usual import attribute_by_peers
 from detectors.topology import Place, Topology
 from tests.detectors.operator_graphs import graph_of, row
-from tests.detectors.overlapped_work import BUCKETS, LATER_NS, RANKS, rows_of
+from tests.detectors.overlapped_work import BUCKETS, LATER_NS, RANKS, WORK_NS, rows_of
 
 TOPOLOGY = Topology(RANKS, {rank: Place() for rank in range(RANKS)}, {0: tuple(range(RANKS))}, ("world",))
 
@@ -80,6 +80,29 @@ def test_who_shares_a_host_with_a_late_rank_works_no_longer_though_it_hides_less
     gaps = LAYERS - 1  # nobody said when the iteration began
     assert longer_ns.pop(0) == pytest.approx(gaps * 3 * PAUSE_NS, rel=0.05)
     assert all(abs(ns) < PAUSE_NS for ns in longer_ns.values())
+
+
+# --- batches --------------------------------------------------------------------------------------------------------
+
+
+def rows_in_ring(late: int, rounds: int = 4, iterations: int = 6) -> list[dict[str, Any]]:
+    """Each round: work, `LATER_NS` longer for the late rank, and a batch with both neighbours in a ring."""
+    rows, free = [], [0] * RANKS
+    for at in range(rounds * iterations):
+        starts = [free[rank] + WORK_NS + 37 * ((7 * rank + 5 * at) % 11) for rank in range(RANKS)]
+        starts[late] += LATER_NS
+        free = [max(starts[rank - 1], starts[rank], starts[(rank + 1) % RANKS]) + 10_000 for rank in range(RANKS)]
+        number: dict[str, Any] = {"sequence": at, "iteration": at // rounds}
+        for rank in range(RANKS):
+            rows.append(row(rank, starts[rank], free[rank], "send", peer=(rank + 1) % RANKS, **number))
+            rows.append(row(rank, starts[rank], free[rank], "recv", peer=(rank - 1) % RANKS, **number))
+    return rows
+
+
+@pytest.mark.parametrize("late", range(1, RANKS - 1))
+def test_a_late_rank_is_found_whichever_part_of_its_batches_the_others_wait_for(late: int) -> None:
+    found = attribute_by_peers(graph_of(*rows_in_ring(late)), 5, TOPOLOGY).path_excess_ns
+    assert found[Lane("work", late)] > 2 * LATER_NS
 
 
 # --- work that nobody sees ------------------------------------------------------------------------------------------
