@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from detectors.critical_path import attribute
@@ -28,6 +30,19 @@ def test_a_ring_with_one_slow_way_is_slow_although_a_member_leaves_as_early_as_e
     usual = learn_reference(graph_of(*(row(rank, 0, 14) for rank in range(4)))).lanes
     slow = lane_table(graph_of(row(0, 0, 14), row(1, 0, 30), row(2, 0, 45), row(3, 0, 31)))
     assert lane_excess(slow, 0, usual)[WORLD].excess_ns > usual[WORLD].mean_ns
+
+
+def test_a_ring_in_which_the_same_member_always_leaves_early_is_slow_in_all_of_its_transfers() -> None:
+    def iteration(number: int, *ends: int) -> list[dict[str, Any]]:
+        return [
+            row(rank, 1000 * number + 100 * turn, 1000 * number + 100 * turn + end, sequence=turn, iteration=number)
+            for turn in range(4)
+            for rank, end in enumerate(ends)
+        ]
+
+    reference = learn_reference(graph_of(*iteration(0, 14, 14, 14, 14)))
+    found = attribute(graph_of(*iteration(1, 14, 30, 45, 31)), 1, reference).lanes[WORLD]
+    assert (found.transfers, found.slow_transfers, found.is_stray) == (4, 4, False)
 
 
 def test_the_transfer_of_a_pair_is_that_of_its_recv() -> None:
