@@ -38,7 +38,7 @@ _LATE_SHARE: Final = 0.5  # a rank is as late as another one if its excess is th
 _STILL_LATE_SHARE: Final = 0.25  # ... and half of it, once its host or stage is accused: noise moves it to and fro
 _MOST: Final = 0.6  # a host or stage is blamed for its ranks if it is so nearly the set of the late ones
 _TOGETHER: Final = 0.5  # ... and in the typical iteration
-_TOGETHER_SHARE: Final = 0.25  # of the latest of a device's ranks: what counts as late beside it in one iteration
+_TOGETHER_SHARE: Final = 0.25  # in one iteration a rank is late with this share of the device's latest rank's excess
 _MIN_LIKENESS: Final = 0.2  # nobody is, if so few of the late ones are its: what made the others late is not it
 _EVERYBODY: Final = 0.7  # so many of all ranks, and it is the job that changed
 _STARVED_SHARE: Final = 0.05  # of what transfers lost: own work that lost less may be slow since they are
@@ -219,8 +219,8 @@ def _shared_by(rank: int, late: set[int], attributions: Sequence[Attribution], t
     """Return what the late ranks have in common: their host, or their pipeline stage; else the one rank.
 
     The device whose ranks and the late ones are most nearly the same set (Jaccard's index) is it, if most are, over
-    all iterations and in the typical one: ranks of one device are late together, while uneven data make ever others
-    late, and then half of all ranks is on one host by chance.
+    all iterations and in the typical one: ranks of one device are late together. Uneven data make other ranks late in
+    each iteration, and summed up these may be those of one host by chance.
     """
     found, nearest = Device("gpu", (rank,)), max(_MOST, 1 / len(late))
     for device in (topology.host(rank), topology.stage(rank)):

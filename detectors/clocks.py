@@ -268,7 +268,7 @@ def _ways(rows: Mapping[str, Array], host: Array, start_ns: Array) -> list[_Way]
 
 
 def _shortest_ways(rows: Mapping[str, Array], host: Array, start_ns: Array) -> dict[tuple[int, int], float]:
-    """For pairs of sending and receiving host: of late, the shortest time from a send's start to its recv's end."""
+    """For pairs of sending and receiving host: the shortest time from a new send's start to its recv's end, ns."""
     sends, recvs = np.flatnonzero(rows["operator"] == SEND), np.flatnonzero(rows["operator"] == RECV)
     ends = (("communicator", "rank", "peer", "sequence"), ("communicator", "peer", "rank", "sequence"))
     keys = [np.concatenate([rows[one][sends], rows[two][recvs]]) for one, two in zip(*ends, strict=True)]
@@ -291,7 +291,7 @@ def _shortest_ways(rows: Mapping[str, Array], host: Array, start_ns: Array) -> d
 
 
 def _join(way: _Way, offsets_ns: Array, part: Array) -> bool:
-    """Shift the second host's part so that the way is fulfilled, if the two are not yet of one part; or say no."""
+    """Shift the second host's part so that the way is fulfilled, if the two parts are not yet one; return whether."""
     if part[way.one] == part[way.two]:
         return False
     moved = part == part[way.two]

@@ -190,7 +190,7 @@ def _walk(graph: OperatorGraph, iteration: int, usual_gap_ns: Array, usual_trans
 
 
 def _slow_parts(graph: OperatorGraph, rows: Array, usual_transfer_ns: Array) -> Array:
-    """Of each row's batch the part whose own message took longer than usual by most; the row itself elsewhere."""
+    """For each row the part of its batch whose own message exceeds the usual by most; itself if it is in no batch."""
     batches = np.flatnonzero(graph.is_batched & np.isin(graph.batch, graph.batch[rows]))
     if not len(batches):
         return rows

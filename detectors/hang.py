@@ -63,8 +63,8 @@ def find_hang(
 ) -> Hang | None:
     """Find who is missing from operators that never ended.
 
-    Among hundreds of ranks that lose a row in a thousand, some lose the one that says that they wait. Then nobody is
-    missing for sure; but who stopped inside, where all have entered and others have left, was seen to.
+    Among hundreds of ranks that lose a row in a thousand, some lose the one that says that they wait. So where a rank
+    stopped inside an operator, which all entered and others left, ranks that lost rows do not count as missing.
 
     Parameters
     ----------

@@ -156,9 +156,8 @@ def with_slow_transfers(
     is_seen = ~graph.is_p2p | (graph.operator == RECV)
     rows = np.flatnonzero((graph.iteration == iteration) & is_seen & np.isfinite(usual_transfer_ns))
     found = _transfers(graph, rows)
-    excess_ns = np.full(len(found.row), np.inf)
-    np.minimum.at(excess_ns, found.of_row, graph.own_transfer_ns[rows] - usual_transfer_ns[rows])
-    excess_ns = np.maximum(excess_ns, 0.0)
+    longer_ns = medians(found.of_row, graph.own_transfer_ns[rows] - usual_transfer_ns[rows])  # as in `lane_table`
+    excess_ns = np.maximum(longer_ns, 0.0)
     sums = np.bincount(found.lane, excess_ns, minlength=len(found.lanes))
     squares = np.bincount(found.lane, excess_ns**2, minlength=len(found.lanes))
     counts = np.divide(sums**2, squares, out=np.ones(len(sums)), where=squares > 0)

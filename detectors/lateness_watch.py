@@ -66,7 +66,7 @@ class LatenessWatch:
 def latest_ranks(late_ns: Late, ranks: Iterable[int] = ()) -> dict[int, float]:
     """Keep the latest `LATEST_RANKS` ranks, and note those of `ranks` of which it is not known with NaN.
 
-    A rank that lost a row is late by nobody's measure where no peer lost one: that is not to be on time.
+    Of a rank that lost a row in an iteration it is not known how late it was, which is not to be on time.
     """
     ranked = sorted(late_ns.items(), key=lambda pair: (-pair[1], pair[0]))
     return dict(ranked[:LATEST_RANKS]) | {rank: math.nan for rank in ranks if rank not in late_ns}

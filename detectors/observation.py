@@ -12,7 +12,7 @@ from detectors.critical_path import Attribution
 from detectors.lanes import EVERYBODY
 from detectors.lateness import Latest
 
-_PHASE_SHARE: Final = 0.07  # of an iteration: hosts' slow phases take 3 to 6 %
+_PHASE_SHARE: Final = 0.07  # of the usual iteration: slow phases of healthy hosts cost 3 to 6 %
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +66,10 @@ class Observation:
         return explained_ns(cause, self.attribution) >= MATCH_SHARE * total_ns > 0
 
     def is_mainly(self, cause: Cause) -> bool:
-        """Whether a cause has most of what the iteration took longer, or so much that it need not be beside another.
+        """Whether a cause explains half of what the iteration took longer, or more than a slow phase of a host costs.
 
-        Hosts have slow phases of some per cent that no iteration is irregular for by itself. Beside a slow
-        communicator, or longer sequences, they would be taken for the cause.
+        Hosts have slow phases of some per cent, which make no iteration irregular by themselves. In an iteration that
+        a slow communicator or longer sequences make irregular they would be accused as well.
         """
         if self.attribution is None:
             return False

@@ -113,10 +113,10 @@ class OperatorGraph:
 
     @property
     def own_transfer_ns(self) -> Array:
-        """What each row's own message took of `transfer_ns`, at most.
+        """What each row's own message took at most, ns: less than `transfer_ns` in some batches.
 
         The parts of a batch end together, so that one slow message delays all of them. But a message has two ends,
-        and it took no longer than what is left at either of them when all partners are there.
+        and it took no longer than the transfer at either of them.
         """
         return self.derive("own_transfer_ns", self._least_of_both_ends)
 
@@ -149,16 +149,22 @@ class OperatorGraph:
 
     @property
     def since_same_communicator_ns(self) -> Array:
-        """From the end of the rank's operator before in the same communicator, ns; the gap where there is none.
+        """From the end of the rank's operator before in the same communicator to the own start, ns.
 
-        The work, where another communicator's operators run beside it.
+        It is the work, where other communicators' operators run beside that. The gap, where no operator of the
+        communicator came before in the iteration, or where that one was still open: it tells nothing then, and 0
+        would be taken for a time without noise. The parts of a batch follow what came before the batch.
         """
+        if not len(self):
+            return self.gap_ns
         order = sort_rows([self.block, self.communicator, self.start_ns])
-        one, two = order[:-1], order[1:]
-        follows = (self.block[one] == self.block[two]) & (self.communicator[one] == self.communicator[two])
-        since_ns = self.gap_ns.copy()
-        since_ns[two[follows]] = np.maximum(self.start_ns[two] - self.end_ns[one], 0)[follows]
-        return since_ns
+        first = np.full(len(order), len(order))  # of each batch the place in `order` where it begins
+        np.minimum.at(first, self.batch[order], np.arange(len(order)))
+        at = first[self.batch]
+        before = order[np.maximum(at - 1, 0)]
+        follows = (at > 0) & (self.block == self.block[before]) & (self.communicator == self.communicator[before])
+        follows &= self.end_ns[before] - self.slack_ns[before] <= self.start_ns
+        return np.where(follows, np.maximum(self.start_ns - self.end_ns[before], 0), self.gap_ns)
 
     @property
     def is_p2p(self) -> Array:

@@ -69,12 +69,15 @@ def _learn(graph: OperatorGraph, topology: Topology) -> _UsualOfPeers:
 def _usual_gaps(graph: OperatorGraph, role: Array, place: Array) -> Array:
     """Gap that each row would have if its rank had worked as its peers did, ns.
 
-    Work begins as the operator before ends, where that one keeps its rank from working. Where the rank works on
-    meanwhile (gradients in buckets, layers fetched ahead), it began as that operator did, or as the operator before
-    in the same communicator ended: whoever waits long for gradients hides its work behind that, and whoever is waited
-    for does not, so that all ranks beside a late one would seem to work longer. Which of the three it is, the noise
-    tells: the time that varies least from iteration to iteration is the work alone. A rank without a gap was kept by
-    the operator, and not by its work: what that takes, only peers that were not kept can say.
+    There are three measures of the work before an operator. It is the gap, where the operator before keeps its rank
+    from working. Where the rank works on meanwhile (gradients in buckets, layers fetched ahead), it is the time since
+    that operator began, or the time since the operator before in the same communicator ended. The last one is needed
+    beside a late rank: all others wait for its gradients and hide their work behind that, while the late rank and
+    those that share collectives with it do not wait and would seem to work longer. Which measure holds, the noise
+    tells: the one that varies least from iteration to iteration, against peers, is the work alone.
+
+    A row without a gap was held up by the operator before it, and its work left no trace. So how long work takes is
+    told by rows that have a gap.
 
     Parameters
     ----------
@@ -157,7 +160,7 @@ def _programs(graph: OperatorGraph, code: Array) -> Array:
     use, first = group_rows([graph.rank, code, graph.communicator])
     scrambled = (code[first].astype(np.uint64) + np.uint64(1)) * _SCRAMBLE
     scrambled ^= scrambled >> np.uint64(29)
-    # Counted by their ordinals and over all iterations, so that lost ones count, the last ones of an iteration too.
+    # Counted by ordinals, and over all iterations, so that rows that were lost count, also at an iteration's end.
     runs = np.zeros(len(first), dtype=np.int64)
     np.maximum.at(runs, use, np.where(graph.ordinal == NO_ORDINAL, 0, graph.ordinal) + 1)
     is_first = np.diff(graph.rank[first], prepend=-1) != 0
@@ -187,7 +190,7 @@ def _usual_of_peers(role: Array, owner: Array, values: Array, least: int = MIN_P
 
 
 def _usual_of_free_peers(role: Array, owner: Array, values: Array, is_free: Array) -> Array:
-    """The usual values of each role among the rows that are free, where these have peers; else among all."""
+    """Usual values: of free rows those of the free rows in their role, where these have peers; else those of all."""
     usual = _usual_of_peers(role, owner, values)
     free = np.flatnonzero(is_free)
     of_free = _usual_of_peers(group_rows([role[free]])[0], owner[free], values[free])

@@ -77,7 +77,7 @@ def wanted_ranks(
 
     ``slow`` returns the communicators whose collectives took longer than usual as far as they were read
     (`detectors.critical_path.slow_collectives`): of collectives that no summary tells of, members that are missing
-    matter only there. It is asked where some are missing. None: what is usual is not known.
+    matter only there. It is called only where some are missing. None: what is usual is not known.
     """
     rows = np.array(path_rows(graph, iteration), dtype=np.int64)
     is_p2p = graph.is_p2p[rows] if len(rows) else np.empty(0, dtype=bool)

@@ -184,9 +184,9 @@ def late_against_stage(
 ) -> dict[int, float]:
     """By how much each rank works longer than the lower median of its peers, ns; ranks with company only.
 
-    Peers are ranks of the same stage that run as many operators at most, in some iterations: held against those alone
-    that logged as many in this one, the ranks of a slow host are on time wherever a row of each other rank was lost.
-    Of a rank with fewer operators than most peers it is not known: what it did while a lost one ran looks like work.
+    Peers are ranks of the same stage with the same `most`. If they were those that logged as many operators in this
+    iteration, the ranks of a slow host would be on time wherever each other rank lost a row. Ranks with fewer
+    operators than most of their peers are left out: the time in which a lost operator ran looks like work.
 
     Parameters
     ----------
@@ -205,6 +205,6 @@ def late_against_stage(
 
 
 def _mode(values: Array) -> int:
-    """Return the value that stands there most often, of several the largest."""
+    """Return the most frequent value, of several the largest."""
     found, counts = np.unique(values, return_counts=True)
     return int(found[counts == counts.max()][-1])

@@ -41,8 +41,9 @@ class Thresholds:
     telling
         A lane says something by being normal if what is predicted for it is this many times what would be noticed.
     queue_ns
-        Where nothing is predicted that could be noticed, a transfer is slow from this on: small messages wait so long
-        behind whatever traffic a busy port carries, and a slow communicator's lasts longer.
+        Excess of each transfer, ns, above which a lane is slow for which nothing that could be noticed is predicted:
+        a small message waits as long behind whatever traffic a busy port carries, and a slow communicator's traffic
+        keeps the port busy for longer.
     model_error
         Standard error of a lane's usual time besides its noise, as a share of it: ten iterations are few.
     """
@@ -77,7 +78,7 @@ class Chances:
     by_chance, nobody
         A lane that the device does not touch; any lane, if no device is to blame.
     unlogged
-        A collective with members that log nothing, whoever is to blame: it waits for one of them, as far as is known.
+        A collective with members that log nothing, whoever is to blame: for all that is known it waited for them.
     """
 
     accused: float = 0.95
@@ -146,8 +147,8 @@ def observe_lanes(accused: Lane, attributions: Sequence[Attribution]) -> dict[La
     """Say of each lane that tells something whether it was slow; see `Thresholds`.
 
     A lane in which the accused lane's slow-down would not stand out tells nothing by looking normal, nor by being
-    slower by far less than the accused one is: a barrier of a few bytes meets many things. One in which a single
-    transfer of several hung is not slow: the others passed as always.
+    slower by far less than the accused one is: a barrier of a few bytes waits behind all other traffic. One in which
+    a single transfer of several hung is not slow: the others passed as always.
     """
     by_lane: dict[Lane, list[LaneExcess]] = {}
     for attribution in attributions:
@@ -168,7 +169,7 @@ def observe_lanes(accused: Lane, attributions: Sequence[Attribution]) -> dict[La
 
 
 def _beside_ns(typical: LaneExcess, accused: LaneExcess | None) -> float:
-    """Excess that a lane may have that only shares wires with the accused one, in which little was to be expected."""
+    """Excess that a lane may have from waiting behind the accused one's traffic alone, ns."""
     by_time_ns = _by_time_ns(typical, accused) if accused is not None else 0.0
     return max(THRESHOLDS.queue_ns * typical.transfers, THRESHOLDS.like_accused * by_time_ns)
 

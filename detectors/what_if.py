@@ -26,7 +26,7 @@ from detectors.topology import Device, Topology
 Array = np.ndarray
 
 _LEAST_CLAIM: Final = 0.4  # with half of it to bring back, causes down to a fifth of what is lost can be told
-_KNOWN: Final = 12  # of as many iterations as a verdict rests on, two causes each
+_KNOWN: Final = 12  # ratios that are kept: of two causes in each of the six iterations that a verdict rests on
 _OF_RANKS: Final = ("gpu", "host", "stage")
 
 
@@ -84,7 +84,10 @@ class WhatIf:
         return float(before_ns - replay(graph, gap_ns, transfer_ns).end_ns.max())
 
     def _alone_ns(self, carries: Array) -> Array:
-        """What batches with one of these messages would take if it were as usual: as long as their others."""
+        """Upper limit of each row's transfer with these messages as usual, ns: its batch then waits for its others.
+
+        Infinite in batches without such a message.
+        """
         graph, usual_ns = self._graph, self._usual[1]
         is_mate = graph.is_batched & ~carries & np.isin(graph.batch, graph.batch[carries])
         return np.where(is_mate & np.isfinite(usual_ns), np.maximum(graph.own_transfer_ns, usual_ns), np.inf)
@@ -129,7 +132,7 @@ class Recoveries:
         self._known.extend((number, kind, tuple(ranks), ratio) for number, kind, ranks, ratio in known)
 
     def note(self, iteration: int, cause: Cause, ratio: float | None) -> None:
-        """Keep what came back in an iteration."""
+        """Keep which share came back in an iteration; None, or without a suspect: there is nothing to keep."""
         device = _first_device(cause)
         if ratio is not None and device is not None:
             self._known.append((iteration, device.kind, device.ranks, ratio))
@@ -145,7 +148,7 @@ class Recoveries:
         return median(ratios) if ratios else None
 
     def state(self) -> list[Any]:
-        """Everything that `from_state` needs, as JSON values."""
+        """Everything that the constructor needs, as JSON values."""
         return [[number, kind, list(ranks), ratio] for number, kind, ranks, ratio in self._known]
 
 

@@ -155,6 +155,27 @@ def test_an_accused_host_stays_accused_while_its_ranks_are_nearly_as_late() -> N
         assert cause.suspects[0][0].kind == device, (late, accused)
 
 
+FOUR_EACH = Topology(8, {rank: Place(f"h{rank // 4}", rank % 4) for rank in range(8)}, {0: tuple(range(8))})
+
+
+def four_iterations(*late: set[int]) -> list[Attribution]:
+    """In each of them these ranks work 50 ms longer, and one of them is on the path."""
+    return [
+        seen(number, {Lane("work", min(ranks)): 50.0}, {}, {rank: 50.0 * (rank in ranks) for rank in range(8)})
+        for number, ranks in enumerate(late)
+    ]
+
+
+def test_half_of_all_ranks_on_one_host_is_chance_where_uneven_data_make_ever_others_late() -> None:
+    uneven = four_iterations({0, 1, 5}, {2, 3, 5}, {0, 3, 5}, {1, 2, 5})
+    assert "host" not in {device for _, device, _ in named(uneven, FOUR_EACH)}
+
+
+def test_a_host_is_blamed_though_one_iteration_has_another_late_rank_and_one_of_its_own_on_time() -> None:
+    together = four_iterations({0, 1, 2, 3}, {0, 1, 2, 3}, {0, 1, 2, 3, 5}, {0, 2, 3})
+    assert named(together, FOUR_EACH) == [("slow_rank", "host", (0, 1, 2, 3))]
+
+
 def test_a_host_is_not_blamed_when_all_hosts_are_late() -> None:
     late = dict.fromkeys(range(6), 50.0)
     assert ("slow_rank", "host", (2, 3)) not in named(always(5, {WORK[3]: 50.0}, {}, late), TWO_EACH)

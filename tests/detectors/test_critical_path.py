@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from detectors.critical_path import _walk, attribute, slow_collectives
 from detectors.lanes import Lane
 from detectors.reference import learn_reference
+from tests.detectors.batched_rings import QUICK, RING, SLOW, ring_rows
 from tests.detectors.operator_graphs import exact_graph, graph_of, row
 
 Rows = list[dict[str, Any]]
@@ -116,6 +118,16 @@ def test_a_slow_pair_is_the_lane_of_its_recv() -> None:
 
 def test_a_slow_collective_is_the_lane_of_its_communicator() -> None:
     assert excess(attributed(world=45 * US)) == {Lane("collective", 0): 40}
+
+
+@pytest.mark.parametrize("slow", range(RING))
+def test_of_a_batch_that_ended_late_the_slow_message_has_the_path_and_not_its_mates(slow: int) -> None:
+    reference = learn_reference(graph_of(*(one for n in range(3) for one in ring_rows((), iteration=n))))
+    attribution = attribute(graph_of(*ring_rows({slow}, iteration=3)), 3, reference)
+    lane = Lane("pair", slow, (slow + 1) % RING)
+    assert {one: ns for one, ns in attribution.path_excess_ns.items() if ns} == {lane: SLOW - QUICK}
+    piece = attribution.pieces[lane]
+    assert (piece.elapsed_ns, piece.usual_ns, piece.rank in (lane.first, lane.second)) == (SLOW, QUICK, True)
 
 
 def test_two_causes_each_have_their_part() -> None:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
 from detectors.critical_path import attribute
 from detectors.lanes import Lane, LaneExcess, UsualLane, lane_excess, lane_of, lane_table
 from detectors.reference import learn_reference
+from tests.detectors.batched_rings import QUICK, RING, SLOW, ring_rows
 from tests.detectors.operator_graphs import graph_of, row
 
 WORLD = Lane("collective", 0)
@@ -27,9 +32,36 @@ def test_a_ring_with_one_slow_way_is_slow_although_a_member_leaves_as_early_as_e
     assert lane_excess(slow, 0, usual)[WORLD].excess_ns > usual[WORLD].mean_ns
 
 
+def test_a_ring_in_which_the_same_member_always_leaves_early_is_slow_in_all_of_its_transfers() -> None:
+    def iteration(number: int, *ends: int) -> list[dict[str, Any]]:
+        return [
+            row(rank, 1000 * number + 100 * turn, 1000 * number + 100 * turn + end, sequence=turn, iteration=number)
+            for turn in range(4)
+            for rank, end in enumerate(ends)
+        ]
+
+    reference = learn_reference(graph_of(*iteration(0, 14, 14, 14, 14)))
+    found = attribute(graph_of(*iteration(1, 14, 30, 45, 31)), 1, reference).lanes[WORLD]
+    assert (found.transfers, found.slow_transfers, found.is_stray) == (4, 4, False)
+
+
 def test_the_transfer_of_a_pair_is_that_of_its_recv() -> None:
     graph = graph_of(row(0, 5, 6, "send", peer=1), row(1, 0, 30, "recv", peer=0))
     assert {lane: usual.mean_ns for lane, usual in learn_reference(graph).lanes.items()} == {Lane("pair", 0, 1): 25}
+
+
+@pytest.mark.parametrize("slow", range(RING))
+def test_of_a_batch_only_the_lane_of_the_slow_message_took_longer(slow: int) -> None:
+    usual = learn_reference(graph_of(*ring_rows(()))).lanes
+    found = lane_excess(lane_table(graph_of(*ring_rows({slow}))), 0, usual)
+    longer = {lane: excess.excess_ns for lane, excess in found.items()}
+    assert longer == {Lane("pair", one, (one + 1) % RING): (SLOW - QUICK) * (one == slow) for one in range(RING)}
+
+
+def test_a_lane_in_which_one_message_hung_is_stray_though_one_beside_another_message_ended_late_as_well() -> None:
+    reference = learn_reference(graph_of(*ring_rows((), ())))
+    found = attribute(graph_of(*ring_rows({1}, {2}, iteration=3)), 3, reference).lanes
+    assert {lane.first: excess.slow_transfers for lane, excess in found.items()} == dict.fromkeys(range(RING), 1)
 
 
 def test_the_excess_of_a_lane_counts_each_of_its_operators() -> None:

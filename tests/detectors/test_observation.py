@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from detectors.causes import Cause
-from detectors.lanes import Lane
+from detectors.lanes import EVERYBODY, Lane
 from detectors.lateness import LATE_SIGMAS, Latest
 from detectors.observation import Observation
 from detectors.topology import Device
@@ -59,3 +59,24 @@ def test_what_was_read_for_a_late_rank_says_nothing_of_others() -> None:
     assert not weak.may_show(LINK)
     assert not replace(weak, latest=Latest(2, 50 * MS, LATE_SIGMAS)).may_show(RANK)
     assert replace(weak, is_shifted=True).may_show(LINK)
+
+
+WORLD = Lane("collective", 0)
+
+
+@pytest.mark.parametrize(("path_ms", "is_mainly"), [
+    ({work(1): 5.0}, True),  # nothing beside it
+    ({work(1): 5.0, WORLD: 4.9}, True),
+    ({work(1): 5.0, WORLD: 5.1}, False), ({work(1): 5.0, EVERYBODY: 5.1}, False),
+    ({work(1): 6.9, WORLD: 15.0}, False), ({work(1): 7.1, WORLD: 15.0}, True),  # of 100 ms that are usual
+    ({work(1): 5.0, WORLD: -20.0}, True),  # what was quicker is no cause beside it
+    ({WORLD: 15.0}, False),
+])  # fmt: skip
+def test_a_cause_beside_another_has_most_of_the_excess_or_more_than_a_slow_phase(
+    path_ms: dict[Lane, float], is_mainly: bool
+) -> None:
+    assert observation(0, path_ms).is_mainly(RANK) == is_mainly
+
+
+def test_an_iteration_that_was_not_looked_into_has_no_main_cause() -> None:
+    assert not observation(0).is_mainly(RANK)

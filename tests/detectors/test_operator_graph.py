@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from detectors.operator_graph import OperatorGraph, pack_class, unpack_class
 from streams.records import OPERATORS, RECV, SEND, UNKNOWN
+from tests.detectors.batched_rings import QUICK, RING, SLOW, WORK, ring_rows
 from tests.detectors.operator_graphs import at, exact_graph, graph_of, row
 
 
@@ -103,6 +104,58 @@ def test_a_batch_of_send_and_recv_is_ready_when_the_last_of_its_partners_is() ->
     assert graph.ready_ns[at(graph, 1, 10, "send")] == 60
     assert graph.ready_ns[at(graph, 1, 10, "recv")] == 60
     assert {int(graph.rank[graph.blocker[at(graph, 1, 10, op)]]) for op in ("send", "recv")} == {0}
+
+
+@pytest.mark.parametrize("slow", range(RING))
+def test_a_message_took_no_longer_than_what_was_left_at_either_of_its_ends(slow: int) -> None:
+    """Both batches of a slow link last long; the other messages in them have an end in a batch that does not."""
+    graph = graph_of(*ring_rows({slow}))
+    assert graph.transfer_ns.tolist().count(SLOW) == 4
+    np.testing.assert_array_equal(graph.own_transfer_ns, np.where(graph.source == slow, SLOW, QUICK))
+
+
+def test_two_slow_messages_of_one_batch_are_both_slow() -> None:
+    graph = graph_of(*ring_rows({1, 2}))
+    np.testing.assert_array_equal(graph.own_transfer_ns, np.where(np.isin(graph.source, [1, 2]), SLOW, QUICK))
+
+
+def test_the_end_of_a_buffered_send_does_not_say_how_long_its_message_took() -> None:
+    """Rank 0 has left its two messages to the network before rank 1 takes its one, for which that waits long."""
+    graph = graph_of(
+        row(0, 0, 2, "send", peer=1), row(0, 0, 2, "send", peer=2), row(1, 40, 100, "recv", peer=0),
+        row(2, 1, 3, "recv", peer=0),
+    )  # fmt: skip
+    assert graph.own_transfer_ns[at(graph, 1, 40)] == 60
+    assert graph.own_transfer_ns[at(graph, 2, 1)] == 1
+
+
+def test_what_is_in_no_batch_took_what_was_left_when_all_were_there() -> None:
+    graph = graph_of(row(0, 40, 45, "send", peer=1), row(1, 10, 50, "recv", peer=0), row(2, 0, 9), row(3, 2, 8))
+    assert not graph.is_batched.any()
+    np.testing.assert_array_equal(graph.own_transfer_ns, graph.transfer_ns)
+
+
+def test_work_beside_another_communicator_began_when_the_operator_before_of_its_own_had_ended() -> None:
+    graph = graph_of(
+        row(0, 10, 20), row(0, 25, 70, group=1), row(0, 90, 95, sequence=1), row(0, 97, 99, group=1, sequence=1),
+        entry={(0, 0): 4},
+    )  # fmt: skip
+    assert [int(graph.since_same_communicator_ns[at(graph, 0, start)]) for start in (10, 25, 90, 97)] == [
+        6,
+        5,
+        70,
+        27,
+    ]
+
+
+def test_work_before_a_batch_began_when_the_batch_before_had_ended() -> None:
+    graph = graph_of(*ring_rows((), ()))
+    np.testing.assert_array_equal(graph.since_same_communicator_ns, np.where(graph.sequence == 0, 0, WORK))
+
+
+def test_an_operator_before_that_is_still_open_says_nothing_of_the_work() -> None:
+    graph = graph_of(row(0, 0, 10, group=1), row(0, 12, 50), row(0, 30, 60, sequence=1))
+    assert graph.since_same_communicator_ns[at(graph, 0, 30)] == graph.gap_ns[at(graph, 0, 30)] == 20
 
 
 def test_p2p_of_one_start_and_other_ends_is_no_batch() -> None:

@@ -48,6 +48,11 @@ SLOW = LaneExcess(30 * MS, 10 * MS, 0.02 * MS, 1e6, 4.0, 4)
 Seen = dict[Lane, LaneExcess]
 
 
+def small(excess_ns: float, usual_ns: float = 20_000.0) -> LaneExcess:
+    """Four messages of 8 bytes, all of them longer by as much: of what slows down a megabyte they show nothing."""
+    return LaneExcess(excess_ns, usual_ns, 100.0, 8.0, 4.0, 4)
+
+
 def times(excess: LaneExcess, by: float) -> LaneExcess:
     """A lane with so much more of everything: bytes, usual time, noise and excess."""
     size = excess._replace(excess_ns=excess.excess_ns * by, usual_ns=excess.usual_ns * by)
@@ -116,6 +121,7 @@ EXAMPLES = {
 }
 
 
+UNLOGGED = replace(APART, unlogged=frozenset([2]))
 FOUR_LEAVES = Topology(8, {rank: Place(f"h{rank}", 0, "nic0", f"leaf-{rank // 2}") for rank in RANKS}, MEMBERS)
 BETWEEN_FOUR = [one for one in PAIRS if one.first // 2 != one.second // 2]
 BESIDE_BOTH = [one for one in PAIRS if {one.first, one.second} != {1, 2}]
@@ -127,6 +133,13 @@ EXAMPLES |= {
     "what joins the switches": Example(pair(1, 5), lanes_of(BETWEEN_FOUR, PAIRS), FABRIC_DEVICE, FOUR_LEAVES),
     "link, by the group of its two ends": Example(
         OF_1_AND_2, lanes_of([OF_1_AND_2], BESIDE_BOTH), Device("link", (1, 2))
+    ),
+    "communicator, with a small group that met its queues": Example(
+        WORLD, lanes_of([WORLD], PAIRS) | {OF_1_AND_2: small(4 * 70_000.0)}, Device("communicator", tuple(RANKS))
+    ),
+    "member that logs nothing": Example(OF_1_AND_2, lanes_of([OF_1_AND_2], PAIRS), Device(UNSEEN, (2,)), UNLOGGED),
+    "nic, with a member that logs nothing beside it": Example(
+        OF_1_AND_2, lanes_of([*touching(1), OF_1_AND_2], PAIRS), NIC_1, UNLOGGED
     ),
 }  # fmt: skip
 
@@ -309,6 +322,31 @@ def test_lanes_of_unknown_size_are_compared_by_their_times() -> None:
     assert first(pair(1, 5), seen) == NIC_1
 
 
+# --- small messages beside a slow communicator ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("lane", "is_seen"),
+    [
+        (small(4 * 0.7 * THRESHOLDS.queue_ns), False),
+        (small(4 * 1.4 * THRESHOLDS.queue_ns), True),
+        (small(1 * MS, usual_ns=5 * MS), False),  # of 15 ms that it would have if it were slow by as much
+        (small(3 * MS, usual_ns=5 * MS), True),
+    ],
+)
+def test_small_messages_that_met_the_queues_of_a_slow_communicator_are_no_evidence(
+    lane: LaneExcess, is_seen: bool
+) -> None:
+    seen = observe_lanes(WORLD, irregular({WORLD: SLOW, pair(1, 5): lane}))
+    assert seen == {WORLD: True} | ({pair(1, 5): True} if is_seen else {})
+
+
+def test_no_nic_is_blamed_for_the_queues_that_its_small_messages_met() -> None:
+    met = {one: small(4 * 60_000.0) for one in touching(1)}
+    assert ranked(WORLD, {WORLD: SLOW} | met) == ranked(WORLD, {WORLD: SLOW})
+    assert first(WORLD, {WORLD: SLOW} | {one: small(4 * 200_000.0) for one in met}) == NIC_1
+
+
 # --- inside of a host -----------------------------------------------------------------------------------------------
 
 
@@ -333,11 +371,28 @@ def test_normal_lanes_inside_acquit_a_nic_hardly() -> None:
 
 
 def test_a_member_that_logs_nothing_is_as_likely_late_as_a_nic_slow() -> None:
-    unlogged = replace(APART, unlogged=frozenset([2]))
-    found = ranked(OF_1_AND_2, {OF_1_AND_2: SLOW}, unlogged)
+    found = ranked(OF_1_AND_2, {OF_1_AND_2: SLOW}, UNLOGGED)
     assert found[Device(UNSEEN, (2,))] >= found[NIC_1]
-    assert not any(device.kind == UNSEEN for device in ranked(pair(1, 2), {pair(1, 2): SLOW}, unlogged))
+    assert not any(device.kind == UNSEEN for device in ranked(pair(1, 2), {pair(1, 2): SLOW}, UNLOGGED))
     assert not any(device.kind == UNSEEN for device in ranked(OF_1_AND_2, {OF_1_AND_2: SLOW}))
+
+
+def test_a_slow_collective_with_a_member_that_logs_nothing_speaks_hardly_for_the_nic_of_another() -> None:
+    """It may have waited for the rank without a log; a collective that all log did not."""
+
+    def odds(seen: Seen, topology: Topology) -> float:
+        found = ranked(pair(1, 5), seen, topology)
+        return found[NIC_1] / found[NIC_5]
+
+    both = {pair(1, 5): SLOW, OF_1_AND_2: SLOW}
+    assert odds(both, APART) > 5 * odds({pair(1, 5): SLOW}, APART)
+    assert odds(both, UNLOGGED) < 2 * odds({pair(1, 5): SLOW}, APART)
+
+
+def test_a_normal_collective_acquits_a_nic_also_where_a_member_logs_nothing() -> None:
+    alone, beside = (ranked(pair(1, 5), seen, UNLOGGED)[NIC_1]
+                     for seen in ({pair(1, 5): SLOW}, {pair(1, 5): SLOW, OF_1_AND_2: NORMAL}))  # fmt: skip
+    assert beside < alone / 2
 
 
 # --- what a device carries ------------------------------------------------------------------------------------------

@@ -13,16 +13,17 @@ from hypothesis import strategies as st
 
 from detectors.causes import Cause
 from detectors.critical_path import Attribution, Piece
-from detectors.lanes import Lane, LaneExcess
+from detectors.lanes import EVERYBODY, Lane, LaneExcess
 from detectors.lateness import LATE_SIGMAS, Latest
 from detectors.observation import Observation
 from detectors.standing_fault import History
 from detectors.steady_rates import Swing
-from detectors.topology import Device
+from detectors.topology import Device, Place
 from detectors.verdict_tracker import CLOSE_QUIET, OPEN_RECENT, OPEN_SEEN, OPEN_SEEN_TRANSFER, VerdictTracker
 from streams.judgements import Verdict
 from streams.snapshots import pack, unpack
 from tests.detectors.observed_iterations import MS, PAIR, TOPOLOGY, Step, late, observation, work
+from tests.detectors.test_what_if import Job
 
 
 def lived(steps: Sequence[Step], tracker: VerdictTracker | None = None, first: int = 0) -> list[Verdict]:
@@ -106,6 +107,31 @@ def test_a_heavy_stage_does_not_hide_a_rank_of_it_that_turns_slow() -> None:
     assert opened.kind == "slow_stage"
     said = lived([late(1)] * 3, tracker, first=5)
     assert [one.kind for one in said if one.event == "opened"] == ["slow_rank"]
+
+
+@pytest.mark.parametrize("beside", [Lane("collective", 0), EVERYBODY])
+def test_a_rank_a_little_late_beside_what_costs_more_is_not_accused_and_alone_it_is(beside: Lane) -> None:
+    """Slow phases of hosts cost some per cent: beside a slow communicator or longer work of all they don't count."""
+    assert "slow_rank" not in {verdict.kind for verdict in lived([late(1, 5.0) | {beside: 12.0}] * 12)}
+    assert [verdict.kind for verdict in lived([late(1, 5.0)] * 3)] == ["slow_rank"]
+    assert "slow_rank" in {verdict.kind for verdict in lived([late(1, 8.0) | {beside: 15.0}] * 12)}
+
+
+def test_a_host_a_little_late_beside_a_slow_communicator_is_not_accused_and_alone_it_is() -> None:
+    topology = replace(TOPOLOGY, places={rank: Place(f"h{rank // 2}", rank % 2) for rank in range(4)})
+
+    def accused(beside: Step) -> set[str]:
+        tracker, found = VerdictTracker("j", 1), set()
+        for number in range(6):
+            one = observation(number, late(1, 5.0) | (beside or {}))
+            assert one.attribution is not None
+            attribution = replace(one.attribution, work_excess_ns={0: 5 * MS, 1: 5 * MS, 2: 0.0, 3: 0.0})
+            said, _ = tracker.observe(replace(one, attribution=attribution), topology)
+            found |= {suspect.device for verdict in said for suspect in verdict.suspects}
+        return found
+
+    assert accused({Lane("collective", 0): 12.0}) == set()
+    assert accused(None) == {"host"}
 
 
 def test_what_lies_further_apart_than_six_iterations_opens_nothing() -> None:
@@ -224,6 +250,51 @@ def test_a_verdict_that_finds_a_better_suspect_says_changed() -> None:
 
 def test_an_iteration_without_excess_on_its_path_is_no_error() -> None:
     assert lived([{work(1): -5.0}] * 10) == []
+
+
+# --- what comes back without the suspect ----------------------------------------------------------------------------
+
+ALONE, BESIDE_A_PAUSE = Job({0: 30}), Job({0: 30, 2: 37})
+"""Without slow rank 0 all comes back; and hardly anything, where another rank pauses as well."""
+
+
+def run_again(tracker: VerdictTracker, number: int, job: Job) -> list[Verdict]:
+    """Judge an iteration of which the path saw rank 0 alone, and that can be run again."""
+    path = {work(0): 30.0 * MS}
+    attribution = Attribution(number, path, {work(0): Piece(work(0), 0, 0, 0, 40.0 * MS, 10.0 * MS)}, {}, {})
+    one = replace(job.observation, iteration=number, attribution=attribution)
+    return tracker.observe(one, TOPOLOGY, what_if=job.what_if)[0]
+
+
+def accused(*jobs: Job) -> list[int]:
+    """Iterations in which verdicts open."""
+    tracker = VerdictTracker("j", 1)
+    said = [run_again(tracker, number, job) for number, job in enumerate(jobs)]
+    return [number for number, some in enumerate(said) if any(one.event == "opened" for one in some)]
+
+
+def test_one_iteration_in_which_another_rank_pauses_as_well_does_not_keep_a_verdict_from_opening() -> None:
+    assert accused(ALONE, ALONE, ALONE) == [2]
+    assert accused(ALONE, ALONE, BESIDE_A_PAUSE) == [2]
+    assert accused(ALONE, BESIDE_A_PAUSE, ALONE) == [2]
+
+
+def test_a_device_without_which_typically_nothing_comes_back_is_not_accused() -> None:
+    assert accused(*[BESIDE_A_PAUSE] * 8) == []
+    assert accused(BESIDE_A_PAUSE, BESIDE_A_PAUSE, BESIDE_A_PAUSE, ALONE) == []
+
+
+def test_a_device_is_accused_once_more_comes_back_in_most_of_the_newest_iterations() -> None:
+    assert accused(*[BESIDE_A_PAUSE] * 3, ALONE, ALONE, ALONE) == [4]
+
+
+def test_a_restored_tracker_knows_what_came_back_before() -> None:
+    tracker = VerdictTracker("j", 1)
+    assert not [one for n in range(3) for one in run_again(tracker, n, BESIDE_A_PAUSE)]
+    twin = VerdictTracker.from_state(json.loads(json.dumps(tracker.state())))
+    assert twin.state() == tracker.state()
+    assert run_again(twin, 3, ALONE) == []
+    assert [one.event for one in run_again(twin, 4, ALONE)] == ["opened"]
 
 
 STEPS = st.lists(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import replace
@@ -18,8 +19,9 @@ from detectors.observation import Observation
 from detectors.operator_graph import build_graph
 from detectors.reference import Reference, learn_reference
 from detectors.topology import Device, Place, Topology
-from detectors.what_if import WhatIf, recovered_ratio
-from tests.detectors.operator_graphs import columns_of, row
+from detectors.what_if import Recoveries, WhatIf, recovered_ratio
+from tests.detectors.batched_rings import QUICK, RING, SLOW, ring_rows
+from tests.detectors.operator_graphs import columns_of, graph_of, row
 
 MS = 1_000_000
 REGULAR = 6
@@ -195,6 +197,33 @@ def test_what_was_quicker_than_usual_is_not_made_slower() -> None:
     assert Job(way=1).recovered_ms(LINK) == 0
 
 
+def ring_without(cause: Cause, *slow_links: int, size: int = RING) -> float:
+    """How much sooner a round in a ring with slow links would have ended without this cause."""
+    regular = [one for number in range(REGULAR) for one in ring_rows((), iteration=number, size=size)]
+    newest = graph_of(*ring_rows(slow_links, iteration=REGULAR, size=size))
+    topology = Topology(size, {rank: Place(f"h{rank}", 0, "eth0") for rank in range(size)}, {})
+    return WhatIf(newest, learn_reference(graph_of(*regular)), topology).recovered_ns([cause])
+
+
+def link_cause(source: int, target: int) -> Cause:
+    return cause_of("slow_link", Device("link", (source, target)), Lane("pair", source, target))
+
+
+@pytest.mark.parametrize("slow", range(RING))
+def test_with_the_slow_message_of_two_batches_as_usual_both_batches_are_quick(slow: int) -> None:
+    before, end, after = (slow - 1) % RING, (slow + 1) % RING, (slow + 2) % RING
+    assert ring_without(link_cause(slow, end), slow) == SLOW - QUICK
+    for mate in (link_cause(before, slow), link_cause(end, after)):
+        assert ring_without(mate, slow) == 0
+
+
+def test_a_batch_with_a_second_slow_message_stays_slow() -> None:
+    assert ring_without(link_cause(1, 2), 1, 2) == 0
+    assert ring_without(cause_of("slow_link", None, WAY), 0, 1, size=2) == 0  # the way back is slow as well
+    assert ring_without(link_cause(0, 1), 0, 1, size=2) == SLOW - QUICK
+    assert ring_without(cause_of("slow_nic", Device("nic", (2,)), Lane("pair", 1, 2)), 1, 2) == SLOW - QUICK
+
+
 # --- what nobody read -----------------------------------------------------------------------------------------------
 
 
@@ -244,3 +273,48 @@ def test_an_iteration_that_took_no_longer_has_no_ratio() -> None:
     job = Job({0: 30})
     as_usual = Observation(REGULAR, 1.0, 1.0, 0, job.observation.attribution)
     assert recovered_ratio(rank_cause(0), [rank_cause(0)], as_usual, job.what_if) is None
+
+
+# --- several iterations ---------------------------------------------------------------------------------------------
+
+
+def noted(*ratios: float | None, cause: Cause | None = None) -> Recoveries:
+    """What came back of rank 0's lateness in iterations 0, 1 and so on."""
+    recoveries = Recoveries()
+    for iteration, ratio in enumerate(ratios):
+        recoveries.note(iteration, cause or rank_cause(0), ratio)
+    return recoveries
+
+
+def seen_in(cause: Cause, *iterations: int) -> Cause:
+    return replace(cause, explained_ns=dict.fromkeys(iterations, 1.0))
+
+
+def test_what_typically_comes_back_is_the_median_over_the_iterations_in_which_a_cause_was_seen() -> None:
+    recoveries = noted(1.0, 0.0, 0.8, 0.9)
+    assert recoveries.typical(seen_in(rank_cause(0), 0, 1, 2)) == 0.8
+    assert recoveries.typical(seen_in(rank_cause(0), 1)) == 0.0
+    assert recoveries.typical(seen_in(rank_cause(0), 7)) is None
+
+
+def test_what_came_back_of_one_device_says_nothing_of_another() -> None:
+    recoveries = noted(1.0)
+    for other in (rank_cause(1), rank_cause(0, 1), NIC_OF_0, COMMUNICATION):
+        assert recoveries.typical(seen_in(other, 0)) is None
+
+
+def test_what_is_not_known_and_what_accuses_nobody_is_not_noted() -> None:
+    assert noted(None).state() == []
+    assert noted(1.0, cause=COMMUNICATION).state() == []
+
+
+def test_old_iterations_are_forgotten() -> None:
+    recoveries = noted(*[0.0] * 12, *[1.0] * 12)
+    assert recoveries.typical(seen_in(rank_cause(0), *range(24))) == 1.0
+
+
+def test_what_came_back_outlives_a_restart() -> None:
+    recoveries = noted(1.0, 0.2)
+    restored = Recoveries(json.loads(json.dumps(recoveries.state())))
+    assert restored.state() == recoveries.state()
+    assert restored.typical(seen_in(rank_cause(0), 0, 1)) == pytest.approx(0.6)
