@@ -67,10 +67,10 @@ def are_in_step(work_excess_ns: Sequence[Mapping[int, float]], ranks: Collection
 
     Examples
     --------
-    >>> noise = {2: 0.0, 3: 1.0, 4: -1.0, 5: 1.0}
-    >>> are_in_step([noise | {0: 10.0, 1: 9.0}, noise | {0: 20.0, 1: 21.0}], {0, 1})
+    >>> noise = [{2: 0.0, 3: 2.0, 4: -1.0}, {2: 1.0, 3: -1.0, 4: 0.0}]
+    >>> are_in_step([noise[0] | {0: 10.0, 1: 9.0}, noise[1] | {0: 20.0, 1: 21.0}], {0, 1})
     True
-    >>> are_in_step([noise | {0: 30.0, 1: 9.0}, noise | {0: 10.0, 1: 21.0}], {0, 1})
+    >>> are_in_step([noise[0] | {0: 30.0, 1: 9.0}, noise[1] | {0: 10.0, 1: 21.0}], {0, 1})
     False
     """
     if len(ranks) < 2:

@@ -39,7 +39,8 @@ class Thresholds:
         ... and this share of what the accused lane's slow-down predicts for it. What slows by less met the fault's
         traffic in the fabric; it did not cross the device.
     telling
-        A lane says something by being normal if what is predicted for it is this many times what would be noticed.
+        A lane says something by being normal if what is predicted for it is this many times what would be noticed: one
+        standard error more, at which five in six would be noticed.
     queue_ns
         Excess of each transfer, ns, above which a lane is slow for which nothing that could be noticed is predicted:
         a small message waits as long behind whatever traffic a busy port carries, and a slow communicator's traffic
@@ -51,7 +52,7 @@ class Thresholds:
     sigmas: float = 4.0
     least_ratio: float = 0.1
     like_accused: float = 0.15
-    telling: float = 1.5
+    telling: float = 1.25
     queue_ns: float = 100_000.0
     model_error: float = 0.03
 
@@ -276,7 +277,8 @@ def _weights(
         touched = dict.fromkeys(lane for rank in ranks for lane in touching.get(rank, ()))  # a set, in order
         weight = math.log(PRIORS[device.kind]) + (if_nobody if device.kind == "none" else by_chance)
         weight += math.log(len(device.ranks)) if device.kind == UNSEEN else 0.0  # as likely, each, as a slow NIC
-        lanes = list(touched) if device.kind not in ("communicator", UNSEEN) else [accused]
+        lanes = [one for one in touched if seen[one]] if device.kind == UNSEEN else list(touched)
+        lanes = [accused] if device.kind == "communicator" else lanes
         ways = [
             math.log(share)
             + sum(_log_odds(_expected(device, one, accused, topology, way), seen[one], least[one]) for one in lanes)
@@ -305,7 +307,8 @@ def _expected(device: Device, one: Lane, accused: Lane, topology: Topology, way:
     if device.kind == "none":
         return CHANCES.nobody
     if device.kind in ("communicator", UNSEEN):
-        return CHANCES.accused if one == accused else CHANCES.by_chance
+        is_its = one == accused or (device.kind == UNSEEN and one.kind == "collective")
+        return CHANCES.accused if is_its else CHANCES.by_chance
     if device.kind == FABRIC:
         return CHANCES.group_crosses if topology.crosses_switches(one) else CHANCES.by_chance
     if device.kind == "link":
