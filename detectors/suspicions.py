@@ -18,6 +18,9 @@ from detectors.lanes import EVERYBODY, Lane
 from detectors.observation import uneven_ns
 from detectors.topology import Device, Topology
 
+KINDS: Final = ("work", "collective", "pair", "nic")
+"""All kinds of lanes."""
+
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
@@ -89,28 +92,40 @@ class Suspicions:
         while self._known[0].iteration <= attribution.iteration - 2 * THRESHOLDS.memory:
             self._known.popleft()
 
-    def rivals(self, lanes: Collection[Lane], iterations: Collection[int], least_ns: float) -> int:
-        """Count the iterations around these that lost as much, about `least_ns`, to other lanes."""
+    def rivals(
+        self,
+        lanes: Collection[Lane],
+        iterations: Collection[int],
+        least_ns: float,
+        kinds: Collection[str] = KINDS,
+    ) -> int:
+        """Count the iterations around these that lost as much, about `least_ns`, to other lanes of these kinds."""
         first, last = min(iterations) - THRESHOLDS.memory, max(iterations) + THRESHOLDS.memory
         return sum(
-            one.lane not in lanes and one.iteration not in iterations and first < one.iteration < last
+            one.lane.kind in kinds
+            and one.lane not in lanes
+            and one.iteration not in iterations
+            and first < one.iteration < last
             for one in self._known
             if one.lost_ns >= THRESHOLDS.alike * least_ns
         )
 
-    def uneven(self, topology: Topology) -> list[int]:
-        """Return the newest suspect iterations if who was last in them changes as uneven data have it; else []."""
+    def uneven(self, topology: Topology) -> dict[int, float]:
+        """Return the newest suspect iterations if who was last in them changes as uneven data have it; else nothing.
+
+        With each, what was lost to ranks' own work, ns.
+        """
         newest = list(self._known)[-THRESHOLDS.uneven_seen :]
         if len(newest) < THRESHOLDS.uneven_seen or not all(_is_lost_to_ranks(one) for one in newest):
-            return []
+            return {}
         if newest[-1].iteration - newest[0].iteration > THRESHOLDS.memory // 2:
-            return []
+            return {}
         ranks = [one.lane.first for one in newest]
         if len(set(ranks)) < THRESHOLDS.uneven_ranks or 2 * max(map(ranks.count, ranks)) > len(ranks):
-            return []
+            return {}
         if any(device is not None and set(ranks) <= set(device.ranks) for device in _wholes(ranks[0], topology)):
-            return []
-        return [one.iteration for one in newest]
+            return {}
+        return {one.iteration: one.work_ns for one in newest}
 
     def state(self) -> list[Any]:
         """Everything that `from_state` needs, as JSON values."""

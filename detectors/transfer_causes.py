@@ -39,8 +39,8 @@ class Thresholds:
         ... and this share of what the accused lane's slow-down predicts for it. What slows by less met the fault's
         traffic in the fabric; it did not cross the device.
     telling
-        A lane says something by being normal if what is predicted for it is this many times what would be noticed: one
-        standard error more, at which five in six would be noticed.
+        A lane says something by being normal if what is predicted for it is this many times what would be noticed:
+        one standard error more, at which five in six would be noticed.
     queue_ns
         Excess of each transfer, ns, above which a lane is slow for which nothing that could be noticed is predicted:
         a small message waits as long behind whatever traffic a busy port carries, and a slow communicator's traffic

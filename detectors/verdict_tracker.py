@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -11,11 +11,11 @@ from detectors.causes import Cause, find_causes, is_sure
 from detectors.clear_spikes import SpikeWatch, clear_cause
 from detectors.hang import Hang
 from detectors.nic_ends import is_capped
-from detectors.observation import Observation, uneven_ns
+from detectors.observation import Observation
 from detectors.open_verdict import OpenVerdict, verdict_on_recurring, verdict_on_standing
 from detectors.severity import SeverityLimits, severity_now
 from detectors.standing_fault import History
-from detectors.suspicions import Suspicions
+from detectors.suspicions import KINDS, Suspicions
 from detectors.topology import Topology
 from detectors.transfer_causes import is_carried, stands_out
 from detectors.verdict_revision import hang_verdict, revision_of
@@ -180,13 +180,9 @@ class VerdictTracker:
 
     def _uneven(self, topology: Topology) -> list[Cause]:
         """Uneven data, if the newest suspect iterations look like it and no verdict says so."""
-        iterations = self._suspicions.uneven(topology)
-        recent = {o.iteration: o.attribution for o in self._recent if o.attribution is not None}
+        explained = self._suspicions.uneven(topology)
         is_told = any(verdict.standing is None and verdict.quiet == 0 for verdict in self._open)
-        if not iterations or is_told or not recent.keys() >= set(iterations):
-            return []
-        explained = {one: uneven_ns(attribution) for one in iterations if (attribution := recent[one]) is not None}
-        return [Cause("imbalance", (), frozenset(), None, explained)]
+        return [Cause("imbalance", (), frozenset(), None, explained)] if explained and not is_told else []
 
     def _is_seen_enough(self, cause: Cause, irregular: Sequence[Observation], topology: Topology) -> bool:
         """Whether a cause was seen often enough; see `OPEN_SEEN`, `OPEN_TWICE` and `OPEN_CERTAINTY`."""
@@ -197,7 +193,7 @@ class VerdictTracker:
         if len(clear) >= (OPEN_SEEN if cause.kind == "slow_rank" else OPEN_SEEN_TRANSFER):
             return cause.kind != "slow_rank" or self._is_one_of_few(len(clear), irregular, topology)
         if len(clear) >= OPEN_TWICE and all(o.is_late(cause) and o.is_long for o in clear):
-            return self._stands_alone(cause)
+            return self._stands_alone(cause, ("work",))
         if any(probability < OPEN_CERTAINTY for _, probability in cause.suspects[:1]):
             return False
         shown = [o for o in seen if o.may_show(cause)]
@@ -213,10 +209,13 @@ class VerdictTracker:
             return others <= 1 and seen >= OPEN_RECENT - 1
         return seen >= 2 * others
 
-    def _stands_alone(self, cause: Cause) -> bool:
-        """Whether nothing else made iterations of late as long as this cause did."""
+    def _stands_alone(self, cause: Cause, kinds: Collection[str] = KINDS) -> bool:
+        """Whether nothing else of these kinds made iterations of late as long as this cause did.
+
+        A transfer that hung once is no reason to doubt a rank that was late twice.
+        """
         least_ns = min(cause.explained_ns.values())
-        return not self._suspicions.rivals(cause.lanes, cause.explained_ns.keys(), least_ns)
+        return not self._suspicions.rivals(cause.lanes, cause.explained_ns.keys(), least_ns, kinds)
 
     def _decide_spikes(self, newest: int | None, topology: Topology) -> list[Verdict]:
         """Open verdicts on single iterations that are due, clear, and in no verdict."""

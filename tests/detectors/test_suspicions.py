@@ -118,7 +118,7 @@ def test_nothing_noted_has_no_rivals() -> None:
 
 
 def test_ranks_that_come_last_at_random_have_uneven_data() -> None:
-    assert late_in_turn([0, 2, 1, 3, 0, 2]).uneven(TOPOLOGY) == [0, 3, 6, 9, 12, 15]
+    assert list(late_in_turn([0, 2, 1, 3, 0, 2]).uneven(TOPOLOGY)) == [0, 3, 6, 9, 12, 15]
 
 
 @pytest.mark.parametrize("everybody", [100.0, 200.0])
@@ -129,50 +129,50 @@ def test_whoever_is_last_by_noise_where_everybody_works_longer_has_no_uneven_dat
 
 
 def test_only_the_newest_iterations_count() -> None:
-    assert late_in_turn([1, 1, 1, 1, 0, 2, 1, 3, 0, 2]).uneven(TOPOLOGY) == [12, 15, 18, 21, 24, 27]
-    assert late_in_turn([0, 2, 1, 3, 0, 2, 1, 1, 1, 1]).uneven(TOPOLOGY) == []
+    assert list(late_in_turn([1, 1, 1, 1, 0, 2, 1, 3, 0, 2]).uneven(TOPOLOGY)) == [12, 15, 18, 21, 24, 27]
+    assert list(late_in_turn([0, 2, 1, 3, 0, 2, 1, 1, 1, 1]).uneven(TOPOLOGY)) == []
 
 
 def test_few_iterations_say_nothing_of_the_data() -> None:
-    assert late_in_turn([0, 2, 1, 3, 0]).uneven(TOPOLOGY) == []
-    assert Suspicions().uneven(TOPOLOGY) == []
+    assert list(late_in_turn([0, 2, 1, 3, 0]).uneven(TOPOLOGY)) == []
+    assert list(Suspicions().uneven(TOPOLOGY)) == []
 
 
 @pytest.mark.parametrize("ranks", [[1] * 6, [1, 1, 2, 1, 1, 3], [1, 2, 1, 2, 1, 2], [0, 1, 2, 3, 1, 1, 1, 1]])
 def test_one_or_two_ranks_that_are_late_again_and_again_are_not_uneven_data(ranks: list[int]) -> None:
-    assert late_in_turn(ranks).uneven(TOPOLOGY) == []
+    assert list(late_in_turn(ranks).uneven(TOPOLOGY)) == []
 
 
 def test_a_slow_transfer_among_them_is_not_uneven_data() -> None:
     ranks = [0, 2, 1, 3, 0]
     attributions = [lost(at, **{f"r{rank}": 50.0}) for at, rank in enumerate(ranks)]
-    assert noted(*attributions, lost(5, pair=50.0)).uneven(TOPOLOGY) == []
-    assert noted(*attributions, lost(5, r2=50.0, pair=10.0)).uneven(TOPOLOGY) == [0, 1, 2, 3, 4, 5]
+    assert list(noted(*attributions, lost(5, pair=50.0)).uneven(TOPOLOGY)) == []
+    assert list(noted(*attributions, lost(5, r2=50.0, pair=10.0)).uneven(TOPOLOGY)) == [0, 1, 2, 3, 4, 5]
 
 
 def test_what_is_far_apart_is_not_uneven_data() -> None:
-    assert late_in_turn([0, 2, 1, 3, 0, 2], every=THRESHOLDS.memory // 10).uneven(TOPOLOGY) != []
-    assert late_in_turn([0, 2, 1, 3, 0, 2], every=THRESHOLDS.memory // 10 + 1).uneven(TOPOLOGY) == []
+    assert list(late_in_turn([0, 2, 1, 3, 0, 2], every=THRESHOLDS.memory // 10).uneven(TOPOLOGY)) != []
+    assert list(late_in_turn([0, 2, 1, 3, 0, 2], every=THRESHOLDS.memory // 10 + 1).uneven(TOPOLOGY)) == []
 
 
 def test_a_hosts_ranks_in_turn_are_not_uneven_data() -> None:
-    assert late_in_turn([0, 1, 2, 3, 0, 1]).uneven(PAIRED) == []
-    assert late_in_turn([5, 7, 4, 6, 5, 7]).uneven(PAIRED) == []
-    assert late_in_turn([0, 1, 2, 4, 0, 1]).uneven(PAIRED) != []
+    assert list(late_in_turn([0, 1, 2, 3, 0, 1]).uneven(PAIRED)) == []
+    assert list(late_in_turn([5, 7, 4, 6, 5, 7]).uneven(PAIRED)) == []
+    assert list(late_in_turn([0, 1, 2, 4, 0, 1]).uneven(PAIRED)) != []
 
 
 def test_a_stages_ranks_in_turn_are_not_uneven_data() -> None:
-    assert late_in_turn([0, 2, 4, 6, 0, 2]).uneven(STAGED) == []
-    assert late_in_turn([1, 3, 5, 7, 1, 3]).uneven(STAGED) == []
-    assert late_in_turn([0, 2, 4, 7, 0, 2]).uneven(STAGED) != []
+    assert list(late_in_turn([0, 2, 4, 6, 0, 2]).uneven(STAGED)) == []
+    assert list(late_in_turn([1, 3, 5, 7, 1, 3]).uneven(STAGED)) == []
+    assert list(late_in_turn([0, 2, 4, 7, 0, 2]).uneven(STAGED)) != []
 
 
 def test_a_host_that_is_the_whole_job_excuses_nobodys_data() -> None:
-    assert late_in_turn([0, 2, 1, 3, 0, 2]).uneven(ONE_HOST) != []
+    assert list(late_in_turn([0, 2, 1, 3, 0, 2]).uneven(ONE_HOST)) != []
 
 
 def test_ranks_without_a_known_place_may_have_uneven_data() -> None:
-    assert late_in_turn([0, 2, 1, 3, 0, 2]).uneven(Topology(4, {}, {})) != []
+    assert list(late_in_turn([0, 2, 1, 3, 0, 2]).uneven(Topology(4, {}, {}))) != []
 
 
 # --- state ----------------------------------------------------------------------------------------------------------
@@ -202,5 +202,15 @@ def test_what_is_restored_says_the_same(suspicions: Suspicions, lane: Lane, numb
 @given(suspicions=any_suspicions(), shift=st.integers(0, 10**9))
 def test_later_numbers_change_nothing(suspicions: Suspicions, shift: int) -> None:
     later = Suspicions.from_state([[number + shift, *more] for number, *more in suspicions.state()])
-    assert later.uneven(TOPOLOGY) == [number + shift for number in suspicions.uneven(TOPOLOGY)]
+    assert list(later.uneven(TOPOLOGY)) == [number + shift for number in suspicions.uneven(TOPOLOGY)]
     assert later.rivals([PAIR], [100 + shift], 1.0) == suspicions.rivals([PAIR], [100], 1.0)
+
+
+def test_transfers_that_hung_are_no_rivals_of_work_where_work_alone_is_asked_for() -> None:
+    suspicions = noted(lost(10, r1=60.0), lost(12, pair=90.0), lost(14, r2=70.0))
+    assert suspicions.rivals([work(1)], [10], 60 * MS) == 2
+    assert suspicions.rivals([work(1)], [10], 60 * MS, kinds=("work",)) == 1
+
+
+def test_what_ranks_lost_in_iterations_with_uneven_data_is_told() -> None:
+    assert set(late_in_turn([0, 2, 1, 3, 0, 2]).uneven(TOPOLOGY).values()) == {50 * MS}
