@@ -118,8 +118,8 @@ class Suspicions:
         newest = list(self._known)[-THRESHOLDS.uneven_seen :]
         if len(newest) < THRESHOLDS.uneven_seen or not all(_is_lost_to_ranks(one) for one in newest):
             return {}
-        if newest[-1].iteration - newest[0].iteration > THRESHOLDS.memory // 2:
-            return {}
+        if newest[-1].iteration - newest[0].iteration >= 2 * THRESHOLDS.uneven_seen:
+            return {}  # uneven data make most iterations long
         ranks = [one.lane.first for one in newest]
         if len(set(ranks)) < THRESHOLDS.uneven_ranks or 2 * max(map(ranks.count, ranks)) > len(ranks):
             return {}

@@ -73,6 +73,11 @@ class VerdictTracker:
         return any(verdict.standing is None for verdict in self._open)
 
     @property
+    def has_blamed(self) -> bool:
+        """Whether one of these accuses somebody."""
+        return any(verdict.standing is None and verdict.cause.suspects for verdict in self._open)
+
+    @property
     def has_standing(self) -> bool:
         """Whether a verdict is open on a fault without a healthy past."""
         return any(verdict.standing is not None for verdict in self._open)

@@ -323,7 +323,7 @@ class IterationJudge:
         every = REVIEW_STANDING if self._tracker.has_standing else REVIEW_EVERY
         every = REVIEW_AGAIN if self._planned is not None else every
         is_due = self._judged == MIN_ITERATIONS or self._judged % every == 0
-        if not is_due or self._tracker.has_open or len(self._regular) < MIN_REVIEWED:
+        if not is_due or self._tracker.has_blamed or len(self._regular) < MIN_REVIEWED:
             return
         rows = list(self._regular)[-REVIEWED:]
         if len(rows[-1]) <= WHOLE_RANKS:

@@ -39,7 +39,7 @@ def noted(*attributions: Attribution) -> Suspicions:
     return suspicions
 
 
-def late_in_turn(ranks: list[int], *, every: int = 3) -> Suspicions:
+def late_in_turn(ranks: list[int], *, every: int = 2) -> Suspicions:
     """Suspect iterations, one in so many, each lost to the work of the next of these ranks."""
     return noted(*(lost(every * at, **{f"r{rank}": 50.0}) for at, rank in enumerate(ranks)))
 
@@ -118,18 +118,18 @@ def test_nothing_noted_has_no_rivals() -> None:
 
 
 def test_ranks_that_come_last_at_random_have_uneven_data() -> None:
-    assert list(late_in_turn([0, 2, 1, 3, 0, 2]).uneven(TOPOLOGY)) == [0, 3, 6, 9, 12, 15]
+    assert list(late_in_turn([0, 2, 1, 3, 0, 2]).uneven(TOPOLOGY)) == [0, 2, 4, 6, 8, 10]
 
 
 @pytest.mark.parametrize("everybody", [100.0, 200.0])
 def test_whoever_is_last_by_noise_where_everybody_works_longer_has_no_uneven_data(everybody: float) -> None:
-    late = [lost(3 * at, all=everybody, **{f"r{rank}": 50.0}) for at, rank in enumerate([0, 2, 1, 3, 0, 2])]
+    late = [lost(2 * at, all=everybody, **{f"r{rank}": 50.0}) for at, rank in enumerate([0, 2, 1, 3, 0, 2])]
     is_noise = MATCH_SHARE * (50.0 + everybody) > 50.0
     assert bool(noted(*late).uneven(TOPOLOGY)) != is_noise
 
 
 def test_only_the_newest_iterations_count() -> None:
-    assert list(late_in_turn([1, 1, 1, 1, 0, 2, 1, 3, 0, 2]).uneven(TOPOLOGY)) == [12, 15, 18, 21, 24, 27]
+    assert list(late_in_turn([1, 1, 1, 1, 0, 2, 1, 3, 0, 2]).uneven(TOPOLOGY)) == [8, 10, 12, 14, 16, 18]
     assert list(late_in_turn([0, 2, 1, 3, 0, 2, 1, 1, 1, 1]).uneven(TOPOLOGY)) == []
 
 
@@ -151,8 +151,8 @@ def test_a_slow_transfer_among_them_is_not_uneven_data() -> None:
 
 
 def test_what_is_far_apart_is_not_uneven_data() -> None:
-    assert list(late_in_turn([0, 2, 1, 3, 0, 2], every=THRESHOLDS.memory // 10).uneven(TOPOLOGY)) != []
-    assert list(late_in_turn([0, 2, 1, 3, 0, 2], every=THRESHOLDS.memory // 10 + 1).uneven(TOPOLOGY)) == []
+    assert list(late_in_turn([0, 2, 1, 3, 0, 2], every=2).uneven(TOPOLOGY)) != []
+    assert list(late_in_turn([0, 2, 1, 3, 0, 2], every=3).uneven(TOPOLOGY)) == []
 
 
 def test_a_hosts_ranks_in_turn_are_not_uneven_data() -> None:

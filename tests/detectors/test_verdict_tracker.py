@@ -352,3 +352,11 @@ def test_each_life_is_whole(steps: list[Step]) -> None:
         assert [v.iterations[1] for v in life] == sorted(v.iterations[1] for v in life)
         assert all(v.iterations[1] > v.iterations[0] for v in life)
         assert all(0 <= s.probability <= 1 for v in life for s in v.suspects)
+
+
+def test_a_verdict_that_accuses_nobody_is_open_and_has_blamed_nobody() -> None:
+    tracker = VerdictTracker("j", 1)
+    lived([late(rank % 4) for rank in range(6)], tracker)
+    assert (tracker.has_open, tracker.has_blamed) == (True, False)
+    lived([late(1, 90.0)] * 6, tracker, first=6)
+    assert (tracker.has_open, tracker.has_blamed) == (True, True)
