@@ -39,7 +39,7 @@ _LOW_IF_SWITCH: Final = 0.5
 _LOW_BY_CHANCE: Final = 0.1  # and its neighbour in a ring has the same peak
 
 _CAPPED_BY_CHANCE: Final = 0.1  # that any end is, where nothing in the network is slow
-_NOT_IN_NETWORK: Final = ("communicator", "none")
+_NOT_IN_NETWORK: Final = ("communicator", "none", "unseen")
 
 End = tuple[Device, int]
 """A NIC, and 0 where it sends, 1 where it receives."""
@@ -138,12 +138,15 @@ def log_odds(device: Device, low: Mapping[End, bool]) -> float:
 
     A capped rate has a cause in the network. A communicator that is slow as such has none to show, or by rare chance.
     """
-    by_chance = math.log(_CAPPED_BY_CHANCE) if device.kind in _NOT_IN_NETWORK and any(low.values()) else 0.0
-    return by_chance + sum(
+    if device.kind in _NOT_IN_NETWORK:
+        return math.log(_CAPPED_BY_CHANCE) if any(low.values()) else 0.0
+    # Ends that a device does not touch add nothing; of thousands of NICs each touches its own two.
+    ends = [(device, way) for way in (0, 1) if (device, way) in low] if device.kind == "nic" else list(low)
+    return sum(
         math.log(_chance(device, end) / _LOW_BY_CHANCE)
-        if is_low
+        if low[end]
         else math.log((1 - _chance(device, end)) / (1 - _LOW_BY_CHANCE))
-        for end, is_low in low.items()
+        for end in ends
     )
 
 

@@ -230,16 +230,18 @@ def _least_squares(ends: _Ends, hosts: int) -> tuple[Array, Array]:
 def _met(ends: _Ends, hosts: int) -> Array:
     """Sum over the collectives, for each pair of hosts, the pairs of their members over the collective's size.
 
-    By pairs, since most collectives have few members: a table of collectives by hosts would be nearly empty.
+    By pairs of hosts that have members, since most collectives have few: a table of collectives by hosts would be
+    nearly empty.
     """
-    order = np.argsort(ends.group, kind="stable")
-    group, host, sizes = ends.group[order], ends.host[order], np.bincount(ends.group)
-    partners = sizes[group]
+    cell, members = np.unique(ends.group * hosts + ends.host, return_counts=True)
+    group, host = cell // hosts, cell % hosts
+    sizes, cells = np.bincount(ends.group), np.bincount(group)
+    partners = cells[group]
     one = np.repeat(np.arange(len(group)), partners)
-    begin = np.cumsum(partners) - partners
-    first_of_group = (np.cumsum(sizes) - sizes)[group]
-    two = first_of_group[one] + np.arange(len(one)) - begin[one]
-    met = np.bincount(host[one] * hosts + host[two], weights=1 / sizes[group[one]], minlength=hosts * hosts)
+    first_of_group = (np.cumsum(cells) - cells)[group]
+    two = first_of_group[one] + np.arange(len(one)) - (np.cumsum(partners) - partners)[one]
+    weights = members[one] * members[two] / sizes[group[one]]
+    met = np.bincount(host[one] * hosts + host[two], weights=weights, minlength=hosts * hosts)
     return np.asarray(met.reshape(hosts, hosts))
 
 

@@ -194,7 +194,11 @@ def _slow_parts(graph: OperatorGraph, rows: Array, usual_transfer_ns: Array) -> 
     batches = np.flatnonzero(graph.is_batched & np.isin(graph.batch, graph.batch[rows]))
     if not len(batches):
         return rows
-    longer_ns = graph.own_transfer_ns[batches] - np.nan_to_num(usual_transfer_ns[batches])
+    usual_ns = usual_transfer_ns[batches]
+    longer_ns = graph.own_transfer_ns[batches] - np.nan_to_num(usual_ns)
+    # Of a part whose other end or usual time is not known, this is a bound: it yields to one that is surely slow.
+    is_bound = np.isnan(usual_ns) | (np.bincount(graph.group)[graph.group[batches]] < 2)
+    longer_ns = np.where(is_bound, longer_ns / 2, longer_ns)
     part = np.arange(len(graph))
     order = batches[np.argsort(longer_ns, kind="stable")]
     part[graph.batch[order]] = order  # the last one written is the slowest

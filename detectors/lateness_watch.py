@@ -43,8 +43,10 @@ class LatenessWatch:
         if not has_open:
             self._before = None
         elif self._before is None:
-            self._before = [late for _, late in self.history][-MOST_HISTORY:]
-        self.history.append((iteration, dict(late_ns)))
+            self._before = [_known(late) for _, late in self.history][-MOST_HISTORY:]
+        latest = {rank for _, late in self.history for rank in _known(late)}
+        kept = {rank: ns for rank, ns in late_ns.items() if rank in latest or not math.isnan(ns)}
+        self.history.append((iteration, kept))
 
     def state(self) -> dict[str, Any]:
         """Everything that `from_state` needs, as JSON values."""

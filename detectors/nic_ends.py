@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from statistics import median
 from typing import Final
@@ -58,8 +59,8 @@ def passes_nics(lane: Lane, attributions: Sequence[Attribution], topology: Topol
     """
     members = set(topology.lane_ranks(lane)) if lane.kind == "collective" else set()
     swings = [one for a in attributions for one in a.swings if one.communicator == lane.first and one.rank in members]
-    moving = [one.rank for one in swings if min(one.tx_ratio, one.rx_ratio) >= _MOVING]
-    return bool(members) and all(moving.count(rank) * 2 > len(attributions) for rank in members)
+    moving = Counter(one.rank for one in swings if one.tx_ratio >= _MOVING and one.rx_ratio >= _MOVING)
+    return bool(members) and all(2 * moving[rank] > len(attributions) for rank in members)
 
 
 def _slowdown(lane: Lane, attributions: Sequence[Attribution]) -> float:

@@ -78,6 +78,10 @@ class OpenVerdict:
             return self.standing.stands(self.cause, late_ns)
         return observation.shows(self.cause) and (observation.is_long or self._is_alike(observation))
 
+    def is_unknown(self, late_ns: Mapping[int, float]) -> bool:
+        """Whether an iteration can't tell if a standing fault is there: it is neither seen nor quiet."""
+        return self.standing is not None and self.standing.is_unknown(self.cause, late_ns)
+
     def is_absent(self, late_ns: Mapping[int, float]) -> bool:
         """Whether lateness alone shows that the cause, ranks' own work, is not there."""
         return self.cause.kind == "slow_rank" and late_ranks_ns(self.cause, late_ns) < _ALIKE * self._typical_ns

@@ -193,7 +193,10 @@ def late_against_stage(
     most
         How many operators each rank runs at most; None: those of this iteration.
     """
-    role, first = group_rows([topology.stages(rank), operators if most is None else most])
+    stage, most = topology.stages(rank), operators if most is None else most
+    role, first = group_rows([stage, most])
+    is_alone = np.bincount(role)[role] == 1  # it ran one more once: its peers' most is what it ran now
+    role, first = group_rows([stage, np.where(is_alone, operators, most)])
     late: dict[int, float] = {}
     for one in range(len(first)):
         own = np.flatnonzero(role == one)

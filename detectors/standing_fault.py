@@ -43,8 +43,12 @@ class StandingFault:
         return math.isnan(self.late_ns)
 
     def stands(self, cause: Cause, late_ns: Mapping[int, float]) -> bool:
-        """Whether it is still there: where an iteration can't tell, what stood before stands."""
-        return self.is_seen_by_review_alone or not late_ranks_ns(cause, late_ns) < STANDS * self.late_ns
+        """Whether it is seen to be there; what a review alone can see stands until the next one."""
+        return self.is_seen_by_review_alone or late_ranks_ns(cause, late_ns) >= STANDS * self.late_ns
+
+    def is_unknown(self, cause: Cause, late_ns: Mapping[int, float]) -> bool:
+        """Whether an iteration should show it and can't tell: its ranks lost rows."""
+        return not self.is_seen_by_review_alone and math.isnan(late_ranks_ns(cause, late_ns))
 
 
 def typical_lateness_ns(cause: Cause, history: History) -> float:

@@ -75,10 +75,14 @@ def are_in_step(work_excess_ns: Sequence[Mapping[int, float]], ranks: Collection
     """
     if len(ranks) < 2:
         return False
+    late_ns = _table(work_excess_ns, sorted(ranks))
+    late_ns = late_ns[:, np.isfinite(late_ns).sum(axis=0) > 1]
+    if not late_ns.size:
+        return True  # never seen together: in doubt, nobody
     others = sorted({rank for one in work_excess_ns for rank in one}.difference(ranks))
     noise_ns = _table(work_excess_ns, others)
     noise_ns = noise_ns - np.nanmedian(noise_ns, axis=1, keepdims=True)
-    apart_ns = np.nanmean(np.nanstd(_table(work_excess_ns, sorted(ranks)), axis=0, ddof=1))
+    apart_ns = np.nanmean(np.nanstd(late_ns, axis=0, ddof=1))
     return bool(apart_ns < _IN_STEP * robust_sigma(noise_ns[np.isfinite(noise_ns)]))
 
 

@@ -64,6 +64,7 @@ class VerdictTracker:
         self._spikes = SpikeWatch()
         self._suspicions = Suspicions()
         self._recoveries = Recoveries()
+        self._told_uneven = -1  # the last iteration that a closed verdict on uneven data was about
         self._open: list[OpenVerdict] = []
         self._ordinals: dict[int, int] = {}
 
@@ -108,7 +109,8 @@ class VerdictTracker:
         if observation.attribution is not None and (observation.is_long or observation.has_late_rank):
             self._suspicions.note(observation.attribution)
         seen_in = [verdict for verdict in self._open if verdict.is_seen(observation, late_ns)]
-        revisions = self._follow(observation, seen_in, topology, what_if)
+        unknown = [verdict for verdict in self._open if verdict.is_unknown(late_ns)]
+        revisions = self._follow(observation, seen_in, unknown, topology, what_if)
         if observation.attribution is not None:
             opened, changed = self._open_recurring(topology, observation, what_if)
             seen_in += opened
@@ -187,7 +189,10 @@ class VerdictTracker:
         """Uneven data, if the newest suspect iterations look like it and no verdict says so."""
         explained = self._suspicions.uneven(topology)
         is_told = any(verdict.standing is None and verdict.quiet == 0 for verdict in self._open)
-        return [Cause("imbalance", (), frozenset(), None, explained)] if explained and not is_told else []
+        is_new = (
+            bool(explained) and max(explained) == self._recent[-1].iteration and min(explained) > self._told_uneven
+        )
+        return [Cause("imbalance", (), frozenset(), None, explained)] if is_new and not is_told else []
 
     def _is_seen_enough(self, cause: Cause, irregular: Sequence[Observation], topology: Topology) -> bool:
         """Whether a cause was seen often enough; see `OPEN_SEEN`, `OPEN_TWICE` and `OPEN_CERTAINTY`."""
@@ -256,10 +261,18 @@ class VerdictTracker:
     # --- how it goes on, and ends -----------------------------------------------------------------------------------
 
     def _follow(
-        self, observation: Observation, seen_in: Sequence[OpenVerdict], topology: Topology, what_if: WhatIf | None
+        self,
+        observation: Observation,
+        seen_in: Sequence[OpenVerdict],
+        unknown: Sequence[OpenVerdict],
+        topology: Topology,
+        what_if: WhatIf | None,
     ) -> list[Verdict]:
         revisions = []
         for verdict in self._open:
+            if verdict in unknown:
+                verdict.judged += 1
+                continue
             is_seen = verdict in seen_in
             verdict.follow(observation, is_seen, topology)
             event = self._news(verdict, topology) if is_seen else None
@@ -293,6 +306,8 @@ class VerdictTracker:
 
     def _close(self, verdicts: list[OpenVerdict], reason: str, topology: Topology) -> list[Verdict]:
         self._open = [verdict for verdict in self._open if verdict not in verdicts]
+        uneven = [verdict.last for verdict in verdicts if verdict.cause.kind == "imbalance"]
+        self._told_uneven = max([self._told_uneven, *uneven])
         return [self._say(verdict, "closed", topology, reason) for verdict in verdicts]
 
     def _say(self, verdict: OpenVerdict, event: str, topology: Topology, close_reason: str | None = None) -> Verdict:
@@ -310,6 +325,7 @@ class VerdictTracker:
             "spikes": self._spikes.state(),
             "suspicions": self._suspicions.state(),
             "recoveries": self._recoveries.state(),
+            "told_uneven": self._told_uneven,
             "ordinals": [[first, count] for first, count in sorted(self._ordinals.items())],
             "open": [verdict.state() for verdict in self._open],
         }
@@ -322,6 +338,7 @@ class VerdictTracker:
         tracker._spikes = SpikeWatch.from_state(state["spikes"])
         tracker._suspicions = Suspicions.from_state(state.get("suspicions", ()))
         tracker._recoveries = Recoveries(state.get("recoveries", ()))
+        tracker._told_uneven = state.get("told_uneven", -1)
         tracker._ordinals = dict(state["ordinals"])
         tracker._open = [OpenVerdict.from_state(verdict) for verdict in state["open"]]
         return tracker

@@ -19,14 +19,14 @@ from detectors.causes import Cause
 from detectors.lanes import EVERYBODY, Lane
 from detectors.observation import Observation, explained_ns
 from detectors.operator_graph import OperatorGraph
-from detectors.reference import Reference, usual_times
+from detectors.reference import Reference, incomplete_ranks, usual_times
 from detectors.replay import replay
 from detectors.topology import Device, Topology
 
 Array = np.ndarray
 
 _LEAST_CLAIM: Final = 0.4  # with half of it to bring back, causes down to a fifth of what is lost can be told
-_KNOWN: Final = 12  # ratios that are kept: of two causes in each of the six iterations that a verdict rests on
+_KNOWN: Final = 18  # ratios that are kept: of three causes in each of the six iterations that a verdict rests on
 _OF_RANKS: Final = ("gpu", "host", "stage")
 
 
@@ -58,11 +58,19 @@ class WhatIf:
         expected = np.where(graph.is_p2p, 2, sizes[graph.communicator])
         return np.asarray(np.bincount(graph.group)[graph.group] < expected)
 
+    @cached_property
+    def _has_lost(self) -> Array:
+        """Whether the rank of each row logged fewer operators than usual."""
+        iterations = np.unique(self._graph.iteration).tolist()
+        lost = {rank for one in iterations for rank in incomplete_ranks(self._graph, one, self._reference)}
+        return np.isin(self._graph.rank, sorted(lost))
+
     def recovered_ns(self, causes: Sequence[Cause]) -> float:
         """How much sooner the iteration would have ended with the devices of these causes as usual, ns.
 
         A transfer whose partner nobody read may be waiting, which comes back with whomever that partner waited for:
-        it counts as long as usual at most, before and after, unless it is what a cause accuses.
+        it counts as long as usual at most, before and after, unless it is what a cause accuses. So does the gap of a
+        rank that lost rows: the operator in which it waited may be among them, and then its waiting looks like work.
 
         NaN where nothing is known of the device's operators.
         """
@@ -77,6 +85,7 @@ class WhatIf:
             return float("nan")
         gap_ns, transfer_ns = graph.gap_ns.astype(np.float64), graph.transfer_ns.astype(np.float64)
         transfer_ns = _usual_at(self._has_hidden & ~carries, transfer_ns, usual_transfer_ns)
+        gap_ns = _usual_at(self._has_lost & ~works, gap_ns, usual_gap_ns)
         before_ns = replay(graph, gap_ns, transfer_ns).end_ns.max()
         gap_ns = _usual_at(works, gap_ns, usual_gap_ns)
         transfer_ns = _usual_at(carries, transfer_ns, usual_transfer_ns)

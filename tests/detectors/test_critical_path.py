@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from detectors.critical_path import _walk, attribute, slow_collectives
 from detectors.lanes import Lane
 from detectors.reference import learn_reference
+from streams.records import SEND
 from tests.detectors.batched_rings import QUICK, RING, SLOW, ring_rows
 from tests.detectors.operator_graphs import exact_graph, graph_of, row
 
@@ -128,6 +129,14 @@ def test_of_a_batch_that_ended_late_the_slow_message_has_the_path_and_not_its_ma
     assert {one: ns for one, ns in attribution.path_excess_ns.items() if ns} == {lane: SLOW - QUICK}
     piece = attribution.pieces[lane]
     assert (piece.elapsed_ns, piece.usual_ns, piece.rank in (lane.first, lane.second)) == (SLOW, QUICK, True)
+
+
+def test_a_message_of_which_one_end_was_lost_is_not_taken_for_the_slow_one_of_its_batch() -> None:
+    reference = learn_reference(graph_of(*(one for n in range(3) for one in ring_rows((), iteration=n))))
+    rows = [one for one in ring_rows({0}, iteration=3) if (one["rank"], one["peer"], one["operator"]) != (3, 0, SEND)]
+    assert len(rows) == 2 * RING - 1
+    path = attribute(graph_of(*rows), 3, reference).path_excess_ns
+    assert [lane for lane, ns in path.items() if ns] == [Lane("pair", 0, 1)]
 
 
 def test_two_causes_each_have_their_part() -> None:

@@ -44,7 +44,11 @@ def test_a_fault_stands_while_its_rank_is_late_by_half_of_what_it_was() -> None:
 
 
 def test_a_rank_of_which_it_is_not_known_is_not_on_time() -> None:
-    assert StandingFault(50.0, 50.0, 9).stands(LATE, {1: math.nan, 2: 90.0})
+    fault = StandingFault(50.0, 50.0, 9)
+    assert fault.is_unknown(LATE, {1: math.nan, 2: 90.0})
+    assert not fault.stands(LATE, {1: math.nan, 2: 90.0})
+    assert not fault.is_unknown(LATE, {1: 50.0})
+    assert not StandingFault(50.0, math.nan, 9).is_unknown(LATE, {1: math.nan})
     history = [(number, {1: math.nan if number in (0, 3) else 50.0}) for number in range(10)]
     assert standing_since(LATE, 50.0, history) == 0
     assert typical_lateness_ns(LATE, [(7, {1: 9.0}), (8, {1: math.nan}), (9, {1: 60.0})]) == 60.0

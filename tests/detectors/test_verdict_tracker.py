@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -360,3 +361,30 @@ def test_a_verdict_that_accuses_nobody_is_open_and_has_blamed_nobody() -> None:
     assert (tracker.has_open, tracker.has_blamed) == (True, False)
     lived([late(1, 90.0)] * 6, tracker, first=6)
     assert (tracker.has_open, tracker.has_blamed) == (True, True)
+
+
+def test_uneven_data_are_told_in_the_iteration_that_shows_them_and_once() -> None:
+    """What follows in the same window, other causes among it, is no reason to tell the same iterations again."""
+    turns = [late(rank) for rank in (0, 1, 2, 3, 0, 2)]
+    for after in ([None] * 10 + [late(1)], [None] * 60 + [{EVERYBODY: 50.0}]):
+        said = lived([*turns, *after])
+        assert [one.event for one in said if one.kind == "imbalance"] == ["opened", "closed"]
+    again = VerdictTracker("j", 1)
+    lived([*turns, *[None] * 10], again)
+    restored = VerdictTracker.from_state(unpack(pack(again.state())))
+    assert lived([late(1)], restored, first=16) == []
+
+
+@pytest.mark.parametrize("every", [2, 4])
+def test_iterations_that_cannot_tell_of_a_standing_fault_neither_extend_nor_close_it(every: int) -> None:
+    tracker = VerdictTracker("j", 1)
+    history: History = [(n, {1: 50 * MS}) for n in range(5)]
+    cause = Cause(
+        "slow_rank", ((Device("gpu", (1,)), 0.9),), frozenset([work(1)]), None, dict.fromkeys(range(5), 50 * MS)
+    )
+    tracker.stand([cause], [observation(n, late(1)) for n in range(5)], history, TOPOLOGY)
+    said = []
+    for number in range(5, 5 + every * CLOSE_QUIET):
+        late_ns = {1: 0.0 if number % every == 0 else math.nan}
+        said += tracker.observe(observation(number), TOPOLOGY, late_ns)[0]
+    assert [(one.event, one.iterations) for one in said] == [("closed", (0, 5))]

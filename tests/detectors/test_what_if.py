@@ -58,9 +58,11 @@ class Job:
         world: float = 6,
         long: int = 10,
         unread: Collection[int] = (),
+        lost: Collection[tuple[int, int]] = (),
     ) -> None:
         rows = [one for number in range(REGULAR) for one in iteration_rows(number, {}, 4, 6, long)]
         newest = iteration_rows(REGULAR, late or {}, way, world, long)
+        newest = [one for one in newest if (one["rank"], one["communicator"]) not in lost]
         entry_ns = {(rank, number): number * 1000 * MS for rank in range(3) for number in range(REGULAR + 1)}
         usual, self.graph = (
             build_graph(columns_of([one for one in some if one["rank"] not in unread]), entry_ns)
@@ -237,6 +239,16 @@ def test_what_a_cause_accuses_counts_although_a_partner_is_not_read() -> None:
     job = Job(way=44, unread=[1])
     assert job.recovered_ms(LINK) == pytest.approx(40)
     assert job.recovered_ms(rank_cause(0)) == 0
+
+
+def test_where_a_rank_lost_the_row_in_which_it_waited_its_waiting_is_not_taken_for_work() -> None:
+    job = Job({0: 30}, lost=[(1, 1)])
+    assert job.recovered_ms(rank_cause(0)) == pytest.approx(30)
+
+
+def test_the_work_of_an_accused_rank_counts_although_it_lost_rows() -> None:
+    job = Job({2: 39}, lost=[(2, 1)])
+    assert job.recovered_ms(rank_cause(2)) == Job({2: 39}).recovered_ms(rank_cause(2))
 
 
 def test_a_collective_without_one_of_its_members_may_be_waiting_too() -> None:
