@@ -106,8 +106,8 @@ def _seeds(rows: IterationRows, work_excess_ns: Mapping[int, float], complete: C
     """Where to begin: the rank that took longest, and those that worked longest over their usual.
 
     A rank that lost the operator in which it waited for the culprit looks as if it had worked all the while, and its
-    partners, who know better, need not be read. So those that lost nothing go first, beside the latest of all.
+    partners, who know better, need not be read. So those that lost nothing go first.
     """
     slowest = int(rows.columns["rank"][np.argmax(rows.columns["elapsed_ns"])])
     latest = sorted(work_excess_ns, key=lambda rank: (rank not in complete, -work_excess_ns[rank], rank))[:_LATEST]
-    return {slowest, *latest, *sorted(work_excess_ns, key=lambda rank: (-work_excess_ns[rank], rank))[:1]}
+    return {slowest, *latest}
