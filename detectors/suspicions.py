@@ -87,10 +87,17 @@ class Suspicions:
         if not lost:
             return
         lane = max(sorted(lost), key=lambda one: lost[one])
+        if lane in attribution.lanes and attribution.lanes[lane].is_stray:
+            return  # one transfer hung, which is no device's doing
         total_ns = sum(ns for ns in attribution.path_excess_ns.values() if ns > 0)
         self._known.append(Suspicion(attribution.iteration, lane, lost[lane], uneven_ns(attribution), total_ns))
         while self._known[0].iteration <= attribution.iteration - 2 * THRESHOLDS.memory:
             self._known.popleft()
+
+    @property
+    def lanes(self) -> set[Lane]:
+        """Lanes that some suspect iteration lost most to."""
+        return {one.lane for one in self._known}
 
     def rivals(
         self,

@@ -10,6 +10,7 @@ from typing import Any, Final
 from detectors.causes import Cause, find_causes, is_sure
 from detectors.clear_spikes import SpikeWatch, clear_cause
 from detectors.hang import Hang
+from detectors.lanes import Lane
 from detectors.nic_ends import is_capped
 from detectors.observation import Observation
 from detectors.open_verdict import OpenVerdict, verdict_on_recurring, verdict_on_standing
@@ -203,7 +204,7 @@ class VerdictTracker:
         if len(clear) >= (OPEN_SEEN if cause.kind == "slow_rank" else OPEN_SEEN_TRANSFER):
             return cause.kind != "slow_rank" or self._is_one_of_few(len(clear), irregular, topology)
         if len(clear) >= OPEN_TWICE and all(o.is_late(cause) and o.is_long for o in clear):
-            return self._stands_alone(cause, ("work",))
+            return self._stands_alone(cause, topology, ("work",))
         if any(probability < OPEN_CERTAINTY for _, probability in cause.suspects[:1]):
             return False
         shown = [o for o in seen if o.may_show(cause)]
@@ -219,13 +220,16 @@ class VerdictTracker:
             return others <= 1 and seen >= OPEN_RECENT - 1
         return seen >= 2 * others
 
-    def _stands_alone(self, cause: Cause, kinds: Collection[str] = KINDS) -> bool:
+    def _stands_alone(self, cause: Cause, topology: Topology, kinds: Collection[str] = KINDS) -> bool:
         """Whether nothing else of these kinds made iterations of late as long as this cause did.
 
-        A transfer that hung once is no reason to doubt a rank that was late twice.
+        A transfer that hung once is no reason to doubt a rank that was late twice, nor are other lanes of a device.
         """
         least_ns = min(cause.explained_ns.values())
-        return not self._suspicions.rivals(cause.lanes, cause.explained_ns.keys(), least_ns, kinds)
+        lanes = {
+            lane for lane in self._suspicions.lanes if lane in cause.lanes or _carries_lane(cause, lane, topology)
+        }
+        return not self._suspicions.rivals(lanes, cause.explained_ns.keys(), least_ns, kinds)
 
     def _decide_spikes(self, newest: int | None, topology: Topology) -> list[Verdict]:
         """Open verdicts on single iterations that are due, clear, and in no verdict."""
@@ -234,7 +238,7 @@ class VerdictTracker:
             if any(verdict.first <= spike.iteration <= verdict.last for verdict in self._open):
                 continue
             cause = clear_cause(spike, topology)
-            if cause is None or self._is_followed(cause) or not self._stands_alone(cause):
+            if cause is None or self._is_followed(cause) or not self._stands_alone(cause, topology):
                 continue
             if spike.recovers_ratio is not None and spike.recovers_ratio < MIN_RECOVERED:
                 continue
@@ -361,6 +365,13 @@ def _carries(one: Cause, other: Cause, topology: Topology) -> bool:
         return False
     device, accused = one.suspects[0][0], min(one.lanes)
     return all(is_carried(device, lane, accused, topology) for lane in other.lanes if lane.kind != "work")
+
+
+def _carries_lane(cause: Cause, lane: Lane, topology: Topology) -> bool:
+    """Whether a cause's first suspect carries the transfers of a lane."""
+    if not cause.suspects or cause.kind == "slow_rank" or lane.kind == "work":
+        return False
+    return is_carried(cause.suspects[0][0], lane, min(cause.lanes), topology)
 
 
 def _is_same(one: Cause, other: Cause) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from detectors.causes import MATCH_SHARE
 from detectors.critical_path import Attribution
-from detectors.lanes import EVERYBODY, Lane
+from detectors.lanes import EVERYBODY, Lane, LaneExcess
 from detectors.suspicions import THRESHOLDS, Suspicions
 from detectors.topology import Place, Topology
 from tests.detectors.observed_iterations import MS, PAIR, TOPOLOGY, work
@@ -214,3 +215,10 @@ def test_transfers_that_hung_are_no_rivals_of_work_where_work_alone_is_asked_for
 
 def test_what_ranks_lost_in_iterations_with_uneven_data_is_told() -> None:
     assert set(late_in_turn([0, 2, 1, 3, 0, 2]).uneven(TOPOLOGY).values()) == {50 * MS}
+
+
+def test_one_transfer_that_hung_is_not_noted() -> None:
+    one = lost(0, pair=50.0)
+    stray = replace(one, lanes={PAIR: LaneExcess(50 * MS, 10 * MS, MS, 1e6, slow_transfers=1.0, transfers=8.0)})
+    spread = replace(one, lanes={PAIR: LaneExcess(50 * MS, 10 * MS, MS, 1e6, slow_transfers=8.0, transfers=8.0)})
+    assert (noted(stray).lanes, noted(spread).lanes) == (set(), {PAIR})

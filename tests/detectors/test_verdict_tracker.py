@@ -388,3 +388,13 @@ def test_iterations_that_cannot_tell_of_a_standing_fault_neither_extend_nor_clos
         late_ns = {1: 0.0 if number % every == 0 else math.nan}
         said += tracker.observe(observation(number), TOPOLOGY, late_ns)[0]
     assert [(one.event, one.iterations) for one in said] == [("closed", (0, 5))]
+
+
+def test_other_lanes_of_a_device_do_not_keep_its_spike_from_standing_alone() -> None:
+    tracker = VerdictTracker("j", 1)
+    world, other = Lane("collective", 0), Lane("pair", 0, 2)
+    nic = Cause("slow_nic", ((Device("nic", (1,)), 0.9),), frozenset([PAIR]), None, {4: 50 * MS})
+    for beside, stands_alone in ((world, True), (other, False)):
+        tracker = VerdictTracker("j", 1)
+        lived([{beside: 50.0}], tracker)
+        assert tracker._stands_alone(nic, TOPOLOGY) is stands_alone
