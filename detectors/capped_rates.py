@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from detectors.medians import robust_sigma
+from detectors.medians import MEDIAN_ERROR, robust_sigma
 from detectors.topology import Device, Topology
 
 Array = np.ndarray
@@ -27,7 +27,6 @@ _FLATTENED: Final = 3.0  # times the ratio of the transfer's own rates that a pe
 _NEAR: Final = 1.25  # times the lowest peak: above, it is higher
 _ALIKE: Final = 1.1  # two ports held at one rate differ by some percent: what a shaper lets through, when one looks
 _SIGMAS: Final = 2.0  # standard errors of the median over iterations that a peak above that must be higher by
-_MEDIAN_ERROR: Final = 1.25  # standard error of a median over that of a mean, of normal values
 _NOTHING: Final = 1e-9  # of the usual peak: has a logarithm
 _MIN_PAIRED: Final = 4  # fewer iterations know no noise
 _MOST: Final = 0.5  # if more ends are as low, all are, and it says nothing
@@ -122,7 +121,7 @@ def as_low(values: Array, typical: Array) -> Array:
         known = higher[end][np.isfinite(higher[end])]
         if len(known) >= _MIN_PAIRED:
             middle = float(np.median(known))
-            error = _MEDIAN_ERROR * robust_sigma(known - middle) / math.sqrt(len(known))
+            error = MEDIAN_ERROR * robust_sigma(known - middle) / math.sqrt(len(known))
             is_near[end] = middle <= _SIGMAS * error
     return np.asarray(is_near)
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from statistics import median
 from typing import Final
 
@@ -88,12 +87,7 @@ def find_causes(
         lane = _largest(left, weights)
         if lane is None:
             break
-        find = partial(_work_cause, accused=accused) if lane.kind == "work" else _transfer_cause
-        find = _nic_cause if lane.kind == "nic" else find
-        found = find(lane, attributions, left, topology)
-        kind, suspects, lanes = (
-            found if lane.kind == "nic" else _or_starved(found, lane, attributions, left, topology)
-        )
+        kind, suspects, lanes = _cause_of(lane, attributions, left, topology, accused)
         explained = [sum(ns for one, ns in of.items() if one in lanes) for of in left]
         weighted = sum(ns * weight for ns, weight in zip(explained, weights, strict=True))
         if weighted < _MIN_TOTAL_SHARE * sum(ns * weight for ns, weight in zip(totals, weights, strict=True)):
@@ -177,12 +171,25 @@ def _with_confidence(suspects: Suspects, seen: Mapping[int, float], attributions
     return tuple((device, probability * factor) for device, probability in suspects)
 
 
+def _cause_of(
+    lane: Lane, attributions: Sequence[Attribution], left: Sequence[Mapping[Lane, float]], topology: Topology,
+    accused: Device | None,
+) -> Found:  # fmt: skip
+    """Say what may be behind the excess of a lane."""
+    if lane.kind == "work":
+        return _work_cause(lane, attributions, left, topology, accused)
+    if lane.kind == "nic":
+        return _nic_cause(lane, attributions, left, topology)
+    found = _transfer_cause(lane, attributions, left, topology)
+    return _or_starved(found, lane, attributions, left, topology)
+
+
 # --- a rank's own work ----------------------------------------------------------------------------------------------
 
 
 def _work_cause(
     lane: Lane, attributions: Sequence[Attribution], left: Sequence[Mapping[Lane, float]], topology: Topology,
-    accused: Device | None = None,
+    accused: Device | None,
 ) -> Found:  # fmt: skip
     if lane == EVERYBODY:
         return _NOBODY, (), frozenset([lane])

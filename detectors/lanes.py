@@ -17,6 +17,9 @@ Array = np.ndarray
 _STRAY_TRANSFERS: Final = 1.5  # one that hung, beside the noise of all others of its lane
 
 
+LANE_KINDS: Final = ("work", "collective", "pair", "nic")
+
+
 class Lane(NamedTuple):
     """Where time is spent: ``work`` of a rank, a collective of a communicator, or the way from one rank to another.
 

@@ -11,6 +11,9 @@ Array = np.ndarray
 MAD_TO_SIGMA: Final = 1.4826
 """Median absolute deviation to standard deviation, for normal noise (Rousseeuw and Croux 1993, section 1)."""
 
+MEDIAN_ERROR: Final = 1.25
+"""Standard error of a median over that of a mean, of normal values: (pi / 2) ** 0.5."""
+
 _WIDER: Final = 1 + 1e-6
 
 

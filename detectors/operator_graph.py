@@ -147,6 +147,10 @@ class OperatorGraph:
         since_ns = self.start_ns - self.start_ns[self.previous] if len(self) else self.gap_ns
         return np.where(self.previous >= 0, since_ns, self.gap_ns)
 
+    def of_previous(self, values: Array, none: int) -> Array:
+        """Values of each row's `previous`; `none` for the first rows."""
+        return np.where(self.previous >= 0, values[self.previous], none)
+
     @property
     def since_same_communicator_ns(self) -> Array:
         """From the end of the rank's operator before in the same communicator to the own start, ns.

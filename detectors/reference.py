@@ -15,6 +15,7 @@ from detectors.operator_graph import OperatorGraph, pack_class
 Array = np.ndarray
 
 _ORDINALS: Final = 1 << 20
+_FIRST: Final = -1  # place before the first operators of a rank's iteration
 _NEW: Final = -2  # place of an operator that no regular iteration had
 
 CLEARLY: Final = 0.5**0.5
@@ -62,7 +63,7 @@ def learn_reference(graph: OperatorGraph) -> Reference:
     return Reference(
         classes=classes,
         places=places,
-        previous=_most_common(inverse, _previous_places(graph, inverse), len(places), end_ns),
+        previous=_most_common(inverse, graph.of_previous(inverse, _FIRST), len(places), end_ns),
         start_ns=_median_by(inverse, graph.start_ns - begun_ns, len(places)),
         end_ns=end_ns,
         gap_ns=gap_ns,
@@ -94,7 +95,7 @@ def usual_times(graph: OperatorGraph, reference: Reference) -> tuple[Array, Arra
     longer_ns = graph.since_previous_ns - reference.since_ns[place]
     worked_ns = np.maximum(graph.gap_ns - longer_ns, 0.0)  # had it begun to work when the operator before began
     gap_ns = np.where(reference.is_overlapped[place], worked_ns, reference.gap_ns[place])
-    after = _previous_places(graph, np.where(is_known, place, _NEW))
+    after = graph.of_previous(np.where(is_known, place, _NEW), _FIRST)
     gap_ns = np.where(after == reference.previous[place], gap_ns, _gap_after(reference, place, after))
     gap_ns = np.where(is_known, gap_ns, nan)
     transfer_ns = np.where(is_known & ~graph.is_partial, reference.transfer_ns[place], nan)
@@ -110,11 +111,6 @@ def _gap_after(reference: Reference, place: Array, after: Array) -> Array:
     """
     end_ns = np.where(after >= 0, reference.end_ns[after], 0.0)
     return np.where(after == _NEW, np.nan, np.maximum(reference.start_ns[place] - end_ns, 0.0))
-
-
-def _previous_places(graph: OperatorGraph, place: Array) -> Array:
-    """Place of each row's previous operator; -1 where there is none."""
-    return np.where(graph.previous >= 0, place[graph.previous], -1) if len(graph) else graph.previous
 
 
 def _block_starts(graph: OperatorGraph) -> Array:

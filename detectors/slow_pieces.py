@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from detectors.codes import group_rows
-from detectors.medians import MAD_TO_SIGMA, medians, robust_sigma, weighted_medians
+from detectors.medians import MAD_TO_SIGMA, MEDIAN_ERROR, medians, robust_sigma, weighted_medians
 from detectors.operator_graph import OperatorGraph, pack_class
 from detectors.reference import class_columns, find, place_keys
 
@@ -33,7 +33,6 @@ _FAR: Final = 2.0  # standard deviations
 _LOW: Final = 0.25  # quantile of the ranks' ratios that is taken for the job's own pace
 _FLOOR_SIGMA: Final = 0.005  # of the middle ratio of many pieces
 _LEAST_SIGMA: Final = 0.01  # of a single one
-_MEDIAN_ERROR: Final = 1.25  # standard error of a median over that of a mean, of normal values
 
 
 class UsualPieces(NamedTuple):
@@ -71,7 +70,7 @@ def learn_usual_pieces(graph: OperatorGraph) -> UsualPieces | None:
     classes = np.unique(pack_class(class_columns(graph)))
     own_place = _places(graph, classes)
     places, place = np.unique(own_place, return_inverse=True)
-    before = _before(place, _previous_places(graph, own_place))
+    before = _before(place, graph.of_previous(own_place, _FIRST))
     gap_ns, transfer_ns = graph.gap_ns.astype(np.float64), graph.transfer_ns.astype(np.float64)
     usual_gap_ns, usual_transfer_ns = medians(place, gap_ns), medians(place, transfer_ns)
     of_gap, of_transfer = _log_ratio(gap_ns, usual_gap_ns[place]), _log_ratio(transfer_ns, usual_transfer_ns[place])
@@ -98,7 +97,7 @@ def set_back(graph: OperatorGraph, usual: UsualPieces) -> Pieces:
     own_place = _places(graph, usual.classes)
     place = np.minimum(np.searchsorted(usual.places, own_place), len(usual.places) - 1)
     is_known = usual.places[place] == own_place
-    is_same_gap = is_known & (usual.before[place] == _previous_places(graph, own_place))
+    is_same_gap = is_known & (usual.before[place] == graph.of_previous(own_place, _FIRST))
     usual_gap_ns = np.where(is_same_gap, usual.gap_ns[place], np.nan)
     usual_transfer_ns = np.where(is_known, usual.transfer_ns[place], np.nan)
     return Pieces(_gaps(graph, usual, usual_gap_ns), _transfers(graph, usual, usual_transfer_ns))
@@ -130,7 +129,7 @@ def _transfers(graph: OperatorGraph, usual: UsualPieces, usual_ns: Array) -> Arr
     middle = _middles(lane, ratio, usual_ns, usual.transfer_sigma)
     members = np.bincount(lane)
     count = np.bincount(lane[group_rows([lane, graph.group])[1]], minlength=len(first))
-    sigma = np.maximum(_MEDIAN_ERROR * usual.transfer_sigma / np.sqrt(count), _FLOOR_SIGMA)
+    sigma = np.maximum(MEDIAN_ERROR * usual.transfer_sigma / np.sqrt(count), _FLOOR_SIGMA)
     longer_ns = np.bincount(lane, np.nan_to_num(transfer_ns)) * -np.expm1(-middle) * count / members
     is_few = count < _FEW
     least_ns = np.where(is_few, 1.0, _LANE_SHARE) * _least_ns(graph, usual)
@@ -166,11 +165,6 @@ def _places(graph: OperatorGraph, classes: Array) -> Array:
     """Place of each row; rows of other classes get one that none has."""
     class_index, is_known = find(classes, pack_class(class_columns(graph)))
     return np.where(is_known, place_keys(graph, class_index, len(classes)), -1)
-
-
-def _previous_places(graph: OperatorGraph, places: Array) -> Array:
-    """Place of the row before each row; `_FIRST` for the first ones."""
-    return np.where(graph.previous >= 0, places[graph.previous], _FIRST)
 
 
 def _before(place: Array, previous_places: Array) -> Array:

@@ -13,13 +13,12 @@ from typing import Final
 
 import numpy as np
 
-from detectors.medians import robust_sigma
+from detectors.medians import MEDIAN_ERROR, robust_sigma
 
 Array = np.ndarray
 
 _SIGMAS: Final = 6.0  # standard errors above the ranks of the job, as a late rank must stand out of iterations' noise
 _TIMES_QUICKEST: Final = 2.0  # times as far out as the rank that seems to have become quickest
-_MEDIAN_ERROR: Final = 1.25  # standard error of a median over that of a mean, of normal values
 _MIN_ITERATIONS: Final = 4  # as many as open a verdict on transfers
 _LIKE_WORST: Final = 0.5  # of what the latest works longer: as late
 _IN_STEP: Final = 2.0  # times the noise of the other ranks: who differ by less wait for the same thing
@@ -53,7 +52,7 @@ def starved_ranks(work_excess_ns: Sequence[Mapping[int, float]], least_ns: float
     typical_ns = np.nanmedian(table, axis=1)
     over_ns = typical_ns - np.median(typical_ns)
     deviations_ns = (table - typical_ns[:, None])[np.isfinite(table)]
-    error_ns = _MEDIAN_ERROR * robust_sigma(deviations_ns) / math.sqrt(table.shape[1])
+    error_ns = MEDIAN_ERROR * robust_sigma(deviations_ns) / math.sqrt(table.shape[1])
     wrong_by_ns = max(_SIGMAS * error_ns, _TIMES_QUICKEST * -float(over_ns.min()))
     late = over_ns > max(wrong_by_ns, least_ns, _LIKE_WORST * float(over_ns.max()))
     return {ranks[at] for at in np.flatnonzero(late)} if late.mean() <= _MOST_LATE else set()

@@ -14,12 +14,9 @@ from typing import Any, Final, NamedTuple
 
 from detectors.causes import MATCH_SHARE
 from detectors.critical_path import Attribution
-from detectors.lanes import EVERYBODY, Lane
+from detectors.lanes import EVERYBODY, LANE_KINDS, Lane
 from detectors.observation import uneven_ns
 from detectors.topology import Device, Topology
-
-KINDS: Final = ("work", "collective", "pair", "nic")
-"""All kinds of lanes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +101,7 @@ class Suspicions:
         lanes: Collection[Lane],
         iterations: Collection[int],
         least_ns: float,
-        kinds: Collection[str] = KINDS,
+        kinds: Collection[str] = LANE_KINDS,
     ) -> int:
         """Count the iterations around these that lost as much, about `least_ns`, to other lanes of these kinds."""
         first, last = min(iterations) - THRESHOLDS.memory, max(iterations) + THRESHOLDS.memory

@@ -20,6 +20,7 @@ from detectors.capped_rates import End, log_odds
 from detectors.critical_path import Attribution
 from detectors.lanes import Lane, LaneExcess
 from detectors.measured_time import LEAST_RESOLUTION_NS
+from detectors.medians import MEDIAN_ERROR
 from detectors.nic_ends import passes_nics, telling_ends
 from detectors.topology import Device, Topology
 
@@ -200,11 +201,10 @@ def _standard_error(typical: LaneExcess, iterations: int) -> float:
     """Return the standard error of the median excess of a lane: of these iterations and of what is usual, ns."""
     of_noise_ns = typical.noise_ns * math.sqrt(1 / iterations + 1 / _USUAL_ITERATIONS)
     of_clock_ns = LEAST_RESOLUTION_NS * typical.transfers  # roundings that are alike add up
-    return math.hypot(_MEDIAN_ERROR * of_noise_ns, THRESHOLDS.model_error * typical.usual_ns, of_clock_ns)
+    return math.hypot(MEDIAN_ERROR * of_noise_ns, THRESHOLDS.model_error * typical.usual_ns, of_clock_ns)
 
 
 _USUAL_ITERATIONS: Final = 6  # at least: `detectors.reference` learns from so many
-_MEDIAN_ERROR: Final = 1.25  # standard error of a median over that of a mean, of normal values
 
 
 def _expected_excess_ns(lane: LaneExcess, accused: LaneExcess) -> float:

@@ -10,13 +10,13 @@ from typing import Any, Final
 from detectors.causes import Cause, find_causes, is_sure
 from detectors.clear_spikes import SpikeWatch, clear_cause
 from detectors.hang import Hang
-from detectors.lanes import Lane
+from detectors.lanes import LANE_KINDS, Lane
 from detectors.nic_ends import is_capped
 from detectors.observation import Observation
 from detectors.open_verdict import OpenVerdict, verdict_on_recurring, verdict_on_standing
 from detectors.severity import SeverityLimits, severity_now
 from detectors.standing_fault import History
-from detectors.suspicions import KINDS, Suspicions
+from detectors.suspicions import Suspicions
 from detectors.topology import Topology
 from detectors.transfer_causes import is_carried, stands_out
 from detectors.verdict_revision import hang_verdict, revision_of
@@ -110,8 +110,7 @@ class VerdictTracker:
         if observation.attribution is not None and (observation.is_long or observation.has_late_rank):
             self._suspicions.note(observation.attribution)
         seen_in = [verdict for verdict in self._open if verdict.is_seen(observation, late_ns)]
-        unknown = [verdict for verdict in self._open if verdict.is_unknown(late_ns)]
-        revisions = self._follow(observation, seen_in, unknown, topology, what_if)
+        revisions = self._follow(observation, seen_in, late_ns, topology, what_if)
         if observation.attribution is not None:
             opened, changed = self._open_recurring(topology, observation, what_if)
             seen_in += opened
@@ -220,7 +219,7 @@ class VerdictTracker:
             return others <= 1 and seen >= OPEN_RECENT - 1
         return seen >= 2 * others
 
-    def _stands_alone(self, cause: Cause, topology: Topology, kinds: Collection[str] = KINDS) -> bool:
+    def _stands_alone(self, cause: Cause, topology: Topology, kinds: Collection[str] = LANE_KINDS) -> bool:
         """Whether nothing else of these kinds made iterations of late as long as this cause did.
 
         A transfer that hung once is no reason to doubt a rank that was late twice, nor are other lanes of a device.
@@ -268,13 +267,13 @@ class VerdictTracker:
         self,
         observation: Observation,
         seen_in: Sequence[OpenVerdict],
-        unknown: Sequence[OpenVerdict],
+        late_ns: Mapping[int, float],
         topology: Topology,
         what_if: WhatIf | None,
     ) -> list[Verdict]:
         revisions = []
         for verdict in self._open:
-            if verdict in unknown:
+            if verdict.is_unknown(late_ns):
                 verdict.judged += 1
                 continue
             is_seen = verdict in seen_in
@@ -363,8 +362,7 @@ def is_explained(cause: Cause, by: Cause, topology: Topology) -> bool:
 def _carries(one: Cause, other: Cause, topology: Topology) -> bool:
     if not one.suspects or other.kind == "slow_rank" or one.kind == "slow_rank":
         return False
-    device, accused = one.suspects[0][0], min(one.lanes)
-    return all(is_carried(device, lane, accused, topology) for lane in other.lanes if lane.kind != "work")
+    return all(_carries_lane(one, lane, topology) for lane in other.lanes if lane.kind != "work")
 
 
 def _carries_lane(cause: Cause, lane: Lane, topology: Topology) -> bool:

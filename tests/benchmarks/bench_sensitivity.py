@@ -36,9 +36,7 @@ MODULES: Final = (
 """Modules of `detectors` whose constants were chosen, rather than computed."""
 
 STEP: Final = 0.25
-_NOT_CHOSEN: Final = frozenset(
-    {"_MEDIAN_ERROR", "MAD_TO_SIGMA", "NO_ORDINAL", "WHOLE", "_NOTHING"}
-)  # formulas and marks
+_NOT_CHOSEN: Final = frozenset({"MAD_TO_SIGMA", "NO_ORDINAL", "WHOLE", "_NOTHING"})  # formulas and marks
 
 
 class Constant(NamedTuple):

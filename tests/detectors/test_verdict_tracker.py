@@ -391,7 +391,6 @@ def test_iterations_that_cannot_tell_of_a_standing_fault_neither_extend_nor_clos
 
 
 def test_other_lanes_of_a_device_do_not_keep_its_spike_from_standing_alone() -> None:
-    tracker = VerdictTracker("j", 1)
     world, other = Lane("collective", 0), Lane("pair", 0, 2)
     nic = Cause("slow_nic", ((Device("nic", (1,)), 0.9),), frozenset([PAIR]), None, {4: 50 * MS})
     for beside, stands_alone in ((world, True), (other, False)):
