@@ -116,9 +116,9 @@ class Pipeline:
         """Return how many iterations stand in the database; 0 before a worker made its tables."""
         return self.count("iterations") if self.query("EXISTS TABLE iterations") else 0
 
-    def wait_until_stored(self, jobs: int, timeout_s: float = 60.0) -> None:
+    def wait_until_stored(self, jobs: int) -> None:
         """Wait until all iterations of `jobs` recordings stand in the database."""
-        wait_until(lambda: self.stored_iterations() == jobs * ITERATIONS, timeout_s, "all iterations stored")
+        wait_until(lambda: self.stored_iterations() == jobs * ITERATIONS, "all iterations stored")
 
 
 class Process:

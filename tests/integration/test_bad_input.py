@@ -182,7 +182,7 @@ def test_the_right_password_of_kafka_lets_a_worker_in(sasl_kafka: SaslKafka, tmp
     with log.open("w") as output:
         worker = subprocess.Popen([*COMMAND, "worker", "--no-store"], env=environment, stdout=output, stderr=output)
     try:
-        wait_until(lambda: log.read_text().count("event=restored hop=job") == 2, 40, "all partitions")
+        wait_until(lambda: log.read_text().count("event=restored hop=job") == 2, "all partitions")
         worker.terminate()
         assert worker.wait(30) == 0
     finally:
@@ -226,7 +226,7 @@ def test_undecodable_messages_on_all_topics_are_put_aside_and_the_worker_goes_on
             bus.send(topic, b"bad/1", bad)
         bus.flush()
         pipeline.wait_until_stored(1)
-        wait_until(lambda: len(bus.read("deadletter")) == 2 * (len(RANK_TOPICS) + 1), 30, "dead letters")
+        wait_until(lambda: len(bus.read("deadletter")) == 2 * (len(RANK_TOPICS) + 1), "dead letters")
         assert worker.stop() == 0
         letters = [({name: value.decode() for name, value in m.headers()}, m) for m in bus.read("deadletter")]
         places = {

@@ -251,7 +251,7 @@ def run_with_kill(pipeline: Pipeline, kill: Kill) -> None:
     with ThreadPoolExecutor(1) as pool:
         replay = pool.submit(agent.run)
         try:
-            wait_until(lambda: replay.done() or kill.is_due(pipeline), 60, kill.is_due.__name__)
+            wait_until(lambda: replay.done() or kill.is_due(pipeline), kill.is_due.__name__)
         finally:
             gate.is_open = True  # rows come while the worker dies
         worker.kill()
@@ -306,7 +306,7 @@ def test_a_replay_with_other_batch_borders_changes_no_row(
         for number, name in enumerate(REPLAYED, start=1):
             source = TraceSource(read_trace(RECORDINGS / name), 0, max_rows=29 * number, max_span_s=0.02 * number)
             Agent(source, agent_settings(pipeline.settings)).run()
-        wait_until(lambda: pipeline.revision_counts("alerts") == judged.revision_counts("alerts"), 60, "all alerts")
+        wait_until(lambda: pipeline.revision_counts("alerts") == judged.revision_counts("alerts"), "all alerts")
         assert worker.stop() == 0
     require_each_revision_once(pipeline, analyses, REPLAYED)
 
@@ -316,7 +316,7 @@ def test_reading_the_topics_again_from_their_start_changes_no_row(judged: Pipeli
     forget_snapshots(judged)
     with no_row_changing(judged):
         worker = judged.start_worker("again")
-        wait_until(lambda: judged.revision_counts("verdicts") == wanted, 60, "all verdicts again")
+        wait_until(lambda: judged.revision_counts("verdicts") == wanted, "all verdicts again")
         assert worker.stop() == 0
 
 
@@ -343,4 +343,4 @@ def forget_snapshots(pipeline: Pipeline) -> None:
     admin = AdminClient({"bootstrap.servers": bus.bootstrap})
     for deletion in admin.delete_topics(names).values():
         deletion.result(30)
-    wait_until(lambda: bool(create_topics(bus.bootstrap, bus.topics).created), 30, "new topics of snapshots")
+    wait_until(lambda: bool(create_topics(bus.bootstrap, bus.topics).created), "new topics of snapshots")

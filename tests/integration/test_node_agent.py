@@ -244,9 +244,9 @@ def test_the_state_of_gpus_stands_in_the_database(pipeline: Pipeline, stub: Path
     sent = [decode_batch(message.value(), "gpu_health") for message in bus.read("gpu_health")]
     rows = sum(map(len, sent))
     assert rows > 40
-    wait_until(lambda: bool(pipeline.query("EXISTS TABLE gpu_health")), 30, "tables")
-    wait_until(lambda: pipeline.count("gpu_health") == rows, 60, "all states stored")
+    wait_until(lambda: bool(pipeline.query("EXISTS TABLE gpu_health")), "tables")
+    wait_until(lambda: pipeline.count("gpu_health") == rows, "all states stored")
     assert pipeline.query("SELECT groupUniqArray(throttle_reasons) FROM gpu_health") == "['']"
     sampled = sum(len(decode_batch(message.value(), "bandwidth")) for message in bus.read("bandwidth"))
-    wait_until(lambda: pipeline.count("bandwidth") == sampled, 30, "all rates stored")
+    wait_until(lambda: pipeline.count("bandwidth") == sampled, "all rates stored")
     assert worker.stop() == 0

@@ -59,7 +59,7 @@ def start_and_store_something(pipeline: Pipeline) -> Process:
 def require_everything_once(pipeline: Pipeline, analysis: Analysis) -> None:
     pipeline.wait_until_stored(2)
     wanted = {(v.verdict_id, r + 1): 1 for v in analysis.verdicts for r in range(v.revision)}
-    wait_until(lambda: pipeline.count("verdicts") == len(analysis.verdicts), 30, "verdicts stored")
+    wait_until(lambda: pipeline.count("verdicts") == len(analysis.verdicts), "verdicts stored")
     assert pipeline.revision_counts("verdicts") == wanted
     assert pipeline.count("rank_iterations") == 2 * ITERATIONS * RANKS
     stored = pipeline.rows("verdicts").to_pylist()
@@ -87,14 +87,14 @@ def test_the_worker_waits_for_a_database_that_is_killed_and_acknowledges_nothing
     worker = start_and_store_something(pipeline)
     database.kill()
     pipeline.replay(RECORDING)
-    wait_until(lambda: "event=sink_busy" in worker.output(), 30, "a busy sink")
-    wait_until(lambda: pipeline.revision_counts("alerts").total() == 2, 30, "alerts without a database")
+    wait_until(lambda: "event=sink_busy" in worker.output(), "a busy sink")
+    wait_until(lambda: pipeline.revision_counts("alerts").total() == 2, "alerts without a database")
     before = offsets(pipeline, "workers")
     time.sleep(AWAY_S)
     assert offsets(pipeline, "workers") == before
     database.start()
     require_everything_once(pipeline, analysis)
-    wait_until(lambda: offsets(pipeline, "workers")[0] != before[0], 30, "commits when all is stored")
+    wait_until(lambda: offsets(pipeline, "workers")[0] != before[0], "commits when all is stored")
     assert worker.stop() == 0
     assert "Traceback" not in worker.output()
 
@@ -105,7 +105,7 @@ def test_a_worker_that_stops_without_its_database_leaves_its_rows_to_the_next(
     worker = start_and_store_something(pipeline)
     database.kill()
     pipeline.replay(RECORDING)
-    wait_until(lambda: "event=sink_busy" in worker.output(), 30, "a busy sink")
+    wait_until(lambda: "event=sink_busy" in worker.output(), "a busy sink")
     assert worker.stop() == 2
     lines = worker.output().splitlines()
     assert "Traceback" not in worker.output()

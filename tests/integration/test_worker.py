@@ -49,8 +49,8 @@ def start_worker(bus: Bus, tmp_path: Path) -> Iterator[StartWorker]:
         print(worker.log.name, worker.output()[-4000:], sep="\n")
 
 
-def require_each_once(bus: Bus, wanted: set[str], timeout_s: float = 120.0) -> None:
-    wait_until(lambda: set(bus.verdict_ids()) >= wanted, timeout_s, f"{len(wanted)} verdicts")
+def require_each_once(bus: Bus, wanted: set[str]) -> None:
+    wait_until(lambda: set(bus.verdict_ids()) >= wanted, f"{len(wanted)} verdicts")
     time.sleep(1.0)  # whatever would come twice comes now
     for topic in ("verdicts", "alerts"):
         found = bus.verdict_ids(topic)
@@ -77,11 +77,11 @@ def test_nothing_is_lost_and_nothing_comes_twice_when_workers_are_killed(bus: Bu
         worker = start_worker()
         for _ in range(4):
             known = len(bus.verdict_ids())
-            wait_until(lambda known=known: len(bus.verdict_ids()) > known + 50, 40, "new verdicts")
+            wait_until(lambda known=known: len(bus.verdict_ids()) > known + 50, "new verdicts")
             time.sleep(rng.uniform(0.0, 1.5))
             worker.kill()
             worker = start_worker()
-    require_each_once(bus, set().union(*(job.wanted_ids() for job in jobs)), 180)
+    require_each_once(bus, set().union(*(job.wanted_ids() for job in jobs)))
     assert bus.read("deadletter") == []
     assert worker.stop() == 0
     assert "event=sent_before" in start_worker.outputs(), "no kill hit a moment that counts"
@@ -117,7 +117,7 @@ def test_a_stopped_worker_leaves_nothing_to_do_again(bus: Bus, start_worker: Sta
     job.run(10)
     bus.flush()
     worker = start_worker(snapshot_s=3600.0)
-    wait_until(lambda: len(bus.verdict_ids()) >= 4 * 8, 30, "most verdicts")
+    wait_until(lambda: len(bus.verdict_ids()) >= 4 * 8, "most verdicts")
     before_s = time.monotonic()
     assert worker.stop() == 0
     assert time.monotonic() - before_s < 6
@@ -135,19 +135,19 @@ def test_two_workers_share_the_partitions_and_one_leaves(bus: Bus, start_worker:
         job.run(10)
     bus.flush()
     first = start_worker()
-    wait_until(lambda: len(bus.verdict_ids()) >= 16, 30, "first verdicts")
+    wait_until(lambda: len(bus.verdict_ids()) >= 16, "first verdicts")
     second = start_worker()
-    wait_until(lambda: "event=restored" in second.output(), 30, "a rebalance")
+    wait_until(lambda: "event=restored" in second.output(), "a rebalance")
     for job in jobs:
         job.run(20)
     bus.flush()
-    wait_until(lambda: len(bus.verdict_ids()) >= 4 * 4 * 28, 180, "verdicts of both")
+    wait_until(lambda: len(bus.verdict_ids()) >= 4 * 4 * 28, "verdicts of both")
     assert first.stop() == 0
     for job in jobs:
         job.run(10)
         job.end()
     bus.flush()
-    require_each_once(bus, set().union(*(job.wanted_ids() for job in jobs)), 180)
+    require_each_once(bus, set().union(*(job.wanted_ids() for job in jobs)))
     assert second.stop() == 0
 
 
@@ -165,7 +165,7 @@ def test_undecodable_messages_go_to_the_dead_letters_and_the_worker_goes_on(
     bus.flush()
     worker = start_worker()
     require_each_once(bus, job.wanted_ids())
-    wait_until(lambda: len(bus.read("deadletter")) >= len(bad), 15, "dead letters")
+    wait_until(lambda: len(bus.read("deadletter")) >= len(bad), "dead letters")
     found = {}
     for message in bus.read("deadletter"):
         headers = {name: value.decode() for name, value in message.headers()}
@@ -205,7 +205,7 @@ def test_messages_of_a_rank_wait_for_its_announcement(bus: Bus, start_worker: St
     job.run(5)
     bus.flush()
     worker = start_worker()
-    wait_until(lambda: "event=restored" in worker.output(), 30, "start")
+    wait_until(lambda: "event=restored" in worker.output(), "start")
     time.sleep(2.0)
     worker.kill()
     start_worker()
@@ -222,7 +222,7 @@ def test_messages_of_a_rank_that_is_never_announced_are_given_up(bus: Bus, start
     job.run(3)
     bus.flush()
     start_worker(parked_s=1.0)
-    wait_until(lambda: len(bus.read("deadletter")) == 3, 30, "dead letters")
+    wait_until(lambda: len(bus.read("deadletter")) == 3, "dead letters")
     assert b"announced" in dict(bus.read("deadletter")[0].headers())["reason"]
 
 
