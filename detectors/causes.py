@@ -40,6 +40,13 @@ _TOGETHER: Final = 0.5  # ... and in the typical iteration
 _TOGETHER_SHARE: Final = 0.25  # in one iteration a rank is late with this share of the device's latest rank's excess
 _MIN_LIKENESS: Final = 0.2  # nobody is, if so few of the late ones are its: what made the others late is not it
 _EVERYBODY: Final = 0.7  # so many of all ranks, and it is the job that changed
+_MANY: Final = 16  # ranks of which the quarter that is late least tells what all are
+_MOST_COMMON: Final = 0.7  # of what the latest rank is late: if all ranks are late by more, it is not its doing
+_TURNS: Final = 4  # iterations in which ranks of one host take turns in being last, at least
+_TURNS_SHARE: Final = 0.8  # of what paths lose to ranks is theirs
+_TURN_SHARE: Final = 0.05  # of that has a rank that takes part
+_MOST_TURNS: Final = 0.6  # of that at most is one rank's
+_TAKING: Final = 0.75  # of the host's ranks take part at least
 _STARVED_SHARE: Final = 0.05  # of what transfers lost: own work that lost less may be slow since they are
 _P_STARVED: Final = 0.9  # of ranks whose work is beyond all noise late when, and only when, their transfers are slow
 _NOBODY: Final = ""
@@ -193,6 +200,11 @@ def _work_cause(
 ) -> Found:  # fmt: skip
     if lane == EVERYBODY:
         return _NOBODY, (), frozenset([lane])
+    host = topology.host(lane.first)
+    is_part = host is not None and 1 < len(host.ranks) < topology.world_size
+    if host is not None and is_part and _take_turns(host, left) and _are_all_late(host, attributions):
+        lanes = frozenset(Lane("work", rank) for rank in host.ranks)
+        return "slow_rank", ((host, _share(lanes, attributions, left)),), lanes
     late = _late_as(lane.first, attributions)
     if len(late) >= _EVERYBODY * _known_ranks(attributions) and len(late) > 1:
         return _NOBODY, (), frozenset(one for of in left for one in of if one.kind == "work")
@@ -208,6 +220,32 @@ def _work_cause(
     return kind, ((device, _share(lanes, attributions, left)),), lanes
 
 
+def _take_turns(host: Device, left: Sequence[Mapping[Lane, float]]) -> bool:
+    """Whether paths lose their time to the ranks of one host, now to this one and now to that.
+
+    Where operators overlap, how long a rank works that is not the last is not seen: it waits for the one that is.
+    """
+    works = [{lane.first: ns for lane, ns in of.items() if lane.kind == "work" and lane != EVERYBODY} for of in left]
+    works = [work for work in works if work]
+    by_rank = {rank: sum(work.get(rank, 0.0) for work in works) for rank in host.ranks}
+    own_ns, all_ns = sum(by_rank.values()), sum(sum(work.values()) for work in works)
+    taking = sum(ns >= _TURN_SHARE * own_ns for ns in by_rank.values())
+    return (
+        len(works) >= _TURNS and own_ns >= _TURNS_SHARE * all_ns > 0
+        and max(by_rank.values()) <= _MOST_TURNS * own_ns and taking >= _TAKING * len(host.ranks) > 1
+    )  # fmt: skip
+
+
+def _are_all_late(host: Device, attributions: Sequence[Attribution]) -> bool:
+    """Whether in the typical iteration nearly all ranks of a host work longer, whoever else seems to."""
+    shares = []
+    for attribution in attributions:
+        late_ns = [attribution.work_excess_ns.get(rank, 0.0) for rank in host.ranks]
+        if max(late_ns) > 0:
+            shares.append(sum(ns >= _LATE_SHARE * max(late_ns) for ns in late_ns) / len(late_ns))
+    return bool(shares) and median(shares) >= _TAKING
+
+
 def _late_as(rank: int, attributions: Sequence[Attribution], share: float = _LATE_SHARE) -> set[int]:
     """Ranks whose work, on the path or not, takes about as much longer than usual as this one's."""
     late_ns: dict[int, float] = {}
@@ -215,7 +253,19 @@ def _late_as(rank: int, attributions: Sequence[Attribution], share: float = _LAT
         for one, ns in attribution.work_excess_ns.items():
             late_ns[one] = late_ns.get(one, 0.0) + ns
     worst_ns = late_ns.get(rank, 0.0)
-    return {rank} | {one for one, ns in late_ns.items() if ns >= share * worst_ns > 0}
+    return {rank} | _as_late_as(worst_ns, late_ns, share)
+
+
+def _as_late_as(worst_ns: float, late_ns: Mapping[int, float], share: float) -> set[int]:
+    """Ranks that are late by this share of `worst_ns`, above what all ranks are.
+
+    Where operators overlap, time in which a rank waits for a late one looks like its work: all ranks seem to work
+    longer, and the late one still stands out. Where it does not, it is everybody who works longer.
+    """
+    levels = sorted(late_ns.values())
+    common_ns = max(levels[len(levels) // 4], 0.0) if len(levels) >= _MANY else 0.0
+    common_ns = common_ns if common_ns < _MOST_COMMON * worst_ns else 0.0
+    return {rank for rank, ns in late_ns.items() if ns - common_ns >= share * (worst_ns - common_ns) > 0}
 
 
 def _known_ranks(attributions: Sequence[Attribution]) -> int:
@@ -234,7 +284,7 @@ def _shared_by(rank: int, late: set[int], attributions: Sequence[Attribution], t
         if device is None or not 1 < len(device.ranks) < topology.world_size:
             continue
         likeness = _likeness(late, device)
-        if likeness > nearest and _is_late_together(device, attributions):
+        if likeness > nearest and is_late_together(device, attributions):
             found, nearest = device, likeness
     return found
 
@@ -243,16 +293,14 @@ def _likeness(late: set[int], device: Device) -> float:
     return len(late.intersection(device.ranks)) / len(late.union(device.ranks))
 
 
-def _is_late_together(device: Device, attributions: Sequence[Attribution]) -> bool:
+def is_late_together(device: Device, attributions: Sequence[Attribution]) -> bool:
     """Whether in the typical iteration in which some rank of a device is late its other ranks are, and few others."""
     found = []
     for attribution in attributions:
         late_ns = attribution.work_excess_ns
         worst_ns = max(late_ns.get(rank, 0.0) for rank in device.ranks)
         if worst_ns > 0:
-            found.append(
-                _likeness({rank for rank, ns in late_ns.items() if ns >= _TOGETHER_SHARE * worst_ns}, device)
-            )
+            found.append(_likeness(_as_late_as(worst_ns, late_ns, _TOGETHER_SHARE), device))
     return bool(found) and median(found) > _TOGETHER  # of two ranks that take turns it is half
 
 

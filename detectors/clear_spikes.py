@@ -48,6 +48,10 @@ class SpikeWatch:
         """Those in which a cause was seen, of those that are not due yet."""
         return [one for one in self._waiting if one.shows(cause)]
 
+    def forget(self, cause: Cause) -> None:
+        """Leave out those in which a cause was seen that a verdict now says: it came and went, and was no spike."""
+        self._waiting = deque(one for one in self._waiting if not one.shows(cause))
+
     def state(self) -> dict[str, Any]:
         """Everything that `from_state` needs, as JSON values."""
         return {"waiting": [one.state() for one in self._waiting]}

@@ -25,6 +25,8 @@ Array = np.ndarray
 _MAX_TURNS: Final = 1 << 16
 _SCRAMBLE: Final = np.uint64(0x9E3779B97F4A7C15)
 
+_LAUNCH_SHARE: Final = 0.01  # of the time since the operator before began: a shorter gap is what a launch takes
+
 MIN_PEERS: Final = 2
 """Ranks (or lanes) in a role before they say anything of one another."""
 
@@ -86,7 +88,7 @@ def _usual_gaps(graph: OperatorGraph, role: Array, place: Array) -> Array:
     """
     own = group_rows([graph.rank, place])[0]
     measures = (graph.gap_ns, graph.since_previous_ns, graph.since_same_communicator_ns)
-    is_free = graph.gap_ns > graph.slack_ns
+    is_free = graph.gap_ns > np.maximum(graph.slack_ns, _LAUNCH_SHARE * graph.since_previous_ns)
     usual = [_usual_of_free_peers(role, graph.rank, values, is_free) for values in measures]
     restless_ns = [
         np.bincount(place, _unrest(own, np.nan_to_num(values - of_peers)))

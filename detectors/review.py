@@ -27,12 +27,13 @@ REVIEW_SEEN: Final = 0.8
 
 MIN_REVIEWED: Final = 5
 _STAGE_PATH_SHARE: Final = 0.5  # a stage that slows the job has this share of the critical path
+_STAGE_PATH_TIMES: Final = 1.6  # ... or so many times its part: with few micro-batches all stages are on the path
 _MOST_BESIDE: Final = (
     0.75  # of the recvs: 1F1B that posts the next recv early leaves two in three open, interleaving more
 )
 _STAGE_EXCESS: Final = 2.0  # a heavy stage costs so many times what δ allows: embedding and loss make some differ
 _SPREAD_SHARE: Final = 0.5  # uneven data: no rank has this share of what is lost to late ranks
-_UNEVEN_EXCESS: Final = 3.0  # ... and it costs so many times what δ allows: somebody is always a little late
+_UNEVEN_EXCESS: Final = 2.5  # ... and it costs so many times what δ allows: somebody is always a little late
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,8 @@ class Reviewed:
 
     Parameters
     ----------
+    elapsed_ns
+        How long it took, the work before its first operator included.
     attribution
         Against peers.
     work_ns
@@ -141,11 +144,12 @@ def _slow_stage(reviewed: Sequence[Reviewed], topology: Topology) -> Cause | Non
     heaviest = [max(stages, key=lambda stage: work[stage]) for work in typical]
     stage = max(stages, key=heaviest.count)
     ranks = tuple(sorted(rank for rank, own in topology.stage_of.items() if own == stage))
+    share = min(_STAGE_PATH_SHARE, _STAGE_PATH_TIMES / len(stages))
     explained = {}
     for one, work in zip(reviewed, typical, strict=True):
         path_ns = sum(ns for rank, ns in one.path_work_ns.items() if rank in ranks)
         excess_ns = work[stage] - median(ns for other, ns in work.items() if other != stage)
-        if excess_ns > 0 and path_ns >= _STAGE_PATH_SHARE * sum(one.path_work_ns.values()) > 0:
+        if excess_ns > 0 and path_ns >= share * sum(one.path_work_ns.values()) > 0:
             explained[one.attribution.iteration] = excess_ns
     if not explained:
         return None

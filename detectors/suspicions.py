@@ -12,11 +12,11 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from detectors.causes import MATCH_SHARE
+from detectors.causes import MATCH_SHARE, is_late_together
 from detectors.critical_path import Attribution
 from detectors.lanes import EVERYBODY, LANE_KINDS, Lane
 from detectors.observation import uneven_ns
-from detectors.topology import Device, Topology
+from detectors.topology import Topology
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,8 @@ class Thresholds:
         Iterations that an event is remembered for: the window of δ-irregularity.
     alike
         Events are of one size if the smaller is this share of the larger: pauses of garbage collection vary
-    threefold. uneven_seen, uneven_ranks
+        threefold.
+    uneven_seen, uneven_ranks
         Data are uneven if, of the newest `uneven_seen` suspect iterations, each is lost to own work and this many
         ranks came last, none of them in most. Of six fair draws among four ranks, five in six show three or more.
     """
@@ -47,7 +48,8 @@ class Suspicion(NamedTuple):
     """A suspect iteration: the lane that its path lost most to, and how much that is, ns.
 
     `work_ns` is what the path lost to ranks' own work, less what other ranks were quicker, and `total_ns` what it
-    lost to anything, everybody's longer work included.
+    lost to anything, everybody's longer work included. `is_of_stage`: the lane is a rank's own work, and its stage is
+    late with it.
     """
 
     iteration: int
@@ -55,12 +57,14 @@ class Suspicion(NamedTuple):
     lost_ns: float
     work_ns: float
     total_ns: float
+    is_of_stage: bool = False
 
 
-def _wholes(rank: int, topology: Topology) -> list[Device | None]:
-    """Return the host and the stage of a rank, if the job has others: its ranks take turns in being last."""
-    wholes = (topology.host(rank), topology.stage(rank))
-    return [one for one in wholes if one is not None and len(one.ranks) < topology.world_size]
+def _is_of_stage(lane: Lane, attribution: Attribution, topology: Topology) -> bool:
+    stage = topology.stage(lane.first) if lane.kind == "work" else None
+    if stage is None or len(stage.ranks) == topology.world_size:
+        return False
+    return is_late_together(stage, [attribution])
 
 
 def _is_lost_to_ranks(one: Suspicion) -> bool:
@@ -78,7 +82,7 @@ class Suspicions:
     def __init__(self, known: Iterable[Suspicion] = ()) -> None:
         self._known: deque[Suspicion] = deque(known)
 
-    def note(self, attribution: Attribution) -> None:
+    def note(self, attribution: Attribution, topology: Topology) -> None:
         """Take in a suspect iteration that was looked into."""
         lost = {lane: ns for lane, ns in attribution.path_excess_ns.items() if ns > 0 and lane != EVERYBODY}
         if not lost:
@@ -87,7 +91,9 @@ class Suspicions:
         if lane in attribution.lanes and attribution.lanes[lane].is_stray:
             return  # one transfer hung, which is no device's doing
         total_ns = sum(ns for ns in attribution.path_excess_ns.values() if ns > 0)
-        self._known.append(Suspicion(attribution.iteration, lane, lost[lane], uneven_ns(attribution), total_ns))
+        is_of_stage = _is_of_stage(lane, attribution, topology)
+        known = Suspicion(attribution.iteration, lane, lost[lane], uneven_ns(attribution), total_ns, is_of_stage)
+        self._known.append(known)
         while self._known[0].iteration <= attribution.iteration - 2 * THRESHOLDS.memory:
             self._known.popleft()
 
@@ -117,7 +123,8 @@ class Suspicions:
     def uneven(self, topology: Topology) -> dict[int, float]:
         """Return the newest suspect iterations if who was last in them changes as uneven data have it; else nothing.
 
-        With each, what was lost to ranks' own work, ns.
+        With each, what was lost to ranks' own work, ns. Ranks of a slow host or stage take turns as well. Those of a
+        slow stage are late together; of a heavy batch the path may pass the longest stage alone.
         """
         newest = list(self._known)[-THRESHOLDS.uneven_seen :]
         if len(newest) < THRESHOLDS.uneven_seen or not all(_is_lost_to_ranks(one) for one in newest):
@@ -127,15 +134,18 @@ class Suspicions:
         ranks = [one.lane.first for one in newest]
         if len(set(ranks)) < THRESHOLDS.uneven_ranks or 2 * max(map(ranks.count, ranks)) > len(ranks):
             return {}
-        if any(device is not None and set(ranks) <= set(device.ranks) for device in _wholes(ranks[0], topology)):
+        host = topology.host(ranks[0])
+        if host is not None and set(ranks) <= set(host.ranks) and len(host.ranks) < topology.world_size:
+            return {}
+        if 2 * sum(one.is_of_stage for one in newest) > len(newest):
             return {}
         return {one.iteration: one.work_ns for one in newest}
 
     def state(self) -> list[Any]:
         """Everything that `from_state` needs, as JSON values."""
-        return [[one.iteration, list(one.lane), one.lost_ns, one.work_ns, one.total_ns] for one in self._known]
+        return [[one.iteration, list(one.lane), *one[2:]] for one in self._known]
 
     @classmethod
     def from_state(cls, state: Sequence[Any]) -> Suspicions:
         """Restore."""
-        return cls(Suspicion(iteration, Lane(*lane), *ns) for iteration, lane, *ns in state)
+        return cls(Suspicion(iteration, Lane(*lane), *rest) for iteration, lane, *rest in state)

@@ -29,6 +29,17 @@ OPEN_SEEN_TRANSFER: Final = 4
 """A verdict opens when its cause was seen in so many of the last `OPEN_RECENT` judged iterations. Single late ranks
 occur on every healthy job; single transfers that hang for a moment (a lost packet) even more often."""
 
+MEMORY: Final = 20
+"""Slow transfers may come and go, or make only some iterations stand out of the noise: then the last `OPEN_RECENT`
+iterations that were looked into count, within so many, and each must show the cause beyond the noise of its lanes. It
+must be as clear whose they are as `CLEARLY` says: a whole communicator's transfers hang now and then, and nobody is
+to blame."""
+
+OPEN_CLEAR: Final = 3
+"""So many in a row suffice for transfers that are beyond noise in each, if it is this sure whose (`CLEARLY`)."""
+
+CLEARLY: Final = 0.8
+
 OPEN_TWICE: Final = 2
 """A rank that stands out twice so, both times in a long iteration, is accused if nothing else made an iteration of
 late as long: pauses hit ever different ranks."""
@@ -62,9 +73,11 @@ class VerdictTracker:
         self.attempt = attempt
         self._limits = limits or SeverityLimits()
         self._recent: deque[Observation] = deque(maxlen=OPEN_RECENT)
+        self._looked_into: deque[Observation] = deque(maxlen=OPEN_RECENT)
         self._spikes = SpikeWatch()
         self._suspicions = Suspicions()
         self._recoveries = Recoveries()
+        self._settled = -1  # the last iteration that a closed verdict was about
         self._told_uneven = -1  # the last iteration that a closed verdict on uneven data was about
         self._open: list[OpenVerdict] = []
         self._ordinals: dict[int, int] = {}
@@ -108,7 +121,9 @@ class VerdictTracker:
         """
         self._recent.append(observation)
         if observation.attribution is not None and (observation.is_long or observation.has_late_rank):
-            self._suspicions.note(observation.attribution)
+            self._suspicions.note(observation.attribution, topology)
+        if observation.attribution is not None:
+            self._looked_into.append(observation)
         seen_in = [verdict for verdict in self._open if verdict.is_seen(observation, late_ns)]
         revisions = self._follow(observation, seen_in, late_ns, topology, what_if)
         if observation.attribution is not None:
@@ -165,11 +180,18 @@ class VerdictTracker:
     ) -> tuple[list[OpenVerdict], list[OpenVerdict]]:
         """Open verdicts on causes that were seen often enough; return them, and those that now accuse somebody."""
         irregular = [o for o in self._recent if o.attribution is not None]
+        since = max(newest.iteration - MEMORY, self._settled)
+        returning = [o for o in self._looked_into if o.iteration > since]
         found = [*find_causes([o.attribution for o in irregular if o.attribution], topology), *self._uneven(topology)]
+        found += self._returned(found, irregular, returning, topology)
         for cause in found:
             if len(cause.explained_ns) >= OPEN_TWICE and is_sure(cause) and not self._is_followed(cause):
                 self._recoveries.note(newest.iteration, cause, recovered_ratio(cause, found, newest, what_if))
-        causes = [one for one in found if self._is_seen_enough(one, irregular, topology) and is_sure(one)]
+        causes = [
+            one for one in found
+            if is_sure(one)
+            and (self._is_seen_enough(one, irregular, topology) or self._has_returned(one, returning, topology))
+        ]  # fmt: skip
         opened: list[OpenVerdict] = []
         changed: list[OpenVerdict] = []
         for cause in causes:
@@ -178,12 +200,46 @@ class VerdictTracker:
                 ratio = self._recoveries.typical(cause)
                 if ratio is not None and ratio < MIN_RECOVERED:
                     continue
-                opened.append(verdict_on_recurring(self._name, cause, irregular))
+                shown = irregular if self._is_seen_enough(cause, irregular, topology) else returning
+                opened.append(verdict_on_recurring(self._name, cause, shown))
                 self._open.append(opened[-1])
                 opened[-1].note_recovery(newest, what_if)
+                self._spikes.forget(cause)
             elif verdict is not None and verdict.takes_over(cause, topology):
                 changed.append(verdict)
         return opened, changed
+
+    def _returned(
+        self,
+        found: Sequence[Cause],
+        irregular: Sequence[Observation],
+        returning: Sequence[Observation],
+        topology: Topology,
+    ) -> list[Cause]:
+        """Slow transfers that come and go, so that the newest iterations alone don't show them often enough."""
+        if len(returning) == len(irregular):
+            return []
+        causes = find_causes([o.attribution for o in returning if o.attribution], topology)
+        return [
+            cause for cause in causes
+            if cause.kind != "slow_rank" and self._has_returned(cause, returning, topology)
+            and not any(_is_same(cause, one) and self._is_seen_enough(one, irregular, topology) for one in found)
+        ]  # fmt: skip
+
+    def _has_returned(self, cause: Cause, returning: Sequence[Observation], topology: Topology) -> bool:
+        """Whether slow transfers were seen often enough of late, though not in the newest iterations alone."""
+        if cause.kind in ("slow_rank", "slow_stage", "imbalance"):
+            return False
+        clear = [
+            o for o in returning
+            if o.iteration in cause.explained_ns and o.is_mainly(cause) and o.is_beyond_noise(cause)
+        ]  # fmt: skip
+        return (
+            len(clear) >= OPEN_SEEN_TRANSFER
+            and any(probability >= CLEARLY for _, probability in cause.suspects[:1])
+            and sum(o.is_long for o in clear) >= OPEN_TWICE
+            and self._stands_alone(cause, topology, ("collective", "pair"))
+        )
 
     def _uneven(self, topology: Topology) -> list[Cause]:
         """Uneven data, if the newest suspect iterations look like it and no verdict says so."""
@@ -202,6 +258,8 @@ class VerdictTracker:
         clear = [o for o in seen if o.is_long or o.is_late(cause) or (o.is_shifted and o.is_slow_group(cause))]
         if len(clear) >= (OPEN_SEEN if cause.kind == "slow_rank" else OPEN_SEEN_TRANSFER):
             return cause.kind != "slow_rank" or self._is_one_of_few(len(clear), irregular, topology)
+        if _is_clear_run(cause, clear):
+            return True
         if len(clear) >= OPEN_TWICE and all(o.is_late(cause) and o.is_long for o in clear):
             return self._stands_alone(cause, topology, ("work",))
         if any(probability < OPEN_CERTAINTY for _, probability in cause.suspects[:1]):
@@ -309,6 +367,7 @@ class VerdictTracker:
 
     def _close(self, verdicts: list[OpenVerdict], reason: str, topology: Topology) -> list[Verdict]:
         self._open = [verdict for verdict in self._open if verdict not in verdicts]
+        self._settled = max([self._settled, *(verdict.last for verdict in verdicts)])
         uneven = [verdict.last for verdict in verdicts if verdict.cause.kind == "imbalance"]
         self._told_uneven = max([self._told_uneven, *uneven])
         return [self._say(verdict, "closed", topology, reason) for verdict in verdicts]
@@ -325,6 +384,8 @@ class VerdictTracker:
             "job": self.job,
             "attempt": self.attempt,
             "recent": [one.state() for one in self._recent],
+            "looked_into": [one.state() for one in self._looked_into if not self._is_recent(one)],
+            "settled": self._settled,
             "spikes": self._spikes.state(),
             "suspicions": self._suspicions.state(),
             "recoveries": self._recoveries.state(),
@@ -333,14 +394,20 @@ class VerdictTracker:
             "open": [verdict.state() for verdict in self._open],
         }
 
+    def _is_recent(self, one: Observation) -> bool:
+        return bool(self._recent) and one.iteration >= self._recent[0].iteration
+
     @classmethod
     def from_state(cls, state: Mapping[str, Any], limits: SeverityLimits | None = None) -> VerdictTracker:
         """Restore; `limits` are a setting, and not part of the state."""
         tracker = cls(state["job"], state["attempt"], limits)
         tracker._recent.extend(Observation.from_state(one) for one in state["recent"])
+        tracker._looked_into.extend(Observation.from_state(one) for one in state.get("looked_into", ()))
+        tracker._looked_into.extend(one for one in tracker._recent if one.attribution is not None)
         tracker._spikes = SpikeWatch.from_state(state["spikes"])
         tracker._suspicions = Suspicions.from_state(state.get("suspicions", ()))
         tracker._recoveries = Recoveries(state.get("recoveries", ()))
+        tracker._settled = state.get("settled", -1)
         tracker._told_uneven = state.get("told_uneven", -1)
         tracker._ordinals = dict(state["ordinals"])
         tracker._open = [OpenVerdict.from_state(verdict) for verdict in state["open"]]
@@ -383,6 +450,17 @@ def _is_same(one: Cause, other: Cause) -> bool:
     if _accuse_others(one, other) and all(lane.kind == "collective" for lane in shared):
         return False  # both NICs are in the communicator of all ranks
     return bool(shared) or (not one.lanes and one.kind == other.kind)
+
+
+def _is_clear_run(cause: Cause, clear: Sequence[Observation]) -> bool:
+    """Whether three iterations in a row suffice: transfers slow beyond noise in each, and a suspect that is clear."""
+    run = clear[-OPEN_CLEAR:]
+    is_run = len(run) == OPEN_CLEAR and run[-1].iteration - run[0].iteration < OPEN_CLEAR
+    is_sure_enough = all(probability >= CLEARLY for _, probability in cause.suspects[:1])
+    return (
+        is_run and is_sure_enough and cause.kind not in ("slow_rank", "slow_stage")
+        and all(o.is_long and o.is_beyond_noise(cause) for o in run)
+    )  # fmt: skip
 
 
 def _is_capped(cause: Cause, shown: Sequence[Observation], topology: Topology) -> bool:

@@ -76,6 +76,18 @@ class IterationRows:
         return int(self.columns["elapsed_ns"].max())
 
     @property
+    def period_ns(self) -> float:
+        """Time from when its ranks were free to begin until it ended; at least `elapsed_ns`.
+
+        Where no source marks iterations, one begins with its first operator, and what a rank works before that is in
+        neither iteration's time: in data-parallel jobs most of it.
+        """
+        free_ns, start_ns = self.columns["entry_ns"], self.columns["start_ns"]
+        is_known = (free_ns != UNKNOWN) & (start_ns != UNKNOWN)
+        before_ns = np.where(is_known, np.maximum(start_ns - free_ns, 0), 0)
+        return max(float(np.median(self.columns["elapsed_ns"] + before_ns)), float(self.elapsed_ns))
+
+    @property
     def start_ns(self) -> int:
         """Earliest start over the ranks; `UNKNOWN` if no rank has one."""
         starts = self.columns["start_ns"]

@@ -62,7 +62,7 @@ def _by_paths(rows: Sequence[IterationRows], columns: Mapping[str, Array], reade
         attribution = with_rates(attribution, one, stage_rates(one, topology), reader.codes)
         found.append(
             Reviewed(
-                one.elapsed_ns,
+                one.period_ns,
                 attribution,
                 graph.own_work_ns(one.number),
                 path_work_ns(graph, one.number),
@@ -81,7 +81,7 @@ def _by_durations(
     for one in rows:
         late_ns = late_of(one, topology, rows)
         attribution = attribute_untimed_by_peers(waits, one.number, one.work_ns, late_ns, topology)
-        found.append(Reviewed(one.elapsed_ns, attribution, one.work_ns, {}))
+        found.append(Reviewed(one.period_ns, attribution, one.work_ns, {}))
     return found
 
 

@@ -111,6 +111,24 @@ def test_two_ranks_of_a_host_that_take_turns_in_being_late_are_no_slow_host() ->
     assert "host" not in [device for _, device, _ in named(turns, TWO_EACH)]
 
 
+HOSTS_OF_FOUR = Topology(16, {rank: Place(f"h{rank // 4}", rank % 4, "eth0") for rank in range(16)}, {})
+
+
+def overlapped(last: Sequence[int], late: Sequence[int], common: float = 100.0) -> list[Attribution]:
+    """Iterations in which now this rank comes last and now that, and all seem to work longer, some 90 ms more."""
+    longer = {rank: common + 90.0 * (rank in late) for rank in range(16)}
+    return [seen(n, {Lane("work", rank): 60.0}, {}, longer) for n, rank in enumerate(last)]
+
+
+def test_a_slow_host_stands_out_where_all_ranks_seem_to_work_longer() -> None:
+    host, turns = (4, 5, 6, 7), [4, 5, 6, 7, 5, 4]
+    for common in (0.0, 100.0, 400.0):
+        assert named(overlapped(turns, host, common), HOSTS_OF_FOUR) == [("slow_rank", "host", host)]
+    assert named(overlapped([4] * 6, host), HOSTS_OF_FOUR) == [("slow_rank", "host", host)]
+    assert named(overlapped([4] * 6, (4,)), HOSTS_OF_FOUR) == [("slow_rank", "gpu", (4,))]
+    assert named(overlapped([4] * 6, host, common=400.0), HOSTS_OF_FOUR) == []  # it is everybody
+
+
 def test_nothing_has_no_cause() -> None:
     assert find_causes([], APART) == []
     assert find_causes([seen(0, {})], APART) == []

@@ -108,10 +108,10 @@ def test_a_late_rank_is_found_whichever_part_of_its_batches_the_others_wait_for(
 # --- work that nobody sees ------------------------------------------------------------------------------------------
 
 
-def after_a_reduction(*gaps_ns: int) -> dict[int, float]:
+def after_a_reduction(*gaps_ns: int, lasting: int = 100) -> dict[int, float]:
     """What each rank is said to work longer if it began a second reduction so long after the first."""
-    rows = [row(rank, 0, 100) for rank in range(len(gaps_ns))]
-    rows += [row(rank, 100 + ns, 300, sequence=1) for rank, ns in enumerate(gaps_ns)]
+    rows = [row(rank, 0, lasting) for rank in range(len(gaps_ns))]
+    rows += [row(rank, lasting + ns, lasting + 60_000, sequence=1) for rank, ns in enumerate(gaps_ns)]
     topology = Topology(len(gaps_ns), {}, {0: tuple(range(len(gaps_ns)))}, ("world",))
     return dict(attribute_by_peers(graph_of(*rows), 0, topology).work_excess_ns)
 
@@ -124,3 +124,8 @@ def test_ranks_whose_work_hides_behind_the_queue_say_nothing_of_how_long_the_oth
 
 def test_a_rank_that_alone_was_not_held_up_is_compared_with_those_that_were() -> None:
     assert after_a_reduction(0, 0, 0, 50) == {0: 0, 1: 0, 2: 0, 3: 50}
+
+
+def test_a_gap_as_long_as_a_launch_takes_is_no_work() -> None:
+    """Behind a reduction of 100 us three ranks were held up, and began the next one 0.9 us after its end."""
+    assert after_a_reduction(900, 900, 900, 50_000, 50_000, lasting=100_000) == dict.fromkeys(range(5), 0)

@@ -33,10 +33,10 @@ def lost(number: int, **ms: float) -> Attribution:
     return Attribution(number, path, {}, {}, {})
 
 
-def noted(*attributions: Attribution) -> Suspicions:
+def noted(*attributions: Attribution, topology: Topology = TOPOLOGY) -> Suspicions:
     suspicions = Suspicions()
     for one in attributions:
-        suspicions.note(one)
+        suspicions.note(one, topology)
     return suspicions
 
 
@@ -45,11 +45,21 @@ def late_in_turn(ranks: list[int], *, every: int = 2) -> Suspicions:
     return noted(*(lost(every * at, **{f"r{rank}": 50.0}) for at, rank in enumerate(ranks)))
 
 
+def late_with_stage(ranks: list[int], late_ms: dict[int, float]) -> Suspicions:
+    """The same of a job with two stages, in which ranks work so much longer while each of these comes last."""
+    late_ns = {rank: ms * MS for rank, ms in late_ms.items()}
+    return noted(
+        *(replace(lost(2 * at, **{f"r{rank}": 50.0}), work_excess_ns=late_ns | {rank: 50.0 * MS})
+          for at, rank in enumerate(ranks)),
+        topology=STAGED,
+    )  # fmt: skip
+
+
 # --- note -----------------------------------------------------------------------------------------------------------
 
 
 def test_an_iteration_is_noted_with_the_lane_that_it_lost_most_to() -> None:
-    ((number, lane, lost_ns, work_ns, total_ns),) = noted(lost(3, r1=20.0, pair=30.0, r2=5.0)).state()
+    ((number, lane, lost_ns, work_ns, total_ns, _),) = noted(lost(3, r1=20.0, pair=30.0, r2=5.0)).state()
     assert (number, Lane(*lane)) == (3, PAIR)
     assert (lost_ns, work_ns, total_ns) == (30 * MS, 25 * MS, 55 * MS)
 
@@ -59,13 +69,13 @@ def test_what_nobody_or_everybody_lost_is_not_noted() -> None:
 
 
 def test_everybodys_part_is_never_the_lane_and_counts_in_the_total() -> None:
-    ((_, lane, lost_ns, work_ns, total_ns),) = noted(lost(0, all=50.0, r1=20.0)).state()
+    ((_, lane, lost_ns, work_ns, total_ns, _),) = noted(lost(0, all=50.0, r1=20.0)).state()
     assert Lane(*lane) == work(1)
     assert (lost_ns, work_ns, total_ns) == (20 * MS, 20 * MS, 70 * MS)
 
 
 def test_ranks_that_were_quicker_take_away_from_what_work_lost() -> None:
-    ((_, _, _, work_ns, total_ns),) = noted(lost(0, r1=20.0, r2=-15.0, pair=-9.0)).state()
+    ((_, _, _, work_ns, total_ns, _),) = noted(lost(0, r1=20.0, r2=-15.0, pair=-9.0)).state()
     assert (work_ns, total_ns) == (5 * MS, 20 * MS)
 
 
@@ -77,7 +87,7 @@ def test_of_lanes_that_cost_the_same_always_the_same_is_noted() -> None:
 def test_memory_is_bounded() -> None:
     suspicions = Suspicions()
     for number in range(10_000):
-        suspicions.note(lost(number, r1=20.0))
+        suspicions.note(lost(number, r1=20.0), TOPOLOGY)
         assert len(suspicions.state()) <= 2 * THRESHOLDS.memory
     assert [number for number, *_ in suspicions.state()] == list(range(10_000 - 2 * THRESHOLDS.memory, 10_000))
 
@@ -162,10 +172,16 @@ def test_a_hosts_ranks_in_turn_are_not_uneven_data() -> None:
     assert list(late_in_turn([0, 1, 2, 4, 0, 1]).uneven(PAIRED)) != []
 
 
-def test_a_stages_ranks_in_turn_are_not_uneven_data() -> None:
-    assert list(late_in_turn([0, 2, 4, 6, 0, 2]).uneven(STAGED)) == []
-    assert list(late_in_turn([1, 3, 5, 7, 1, 3]).uneven(STAGED)) == []
-    assert list(late_in_turn([0, 2, 4, 7, 0, 2]).uneven(STAGED)) != []
+def test_a_slow_stages_ranks_are_late_together_which_is_not_uneven_data() -> None:
+    together = dict.fromkeys((0, 2, 4, 6), 45.0)
+    assert list(late_with_stage([0, 2, 4, 6, 0, 2], together).uneven(STAGED)) == []
+    others = dict.fromkeys((1, 3, 5, 7), 45.0)
+    assert list(late_with_stage([1, 3, 5, 7, 1, 3], others).uneven(STAGED)) == []
+
+
+def test_heavy_batches_whose_path_passes_one_stage_alone_are_uneven_data() -> None:
+    assert list(late_with_stage([0, 2, 4, 6, 0, 2], {}).uneven(STAGED)) != []
+    assert list(late_with_stage([0, 2, 4, 6, 0, 2], {1: 45.0, 3: 10.0}).uneven(STAGED)) != []
 
 
 def test_a_host_that_is_the_whole_job_excuses_nobodys_data() -> None:
@@ -185,7 +201,7 @@ def any_suspicions(draw: st.DrawFn) -> Suspicions:
     for _ in range(draw(st.integers(0, 30))):
         number += draw(st.integers(1, 40))
         names = st.sampled_from(["r0", "r1", "r2", "r3", "pair", "all"])
-        suspicions.note(lost(number, **draw(st.dictionaries(names, st.floats(-10, 100), max_size=4))))
+        suspicions.note(lost(number, **draw(st.dictionaries(names, st.floats(-10, 100), max_size=4))), TOPOLOGY)
     return suspicions
 
 
@@ -196,7 +212,7 @@ def test_what_is_restored_says_the_same(suspicions: Suspicions, lane: Lane, numb
     assert again.uneven(TOPOLOGY) == suspicions.uneven(TOPOLOGY)
     assert again.rivals([lane], [number], 20 * MS) == suspicions.rivals([lane], [number], 20 * MS)
     for one in (again, suspicions):
-        one.note(lost(1300, r1=20.0))
+        one.note(lost(1300, r1=20.0), TOPOLOGY)
     assert again.state() == suspicions.state()
 
 

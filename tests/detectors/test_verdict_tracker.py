@@ -20,7 +20,14 @@ from detectors.observation import Observation
 from detectors.standing_fault import History
 from detectors.steady_rates import Swing
 from detectors.topology import Device, Place
-from detectors.verdict_tracker import CLOSE_QUIET, OPEN_RECENT, OPEN_SEEN, OPEN_SEEN_TRANSFER, VerdictTracker
+from detectors.verdict_tracker import (
+    CLOSE_QUIET,
+    OPEN_CLEAR,
+    OPEN_RECENT,
+    OPEN_SEEN,
+    OPEN_SEEN_TRANSFER,
+    VerdictTracker,
+)
 from streams.judgements import Verdict
 from streams.snapshots import pack, unpack
 from tests.detectors.observed_iterations import MS, PAIR, TOPOLOGY, Step, late, observation, work
@@ -50,6 +57,45 @@ def test_a_transfer_must_be_slow_four_times() -> None:
     assert lived([{PAIR: 50.0}] * 3) == []
     (verdict,) = lived([{PAIR: 50.0}] * 4)
     assert (verdict.kind, verdict.suspects[0].ranks, verdict.communicator) == ("slow_link", (1, 3), "pp0")
+
+
+def test_three_times_in_a_row_suffice_where_the_device_is_clear() -> None:
+    assert OPEN_CLEAR == 3
+    assert lived([INTO_3] * 2) == []
+    assert lived([INTO_3, None, INTO_3, INTO_3]) == []
+    (verdict,) = lived([INTO_3] * 3)
+    assert (verdict.kind, verdict.suspects[0].ranks, verdict.iterations) == ("slow_nic", (3,), (0, 3))
+
+
+INTO_3: Step = {PAIR: 50.0, Lane("pair", 0, 3): 50.0}
+SELDOM: list[Step] = [INTO_3, *[None] * 5]
+
+
+def test_transfers_that_are_slow_again_and_again_are_a_fault_though_regular_iterations_lie_between() -> None:
+    assert lived(SELDOM * 3) == []
+    (verdict,) = lived(SELDOM * 4)
+    assert (verdict.kind, verdict.suspects[0].ranks, verdict.iterations) == ("slow_nic", (3,), (0, 19))
+    assert lived([INTO_3, *[None] * 9] * 4) == []  # not within the memory
+
+
+def test_transfers_that_come_and_go_must_tell_whose_they_are() -> None:
+    assert lived([{PAIR: 50.0}, *[None] * 5] * 4) == []
+
+
+def test_what_came_and_went_is_no_spike_besides_and_is_over_when_its_verdict_closes() -> None:
+    tracker = VerdictTracker("j", 1)
+    said = lived([*SELDOM * 4, *[None] * 7, INTO_3, *[None] * 40], tracker)
+    said += tracker.close("ended", TOPOLOGY)
+    assert len({verdict.verdict_id for verdict in said if verdict.iterations[0] < 30}) == 1
+
+
+@pytest.mark.parametrize("cut", [1, 9, 17])
+def test_a_restored_tracker_knows_what_came_and_went_before(cut: int) -> None:
+    steps = SELDOM * 4
+    tracker = VerdictTracker("j", 1)
+    lived(steps[:cut], tracker)
+    restored = VerdictTracker.from_state(json.loads(json.dumps(tracker.state())))
+    assert lived(steps[cut:], restored, first=cut) == lived(steps[cut:], tracker, first=cut) != []
 
 
 def test_where_no_iteration_is_long_by_itself_the_cause_must_be_in_all_of_the_last_six() -> None:

@@ -61,6 +61,14 @@ def test_the_time_of_the_job_is_that_of_its_slowest_rank_from_its_first_start() 
     assert (rows.elapsed_ns, rows.start_ns, len(rows)) == (30 * MS, T0 + 500 * MS, 3)
 
 
+def test_the_period_counts_what_ranks_work_before_their_first_operator() -> None:
+    free_ns = T0 + 100 * MS
+    rows = rows_of(*(evidence_of(rank, {5: 10 + rank}, entry_ns=free_ns) for rank in range(3)))
+    assert rows.period_ns == 411 * MS  # of the middle rank: from 100 to 500 ms it worked, then its operators ran
+    assert rows_of(evidence_of(0, {5: 10})).period_ns == 10 * MS  # since when it was free is not known
+    assert rows_of(evidence_of(0, {5: 10}, entry_ns=T0 + 505 * MS)).period_ns == 10 * MS
+
+
 def test_a_start_that_nobody_knows_is_unknown() -> None:
     rows = rows_of(evidence_of(0, {5: 10}))
     rows.columns["start_ns"][:] = UNKNOWN
