@@ -9,23 +9,23 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from infra.commands.agent import agent
-from infra.commands.alerts import alerts
-from infra.commands.analyze import analyze
-from infra.commands.check import check
-from infra.commands.demo import demo
-from infra.commands.import_trace import import_trace
-from infra.commands.options import Invocation
-from infra.commands.plugins import plugins
-from infra.commands.replay import replay
-from infra.commands.show_settings import show_settings
-from infra.commands.simulate import simulate
-from infra.commands.sql import sql
-from infra.commands.topics import topics
-from infra.commands.up import up
-from infra.commands.worker import worker
-from infra.settings import parse_assignment
-from streams.errors import IrregularsError
+from irregulars.errors import IrregularsError
+from irregulars.infra.commands.agent import agent
+from irregulars.infra.commands.alerts import alerts
+from irregulars.infra.commands.analyze import analyze
+from irregulars.infra.commands.check import check
+from irregulars.infra.commands.demo import demo
+from irregulars.infra.commands.import_trace import import_trace
+from irregulars.infra.commands.options import Invocation
+from irregulars.infra.commands.plugins import plugins
+from irregulars.infra.commands.replay import replay
+from irregulars.infra.commands.show_settings import show_settings
+from irregulars.infra.commands.simulate import simulate
+from irregulars.infra.commands.sql import sql
+from irregulars.infra.commands.topics import topics
+from irregulars.infra.commands.up import up
+from irregulars.infra.commands.worker import worker
+from irregulars.infra.configuration.settings import parse_assignment
 
 UNUSABLE = 2
 INTERRUPTED = 130

@@ -2,7 +2,7 @@
 
 ::
 
-    from producers import torch_comms
+    from irregulars import torch_comms
 
     torch_comms.start(trace_dir="trace")  # or agent="/run/irregulars/agent.sock", or bootstrap="kafka:9092"
 
@@ -25,13 +25,13 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from producers.torch_hook.exits import AgentSocket, Exit, Kafka, TraceDirectory
-from producers.torch_hook.identity import identity_of
-from streams.errors import InputError
-from streams.topics import TopicSettings
+from irregulars.errors import InputError
+from irregulars.producers.torch_hook.leaving.exits import AgentSocket, Exit, Kafka, TraceDirectory
+from irregulars.producers.torch_hook.records.identity import identity_of
+from irregulars.streams.kafka.topics import TopicSettings
 
 if TYPE_CHECKING:
-    from producers.torch_hook.session import Session, Troubles
+    from irregulars.producers.torch_hook.session import Session, Troubles
 
 __all__ = ["follow", "iteration", "lost_rows", "name_group", "phase", "report", "start", "stop"]
 
@@ -83,7 +83,7 @@ def start(
     global _session
     _check_choices(hook, iterations)
     _check_one_way_out(trace_dir, agent, bootstrap)
-    from producers.torch_hook.session import Session, Troubles
+    from irregulars.producers.torch_hook.session import Session, Troubles
 
     with _lock:
         if _session is not None and _session.is_ours:

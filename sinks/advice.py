@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from streams.judgements import Suspect, Verdict
+from irregulars.streams.messages.judgements import Suspect, Verdict
 
 SURE: Final = 0.5
 """Below this probability of the first suspect, advice says to confirm before anything is drained."""

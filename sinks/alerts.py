@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from sinks.advice import advise, name_device, where_to_look
-from streams.errors import RecordError
-from streams.judgements import SEVERITIES, Verdict
-from streams.records import VERSION, decode_json
+from irregulars.errors import RecordError
+from irregulars.sinks.advice import advise, name_device, where_to_look
+from irregulars.streams.messages.judgements import SEVERITIES, Verdict
+from irregulars.streams.messages.records import VERSION, decode_json
 
 ALERTING_EVENTS: Final = ("opened", "changed", "raised", "closed")
 """The alert policy: a revision that only tells more of the same wakes nobody."""
@@ -39,8 +39,9 @@ def alert_of(verdict: Verdict, least_severity: str = LEAST_SEVERITY) -> bytes | 
     Returns
     -------
     bytes
-        JSON of ``streams/schemas/alerts.json``: first ``summary``, one line for a person; then the verdict as on the
-        topic ``verdicts``; then ``gpu_hours_lost`` (null where the number of GPUs is not known) and ``next_step``.
+        JSON of ``streams/messages/schemas/alerts.json``: first ``summary``, one line for a person; then the verdict
+        as on the topic ``verdicts``; then ``gpu_hours_lost`` (null where the number of GPUs is not known) and
+        ``next_step``.
     """
     if verdict.event not in ALERTING_EVENTS or _is_less(verdict.severity, least_severity):
         return None

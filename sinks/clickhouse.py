@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from sinks.connection import DatabaseSettings, connect, reason_of, translated
-from sinks.migrate import migrate
-from sinks.protocol import Rows
-from sinks.tables import conform
-from streams.errors import SinkBusy, SinkError, SinkRejected
+from irregulars.errors import SinkBusy, SinkError, SinkRejected
+from irregulars.sinks.connection import DatabaseSettings, connect, reason_of, translated
+from irregulars.sinks.migrate import migrate
+from irregulars.sinks.protocol import Rows
+from irregulars.sinks.tables import conform
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import SplitResult, urlsplit
 
-from streams.errors import InputError, ServiceRefused, ServiceUnavailable
+from irregulars.errors import InputError, ServiceRefused, ServiceUnavailable
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client

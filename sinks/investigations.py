@@ -1,6 +1,6 @@
 """The questions that ship with answers: SQL files, their parameters, and how to run them.
 
-Each file in ``sinks/investigations`` begins with comments that say what it is::
+Each file in ``sinks/sql/investigations`` begins with comments that say what it is::
 
     -- title: Irregular iterations of a job
     -- description: Which iterations took too long,
@@ -20,7 +20,7 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
 
-from streams.errors import InputError
+from irregulars.errors import InputError
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
@@ -100,7 +100,7 @@ def shipped_investigations() -> Mapping[str, Investigation]:
     >>> sorted(shipped_investigations())[0]
     'bandwidth_of_rank'
     """
-    folder = files("sinks").joinpath("investigations")
+    folder = files("irregulars.sinks").joinpath("sql", "investigations")
     paths = sorted((path for path in folder.iterdir() if path.name.endswith(".sql")), key=lambda path: path.name)
     found = (read_investigation(path.name.removesuffix(".sql"), path.read_text("utf-8")) for path in paths)
     return {investigation.name: investigation for investigation in found}

@@ -6,8 +6,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from sinks.protocol import Rows
-from sinks.tables import TABLES, TableFormat, conform
+from irregulars.sinks.protocol import Rows
+from irregulars.sinks.tables import TABLES, TableFormat, conform
 
 _Stored = dict[tuple[Any, ...], dict[str, Any]]
 

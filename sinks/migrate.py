@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import TYPE_CHECKING, Final
 
-from streams.errors import InputError
+from irregulars.errors import InputError
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
@@ -36,7 +36,7 @@ COMMENT 'Migrations that were applied to this database'
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """One file of ``sinks/migrations``."""
+    """One file of ``sinks/sql/migrations``."""
 
     version: int
     name: str
@@ -56,12 +56,12 @@ class Migration:
 
 
 def shipped_migrations() -> tuple[Migration, ...]:
-    """Return the files of ``sinks/migrations``, in their order.
+    """Return the files of ``sinks/sql/migrations``, in their order.
 
     >>> [migration.name for migration in shipped_migrations()][0]
     '0001_tables.sql'
     """
-    folder = files("sinks").joinpath("migrations")
+    folder = files("irregulars.sinks").joinpath("sql", "migrations")
     return read_migrations({path.name: path.read_text("utf-8") for path in folder.iterdir()})
 
 
@@ -77,11 +77,11 @@ def read_migrations(texts: dict[str, str]) -> tuple[Migration, ...]:
     for name, text in sorted(texts.items()):
         match = _NAME.fullmatch(name)
         if match is None:
-            raise InputError(f"migration name must be NNNN_title.sql; got {name!r} (sinks/migrations)")
+            raise InputError(f"migration name must be NNNN_title.sql; got {name!r} (sinks/sql/migrations)")
         found.append(Migration(int(match["version"]), name, text))
     versions = [migration.version for migration in found]
     if versions != list(range(1, len(found) + 1)):
-        raise InputError(f"migration numbers must be 1, 2, 3 and on; got {versions} (sinks/migrations)")
+        raise InputError(f"migration numbers must be 1, 2, 3 and on; got {versions} (sinks/sql/migrations)")
     return tuple(found)
 
 

@@ -13,8 +13,8 @@ from typing import Final, Protocol
 
 import pyarrow as pa
 
-from sinks.tables import TABLES, sort_by_key
-from streams.errors import PluginError, SinkRejected
+from irregulars.errors import PluginError, SinkRejected
+from irregulars.sinks.tables import TABLES, sort_by_key
 
 Rows = Mapping[str, pa.Table]
 """Arrow tables by the names in `sinks.tables.TABLES`."""

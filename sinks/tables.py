@@ -1,7 +1,7 @@
 """Judgements and batches of samples as rows of the database: pure conversion, and what the tables are.
 
-`TABLES` is the Python side of ``sinks/migrations``; an integration test compares the two. Unknown values (``NaN``,
-`streams.records.UNKNOWN`, ``None``) become null. Times become timestamps of ns in UTC.
+`TABLES` is the Python side of ``sinks/sql/migrations``; an integration test compares the two. Unknown values
+(``NaN``, `streams.messages.records.UNKNOWN`, ``None``) become null. Times become timestamps of ns in UTC.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from streams.announcements import Announcement
-from streams.errors import SinkRejected
-from streams.judgements import Columns, JudgedIteration, Judgements, Suspect, Verdict
-from streams.records import PATHS, THROTTLE_REASONS, UNKNOWN, Batch
+from irregulars.errors import SinkRejected
+from irregulars.streams.messages.announcements import Announcement
+from irregulars.streams.messages.judgements import Columns, JudgedIteration, Judgements, Suspect, Verdict
+from irregulars.streams.messages.records import PATHS, THROTTLE_REASONS, UNKNOWN, Batch
 
 _TIME: Final = pa.timestamp("ns", "UTC")
 

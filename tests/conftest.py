@@ -13,9 +13,9 @@ from urllib.parse import unquote, urlsplit
 import hypothesis
 import pytest
 
-from infra.demo_database import DemoDatabase
-from infra.kafka_broker import KafkaBroker
-from streams.errors import IrregularsError
+from irregulars.errors import IrregularsError
+from irregulars.infra.services.demo_database import DemoDatabase
+from irregulars.infra.services.kafka_broker import KafkaBroker
 
 hypothesis.settings.register_profile("untimed", deadline=None)  # an example may be slow where much else runs
 hypothesis.settings.load_profile("untimed")

@@ -1,8 +1,9 @@
-"""The house stays as infra/docs/architecture.md draws it: folders, the direction of imports, the wheel."""
+"""The house stays as the table in infra/docs/architecture.md draws it: rooms, the direction of imports, the wheel."""
 
 from __future__ import annotations
 
 import ast
+import re
 import shutil
 import subprocess
 import sys
@@ -14,24 +15,20 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("detectors", "infra", "producers", "sinks", "streams")
-LEAVES = {
-    "streams.records",
-    "streams.announcements",
-    "streams.topics",
-    "streams.errors",
-    "streams.judgements",
-    "streams.json_fields",
-}
-"""What travels on the bus, and the errors: everybody may import them, and they import one another alone."""
+PAGE = ROOT / "infra" / "docs" / "architecture.md"
+ROOMS = re.findall(r"^\| `([a-z_/]+)` \| (\d+) \|", PAGE.read_text(), flags=re.MULTILINE)
+"""Rooms in the order of the page's table, each with its floor: what it imports lies on lower floors."""
 
+FLOOR = {room.replace("/", "."): int(floor) for room, floor in ROOMS}
 MAY_IMPORT = {
-    "detectors": {"detectors"},
-    "infra": set(PACKAGES),
-    "producers": {"producers"},
-    "sinks": {"sinks"},
+    "detectors": {"detectors", "streams.messages"},
+    "infra": {*PACKAGES},
+    "producers": {"producers", "streams.messages", "streams.kafka"},
+    "sinks": {"sinks", "streams.messages"},
     "streams": {"streams", "detectors", "sinks"},
 }
-FAUST_FILES = {"streams/app.py", "streams/agents.py"}
+FAUST_FILES = {"streams/worker/app.py", "streams/worker/agents.py"}
+MOST_FILES = 16
 GENERATED = {"build", "dist", "target", "__pycache__"}
 SOURCES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 DATA_SUFFIXES = {".cpp", ".json", ".sql", ".xml", ".yaml", ".properties", ".md", ".toml", ".service", ".typed"}
@@ -49,26 +46,33 @@ def imported_modules(source: str) -> Iterator[str]:
 
 def wrong_arrows(path: str, source: str) -> list[str]:
     """Imports of the file at `path` (relative to the root) that the architecture forbids."""
-    package = path.split("/", 1)[0]
-    module = path.removesuffix(".py").replace("/", ".")
-    return [found for found in imported_modules(source) if not _is_allowed(found, package, module)]
+    return [found for found in imported_modules(source) if not _is_allowed(found, path)]
 
 
-def _is_allowed(found: str, package: str, module: str) -> bool:
-    top = found.split(".", 1)[0]
-    if top == "":  # a relative import stays inside its package, but hides where it goes
-        return False
-    if top == "tests":
+def _is_allowed(found: str, path: str) -> bool:
+    top, own = found.split(".", 1)[0], room_of(path.removesuffix(".py").replace("/", "."))
+    if top in ("", "tests", *PACKAGES):  # a relative import hides where it goes; the packages are in irregulars
         return False
     if top == "faust":
-        return module.replace(".", "/") + ".py" in FAUST_FILES
-    if top not in PACKAGES or _is_leaf(found):
+        return path in FAUST_FILES
+    inside = found.removeprefix("irregulars.")
+    if top != "irregulars" or inside.split(".")[0] not in PACKAGES:
         return True
-    return module not in LEAVES and top in MAY_IMPORT[package]
+    room = room_of(inside)
+    if room == own or is_package(inside):
+        return True
+    may = MAY_IMPORT[own.split(".")[0]]
+    return FLOOR[room] < FLOOR[own] and any(room == one or room.startswith(f"{one}.") for one in may)
 
 
-def _is_leaf(found: str) -> bool:
-    return found == "streams" or ".".join(found.split(".")[:2]) in LEAVES
+def room_of(module: str) -> str:
+    """The room that a module stands in: the longest one of the table that it begins with."""
+    parts = module.split(".")
+    return next(room for end in range(len(parts), 0, -1) if (room := ".".join(parts[:end])) in FLOOR)
+
+
+def is_package(dotted: str) -> bool:
+    return (ROOT / dotted.replace(".", "/") / "__init__.py").exists()
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.relative_to(ROOT).as_posix())
@@ -80,14 +84,18 @@ def test_imports_follow_the_arrows(path: Path) -> None:
 @pytest.mark.parametrize(
     ("path", "source"),
     [
-        ("detectors/a.py", "from streams.rank_monitor import RankMonitor"),
-        ("detectors/a.py", "from streams import rank_monitor"),
-        ("producers/a.py", "import detectors.checks"),
-        ("sinks/a.py", "def f():\n    import producers.agent"),
-        ("streams/records.py", "import detectors.protocol"),
-        ("streams/rank_monitor.py", "from infra.settings import Settings"),
-        ("streams/rank_monitor.py", "import faust"),
-        ("infra/a.py", "import tests.recordings"),
+        ("detectors/blame/a.py", "from irregulars.streams.rank_hop.rank_monitor import RankMonitor"),
+        ("detectors/path/a.py", "from irregulars.detectors.blame.causes import Cause"),
+        ("detectors/path/a.py", "from irregulars.detectors.blame import causes"),
+        ("producers/node/a.py", "import irregulars.detectors.plugins.checks"),
+        ("producers/node/a.py", "from irregulars.producers.trace.rows import Rows"),
+        ("sinks/a.py", "def f():\n    import irregulars.producers.publishing.agent"),
+        ("streams/messages/records.py", "import irregulars.detectors.plugins.protocol"),
+        ("streams/rank_hop/a.py", "from irregulars.infra.configuration.settings import Settings"),
+        ("streams/rank_hop/a.py", "from irregulars.streams.job_hop.job_monitor import JobMonitor"),
+        ("streams/rank_hop/rank_monitor.py", "import faust"),
+        ("infra/runs/a.py", "import tests.recordings"),
+        ("infra/runs/a.py", "from streams.messages.records import UNKNOWN"),
         ("sinks/a.py", "from . import alerts"),
     ],
 )
@@ -98,51 +106,100 @@ def test_a_wrong_arrow_is_seen(path: str, source: str) -> None:
 @pytest.mark.parametrize(
     ("path", "source"),
     [
-        ("detectors/a.py", "from streams.records import UNKNOWN"),
-        ("detectors/a.py", "from streams import records"),
-        ("streams/app.py", "import faust\nfrom sinks.alerts import render"),
-        ("streams/judgements.py", "from streams.records import VERSION"),
-        ("infra/commands/a.py", "from producers.agent import Agent"),
+        ("detectors/job/a.py", "from irregulars.streams.messages.records import UNKNOWN"),
+        ("detectors/job/a.py", "from irregulars.streams.messages import records"),
+        ("detectors/job/a.py", "from irregulars.errors import InputError"),
+        ("streams/worker/app.py", "import faust\nfrom irregulars.sinks.alerts import render"),
+        ("infra/commands/a.py", "from irregulars.producers.publishing.agent import Agent"),
     ],
 )
 def test_a_right_arrow_passes(path: str, source: str) -> None:
     assert wrong_arrows(path, source) == []
 
 
-@pytest.mark.parametrize("package", PACKAGES)
-def test_init_files_import_nothing(package: str) -> None:
-    for path in (ROOT / package).rglob("__init__.py"):
-        assert list(imported_modules(path.read_text())) == [], path.relative_to(ROOT).as_posix()
+def test_the_table_has_every_room() -> None:
+    found = {path.parent.relative_to(ROOT).as_posix().replace("/", ".") for path in SOURCES}
+    with_files = {room for room in found if any(p.name != "__init__.py" for p in folder(room).glob("*.py"))}
+    assert set(FLOOR) - {*PACKAGES} <= with_files | {room for room in FLOOR if list(folder(room).iterdir())}
+    assert with_files <= set(FLOOR)
+
+
+def folder(room: str) -> Path:
+    return ROOT / room.replace(".", "/")
+
+
+@pytest.mark.parametrize("room", sorted(FLOOR))
+def test_a_room_is_read_at_a_glance(room: str) -> None:
+    """A docstring says what it is for and where to start, and nothing else stands in ``__init__.py``."""
+    (only,) = ast.parse((folder(room) / "__init__.py").read_text()).body
+    assert isinstance(only, ast.Expr)
+    assert isinstance(only.value, ast.Constant)
+    assert re.search("[Ss]tart|`", str(only.value.value))
+    assert len([path for path in folder(room).glob("*.py") if path.name != "__init__.py"]) <= MOST_FILES
+
+
+def test_what_a_docstring_of_a_room_names_is_there() -> None:
+    for room in FLOOR:
+        named = re.findall(r"`([a-z_/]+\.py)`", (folder(room) / "__init__.py").read_text())
+        assert [name for name in named if not (folder(room) / name).exists()] == [], room
 
 
 def test_no_folder_stands_beside_the_agreed_ones() -> None:
     folders = {path.name for path in ROOT.iterdir() if path.is_dir() and not path.name.startswith(".")}
     others = {name for name in folders - GENERATED if not name.endswith(".egg-info")}
-    assert others == {*PACKAGES, "tests"}
+    assert others == {*PACKAGES, "irregulars", "tests"}
+
+
+def test_the_import_name_links_to_the_folders() -> None:
+    assert {path.name for path in (ROOT / "irregulars").iterdir() if path.is_symlink()} == set(PACKAGES)
+    assert all((ROOT / "irregulars" / name).resolve() == ROOT / name for name in PACKAGES)
 
 
 @pytest.fixture(scope="module")
-def wheel_names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
-    """Names in the wheel, built offline of a copy: a build leaves a folder behind."""
-    folder = tmp_path_factory.mktemp("wheel")
-    checkout = folder / "checkout"
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built offline of a copy: a build leaves a folder behind."""
+    place = tmp_path_factory.mktemp("wheel")
+    checkout = place / "checkout"
     checkout.mkdir()
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, checkout)
-    for name in (*PACKAGES, "tests"):
-        shutil.copytree(ROOT / name, checkout / name, ignore=shutil.ignore_patterns("__pycache__", "target"))
+    for name in (*PACKAGES, "irregulars", "tests"):
+        ignored = shutil.ignore_patterns("__pycache__", "target")
+        shutil.copytree(ROOT / name, checkout / name, symlinks=True, ignore=ignored)
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
-    subprocess.run([*command, "--wheel-dir", str(folder), str(checkout)], check=True, timeout=120)
-    (wheel,) = folder.glob("*.whl")
-    return set(zipfile.ZipFile(wheel).namelist())
+    subprocess.run([*command, "--wheel-dir", str(place), str(checkout)], check=True, timeout=120)
+    (made,) = place.glob("*.whl")
+    return made
 
 
-def test_the_wheel_holds_the_five_packages_and_nothing_else(wheel_names: set[str]) -> None:
-    tops = {name.split("/", 1)[0] for name in wheel_names}
-    assert {top for top in tops if not top.endswith(".dist-info")} == set(PACKAGES)
+def test_the_wheel_holds_one_package_and_nothing_else(wheel: Path) -> None:
+    tops = {name.split("/", 1)[0] for name in zipfile.ZipFile(wheel).namelist()}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"irregulars"}
 
 
-def test_the_wheel_holds_every_source_and_data_file(wheel_names: set[str]) -> None:
+def test_the_wheel_holds_every_source_and_data_file(wheel: Path) -> None:
     data = {path for package in PACKAGES for path in (ROOT / package).rglob("*") if path.suffix in DATA_SUFFIXES}
     wanted = {path.relative_to(ROOT).as_posix() for path in {*SOURCES, *data} if "target" not in path.parts}
-    assert wanted <= wheel_names
+    wanted |= {path.name for path in (ROOT / "irregulars").glob("*.py")}
+    assert {f"irregulars/{name}" for name in wanted} <= set(zipfile.ZipFile(wheel).namelist())
+
+
+def test_folders_of_a_training_repository_are_in_nobodys_way(wheel: Path, tmp_path: Path) -> None:
+    """The wheel beside folders that have the names of ours, and say so when they are imported."""
+    site, repository = tmp_path / "site", tmp_path / "training"
+    zipfile.ZipFile(wheel).extractall(site)
+    for name in (*PACKAGES, "tests"):
+        (repository / name).mkdir(parents=True)
+        (repository / name / "__init__.py").write_text("raise RuntimeError('a stranger was imported')\n")
+    script = repository / "train.py"
+    script.write_text(
+        "import irregulars\nfrom irregulars import analyze, check_detector, read_trace, torch_comms\n"
+        f"print(irregulars.__file__.startswith({str(site)!r}), irregulars.__version__, torch_comms.lost_rows())\n"
+        "print(len(read_trace('trace').announcements), analyze.__name__, check_detector.__name__)\n"
+    )
+    shutil.copytree(ROOT / "tests" / "recordings" / "gloo-clean", repository / "trace")
+    done = subprocess.run(
+        [sys.executable, str(script)], cwd=repository, env={"PYTHONPATH": str(site)}, capture_output=True, text=True,
+        check=False, timeout=120,
+    )  # fmt: skip
+    assert (done.stdout, done.stderr) == ("True 0.1.0 0\n4 analyze check_detector\n", "")

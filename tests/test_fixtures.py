@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from streams.errors import InputError
+from irregulars.errors import InputError
 from tests.conftest import RECORDINGS, clickhouse_address, failing_in_one_line
 
 GLOO = {"gloo-clean", "gloo-slow-rank", "gloo-slow-compute", "gloo-slow-nic", "gloo-slow-link"}

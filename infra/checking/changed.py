@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from infra.checking.recording import Recording
-from producers.batches import BATCH_ROWS, BATCH_SPAN_S
+from irregulars.infra.checking.recording import Recording
+from irregulars.producers.publishing.batches import BATCH_ROWS, BATCH_SPAN_S
 
 
 @dataclass(frozen=True, slots=True)

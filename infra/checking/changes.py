@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from infra.checking import company, evaluation, names, rows, times
-from infra.checking.changed import Changed, Delivery, Given
-from infra.checking.recording import Recording
+from irregulars.infra.checking import company, evaluation, names, rows, times
+from irregulars.infra.checking.changed import Changed, Delivery, Given
+from irregulars.infra.checking.recording import Recording
 
 Apply = Callable[[Recording, Given], Changed | None]
 """Changes a recording, or gives `None` where it does not apply. Uses no other randomness than the given one."""

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from infra.checking.changed import Changed, Delivery, Given, Naming
-from infra.checking.changes import CHANGES
-from infra.checking.judged import Charge, accused_ranks, charges_of, differences, judge
-from infra.checking.recording import Recording
-from streams.errors import InputError
-from streams.monitor_settings import MonitorSettings
+from irregulars.errors import InputError
+from irregulars.infra.checking.changed import Changed, Delivery, Given, Naming
+from irregulars.infra.checking.changes import CHANGES
+from irregulars.infra.checking.judged import Charge, accused_ranks, charges_of, differences, judge
+from irregulars.infra.checking.recording import Recording
+from irregulars.streams.monitor_settings import MonitorSettings
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,11 @@ from typing import Final
 
 import numpy as np
 
-from infra.checking.changed import Changed, Given, Naming
-from infra.checking.recording import Columns, Recording
-from producers.trace_job import Place
-from streams.announcements import Communicator
-from streams.records import SCHEMAS, SEND, UNKNOWN
+from irregulars.infra.checking.changed import Changed, Given, Naming
+from irregulars.infra.checking.recording import Columns, Recording
+from irregulars.producers.trace.job_file import Place
+from irregulars.streams.messages.announcements import Communicator
+from irregulars.streams.messages.records import SCHEMAS, SEND, UNKNOWN
 
 Array = np.ndarray
 

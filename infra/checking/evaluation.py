@@ -7,9 +7,9 @@ from typing import Final
 
 import numpy as np
 
-from infra.checking.changed import Changed, Given, Naming
-from infra.checking.recording import Columns, Recording
-from streams.records import PHASES, UNKNOWN
+from irregulars.infra.checking.changed import Changed, Given, Naming
+from irregulars.infra.checking.recording import Columns, Recording
+from irregulars.streams.messages.records import PHASES, UNKNOWN
 
 Array = np.ndarray
 

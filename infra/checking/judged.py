@@ -7,13 +7,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from infra.analysis import analyze
-from infra.checking.changed import Changed, Naming
-from infra.checking.recording import Recording
-from infra.checking.streamed import judge_streamed
-from producers.trace_iterations import number_iterations
-from streams.judgements import Verdict
-from streams.monitor_settings import MonitorSettings
+from irregulars.infra.checking.changed import Changed, Naming
+from irregulars.infra.checking.recording import Recording
+from irregulars.infra.checking.streamed import judge_streamed
+from irregulars.infra.runs.analysis import analyze
+from irregulars.producers.trace.iterations import number_iterations
+from irregulars.streams.messages.judgements import Verdict
+from irregulars.streams.monitor_settings import MonitorSettings
 
 
 @dataclass(frozen=True, slots=True)

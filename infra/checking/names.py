@@ -8,12 +8,12 @@ from typing import Final
 
 import numpy as np
 
-from infra.checking.changed import Changed, Given, Naming
-from infra.checking.recording import Recording
-from producers.counted_apart import OPERATOR_BITS
-from producers.trace_job import Place
-from streams.announcements import Communicator
-from streams.records import SCHEMAS, UNKNOWN
+from irregulars.infra.checking.changed import Changed, Given, Naming
+from irregulars.infra.checking.recording import Recording
+from irregulars.producers.iteration_inference.per_kind_sequences import OPERATOR_BITS
+from irregulars.producers.trace.job_file import Place
+from irregulars.streams.messages.announcements import Communicator
+from irregulars.streams.messages.records import SCHEMAS, UNKNOWN
 
 Array = np.ndarray
 

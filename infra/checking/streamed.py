@@ -6,17 +6,17 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Final
 
-from infra.checking.changed import Delivery
-from producers.trace import Trace, trace_batches
-from streams.announcements import Heartbeat
-from streams.closings import Closing, reduce_closings
-from streams.evidence import Membership
-from streams.job_monitor import JobMonitor
-from streams.judgements import Judgements, Verdict
-from streams.monitor_settings import MonitorSettings
-from streams.operator_source import Span
-from streams.rank_monitor import RankMonitor
-from streams.records import Batch
+from irregulars.detectors.judging.reading.spans import Span
+from irregulars.infra.checking.changed import Delivery
+from irregulars.producers.trace.directory import Trace, trace_batches
+from irregulars.streams.job_hop.job_monitor import JobMonitor
+from irregulars.streams.messages.announcements import Heartbeat
+from irregulars.streams.messages.evidence import Membership
+from irregulars.streams.messages.judgements import Judgements, Verdict
+from irregulars.streams.messages.records import Batch
+from irregulars.streams.monitor_settings import MonitorSettings
+from irregulars.streams.rank_hop.evidence_reduction import Closing, reduce_closings
+from irregulars.streams.rank_hop.rank_monitor import RankMonitor
 
 _ROUND: Final = 64
 """Messages after which monitors are drained, as in the worker."""

@@ -12,9 +12,9 @@ from typing import Final
 
 import numpy as np
 
-from infra.checking.changed import Changed, Given
-from infra.checking.recording import Recording
-from streams.records import UNKNOWN
+from irregulars.infra.checking.changed import Changed, Given
+from irregulars.infra.checking.recording import Recording
+from irregulars.streams.messages.records import UNKNOWN
 
 Array = np.ndarray
 

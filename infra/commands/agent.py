@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from infra.commands.options import Bootstrap, TopicPrefix, settings_of
+from irregulars.infra.commands.options import Bootstrap, TopicPrefix, settings_of
 
 
 def agent(
@@ -26,9 +26,9 @@ def agent(
 
     Example: irregulars agent infra/node/agent.toml
     """
-    from infra.agent_settings import ARRAYS, TABLES, read_agent_file
-    from infra.agent_sources import check_source
-    from streams.worker_logging import logging_config
+    from irregulars.infra.configuration.agent_settings import ARRAYS, TABLES, read_agent_file
+    from irregulars.infra.configuration.agent_sources import check_source
+    from irregulars.streams.worker.log_format import logging_config
 
     tables = read_agent_file(file)
     own = (*TABLES, *ARRAYS)
@@ -40,6 +40,6 @@ def agent(
         return
     levels = {"warning": "warn", "critical": "crit"}
     logging.config.dictConfig(logging_config(levels.get(settings.log_level, settings.log_level)))
-    from infra.node_agent import run_node_agent
+    from irregulars.infra.runs.node_agent import run_node_agent
 
     run_node_agent(settings, tables)

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from infra.commands.options import Bootstrap, Json, TopicPrefix, settings_of
+from irregulars.infra.commands.options import Bootstrap, Json, TopicPrefix, settings_of
 
 
 def alerts(
@@ -25,9 +25,9 @@ def alerts(
 
     Example: irregulars alerts --from-start --end --json | jq .summary
     """
-    from infra.alert_feed import follow_alerts
-    from infra.wiring import kafka_security
-    from streams.errors import RecordError
+    from irregulars.errors import RecordError
+    from irregulars.infra.configuration.wiring import kafka_security
+    from irregulars.infra.runs.alert_feed import follow_alerts
 
     settings = settings_of(context, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix)
     feed = follow_alerts(settings.kafka_bootstrap, settings.topics(), kafka_security(settings),
@@ -40,7 +40,7 @@ def alerts(
 
 
 def _line(message: bytes, json: bool) -> str:
-    from sinks.alerts import alert_line
-    from streams.records import decode_json
+    from irregulars.sinks.alerts import alert_line
+    from irregulars.streams.messages.records import decode_json
 
     return json_format.dumps(decode_json(message, "alerts"), ensure_ascii=False) if json else alert_line(message)

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from infra.commands.options import Json, open_console, print_json, settings_of
+from irregulars.infra.commands.options import Json, open_console, print_json, settings_of
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from infra.analysis import Analysis
-    from producers.trace import Trace
-    from streams.judgements import Suspect, Verdict
+    from irregulars.infra.runs.analysis import Analysis
+    from irregulars.producers.trace.directory import Trace
+    from irregulars.streams.messages.judgements import Suspect, Verdict
 
 _SUSPECTS_SHOWN = 3
 
@@ -55,11 +55,11 @@ def analyze(
 
     Example: irregulars import kineto traces/ job/ && irregulars analyze job/
     """
-    from infra.analysis import analyze as judge
-    from infra.traffic_report import report_traffic
-    from infra.wiring import monitor_settings
-    from producers.trace import read_trace
-    from producers.trace_iterations import number_iterations
+    from irregulars.infra.configuration.wiring import monitor_settings
+    from irregulars.infra.runs.analysis import analyze as judge
+    from irregulars.infra.runs.traffic_report import report_traffic
+    from irregulars.producers.trace.directory import read_trace
+    from irregulars.producers.trace.iterations import number_iterations
 
     settings = settings_of(context, delta=delta, window=window)
     trace = read_trace(directory, without=without or ())
@@ -109,6 +109,6 @@ def _show_verdict(console: Console, verdict: Verdict) -> None:
 
 
 def _name(suspect: Suspect) -> str:
-    from sinks.advice import name_device
+    from irregulars.sinks.advice import name_device
 
     return name_device(suspect)

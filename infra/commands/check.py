@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from infra.commands.analyze import report_rejected
-from infra.commands.options import Json, open_console, print_json, settings_of
+from irregulars.infra.commands.analyze import report_rejected
+from irregulars.infra.commands.options import Json, open_console, print_json, settings_of
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from infra.checking.check import Check, Outcome
+    from irregulars.infra.checking.check import Check, Outcome
 
 _CHANGED = 1
 
@@ -49,7 +49,7 @@ def check(
         _show_list(json)
         return
     if directory is None:
-        from streams.errors import InputError
+        from irregulars.errors import InputError
 
         raise InputError("DIR must be a trace directory; got none. See: irregulars check --help")
     made, names = _prepare(context, directory, changes, seed, is_streamed)
@@ -67,13 +67,13 @@ def _prepare(
     context: typer.Context, directory: Path, changes: Sequence[str] | None, seed: int, is_streamed: bool
 ) -> tuple[Check, list[str]]:
     """Read and judge the recording as it is."""
-    from infra.checking.changed import Delivery
-    from infra.checking.changes import CHANGES
-    from infra.checking.check import Check, require_change
-    from infra.checking.recording import recording_of
-    from infra.wiring import monitor_settings
-    from producers.trace import read_trace
-    from producers.trace_job import read_job
+    from irregulars.infra.checking.changed import Delivery
+    from irregulars.infra.checking.changes import CHANGES
+    from irregulars.infra.checking.check import Check, require_change
+    from irregulars.infra.checking.recording import recording_of
+    from irregulars.infra.configuration.wiring import monitor_settings
+    from irregulars.producers.trace.directory import read_trace
+    from irregulars.producers.trace.job_file import read_job
 
     names = list(dict.fromkeys(changes or CHANGES))
     for name in names:
@@ -98,7 +98,7 @@ def _with_progress(outcomes: Iterator[Outcome], count: int) -> Iterator[Outcome]
 
 
 def _show_list(is_json: bool) -> None:
-    from infra.checking.changes import CHANGES
+    from irregulars.infra.checking.changes import CHANGES
 
     if is_json:
         print_json({name: {"about": change.about, "needs": change.needs or None} for name, change in CHANGES.items()})
@@ -117,7 +117,7 @@ def _show(console: Console, made: Check, outcomes: Sequence[Outcome]) -> None:
 
 
 def _show_outcome(console: Console, outcome: Outcome) -> None:
-    from infra.checking.changes import CHANGES
+    from irregulars.infra.checking.changes import CHANGES
 
     change = CHANGES[outcome.name]
     if not outcome.does_apply:

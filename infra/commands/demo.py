@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from infra.commands.options import open_console, settings_of
-from infra.commands.up import show_addresses, stops_on_sigterm
+from irregulars.infra.commands.options import open_console, settings_of
+from irregulars.infra.commands.up import show_addresses, stops_on_sigterm
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from infra.local_services import LocalServices
-    from infra.simulated_run import PublishedRun
-    from producers.agent import AgentSettings
-    from streams.judgements import Verdict
+    from irregulars.infra.runs.local_services import LocalServices
+    from irregulars.infra.runs.simulated_run import PublishedRun
+    from irregulars.producers.publishing.agent import AgentSettings
+    from irregulars.streams.messages.judgements import Verdict
 
 JOB: Final = "demo"
 FAULT: Final = "slow_nic:rank=17,from=60,factor=12"
@@ -50,7 +50,7 @@ def demo(
 
     Example: irregulars demo --fault slow_rank:rank=5,from=60,factor=3
     """
-    from infra.local_services import LocalServices
+    from irregulars.infra.runs.local_services import LocalServices
 
     scene = _live_scene() if is_live else _simulated_scene(fault, iterations)
     console = open_console()
@@ -94,9 +94,9 @@ class _Scene:
 
 
 def _simulated_scene(fault: str, iterations: int) -> _Scene:
-    from infra.simulated_run import SimulatedRun
-    from producers.simulator.faults import parse_fault
-    from producers.simulator.settings import SimulatorSettings
+    from irregulars.infra.runs.simulated_run import SimulatedRun
+    from irregulars.producers.simulator.job.faults import parse_fault
+    from irregulars.producers.simulator.job.settings import SimulatorSettings
 
     job = SimulatorSettings(job=JOB, iterations=iterations, faults=(parse_fault(fault),))
     title = f"{job.dp * job.pp * job.tp} GPUs train, dp {job.dp} × pp {job.pp} × tp {job.tp}"
@@ -104,8 +104,8 @@ def _simulated_scene(fault: str, iterations: int) -> _Scene:
 
 
 def _live_scene() -> _Scene:
-    from infra.live_run import LiveRun
-    from infra.live_training import RANKS, LivePlan
+    from irregulars.infra.runs.live_run import LiveRun
+    from irregulars.infra.runs.live_training import RANKS, LivePlan
 
     plan = LivePlan()
     title = f"{RANKS} processes train with torch and gloo"
@@ -124,8 +124,8 @@ class _Alerts:
 
     def take_lines(self) -> list[str]:
         """One readable line for each new alert."""
-        from sinks.alerts import alert_line
-        from streams.judgements import decode_verdict
+        from irregulars.sinks.alerts import alert_line
+        from irregulars.streams.messages.judgements import decode_verdict
 
         if self._failure is not None:
             raise self._failure
@@ -138,8 +138,8 @@ class _Alerts:
         return lines
 
     def _follow(self) -> None:
-        from infra.alert_feed import follow_alerts
-        from infra.wiring import kafka_security
+        from irregulars.infra.configuration.wiring import kafka_security
+        from irregulars.infra.runs.alert_feed import follow_alerts
 
         settings = self._settings
         try:
@@ -153,7 +153,7 @@ class _Alerts:
 
 def _watch(console: Console, services: LocalServices, scene: _Scene) -> Verdict | None:
     """Run the job to its end; return the verdict that cost most, once it is closed."""
-    from infra.wiring import agent_settings
+    from irregulars.infra.configuration.wiring import agent_settings
 
     console.print(f"\n[bold]{scene.title}[/bold], {scene.iterations} iterations. What will happen: {scene.fault}\n")
     alerts = _Alerts(services)
@@ -201,7 +201,7 @@ def _print_alerts(console: Console, alerts: _Alerts) -> None:
 
 
 def _last_verdict(console: Console, alerts: _Alerts) -> Verdict | None:
-    from infra.analysis import order
+    from irregulars.infra.runs.analysis import order
 
     deadline = time.monotonic() + _VERDICT_S
     while time.monotonic() < deadline:
@@ -214,7 +214,7 @@ def _last_verdict(console: Console, alerts: _Alerts) -> Verdict | None:
 
 
 def _show_verdict(console: Console, services: LocalServices, verdict: Verdict, fault: str) -> None:
-    from sinks.advice import advise, name_device
+    from irregulars.sinks.advice import advise, name_device
 
     first, past = verdict.iterations
     cost = f"{verdict.delta:.2f} times the usual time, {verdict.lost_s:.1f} s lost ({verdict.severity})"
@@ -229,10 +229,10 @@ def _show_verdict(console: Console, services: LocalServices, verdict: Verdict, f
 
 def _show_stored(console: Console, services: LocalServices, verdict: Verdict) -> None:
     """Look further in ClickHouse, as a person would: the command, and what it answers."""
-    from infra.commands.sql import show_answer
-    from infra.wiring import database_settings
-    from sinks.connection import connect, translated
-    from sinks.investigations import run
+    from irregulars.infra.commands.sql import show_answer
+    from irregulars.infra.configuration.wiring import database_settings
+    from irregulars.sinks.connection import connect, translated
+    from irregulars.sinks.investigations import run
 
     target = database_settings(services.settings)
     client = connect(target)

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from infra.commands.options import Json, open_console, print_json
+from irregulars.infra.commands.options import Json, open_console, print_json
 
 if TYPE_CHECKING:
-    from infra.arrivals import LateRank
-    from producers.importers.imported import ImportedJob
-    from producers.trace import Trace
+    from irregulars.infra.runs.last_arrivals_report import LateRank
+    from irregulars.producers.importers.shared.imported import ImportedJob
+    from irregulars.producers.trace.directory import Trace
 
 _COLLECTIVES_LISTED = 10_000
 _LATE_SHOWN = 8
@@ -38,9 +38,9 @@ def import_trace(
 
     Example: irregulars import nccl-inspector nccl-inspector-4711/ job/
     """
-    from infra.arrivals import arrivals_of, collectives_json, late_ranks
-    from producers.importers.importing import import_trace as read
-    from producers.trace import read_trace
+    from irregulars.infra.runs.last_arrivals_report import arrivals_of, collectives_json, late_ranks
+    from irregulars.producers.importers.importing import import_trace as read
+    from irregulars.producers.trace.directory import read_trace
 
     imported = read(kind, source, out, job)
     trace = read_trace(out)
@@ -54,7 +54,7 @@ def import_trace(
 
 
 def _summary(imported: ImportedJob, trace: Trace) -> dict[str, Any]:
-    from producers.trace_iterations import has_marks
+    from irregulars.producers.trace.iterations import has_marks
 
     return {
         "job": imported.job,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from infra.settings import Settings, load_settings
+from irregulars.infra.configuration.settings import Settings, load_settings
 
 if TYPE_CHECKING:
     from rich.console import Console

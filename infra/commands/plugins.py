@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from infra.commands.options import Json, print_json
+from irregulars.infra.commands.options import Json, print_json
 
 plugins = typer.Typer(help="Detector plug-ins: which are there, and whether they are right.", no_args_is_help=True)
 
@@ -14,7 +14,7 @@ plugins = typer.Typer(help="Detector plug-ins: which are there, and whether they
 @plugins.command("list")
 def list_plugins(json: Json = False) -> None:
     """List the installed entry points of the group irregulars.detectors."""
-    from detectors.loading import installed_detectors
+    from irregulars.detectors.plugins.loading import installed_detectors
 
     found = installed_detectors()
     if json:
@@ -35,8 +35,8 @@ def check(
 
     Example: irregulars plugins check "our_plugins.nic:NicDrift(half_life_iterations=40)"
     """
-    from detectors.checks import CHECKS
-    from detectors.loading import load_detector
+    from irregulars.detectors.plugins.checks import CHECKS
+    from irregulars.detectors.plugins.loading import load_detector
 
     made = load_detector(detector, is_checked=True)()
     if json:

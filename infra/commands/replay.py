@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from infra.commands.options import Bootstrap, Json, TopicPrefix, print_json, settings_of
+from irregulars.infra.commands.options import Bootstrap, Json, TopicPrefix, print_json, settings_of
 
 if TYPE_CHECKING:
-    from producers.agent import Progress
-    from producers.trace import Trace
-    from streams.records import Batch
+    from irregulars.producers.publishing.agent import Progress
+    from irregulars.producers.trace.directory import Trace
+    from irregulars.streams.messages.records import Batch
 
 
 def replay(
@@ -36,11 +36,11 @@ def replay(
 
     Example: irregulars replay tests/recordings/gloo-slow-nic --speed 0
     """
-    from infra.wiring import agent_settings
-    from producers.agent import Agent, stop_on_signals
-    from producers.trace import read_trace
-    from producers.trace_iterations import number_iterations
-    from producers.trace_source import TraceSource
+    from irregulars.infra.configuration.wiring import agent_settings
+    from irregulars.producers.publishing.agent import Agent, stop_on_signals
+    from irregulars.producers.trace.directory import read_trace
+    from irregulars.producers.trace.iterations import number_iterations
+    from irregulars.producers.trace.source import TraceSource
 
     settings = settings_of(context, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix)
     trace = read_trace(directory)
@@ -58,7 +58,7 @@ def replay(
 
 def rename_job(trace: Trace, job: str | None, attempt: int | None) -> Trace:
     """Give a trace another job name or start number; `None` keeps what it has."""
-    from streams.records import SCHEMAS
+    from irregulars.streams.messages.records import SCHEMAS
 
     names: dict[str, Any] = {
         "job": trace.job if job is None else job,

@@ -8,8 +8,8 @@ from typing import Any
 
 import typer
 
-from infra.commands.options import Json, print_json, settings_of
-from infra.settings import FIELDS
+from irregulars.infra.commands.options import Json, print_json, settings_of
+from irregulars.infra.configuration.settings import FIELDS
 
 
 def show_settings(context: typer.Context, json: Json = False) -> None:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from infra.commands import simulate_options as flags
-from infra.commands.options import Json, open_console, print_json
+from irregulars.infra.commands import simulate_options as flags
+from irregulars.infra.commands.options import Json, open_console, print_json
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from producers.simulator.settings import SimulatorSettings
+    from irregulars.producers.simulator.job.settings import SimulatorSettings
 
 _FAULT_HELP = (
     "What goes wrong: KIND:KEY=VALUE,…; may stand several times. Kinds: slow_rank, slow_host, slow_stage, slow_nic, "
@@ -101,10 +101,10 @@ def simulate(
     Example: irregulars simulate out --shape fsdp --dp 128 --preset field
     --fault slow_rank:rank=5,from=60,factor=1.5,shape=ramp,over=20
     """
-    from producers.simulator.faults import parse_fault
-    from producers.simulator.presets import OFF_CLOCKS, with_preset
-    from producers.simulator.settings import SimulatorSettings
-    from producers.simulator.shapes import with_shape
+    from irregulars.producers.simulator.job.faults import parse_fault
+    from irregulars.producers.simulator.job.presets import OFF_CLOCKS, with_preset
+    from irregulars.producers.simulator.job.settings import SimulatorSettings
+    from irregulars.producers.simulator.job.shapes import with_shape
 
     own = dict(OFF_CLOCKS) if clock == "per_host" else {} if clock is None else {"clock": clock}
     job = with_preset(with_shape(SimulatorSettings(), shape), preset)
@@ -122,7 +122,7 @@ def simulate(
 
 def _given(context: typer.Context) -> dict[str, Any]:
     """Settings of the job that parameters of the same name give as they are."""
-    from producers.simulator.settings import SimulatorSettings
+    from irregulars.producers.simulator.job.settings import SimulatorSettings
 
     own = {field.name for field in fields(SimulatorSettings)} - {"faults", "clock"}
     return {name: value for name, value in context.params.items() if name in own and value is not None}
@@ -135,7 +135,7 @@ def _replaced(job: SimulatorSettings, **values: Any) -> SimulatorSettings:
 
 
 def _workload_change(text: str) -> tuple[int, float]:
-    from streams.errors import InputError
+    from irregulars.errors import InputError
 
     iteration, _, factor = text.partition(":")
     try:
@@ -148,8 +148,8 @@ def _write(out: Path, job: SimulatorSettings, console: Console) -> dict[str, Any
     """Write the trace; a terminal sees how far it is."""
     from rich.progress import Progress
 
-    from producers.simulator.source import simulate_trace
-    from streams.errors import InputError
+    from irregulars.errors import InputError
+    from irregulars.producers.simulator.logs.source import simulate_trace
 
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task(f"{job.world_size} ranks, {job.iterations} iterations", total=job.iterations)

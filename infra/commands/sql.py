@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from infra.commands.options import ClickHouseUrl, Database, Json, open_console, print_json, settings_of
-from streams.errors import InputError
+from irregulars.errors import InputError
+from irregulars.infra.commands.options import ClickHouseUrl, Database, Json, open_console, print_json, settings_of
 
 if TYPE_CHECKING:
-    from sinks.connection import DatabaseSettings
-    from sinks.investigations import Answer
+    from irregulars.sinks.connection import DatabaseSettings
+    from irregulars.sinks.investigations import Answer
 
 
 def sql(
@@ -45,7 +45,7 @@ def sql(
         return
     if question is None:
         raise InputError("question must be SQL or the name of an investigation; got none. See: irregulars sql --list")
-    from infra.wiring import database_settings
+    from irregulars.infra.configuration.wiring import database_settings
 
     settings = settings_of(context, clickhouse_url=clickhouse_url, clickhouse_database=database)
     answer = _ask(database_settings(settings, wait_s), question, _pairs([*(values or []), *(parameters or [])]))
@@ -65,8 +65,8 @@ def _pairs(texts: Sequence[str]) -> dict[str, str]:
 
 
 def _ask(target: DatabaseSettings, question: str, values: dict[str, str]) -> Answer:
-    from sinks.connection import connect, translated
-    from sinks.investigations import Answer, bind, find_investigation, run
+    from irregulars.sinks.connection import connect, translated
+    from irregulars.sinks.investigations import Answer, bind, find_investigation, run
 
     is_name = question.isidentifier()
     if is_name:
@@ -83,7 +83,7 @@ def _ask(target: DatabaseSettings, question: str, values: dict[str, str]) -> Ans
 
 
 def _list(json: bool) -> None:
-    from sinks.investigations import shipped_investigations
+    from irregulars.sinks.investigations import shipped_investigations
 
     shipped = shipped_investigations().values()
     if json:

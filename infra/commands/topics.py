@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from infra.commands.options import Bootstrap, Json, TopicPrefix, print_json, settings_of
+from irregulars.infra.commands.options import Bootstrap, Json, TopicPrefix, print_json, settings_of
 
 topics = typer.Typer(help="Make the Kafka topics, and check that they fit together.", no_args_is_help=True)
 
@@ -24,8 +24,8 @@ def create(
 
     Example: irregulars topics create --bootstrap kafka-0:9092 --partitions 64 --replicas 3
     """
-    from infra.wiring import kafka_security
-    from streams.topic_admin import check_topics, create_topics
+    from irregulars.infra.configuration.wiring import kafka_security
+    from irregulars.streams.kafka.topic_admin import check_topics, create_topics
 
     settings = settings_of(
         context, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix, partitions=partitions, replicas=replicas
@@ -46,8 +46,8 @@ def check(
     context: typer.Context, bootstrap: Bootstrap = None, topic_prefix: TopicPrefix = None, json: Json = False
 ) -> None:
     """Say how many partitions each topic has; status 2 where one is missing or they do not fit together."""
-    from infra.wiring import kafka_security
-    from streams.topic_admin import check_topics
+    from irregulars.infra.configuration.wiring import kafka_security
+    from irregulars.streams.kafka.topic_admin import check_topics
 
     settings = settings_of(context, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix)
     counts = check_topics(settings.kafka_bootstrap, settings.topics(), kafka_security(settings))

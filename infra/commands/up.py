@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from infra.commands.options import Json, open_console, print_json, settings_of
+from irregulars.infra.commands.options import Json, open_console, print_json, settings_of
 
 if TYPE_CHECKING:
-    from infra.local_services import LocalServices
+    from irregulars.infra.runs.local_services import LocalServices
 
 _LOOK_S = 0.5
 
@@ -31,7 +31,7 @@ def up(
 
     Example: irregulars up --keep-data
     """
-    from infra.local_services import LocalServices
+    from irregulars.infra.runs.local_services import LocalServices
 
     console = open_console(is_error=True)
     services = LocalServices(

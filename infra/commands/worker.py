@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from infra.commands.options import Bootstrap, ClickHouseUrl, Database, TopicPrefix, settings_of
+from irregulars.infra.commands.options import Bootstrap, ClickHouseUrl, Database, TopicPrefix, settings_of
 
 
 def worker(
@@ -28,9 +28,9 @@ def worker(
 
     Example: irregulars worker --bootstrap kafka-0:9092 --clickhouse-url http://clickhouse:8123
     """
-    from infra.wiring import database_settings, monitor_settings, worker_settings
-    from sinks.clickhouse import ClickHouseSink
-    from streams.app import run_worker
+    from irregulars.infra.configuration.wiring import database_settings, monitor_settings, worker_settings
+    from irregulars.sinks.clickhouse import ClickHouseSink
+    from irregulars.streams.worker.app import run_worker
 
     settings = settings_of(
         context,

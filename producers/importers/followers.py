@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import IO, Final
 from zlib import crc32
 
-from producers.importers.files import Directory, rank_of_name
-from producers.importers.flight_recorder_job import job_of_dumps
-from producers.importers.following import FileReader, FollowingSource, Piece, Stand
-from producers.importers.imported import ImportedJob
-from producers.importers.importing import naming, read_capture, read_dump_file, traces_among
-from producers.importers.inspector_live import LiveLog
-from producers.importers.kineto_job import job_of_captures
-from producers.importers.nccl_inspector import MAX_LINE_BYTES
-from streams.errors import InputError
+from irregulars.errors import InputError
+from irregulars.producers.importers.flight_recorder.job import job_of_dumps
+from irregulars.producers.importers.following import FileReader, FollowingSource, Piece, Stand
+from irregulars.producers.importers.importing import naming, read_capture, read_dump_file, traces_among
+from irregulars.producers.importers.kineto.job import job_of_captures
+from irregulars.producers.importers.nccl_inspector.lines import MAX_LINE_BYTES
+from irregulars.producers.importers.nccl_inspector.live import LiveLog
+from irregulars.producers.importers.shared.files import Directory, rank_of_name
+from irregulars.producers.importers.shared.imported import ImportedJob
 
 _LOG: Final = logging.getLogger("irregulars.following")
 

@@ -16,12 +16,12 @@ from dataclasses import dataclass, field, replace
 from queue import Empty, Full, Queue
 from typing import Any, Final, NamedTuple, Protocol
 
-from producers.batches import BATCH_ROWS, BATCH_SPAN_S, cut_in_order, event_times_ns, take_rows
-from producers.importers.imported import ImportedJob
-from producers.trace import published_ns
-from streams.announcements import Announcement
-from streams.errors import InputError
-from streams.records import UNKNOWN, Batch
+from irregulars.errors import InputError
+from irregulars.producers.importers.shared.imported import ImportedJob
+from irregulars.producers.publishing.batches import BATCH_ROWS, BATCH_SPAN_S, cut_in_order, event_times_ns, take_rows
+from irregulars.producers.trace.directory import published_ns
+from irregulars.streams.messages.announcements import Announcement
+from irregulars.streams.messages.records import UNKNOWN, Batch
 
 _LOG: Final = logging.getLogger("irregulars.following")
 _WAIT_S: Final = 0.05

@@ -11,18 +11,18 @@ from typing import IO, Final
 
 import orjson
 
-from producers.importers.files import list_files, open_plain, rank_of_name, read_bounded, stem_of
-from producers.importers.flight_recorder import Dump, read_dump
-from producers.importers.flight_recorder_job import job_of_dumps
-from producers.importers.imported import ImportedJob
-from producers.importers.json_events import EventReader
-from producers.importers.kineto import LAUNCHES, WANTED, Capture, TraceParser
-from producers.importers.kineto_job import job_of_captures
-from producers.importers.nccl_inspector import MAX_LINE_BYTES, LogParser, Operation, Process
-from producers.importers.nccl_inspector_job import job_of_operations
-from producers.importers.plain_pickle import load_plain
-from producers.trace import write_trace
-from streams.errors import InputError
+from irregulars.errors import InputError
+from irregulars.producers.importers.flight_recorder.dumps import Dump, read_dump
+from irregulars.producers.importers.flight_recorder.job import job_of_dumps
+from irregulars.producers.importers.flight_recorder.plain_pickle import load_plain
+from irregulars.producers.importers.kineto.job import job_of_captures
+from irregulars.producers.importers.kineto.json_events import EventReader
+from irregulars.producers.importers.kineto.kineto_trace import LAUNCHES, WANTED, Capture, TraceParser
+from irregulars.producers.importers.nccl_inspector.job import job_of_operations
+from irregulars.producers.importers.nccl_inspector.lines import MAX_LINE_BYTES, LogParser, Operation, Process
+from irregulars.producers.importers.shared.files import list_files, open_plain, rank_of_name, read_bounded, stem_of
+from irregulars.producers.importers.shared.imported import ImportedJob
+from irregulars.producers.trace.directory import write_trace
 
 MAX_PICKLE_BYTES: Final = 64 << 20
 MAX_JSON_BYTES: Final = 16 << 20

@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from producers.iteration_inference.period import HOLE, REPEATS, Template, find_template
+from irregulars.producers.iteration_inference.period import HOLE, REPEATS, Template, find_template
 
 Array = np.ndarray
 

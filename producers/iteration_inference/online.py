@@ -8,13 +8,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from producers.counted_apart import split, split_kinds
-from producers.iteration_inference.anchors import Anchor, is_settled, rows_of_rank
-from producers.iteration_inference.cadence import Cadence, learn_cadence
-from producers.iteration_inference.inference import COLUMNS, infer_arranged
-from producers.iteration_inference.operators import TRAINING, Operators, arrange_operators
-from streams.announcements import Announcement
-from streams.records import UNKNOWN, Batch, decode_batch, encode_batch
+from irregulars.producers.iteration_inference.anchors import Anchor, is_settled, rows_of_rank
+from irregulars.producers.iteration_inference.cadence import Cadence, learn_cadence
+from irregulars.producers.iteration_inference.inference import COLUMNS, infer_arranged
+from irregulars.producers.iteration_inference.operators import TRAINING, Operators, arrange_operators
+from irregulars.producers.iteration_inference.per_kind_sequences import split, split_kinds
+from irregulars.streams.messages.announcements import Announcement
+from irregulars.streams.messages.records import UNKNOWN, Batch, decode_batch, encode_batch
 
 Array = np.ndarray
 
@@ -53,7 +53,7 @@ class OnlineInference:
     limits
         What may be held.
     is_counted_apart
-        Whether sequences count operators of each kind apart (`producers.counted_apart`).
+        Whether sequences count operators of each kind apart (`producers.iteration_inference.per_kind_sequences`).
 
     Notes
     -----

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from streams.errors import InputError
+from irregulars.errors import InputError
 
 _VERSION: Final = 2
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from producers.node.nvml import FieldRates, Gpm, MomentaryPcie, Rates, Reader, field_values, pynvml
+from irregulars.producers.node.nvml import FieldRates, Gpm, MomentaryPcie, Rates, Reader, field_values, pynvml
 
 _MIB: Final = float(1 << 20)
 _ALL_LINKS: Final = 2**32 - 1

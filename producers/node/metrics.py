@@ -9,11 +9,11 @@ from typing import Any
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from producers.agent import Progress
-from producers.node.node_source import NodeSource
-from producers.node.roster import Roster
-from producers.node.spooling_publisher import SpoolingPublisher
-from streams.errors import InputError
+from irregulars.errors import InputError
+from irregulars.producers.node.node_source import NodeSource
+from irregulars.producers.node.roster import Roster
+from irregulars.producers.publishing.agent import Progress
+from irregulars.producers.publishing.spooling_publisher import SpoolingPublisher
 
 
 @dataclass(slots=True)

@@ -10,8 +10,8 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Final
 
-from producers.node.counters import UNREADABLE
-from producers.node.nics import CounterFiles, Nic, read_count
+from irregulars.producers.node.counters import UNREADABLE
+from irregulars.producers.node.nics import CounterFiles, Nic, read_count
 
 _LOG: Final = logging.getLogger("irregulars.agent")
 _RETRY_S: Final = 10.0

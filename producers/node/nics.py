@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from producers.node.pci import SYSFS, PciPlace, place_of
+from irregulars.producers.node.pci import SYSFS, PciPlace, place_of
 
 _LOG: Final = logging.getLogger("irregulars.agent")
 _GBIT: Final = 1e9 / 8

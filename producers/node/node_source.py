@@ -6,10 +6,10 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from producers.node.roster import Roster
-from producers.sources import Record, Source, row_count
-from streams.announcements import Announcement, Heartbeat
-from streams.errors import IrregularsError
+from irregulars.errors import IrregularsError
+from irregulars.producers.node.roster import Roster
+from irregulars.producers.publishing.sources import Record, Source, row_count
+from irregulars.streams.messages.announcements import Announcement, Heartbeat
 
 _LOG: Final = logging.getLogger("irregulars.agent")
 
@@ -18,8 +18,9 @@ class NodeSource:
     """Polls sources in turn. One that fails is named, closed and left out; the others go on.
 
     This is the seam for whatever gives records on a node: a socket into which training processes write, followers of
-    files, a recorded job. A source keeps the protocol `producers.sources.Source`. It counts ``rows_before`` itself,
-    and ends a rank with a heartbeat of state ``ended``; what the agent samples of devices comes from `devices`.
+    files, a recorded job. A source keeps the protocol `producers.publishing.sources.Source`. It counts
+    ``rows_before`` itself, and ends a rank with a heartbeat of state ``ended``; what the agent samples of devices
+    comes from `devices`.
 
     Parameters
     ----------

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from producers.node.counters import UNREADABLE, CounterTrack
+from irregulars.producers.node.counters import UNREADABLE, CounterTrack
 
 with warnings.catch_warnings():
     # The package `pynvml` warns that its code is in `nvidia-ml-py` today. It installs that, and that is what we use.

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from streams.announcements import Announcement, Heartbeat
-from streams.records import Header
+from irregulars.streams.messages.announcements import Announcement, Heartbeat
+from irregulars.streams.messages.records import Header
 
 _SAMPLED: Final = ("bandwidth", "gpu_health")
 

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
-from producers.node.roster import Owner
+from irregulars.producers.node.roster import Owner
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class Samples:
     owner
         The rank that the samples are of.
     device, path
-        Name of the device; index into `streams.records.PATHS`.
+        Name of the device; index into `streams.messages.records.PATHS`.
     times_ns
         int64, shape (n,), growing: ends of the intervals.
     rates

@@ -10,17 +10,17 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Final
 
-from producers.torch_hook.dispatcher_hook import DispatcherHook
-from producers.torch_hook.exits import Exit
-from producers.torch_hook.groups import Groups
-from producers.torch_hook.identity import Identity
-from producers.torch_hook.iterations import Iterations
-from producers.torch_hook.native_hook import NativeHook
-from producers.torch_hook.native_library import find_library
-from producers.torch_hook.process_groups import NewGroup, ProcessGroups
-from producers.torch_hook.python_hook import PythonHook, has_collective_hooks
-from producers.torch_hook.ring import CAPACITY
-from producers.torch_hook.source import Hook, TorchSource
+from irregulars.producers.torch_hook.hooks.dispatcher_hook import DispatcherHook
+from irregulars.producers.torch_hook.hooks.groups import Groups
+from irregulars.producers.torch_hook.hooks.native_hook import NativeHook
+from irregulars.producers.torch_hook.hooks.native_library import find_library
+from irregulars.producers.torch_hook.hooks.process_groups import NewGroup, ProcessGroups
+from irregulars.producers.torch_hook.hooks.python_hook import PythonHook, has_collective_hooks
+from irregulars.producers.torch_hook.hooks.ring import CAPACITY
+from irregulars.producers.torch_hook.leaving.exits import Exit
+from irregulars.producers.torch_hook.records.identity import Identity
+from irregulars.producers.torch_hook.records.iterations import Iterations
+from irregulars.producers.torch_hook.records.source import Hook, TorchSource
 
 _LOG: Final = logging.getLogger("irregulars.torch")
 _STOP_S: Final = 15.0
@@ -181,10 +181,12 @@ def choose_hook(name: str, troubles: Troubles, capacity: int = CAPACITY) -> Hook
         except OSError as error:
             troubles.note(error, "native_library")
     if name == "native":
-        raise RuntimeError("native hook must be built first: python -m producers.torch_hook.native_library")
+        raise RuntimeError(
+            "native hook must be built first: python -m irregulars.producers.torch_hook.hooks.native_library"
+        )
     if name == "auto":
         _LOG.info("event=torch_comms_hook hook=python reason='native hook not built for this torch' "
-                  "build='python -m producers.torch_hook.native_library'")  # fmt: skip
+                  "build='python -m irregulars.producers.torch_hook.hooks.native_library'")  # fmt: skip
     if name == "dispatcher" or not has_collective_hooks():
         return DispatcherHook(troubles.note, capacity)
     return PythonHook(troubles.note, capacity)

@@ -22,9 +22,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from infra.kafka_broker import KafkaBroker
-from streams.topic_admin import create_topics
-from streams.topics import TopicSettings
+from irregulars.infra.services.kafka_broker import KafkaBroker
+from irregulars.streams.kafka.topic_admin import create_topics
+from irregulars.streams.kafka.topics import TopicSettings
 from tests.benchmarks.agent_load import make_sysfs
 from tests.producers.node.nvml_stub import build_stub
 
@@ -115,7 +115,7 @@ def running_agent(path: Path, stub: Path) -> Iterator[int]:
     environment = {
         **os.environ, "LD_LIBRARY_PATH": str(stub.parent), "NVML_STUB_GPUS": str(RANKS), "PYTHONPATH": str(ROOT),
     }  # fmt: skip
-    command = [sys.executable, "-m", "infra", "agent", str(path)]
+    command = [sys.executable, "-m", "irregulars", "agent", str(path)]
     with subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True) as process:
         try:
             yield process.pid

@@ -4,9 +4,10 @@
     make bench-analyze OPTIONS='DIRECTORY ...'
 
 Without directories some jobs of different size and shape are simulated first. Each case runs in a process of its own,
-on one core: what is counted is the CPU time of `producers.trace.read_trace` and of `infra.analysis.analyze`, not that
-of starting Python and importing libraries, which is told apart. Prints a Markdown table with the rate of each case,
-of all together, and the most memory. Not a test: nothing here fails because a figure is low.
+on one core: what is counted is the CPU time of `producers.trace.directory.read_trace` and of
+`infra.runs.analysis.analyze`, not that of starting Python and importing libraries, which is told apart. Prints a
+Markdown table with the rate of each case, of all together, and the most memory. Not a test: nothing here fails
+because a figure is low.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ def simulated(folder: Path) -> Iterator[tuple[str, Path]]:
     """Simulate one case after the other."""
     for number, (name, arguments) in enumerate(SIMULATED.items()):
         directory = folder / str(number)
-        command = [sys.executable, "-m", "infra.cli", "simulate", str(directory), *shlex.split(arguments)]
+        command = [sys.executable, "-m", "irregulars.infra.cli", "simulate", str(directory), *shlex.split(arguments)]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         yield name, directory
 
@@ -108,10 +109,10 @@ def measure(directory: Path, runs: int = _RUNS) -> Measured:
 
 
 def _run(directory: Path, runs: int, sender: Connection) -> None:
-    from infra.analysis import analyze
-    from producers.trace import read_trace
-    from streams.iteration_judge import IterationJudge
-    from streams.monitor_settings import MonitorSettings
+    from irregulars.detectors.judging.iteration_judge import IterationJudge
+    from irregulars.infra.runs.analysis import analyze
+    from irregulars.producers.trace.directory import read_trace
+    from irregulars.streams.monitor_settings import MonitorSettings
 
     IterationJudge("", 0, MonitorSettings())  # imports what is imported when it is first needed
     start_s = time.process_time()

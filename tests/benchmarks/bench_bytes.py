@@ -21,19 +21,19 @@ from typing import Any
 
 import pyarrow as pa
 
-from producers.batches import BATCH_ROWS, BATCH_SPAN_S, cut_in_order
-from producers.simulator.faults import parse_fault
-from producers.simulator.presets import with_preset
-from producers.simulator.settings import RECORDED_START_NS, SimulatorSettings
-from producers.simulator.simulation import Simulation
-from streams.announcements import Heartbeat
-from streams.closings import Closing, reduce_all
-from streams.evidence import Membership, decode_evidence, encode_evidence
-from streams.job_monitor import JobMonitor
-from streams.monitor_settings import MonitorSettings
-from streams.operator_source import Span
-from streams.rank_monitor import RankMonitor
-from streams.records import Batch, encode_batch
+from irregulars.detectors.judging.reading.spans import Span
+from irregulars.producers.publishing.batches import BATCH_ROWS, BATCH_SPAN_S, cut_in_order
+from irregulars.producers.simulator.job.faults import parse_fault
+from irregulars.producers.simulator.job.presets import with_preset
+from irregulars.producers.simulator.job.settings import RECORDED_START_NS, SimulatorSettings
+from irregulars.producers.simulator.logs.simulation import Simulation
+from irregulars.streams.job_hop.job_monitor import JobMonitor
+from irregulars.streams.messages.announcements import Heartbeat
+from irregulars.streams.messages.evidence import Membership, decode_evidence, encode_evidence
+from irregulars.streams.messages.records import Batch, encode_batch
+from irregulars.streams.monitor_settings import MonitorSettings
+from irregulars.streams.rank_hop.evidence_reduction import Closing, reduce_all
+from irregulars.streams.rank_hop.rank_monitor import RankMonitor
 
 _CHUNK_ROWS = 5_000_000  # made at once
 _KEPT_ROWS = 100_000_000  # of the log: older messages are never asked for

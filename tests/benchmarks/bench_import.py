@@ -109,7 +109,7 @@ def _run(work: Callable[[Path], int], path: Path, there: Connection) -> None:
 
 
 def run_import(path: Path) -> int:
-    from producers.importers.importing import import_trace
+    from irregulars.producers.importers.importing import import_trace
 
     with tempfile.TemporaryDirectory() as folder:
         job = import_trace("kineto", path, Path(folder) / "out")

@@ -23,15 +23,15 @@ from typing import Any, Final, NamedTuple, get_args
 
 import numpy as np
 
-from detectors.baseline import RobustBaseline
-from detectors.forest.features import FeatureRows, OperatorFeatures, Tuning
-from detectors.forest.matrix import FEATURES
-from detectors.forest.online_forest import OnlineModel
-from detectors.forest.random_forest import MODEL
-from detectors.forest.train import train_forest
-from detectors.forest.trees import load_trees
-from detectors.replay import ABNORMAL_RATIO
-from detectors.sample_frames import sample_frame
+from irregulars.detectors.abnormal_operators.replay import ABNORMAL_RATIO
+from irregulars.detectors.plugins.baseline import RobustBaseline
+from irregulars.detectors.plugins.forest.features import FeatureRows, OperatorFeatures, Tuning
+from irregulars.detectors.plugins.forest.matrix import FEATURES
+from irregulars.detectors.plugins.forest.online_forest import OnlineModel
+from irregulars.detectors.plugins.forest.random_forest import MODEL
+from irregulars.detectors.plugins.forest.train import train_forest
+from irregulars.detectors.plugins.forest.trees import load_trees
+from irregulars.detectors.plugins.sample_frames import sample_frame
 from tests.benchmarks.operator_cases import Case, CaseRun, Example, examples_of, shapes_of_faults, simulate_case
 from tests.benchmarks.operator_ceiling import ceiling_of_case
 from tests.benchmarks.operator_replay import Replays, replay_case

@@ -3,8 +3,8 @@
     python -m tests.benchmarks.bench_ring
 
 Prints a Markdown table. One all_reduce runs in a ring whose member 3 sends over a link of a quarter of the rate of
-the others (`producers.simulator.chunked_ring`); the counters of all NICs are read each so many times what the slow
-link needs for a step. Not a test: `tests/detectors/test_ring_experiment.py` holds what must be so.
+the others (`producers.simulator.run.chunked_ring`); the counters of all NICs are read each so many times what the
+slow link needs for a step. Not a test: `tests/detectors/test_ring_experiment.py` holds what must be so.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from detectors.behaviour_patterns import Executions, Intervals, merge_executions, statistics
-from detectors.pattern_distances import Patterns, judge_patterns
-from detectors.steady_rates import steady_ends, swings_of
-from detectors.topology import Place, Topology
-from producers.simulator.chunked_ring import Ring
+from irregulars.detectors.job.topology import Place, Topology
+from irregulars.detectors.nics.behaviour_patterns import Executions, Intervals, merge_executions, statistics
+from irregulars.detectors.nics.pattern_distances import Patterns, judge_patterns
+from irregulars.detectors.nics.steadiness import steady_ends, swings_of
+from irregulars.producers.simulator.run.chunked_ring import Ring
 
 Array = np.ndarray
 
@@ -60,7 +60,7 @@ def watch(ring: Ring, period_ns: float) -> Seen:
 
 
 def steady_senders(seen: Seen) -> list[int]:
-    """Members whose sending the rule of `detectors.steady_rates` finds steady."""
+    """Members whose sending the rule of `detectors.nics.steadiness` finds steady."""
     ranks = seen.patterns.rank.tolist()
     topology = Topology(
         len(ranks), {rank: Place(f"h{rank}", 0, "eth0") for rank in ranks}, {0: tuple(ranks)}, ("ring",)

@@ -22,16 +22,17 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, NamedTuple
 
-from infra.analysis import analyze
-from producers.trace import Trace, read_trace
-from producers.trace_iterations import number_iterations
+from irregulars.infra.runs.analysis import analyze
+from irregulars.producers.trace.directory import Trace, read_trace
+from irregulars.producers.trace.iterations import number_iterations
 from tests.benchmarks.recordings.judging import label_of, recordings_in
 from tests.benchmarks.recordings.scoring import score
 
 RECORDINGS: Final = Path(__file__).resolve().parents[1] / "recordings" / "bench"
 MODULES: Final = (
-    "capped_rates", "causes", "clear_spikes", "lateness", "observation", "review", "starved_ranks", "steady_rates",
-    "suspicions", "transfer_causes", "verdict_tracker", "what_if",
+    "blame.causes", "blame.observation", "blame.standing_causes", "blame.starved_ranks", "blame.transfer_causes",
+    "blame.what_if", "irregular.late_rank", "nics.peak_caps", "nics.steadiness", "verdicts.single_spikes",
+    "verdicts.suspicions", "verdicts.tracker",
 )  # fmt: skip
 """Modules of `detectors` whose constants were chosen, rather than computed."""
 
@@ -70,7 +71,7 @@ def constants(modules: Sequence[str]) -> list[Constant]:
     """Find the numbers that these modules of `detectors` define in capitals."""
     found = []
     for name in modules:
-        module = importlib.import_module(f"detectors.{name}")
+        module = importlib.import_module(f"irregulars.detectors.{name}")
         own = [one for one in getattr(module, "__annotations__", {}) if one not in _NOT_CHOSEN]
         for one in own:
             value = getattr(module, one, None)
@@ -83,7 +84,7 @@ def constants(modules: Sequence[str]) -> list[Constant]:
 
 def move(constant: Constant, value: float) -> None:
     """Set a constant wherever a module of the judgement has imported it."""
-    before = getattr(importlib.import_module(f"detectors.{constant.module}"), constant.name)
+    before = getattr(importlib.import_module(f"irregulars.detectors.{constant.module}"), constant.name)
     after = dataclasses.replace(before, **{constant.field: value}) if constant.field else value
     for module in _judgement():
         if getattr(module, constant.name, None) is before:
@@ -91,7 +92,8 @@ def move(constant: Constant, value: float) -> None:
 
 
 def _judgement() -> Iterator[ModuleType]:
-    return (module for name, module in list(sys.modules.items()) if name.startswith(("detectors.", "streams.")))
+    ours = ("irregulars.detectors.", "irregulars.streams.")
+    return (module for name, module in list(sys.modules.items()) if name.startswith(ours))
 
 
 def outcomes(cases: Sequence[Case]) -> dict[str, str]:

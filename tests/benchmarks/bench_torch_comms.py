@@ -75,7 +75,7 @@ def work(mode: str) -> None:
     import torch
     from torch import distributed
 
-    from producers import torch_comms
+    from irregulars.producers import torch_comms
 
     torch.set_num_threads(1)
     directory = Path(os.environ["TORCH_COMMS_BENCH_DIR"])
@@ -148,7 +148,7 @@ def train(directory: str, hook: str) -> None:
     import torch
     from torch import distributed
 
-    from producers import torch_comms
+    from irregulars.producers import torch_comms
 
     torch.set_num_threads(1)
     if hook != "none":
@@ -238,7 +238,7 @@ def main() -> None:
     elif given.train:
         train(given.directory, given.train)
     else:
-        from producers.torch_hook.native_library import build_library, find_library
+        from irregulars.producers.torch_hook.hooks.native_library import build_library, find_library
 
         if find_library() is None:
             print(f"built {build_library()}", file=sys.stderr)

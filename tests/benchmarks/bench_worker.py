@@ -28,8 +28,11 @@ from uuid import uuid4
 import numpy as np
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from infra.kafka_broker import KafkaBroker
-from streams.announcements import (
+from irregulars.infra.services.kafka_broker import KafkaBroker
+from irregulars.streams.kafka.log_reader import LogReader
+from irregulars.streams.kafka.topic_admin import create_topics
+from irregulars.streams.kafka.topics import PARTITIONER, TopicSettings, rank_key
+from irregulars.streams.messages.announcements import (
     Announcement,
     Communicator,
     Heartbeat,
@@ -37,12 +40,9 @@ from streams.announcements import (
     encode_announcement,
     encode_heartbeat,
 )
-from streams.evidence import Evidence, Membership, decode_evidence
-from streams.judgements import Judgements
-from streams.read_back import LogReader
-from streams.records import UNKNOWN, Batch, Header, encode_batch
-from streams.topic_admin import create_topics
-from streams.topics import PARTITIONER, TopicSettings, rank_key
+from irregulars.streams.messages.evidence import Evidence, Membership, decode_evidence
+from irregulars.streams.messages.judgements import Judgements
+from irregulars.streams.messages.records import UNKNOWN, Batch, Header, encode_batch
 
 JOB = "bench"
 START_NS = 1_700_000_000_000_000_000
@@ -209,9 +209,9 @@ def work(load: Load) -> int:
     """Run in a process of its own: one worker as it is, but for judging."""
     from dataclasses import replace
 
-    from streams.app import run_worker
-    from streams.worker_monitors import make_monitors
-    from streams.worker_settings import WorkerSettings
+    from irregulars.streams.worker.app import run_worker
+    from irregulars.streams.worker.monitors import make_monitors
+    from irregulars.streams.worker.settings import WorkerSettings
 
     settings = WorkerSettings(
         load.bootstrap, load.topics, group=f"{load.prefix}worker", session_s=10.0, log_level="warn",

@@ -13,9 +13,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from producers.simulator.effects import Effects, Faults
-from producers.simulator.engine import Engine, Run
-from producers.simulator.incidents import abnormal_operators
+from irregulars.producers.simulator.logs.incidents import abnormal_operators
+from irregulars.producers.simulator.run.effects import Effects, Faults
+from irregulars.producers.simulator.run.engine import Engine, Run
 from tests.benchmarks.operator_cases import LEAST_DELTA, Case, find_strength
 
 _DRAWS = 150

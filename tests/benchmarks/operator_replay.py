@@ -1,4 +1,7 @@
-"""The replay of `detectors.replay` on simulated cases: it needs the operators of all ranks, a forest those of one."""
+"""The replay of `detectors.abnormal_operators.replay` on simulated cases.
+
+It needs the operators of all ranks, a forest those of one.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from detectors.operator_graph import OperatorGraph, build_graph
-from detectors.replay import abnormal_ratios
-from detectors.slow_pieces import UsualPieces, learn_usual_pieces
-from streams.iteration_judge import REFERENCE_ITERATIONS
+from irregulars.detectors.abnormal_operators.healthy_pieces import UsualPieces, learn_usual_pieces
+from irregulars.detectors.abnormal_operators.replay import abnormal_ratios
+from irregulars.detectors.judging.iteration_judge import REFERENCE_ITERATIONS
+from irregulars.detectors.path.operator_graph import OperatorGraph, build_graph
 from tests.benchmarks.operator_cases import CaseRun
 
 _LEARN_EVERY = 16  # iterations for which what is usual is kept

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
-from detectors.forest.features import FeatureRows, OperatorFeatures
-from detectors.forest.random_forest import MODEL
-from detectors.forest.train import export_trees, gather_examples, train_forest
-from detectors.forest.trees import save_trees
+from irregulars.detectors.plugins.forest.features import FeatureRows, OperatorFeatures
+from irregulars.detectors.plugins.forest.random_forest import MODEL
+from irregulars.detectors.plugins.forest.train import export_trees, gather_examples, train_forest
+from irregulars.detectors.plugins.forest.trees import save_trees
 from tests.benchmarks.operator_cases import Case, Example, run_case, shapes_of_faults
 
 TRAINING_JOBS = (

@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from detectors.baseline import RobustBaseline
-from detectors.peers import PeerDeviation
-from detectors.protocol import Against, Frame, Level, Scores
+from irregulars.detectors.plugins.baseline import RobustBaseline
+from irregulars.detectors.plugins.peers import PeerDeviation
+from irregulars.detectors.plugins.protocol import Against, Frame, Level, Scores
 
 
 class LogWork:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from detectors.critical_path import Attribution, Piece
-from detectors.lanes import Lane, LaneExcess
-from detectors.observation import Observation
-from detectors.topology import Place, Topology
+from irregulars.detectors.blame.observation import Observation
+from irregulars.detectors.job.lanes import Lane, LaneExcess
+from irregulars.detectors.job.topology import Place, Topology
+from irregulars.detectors.path.critical_path import Attribution, Piece
 
 MS = 1e6
 TOPOLOGY = Topology(4, {rank: Place(f"h{rank}", 0, "eth0") for rank in range(4)}, {0: (0, 1, 2, 3)}, ("world", "pp0"))

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from detectors.operator_graph import OperatorGraph, build_graph
-from streams.records import OPERATOR_CODES, UNKNOWN
+from irregulars.detectors.path.operator_graph import OperatorGraph, build_graph
+from irregulars.streams.messages.records import OPERATOR_CODES, UNKNOWN
 
 FLOATS = ("elapsed_ns", "size_bytes")
 NAMES = ("rank", "iteration", "communicator", "operator", "sequence", "peer", "start_ns", *FLOATS)

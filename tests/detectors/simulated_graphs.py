@@ -6,9 +6,9 @@ from collections.abc import Collection
 
 import numpy as np
 
-from detectors.operator_graph import OperatorGraph, build_graph
-from producers.simulator.incidents import Incident
-from streams.records import UNKNOWN
+from irregulars.detectors.path.operator_graph import OperatorGraph, build_graph
+from irregulars.producers.simulator.logs.incidents import Incident
+from irregulars.streams.messages.records import UNKNOWN
 
 _KEY = ("rank", "iteration", "communicator", "operator", "peer", "sequence")
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from detectors.clocks import Clocks, estimate_clocks, estimate_offsets
-from streams.records import UNKNOWN
+from irregulars.detectors.job.clocks import Clocks, estimate_clocks, estimate_offsets
+from irregulars.streams.messages.records import UNKNOWN
 from tests.detectors.operator_graphs import columns_of, row
 
 US = 1_000

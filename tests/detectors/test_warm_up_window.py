@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detectors.iteration_window import MIN_ITERATIONS, IterationWindow
+from irregulars.detectors.irregular.window import MIN_ITERATIONS, IterationWindow
 
 FAULT_AT = 15
 USUAL_NS = 100e6

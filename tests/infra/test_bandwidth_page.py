@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from infra.analysis import Analysis, analyze
-from producers.trace import read_trace
+from irregulars.infra.runs.analysis import Analysis, analyze
+from irregulars.producers.trace.directory import read_trace
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "infra" / "docs" / "bandwidth.md"

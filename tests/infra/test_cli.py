@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import typer
 
-from infra import cli
-from streams.errors import InputError
+from irregulars.errors import InputError
+from irregulars.infra import cli
 
 ROOT = Path(__file__).resolve().parents[2]
 Run = Callable[..., tuple[int, str, str]]
@@ -73,25 +73,25 @@ def test_an_unusable_call_is_one_line_and_status_2(run: Run, arguments: list[str
 
 
 def test_an_error_of_several_lines_becomes_one(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("infra.commands.options.load_settings", _raiser(InputError("first\nsecond")))
+    monkeypatch.setattr("irregulars.infra.commands.options.load_settings", _raiser(InputError("first\nsecond")))
     assert run("settings") == (2, "", "irregulars: first second\n")
 
 
 def test_ctrl_c_ends_cleanly_with_130(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("infra.commands.options.load_settings", _raiser(KeyboardInterrupt()))
+    monkeypatch.setattr("irregulars.infra.commands.options.load_settings", _raiser(KeyboardInterrupt()))
     assert run("settings") == (130, "", "")
 
 
 def test_a_missing_extra_is_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     missing = ModuleNotFoundError("No module named 'faust.app'", name="faust.app")
-    monkeypatch.setattr("infra.commands.options.load_settings", _raiser(missing))
+    monkeypatch.setattr("irregulars.infra.commands.options.load_settings", _raiser(missing))
     status, _, err = run("settings")
     assert status == 2
     assert err == "irregulars: package faust.app must be installed; got none. Run: pip install 'irregulars[worker]'\n"
 
 
 def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("infra.commands.options.load_settings", _raiser(ZeroDivisionError("a bug")))
+    monkeypatch.setattr("irregulars.infra.commands.options.load_settings", _raiser(ZeroDivisionError("a bug")))
     monkeypatch.setattr(sys, "argv", ["irregulars", "settings"])
     with pytest.raises(ZeroDivisionError):
         cli.main()
@@ -135,7 +135,7 @@ def test_the_command_is_installed() -> None:
     from importlib.metadata import entry_points
 
     (script,) = {point.value for point in entry_points(group="console_scripts", name="irregulars")}
-    assert script == "infra.cli:main"
+    assert script == "irregulars.infra.cli:main"
 
 
 def _raiser(error: BaseException) -> Callable[..., object]:

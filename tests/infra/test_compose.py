@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from infra.kafka_jars import kafka_version
+from irregulars.infra.services.kafka_jars import kafka_version
 
 COMPOSE = Path(__file__).resolve().parents[2] / "infra" / "compose.yaml"
 TEXT = COMPOSE.read_text()

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from detectors.checks import CHECKS
-from detectors.protocol import COLUMNS
-from infra import cli
-from producers.simulator.presets import PRESETS
-from producers.simulator.reality import RealitySettings
-from producers.simulator.shapes import SHAPES
+from irregulars.detectors.plugins.checks import CHECKS
+from irregulars.detectors.plugins.protocol import COLUMNS
+from irregulars.infra import cli
+from irregulars.producers.simulator.job.presets import PRESETS
+from irregulars.producers.simulator.job.reality import RealitySettings
+from irregulars.producers.simulator.job.shapes import SHAPES
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "infra" / "docs"

@@ -15,18 +15,18 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from infra.settings import Settings
-from infra.wiring import database_settings
-from sinks.connection import DatabaseSettings, connect
-from sinks.tables import TABLES, sort_by_key
-from streams.judgements import Verdict, decode_verdict
+from irregulars.infra.configuration.settings import Settings
+from irregulars.infra.configuration.wiring import database_settings
+from irregulars.sinks.connection import DatabaseSettings, connect
+from irregulars.sinks.tables import TABLES, sort_by_key
+from irregulars.streams.messages.judgements import Verdict, decode_verdict
 from tests.integration.worker_runs import ROOT, SESSION_S, Bus, free_port, wait_until
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
 
 RECORDINGS = ROOT / "tests" / "recordings"
-COMMAND = [sys.executable, "-P", "-m", "infra"]
+COMMAND = [sys.executable, "-P", "-m", "irregulars"]
 ITERATIONS, RANKS = 160, 4
 """Of each recording."""
 

@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from streams.errors import IrregularsError
-from streams.evidence import Evidence, Membership
-from streams.judgements import Judgements, Verdict, encode_verdict
-from streams.records import Batch
-from streams.topics import TopicSettings
-from streams.worker_settings import WorkerSettings
+from irregulars.errors import IrregularsError
+from irregulars.streams.kafka.topics import TopicSettings
+from irregulars.streams.messages.evidence import Evidence, Membership
+from irregulars.streams.messages.judgements import Judgements, Verdict, encode_verdict
+from irregulars.streams.messages.records import Batch
+from irregulars.streams.worker.settings import WorkerSettings
 
 
 class EveryRowAccused:
@@ -66,8 +66,8 @@ def alert_of(verdict: Verdict) -> bytes:
 
 
 def main(text: str) -> int:
-    from streams.app import run_worker
-    from streams.worker_monitors import Monitors, make_monitors
+    from irregulars.streams.worker.app import run_worker
+    from irregulars.streams.worker.monitors import Monitors, make_monitors
 
     values = json.loads(text)
     settings = WorkerSettings(**{**values, "topics": TopicSettings(**values["topics"])})

@@ -17,17 +17,17 @@ import pytest
 from aiokafka.partitioner import murmur2
 from confluent_kafka import Message
 
-from infra.kafka_broker import KafkaBroker
-from infra.loopback import free_port
-from producers.agent import Agent, AgentSettings, Progress
-from producers.trace import Trace, read_trace
-from producers.trace_source import TraceSource
-from streams.announcements import Announcement, Heartbeat, decode_announcement, decode_heartbeat
-from streams.errors import ServiceRefused, ServiceUnavailable, TopicMismatch
-from streams.read_back import LogReader
-from streams.records import SCHEMAS, Batch, Header, decode_batch
-from streams.topic_admin import create_topics
-from streams.topics import MAX_MESSAGE_BYTES, TopicSettings, rank_key
+from irregulars.errors import ServiceRefused, ServiceUnavailable, TopicMismatch
+from irregulars.infra.services.kafka_broker import KafkaBroker
+from irregulars.infra.services.loopback import free_port
+from irregulars.producers.publishing.agent import Agent, AgentSettings, Progress
+from irregulars.producers.trace.directory import Trace, read_trace
+from irregulars.producers.trace.source import TraceSource
+from irregulars.streams.kafka.log_reader import LogReader
+from irregulars.streams.kafka.topic_admin import create_topics
+from irregulars.streams.kafka.topics import MAX_MESSAGE_BYTES, TopicSettings, rank_key
+from irregulars.streams.messages.announcements import Announcement, Heartbeat, decode_announcement, decode_heartbeat
+from irregulars.streams.messages.records import SCHEMAS, Batch, Header, decode_batch
 from tests.producers.trace_directories import RECORDINGS
 
 pytestmark = pytest.mark.integration
@@ -231,10 +231,10 @@ class Idle(Gives):
 
 REPLAY = """
 import sys
-from producers.agent import Agent, AgentSettings, stop_on_signals
-from producers.trace import read_trace
-from producers.trace_source import TraceSource
-from streams.topics import TopicSettings
+from irregulars.producers.publishing.agent import Agent, AgentSettings, stop_on_signals
+from irregulars.producers.trace.directory import read_trace
+from irregulars.producers.trace.source import TraceSource
+from irregulars.streams.kafka.topics import TopicSettings
 
 directory, bootstrap, prefix = sys.argv[1:]
 agent = Agent(TraceSource(read_trace(directory), 1.0), AgentSettings(bootstrap, TopicSettings(prefix)), print)

@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from infra.settings import Settings
-from sinks.connection import DatabaseSettings, connect
-from streams.rank_stage import RANK_TOPICS
+from irregulars.infra.configuration.settings import Settings
+from irregulars.sinks.connection import DatabaseSettings, connect
+from irregulars.streams.worker.rank_stage import RANK_TOPICS
 from tests.conftest import ClickHouseAddress
 from tests.integration.pipelines import COMMAND, RECORDINGS, Pipeline
 from tests.integration.test_agent import SaslKafka

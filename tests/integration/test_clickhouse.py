@@ -17,13 +17,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from sinks.clickhouse import ClickHouseSink, DatabaseSettings
-from sinks.connection import connect
-from sinks.investigations import run, shipped_investigations
-from sinks.migrate import migrate, shipped_migrations
-from sinks.protocol import Rows, Sink, check_sink
-from sinks.tables import TABLES, sort_by_key, table_of_samples, tables_of
-from streams.errors import InputError, ServiceRefused, SinkBusy, SinkError, SinkRejected
+from irregulars.errors import InputError, ServiceRefused, SinkBusy, SinkError, SinkRejected
+from irregulars.sinks.clickhouse import ClickHouseSink, DatabaseSettings
+from irregulars.sinks.connection import connect
+from irregulars.sinks.investigations import run, shipped_investigations
+from irregulars.sinks.migrate import migrate, shipped_migrations
+from irregulars.sinks.protocol import Rows, Sink, check_sink
+from irregulars.sinks.tables import TABLES, sort_by_key, table_of_samples, tables_of
 from tests.sinks import made_up_job
 
 if TYPE_CHECKING:

@@ -15,13 +15,13 @@ from pathlib import Path
 
 import pytest
 
-from infra.local_services import LocalServices
-from infra.settings import Settings
+from irregulars.infra.configuration.settings import Settings
+from irregulars.infra.runs.local_services import LocalServices
 
 pytestmark = pytest.mark.integration
 
 RECORDINGS = Path(__file__).resolve().parents[1] / "recordings"
-COMMAND = [sys.executable, "-P", "-m", "infra"]
+COMMAND = [sys.executable, "-P", "-m", "irregulars"]
 
 
 class Terminal:

@@ -15,17 +15,17 @@ import pyarrow as pa
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from infra.analysis import Analysis, analyze
-from infra.settings import Settings
-from infra.wiring import agent_settings, monitor_settings
-from producers.agent import Agent
-from producers.trace import Trace, read_trace
-from producers.trace_source import TraceSource
-from sinks.alerts import alert_of
-from sinks.connection import DatabaseSettings, connect
-from sinks.tables import TABLES
-from streams.judgements import Verdict
-from streams.topic_admin import create_topics
+from irregulars.infra.configuration.settings import Settings
+from irregulars.infra.configuration.wiring import agent_settings, monitor_settings
+from irregulars.infra.runs.analysis import Analysis, analyze
+from irregulars.producers.publishing.agent import Agent
+from irregulars.producers.trace.directory import Trace, read_trace
+from irregulars.producers.trace.source import TraceSource
+from irregulars.sinks.alerts import alert_of
+from irregulars.sinks.connection import DatabaseSettings, connect
+from irregulars.sinks.tables import TABLES
+from irregulars.streams.kafka.topic_admin import create_topics
+from irregulars.streams.messages.judgements import Verdict
 from tests.conftest import ClickHouseAddress
 from tests.integration.pipelines import ITERATIONS, RANKS, RECORDINGS, Pipeline
 from tests.integration.worker_runs import wait_until

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.live_training import LivePlan
+from irregulars.infra.runs.live_training import LivePlan
 
 pytestmark = [
     pytest.mark.integration,
@@ -22,7 +22,7 @@ pytestmark = [
 
 
 def test_slow_rank_is_named(tmp_path: Path) -> None:  # a short name: it is part of the path of the agent's socket
-    command = [sys.executable, "-P", "-m", "infra", "demo", "--live"]
+    command = [sys.executable, "-P", "-m", "irregulars", "demo", "--live"]
     environment = {**os.environ, "TMPDIR": str(tmp_path), "NO_COLOR": "1"}
     done = subprocess.run(
         command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=230, check=False

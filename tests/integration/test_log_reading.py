@@ -12,12 +12,12 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from streams.errors import RecordError, ServiceUnavailable, TopicMismatch
-from streams.outbox import Outbox
-from streams.records import encode_batch
-from streams.snapshot_log import POSITION_KEY, SnapshotLog, encode_monitor
-from streams.topic_admin import MAX_SNAPSHOT_BYTES, check_topics, create_topics
-from streams.topics import TOPICS, TopicSettings
+from irregulars.errors import RecordError, ServiceUnavailable, TopicMismatch
+from irregulars.streams.kafka.outbox import Outbox
+from irregulars.streams.kafka.topic_admin import MAX_SNAPSHOT_BYTES, check_topics, create_topics
+from irregulars.streams.kafka.topics import TOPICS, TopicSettings
+from irregulars.streams.messages.records import encode_batch
+from irregulars.streams.worker.snapshot_log import POSITION_KEY, SnapshotLog, encode_monitor
 from tests.integration.worker_runs import Bus, Job
 
 pytestmark = pytest.mark.integration

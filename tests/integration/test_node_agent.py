@@ -18,14 +18,14 @@ from uuid import uuid4
 import numpy as np
 import pytest
 
-from infra.kafka_broker import KafkaBroker
-from infra.loopback import free_port
-from producers.publisher import AgentSettings
-from producers.trace import read_trace
-from sinks.connection import DatabaseSettings
-from streams.records import PATHS, decode_batch
-from streams.topic_admin import create_topics
-from streams.topics import TopicSettings
+from irregulars.infra.services.kafka_broker import KafkaBroker
+from irregulars.infra.services.loopback import free_port
+from irregulars.producers.publishing.publisher import AgentSettings
+from irregulars.producers.trace.directory import read_trace
+from irregulars.sinks.connection import DatabaseSettings
+from irregulars.streams.kafka.topic_admin import create_topics
+from irregulars.streams.kafka.topics import TopicSettings
+from irregulars.streams.messages.records import PATHS, decode_batch
 from tests.benchmarks.agent_load import make_sysfs
 from tests.conftest import ClickHouseAddress
 from tests.integration.pipelines import Pipeline
@@ -103,7 +103,7 @@ def agent(directory: Path, settings: AgentSettings, tables: str, stub: Path | No
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     if stub is not None:
         environment |= {"LD_LIBRARY_PATH": str(stub.parent), "NVML_STUB_GPUS": "4"}
-    command = [sys.executable, "-m", "infra", "agent", str(file)]
+    command = [sys.executable, "-m", "irregulars", "agent", str(file)]
     with subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True) as process:
         try:
             yield AgentProcess(process, port)
@@ -206,7 +206,7 @@ def test_while_kafka_is_away_from_the_start_everything_waits(
 def test_two_agents_do_not_share_a_spool(settings: AgentSettings, tmp_path: Path) -> None:
     with agent(tmp_path, settings, "[gpus]\nenabled = false\n") as running:
         running.wait_for(lambda: running.metric("sources") == 0)
-        command = [sys.executable, "-m", "infra", "agent", str(tmp_path / "agent.toml")]
+        command = [sys.executable, "-m", "irregulars", "agent", str(tmp_path / "agent.toml")]
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         second = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60)
         assert second.returncode == 2

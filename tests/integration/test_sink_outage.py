@@ -10,14 +10,14 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from infra.analysis import Analysis, analyze
-from infra.demo_database import DemoDatabase
-from infra.loopback import free_port
-from infra.settings import Settings
-from infra.wiring import monitor_settings
-from producers.trace import read_trace
-from sinks.connection import DatabaseSettings
-from streams.rank_stage import RANK_TOPICS
+from irregulars.infra.configuration.settings import Settings
+from irregulars.infra.configuration.wiring import monitor_settings
+from irregulars.infra.runs.analysis import Analysis, analyze
+from irregulars.infra.services.demo_database import DemoDatabase
+from irregulars.infra.services.loopback import free_port
+from irregulars.producers.trace.directory import read_trace
+from irregulars.sinks.connection import DatabaseSettings
+from irregulars.streams.worker.rank_stage import RANK_TOPICS
 from tests.integration.pipelines import ITERATIONS, RANKS, RECORDINGS, Pipeline, Process
 from tests.integration.worker_runs import wait_until
 

@@ -15,15 +15,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from infra.kafka_broker import KafkaBroker
-from producers.agent import Agent, AgentSettings, Progress
-from producers.node.spooling_publisher import SpoolingPublisher, SpoolSettings
-from producers.sources import Record
-from streams.announcements import Announcement, Heartbeat, SourceProgress
-from streams.errors import TopicMismatch
-from streams.records import Batch, Header
-from streams.topic_admin import create_topics
-from streams.topics import TopicSettings
+from irregulars.errors import TopicMismatch
+from irregulars.infra.services.kafka_broker import KafkaBroker
+from irregulars.producers.publishing.agent import Agent, AgentSettings, Progress
+from irregulars.producers.publishing.sources import Record
+from irregulars.producers.publishing.spooling_publisher import SpoolingPublisher, SpoolSettings
+from irregulars.streams.kafka.topic_admin import create_topics
+from irregulars.streams.kafka.topics import TopicSettings
+from irregulars.streams.messages.announcements import Announcement, Heartbeat, SourceProgress
+from irregulars.streams.messages.records import Batch, Header
 from tests.integration.test_agent import PARTITIONS, Published, read_topics
 
 pytestmark = pytest.mark.integration
@@ -168,9 +168,9 @@ def test_above_its_bound_the_oldest_are_dropped_and_counted(
 AGENT = """
 import sys
 from pathlib import Path
-from producers.agent import Agent, AgentSettings
-from producers.node.spooling_publisher import SpoolingPublisher
-from streams.topics import TopicSettings
+from irregulars.producers.publishing.agent import Agent, AgentSettings
+from irregulars.producers.publishing.spooling_publisher import SpoolingPublisher
+from irregulars.streams.kafka.topics import TopicSettings
 from tests.integration import test_spool as t
 
 bootstrap, prefix, directory = sys.argv[1:]

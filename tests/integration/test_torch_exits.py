@@ -8,11 +8,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from infra.kafka_broker import KafkaBroker
-from producers.agent import AgentSettings
-from producers.torch_hook.exits import Kafka
-from streams.topic_admin import create_topics
-from streams.topics import TopicSettings
+from irregulars.infra.services.kafka_broker import KafkaBroker
+from irregulars.producers.publishing.agent import AgentSettings
+from irregulars.producers.torch_hook.leaving.exits import Kafka
+from irregulars.streams.kafka.topic_admin import create_topics
+from irregulars.streams.kafka.topics import TopicSettings
 from tests.integration.test_agent import PARTITIONS, read_topics
 from tests.producers.torch_hook.sources import Rank
 

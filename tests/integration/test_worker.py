@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from streams.rank_stage import RANK_TOPICS
-from streams.records import encode_batch
-from streams.topics import rank_key
+from irregulars.streams.kafka.topics import rank_key
+from irregulars.streams.messages.records import encode_batch
+from irregulars.streams.worker.rank_stage import RANK_TOPICS
 from tests.integration.worker_runs import Bus, Job, Worker, wait_until
 
 pytestmark = pytest.mark.integration

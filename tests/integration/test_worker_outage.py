@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.kafka_broker import KafkaBroker
+from irregulars.infra.services.kafka_broker import KafkaBroker
 from tests.integration.worker_runs import Bus, Job, Worker, wait_until
 
 pytestmark = pytest.mark.integration

@@ -18,7 +18,10 @@ from uuid import uuid4
 import numpy as np
 from confluent_kafka import Message, Producer
 
-from streams.announcements import (
+from irregulars.streams.kafka.log_reader import LogReader
+from irregulars.streams.kafka.topic_admin import create_topics
+from irregulars.streams.kafka.topics import PARTITIONER, TopicSettings, rank_key
+from irregulars.streams.messages.announcements import (
     Announcement,
     Communicator,
     Heartbeat,
@@ -26,10 +29,7 @@ from streams.announcements import (
     encode_announcement,
     encode_heartbeat,
 )
-from streams.read_back import LogReader
-from streams.records import UNKNOWN, Batch, Header, encode_batch
-from streams.topic_admin import create_topics
-from streams.topics import PARTITIONER, TopicSettings, rank_key
+from irregulars.streams.messages.records import UNKNOWN, Batch, Header, encode_batch
 
 ROOT = Path(__file__).resolve().parents[2]
 START_NS = 1_700_000_000_000_000_000

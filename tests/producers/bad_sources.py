@@ -8,11 +8,11 @@ from dataclasses import replace
 from itertools import count
 from typing import Any
 
-from producers.sources import Record, Source
-from producers.trace import Trace
-from producers.trace_source import TraceSource
-from streams.announcements import Announcement
-from streams.records import Batch
+from irregulars.producers.publishing.sources import Record, Source
+from irregulars.producers.trace.directory import Trace
+from irregulars.producers.trace.source import TraceSource
+from irregulars.streams.messages.announcements import Announcement
+from irregulars.streams.messages.records import Batch
 
 
 class Spoiled:

@@ -1,4 +1,4 @@
-"""Small trace directories, written by hand: independent of `producers.trace_writer`."""
+"""Small trace directories, written by hand: independent of `producers.trace.writer`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 
-from producers.trace import Trace
+from irregulars.producers.trace.directory import Trace
 
 RECORDINGS = Path(__file__).parent.parent / "recordings"
 SCHEMAS = ("commops", "bandwidth", "iterations")

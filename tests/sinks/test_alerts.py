@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sinks.alerts import ALERTING_EVENTS, alert_line, alert_of, gpu_hours_lost, summarise
-from streams.errors import RecordError
-from streams.judgements import SEVERITIES, Suspect, Verdict, decode_verdict
+from irregulars.errors import RecordError
+from irregulars.sinks.alerts import ALERTING_EVENTS, alert_line, alert_of, gpu_hours_lost, summarise
+from irregulars.streams.messages.judgements import SEVERITIES, Suspect, Verdict, decode_verdict
 from tests.sinks.verdicts import verdicts
 
 NIC = Suspect("nic", 26, (26,), 0.91, host="node-3", gpu=2, nic="mlx5_0")

@@ -6,8 +6,8 @@ import time
 import pytest
 from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 
-from sinks.connection import DatabaseSettings, connect, reason_of, translated
-from streams.errors import InputError, ServiceRefused, ServiceUnavailable
+from irregulars.errors import InputError, ServiceRefused, ServiceUnavailable
+from irregulars.sinks.connection import DatabaseSettings, connect, reason_of, translated
 
 SETTINGS = DatabaseSettings("http://db:8123", "ada", "s3cret-word")
 

@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from sinks.investigations import bind, find_investigation, read_investigation, shipped_investigations
-from sinks.tables import TABLES
-from streams.errors import InputError
+from irregulars.errors import InputError
+from irregulars.sinks.investigations import bind, find_investigation, read_investigation, shipped_investigations
+from irregulars.sinks.tables import TABLES
 
 SHIPPED = shipped_investigations()
 RANK_OPERATORS = SHIPPED["rank_operators"]

@@ -5,8 +5,8 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sinks.memory import MemorySink
-from sinks.tables import sort_by_key, tables_of
+from irregulars.sinks.memory import MemorySink
+from irregulars.sinks.tables import sort_by_key, tables_of
 from tests.sinks import made_up_job
 
 ROWS = tables_of(made_up_job.judgements())

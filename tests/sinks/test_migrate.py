@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from sinks.migrate import Migration, read_migrations, shipped_migrations
-from sinks.tables import TABLES
-from streams.errors import InputError
+from irregulars.errors import InputError
+from irregulars.sinks.migrate import Migration, read_migrations, shipped_migrations
+from irregulars.sinks.tables import TABLES
 
 REPEATABLE = re.compile(
     r"CREATE (TABLE|VIEW) IF NOT EXISTS|DROP (TABLE|VIEW) IF EXISTS|ALTER TABLE \w+ \w+ COLUMN IF (NOT )?EXISTS"

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pyarrow as pa
 import pytest
 
-from sinks.memory import MemorySink
-from sinks.protocol import Rows, Sink, check_sink
-from sinks.tables import TABLES, conform
-from streams.errors import PluginError, SinkRejected
+from irregulars.errors import PluginError, SinkRejected
+from irregulars.sinks.memory import MemorySink
+from irregulars.sinks.protocol import Rows, Sink, check_sink
+from irregulars.sinks.tables import TABLES, conform
 
 
 class Appending(MemorySink):

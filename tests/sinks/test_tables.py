@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sinks.tables import TABLES, conform, sort_by_key, table_of_samples, tables_of
-from streams.errors import SinkRejected
-from streams.judgements import Judgements
-from streams.records import UNKNOWN, Batch, Header
+from irregulars.errors import SinkRejected
+from irregulars.sinks.tables import TABLES, conform, sort_by_key, table_of_samples, tables_of
+from irregulars.streams.messages.judgements import Judgements
+from irregulars.streams.messages.records import UNKNOWN, Batch, Header
 from tests.sinks import made_up_job
 
 TABLES_OF_JOB = tables_of(made_up_job.judgements())

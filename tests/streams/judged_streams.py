@@ -10,17 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from producers.trace import Trace, trace_batches
-from streams.announcements import Announcement, Communicator, Heartbeat, SourceProgress
-from streams.evidence import Evidence, Membership, decode_evidence, encode_evidence
-from streams.job_monitor import JobMonitor
-from streams.judgement_columns import concatenate_columns
-from streams.judgements import JudgedIteration, Judgements, Verdict
-from streams.monitor_settings import MonitorSettings
-from streams.operator_source import Span
-from streams.rank_monitor import RankMonitor
-from streams.records import RECV, SEND, UNKNOWN, Batch, decode_batch, encode_batch
-from streams.snapshots import pack, unpack
+from irregulars.detectors.judging.reading.spans import Span
+from irregulars.detectors.judging.result_columns import concatenate_columns
+from irregulars.producers.trace.directory import Trace, trace_batches
+from irregulars.streams.job_hop.job_monitor import JobMonitor
+from irregulars.streams.messages.announcements import Announcement, Communicator, Heartbeat, SourceProgress
+from irregulars.streams.messages.evidence import Evidence, Membership, decode_evidence, encode_evidence
+from irregulars.streams.messages.judgements import JudgedIteration, Judgements, Verdict
+from irregulars.streams.messages.records import RECV, SEND, UNKNOWN, Batch, decode_batch, encode_batch
+from irregulars.streams.monitor_settings import MonitorSettings
+from irregulars.streams.rank_hop.rank_monitor import RankMonitor
+from irregulars.streams.worker.snapshot_codec import pack, unpack
 
 RECORDINGS = Path(__file__).parent.parent / "recordings"
 

@@ -11,7 +11,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from streams.announcements import (
+from irregulars.errors import RecordError
+from irregulars.streams.kafka.topics import rank_key
+from irregulars.streams.messages.announcements import (
     Announcement,
     Communicator,
     Heartbeat,
@@ -21,10 +23,8 @@ from streams.announcements import (
     encode_announcement,
     encode_heartbeat,
 )
-from streams.errors import RecordError
-from streams.evidence import CLASS_COLUMNS, Membership, decode_evidence, encode_evidence
-from streams.records import COMMOPS, SCHEMAS, VERSION, decode_batch
-from streams.topics import rank_key
+from irregulars.streams.messages.evidence import CLASS_COLUMNS, Membership, decode_evidence, encode_evidence
+from irregulars.streams.messages.records import COMMOPS, SCHEMAS, VERSION, decode_batch
 from tests.streams.evidence_rows import evidence_of
 
 ANNOUNCEMENT = json.loads(

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sinks.alerts import ALERTING_EVENTS, alert_of
-from streams.announcements import (
+from irregulars.sinks.alerts import ALERTING_EVENTS, alert_of
+from irregulars.streams.messages.announcements import (
     Announcement,
     Communicator,
     Heartbeat,
@@ -21,7 +21,7 @@ from streams.announcements import (
     encode_announcement,
     encode_heartbeat,
 )
-from streams.judgements import (
+from irregulars.streams.messages.judgements import (
     DEVICES,
     SEVERITIES,
     VERDICT_KINDS,
@@ -30,12 +30,12 @@ from streams.judgements import (
     decode_verdict,
     encode_verdict,
 )
-from streams.records import KINDS, SCHEMAS
+from irregulars.streams.messages.records import KINDS, SCHEMAS
 from tests.sinks.verdicts import NAMES, PLACES, RANKS, verdicts
 
 NAMES_OF_SCHEMAS = ("jobs", "heartbeats", "verdicts", "alerts")
 PUBLISHED: dict[str, dict[str, Any]] = {
-    name: json.loads(files("streams").joinpath("schemas", f"{name}.json").read_text("utf-8"))
+    name: json.loads(files("irregulars.streams.messages").joinpath("schemas", f"{name}.json").read_text("utf-8"))
     for name in NAMES_OF_SCHEMAS
 }
 COUNTS = st.integers(0, 2**62)

@@ -16,14 +16,14 @@ from typing import Any, Final
 
 import numpy as np
 
-from producers.simulator.effects import fault_ranks
-from producers.simulator.engine import Engine
-from producers.simulator.faults import Fault
-from producers.simulator.incidents import Incident, Incidents
-from producers.simulator.presets import field_case, spread_of_micro_batches
-from producers.simulator.settings import SimulatorSettings
-from producers.simulator.shapes import with_shape
-from streams.errors import InputError
+from irregulars.errors import InputError
+from irregulars.producers.simulator.job.faults import Fault
+from irregulars.producers.simulator.job.presets import field_case, spread_of_micro_batches
+from irregulars.producers.simulator.job.settings import SimulatorSettings
+from irregulars.producers.simulator.job.shapes import with_shape
+from irregulars.producers.simulator.logs.incidents import Incident, Incidents
+from irregulars.producers.simulator.run.effects import fault_ranks
+from irregulars.producers.simulator.run.engine import Engine
 from tests.benchmarks.localization.places import draw_fault
 from tests.benchmarks.localization.running import Hearing, judged_row, truth_of
 from tests.benchmarks.localization.scoring import accusations
@@ -86,7 +86,7 @@ class FieldCase:
     Parameters
     ----------
     job_shape
-        One of `producers.simulator.shapes.SHAPES`.
+        One of `producers.simulator.job.shapes.SHAPES`.
     kind, excess
         Of the fault.
     number

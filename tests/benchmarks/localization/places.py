@@ -17,8 +17,8 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from producers.simulator.engine import Engine
-from producers.simulator.faults import Fault
+from irregulars.producers.simulator.job.faults import Fault
+from irregulars.producers.simulator.run.engine import Engine
 
 Ints = NDArray[np.int64]
 

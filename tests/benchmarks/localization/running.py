@@ -8,19 +8,19 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Final
 
-from producers.batches import BATCH_ROWS, BATCH_SPAN_S, cut_in_order
-from producers.simulator.faults import Fault
-from producers.simulator.incidents import Incident, Incidents
-from streams.announcements import Heartbeat
-from streams.closings import Closing, reduce_all
-from streams.errors import InputError
-from streams.evidence import Evidence, Membership, concatenate, encode_evidence
-from streams.job_monitor import JobMonitor
-from streams.judgements import JudgedIteration, Judgements, Verdict
-from streams.monitor_settings import MonitorSettings
-from streams.operator_source import Span
-from streams.rank_monitor import RankMonitor
-from streams.records import Batch, encode_batch
+from irregulars.detectors.judging.reading.spans import Span
+from irregulars.errors import InputError
+from irregulars.producers.publishing.batches import BATCH_ROWS, BATCH_SPAN_S, cut_in_order
+from irregulars.producers.simulator.job.faults import Fault
+from irregulars.producers.simulator.logs.incidents import Incident, Incidents
+from irregulars.streams.job_hop.job_monitor import JobMonitor
+from irregulars.streams.messages.announcements import Heartbeat
+from irregulars.streams.messages.evidence import Evidence, Membership, concatenate, encode_evidence
+from irregulars.streams.messages.judgements import JudgedIteration, Judgements, Verdict
+from irregulars.streams.messages.records import Batch, encode_batch
+from irregulars.streams.monitor_settings import MonitorSettings
+from irregulars.streams.rank_hop.evidence_reduction import Closing, reduce_all
+from irregulars.streams.rank_hop.rank_monitor import RankMonitor
 from tests.benchmarks.localization.cases import BEFORE, Case
 from tests.benchmarks.localization.places import draw_fault
 from tests.benchmarks.localization.scoring import Truth, device_of, score

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from infra.analysis import analyze
-from producers.simulator.incidents import Incident, Incidents
-from producers.simulator.presets import suite_case
-from producers.simulator.settings import SimulatorSettings
-from producers.trace import read_trace
+from irregulars.infra.runs.analysis import analyze
+from irregulars.producers.simulator.job.presets import suite_case
+from irregulars.producers.simulator.job.settings import SimulatorSettings
+from irregulars.producers.simulator.logs.incidents import Incident, Incidents
+from irregulars.producers.trace.directory import read_trace
 from tests.benchmarks.localization.processes import fork
 from tests.benchmarks.localization.running import Hearing, judged_row, truth_of
 from tests.benchmarks.localization.scoring import Truth

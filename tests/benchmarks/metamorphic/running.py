@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from infra.checking.changed import Delivery
-from infra.checking.check import Check, Outcome
-from infra.checking.judged import Charge
-from infra.checking.recording import Recording, read_recording
-from streams.monitor_settings import MonitorSettings
+from irregulars.infra.checking.changed import Delivery
+from irregulars.infra.checking.check import Check, Outcome
+from irregulars.infra.checking.judged import Charge
+from irregulars.infra.checking.recording import Recording, read_recording
+from irregulars.streams.monitor_settings import MonitorSettings
 from tests.benchmarks.metamorphic.jobs import JOBS, simulate
 
 RECORDINGS: Final = Path(__file__).parents[2] / "recordings"

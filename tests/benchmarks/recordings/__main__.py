@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from streams.errors import IrregularsError, ServiceUnavailable
+from irregulars.errors import IrregularsError, ServiceUnavailable
 from tests.benchmarks.recordings.plan import plan
 from tests.benchmarks.recordings.recording import Recording
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from streams.errors import ServiceUnavailable
+from irregulars.errors import ServiceUnavailable
 
 PERIOD_US: Final = 20_000
 """A quota is refilled this often, µs: well below an iteration, so that it looks like a slow CPU. The kernel takes

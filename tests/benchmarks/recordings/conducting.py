@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
-from streams.errors import ServiceUnavailable
+from irregulars.errors import ServiceUnavailable
 from tests.benchmarks.recordings.cgroups import CpuGroups
 from tests.benchmarks.recordings.children import Child
 from tests.benchmarks.recordings.counters import sample

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from producers.torch_hook.trace_parts import PARTS, assemble
+from irregulars.producers.torch_hook.leaving.trace_parts import PARTS, assemble
 from tests.benchmarks.recordings.counters import bandwidth_table
 from tests.benchmarks.recordings.recording import SETTLING, Recording
 

@@ -7,10 +7,10 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-from infra.analysis import analyze
-from producers.trace import read_trace
-from producers.trace_iterations import number_iterations
-from streams.errors import InputError
+from irregulars.errors import InputError
+from irregulars.infra.runs.analysis import analyze
+from irregulars.producers.trace.directory import read_trace
+from irregulars.producers.trace.iterations import number_iterations
 from tests.benchmarks.recordings.scoring import score
 
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from streams.errors import InputError, ServiceUnavailable
+from irregulars.errors import InputError, ServiceUnavailable
 from tests.benchmarks.recordings.children import Child
 from tests.benchmarks.recordings.conducting import LIMIT_S, conduct
 from tests.benchmarks.recordings.finishing import finish
@@ -24,7 +24,11 @@ from tests.benchmarks.recordings.ranks import NICE
 from tests.benchmarks.recordings.recording import Recording
 
 PROGRAMS: Final = ("ip", "tc", "nsenter")
-_IMPORTED_ONCE: Final = ("torch._dynamo", "tests.benchmarks.recordings.jobs", "producers.torch_hook.session")
+_IMPORTED_ONCE: Final = (
+    "torch._dynamo",
+    "tests.benchmarks.recordings.jobs",
+    "irregulars.producers.torch_hook.session",
+)
 """What the ranks need later: they are forks, and start at once."""
 
 _POLL_S: Final = 0.05
@@ -50,7 +54,7 @@ def require_machine() -> None:
 
 def build_hook() -> str:
     """Build the native hook unless it is there; return which one will serve."""
-    from producers.torch_hook.native_library import build_library, find_library
+    from irregulars.producers.torch_hook.hooks.native_library import build_library, find_library
 
     if find_library() is None:
         try:

@@ -12,7 +12,7 @@ import subprocess
 from collections.abc import Iterable, Sequence
 from typing import IO, Final
 
-from streams.errors import ServiceUnavailable
+from irregulars.errors import ServiceUnavailable
 from tests.benchmarks.recordings.layout import Layout
 
 LINE_MBIT: Final = 10_000

@@ -98,7 +98,7 @@ def _train(recording: Recording, rank: int, board: Board, signals: Signals, dire
     import torch
     from torch import distributed
 
-    from producers import torch_comms
+    from irregulars.producers import torch_comms
     from tests.benchmarks.recordings.jobs import TRAININGS
 
     torch.set_num_threads(1)

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from producers.trace import Trace, read_trace
+from irregulars.producers.trace.directory import Trace, read_trace
 from tests.benchmarks.recordings.__main__ import BENCH
 from tests.benchmarks.recordings.judging import label_of, recordings_in
 from tests.benchmarks.recordings.plan import plan

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from streams.errors import InputError, ServiceUnavailable
+from irregulars.errors import InputError, ServiceUnavailable
 from tests.benchmarks.recordings.__main__ import main
 from tests.benchmarks.recordings.cgroups import PERIOD_US, CpuGroups
 from tests.benchmarks.recordings.children import Child

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from streams.judgements import Suspect, Verdict
+from irregulars.streams.messages.judgements import Suspect, Verdict
 from tests.benchmarks.recordings import scoring
 from tests.benchmarks.recordings.scoring import overlap, score
 
@@ -103,4 +103,4 @@ def test_the_overlap_is_that_of_the_answer() -> None:
 def test_scoring_knows_no_detector() -> None:
     tree = ast.parse(Path(scoring.__file__).read_text(encoding="utf-8"))
     names = [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
-    assert [name for name in names if name.split(".")[0] in ("detectors", "streams", "infra", "producers")] == []
+    assert [name for name in names if name.split(".")[0] in ("irregulars",)] == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from detectors.forest.random_forest import OperatorForest
+from irregulars.detectors.plugins.forest.random_forest import OperatorForest
 from tests.detectors.recorded_operators import read_operators
 
 FAULTY = range(60, 80)

@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from infra.checking.changed import Changed, Given
-from infra.checking.changes import CHANGES
-from infra.checking.recording import Recording, read_recording
-from producers.simulator.faults import parse_fault
-from producers.simulator.presets import with_preset
-from producers.simulator.settings import SimulatorSettings
-from producers.simulator.source import simulate_trace
-from streams.records import SCHEMAS
+from irregulars.infra.checking.changed import Changed, Given
+from irregulars.infra.checking.changes import CHANGES
+from irregulars.infra.checking.recording import Recording, read_recording
+from irregulars.producers.simulator.job.faults import parse_fault
+from irregulars.producers.simulator.job.presets import with_preset
+from irregulars.producers.simulator.job.settings import SimulatorSettings
+from irregulars.producers.simulator.logs.source import simulate_trace
+from irregulars.streams.messages.records import SCHEMAS
 from tests.conftest import RECORDINGS
 
 JOBS: dict[str, tuple[dict[str, Any], str]] = {

@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from infra.checking.changed import Changed, Delivery, Given
-from infra.checking.changes import CHANGES, Change
-from infra.checking.check import Check
-from infra.checking.judged import Charge
-from infra.checking.recording import Recording
-from streams.errors import InputError
-from streams.monitor_settings import MonitorSettings
+from irregulars.errors import InputError
+from irregulars.infra.checking.changed import Changed, Delivery, Given
+from irregulars.infra.checking.changes import CHANGES, Change
+from irregulars.infra.checking.check import Check
+from irregulars.infra.checking.judged import Charge
+from irregulars.infra.checking.recording import Recording
+from irregulars.streams.monitor_settings import MonitorSettings
 from tests.infra.checking.recordings import recorded
 
 SLOW_LINK = Charge("slow_link", (60, 80), "link", (1, 3))
@@ -70,7 +70,7 @@ def test_the_way_of_delivery_is_the_changes_own_or_the_given_one(monkeypatch: py
         ways.append(changed.delivery)
         return []
 
-    monkeypatch.setattr("infra.checking.check.judge", note)
+    monkeypatch.setattr("irregulars.infra.checking.check.judge", note)
     list(Check(recorded("gloo-clean"), MonitorSettings(), delivery=Delivery(7)).run(["shift", "batches-of-29"]))
     assert ways == [None, Delivery(7), Delivery(29, 0.05)]
 

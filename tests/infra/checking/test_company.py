@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from infra.checking.changed import Given
-from infra.checking.changes import CHANGES
-from infra.checking.recording import Recording
-from streams.announcements import Communicator
-from streams.records import SCHEMAS, SEND
+from irregulars.infra.checking.changed import Given
+from irregulars.infra.checking.changes import CHANGES
+from irregulars.infra.checking.recording import Recording
+from irregulars.streams.messages.announcements import Communicator
+from irregulars.streams.messages.records import SCHEMAS, SEND
 from tests.infra.checking.recordings import apply, recorded, simulated, texts, touched
 
 

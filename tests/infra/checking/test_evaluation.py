@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from infra.checking.changed import Given
-from infra.checking.evaluation import EVALUATIONS, insert_evaluation
-from streams.records import PHASES, UNKNOWN
+from irregulars.infra.checking.changed import Given
+from irregulars.infra.checking.evaluation import EVALUATIONS, insert_evaluation
+from irregulars.streams.messages.records import PHASES, UNKNOWN
 from tests.infra.checking.recordings import apply, recorded, simulated, touched
 
 EVAL = PHASES.index("eval")

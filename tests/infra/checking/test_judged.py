@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infra.checking.changed import Changed, Delivery, Naming
-from infra.checking.judged import Charge, accused_ranks, charges_of, differences, judge
-from streams.judgements import Suspect, Verdict
-from streams.monitor_settings import MonitorSettings
+from irregulars.infra.checking.changed import Changed, Delivery, Naming
+from irregulars.infra.checking.judged import Charge, accused_ranks, charges_of, differences, judge
+from irregulars.streams.messages.judgements import Suspect, Verdict
+from irregulars.streams.monitor_settings import MonitorSettings
 from tests.infra.checking.recordings import recorded, simulated
 
 

@@ -9,11 +9,11 @@ from functools import cache
 
 import pytest
 
-from infra.checking.changed import Delivery
-from infra.checking.changes import CHANGES
-from infra.checking.check import Check, Outcome
-from infra.checking.judged import Charge
-from streams.monitor_settings import MonitorSettings
+from irregulars.infra.checking.changed import Delivery
+from irregulars.infra.checking.changes import CHANGES
+from irregulars.infra.checking.check import Check, Outcome
+from irregulars.infra.checking.judged import Charge
+from irregulars.streams.monitor_settings import MonitorSettings
 from tests.conftest import RECORDINGS
 from tests.infra.checking.recordings import JOBS, recorded, simulated
 

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from infra.checking.names import ITERATIONS_LATER
-from infra.checking.recording import Recording
-from streams.records import SCHEMAS, UNKNOWN
+from irregulars.infra.checking.names import ITERATIONS_LATER
+from irregulars.infra.checking.recording import Recording
+from irregulars.streams.messages.records import SCHEMAS, UNKNOWN
 from tests.infra.checking.recordings import apply, recorded, simulated, texts, touched
 
 FEW = settings(max_examples=5)
@@ -93,8 +93,8 @@ def test_iterations_are_numbered_later_where_they_are_marked() -> None:
 
 
 def test_iterations_that_nobody_marked_have_no_other_numbers() -> None:
-    from infra.checking.changed import Given
-    from infra.checking.names import number_iterations_later
+    from irregulars.infra.checking.changed import Given
+    from irregulars.infra.checking.names import number_iterations_later
 
     bare = recorded("gloo-slow-nic").with_rows("iterations", np.empty(0, dtype=np.int64))
     bare = bare.with_columns("commops", iteration=np.full(1948, UNKNOWN))

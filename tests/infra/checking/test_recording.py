@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from producers.trace import read_trace
+from irregulars.producers.trace.directory import read_trace
 from tests.conftest import RECORDINGS
 from tests.infra.checking.recordings import recorded, simulated
 from tests.producers.trace_directories import assert_same

@@ -64,7 +64,7 @@ def test_flags_are_stronger_than_the_file(run: Run) -> None:
 
 def test_a_spool_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "agent.toml").write_text('[spool]\ndirectory = "agent.toml/spool"\n')
-    command = [sys.executable, "-m", "infra", "agent", "agent.toml"]
+    command = [sys.executable, "-m", "irregulars", "agent", "agent.toml"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
     rule = "spool directory must be one that we can write"

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from infra.checking.changed import Changed, Given
-from infra.checking.changes import CHANGES, Change
-from infra.checking.recording import Recording
+from irregulars.infra.checking.changed import Changed, Given
+from irregulars.infra.checking.changes import CHANGES, Change
+from irregulars.infra.checking.recording import Recording
 from tests.infra.test_cli import Run, run
 
 __all__ = ["run"]  # the fixture

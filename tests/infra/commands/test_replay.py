@@ -2,9 +2,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from infra.commands.replay import rename_job
-from producers.trace import read_trace
-from streams.records import SCHEMAS
+from irregulars.infra.commands.replay import rename_job
+from irregulars.producers.trace.directory import read_trace
+from irregulars.streams.messages.records import SCHEMAS
 from tests.infra.test_cli import Run, run
 
 __all__ = ["run"]  # the fixture

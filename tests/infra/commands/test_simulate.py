@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from producers.simulator import source
-from producers.simulator.reality import RealitySettings
-from producers.simulator.settings import SimulatorSettings
-from producers.trace import read_trace
+from irregulars.producers.simulator.job.reality import RealitySettings
+from irregulars.producers.simulator.job.settings import SimulatorSettings
+from irregulars.producers.simulator.logs import source
+from irregulars.producers.trace.directory import read_trace
 from tests.infra.test_cli import Run, run
 
 __all__ = ["run"]  # the fixture

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 
-from infra.commands.sql import _plain
+from irregulars.infra.commands.sql import _plain
 from tests.infra.test_cli import Run, run
 
 __all__ = ["run"]  # the fixture

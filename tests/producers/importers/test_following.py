@@ -15,21 +15,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from producers.importers.followers import NewFileReader, follow
-from producers.importers.following import FollowingSource, Stand
-from producers.importers.imported import ImportedJob
-from producers.importers.importing import import_trace, read_kineto
-from producers.sources import Record, check_source
-from producers.trace import read_trace
-from streams.announcements import Announcement
-from streams.errors import InputError
-from streams.job_monitor import JobMonitor
-from streams.monitor_settings import MonitorSettings
-from streams.rank_monitor import RankMonitor
-from streams.records import Batch
+from irregulars.errors import InputError
+from irregulars.producers.importers.followers import NewFileReader, follow
+from irregulars.producers.importers.following import FollowingSource, Stand
+from irregulars.producers.importers.importing import import_trace, read_kineto
+from irregulars.producers.importers.shared.imported import ImportedJob
+from irregulars.producers.publishing.sources import Record, check_source
+from irregulars.producers.trace.directory import read_trace
+from irregulars.streams.job_hop.job_monitor import JobMonitor
+from irregulars.streams.messages.announcements import Announcement
+from irregulars.streams.messages.records import Batch
+from irregulars.streams.monitor_settings import MonitorSettings
+from irregulars.streams.rank_hop.rank_monitor import RankMonitor
+from tests.producers.importers.flight_recorder.test_dumps import dump, entry
 from tests.producers.importers.inspector_lines import collective, context, lines, marker, pair
-from tests.producers.importers.test_flight_recorder import dump, entry
-from tests.producers.importers.test_kineto import kernel, step, trace_file
+from tests.producers.importers.kineto.test_kineto_trace import kernel, step, trace_file
 
 DEADLINE_S = 20.0
 OLD_NS = 1_700_000_000_000_000_000

@@ -16,10 +16,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from infra.analysis import analyze
-from producers.importers.importing import KINDS, import_trace
-from producers.trace import read_trace
-from streams.errors import InputError
+from irregulars.errors import InputError
+from irregulars.infra.runs.analysis import analyze
+from irregulars.producers.importers.importing import KINDS, import_trace
+from irregulars.producers.trace.directory import read_trace
 from tests.producers.importers.inspector_lines import collective, context, lines, marker, pair
 
 MOST_BYTES = 256 << 20

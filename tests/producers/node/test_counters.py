@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from producers.node.counters import UNREADABLE, CounterTrack, increments
+from irregulars.producers.node.counters import UNREADABLE, CounterTrack, increments
 
 MS = 1_000_000
 CAPACITY = 50e9  # 400 Gb/s

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from producers.node.gpu import Gpu, GpuReading
-from producers.node.gpu_feed import GpuFeed, count_gpus
-from producers.node.nvml import GpuGone, Reader, pynvml
-from producers.node.roster import Owner, Roster
-from producers.node.samples import HealthSample, Samples
-from streams.records import PATHS, THROTTLE_REASONS
+from irregulars.producers.node.gpu import Gpu, GpuReading
+from irregulars.producers.node.gpu_feed import GpuFeed, count_gpus
+from irregulars.producers.node.nvml import GpuGone, Reader, pynvml
+from irregulars.producers.node.roster import Owner, Roster
+from irregulars.producers.node.samples import HealthSample, Samples
+from irregulars.streams.messages.records import PATHS, THROTTLE_REASONS
 from tests.producers.node.nvml_stub import NvmlStub
 
 ROOT = Path(__file__).parents[3]
@@ -226,7 +226,7 @@ def nowhere(name, *rest, **more):
         raise OSError("as on a host without the driver")
     return real(name, *rest, **more)
 ctypes.CDLL = nowhere
-from producers.node.gpu_feed import count_gpus
+from irregulars.producers.node.gpu_feed import count_gpus
 print(count_gpus())
 """
 
@@ -238,8 +238,8 @@ def test_no_driver_is_one_line() -> None:
 
 REAL = """
 import json, sys, time
-from producers.node.gpu import Gpu
-from producers.node.gpu_feed import count_gpus
+from irregulars.producers.node.gpu import Gpu
+from irregulars.producers.node.gpu_feed import count_gpus
 if count_gpus() == 0:
     sys.exit(77)
 gpu = Gpu(0)

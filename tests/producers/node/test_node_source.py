@@ -5,12 +5,12 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from producers.node.node_source import NodeSource
-from producers.node.roster import Roster
-from producers.sources import Record, row_count
-from streams.announcements import Announcement, Heartbeat
-from streams.errors import InputError
-from streams.records import Batch, Header
+from irregulars.errors import InputError
+from irregulars.producers.node.node_source import NodeSource
+from irregulars.producers.node.roster import Roster
+from irregulars.producers.publishing.sources import Record, row_count
+from irregulars.streams.messages.announcements import Announcement, Heartbeat
+from irregulars.streams.messages.records import Batch, Header
 
 
 def announced(rank: int) -> Announcement:

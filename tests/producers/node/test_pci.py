@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from producers.node.nics import find_nic, find_nics
-from producers.node.pci import PciPlace, find_gpus, nearest_nics, place_of
+from irregulars.producers.node.nics import find_nic, find_nics
+from irregulars.producers.node.pci import PciPlace, find_gpus, nearest_nics, place_of
 from tests.producers.node.sysfs_trees import Sysfs
 
 

@@ -8,14 +8,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from producers.simulator.engine import Engine
-from producers.simulator.faults import parse_fault
-from producers.simulator.presets import field_case, with_preset
-from producers.simulator.settings import SimulatorSettings
-from producers.simulator.shapes import SHAPES, with_shape
-from producers.simulator.topology import Topology
-from producers.simulator.untidiness import Untidiness, autocorrelated
-from streams.errors import InputError
+from irregulars.errors import InputError
+from irregulars.producers.simulator.job.faults import parse_fault
+from irregulars.producers.simulator.job.presets import field_case, with_preset
+from irregulars.producers.simulator.job.settings import SimulatorSettings
+from irregulars.producers.simulator.job.shapes import SHAPES, with_shape
+from irregulars.producers.simulator.job.topology import Topology
+from irregulars.producers.simulator.run.engine import Engine
+from irregulars.producers.simulator.run.untidiness import Untidiness, autocorrelated
 from tests.producers.simulator.conftest import record
 
 Tidy = Callable[..., SimulatorSettings]

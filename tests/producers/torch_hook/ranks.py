@@ -15,7 +15,7 @@ warnings.simplefilter("ignore")
 import torch  # noqa: E402
 from torch import distributed  # noqa: E402
 
-from producers import torch_comms  # noqa: E402
+from irregulars import torch_comms  # noqa: E402
 
 ROUNDS = 3
 FIRST_MARKED = 100

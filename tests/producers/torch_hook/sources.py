@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 
-from producers.torch_hook.groups import Groups
-from producers.torch_hook.identity import Identity
-from producers.torch_hook.iterations import Iterations
-from producers.torch_hook.ring import NO_PEER, PythonRing
-from producers.torch_hook.source import TorchSource
-from streams.records import UNKNOWN
+from irregulars.producers.torch_hook.hooks.groups import Groups
+from irregulars.producers.torch_hook.hooks.ring import NO_PEER, PythonRing
+from irregulars.producers.torch_hook.records.identity import Identity
+from irregulars.producers.torch_hook.records.iterations import Iterations
+from irregulars.producers.torch_hook.records.source import TorchSource
+from irregulars.streams.messages.records import UNKNOWN
 
 
 class HandHook:

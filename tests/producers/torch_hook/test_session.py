@@ -29,7 +29,7 @@ assert ProcessGroup.__dict__["send"] is send
 TWO_IN_TURN = """
 import gc
 from producers import torch_comms
-from producers.torch_hook.session import Session
+from irregulars.producers.torch_hook.session import Session
 for _ in range(2):
     assert torch_comms.start(trace_dir="trace", hook="dispatcher") == "dispatcher"
     torch_comms.stop()

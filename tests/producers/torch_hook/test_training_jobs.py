@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from producers.torch_hook.native_library import DIRECTORY
-from producers.trace import Trace, read_trace
-from streams.records import OPERATOR_CODES, OPERATORS, PHASES, UNKNOWN, Batch
+from irregulars.producers.torch_hook.hooks.native_library import DIRECTORY
+from irregulars.producers.trace.directory import Trace, read_trace
+from irregulars.streams.messages.records import OPERATOR_CODES, OPERATORS, PHASES, UNKNOWN, Batch
 
 pytestmark = pytest.mark.skipif(
     find_spec("torch") is None, reason="torch must be installed for tests of the hook (extra torch); it is not"
@@ -40,7 +40,14 @@ def native_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if shutil.which("c++") is None:
         pytest.skip("a C++ compiler must be installed to build the native hook; it is not")
     directory = tmp_path_factory.mktemp("native")
-    command = [sys.executable, "-W", "ignore", "-m", "producers.torch_hook.native_library", str(directory)]
+    command = [
+        sys.executable,
+        "-W",
+        "ignore",
+        "-m",
+        "irregulars.producers.torch_hook.hooks.native_library",
+        str(directory),
+    ]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     if "no collective hooks" in done.stderr:
         pytest.skip(f"this torch has no collective hooks: {done.stderr.strip()}")

@@ -1,0 +1,218 @@
+"""Look at a job that runs as always, and ask whether "as always" is healthy: peers against each other.
+
+A fault that was there before the first recorded iteration makes no iteration irregular. So from time to time some
+regular iterations are held against what peers take (`detectors.path.usual_by_peers`), and against the other pipeline
+stages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Final
+
+import numpy as np
+
+from irregulars.detectors.arrays.row_keys import group_rows
+from irregulars.detectors.blame.causes import MIN_PROBABILITY, Cause, find_causes, is_sure
+from irregulars.detectors.blame.observation import uneven_ns
+from irregulars.detectors.job.lanes import Lane
+from irregulars.detectors.job.topology import Device, Topology
+from irregulars.detectors.path.critical_path import Attribution
+
+Array = np.ndarray
+
+REVIEW_SEEN: Final = 0.8
+"""A standing fault shows in this share of the reviewed iterations at least."""
+
+MIN_REVIEWED: Final = 5
+_STAGE_PATH_SHARE: Final = 0.5  # a stage that slows the job has this share of the critical path
+_STAGE_PATH_TIMES: Final = 1.6  # ... or so many times its part: with few micro-batches all stages are on the path
+_MOST_BESIDE: Final = (
+    0.75  # of the recvs: 1F1B that posts the next recv early leaves two in three open, interleaving more
+)
+_STAGE_EXCESS: Final = 2.0  # a heavy stage costs so many times what δ allows: embedding and loss make some differ
+_SPREAD_SHARE: Final = 0.5  # uneven data: no rank has this share of what is lost to late ranks
+_UNEVEN_EXCESS: Final = 2.5  # ... and it costs so many times what δ allows: somebody is always a little late
+
+
+@dataclass(frozen=True, slots=True)
+class Reviewed:
+    """One regular iteration under review.
+
+    Parameters
+    ----------
+    elapsed_ns
+        How long it took, the work before its first operator included.
+    attribution
+        Against peers.
+    work_ns
+        For each rank the sum of its gaps.
+    path_work_ns
+        For each rank what its own work has of the critical path; empty where that is not known.
+    beside_ratio
+        Share of the recvs that ranks left open while they worked on. Whether they waited for them in the end or
+        worked until then is in no log, so stages can't be compared by their gaps.
+    """
+
+    elapsed_ns: float
+    attribution: Attribution
+    work_ns: Mapping[int, float]
+    path_work_ns: Mapping[int, float]
+    beside_ratio: float = 0.0
+
+
+def review(reviewed: Sequence[Reviewed], topology: Topology, delta: float) -> list[Cause]:
+    """Find what makes all of these iterations longer than they need be.
+
+    Parameters
+    ----------
+    reviewed
+        Some regular iterations, the more the surer; fewer than `MIN_REVIEWED` give nothing.
+    delta
+        A cause counts if the iterations take more than this times what they would take without it.
+    """
+    if len(reviewed) < MIN_REVIEWED:
+        return []
+    found = _with_shared_time(find_causes([one.attribution for one in reviewed], topology), reviewed)
+    causes = [cause for cause in found if _is_one(cause) and _matters(cause, reviewed, delta)]
+    if causes:
+        return causes
+    stage = _slow_stage(reviewed, topology)
+    if stage is not None and _always_matters(stage, reviewed, 1 + _STAGE_EXCESS * (delta - 1)):
+        return [stage]
+    uneven = _imbalance(reviewed)
+    limit = 1 + _UNEVEN_EXCESS * (delta - 1)
+    return [uneven] if uneven is not None and _matters(uneven, reviewed, limit) else []
+
+
+def _with_shared_time(found: Sequence[Cause], reviewed: Sequence[Reviewed]) -> list[Cause]:
+    """Let each cause among several slow ranks explain what another one was blamed for while it was late as well.
+
+    Of two ranks that are equally slow now the one comes last and now the other; the path knows the last one alone.
+    """
+    late = [cause for cause in found if cause.kind == "slow_rank"]
+    return [
+        replace(one, explained_ns=_explained_beside(one, late, reviewed)) if one in late else one for one in found
+    ]
+
+
+def _explained_beside(cause: Cause, late: Sequence[Cause], reviewed: Sequence[Reviewed]) -> dict[int, float]:
+    explained = dict(cause.explained_ns)
+    for attribution in (one.attribution for one in reviewed if one.attribution.iteration not in explained):
+        others_ns = max(other.explained_ns.get(attribution.iteration, 0.0) for other in late)
+        own_ns = max(attribution.work_excess_ns.get(lane.first, 0.0) for lane in cause.lanes)
+        if min(own_ns, others_ns) > 0:
+            explained[attribution.iteration] = min(own_ns, others_ns)
+    return explained
+
+
+def _is_one(cause: Cause) -> bool:
+    """Whether one device is more probable than all others: without a healthy past a choice says too little."""
+    return is_sure(cause) and all(probability >= MIN_PROBABILITY for _, probability in cause.suspects[:1])
+
+
+def _matters(cause: Cause, reviewed: Sequence[Reviewed], delta: float) -> bool:
+    """Whether the cause is seen nearly always, and costs more than δ allows."""
+    elapsed_ns = {one.attribution.iteration: one.elapsed_ns for one in reviewed}
+    if len(cause.explained_ns) < REVIEW_SEEN * len(reviewed):
+        return False
+    ratios = [elapsed_ns[i] / max(elapsed_ns[i] - ns, 1.0) for i, ns in cause.explained_ns.items()]
+    return median(ratios) > delta
+
+
+def _always_matters(cause: Cause, reviewed: Sequence[Reviewed], delta: float) -> bool:
+    """Whether a cause costs more than δ allows in nearly each iteration by itself.
+
+    Medians of stages differ by noise alone, and few stages or ranks average it badly.
+    """
+    elapsed_ns = {one.attribution.iteration: one.elapsed_ns for one in reviewed}
+    costly = [elapsed_ns[i] > delta * (elapsed_ns[i] - ns) for i, ns in cause.explained_ns.items()]
+    return sum(costly) >= REVIEW_SEEN * len(reviewed)
+
+
+def _slow_stage(reviewed: Sequence[Reviewed], topology: Topology) -> Cause | None:
+    """Find a pipeline stage all of whose ranks work longer than the ranks of the other stages.
+
+    Its excess on the path is what its typical rank works longer than the typical rank of the typical other stage:
+    the other stages wait for that in each iteration.
+    """
+    stages = sorted(set(topology.stage_of.values()))
+    if len(stages) < 2 or median(one.beside_ratio for one in reviewed) > _MOST_BESIDE:
+        return None
+    typical = [_stage_work(one, stages, topology) for one in reviewed]
+    heaviest = [max(stages, key=lambda stage: work[stage]) for work in typical]
+    stage = max(stages, key=heaviest.count)
+    ranks = tuple(sorted(rank for rank, own in topology.stage_of.items() if own == stage))
+    share = min(_STAGE_PATH_SHARE, _STAGE_PATH_TIMES / len(stages))
+    explained = {}
+    for one, work in zip(reviewed, typical, strict=True):
+        path_ns = sum(ns for rank, ns in one.path_work_ns.items() if rank in ranks)
+        excess_ns = work[stage] - median(ns for other, ns in work.items() if other != stage)
+        if excess_ns > 0 and path_ns >= share * sum(one.path_work_ns.values()) > 0:
+            explained[one.attribution.iteration] = excess_ns
+    if not explained:
+        return None
+    probability = (len(explained) + 0.5) / (len(reviewed) + 1)
+    return Cause("slow_stage", ((Device("stage", ranks), probability),), frozenset(), None, explained)
+
+
+def _stage_work(one: Reviewed, stages: Sequence[int], topology: Topology) -> dict[int, float]:
+    """Return the median work of the ranks of each stage, ns."""
+    by_stage: dict[int, list[float]] = {stage: [0.0] for stage in stages}
+    for stage in stages:
+        known = [ns for rank, ns in one.work_ns.items() if topology.stage_of.get(rank) == stage]
+        by_stage[stage] = known or [0.0]
+    return {stage: median(values) for stage, values in by_stage.items()}
+
+
+def _imbalance(reviewed: Sequence[Reviewed]) -> Cause | None:
+    """Uneven data: much is lost to late ranks in each iteration, and it is never the same rank."""
+    late: list[dict[Lane, float]] = [
+        {lane: ns for lane, ns in one.attribution.path_excess_ns.items() if lane.kind == "work" and ns > 0}
+        for one in reviewed
+    ]
+    totals: dict[Lane, float] = {}
+    for lanes in late:
+        for lane, ns in lanes.items():
+            totals[lane] = totals.get(lane, 0.0) + ns
+    if not totals or max(totals.values()) >= _SPREAD_SHARE * sum(totals.values()):
+        return None
+    explained = {one.attribution.iteration: uneven_ns(one.attribution) for one in reviewed}
+    explained = {iteration: ns for iteration, ns in explained.items() if ns > 0}
+    return Cause("imbalance", (), frozenset(), None, explained)
+
+
+def late_against_stage(
+    rank: Array, work_ns: Array, operators: Array, topology: Topology, most: Array | None = None
+) -> dict[int, float]:
+    """By how much each rank works longer than the lower median of its peers, ns; ranks with company only.
+
+    Peers are ranks of the same stage with the same `most`. If they were those that logged as many operators in this
+    iteration, the ranks of a slow host would be on time wherever each other rank lost a row. Ranks with fewer
+    operators than most of their peers are left out: the time in which a lost operator ran looks like work.
+
+    Parameters
+    ----------
+    most
+        How many operators each rank runs at most; None: those of this iteration.
+    """
+    stage, most = topology.stages(rank), operators if most is None else most
+    role, first = group_rows([stage, most])
+    is_alone = np.bincount(role)[role] == 1  # it ran one more once: its peers' most is what it ran now
+    role, first = group_rows([stage, np.where(is_alone, operators, most)])
+    late: dict[int, float] = {}
+    for one in range(len(first)):
+        own = np.flatnonzero(role == one)
+        if len(own) > 1:
+            usual_ns = np.sort(work_ns[own])[(len(own) - 1) // 2]
+            own = own[operators[own] >= _mode(operators[own])]
+            late |= dict(zip(rank[own].tolist(), (work_ns[own] - usual_ns).tolist(), strict=True))
+    return late
+
+
+def _mode(values: Array) -> int:
+    """Return the most frequent value, of several the largest."""
+    found, counts = np.unique(values, return_counts=True)
+    return int(found[counts == counts.max()][-1])

@@ -1,0 +1,199 @@
+"""What if one device had been as usual: the iteration is run again, and the time that comes back is counted.
+
+A rank may be late and cost nothing, since another one is later; a transfer may be slow beside the work that hides it.
+So before a device is accused, `detectors.abnormal_operators.replay` runs the iteration with the gaps of the accused
+ranks, or the transfers that the accused device carries, as they usually are, and all others as they were.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterable, Sequence
+from functools import cached_property
+from statistics import median
+from typing import Any, Final
+
+import numpy as np
+
+from irregulars.detectors.abnormal_operators.replay import replay
+from irregulars.detectors.blame.causes import Cause
+from irregulars.detectors.blame.observation import Observation, explained_ns
+from irregulars.detectors.job.lanes import EVERYBODY, Lane
+from irregulars.detectors.job.topology import Device, Topology
+from irregulars.detectors.path.operator_graph import OperatorGraph
+from irregulars.detectors.path.usual_by_past import Reference, incomplete_ranks, usual_times
+
+Array = np.ndarray
+
+_LEAST_CLAIM: Final = 0.4  # with half of it to bring back, causes down to a fifth of what is lost can be told
+_KNOWN: Final = 18  # ratios that are kept: of three causes in each of the six iterations that a verdict rests on
+_OF_RANKS: Final = ("gpu", "host", "stage")
+
+
+class WhatIf:
+    """One iteration that can be run again.
+
+    Parameters
+    ----------
+    graph
+        The operators of one iteration, of all ranks that were read.
+    reference
+        What they usually take.
+    """
+
+    def __init__(self, graph: OperatorGraph, reference: Reference, topology: Topology) -> None:
+        self._graph, self._reference, self._topology = graph, reference, topology
+
+    @cached_property
+    def _usual(self) -> tuple[Array, Array]:
+        """Gap and transfer that each row usually has, float64, ns; NaN where that is not known."""
+        return usual_times(self._graph, self._reference)
+
+    @cached_property
+    def _has_hidden(self) -> Array:
+        """Whether some member of each row's collective or message is not in the graph."""
+        graph = self._graph
+        codes = range(int(graph.communicator.max(initial=-1)) + 1)
+        sizes = np.array([len(self._topology.members.get(code, ())) for code in codes] or [0])
+        expected = np.where(graph.is_p2p, 2, sizes[graph.communicator])
+        return np.asarray(np.bincount(graph.group)[graph.group] < expected)
+
+    @cached_property
+    def _has_lost(self) -> Array:
+        """Whether the rank of each row logged fewer operators than usual."""
+        iterations = np.unique(self._graph.iteration).tolist()
+        lost = {rank for one in iterations for rank in incomplete_ranks(self._graph, one, self._reference)}
+        return np.isin(self._graph.rank, sorted(lost))
+
+    def recovered_ns(self, causes: Sequence[Cause]) -> float:
+        """How much sooner the iteration would have ended with the devices of these causes as usual, ns.
+
+        A transfer whose partner nobody read may be waiting, which comes back with whomever that partner waited for:
+        it counts as long as usual at most, before and after, unless it is what a cause accuses. So does the gap of a
+        rank that lost rows: the operator in which it waited may be among them, and then its waiting looks like work.
+
+        NaN where nothing is known of the device's operators.
+        """
+        graph, (usual_gap_ns, usual_transfer_ns) = self._graph, self._usual
+        works, carries = np.zeros(len(graph), dtype=bool), np.zeros(len(graph), dtype=bool)
+        for cause in causes:
+            works |= self._works(cause)
+            carries |= self._carries(cause)
+        works &= np.isfinite(usual_gap_ns)
+        carries &= np.isfinite(usual_transfer_ns)
+        if not (works.any() or carries.any()):
+            return float("nan")
+        gap_ns, transfer_ns = graph.gap_ns.astype(np.float64), graph.transfer_ns.astype(np.float64)
+        transfer_ns = _usual_at(self._has_hidden & ~carries, transfer_ns, usual_transfer_ns)
+        gap_ns = _usual_at(self._has_lost & ~works, gap_ns, usual_gap_ns)
+        before_ns = replay(graph, gap_ns, transfer_ns).end_ns.max()
+        gap_ns = _usual_at(works, gap_ns, usual_gap_ns)
+        transfer_ns = _usual_at(carries, transfer_ns, usual_transfer_ns)
+        transfer_ns = np.minimum(transfer_ns, self._alone_ns(carries))
+        return float(before_ns - replay(graph, gap_ns, transfer_ns).end_ns.max())
+
+    def _alone_ns(self, carries: Array) -> Array:
+        """Upper limit of each row's transfer with these messages as usual, ns: its batch then waits for its others.
+
+        Infinite in batches without such a message.
+        """
+        graph, usual_ns = self._graph, self._usual[1]
+        is_mate = graph.is_batched & ~carries & np.isin(graph.batch, graph.batch[carries])
+        return np.where(is_mate & np.isfinite(usual_ns), np.maximum(graph.own_transfer_ns, usual_ns), np.inf)
+
+    def _works(self, cause: Cause) -> Array:
+        """Rows whose gap is the work of an accused rank."""
+        ranks = {lane.first for lane in cause.lanes if lane.kind == "work"}
+        device = _first_device(cause)
+        ranks.update(device.ranks if device is not None and device.kind in _OF_RANKS else ())
+        return np.isin(self._graph.rank, sorted(ranks))
+
+    def _carries(self, cause: Cause) -> Array:
+        """Rows whose transfer the accused device carries."""
+        graph, device = self._graph, _first_device(cause)
+        is_p2p = graph.is_p2p
+        found = ~is_p2p & np.isin(graph.communicator, sorted(_communicators(cause.lanes)))
+        for lane in cause.lanes:
+            if lane.kind == "pair":
+                found |= is_p2p & (graph.source == lane.first) & (graph.destination == lane.second)
+        if device is None or device.kind in _OF_RANKS:
+            return found
+        if device.kind == "link":
+            ends = np.isin(graph.source, device.ranks) & np.isin(graph.destination, device.ranks)
+            return np.asarray(found | (is_p2p & ends))
+        touched = np.isin(graph.source, device.ranks) | np.isin(graph.destination, device.ranks)
+        crossing = {
+            code
+            for code, members in self._topology.members.items()
+            if not set(device.ranks).isdisjoint(members) and self._topology.crosses_network(Lane("collective", code))
+        }
+        return np.asarray(found | np.where(is_p2p, touched, np.isin(graph.communicator, sorted(crossing))))
+
+
+class Recoveries:
+    """What came back without a device in the newest iterations in which it was suspect.
+
+    One iteration is a poor witness: where another rank pauses beside a slow one, little comes back without either.
+    """
+
+    def __init__(self, known: Iterable[Sequence[Any]] = ()) -> None:
+        self._known: deque[tuple[int, str, tuple[int, ...], float]] = deque(maxlen=_KNOWN)
+        self._known.extend((number, kind, tuple(ranks), ratio) for number, kind, ranks, ratio in known)
+
+    def note(self, iteration: int, cause: Cause, ratio: float | None) -> None:
+        """Keep which share came back in an iteration; None, or without a suspect: there is nothing to keep."""
+        device = _first_device(cause)
+        if ratio is not None and device is not None:
+            self._known.append((iteration, device.kind, device.ranks, ratio))
+
+    def typical(self, cause: Cause) -> float | None:
+        """Return the median share that came back without a cause's device where it was seen; None: not known."""
+        device = _first_device(cause)
+        ratios = [
+            ratio
+            for number, kind, ranks, ratio in self._known
+            if device is not None and (kind, ranks) == (device.kind, device.ranks) and number in cause.explained_ns
+        ]
+        return median(ratios) if ratios else None
+
+    def state(self) -> list[Any]:
+        """Everything that the constructor needs, as JSON values."""
+        return [[number, kind, list(ranks), ratio] for number, kind, ranks, ratio in self._known]
+
+
+def _usual_at(rows: Array, elapsed_ns: Array, usual_ns: Array) -> Array:
+    """Let the marked rows take as long as usual at most; where that is not known, as long as they did."""
+    return np.where(rows & np.isfinite(usual_ns), np.minimum(elapsed_ns, usual_ns), elapsed_ns)
+
+
+def _first_device(cause: Cause) -> Device | None:
+    return cause.suspects[0][0] if cause.suspects else None
+
+
+def _communicators(lanes: Collection[Lane]) -> set[int]:
+    return {lane.first for lane in lanes if lane.kind == "collective"}
+
+
+def recovered_ratio(
+    cause: Cause, causes: Sequence[Cause], observation: Observation, what_if: WhatIf | None
+) -> float | None:
+    """Say which share of what a cause is said to have cost an iteration comes back without it; None: not known.
+
+    It is held against `_LEAST_CLAIM` of what the iteration took longer at least, less what all ranks worked longer.
+
+    Of two ranks that are equally slow each alone brings back nothing. So what comes back alone counts, or the part of
+    what all causes together bring back that is missing without this one, whichever is more.
+    """
+    if what_if is None or observation.attribution is None or not cause.suspects:
+        return None
+    everybody_ns = max(observation.attribution.path_excess_ns.get(EVERYBODY, 0.0), 0.0)
+    longer_ns = max(observation.excess_ns - everybody_ns, 0.0)
+    said_ns = min(explained_ns(cause, observation.attribution), longer_ns)
+    if said_ns <= 0:
+        return None
+    claimed_ns = max(said_ns, _LEAST_CLAIM * longer_ns)
+    ratio = what_if.recovered_ns([cause]) / claimed_ns
+    others = [one for one in causes if one is not cause]
+    if ratio < 1 and others:
+        ratio = max(ratio, (what_if.recovered_ns(causes) - what_if.recovered_ns(others)) / claimed_ns)
+    return None if np.isnan(ratio) else ratio

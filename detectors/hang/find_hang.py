@@ -1,0 +1,243 @@
+"""Who keeps everybody waiting for ever: operators that some ranks entered and that never ended.
+
+A rank that waits inside an operator is a victim if somebody else is missing from it. Who is missing and waits nowhere
+is the one to look at. Where everybody waits somewhere, each rank's oldest operator without an end is where it stands:
+a GPU runs in order, and what was enqueued behind was never reached. Whoever stands in an operator that all entered
+and that others have left, stopped inside. Else the chains of waiting (each rank waits for those who do not stand
+where it stands) are followed to their ends: a circle, or an operator that all entered and nobody left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from irregulars.detectors.arrays.row_keys import group_rows
+from irregulars.detectors.hang.wait_graph import last_groups
+from irregulars.detectors.job.topology import Topology
+from irregulars.streams.messages.records import RECV, SEND, UNKNOWN
+
+Array = np.ndarray
+
+Operation = tuple[int, int, int, int]
+"""Communicator, sequence, and sender and receiver of p2p (-1 elsewhere)."""
+
+_UNTOLD = -1  # in place of ranks of which nothing is known
+
+
+class Hang(NamedTuple):
+    """What hangs.
+
+    Parameters
+    ----------
+    ranks
+        Those to look at: that did not arrive, or that stopped inside.
+    waiting
+        How many other ranks are inside an operator that has not ended.
+    communicator, operator
+        Codes of the operator in which most ranks wait for them, or in which they stopped.
+    since_ns
+        When the first rank entered an operator that never ended, ns since the epoch, its own clock; None: not known.
+    has_arrived
+        Whether `ranks` stopped inside.
+    is_shared
+        Whether nobody came out of that operator: then one of them is to blame, or what connects them.
+    """
+
+    ranks: tuple[int, ...]
+    waiting: int
+    communicator: int
+    operator: int
+    since_ns: int | None
+    has_arrived: bool
+    is_shared: bool = False
+
+
+def find_hang(
+    columns: Mapping[str, Array],
+    topology: Topology,
+    trusted: Collection[int],
+    lossy: Collection[int] = (),
+) -> Hang | None:
+    """Find who is missing from operators that never ended.
+
+    Among hundreds of ranks that lose a row in a thousand, some lose the one that says that they wait. So where a rank
+    stopped inside an operator, which all entered and others left, ranks that lost rows do not count as missing.
+
+    Parameters
+    ----------
+    columns
+        Rows of the last iterations of all ranks, as `detectors.path.operator_graph.build_graph` takes them.
+    trusted
+        Ranks that are logged and lost no rows, or hardly any: only of them a missing row means that they did not
+        arrive.
+    lossy
+        Those of them that lost some.
+    """
+    open_rows = _oldest_first(columns, np.flatnonzero(np.isnan(columns["elapsed_ns"])))
+    if len(open_rows) == 0:
+        return None
+    standing = _Standing(columns, open_rows, topology, frozenset(trusted))
+    missing = {rank for one in standing.inside for rank in standing.missing(one) if rank not in standing.head}
+    stopped = {rank for rank, one in standing.head.items() if standing.has_stopped(rank, one)}
+    if any(standing.have_all_entered(standing.head[rank]) for rank in stopped):
+        missing -= set(lossy)
+    if missing:
+        behind = [row for row in open_rows if missing & standing.missing(_operation(columns, row))]
+        return _hang(missing, columns, behind or open_rows, standing, has_arrived=False)
+    is_shared = not stopped
+    if is_shared:
+        stopped = standing.last_in_line()
+    if not stopped:
+        return None
+    heads = [row for rank, row in standing.head_rows.items() if rank in stopped]
+    return _hang(stopped, columns, heads, standing, has_arrived=True, is_shared=is_shared)
+
+
+def lost_shares(columns: Mapping[str, Array]) -> dict[int, float]:
+    """Which share of each rank's operators is missing: sequences of one communicator have holes.
+
+    Collectives of a communicator share one sequence, and sends and recvs have one for each peer.
+    """
+    is_p2p = np.isin(columns["operator"], (SEND, RECV))
+    operator, peer = (np.where(is_p2p, columns[name], -1) for name in ("operator", "peer"))
+    group, first = group_rows([columns["rank"], columns["communicator"], operator, peer])
+    sequence = columns["sequence"]
+    lowest, highest = np.full(len(first), np.iinfo(np.int64).max), np.full(len(first), -1)
+    np.minimum.at(lowest, group, sequence)
+    np.maximum.at(highest, group, sequence)
+    ranks, rank = np.unique(columns["rank"][first], return_inverse=True)
+    ran = np.bincount(rank, highest - lowest + 1)
+    logged = np.bincount(rank, np.bincount(group, minlength=len(first)))
+    return dict(zip(ranks.tolist(), np.maximum(1 - logged / ran, 0.0).tolist(), strict=True))
+
+
+class _Standing:
+    """Where each rank stands.
+
+    Parameters
+    ----------
+    columns, topology, trusted
+        As `find_hang` says.
+    open_rows
+        Rows of operators that never ended, of each rank the oldest first.
+    """
+
+    def __init__(
+        self, columns: Mapping[str, Array], open_rows: list[int], topology: Topology, trusted: frozenset[int]
+    ) -> None:
+        self._topology, self._trusted = topology, trusted
+        self.head_rows: dict[int, int] = {}
+        for row in open_rows:
+            self.head_rows.setdefault(int(columns["rank"][row]), row)
+        self.head = {rank: _operation(columns, row) for rank, row in self.head_rows.items()}
+        self.inside = {_operation(columns, row) for row in open_rows}
+        self._arrived = _arrivals(columns, self.inside)
+        self._missing = {one: self._absent(one) & trusted for one in self.inside}
+
+    def missing(self, one: Operation) -> frozenset[int]:
+        """Trusted ranks that take part in an operation and never entered it."""
+        return self._missing[one]
+
+    def has_stopped(self, rank: int, one: Operation) -> bool:
+        """Whether `rank` stands in an operation that all have entered and others have left."""
+        return not self._missing[one] and any(self._arrived[one].values())
+
+    def have_all_entered(self, one: Operation) -> bool:
+        """Whether an operation has a row of everybody who takes part."""
+        return not self._absent(one)
+
+    def last_in_line(self) -> set[int]:
+        """Ranks at which all chains of waiting end; none that may wait for a rank of which nothing is known."""
+        edges: dict[int | Operation, Iterable[int | Operation]] = {}
+        for rank, one in self.head.items():
+            edges[rank] = (one,)
+            edges.setdefault(one, self._holds_up(one))
+        found: set[int] = set()
+        for group in last_groups(edges):
+            if len(group) > 1:  # a circle
+                found |= {node for node in group if isinstance(node, int)}
+            elif _UNTOLD not in group:  # an operation that nobody holds up
+                found |= {rank for rank, one in self.head.items() if one in group}
+        return found
+
+    def _holds_up(self, one: Operation) -> set[int | Operation]:
+        """Who keeps an operation from ending: who has not entered it, or stands somewhere before it."""
+        absent = self._absent(one)
+        behind = {
+            rank for rank, is_out in self._arrived[one].items() if not is_out and self.head.get(rank, one) != one
+        }
+        known = {rank for rank in absent if rank in self._trusted and rank in self.head}
+        return {*behind, *known, *([_UNTOLD] if absent - known else [])}
+
+    def _absent(self, one: Operation) -> frozenset[int]:
+        communicator, _, source, destination = one
+        expected = self._topology.members.get(communicator, ()) if source < 0 else (source, destination)
+        return frozenset(expected) - self._arrived[one].keys()
+
+
+def _oldest_first(columns: Mapping[str, Array], rows: Array) -> list[int]:
+    """Order rows by start; what has none stands where the log has it, before all others."""
+    order: list[int] = rows[np.argsort(columns["start_ns"][rows], kind="stable")].tolist()
+    return order
+
+
+def _operation(columns: Mapping[str, Array], row: int) -> Operation:
+    rank, peer, operator = (int(columns[name][row]) for name in ("rank", "peer", "operator"))
+    ends = (rank, peer) if operator == SEND else (peer, rank) if operator == RECV else (-1, -1)
+    return int(columns["communicator"][row]), int(columns["sequence"][row]), *ends
+
+
+def _arrivals(columns: Mapping[str, Array], wanted: Collection[Operation]) -> dict[Operation, dict[int, bool]]:
+    """For each of these operations: the ranks that entered it, and whether they came out.
+
+    Who has a later collective on the same communicator, and none of this number, has left this one behind: logs are
+    cut at their beginning, and a communicator's collectives run in order.
+    """
+    arrived: dict[Operation, dict[int, bool]] = {one: {} for one in wanted}
+    sequences = np.array(sorted({one[1] for one in wanted}))
+    for row in np.flatnonzero(np.isin(columns["sequence"], sequences)).tolist():
+        one = _operation(columns, row)
+        if one in arrived:
+            arrived[one][int(columns["rank"][row])] = bool(np.isfinite(columns["elapsed_ns"][row]))
+    newest = _newest_collectives(columns)
+    for one in wanted:
+        for rank, sequence in newest.get(one[0], {}).items() if one[2] < 0 else ():
+            if sequence > one[1]:
+                arrived[one].setdefault(rank, True)
+    return arrived
+
+
+def _newest_collectives(columns: Mapping[str, Array]) -> dict[int, dict[int, int]]:
+    """For each communicator: the highest sequence of a collective that each rank has."""
+    rows = np.flatnonzero(~np.isin(columns["operator"], (SEND, RECV)))
+    communicator, rank, sequence = (columns[name][rows] for name in ("communicator", "rank", "sequence"))
+    newest: dict[int, dict[int, int]] = {}
+    if len(rows):
+        group, first = group_rows([communicator, rank])
+        highest = np.full(len(first), -1)
+        np.maximum.at(highest, group, sequence)
+        for c, r, s in zip(communicator[first].tolist(), rank[first].tolist(), highest.tolist(), strict=True):
+            newest.setdefault(c, {})[r] = s
+    return newest
+
+
+def _hang(
+    accused: set[int],
+    columns: Mapping[str, Array],
+    rows: list[int],
+    standing: _Standing,
+    *,
+    has_arrived: bool,
+    is_shared: bool = False,
+) -> Hang:
+    """Describe a hang by the operator that is most frequent among `rows`."""
+    pairs = [(int(columns["communicator"][row]), int(columns["operator"][row])) for row in rows]
+    communicator, operator = max(sorted(set(pairs)), key=pairs.count)
+    starts = columns["start_ns"][np.isnan(columns["elapsed_ns"])]
+    known = starts[starts != UNKNOWN]
+    since_ns = int(known.min()) if len(known) else None
+    waiting = len(standing.head.keys() - accused)
+    return Hang(tuple(sorted(accused)), waiting, communicator, operator, since_ns, has_arrived, is_shared)

@@ -1,0 +1,227 @@
+"""Where ranks live and which way their traffic goes: what a slow device would and would not slow down."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from irregulars.detectors.job.lanes import Lane
+from irregulars.streams.messages.announcements import Announcement
+from irregulars.streams.messages.records import KINDS
+
+
+class Place(NamedTuple):
+    """Where one rank lives; None where nobody said."""
+
+    host: str | None = None
+    gpu: int | None = None
+    nic: str | None = None
+    switch: str | None = None
+
+
+_NOWHERE: Final = Place()
+
+
+class Device(NamedTuple):
+    """A device that may be slow. ``ranks`` are all that it carries; a link's are its sender and its receiver."""
+
+    kind: str
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """A job's ranks and communicators.
+
+    Parameters
+    ----------
+    places
+        Place of each rank that was announced.
+    members
+        Ranks of each communicator, by the job's code.
+    names
+        Ids of the communicators, by code.
+    stage_of
+        Place of each rank in its largest ``pp`` communicator.
+    kinds
+        Kind of each communicator, by code.
+    unlogged
+        Ranks that said that they log no operators.
+    """
+
+    world_size: int
+    places: Mapping[int, Place]
+    members: Mapping[int, tuple[int, ...]]
+    names: tuple[str, ...] = ()
+    stage_of: Mapping[int, int] = field(default_factory=dict)
+    kinds: Mapping[int, str] = field(default_factory=dict)
+    unlogged: frozenset[int] = frozenset()
+    _carried: Mapping[tuple[str, str | int], tuple[int, ...]] = field(init=False, repr=False)
+    _sets: dict[Lane, frozenset[int]] = field(init=False, repr=False, compare=False, default_factory=dict)
+    _crossing: dict[Lane, bool] = field(init=False, repr=False, compare=False, default_factory=dict)  # asked often
+
+    _roles: dict[tuple[Lane, bool], int] = field(init=False, repr=False, compare=False, default_factory=dict)
+    _role_codes: dict[tuple[object, ...], int] = field(init=False, repr=False, compare=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        carried: dict[tuple[str, str | int], list[int]] = {}
+        for rank in sorted(self.places):
+            carried.setdefault(self._nic_key(rank), []).append(rank)
+            host = self.places[rank].host
+            if host is not None:
+                carried.setdefault(("host", host), []).append(rank)
+            if self.places[rank].switch is not None:
+                carried.setdefault(("switch", str(self.places[rank].switch)), []).append(rank)
+        object.__setattr__(self, "_carried", {key: tuple(ranks) for key, ranks in carried.items()})
+
+    def place(self, rank: int) -> Place:
+        """Where a rank lives, as far as it is known."""
+        return self.places.get(rank, _NOWHERE)
+
+    def nic(self, rank: int) -> Device:
+        """The NIC that a rank uses, with all ranks that share it."""
+        return Device("nic", self._carried.get(self._nic_key(rank), (rank,)))
+
+    def host(self, rank: int) -> Device | None:
+        """The host that a rank lives on; None if nobody said."""
+        host = self.place(rank).host
+        return None if host is None else Device("host", self._carried[("host", host)])
+
+    def stage(self, rank: int) -> Device | None:
+        """The pipeline stage that a rank works in, with all of its ranks; None if there are no stages."""
+        if rank not in self.stage_of or len(set(self.stage_of.values())) < 2:
+            return None
+        own = self.stage_of[rank]
+        return Device("stage", tuple(sorted(one for one, stage in self.stage_of.items() if stage == own)))
+
+    def switch(self, rank: int) -> Device | None:
+        """The switch that a rank's NIC is plugged into, with all ranks below it; None if nobody said."""
+        switch = self.place(rank).switch
+        return None if switch is None else Device("switch", self._carried[("switch", switch)])
+
+    def switches(self, ranks: Iterable[int]) -> set[Device]:
+        """The switches that the NICs of these ranks are plugged into, as far as somebody said."""
+        return {switch for rank in ranks if (switch := self.switch(rank)) is not None}
+
+    def lane_ranks(self, lane: Lane) -> tuple[int, ...]:
+        """Ranks at the ends of a lane."""
+        if lane.kind == "work":
+            return (lane.first,)
+        return (lane.first, lane.second) if lane.kind == "pair" else self.members.get(lane.first, ())
+
+    def lane_set(self, lane: Lane) -> frozenset[int]:
+        """Ranks at the ends of a lane, as a set."""
+        ranks = self._sets.get(lane)
+        if ranks is None:
+            ranks = self._sets[lane] = frozenset(self.lane_ranks(lane))
+        return ranks
+
+    def crosses_network(self, lane: Lane) -> bool:
+        """Whether the lane's bytes leave a host; ranks without a known host count as apart."""
+        crosses = self._crossing.get(lane)
+        if crosses is None:
+            ranks = self.lane_ranks(lane)
+            hosts = {self.place(rank).host for rank in ranks}
+            crosses = self._crossing[lane] = len(ranks) > 1 and (None in hosts or len(hosts) > 1)
+        return crosses
+
+    def crosses_switches(self, lane: Lane) -> bool:
+        """Whether the lane's bytes pass from one known switch to another; a rank without one may be below any."""
+        return len(self.switches(self.lane_ranks(lane))) > 1
+
+    def stages(self, ranks: np.ndarray) -> np.ndarray:
+        """Pipeline stage of each rank: its place in its ``pp`` communicator; ranks of one stage do the same work."""
+        table = np.zeros(max(int(ranks.max(initial=0)), max(self.stage_of, default=0)) + 1, dtype=np.int64)
+        table[list(self.stage_of)] = list(self.stage_of.values())
+        return table[ranks]
+
+    def way(self, source: int, destination: int) -> int:
+        """Which way along the pipeline a send goes: 1 to a later stage, -1 to an earlier one, 0 to the same one.
+
+        Ranks need not be numbered along the pipeline. Their numbers stand in for it where a stage is not known, as
+        frameworks number the ranks of later stages higher.
+        """
+        stages = self.stage_of.get(source), self.stage_of.get(destination)
+        begin, end = (source, destination) if stages[0] is None or stages[1] is None else (stages[0], stages[1])
+        return (end > begin) - (end < begin)
+
+    def ways(self, source: np.ndarray, destination: np.ndarray) -> np.ndarray:
+        """Return `way` of many sends."""
+        last = max(int(source.max(initial=0)), int(destination.max(initial=0)), max(self.stage_of, default=0))
+        known = np.zeros(last + 1, dtype=bool)
+        known[list(self.stage_of)] = True
+        by_stage = np.sign(self.stages(destination) - self.stages(source))
+        return np.where(known[source] & known[destination], by_stage, np.sign(destination - source))
+
+    def kind_code(self, communicator: int) -> int:
+        """Return a number for kind and size of a communicator: equal for communicators with equal roles."""
+        kind, size = self.kinds.get(communicator), len(self.members.get(communicator, ()))
+        return KINDS.index(kind if kind in KINDS else "unknown") + len(KINDS) * size
+
+    def lane_role(self, lane: Lane, *, of_any_stage: bool) -> tuple[object, ...]:
+        """What lanes of the same role share: kind, way along the pipeline or stages, whether they leave the host."""
+        kind = self.kind_code(lane.first) if lane.kind == "collective" else -1
+        where: object = self.way(lane.first, lane.second) if lane.kind == "pair" else 0
+        if not of_any_stage:
+            stages = tuple(self.stage_of.get(rank, 0) for rank in self.lane_ranks(lane))
+            where = stages if lane.kind == "pair" else tuple(sorted(set(stages)))
+        return lane.kind, kind, where, self.crosses_network(lane)
+
+    def role_codes(self, lanes: Iterable[Lane], *, of_any_stage: bool) -> np.ndarray:
+        """Return a number for the role of each lane (`lane_role`)."""
+        return np.array([self._role_code(lane, of_any_stage) for lane in lanes], dtype=np.int64)
+
+    def _role_code(self, lane: Lane, of_any_stage: bool) -> int:
+        code = self._roles.get((lane, of_any_stage))
+        if code is None:
+            role = self.lane_role(lane, of_any_stage=of_any_stage)
+            code = self._roles[lane, of_any_stage] = self._role_codes.setdefault(role, len(self._role_codes))
+        return code
+
+    def host_codes(self, ranks: int) -> np.ndarray:
+        """Return a number for the host of each of so many ranks; those without a known host count as apart."""
+        codes: dict[str, int] = {}
+        known = (self.place(rank).host for rank in range(ranks))
+        return np.array([-1 - r if h is None else codes.setdefault(h, len(codes)) for r, h in enumerate(known)])
+
+    def _nic_key(self, rank: int) -> tuple[str, str | int]:
+        place = self.place(rank)
+        if place.host is None or place.nic is None:
+            return ("rank", rank)
+        return (f"nic {place.host}", place.nic)
+
+
+def topology_of(announcements: Iterable[Announcement], codes: Mapping[str, int]) -> Topology:
+    """Topology from what the ranks announced; ``codes`` are the job's codes of communicator ids."""
+    announcements = list(announcements)
+    return Topology(
+        world_size=max((a.world_size for a in announcements), default=0),
+        places={a.rank: Place(a.host, a.gpu, a.nic, a.switch) for a in announcements},
+        members=dict(_members(announcements, codes)),
+        names=tuple(sorted(codes, key=lambda name: codes[name])),
+        stage_of=_stages(announcements),
+        kinds={codes[c.id]: c.kind for a in announcements for c in a.communicators if c.id in codes},
+        unlogged=frozenset(a.rank for a in announcements if not a.is_logged),
+    )
+
+
+def _stages(announcements: Iterable[Announcement]) -> dict[int, int]:
+    stages = {}
+    for announcement in announcements:
+        pipelines = [c.ranks for c in announcement.communicators if c.kind == "pp"]
+        if pipelines:
+            longest = max(pipelines, key=len)
+            stages[announcement.rank] = longest.index(announcement.rank) if announcement.rank in longest else 0
+    return stages
+
+
+def _members(
+    announcements: Iterable[Announcement], codes: Mapping[str, int]
+) -> Iterator[tuple[int, tuple[int, ...]]]:
+    for announcement in announcements:
+        for communicator in announcement.communicators:
+            if communicator.id in codes:
+                yield codes[communicator.id], communicator.ranks

@@ -1,0 +1,69 @@
+"""How the NICs moved in one iteration: their peaks against what is usual, and how steady they were."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from irregulars.detectors.blame.by_bandwidth import attribute_by_bandwidth
+from irregulars.detectors.job.topology import Topology
+from irregulars.detectors.judging.reading.iteration_rows import IterationRows
+from irregulars.detectors.nics.peak_caps import relative_peaks, usual_peaks
+from irregulars.detectors.nics.steadiness import WHOLE, Peaks, swings_of
+from irregulars.detectors.path.critical_path import Attribution
+
+Array = np.ndarray
+
+
+def usual_rates(usual: Sequence[IterationRows]) -> Peaks:
+    """Typical peaks of each rank's NIC in regular iterations."""
+    peaks = [_peaks(one.columns) for one in usual]
+    return usual_peaks(*map(np.concatenate, zip(*peaks, strict=True))) if peaks else {}
+
+
+def stage_rates(rows: IterationRows, topology: Topology) -> Peaks:
+    """Typical peaks of each rank's stage in an iteration."""
+    rank, tx, rx = _peaks(rows.columns)
+    stage = topology.stages(rank)
+    typical = usual_peaks(stage, tx, rx)
+    return {one: typical[own] for one, own in zip(rank.tolist(), stage.tolist(), strict=True) if own in typical}
+
+
+def with_rates(attribution: Attribution, rows: IterationRows, usual: Peaks, codes: Mapping[str, int]) -> Attribution:
+    """Add the peaks of the NICs, and how steadily they moved while operators of the path's communicators ran.
+
+    Where no operator says when it ran, the iteration as a whole takes their place.
+
+    Parameters
+    ----------
+    usual
+        What both are held against.
+    codes
+        The job's code of each communicator.
+    """
+    if not np.isfinite(rows.columns["nic_tx_peak"]).any():
+        return attribution
+    slow = {lane.first for lane, ns in attribution.path_excess_ns.items() if lane.kind == "collective" and ns > 0}
+    return replace(
+        attribution,
+        rates=relative_peaks(*_peaks(rows.columns), usual),
+        swings=swings_of(rows.behaviour(codes), {WHOLE} if rows.is_untimed else slow, usual),
+    )
+
+
+def has_operators(rows: IterationRows) -> bool:
+    """Whether any rank has an operator: otherwise only samples of the NICs can tell anything."""
+    return bool(rows.columns["operators"].any())
+
+
+def attribute_rates(rows: IterationRows, usual_ns: float, usual: Peaks, topology: Topology) -> Attribution:
+    """Say by the rates of the NICs alone where an iteration's time went."""
+    codes = dict.fromkeys(rows.names, 0)  # of communicators, which nobody asks for
+    swings = swings_of(rows.behaviour(codes), {WHOLE}, usual) if rows.pattern_counts.any() else ()
+    return attribute_by_bandwidth(rows.number, rows.elapsed_ns, usual_ns, swings, topology)
+
+
+def _peaks(columns: Mapping[str, Array]) -> tuple[Array, Array, Array]:
+    return columns["rank"], columns["nic_tx_peak"], columns["nic_rx_peak"]

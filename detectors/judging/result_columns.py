@@ -1,0 +1,105 @@
+"""Columns that the sinks store, from what the JobMonitor works with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import numpy as np
+
+from irregulars.detectors.judging.reading.iteration_rows import IterationRows
+from irregulars.detectors.nics.pattern_distances import Patterns, judge_patterns
+from irregulars.detectors.path.operator_graph import OperatorGraph
+from irregulars.streams.messages.records import OPERATORS, UNKNOWN
+
+Array = np.ndarray
+
+_RATES: Final = ("share", "tx_mean", "tx_deviation", "rx_mean", "rx_deviation")
+
+
+def rank_columns(rows: IterationRows, score: Array) -> dict[str, Array]:
+    """Columns ``rank_iterations`` of `streams.messages.judgements.Judgements`; `score` has one value per row."""
+    names = ("attempt", "iteration", "rank", "start_ns", "work_ns", "operators", "late_rows")
+    columns = {name: rows.columns[name] for name in names}
+    return {**columns, "elapsed_ns": rows.columns["elapsed_ns"].astype(np.float64), "score": score}
+
+
+def operator_columns(
+    graph: OperatorGraph,
+    iteration: int,
+    attempt: int,
+    names: Sequence[str],
+    origin_ns: Mapping[int, int],
+    abnormal_ratio: Array | None = None,
+) -> dict[str, Array]:
+    """Columns ``operators`` of `streams.messages.judgements.Judgements`, of one iteration.
+
+    Parameters
+    ----------
+    names
+        Ids of the communicators, by code.
+    origin_ns
+        What was taken from the times of each rank to put them on the common clock: is given back.
+    abnormal_ratio
+        Of each row of the graph (`detectors.abnormal_operators.replay.abnormal_ratios`); None: they were not judged.
+    """
+    rows = np.flatnonzero(graph.iteration == iteration)
+    own_ns = np.array([origin_ns.get(rank, 0) for rank in graph.rank[rows].tolist()], dtype=np.int64)
+    return {
+        "attempt": np.full(len(rows), attempt),
+        "iteration": graph.iteration[rows],
+        "rank": graph.rank[rows],
+        "communicator": np.array(names, dtype=object)[graph.communicator[rows]],
+        "operator": np.array(OPERATORS, dtype=object)[graph.operator[rows]],
+        "sequence": graph.sequence[rows],
+        "peer": np.where(graph.is_p2p[rows], graph.peer[rows], UNKNOWN),
+        "start_ns": graph.start_ns[rows] + own_ns,
+        "elapsed_ns": (graph.end_ns[rows] - graph.start_ns[rows]).astype(np.float64),
+        "size_bytes": graph.size_bytes[rows],
+        "gap_ns": graph.gap_ns[rows].astype(np.float64),
+        "wait_ns": graph.wait_ns[rows].astype(np.float64),
+        "transfer_ns": graph.transfer_ns[rows].astype(np.float64),
+        "abnormal_ratio": np.full(len(rows), np.nan) if abnormal_ratio is None else abnormal_ratio[rows],
+    }
+
+
+def pattern_columns(
+    rows: IterationRows, regular: Sequence[IterationRows], codes: Mapping[str, int]
+) -> dict[str, Array]:
+    """Columns ``patterns`` of `streams.messages.judgements.Judgements`, of one iteration.
+
+    Parameters
+    ----------
+    regular
+        Regular iterations: what is expected.
+    codes
+        The job's code of each communicator, from 0 on in this order.
+    """
+    patterns = rows.behaviour(codes)
+    usual = [one.behaviour(codes) for one in (*regular, rows.only(()))]
+    judged = judge_patterns(patterns, Patterns(*(np.concatenate(column) for column in zip(*usual, strict=True))))
+    names = list(codes)
+    at = np.searchsorted(rows.columns["rank"], patterns.rank)  # rows of an iteration stand in order of their ranks
+    placed = ("attempt", "iteration", "start_ns")
+    return {
+        **{name: rows.columns[name][at] for name in placed},
+        "rank": patterns.rank,
+        "communicator": _named(patterns.communicator, names),
+        "operator": _named(patterns.operator, OPERATORS),
+        **{name: getattr(patterns, name) for name in _RATES},
+        "differential": judged.differential,
+        "unexpected": judged.unexpected,
+        "is_abnormal": judged.is_abnormal,
+    }
+
+
+def _named(codes: Array, names: Sequence[str]) -> Array:
+    """Names of codes; that of -1 is empty."""
+    return np.array([*names, ""], dtype=object)[codes]
+
+
+def concatenate_columns(parts: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
+    """Join columns of the same names; none gives none."""
+    if not parts:
+        return {}
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}

@@ -1,0 +1,234 @@
+"""From the symptom to the first cause: the critical path of an iteration, against what is usual.
+
+The path starts at the operator that ended the iteration and goes back in time. Each operator on it first gives its
+transfer (from the last partner's arrival to its end); then the path jumps to that partner, whose gap it was that all
+had waited for; then to the operator before that gap, and so on to the beginning. So the path tiles the iteration with
+transfers and with work of single ranks, and passes over all waiting: a victim's waits are not on it.
+
+What the iteration took longer than usual is then the sum of what the pieces of the path took longer than the same
+piece (same rank, communicator, operator, peer and place in the iteration) takes in regular iterations.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from irregulars.detectors.arrays.grouped_medians import weighted_medians
+from irregulars.detectors.job.lanes import EVERYBODY, Lane, LaneExcess
+from irregulars.detectors.nics.peak_caps import Rates
+from irregulars.detectors.nics.steadiness import Swing
+from irregulars.detectors.path.lane_tables import lane_excess, lane_of, lane_table, with_slow_transfers
+from irregulars.detectors.path.operator_graph import OperatorGraph
+from irregulars.detectors.path.usual_by_past import Reference, incomplete_ranks, usual_times
+
+Array = np.ndarray
+
+
+class Piece(NamedTuple):
+    """One piece of the critical path: what took how long, and what it usually takes (NaN: never seen before).
+
+    ``rank``, ``operator`` (code) and ``communicator`` (the job's code) are those of the operator that the time was
+    spent in, or before which the rank worked.
+    """
+
+    lane: Lane
+    rank: int
+    operator: int
+    communicator: int
+    elapsed_ns: float
+    usual_ns: float
+
+    @property
+    def excess_ns(self) -> float:
+        """How much longer than usual."""
+        return self.elapsed_ns - self.usual_ns
+
+
+@dataclass(frozen=True, slots=True)
+class Attribution:
+    """Where one iteration's excess went.
+
+    Parameters
+    ----------
+    path_excess_ns
+        For each lane on the critical path what it took longer than usual; may be negative.
+    pieces
+        For each lane the piece of the path with the largest excess.
+    lanes
+        For each lane of transfers that was seen in the iteration and has a usual value, on the path or not.
+    work_excess_ns
+        For each rank the sum of its gaps over the usual, on the path or not.
+    incomplete
+        Ranks that logged fewer operators than usual: what lies beside a lost row looks longer than it was.
+    excess_ns
+        What the iteration took longer than usual; None while unknown. The path's parts may add up to more, where what
+        one of them takes longer would otherwise have been waited for.
+    rates
+        Peak rates of ranks' NICs, sent and received, as ratios to what is usual.
+    swings
+        How steadily ranks' NICs moved while operators of the path's communicators ran.
+    """
+
+    iteration: int
+    path_excess_ns: Mapping[Lane, float]
+    pieces: Mapping[Lane, Piece]
+    lanes: Mapping[Lane, LaneExcess]
+    work_excess_ns: Mapping[int, float]
+    incomplete: frozenset[int] = frozenset()
+    excess_ns: float | None = None
+    rates: Rates = field(default_factory=dict)
+    swings: tuple[Swing, ...] = ()
+
+
+def attribute(
+    graph: OperatorGraph, iteration: int, reference: Reference, most_common: float = math.inf
+) -> Attribution:
+    """Say where the excess of one iteration of `graph` went, against the job's own past.
+
+    ``most_common``: all ranks worked at most so many times as long as usual; of ranks that are not in the graph.
+    """
+    table = lane_table(graph)
+    gap_ns, transfer_ns = usual_times(graph, reference)
+    lanes = lane_excess(table, iteration, reference.lanes)
+    factor = min(_common_factor(graph, iteration, gap_ns), most_common)
+    attribution = attribute_against(graph, iteration, gap_ns, transfer_ns, lanes, factor)
+    return replace(attribution, incomplete=incomplete_ranks(graph, iteration, reference))
+
+
+def attribute_against(
+    graph: OperatorGraph,
+    iteration: int,
+    usual_gap_ns: Array,
+    usual_transfer_ns: Array,
+    lanes: Mapping[Lane, LaneExcess],
+    common_factor: float = 1.0,
+) -> Attribution:
+    """Say where the excess of one iteration went, against what each row is said to take usually (NaN: not known).
+
+    ``common_factor``: how many times as long all ranks worked. What the path has of that is everybody's work.
+    """
+    path_excess_ns: dict[Lane, float] = {}
+    worst: dict[Lane, Piece] = {}
+    common_ns = 0.0
+    for piece in _walk(graph, iteration, usual_gap_ns * common_factor, usual_transfer_ns):
+        lane, excess_ns = piece.lane, piece.excess_ns
+        if math.isnan(excess_ns):
+            continue
+        if lane.kind == "work":
+            common_ns += piece.usual_ns * (1 - 1 / common_factor)
+        path_excess_ns[lane] = path_excess_ns.get(lane, 0.0) + excess_ns
+        if lane not in worst or excess_ns > worst[lane].excess_ns:
+            worst[lane] = piece
+    if common_ns:
+        path_excess_ns[EVERYBODY] = common_ns
+    return Attribution(
+        iteration=iteration,
+        path_excess_ns=path_excess_ns,
+        pieces=worst,
+        lanes=with_slow_transfers(lanes, graph, iteration, usual_transfer_ns),
+        work_excess_ns=_work_excess(graph, iteration, usual_gap_ns * common_factor),
+    )
+
+
+def path_steps(graph: OperatorGraph, iteration: int) -> Iterator[tuple[int, int]]:
+    """Go from the operator that ends the iteration back to its beginning: each row, and the row it waited for."""
+    rows = np.flatnonzero(graph.iteration == iteration)
+    row = int(rows[np.argmax(graph.end_ns[rows])]) if len(rows) else -1
+    blockers, previous = graph.blocker, graph.previous
+    for _ in range(len(rows)):  # a row is visited once: each step goes back in time
+        if row < 0:
+            return
+        blocker = blockers.item(row)
+        yield row, blocker
+        row = previous.item(blocker)
+
+
+def slow_collectives(graph: OperatorGraph, iteration: int, reference: Reference, worth_ns: float) -> set[int]:
+    """Communicators whose collectives took so much longer than usual on the critical path, all together.
+
+    Of a collective of which not all members are in the graph: whoever is missing hides no more than that.
+    """
+    _, transfer_ns = usual_times(graph, reference)
+    excess_ns: dict[int, float] = {}
+    transfers_ns = graph.transfer_ns
+    for row, _ in path_steps(graph, iteration):
+        if not graph.is_p2p[row]:
+            usual_ns = float(np.nan_to_num(transfer_ns[row]))  # never seen before: all of it is new
+            communicator = int(graph.communicator[row])
+            elapsed_ns = float(transfers_ns[row])
+            excess_ns[communicator] = excess_ns.get(communicator, 0.0) + elapsed_ns - usual_ns
+    return {communicator for communicator, ns in excess_ns.items() if ns > worth_ns}
+
+
+def path_work_ns(graph: OperatorGraph, iteration: int) -> dict[int, float]:
+    """For each rank: what its own work has of the iteration's critical path, ns."""
+    unknown = np.full(len(graph), np.nan)
+    work: dict[int, float] = {}
+    for piece in _walk(graph, iteration, unknown, unknown):
+        if piece.lane.kind == "work":
+            work[piece.rank] = work.get(piece.rank, 0.0) + piece.elapsed_ns
+    return work
+
+
+def _walk(graph: OperatorGraph, iteration: int, usual_gap_ns: Array, usual_transfer_ns: Array) -> Iterator[Piece]:
+    """Yield the pieces of the path, the newest first."""
+    steps = np.array(list(path_steps(graph, iteration)), dtype=np.int64).reshape(-1, 2)
+    rows, blockers = steps.T
+    slow = _slow_parts(graph, rows, usual_transfer_ns)
+    columns = (
+        slow,
+        *_where(graph, slow), graph.transfer_ns[rows].astype(np.float64), usual_transfer_ns[rows],
+        *_where(graph, blockers), graph.gap_ns[blockers].astype(np.float64), usual_gap_ns[blockers],
+    )  # fmt: skip
+    for row, *piece in zip(*(column.tolist() for column in columns), strict=True):
+        yield Piece(lane_of(graph, row), *piece[:5])
+        yield Piece(Lane("work", piece[5]), *piece[5:])
+
+
+def _slow_parts(graph: OperatorGraph, rows: Array, usual_transfer_ns: Array) -> Array:
+    """For each row the part of its batch whose own message exceeds the usual by most; itself if it is in no batch."""
+    batches = np.flatnonzero(graph.is_batched & np.isin(graph.batch, graph.batch[rows]))
+    if not len(batches):
+        return rows
+    usual_ns = usual_transfer_ns[batches]
+    longer_ns = graph.own_transfer_ns[batches] - np.nan_to_num(usual_ns)
+    # Of a part whose other end or usual time is not known, this is a bound: it yields to one that is surely slow.
+    is_bound = np.isnan(usual_ns) | (np.bincount(graph.group)[graph.group[batches]] < 2)
+    longer_ns = np.where(is_bound, longer_ns / 2, longer_ns)
+    part = np.arange(len(graph))
+    order = batches[np.argsort(longer_ns, kind="stable")]
+    part[graph.batch[order]] = order  # the last one written is the slowest
+    return np.where(graph.is_batched[rows], part[graph.batch[rows]], rows)
+
+
+def _where(graph: OperatorGraph, rows: Array) -> tuple[Array, Array, Array]:
+    """Rank, operator and communicator of some rows."""
+    return graph.rank[rows], graph.operator[rows], graph.communicator[rows]
+
+
+def _common_factor(graph: OperatorGraph, iteration: int, usual_gap_ns: Array) -> float:
+    """How many times as long as usual all ranks worked in one iteration, for whatever they worked on.
+
+    Of each rank the median over its work, weighted by the usual time, so that a standstill at one place is no factor;
+    of those the lower median, since of two ranks (or stages) the slower is the odd one.
+    """
+    rows = np.flatnonzero((graph.iteration == iteration) & (usual_gap_ns > 0))
+    if len(rows) == 0:
+        return 1.0
+    ranks, rank = np.unique(graph.rank[rows], return_inverse=True)
+    usual_ns = usual_gap_ns[rows]
+    medians = np.sort(weighted_medians(rank, graph.gap_ns[rows] / usual_ns, usual_ns))
+    factor = float(medians[(len(ranks) - 1) // 2])
+    return factor if factor > 0 else 1.0
+
+
+def _work_excess(graph: OperatorGraph, iteration: int, usual_gap_ns: Array) -> dict[int, float]:
+    rows = np.flatnonzero((graph.iteration == iteration) & np.isfinite(usual_gap_ns))
+    ranks, inverse = np.unique(graph.rank[rows], return_inverse=True)
+    sums = np.bincount(inverse, weights=graph.gap_ns[rows] - usual_gap_ns[rows], minlength=len(ranks))
+    return dict(zip(ranks.tolist(), sums.tolist(), strict=True))

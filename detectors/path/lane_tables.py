@@ -1,0 +1,137 @@
+"""What the transfers of each lane took in each iteration, against what is usual."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from irregulars.detectors.arrays.grouped_medians import MAD_TO_SIGMA, medians
+from irregulars.detectors.arrays.row_keys import group_rows
+from irregulars.detectors.job.lanes import Lane, LaneExcess, UsualLane
+from irregulars.detectors.path.operator_graph import OperatorGraph
+from irregulars.streams.messages.records import RECV, SEND
+
+Array = np.ndarray
+
+
+def lane_of(graph: OperatorGraph, row: int) -> Lane:
+    """Lane of a row's transfer."""
+    operator, rank, peer = graph.operator.item(row), graph.rank.item(row), graph.peer.item(row)
+    if operator == SEND:
+        return Lane("pair", rank, peer)
+    return Lane("pair", peer, rank) if operator == RECV else Lane("collective", graph.communicator.item(row))
+
+
+class LaneTable(NamedTuple):
+    """Transfers of each lane (first axis) in each iteration (second axis)."""
+
+    lanes: list[Lane]
+    iterations: Array
+    sums_ns: Array
+    counts: Array
+    sizes_bytes: Array
+
+
+def lane_table(graph: OperatorGraph) -> LaneTable:
+    """Sum the transfers of each lane in each iteration.
+
+    A collective's transfer is the median of its members', none of which counts what it waited for the late: where a
+    ring passes by one slow way, some members leave as early as ever, and a member that is held up leaves late without
+    any way being slow. A pair's is that of its recv, since a send may return before the bytes arrive, without what
+    its batch waited for other messages.
+    """
+    rows = np.flatnonzero((~graph.is_p2p | (graph.operator == RECV)) & ~graph.is_partial)
+    of_row, row, lane, lanes = _transfers(graph, rows)
+    transfer_ns = medians(of_row, graph.own_transfer_ns[rows])
+    return sum_lanes(lanes, lane, graph.iteration[row], transfer_ns, graph.size_bytes[row])
+
+
+def sum_lanes(lanes: list[Lane], lane: Array, iteration: Array, transfer_ns: Array, size_bytes: Array) -> LaneTable:
+    """Sum transfers, of which the columns say the index of the lane, the iteration, what it took, and its bytes."""
+    iterations, at = np.unique(iteration, return_inverse=True)
+    shape = (len(lanes), len(iterations))
+    cell = lane * max(shape[1], 1) + at
+
+    def by_cell(weights: Array | None) -> Array:
+        return np.bincount(cell, weights=weights, minlength=shape[0] * shape[1]).reshape(shape)
+
+    return LaneTable(lanes, iterations, by_cell(transfer_ns), by_cell(None), by_cell(size_bytes))
+
+
+def lane_excess(table: LaneTable, iteration: int, usual: Mapping[Lane, UsualLane]) -> dict[Lane, LaneExcess]:
+    """Compare the lanes of one iteration with what is usual."""
+    at = np.flatnonzero(table.iterations == iteration)
+    if len(at) == 0:
+        return {}
+    columns = [column[:, at[0]].tolist() for column in (table.sums_ns, table.counts, table.sizes_bytes)]
+    found = {}
+    for lane, total_ns, count, size_bytes in zip(table.lanes, *columns, strict=True):
+        own = usual.get(lane) if count else None
+        if own is not None:
+            usual_ns = own.mean_ns * count
+            if size_bytes > 0 and own.size_bytes > 0:
+                usual_ns *= size_bytes / (own.size_bytes * count)
+            excess_ns = total_ns - usual_ns
+            noise_ns, most_ns = own.noise_ns * count, own.most_ns * count
+            found[lane] = LaneExcess(excess_ns, usual_ns, noise_ns, size_bytes, 1.0, count, most_ns)
+    return found
+
+
+def usual_lanes(table: LaneTable) -> dict[Lane, UsualLane]:
+    """What is usual for each lane: the median over the iterations, each of which was as always."""
+    usual: dict[Lane, UsualLane] = {}
+    seen_in, number = np.unique(table.counts > 0, axis=0, return_inverse=True)
+    for at, iterations in enumerate(seen_in):  # mostly one: all lanes in all iterations
+        own = np.flatnonzero(number.reshape(-1) == at)
+        sums, counts, sizes = (
+            values[own][:, iterations] for values in (table.sums_ns, table.counts, table.sizes_bytes)
+        )
+        means = sums / counts
+        median = np.median(means, axis=1)
+        noise = MAD_TO_SIGMA * np.median(np.abs(means - median[:, None]), axis=1)
+        columns = median, noise, np.median(sizes / counts, axis=1), means.max(axis=1) - median
+        rows = zip(*(column.tolist() for column in columns), strict=True)
+        usual |= {table.lanes[lane]: UsualLane(*row) for lane, row in zip(own.tolist(), rows, strict=True)}
+    return usual
+
+
+def with_slow_transfers(
+    lanes: Mapping[Lane, LaneExcess], graph: OperatorGraph, iteration: int, usual_transfer_ns: Array
+) -> dict[Lane, LaneExcess]:
+    """Count over how many transfers each lane's excess is spread."""
+    is_seen = ~graph.is_p2p | (graph.operator == RECV)
+    rows = np.flatnonzero((graph.iteration == iteration) & is_seen & np.isfinite(usual_transfer_ns))
+    found = _transfers(graph, rows)
+    longer_ns = medians(found.of_row, graph.own_transfer_ns[rows] - usual_transfer_ns[rows])  # as in `lane_table`
+    excess_ns = np.maximum(longer_ns, 0.0)
+    sums = np.bincount(found.lane, excess_ns, minlength=len(found.lanes))
+    squares = np.bincount(found.lane, excess_ns**2, minlength=len(found.lanes))
+    counts = np.divide(sums**2, squares, out=np.ones(len(sums)), where=squares > 0)
+    slow = dict(zip(found.lanes, counts.tolist(), strict=True))
+    return {lane: excess._replace(slow_transfers=slow.get(lane, 1.0)) for lane, excess in lanes.items()}
+
+
+class _Transfers(NamedTuple):
+    """Transfers of some rows: a collective is one, however many members logged it; a pair is its recv's."""
+
+    of_row: Array
+    """Number of the transfer of each row."""
+    row: Array
+    """A row of each transfer."""
+    lane: Array
+    """Index of the lane of each transfer."""
+    lanes: list[Lane]
+
+
+def _transfers(graph: OperatorGraph, rows: Array) -> _Transfers:
+    of_row, first = group_rows([graph.group[rows]])
+    row = rows[first]
+    is_p2p = graph.is_p2p[row]
+    ends = [is_p2p.astype(np.int64), np.where(is_p2p, graph.source[row], graph.communicator[row])]
+    ends.append(np.where(is_p2p, graph.destination[row], -1))
+    lane, first_of_lane = group_rows(ends)
+    unique = np.stack([end[first_of_lane] for end in ends], axis=1).tolist()
+    lanes = [Lane("pair" if is_pair else "collective", one, two) for is_pair, one, two in unique]
+    return _Transfers(of_row, row, lane, lanes)

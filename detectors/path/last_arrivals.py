@@ -1,0 +1,86 @@
+"""Who arrived last in each collective: from durations alone, whatever clocks say and whether starts are known.
+
+The members of a collective leave it together, so the last to arrive is the one whose share is the shortest, and what
+the others' shares take longer is how long they waited for it (design: what physics gives). Rooted collectives are
+left out: there not everybody waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from irregulars.detectors.arrays.row_keys import group_rows
+from irregulars.streams.messages.records import RECV, ROOTED, SEND, UNKNOWN
+
+Array = np.ndarray
+
+
+class Arrivals(NamedTuple):
+    """Collectives of which at least two shares are known, in order of communicator and sequence; one value each.
+
+    Parameters
+    ----------
+    communicator, operator, sequence, iteration
+        As in the rows; `UNKNOWN` where the iteration is not known.
+    shares
+        How many shares are known.
+    last_rank
+        Who arrived last.
+    waited_ns
+        How long the first to arrive waited for it.
+    ends_apart_ns
+        By how much the ends differ; NaN where a start is not known. It means something where clocks are shared.
+    """
+
+    communicator: Array
+    operator: Array
+    sequence: Array
+    iteration: Array
+    shares: Array
+    last_rank: Array
+    waited_ns: Array
+    ends_apart_ns: Array
+
+
+def find_arrivals(columns: Mapping[str, Array]) -> Arrivals:
+    """Find who arrived last.
+
+    Parameters
+    ----------
+    columns
+        ``rank, communicator, operator, sequence, start_ns, iteration`` (int64) and ``elapsed_ns`` (float64), in any
+        order; communicators by codes of the job.
+    """
+    is_taken = np.isfinite(columns["elapsed_ns"]) & ~np.isin(columns["operator"], (*ROOTED, SEND, RECV))
+    rows = {name: column[is_taken] for name, column in columns.items()}
+    group, _ = group_rows([rows["communicator"], rows["sequence"]]) if is_taken.any() else (rows["sequence"], None)
+    order = np.lexsort((rows["rank"], rows["elapsed_ns"], group))
+    begins = np.flatnonzero(np.diff(group[order], prepend=-1))
+    shares = np.diff(np.append(begins, len(order)))
+    begins, past = begins[shares > 1], (begins + shares)[shares > 1]
+    first = order[begins]
+    elapsed_ns = rows["elapsed_ns"]
+    return Arrivals(
+        communicator=rows["communicator"][first],
+        operator=rows["operator"][first],
+        sequence=rows["sequence"][first],
+        iteration=rows["iteration"][first],
+        shares=shares[shares > 1],
+        last_rank=rows["rank"][first],
+        waited_ns=elapsed_ns[order[past - 1]] - elapsed_ns[first],
+        ends_apart_ns=_apart(rows["start_ns"], elapsed_ns, order, begins, past),
+    )
+
+
+def _apart(start_ns: Array, elapsed_ns: Array, order: Array, begins: Array, past: Array) -> Array:
+    if not len(begins):
+        return np.empty(0)
+    origin_ns = int(start_ns[start_ns != UNKNOWN].min(initial=np.iinfo(np.int64).max))
+    is_known = start_ns != UNKNOWN
+    end_ns = np.where(is_known, np.where(is_known, start_ns - origin_ns, 0) + elapsed_ns, np.nan)[order]
+    spans = np.stack([begins, past], axis=1).ravel()
+    spans = spans[:-1] if spans[-1] == len(end_ns) else spans
+    return np.maximum.reduceat(end_ns, spans)[::2] - np.minimum.reduceat(end_ns, spans)[::2]

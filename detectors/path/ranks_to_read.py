@@ -1,0 +1,267 @@
+"""How far to read: which ranks' operators the critical path of one iteration can depend on.
+
+Reading all operators of an irregular iteration moves far more bytes than the path needs. So a few ranks are read
+first, the path is walked in what is known, and where it passes an operator whose last arriver may be among the unread
+ranks, those are asked for. Class summaries of the evidence say who may: all members of a collective leave together,
+so the last arriver is who spends least time inside. A rank whose shortest operator of the class is longer than the
+least that anybody read spent inside is not it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from irregulars.detectors.arrays.grouped_medians import robust_sigma
+from irregulars.detectors.arrays.row_keys import group_rows
+from irregulars.detectors.job.lanes import Lane, LaneExcess
+from irregulars.detectors.job.topology import Topology
+from irregulars.detectors.path.critical_path import Attribution, path_steps
+from irregulars.detectors.path.operator_graph import OperatorGraph
+from irregulars.streams.messages.records import RECV
+
+Array = np.ndarray
+
+WIDE: Final = 16
+"""Of collectives of more ranks than this the evidence has summaries; all members of smaller ones are read."""
+
+_MOST_CANDIDATES: Final = 8
+_ACCUSED_SHARE: Final = 0.2  # transfers of a lane are looked at from all sides if they have this share of the excess
+_MOST_VERIFIED: Final = 16
+_SLOW_RATIO: Final = 0.25
+_SLOW_SIGMAS: Final = 3.0
+
+
+class Summaries(NamedTuple):
+    """Class summaries of one iteration: of recvs, and of collectives of more than `WIDE` ranks. Equal lengths.
+
+    ``communicator`` are the job's codes; ``peer`` is -1 for collectives; ``shortest_ns`` is the least
+    elapsed of the ``counts`` operators.
+    """
+
+    rank: Array
+    communicator: Array
+    operator: Array
+    peer: Array
+    counts: Array
+    shortest_ns: Array
+
+
+class LaneSums(NamedTuple):
+    """What summaries say of the transfers of lanes: at most so long, on average, and how many."""
+
+    mean_ns: Mapping[Lane, float]
+    counts: Mapping[Lane, int]
+
+
+def path_rows(graph: OperatorGraph, iteration: int) -> list[int]:
+    """Rows of the operators that the critical path passes, the last one first."""
+    passed: list[int] = []
+    for row, blocker in path_steps(graph, iteration):
+        passed += [row] if blocker == row else [row, blocker]
+    return passed
+
+
+def wanted_ranks(
+    graph: OperatorGraph,
+    iteration: int,
+    summaries: Summaries,
+    topology: Topology,
+    unread: Collection[int],
+    worth_ns: float,
+    slow: Callable[[], Collection[int]] | None = None,
+) -> set[int]:
+    """Say which unread ranks the path may depend on; none: it is known, up to `worth_ns` at each operator.
+
+    ``slow`` returns the communicators whose collectives took longer than usual as far as they were read
+    (`detectors.path.critical_path.slow_collectives`): of collectives that no summary tells of, members that are
+    missing matter only there. It is called only where some are missing. None: what is usual is not known.
+    """
+    rows = np.array(path_rows(graph, iteration), dtype=np.int64)
+    is_p2p = graph.is_p2p[rows] if len(rows) else np.empty(0, dtype=bool)
+    wanted = _partners(graph, rows[is_p2p], topology).intersection(unread)
+    least_ns = _least_inside(graph, rows[~is_p2p])
+    narrow: dict[int, set[int]] = {}
+    for (communicator, operator), inside_ns in least_ns.items():
+        missing = set(topology.members.get(communicator, ())).intersection(unread)
+        if missing and len(topology.members.get(communicator, ())) <= WIDE:
+            narrow[communicator] = missing
+        elif missing:
+            wanted |= _may_be_last(summaries, communicator, operator, missing, inside_ns - worth_ns)
+    is_asked = slow is not None and not wanted.issuperset(rank for missing in narrow.values() for rank in missing)
+    known = slow() if slow is not None and is_asked else narrow.keys()
+    return wanted.union(*(missing for communicator, missing in narrow.items() if communicator in known))
+
+
+def _partners(graph: OperatorGraph, rows: Array, topology: Topology) -> set[int]:
+    """Other ends of sends and recvs, and of what was batched with them; with them their whole (small) pipeline."""
+    partners: set[int] = set()
+    for row in rows.tolist():
+        own = (graph.block == graph.block[row]) & (graph.start_ns == graph.start_ns[row]) & graph.is_p2p
+        partners.update(graph.peer[own].tolist())
+    for communicator in set(graph.communicator[rows].tolist()):
+        members = topology.members.get(communicator, ())
+        if len(members) <= WIDE:
+            partners.update(members)
+    return partners
+
+
+def _least_inside(graph: OperatorGraph, rows: Array) -> dict[tuple[int, int], float]:
+    """For each communicator and operator on the path: the most of the least that read members spent inside one."""
+    if len(rows) == 0:
+        return {}
+    is_own = np.isin(graph.group, graph.group[rows])
+    group = graph.group[is_own]
+    order = np.argsort(group, kind="stable")
+    begins = np.flatnonzero(np.diff(group[order], prepend=-1))
+    inside_ns = (graph.end_ns - graph.start_ns)[is_own][order]
+    least_ns = np.minimum.reduceat(inside_ns, begins)
+    first = np.flatnonzero(is_own)[order][begins]
+    found: dict[tuple[int, int], float] = {}
+    keys = zip(graph.communicator[first].tolist(), graph.operator[first].tolist(), strict=True)
+    for key, ns in zip(keys, least_ns.tolist(), strict=True):
+        found[key] = max(found.get(key, 0.0), float(ns))
+    return found
+
+
+def _may_be_last(
+    summaries: Summaries, communicator: int, operator: int, missing: set[int], below_ns: float
+) -> set[int]:
+    """Members that may have spent less inside than anybody read, the likeliest ones."""
+    is_own = (summaries.communicator == communicator) & (summaries.operator == operator)
+    is_own &= np.isin(summaries.rank, list(missing)) & (summaries.shortest_ns < below_ns)
+    rows = np.flatnonzero(is_own)
+    if len(rows) == 0:
+        return set()
+    likeliest = rows[np.argsort(summaries.shortest_ns[rows], kind="stable")][:_MOST_CANDIDATES]
+    return set(summaries.rank[likeliest].tolist())
+
+
+# --- what lies beside a slow transfer -------------------------------------------------------------------------------
+
+
+def lane_sums(summaries: Summaries) -> LaneSums:
+    """Say of each lane in the summaries how long its transfers took at most, on average, ns.
+
+    The shortest of a recv bounds its transfers from above where they are alike; of a collective, the shortest of the
+    member that spent least inside, who was last, or nearly.
+    """
+    is_recv = summaries.operator == RECV
+    mean_ns: dict[Lane, float] = {}
+    counts: dict[Lane, int] = {}
+    columns = (summaries.peer, summaries.rank, summaries.shortest_ns, summaries.counts)
+    for one, two, ns, count in zip(*(column[is_recv].tolist() for column in columns), strict=True):
+        lane = Lane("pair", one, two)
+        mean_ns[lane] = min(ns, mean_ns.get(lane, np.inf))
+        counts[lane] = counts.get(lane, 0) + count
+    rows = np.flatnonzero(~is_recv)
+    group, first = group_rows([summaries.communicator[rows], summaries.operator[rows]])
+    least_ns = np.full(len(first), np.inf)
+    np.minimum.at(least_ns, group, summaries.shortest_ns[rows])
+    sums: dict[Lane, float] = {}
+    for at, row in enumerate(rows[first].tolist()):
+        lane = Lane("collective", int(summaries.communicator[row]))
+        sums[lane] = sums.get(lane, 0.0) + float(least_ns[at]) * int(summaries.counts[row])
+        counts[lane] = counts.get(lane, 0) + int(summaries.counts[row])
+    mean_ns |= {lane: ns / max(counts[lane], 1) for lane, ns in sums.items()}
+    return LaneSums(mean_ns, counts)
+
+
+def lanes_by_role(sums: LaneSums, topology: Topology) -> list[list[Lane]]:
+    """Group the lanes of which the same is expected, and which were used as often.
+
+    Of the same stages: a recv's shortest time holds waiting, which differs from stage to stage in a healthy pipeline.
+    """
+    roles: dict[tuple[object, ...], list[Lane]] = {}
+    for lane in sums.mean_ns:
+        roles.setdefault((*topology.lane_role(lane, of_any_stage=False), sums.counts[lane]), []).append(lane)
+    return list(roles.values())
+
+
+def usual_sums(iterations: Iterable[LaneSums]) -> dict[Lane, tuple[float, float]]:
+    """For each lane the median over regular iterations, and its robust standard deviation, ns."""
+    values: dict[Lane, list[float]] = {}
+    for one in iterations:
+        for lane, ns in one.mean_ns.items():
+            values.setdefault(lane, []).append(ns)
+    found = {}
+    for lane, own in values.items():
+        middle = float(np.median(own))
+        found[lane] = (middle, robust_sigma(np.array(own) - middle))
+    return found
+
+
+def accused_lanes(attribution: Attribution, topology: Topology) -> list[Lane]:
+    """Lanes of slow transfers on the path that leave a host: which device it is, the lanes beside them tell."""
+    positive = {lane: ns for lane, ns in attribution.path_excess_ns.items() if ns > 0}
+    total_ns = sum(positive.values())
+    return [
+        lane
+        for lane, ns in sorted(positive.items())
+        if lane.kind != "work" and ns >= _ACCUSED_SHARE * total_ns and topology.crosses_network(lane)
+    ]
+
+
+def devices_of(lanes: Iterable[Lane], topology: Topology) -> set[int]:
+    """All ranks that the NICs and switches carry that these lanes cross."""
+    carried: set[int] = set()
+    for rank in {rank for lane in lanes for rank in topology.lane_ranks(lane)}:
+        carried.update(topology.nic(rank).ranks)
+        switch = topology.switch(rank)
+        carried.update(switch.ranks if switch is not None else ())
+    return carried
+
+
+def lanes_beside(
+    now: LaneSums, usual: Mapping[Lane, tuple[float, float]], carried: Collection[int], topology: Topology
+) -> tuple[dict[Lane, LaneExcess], list[Lane]]:
+    """Say of the lanes that touch these ranks what the summaries know.
+
+    Returns
+    -------
+    Lanes that were as quick as always, which a bound from above is enough to say; and those that may have been slow,
+    the slowest first: to know, their ends must be read.
+    """
+    quick: dict[Lane, LaneExcess] = {}
+    slow: list[tuple[float, Lane]] = []
+    carried = set(carried)
+    for lane, mean_ns in now.mean_ns.items():
+        if lane not in usual or carried.isdisjoint(topology.lane_ranks(lane)):
+            continue
+        usual_ns, noise_ns = usual[lane]
+        count = now.counts[lane]
+        excess_ns = mean_ns - usual_ns
+        if excess_ns > max(_SLOW_RATIO * usual_ns, _SLOW_SIGMAS * noise_ns):
+            slow.append((-excess_ns * count, lane))
+        else:
+            quick[lane] = LaneExcess(excess_ns * count, usual_ns * count, noise_ns * count, np.nan, max(count, 1))
+    return quick, [lane for _, lane in sorted(slow)[:_MOST_VERIFIED]]
+
+
+def ends_of(lanes: Iterable[Lane], topology: Topology) -> set[int]:
+    """Ranks to read to know these lanes: both ends of a pair, all members of a collective that is not wide."""
+    found: set[int] = set()
+    for lane in lanes:
+        ranks = topology.lane_ranks(lane)
+        found.update(ranks if lane.kind == "pair" or len(ranks) <= WIDE else ())
+    return found
+
+
+def is_known(lane: Lane, read: Collection[int], unread: Collection[int], topology: Topology) -> bool:
+    """Whether all who could say how long a lane's transfers took have been read."""
+    ranks = topology.lane_ranks(lane)
+    if lane.kind == "collective" and len(ranks) > WIDE:
+        return any(rank in read for rank in ranks)
+    return not any(rank in unread for rank in ranks)
+
+
+def narrow_groups(ranks: Iterable[int], topology: Topology) -> Iterator[Lane]:
+    """Collectives of at most `WIDE` ranks that leave a host and have one of these ranks: no summary tells of them."""
+    ranks = set(ranks)
+    for communicator, members in topology.members.items():
+        if 1 < len(members) <= WIDE and not ranks.isdisjoint(members):
+            lane = Lane("collective", communicator)
+            if topology.crosses_network(lane):
+                yield lane

@@ -1,0 +1,161 @@
+"""Where an iteration's time went, from how long its operators ran alone: some logs do not say when they began.
+
+All members of a collective leave together, so whoever spent least time inside came last, and what it spent there is
+the transfer; the others waited for the rest. What a rank did not spend in operators is its own work. The rank that
+waited least is the one that others waited for, and its iteration is its work and the transfers that it took part in:
+that stands for the critical path, which needs an order of events that nobody logged. So a slow rank is found, and a
+slow communicator; which device slows it is not: the lanes beside it do not tell their transfers from short waits.
+
+Of a send and its recv nothing follows: a send may return before the bytes are gone, so that neither says when the
+other began.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from irregulars.detectors.arrays.row_keys import group_rows
+from irregulars.detectors.job.lanes import EVERYBODY, Lane, LaneExcess, UsualLane
+from irregulars.detectors.job.topology import Topology
+from irregulars.detectors.path.critical_path import Attribution, Piece
+from irregulars.detectors.path.lane_tables import LaneTable, lane_excess, sum_lanes
+from irregulars.detectors.path.usual_by_peers import lanes_by_peers
+from irregulars.streams.messages.records import RECV, SEND
+
+Array = np.ndarray
+
+
+class Work(NamedTuple):
+    """What each rank spent outside of operators in an iteration, and what it usually does; ns.
+
+    ``common_factor``: how many times as long as usual all ranks worked.
+    """
+
+    own_ns: Mapping[int, float]
+    usual_ns: Mapping[int, float]
+    common_factor: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """What collectives took, split into waiting and transfer; one row for each rank's share, of equal lengths.
+
+    Parameters
+    ----------
+    rank, iteration, operator, communicator
+        Of each row.
+    waited_ns
+        How long its rank waited for the last to come.
+    made_wait_ns
+        How long others waited for its rank, at most; 0 where it did not come last.
+    lane
+        Index of its lane in `table`.
+    table
+        The transfers of each lane.
+    """
+
+    rank: Array
+    iteration: Array
+    operator: Array
+    communicator: Array
+    waited_ns: Array
+    made_wait_ns: Array
+    lane: Array
+    table: LaneTable
+
+
+def find_waits(columns: Mapping[str, Array]) -> Waits:
+    """Split what collectives took, by comparing all shares of each.
+
+    Parameters
+    ----------
+    columns
+        Rows of some iterations as `detectors.path.operator_graph.build_graph` takes them. Operators that never ended,
+        sends and recvs, and collectives of which a share is missing are left out.
+    """
+    names = ("rank", "iteration", "operator", "communicator", "sequence", "elapsed_ns", "size_bytes")
+    is_usable = np.isfinite(columns["elapsed_ns"]) & ~np.isin(columns["operator"], (SEND, RECV))
+    rows = {name: columns[name][is_usable] for name in names}
+    is_whole, collective = _whole_collectives(rows)
+    rows = {name: column[is_whole] for name, column in rows.items()}
+    elapsed_ns = rows["elapsed_ns"]
+    size = int(collective.max(initial=-1)) + 1
+    shortest_ns, longest_ns = np.full(size, np.inf), np.zeros(size)
+    np.minimum.at(shortest_ns, collective, elapsed_ns)
+    np.maximum.at(longest_ns, collective, elapsed_ns)
+    waited_ns = elapsed_ns - shortest_ns[collective]
+    lane, table = _lanes(rows, collective, shortest_ns)
+    return Waits(
+        rank=rows["rank"],
+        iteration=rows["iteration"],
+        operator=rows["operator"],
+        communicator=rows["communicator"],
+        waited_ns=waited_ns,
+        made_wait_ns=np.where(waited_ns == 0, (longest_ns - shortest_ns)[collective], 0.0),
+        lane=lane,
+        table=table,
+    )
+
+
+def attribute_untimed(waits: Waits, iteration: int, usual: Mapping[Lane, UsualLane], work: Work) -> Attribution:
+    """Say where the excess of one iteration went; ``usual`` is that of each lane."""
+    lanes = lane_excess(waits.table, iteration, usual)
+    usual_ns = {rank: work.common_factor * ns for rank, ns in work.usual_ns.items() if rank in work.own_ns}
+    excess_ns = {rank: work.own_ns[rank] - ns for rank, ns in usual_ns.items()}
+    incomplete = frozenset(work.own_ns)  # the order of events is missing for all: once is no proof
+    rows = np.flatnonzero((waits.iteration == iteration) & np.isin(waits.rank, list(excess_ns)))
+    if len(rows) == 0:
+        return Attribution(iteration, {}, {}, {}, excess_ns, incomplete)
+    ranks, at = np.unique(waits.rank[rows], return_inverse=True)
+    rank = int(ranks[np.argmin(np.bincount(at, waits.waited_ns[rows]))])
+    own = rows[waits.rank[rows] == rank]
+    pieces = _pieces(waits, own, lanes)
+    last = own[np.argmax(waits.made_wait_ns[own])]
+    where = rank, int(waits.operator[last]), int(waits.communicator[last])
+    pieces[Lane("work", rank)] = Piece(Lane("work", rank), *where, work.own_ns[rank], usual_ns[rank])
+    path_excess_ns = {lane: piece.excess_ns for lane, piece in pieces.items()}
+    if work.common_factor != 1.0:
+        path_excess_ns[EVERYBODY] = (work.common_factor - 1) * work.usual_ns[rank]
+    return Attribution(iteration, path_excess_ns, pieces, {}, excess_ns, incomplete)
+
+
+def attribute_untimed_by_peers(
+    waits: Waits, iteration: int, work_ns: Mapping[int, float], late_ns: Mapping[int, float], topology: Topology
+) -> Attribution:
+    """Say where one iteration's time went beyond what peers take for the same; ``late_ns``: their work besides."""
+    usual_ns = {rank: work_ns[rank] - ns for rank, ns in late_ns.items()}
+    usual = lanes_by_peers(waits.table, iteration, topology)
+    return attribute_untimed(waits, iteration, usual, Work(work_ns, usual_ns))
+
+
+def _pieces(waits: Waits, rows: Array, lanes: Mapping[Lane, LaneExcess]) -> dict[Lane, Piece]:
+    """Transfers of one rank, those of a lane as one piece."""
+    found = {}
+    for row in rows[np.unique(waits.lane[rows], return_index=True)[1]].tolist():
+        lane = waits.table.lanes[waits.lane[row]]
+        if lane in lanes:
+            where = int(waits.rank[row]), int(waits.operator[row]), int(waits.communicator[row])
+            found[lane] = Piece(lane, *where, lanes[lane].usual_ns + lanes[lane].excess_ns, lanes[lane].usual_ns)
+    return found
+
+
+def _whole_collectives(rows: Mapping[str, Array]) -> tuple[Array, Array]:
+    """Rows of collectives that have as many shares as others of their communicator, and each row's collective."""
+    collective, _ = group_rows([rows["communicator"], rows["sequence"]])
+    shares = np.bincount(collective)[collective]
+    most = np.zeros(int(rows["communicator"].max(initial=-1)) + 1, dtype=np.int64)
+    np.maximum.at(most, rows["communicator"], shares)
+    is_whole = np.flatnonzero((shares == most[rows["communicator"]]) & (shares > 1))
+    return is_whole, np.unique(collective[is_whole], return_inverse=True)[1]
+
+
+def _lanes(rows: Mapping[str, Array], collective: Array, transfer_ns: Array) -> tuple[Array, LaneTable]:
+    """Index of each row's lane, and the sums of the lanes' transfers in each iteration."""
+    communicators, lane = np.unique(rows["communicator"], return_inverse=True)
+    lanes = [Lane("collective", communicator) for communicator in communicators.tolist()]
+    _, row = np.unique(collective, return_index=True)  # one of each collective, in the order of their numbers
+    return lane, sum_lanes(lanes, lane[row], rows["iteration"][row], transfer_ns, rows["size_bytes"][row])

@@ -1,0 +1,352 @@
+"""The checks that every detector passes, ours and a stranger's: plain functions, fixed seeds, no test framework.
+
+The monitors rely on what is checked here. A check raises `PluginError` whose text says what was expected and, in
+numbers, what was found.
+"""
+
+from __future__ import annotations
+
+import pickle
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+
+from irregulars.detectors.plugins.protocol import COLUMNS, Detector, Frame, MakeDetector, Scores, strange_from
+from irregulars.detectors.plugins.sample_frames import blank, columns_match, copy_frame, rename, sample_frame, take
+from irregulars.errors import PluginError
+
+Check = Callable[[MakeDetector], None]
+
+BUDGET_S: Final = 0.05
+"""Most time to score and learn a frame of 1,024 rows, seconds of one core."""
+
+_WARM: Final = 60  # frames after which a detector must have an opinion
+_KEPT_BYTES: Final = 256 * 1024
+_GROWTH_BYTES: Final = 4096
+_MOST_LOUD: Final = 5  # healthy frames of 100 that may hold a strange row
+
+
+def check_detector(make: MakeDetector, *, budget_s: float = BUDGET_S) -> None:
+    """Raise `PluginError` unless the detectors that `make` makes keep the promises of `Detector`.
+
+    Takes about half a second for a fast detector. The first promise that does not hold ends the check.
+
+    Parameters
+    ----------
+    make
+        Makes a fresh detector; called about twenty times.
+    budget_s
+        Most time to score and learn a frame of 1,024 rows, seconds.
+
+    Examples
+    --------
+    >>> from irregulars.detectors.plugins.peers import PeerDeviation
+    >>> check_detector(PeerDeviation)
+    """
+    checks: dict[str, Check] = {**CHECKS, "time_budget": partial(check_time_budget, budget_s=budget_s)}
+    for name, check in checks.items():
+        try:
+            check(make)
+        except PluginError as error:
+            raise PluginError(f"{error} (check {name})") from error
+        except Exception as error:  # a stranger's code: whatever it raises is the finding
+            text = str(error).splitlines()[0] if str(error) else "no text"
+            raise PluginError(
+                f"detector must not raise; got {type(error).__name__}: {text} (check {name})"
+            ) from error
+
+
+def check_declaration(make: MakeDetector) -> None:
+    """Level, comparison and columns are declared, and exist."""
+    detector = make()
+    for name, allowed in (("level", tuple(COLUMNS)), ("against", ("past", "peers"))):
+        found = getattr(detector, name, None)
+        _require(found in allowed, f"{name} must be one of {', '.join(allowed)}; got {found!r}")
+    for name in ("score", "learn"):
+        _require(callable(getattr(detector, name, None)), f"detector must have a method {name}; got none")
+    reads = getattr(detector, "reads", None)
+    is_list = isinstance(reads, Sequence) and not isinstance(reads, str) and len(reads) > 0
+    _require(is_list, f"reads must be a tuple of column names; got {reads!r}")
+    known = COLUMNS[detector.level]
+    unknown = [name for name in detector.reads if name not in known]
+    _require(not unknown, f"reads must be columns of level {detector.level} ({', '.join(known)}); got {unknown}")
+
+
+def check_one_float64_per_row(make: MakeDetector) -> None:
+    """Whatever the number of rows; infinity is no score."""
+    detector = make()
+    for iteration, rows in enumerate((48, 0, 1, 7, *[48] * _WARM, 0, 1, 7)):
+        frame = sample_frame(detector.level, iteration, rows)
+        _score(detector, frame)
+        detector.learn(frame)
+
+
+def check_cold(make: MakeDetector) -> None:
+    """A detector that has learned nothing, or next to nothing, answers NaN or a finite number."""
+    detector = make()
+    for rows in (48, 1, 0):
+        frame = sample_frame(detector.level, 0, rows)
+        _score(make(), frame)
+        _score(make(), blank(frame, np.arange(rows)))
+        detector.learn(frame)
+        _score(detector, frame)
+
+
+def check_same_seed_same_scores(make: MakeDetector) -> None:
+    """Two detectors made alike agree, whatever the global random state."""
+    with _random_state(1):
+        first = _warm(make)
+        scores = [_score(first, frame) for frame in _frames(first, 5, first=800)]
+    with _random_state(2):
+        second = _warm(make)
+        for frame, wanted in zip(_frames(second, 5, first=800), scores, strict=True):
+            _require_close(wanted, _score(second, frame), "from two detectors made and taught alike")
+
+
+def check_score_changes_nothing(make: MakeDetector) -> None:
+    """Neither what the detector says later nor the frame."""
+    quiet, asked = make(), make()
+    for frame in _frames(quiet, _WARM):
+        before = copy_frame(frame)
+        for _ in range(3):
+            _score(asked, sample_frame(asked.level, 999, is_faulty=True))
+            _score(asked, frame)
+        quiet.learn(frame)
+        asked.learn(frame)
+        _require(columns_match(frame, before), "score and learn must not write to the frame; a column has changed")
+    _require_same(quiet, asked, "after another 6 calls of score per frame")
+
+
+def check_one_nan_never_poisons(make: MakeDetector) -> None:
+    """Unknown values, in one row or in all, leave no trace in what is said of later frames."""
+    clean, spoiled = _warm(make), _warm(make)
+    for iteration, rows in enumerate((slice(1, 2), slice(None))):
+        frame = blank(sample_frame(spoiled.level, 500 + iteration), np.arange(48)[rows])
+        _score(spoiled, frame)
+        spoiled.learn(frame)
+    for frame in _frames(clean, 5, first=600):
+        wanted, found = _score(clean, frame), _score(spoiled, frame)
+        lost = int((np.isfinite(wanted) & ~np.isfinite(found)).sum())
+        _require(
+            lost == 0, f"scores after a frame with NaN must stay finite; got NaN for {lost} of {len(found)} rows"
+        )
+
+
+def check_renaming(make: MakeDetector) -> None:
+    """Other numbers for ranks, peers and communicators, or ranks in another order, change no score."""
+    plain, renamed = make(), make()
+    rng = np.random.default_rng(3)
+    for frame in _frames(plain, _WARM):
+        order = rng.permutation(48) if plain.level == "rank" else np.arange(48)
+        other = rename(take(frame, order), 1000)
+        _require_close(_score(plain, frame)[order], _score(renamed, other), "with ranks renamed")
+        plain.learn(frame)
+        renamed.learn(other)
+
+
+def check_ranks_come_and_go(make: MakeDetector) -> None:
+    """Frames that lack rows, and rows never seen before, are scored; who stays keeps an opinion."""
+    detector = _warm(make)
+    full = sample_frame(detector.level, 700)
+    had = np.isfinite(_score(detector, full)).sum()
+    for iteration in range(5):
+        few = take(sample_frame(detector.level, 701 + iteration), np.arange(0, 48, 2))
+        _score(detector, few)
+        detector.learn(few)
+        strangers = rename(full, 5000 + iteration)
+        _score(detector, strangers)
+        detector.learn(strangers)
+    has = np.isfinite(_score(detector, full)).sum()
+    _require(has >= had, f"rows seen before must keep their scores while others come and go; got {has} of {had}")
+
+
+def check_no_aliasing(make: MakeDetector) -> None:
+    """The detector keeps no reference to a frame it has learned, nor to scores it has given."""
+    safe, reused = make(), make()
+    for frame in _frames(safe, _WARM):
+        safe.learn(frame)
+        lent = copy_frame(frame)
+        reused.learn(lent)
+        _score(reused, lent)[:] = 1e9
+        for column in lent.values():
+            column[:] = 1
+    _require_same(safe, reused, "after the arrays of learned frames were used for something else")
+
+
+def check_pickle_round_trip(make: MakeDetector) -> None:
+    """A detector restored from a snapshot goes on as the one that was saved."""
+    for original in (make(), _warm(make)):
+        restored: Detector = pickle.loads(pickle.dumps(original))
+        for frame in _frames(original, 5, first=900):
+            original.learn(frame)
+            restored.learn(frame)
+        _require_same(original, restored, "after a pickle round trip")
+
+
+def check_bounded_state(make: MakeDetector) -> None:
+    """State grows neither with the number of iterations nor, for ever, with the names that have been seen."""
+    detector = _warm(make)
+    early = _state_bytes(detector)
+    for frame in _frames(detector, 4 * _WARM, first=_WARM):
+        detector.learn(frame)
+    late = _state_bytes(detector)
+    limit = 1.1 * early + _GROWTH_BYTES
+    _require(late <= limit, f"state must not grow with iterations; got {early} bytes after 60, {late} after 300")
+    sizes = []
+    for generation in range(300):
+        detector.learn(rename(sample_frame(detector.level, generation), 10_000 + 100 * generation))
+        sizes.append(_state_bytes(detector) if generation in (149, 299) else 0)
+    limit = max(1.2 * sizes[149], _KEPT_BYTES)
+    _require(sizes[299] <= limit, f"state must forget; got {sizes[149]} bytes after 150 sets of names, "
+             f"{sizes[299]} after 300")  # fmt: skip
+
+
+def check_quiet_on_healthy_noise(make: MakeDetector) -> None:
+    """Healthy frames hardly ever score as high as a row that takes three times as long."""
+    detector = _warm(make)
+    _require_separates(detector, "after 60 healthy frames")
+
+
+def check_scale(make: MakeDetector) -> None:
+    """From ``strange_from`` on, where it is stated, is a row three times as slow, and hardly ever a healthy frame."""
+    detector = _warm(make)
+    if not hasattr(detector, "strange_from"):
+        return
+    limit = detector.strange_from
+    is_right = isinstance(limit, int | float) and bool(np.isfinite(limit)) and limit > 0
+    _require(is_right, f"strange_from must be a number above 0; got {limit!r}")
+    limit = strange_from(detector)
+    faulty = [_highest(detector, sample_frame(detector.level, 3000 + n, is_faulty=True)) for n in range(10)]
+    found = float(np.median(faulty))
+    _require(
+        found >= limit, f"a row three times as slow must score strange_from = {limit:g} or more; got {found:.3g}"
+    )
+    loud = sum(_highest(detector, frame) >= limit for frame in _frames(detector, 100, first=4000))
+    _require(loud <= _MOST_LOUD, f"healthy frames must score below strange_from = {limit:g}; got {loud} of 100 that "
+             "do not")  # fmt: skip
+
+
+def check_recovers_after_a_fault(make: MakeDetector) -> None:
+    """A fault of 20 frames that it was made to learn is forgotten within 100 healthy ones."""
+    detector = _warm(make)
+    for iteration in range(20):
+        detector.learn(sample_frame(detector.level, 1000 + iteration, is_faulty=True))
+    for frame in _frames(detector, 100, first=1100):
+        detector.learn(frame)
+    _require_separates(detector, "100 healthy frames after a fault of 20")
+
+
+def check_time_budget(make: MakeDetector, budget_s: float = BUDGET_S) -> None:
+    """Score and learn 1,024 rows in the budget; the best of five counts, so a busy machine does no harm."""
+    detector = make()
+    frames = [sample_frame(detector.level, iteration, 1024) for iteration in range(5)]
+    for frame in frames:
+        detector.learn(frame)
+    took_s = min(_time_s(detector, frame) for frame in frames)
+    _require(took_s <= budget_s, f"1,024 rows must take at most {budget_s * 1e3:g} ms; got {took_s * 1e3:.1f} ms")
+
+
+CHECKS: Final[Mapping[str, Check]] = {
+    "declaration": check_declaration,
+    "one_float64_per_row": check_one_float64_per_row,
+    "cold": check_cold,
+    "same_seed_same_scores": check_same_seed_same_scores,
+    "score_changes_nothing": check_score_changes_nothing,
+    "one_nan_never_poisons": check_one_nan_never_poisons,
+    "renaming": check_renaming,
+    "ranks_come_and_go": check_ranks_come_and_go,
+    "no_aliasing": check_no_aliasing,
+    "pickle_round_trip": check_pickle_round_trip,
+    "bounded_state": check_bounded_state,
+    "quiet_on_healthy_noise": check_quiet_on_healthy_noise,
+    "scale": check_scale,
+    "recovers_after_a_fault": check_recovers_after_a_fault,
+    "time_budget": check_time_budget,
+}
+"""All checks by name, in the order in which `check_detector` runs them."""
+
+
+def _require(holds: bool, text: str) -> None:
+    if not holds:
+        raise PluginError(text)
+
+
+def _score(detector: Detector, frame: Frame) -> Scores:
+    scores: Any = detector.score(frame)
+    rows = len(next(iter(frame.values())))
+    is_right = isinstance(scores, np.ndarray) and scores.dtype == np.float64 and scores.shape == (rows,)
+    found = f"{scores.dtype} of shape {scores.shape}" if isinstance(scores, np.ndarray) else type(scores).__name__
+    _require(is_right, f"score must give one float64 per row; got {found} for {rows} rows")
+    infinite = int(np.isinf(scores).sum())
+    _require(infinite == 0, f"scores must be finite or NaN; got {infinite} infinite ones of {rows}")
+    checked: Scores = scores
+    return checked
+
+
+def _frames(detector: Detector, count: int, first: int = 0) -> Iterator[dict[str, np.ndarray]]:
+    return (sample_frame(detector.level, first + number) for number in range(count))
+
+
+def _warm(make: MakeDetector) -> Detector:
+    detector = make()
+    for frame in _frames(detector, _WARM):
+        detector.learn(frame)
+    return detector
+
+
+def _require_same(first: Detector, second: Detector, when: str) -> None:
+    for frame in _frames(first, 5, first=2000):
+        _require_close(_score(first, frame), _score(second, frame), when)
+
+
+def _require_close(wanted: np.ndarray, found: np.ndarray, when: str) -> None:
+    is_other = ~np.isclose(wanted, found, rtol=1e-6, atol=1e-9, equal_nan=True)
+    if is_other.any():
+        row = int(np.flatnonzero(is_other)[0])
+        _require(False, f"scores must stay the same {when}; got {found[row]:.6g} for {wanted[row]:.6g} in row {row}, "
+                 f"{int(is_other.sum())} of {len(found)} rows differ")  # fmt: skip
+
+
+def _require_separates(detector: Detector, when: str) -> None:
+    """At most one of 100 healthy frames may hold a score as high as the middle one of ten faulty frames."""
+    faulty = [_highest(detector, sample_frame(detector.level, 3000 + n, is_faulty=True)) for n in range(10)]
+    healthy = [_highest(detector, frame) for frame in _frames(detector, 100, first=4000)]
+    level = float(np.median(faulty))
+    _require(np.isfinite(level), f"a row three times as slow must have a score {when}; got {level}")
+    loud = sum(score >= level for score in healthy)
+    _require(loud <= 1, f"healthy frames must score below a row three times as slow ({level:.3g}) {when}; "
+             f"got {loud} of {len(healthy)} at or above it, the highest {max(healthy):.3g}")  # fmt: skip
+
+
+def _highest(detector: Detector, frame: Frame) -> float:
+    scores = _score(detector, frame)
+    return float(np.max(scores, initial=-np.inf, where=np.isfinite(scores))) if np.isfinite(scores).any() else np.nan
+
+
+def _state_bytes(detector: Detector) -> int:
+    return len(pickle.dumps(detector))
+
+
+def _time_s(detector: Detector, frame: Frame) -> float:
+    started_s = time.perf_counter()
+    detector.score(frame)
+    detector.learn(frame)
+    return time.perf_counter() - started_s
+
+
+@contextmanager
+def _random_state(seed: int) -> Iterator[None]:
+    """Set the global random states, which a detector must not use, and put them back."""
+    kept, kept_numpy = random.getstate(), np.random.get_state()
+    random.seed(seed)
+    np.random.seed(seed)
+    try:
+        yield
+    finally:
+        random.setstate(kept)
+        np.random.set_state(kept_numpy)

@@ -1,0 +1,152 @@
+"""The past of a rank's operators: the last values of each slot, and what they say."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from irregulars.detectors.plugins.forest.positions import Slots
+
+
+class Statistics(NamedTuple):
+    """What is usual, one value per slot or class: Holmes's families on the logarithm of elapsed."""
+
+    median: np.ndarray
+    low_quartile: np.ndarray
+    high_quartile: np.ndarray
+    mean: np.ndarray
+    deviation: np.ndarray
+
+    def take(self, rows: np.ndarray) -> Statistics:
+        """Pick rows by index."""
+        return Statistics(*(column[rows] for column in self))
+
+
+class Usual(NamedTuple):
+    """What was usual when it was last looked at; codes are sorted, statistics run beside them."""
+
+    slots: np.ndarray
+    of_slot: Statistics
+    gap_ns: np.ndarray
+    classes: np.ndarray
+    of_class: Statistics
+
+
+class OperatorPast:
+    """Keeps the last `window` values of each slot in a ring, float32.
+
+    That is 8 bytes per value of elapsed and gap: 64 operators an iteration keep 16 KiB, 1,000 keep 256 KiB.
+
+    Parameters
+    ----------
+    window
+        Iterations that count as the past.
+    warm_up
+        Values that a slot must have before it, and its class, are known.
+    most_slots
+        Bound of the state; the slots that were not seen for longest go first.
+    """
+
+    def __init__(self, *, window: int, warm_up: int, most_slots: int) -> None:
+        self.window = window
+        self.warm_up = warm_up
+        self.most_slots = most_slots
+        self._frames = 0
+        self._slots = np.zeros(0, dtype=np.uint64)  # sorted; the arrays below run beside it
+        self._class = np.zeros(0, dtype=np.uint64)
+        self._taught = np.zeros(0, dtype=np.int64)
+        self._seen = np.zeros(0, dtype=np.int64)
+        self._values = np.zeros((0, window), dtype=np.float32)
+        self._gaps_ns = np.zeros((0, window), dtype=np.float32)
+
+    def learn(self, slots: Slots, values: np.ndarray, gaps_ns: np.ndarray) -> bool:
+        """Add one value to the ring of each slot; of a slot that occurs twice the last row counts.
+
+        Returns whether a slot has become known with it.
+        """
+        self._frames += 1
+        codes, backward = np.unique(slots.slot[::-1], return_index=True)
+        rows = len(values) - 1 - backward
+        self._admit(codes, slots.class_[rows])
+        at = np.searchsorted(self._slots, codes)
+        place = self._taught[at] % self.window
+        self._values[at, place], self._gaps_ns[at, place] = values[rows], gaps_ns[rows]
+        self._taught[at] += 1
+        self._seen[at] = self._frames
+        has_new = bool((self._taught[at] == self.warm_up).any())
+        self._forget()
+        return has_new
+
+    def usual(self) -> Usual:
+        """Look at all rings: one sort of everything, about 3 ms for 1,000 slots."""
+        known = np.flatnonzero(self._taught >= self.warm_up)
+        values, gaps_ns = self._values[known].astype(np.float64), self._gaps_ns[known]
+        classes, of_class = _by_class(np.repeat(self._class[known], self.window), values.ravel())
+        return Usual(self._slots[known], _by_row(values), _row_medians(gaps_ns), classes, of_class)
+
+    def _admit(self, slots: np.ndarray, classes: np.ndarray) -> None:
+        is_new = ~np.isin(slots, self._slots)
+        if not is_new.any():
+            return
+        at = np.searchsorted(self._slots, slots[is_new])
+        self._slots = np.insert(self._slots, at, slots[is_new])
+        self._class = np.insert(self._class, at, classes[is_new])
+        self._taught = np.insert(self._taught, at, 0)
+        self._seen = np.insert(self._seen, at, self._frames)
+        self._values = np.insert(self._values, at, np.nan, axis=0)
+        self._gaps_ns = np.insert(self._gaps_ns, at, np.nan, axis=0)
+
+    def _forget(self) -> None:
+        if len(self._slots) <= self.most_slots:
+            return
+        kept = np.sort(np.argsort(-self._seen, kind="stable")[: self.most_slots])
+        for name in ("_slots", "_class", "_taught", "_seen", "_values", "_gaps_ns"):
+            setattr(self, name, getattr(self, name)[kept])
+
+
+def _by_row(values: np.ndarray) -> Statistics:
+    """Statistics of each row of a matrix, NaN left out."""
+    values = np.sort(values, axis=1)  # NaN to the end
+    counts = (~np.isnan(values)).sum(axis=1)
+    firsts = np.arange(len(values)) * values.shape[1]
+    return _statistics(values.ravel(), firsts, counts)
+
+
+def _by_class(classes: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, Statistics]:
+    is_known = ~np.isnan(values)
+    classes, values = classes[is_known], values[is_known]
+    order = np.lexsort((values, classes))
+    codes, firsts, counts = np.unique(classes[order], return_index=True, return_counts=True)
+    return codes, _statistics(values[order], firsts, counts)
+
+
+def _statistics(values: np.ndarray, firsts: np.ndarray, counts: np.ndarray) -> Statistics:
+    """Statistics of runs of sorted values, each with one value or more; between the runs NaN may lie."""
+    if not len(firsts):
+        return Statistics(*np.zeros((5, 0)))
+    low, median, high = (_quantile(values, firsts, counts, share) for share in (0.25, 0.5, 0.75))
+    is_known = ~np.isnan(values)
+    # About the median: the square of a difference of large numbers loses nothing.
+    run = np.repeat(np.arange(len(firsts)), np.diff(np.r_[firsts, len(values)]))
+    distance = np.where(is_known, values - median[run], 0.0)
+    shift = np.bincount(run, distance, minlength=len(firsts)) / counts
+    square = np.bincount(run, distance**2, minlength=len(firsts)) / counts
+    return Statistics(median, low, high, median + shift, np.sqrt(np.maximum(square - shift**2, 0.0)))
+
+
+def _quantile(values: np.ndarray, firsts: np.ndarray, counts: np.ndarray, share: float) -> np.ndarray:
+    place = (counts - 1) * share
+    below = np.floor(place).astype(np.int64)
+    above = np.minimum(below + 1, counts - 1)
+    return np.asarray(values[firsts + below] + (place - below) * (values[firsts + above] - values[firsts + below]))
+
+
+def _row_medians(values: np.ndarray) -> np.ndarray:
+    """Median of each row, NaN left out; NaN where all are."""
+    values = np.sort(values.astype(np.float64), axis=1)
+    counts = (~np.isnan(values)).sum(axis=1)
+    rows = np.arange(len(values))
+    return (
+        values[rows, np.maximum(counts - 1, 0) // 2] + values[rows, np.minimum(counts // 2, values.shape[1] - 1)]
+    ) / 2

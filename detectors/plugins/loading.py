@@ -1,0 +1,177 @@
+"""Find detectors by name: an entry point of the group ``irregulars.detectors``, or a dotted path.
+
+Nothing is found by an import's side effect. A detector that settings name is checked before a worker starts.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Final
+
+from irregulars.detectors.plugins.checks import check_detector
+from irregulars.detectors.plugins.protocol import Detector, Frame, MakeDetector, Scores, strange_from
+from irregulars.errors import PluginError
+
+GROUP: Final = "irregulars.detectors"
+
+
+@dataclass(frozen=True, slots=True)
+class DetectorName:
+    """A detector as settings name it: where its class is, and the options of its constructor."""
+
+    target: str
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+def parse_detector(text: str) -> DetectorName:
+    """Read ``name``, ``package.module:Name`` or ``package.module.Name``, each with options in brackets or without.
+
+    Raises
+    ------
+    PluginError
+        If the text is none of these, or an option is no number, text, boolean or None.
+
+    Examples
+    --------
+    >>> parse_detector("baseline(warm_up=30)")
+    DetectorName(target='baseline', options={'warm_up': 30})
+    """
+    target, bracket, options = text.strip().partition("(")
+    names = target.replace(":", ".", 1).split(".")
+    if not all(name.isidentifier() for name in names) or (":" in target and len(names) < 2):
+        raise PluginError(f"detector must be an entry point's name or package.module:Name; got {text!r}")
+    return DetectorName(target, _parse_options("f(" + options, text) if bracket else {})
+
+
+def load_detector(text: str, *, is_checked: bool | None = None) -> MakeDetector:
+    """Find a detector and return what makes it; the result pickles.
+
+    Parameters
+    ----------
+    text
+        As `parse_detector` reads it.
+    is_checked
+        Run `check_detector`, about half a second. None: run it unless the detector ships with us, since our tests do.
+
+    Raises
+    ------
+    PluginError
+        If it can't be found or imported, is no detector, takes other options, reads unknown columns or fails a
+        check: one line.
+    """
+    name = parse_detector(text)
+    make: MakeDetector = partial(_find(name.target), **name.options)
+    detector = _make_once(make, text)
+    is_ours = type(detector).__module__.startswith("irregulars.detectors.")
+    if is_checked or (is_checked is None and not is_ours):
+        try:
+            check_detector(make)
+        except PluginError as error:
+            raise PluginError(f"detector {text}: {error}") from error
+    return make
+
+
+def load_detectors(texts: Sequence[str], *, is_checked: bool | None = None) -> dict[str, tuple[MakeDetector, ...]]:
+    """Load several detectors and sort them by level: keys ``operator`` and ``rank``. Raises as `load_detector`.
+
+    What they make scores on one scale, on which 1 is where strange begins
+    (`detectors.plugins.protocol.strange_from`).
+    """
+    makers = [_comparable(load_detector(text, is_checked=is_checked)) for text in texts]
+    return {level: tuple(make for make in makers if make().level == level) for level in ("operator", "rank")}
+
+
+class Comparable:
+    """A detector whose scores are divided by where strange begins on its own scale."""
+
+    strange_from: Final = 1.0
+
+    def __init__(self, detector: Detector) -> None:
+        self.detector = detector
+        self.level, self.against, self.reads = detector.level, detector.against, detector.reads
+        self._unit = strange_from(detector)
+
+    def score(self, frame: Frame) -> Scores:
+        """Score each row; 1: strange begins here."""
+        return self.detector.score(frame) / self._unit
+
+    def learn(self, frame: Frame) -> None:
+        """Take the frame as an example of what is regular."""
+        self.detector.learn(frame)
+
+
+def _comparable(make: MakeDetector) -> MakeDetector:
+    return partial(_make_comparable, make) if strange_from(make()) != 1.0 else make
+
+
+def _make_comparable(make: MakeDetector) -> Comparable:
+    return Comparable(make())
+
+
+def installed_detectors() -> dict[str, str]:
+    """Return the entry points of the group by name, with what they point to."""
+    return {point.name: point.value for point in sorted(entry_points(group=GROUP), key=lambda point: point.name)}
+
+
+def _parse_options(call: str, text: str) -> dict[str, Any]:
+    try:
+        tree = ast.parse(call, mode="eval").body
+        if not isinstance(tree, ast.Call) or tree.args:
+            raise ValueError("options are key=value")
+        return {str(one.arg): ast.literal_eval(one.value) for one in tree.keywords if one.arg or _refuse_stars()}
+    except (SyntaxError, ValueError) as error:
+        raise PluginError(f"options must be (name=value, …) with plain values; got {text!r}") from error
+
+
+def _refuse_stars() -> bool:
+    raise ValueError("options are key=value")
+
+
+def _find(target: str) -> Any:
+    if "." not in target and ":" not in target:
+        return _import(_entry_point(target).value, target)
+    return _import(target, target)
+
+
+def _entry_point(name: str) -> EntryPoint:
+    found = list({point.value: point for point in entry_points(group=GROUP, name=name)}.values())
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise PluginError(f"detector {name} must be one entry point; got {sorted(p.value for p in found)}")
+    known = ", ".join(installed_detectors()) or "none"
+    raise PluginError(f"detector must be an installed entry point of {GROUP} ({known}); got {name!r}")
+
+
+def _import(path: str, shown: str) -> Any:
+    module_name, _, attribute = path.partition(":") if ":" in path else path.rpartition(".")
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:  # a stranger's module: whatever it raises is the finding
+        raise PluginError(f"detector {shown} must be importable; got {_first_line(error)} ({module_name})") from error
+    if not hasattr(module, attribute):
+        raise PluginError(f"detector {shown} must be in its module; got no {attribute!r} in {module_name}")
+    made = getattr(module, attribute)
+    if not callable(made):
+        raise PluginError(f"detector {shown} must be a class or function that makes one; got {type(made).__name__}")
+    return made
+
+
+def _make_once(make: MakeDetector, text: str) -> Detector:
+    try:
+        detector: Detector = make()
+    except Exception as error:  # a stranger's constructor, or options that it does not take
+        raise PluginError(f"detector {text} must be constructible; got {_first_line(error)}") from error
+    missing = [name for name in ("level", "against", "reads", "score", "learn") if not hasattr(detector, name)]
+    if missing:
+        raise PluginError(f"detector {text} must have {', '.join(missing)}; got {type(detector).__name__} without")
+    return detector
+
+
+def _first_line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no text'}"

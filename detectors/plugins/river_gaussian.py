@@ -1,0 +1,100 @@
+"""A River model as a detector: each rank's work against a Gaussian with a fading memory."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from irregulars.detectors.plugins.protocol import Against, Frame, Level, Scores
+
+
+@dataclass(slots=True)
+class _Model:
+    mean: Any  # river.stats.EWMean
+    variance: Any  # river.stats.EWVar
+    values: int = 0
+    last_frame: int = 0
+
+
+class RiverGaussian:
+    """z-score of a rank's log work under River's exponentially weighted mean and variance.
+
+    Why not `river.anomaly.GaussianScorer` (0.26): while cold it scores everything 0, a series without spread scores
+    its usual value 1, beyond 8 standard deviations all is 1, and one NaN makes it NaN for good. Here cold is NaN, the
+    spread has a floor, the score is open to the top, and what is not known is not learned.
+
+    Parameters
+    ----------
+    warm_up
+        Iterations that a rank must have taught before there is an opinion on it.
+    fading
+        Weight of the newest iteration, 0 to 1.
+    floor_ratio
+        Least spread that counts as noise, as a ratio of work.
+    forget_after
+        Iterations after which a rank that is not seen any more is forgotten.
+
+    Examples
+    --------
+    >>> from irregulars.detectors.plugins.sample_frames import sample_frame
+    >>> detector = RiverGaussian()
+    >>> for iteration in range(50):
+    ...     detector.learn(sample_frame("rank", iteration))
+    >>> detector.score(sample_frame("rank", 50, is_faulty=True)).argmax()
+    np.int64(1)
+    """
+
+    level: ClassVar[Level] = "rank"
+    against: ClassVar[Against] = "past"
+    reads: ClassVar[tuple[str, ...]] = ("rank", "work_ns")
+    strange_from: ClassVar[float] = 6.0
+
+    def __init__(
+        self, *, warm_up: int = 20, fading: float = 0.05, floor_ratio: float = 0.02, forget_after: int = 50
+    ) -> None:
+        self.warm_up = warm_up
+        self.fading = fading
+        self.floor_ratio = floor_ratio
+        self.forget_after = forget_after
+        self._frames = 0
+        self._models: dict[int, _Model] = {}
+
+    def score(self, frame: Frame) -> Scores:
+        """Score each rank; positive: more work than usual."""
+        pairs = zip(frame["rank"].tolist(), frame["work_ns"].tolist(), strict=True)
+        return np.array([self._score_one(rank, work_ns) for rank, work_ns in pairs], dtype=np.float64)
+
+    def learn(self, frame: Frame) -> None:
+        """Update the model of each rank whose work is known."""
+        self._frames += 1
+        for rank, work_ns in zip(frame["rank"].tolist(), frame["work_ns"].tolist(), strict=True):
+            if _is_usable(work_ns):
+                self._learn_one(rank, math.log(max(work_ns, 1.0)))
+        oldest = self._frames - self.forget_after
+        self._models = {rank: model for rank, model in self._models.items() if model.last_frame >= oldest}
+
+    def _score_one(self, rank: int, work_ns: float) -> float:
+        model = self._models.get(rank)
+        if model is None or model.values < self.warm_up or not _is_usable(work_ns):
+            return math.nan
+        spread = math.sqrt(max(model.variance.get(), self.floor_ratio**2))  # rounding can take it below 0
+        return float((math.log(max(work_ns, 1.0)) - model.mean.get()) / spread)
+
+    def _learn_one(self, rank: int, value: float) -> None:
+        model = self._models.get(rank) or self._models.setdefault(rank, self._new_model())
+        model.mean.update(value)
+        model.variance.update(value)
+        model.values += 1
+        model.last_frame = self._frames
+
+    def _new_model(self) -> _Model:
+        from river import stats  # an extra: the base install does without it
+
+        return _Model(stats.EWMean(fading_factor=self.fading), stats.EWVar(fading_factor=self.fading))
+
+
+def _is_usable(work_ns: float) -> bool:
+    return math.isfinite(work_ns) and work_ns >= 0

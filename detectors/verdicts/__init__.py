@@ -1,0 +1,5 @@
+"""The life of verdicts: when a cause was seen often enough to accuse, what is told, when it is over.
+
+Start at `tracker.py`. `open_verdict.py` is one verdict while it lives, `revision.py` and `text.py` what people read
+of it, `severity.py` how urgent it is.
+"""

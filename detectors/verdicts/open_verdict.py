@@ -1,0 +1,307 @@
+"""A verdict in the making, or open: what it has seen so far, what that cost, and what was last said of it."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from statistics import median
+from typing import Any, ClassVar, Final
+
+from irregulars.detectors.blame.causes import Cause, find_causes, is_sure
+from irregulars.detectors.blame.observation import Observation, explained_ns
+from irregulars.detectors.blame.what_if import WhatIf
+from irregulars.detectors.job.lanes import Lane
+from irregulars.detectors.job.topology import Device, Topology
+from irregulars.detectors.verdicts.standing_fault import (
+    History,
+    StandingFault,
+    late_ranks_ns,
+    standing_since,
+    typical_lateness_ns,
+)
+
+_KEPT: Final = 64  # attributions that a verdict keeps to think over its suspects
+_KEPT_RECOVERIES: Final = 9  # the newest ones, of iterations with a revision
+_ALIKE: Final = 0.5  # what is left of a noisy job's slow phase after a fault is no part of it
+_LOSS_STEP: Final = 2.0  # a revision says that it goes on when the loss has grown by this factor
+
+
+@dataclass(slots=True, eq=False)
+class OpenVerdict:
+    """What is known of one verdict.
+
+    Parameters
+    ----------
+    verdict_id, cause
+        Its name, and what it accuses now.
+    first, last, time_ns
+        First and newest iteration in which the cause was seen, and the event time of the newest.
+    kept
+        The newest irregular iterations in which it was seen.
+    recovered
+        Of some of them, which share of their excess comes back with the first suspect as usual.
+    seen, tried
+        Irregular iterations in which the cause was seen, and all irregular ones since the first.
+    lost_ns
+        What was lost so far.
+    quiet
+        Judged iterations in a row in which the cause was not seen.
+    revision, said, said_lost_ns
+        The newest revision: its number, kind and first suspect, and loss.
+    standing
+        What more is known of a fault without a healthy past; None for one that irregular iterations showed.
+    judged
+        Iterations judged since the first.
+    severity
+        The worst that was said (`streams.messages.judgements.SEVERITIES`).
+    """
+
+    verdict_id: str
+    cause: Cause
+    first: int
+    last: int = 0
+    time_ns: int = 0
+    kept: deque[Observation] = field(default_factory=lambda: deque(maxlen=_KEPT))
+    recovered: deque[float] = field(default_factory=lambda: deque(maxlen=_KEPT_RECOVERIES))
+    seen: int = 0
+    tried: int = 0
+    lost_ns: float = 0.0
+    quiet: int = 0
+    revision: int = 0
+    said: tuple[str, Device | None] = ("", None)
+    said_lost_ns: float = 0.0
+    standing: StandingFault | None = None
+    judged: int = 0
+    severity: str = "note"
+
+    # --- what it sees -----------------------------------------------------------------------------------------------
+
+    def is_seen(self, observation: Observation, late_ns: Mapping[int, float]) -> bool:
+        """Whether the cause shows in an iteration; `late_ns`: by how much ranks work longer than their stage."""
+        if self.standing is not None:
+            return self.standing.stands(self.cause, late_ns)
+        return observation.shows(self.cause) and (observation.is_long or self._is_alike(observation))
+
+    def is_unknown(self, late_ns: Mapping[int, float]) -> bool:
+        """Whether an iteration can't tell if a standing fault is there: it is neither seen nor quiet."""
+        return self.standing is not None and self.standing.is_unknown(self.cause, late_ns)
+
+    def is_absent(self, late_ns: Mapping[int, float]) -> bool:
+        """Whether lateness alone shows that the cause, ranks' own work, is not there."""
+        return self.cause.kind == "slow_rank" and late_ranks_ns(self.cause, late_ns) < _ALIKE * self._typical_ns
+
+    def _is_alike(self, observation: Observation) -> bool:
+        """Whether an iteration that is not long by itself loses enough to the cause to be of the same kind."""
+        assert observation.attribution is not None
+        return explained_ns(self.cause, observation.attribution) >= _ALIKE * self._typical_ns
+
+    @property
+    def _typical_ns(self) -> float:
+        return median(explained_ns(self.cause, o.attribution) for o in self.kept if o.attribution is not None)
+
+    def follow(self, observation: Observation, is_seen: bool, topology: Topology) -> None:
+        """Take in the next judged iteration."""
+        self.judged += 1
+        self.tried += observation.attribution is not None and (observation.is_long or is_seen)
+        if not is_seen:
+            self.quiet += not observation.is_unread
+        elif self.standing is not None:
+            self._extend(observation, self.standing.costs_ns)
+        else:
+            self.add(observation)
+            self._think_over(topology)
+
+    def add(self, observation: Observation) -> None:
+        """Count an irregular iteration in which the cause was seen; it lost no more than it took longer."""
+        assert observation.attribution is not None
+        self.kept.append(observation)
+        self._extend(observation, min(explained_ns(self.cause, observation.attribution), observation.excess_ns))
+
+    def learn_more(self, cause: Cause, reviewed: Sequence[Observation]) -> None:
+        """Let a review that is surer of the culprit correct what is said of a standing fault."""
+        if _certainty(cause) > _certainty(self.cause):
+            self.cause = cause
+            self.kept = _without(cause, reviewed)
+
+    def _extend(self, observation: Observation, lost_ns: float) -> None:
+        self.last, self.time_ns = observation.iteration, observation.time_ns
+        self.seen += 1
+        self.quiet = 0
+        self.lost_ns += lost_ns
+
+    def _think_over(self, topology: Topology) -> None:
+        """Look for the cause again with all that was seen since; keep the one that this verdict is about."""
+        attributions = [o.attribution for o in self.kept if o.attribution is not None]
+        found = find_causes(attributions, topology, self.first_device)
+        about = [cause for cause in found if cause.lanes & self.cause.lanes]
+        if about and is_sure(about[0]):
+            self.cause = about[0]
+
+    def takes_over(self, cause: Cause, topology: Topology) -> bool:
+        """Accuse the device of a cause that explains what this verdict blames on nobody; return whether it does.
+
+        Where the verdict has seen more iterations than those that the cause was found in, these must show it too: a
+        few of them accuse somebody by chance now and then.
+        """
+        if self.first_device is not None or not cause.suspects or self.standing is not None:
+            return False
+        kept = [o.attribution for o in self.kept if o.attribution is not None]
+        if len(kept) > len(cause.explained_ns):
+            found = [one.suspects[0][0] for one in find_causes(kept, topology) if one.suspects]
+            if cause.suspects[0][0] not in found:
+                return False
+        explained = {a.iteration: ns for a in kept if (ns := explained_ns(cause, a)) > 0}
+        self.cause = replace(
+            cause, lanes=cause.lanes | self.cause.lanes, explained_ns=explained or cause.explained_ns
+        )
+        return True
+
+    def note_recovery(self, observation: Observation, what_if: WhatIf | None) -> None:
+        """Run the iteration again with the first suspect as usual, and keep what comes back of its excess."""
+        if what_if is None or observation.excess_ns <= 0 or self.first_device is None or self.standing is not None:
+            return
+        ratio = what_if.recovered_ns([self.cause]) / observation.excess_ns
+        if not math.isnan(ratio):
+            self.recovered.append(min(max(ratio, 0.0), 1.0))
+
+    @property
+    def recovers_ratio(self) -> float | None:
+        """Which share of what iterations took longer comes back without the first suspect; None if not known."""
+        return median(self.recovered) if self.recovered else None
+
+    # --- what was said of it ----------------------------------------------------------------------------------------
+
+    @property
+    def first_device(self) -> Device | None:
+        """The first suspect; None if it accuses nobody."""
+        return self.cause.suspects[0][0] if self.cause.suspects else None
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether kind or first suspect are others than was said."""
+        return (self.cause.kind, self.first_device) != self.said
+
+    @property
+    def has_grown(self) -> bool:
+        """Whether so much more is lost than was said that it is worth saying."""
+        return self.lost_ns >= _LOSS_STEP * self.said_lost_ns
+
+    def note_said(self, severity: str = "note") -> None:
+        """Begin the next revision: what is so now is what was said."""
+        self.revision += 1
+        self.severity = severity
+        self.said = (self.cause.kind, self.first_device)
+        self.said_lost_ns = self.lost_ns
+
+    # --- snapshots --------------------------------------------------------------------------------------------------
+
+    _PLAIN: ClassVar[tuple[str, ...]] = (
+        "verdict_id", "first", "last", "time_ns", "seen", "tried", "lost_ns", "quiet", "revision", "said_lost_ns",
+        "judged", "severity",
+    )  # fmt: skip
+
+    def state(self) -> dict[str, Any]:
+        """Everything that `from_state` needs, as JSON values."""
+        return {
+            **{name: getattr(self, name) for name in self._PLAIN},
+            "cause": _cause_to_state(self.cause),
+            "kept": [one.state() for one in self.kept],
+            "recovered": list(self.recovered),
+            "said": list(self.said),
+            "standing": None if self.standing is None else asdict(self.standing),
+        }
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> OpenVerdict:
+        """Restore."""
+        (kind, device), standing = state["said"], state["standing"]
+        verdict = cls(
+            **{name: state[name] for name in cls._PLAIN if name in state},  # older snapshots know no severity
+            cause=_cause_from_state(state["cause"]),
+            said=(kind, None if device is None else Device(device[0], tuple(device[1]))),
+            standing=None if standing is None else StandingFault(**standing),
+        )
+        verdict.recovered.extend(state.get("recovered", ()))
+        verdict.kept.extend(Observation.from_state(one) for one in state["kept"])
+        return verdict
+
+
+Name = Callable[[int], str]
+"""Gives a verdict its id, from its first iteration."""
+
+
+def verdict_on_recurring(name: Name, cause: Cause, irregular: Iterable[Observation]) -> OpenVerdict:
+    """Begin a verdict on what was seen in some of the newest irregular iterations.
+
+    Of those that are not long by themselves, only such as lose enough to it belong to it, as when it is open.
+    """
+    irregular = list(irregular)
+    alike_ns = _ALIKE * median(cause.explained_ns.values())
+    is_long = {one.iteration for one in irregular if one.is_long}
+    own = {at: ns for at, ns in cause.explained_ns.items() if at in is_long or ns >= alike_ns}
+    first = min(own)
+    verdict = OpenVerdict(name(first), replace(cause, explained_ns=own), first)
+    for observation in irregular:
+        verdict.tried += observation.iteration >= verdict.first
+        if observation.iteration in own:
+            verdict.add(observation)
+    verdict.judged = verdict.last - first + 1
+    return verdict
+
+
+def verdict_on_standing(name: Name, cause: Cause, reviewed: Sequence[Observation], history: History) -> OpenVerdict:
+    """Begin a verdict on what a review found.
+
+    Parameters
+    ----------
+    reviewed
+        The reviewed iterations; their attributions are against peers.
+    history
+        How long it has been so: the verdict begins with the first iteration, or when the rank is late without a
+        break.
+    """
+    late_ns = typical_lateness_ns(cause, history)
+    first = standing_since(cause, late_ns, history)
+    last = max([max(cause.explained_ns), *(iteration for iteration, _ in history)])
+    costs_ns = median(cause.explained_ns.values())
+    seen = sum(first <= iteration <= last for iteration, _ in history)
+    shown = [o for o in reviewed if o.iteration in cause.explained_ns]
+    return OpenVerdict(
+        verdict_id=name(first), cause=cause, first=first, last=last, time_ns=shown[-1].time_ns,
+        kept=_without(cause, reviewed),
+        seen=seen, tried=seen, lost_ns=costs_ns * seen, standing=StandingFault(costs_ns, late_ns, last), judged=seen,
+    )  # fmt: skip
+
+
+def _without(cause: Cause, reviewed: Sequence[Observation]) -> deque[Observation]:
+    """Reviewed iterations that show a standing fault, held against what they would take without: none was healthy."""
+    shown = [
+        (o, o.elapsed_ns - cause.explained_ns[o.iteration]) for o in reviewed if o.iteration in cause.explained_ns
+    ]
+    return deque((replace(o, reference_ns=max(healthy_ns, 1.0)) for o, healthy_ns in shown), maxlen=_KEPT)
+
+
+def _certainty(cause: Cause) -> float:
+    return cause.suspects[0][1] if cause.suspects else 0.0
+
+
+def _cause_to_state(cause: Cause) -> dict[str, Any]:
+    return {
+        "kind": cause.kind,
+        "suspects": [[d.kind, list(d.ranks), probability] for d, probability in cause.suspects],
+        "lanes": sorted([*lane] for lane in cause.lanes),
+        "communicator": cause.communicator,
+        "explained_ns": [[i, ns] for i, ns in cause.explained_ns.items()],
+    }
+
+
+def _cause_from_state(state: Mapping[str, Any]) -> Cause:
+    return Cause(
+        kind=state["kind"],
+        suspects=tuple((Device(kind, tuple(ranks)), p) for kind, ranks, p in state["suspects"]),
+        lanes=frozenset(Lane(*lane) for lane in state["lanes"]),
+        communicator=state["communicator"],
+        explained_ns=dict(state["explained_ns"]),
+    )

@@ -1,0 +1,170 @@
+"""How urgent a verdict is: what its cause has cost, and what it will have cost an hour from now."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from statistics import median
+from typing import TYPE_CHECKING, Final
+
+from irregulars.streams.messages.judgements import SEVERITIES
+
+if TYPE_CHECKING:
+    from irregulars.detectors.verdicts.open_verdict import OpenVerdict
+
+HOUR_S: Final = 3600.0
+
+PLANS: Final = ("slow_stage", "imbalance")
+"""Kinds that ask for another plan, at the next restart: nobody can repair them at night."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeverityLimits:
+    """From which cost on a verdict is a ticket, and from which on a page; each is a setting (`alert_...`).
+
+    Costs are those an hour from now: what is lost, and what an hour of the same loses. The two prices behind them:
+    a GPU-hour costs some 2 dollars to rent, and a colleague's hour some 100. So a quarter of an hour on a ticket is
+    worth 12 GPU-hours, and a night's rest, with the morning after, about 100.
+
+    Parameters
+    ----------
+    least_seen
+        Irregular iterations, below which a verdict is a note and nothing is projected. 3: one or two spikes are past
+        when they are read, and as many as the judgement needs to see a late rank recur (`verdict_tracker.OPEN_SEEN`).
+    least_lost_s
+        Seconds of the job's time, below which a verdict is a note. 0.1: what a scheduler, a garbage collector or one
+        retransmission takes; such hiccups of a job of short iterations are no measure of an hour.
+    ticket_gpu_hours
+        GPU-hours, from which on it is a ticket. 1: it is read within half a day, and 12 hours of it cost what reading
+        costs. 1,000 GPUs lose that at 0.1 % of their time, 64 at 1.6 %.
+    ticket_job_s
+        Seconds of the job's time that are as bad, whatever its size. 360, a tenth of the hour: somebody waits for a
+        job of 4 GPUs as well.
+    page_gpu_hours
+        GPU-hours, from which on it may be a page. 12: the eight hours until morning then cost as much as to wake a
+        colleague. 240 GPUs lose that at 5 % of their time, 32 at 38 %.
+    page_share
+        Share of the job's time that is lost at least, 0 to 1. 0.05: what is less is less sure, and training goes on.
+    page_after_s
+        Seconds of the job's time for which it must have gone on. 300: what ends sooner is over before anybody has
+        logged in, and five minutes of a night's loss are a hundredth of it.
+
+    Examples
+    --------
+    >>> SeverityLimits().page_gpu_hours
+    12.0
+    """
+
+    least_seen: int = 3
+    least_lost_s: float = 0.1
+    ticket_gpu_hours: float = 1.0
+    ticket_job_s: float = 360.0
+    page_gpu_hours: float = 12.0
+    page_share: float = 0.05
+    page_after_s: float = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """What a verdict's cause costs.
+
+    Parameters
+    ----------
+    kind
+        Of the verdict.
+    has_suspect
+        Whether it accuses anybody.
+    seen
+        Irregular iterations in which the cause was seen.
+    lost_s
+        Seconds of the job's time lost so far.
+    lasted_s
+        Seconds of the job's time since the cause was first seen, lost ones included.
+    world_size
+        GPUs that waited; 0: not known.
+    is_over
+        Whether no more will be lost.
+    """
+
+    kind: str
+    has_suspect: bool
+    seen: int
+    lost_s: float
+    lasted_s: float
+    world_size: int
+    is_over: bool = False
+
+    @property
+    def share(self) -> float:
+        """Share of the job's time that is lost while the cause is there, 0 to 1."""
+        return self.lost_s / self.lasted_s if self.lasted_s > 0 else 0.0
+
+    @property
+    def in_an_hour_s(self) -> float:
+        """Seconds of the job's time that will be lost an hour from now."""
+        return self.lost_s + (0.0 if self.is_over else self.share * HOUR_S)
+
+    @property
+    def in_an_hour_gpu_hours(self) -> float:
+        """The same of all GPUs, in GPU-hours; NaN where their number is not known."""
+        return self.in_an_hour_s * self.world_size / HOUR_S if self.world_size else math.nan
+
+
+def severity_of(loss: Loss, limits: SeverityLimits) -> str:
+    """Say how urgent a verdict is by its cost.
+
+    A hang always is a page: nothing moves until somebody acts.
+
+    Examples
+    --------
+    >>> nic = Loss("slow_nic", True, seen=4, lost_s=0.5, lasted_s=1.5, world_size=64)
+    >>> severity_of(nic, SeverityLimits()), f"{nic.in_an_hour_gpu_hours:.1f} GPU-hours"
+    ('ticket', '21.3 GPU-hours')
+    """
+    if loss.kind == "hang":
+        return "page"
+    if loss.seen < limits.least_seen or loss.lost_s < limits.least_lost_s:
+        return "note"
+    if _may_page(loss, limits) and loss.in_an_hour_gpu_hours >= limits.page_gpu_hours:
+        return "page"
+    is_ticket = loss.in_an_hour_gpu_hours >= limits.ticket_gpu_hours or loss.in_an_hour_s >= limits.ticket_job_s
+    return "ticket" if is_ticket else "note"
+
+
+def _may_page(loss: Loss, limits: SeverityLimits) -> bool:
+    """Whether somebody could stop it tonight, and it goes on and costs enough to be sure of it."""
+    is_fault = loss.has_suspect and loss.kind not in PLANS
+    return is_fault and loss.share >= limits.page_share and loss.lasted_s >= limits.page_after_s
+
+
+def worse(one: str, other: str) -> str:
+    """Return the more urgent of two severities.
+
+    >>> worse("note", "ticket")
+    'ticket'
+    """
+    return max(one, other, key=SEVERITIES.index)
+
+
+def loss_of(verdict: OpenVerdict, world_size: int, *, is_over: bool = False) -> Loss:
+    """Say what the cause of a verdict costs.
+
+    The time it has lasted is counted in judged iterations of usual length: iterations that were not logged lost
+    nothing that anybody knows of.
+    """
+    usual_ns = median(one.reference_ns for one in verdict.kept)
+    judged = max(verdict.judged, verdict.seen)
+    return Loss(
+        kind=verdict.cause.kind,
+        has_suspect=bool(verdict.cause.suspects),
+        seen=verdict.seen,
+        lost_s=verdict.lost_ns / 1e9,
+        lasted_s=(judged * usual_ns + verdict.lost_ns) / 1e9,
+        world_size=world_size,
+        is_over=is_over,
+    )
+
+
+def severity_now(verdict: OpenVerdict, world_size: int, limits: SeverityLimits, *, is_over: bool = False) -> str:
+    """Say how urgent a verdict is; never less than was said: alerts that sink and rise wear people out."""
+    return worse(verdict.severity, severity_of(loss_of(verdict, world_size, is_over=is_over), limits))

@@ -1,0 +1,101 @@
+"""The sentence that says what a verdict rests on."""
+
+from __future__ import annotations
+
+from irregulars.detectors.hang.find_hang import Hang
+from irregulars.detectors.job.topology import Topology
+from irregulars.detectors.path.critical_path import Piece
+from irregulars.streams.messages.records import OPERATORS
+
+
+def standing_text(kind: str, piece: Piece, costs_ns: float, seen: int, topology: Topology) -> str:
+    """Say what was seen of a fault without a healthy past, whose piece's usual time is its peers'.
+
+    Parameters
+    ----------
+    kind
+        Of the verdict.
+    costs_ns
+        What it typically costs an iteration.
+    seen
+        Iterations in which it was seen.
+    """
+    cost = f"it costs {_duration(costs_ns)} of each iteration, seen in {seen}"
+    if kind == "slow_stage":
+        return f"all ranks of the stage of rank {piece.rank} work longer than those of the other stages; {cost}"
+    if kind == "imbalance":
+        return f"in each iteration another rank works longer than its peers, as with uneven data; {cost}"
+    return f"{_what(piece, topology)} (its peers {_duration(piece.usual_ns)}); {cost}"
+
+
+def hang_text(hang: Hang, topology: Topology) -> str:
+    """Say who waits where, and for whom."""
+    ranks = f"rank {hang.ranks[0]}" if len(hang.ranks) == 1 else f"ranks {', '.join(map(str, hang.ranks[:8]))}"
+    ranks += f" and {len(hang.ranks) - 8} more" if len(hang.ranks) > 8 else ""
+    where = f"{OPERATORS[hang.operator]} on {_name(hang.communicator, topology)}"
+    if hang.is_shared:
+        return f"{ranks} entered {where}, and none of them came out; nobody else is missing"
+    if hang.has_arrived:
+        return f"{where} ended on other ranks and never on {ranks}"
+    who = "1 rank waits" if hang.waiting == 1 else f"{hang.waiting} ranks wait"
+    return f"{who} in operators that never ended; {ranks} never arrived in {where}"
+
+
+def evidence_text(piece: Piece, seen: int, tried: int, topology: Topology) -> str:
+    """Say what the typical piece of the critical path shows, and how regularly.
+
+    Parameters
+    ----------
+    piece
+        The piece.
+    seen, tried
+        Irregular iterations in which the cause was seen, and all irregular ones meanwhile.
+    """
+    return f"{_what(piece, topology)} (usual {_duration(piece.usual_ns)}), in {seen} of {tried} irregular iterations"
+
+
+def recovery_text(recovers_ratio: float, elapsed_ns: float, usual_ns: float) -> str:
+    """Say how long an iteration would have taken with the first suspect as usual.
+
+    Parameters
+    ----------
+    recovers_ratio
+        Share of what the iteration took longer that would come back, 0 to 1.
+    elapsed_ns, usual_ns
+        How long it took, and how long one usually takes, ns.
+
+    Examples
+    --------
+    >>> recovery_text(0.95, 355e6, 235e6)
+    'without it the iteration would have taken 241 ms'
+    """
+    without_ns = elapsed_ns - recovers_ratio * (elapsed_ns - usual_ns)
+    return f"without it the iteration would have taken {_duration(without_ns)}"
+
+
+def _what(piece: Piece, topology: Topology) -> str:
+    operator, name = OPERATORS[piece.operator], _name(piece.communicator, topology)
+    elapsed = _duration(piece.elapsed_ns)
+    if piece.lane.kind == "nic":
+        return f"an iteration took {elapsed} while one NIC alone moved at a steady rate below its usual peak"
+    if piece.lane.kind == "work":
+        return f"rank {piece.rank} took {elapsed} of its own before {operator} on {name}, and others waited for it"
+    if piece.lane.kind == "pair":
+        return f"rank {piece.lane.first} to rank {piece.lane.second} on {name} took {elapsed} after both had arrived"
+    return f"{operator} on {name} took {elapsed} after its last rank had arrived"
+
+
+def _name(communicator: int, topology: Topology) -> str:
+    return topology.names[communicator] if communicator < len(topology.names) else f"communicator {communicator}"
+
+
+def _duration(elapsed_ns: float) -> str:
+    """Write a duration in the unit that suits its size.
+
+    >>> _duration(24_900_000.0)
+    '24.9 ms'
+    """
+    for limit_ns, unit in ((1e3, "ns"), (1e6, "µs"), (1e9, "ms")):
+        if elapsed_ns < 0.9995 * limit_ns:  # what would round to 1000 is 1 of the next unit
+            return f"{elapsed_ns * 1e3 / limit_ns:.3g} {unit}"
+    return f"{elapsed_ns / 1e9:.3g} s" if elapsed_ns < 999.5e9 else f"{elapsed_ns / 1e9:.0f} s"

@@ -1,0 +1,147 @@
+"""Kinds of sources that an agent's file may name, and how each is opened.
+
+A new kind is a dataclass of its options (`infra.configuration.agent_settings.read_table` checks them) and a function
+that opens it; both stand in `KINDS`. A kind ``package.module:Name`` is anybody's: it is called with the options, and
+gives a source.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+from irregulars.errors import InputError, PluginError
+from irregulars.infra.configuration.agent_settings import SourceTable, key, read_table
+from irregulars.producers.publishing.sources import Source
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayOptions:
+    """A trace directory, published as its job would have."""
+
+    directory: Path
+    speed: float = 1.0
+
+
+def _open_replay(options: ReplayOptions, _: Path) -> Source:
+    from irregulars.producers.trace.directory import read_trace
+    from irregulars.producers.trace.iterations import number_iterations
+    from irregulars.producers.trace.source import TraceSource
+
+    return TraceSource(number_iterations(read_trace(options.directory)).trace, options.speed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchOptions:
+    """Training processes of this node that were started with ``torch_comms.start(agent=PATH)``.
+
+    `mode` are the permissions of the socket: 0o660 lets the agent's group in, 0o600 the agent's user alone.
+    """
+
+    path: Path = Path("/run/irregulars/agent.sock")
+    mode: int = 0o600
+
+
+def _open_torch(options: TorchOptions, state_path: Path) -> Source:
+    from irregulars.producers.iteration_inference.inferring_source import InferringSource
+    from irregulars.producers.torch_hook.leaving.agent_socket import SocketSource
+
+    source = SocketSource(options.path, mode=options.mode)
+    return InferringSource(source, source.is_unmarked, state_path)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FollowOptions:
+    """Files that a tool writes into a directory, followed as they grow; `world_size` is what NCCL Inspector lacks."""
+
+    directory: Path
+    job: str = key(MISSING, "Training job", 1, 1000)
+    world_size: int | None = key(None, "Ranks of the job", 1, 1 << 20)
+
+
+def _follow(kind: str) -> Callable[[FollowOptions, Path], Source]:
+    def open_it(options: FollowOptions, _: Path) -> Source:
+        from irregulars.producers.importers.followers import follow
+        from irregulars.producers.iteration_inference.inferring_source import InferringSource
+
+        # Without a state: a restarted agent reads the files from their beginning, and infers the same again.
+        source = follow(kind, options.directory, options.job, world_size=options.world_size)
+        return InferringSource(source, is_counted_apart=kind == "nccl-inspector")
+
+    return open_it
+
+
+KINDS: Final[Mapping[str, tuple[type, Callable[[Any, Path], Source]]]] = {
+    "replay": (ReplayOptions, _open_replay),
+    "torch": (TorchOptions, _open_torch),
+    **{kind: (FollowOptions, _follow(kind)) for kind in ("kineto", "flight-recorder", "nccl-inspector")},
+}
+
+
+def open_source(table: SourceTable, state_directory: Path) -> Source:
+    """Open one source of an agent's file; iterations that it does not mark are inferred.
+
+    Parameters
+    ----------
+    state_directory
+        Where a source may keep what it has to know after a restart of the agent.
+
+    Raises
+    ------
+    InputError
+        If the kind is unknown, or its options are not those that it takes.
+    PluginError
+        If a kind of somebody else's can't be imported, or does not take the options.
+    """
+    if table.kind in KINDS:
+        options, open_it = KINDS[table.kind]
+        state_path = state_directory / f"{quote(table.name, safe='')}.json"
+        read: Any = read_table(dict(table.options), options, table.where)
+        try:
+            return open_it(read, state_path)
+        except InputError as error:
+            raise InputError(f"{error} ({table.where})") from error
+    if ":" in table.kind:
+        return _open_plugin(table)
+    raise _unknown_kind(table)
+
+
+def check_source(table: SourceTable) -> None:
+    """Check kind and options of a source, and open nothing; what somebody else's kind takes only it can check.
+
+    Raises
+    ------
+    InputError
+        If the kind is unknown, or its options are not those that it takes.
+    """
+    if table.kind in KINDS:
+        read_table(dict(table.options), KINDS[table.kind][0], table.where)
+    elif ":" not in table.kind:
+        raise _unknown_kind(table)
+
+
+def _unknown_kind(table: SourceTable) -> InputError:
+    rule = f"one of {', '.join(KINDS)}, or package.module:Name"
+    return InputError(f"kind must be {rule}; got {table.kind!r} ({table.where}, key kind)")
+
+
+def _open_plugin(table: SourceTable) -> Source:
+    module, _, name = table.kind.partition(":")
+    try:
+        source: Source = getattr(importlib.import_module(module), name)(**table.options)
+        _require_source(source)
+    except (Exception, SystemExit) as error:  # whatever a stranger's code raises, it can't be used
+        found = " ".join(f"{type(error).__name__}: {error}".split())
+        text = f"kind must be one that can be imported and called with its options; got {found} ({table.where})"
+        raise PluginError(text) from error
+    return source
+
+
+def _require_source(made: object) -> None:
+    missing = [name for name in ("poll", "position", "is_exhausted", "close") if not hasattr(made, name)]
+    if missing:
+        raise TypeError(f"a {type(made).__name__} without {', '.join(missing)} is no source")

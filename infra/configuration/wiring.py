@@ -1,0 +1,94 @@
+"""Settings of the parts, made from the settings of the process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from irregulars.infra.configuration.settings import Settings
+
+if TYPE_CHECKING:
+    from irregulars.detectors.verdicts.severity import SeverityLimits
+    from irregulars.producers.publishing.publisher import AgentSettings
+    from irregulars.sinks.connection import DatabaseSettings
+    from irregulars.streams.monitor_settings import MonitorSettings
+    from irregulars.streams.worker.settings import WorkerSettings
+
+# What Faust calls the levels of the standard library.
+_FAUST_LEVELS = {"warning": "warn", "critical": "crit"}
+
+
+def agent_settings(settings: Settings) -> AgentSettings:
+    """Return what the publishing agent needs."""
+    from irregulars.producers.publishing.publisher import AgentSettings
+
+    return AgentSettings(settings.kafka_bootstrap, settings.topics(), kafka_security(settings))
+
+
+def database_settings(settings: Settings, wait_s: float = 10.0) -> DatabaseSettings:
+    """Return what the ClickHouse client needs; it waits `wait_s` seconds for a database that does not answer."""
+    from irregulars.sinks.connection import DatabaseSettings
+
+    return DatabaseSettings(
+        settings.clickhouse_url,
+        settings.clickhouse_user,
+        settings.clickhouse_password,
+        settings.clickhouse_database,
+        wait_s,
+    )
+
+
+def monitor_settings(settings: Settings) -> MonitorSettings:
+    """Return what the monitors need; raises `PluginError` if a detector can't be used."""
+    from irregulars.detectors.plugins.loading import load_detectors
+    from irregulars.streams.monitor_settings import MonitorSettings
+
+    detectors = load_detectors(settings.detectors)
+    return MonitorSettings(
+        delta=settings.delta,
+        window=settings.window,
+        grace_s=settings.grace_s,
+        silence_s=settings.silence_s,
+        severity=severity_limits(settings),
+        operator_detectors=detectors["operator"],
+        rank_detectors=detectors["rank"],
+    )
+
+
+def severity_limits(settings: Settings) -> SeverityLimits:
+    """Return from which cost on a verdict is urgent: each limit is the setting ``alert_`` and its name."""
+    from dataclasses import fields
+
+    from irregulars.detectors.verdicts.severity import SeverityLimits
+
+    return SeverityLimits(**{one.name: getattr(settings, f"alert_{one.name}") for one in fields(SeverityLimits)})
+
+
+def worker_settings(settings: Settings, group: str) -> WorkerSettings:
+    """Return what a worker process of consumer group `group` needs."""
+    from irregulars.streams.worker.settings import WorkerSettings
+
+    return WorkerSettings(
+        settings.kafka_bootstrap,
+        settings.topics(),
+        kafka_security(settings),
+        group=group,
+        snapshot_s=settings.snapshot_s,
+        grace_s=settings.grace_s,
+        session_s=settings.session_s,
+        data_directory=str(settings.data_dir / "worker"),
+        web_port=settings.web_port,
+        detectors=settings.detectors,
+        judgement={
+            "delta": settings.delta,
+            "window": settings.window,
+            "silence_s": settings.silence_s,
+            "severity": severity_limits(settings),
+        },
+        alert_least_severity=settings.alert_least_severity,
+        log_level=_FAUST_LEVELS.get(settings.log_level, settings.log_level),
+    )
+
+
+def kafka_security(settings: Settings) -> dict[str, str]:
+    """Return librdkafka's settings of protocol and credentials; never log them."""
+    return {name: value for name, value in settings.kafka_client().items() if name != "bootstrap.servers"}

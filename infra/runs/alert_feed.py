@@ -1,0 +1,79 @@
+"""Follow the topic of alerts as a bystander: no consumer group, nothing committed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, TopicPartition
+
+from irregulars.errors import ServiceUnavailable, TopicMismatch
+from irregulars.streams.kafka.broker import client_config, open_admin, service_error
+from irregulars.streams.kafka.topics import TopicSettings
+
+_POLL_S: Final = 0.2
+
+
+def follow_alerts(
+    bootstrap: str,
+    topics: TopicSettings,
+    security: Mapping[str, Any],
+    *,
+    is_from_start: bool = False,
+    is_ending: bool = False,
+    timeout_s: float = 10.0,
+) -> Iterator[bytes]:
+    """Yield the messages of the topic ``alerts`` as they come, for ever.
+
+    Parameters
+    ----------
+    security
+        librdkafka's settings of protocol and credentials.
+    is_from_start
+        Begin with the oldest alert that the topic keeps, instead of the next one.
+    is_ending
+        Stop at what is there now, instead of waiting for more.
+    timeout_s
+        How long the broker may take to answer at the start.
+
+    Raises
+    ------
+    ServiceUnavailable, ServiceRefused
+        If the broker does not answer, or refuses us.
+    TopicMismatch
+        If there is no such topic.
+    """
+    partitions = _partitions(bootstrap, topics, security, timeout_s)
+    config = client_config(bootstrap, security) | {
+        "group.id": "irregulars-alerts", "enable.auto.commit": False, "enable.partition.eof": True,
+    }  # fmt: skip
+    consumer = Consumer(config)
+    try:
+        start = OFFSET_BEGINNING if is_from_start else OFFSET_END
+        consumer.assign([TopicPartition(topics.name("alerts"), partition, start) for partition in partitions])
+        yield from _read(consumer, set(partitions), bootstrap, is_ending)
+    finally:
+        consumer.close()
+
+
+def _partitions(bootstrap: str, topics: TopicSettings, security: Mapping[str, Any], timeout_s: float) -> list[int]:
+    _, metadata = open_admin(bootstrap, security, timeout_s)
+    name = topics.name("alerts")
+    if name not in metadata.topics:
+        raise TopicMismatch(f"topic must exist; got none named {name} (Kafka at {bootstrap}). "
+                            "Run: irregulars topics create")  # fmt: skip
+    return list(metadata.topics[name].partitions)
+
+
+def _read(consumer: Consumer, unread: set[int], bootstrap: str, is_ending: bool) -> Iterator[bytes]:
+    while unread or not is_ending:
+        message = consumer.poll(_POLL_S)
+        if message is None:
+            continue
+        error = message.error()
+        if error is None:
+            yield message.value() or b""
+        elif error.code() == KafkaError._PARTITION_EOF:
+            unread.discard(message.partition() or 0)
+        elif error.fatal() or not error.retriable():
+            raise service_error(error, bootstrap) or ServiceUnavailable(str(error))

@@ -1,0 +1,98 @@
+"""Who arrived last in the collectives of a trace: the rows of all its ranks, and what a person wants to see first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from irregulars.detectors.path.last_arrivals import Arrivals, find_arrivals
+from irregulars.producers.trace.directory import Trace
+from irregulars.streams.messages.records import OPERATORS, UNKNOWN
+
+_COLUMNS = ("operator", "sequence", "start_ns", "iteration")
+
+
+class LateRank(NamedTuple):
+    """Who kept others waiting the most in the collectives of one kind.
+
+    Parameters
+    ----------
+    collectives
+        How many of this kind were compared.
+    rank, last_in, waited_s
+        The rank; how often it arrived last; how long the first to arrive waited for it, in all of them together.
+    waited_for_all_s
+        The same, whoever was last.
+    """
+
+    communicator: str
+    operator: str
+    collectives: int
+    rank: int
+    last_in: int
+    waited_s: float
+    waited_for_all_s: float
+
+
+def arrivals_of(trace: Trace) -> tuple[Arrivals, tuple[str, ...]]:
+    """Compare the shares of all collectives; with the ids that the codes of communicators stand for."""
+    names = sorted({name for batch in trace.commops.values() for name in batch.header.names})
+    codes = {name: code for code, name in enumerate(names)}
+    parts = []
+    for rank, batch in trace.commops.items():
+        table = np.array([codes[name] for name in batch.header.names] or [0], dtype=np.int64)
+        part = {name: batch.columns[name].astype(np.int64) for name in _COLUMNS}
+        part["communicator"] = table[batch.columns["communicator"]]
+        part["rank"] = np.full(len(batch), rank, dtype=np.int64)
+        part["elapsed_ns"] = batch.columns["elapsed_ns"]
+        parts.append(part)
+    wanted = ("rank", "communicator", "elapsed_ns", *_COLUMNS)
+    empty = np.empty(0, dtype=np.int64)
+    columns = {name: np.concatenate([part[name] for part in parts]) if parts else empty for name in wanted}
+    return find_arrivals(columns), tuple(names)
+
+
+def late_ranks(arrivals: Arrivals, names: Sequence[str]) -> list[LateRank]:
+    """For each communicator and operator the rank that kept others waiting the most; worst first."""
+    found = []
+    pairs = np.stack([arrivals.communicator, arrivals.operator], axis=1) if len(arrivals.shares) else np.empty((0, 2))
+    for communicator, operator in np.unique(pairs, axis=0).astype(int).tolist():
+        own = (arrivals.communicator == communicator) & (arrivals.operator == operator)
+        last, waited_ns = arrivals.last_rank[own], arrivals.waited_ns[own]
+        ranks, at = np.unique(last, return_inverse=True)
+        sums = np.bincount(at, weights=waited_ns)
+        worst = int(np.argmax(sums))
+        found.append(
+            LateRank(
+                communicator=names[communicator],
+                operator=OPERATORS[operator],
+                collectives=int(own.sum()),
+                rank=int(ranks[worst]),
+                last_in=int((last == ranks[worst]).sum()),
+                waited_s=round(float(sums[worst]) / 1e9, 9),
+                waited_for_all_s=round(float(waited_ns.sum()) / 1e9, 9),
+            )
+        )
+    return sorted(found, key=lambda late: (-late.waited_s, late.communicator, late.operator))
+
+
+def collectives_json(arrivals: Arrivals, names: Sequence[str], most: int) -> list[dict[str, object]]:
+    """Give the first `most` collectives as JSON objects."""
+    listed: list[dict[str, object]] = []
+    for at in range(min(len(arrivals.shares), most)):
+        iteration, apart_ns = int(arrivals.iteration[at]), float(arrivals.ends_apart_ns[at])
+        listed.append(
+            {
+                "communicator": names[int(arrivals.communicator[at])],
+                "operator": OPERATORS[int(arrivals.operator[at])],
+                "sequence": int(arrivals.sequence[at]),
+                "iteration": None if iteration == UNKNOWN else iteration,
+                "shares": int(arrivals.shares[at]),
+                "last_rank": int(arrivals.last_rank[at]),
+                "waited_ns": int(arrivals.waited_ns[at]),
+                "ends_apart_ns": None if np.isnan(apart_ns) else int(apart_ns),
+            }
+        )
+    return listed

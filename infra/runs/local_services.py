@@ -1,0 +1,170 @@
+"""Everything on one machine: broker, database and a worker, each a process of its own, for demos and first steps."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from irregulars.errors import InputError, ServiceUnavailable
+from irregulars.infra.configuration.settings import Settings
+from irregulars.infra.services.child_process import ChildProcess
+from irregulars.infra.services.demo_broker import DemoBroker
+from irregulars.infra.services.demo_database import DemoDatabase
+from irregulars.infra.services.loopback import free_port
+from irregulars.infra.services.service import Service
+
+GROUP: Final = "irregulars"
+_SESSION_S: Final = 6.0  # with the demo broker a worker joins after half of it
+_JOIN_S: Final = 30.0
+_STOP_S: Final = 15.0
+_POLL_S: Final = 0.2
+_CONNECTION: Final = (
+    "kafka_bootstrap", "clickhouse_url", "clickhouse_user", "clickhouse_password", "clickhouse_database"
+)  # fmt: skip
+
+
+class LocalServices(Service):
+    """A broker, a database and a worker on free ports of 127.0.0.1, which live as long as the ``with`` block.
+
+    Parameters
+    ----------
+    settings
+        How to judge and where to keep files; where Kafka and ClickHouse are is decided here.
+    is_kept
+        Whether the database stays in ``settings.data_dir`` for the next time; else nothing of it remains.
+    on_step
+        Told in a few words what happens next.
+
+    Attributes
+    ----------
+    settings
+        With the addresses and passwords of what runs.
+    config_file
+        The same for other processes: ``irregulars --config FILE alerts``. Mode 0600; gone at the end.
+    worker_log
+        What the worker writes.
+    """
+
+    def __init__(
+        self, settings: Settings, *, is_kept: bool = False, on_step: Callable[[str], None] = lambda _: None
+    ) -> None:
+        self.settings = settings
+        self.config_file = Path()
+        self.worker_log = Path()
+        self._is_kept = is_kept
+        self._on_step = on_step
+        self._stack = ExitStack()
+        self._worker: ChildProcess | None = None
+
+    def start(self) -> None:
+        """Start all three, and wait until the worker reads.
+
+        Raises
+        ------
+        InputError
+            If the extra ``demo`` is not installed, or the data directory can't be used.
+        ServiceUnavailable
+            If one of them does not come up.
+        """
+        with self._stopped_if_it_fails():
+            directory = self._make_directory()
+            self._on_step("starting the broker")
+            broker = self._stack.enter_context(DemoBroker())
+            self._on_step("starting the database")
+            database = self._stack.enter_context(DemoDatabase(directory / "database" if self._is_kept else None))
+            self.settings = replace(
+                self.settings,
+                kafka_bootstrap=broker.bootstrap,
+                kafka_user=None,
+                kafka_tls=False,
+                clickhouse_url=database.url,
+                clickhouse_user=database.user,
+                clickhouse_password=database.password,
+                clickhouse_database=database.database,
+                session_s=_SESSION_S,
+                replicas=1,
+                web_port=free_port(),
+                data_dir=directory,
+            )
+            self._start_worker(directory)
+            self._write_config(directory)
+
+    def stop(self) -> None:
+        """Stop worker, database and broker, in this order. Twice is fine."""
+        if self._worker is not None:
+            self._on_step("stopping")
+            self._worker = None
+        self._stack.close()
+
+    def require_running(self) -> None:
+        """Raise `ServiceUnavailable` with the worker's last words if it has ended."""
+        if self._worker is not None and not self._worker.is_running:
+            raise ServiceUnavailable(f"worker must run; it ended: {self._worker.last_words()} ({self.worker_log})")
+
+    def _make_directory(self) -> Path:
+        if not self._is_kept:
+            return Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="irregulars-")))
+        directory = self.settings.data_dir.absolute()
+        try:
+            directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise InputError(
+                f"data_dir must be a directory we can make; got {error.strerror} ({directory})"
+            ) from error
+        return directory
+
+    def _start_worker(self, directory: Path) -> None:
+        from irregulars.infra.configuration.wiring import kafka_security
+        from irregulars.streams.kafka.topic_admin import create_topics
+
+        self._on_step("creating the topics")
+        create_topics(self.settings.kafka_bootstrap, self.settings.topics(), kafka_security(self.settings))
+        self._on_step("starting a worker")
+        self.worker_log = directory / "worker.log"
+        # -P: a folder named like one of our packages in the working directory must not be taken for it.
+        arguments = [sys.executable, "-P", "-m", "irregulars", "worker", "--group", GROUP]
+        worker = ChildProcess("worker", arguments, self.worker_log, environment=self.settings.to_environment())
+        self._stack.callback(worker.stop, _STOP_S)
+        self._worker = worker
+        self._wait_for_worker()
+
+    def _wait_for_worker(self) -> None:
+        from confluent_kafka.admin import AdminClient
+
+        from irregulars.streams.kafka.broker import client_config
+
+        admin = AdminClient(client_config(self.settings.kafka_bootstrap, {}))
+        deadline = time.monotonic() + _JOIN_S
+        while not _is_stable(admin):
+            self.require_running()
+            if time.monotonic() > deadline:
+                raise ServiceUnavailable(f"worker must read within {_JOIN_S:g} s; it does not ({self.worker_log})")
+            time.sleep(_POLL_S)
+
+    def _write_config(self, directory: Path) -> None:
+        self.config_file = directory / "connection.toml"
+        lines = [f'{name} = "{getattr(self.settings, name)}"\n' for name in _CONNECTION]
+        descriptor = os.open(self.config_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.writelines(lines)
+        self._stack.callback(self.config_file.unlink, missing_ok=True)
+
+
+def _is_stable(admin: object) -> bool:
+    """Whether the group has shared out its partitions."""
+    from confluent_kafka import ConsumerGroupState, KafkaException
+    from confluent_kafka.admin import AdminClient
+
+    assert isinstance(admin, AdminClient)
+    try:
+        group = admin.describe_consumer_groups([GROUP], request_timeout=5)[GROUP].result(timeout=5)
+    except KafkaException:  # the coordinator is not there yet
+        return False
+    return bool(group.state == ConsumerGroupState.STABLE)

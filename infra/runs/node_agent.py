@@ -1,0 +1,142 @@
+"""Puts a node's agent together: sources, devices, spool, metrics."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+from irregulars.errors import InputError
+from irregulars.infra.configuration.agent_settings import AgentFile
+from irregulars.infra.configuration.agent_sources import open_source
+from irregulars.infra.configuration.settings import Settings
+from irregulars.infra.configuration.wiring import agent_settings
+from irregulars.infra.services.directory_lock import lock_directory
+from irregulars.producers.node.device_source import DeviceSource
+from irregulars.producers.node.metrics import AgentState, MetricsServer
+from irregulars.producers.node.nic_feed import NicFeed
+from irregulars.producers.node.nic_sampler import NicSampler
+from irregulars.producers.node.nics import find_nic, find_nics
+from irregulars.producers.node.node_source import NodeSource
+from irregulars.producers.node.pci import find_gpus, nearest_nics
+from irregulars.producers.node.roster import Owner, Roster
+from irregulars.producers.node.samples import Feed
+from irregulars.producers.publishing.agent import Agent, Progress, stop_on_signals
+from irregulars.producers.publishing.publisher import AgentSettings
+from irregulars.producers.publishing.sources import Source
+from irregulars.producers.publishing.spooling_publisher import SpoolingPublisher, SpoolSettings
+from irregulars.streams.messages.records import BATCH_SCHEMAS
+
+_LOG: Final = logging.getLogger("irregulars.agent")
+_TOPICS: Final = ("jobs", *BATCH_SCHEMAS, "heartbeats")
+_MIB: Final = 1 << 20
+
+
+def run_node_agent(settings: Settings, file: AgentFile) -> Progress:
+    """Run a node's agent until SIGTERM or SIGINT.
+
+    Raises
+    ------
+    InputError
+        If a source, the spool or the metrics' address is unusable: before anything is published.
+    ServiceRefused, TopicMismatch
+        If Kafka answers, and refuses us or lacks topics. While it does not answer, messages wait.
+    """
+    with ExitStack() as stack:
+        stack.enter_context(_locked(file))
+        devices = _Devices(file)
+        stack.callback(devices.source.close)
+        source = NodeSource(_open_sources(file, stack), devices.roster, devices.source)
+        state = AgentState(source, devices.roster)
+        if file.metrics.enabled:
+            stack.callback(MetricsServer(state, file.metrics.host, file.metrics.port).close)
+        agent = _make_agent(settings, file, state)
+        _LOG.info("event=agent_started sources=%s gpus=%d", ",".join(source.names) or "none", devices.gpu_count)
+        with stop_on_signals(agent):
+            return agent.run()
+
+
+class _Devices:
+    """What is sampled on this node."""
+
+    def __init__(self, file: AgentFile) -> None:
+        sysfs = file.agent.sysfs
+        self.gpu_count = _count_gpus() if file.gpus.enabled else 0
+        nics = {name: nic.place for name, nic in find_nics(sysfs).items() if nic.place is not None}
+        self.roster = Roster(
+            file.agent.host or socket.gethostname(),
+            nearest_nics(find_gpus(sysfs), nics),
+            range(self.gpu_count),
+            is_sampling_nics=file.nics.enabled,
+        )
+        for rank in file.ranks:
+            self.roster.assign(Owner(rank.job, rank.attempt, rank.rank), rank.gpu, rank.nic)
+        feeds: list[Feed] = []
+        if file.nics.enabled:
+            sampler = NicSampler(file.nics.period_ms / 1000)
+            feeds.append(NicFeed(self.roster, partial(find_nic, sysfs=sysfs), sampler))
+        if self.gpu_count == 0:
+            self.source = DeviceSource(feeds, owners=lambda: self.roster.owners)
+            return
+        from irregulars.producers.node.gpu_feed import GpuFeed
+
+        gpus = GpuFeed(self.roster, file.gpus.period_s)
+        self.source = DeviceSource([*feeds, gpus], gpus.take_health, owners=lambda: self.roster.owners)
+
+
+def _count_gpus() -> int:
+    from irregulars.producers.node.gpu_feed import count_gpus
+
+    return count_gpus()
+
+
+def _open_sources(file: AgentFile, stack: ExitStack) -> dict[str, Source]:
+    opened: dict[str, Source] = {}
+    for table in file.sources:
+        if table.name in opened:
+            raise InputError(f"name must be another than those before; got {table.name!r} ({table.where}, key name)")
+        opened[table.name] = open_source(table, file.spool.directory / "sources")
+        stack.callback(opened[table.name].close)
+    return opened
+
+
+def _make_agent(settings: Settings, file: AgentFile, state: AgentState) -> Agent:
+    spool = SpoolSettings(
+        file.spool.directory / "messages", file.spool.limit_mib * _MIB, file.spool.memory_mib * _MIB,
+        file.spool.final_s,
+    )  # fmt: skip
+
+    def make_publisher(own: AgentSettings) -> SpoolingPublisher:
+        state.publisher = SpoolingPublisher(own, spool)
+        return state.publisher
+
+    return Agent(
+        state.source,
+        replace(agent_settings(settings), heartbeat_s=file.agent.heartbeat_s, linger_ms=200.0),
+        state.note,
+        topics=_TOPICS,
+        make_publisher=make_publisher,
+        idle_s=file.agent.poll_ms / 1000,
+        ends_ranks=False,
+    )
+
+
+@contextmanager
+def _locked(file: AgentFile) -> Iterator[None]:
+    """Keep a second agent out of the spool."""
+    directory = file.spool.directory
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        descriptor = lock_directory(directory)
+    except OSError as error:
+        text = f"spool directory must be one that we can write; got {error.strerror} ({directory})"
+        raise InputError(text) from error
+    try:
+        yield
+    finally:
+        os.close(descriptor)

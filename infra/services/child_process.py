@@ -1,0 +1,178 @@
+"""A service in a process of its own: started, waited for, stopped, and gone when this process is gone (Linux)."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+from irregulars.errors import ServiceUnavailable
+
+_LAUNCHER: Final = Path(__file__).with_name("child_launcher.py")
+_POLL_S: Final = 0.02
+_TAIL_BYTES: Final = 64 * 1024
+_LONGEST_WORDS: Final = 300
+
+_COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
+_FRAME: Final = re.compile(r"\s+at |\s*\d+\. |\s*\d+: |\s*\.\.\. \d+ more|stack backtrace|note:|\s*File \"|Traceback")
+_CAUSE: Final = re.compile(r"Caused by:|Exception|ERROR|FATAL|Error\b|panicked|Err\(")
+
+# Linux sends the signal of child_launcher.py when the *thread* that started the child ends, and callers may start
+# services from threads that end early. So all children come from one thread that lives as long as this process.
+_STARTER: Final = ThreadPoolExecutor(max_workers=1, thread_name_prefix="child-starter")
+
+
+class ChildProcess:
+    """One running service; it is started by the constructor, in a process group of its own.
+
+    A group of its own, because Ctrl-C in a terminal reaches the whole group, and a service must outlive the client
+    that still flushes to it: who started it stops it.
+
+    Parameters
+    ----------
+    name
+        For error texts, for example ``Apache Kafka``.
+    arguments
+        Program and arguments.
+    log
+        File that gets standard output and standard error, appended, mode 0600.
+    directory
+        Working directory; `None`: ours.
+    environment
+        Variables beside those of this process.
+    inherited
+        File descriptors that the child keeps open: a lock, for example.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        arguments: Sequence[str],
+        log: Path,
+        *,
+        directory: Path | None = None,
+        environment: Mapping[str, str] | None = None,
+        inherited: Iterable[int] = (),
+    ) -> None:
+        self.name = name
+        self._log = log
+        launch = [sys.executable, "-I", "-S", str(_LAUNCHER), str(os.getpid()), *arguments]
+        descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        try:
+            self._log_start = os.fstat(descriptor).st_size
+            self._process = _start(launch, descriptor, directory, {**os.environ, **(environment or {})}, inherited)
+        finally:
+            os.close(descriptor)
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process has not ended."""
+        return self._process.poll() is None
+
+    @property
+    def status(self) -> int | None:
+        """Exit status of the process, negative for a signal; `None` while it runs."""
+        return self._process.poll()
+
+    def wait_until(self, is_ready: Callable[[], bool], within_s: float) -> None:
+        """Wait until the service is ready.
+
+        Raises
+        ------
+        ServiceUnavailable
+            If the process ends, or `within_s` seconds pass; the text has what it wrote last.
+        """
+        deadline = time.monotonic() + within_s
+        while not (is_ready() and self.is_running):
+            if not self.is_running:
+                raise ServiceUnavailable(f"{self.name} must come up; got an exit: {self.last_words()}")
+            if time.monotonic() > deadline:
+                raise ServiceUnavailable(
+                    f"{self.name} must be ready within {within_s:.1f} s; it is not: {self.last_words()}"
+                )
+            time.sleep(_POLL_S)
+
+    def has_ended(self, within_s: float) -> bool:
+        """Wait for the end of the process, at most `within_s` seconds; whether it came."""
+        try:
+            self._process.wait(within_s)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def stop(self, grace_s: float = 10.0) -> None:
+        """Ask the process to end (SIGTERM), wait `grace_s` seconds, and end it (SIGKILL). Twice is fine."""
+        if self.is_running:
+            self._process.send_signal(signal.SIGTERM)
+        if not self.has_ended(grace_s):
+            self.kill()
+
+    def kill(self) -> None:
+        """End the process at once (SIGKILL), without a chance to save anything."""
+        self._process.kill()
+        self._process.wait()
+
+    def last_words(self) -> str:
+        """Return the last line of the log that says what went wrong, else the last one."""
+        with self._log.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(self._log_start, size - _TAIL_BYTES))
+            text = file.read().decode("utf-8", "replace")
+        return _last_words(text)
+
+
+def _start(
+    launch: Sequence[str],
+    output: int,
+    directory: Path | None,
+    environment: Mapping[str, str],
+    inherited: Iterable[int],
+) -> subprocess.Popen[bytes]:
+    def start() -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            launch,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            cwd=directory,
+            env=environment,
+            pass_fds=tuple(inherited),
+            process_group=0,
+        )
+
+    started = _STARTER.submit(start)
+    try:
+        return started.result()
+    except BaseException:  # Ctrl-C while we wait: nobody would know of the child
+        started.add_done_callback(_kill_started)
+        raise
+
+
+def _kill_started(started: Future[subprocess.Popen[bytes]]) -> None:
+    if not started.cancelled() and started.exception() is None:
+        started.result().kill()
+
+
+def _last_words(text: str) -> str:
+    r"""Pick the line that names the cause.
+
+    >>> _last_words("ready\nException: no disk\n    at Main.java:3\nbye\n")
+    'Exception: no disk'
+    >>> _last_words("")
+    'it wrote nothing'
+    """
+    lines = [line for line in _COLOUR.sub("", text).splitlines() if line.strip() and not _FRAME.match(line)]
+    causes = [line for line in lines if _CAUSE.search(line)]
+    return (causes or lines or ["it wrote nothing"])[-1].strip()[:_LONGEST_WORDS]

@@ -1,0 +1,34 @@
+"""Find, in real time, the one device that slows a large training job down.
+
+The packages are `producers`, `streams`, `detectors`, `sinks` and `infra`; infra/docs/architecture.md shows the way
+through them. What users need by name is here: `irregulars.torch_comms` in a training script, `read_trace` and
+`analyze` for recordings, `Detector` and `check_detector` for detectors of their own, `errors` for what is raised.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from irregulars.detectors.plugins.checks import check_detector
+    from irregulars.detectors.plugins.protocol import Detector
+    from irregulars.infra.runs.analysis import analyze
+    from irregulars.producers.trace.directory import read_trace
+
+__version__ = "0.1.0"
+__all__ = ["Detector", "__version__", "analyze", "check_detector", "read_trace"]
+
+_HOMES: Final = {
+    "Detector": "irregulars.detectors.plugins.protocol",
+    "analyze": "irregulars.infra.runs.analysis",
+    "check_detector": "irregulars.detectors.plugins.checks",
+    "read_trace": "irregulars.producers.trace.directory",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is asked for, and nothing else: a training process needs neither pyarrow nor Kafka to start."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

@@ -1,0 +1,5 @@
+"""Log what a training process communicates: ``from irregulars import torch_comms``."""
+
+from irregulars.producers.torch_comms import follow, iteration, lost_rows, name_group, phase, report, start, stop
+
+__all__ = ["follow", "iteration", "lost_rows", "name_group", "phase", "report", "start", "stop"]

@@ -1,0 +1,4 @@
+"""Traces of the PyTorch profiler.
+
+Start at `kineto_trace.py` (one file); `job.py` joins those of a job's ranks.
+"""

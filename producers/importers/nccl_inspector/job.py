@@ -1,0 +1,211 @@
+"""The logs of a job's processes, joined: processes become ranks, hashes become communicators."""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+from irregulars.errors import InputError
+from irregulars.producers.importers.nccl_inspector.lines import Membership, Operation, Process
+from irregulars.producers.importers.shared.groups import Group, communicators_of
+from irregulars.producers.importers.shared.imported import ImportedJob, Place, RankRows
+from irregulars.producers.importers.shared.names import is_p2p
+from irregulars.producers.iteration_inference.per_kind_sequences import OPERATOR_BITS, joined
+from irregulars.streams.messages.announcements import Communicator
+from irregulars.streams.messages.records import UNKNOWN
+
+_MOST_SEQUENCE: Final = 1 << (32 - OPERATOR_BITS)
+
+NOTE_NO_STARTS: Final = (
+    "{count} of {all} operators have no start time (only NCCL_INSPECTOR_DUMP_VERBOSE=1 writes it): durations still "
+    "tell who arrived last in each collective, but not where an iteration's time went"
+)
+NOTE_NO_ITERATIONS: Final = "NCCL Inspector knows no training iterations"
+NOTE_RANKS: Final = (
+    "no communicator holds all processes, so global ranks are not known: "
+    "processes are numbered by host and process id"
+)
+NOTE_PARTS: Final = "of some communicators not all members' logs are here: only members that are here are listed"
+
+Members = Mapping[str, Mapping[Process, Membership]]
+
+MOST_OPERATIONS: Final = 8_000_000
+MOST_MEMBERSHIPS: Final = 200_000
+
+
+class OperationTable:
+    """Operators of all processes as numbers, 64 bytes each: logs of hours hold millions."""
+
+    def __init__(self) -> None:
+        self.startless = 0
+        self._places: dict[tuple[Process, Membership], int] = {}
+        self._integers = array("q")
+        self._floats = array("d")
+
+    def __len__(self) -> int:
+        return len(self._floats) // 2
+
+    def add(self, one: Operation) -> None:
+        """Add an operator.
+
+        Raises
+        ------
+        InputError
+            If there are more, or more processes and communicators, than a job has.
+        """
+        place = self._places.setdefault((one.process, one.member), len(self._places))
+        if len(self) >= MOST_OPERATIONS or place >= MOST_MEMBERSHIPS:
+            rule = f"{MOST_OPERATIONS} operators, of {MOST_MEMBERSHIPS} pairs of process and communicator"
+            raise InputError(f"logs must hold at most {rule}; got more")
+        self._integers.extend((place, one.operator, one.number, one.peer, one.start_ns))
+        self._floats.extend((one.elapsed_ns, one.size_bytes))
+        self.startless += one.start_ns == UNKNOWN
+
+    def __iter__(self) -> Iterator[Operation]:
+        pairs = list(self._places)
+        for at in range(len(self)):
+            place, *integers = self._integers[5 * at : 5 * at + 5]
+            process, member = pairs[place]
+            operator, number, peer, start_ns = integers
+            elapsed_ns, size_bytes = self._floats[2 * at : 2 * at + 2]
+            yield Operation(process, member, operator, number, peer, start_ns, elapsed_ns, size_bytes)
+
+    def members(self) -> Members:
+        """Processes in each communicator."""
+        members: dict[str, dict[Process, Membership]] = {}
+        for process, member in self._places:
+            members.setdefault(member.communicator, {}).setdefault(process, member)
+        return members
+
+
+class ProcessRanks(NamedTuple):
+    """Global ranks of processes, and how many the job has."""
+
+    of: Mapping[Process, int]
+    world_size: int
+    is_known: bool
+
+
+def job_of_operations(
+    operations: Iterable[Operation], dropped: Mapping[Process, int], skipped: Mapping[str, int], job: str
+) -> ImportedJob:
+    """Join the operators of a job's processes; those of one process in the order of its log.
+
+    Raises
+    ------
+    InputError
+        If there are none.
+    """
+    whole = OperationTable()
+    for one in operations:
+        whole.add(one)
+    if not len(whole):
+        found = ", ".join(f"{count} {reason}" for reason, count in skipped.items())
+        raise InputError(f"logs must hold coll_perf or p2p_perf records of NCCL Inspector; got {found or 'none'}")
+    members = whole.members()
+    ranks = ranks_of_processes(members)
+    communicators = _communicators(members, ranks)
+    rows: dict[int, RankRows] = {rank: RankRows() for rank in ranks.of.values()}
+    of_comm_rank = {(text, m.comm_rank): ranks.of[p] for text, found in members.items() for p, m in found.items()}
+    log = RowMaker(ranks, communicators, Counter(), of_comm_rank)
+    for one in whole:
+        log.add(rows[ranks.of[one.process]], one)
+    notes = [NOTE_NO_ITERATIONS]
+    startless = whole.startless
+    if startless:
+        notes.append(NOTE_NO_STARTS.format(count=startless, all=len(whole)))
+    if not ranks.is_known:
+        notes.append(NOTE_RANKS)
+    if any(len(found) < size for found, size in _sizes(members)):
+        notes.append(NOTE_PARTS)
+    return ImportedJob(
+        job=job,
+        world_size=ranks.world_size,
+        clock="shared" if len({process.host for process in ranks.of}) == 1 else "per_host",
+        communicators={one.id: one for one in communicators.values()},
+        ranks=rows,
+        places={rank: Place(host=process.host, lost_rows=dropped.get(process) or None)
+                for process, rank in ranks.of.items()},
+        notes=notes,
+        skipped=dict(skipped),
+    )  # fmt: skip
+
+
+def _sizes(members: Members) -> Iterable[tuple[Mapping[Process, Membership], int]]:
+    return [(found, next(iter(found.values())).size) for found in members.values()]
+
+
+def ranks_of_processes(members: Members) -> ProcessRanks:
+    """Tell global ranks: those in the largest communicator that holds all processes, each with its own rank."""
+    processes = {process for found in members.values() for process in found}
+    for found, size in sorted(_sizes(members), key=lambda one: -one[1]):
+        own = {process: member.comm_rank for process, member in found.items()}
+        if own.keys() == processes and len(set(own.values())) == len(own):
+            return ProcessRanks(own, size, True)
+    in_order = {process: at for at, process in enumerate(sorted(processes))}
+    return ProcessRanks(in_order, len(in_order), False)
+
+
+def _communicators(members: Members, ranks: ProcessRanks) -> dict[str, Communicator]:
+    groups = {}
+    for identity, found in members.items():
+        in_order = sorted((member.comm_rank, ranks.of[process]) for process, member in found.items())
+        name = next(iter(found.values())).name
+        own = tuple(dict.fromkeys(rank for _, rank in in_order))
+        size = next(iter(found.values())).size
+        if ranks.is_known and size == ranks.world_size:
+            own = tuple(range(size))
+        groups[identity] = Group(identity, name, own)
+    made = communicators_of(groups.values(), ranks.world_size)
+    return {identity: made[group] for identity, group in groups.items()}
+
+
+class RowMaker:
+    """Turns operators of processes into rows of ranks.
+
+    Parameters
+    ----------
+    counted
+        Sends and recvs of each pair so far, by host, process id, communicator, peer and operator; is changed.
+    members
+        Global rank of each rank inside of each communicator, as far as it is known.
+    """
+
+    def __init__(
+        self,
+        ranks: ProcessRanks,
+        communicators: Mapping[str, Communicator],
+        counted: Counter[tuple[Any, ...]],
+        members: Mapping[tuple[str, int], int],
+    ) -> None:
+        self._ranks, self._communicators = ranks, communicators
+        self._counted, self._members = counted, members
+
+    def add(self, rows: RankRows, one: Operation) -> None:
+        """Add one operator."""
+        communicator = self._communicators[one.member.communicator]
+        peer, sequence = UNKNOWN, joined(one.number % _MOST_SEQUENCE, one.operator)
+        if is_p2p(one.operator):
+            peer = self._peer(one, communicator)
+            direction = (*one.process, one.member.communicator, one.peer, one.operator)
+            sequence, self._counted[direction] = self._counted[direction], self._counted[direction] + 1
+            if peer == UNKNOWN or peer == self._ranks.of[one.process]:
+                rows.unusable += 1
+                return
+        rows.add(
+            communicator.id,
+            one.operator,
+            sequence,
+            peer=peer,
+            start_ns=one.start_ns,
+            elapsed_ns=one.elapsed_ns,
+            size_bytes=one.size_bytes,
+        )
+
+    def _peer(self, one: Operation, communicator: Communicator) -> int:
+        """Global rank of the other end; unknown where its log is not here."""
+        if len(communicator.ranks) == one.member.size:
+            return communicator.ranks[one.peer]
+        return self._members.get((one.member.communicator, one.peer), UNKNOWN)

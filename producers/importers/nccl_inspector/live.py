@@ -1,0 +1,102 @@
+"""NCCL Inspector's lines while they are written: what must be remembered from one reading to the next."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from irregulars.producers.importers.nccl_inspector.job import ProcessRanks, RowMaker
+from irregulars.producers.importers.nccl_inspector.lines import LogParser, Operation, Process
+from irregulars.producers.importers.shared.groups import Group, communicators_of
+from irregulars.producers.importers.shared.imported import ImportedJob, Place, RankRows
+from irregulars.streams.messages.announcements import Communicator
+
+State = dict[str, Any]
+
+
+class LiveLog:
+    """Lines of the processes of a node, as rows of their ranks.
+
+    Parameters
+    ----------
+    job, world_size
+        The job. A process's rank in the communicator of that size is its global rank: what it did before it was seen
+        in there waits for no one, and is left out.
+    state
+        What `state` gave after the reading before.
+    """
+
+    def __init__(self, job: str, world_size: int, state: Mapping[str, Any]) -> None:
+        self._job, self._world_size = job, world_size
+        self._ranks = {Process(host, pid): rank for host, pid, rank in state.get("ranks", ())}
+        self._members = {(text, comm_rank): rank for text, comm_rank, rank in state.get("members", ())}
+        self._counted = Counter({tuple(key): count for *key, count in state.get("pairs", ())})
+        self._parsers = {file: LogParser.of_state(one) for file, one in state.get("parsers", {}).items()}
+        self._operations: list[Operation] = []
+
+    def add(self, file: str, line: bytes) -> None:
+        """Take in a line of a file."""
+        operation = self._parsers.setdefault(file, LogParser()).parse(line)
+        if operation is None:
+            return
+        if operation.member.size == self._world_size:
+            self._ranks.setdefault(operation.process, operation.member.comm_rank)
+        self._operations.append(operation)
+
+    def job(self) -> ImportedJob | None:
+        """Give the rows of what was read; None if there are none."""
+        known = [one for one in self._operations if one.process in self._ranks]
+        if not known:
+            return None
+        for one in known:
+            self._members[one.member.communicator, one.member.comm_rank] = self._ranks[one.process]
+        communicators = self._communicators(known)
+        maker = RowMaker(
+            ProcessRanks(self._ranks, self._world_size, True), communicators, self._counted, self._members
+        )
+        ranks: dict[int, RankRows] = {}
+        for one in known:
+            maker.add(ranks.setdefault(self._ranks[one.process], RankRows()), one)
+        return ImportedJob(
+            job=self._job,
+            world_size=self._world_size,
+            clock="per_host",
+            communicators={one.id: one for one in communicators.values()},
+            ranks=ranks,
+            places={rank: Place(host=process.host) for process, rank in self._ranks.items()},
+        )
+
+    def _communicators(self, operations: list[Operation]) -> dict[str, Communicator]:
+        """Communicators of these operators; of smaller ones than the world the members seen so far."""
+        groups = {}
+        for one in operations:
+            identity, size = one.member.communicator, one.member.size
+            seen = sorted((at, rank) for (text, at), rank in self._members.items() if text == identity)
+            own = tuple(range(size)) if size == self._world_size else tuple(dict.fromkeys(rank for _, rank in seen))
+            groups[identity] = Group(identity, one.member.name, own)
+        made = communicators_of(groups.values(), self._world_size)
+        return {identity: _named(made[group], identity) for identity, group in groups.items()}
+
+    def skipped(self) -> Counter[str]:
+        """Count the lines that could not be used, and what the processes say that they lost, by reason."""
+        skipped = sum((parser.skipped for parser in self._parsers.values()), Counter[str]())
+        lost = sum(parser.dropped.total() for parser in self._parsers.values())
+        outside = sum(one.process not in self._ranks for one in self._operations)
+        skipped.update({"records that NCCL Inspector dropped itself": lost} if lost else {})
+        skipped.update({"records of processes whose global rank was not told yet": outside} if outside else {})
+        return skipped
+
+    def state(self) -> State:
+        """What the next reading needs, as JSON values."""
+        return {
+            "ranks": [[process.host, process.pid, rank] for process, rank in sorted(self._ranks.items())],
+            "members": [[text, at, rank] for (text, at), rank in sorted(self._members.items())],
+            "pairs": [[*key, count] for key, count in sorted(self._counted.items())],
+            "parsers": {file: parser.state() for file, parser in sorted(self._parsers.items())},
+        }
+
+
+def _named(communicator: Communicator, identity: str) -> Communicator:
+    """NCCL's hash is the id: it does not depend on what was seen so far."""
+    return Communicator(identity, communicator.kind, communicator.ranks)

@@ -1,0 +1,138 @@
+"""Files of other tools: found, opened and read within bounds. What can't be read becomes one line that names it."""
+
+from __future__ import annotations
+
+import gzip
+import logging
+import re
+import stat
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Final, cast
+
+from irregulars.errors import InputError
+
+_LOG: Final = logging.getLogger("irregulars.following")
+_GZIP_MAGIC: Final = b"\x1f\x8b"
+_ENDINGS: Final = frozenset({".gz", ".json", ".jsonl", ".log", ".pickle", ".pkl", ".pt", ".trace"})
+_RANK_WORD: Final = re.compile(r"(?:rank|worker)[-_.]?(\d{1,6})(?!\d)", re.IGNORECASE)
+_LAST_NUMBER: Final = re.compile(r"(?<!\d)(\d{1,6})$")  # longer ones are times
+
+
+def list_files(source: Path) -> list[Path]:
+    """List what to import: the file itself, or all files of a directory in the order of their names.
+
+    Raises
+    ------
+    InputError
+        If there is nothing, or nothing that can be read to its end, or the directory holds no file.
+    """
+    try:
+        if source.is_dir():
+            found = sorted(path for path in source.iterdir() if path.is_file() and not path.name.startswith("."))
+            if not found:
+                raise InputError(f"{source}: must hold files to import; got an empty directory")
+            return found
+        mode = source.stat().st_mode
+    except FileNotFoundError:
+        raise InputError(f"{source}: must be a file or a directory of files; got nothing") from None
+    except OSError as error:
+        raise InputError(f"{source}: must be a file or a directory of files; got: {error.strerror}") from None
+    if not stat.S_ISREG(mode):  # a pipe may never say anything, and traces are read twice
+        raise InputError(f"{source}: must be a file or a directory of files; got a pipe, socket or device")
+    return [source]
+
+
+@contextmanager
+def open_plain(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file, unpacked if it is gzipped, whatever its name says.
+
+    Raises
+    ------
+    InputError
+        If it can't be opened, or what is read inside the block turns out to be truncated or broken.
+    """
+    try:
+        with path.open("rb") as raw:
+            is_packed = raw.read(2) == _GZIP_MAGIC
+            raw.seek(0)
+            yield cast(IO[bytes], gzip.GzipFile(fileobj=raw)) if is_packed else raw
+    except (OSError, EOFError, zlib.error) as error:
+        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        raise InputError(f"{path}: must be complete and readable; got: {reason}") from None
+
+
+def read_bounded(path: Path, most_bytes: int) -> bytes:
+    """Read a file whole, unpacked.
+
+    Raises
+    ------
+    InputError
+        If it can't be read, is empty, or is larger than `most_bytes` when unpacked.
+    """
+    with open_plain(path) as stream:
+        value = stream.read(most_bytes + 1)
+    if len(value) > most_bytes:
+        raise InputError(f"{path}: must be at most {most_bytes} bytes when unpacked; got more")
+    if not value.strip():
+        raise InputError(f"{path}: must not be empty; got no content")
+    return value
+
+
+def rank_of_name(path: Path) -> int | None:
+    """Read a global rank off a file's name: after ``rank`` or ``worker``, else the number at its end.
+
+    >>> names = "worker3_step_12.pt.trace.json.gz", "_dump_12", "notes.txt", "host.1694128201545.pt.trace.json"
+    >>> [rank_of_name(Path(name)) for name in names]
+    [3, 12, None, None]
+    """
+    found = _RANK_WORD.search(path.name) or _LAST_NUMBER.search(stem_of(path))
+    return int(found[1]) if found else None
+
+
+def stem_of(path: Path) -> str:
+    """Name a file without the endings that say how it is written."""
+    while path.suffix.lower() in _ENDINGS:
+        path = path.with_suffix("")
+    return path.name
+
+
+class Directory:
+    """The files of a directory. Says once that it can't be read, and once that it can again."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._has_failed = self._is_denied = False
+
+    def changes(self) -> list[tuple[int, Path]]:
+        """List its files, each with the time at which it last changed there.
+
+        That is the time of the inode's change: whoever moves a file in from elsewhere may keep its older time, and a
+        clock that is ahead may have given it a later one.
+        """
+        try:
+            paths = list(self._path.iterdir())
+        except OSError as error:
+            if not self._has_failed:
+                _LOG.warning("event=directory_unreadable directory=%s reason=%r", self._path, error.strerror)
+            self._has_failed = True
+            return []
+        if self._has_failed:
+            _LOG.info("event=directory_back directory=%s", self._path)
+        self._has_failed = False
+        return [(at, path) for path in paths if (at := self._changed_ns(path)) is not None]
+
+    def _changed_ns(self, path: Path) -> int | None:
+        """When a file changed; None for what is no file, is hidden, or was just removed."""
+        try:
+            found = path.stat()
+        except PermissionError as error:
+            if not self._is_denied:
+                _LOG.warning("event=directory_unreadable directory=%s reason=%r", self._path, error.strerror)
+            self._is_denied = True
+            return None
+        except OSError:
+            return None
+        return found.st_ctime_ns if stat.S_ISREG(found.st_mode) and not path.name.startswith(".") else None

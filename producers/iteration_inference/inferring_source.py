@@ -1,0 +1,285 @@
+"""A live source whose ranks mark no iterations: they are inferred from the operators before anything is published."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from irregulars.errors import InputError
+from irregulars.producers.iteration_inference.online import InferenceLimits, OnlineInference
+from irregulars.producers.iteration_inference.state_file import read_state, write_state
+from irregulars.producers.publishing.batches import take_rows
+from irregulars.producers.publishing.delegating_source import PassingSource
+from irregulars.producers.publishing.sources import Record, Source, row_count
+from irregulars.streams.messages.announcements import (
+    Announcement,
+    Heartbeat,
+    decode_announcement,
+    encode_announcement,
+)
+from irregulars.streams.messages.records import UNKNOWN, Batch, decode_batch, encode_batch
+
+_LOG: Final = logging.getLogger("irregulars.iterations")
+
+PAUSE_S: Final = 30.0
+"""After so long without operators of a job, what is held back leaves without numbers: it may hang."""
+
+LEARNING_S: Final = 2.0
+LEARNING_RATIO: Final = 0.02
+"""Learning may take so much time at first, and this share of all time after it: a job that repeats nothing must not
+keep the agent from its other sources."""
+
+_SAVE_S: Final = 5.0
+_FORGET_ROWS_S: Final = 3600.0
+_FORGET_S: Final = 7 * 86_400.0
+"""A job that pauses is not announced again: what numbers it is kept for a week, its rows in memory for an hour."""
+
+
+def announces_no_iterations(announcement: Announcement) -> bool:
+    """Whether a rank announces operators, and no rows of iterations."""
+    return "commops" in announcement.sources and "iterations" not in announcement.sources
+
+
+@dataclass(slots=True)
+class _Job:
+    """One attempt of a job: its ranks without marks, and those of them that have ended."""
+
+    inference: OnlineInference
+    announcements: dict[int, Announcement] = field(default_factory=dict)
+    ended: set[int] = field(default_factory=set)
+    rows: dict[int, int] = field(default_factory=dict)  # taken in of each rank
+    heard_s: float = 0.0
+    is_marked: bool = False
+
+    def announce(self, announcement: Announcement) -> None:
+        self.announcements[announcement.rank] = announcement
+        self.ended.discard(announcement.rank)
+        self.inference.announce(announcement)
+
+    def push(self, batch: Batch, *, may_learn: bool) -> list[Batch]:
+        """Take in a batch of operators; return those that may leave."""
+        if (batch.columns["iteration"] != UNKNOWN).any():
+            self.is_marked = True  # its ranks say it themselves, from here on: that is never changed
+            return [*self.inference.withdraw(), batch]
+        return [*self._follow(batch), *self.inference.push(batch, may_learn=may_learn)]
+
+    def _follow(self, batch: Batch) -> list[Batch]:
+        """Look whether the batch follows on what its rank sent before; a source that began anew is learned anew."""
+        rank, first, left = batch.header.rank, batch.header.rows_before, []
+        known = self.rows.get(rank, first)
+        if first < known:
+            left = self.inference.withdraw()
+            before, self.rows = self.inference, {}
+            self.inference = OnlineInference(before.limits, is_counted_apart=before.is_counted_apart)
+            for announcement in self.announcements.values():
+                self.inference.announce(announcement)
+        elif first > known:
+            self.inference.skip_rows(rank)
+        self.rows[rank] = first + len(batch)
+        return left
+
+    def state(self, *, is_brief: bool) -> dict[str, Any]:
+        return {
+            "announcements": [encode_announcement(one).decode() for one in self.announcements.values()],
+            "rows": [[rank, rows] for rank, rows in self.rows.items()],
+            "inference": self.inference.state(is_brief=is_brief),
+        }
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any], limits: InferenceLimits | None) -> _Job:
+        announcements = [decode_announcement(value.encode()) for value in state["announcements"]]
+        known = {one.rank: one for one in announcements}
+        return cls(OnlineInference.from_state(state["inference"], limits), known, set(), dict(state["rows"]))
+
+
+class InferringSource(PassingSource):
+    """Numbers the operators of ranks that mark no iterations; everything else passes as it comes.
+
+    Batches leave in the order of their rank, some later than they came (`OnlineInference` says when). A job in which
+    an operator carries a number is left alone from there on. A restart of the job is another attempt, whose numbers
+    begin anew; after a restart of this source alone they go on, if it has a state.
+
+    Parameters
+    ----------
+    source
+        What stands behind.
+    is_unmarked
+        Whether the operators of a rank carry no iteration.
+    state_path
+        Where the state is kept; None: nowhere. All of it is written by `close`, and meanwhile, every few seconds,
+        what is needed for numbers to go on.
+    is_counted_apart
+        Whether sequences count operators of each kind apart (`producers.iteration_inference.per_kind_sequences`).
+    limits
+        Of each job's inference.
+    clock_s
+        Seconds of a clock that never goes back.
+
+    Notes
+    -----
+    `position` is that of the source behind. What is held back is in the state, so that both together resume after the
+    last record polled.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        is_unmarked: Callable[[Announcement], bool] = announces_no_iterations,
+        state_path: Path | None = None,
+        *,
+        is_counted_apart: bool = False,
+        limits: InferenceLimits | None = None,
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(source)
+        self._is_unmarked, self._state_path, self._limits, self._clock_s = is_unmarked, state_path, limits, clock_s
+        self._is_counted_apart = is_counted_apart
+        self._jobs: dict[tuple[str, int], _Job] = {}
+        self._ready: deque[Record] = deque()
+        self._saved_s = self._began_s = clock_s()
+        self._spent_s = 0.0
+        self._has_news = self._is_closed = False
+        if state_path is not None:
+            self._restore(state_path)
+
+    def poll(self, max_records: int) -> Sequence[Record]:
+        """Give what may leave, at most `max_records` announcements and rows."""
+        if not self._ready:
+            for record in super().poll(max_records):
+                self._take(record)
+            self._release_where_due()
+            self._save_if_due()
+        return self._give(max_records)
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether the source behind has ended, and everything has left."""
+        return super().is_exhausted and not self._ready and not any(self._held(job) for job in self._jobs.values())
+
+    def close(self) -> None:
+        """Store what is held back, and close the source."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._save(is_brief=False)
+        super().close()
+
+    # --- what comes -------------------------------------------------------------------------------------------------
+
+    def _take(self, record: Record) -> None:
+        if isinstance(record, Batch):
+            self._ready += self._pass(record)
+            return
+        if isinstance(record, Announcement):
+            self._announce(record)
+        else:
+            self._beat(record)
+        self._ready.append(record)
+
+    def _pass(self, batch: Batch) -> list[Batch]:
+        header = batch.header
+        job = self._jobs.get((header.job, header.attempt))
+        if job is None or job.is_marked or header.schema != "commops" or header.rank not in job.announcements:
+            return [batch]
+        job.heard_s, self._has_news = self._clock_s(), True
+        is_held = job.inference.held_rows > 0
+        left = job.push(batch, may_learn=self._may_learn())
+        if is_held or job.inference.held_rows:  # what is regular costs little, and is no learning
+            self._spent_s += self._clock_s() - job.heard_s
+        return left
+
+    def _may_learn(self) -> bool:
+        return self._spent_s <= LEARNING_S + LEARNING_RATIO * (self._clock_s() - self._began_s)
+
+    def _announce(self, announcement: Announcement) -> None:
+        if not announcement.is_logged or not self._is_unmarked(announcement):
+            return
+        key = announcement.job, announcement.attempt
+        for other in [other for other in self._jobs if other[0] == key[0] and other[1] < key[1]]:
+            self._drop(other)
+        job = self._jobs.get(key)
+        if job is None:
+            inference = OnlineInference(self._limits, is_counted_apart=self._is_counted_apart)
+            job = self._jobs[key] = _Job(inference, heard_s=self._clock_s())
+        job.announce(announcement)
+
+    def _beat(self, heartbeat: Heartbeat) -> None:
+        """Let all rows of a rank leave before it ends."""
+        job = self._jobs.get((heartbeat.job, heartbeat.attempt))
+        if job is None or heartbeat.state != "ended" or heartbeat.rank not in job.announcements:
+            return
+        self._ready += job.inference.flush(may_learn=self._may_learn())
+        job.ended.add(heartbeat.rank)
+        if job.ended.issuperset(job.announcements):
+            self._drop((heartbeat.job, heartbeat.attempt))
+
+    def _release_where_due(self) -> None:
+        """Let what is held back leave where nothing more comes."""
+        now_s, is_over = self._clock_s(), super().is_exhausted
+        for key, job in list(self._jobs.items()):
+            silent_s = now_s - job.heard_s
+            if self._held(job) and (is_over or silent_s > PAUSE_S):
+                self._ready += job.inference.flush(may_learn=self._may_learn())
+            elif silent_s > _FORGET_S:
+                self._drop(key)
+            elif silent_s > _FORGET_ROWS_S:
+                job.inference.forget_rows()
+
+    def _drop(self, key: tuple[str, int]) -> None:
+        self._ready += self._jobs.pop(key).inference.flush(may_learn=self._may_learn())
+        self._has_news = True
+
+    @staticmethod
+    def _held(job: _Job) -> int:
+        return job.inference.held_rows
+
+    # --- what leaves ------------------------------------------------------------------------------------------------
+
+    def _give(self, max_records: int) -> list[Record]:
+        given: list[Record] = []
+        while self._ready and max_records > 0:
+            record = self._ready.popleft()
+            if isinstance(record, Batch) and len(record) > max_records:
+                self._ready.appendleft(take_rows(record, max_records, len(record)))
+                record = take_rows(record, 0, max_records)
+            max_records -= row_count(record)
+            given.append(record)
+        return given
+
+    # --- across restarts --------------------------------------------------------------------------------------------
+
+    def _save_if_due(self) -> None:
+        if self._has_news and self._clock_s() - self._saved_s > _SAVE_S:
+            self._save(is_brief=True)
+
+    def _save(self, *, is_brief: bool) -> None:
+        if self._state_path is None:
+            return
+        self._saved_s, self._has_news = self._clock_s(), False
+        jobs = [[*key, job.state(is_brief=is_brief)] for key, job in self._jobs.items() if not job.is_marked]
+        ready = [] if is_brief else [_encoded(r) for r in self._ready if isinstance(r, Batch)]
+        try:
+            write_state(self._state_path, {"jobs": jobs, "ready": ready})
+        except OSError as error:
+            _LOG.warning("event=inference_not_stored path=%s error=%r", self._state_path, error.strerror)
+
+    def _restore(self, path: Path) -> None:
+        try:
+            state = read_state(path) or {"jobs": [], "ready": []}
+            for job, attempt, one in state["jobs"]:
+                self._jobs[job, attempt] = _Job.from_state(one, self._limits)
+                self._jobs[job, attempt].heard_s = self._clock_s()
+            self._ready += [decode_batch(value.tobytes(), schema) for schema, value in state["ready"]]
+        except (InputError, KeyError, TypeError, ValueError, AttributeError) as error:
+            self._jobs, self._ready = {}, deque()
+            _LOG.warning("event=inference_not_restored reason=%r effect='iterations are numbered anew'", str(error))
+
+
+def _encoded(batch: Batch) -> list[Any]:
+    return [batch.header.schema, np.frombuffer(encode_batch(batch), np.uint8)]

@@ -1,0 +1,5 @@
+"""From a source to Kafka: batches, the agent that polls, the publisher that never drops.
+
+Start at `sources.py` (what a source is), then `agent.py` and `publisher.py`; `spool.py` keeps messages on disk while
+Kafka is away.
+"""

@@ -1,0 +1,309 @@
+"""The publishing agent: polls a source, publishes what comes, and sends heartbeats.
+
+It keeps no data of its own: what the broker does not take yet waits in a bounded queue, and the source waits with it.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from types import FrameType
+from typing import Final
+
+from irregulars.errors import InputError
+from irregulars.producers.publishing.batches import encode_in_parts
+from irregulars.producers.publishing.publisher import AgentSettings, Publisher
+from irregulars.producers.publishing.sources import Record, Source
+from irregulars.streams.kafka.topics import MAX_KEY_BYTES, MAX_MESSAGE_BYTES, rank_key
+from irregulars.streams.messages.announcements import (
+    Announcement,
+    Heartbeat,
+    SourceProgress,
+    encode_announcement,
+    encode_heartbeat,
+)
+from irregulars.streams.messages.records import SCHEMAS, Batch
+
+__all__ = ["Agent", "AgentSettings", "Progress", "stop_on_signals"]
+
+_LOG: Final = logging.getLogger("irregulars.agent")
+_TOPICS: Final = ("jobs", *SCHEMAS, "heartbeats")
+_IDLE_S: Final = 0.02
+
+FINISHED: Final = "finished"
+STOPPED: Final = "stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far an agent has come.
+
+    Parameters
+    ----------
+    announcements, batches, rows, value_bytes
+        Published so far: announcements, messages with rows, rows of all schemas, bytes of all messages before
+        compression.
+    delivered_messages
+        Acknowledged by the broker: announcements, batches and heartbeats.
+    watermark_ns
+        Newest event time published; `None` before there is one.
+    position
+        Of the source. In the `Progress` that `Agent.run` returns everything before it is acknowledged: resume there.
+    reason
+        ``finished`` or ``stopped`` once it has ended.
+    """
+
+    announcements: int = 0
+    batches: int = 0
+    rows: int = 0
+    value_bytes: int = 0
+    delivered_messages: int = 0
+    watermark_ns: int | None = None
+    position: str = ""
+    reason: str | None = None
+
+
+@dataclass(slots=True)
+class _Rank:
+    """What a rank's next heartbeat says."""
+
+    job: str
+    attempt: int
+    rank: int
+    sources: dict[str, SourceProgress] = field(default_factory=dict)
+    lost_rows: dict[str, int] = field(default_factory=dict)  # that the source said
+
+    def move_watermark(self, schema: str, watermark_ns: int | None) -> None:
+        known = self.sources.get(schema, SourceProgress(0, None))
+        if watermark_ns is not None and (known.watermark_ns is None or known.watermark_ns < watermark_ns):
+            self.sources[schema] = replace(known, watermark_ns=watermark_ns)
+
+    def heartbeat(self, reason: str | None, publisher: Publisher) -> Heartbeat:
+        state = "running" if reason is None else "ended"
+        key = rank_key(self.job, self.rank)
+        sources = {
+            schema: replace(
+                progress,
+                lost_rows=self.lost_rows.get(schema, 0) + publisher.lost_rows(schema, key, self.attempt),
+            )
+            for schema, progress in self.sources.items()
+        }
+        return Heartbeat(self.job, self.attempt, self.rank, sources, state, reason)
+
+
+class Agent:
+    """Publishes all that a source gives; one agent may carry many ranks.
+
+    Parameters
+    ----------
+    source
+        Is polled from the thread that calls `run`, and closed at its end.
+    settings
+        Where to and how.
+    on_progress
+        Called at each heartbeat, and at the end.
+    clock_s
+        Seconds of a clock that never goes back.
+    topics
+        Those that must exist.
+    make_publisher
+        Makes what carries messages to Kafka.
+    idle_s
+        How long a source that has nothing is left alone, seconds.
+    ends_ranks
+        Whether the agent speaks for its ranks from their first record to its own end. Where it does not, it sends
+        heartbeats of a rank from its announcement until the source says that it has ended: others may speak for ranks
+        that were not announced here, and another agent may follow this one.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        settings: AgentSettings,
+        on_progress: Callable[[Progress], None] | None = None,
+        clock_s: Callable[[], float] = time.monotonic,
+        *,
+        topics: Sequence[str] = _TOPICS,
+        make_publisher: Callable[[AgentSettings], Publisher] = Publisher,
+        idle_s: float = _IDLE_S,
+        ends_ranks: bool = True,
+    ) -> None:
+        self._source, self._settings, self._clock_s = source, settings, clock_s
+        self._on_progress = on_progress
+        self._topics, self._make_publisher, self._idle_s = topics, make_publisher, idle_s
+        self._ends_ranks = ends_ranks
+        self._ranks: dict[tuple[str, int, int], _Rank] = {}
+        self._progress = Progress()
+        self._is_stopping = False
+        self._next_beat_s = 0.0
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether `stop` was called."""
+        return self._is_stopping
+
+    def stop(self) -> None:
+        """End soon: what was polled is still delivered. May be called from a signal handler or another thread."""
+        self._is_stopping = True
+
+    def run(self) -> Progress:
+        """Publish until the source ends or `stop` is called; returns when the broker has acknowledged everything.
+
+        Raises
+        ------
+        ServiceUnavailable
+            If no broker answers within ``broker_wait_s``, at the start or later.
+        ServiceRefused
+            If a broker refuses our credentials or rights.
+        TopicMismatch
+            If topics are missing, or differ in their numbers of partitions.
+        ServiceError
+            If messages could not be delivered for another reason.
+        """
+        publisher: Publisher | None = None
+        try:
+            publisher = self._make_publisher(self._settings)
+            publisher.connect(self._topics)
+            return self._publish_all(publisher)
+        finally:
+            self._source.close()
+            if publisher is not None:
+                publisher.close()
+
+    def _publish_all(self, publisher: Publisher) -> Progress:
+        self._next_beat_s = self._clock_s() + self._settings.heartbeat_s
+        while not (self._is_stopping or self._source.is_exhausted):
+            records = self._source.poll(self._settings.poll_records)
+            for record in records:
+                self._publish(publisher, record)
+                self._beat_if_due(publisher)
+            self._beat_if_due(publisher)
+            publisher.serve(0.0 if records else self._idle_s)
+        return self._end(publisher, FINISHED if self._source.is_exhausted else STOPPED)
+
+    def _end(self, publisher: Publisher, reason: str) -> Progress:
+        self._beat(publisher, reason if self._ends_ranks else None)
+        publisher.flush()
+        self._progress = replace(self._progress, reason=reason)
+        self._report(publisher)
+        _LOG.info(
+            "event=agent_ended reason=%s ranks=%d rows=%d messages=%d",
+            reason,
+            len(self._ranks),
+            self._progress.rows,
+            self._progress.delivered_messages,
+        )
+        return self._progress
+
+    def _publish(self, publisher: Publisher, record: Record) -> None:
+        if isinstance(record, Announcement):
+            self._publish_announcement(publisher, record)
+        elif isinstance(record, Heartbeat):
+            self._take_heartbeat(publisher, record)
+        else:
+            for part, value in encode_in_parts(record, MAX_MESSAGE_BYTES):
+                self._publish_batch(publisher, part, value)
+
+    def _publish_announcement(self, publisher: Publisher, announcement: Announcement) -> None:
+        value = encode_announcement(announcement)
+        if len(value) >= MAX_MESSAGE_BYTES:
+            rule = f"below {MAX_MESSAGE_BYTES} bytes"
+            raise InputError(f"announcement of rank {announcement.rank} must be {rule}; got {len(value)}")
+        key = rank_key(announcement.job, announcement.rank)
+        if len(key) > MAX_KEY_BYTES:
+            raise InputError(f"name of the job must be below {MAX_KEY_BYTES} bytes; got {len(key)}")
+        publisher.send("jobs", key, value, attempt=announcement.attempt)
+        if announcement.is_logged:
+            key_of_rank = (announcement.job, announcement.attempt, announcement.rank)
+            self._forget_earlier(*key_of_rank)
+            rank = self._ranks.setdefault(key_of_rank, _Rank(*key_of_rank))
+            for schema in announcement.sources:
+                rank.sources.setdefault(schema, SourceProgress(0, None))
+        self._count(len(value), announcements=1)
+
+    def _forget_earlier(self, job: str, attempt: int, rank: int) -> None:
+        """Speak no more for earlier attempts of a rank: who was killed has not said that it ended."""
+        for key in [key for key in self._ranks if key[0] == job and key[2] == rank and key[1] < attempt]:
+            del self._ranks[key]
+
+    def _take_heartbeat(self, publisher: Publisher, told: Heartbeat) -> None:
+        """Take over what a source says of a rank: lost rows, how far it is complete, and that the rank has ended."""
+        rank = self._rank(told.job, told.attempt, told.rank)
+        for schema, progress in told.sources.items():
+            rank.lost_rows[schema] = max(progress.lost_rows, rank.lost_rows.get(schema, 0))
+            rank.move_watermark(schema, progress.watermark_ns)
+        if told.state == "ended":
+            self._beat_for(publisher, rank, told.reason or FINISHED)
+            self._ranks.pop((told.job, told.attempt, told.rank), None)
+
+    def _publish_batch(self, publisher: Publisher, batch: Batch, value: bytes) -> None:
+        header = batch.header
+        publisher.send(header.schema, rank_key(header.job, header.rank), value, len(batch), header.attempt)
+        rows = header.rows_before + len(batch)
+        sources = self._rank(header.job, header.attempt, header.rank).sources
+        sources[header.schema] = SourceProgress(rows, header.watermark_ns)  # a header's watermark never falls
+        self._count(len(value), batches=1, rows=len(batch))
+        if header.watermark_ns is not None:
+            newest_ns = max(self._progress.watermark_ns or 0, header.watermark_ns)
+            self._progress = replace(self._progress, watermark_ns=newest_ns)
+
+    def _rank(self, job: str, attempt: int, rank: int) -> _Rank:
+        """Find a rank. A resumed source does not announce again: then its first batch makes it known."""
+        found = self._ranks.get((job, attempt, rank))
+        if found is None:
+            found = _Rank(job, attempt, rank)
+            if self._ends_ranks:
+                self._ranks[job, attempt, rank] = found
+        return found
+
+    def _count(self, value_bytes: int, announcements: int = 0, batches: int = 0, rows: int = 0) -> None:
+        before = self._progress
+        self._progress = replace(
+            before,
+            announcements=before.announcements + announcements,
+            batches=before.batches + batches,
+            rows=before.rows + rows,
+            value_bytes=before.value_bytes + value_bytes,
+        )
+
+    def _beat_if_due(self, publisher: Publisher) -> None:
+        now_s = self._clock_s()
+        if now_s < self._next_beat_s:
+            return
+        self._next_beat_s = now_s + self._settings.heartbeat_s
+        if not publisher.is_behind:
+            self._beat(publisher, None)
+        self._report(publisher)
+
+    def _beat(self, publisher: Publisher, reason: str | None) -> None:
+        for rank in self._ranks.values():
+            self._beat_for(publisher, rank, reason)
+
+    def _beat_for(self, publisher: Publisher, rank: _Rank, reason: str | None) -> None:
+        value = encode_heartbeat(rank.heartbeat(reason, publisher))
+        publisher.send("heartbeats", rank_key(rank.job, rank.rank), value)
+
+    def _report(self, publisher: Publisher) -> None:
+        delivered = publisher.delivered.messages
+        self._progress = replace(self._progress, delivered_messages=delivered, position=self._source.position())
+        if self._on_progress is not None:
+            self._on_progress(self._progress)
+
+
+@contextmanager
+def stop_on_signals(agent: Agent) -> Iterator[None]:
+    """Let SIGTERM and SIGINT stop `agent` while the block runs; only in the main thread."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        agent.stop()
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,298 @@
+"""The Kafka side of the agent: a bounded, idempotent producer that waits instead of dropping."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from irregulars.errors import InputError, ServiceError, ServiceRefused, ServiceUnavailable, TopicMismatch
+from irregulars.streams.kafka.topics import MAX_MESSAGE_BYTES, PARTITIONER, TopicSettings
+
+_LOG: Final = logging.getLogger("irregulars.agent")
+_TICK_S: Final = 0.1
+_OVERHEAD_BYTES: Final = 48_576  # Kafka's default limit, 1,048,576, leaves this beside MAX_MESSAGE_BYTES
+COMPRESSIONS: Final = ("zstd", "lz4")
+_REFUSALS: Final = frozenset(
+    {
+        KafkaError._AUTHENTICATION,
+        KafkaError._SSL,
+        KafkaError.SASL_AUTHENTICATION_FAILED,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    }
+)
+_GONE: Final = frozenset({KafkaError._MSG_TIMED_OUT, KafkaError._TIMED_OUT, KafkaError._TRANSPORT})
+_NO_TOPIC: Final = frozenset(
+    {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSettings:
+    """How an agent publishes.
+
+    Parameters
+    ----------
+    bootstrap
+        Kafka brokers to ask first: ``host:port``, several with commas between.
+    topics
+        How the topics are laid out.
+    kafka
+        More settings of librdkafka, for example ``security.protocol`` and ``sasl.password``; never logged.
+    linger_ms
+        How long a message may wait for others to share a request with, milliseconds.
+    compression
+        ``zstd`` (smaller) or ``lz4`` (cheaper).
+    queue_messages, queue_bytes
+        What may wait for the broker; then the source is not polled until there is room.
+    heartbeat_s
+        Seconds between heartbeats of a rank, and between reports of progress.
+    broker_wait_s
+        How long a broker that does not answer is waited for, seconds.
+    poll_records
+        Announcements and rows that are asked of the source at once.
+
+    Raises
+    ------
+    InputError
+        If a value breaks its rule.
+    """
+
+    bootstrap: str
+    topics: TopicSettings = field(default_factory=TopicSettings)
+    kafka: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    linger_ms: float = 50.0
+    compression: str = "zstd"
+    queue_messages: int = 20_000
+    queue_bytes: int = 64 << 20
+    heartbeat_s: float = 1.0
+    broker_wait_s: float = 60.0
+    poll_records: int = 15_000
+
+    def __post_init__(self) -> None:
+        if self.compression not in COMPRESSIONS:
+            raise InputError(f"compression must be {' or '.join(COMPRESSIONS)}; got {self.compression!r}")
+        for name, least in (("queue_messages", 1), ("queue_bytes", 2 << 20), ("poll_records", 1)):
+            if getattr(self, name) < least:
+                raise InputError(f"{name} must be at least {least}; got {getattr(self, name)!r}")
+        for name in ("heartbeat_s", "broker_wait_s"):
+            if not 0 < getattr(self, name) < float("inf"):
+                raise InputError(f"{name} must be above 0 and finite; got {getattr(self, name)!r}")
+        if not 0 <= self.linger_ms < self.broker_wait_s * 1000:
+            raise InputError(f"linger_ms must be at least 0 and below broker_wait_s; got {self.linger_ms!r}")
+
+
+@dataclass(slots=True)
+class Delivered:
+    """What the broker has acknowledged so far, and what it never will."""
+
+    messages: int = 0
+    failed_messages: int = 0
+    first_failure: KafkaError | None = None
+
+
+class Publisher:
+    """Sends messages, waits where the queue is full, and raises what goes wrong as a `ServiceError`.
+
+    Parameters
+    ----------
+    settings
+        Where to and how.
+
+    Raises
+    ------
+    InputError
+        If ``settings.kafka`` holds what librdkafka does not take.
+    """
+
+    def __init__(self, settings: AgentSettings) -> None:
+        self._settings = settings
+        self.delivered = Delivered()
+        self._failure: KafkaError | None = None
+        self._last_trouble: KafkaError | None = None
+        self._is_connected = False  # before, trouble is not logged but raised: once is enough
+        self._logged_codes: set[int] = set()  # each kind of trouble is logged once, until the broker answers again
+        try:
+            self._producer = Producer(self._config())
+        except (KafkaException, TypeError) as error:
+            text = error.args[0].str() if isinstance(error, KafkaException) else str(error)
+            raise InputError(f"settings of librdkafka must be ones that it takes; got an error: {text}") from None
+
+    def connect(self, topics: Iterable[str]) -> None:
+        """Wait for the broker, and check that `topics` exist and have equal numbers of partitions.
+
+        Raises
+        ------
+        ServiceUnavailable, ServiceRefused
+            If no broker answers within ``broker_wait_s``, or one refuses us.
+        TopicMismatch
+            If a topic is missing, or numbers of partitions differ.
+        """
+        existing = self._metadata().topics
+        self._is_connected = True
+        self._require_topics(existing, topics)
+
+    def _require_topics(self, existing: Mapping[str, Any], topics: Iterable[str]) -> None:
+        names = [self._settings.topics.name(topic) for topic in topics]
+        missing = [name for name in names if name not in existing or existing[name].error is not None]
+        if missing:
+            raise self._no_topics(", ".join(missing))
+        counts = {name: len(existing[name].partitions) for name in names}
+        if len(set(counts.values())) > 1:
+            found = ", ".join(f"{name}={count}" for name, count in counts.items())
+            rule = "equal, so that all that one rank sends meets in one worker"
+            raise TopicMismatch(f"partitions of a rank's topics must be {rule}; got {found} ({self._where()})")
+
+    def send(self, topic: str, key: bytes, value: bytes, rows: int = 0, attempt: int = 0) -> None:
+        """Queue one message; waits while the queue is full.
+
+        Parameters
+        ----------
+        topic
+            Without prefix.
+        rows, attempt
+            Of a batch; what can't be delivered is counted by them.
+
+        Raises
+        ------
+        ServiceError
+            If an earlier message could not be delivered, or this one never can be.
+        """
+        name = self._settings.topics.name(topic)
+        while True:
+            try:
+                self._producer.produce(name, value=value, key=key, on_delivery=self._on_delivery)
+                return
+            except BufferError:
+                self.serve(_TICK_S)
+            except KafkaException as error:
+                raise self._service_error(error.args[0]) from None
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether messages wait for a broker that is away: then heartbeats would only tell of the past."""
+        return False
+
+    def lost_rows(self, schema: str, key: bytes, attempt: int) -> int:
+        """Rows of one rank that were dropped, because more had to wait than may."""
+        return 0
+
+    def serve(self, wait_s: float = 0.0) -> None:
+        """Take in acknowledgements for `wait_s`; raises `ServiceError` once delivery has failed for good."""
+        self._producer.poll(wait_s)
+        if self._failure is not None:
+            raise self._service_error(self._failure)
+
+    def flush(self) -> None:
+        """Wait until the broker has acknowledged everything.
+
+        Raises
+        ------
+        ServiceError
+            If it does not within ``broker_wait_s``, or if any message was refused since the start.
+        """
+        # A message fails by itself after broker_wait_s; the deadline is there in case that its report does not come.
+        deadline_s = time.monotonic() + self._settings.broker_wait_s + 10
+        while self._producer.flush(_TICK_S) > 0:
+            self.serve()
+            if time.monotonic() > deadline_s:
+                raise self._service_error(KafkaError(KafkaError._MSG_TIMED_OUT))
+        self.serve()
+        failed = self.delivered.failed_messages
+        if failed and self.delivered.first_failure is not None:
+            first = _text(self.delivered.first_failure)
+            raise ServiceError(
+                f"all messages must be delivered; got {failed} refused, first: {first} ({self._where()})"
+            )
+
+    def close(self) -> None:
+        """Give up what still waits, and let go of the connections. A second time does nothing."""
+        self._producer.purge(in_queue=True, in_flight=True, blocking=False)
+        self._producer.flush(0)
+
+    def _config(self) -> dict[str, Any]:
+        settings = self._settings
+        ours = {
+            "bootstrap.servers": settings.bootstrap,
+            "partitioner": PARTITIONER,
+            "enable.idempotence": True,
+            "compression.type": settings.compression,
+            "linger.ms": settings.linger_ms,
+            "queue.buffering.max.messages": settings.queue_messages,
+            "queue.buffering.max.kbytes": settings.queue_bytes >> 10,
+            "message.max.bytes": MAX_MESSAGE_BYTES + _OVERHEAD_BYTES,
+            "message.timeout.ms": round(settings.broker_wait_s * 1000),
+            "error_cb": self._on_trouble,
+        }
+        reserved = sorted((ours.keys() & settings.kafka.keys()) - {"bootstrap.servers"})
+        if reserved:
+            raise InputError(
+                f"settings of librdkafka must not hold {reserved[0]!r}, the agent sets it; got it (kafka)"
+            )
+        # librdkafka's own log would print several lines a second while a broker is away; `_on_trouble` says it once.
+        return {"log_level": 0, **settings.kafka, **ours}
+
+    def _metadata(self) -> Any:
+        deadline_s = time.monotonic() + self._settings.broker_wait_s
+        while True:
+            left_s = deadline_s - time.monotonic()
+            try:
+                return self._producer.list_topics(timeout=min(1.0, max(left_s, 0.01)))
+            except KafkaException as error:
+                self.serve()
+                if time.monotonic() > deadline_s:
+                    raise self._service_error(self._last_trouble or error.args[0]) from None
+                self.serve(_TICK_S)
+
+    def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
+        if error is None:
+            self.delivered.messages += 1
+            self._logged_codes.clear()
+            return
+        self.delivered.failed_messages += 1
+        if self.delivered.first_failure is None:
+            self.delivered.first_failure = error
+            _LOG.error("event=delivery_failed topic=%s key=%r error=%r", message.topic(), message.key(), _text(error))
+        if error.code() in _REFUSALS | _GONE | _NO_TOPIC:
+            self._failure = self._failure or error
+
+    def _on_trouble(self, error: KafkaError) -> None:
+        if error.fatal() or error.code() in _REFUSALS:
+            self._failure = self._failure or error
+        elif error.code() == KafkaError._ALL_BROKERS_DOWN and self._last_trouble is not None:
+            return  # sums up what was said of each broker, and says less
+        elif self._is_connected and error.code() not in self._logged_codes:
+            self._logged_codes.add(error.code())
+            _LOG.warning("event=broker_trouble bootstrap=%s error=%r", self._settings.bootstrap, _text(error))
+        self._last_trouble = error
+
+    def _service_error(self, error: KafkaError) -> ServiceError:
+        code, wait_s = error.code(), self._settings.broker_wait_s
+        if code in _REFUSALS:
+            return ServiceRefused(
+                f"{self._where()} must accept our credentials; got {_text(error)}. "
+                "Check security.protocol, user name, password and access rights"
+            )
+        if code in _NO_TOPIC:
+            return self._no_topics(_text(error))
+        if error.fatal() or code in (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError._INVALID_ARG):
+            return ServiceError(f"{self._where()} must take our messages; got {_text(error)}")
+        return ServiceUnavailable(
+            f"{self._where()} must answer within {wait_s:g} s; got {_text(error)}. "
+            "Check the address, and that the broker runs"
+        )
+
+    def _no_topics(self, found: str) -> TopicMismatch:
+        return TopicMismatch(f"topics must exist; missing: {found} ({self._where()}). Run: irregulars topics create")
+
+    def _where(self) -> str:
+        return f"Kafka at {self._settings.bootstrap}"
+
+
+def _text(error: KafkaError) -> str:
+    return f"{error.name()}: {error.str()}"

@@ -1,0 +1,215 @@
+"""Messages on disk, in order, within a bound: what waits while Kafka is away.
+
+A segment is one file, written whole under another name and then renamed, so that it is either there or not. Its name
+is the number of its first message; numbers grow, and the order of names is the order of messages. Nothing is synced:
+the spool outlives the agent, not the host.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+import struct
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from irregulars.errors import InputError
+
+_LOG: Final = logging.getLogger("irregulars.agent")
+_MAGIC: Final = b"IRSPOOL1"
+_CHECKSUM: Final = struct.Struct("<I")
+_FRAME: Final = struct.Struct("<BHIIq")  # lengths of topic, key and value; rows; attempt
+_SUFFIX: Final = ".spool"
+_NAME: Final = re.compile(r"[0-9]{20}\.spool")
+_NUMBERS_APART: Final = 1 << 32
+"""Between the first numbers of two agents' segments: more than one segment has messages."""
+
+
+class Message(NamedTuple):
+    """One message for Kafka; ``topic`` is without prefix, ``rows`` and ``attempt`` are 0 where it has none."""
+
+    topic: str
+    key: bytes
+    value: bytes
+    rows: int = 0
+    attempt: int = 0
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes that it takes in a segment, about those that it takes in memory."""
+        return _FRAME.size + len(self.topic) + len(self.key) + len(self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A file of messages: its path, the number of its first message, its size."""
+
+    path: Path
+    number: int
+    size_bytes: int
+
+
+class Spool:
+    """A queue of segments in a directory of its own.
+
+    Parameters
+    ----------
+    directory
+        Is made if it is not there. What an earlier agent left in it comes first.
+    limit_bytes
+        Of all segments; above it the oldest are dropped.
+    on_drop
+        Is given the messages of each dropped segment.
+
+    Raises
+    ------
+    InputError
+        If the directory can't be made or read.
+    """
+
+    def __init__(self, directory: Path, limit_bytes: int, on_drop: Callable[[Sequence[Message]], None]) -> None:
+        self.directory, self._limit_bytes, self._on_drop = directory, limit_bytes, on_drop
+        self.size_bytes = 0
+        self.unreadable_segments = 0
+        self._is_writable = True
+        self._segments: deque[Segment] = deque()
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            self._find_segments()
+        except OSError as error:
+            text = f"spool directory must be one that we can write; got {error.strerror} ({directory})"
+            raise InputError(text) from error
+
+    def __len__(self) -> int:
+        return len(self._segments)
+
+    @property
+    def next_number(self) -> int:
+        """A number above those of all messages that are here."""
+        return self._segments[-1].number + _NUMBERS_APART if self._segments else _NUMBERS_APART
+
+    def append(self, number: int, messages: Sequence[Message]) -> bool:
+        """Put messages behind all others, the first of them with `number`; False where the disk took none.
+
+        Messages that the disk does not take are dropped, as the oldest are above the limit.
+        """
+        segment = self._write(number, messages)
+        if segment is None:
+            self._on_drop(messages)
+            return False
+        self._segments.append(segment)
+        self._keep_limit()
+        return True
+
+    def put_back(self, number: int, messages: Sequence[Message], taken: Iterable[Segment]) -> bool:
+        """Put messages before all others that were given out and not delivered; `taken` is where they came from."""
+        segment = self._write(number, messages)
+        if segment is None:
+            return False  # the files of `taken` stay: what they hold comes again
+        self._segments.appendleft(segment)
+        for one in taken:
+            if one.path != segment.path:
+                self.remove(one)
+        return True
+
+    def take(self) -> tuple[Segment, list[Message]] | None:
+        """Read the oldest segment, which is then no longer part of the queue; its file stays until `remove`."""
+        while self._segments:
+            segment = self._segments.popleft()
+            self.size_bytes -= segment.size_bytes
+            messages = self._read(segment)
+            if messages is not None:
+                return segment, messages
+            self.remove(segment)
+        return None
+
+    def remove(self, segment: Segment) -> None:
+        """Delete the file of a segment that was taken: all that it held is delivered.
+
+        Where the disk does not let go of it, it stays, and the next agent sends it again: rows twice count once.
+        """
+        try:
+            segment.path.unlink(missing_ok=True)
+        except OSError as error:
+            self._note_unwritable(error)
+
+    def _find_segments(self) -> None:
+        for path in self.directory.glob("*.part"):
+            if path.is_file():
+                path.unlink()
+        for path in sorted(self.directory.glob(f"*{_SUFFIX}")):
+            if _NAME.fullmatch(path.name) and path.is_file():  # what is not of ours is left alone
+                self._segments.append(Segment(path, int(path.stem), path.stat().st_size))
+        self.size_bytes = sum(segment.size_bytes for segment in self._segments)
+
+    def _keep_limit(self) -> None:
+        while self.size_bytes > self._limit_bytes and len(self._segments) > 1:
+            taken = self.take()
+            if taken is None:
+                return
+            segment, messages = taken
+            self._on_drop(messages)
+            self.remove(segment)
+
+    def _write(self, number: int, messages: Sequence[Message]) -> Segment | None:
+        body = b"".join(_frame(message) for message in messages)
+        path = self.directory / f"{number:020d}{_SUFFIX}"
+        draft = path.with_suffix(".part")
+        try:
+            draft.write_bytes(_MAGIC + _CHECKSUM.pack(zlib.crc32(body)) + body)
+            draft.rename(path)
+        except OSError as error:
+            self._note_unwritable(error)
+            with contextlib.suppress(OSError):
+                draft.unlink(missing_ok=True)  # half of a file, on a disk that is full
+            return None
+        self._is_writable = True
+        size_bytes = len(_MAGIC) + _CHECKSUM.size + len(body)
+        self.size_bytes += size_bytes
+        return Segment(path, number, size_bytes)
+
+    def _note_unwritable(self, error: OSError) -> None:
+        if self._is_writable:
+            _LOG.error("event=spool_unwritable directory=%s reason=%r", self.directory, error.strerror)
+        self._is_writable = False
+
+    def _read(self, segment: Segment) -> list[Message] | None:
+        try:
+            return _unframe(segment.path.read_bytes())
+        except (OSError, ValueError, struct.error) as error:
+            self.unreadable_segments += 1
+            _LOG.error("event=spool_segment_unreadable file=%s reason=%r", segment.path, str(error))
+            return None
+
+
+def _frame(message: Message) -> bytes:
+    topic = message.topic.encode()
+    lengths = (len(topic), len(message.key), len(message.value))
+    return b"".join((_FRAME.pack(*lengths, message.rows, message.attempt), topic, message.key, message.value))
+
+
+def _unframe(content: bytes) -> list[Message]:
+    """Read a segment back; raises `ValueError` where it is not whole."""
+    start = len(_MAGIC) + _CHECKSUM.size
+    if content[: len(_MAGIC)] != _MAGIC or len(content) < start:
+        raise ValueError("segment must begin as one of ours; it does not")
+    if _CHECKSUM.unpack_from(content, len(_MAGIC))[0] != zlib.crc32(content[start:]):
+        raise ValueError("segment must have the checksum that it names; it has another")
+    messages, at = [], start
+    while at < len(content):
+        topic_length, key_length, value_length, rows, attempt = _FRAME.unpack_from(content, at)
+        at += _FRAME.size
+        if at + topic_length + key_length + value_length > len(content):
+            raise ValueError("last message of a segment must be whole; it is not")
+        topic = content[at : at + topic_length].decode()
+        at += topic_length
+        key = content[at : at + key_length]
+        at += key_length
+        messages.append(Message(topic, key, content[at : at + value_length], rows, attempt))
+        at += value_length
+    return messages

@@ -1,0 +1,303 @@
+"""A publisher that outlives its broker: what Kafka does not take waits in memory, then on disk, in order.
+
+All messages have one order, and move through three places: waiting -> spool (only while Kafka is away) -> in flight.
+What is in flight lies in librdkafka's queue, whose messages never time out: it is idempotent and retries in order, so
+that a broker which comes back finds each message once, in its partition's order. Only a restart of the agent sends
+again what was in flight: at least once, and the rows are the same.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter, OrderedDict, deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import Message as KafkaMessage
+
+from irregulars.errors import InputError
+from irregulars.producers.publishing.publisher import AgentSettings, Publisher
+from irregulars.producers.publishing.spool import Message, Segment, Spool
+
+_LOG: Final = logging.getLogger("irregulars.agent")
+_LEAST_BYTES: Final = 2 << 20
+_TRY_S: Final = 2.0
+_ASK_S: Final = 0.5
+_TICK_S: Final = 0.1
+_HOPELESS: Final = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG, KafkaError.INVALID_RECORD})
+"""A message that will never be taken, however often it is sent; all other failures end the agent, which keeps it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpoolSettings:
+    """Where messages wait while Kafka is away.
+
+    Parameters
+    ----------
+    directory
+        For one agent alone.
+    limit_bytes
+        On disk; above it the oldest are dropped and counted.
+    memory_bytes
+        In flight; as much again may wait in memory before it goes to disk.
+    final_s
+        How long the end of the agent waits for the broker before it leaves the rest in the spool, seconds.
+
+    Raises
+    ------
+    InputError
+        If a limit is too small to hold a message.
+    """
+
+    directory: Path
+    limit_bytes: int = 1 << 30
+    memory_bytes: int = 4 << 20
+    final_s: float = 5.0
+
+    def __post_init__(self) -> None:
+        for name in ("limit_bytes", "memory_bytes"):
+            if getattr(self, name) < _LEAST_BYTES:
+                raise InputError(f"{name} must be at least {_LEAST_BYTES}; got {getattr(self, name)!r}")
+
+
+@dataclass(slots=True)
+class _Sent:
+    message: Message
+    segment: Segment | None
+
+
+class SpoolingPublisher(Publisher):
+    """As `Publisher`, and never waits for Kafka; raises only when a broker answers and refuses us.
+
+    Parameters
+    ----------
+    settings
+        Where to and how.
+    spool
+        Where messages wait.
+
+    Raises
+    ------
+    InputError
+        If the spool's directory is unusable, or ``settings.kafka`` holds what librdkafka does not take.
+    """
+
+    def __init__(self, settings: AgentSettings, spool: SpoolSettings) -> None:
+        # librdkafka's queue takes all that we may have in flight: it is never full before we say so.
+        queue = replace(settings, queue_bytes=2 * spool.memory_bytes, queue_messages=100_000)
+        super().__init__(queue)
+        self._spool_settings = spool
+        self._spool = Spool(spool.directory, spool.limit_bytes, self._count_dropped)
+        self._number = self._spool.next_number
+        self._waiting: deque[Message] = deque()
+        self._waiting_bytes = 0
+        self._loaded: deque[tuple[int, Message]] = deque()  # of the segment that is being sent
+        self._loaded_from: Segment | None = None
+        self._left_of: Counter[Segment] = Counter()  # messages of a segment that are not acknowledged
+        self._in_flight: OrderedDict[int, _Sent] = OrderedDict()
+        self._in_flight_bytes = 0
+        self._dropped_rows: Counter[tuple[str, bytes, int]] = Counter()
+        self._newest_attempts: dict[bytes, int] = {}  # of the ranks announced, by key
+        self.dropped_messages = 0
+        self._topics: tuple[str, ...] = ()
+        self._next_try_s = 0.0
+        self._is_closed = False
+        if len(self._spool):
+            _LOG.info("event=spool_found segments=%d bytes=%d", len(self._spool), self._spool.size_bytes)
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the broker has answered, with topics that fit; it may have gone away since."""
+        return self._is_connected
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether messages wait on disk, or for the broker's first answer."""
+        return not self._is_connected or bool(len(self._spool) or self._loaded)
+
+    @property
+    def spool_bytes(self) -> int:
+        """Bytes on disk that wait."""
+        return self._spool.size_bytes
+
+    @property
+    def dropped_rows(self) -> int:
+        """Rows that were dropped, of all ranks."""
+        return sum(self._dropped_rows.values())
+
+    def lost_rows(self, schema: str, key: bytes, attempt: int) -> int:
+        """Rows of one rank that were dropped, because more had to wait than may."""
+        return self._dropped_rows[schema, key, attempt]
+
+    def connect(self, topics: Iterable[str]) -> None:
+        """Ask the broker for `topics`; where none answers, messages wait, and it is asked again now and then."""
+        self._topics = tuple(topics)
+        self._try_to_connect()
+
+    def send(self, topic: str, key: bytes, value: bytes, rows: int = 0, attempt: int = 0) -> None:
+        """Put a message behind all others; never waits. See `Publisher.send`."""
+        message = Message(topic, key, value, rows, attempt)
+        if topic == "jobs":
+            self._newest_attempts[key] = attempt
+        self._waiting.append(message)
+        self._waiting_bytes += message.size_bytes
+        self._move()
+
+    def serve(self, wait_s: float = 0.0) -> None:
+        """Take in acknowledgements for `wait_s`, and send what waits; raises `ServiceError` where we are refused."""
+        if not self._is_connected:
+            self._try_to_connect()
+        # librdkafka's own waiting ends with each acknowledgement, and there are some tens a second.
+        time.sleep(wait_s)
+        super().serve()
+        self._move()
+
+    def flush(self) -> None:
+        """Wait until the broker has everything, for ``final_s`` at most; `close` keeps the rest."""
+        deadline_s = time.monotonic() + self._spool_settings.final_s
+        while self._is_pending and time.monotonic() < deadline_s:
+            self.serve(_TICK_S)
+
+    def close(self) -> None:
+        """Put what is not delivered into the spool, in its order, and let go of the connections."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        super().close()
+        self._save()
+
+    @property
+    def _is_pending(self) -> bool:
+        return bool(self._in_flight or self._loaded or self._waiting or len(self._spool))
+
+    def _config(self) -> dict[str, Any]:
+        return {**super()._config(), "message.timeout.ms": 0}
+
+    def _try_to_connect(self) -> None:
+        if time.monotonic() < self._next_try_s:
+            return
+        try:
+            existing: Mapping[str, Any] = self._producer.list_topics(timeout=_ASK_S).topics
+        except KafkaException as error:
+            if self._next_try_s == 0.0:
+                _LOG.warning("event=kafka_away bootstrap=%s reason=%r", self._settings.bootstrap, error.args[0].str())
+            self._next_try_s = time.monotonic() + _TRY_S
+            return
+        self._require_topics(existing, self._topics)
+        self._is_connected = True
+
+    # --- from place to place ----------------------------------------------------------------------------------------
+
+    def _move(self) -> None:
+        """Send what there is room for, oldest first; what then is too much in memory goes to disk."""
+        while self._is_connected and self._in_flight_bytes < self._spool_settings.memory_bytes:
+            if not (self._send_loaded() or self._load() or self._send_waiting()):
+                return
+        if self._waiting_bytes >= self._spool_settings.memory_bytes:
+            self._spill()
+
+    def _send_loaded(self) -> bool:
+        if not self._loaded:
+            return False
+        number, message = self._loaded.popleft()
+        self._produce(number, message, self._loaded_from)
+        return True
+
+    def _load(self) -> bool:
+        taken = self._spool.take()
+        if taken is None:
+            return False
+        segment, messages = taken
+        self._loaded_from = segment
+        self._loaded.extend((segment.number + at, message) for at, message in enumerate(messages))
+        self._left_of[segment] = len(messages)
+        if not len(self._spool):
+            _LOG.info("event=spool_read dropped_messages=%d", self.dropped_messages)
+        return True
+
+    def _send_waiting(self) -> bool:
+        if not self._waiting:
+            return False
+        message = self._waiting.popleft()
+        self._waiting_bytes -= message.size_bytes
+        self._produce(self._number, message, None)
+        self._number += 1
+        return True
+
+    def _produce(self, number: int, message: Message, segment: Segment | None) -> None:
+        self._in_flight[number] = _Sent(message, segment)
+        self._in_flight_bytes += message.size_bytes
+        name = self._settings.topics.name(message.topic)
+        try:
+            self._producer.produce(
+                name, value=message.value, key=message.key, on_delivery=partial(self._on_result, number)
+            )
+        except KafkaException as error:
+            self._on_result(number, error.args[0], None)
+
+    def _spill(self) -> None:
+        if not len(self._spool):
+            _LOG.warning("event=spooling directory=%s reason='more comes than Kafka takes'", self._spool.directory)
+        messages, self._waiting, self._waiting_bytes = list(self._waiting), deque(), 0
+        self._spool.append(self._number, messages)
+        self._number += len(messages)
+
+    def _on_result(self, number: int, error: KafkaError | None, kafka_message: KafkaMessage | None) -> None:
+        if error is not None and error.code() not in _HOPELESS:
+            if not self._is_closed:  # where it is, `close` has purged it
+                self._failure = self._failure or error
+            return
+        if error is None:
+            self.delivered.messages += 1
+            self._logged_codes.clear()
+        sent = self._in_flight.pop(number)
+        self._in_flight_bytes -= sent.message.size_bytes
+        if error is not None:
+            self._count_refused(sent.message, error)
+        if sent.segment is not None:
+            self._finish(sent.segment)
+
+    def _finish(self, segment: Segment) -> None:
+        self._left_of[segment] -= 1
+        if self._left_of[segment] == 0:
+            del self._left_of[segment]
+            self._spool.remove(segment)
+
+    # --- what is lost, and what is kept -----------------------------------------------------------------------------
+
+    def _count_refused(self, message: Message, error: KafkaError) -> None:
+        self.delivered.failed_messages += 1
+        self._dropped_rows[message.topic, message.key, message.attempt] += message.rows
+        _LOG.error("event=message_refused topic=%s key=%r error=%r", message.topic, message.key, error.str())
+
+    def _count_dropped(self, messages: Sequence[Message]) -> None:
+        """Count what is dropped; announcements are small and nothing works without them: they wait anew."""
+        for message in messages:
+            if message.topic == "jobs":
+                if self._newest_attempts.get(message.key, message.attempt) == message.attempt:
+                    self._waiting.append(message)
+                    self._waiting_bytes += message.size_bytes
+            else:
+                self.dropped_messages += 1
+                self._dropped_rows[message.topic, message.key, message.attempt] += message.rows
+
+    def _save(self) -> None:
+        given_out = [(number, sent.message) for number, sent in self._in_flight.items()] + list(self._loaded)
+        if given_out:
+            is_kept = self._spool.put_back(given_out[0][0], [m for _, m in given_out], list(self._left_of))
+            if not is_kept:
+                self._count_dropped([sent.message for sent in self._in_flight.values() if sent.segment is None])
+        kept = len(given_out)
+        while self._waiting:  # what is dropped for it may leave announcements, which wait again
+            messages, self._waiting = list(self._waiting), deque()
+            if not self._spool.append(self._number, messages):
+                break
+            kept += len(messages)
+            self._number += len(messages)
+        if kept:
+            _LOG.warning("event=spool_kept messages=%d bytes=%d", kept, self.spool_bytes)

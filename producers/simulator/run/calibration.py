@@ -1,0 +1,154 @@
+"""How strong a fault must be so that the mean iteration gets longer by as much as is wanted.
+
+Tried out on the job itself: iterations in the range of the fault are run with it, each from where the healthy run
+began it, and the strength is searched by false position. The time of an iteration is a maximum of sums in which the
+strength stands at most linearly, and so grows with it, slowly at first (the rank was not the last one) and then
+evenly: a few steps suffice. First on two iterations, then on all that act, so that noise has its part in both.
+Iterations in which the job compiles and warms up are left out: they are many times as long, and a fault hides there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+from irregulars.errors import InputError
+from irregulars.producers.simulator.job.faults import Fault
+from irregulars.producers.simulator.job.settings import SimulatorSettings
+from irregulars.producers.simulator.run.effects import Faults, check_place
+from irregulars.producers.simulator.run.engine import Engine, Run
+
+TOLERANCE_RATIO: Final = 0.02
+"""The excess that is reached differs from the one that is wanted by at most this part of it, or nearly so."""
+
+_MOST_TRIALS: Final = 24
+_MOST_STEPS: Final = 12
+_HASTE: Final = 1.5  # the more often the bracket was too small, the faster it grows
+_COLD_STEP: Final = 2.0
+_WARM_STEP: Final = 1.1
+# A longer range is sampled evenly; small jobs, whose iterations differ most, can afford more.
+_FEWEST_ITERATIONS, _MOST_ITERATIONS, _SAMPLED_STEPS = 24, 64, 5_000_000
+_FIRST_GUESS: Final = {"factor": 0.5, "add_ms": 10.0, "spread": 0.1}
+
+
+class Calibration:
+    """Finds strengths for the faults of one healthy job.
+
+    Parameters
+    ----------
+    engine
+        The job, without faults.
+    healthy
+        Gives its run of an iteration.
+    """
+
+    def __init__(self, engine: Engine, healthy: Callable[[int], Run]) -> None:
+        self._engine, self._healthy = engine, healthy
+
+    def fit(self, fault: Fault, number: int = 0) -> Fault:
+        """Return the fault with the strength that gives its `excess`, or as it is if it has a strength.
+
+        Parameters
+        ----------
+        number
+            Its place among the faults of the job: what it draws depends on it.
+
+        Raises
+        ------
+        InputError
+            If it does not fit the cluster, acts in no iteration, or no strength gives the excess.
+        """
+        check_place(fault, self._engine.topology, self._engine.network)
+        if fault.is_calibrated:
+            return fault
+        first, past = fault.iterations(self._engine.settings.iterations)
+        warm_from = self._engine.settings.warm_from
+        active = _spread(range(max(first, warm_from) if warm_from < past else first, past), self._sample_size())
+        if not active:
+            span = f"{first} to {past}"
+            raise InputError(f"excess must be wanted of iterations that are run; got {span} (fault {fault.kind})")
+        strength = _FIRST_GUESS[fault.by]
+        for iterations, step in ((_spread(active, 2), _COLD_STEP), (active, _WARM_STEP)):
+            excess_at = partial(self._excess, fault, number, iterations)
+            strength = _solve(excess_at, fault.excess, strength, step, fault)
+        return fault.with_strength(strength)
+
+    def _sample_size(self) -> int:
+        wanted = _SAMPLED_STEPS // len(self._engine.plan.step_rank)
+        return min(max(wanted, _FEWEST_ITERATIONS), _MOST_ITERATIONS)
+
+    def _excess(self, fault: Fault, number: int, iterations: Sequence[int], strength: float) -> float:
+        """Mean excess of these iterations at a strength, over the same iterations without any fault."""
+        faults = Faults(self._engine.topology, self._engine.network, {number: fault.with_strength(strength)})
+        usual_ns = sum(self._healthy(n).elapsed_ns for n in iterations)
+        slow_ns = sum(
+            self._engine.run(n, self._healthy(n).start_ns, faults.effects(n)).elapsed_ns for n in iterations
+        )
+        return slow_ns / usual_ns - 1
+
+
+def calibrated(settings: SimulatorSettings) -> SimulatorSettings:
+    """Return settings in which each fault has a strength. Each is calibrated alone, on the job without any fault."""
+    if all(fault.is_calibrated for fault in settings.faults):
+        return settings
+    engine = Engine(replace(settings, faults=()))
+    runs: list[Run] = []
+
+    def healthy(iteration: int) -> Run:
+        while len(runs) <= iteration:
+            runs.append(engine.advance())
+        return runs[iteration]
+
+    calibration = Calibration(engine, healthy)
+    fitted = tuple(calibration.fit(fault, number) for number, fault in enumerate(settings.faults))
+    return replace(settings, faults=fitted)
+
+
+def _solve(excess_at: Callable[[float], float], wanted: float, guess: float, step: float, fault: Fault) -> float:
+    """Illinois form of false position on a function that grows, from a guess and by how much it may be wrong."""
+    near = TOLERANCE_RATIO * wanted
+    (low, low_miss), (high, high_miss) = _bracket(lambda at: excess_at(at) - wanted, guess, step, near, fault)
+    found, miss = (low, low_miss) if abs(low_miss) < abs(high_miss) else (high, high_miss)
+    side = 0
+    for _ in range(_MOST_TRIALS if abs(miss) > near else 0):
+        found = (low * high_miss - high * low_miss) / (high_miss - low_miss)
+        miss = excess_at(found) - wanted
+        if abs(miss) <= near:
+            break
+        if miss > 0:
+            high, high_miss, low_miss, side = found, miss, low_miss / 2 if side > 0 else low_miss, 1
+        else:
+            low, low_miss, high_miss, side = found, miss, high_miss / 2 if side < 0 else high_miss, -1
+    return found
+
+
+def _bracket(
+    miss_at: Callable[[float], float], guess: float, step: float, near: float, fault: Fault
+) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Two strengths, of which one gives too little and the other enough; twice the same if it is near enough."""
+    at, miss = guess, miss_at(guess)
+    grow = step if miss < 0 else 1 / step
+    for _ in range(_MOST_STEPS):
+        if abs(miss) <= near:
+            return (at, miss), (at, miss)
+        other = at * grow
+        other_miss = miss_at(other)
+        if (miss < 0) != (other_miss < 0):
+            return ((at, miss), (other, other_miss)) if miss < 0 else ((other, other_miss), (at, miss))
+        at, miss, grow = other, other_miss, grow**_HASTE
+    rule = f"excess must be one that {fault.kind} can cause"
+    raise InputError(f"{rule}; got {fault.excess!r} (not reached with {fault.by} at {at:.3g})")
+
+
+def _spread(iterations: Sequence[int], most: int) -> list[int]:
+    """At most so many of them, evenly.
+
+    >>> _spread(range(10), 3)
+    [0, 4, 9]
+    """
+    count = len(iterations)
+    if count <= most:
+        return list(iterations)
+    return [iterations[round(n * (count - 1) / (most - 1))] for n in range(most)]

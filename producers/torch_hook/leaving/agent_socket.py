@@ -1,0 +1,240 @@
+"""The agent's end of the local socket: training processes of this node as one source."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+import stat
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from irregulars.errors import InputError, RecordError
+from irregulars.producers.publishing.batches import take_rows
+from irregulars.producers.publishing.sources import Record
+from irregulars.producers.torch_hook.leaving import frames
+from irregulars.producers.torch_hook.leaving.frames import End, Frame, FrameReader, Unmarked
+from irregulars.streams.kafka.topics import MAX_KEY_BYTES, MAX_MESSAGE_BYTES, rank_key
+from irregulars.streams.messages.announcements import Announcement, Heartbeat, SourceProgress, encode_announcement
+from irregulars.streams.messages.records import Batch
+
+_LOG: Final = logging.getLogger("irregulars.agent")
+_READ_BYTES: Final = 1 << 20
+_MOST_QUEUED: Final = 256
+"""Records that wait to be polled; then the sockets are not read, and rows wait in the rings of the ranks."""
+
+_MOST_ANNOUNCED_BYTES: Final = MAX_MESSAGE_BYTES - 4096
+"""The agent adds host, NIC and sources to an announcement, and it must still be one message."""
+
+
+@dataclass(eq=False, slots=True)
+class _Connection:
+    socket: socket.socket
+    reader: FrameReader = field(default_factory=FrameReader)
+    announced: Announcement | None = None
+    is_unmarked: bool = False
+
+
+class SocketSource:
+    """Takes what training processes send with ``torch_comms.start(agent=PATH)``.
+
+    Parameters
+    ----------
+    path
+        Of the socket; it is made, mode 0600, and a stale one is replaced. Nothing else is: neither another file, nor
+        a socket on which somebody listens.
+    ranks
+        The source is exhausted when so many ranks have said that they ended; `None`: never.
+    mode
+        Other permissions of the socket: who may write to it may speak for any job.
+
+    Raises
+    ------
+    InputError
+        If the socket can't be made there, or `mode` is none that its owner could use.
+    """
+
+    def __init__(self, path: Path, ranks: int | None = None, *, mode: int = 0o600) -> None:
+        if not 0o600 <= mode <= 0o777:
+            raise InputError(f"mode must be permissions, 0o600 to 0o777; got {mode:#o} (socket {path})")
+        self._path, self._ranks = path, ranks
+        self._connections: list[_Connection] = []
+        self._queue: deque[Record] = deque()
+        self._ended = 0
+        self._rows = 0
+        self._unmarked: set[tuple[str, int, int]] = set()
+        self._is_short = False  # of file descriptors
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            _remove_stale(path)
+            self._socket.bind(os.fspath(path))
+            path.chmod(mode)
+            self._socket.listen(128)
+        except (OSError, InputError) as error:
+            self._socket.close()
+            reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+            raise InputError(f"agent's socket must be a path where we can make one; got {reason} ({path})") from None
+        self._inode = path.stat().st_ino
+        self._socket.setblocking(False)
+
+    def poll(self, max_records: int) -> Sequence[Record]:
+        """Give what has come, at most `max_records` announcements and rows; a heartbeat says that a rank ended."""
+        if len(self._queue) < _MOST_QUEUED:
+            self._accept()
+            self._read()
+        polled: list[Record] = []
+        while self._queue and max_records > 0:
+            record = self._queue.popleft()
+            if isinstance(record, Batch) and len(record) > max_records:
+                self._queue.appendleft(take_rows(record, max_records, len(record)))
+                record = take_rows(record, 0, max_records)
+            count = len(record) if isinstance(record, Batch) else 1
+            max_records -= count
+            self._rows += count
+            polled.append(record)
+        return polled
+
+    def position(self) -> str:
+        """Say how many records were given: what a process sent once can't be read again."""
+        return f"records={self._rows}"
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether all ranks that were expected have ended, and everything was given."""
+        return self._ranks is not None and self._ended >= self._ranks and not self._queue
+
+    def is_unmarked(self, announcement: Announcement) -> bool:
+        """Whether the operators of a rank carry no iteration: so its process said before it announced itself."""
+        return (announcement.job, announcement.attempt, announcement.rank) in self._unmarked
+
+    def close(self) -> None:
+        """Close the sockets and remove the path."""
+        for connection in self._connections:
+            connection.socket.close()
+        self._connections = []
+        if self._socket.fileno() >= 0:
+            self._socket.close()
+            with contextlib.suppress(OSError):
+                if self._path.lstat().st_ino == self._inode:  # else it is another's by now
+                    self._path.unlink()
+
+    def _accept(self) -> None:
+        try:
+            while True:
+                accepted, _ = self._socket.accept()
+                accepted.setblocking(False)
+                self._connections.append(_Connection(accepted))
+        except BlockingIOError:  # nobody waits
+            self._is_short = False
+        except OSError as error:  # no file descriptor is left, for example: those who wait are accepted later
+            if not self._is_short:
+                _LOG.error("event=torch_connection_waits connections=%d error=%r", len(self._connections), str(error))
+            self._is_short = True
+
+    def _read(self) -> None:
+        for connection in list(self._connections):
+            try:
+                for data in _received(connection.socket):
+                    for frame in connection.reader.feed(data):
+                        self._take(frame, connection)
+            except (OSError, RecordError) as error:
+                _LOG.warning("event=torch_connection_closed error=%r", str(error))
+                self._drop(connection)
+            except EOFError:
+                self._drop(connection)
+
+    def _take(self, frame: Frame, connection: _Connection) -> None:
+        if isinstance(frame, frames.Waiting):  # of part files
+            return
+        if isinstance(frame, frames.Lost):
+            self._beat(connection, frame.lost_rows, "running")
+            return
+        if isinstance(frame, Unmarked):
+            connection.is_unmarked = True
+            return
+        if isinstance(frame, Announcement):
+            self._admit(frame, connection)
+        elif isinstance(frame, Batch):
+            _require_announced(frame, connection)
+        if not isinstance(frame, End):
+            self._queue.append(frame)
+            return
+        self._ended += 1
+        self._beat(connection, frame.lost_rows, "ended")
+
+    def _beat(self, connection: _Connection, lost_rows: int, state: str) -> None:
+        own = connection.announced
+        if own is not None:
+            lost = {"commops": SourceProgress(0, None, lost_rows)}
+            reason = "finished" if state == "ended" else None
+            self._queue.append(Heartbeat(own.job, own.attempt, own.rank, lost, state, reason))
+
+    def _admit(self, announcement: Announcement, connection: _Connection) -> None:
+        key = _require_sendable(announcement)
+        if any(other is not connection and _key(other.announced) == key for other in self._connections):
+            _LOG.warning("event=torch_rank_twice job=%r attempt=%d rank=%d effect='rows of two processes mix'", *key)
+        connection.announced = announcement
+        if connection.is_unmarked:
+            self._unmarked.add(key)
+        else:
+            self._unmarked.discard(key)
+
+    def _drop(self, connection: _Connection) -> None:
+        connection.socket.close()
+        self._connections.remove(connection)
+
+
+def _remove_stale(path: Path) -> None:
+    """Remove a socket that an agent left behind; raises `InputError` where something else is there."""
+    if not os.path.lexists(path):
+        return
+    if not stat.S_ISSOCK(path.lstat().st_mode):
+        raise InputError("a file that is no socket, and is not ours to replace")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(os.fspath(path))
+        except ConnectionRefusedError:
+            path.unlink(missing_ok=True)
+            return
+        except BlockingIOError:
+            pass  # somebody listens, and has no time
+    raise InputError("a socket on which another process listens")
+
+
+def _key(announced: Announcement | None) -> tuple[str, int, int] | None:
+    return None if announced is None else (announced.job, announced.attempt, announced.rank)
+
+
+def _require_sendable(announcement: Announcement) -> tuple[str, int, int]:
+    """Return whose it is; raises `RecordError` for one that no message can hold: it must not stop the agent."""
+    key = rank_key(announcement.job, announcement.rank)
+    if len(key) > MAX_KEY_BYTES:
+        raise RecordError(f"name of the job must be below {MAX_KEY_BYTES} bytes; got {len(key)}")
+    size_bytes = len(encode_announcement(announcement))
+    if size_bytes > _MOST_ANNOUNCED_BYTES:
+        raise RecordError(f"announcement must be at most {_MOST_ANNOUNCED_BYTES} bytes; got {size_bytes}")
+    return announcement.job, announcement.attempt, announcement.rank
+
+
+def _require_announced(batch: Batch, connection: _Connection) -> None:
+    """Raise `RecordError` unless a batch is of the rank that its connection has announced."""
+    header = batch.header
+    if (header.job, header.attempt, header.rank) != _key(connection.announced):
+        said = "none" if connection.announced is None else f"rank {connection.announced.rank}"
+        raise RecordError(f"batch must be of the rank announced before it; got rank {header.rank}, announced {said}")
+
+
+def _received(connection: socket.socket) -> Iterator[bytes]:
+    """Give what waits in one socket, a bounded part of it; raises `EOFError` where the other end is closed."""
+    try:
+        data = connection.recv(_READ_BYTES)
+    except BlockingIOError:
+        return
+    if not data:
+        raise EOFError
+    yield data

@@ -1,0 +1,199 @@
+"""Where records leave the training process: part files of a trace directory, the agent's socket, or Kafka.
+
+Each exit runs in the session's thread and never touches training: what fails is told, and over a socket or with Kafka
+tried again.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final, Protocol
+
+from irregulars.producers.iteration_inference.inferring_source import InferringSource
+from irregulars.producers.publishing.delegating_source import PassingSource
+from irregulars.producers.publishing.sources import Record, Source
+from irregulars.producers.torch_hook.leaving.frames import End, Lost, Unmarked, Waiting, encode_frame
+from irregulars.producers.torch_hook.leaving.trace_parts import assemble_if_whole, part_path
+from irregulars.producers.torch_hook.records.source import TorchSource
+from irregulars.streams.kafka.topics import TopicSettings
+from irregulars.streams.messages.announcements import Announcement, Heartbeat
+
+POLL_S: Final = 0.2
+_POLL_ROWS: Final = 15_000
+_LAST_POLL_S: Final = 0.01
+_RETRY_S: Final = 2.0
+_LOOK_S: Final = 1.0
+"""From one look for operators that do not end to the next."""
+
+_SEND_S: Final = 5.0
+
+
+class Exit(Protocol):
+    """A way out."""
+
+    def run(self, source: TorchSource, wait: Callable[[float], bool]) -> None:
+        """Pass on what the source gives until it is exhausted; `wait` sleeps, and is True once an end is wanted."""
+        ...
+
+
+class TraceDirectory:
+    """Writes this rank's part below the directory; the last rank to end puts the trace directory together.
+
+    Parameters
+    ----------
+    directory
+        Shared by all ranks, or each host's own: then the parts must be brought together later.
+    open_s
+        Operators that have not ended for so long, seconds, are noted in the part: a job that hangs is killed, and
+        then nobody tells what it hung in.
+    """
+
+    def __init__(self, directory: Path, open_s: float = 5.0) -> None:
+        self._directory, self._open_s = directory, open_s
+        self._next_look_s = 0.0
+        self._noted = b""
+
+    def run(self, source: TorchSource, wait: Callable[[float], bool]) -> None:
+        """Append frames to the part as they come."""
+        path, world_size = None, 0
+        while not source.is_exhausted:
+            records = source.poll(_POLL_ROWS)
+            for record in records:
+                if path is None and isinstance(record, Announcement):
+                    path, world_size = part_path(self._directory, record.attempt, record.rank), record.world_size
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    path.unlink(missing_ok=True)
+                if path is not None and not isinstance(record, Heartbeat):  # the end says what was lost
+                    _append(path, encode_frame(record))
+            if path is not None:
+                self._note_open(source, path)
+            if not records and wait(POLL_S):
+                source.end()
+                time.sleep(_LAST_POLL_S)
+        if path is not None:
+            _append(path, encode_frame(End(source.lost_rows)))
+            assemble_if_whole(self._directory, world_size)
+
+    def _note_open(self, source: TorchSource, path: Path) -> None:
+        now_s = time.monotonic()
+        if now_s < self._next_look_s:
+            return
+        self._next_look_s = now_s + min(self._open_s, _LOOK_S)
+        batch = source.open_for(self._open_s)
+        noted = b"" if batch is None else encode_frame(Waiting(batch))
+        if noted and noted != self._noted:
+            _append(path, noted)
+        self._noted = noted
+
+
+def _append(path: Path, data: bytes) -> None:
+    with path.open("ab") as file:
+        file.write(data)
+
+
+class AgentSocket:
+    """Sends frames to the node's agent over its Unix socket.
+
+    While the agent is away rows wait in the ring, and the oldest give way. What was on its way when it went is lost.
+
+    Parameters
+    ----------
+    path
+        Where the agent listens.
+    on_trouble
+        Told why it is not reached.
+    """
+
+    def __init__(self, path: Path, on_trouble: Callable[[Exception], None]) -> None:
+        self._path, self._on_trouble = path, on_trouble
+
+    def run(self, source: TorchSource, wait: Callable[[float], bool]) -> None:
+        """Connect, send, and connect again."""
+        is_ending = False
+        while not source.is_exhausted:
+            try:
+                with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+                    connection.settimeout(_SEND_S)
+                    connection.connect(os.fspath(self._path))
+                    source.start_over()
+                    if source.is_unmarked:
+                        connection.sendall(encode_frame(Unmarked()))
+                    self._send(source, connection, wait)
+            except OSError as error:
+                self._on_trouble(error)
+                if is_ending:
+                    return
+                is_ending = wait(_RETRY_S)  # one more try
+
+    def _send(self, source: TorchSource, connection: socket.socket, wait: Callable[[float], bool]) -> None:
+        while not source.is_exhausted:
+            records = source.poll(_POLL_ROWS)
+            for record in records:
+                frame = Lost(source.lost_rows) if isinstance(record, Heartbeat) else record
+                connection.sendall(encode_frame(frame))
+            if not records and wait(POLL_S):
+                source.end()
+                time.sleep(_LAST_POLL_S)
+        connection.sendall(encode_frame(End(source.lost_rows)))
+
+
+class Kafka:
+    """Publishes from this process, through the agent's own publisher.
+
+    Parameters
+    ----------
+    bootstrap
+        Kafka brokers to ask first.
+    topics
+        How the topics are laid out.
+    on_trouble
+        Told why the broker is not reached.
+    """
+
+    def __init__(self, bootstrap: str, topics: TopicSettings, on_trouble: Callable[[Exception], None]) -> None:
+        self._bootstrap, self._topics, self._on_trouble = bootstrap, topics, on_trouble
+
+    def run(self, source: TorchSource, wait: Callable[[float], bool]) -> None:
+        """Publish; when the broker has been away for too long, begin anew."""
+        from irregulars.errors import IrregularsError
+        from irregulars.producers.publishing.agent import Agent
+        from irregulars.producers.publishing.publisher import AgentSettings
+
+        settings = AgentSettings(self._bootstrap, self._topics, broker_wait_s=30.0)
+        numbered = InferringSource(source, lambda _: True) if source.is_unmarked else source
+        while not numbered.is_exhausted:
+            paced = _Paced(numbered, source.end, wait)
+            try:
+                Agent(paced, settings).run()
+            except IrregularsError as error:
+                self._on_trouble(error)
+                if paced.is_ending or wait(_RETRY_S):
+                    return
+                source.start_over()
+
+
+class _Paced(PassingSource):
+    """The source as the agent polls it, no more often than `POLL_S`: each look takes Python's lock from training."""
+
+    def __init__(self, source: Source, end: Callable[[], None], wait: Callable[[float], bool]) -> None:
+        super().__init__(source)
+        self._end, self._wait = end, wait
+        self._next_s = 0.0
+        self.is_ending = False
+
+    def poll(self, max_records: int) -> Sequence[Record]:
+        """Poll the source once in a while."""
+        if not self.is_ending and self._wait(0.0):
+            self.is_ending = True
+            self._end()
+        if not self.is_ending and time.monotonic() < self._next_s:
+            return ()
+        self._next_s = time.monotonic() + POLL_S
+        return super().poll(max_records)
+
+    def close(self) -> None:
+        """Do nothing: it is polled again after the broker came back."""

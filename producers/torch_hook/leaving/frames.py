@@ -1,0 +1,153 @@
+"""Announcements and batches as frames of bytes: what a part file holds, and what goes over the local socket.
+
+A frame is the kind (one letter), the length of the value (4 bytes, little-endian), the value. Values are those of the
+bus: `encode_announcement`, `encode_batch`; the last frame says that the rank has ended.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from irregulars.errors import InputError, RecordError
+from irregulars.streams.messages.announcements import Announcement, decode_announcement, encode_announcement
+from irregulars.streams.messages.json_fields import first_line, integer, json_object
+from irregulars.streams.messages.records import Batch, decode_batch, encode_batch
+
+_HEAD: Final = struct.Struct("<cI")
+_BATCHES: Final = {b"O": "commops", b"I": "iterations", b"B": "bandwidth"}
+_LETTERS: Final = {schema: letter for letter, schema in _BATCHES.items()}
+MOST_BYTES: Final = 64 << 20
+"""Of a value; a larger one is no frame of ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The last frame: the rank sends no more, and dropped so many rows on the way."""
+
+    lost_rows: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Unmarked:
+    """Before the announcement: operators will carry no iteration, and whoever reads them is to infer it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The rank has dropped so many rows so far."""
+
+    lost_rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Operators that had not ended when this was written: the newest counts, where no later row says their end."""
+
+    batch: Batch
+
+
+Frame = Announcement | Batch | Unmarked | Lost | Waiting | End
+
+
+def encode_frame(frame: Frame) -> bytes:
+    """Encode one frame."""
+    if isinstance(frame, Announcement):
+        letter, value = b"A", encode_announcement(frame)
+    elif isinstance(frame, Batch):
+        letter, value = _LETTERS[frame.header.schema], encode_batch(frame)
+    elif isinstance(frame, Unmarked):
+        letter, value = b"U", b""
+    elif isinstance(frame, Waiting):
+        letter, value = b"W", encode_batch(frame.batch)
+    else:
+        letter = b"L" if isinstance(frame, Lost) else b"E"
+        value = json.dumps({"lost_rows": frame.lost_rows}).encode()
+    return _HEAD.pack(letter, len(value)) + value
+
+
+class FrameReader:
+    """Puts frames together from bytes as they come."""
+
+    def __init__(self) -> None:
+        self._bytes = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[Frame]:
+        """Take more bytes; give the frames that are whole now.
+
+        Raises
+        ------
+        RecordError
+            If the bytes are no frames; nothing can be read after them.
+        """
+        self._bytes += data
+        while len(self._bytes) >= _HEAD.size:
+            letter, length = _HEAD.unpack_from(self._bytes)
+            if length > MOST_BYTES or letter not in (b"A", b"E", b"L", b"U", b"W", *_BATCHES):
+                raise RecordError(f"frame must be one of ours; got kind {letter!r}, {length} bytes")
+            if len(self._bytes) < _HEAD.size + length:
+                return
+            value = bytes(self._bytes[_HEAD.size : _HEAD.size + length])
+            del self._bytes[: _HEAD.size + length]
+            yield _decode(letter, value)
+
+
+def _decode(letter: bytes, value: bytes) -> Frame:
+    if letter == b"L":
+        same = _decode(b"E", value)
+        assert isinstance(same, End)
+        return Lost(same.lost_rows)
+    if letter == b"W":
+        return Waiting(decode_batch(value, "commops"))
+    if letter == b"A":
+        return decode_announcement(value)
+    if letter in _BATCHES:
+        return decode_batch(value, _BATCHES[letter])
+    if letter == b"U":
+        return Unmarked()
+    try:
+        return End(integer(json_object(value, "last frame"), "lost_rows", least=0))
+    except KeyError as error:
+        raise RecordError(f"last frame must say lost_rows; got {first_line(error)}") from error
+
+
+def read_frames(chunks: Iterable[bytes], where: str) -> Iterator[Frame]:
+    """Read frames from chunks; what a writer that was killed left half-way at the end is skipped.
+
+    Raises
+    ------
+    InputError
+        If the bytes are no frames.
+    """
+    reader = FrameReader()
+    try:
+        for chunk in chunks:
+            yield from reader.feed(chunk)
+    except RecordError as error:
+        raise InputError(f"{where}: {error}") from error
+
+
+END_BYTES: Final = 64
+"""So many at the end of a file show whether its last frame is `End`."""
+
+
+def is_ended(tail: bytes) -> bool:
+    """Whether the last bytes of a file, `END_BYTES` of them or all, end with `End`: nothing before is read.
+
+    >>> end = encode_frame(End(3))
+    >>> is_ended(end), is_ended(encode_frame(Unmarked()) + end), is_ended(end[:-1]), is_ended(b"")
+    (True, True, False, False)
+    """
+    at = tail.rfind(b"E")  # what follows it in the last frame are small lengths, and a text without capitals
+    if at < 0 or len(tail) < at + _HEAD.size:
+        return False
+    value = tail[at + _HEAD.size :]
+    if _HEAD.unpack_from(tail, at)[1] != len(value):
+        return False
+    try:
+        return isinstance(_decode(b"E", value), End)
+    except RecordError:
+        return False

@@ -1,0 +1,166 @@
+"""A trace directory from the parts that the ranks of a training job wrote.
+
+Each rank appends to a file of its own below ``parts/``; when the last has ended, they become the files of the
+contract. After a crash: ``python -m irregulars.producers.torch_hook.leaving.trace_parts DIR``.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from irregulars.errors import InputError
+from irregulars.producers.publishing.batches import event_times_ns
+from irregulars.producers.torch_hook.leaving.frames import END_BYTES, End, Frame, Waiting, is_ended, read_frames
+from irregulars.producers.trace.writer import write_trace
+from irregulars.streams.messages.announcements import Announcement
+from irregulars.streams.messages.records import UNKNOWN, Batch
+
+PARTS: Final = "parts"
+_CHUNK: Final = 1 << 20
+_NAME: Final = re.compile(r"attempt-([0-9]{1,19})-rank-[0-9]{1,10}\.frames")
+
+
+def part_path(directory: Path, attempt: int, rank: int) -> Path:
+    """Name the part of a rank."""
+    return directory / PARTS / f"attempt-{attempt}-rank-{rank}.frames"
+
+
+def assemble_if_whole(directory: Path, world_size: int) -> bool:
+    """Put the trace directory together if all ranks have ended; return whether this call did."""
+    with _locked(directory):
+        parts = _newest_parts(directory)
+        if len(parts) < world_size or not all(_has_ended(part) for part in parts):
+            return False
+        _assemble(directory, parts)
+    return True
+
+
+def assemble(directory: Path) -> int:
+    """Put together what there is; return the number of ranks.
+
+    Raises
+    ------
+    InputError
+        If there are no parts, or one is damaged.
+    """
+    if not _newest_parts(directory):  # looked at first, so that no directory is made for a name that was misspelt
+        raise InputError(f"{directory / PARTS}: must hold parts written by torch_comms; got none")
+    with _locked(directory):
+        parts = _newest_parts(directory)
+        _assemble(directory, parts)
+    return len(parts)
+
+
+def _newest_parts(directory: Path) -> list[Path]:
+    """Parts of the newest attempt that any rank began."""
+    named = [(path, _NAME.fullmatch(path.name)) for path in sorted((directory / PARTS).glob("*.frames"))]
+    attempts = {path: int(name[1]) for path, name in named if name is not None}
+    newest = max(attempts.values(), default=0)
+    return [path for path, attempt in attempts.items() if attempt == newest]
+
+
+def _assemble(directory: Path, parts: list[Path]) -> None:
+    announcements = [one for part in parts for one in _announcements(part)]
+    until_ns = max((_newest_ns(part) for part in parts), default=0)
+    announcements = [replace(one, recorded_until_ns=until_ns or None) for one in announcements]
+    fresh = directory / ".assembled"
+    write_trace(fresh, announcements, (batch for part in parts for batch in _batches(part)))
+    for file in fresh.iterdir():
+        file.replace(directory / file.name)
+    fresh.rmdir()
+    shutil.rmtree(directory / PARTS)
+
+
+def _announcements(part: Path) -> Iterator[Announcement]:
+    """Give the rank's announcement, with what it is known to have lost."""
+    newest, lost_rows = None, 0
+    for frame in _frames(part):
+        newest = frame if isinstance(frame, Announcement) else newest
+        lost_rows = frame.lost_rows if isinstance(frame, End) else lost_rows
+    if newest is not None:
+        yield replace(newest, lost_rows=lost_rows)
+
+
+def _batches(part: Path) -> Iterator[Batch]:
+    """Give all rows; of a rank that was killed also the operators in which it hung."""
+    waiting: Batch | None = None
+    for frame in _frames(part):
+        if isinstance(frame, Waiting):
+            waiting = frame.batch
+        elif isinstance(frame, End):
+            waiting = None
+        elif isinstance(frame, Batch):
+            waiting = None if waiting is None else _without(waiting, frame)
+            yield frame
+    if waiting is not None and len(waiting):
+        yield waiting
+
+
+def _without(waiting: Batch, ended: Batch) -> Batch:
+    """Leave out operators whose end is known."""
+    if ended.header.schema != "commops":
+        return waiting
+    known = set(_operators(ended))
+    is_left = np.array([one not in known for one in _operators(waiting)], dtype=bool)
+    return Batch(waiting.header, {name: column[is_left] for name, column in waiting.columns.items()})
+
+
+def _operators(batch: Batch) -> Iterator[tuple[int, ...]]:
+    columns = (batch.columns[name].tolist() for name in ("communicator", "operator", "sequence", "peer"))
+    return zip(*columns, strict=True)  # a process numbers its communicators once: codes compare
+
+
+def _newest_ns(part: Path) -> int:
+    times = (event_times_ns(frame) for frame in _frames(part) if isinstance(frame, Batch))
+    return max((int(one.max()) for one in times if one.size and one.max() != UNKNOWN), default=0)
+
+
+def _frames(part: Path) -> Iterator[Frame]:
+    with part.open("rb") as file:
+        yield from read_frames(iter(lambda: file.read(_CHUNK), b""), str(part))
+
+
+def _has_ended(part: Path) -> bool:
+    """Whether the rank has; each rank that ends asks it of all others, so only the end of the file is read."""
+    with part.open("rb") as file:
+        file.seek(max(file.seek(0, os.SEEK_END) - END_BYTES, 0))
+        return is_ended(file.read())
+
+
+@contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    directory.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(directory / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def main(arguments: list[str]) -> int:
+    """Assemble the directory that is named."""
+    if len(arguments) != 1:
+        print("usage: python -m irregulars.producers.torch_hook.leaving.trace_parts DIR", file=sys.stderr)
+        return 2
+    try:
+        print(f"{arguments[0]}: {assemble(Path(arguments[0]))} ranks")
+    except (InputError, OSError) as error:
+        print(f"irregulars: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

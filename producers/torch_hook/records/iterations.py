@@ -1,0 +1,156 @@
+"""Iterations of the training loop, as the script or its optimizer marks them."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from irregulars.errors import InputError
+from irregulars.streams.messages.records import PHASES, UNKNOWN
+
+_MOST_ROWS: Final = 1 << 14
+TRAIN: Final = PHASES.index("train")
+
+
+@dataclass(slots=True)
+class _Row:
+    iteration: int
+    start_ns: int
+    end_ns: int = 0
+    phase: int = TRAIN
+    loss: float = np.nan
+    grad_norm: float = np.nan
+    tokens: float = np.nan
+
+
+class Iterations:
+    """Which iteration runs, and the rows of those that have ended.
+
+    Parameters
+    ----------
+    on_change
+        Told the number of each iteration that begins, and `UNKNOWN` when none runs.
+    by_steps
+        Whether an optimizer's steps end iterations, until the script marks one.
+    """
+
+    def __init__(self, on_change: Callable[[int], None] = lambda _: None, *, by_steps: bool = True) -> None:
+        self._on_change = on_change
+        self._current: _Row | None = None
+        self._rows: deque[_Row] = deque(maxlen=_MOST_ROWS)
+        self._ended = 0
+        self._phase: int | None = None
+        self._steps = 0
+        self._optimizer: Callable[[], object | None] = _nobody
+        self._is_marked = not by_steps
+
+    @contextmanager
+    def mark(self, iteration: int | None = None) -> Iterator[None]:
+        """Mark one iteration; from the first mark on, optimizer steps end none."""
+        if not self._is_marked:
+            self._is_marked, self._current = True, None
+        number = self._steps if iteration is None else int(iteration)
+        self._begin(number, time.monotonic_ns())
+        try:
+            yield
+        finally:
+            self._end(time.monotonic_ns())
+            self._on_change(UNKNOWN)
+            self._steps = number + 1
+
+    def follow(self, optimizer: object) -> None:
+        """Let the steps of this optimizer end iterations; otherwise those of the first that steps do."""
+        try:
+            self._optimizer = weakref.ref(optimizer)
+        except TypeError:  # somebody's class that can't be: this one is followed as long as we are
+            self._optimizer = lambda: optimizer
+
+    def step(self, optimizer: object) -> None:
+        """Note an optimizer's step: it ends one iteration and begins the next.
+
+        Nobody knows where the first iteration began: it gets no row, and its operators have no iteration. Where the
+        optimizer that was followed is gone, the next that steps takes its place.
+        """
+        if self._is_marked:
+            return
+        if self._optimizer() is None:
+            self.follow(optimizer)
+        if self._optimizer() is not optimizer:
+            return
+        now_ns = time.monotonic_ns()
+        self._end(now_ns)
+        self._steps += 1
+        self._begin(self._steps, now_ns)
+
+    @contextmanager
+    def in_phase(self, phase: str) -> Iterator[None]:
+        """Mark what runs meanwhile; an iteration that holds any of it is of this phase.
+
+        Raises
+        ------
+        InputError
+            If the phase is none of `streams.messages.records.PHASES`.
+        """
+        if phase not in PHASES:
+            raise InputError(f"phase must be one of {', '.join(PHASES)}; got {phase!r}")
+        before, self._phase = self._phase, PHASES.index(phase)
+        self._mark_phase()
+        try:
+            yield
+        finally:
+            self._mark_phase()
+            self._phase = before
+
+    def report(self, loss: float | None, grad_norm: float | None, tokens: int | None) -> None:
+        """Note figures of the iteration that runs."""
+        row = self._current
+        if row is None:
+            return
+        row.loss = row.loss if loss is None else float(loss)
+        row.grad_norm = row.grad_norm if grad_norm is None else float(grad_norm)
+        row.tokens = row.tokens if tokens is None else float(tokens)
+
+    @property
+    def ended(self) -> int:
+        """How many have ended so far."""
+        return self._ended
+
+    def take(self, offset_ns: int) -> dict[str, np.ndarray]:
+        """Take the columns of ``iterations`` of those that ended since the last call, in their order."""
+        rows = [self._rows.popleft() for _ in range(len(self._rows))]
+        return {
+            "iteration": np.array([row.iteration for row in rows], dtype=np.int64),
+            "start_ns": np.array([row.start_ns for row in rows], dtype=np.int64) + offset_ns,
+            "elapsed_ns": np.array([row.end_ns - row.start_ns for row in rows], dtype=np.float64),
+            "phase": np.array([row.phase for row in rows], dtype=np.uint8),
+            "loss": np.array([row.loss for row in rows]),
+            "grad_norm": np.array([row.grad_norm for row in rows]),
+            "tokens": np.array([row.tokens for row in rows]),
+        }
+
+    def _begin(self, number: int, now_ns: int) -> None:
+        self._current = _Row(number, now_ns)
+        self._mark_phase()
+        self._on_change(number)
+
+    def _end(self, now_ns: int) -> None:
+        row, self._current = self._current, None
+        if row is not None:
+            row.end_ns = now_ns
+            self._rows.append(row)
+            self._ended += 1
+
+    def _mark_phase(self) -> None:
+        if self._current is not None and self._phase is not None:
+            self._current.phase = self._phase
+
+
+def _nobody() -> None:
+    return None

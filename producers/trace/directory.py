@@ -1,0 +1,252 @@
+"""A trace directory: the recorded input of one training job (contract, section 1).
+
+`read_trace` reads and checks one (`assemble_trace`: tables in memory), `trace_batches` gives its rows as the training
+job would have published them, `write_trace` writes one.
+"""
+
+from __future__ import annotations
+
+import heapq
+import stat
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from irregulars.errors import InputError
+from irregulars.producers.publishing.batches import BATCH_ROWS, BATCH_SPAN_S, cut_in_order
+from irregulars.producers.trace.files import TableFile, find_file, read_file, read_parts
+from irregulars.producers.trace.job_file import JobFile, Place, read_job
+from irregulars.producers.trace.order import Rows, RowsGatherer, arrange
+from irregulars.producers.trace.rows import Rejected, check_bandwidth, check_commops, check_iterations
+from irregulars.producers.trace.writer import write_trace
+from irregulars.streams.messages.announcements import Announcement, Communicator
+from irregulars.streams.messages.records import SCHEMAS, UNKNOWN, Batch, Header
+
+__all__ = ["Rejected", "Trace", "assemble_trace", "read_trace", "trace_batches", "write_trace"]
+
+_Check = Callable[[TableFile, JobFile], tuple[Rows, Rejected]]
+_CHECKS: Final[Mapping[str, _Check]] = {
+    "commops": check_commops,
+    "bandwidth": check_bandwidth,
+    "iterations": check_iterations,
+}
+_NEVER_NS: Final = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """A read trace directory.
+
+    Parameters
+    ----------
+    job, attempt, world_size, clock, recorded_until_ns
+        As in ``job.json``; `recorded_until_ns` is `None` where it is not known.
+    announcements
+        One per logged rank, and one with ``is_logged=False`` per other rank that ``job.json`` places; ordered by
+        rank. Communicators are ordered by id.
+    commops, bandwidth, iterations
+        Per rank all rows as one batch, in order of event time (see `producers.trace.order.arrange`). Ranks without
+        rows are absent. ``header.names`` of `commops` are the ids of the rank's communicators.
+    rejected
+        Rows that break the contract and were left out.
+    copies
+        Rows that were there more than once, counted without the first.
+    """
+
+    job: str
+    attempt: int
+    world_size: int
+    clock: str
+    recorded_until_ns: int | None
+    announcements: tuple[Announcement, ...]
+    commops: Mapping[int, Batch]
+    bandwidth: Mapping[int, Batch] = field(default_factory=dict)
+    iterations: Mapping[int, Batch] = field(default_factory=dict)
+    rejected: Rejected = field(default_factory=Rejected)
+    copies: int = 0
+
+    def batches(self, schema: str) -> Mapping[int, Batch]:
+        """Give the batches of ``commops``, ``bandwidth`` or ``iterations`` per rank."""
+        return {"commops": self.commops, "bandwidth": self.bandwidth, "iterations": self.iterations}[schema]
+
+
+def read_trace(directory: Path | str, without: Collection[str] = ()) -> Trace:
+    """Read a trace directory. The order of its rows, and rows that come twice, change nothing.
+
+    Parameters
+    ----------
+    without
+        Schemas to leave aside: their files need not be there, and are not read.
+
+    Raises
+    ------
+    InputError
+        If a file is unusable; one line that names the file, the row or key, what was expected and what was found.
+        Single bad rows are left out and counted instead.
+    """
+    directory = Path(directory)
+    _require_directory(directory)
+
+    def read_tables(schema: str) -> Iterable[TableFile]:
+        return () if schema in without else _read_tables(directory, schema)
+
+    return _assemble(read_job(directory), read_tables)
+
+
+def assemble_trace(job: JobFile, table_of: Callable[[str], TableFile | None]) -> Trace:
+    """Make a trace of a job and its tables as anybody may have written them: unchecked, in any order, with copies.
+
+    Parameters
+    ----------
+    table_of
+        Gives the table of a schema, or `None` where there is none. Is asked once for each, and one table is in
+        memory at a time.
+    """
+
+    def tables_of(schema: str) -> Iterable[TableFile]:
+        table = table_of(schema)
+        return () if table is None else (table,)
+
+    return _assemble(job, tables_of)
+
+
+def _assemble(job: JobFile, tables_of: Callable[[str], Iterable[TableFile]]) -> Trace:
+    """Make a trace of a job and the parts of its tables, of which one is in memory at a time."""
+    read = {schema: _check_rows(schema, job, tables_of(schema)) for schema in SCHEMAS}
+    batches = {schema: by_rank for schema, (by_rank, _, _) in read.items()}
+    return Trace(
+        job=job.job,
+        attempt=job.attempt,
+        world_size=job.world_size,
+        clock=job.clock,
+        recorded_until_ns=job.recorded_until_ns,
+        announcements=tuple(_announcements(job, batches)),
+        rejected=sum((rejected for _, rejected, _ in read.values()), Rejected()),
+        copies=sum(copies for _, _, copies in read.values()),
+        **batches,
+    )
+
+
+def _require_directory(path: Path) -> None:
+    try:
+        found = "a file" if not stat.S_ISDIR(path.stat().st_mode) else None
+    except FileNotFoundError:
+        found = "nothing"
+    except OSError as error:
+        found = str(error.strerror)
+    if found is not None:
+        raise InputError(f"{path}: must be a trace directory; got {found}")
+
+
+def _read_tables(directory: Path, schema: str) -> Iterable[TableFile]:
+    path = find_file(directory, schema)
+    if path is None and schema == "commops":
+        raise InputError(f"{directory}: must hold commops.parquet, commops.jsonl or commops.csv; got none of them")
+    if path is None:
+        return ()
+    # Names of devices are numbered over the whole file.
+    return (read_file(path, schema),) if schema == "bandwidth" else read_parts(path, schema)
+
+
+def _check_rows(schema: str, job: JobFile, tables: Iterable[TableFile]) -> tuple[dict[int, Batch], Rejected, int]:
+    gatherer, rejected = RowsGatherer(), Rejected()
+    for table in tables:
+        rows, left_out = _CHECKS[schema](table, job)
+        gatherer.add(rows, table.rows_in_file)
+        rejected += left_out
+        del table, rows  # before the next part is read
+    whole = gatherer.take()
+    if whole is None:
+        return {}, rejected, 0
+    order = arrange(whole)
+    copies = len(whole.rank) - len(order)
+    is_in_order = not copies and bool((order == np.arange(len(order))).all())  # then nothing needs to move
+    return _part_by_rank(whole, None if is_in_order else order, schema, job), rejected, copies
+
+
+def _part_by_rank(rows: Rows, order: np.ndarray | None, schema: str, job: JobFile) -> dict[int, Batch]:
+    rank = rows.rank if order is None else rows.rank.take(order)
+    columns = {}
+    for name in list(rows.columns):  # one after the other, so that hardly more than one is in memory twice
+        column = rows.columns.pop(name)
+        columns[name] = column if order is None else column.take(order)  # faster than indexing by the same
+    is_first = np.ones(len(rank), dtype=bool)
+    np.not_equal(rank[1:], rank[:-1], out=is_first[1:])
+    firsts = np.flatnonzero(is_first).tolist()
+    batches = {}
+    for first, past in pairwise([*firsts, len(rank)]):
+        own = {name: column[first:past] for name, column in columns.items()}
+        newest = int(rows.keys(own).event_ns.max())
+        header = Header(
+            schema=schema,
+            job=job.job,
+            attempt=job.attempt,
+            rank=int(rank[first]),
+            watermark_ns=None if newest == UNKNOWN else newest,
+            names=rows.names(int(rank[first])),
+        )
+        batches[header.rank] = Batch(header, own)
+    return batches
+
+
+def _announcements(job: JobFile, batches: Mapping[str, Mapping[int, Batch]]) -> Iterator[Announcement]:
+    declared = set(job.logged_ranks or ())
+    logged = declared.union(*batches.values())
+    for rank in sorted(logged | set(job.places)):
+        sources = tuple(
+            schema for schema in SCHEMAS if rank in batches[schema] or (schema == "commops" and rank in declared)
+        )
+        yield _announcement(job, rank, sources, len(logged), is_logged=rank in logged)
+
+
+def _announcement(
+    job: JobFile, rank: int, sources: tuple[str, ...], logged_count: int, *, is_logged: bool
+) -> Announcement:
+    communicators: tuple[Communicator, ...] = tuple(job.communicators[i] for i in job.membership.of_rank(rank))
+    place = job.places.get(rank, Place())
+    return Announcement(
+        job=job.job,
+        attempt=job.attempt,
+        rank=rank,
+        world_size=job.world_size,
+        logged_ranks=logged_count,
+        communicators=communicators,
+        sources=sources,
+        is_logged=is_logged,
+        clock=job.clock,
+        host=place.host,
+        gpu=place.gpu,
+        nic=place.nic,
+        switch=place.switch,
+        lost_rows=place.lost_rows,
+        recorded_until_ns=job.recorded_until_ns,
+    )
+
+
+def trace_batches(trace: Trace, max_rows: int = BATCH_ROWS, max_span_s: float = BATCH_SPAN_S) -> Iterator[Batch]:
+    """Give the rows of a trace as its training job would have published them.
+
+    Parameters
+    ----------
+    max_rows, max_span_s
+        Rows and event time of one batch at most.
+
+    Yields
+    ------
+    Batches with true ``rows_before`` and ``watermark_ns``, ordered over all ranks and schemas by watermark; what
+    never ended comes last.
+    """
+    parts = (
+        cut_in_order(batch, max_rows, max_span_s) for schema in SCHEMAS for batch in trace.batches(schema).values()
+    )
+    return heapq.merge(*parts, key=published_ns)
+
+
+def published_ns(batch: Batch) -> int:
+    """When a batch of `trace_batches` would have been published, ns since the epoch; huge where nothing ended."""
+    watermark_ns = batch.header.watermark_ns
+    return _NEVER_NS if watermark_ns is None else watermark_ns

@@ -1,0 +1,102 @@
+"""Iterations of a trace that marks none, inferred from its operators."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from irregulars.producers.iteration_inference.inference import Inferred, infer_iterations
+from irregulars.producers.iteration_inference.online import anchor_kinds
+from irregulars.producers.iteration_inference.per_kind_sequences import are_counted_apart, split, split_kinds, whole
+from irregulars.producers.trace.directory import Trace
+from irregulars.streams.messages.records import PHASES, UNKNOWN, Batch, Header
+
+Array = np.ndarray
+
+_WANTED: Final = ("operator", "sequence", "peer", "start_ns", "elapsed_ns", "size_bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class Numbered:
+    """A trace with iterations, and what to tell people about them; `report` is None where nothing was inferred."""
+
+    trace: Trace
+    report: str | None = None
+
+
+def number_iterations(trace: Trace) -> Numbered:
+    """Number the iterations of a trace in which no row says anything about them; any other stays as it is."""
+    if not trace.commops and not trace.iterations and trace.bandwidth:
+        return Numbered(trace, f"{trace.job}: there are no operators, and no iterations are known: nothing is judged")
+    if not trace.commops or has_marks(trace):
+        return Numbered(trace)
+    columns, kinds = job_columns(trace)
+    is_apart = are_counted_apart(columns["operator"], columns["sequence"])
+    if is_apart:
+        columns, kinds = split(columns), split_kinds(kinds)
+    inferred = infer_iterations(columns, kinds)
+    if not inferred.count:
+        return Numbered(trace, f"{trace.job}: no iterations are marked, and no period was found in the operators")
+    anchors = [whole(one.communicator) if is_apart else one.communicator for one in inferred.anchors]
+    return Numbered(_with_iterations(trace, inferred), _report(trace, inferred, anchors))
+
+
+def has_marks(trace: Trace) -> bool:
+    """Whether anything in a trace says to which iteration an operator belongs."""
+    return bool(trace.iterations) or any(_is_marked(batch) for batch in trace.commops.values())
+
+
+def job_columns(trace: Trace) -> tuple[dict[str, Array], list[str]]:
+    """Join the operators of all ranks; communicators become codes of the whole job, whose kinds come second."""
+    kinds: dict[str, str] = {}
+    for announcement in trace.announcements:
+        kinds |= anchor_kinds(announcement)
+    codes = {name: code for code, name in enumerate(kinds)}
+    batches = trace.commops.values()
+    columns = {name: np.concatenate([batch.columns[name] for batch in batches]) for name in _WANTED}
+    columns["rank"] = np.repeat(np.array(list(trace.commops)), [len(batch) for batch in batches])
+    columns["communicator"] = np.concatenate(
+        [np.array([codes[n] for n in b.header.names], dtype=np.int64)[b.columns["communicator"]] for b in batches]
+    )
+    return columns, list(kinds.values())
+
+
+def _is_marked(batch: Batch) -> bool:
+    return bool((batch.columns["iteration"] != UNKNOWN).any())
+
+
+def _with_iterations(trace: Trace, inferred: Inferred) -> Trace:
+    commops: dict[int, Batch] = {}
+    iterations: dict[int, Batch] = {}
+    first = 0
+    for rank, batch in trace.commops.items():
+        own = inferred.iteration[first : first + len(batch)]
+        first += len(batch)
+        commops[rank] = Batch(batch.header, {**batch.columns, "iteration": own})
+        rows = inferred.rows_of(rank)
+        if inferred.phases.any() and len(rows["iteration"]):  # otherwise they say nothing that operators do not
+            ended_ns = int((rows["start_ns"] + rows["elapsed_ns"].astype(np.int64)).max())
+            header = Header("iterations", trace.job, trace.attempt, rank, watermark_ns=ended_ns)
+            iterations[rank] = Batch(header, rows)
+    announcements = tuple(
+        replace(one, sources=(*one.sources, "iterations")) if one.rank in iterations else one
+        for one in trace.announcements
+    )
+    return replace(trace, commops=commops, iterations=iterations, announcements=announcements)
+
+
+def _report(trace: Trace, inferred: Inferred, anchors: list[int]) -> str:
+    names = dict.fromkeys(c.id for a in trace.announcements for c in a.communicators)
+    ids = list(dict.fromkeys(list(names)[anchor] for anchor in anchors))
+    shown = ", ".join(ids[:3]) + (f" and {len(ids) - 3} more" if len(ids) > 3 else "")
+    phases = _phases_text(inferred.phases)
+    return f"{trace.job}: no iterations are marked; inferred {inferred.count} from the operators on {shown}{phases}"
+
+
+def _phases_text(phases: Array) -> str:
+    found: Mapping[str, int] = {name: int((phases == code).sum()) for code, name in enumerate(PHASES) if code}
+    texts = [f"{count} of them {name}" for name, count in found.items() if count]
+    return f" ({', '.join(texts)})" if texts else ""

@@ -1,0 +1,291 @@
+"""Rows of a trace file, checked. Vectorised: no Python loop over rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from irregulars.producers.trace.files import TableFile
+from irregulars.producers.trace.job_file import JobFile, shortened
+from irregulars.producers.trace.order import Keys, Rows
+from irregulars.streams.messages.records import (
+    FASTEST_BYTES_PER_S,
+    LAST_ITERATION,
+    LATEST_NS,
+    LONGEST_NS,
+    OPERATORS,
+    PATHS,
+    PHASE_UNKNOWN,
+    PHASES,
+    RECV,
+    SEND,
+    UNKNOWN,
+)
+
+MOST_REASONS: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """Rows that were left out: how many, and why the first ones were (``file: row N: what must be ...; got ...``)."""
+
+    count: int = 0
+    reasons: tuple[str, ...] = ()
+
+    def __add__(self, other: Rejected) -> Rejected:
+        return Rejected(self.count + other.count, (self.reasons + other.reasons)[:MOST_REASONS])
+
+
+def check_commops(table: TableFile, job: JobFile) -> tuple[Rows, Rejected]:
+    """Check rows of ``commops`` against the job."""
+    check = _Check(table)
+    rank, ordinal, operator = _rank(check, job), _communicator(check, job), check.codes("operator", OPERATORS)
+    sequence = check.integers("sequence", 0, 2**32 - 1)
+    peer = check.integers("peer", -LATEST_NS)
+    start_ns, elapsed_ns = check.integers("start_ns", 0, LATEST_NS), check.integers("elapsed_ns", 0, LONGEST_NS)
+    size_bytes = check.integers("size_bytes", 0, LONGEST_NS)
+    iteration = check.integers("iteration", -LAST_ITERATION, LAST_ITERATION)
+    local = _local_communicator(check, job, rank, ordinal)
+    is_p2p = (operator == SEND) | (operator == RECV)
+    peer = np.where(is_p2p, peer, UNKNOWN)  # the contract gives it a meaning for send and recv alone
+    _check_peers(check, job, is_p2p, ordinal, peer)
+    columns: dict[str, np.ndarray] = {
+        "communicator": local.astype(np.uint16), "operator": operator.astype(np.uint8), "sequence": sequence,
+        "peer": peer, "start_ns": start_ns, "elapsed_ns": _floats(elapsed_ns), "size_bytes": _floats(size_bytes),
+        "iteration": iteration,
+    }  # fmt: skip
+    names = [communicator.id for communicator in job.communicators]
+    return check.rows(
+        rank, columns, _commops_keys, names=lambda rank: tuple(names[i] for i in job.membership.of_rank(rank))
+    )
+
+
+def _commops_keys(columns: Mapping[str, np.ndarray]) -> Keys:
+    operator = columns["operator"]
+    direction = np.where((operator == SEND) | (operator == RECV), operator, 0)
+    identity = (columns["communicator"], direction, columns["peer"], columns["sequence"])
+    return Keys(_ends(columns["start_ns"], columns["elapsed_ns"]), identity)
+
+
+def check_iterations(table: TableFile, job: JobFile) -> tuple[Rows, Rejected]:
+    """Check rows of ``iterations`` against the job."""
+    check = _Check(table)
+    rank = _rank(check, job)
+    iteration = check.integers("iteration", -LAST_ITERATION, LAST_ITERATION)
+    start_ns, elapsed_ns = check.integers("start_ns", 0, LATEST_NS), check.integers("elapsed_ns", 0, LONGEST_NS)
+    phase = check.codes("phase", PHASES)
+    columns = {
+        "iteration": iteration, "start_ns": start_ns, "elapsed_ns": _floats(elapsed_ns),
+        "phase": np.where(phase < 0, PHASE_UNKNOWN, phase).astype(np.uint8), "loss": check.floats("loss"),
+        "grad_norm": check.floats("grad_norm"), "tokens": _floats(check.integers("tokens", 0, LONGEST_NS)),
+    }  # fmt: skip
+    return check.rows(rank, columns, _iterations_keys, names=lambda _: ())
+
+
+def _iterations_keys(columns: Mapping[str, np.ndarray]) -> Keys:
+    identity = tuple(columns[name] for name in ("iteration", "phase", "start_ns", "elapsed_ns"))
+    return Keys(_ends(columns["start_ns"], columns["elapsed_ns"]), identity)
+
+
+def check_bandwidth(table: TableFile, job: JobFile) -> tuple[Rows, Rejected]:
+    """Check rows of ``bandwidth`` against the job."""
+    check = _Check(table)
+    rank = _rank(check, job)
+    time_ns, path = check.integers("time_ns", 0, LATEST_NS), check.codes("path", PATHS)
+    device, device_names = check.texts("device")
+    rates = {name: check.rates(name) for name in ("tx_bytes_per_s", "rx_bytes_per_s")}
+    pairs = np.unique((rank * len(device_names) + device)[check.is_good])
+    first_of_rank = np.searchsorted(pairs, np.arange(job.world_size + 1) * len(device_names))
+    local = np.searchsorted(pairs, rank * len(device_names) + device) - _at(first_of_rank, rank)
+    check.reject(local > np.iinfo(np.uint16).max, "device", "one of at most 65536 of a rank")
+    columns: dict[str, np.ndarray] = {"time_ns": time_ns, "path": path.astype(np.uint8), **rates}
+    columns["device"] = local.astype(np.uint16)
+
+    def names(rank: int) -> tuple[str, ...]:
+        own = pairs[first_of_rank[rank] : first_of_rank[rank + 1]] - rank * len(device_names)
+        return tuple(device_names[i] for i in own)
+
+    return check.rows(rank, columns, _bandwidth_keys, names)
+
+
+def _bandwidth_keys(columns: Mapping[str, np.ndarray]) -> Keys:
+    return Keys(columns["time_ns"], tuple(columns[name] for name in ("time_ns", "path", "device")))
+
+
+# --- checks ---------------------------------------------------------------------------------------------------------
+
+
+class _Check:
+    """Reads the columns of one file and remembers which rows broke a rule, and why the first ones did."""
+
+    def __init__(self, table: TableFile) -> None:
+        self._table = table
+        self._reasons = list(table.unreadable[:MOST_REASONS])
+        self.is_good = np.ones(len(table), dtype=bool)
+
+    def integers(self, name: str, least: int, most: int = LATEST_NS) -> np.ndarray:
+        """Read a column of integers as int64, `UNKNOWN` where null."""
+        if name not in self._table.columns:
+            return np.full(len(self._table), UNKNOWN)
+        values, is_wrong = _integers(self._table.columns[name])
+        is_null = values == UNKNOWN
+        is_bad = (values < least) | (values > most)
+        if self._table.is_nullable(name):
+            is_bad &= ~is_null
+        if is_wrong is not None:
+            is_bad |= is_wrong
+        self.reject(is_bad, name, f"an integer from {least} to {most}")
+        return values
+
+    def floats(self, name: str) -> np.ndarray:
+        """Read a column of numbers as float64, NaN where null."""
+        if name not in self._table.columns:
+            return np.full(len(self._table), np.nan)
+        return np.asarray(self._table.columns[name].cast(pa.float64()).to_numpy(), dtype=np.float64)
+
+    def rates(self, name: str) -> np.ndarray:
+        """Read a column of rates as float64, NaN where null: what no device can have is rejected."""
+        values = self.floats(name)
+        self.reject((values < 0) | (values > FASTEST_BYTES_PER_S), name, f"a rate from 0 to {FASTEST_BYTES_PER_S:g}")
+        return values
+
+    def texts(self, name: str) -> tuple[np.ndarray, list[str]]:
+        """Read a column of texts as codes into sorted names; rows without text are rejected."""
+        codes, names = _dictionary(self._table.columns[name])
+        order = sorted(range(len(names)), key=names.__getitem__)
+        places = np.empty(len(names) + 1, dtype=np.int64)
+        places[order], places[-1] = np.arange(len(names)), -1
+        codes = places[codes]
+        self.reject(codes < 0, name, "a text")
+        return codes, [names[i] for i in order]
+
+    def codes(self, name: str, choices: Sequence[str]) -> np.ndarray:
+        """Read a column of texts as indices into `choices`; -1 where null, in columns that may be."""
+        if name not in self._table.columns:
+            return np.full(len(self._table), -1)
+        codes, names = _dictionary(self._table.columns[name])
+        known = {"": -1} | {choice: code for code, choice in enumerate(choices)}
+        found = np.array([*(known.get(text, -2) for text in names), -1], dtype=np.int64)[codes]
+        is_bad = found == -2 if self._table.is_nullable(name) else found < 0
+        self.reject(is_bad, name, f"one of {' '.join(choices[:20])}{' ...' if len(choices) > 20 else ''}")
+        return found
+
+    def reject(self, is_bad: np.ndarray, name: str, rule: str, beside: str | None = None) -> None:
+        """Leave rows out; the reason shows the value of column `name` and of the one `beside` it."""
+        is_new = is_bad & self.is_good
+        if not is_new.any():
+            return
+        self.is_good &= ~is_new
+        for row in np.flatnonzero(is_new)[:MOST_REASONS].tolist():
+            value = shortened(_value(self._table, name, row))
+            place = f" ({beside} {shortened(_value(self._table, beside, row))})" if beside else ""
+            self._reasons.append((_row_number(self._table, row), f"{name} must be {rule}; got {value}{place}"))
+
+    def rows(
+        self,
+        rank: np.ndarray,
+        columns: Mapping[str, np.ndarray],
+        keys: Callable[[Mapping[str, np.ndarray]], Keys],
+        names: Callable[[int], tuple[str, ...]],
+    ) -> tuple[Rows, Rejected]:
+        """Keep the good rows."""
+        reasons = sorted(self._reasons)[:MOST_REASONS]
+        texts = tuple(f"{self._table.name}: row {number}: {text}" for number, text in reasons)
+        count = len(self._table.unreadable) + int(np.count_nonzero(~self.is_good))
+        keep: Any = slice(None) if self.is_good.all() else self.is_good
+        good = {name: column[keep] for name, column in columns.items()}
+        return Rows(rank[keep].astype(np.int32), good, keys, names), Rejected(count, texts)
+
+
+def _rank(check: _Check, job: JobFile) -> np.ndarray:
+    return check.integers("rank", 0, job.world_size - 1)
+
+
+def _communicator(check: _Check, job: JobFile) -> np.ndarray:
+    return check.codes("communicator", [communicator.id for communicator in job.communicators])
+
+
+def _local_communicator(check: _Check, job: JobFile, rank: np.ndarray, ordinal: np.ndarray) -> np.ndarray:
+    membership = job.membership
+    pair = pc.index_in(pa.array(ordinal * job.world_size + rank), value_set=pa.array(membership.keys))
+    local = np.asarray(pair.fill_null(-1)).astype(np.int64)
+    check.reject(local < 0, "rank", "a member of its communicator", beside="communicator")
+    return local - _at(membership.first_of_rank, rank)
+
+
+def _check_peers(check: _Check, job: JobFile, is_p2p: np.ndarray, ordinal: np.ndarray, peer: np.ndarray) -> None:
+    rows = np.flatnonzero(is_p2p & check.is_good)
+    members = pa.array(job.membership.keys)
+    is_member = pc.is_in(pa.array((ordinal * job.world_size)[rows] + peer[rows]), value_set=members)
+    is_bad = np.zeros(len(peer), dtype=bool)
+    is_in_world = (peer[rows] >= 0) & (peer[rows] < job.world_size)
+    is_bad[rows] = ~(is_member.to_numpy(zero_copy_only=False) & is_in_world)
+    check.reject(is_bad, "peer", "a rank of the communicator of the send or recv", beside="communicator")
+
+
+def _at(first_of_rank: np.ndarray, rank: np.ndarray) -> np.ndarray:
+    # Rows that were rejected have ranks out of range; what they get does not matter.
+    return first_of_rank[np.clip(rank, 0, len(first_of_rank) - 1)]
+
+
+def _row_number(table: TableFile, row: int) -> int:
+    return table.rows_before + row + 1 if table.row_numbers is None else int(table.row_numbers[row])
+
+
+def _value(table: TableFile, name: str, row: int) -> object:
+    try:
+        return table.columns[name][row].as_py()
+    except UnicodeDecodeError:
+        return "text that is not UTF-8"
+
+
+# --- Arrow to numpy -------------------------------------------------------------------------------------------------
+
+
+def _integers(column: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray | None]:
+    """Integers with `UNKNOWN` for null, and which values are none (`None`: all are)."""
+    if pa.types.is_null(column.type):
+        return np.full(len(column), UNKNOWN), None
+    if pa.types.is_floating(column.type):
+        return _whole(np.asarray(column.cast(pa.float64()).to_numpy(), dtype=np.float64))
+    if pa.types.is_uint64(column.type):
+        is_wrong = np.asarray(pc.fill_null(pc.greater(column, 2**63 - 1), False).to_numpy())
+        column, wrong = pc.cast(column, pa.int64(), safe=False), is_wrong if is_wrong.any() else None
+        return np.asarray(column.fill_null(UNKNOWN).to_numpy()), wrong
+    if column.null_count:
+        column = column.cast(pa.int64()).fill_null(UNKNOWN)
+    return np.asarray(column.to_numpy()).astype(np.int64, copy=False), None
+
+
+def _whole(values: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+    is_null = np.isnan(values)
+    is_wrong = ~is_null & ~((np.floor(values) == values) & (np.abs(values) < 2**53))
+    whole = np.where(is_null | is_wrong, 0, values).astype(np.int64)
+    return np.where(is_null, UNKNOWN, whole), is_wrong if is_wrong.any() else None
+
+
+def _dictionary(column: pa.ChunkedArray) -> tuple[np.ndarray, list[str]]:
+    """Codes and what they stand for; -1, the place after the last, is null."""
+    if pa.types.is_null(column.type):
+        return np.full(len(column), -1), []
+    encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+    whole = encoded.unify_dictionaries().combine_chunks()
+    if isinstance(whole, pa.ChunkedArray):  # pyarrow before 17 gives one chunk in a chunked array
+        whole = whole.chunk(0)
+    names = [text.decode(errors="replace") for text in whole.dictionary.cast(pa.binary()).to_pylist()]
+    return np.asarray(whole.indices.cast(pa.int64()).fill_null(-1)), names
+
+
+def _floats(values: np.ndarray) -> np.ndarray:
+    return np.where(values == UNKNOWN, np.nan, values)
+
+
+def _ends(start_ns: np.ndarray, elapsed_ns: np.ndarray) -> np.ndarray:
+    """When rows ended, with `elapsed_ns` as floats, which hold what a row may take to the nanosecond."""
+    is_known = (start_ns != UNKNOWN) & ~np.isnan(elapsed_ns)
+    return np.where(is_known, start_ns + np.where(is_known, elapsed_ns, 0).astype(np.int64), UNKNOWN)

@@ -1,0 +1,120 @@
+"""A recorded trace as a source: published as its training job would have, at any pace."""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from irregulars.errors import InputError
+from irregulars.producers.publishing.batches import BATCH_ROWS, BATCH_SPAN_S, take_rows
+from irregulars.producers.trace.directory import Trace, published_ns, trace_batches
+from irregulars.streams.messages.announcements import Announcement
+from irregulars.streams.messages.records import Batch
+
+_POSITION: Final = re.compile(r"announcements=(\d+) rows=(\d+)")
+
+
+class TraceSource:
+    """Replays a trace: its announcements at once, then each batch when it was complete in the recorded job.
+
+    Parameters
+    ----------
+    trace
+        What to replay.
+    speed
+        1 replays as recorded, 2 twice as fast, 0 as fast as it is polled.
+    position
+        Where an earlier source of the same trace stood; the pace starts anew there.
+    clock_s
+        Seconds of a clock that never goes back.
+    max_rows, max_span_s
+        Rows and event time of a batch at most.
+
+    Raises
+    ------
+    InputError
+        If `speed` is no number of at least 0, or `position` is of another kind of source, or past the trace's end.
+    """
+
+    def __init__(
+        self,
+        trace: Trace,
+        speed: float = 1.0,
+        *,
+        position: str | None = None,
+        clock_s: Callable[[], float] = time.monotonic,
+        max_rows: int = BATCH_ROWS,
+        max_span_s: float = BATCH_SPAN_S,
+    ) -> None:
+        if not (math.isfinite(speed) and speed >= 0):
+            raise InputError(f"speed must be a number of at least 0; got {speed!r}; 0 replays as fast as possible")
+        self._trace, self._speed, self._clock_s = trace, speed, clock_s
+        self._announced, self._rows = 0, 0
+        self._batches: Iterator[Batch] = trace_batches(trace, max_rows, max_span_s)
+        self._next = next(self._batches, None)
+        self._resume(position)
+        self._latest_ns = trace.recorded_until_ns or 0
+        self._first_ns = 0 if self._next is None else self._due_ns(self._next)
+        self._started_s: float | None = None
+
+    def poll(self, max_records: int) -> Sequence[Announcement | Batch]:
+        """Give what is due, at most `max_records` announcements and rows."""
+        if self._started_s is None:
+            self._started_s = self._clock_s()
+        polled: list[Announcement | Batch] = list(
+            self._trace.announcements[self._announced : self._announced + max_records]
+        )
+        self._announced += len(polled)
+        room = max_records - len(polled)
+        while room > 0 and self._next is not None and self._is_due(self._next):
+            batch = self._take(self._next, room)
+            polled.append(batch)
+            room -= len(batch)
+        return polled
+
+    def position(self) -> str:
+        """Say where to resume: after the last record polled."""
+        return f"announcements={self._announced} rows={self._rows}"
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether the whole trace was polled."""
+        return self._next is None and self._announced == len(self._trace.announcements)
+
+    def close(self) -> None:
+        """Do nothing: the trace is in memory, and its owner's."""
+
+    def _resume(self, position: str | None) -> None:
+        if position is None:
+            return
+        match = _POSITION.fullmatch(position)
+        if match is None:
+            raise InputError(f"position must be 'announcements=N rows=N'; got {position!r}")
+        self._announced, rows = int(match[1]), int(match[2])
+        while self._next is not None and self._rows < rows:
+            self._take(self._next, rows - self._rows)
+        if self._rows < rows or self._announced > len(self._trace.announcements):
+            raise InputError(f"position must lie within the trace; got {position!r}, and it has {self.position()}")
+
+    def _take(self, batch: Batch, most: int) -> Batch:
+        taken = batch if most >= len(batch) else take_rows(batch, 0, most)
+        rest = len(batch) - len(taken)
+        self._next = take_rows(batch, len(taken), len(batch)) if rest else next(self._batches, None)
+        self._rows += len(taken)
+        return taken
+
+    def _is_due(self, batch: Batch) -> bool:
+        if self._speed == 0 or self._started_s is None:
+            return True
+        passed_ns = (self._clock_s() - self._started_s) * self._speed * 1e9
+        return self._due_ns(batch) - self._first_ns <= passed_ns
+
+    def _due_ns(self, batch: Batch) -> int:
+        # What never ended has no time of its own: it is published when recording stops, or right after the rest.
+        if batch.header.watermark_ns is not None:
+            self._latest_ns = max(self._latest_ns, published_ns(batch))
+            return published_ns(batch)
+        return self._latest_ns

@@ -1,0 +1,129 @@
+"""Writing a trace directory, from announcements and batches."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+
+from irregulars.errors import InputError
+from irregulars.producers.trace.files import COLUMNS
+from irregulars.streams.messages.announcements import Announcement, Communicator
+from irregulars.streams.messages.records import OPERATORS, PATHS, PHASE_UNKNOWN, PHASES, SCHEMAS, UNKNOWN, Batch
+
+_TYPES: Final = {"int": pa.int64(), "time": pa.int64(), "float": pa.float64(), "text": pa.string()}
+_GROUP_ROWS: Final = 1 << 20
+_PLACE_KEYS: Final = ("host", "gpu", "nic", "switch", "lost_rows")
+
+
+def write_trace(directory: Path | str, announcements: Iterable[Announcement], batches: Iterable[Batch]) -> None:
+    """Write a trace directory (contract, section 1) in parquet. Memory does not grow with the number of batches.
+
+    Parameters
+    ----------
+    directory
+        Is made where it does not exist. Files of an earlier trace are replaced.
+    announcements
+        All of one attempt of one job.
+    batches
+        In any order; ranks and schemas may mix.
+
+    Raises
+    ------
+    InputError
+        If announcements are missing, or are of several jobs, or contradict each other.
+    """
+    directory = Path(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    job = _job_object(list(announcements))
+    (directory / "job.json").write_text(json.dumps(job, indent=1) + "\n", encoding="utf-8")
+    writers = {schema: _TableWriter(directory / f"{schema}.parquet", schema) for schema in SCHEMAS}
+    try:
+        for batch in batches:
+            writers[batch.header.schema].add(batch)
+    finally:
+        for writer in writers.values():
+            writer.close()
+
+
+def _job_object(announcements: Sequence[Announcement]) -> dict[str, Any]:
+    if not announcements:
+        raise InputError("announcements must be at least one; got none")
+    first = announcements[0]
+    common = ("job", "attempt", "world_size", "clock", "recorded_until_ns")
+    for name in common:
+        values = {getattr(announcement, name) for announcement in announcements}
+        if len(values) > 1:
+            raise InputError(f"{name} must be the same in all announcements; got {sorted(values, key=str)[:3]}")
+    job: dict[str, Any] = {name: getattr(first, name) for name in common}
+    job["communicators"] = _communicators(announcements)
+    places = {a.rank: {k: getattr(a, k) for k in _PLACE_KEYS if getattr(a, k) is not None} for a in announcements}
+    # An announced rank that does not log is known by its place alone, even by an empty one.
+    job["ranks"] = {str(a.rank): places[a.rank] for a in announcements if places[a.rank] or not a.is_logged}
+    job["logged_ranks"] = sorted({a.rank for a in announcements if a.is_logged})
+    return {key: value for key, value in job.items() if value is not None}
+
+
+def _communicators(announcements: Sequence[Announcement]) -> dict[str, dict[str, Any]]:
+    found: dict[str, Communicator] = {}
+    for announcement in announcements:
+        for communicator in announcement.communicators:
+            known = found.setdefault(communicator.id, communicator)
+            if known is not communicator and known != communicator:
+                rule = "the same in all announcements"
+                raise InputError(f"communicator {known.id!r} must be {rule}; got {known} and {communicator}")
+    return {c.id: {"kind": c.kind, "ranks": list(c.ranks)} for c in found.values()}
+
+
+class _TableWriter:
+    """One parquet file, which exists only if rows came, or if the contract wants it."""
+
+    def __init__(self, path: Path, schema: str) -> None:
+        self._path, self._schema = path, schema
+        self._arrow = pa.schema([pa.field(c.name, _TYPES[c.kind], nullable=c.nullable) for c in COLUMNS[schema]])
+        self._waiting: list[pa.RecordBatch] = []
+        self._waiting_rows = 0
+        self._file: pa.parquet.ParquetWriter | None = None
+        path.unlink(missing_ok=True)
+
+    def add(self, batch: Batch) -> None:
+        columns = _contract_columns(batch)
+        arrays = [columns[field.name].cast(field.type) for field in self._arrow]
+        self._waiting.append(pa.RecordBatch.from_arrays(arrays, schema=self._arrow))
+        self._waiting_rows += len(batch)
+        if self._waiting_rows >= _GROUP_ROWS:
+            self._write()
+
+    def close(self) -> None:
+        if self._waiting_rows or (self._schema == "commops" and self._file is None):
+            self._write()
+        if self._file is not None:
+            self._file.close()
+
+    def _write(self) -> None:
+        if self._file is None:
+            self._file = pa.parquet.ParquetWriter(self._path, self._arrow, compression="zstd")
+        self._file.write_table(pa.Table.from_batches(self._waiting, schema=self._arrow), row_group_size=_GROUP_ROWS)
+        self._waiting, self._waiting_rows = [], 0
+
+
+def _contract_columns(batch: Batch) -> Mapping[str, pa.Array]:
+    names = {"communicator": batch.header.names, "device": batch.header.names}
+    names |= {"operator": OPERATORS, "path": PATHS, "phase": PHASES}
+    columns = {name: _array(column, names.get(name)) for name, column in batch.columns.items()}
+    columns["rank"] = pa.array(np.full(len(batch), batch.header.rank, dtype=np.int64))
+    return columns
+
+
+def _array(column: np.ndarray, names: Sequence[str] | None) -> pa.Array:
+    if names is not None:
+        codes = pa.array(column.astype(np.int32), mask=column == PHASE_UNKNOWN if names is PHASES else None)
+        return pa.DictionaryArray.from_arrays(codes, pa.array(names, type=pa.string()))
+    if column.dtype.kind == "f":
+        return pa.array(column, mask=np.isnan(column))
+    return pa.array(column, mask=column == UNKNOWN)

@@ -1,0 +1,93 @@
+"""Reach the Kafka broker, and say clearly when it can't be reached."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
+
+from irregulars.errors import ServiceError, ServiceRefused, ServiceUnavailable
+
+_REFUSALS: Final = frozenset(
+    {
+        KafkaError._AUTHENTICATION,
+        KafkaError.SASL_AUTHENTICATION_FAILED,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        KafkaError._SSL,
+    }
+)
+
+_TRY_S: Final = 1.0  # a refusal shows in the background, while the call itself would wait for its whole time
+_PAUSE_S: Final = 0.1
+
+
+def client_config(
+    bootstrap: str, security: Mapping[str, Any], errors: list[KafkaError] | None = None
+) -> dict[str, Any]:
+    """Return the librdkafka configuration that all our clients share.
+
+    Parameters
+    ----------
+    bootstrap
+        ``host:port``, or several with commas.
+    security
+        librdkafka's settings of protocol and credentials, for example ``security.protocol`` and ``sasl.password``.
+    errors
+        Collects what librdkafka reports in the background: a refused log-in only shows there.
+    """
+    # Its own log would put several lines a second on standard error while a broker is away; we report once.
+    config: dict[str, Any] = {"bootstrap.servers": bootstrap, "log_level": 0, **security}
+    if errors is not None:
+        config["error_cb"] = errors.append
+    return config
+
+
+def open_admin(bootstrap: str, security: Mapping[str, Any], timeout_s: float = 10.0) -> tuple[AdminClient, Any]:
+    """Return an admin client and the cluster's metadata, which proves that the broker answers and accepts us.
+
+    Raises
+    ------
+    ServiceUnavailable
+        If no broker answers within `timeout_s`.
+    ServiceRefused
+        If a broker refuses the credentials.
+    """
+    errors: list[KafkaError] = []
+    admin = _make_admin(client_config(bootstrap, security, errors), bootstrap)
+    deadline = time.monotonic() + timeout_s
+    while True:
+        left_s = deadline - time.monotonic()
+        try:
+            return admin, admin.list_topics(timeout=max(min(left_s, _TRY_S), 0.1))
+        except KafkaException as error:
+            admin.poll(_PAUSE_S)  # delivers what the background thread has seen
+            refusals = [one for one in (*errors, error.args[0]) if one.code() in _REFUSALS]
+            if refusals or left_s <= _TRY_S:
+                raise service_error((refusals or [error.args[0]])[0], bootstrap, timeout_s) from error
+
+
+def service_error(error: KafkaError, bootstrap: str, timeout_s: float | None = None) -> ServiceError:
+    """Return our exception for librdkafka's `error`; the text names the address, never a credential."""
+    if error.code() in _REFUSALS:
+        return ServiceRefused(
+            f"Kafka at {bootstrap} must accept our credentials; got {error.name()}: {error.str()}. "
+            "Check security.protocol, user name, password and access rights"
+        )
+    within = "" if timeout_s is None else f" within {timeout_s:g} s"
+    return ServiceUnavailable(
+        f"Kafka at {bootstrap} must answer{within}; got {error.name()}: {error.str()}. "
+        "Check the address, and that the broker runs"
+    )
+
+
+def _make_admin(config: dict[str, Any], bootstrap: str) -> AdminClient:
+    try:
+        return AdminClient(config)
+    except KafkaException as error:
+        raise service_error(error.args[0], bootstrap) from error

@@ -1,0 +1,146 @@
+"""Create the topics, and check that those which exist fit together."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from irregulars.errors import ServiceUnavailable, TopicMismatch
+from irregulars.streams.kafka.broker import open_admin, service_error
+from irregulars.streams.kafka.topics import MAX_MESSAGE_BYTES, TOPICS, Topic, TopicSettings
+
+MAX_SNAPSHOT_BYTES: Final = 32 << 20
+"""A monitor's state is one message: a job of many thousand ranks needs more than Kafka's default of 1 MB."""
+
+_HEADER_BYTES: Final = 48_576  # what the default limit, 1,048,576, leaves beside MAX_MESSAGE_BYTES
+_POLL_S: Final = 0.05
+_SNAPSHOTS: Final = ("rank_snapshots", "job_snapshots")
+_RESULTS: Final = ("verdicts", "alerts", "deadletter")  # few messages: one partition keeps their order
+
+
+@dataclass(frozen=True, slots=True)
+class TopicReport:
+    """What `create_topics` did: full names of the topics that it made, and of those that were there."""
+
+    created: tuple[str, ...]
+    existing: tuple[str, ...]
+
+
+def create_topics(
+    bootstrap: str,
+    settings: TopicSettings,
+    extra_config: Mapping[str, Any] | None = None,
+    timeout_s: float = 30.0,
+) -> TopicReport:
+    """Create the topics that are missing; what exists is left as it is, and reported. On return all can be used.
+
+    Parameters
+    ----------
+    extra_config
+        librdkafka's settings of protocol and credentials.
+
+    Raises
+    ------
+    ServiceUnavailable, ServiceRefused
+        If the broker does not answer within `timeout_s`, or refuses us.
+    """
+    admin, metadata = open_admin(bootstrap, extra_config or {}, timeout_s)
+    missing = [name for name in TOPICS if settings.name(name) not in metadata.topics]
+    created = []
+    if missing:
+        wanted = [_new_topic(name, settings) for name in missing]
+        for name, future in admin.create_topics(wanted, operation_timeout=timeout_s).items():
+            created += [name] if _is_created(future, bootstrap, timeout_s) else []
+        _wait_for_leaders(admin, [one.topic for one in wanted], bootstrap, timeout_s)
+    existing = [settings.name(name) for name in TOPICS if settings.name(name) not in created]
+    return TopicReport(tuple(created), tuple(existing))
+
+
+def check_topics(
+    bootstrap: str,
+    settings: TopicSettings,
+    extra_config: Mapping[str, Any] | None = None,
+    timeout_s: float = 10.0,
+) -> dict[str, int]:
+    """Return the number of partitions by name (without prefix), if the topics fit together.
+
+    Raises
+    ------
+    TopicMismatch
+        If a topic is missing, or the topics of the first hop, or ``evidence`` and ``job_snapshots``, differ in their
+        numbers of partitions: what one rank or job sends would meet in no worker.
+    ServiceUnavailable, ServiceRefused
+        If the broker does not answer within `timeout_s`, or refuses us.
+    """
+    _, metadata = open_admin(bootstrap, extra_config or {}, timeout_s)
+    missing = [settings.name(name) for name in TOPICS if settings.name(name) not in metadata.topics]
+    if missing:
+        raise TopicMismatch(
+            f"topics must exist; got none named {', '.join(missing)} (Kafka at {bootstrap}). "
+            "Run: irregulars topics create"
+        )
+    counts = {name: len(metadata.topics[settings.name(name)].partitions) for name in TOPICS}
+    _require_equal({n: c for n, c in counts.items() if TOPICS[n].is_parted_by_rank}, settings, bootstrap)
+    _require_equal({n: counts[n] for n in ("evidence", "job_snapshots")}, settings, bootstrap)
+    return counts
+
+
+def topic_config(topic: Topic) -> dict[str, str]:
+    """Return the broker-side configuration of one topic."""
+    limit = MAX_SNAPSHOT_BYTES if topic.name in _SNAPSHOTS else MAX_MESSAGE_BYTES + _HEADER_BYTES
+    config = {"max.message.bytes": str(limit)}
+    if topic.is_compacted:
+        return config | {"cleanup.policy": "compact"}
+    return config | {"cleanup.policy": "delete", "retention.ms": str(topic.retention_ms)}
+
+
+def _new_topic(name: str, settings: TopicSettings) -> NewTopic:
+    partitions = 1 if name in _RESULTS else settings.partitions
+    return NewTopic(settings.name(name), partitions, settings.replicas, config=topic_config(TOPICS[name]))
+
+
+def _is_created(future: Any, bootstrap: str, timeout_s: float) -> bool:
+    try:
+        future.result(timeout=timeout_s)
+    except KafkaException as error:
+        if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:  # another process was faster
+            return False
+        raise service_error(error.args[0], bootstrap, timeout_s) from error
+    return True
+
+
+def _wait_for_leaders(admin: AdminClient, names: Sequence[str], bootstrap: str, timeout_s: float) -> None:
+    """Wait until the broker tells of topics that it has made: whoever asks sooner is told that there are none."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            topics = admin.list_topics(timeout=timeout_s).topics
+        except KafkaException as error:
+            raise service_error(error.args[0], bootstrap, timeout_s) from error
+        missing = [name for name in names if not _has_leaders(topics.get(name))]
+        if not missing:
+            return
+        if time.monotonic() > deadline:
+            raise ServiceUnavailable(
+                f"Kafka at {bootstrap} must have leaders for new topics within {timeout_s:g} s; "
+                f"got none for {', '.join(missing)}"
+            )
+        time.sleep(_POLL_S)
+
+
+def _has_leaders(topic: Any) -> bool:
+    return bool(topic and topic.partitions and all(one.leader >= 0 for one in topic.partitions.values()))
+
+
+def _require_equal(counts: Mapping[str, int], settings: TopicSettings, bootstrap: str) -> None:
+    if len(set(counts.values())) > 1:
+        found = ", ".join(f"{settings.name(name)}={count}" for name, count in counts.items())
+        raise TopicMismatch(
+            f"partitions of {', '.join(counts)} must be equal; got {found} (Kafka at {bootstrap}). "
+            "Give the smaller ones more partitions before the first job starts, or use another prefix"
+        )

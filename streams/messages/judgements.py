@@ -1,0 +1,205 @@
+"""What the JobMonitor says: judged iterations, the operators behind irregular ones, and verdicts with their life."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+import numpy as np
+
+from irregulars.errors import RecordError
+from irregulars.streams.messages.announcements import Announcement
+from irregulars.streams.messages.records import decode_json, encode_json
+
+VERDICT_KINDS: Final = (
+    "slow_rank", "slow_nic", "slow_link", "slow_communicator", "slow_stage", "imbalance", "hang",
+)  # fmt: skip
+DEVICES: Final = ("gpu", "host", "nic", "link", "switch", "stage")
+SEVERITIES: Final = ("note", "ticket", "page")
+"""How urgent a verdict is, least first: to be stored, to be looked at in working hours, to wake somebody."""
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """One device that may be to blame; suspects of a verdict are alternatives.
+
+    Parameters
+    ----------
+    device
+        One of `DEVICES`.
+    rank, ranks
+        The first of the ranks that the device carries, and all of them (a link: the sender first).
+    probability
+        The chance that this one is a true cause, 0 to 1.
+    peer
+        The receiving rank of a link.
+    """
+
+    device: str
+    rank: int
+    ranks: tuple[int, ...]
+    probability: float
+    peer: int | None = None
+    host: str | None = None
+    gpu: int | None = None
+    nic: str | None = None
+    switch: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One revision of one decision; the fields are those of ``contract.md``, and five more.
+
+    Parameters
+    ----------
+    iterations
+        Half-open range ``(first, past the last)`` in which the cause was seen so far.
+    delta
+        Irregular over regular iteration time (a ratio); NaN, in JSON null, where a hang has no end.
+    lost_s
+        Iteration seconds lost so far.
+    attempt
+        Start number of the job.
+    world_size
+        GPUs that waited: `lost_s` times this are the GPU seconds lost.
+    time_ns
+        Event time of the newest iteration that this revision knows, ns since the epoch.
+    close_reason
+        Why it closed: ``recovered``, ``finished``, ``restarted``, ``silent``; `None` while open.
+    event
+        What this revision is: ``opened``, ``changed`` (another kind or first suspect), ``raised`` (more urgent than
+        was said), ``continued`` (more of the same), ``closed``.
+    severity
+        One of `SEVERITIES`, by what is lost (`detectors.verdicts.severity`); the worst so far. None: nobody said.
+    recovers_ratio
+        Share of what the iterations took longer that would come back with the first suspect as usual, 0 to 1, by
+        replay. None: not known.
+    """
+
+    verdict_id: str
+    revision: int
+    state: str
+    job: str
+    kind: str
+    iterations: tuple[int, int]
+    delta: float
+    lost_s: float
+    communicator: str | None
+    suspects: tuple[Suspect, ...]
+    evidence: str
+    attempt: int = 0
+    world_size: int = 0
+    time_ns: int | None = None
+    close_reason: str | None = None
+    event: str = "opened"
+    severity: str | None = None
+    recovers_ratio: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """As an object of the contract's section 2."""
+        values = asdict(self)
+        values["iterations"] = list(self.iterations)
+        values["delta"] = self.delta if math.isfinite(self.delta) else None
+        values["suspects"] = [{**asdict(s), "ranks": list(s.ranks)} for s in self.suspects]
+        return values
+
+
+def encode_verdict(verdict: Verdict) -> bytes:
+    """Encode for the topic ``verdicts``."""
+    return encode_json("verdicts", verdict.to_json())
+
+
+def decode_verdict(value: bytes | None, schema: str = "verdicts") -> Verdict:
+    """Decode a message of the topics ``verdicts`` or ``alerts``.
+
+    Raises
+    ------
+    RecordError
+        If the message does not follow its schema.
+    """
+    values = decode_json(value, schema)
+    try:
+        suspects = tuple(Suspect(**{**s, "ranks": tuple(s["ranks"])}) for s in values["suspects"])
+        fields = {name: values[name] for name in Verdict.__slots__ if name in values}
+        fields |= {"suspects": suspects, "iterations": tuple(values["iterations"])}
+        fields["delta"] = math.nan if fields["delta"] is None else fields["delta"]
+        return Verdict(**fields)
+    except (KeyError, TypeError) as error:
+        raise RecordError(f"{schema} message must follow its schema; got {type(error).__name__}: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedIteration:
+    """One iteration of a job and what was decided of it.
+
+    Parameters
+    ----------
+    start_ns
+        Earliest start over the ranks, ns since the epoch.
+    elapsed_ns
+        Time of the iteration: the largest of its ranks'.
+    reference_ns
+        Mean of the window before it; NaN while there is none.
+    phase
+        ``train``, ``eval`` or ``checkpoint``.
+    is_irregular
+        None where the iteration was not judged (warm-up, evaluation, checkpoint).
+    ranks_reported
+        How many ranks sent evidence of it.
+    verdict_ids
+        Verdicts whose cause was seen in it.
+    """
+
+    job: str
+    attempt: int
+    iteration: int
+    start_ns: int
+    elapsed_ns: int
+    reference_ns: float
+    phase: str
+    is_irregular: bool | None
+    ranks_reported: int
+    verdict_ids: tuple[str, ...] = ()
+
+
+Columns = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True, slots=True)
+class Judgements:
+    """All that one call of ``JobMonitor.advance`` decided, oldest first. The sinks store it.
+
+    Parameters
+    ----------
+    announcements
+        Ranks announced since the last call.
+    iterations
+        Judged iterations.
+    rank_iterations
+        Columns, one row per rank and iteration: ``attempt, iteration, rank`` (int64), ``start_ns`` (int64),
+        ``elapsed_ns, work_ns`` (float64; work: the rank's gaps summed), ``operators, late_rows`` (int64),
+        ``score`` (float64, NaN = no opinion: the largest of the detectors' scores).
+    operators
+        Columns, one row per operator of irregular iterations: ``attempt, iteration, rank`` (int64), ``communicator``
+        (object: str), ``operator`` (object: str), ``sequence, peer`` (int64, `UNKNOWN`), ``start_ns`` (int64,
+        `UNKNOWN`), ``elapsed_ns, size_bytes, gap_ns, wait_ns, transfer_ns, abnormal_ratio`` (float64, NaN; the
+        last: elapsed over what it would have been without what was slow).
+    patterns
+        Columns, one row per behaviour pattern of iterations that were looked into: ``attempt, iteration, rank``
+        (int64), ``communicator, operator`` (object: str; both empty: the iteration as a whole), ``start_ns``
+        (int64, `UNKNOWN`: of the iteration), ``share, tx_mean,
+        tx_deviation, rx_mean, rx_deviation`` (float64, NaN), ``differential, unexpected`` (float64, NaN: nobody
+        knows), ``is_abnormal`` (bool), as `detectors.nics.pattern_distances` says.
+    verdicts
+        Revisions of verdicts.
+    """
+
+    job: str
+    announcements: Sequence[Announcement] = ()
+    iterations: Sequence[JudgedIteration] = ()
+    rank_iterations: Columns = field(default_factory=dict)
+    operators: Columns = field(default_factory=dict)
+    patterns: Columns = field(default_factory=dict)
+    verdicts: Sequence[Verdict] = ()

@@ -1,0 +1,403 @@
+"""What travels on the bus. Start reading here.
+
+Columns travel as Arrow IPC batches, so that pyarrow, Polars, DuckDB and ClickHouse read the topics as they are:
+``commops``, ``bandwidth``, ``iterations``, ``gpu_health`` (one batch holds rows of one rank) and ``evidence`` (one
+row per rank and iteration; `streams.messages.evidence`). Small things travel as JSON with a published JSON Schema
+(``streams/messages/schemas/``): ``jobs`` and ``heartbeats`` (`streams.messages.announcements`), ``verdicts`` and
+``alerts`` (`streams.messages.judgements`).
+
+Inside the process a batch is a `Batch`: a header and plain numpy columns. How an unknown value looks there:
+
+========================  ==================================================================================
+column                    unknown is
+========================  ==================================================================================
+``float64`` columns       ``NaN`` (``elapsed_ns``, ``size_bytes``, rates)
+``int64`` columns         `UNKNOWN`, the value that numpy itself prints as ``NaT`` (``start_ns``, ``iteration``,
+                          ``peer``); floats can't hold nanoseconds since the epoch
+text and dictionaries     ``None``
+========================  ==================================================================================
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from irregulars.errors import RecordError
+from irregulars.streams.messages.json_fields import (
+    MAX_RANK,
+    first_line,
+    integer,
+    json_object,
+    optional_integer,
+    text,
+    texts,
+)
+
+VERSION: Final = 1
+"""Version of every record: a reader refuses a newer one, and reads all older ones."""
+
+UNKNOWN: Final = int(np.iinfo(np.int64).min)
+"""An unknown value in an ``int64`` column."""
+
+LATEST_NS: Final = 1 << 62
+"""The latest time, ns since the epoch, that a row may have: later ones would overflow."""
+
+LONGEST_NS: Final = 1 << 53
+"""The longest time that a row may take: 104 days, what a float64 still holds to the nanosecond."""
+
+FASTEST_BYTES_PER_S: Final = 1e15
+"""The highest rate that a sample may have: a thousand times what the fastest link of a GPU carries."""
+
+LAST_ITERATION: Final = 1 << 61
+"""Iterations are numbered from minus this to this; what follows the last one gets a number too, and needs room."""
+
+OPERATORS: Final = (
+    "all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "reduce", "gather", "scatter", "barrier",
+    "send", "recv",
+)  # fmt: skip
+"""Operator names; a column ``operator`` holds indices into this tuple."""
+
+OPERATOR_CODES: Final = {name: code for code, name in enumerate(OPERATORS)}
+SEND: Final = OPERATOR_CODES["send"]
+RECV: Final = OPERATOR_CODES["recv"]
+ROOTED: Final = tuple(OPERATOR_CODES[name] for name in ("broadcast", "reduce", "gather", "scatter"))
+"""Collectives in which only those wait who depend on others."""
+
+KINDS: Final = ("world", "dp", "tp", "pp", "ep", "cp", "unknown")
+"""Kinds of communicators."""
+
+PHASES: Final = ("train", "eval", "checkpoint")
+"""Phases of an iteration; a column ``phase`` holds indices into this tuple."""
+
+PATHS: Final = ("nic", "pcie", "nvlink")
+"""What a bandwidth sample was taken of; a column ``path`` holds indices into this tuple."""
+
+COMMOPS: Final = pa.schema(
+    [
+        pa.field("communicator", pa.uint16(), nullable=False),  # index into the header's `names`
+        pa.field("operator", pa.uint8(), nullable=False),  # index into OPERATORS
+        pa.field("sequence", pa.uint32(), nullable=False),
+        pa.field("peer", pa.int32()),  # global rank at the other end of a send or recv
+        pa.field("start_ns", pa.int64()),  # ns since the epoch, the host's own clock
+        pa.field("elapsed_ns", pa.int64()),  # null: entered, and not ended
+        pa.field("size_bytes", pa.int64()),
+        pa.field("iteration", pa.int64()),
+    ]
+)
+BANDWIDTH: Final = pa.schema(
+    [
+        pa.field("time_ns", pa.int64(), nullable=False),
+        pa.field("path", pa.uint8(), nullable=False),  # index into PATHS
+        pa.field("device", pa.uint16(), nullable=False),  # index into the header's `names`
+        pa.field("tx_bytes_per_s", pa.float64()),  # mean over the interval since the device's sample before
+        pa.field("rx_bytes_per_s", pa.float64()),
+    ]
+)
+ITERATIONS: Final = pa.schema(
+    [
+        pa.field("iteration", pa.int64(), nullable=False),
+        pa.field("start_ns", pa.int64(), nullable=False),
+        pa.field("elapsed_ns", pa.int64(), nullable=False),
+        pa.field("phase", pa.uint8()),  # index into PHASES
+        pa.field("loss", pa.float64()),
+        pa.field("grad_norm", pa.float64()),
+        pa.field("tokens", pa.int64()),
+    ]
+)
+GPU_HEALTH: Final = pa.schema(
+    [
+        pa.field("time_ns", pa.int64(), nullable=False),  # end of the interval that means and new errors are of
+        pa.field("device", pa.uint16(), nullable=False),  # index into the header's `names`
+        pa.field("sm_clock_mhz", pa.float64()),  # at `time_ns`, like the next one, temperature and reasons
+        pa.field("memory_clock_mhz", pa.float64()),
+        pa.field("power_w", pa.float64()),  # mean
+        pa.field("temperature_c", pa.float64()),
+        pa.field("sm_active_ratio", pa.float64()),  # mean share of the SMs that were busy
+        pa.field("throttle_reasons", pa.int64()),  # bits of THROTTLE_REASONS
+        pa.field("ecc_corrected", pa.int64()),  # new errors
+        pa.field("ecc_uncorrected", pa.int64()),
+        pa.field("xid", pa.int64()),  # NVIDIA's number of a critical error; such a row says nothing else
+    ]
+)
+THROTTLE_REASONS: Final = (
+    "gpu_idle", "clocks_setting", "power_cap", "hw_slowdown", "sync_boost", "thermal", "hw_thermal",
+    "hw_power_brake", "display_clocks", "board_limit", "reliability",
+)  # fmt: skip
+"""Why a GPU's clocks are below their highest; bit n of NVML's mask is reason n."""
+
+SCHEMAS: Final[Mapping[str, pa.Schema]] = {"commops": COMMOPS, "bandwidth": BANDWIDTH, "iterations": ITERATIONS}
+"""What a trace directory holds, and judgement reads."""
+
+BATCH_SCHEMAS: Final[Mapping[str, pa.Schema]] = {**SCHEMAS, "gpu_health": GPU_HEALTH}
+"""All that travels as batches: ``gpu_health`` is for people, beside a verdict."""
+
+
+class _Field(NamedTuple):
+    """A field as it is asked for with each batch: asking Arrow takes longer than encoding the column."""
+
+    name: str
+    type: pa.DataType
+    kind: np.dtype[Any]
+    limits: tuple[int, int]  # of an integer
+    is_nullable: bool
+
+
+def _field(one: pa.Field) -> _Field:
+    kind = np.dtype(one.type.to_pandas_dtype())
+    limits = np.iinfo(kind) if kind.kind != "f" else np.iinfo(np.int64)
+    return _Field(one.name, one.type, kind, (int(limits.min), int(limits.max)), one.nullable)
+
+
+_FIELDS: Final = {name: tuple(_field(one) for one in schema) for name, schema in BATCH_SCHEMAS.items()}
+
+# How nullable integers become numpy: `float` where arithmetic is done on the value itself, `int` where it is a name
+# or a time since the epoch.
+_AS_FLOAT: Final = frozenset({"elapsed_ns", "size_bytes", "tokens"})
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """Whose rows a batch holds, and what its source says about completeness.
+
+    Parameters
+    ----------
+    schema
+        A name in `BATCH_SCHEMAS`.
+    job, attempt, rank
+        The training job, its start number, the global rank.
+    rows_before
+        Rows of this schema that this rank published in this attempt before this batch: shows loss, and lets a
+        heartbeat say "all rows up to here are yours".
+    watermark_ns
+        Event time (end of an operator or iteration, time of a sample; ns since the epoch) up to which this source
+        is complete with this batch; `None` if the source does not know.
+    names
+        Dictionary of the batch: communicator ids (commops) or device names (bandwidth).
+    """
+
+    schema: str
+    job: str
+    attempt: int
+    rank: int
+    rows_before: int = 0
+    watermark_ns: int | None = None
+    names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Rows of one rank as numpy columns of equal length.
+
+    ``columns`` has exactly the columns of the schema. ``communicator``, ``operator``, ``device``, ``path`` are codes;
+    see the module's table for unknown values; ``phase`` is 255 where unknown.
+    """
+
+    header: Header
+    columns: Mapping[str, np.ndarray]
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values())))
+
+
+PHASE_UNKNOWN: Final = 255
+
+
+def encode_batch(batch: Batch) -> bytes:
+    """Encode a batch as one Arrow IPC stream, without compression (the Kafka producer compresses)."""
+    schema = BATCH_SCHEMAS[batch.header.schema]
+    arrays = [_to_arrow(batch.columns[field.name], field) for field in _FIELDS[batch.header.schema]]
+    header = {name: getattr(batch.header, name) for name in Header.__slots__ if name != "schema"}
+    return encode_arrow(batch.header.schema, header, pa.RecordBatch.from_arrays(arrays, schema=schema))
+
+
+def decode_batch(value: bytes | None, expected: str) -> Batch:
+    """Decode one message of the topic of schema `expected`.
+
+    Raises
+    ------
+    RecordError
+        If the bytes are no Arrow stream, the schema or its version is another, a header value is missing, or a code
+        lies outside its dictionary.
+    """
+    if not value:
+        raise RecordError(f"message must be an Arrow IPC stream; got {'no value' if value is None else 'zero bytes'}")
+    try:
+        with pa.ipc.open_stream(value) as reader:
+            header = _header(reader.schema, expected)
+            is_ours = reader.schema.equals(BATCH_SCHEMAS[expected])
+            if not is_ours:
+                _require_fields(reader.schema, BATCH_SCHEMAS[expected])
+            record_batch = reader.read_next_batch()
+            record_batch.validate()
+            _require_end(reader)
+    except (pa.ArrowException, StopIteration, OSError, UnicodeDecodeError) as error:  # the last: a column's name
+        raise RecordError(f"message must be an Arrow IPC stream with one batch; got {first_line(error)}") from error
+    names = BATCH_SCHEMAS[expected].names
+    arrays = record_batch.columns if is_ours else [record_batch.column(name) for name in names]
+    _require_known(arrays, BATCH_SCHEMAS[expected])
+    columns = {name: _to_numpy(array, name) for name, array in zip(names, arrays, strict=True)}
+    batch = Batch(header, columns)
+    _check_codes(batch)
+    return batch
+
+
+def _header(schema: pa.Schema, expected: str) -> Header:
+    values = json_object((schema.metadata or {}).get(b"irregulars"), "metadata `irregulars`")
+    check_version(values, expected)
+    try:
+        return Header(
+            schema=expected,
+            job=text(values, "job"),
+            attempt=integer(values, "attempt"),
+            rank=integer(values, "rank", 0, MAX_RANK),
+            rows_before=integer(values, "rows_before", 0),
+            watermark_ns=optional_integer(values, "watermark_ns"),
+            names=texts(values, "names"),
+        )
+    except (KeyError, TypeError) as error:
+        raise RecordError(f"header must have all of its keys; got {sorted(values)}, error {error}") from error
+
+
+def _require_fields(found: pa.Schema, wanted: pa.Schema) -> None:
+    for wanted_field in wanted:
+        index = found.get_field_index(wanted_field.name)
+        if index < 0:
+            raise RecordError(f"batch must have a column {wanted_field.name!r}; got {found.names}")
+        if found.field(index).type != wanted_field.type:
+            raise RecordError(
+                f"column {wanted_field.name!r} must be {wanted_field.type}; got {found.field(index).type}"
+            )
+
+
+def _require_end(reader: Any) -> None:
+    try:
+        reader.read_next_batch()
+    except StopIteration:
+        return
+    raise RecordError("message must be an Arrow IPC stream with one batch; got more")
+
+
+def _require_known(arrays: Sequence[pa.Array], wanted: pa.Schema) -> None:
+    for array, one in zip(arrays, wanted, strict=True):
+        if array.null_count and not one.nullable:
+            raise RecordError(f"column {one.name!r} must be known in each row; got {array.null_count} nulls")
+
+
+def _check_codes(batch: Batch) -> None:
+    limits = {"operator": len(OPERATORS), "path": len(PATHS)}
+    limits |= dict.fromkeys(("communicator", "device"), len(batch.header.names))
+    for name, limit in limits.items():
+        column = batch.columns.get(name)
+        if column is not None and len(column) and int(column.max()) >= limit:
+            raise RecordError(f"{name} codes must be below {limit}; got {int(column.max())}")
+    phase = batch.columns.get("phase")
+    if phase is not None and np.any((phase >= len(PHASES)) & (phase != PHASE_UNKNOWN)):
+        raise RecordError(f"phase codes must be below {len(PHASES)} or null; got {sorted(set(phase.tolist()))}")
+
+
+def _to_arrow(column: np.ndarray, field: _Field) -> pa.Array:
+    """Turn into Arrow, from buffers: ``pa.array`` loads pandas where there is one, 40 MiB of a node's memory."""
+    if not field.is_nullable:
+        return _from_buffers(column, field, None)
+    if column.dtype.kind == "f":
+        is_unknown = np.isnan(column)
+    else:
+        is_unknown = column == (PHASE_UNKNOWN if field.name == "phase" else UNKNOWN)
+    if not is_unknown.any():
+        return _from_buffers(_narrowed(column, field), field, None)
+    return _from_buffers(_narrowed(np.where(is_unknown, 0, column), field), field, is_unknown)
+
+
+def _narrowed(column: np.ndarray, field: _Field) -> np.ndarray:
+    """Bring known values to the field's type; a part of a unit is cut off, a value out of range is an error."""
+    kind = field.kind
+    if column.dtype == kind or kind.kind == "f":
+        return column
+    if (len(column) and column.dtype.kind != kind.kind) or column.dtype.itemsize > kind.itemsize:
+        (lowest, highest), least, most = field.limits, column.min(initial=0), column.max(initial=0)
+        if least < lowest or most > highest:
+            rule = f"{lowest} to {highest}"
+            raise pa.ArrowInvalid(f"{field.name} must be {rule}; got {least if least < lowest else most}")
+    return column
+
+
+def _from_buffers(column: np.ndarray, field: _Field, is_unknown: np.ndarray | None) -> pa.Array:
+    values = np.ascontiguousarray(column, dtype=field.kind)
+    validity = None if is_unknown is None else pa.py_buffer(np.packbits(~is_unknown, bitorder="little"))
+    return pa.Array.from_buffers(field.type, len(values), [validity, pa.py_buffer(values)])
+
+
+def _to_numpy(column: pa.Array, name: str) -> np.ndarray:
+    """Turn into numpy; without copies where nothing is null, since this runs for every batch of every rank."""
+    if name in _AS_FLOAT or pa.types.is_floating(column.type):
+        if column.null_count == 0:
+            return np.asarray(column).astype(np.float64, copy=False)
+        return np.asarray(column.to_numpy(zero_copy_only=False), dtype=np.float64)
+    if name == "phase":
+        return np.asarray(column.fill_null(PHASE_UNKNOWN))
+    if column.null_count == len(column) > 0:
+        return np.full(len(column), UNKNOWN)
+    if column.null_count:
+        return _with_unknown(column)
+    array = np.asarray(column)
+    return array.astype(np.int64) if array.dtype in (np.int32, np.uint32) else array
+
+
+def _with_unknown(column: pa.Array) -> np.ndarray:
+    """Integers as int64, `UNKNOWN` for null, from the buffers: casting takes as long as all the other columns."""
+    validity, values = column.buffers()
+    past = column.offset + len(column)
+    array = np.frombuffer(values, dtype=column.type.to_pandas_dtype(), count=past)[column.offset :].astype(np.int64)
+    is_known = np.unpackbits(np.frombuffer(validity, dtype=np.uint8), count=past, bitorder="little")
+    array[is_known[column.offset :] == 0] = UNKNOWN
+    return array
+
+
+_END_OF_STREAM: Final = b"\xff\xff\xff\xff\0\0\0\0"
+
+
+# --- every record ---------------------------------------------------------------------------------------------------
+
+
+def decode_json(value: bytes | None, expected: str) -> dict[str, Any]:
+    """Decode a JSON record of schema `expected` and check its version; raises `RecordError`."""
+    values = json_object(value, "message")
+    check_version(values, expected)
+    return values
+
+
+def encode_json(schema: str, values: Mapping[str, Any]) -> bytes:
+    """Encode a JSON record of `schema`, in the version that we write."""
+    return json.dumps({"schema": schema, "version": VERSION, **values}, separators=(",", ":")).encode()
+
+
+def encode_arrow(schema: str, header: Mapping[str, Any], batch: pa.RecordBatch, options: Any = None) -> bytes:
+    """Encode a batch of `schema` as an Arrow IPC stream, with the header as JSON in its metadata.
+
+    Parameters
+    ----------
+    options
+        `pyarrow.ipc.IpcWriteOptions`: compression, for example.
+    """
+    batch = batch.replace_schema_metadata({"irregulars": encode_json(schema, header)})
+    if options is None:  # a stream is these messages: a writer would take twice as long to say so
+        return b"".join((batch.schema.serialize(), batch.serialize(), _END_OF_STREAM))
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema, options=options) as writer:
+        writer.write_batch(batch)
+    return bytes(sink.getvalue())
+
+
+def check_version(values: Mapping[str, Any], expected: str) -> None:
+    """Raise `RecordError` unless `values` are of schema `expected`, in a version that we read."""
+    if values.get("schema") != expected:
+        raise RecordError(f"schema must be {expected!r}; got {values.get('schema')!r}")
+    version = values.get("version")
+    if not isinstance(version, int) or not 1 <= version <= VERSION:
+        raise RecordError(f"version must be 1 to {VERSION}; got {version!r} (a newer producer? upgrade the worker)")

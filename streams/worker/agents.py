@@ -1,0 +1,36 @@
+"""The Faust agents: one per input topic. They take events without acknowledging them, and hand them to a stage."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, Final
+
+import faust
+
+from irregulars.streams.kafka.topics import TopicSettings
+from irregulars.streams.worker.job_stage import EVIDENCE, JobStage
+from irregulars.streams.worker.rank_stage import RANK_TOPICS, RankStage
+from irregulars.streams.worker.stage import Event, Stage
+
+_MAX_EVENTS: Final = 100
+_WITHIN_S: Final = 0.05
+
+
+def add_agents(app: faust.App, topics: TopicSettings, rank_stage: RankStage, job_stage: JobStage) -> None:
+    """Subscribe the stages to their topics."""
+    for topic in RANK_TOPICS:
+        _add_agent(app, topics, topic, rank_stage)
+    _add_agent(app, topics, EVIDENCE, job_stage)
+
+
+def _add_agent(app: faust.App, topics: TopicSettings, topic: str, stage: Stage[Any]) -> None:
+    channel = app.topic(topics.name(topic), key_serializer="raw", value_serializer="raw")
+
+    async def agent(stream: Any) -> None:
+        # `noack_take`, because all other ways to read a stream acknowledge an event as soon as the loop has seen it.
+        batches: AsyncIterator[Sequence[Event]] = stream.noack_take(_MAX_EVENTS, within=_WITHIN_S)
+        async for events in batches:
+            await stage.take(topic, events)
+
+    agent.__qualname__ = agent.__name__ = topic  # Faust's log and metrics show it
+    app.agent(channel, name=f"irregulars.{topic}")(agent)

@@ -1,0 +1,77 @@
+"""How a worker makes its monitors, and brings them back from their states."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from irregulars.detectors.plugins.loading import load_detectors
+from irregulars.errors import InputError
+from irregulars.sinks.alerts import alert_of
+from irregulars.streams.job_hop.job_monitor import JobMonitor
+from irregulars.streams.messages.judgements import Verdict
+from irregulars.streams.monitor_settings import MonitorSettings
+from irregulars.streams.rank_hop.rank_monitor import RankMonitor
+from irregulars.streams.worker.job_stage import JobMonitorLike
+from irregulars.streams.worker.rank_stage import MakeRankMonitor, RankMonitorLike
+from irregulars.streams.worker.settings import WorkerSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Monitors:
+    """The objects that the stages feed, as functions that make them.
+
+    Parameters
+    ----------
+    make_rank, make_job
+        New ones: of job, rank and partition; of a job.
+    restore_rank, restore_job
+        Of what their ``state()`` returned.
+    alert_of
+        The encoded alert of a verdict's revision; `None` where the policy keeps quiet.
+    """
+
+    make_rank: MakeRankMonitor
+    restore_rank: Callable[[Any], RankMonitorLike]
+    make_job: Callable[[str], JobMonitorLike]
+    restore_job: Callable[[Any], JobMonitorLike]
+    alert_of: Callable[[Verdict], bytes | None] = alert_of
+
+
+def make_monitors(settings: WorkerSettings) -> Monitors:
+    """Return the real monitors, as `settings` say.
+
+    Raises
+    ------
+    InputError
+        If a judgement setting is unknown.
+    PluginError
+        If a detector can't be loaded.
+    """
+    own = monitor_settings(settings)
+    return Monitors(
+        make_rank=lambda job, rank, partition: RankMonitor(job, rank, own, partition=partition),
+        restore_rank=partial(RankMonitor.from_state, settings=own),
+        make_job=partial(JobMonitor, settings=own),
+        restore_job=partial(JobMonitor.from_state, settings=own),
+        alert_of=partial(alert_of, least_severity=settings.alert_least_severity),
+    )
+
+
+def monitor_settings(settings: WorkerSettings) -> MonitorSettings:
+    """Return what the monitors are told."""
+    unknown = sorted(set(settings.judgement) - set(MonitorSettings.__dataclass_fields__))
+    if unknown:
+        known = ", ".join(MonitorSettings.__dataclass_fields__)
+        raise InputError(f"judgement settings must be among {known}; got {', '.join(unknown)} (worker settings)")
+    detectors = load_detectors(settings.detectors)
+    return MonitorSettings(
+        **{
+            "grace_s": settings.grace_s,
+            "operator_detectors": detectors.get("operator", ()),
+            "rank_detectors": detectors.get("rank", ()),
+            **settings.judgement,
+        }
+    )

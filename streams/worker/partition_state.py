@@ -1,0 +1,103 @@
+"""What a worker holds of one assigned partition: monitors, how far each has read, and events not yet acknowledged.
+
+Plain bookkeeping, without Kafka. Three promises make recovery exact:
+
+* a monitor is never fed a message at or below the offset that it has seen (`Tracked.has_seen`);
+* `PartitionState.position` never passes a message that is in no monitor yet (it waits in an inbox, or is parked);
+* `PartitionState.release` hands out only events below a position, for which the caller has a stored snapshot.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+M = TypeVar("M")
+
+Offsets = dict[str, int]
+"""Offsets by topic, named without the prefix."""
+
+
+@dataclass(eq=False)
+class Tracked(Generic[M]):
+    """One monitor, and the newest offset per topic that is in its state."""
+
+    key: bytes
+    monitor: M
+    seen: Offsets = field(default_factory=dict)
+    is_dirty: bool = False
+    ended_at_s: float | None = None
+
+    def has_seen(self, topic: str, offset: int) -> bool:
+        """Whether the monitor's state holds this message already."""
+        return offset <= self.seen.get(topic, -1)
+
+    def saw(self, topic: str, offset: int) -> None:
+        """Note that the message is in the monitor's state now."""
+        self.seen[topic] = offset
+        self.is_dirty = True
+
+
+class PartitionState(Generic[M]):
+    """One partition of one hop, from its assignment to its revocation.
+
+    Parameters
+    ----------
+    partition
+        Number, the same in all co-partitioned topics and in the snapshot topic.
+    generation
+        Of the consumer group: messages that were fetched in another one are not for this state.
+    epoch
+        Grows with every assignment of the partition to any worker; see `streams.worker.snapshot_log`.
+    positions
+        Where to go on reading, by topic; a topic that is missing begins at its start.
+    """
+
+    def __init__(self, partition: int, generation: int, epoch: int, positions: Mapping[str, int]) -> None:
+        self.partition = partition
+        self.generation = generation
+        self.epoch = epoch
+        self.tracked: dict[bytes, Tracked[M]] = {}
+        self.stored_position: Offsets = dict(positions)
+        self._next: Offsets = dict(positions)
+        self._unfinished: dict[str, dict[int, None]] = {}  # offsets ascending, as they were taken
+        self._events: dict[str, deque[tuple[int, Any]]] = {}
+
+    def take(self, topic: str, offset: int, event: Any) -> None:
+        """Note that a message was read, and keep its event until `release`."""
+        self._next[topic] = max(offset + 1, self._next.get(topic, 0))
+        self._events.setdefault(topic, deque()).append((offset, event))
+
+    def begin(self, topic: str, offset: int) -> None:
+        """Note that a message which was taken is in no monitor yet."""
+        self._unfinished.setdefault(topic, {})[offset] = None
+
+    def finish(self, topic: str, offset: int) -> None:
+        """Note that it is in a monitor now, or in the dead-letter topic."""
+        self._unfinished.get(topic, {}).pop(offset, None)
+
+    def position(self) -> Offsets:
+        """Return the offsets from which a restart would have to read, once the monitors as of now are stored."""
+        positions = dict(self._next)
+        for topic, offsets in self._unfinished.items():
+            if offsets:
+                positions[topic] = min(next(iter(offsets)), positions[topic])
+        return positions
+
+    def release(self, position: Mapping[str, int]) -> Iterator[Any]:
+        """Forget and yield the events below `position`; call it when the snapshot that covers them is stored."""
+        self.stored_position = dict(position)
+        for topic, events in self._events.items():
+            while events and events[0][0] < position.get(topic, 0):
+                yield events.popleft()[1]
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether a snapshot would say more than the last one."""
+        return self.position() != self.stored_position or any(t.is_dirty for t in self.tracked.values())
+
+    def is_covered(self, tracked: Tracked[M]) -> bool:
+        """Whether a restart would not read again what this monitor has seen: only then may its state go."""
+        return all(offset < self.stored_position.get(topic, 0) for topic, offset in tracked.seen.items())

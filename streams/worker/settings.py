@@ -1,0 +1,90 @@
+"""Settings of one worker process, read once and passed down."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from irregulars.errors import InputError
+from irregulars.sinks.alerts import LEAST_SEVERITY
+from irregulars.streams.kafka.topics import TopicSettings
+from irregulars.streams.messages.judgements import SEVERITIES
+from irregulars.streams.worker.log_format import LEVELS
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSettings:
+    """What a worker needs to know.
+
+    Parameters
+    ----------
+    bootstrap
+        Kafka's ``host:port``, or several with commas.
+    topics
+        Prefix and partitions.
+    security
+        librdkafka's settings of protocol and credentials: ``security.protocol``, ``sasl.mechanism``,
+        ``sasl.username``, ``sasl.password``, ``ssl.ca.location``. Never logged.
+    group
+        Consumer group; workers of one group share the partitions.
+    snapshot_s
+        Seconds between snapshots of the monitors: what a restarted worker has to read again.
+    grace_s
+        Seconds of event time within which late rows change nothing in the result.
+    session_s
+        Seconds without a heartbeat after which the broker gives a worker's partitions to others.
+    data_directory
+        Where Faust keeps its files; small.
+    web_host, web_port
+        Where Faust's page with its metrics listens; port 0: nowhere.
+    detectors
+        Names or dotted paths of detectors.
+    judgement
+        Further settings of the monitors, by name.
+    alert_least_severity
+        Verdicts that are less urgent are stored and give no alert.
+    evidence_linger_s
+        How long rows of ranks of one partition wait for one another, to travel together.
+    parked_bytes, parked_s
+        How much, and how long, a partition keeps messages of ranks that were not announced.
+    broker_timeout_s
+        How long the broker has to answer, at start and when results are sent.
+    log_level
+        Of our own lines: ``debug info warn error crit``. Those of Faust and aiokafka begin at a warning.
+    """
+
+    bootstrap: str
+    topics: TopicSettings = field(default_factory=TopicSettings)
+    security: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    group: str = "irregulars"
+    snapshot_s: float = 5.0
+    grace_s: float = 30.0
+    session_s: float = 30.0
+    data_directory: str = "irregulars-data"
+    web_host: str = "127.0.0.1"
+    web_port: int = 6066
+    detectors: tuple[str, ...] = ()
+    judgement: Mapping[str, Any] = field(default_factory=dict)
+    alert_least_severity: str = LEAST_SEVERITY
+    evidence_linger_s: float = 0.5
+    parked_bytes: int = 64 << 20
+    parked_s: float = 60.0
+    broker_timeout_s: float = 30.0
+    log_level: str = "info"
+
+    def __post_init__(self) -> None:
+        for name in ("snapshot_s", "session_s", "evidence_linger_s", "parked_s", "broker_timeout_s"):
+            if getattr(self, name) <= 0:
+                raise InputError(f"{name} must be above 0 s; got {getattr(self, name)!r} (worker settings)")
+        if self.alert_least_severity not in SEVERITIES:
+            raise InputError(
+                f"alert_least_severity must be one of {list(SEVERITIES)}; got {self.alert_least_severity!r} "
+                "(worker settings)"
+            )
+        if self.log_level not in LEVELS:
+            raise InputError(f"log_level must be one of {list(LEVELS)}; got {self.log_level!r} (worker settings)")
+        if not 0 <= self.web_port < 1 << 16:
+            raise InputError(f"web_port must be 0 to 65535; got {self.web_port!r} (worker settings)")
+        if self.grace_s < 0:
+            raise InputError(f"grace_s must be at least 0 s; got {self.grace_s!r} (worker settings)")

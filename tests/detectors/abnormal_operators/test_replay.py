@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from irregulars.detectors.abnormal_operators.healthy_pieces import learn_usual_pieces
+from irregulars.detectors.abnormal_operators.replay import ABNORMAL_RATIO, abnormal_ratios, replay
+from irregulars.detectors.path.operator_graph import OperatorGraph, build_graph
+from irregulars.producers.simulator.job.settings import SimulatorSettings
+from irregulars.producers.simulator.logs.incidents import Incident, Incidents
+from tests.detectors.operator_graphs import at, graph_of, row
+from tests.detectors.recorded_operators import read_operators
+from tests.detectors.simulated_graphs import graph_of_iterations
+
+SETTINGS = SimulatorSettings(
+    dp=2, pp=2, tp=2, micro_batches=4, iterations=16, gpus_per_host=2, bandwidth_period_ms=0.0
+)  # fmt: skip
+FAULTY = 15
+
+
+def pieces(graph: OperatorGraph) -> tuple[np.ndarray, np.ndarray]:
+    return graph.gap_ns.astype(np.float64), graph.transfer_ns.astype(np.float64)
+
+
+@pytest.fixture(scope="module")
+def jobs() -> dict[str, Incidents]:
+    """The same job, plain; and with batched and buffered p2p, overlapped gradients and unequal ranks."""
+    untidy = replace(
+        SETTINGS, is_gradient_overlapped=True, gradient_buckets=3, is_send_buffered=True, has_loss_reduction=True,
+        rank_spread_ratio=0.02, micro_batch_spread_ratio=0.03, has_data_broadcast=True,
+    )  # fmt: skip
+    return {"plain": Incidents(SETTINGS), "untidy": Incidents(untidy)}
+
+
+def judged(incident: Incident) -> tuple[np.ndarray, np.ndarray]:
+    """Which operators of the faulty iteration are abnormal, and their ratios."""
+    reference, _ = graph_of_iterations(incident, range(4, 14))
+    graph, is_abnormal = graph_of_iterations(incident, [FAULTY])
+    usual = learn_usual_pieces(reference)
+    assert usual is not None
+    return is_abnormal, abnormal_ratios(graph, usual)
+
+
+def f1(is_abnormal: np.ndarray, called: np.ndarray) -> float:
+    return float(2 * (is_abnormal & called).sum() / (is_abnormal.sum() + called.sum()))
+
+
+@pytest.mark.parametrize("job", ["plain", "untidy"])
+def test_with_the_same_pieces_everything_happens_when_it_did(jobs: dict[str, Incidents], job: str) -> None:
+    graph, _ = graph_of_iterations(jobs[job].run(), [3, 4])
+    again = replay(graph, *pieces(graph))
+    np.testing.assert_allclose(again.start_ns, graph.start_ns, atol=2)
+    np.testing.assert_allclose(again.end_ns, graph.end_ns, atol=2)
+
+
+def test_who_was_late_and_is_not_any_more_is_waited_for_no_longer() -> None:
+    graph = graph_of(row(0, 100, 160), row(1, 150, 160), entry={(0, 0): 0, (1, 0): 0})
+    gap_ns, transfer_ns = pieces(graph)
+    gap_ns[at(graph, 1, 150)] = 90.0
+    again = replay(graph, gap_ns, transfer_ns)
+    assert again.start_ns[at(graph, 1, 150)] == 90
+    assert again.end_ns.tolist() == [110, 110]
+
+
+def test_delays_travel_over_chains_of_ranks() -> None:
+    rows = [row(rank, 10 * rank, 10 * rank + 10, "send", group=1, sequence=rank, peer=rank + 1) for rank in range(5)]
+    rows += [row(rank + 1, 0, 10 * rank + 10, "recv", group=1, sequence=rank, peer=rank) for rank in range(5)]
+    graph = graph_of(*rows, entry={(rank, 0): 0 for rank in range(6)})
+    gap_ns, transfer_ns = pieces(graph)
+    gap_ns[at(graph, 0, 0)] = 7.0
+    again = replay(graph, gap_ns, transfer_ns)
+    np.testing.assert_array_equal(again.end_ns, graph.end_ns + 7)
+
+
+@pytest.mark.parametrize("job", ["plain", "untidy"])
+@pytest.mark.parametrize("fault", [
+    "slow_rank:rank=5,factor=1.5", "slow_rank:rank=1,add_ms=60", "slow_nic:rank=3,factor=20",
+    "slow_host:host=1,factor=1.3",
+])  # fmt: skip
+def test_abnormal_operators_are_found(jobs: dict[str, Incidents], job: str, fault: str) -> None:
+    is_abnormal, ratios = judged(jobs[job].run(f"{fault},from={FAULTY}"))
+    assert is_abnormal.any()
+    assert f1(is_abnormal, ratios > ABNORMAL_RATIO) > 0.75
+
+
+@pytest.mark.parametrize("job", ["plain", "untidy"])
+def test_in_a_healthy_iteration_hardly_any_operator_is_abnormal(jobs: dict[str, Incidents], job: str) -> None:
+    _, ratios = judged(jobs[job].run())
+    assert (ratios > ABNORMAL_RATIO).mean() < 0.02
+
+
+def test_a_job_that_works_longer_as_a_whole_has_no_abnormal_rank() -> None:
+    job = Incidents(replace(SETTINGS, workload_changes=((FAULTY, 1.3),)))
+    _, ratios = judged(job.run())
+    assert (ratios > ABNORMAL_RATIO).mean() < 0.05
+
+
+def test_other_names_of_ranks_and_another_time_change_nothing(jobs: dict[str, Incidents]) -> None:
+    incident = jobs["plain"].run(f"slow_rank:rank=5,factor=1.5,from={FAULTY}")
+    found = []
+    for by, later_ns in ((0, 0), (700, 86_400_000_000_000)):
+        reference, _ = graph_of_iterations(incident, range(4, 14), rank_by=by, later_ns=later_ns)
+        graph, _ = graph_of_iterations(incident, [FAULTY], rank_by=by, later_ns=later_ns)
+        usual = learn_usual_pieces(reference)
+        assert usual is not None
+        found.append(abnormal_ratios(graph, usual))
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-3)
+
+
+def test_operators_that_were_never_seen_before_are_left_as_they_are() -> None:
+    usual = learn_usual_pieces(graph_of(*(row(rank, 0, 10, iteration=i) for rank in (0, 1) for i in range(5))))
+    assert usual is not None
+    graph = graph_of(row(7, 0, 50, group=3, iteration=9), row(8, 40, 50, group=3, iteration=9))
+    np.testing.assert_array_equal(abnormal_ratios(graph, usual), [1.0, 1.0])
+
+
+def test_nothing_to_learn_from_and_nothing_to_judge() -> None:
+    assert learn_usual_pieces(graph_of()) is None
+    usual = learn_usual_pieces(graph_of(row(0, 0, 10), row(1, 0, 10)))
+    assert usual is not None
+    assert len(abnormal_ratios(graph_of(), usual)) == 0
+
+
+@pytest.mark.parametrize(("recording", "least"), [("gloo-slow-nic", 0.2), ("gloo-slow-link", 0.2)])
+def test_on_real_jobs_slow_transfers_are_abnormal_on_all_ranks(recording: str, least: float) -> None:
+    assert min(abnormal_share(recording)) > least
+
+
+@pytest.mark.parametrize(("recording", "late"), [("gloo-slow-rank", 2), ("gloo-slow-compute", 3)])
+def test_on_real_jobs_victims_of_a_late_rank_are_abnormal_and_it_is_not(recording: str, late: int) -> None:
+    share = abnormal_share(recording)
+    assert share[late] < min(share[rank] for rank in range(4) if rank != late) / 2
+
+
+def abnormal_share(recording: str) -> list[float]:
+    """Part of each rank's operators that are abnormal in the faulty iterations of a recording."""
+    columns = read_operators(recording)
+    entry_ns: dict[tuple[int, int], int] = {}  # when each rank had ended the iteration before
+    ends_ns = columns["start_ns"] + columns["elapsed_ns"].astype(np.int64)
+    for rank, before, end_ns in zip(columns["rank"].tolist(), columns["iteration"].tolist(), ends_ns.tolist(),
+                                    strict=True):  # fmt: skip
+        entry_ns[rank, before + 1] = max(end_ns, entry_ns.get((rank, before + 1), 0))
+
+    def graph_of_range(iterations: range) -> OperatorGraph:
+        own = np.isin(columns["iteration"], iterations)
+        return build_graph({name: column[own] for name, column in columns.items()}, entry_ns)
+
+    usual = learn_usual_pieces(graph_of_range(range(50, 60)))
+    assert usual is not None
+    called: list[list[float]] = [[], [], [], []]
+    for iteration in range(60, 80):
+        graph = graph_of_range(range(iteration, iteration + 1))
+        ratios = abnormal_ratios(graph, usual)
+        for rank in range(4):
+            called[rank].append(float((ratios[graph.rank == rank] > ABNORMAL_RATIO).mean()))
+    return [float(np.mean(one)) for one in called]

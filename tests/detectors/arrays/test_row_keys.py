@@ -1,0 +1,64 @@
+"""Order and groups of rows by integers, against what numpy says of the same rows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from irregulars.detectors.arrays.row_keys import (
+    first_rows,
+    group_rows,
+    lift_times,
+    sort_nearly,
+    sort_rows,
+    sort_within,
+    stable_order,
+)
+
+ANY = np.iinfo(np.int64)
+SMALL = st.integers(-3, 3)
+WIDE = st.integers(ANY.min, ANY.max)
+COLUMN = st.one_of(st.lists(SMALL, max_size=40), st.lists(st.one_of(SMALL, WIDE), max_size=40))
+
+
+def array(values: list[int]) -> np.ndarray:
+    return np.array(values, dtype=np.int64)
+
+
+@given(values=COLUMN)
+def test_an_order_is_stable_however_wide_the_values_are(values: list[int]) -> None:
+    assert stable_order(array(values)).tolist() == np.argsort(array(values), kind="stable").tolist()
+
+
+@pytest.mark.parametrize("span", [2**20, 2**45, 2**61, 2**63])
+def test_an_order_of_many_values_is_stable(span: int) -> None:
+    values = np.random.default_rng(7).integers(-(span // 2), span // 2 - 1, 5_000)
+    values[::3] = values[0]
+    assert np.array_equal(stable_order(values), np.argsort(values, kind="stable"))
+
+
+@given(rows=st.lists(st.tuples(SMALL, SMALL, SMALL), max_size=40))
+def test_rows_are_grouped_and_ordered_as_tuples_are(rows: list[tuple[int, int, int]]) -> None:
+    columns = [array([row[at] for row in rows]) for at in range(3)]
+    in_order = sorted(range(len(rows)), key=lambda at: rows[at])
+    groups = sorted(set(rows))
+    group, first = group_rows(columns)
+    assert [groups[at] for at in group.tolist()] == rows
+    assert first.tolist() == [rows.index(one) for one in groups] == first_rows(group, len(groups)).tolist()
+    assert sort_rows(columns).tolist() == sort_nearly(columns[:1], columns[1:]).tolist() == in_order
+
+
+@given(rows=st.lists(st.tuples(st.integers(0, 3), st.one_of(SMALL, st.integers(-(2**62), 2**62 - 1))), max_size=40))
+def test_values_are_ordered_within_their_groups(rows: list[tuple[int, int]]) -> None:
+    group, values = array([row[0] for row in rows]), array([row[1] for row in rows])
+    assert sort_within(group, values, 4).tolist() == [value for _, value in sorted(rows)]
+
+
+@given(rows=st.lists(st.tuples(st.integers(0, 3), st.one_of(SMALL, WIDE)), max_size=40), cut=st.integers(0, 40))
+def test_lifted_times_of_several_arrays_compare_by_group_and_time(rows: list[tuple[int, int]], cut: int) -> None:
+    parts = [rows[:cut], rows[cut:]]
+    groups, times = ([array([row[at] for row in part]) for part in parts] for at in (0, 1))
+    keys = np.concatenate(lift_times(groups, times)).tolist()
+    assert [rows[at] for at in sorted(range(len(rows)), key=lambda at: keys[at])] == sorted(rows)

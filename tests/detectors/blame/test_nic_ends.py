@@ -1,0 +1,80 @@
+"""Which ends of a slow transfer stand out by their rates."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from irregulars.detectors.blame.nic_ends import is_capped, passes_nics, telling_ends
+from irregulars.detectors.job.lanes import Lane
+from irregulars.detectors.job.topology import Device, Place, Topology
+from irregulars.detectors.nics.peak_caps import log_odds
+from irregulars.detectors.nics.steadiness import Swing
+from irregulars.detectors.path.critical_path import Attribution
+
+RANKS = (0, 1, 2, 3)
+RING = Lane("collective", 0)
+APART = Topology(4, {rank: Place(f"h{rank}", 0, "eth0") for rank in RANKS}, {0: RANKS}, ("ring",))
+NIC = [Device("nic", (rank,)) for rank in RANKS]
+CAPPED = {0: (0.25, 0.13), 1: (0.13, 0.25), 2: (0.33, 0.42), 3: (0.41, 0.27)}
+"""Peaks over the usual ones: rank 0 receives what rank 1 sends."""
+
+BURSTS = {0: (0.45, 0.3), 1: (0.01, 0.5), 2: (0.3, 0.6), 3: (0.5, 0.45)}
+SLOW = Attribution(7, {RING: 1e6}, {}, {}, {}, rates=CAPPED)
+PATTERNS = tuple(Swing(0, rank, tx, rx, 1e7, 1e7, 0.1, 0.1) for rank, (tx, rx) in BURSTS.items())
+
+
+def standing_out(attribution: Attribution, lane: Lane = RING) -> list[tuple[int, int]]:
+    ends = telling_ends(lane, [attribution] * 4, APART)
+    return [(nic.ranks[0], way) for (nic, way), is_telling in ends.items() if is_telling]
+
+
+def test_without_patterns_the_lowest_peaks_count_and_a_neighbour_s_is_as_low() -> None:
+    assert sorted(standing_out(SLOW)) == [(0, 1), (1, 0)]
+
+
+def test_patterns_tell_the_sender_from_its_neighbour() -> None:
+    patterned = replace(SLOW, swings=PATTERNS)
+    assert standing_out(patterned) == [(1, 0)]
+    by_peaks, by_patterns = (telling_ends(RING, [one] * 4, APART) for one in (SLOW, patterned))
+    lead = [log_odds(NIC[1], ends) - log_odds(NIC[0], ends) for ends in (by_peaks, by_patterns)]
+    assert lead[1] > lead[0] + 1
+
+
+def test_a_burst_of_other_traffic_hides_the_peak_and_not_the_pattern() -> None:
+    bursting = replace(SLOW, rates=dict.fromkeys(RANKS, (1.0, 1.0)))
+    assert standing_out(bursting) == []
+    assert standing_out(replace(bursting, swings=PATTERNS)) == [(1, 0)]
+
+
+def test_iterations_in_which_the_transfer_was_not_slow_have_no_say_in_who_is_steady() -> None:
+    quick = replace(SLOW, path_excess_ns={}, swings=tuple(one._replace(tx=0.5) for one in PATTERNS))
+    ends = telling_ends(RING, [replace(SLOW, swings=PATTERNS), quick, quick], APART)
+    assert [end for end, is_telling in ends.items() if is_telling] == [(NIC[1], 0)]
+
+
+def test_who_bursts_and_idles_meanwhile_is_not_held_by_its_own_rate() -> None:
+    swinging = tuple(Swing(0, rank, 0.7, 0.8, 1e7, 1e7, 0.1, 0.1) for rank in RANKS)
+    assert standing_out(replace(SLOW, swings=swinging)) == []
+    held = (*swinging[:1], swinging[1]._replace(tx=0.3), *swinging[2:])
+    assert standing_out(replace(SLOW, swings=held)) == [(1, 0)]
+
+
+def test_a_group_passes_the_nics_if_all_of_them_move_bytes_while_it_runs() -> None:
+    moving = replace(SLOW, swings=PATTERNS)
+    assert passes_nics(RING, [moving] * 4, APART)
+    assert not passes_nics(RING, [moving, SLOW], APART)
+    still = (*PATTERNS[:3], PATTERNS[3]._replace(rx_ratio=0.01))
+    assert not passes_nics(RING, [replace(SLOW, swings=still)] * 4, APART)
+    assert not passes_nics(Lane("pair", 0, 1), [moving] * 4, APART)
+
+
+def test_a_nic_is_capped_where_one_of_its_ends_stands_out() -> None:
+    slow = [replace(SLOW, swings=PATTERNS)] * 4
+    assert is_capped(NIC[1], RING, slow, APART)
+    assert not is_capped(NIC[0], RING, slow, APART)
+    assert not is_capped(NIC[1], Lane("work", 1), slow, APART)
+
+
+def test_a_pair_has_too_few_ends_to_tell_who_is_steady() -> None:
+    pair = replace(SLOW, path_excess_ns={Lane("pair", 1, 0): 1e6}, swings=PATTERNS)
+    assert sorted(standing_out(pair, Lane("pair", 1, 0))) == [(0, 1), (1, 0)]

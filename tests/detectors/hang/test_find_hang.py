@@ -1,0 +1,175 @@
+"""Who is accused of a hang: who did not arrive or stopped inside, and not who waits for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from irregulars.detectors.hang.find_hang import Hang, find_hang
+from irregulars.detectors.hang.wait_graph import last_groups
+from irregulars.detectors.job.topology import Place, Topology
+from irregulars.streams.messages.records import OPERATOR_CODES, RECV, SEND, UNKNOWN
+
+ALL_REDUCE = OPERATOR_CODES["all_reduce"]
+WORLD, LEFT, RIGHT, PAIR = range(4)
+TOPOLOGY = Topology(
+    world_size=4,
+    places={rank: Place() for rank in range(4)},
+    members={WORLD: (0, 1, 2, 3), LEFT: (0, 1), RIGHT: (2, 3), PAIR: (1, 2)},
+    names=("world", "left", "right", "pair"),
+)
+
+Row = tuple[int, int, int, float | None] | tuple[int, int, int, float | None, int, int]
+"""Rank, communicator, sequence, elapsed (None: never ended); of p2p also operator and peer."""
+
+
+def hang(*rows: Row, trusted: range = range(4)) -> Hang | None:
+    """Look for a hang in rows that stand in the order in which each rank entered its operators."""
+    return find_hang(columns_of(rows), TOPOLOGY, trusted)
+
+
+def columns_of(rows: Sequence[Row]) -> dict[str, np.ndarray]:
+    full = [row if len(row) == 6 else (*row, ALL_REDUCE, UNKNOWN) for row in rows]
+    return {
+        "rank": np.array([row[0] for row in full]),
+        "communicator": np.array([row[1] for row in full]),
+        "sequence": np.array([row[2] for row in full]),
+        "elapsed_ns": np.array([np.nan if row[3] is None else row[3] for row in full]),
+        "operator": np.array([row[4] for row in full]),
+        "peer": np.array([row[5] for row in full]),
+        "start_ns": np.arange(len(full)) + 1_000,
+    }
+
+
+def accused(*rows: Row, trusted: range = range(4)) -> tuple[int, ...]:
+    found = hang(*rows, trusted=trusted)
+    return () if found is None else found.ranks
+
+
+def test_nothing_hangs_where_all_ended() -> None:
+    assert hang(*((rank, WORLD, 0, 5.0) for rank in range(4))) is None
+
+
+def test_who_never_arrived_is_accused() -> None:
+    found = hang(*((rank, WORLD, 7, None) for rank in (0, 1, 3)), (2, WORLD, 6, 1.0))
+    assert found is not None
+    assert (found.ranks, found.waiting, found.has_arrived, found.since_ns) == ((2,), 3, False, 1_000)
+
+
+def test_who_lost_rows_and_is_missing_is_not_accused_where_another_was_seen_to_stop() -> None:
+    """Rank 1 stands inside an operator that rank 0 has left; the row in which rank 2 waits for the world is lost."""
+    rows: list[Row] = [(0, LEFT, 3, 1.0), (1, LEFT, 3, None), (0, WORLD, 7, None), (3, WORLD, 7, None),
+                       (2, WORLD, 6, 1.0)]  # fmt: skip
+    told = find_hang(columns_of(rows), TOPOLOGY, range(4), lossy={2})
+    assert told is not None
+    assert (told.ranks, told.has_arrived) == ((1,), True)
+    assert accused(*rows) == (2,)  # who lost nothing is missing for sure
+
+
+def test_who_lost_rows_and_is_missing_is_accused_where_nobody_was_seen_to_stop() -> None:
+    rows: list[Row] = [*((rank, WORLD, 7, None) for rank in (0, 1, 3)), (2, WORLD, 6, 1.0)]
+    told = find_hang(columns_of(rows), TOPOLOGY, range(4), lossy={2})
+    assert told is not None
+    assert told.ranks == (2,)
+
+
+def test_who_waits_elsewhere_for_the_missing_one_is_a_victim() -> None:
+    """Rank 2 is missing from the world's operator, because it waits for rank 3."""
+    rows: list[Row] = [(0, WORLD, 7, None), (1, WORLD, 7, None), (2, RIGHT, 3, None), (3, RIGHT, 2, 1.0)]
+    assert accused(*rows) == (3,)
+
+
+def test_operators_enqueued_behind_the_one_that_hangs_accuse_nobody_else() -> None:
+    """On a GPU: all have enqueued further, but for rank 3, whose process stopped."""
+    rows: list[Row] = [
+        (0, LEFT, 1, None), (0, WORLD, 7, None), (1, WORLD, 7, None), (1, LEFT, 1, None),
+        (2, RIGHT, 3, None), (2, WORLD, 7, None), (3, RIGHT, 2, 1.0),
+    ]  # fmt: skip
+    assert accused(*rows) == (3,)
+
+
+def test_who_stopped_inside_what_others_have_left_is_accused() -> None:
+    """Rank 1 never comes out of what rank 0 has left; the others wait, in operators that rank 1 enqueued too."""
+    rows: list[Row] = [
+        (0, LEFT, 4, 2.0), (0, WORLD, 7, None), (1, LEFT, 4, None), (1, WORLD, 7, None),
+        (2, WORLD, 7, None), (3, WORLD, 7, None),
+    ]  # fmt: skip
+    found = hang(*rows)
+    assert found is not None
+    assert (found.ranks, found.communicator, found.has_arrived, found.is_shared) == ((1,), LEFT, True, False)
+
+
+def test_a_later_collective_shows_that_a_rank_has_left_an_earlier_one() -> None:
+    """Dumps hold the tail of a log: rank 0's share of the operator that rank 1 stopped in is not there any more."""
+    rows: list[Row] = [(0, LEFT, 9, None), (1, LEFT, 4, None), (2, WORLD, 7, None), (3, WORLD, 7, None)]
+    assert accused(*rows) == (1,)
+
+
+def test_where_all_are_inside_and_nobody_left_all_are_named_as_one() -> None:
+    found = hang(*((rank, WORLD, 7, None) for rank in range(4)))
+    assert found is not None
+    assert (found.ranks, found.waiting, found.is_shared) == ((0, 1, 2, 3), 0, True)
+
+
+def test_ranks_that_wait_for_each_other_in_a_circle_are_accused() -> None:
+    """Ranks 1 and 2 both send first, and the others wait for them."""
+    rows: list[Row] = [
+        (1, PAIR, 0, None, SEND, 2), (2, PAIR, 0, None, SEND, 1), (0, WORLD, 7, None), (3, WORLD, 7, None),
+    ]  # fmt: skip
+    assert accused(*rows) == (1, 2)
+
+
+def test_a_missing_receiver_is_accused() -> None:
+    rows: list[Row] = [
+        (1, PAIR, 5, None, SEND, 2),
+        (2, PAIR, 4, 1.0, RECV, 1),
+        (0, WORLD, 7, None),
+        (3, WORLD, 7, None),
+    ]
+    assert accused(*rows) == (2,)
+
+
+def test_nobody_is_accused_for_who_is_not_logged() -> None:
+    """Rank 1 may wait for rank 0, of which nothing is known."""
+    rows: list[Row] = [(1, LEFT, 3, None), (2, RIGHT, 2, 1.0), (3, RIGHT, 2, 1.0)]
+    assert accused(*rows, trusted=range(1, 4)) == ()
+
+
+def test_walks_end_in_long_chains_and_in_circles() -> None:
+    chain = {at: [at + 1] for at in range(5_000)}
+    assert last_groups(chain) == [{5_000}]
+    assert last_groups({**chain, 5_000: [4_990]}) == [set(range(4_990, 5_001))]
+    assert last_groups({}) == []
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.permutations(range(4)), st.randoms(use_true_random=False), st.integers(0, 3))
+def test_other_numbers_and_another_order_of_ranks_change_nothing_else(
+    numbers: list[int], random: Random, which: int
+) -> None:
+    """Each rank's own order stays; how ranks interleave, and what they are called, does not matter."""
+    incidents: list[list[Row]] = [
+        [(0, WORLD, 7, None), (1, WORLD, 7, None), (2, RIGHT, 3, None), (3, RIGHT, 2, 1.0)],
+        [(0, LEFT, 4, 2.0), (0, WORLD, 7, None), (1, LEFT, 4, None), (2, WORLD, 7, None), (3, WORLD, 7, None)],
+        [(1, PAIR, 0, None, SEND, 2), (2, PAIR, 0, None, SEND, 1), (0, WORLD, 7, None), (3, WORLD, 7, None)],
+        [(rank, WORLD, 7, None) for rank in range(4)],
+    ]
+    rows = incidents[which]
+    columns = columns_of(rows)
+    renamed = {**columns, "rank": np.array(numbers)[columns["rank"]]}
+    is_pair = columns["peer"] != UNKNOWN
+    renamed["peer"] = np.where(is_pair, np.array(numbers)[np.where(is_pair, columns["peer"], 0)], UNKNOWN)
+    members = {code: tuple(numbers[rank] for rank in ranks) for code, ranks in TOPOLOGY.members.items()}
+    topology = Topology(4, TOPOLOGY.places, members, TOPOLOGY.names)
+    ranks = sorted(range(4), key=lambda _: random.random())
+    order = sorted(range(len(rows)), key=lambda at: ranks[rows[at][0]])  # stable: each rank's own order stays
+    found = find_hang({name: column[order] for name, column in renamed.items()}, topology, range(4))
+    expected = find_hang(columns, TOPOLOGY, range(4))
+    assert found is not None
+    assert expected is not None
+    assert found.ranks == tuple(sorted(numbers[rank] for rank in expected.ranks))
+    assert (found.has_arrived, found.is_shared) == (expected.has_arrived, expected.is_shared)

@@ -1,0 +1,240 @@
+"""The δ window against the contract's words, and by hand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from irregulars.detectors.irregular.window import MIN_ITERATIONS, DriftWatch, IterationWindow
+
+TIMES = st.lists(st.floats(1, 1e12), min_size=1, max_size=120)
+
+
+def fed(times: list[float], *, delta: float = 1.1, size: int = 50) -> tuple[IterationWindow, list[bool | None]]:
+    window = IterationWindow(delta=delta, window=size)
+    said = []
+    for time in times:
+        said.append(window.judge(time))
+        window.learn(time, is_irregular=said[-1])
+    return window, said
+
+
+def contract_means(times: list[float], delta: float, size: int) -> list[float]:
+    """Mean of the window before each iteration, each value clipped at delta times the mean of its own window.
+
+    The first ten, which have none, are clipped at delta times their median.
+    """
+    first = times[:MIN_ITERATIONS]
+    clipped = [min(time, delta * float(np.median(first))) for time in first]
+    means = [math.nan] * len(first)
+    for time in times[len(first) :]:
+        own = clipped[-size:]
+        means.append(math.fsum(own) / len(own))
+        clipped.append(min(time, delta * means[-1]))
+    return means
+
+
+def test_nothing_is_judged_before_ten_iterations() -> None:
+    _, said = fed([100.0] * 9 + [1e9, 1e9])
+    assert said[:10] == [None] * 10
+    assert said[10] is True
+    assert MIN_ITERATIONS == 10
+
+
+def test_an_iteration_of_exactly_delta_times_the_mean_is_regular() -> None:
+    window, _ = fed([100.0] * 10, delta=1.5)
+    assert window.judge(150.0) is False
+    assert window.judge(math.nextafter(150.0, 200)) is True
+
+
+def test_a_value_enters_clipped_at_delta_times_the_mean_before_it() -> None:
+    window, _ = fed([100.0] * 10 + [1000.0], delta=1.5)
+    assert window.mean_ns == pytest.approx((10 * 100 + 150) / 11)
+
+
+def test_the_clip_uses_the_window_before_the_value_and_not_with_it() -> None:
+    window, _ = fed([100.0] * 10 + [1000.0, 1000.0], delta=2.0)
+    second = 2 * (1000 + 200) / 11
+    assert window.mean_ns == pytest.approx((1000 + 200 + second) / 12)
+
+
+def test_the_window_forgets_what_is_older_than_itself() -> None:
+    window, _ = fed([50.0] * 10 + [100.0] * 200, size=10)
+    assert window.mean_ns == 100.0
+
+
+@given(times=TIMES, delta=st.floats(1.01, 3), size=st.integers(10, 60))
+def test_the_mean_is_the_contracts(times: list[float], delta: float, size: int) -> None:
+    expected = contract_means(times, delta, size)
+    window = IterationWindow(delta=delta, window=size)
+    for at, time in enumerate(times):
+        if at >= MIN_ITERATIONS:
+            assert window.mean_ns == pytest.approx(expected[at], rel=1e-9)
+        else:
+            assert math.isnan(window.mean_ns)
+        window.learn(time, is_irregular=window.judge(time))
+
+
+@given(times=TIMES, size=st.integers(10, 60))
+def test_irregular_is_above_both_delta_and_the_noise(times: list[float], size: int) -> None:
+    expected = contract_means(times, 1.1, size)
+    _, said = fed(times, size=size)
+    for at, is_irregular in enumerate(said):
+        if is_irregular:
+            assert times[at] > 1.1 * expected[at] * (1 - 1e-12)
+            regular = [t for t, s in zip(times[:at], said, strict=False) if not s][-size:]
+            assert times[at] > np.median(regular)
+
+
+def test_what_lies_inside_the_noise_is_regular() -> None:
+    noisy = [80.0, 120.0, 100.0, 70.0, 130.0] * 6
+    window, _ = fed(noisy)
+    assert 1.1 * window.mean_ns < 150
+    assert window.judge(150.0) is False
+    assert window.judge(300.0) is True
+
+
+def test_a_fault_that_lasts_does_not_hide_itself_at_once() -> None:
+    _, said = fed([100.0 + n % 3 for n in range(50)] + [300.0] * 30)
+    assert said[50:] == [True] * 30
+
+
+def test_a_slow_first_iteration_does_not_blind_the_window() -> None:
+    _, said = fed([5000.0] + [100.0 + n % 2 for n in range(60)] + [300.0])
+    assert said[-1] is True
+
+
+def test_a_fast_first_iteration_does_not_make_all_others_irregular() -> None:
+    _, said = fed([1.0] + [100.0 + n % 2 for n in range(60)])
+    assert True not in said
+
+
+@given(times=TIMES)
+def test_a_restored_window_says_the_same(times: list[float]) -> None:
+    window, _ = fed(times, size=20)
+    twin = IterationWindow.from_state(window.state())
+    for time in times:
+        assert twin.judge(time) == window.judge(time)
+        assert twin.mean_ns == window.mean_ns or math.isnan(window.mean_ns)
+        for one in (window, twin):
+            one.learn(time, is_irregular=one.judge(time))
+    assert twin.state() == window.state()
+
+
+def noisy(level: float, count: int, seed: int = 0) -> list[float]:
+    """Iteration times with a noise of 9 %."""
+    return (level * (1 + 0.09 * np.random.default_rng(seed).standard_normal(count))).tolist()
+
+
+def test_a_shift_shows_in_a_job_whose_single_iterations_are_too_noisy() -> None:
+    before, after = noisy(100.0, 40), noisy(115.0, 12, seed=3)
+    window, said = fed(before + after)
+    assert sum(map(bool, said[40:])) <= 3
+    assert 100.0 < window.shifted_ns < 110.0
+    assert math.isinf(fed(before)[0].shifted_ns)
+
+
+def test_a_shift_ends_with_the_iterations_that_were_longer() -> None:
+    window, _ = fed(noisy(100.0, 40) + noisy(115.0, 12, seed=3) + [100.0] * 5)
+    assert math.isinf(window.shifted_ns)
+
+
+def test_a_job_with_slow_phases_of_its_own_has_no_shift_in_the_next_one() -> None:
+    phase = [100.0 + n % 3 for n in range(8)] + [115.0 + n % 3 for n in range(6)]
+    window, _ = fed(phase * 2 + phase[:13], size=50)
+    assert math.isinf(window.shifted_ns)
+
+
+def test_a_shift_that_stays_is_the_new_level_when_the_window_is_full() -> None:
+    window, _ = fed(noisy(100.0, 40) + noisy(115.0, 60, seed=3))
+    assert math.isinf(window.shifted_ns)
+
+
+def test_a_restarted_window_knows_only_the_new_times() -> None:
+    window, _ = fed([100.0] * 50)
+    window.restart([200.0] * 12)
+    assert window.mean_ns == 200.0
+    assert window.judge(210.0) is False
+    window.restart([300.0] * 3)
+    assert window.judge(900.0) is None
+
+
+def test_a_restart_keeps_no_more_than_the_window() -> None:
+    window = IterationWindow(window=10)
+    window.restart([1.0] * 90 + [7.0] * 10)
+    assert window.mean_ns == 7.0
+
+
+@pytest.mark.parametrize("delta", [1.0, 0.0, -1.0, math.nan])
+def test_delta_must_be_above_one(delta: float) -> None:
+    with pytest.raises(ValueError, match="delta must be above 1; got"):
+        IterationWindow(delta=delta)
+
+
+def test_a_window_must_hold_what_a_judgement_needs() -> None:
+    with pytest.raises(ValueError, match="window must be at least 10; got 9"):
+        IterationWindow(window=9)
+
+
+@pytest.mark.parametrize("time", [0.0, -5.0])
+def test_times_of_nothing_or_less_are_judged_without_an_error(time: float) -> None:
+    window, said = fed([time] * 20)
+    assert said[-1] in (False, True)
+    watch = DriftWatch()
+    assert not any(watch.learn(time) for _ in range(50))
+    assert window.judge(1.0) is True
+
+
+# --- drift ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_lasting_change_is_noticed_and_its_times_given() -> None:
+    random = np.random.default_rng(1)
+    watch = DriftWatch()
+    before = [watch.learn(ns) for ns in random.normal(100e6, 1e6, 150)]
+    after = [watch.learn(ns) for ns in random.normal(140e6, 1e6, 60)]
+    assert not any(before)
+    assert any(after)
+    assert np.median(watch.recent_ns()) == pytest.approx(140e6, rel=0.02)
+
+
+def test_steady_times_never_drift() -> None:
+    random = np.random.default_rng(2)
+    watch = DriftWatch()
+    assert sum(watch.learn(ns) for ns in random.normal(100e6, 3e6, 2000)) <= 1
+
+
+def test_the_memory_of_a_watch_is_bounded() -> None:
+    watch = DriftWatch()
+    for at in range(5000):
+        watch.learn(100e6 + at % 7)
+    assert len(watch.state()["elapsed_ns"]) <= 512
+    assert len(watch.recent_ns()) <= 512
+
+
+@given(cut=st.integers(0, 1200))
+def test_a_restored_watch_notices_the_same(cut: int) -> None:
+    random = np.random.default_rng(cut)
+    times = np.concatenate([random.normal(100e6, 2e6, 600), random.normal(130e6, 2e6, 620)]).tolist()
+    watch = DriftWatch()
+    for time in times[max(cut - 40, 0) : cut]:
+        watch.learn(time)
+    twin = DriftWatch.from_state(watch.state())
+    for time in times[cut : cut + 60]:
+        assert twin.learn(time) == watch.learn(time)
+        assert twin.recent_ns() == watch.recent_ns()
+
+
+def test_a_watch_restored_after_its_memory_was_halved_goes_on_alike() -> None:
+    random = np.random.default_rng(3)
+    watch = DriftWatch()
+    for time in random.normal(100e6, 2e6, 530).tolist():
+        watch.learn(time)
+    twin = DriftWatch.from_state(watch.state())
+    for time in random.normal(120e6, 2e6, 600).tolist():
+        assert twin.learn(time) == watch.learn(time)
+        assert twin.recent_ns() == watch.recent_ns()

@@ -1,0 +1,144 @@
+"""Where ranks live and what a device carries."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from irregulars.detectors.job.lanes import Lane
+from irregulars.detectors.job.topology import Device, Place, Topology, topology_of
+from irregulars.streams.messages.announcements import Announcement, Communicator
+
+PLACES = {
+    0: Place("a", 0, "mlx5_0", "leaf-1"),
+    1: Place("a", 1, "mlx5_0", "leaf-1"),
+    2: Place("b", 0, "mlx5_0", "leaf-2"),
+    3: Place("b", 1, "mlx5_1", "leaf-2"),
+    4: Place(None, None, "mlx5_0", None),
+    5: Place("c", None, None, None),
+}
+TOPOLOGY = Topology(6, PLACES, {0: (0, 1), 1: (0, 2, 4), 2: (5,)}, ("tp0", "dp0", "self"), kinds={0: "tp", 1: "dp"})
+
+
+def test_ranks_that_name_one_nic_of_one_host_share_it() -> None:
+    assert TOPOLOGY.nic(0) == TOPOLOGY.nic(1) == Device("nic", (0, 1))
+
+
+def test_nics_of_one_name_on_two_hosts_are_two() -> None:
+    assert TOPOLOGY.nic(2) == Device("nic", (2,))
+
+
+def test_a_nic_without_a_host_or_a_name_is_the_ranks_own() -> None:
+    assert TOPOLOGY.nic(4) == Device("nic", (4,))
+    assert TOPOLOGY.nic(5) == Device("nic", (5,))
+
+
+def test_a_host_and_a_switch_carry_all_their_ranks() -> None:
+    assert TOPOLOGY.host(3) == Device("host", (2, 3))
+    assert TOPOLOGY.switch(1) == Device("switch", (0, 1))
+
+
+def test_what_nobody_said_is_none() -> None:
+    assert TOPOLOGY.host(4) is None
+    assert TOPOLOGY.switch(5) is None
+    assert TOPOLOGY.host(99) is None
+    assert TOPOLOGY.place(99) == Place()
+    assert TOPOLOGY.nic(99) == Device("nic", (99,))
+
+
+def test_names_of_hosts_and_nics_are_not_mixed_up() -> None:
+    odd = Topology(3, {0: Place("rank", 0, "1"), 1: Place(None), 2: Place("nic rank", 0, "1", "host")}, {})
+    assert odd.nic(0) == Device("nic", (0,))
+    assert odd.nic(1) == Device("nic", (1,))
+    assert odd.switch(2) == Device("switch", (2,))
+
+
+def test_a_group_inside_of_a_host_crosses_no_network() -> None:
+    assert not TOPOLOGY.crosses_network(Lane("collective", 0))
+    assert TOPOLOGY.crosses_network(Lane("collective", 1))
+    assert not TOPOLOGY.crosses_network(Lane("collective", 2))
+
+
+def test_ranks_without_a_known_host_count_as_apart() -> None:
+    assert TOPOLOGY.crosses_network(Lane("pair", 4, 4 + 1))
+    assert Topology(2, {}, {}).crosses_network(Lane("pair", 0, 1))
+
+
+def test_work_and_groups_that_nobody_knows_cross_nothing() -> None:
+    assert not TOPOLOGY.crosses_network(Lane("work", 0))
+    assert not TOPOLOGY.crosses_network(Lane("collective", 77))
+    assert TOPOLOGY.lane_ranks(Lane("collective", 77)) == ()
+
+
+def test_the_ends_of_lanes() -> None:
+    assert TOPOLOGY.lane_ranks(Lane("work", 3)) == (3,)
+    assert TOPOLOGY.lane_ranks(Lane("pair", 3, 0)) == (3, 0)
+    assert TOPOLOGY.lane_ranks(Lane("collective", 1)) == (0, 2, 4)
+
+
+def announced(rank: int, *communicators: Communicator) -> Announcement:
+    return Announcement("j", 1, rank, 8, 8, communicators)
+
+
+def test_the_stage_is_the_place_in_the_longest_pipeline() -> None:
+    long, short = Communicator("pp", "pp", (4, 0, 2)), Communicator("edge", "pp", (2, 4))
+    made = topology_of([announced(2, short, long), announced(4, long, short), announced(7)], {})
+    assert made.stages(np.array([2, 4, 7])).tolist() == [2, 0, 0]
+
+
+def test_a_rank_that_is_not_in_its_pipeline_is_in_the_first_stage() -> None:
+    assert topology_of([announced(7, Communicator("pp", "pp", (1, 2)))], {}).stages(np.array([7])).tolist() == [0]
+
+
+def test_stages_of_ranks_that_nobody_announced_are_the_first() -> None:
+    made = topology_of([announced(1, Communicator("pp", "pp", (0, 1)))], {})
+    assert made.stages(np.array([], dtype=np.int64)).tolist() == []
+    assert made.stages(np.array([100_000, 1])).tolist() == [0, 1]
+    assert Topology(0, {}, {}).stages(np.array([5])).tolist() == [0]
+
+
+def test_names_stand_in_the_order_of_their_codes() -> None:
+    pair = Communicator("b", "tp", (0, 1))
+    made = topology_of(
+        [announced(0, pair), announced(1, pair, Communicator("left out", "dp", (1, 2)))], {"z": 0, "b": 1}
+    )
+    assert made.names == ("z", "b")
+    assert made.members == {1: (0, 1)}
+    assert made.kinds == {1: "tp"}
+
+
+def test_sends_go_along_the_pipeline_however_ranks_are_numbered() -> None:
+    stages = {0: 0, 3: 0, 2: 1, 1: 2}
+    made = Topology(5, {}, {}, stage_of=stages)
+    sends = [(0, 2, 1), (2, 1, 1), (1, 2, -1), (3, 2, 1), (1, 0, -1), (0, 3, 0), (3, 0, 0), (4, 3, -1), (3, 4, 1)]
+    assert [made.way(source, destination) for source, destination, _ in sends] == [way for *_, way in sends]
+    source, destination, way = np.array(sends).T
+    np.testing.assert_array_equal(made.ways(source, destination), way)
+    assert made.ways(source[:0], destination[:0]).tolist() == []
+
+
+def test_groups_of_one_kind_and_size_have_one_role() -> None:
+    made = Topology(8, {}, {0: (0, 1), 1: (2, 3), 2: (4, 5, 6)}, kinds={0: "tp", 1: "tp", 2: "tp"})
+    assert made.kind_code(0) == made.kind_code(1) != made.kind_code(2)
+    for of_any_stage in (False, True):
+        group, other, pair = (
+            made.lane_role(lane, of_any_stage=of_any_stage)
+            for lane in (Lane("collective", 0), Lane("collective", 1), Lane("pair", 0, 1))
+        )
+        assert group == other != pair
+
+
+def test_roles_may_differ_by_stage_alone() -> None:
+    made = Topology(4, {}, {0: (0, 1), 1: (2, 3)}, stage_of={0: 0, 1: 0, 2: 1, 3: 1}, kinds={0: "dp", 1: "dp"})
+    one, other = Lane("collective", 0), Lane("collective", 1)
+    assert made.lane_role(one, of_any_stage=True) == made.lane_role(other, of_any_stage=True)
+    assert made.lane_role(one, of_any_stage=False) != made.lane_role(other, of_any_stage=False)
+    ways = [
+        made.lane_role(lane, of_any_stage=True)
+        for lane in (Lane("pair", 0, 2), Lane("pair", 1, 3), Lane("pair", 2, 0))
+    ]
+    assert ways[0] == ways[1] != ways[2]
+
+
+def test_no_announcement_is_an_empty_job() -> None:
+    made = topology_of([], {})
+    assert (made.world_size, made.members, made.names) == (0, {}, ())

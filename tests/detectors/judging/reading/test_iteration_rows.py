@@ -1,0 +1,161 @@
+"""Rows of one iteration, gathered from ranks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from irregulars.detectors.judging.reading.iteration_rows import IterationRows, join_rows, split_by_iteration
+from irregulars.detectors.judging.reading.spans import Span, spans_of
+from irregulars.streams.messages.evidence import COLUMNS, Evidence, concatenate
+from irregulars.streams.messages.records import UNKNOWN
+from irregulars.streams.worker.snapshot_codec import pack, unpack
+from tests.streams.evidence_rows import MS, T0, evidence_of
+
+
+def with_offsets(evidence: Evidence, offsets: list[list[int]]) -> Evidence:
+    flat = np.array([one for own in offsets for one in own], dtype=np.int64)
+    counts = np.array([len(own) for own in offsets], dtype=np.int64)
+    return replace(evidence, offsets=flat, offset_counts=counts)
+
+
+def rows_of(*pieces: Evidence) -> IterationRows:
+    joined = concatenate(pieces)
+    (rows,) = split_by_iteration(joined, np.ones(len(joined), dtype=bool))
+    return rows
+
+
+def test_evidence_is_split_by_iteration_with_the_offsets_of_each_row() -> None:
+    evidence = concatenate(
+        [with_offsets(evidence_of(0, {5: 10, 4: 11}), [[1, 2], [3]]), with_offsets(evidence_of(1, {5: 12}), [[9]])]
+    )
+    parts = list(split_by_iteration(evidence, np.array([True, True, True])))
+    assert [part.number for part in parts] == [4, 5]
+    assert [list(part.rank_offsets()) for part in parts] == [[(0, 0, (3,))], [(0, 0, (1, 2)), (1, 0, (9,))]]
+
+
+def test_only_kept_rows_are_split() -> None:
+    evidence = with_offsets(evidence_of(0, {4: 10, 5: 11, 6: 12}), [[1], [2, 3], []])
+    parts = list(split_by_iteration(evidence, np.array([False, True, True])))
+    assert [(part.number, part.offsets.tolist()) for part in parts] == [(5, [2, 3]), (6, [])]
+    assert list(split_by_iteration(evidence, np.zeros(3, dtype=bool))) == []
+
+
+def test_joined_rows_are_in_order_of_ranks_whatever_came_first() -> None:
+    parts = [
+        rows_of(with_offsets(evidence_of(rank, {5: rank}), [[rank, rank + 100][: rank % 3]])) for rank in range(5)
+    ]
+    for order in ([4, 0, 3, 1, 2], [0, 1, 2, 3, 4]):
+        joined = join_rows([parts[at] for at in order])
+        assert joined.columns["rank"].tolist() == [0, 1, 2, 3, 4]
+        expected = [(rank, 0, tuple([rank, rank + 100][: rank % 3])) for rank in range(5)]
+        assert list(joined.rank_offsets()) == expected
+
+
+def test_the_time_of_the_job_is_that_of_its_slowest_rank_from_its_first_start() -> None:
+    rows = rows_of(evidence_of(0, {5: 10}), evidence_of(1, {5: 30}, operators=3), evidence_of(2, {5: 20}))
+    assert (rows.elapsed_ns, rows.start_ns, len(rows)) == (30 * MS, T0 + 500 * MS, 3)
+
+
+def test_the_period_counts_what_ranks_work_before_their_first_operator() -> None:
+    free_ns = T0 + 100 * MS
+    rows = rows_of(*(evidence_of(rank, {5: 10 + rank}, entry_ns=free_ns) for rank in range(3)))
+    assert rows.period_ns == 411 * MS  # of the middle rank: from 100 to 500 ms it worked, then its operators ran
+    assert rows_of(evidence_of(0, {5: 10})).period_ns == 10 * MS  # since when it was free is not known
+    assert rows_of(evidence_of(0, {5: 10}, entry_ns=T0 + 505 * MS)).period_ns == 10 * MS
+
+
+def test_a_start_that_nobody_knows_is_unknown() -> None:
+    rows = rows_of(evidence_of(0, {5: 10}))
+    rows.columns["start_ns"][:] = UNKNOWN
+    assert rows.start_ns == UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("phases", "expected"),
+    [
+        ((None, None), "train"),
+        (("train", None), "train"),
+        (("train", "eval"), "eval"),
+        ((None, "checkpoint"), "checkpoint"),
+    ],
+)
+def test_the_phase_is_what_any_rank_gave(phases: tuple[str | None, str | None], expected: str) -> None:
+    assert rows_of(*[evidence_of(rank, {5: 10}, phase=phase) for rank, phase in enumerate(phases)]).phase == expected
+
+
+def test_a_rank_enters_when_it_was_free_or_when_its_iteration_began() -> None:
+    rows = rows_of(evidence_of(0, {5: 10}, entry_ns=77), evidence_of(1, {5: 10}))
+    assert list(rows.entries()) == [((0, 5), 77), ((1, 5), T0 + 500 * MS)]
+    assert dict(rows.spans())[1, 5][:2] == (T0 + 500 * MS, T0 + 510 * MS)
+
+
+def test_rows_survive_a_snapshot() -> None:
+    rows = rows_of(with_offsets(evidence_of(0, {5: 10}), [[3, 4]]), with_offsets(evidence_of(1, {5: 10}), [[]]))
+    back = IterationRows.from_state(unpack(pack(rows.state())))
+    assert list(back.rank_offsets()) == list(rows.rank_offsets())
+    for name in COLUMNS:
+        np.testing.assert_array_equal(back.columns[name], rows.columns[name])
+
+
+@given(st.lists(st.lists(st.lists(st.integers(0, 9), max_size=4), min_size=3, max_size=3), min_size=1, max_size=3))
+def test_spans_name_each_batch_once(offsets: list[list[list[int]]]) -> None:
+    iterations = [
+        rows_of(
+            *[
+                with_offsets(evidence_of(rank, {n: 10}, partition=rank % 2), [own])
+                for rank, own in enumerate(of_ranks)
+            ]
+        )
+        for n, of_ranks in enumerate(offsets)
+    ]
+    spans = spans_of(iterations)
+    assert [(span.rank, span.partition) for span in spans] == [(0, 0), (1, 1), (2, 0)]
+    for span in spans:
+        assert list(span.offsets) == sorted({one for of_ranks in offsets for one in of_ranks[span.rank]})
+
+
+def test_no_iterations_have_no_spans() -> None:
+    assert spans_of([]) == []
+    assert Span(1, 2, (3,)) == Span(1, 2, (3,))
+
+
+def with_patterns(evidence: Evidence, name: str, shares: list[float]) -> Evidence:
+    """Two patterns: one on a communicator, and the whole."""
+    count = len(shares)
+    columns = dict(evidence.patterns) | {
+        "communicator": np.array([0, -1][:count]),
+        "operator": np.array([3, -1][:count]),
+        **{key: np.array(shares) for key in ("share", "tx_mean", "tx_deviation", "rx_mean", "rx_deviation")},
+    }
+    return replace(evidence, names=(name,), patterns=columns, pattern_counts=np.array([count]))
+
+
+def test_patterns_of_ranks_come_with_the_job_s_codes_of_communicators() -> None:
+    pieces = [with_patterns(evidence_of(rank, {5: 10}), name, [0.5, 1.0]) for rank, name in ((0, "a"), (1, "b"))]
+    rows = join_rows([rows_of(piece) for piece in reversed(pieces)])
+    found = rows.behaviour({"b": 7, "a": 4})
+    assert list(zip(found.rank.tolist(), found.communicator.tolist(), strict=True)) == [
+        (0, 4),
+        (0, -1),
+        (1, 7),
+        (1, -1),
+    ]
+    assert found.share.tolist() == [0.5, 1.0, 0.5, 1.0]
+    assert rows.only([1]).behaviour({"b": 7, "a": 4}).communicator.tolist() == [7, -1]
+
+
+def test_patterns_on_a_communicator_that_nobody_knows_are_left_out() -> None:
+    rows = rows_of(with_patterns(evidence_of(0, {5: 10}), "a", [0.5, 1.0]))
+    assert rows.behaviour({}).communicator.tolist() == [-1]
+    back = IterationRows.from_state(unpack(pack(rows.state())))
+    assert back.behaviour({"a": 1}).communicator.tolist() == [1, -1]
+
+
+def test_no_ranks_have_no_offsets() -> None:
+    rows = rows_of(with_offsets(evidence_of(0, {5: 10}), [[1, 2]]))
+    assert spans_of([rows.only(set())]) == []

@@ -1,0 +1,160 @@
+"""Large jobs are judged with little reading, and as if all had been read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import pytest
+
+from irregulars.detectors.judging.reading.spans import Span
+from irregulars.producers.publishing.batches import BATCH_ROWS, BATCH_SPAN_S, cut_in_order
+from irregulars.producers.simulator.job.faults import parse_fault
+from irregulars.producers.simulator.job.presets import OFF_CLOCKS
+from irregulars.producers.simulator.job.settings import RECORDED_START_NS, SimulatorSettings
+from irregulars.producers.simulator.logs.label import measure
+from irregulars.producers.simulator.logs.simulation import Simulation
+from irregulars.streams.job_hop.job_monitor import JobMonitor
+from irregulars.streams.messages.announcements import Heartbeat
+from irregulars.streams.messages.evidence import decode_evidence, encode_evidence
+from irregulars.streams.messages.judgements import Verdict
+from irregulars.streams.messages.records import Batch
+from irregulars.streams.monitor_settings import MonitorSettings
+from irregulars.streams.rank_hop.rank_monitor import RankMonitor
+from irregulars.streams.worker.snapshot_codec import pack, unpack
+
+JOB = SimulatorSettings(dp=20, pp=4, tp=1, micro_batches=4, iterations=34, seed=5)
+"""80 ranks; gradients are reduced over 20 of them, which is wide."""
+
+
+@pytest.fixture(autouse=True)
+def large_from_64(monkeypatch: pytest.MonkeyPatch) -> None:
+    read_whole_up_to(64, monkeypatch)
+
+
+def read_whole_up_to(ranks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("reading.operator_reader", "iteration_judge"):
+        monkeypatch.setattr(f"irregulars.detectors.judging.{module}.WHOLE_RANKS", ranks)
+
+
+class Run:
+    """A job that goes through both hops iteration by iteration."""
+
+    def __init__(self, settings: SimulatorSettings, *, restores: bool = False) -> None:
+        self.log: list[Batch] = []
+        self.restores = restores
+        self.verdicts: dict[str, Verdict] = {}
+        self.monitor = JobMonitor(settings.job, MonitorSettings())
+        simulation = Simulation(settings, RECORDED_START_NS)
+        self.ranks = {
+            a.rank: RankMonitor(settings.job, a.rank, MonitorSettings()) for a in simulation.announcements()
+        }
+        for announcement in simulation.announcements():
+            self.ranks[announcement.rank].announce(announcement)
+        for batches in self.messages(simulation):
+            for batch in batches:
+                self.log.append(batch)
+                self.ranks[batch.header.rank].add(batch, len(self.log) - 1)
+            self.advance()
+        for rank, monitor in self.ranks.items():
+            monitor.beat(Heartbeat(settings.job, settings.attempt, rank, {}, "ended", "finished"))
+        self.advance()
+
+    @staticmethod
+    def messages(simulation: Simulation) -> Iterator[list[Batch]]:
+        for part in simulation.parts(max_span_s=1.0, max_rows=30_000):
+            yield [cut for batch in part.batches for cut in cut_in_order(batch, BATCH_ROWS, BATCH_SPAN_S)]
+
+    def advance(self) -> None:
+        for monitor in self.ranks.values():
+            for message in encode_evidence(monitor.drain(), self.monitor.job):
+                self.monitor.add(decode_evidence(message))
+        self.verdicts |= {one.verdict_id: one for one in self.monitor.advance(self.read_back).verdicts}
+        if self.restores:
+            self.monitor = JobMonitor.from_state(unpack(pack(self.monitor.state())), MonitorSettings())
+
+    def read_back(self, spans: Sequence[Span]) -> list[Batch]:
+        return [self.log[offset] for span in spans for offset in span.offsets]
+
+    @property
+    def blamed(self) -> list[tuple[str, tuple[int, ...]]]:
+        return [(one.kind, one.suspects[0].ranks if one.suspects else ()) for one in self.verdicts.values()]
+
+
+def with_fault(fault: str) -> SimulatorSettings:
+    return replace(JOB, faults=(parse_fault(f"{fault},from=18,to=30"),))
+
+
+def with_excess(settings: SimulatorSettings) -> SimulatorSettings:
+    """Settings with the strengths that give the excess which is wanted."""
+    return measure(settings).settings
+
+
+FAULTS = {
+    "slow_rank:rank=77,factor=1.6": ("slow_rank", (77,)),
+    "slow_nic:rank=42,factor=20": ("slow_nic", (42,)),
+    "slow_link:src=9,dst=29,factor=30": ("slow_link", (9, 29)),
+    "slow_host:host=3,factor=1.6": ("slow_rank", tuple(range(24, 32))),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_little_reading_names_the_same_device_as_reading_all(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = with_fault(fault)
+    run = Run(settings)
+    assert run.blamed == [FAULTS[fault]]
+    read_whole_up_to(settings.world_size, monkeypatch)
+    whole = Run(settings)
+    assert whole.blamed == run.blamed
+    assert run.monitor.traffic.read < whole.monitor.traffic.read / 2
+
+
+def test_a_verdict_does_not_explain_the_fault_after_it() -> None:
+    """Both cost as much, and no rank is late in either: that other transfers are slow is seen in the evidence."""
+    faults = ("slow_nic:rank=5,from=14,to=22,factor=8", "slow_nic:rank=77,from=22,to=30,factor=8")
+    run = Run(replace(JOB, tp=2, faults=tuple(parse_fault(fault) for fault in faults)))
+    assert run.blamed == [("slow_nic", (5,)), ("slow_nic", (77,))]
+    assert [one.iterations for one in run.verdicts.values()] == [(14, 22), (22, 30)]
+
+
+def test_clocks_that_differ_need_no_more_than_the_ranks_that_are_read() -> None:
+    run = Run(replace(with_fault("slow_rank:rank=77,factor=1.6"), **OFF_CLOCKS))
+    assert run.blamed == [("slow_rank", (77,))]
+
+
+def test_a_restored_monitor_goes_on_as_if_nothing_had_been() -> None:
+    settings = with_fault("slow_rank:rank=77,factor=1.6")
+    one, other = Run(settings), Run(settings, restores=True)
+    assert one.verdicts == other.verdicts
+
+
+def test_a_healthy_large_job_is_not_read_at_all() -> None:
+    run = Run(JOB)
+    assert run.verdicts == {}
+    assert (run.monitor.traffic.read, run.monitor.traffic.read_share) == (0, 0.0)
+    assert run.monitor.traffic.flowed == sum(len(b) for b in run.log if b.header.schema == "commops")
+
+
+@pytest.mark.parametrize(
+    ("fault", "blamed"),
+    [("slow_rank:rank=77,factor=1.6", ("slow_rank", (77,))), ("slow_nic:rank=77,excess=0.5", ("slow_nic", (77,)))],
+)
+def test_a_fault_older_than_the_recording_is_found_among_many_ranks(
+    fault: str, blamed: tuple[str, tuple[int, ...]]
+) -> None:
+    run = Run(with_excess(replace(JOB, faults=(parse_fault(f"{fault},shape=from_start"),))))
+    assert run.blamed == [blamed]
+    assert run.monitor.traffic.read_share < 1
+
+
+def test_a_hang_of_a_large_job_is_found() -> None:
+    run = Run(replace(JOB, faults=(parse_fault("hang:rank=77,from=20"),)))
+    assert ("hang", (77,)) in run.blamed
+
+
+def test_a_heavy_stage_is_found_where_nothing_is_usual_yet_and_clocks_differ() -> None:
+    """The first review walks paths before any iteration was learned: it has to set the clocks right by itself."""
+    fault = parse_fault("slow_stage:stage=2,factor=1.8,shape=from_start")
+    clocks = {**OFF_CLOCKS, "clock_offset_ms": 50.0}
+    run = Run(replace(JOB, dp=64, iterations=22, faults=(fault,), **clocks))
+    assert [kind for kind, _ in run.blamed] == ["slow_stage"]

@@ -1,0 +1,50 @@
+"""Where the reading of a large job's iteration begins."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from irregulars.detectors.judging.reading.iteration_rows import IterationRows
+from irregulars.detectors.judging.reading.path_reading import _seeds
+from irregulars.detectors.judging.reading.usual_operators import UsualOperators
+from irregulars.streams.messages.evidence import no_patterns
+
+
+def iteration(
+    number: int, elapsed_ns: Sequence[int], work_ns: Sequence[float], operators: Sequence[int]
+) -> IterationRows:
+    count = len(elapsed_ns)
+    patterns, pattern_counts = no_patterns(count)
+    columns = {
+        "rank": np.arange(count),
+        "iteration": np.full(count, number),
+        "elapsed_ns": np.array(elapsed_ns),
+        "work_ns": np.array(work_ns),
+        "operators": np.array(operators),
+    }
+    nothing = np.zeros(count, dtype=np.int64)
+    return IterationRows(columns, nothing[:0], nothing, (), {}, nothing, patterns, pattern_counts)
+
+
+def seeds(rows: IterationRows, usual: UsualOperators) -> set[int]:
+    return _seeds(rows, usual.work_excess_ns(rows), usual.complete_ranks(rows))
+
+
+USUAL = UsualOperators([iteration(n, [100] * 6, [10.0] * 6, [50] * 6) for n in range(3)], is_whole=False)
+
+
+def test_who_took_longest_and_who_worked_longest_over_their_usual_are_read_first() -> None:
+    assert seeds(iteration(3, [100, 100, 100, 101, 100, 100], [10, 90, 10, 10, 80, 10], [50] * 6), USUAL) == {1, 3, 4}
+
+
+def test_who_lost_rows_and_seems_to_have_worked_does_not_displace_who_worked() -> None:
+    """Ranks 1 and 4 lost the operators in which they waited for rank 2."""
+    rows = iteration(3, [100, 100, 100, 101, 100, 100], [10, 90, 85, 10, 95, 12], [50, 49, 50, 50, 49, 50])
+    assert 2 in seeds(rows, USUAL)
+    assert not {1, 4} & seeds(rows, USUAL)
+
+
+def test_where_all_run_fewer_operators_than_ever_those_who_worked_longest_are_read() -> None:
+    assert seeds(iteration(3, [101] + [100] * 5, [10, 90, 10, 10, 80, 10], [40] * 6), USUAL) == {0, 1, 4}

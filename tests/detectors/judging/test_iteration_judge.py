@@ -1,0 +1,556 @@
+"""Whole judgements of small jobs: each fault alone, two at once, what is shared, what hides, and what is odd."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from irregulars.producers.trace.directory import Trace
+from irregulars.streams.messages.judgements import Verdict, decode_verdict, encode_verdict
+from irregulars.streams.messages.records import UNKNOWN, Batch
+from irregulars.streams.monitor_settings import MonitorSettings
+from tests.streams.judged_streams import (
+    MonitoredJob,
+    found,
+    in_order,
+    interleaved,
+    judge,
+    judge_trace,
+    renamed,
+    shifted,
+    with_renamed_ranks,
+)
+from tests.streams.lockstep_job import MS, US, LockstepJob
+
+Body = Callable[[LockstepJob, int], None]
+
+EIGHT: Mapping[str, tuple[str, tuple[int, ...]]] = {
+    "world": ("world", tuple(range(8))),
+    **{f"tp{n}": ("tp", (2 * n, 2 * n + 1)) for n in range(4)},
+    **{f"pp{n}": ("pp", (n, n + 4)) for n in range(4)},
+    **{f"dp{n}": ("dp", (n, n + 2)) for n in (0, 1, 4, 5)},
+}
+"""Two stages of four ranks; tp inside of a host, pp and dp across hosts of two ranks each."""
+
+HOSTS = {rank: {"host": f"node-{rank // 2}", "gpu": rank % 2, "nic": f"mlx5_{rank % 2}"} for rank in range(8)}
+SHARED = {rank: {**place, "nic": "mlx5_0"} for rank, place in HOSTS.items()}
+
+
+class EightRanks:
+    """One iteration of the job above, with what is wrong in it."""
+
+    def __init__(self, places: Mapping[int, Mapping[str, Any]] = HOSTS, **job: Any) -> None:
+        self.job = LockstepJob(EIGHT, places, **job)
+        self.late_ns: Callable[[int, int], int] = lambda number, rank: 0
+        self.slow: Callable[[int, tuple[int, ...]], int] = lambda number, ranks: 1
+
+    def body(self, job: LockstepJob, number: int) -> None:
+        for rank in range(8):
+            job.work(rank, 8 * MS + self.late_ns(number, rank) + (number * 11 + rank * 5) % 7 * 15 * US)
+        for n in (0, 1):
+            job.collective(f"tp{n}", 400 * US)
+        for n in range(4):
+            job.message(f"pp{n}", n, n + 4, 500 * US * self.slow(number, (n, n + 4)))
+        for rank in range(4, 8):
+            job.work(rank, 8 * MS + (number * 3 + rank) % 5 * 15 * US)
+        for n in (2, 3):
+            job.collective(f"tp{n}", 400 * US)
+        for n in (0, 1, 4, 5):
+            job.collective(f"dp{n}", 900 * US * self.slow(number, (n, n + 2)))
+        job.collective("world", 300 * US)
+
+    def trace(self, iterations: int = 60, phase: str | None = None) -> Trace:
+        self.job.iterate(range(iterations), self.body, phase)
+        return self.job.trace()
+
+
+def verdicts(trace: Trace, **options: Any) -> list[Verdict]:
+    return list(judge_trace(trace, **options).verdicts.values())
+
+
+def blame(trace: Trace) -> list[tuple[str, str, tuple[int, ...], tuple[int, int]]]:
+    return [(v.kind, v.suspects[0].device, v.suspects[0].ranks, v.iterations) for v in verdicts(trace)]
+
+
+def test_a_healthy_job_has_no_verdict() -> None:
+    assert verdicts(EightRanks().trace(150)) == []
+
+
+@pytest.mark.parametrize("rank", [0, 3, 6])
+def test_a_late_rank_is_blamed_and_its_victims_are_not(rank: int) -> None:
+    job = EightRanks()
+    job.late_ns = lambda number, one: 20 * MS * (one == rank and 30 <= number < 45)
+    assert blame(job.trace()) == [("slow_rank", "gpu", (rank,), (30, 45))]
+
+
+def test_a_host_whose_ranks_are_all_late_is_blamed_as_a_host() -> None:
+    job = EightRanks()
+    job.late_ns = lambda number, rank: 20 * MS * (rank in (2, 3) and 30 <= number < 45)
+    (verdict,) = verdicts(job.trace())
+    suspect = verdict.suspects[0]
+    assert (verdict.kind, suspect.device, suspect.ranks, suspect.host) == ("slow_rank", "host", (2, 3), "node-1")
+    assert (suspect.gpu, suspect.nic) == (None, None)
+
+
+def test_one_late_rank_of_a_host_does_not_blame_the_host() -> None:
+    job = EightRanks()
+    job.late_ns = lambda number, rank: 20 * MS * (rank == 2 and 30 <= number < 45)
+    (verdict,) = verdicts(job.trace())
+    assert verdict.suspects[0].device == "gpu"
+
+
+def test_everybody_later_at_once_blames_nobody() -> None:
+    job = EightRanks()
+    job.late_ns = lambda number, rank: 20 * MS * (30 <= number < 45)
+    assert verdicts(job.trace()) == []
+
+
+def test_a_slow_nic_is_blamed_for_all_that_crosses_it() -> None:
+    job = EightRanks()
+    job.slow = lambda number, ranks: 20 if 1 in ranks and 30 <= number < 45 else 1
+    assert blame(job.trace()) == [("slow_nic", "nic", (1,), (30, 45))]
+
+
+def test_a_shared_nic_carries_all_ranks_that_use_it() -> None:
+    job = EightRanks(SHARED)
+    job.slow = lambda number, ranks: 20 if {2, 3} & set(ranks) and 30 <= number < 45 else 1
+    (verdict,) = verdicts(job.trace())
+    suspect = verdict.suspects[0]
+    assert (verdict.kind, suspect.device, suspect.ranks, suspect.nic) == ("slow_nic", "nic", (2, 3), "mlx5_0")
+
+
+def test_a_slow_link_is_blamed_from_the_sender_to_the_receiver() -> None:
+    job = EightRanks()
+    job.slow = lambda number, ranks: 40 if ranks == (1, 5) and 30 <= number < 45 else 1
+    (verdict,) = verdicts(job.trace())
+    suspect = verdict.suspects[0]
+    assert (verdict.kind, suspect.ranks, suspect.rank, suspect.peer) == ("slow_link", (1, 5), 1, 5)
+    assert verdict.communicator == "pp1"
+
+
+def test_two_causes_at_once_are_two_verdicts() -> None:
+    job = EightRanks()
+    job.late_ns = lambda number, rank: 20 * MS * (rank == 0 and 30 <= number < 45)
+    job.slow = lambda number, ranks: 60 if ranks == (4, 6) and 30 <= number < 45 else 1
+    one, two = verdicts(job.trace())
+    assert (one.kind, one.suspects[0].ranks, one.iterations) == ("slow_rank", (0,), (30, 45))
+    assert (two.communicator, two.iterations) == ("dp4", (30, 45))
+    assert all(set(suspect.ranks) <= {4, 6} for suspect in two.suspects)
+    assert {one.verdict_id, two.verdict_id} == {"lockstep:1:30:0", "lockstep:1:30:1"}
+
+
+def test_two_causes_one_after_the_other_are_two_verdicts_with_their_own_ids() -> None:
+    job = EightRanks()
+    late = {**dict.fromkeys(range(20, 28), 1), **dict.fromkeys(range(45, 53), 7)}
+    job.late_ns = lambda number, rank: 20 * MS * (late.get(number) == rank)
+    said = verdicts(job.trace(70))
+    assert [(v.verdict_id, v.suspects[0].ranks) for v in said] == [
+        ("lockstep:1:20:0", (1,)),
+        ("lockstep:1:45:0", (7,)),
+    ]
+    assert [v.close_reason for v in said] == ["recovered", "recovered"]
+
+
+def test_two_late_iterations_are_one_clear_spike() -> None:
+    job = EightRanks()
+    job.late_ns = lambda number, rank: 20 * MS * (rank == 2 and number in (30, 31))
+    (verdict,) = verdicts(job.trace())
+    assert (verdict.kind, verdict.suspects[0].rank, verdict.iterations) == ("slow_rank", 2, (30, 32))
+
+
+def test_a_spike_is_said_when_it_is_known_that_it_was_one() -> None:
+    job = EightRanks()
+    job.late_ns = lambda number, rank: 20 * MS * (rank == 2 and number == 30)
+    opened, closed = judge_trace(job.trace(60)).revisions
+    assert (opened.event, opened.iterations, closed.event) == ("opened", (30, 31), "closed")
+
+
+def test_spikes_of_a_job_that_has_many_accuse_nobody() -> None:
+    job = EightRanks()
+    job.late_ns = lambda number, rank: 20 * MS * (number % 8 == 0 and number // 8 == rank + 2)
+    assert verdicts(job.trace(100)) == []
+
+
+def test_a_single_transfer_that_hangs_accuses_nobody() -> None:
+    job = EightRanks()
+    job.slow = lambda number, ranks: 40 if number == 30 and ranks == (1, 5) else 1
+    assert verdicts(job.trace()) == []
+
+
+def test_a_verdict_says_when_it_opens_goes_on_and_closes() -> None:
+    job = EightRanks()
+    job.late_ns = lambda number, rank: 20 * MS * (rank == 2 and 30 <= number < 60)
+    said = judge_trace(job.trace(90)).revisions
+    events = [v.event for v in said]
+    assert (events[0], events[-1], set(events[1:-1])) == ("opened", "closed", {"continued", "raised"})
+    assert (events.count("raised"), said[0].severity, said[-1].severity) == (1, "note", "ticket")
+    assert said[0].iterations == (30, 32)  # stands alone, twice
+    assert said[-1].iterations == (30, 60)
+    assert [v.revision for v in said] == list(range(1, len(said) + 1))
+    for before, after in pairwise(said[:-1]):
+        assert after.event == "raised" or after.lost_s >= 2 * before.lost_s * (1 - 1e-6)
+    assert said[-1].lost_s == pytest.approx(30 * 0.02, rel=0.05)
+
+
+def test_a_verdict_opens_within_as_many_iterations_as_it_needs() -> None:
+    job = EightRanks()
+    job.late_ns = lambda number, rank: 20 * MS * (rank == 2 and number >= 30)
+    outcome = judge_trace(job.trace(40))
+    opened = next(n for n, part in enumerate(outcome.parts) if part.verdicts)
+    assert max(one.iteration for one in outcome.parts[opened].iterations) >= 32
+
+
+def test_a_fault_that_fills_the_window_stays_one_verdict() -> None:
+    job = EightRanks()
+    job.late_ns = lambda number, rank: 20 * MS * (rank == 2 and 30 <= number < 230)
+    said = blame(job.trace(300))
+    assert said == [("slow_rank", "gpu", (2,), (30, 230))]
+
+
+def test_the_iterations_of_a_verdict_name_it() -> None:
+    job = EightRanks()
+    job.late_ns = lambda number, rank: 20 * MS * (rank == 2 and 30 <= number < 45)
+    outcome = judge_trace(job.trace())
+    named = [one.iteration for one in outcome.iterations if one.verdict_ids]
+    assert named == list(range(31, 45))
+
+
+def test_operators_of_irregular_iterations_are_kept() -> None:
+    job = EightRanks()
+    job.late_ns = lambda number, rank: 20 * MS * (rank == 2 and number == 30)
+    columns = judge_trace(job.trace()).columns("operators")
+    assert set(columns["iteration"]) == {30}
+    assert len(columns["rank"]) == sum(row["iteration"] == 30 for rows in job.job.rows.values() for row in rows)
+    places = list(zip(columns["rank"], columns["communicator"], strict=True))
+    waits = dict(zip(places, columns["wait_ns"], strict=True))
+    assert waits[3, "tp1"] == pytest.approx(20 * MS, rel=0.02)
+    assert waits[2, "tp1"] == 0
+    ratios = dict(zip(places, columns["abnormal_ratio"], strict=True))
+    assert ratios[3, "tp1"] > 5  # it would hardly have waited
+    assert ratios[2, "tp1"] < 1.1  # who is late does not wait, with the fault and without
+
+
+@pytest.mark.parametrize("phase", ["eval", "checkpoint"])
+def test_a_late_rank_in_what_is_not_training_is_not_judged(phase: str) -> None:
+    job = EightRanks()
+    job.late_ns = lambda number, rank: 20 * MS * (rank == 2 and 30 <= number < 45)
+    job.job.iterate(range(30), job.body)
+    job.job.iterate(range(30, 45), job.body, phase)
+    job.job.iterate(range(45, 60), job.body)
+    outcome = judge_trace(job.job.trace())
+    assert [one.is_irregular for one in outcome.iterations[30:45]] == [None] * 15
+    assert not any(one.is_irregular for one in outcome.iterations)
+    assert outcome.revisions == []
+
+
+def test_without_iteration_rows_the_operators_tell_the_time() -> None:
+    job = EightRanks(has_iteration_rows=False)
+    job.late_ns = lambda number, rank: 20 * MS * (rank == 3 and 30 <= number < 45)
+    assert [(kind, ranks) for kind, _, ranks, _ in blame(job.trace())] == [("slow_rank", (3,))]
+
+
+def test_missing_shares_accuse_nobody_wrongly() -> None:
+    """Only one rank of each tp group logs: its waits look like transfers, and the late one does not log."""
+    job = EightRanks()
+    job.late_ns = lambda number, rank: 20 * MS * (rank == 3 and 30 <= number < 45)
+    trace = job.trace()
+    logged = (0, 2, 4, 6)
+    announcements = tuple(
+        replace(a, logged_ranks=4, is_logged=a.rank in logged, sources=a.sources if a.rank in logged else ())
+        for a in trace.announcements
+    )
+    part = replace(
+        trace,
+        announcements=announcements,
+        commops={rank: trace.commops[rank] for rank in logged},
+        iterations={rank: trace.iterations[rank] for rank in logged},
+    )
+    for verdict in verdicts(part):
+        assert all(3 in suspect.ranks or suspect.device == "host" for suspect in verdict.suspects[:1])
+
+
+# --- clocks, names, delivery ----------------------------------------------------------------------------------------
+
+
+def faulty(**job: Any) -> Trace:
+    made = EightRanks(**job)
+    made.late_ns = lambda number, rank: 20 * MS * (rank == 2 and 30 <= number < 45)
+    made.slow = lambda number, ranks: 60 if ranks == (1, 5) and 50 <= number < 60 else 1
+    return made.trace(75)
+
+
+@pytest.fixture(scope="module")
+def faulty_trace() -> Trace:
+    return faulty()
+
+
+def with_clocks_apart(trace: Trace, ahead_ns: Mapping[int, int]) -> Trace:
+    """Each host's clock is off by its own amount, and the job says that clocks differ."""
+
+    def shift(batch: Batch) -> Batch:
+        own = replace(trace, commops={0: batch}, iterations={}, bandwidth={})
+        return shifted(own, ahead_ns[batch.header.rank // 2]).commops[batch.header.rank]
+
+    def shift_all(batches: Mapping[int, Batch]) -> dict[int, Batch]:
+        return {rank: shift(batch) for rank, batch in batches.items()}
+
+    announcements = tuple(replace(a, clock="per_host") for a in trace.announcements)
+    return replace(
+        trace, announcements=announcements, clock="per_host", commops=shift_all(trace.commops),
+        iterations=shift_all(trace.iterations),
+    )  # fmt: skip
+
+
+def essence(trace: Trace) -> list[Any]:
+    return [(v.verdict_id, v.kind, v.suspects[0].device, v.suspects[0].ranks, v.iterations) for v in verdicts(trace)]
+
+
+def test_both_faults_are_found(faulty_trace: Trace) -> None:
+    assert [(kind, ranks) for _, kind, _, ranks, _ in essence(faulty_trace)] == [
+        ("slow_rank", (2,)),
+        ("slow_link", (1, 5)),
+    ]
+
+
+def test_clocks_that_differ_by_milliseconds_change_no_blame(faulty_trace: Trace) -> None:
+    apart = with_clocks_apart(faulty_trace, {0: 0, 1: 7 * MS, 2: -3 * MS, 3: 40 * MS})
+    assert essence(apart) == essence(faulty_trace)
+
+
+def test_clocks_that_differ_by_years_change_no_blame(faulty_trace: Trace) -> None:
+    """One host lives in 1970."""
+    apart = with_clocks_apart(faulty_trace, {0: 0, 1: -1_799_999_000 * 1000 * MS, 2: 5, 3: 0})
+    assert essence(apart) == essence(faulty_trace)
+
+
+@settings(max_examples=6)
+@given(order=st.permutations(range(8)))
+def test_other_numbers_of_ranks_rename_the_verdicts(faulty_trace: Trace, order: list[int]) -> None:
+    names = dict(enumerate(order))
+    expected = [with_renamed_ranks(v, names) for v in judge_trace(faulty_trace).revisions]
+    assert [replace(v, evidence="") for v in judge_trace(renamed(faulty_trace, names)).revisions] == expected
+
+
+@settings(max_examples=6)
+@given(random=st.randoms(use_true_random=False), data=st.data())
+def test_delivery_in_any_way_changes_nothing(faulty_trace: Trace, random: Any, data: st.DataObject) -> None:
+    messages = interleaved(in_order(faulty_trace, max_rows=data.draw(st.integers(5, 500)), max_span_s=0.3), random)
+    steps = data.draw(st.sets(st.integers(1, len(messages)), max_size=6))
+    outcome = judge(messages, faulty_trace.job, restore_at=steps, is_on_wire=data.draw(st.booleans()))
+    assert found(outcome) == found(judge_trace(faulty_trace))
+
+
+@settings(max_examples=6)
+@given(random=st.randoms(use_true_random=False), rows=st.integers(3, 300))
+def test_delivery_of_a_job_without_iteration_rows_changes_nothing(random: Any, rows: int) -> None:
+    trace = faulty(has_iteration_rows=False)
+    outcome = judge(interleaved(in_order(trace, max_rows=rows, max_span_s=0.3), random), trace.job)
+    expected = judge_trace(trace)
+    assert (outcome.revisions, outcome.iterations) == (expected.revisions, expected.iterations)
+
+
+def test_operators_on_a_second_stream_that_outlast_their_iteration_change_nothing_by_their_batches() -> None:
+    """A checkpoint's all_gather runs on beside two more iterations: it is late, whatever batch it comes with."""
+    job = EightRanks()
+    job.late_ns = lambda number, rank: 20 * MS * (rank == 2 and 30 <= number < 45)
+
+    def body(one: LockstepJob, number: int) -> None:
+        began_ns = dict(one.now_ns)
+        job.body(one, number)
+        for rank in range(8):
+            end_ns = began_ns[rank] + 65 * MS
+            one._log(rank, "async", "all_gather", number, UNKNOWN, began_ns[rank] + MS, end_ns, 1e6)
+
+    job.job.groups = {**EIGHT, "async": ("dp", tuple(range(8)))}
+    job.job.iterate(range(60), body)
+    trace = job.job.trace()
+    base = judge_trace(trace)
+    for rows in (1, 7, 40, 100_000):
+        outcome = judge(in_order(trace, max_rows=rows, max_span_s=1e6 if rows > 1000 else 0.02), trace.job)
+        assert outcome.iterations == base.iterations
+        assert outcome.revisions == base.revisions
+
+
+def test_verdicts_travel(faulty_trace: Trace) -> None:
+    for verdict in judge_trace(faulty_trace).revisions:
+        assert decode_verdict(encode_verdict(verdict)) == verdict
+
+
+# --- odd jobs -------------------------------------------------------------------------------------------------------
+
+
+def test_a_pipeline_of_one_rank_per_stage_is_reviewed() -> None:
+    """Nobody has a peer; the second stage does more."""
+    job = LockstepJob({"pp": ("pp", (0, 1)), "world": ("world", (0, 1))})
+
+    def body(job: LockstepJob, number: int) -> None:
+        job.work(0, 5 * MS + number % 3 * 1000)
+        job.message("pp", 0, 1, MS)
+        job.work(1, 30 * MS + number % 4 * 1000)
+        job.message("pp", 1, 0, MS)
+        job.collective("world", MS)
+
+    job.iterate(range(120), body)
+    assert len(judge_trace(job.trace()).iterations) == 120
+
+
+@pytest.mark.parametrize("kind", ["", "data_parallel", "mp"])
+def test_a_kind_of_communicator_that_we_do_not_know_is_unknown(kind: str) -> None:
+    job = LockstepJob({"world": (kind, (0, 1, 2))})
+
+    def body(job: LockstepJob, number: int) -> None:
+        for rank in range(3):
+            job.work(rank, 10 * MS + (20 * MS if rank == 1 and number >= 40 else 0) + (number + rank) % 3 * 5000)
+        job.collective("world", MS)
+
+    job.iterate(range(60), body)
+    assert [(kind, ranks) for kind, _, ranks, _ in blame(job.trace())] == [("slow_rank", (1,))]
+
+
+def test_operators_of_a_communicator_that_nobody_announced_are_judged() -> None:
+    job = EightRanks()
+    job.late_ns = lambda number, rank: 20 * MS * (rank == 2 and 30 <= number < 45)
+    trace = job.trace()
+    bare = replace(trace, announcements=tuple(replace(a, communicators=()) for a in trace.announcements))
+    assert [v.suspects[0].ranks for v in verdicts(bare) if v.suspects] == [(2,)]
+
+
+def test_stages_that_nobody_announced_are_no_uneven_data() -> None:
+    trace = EightRanks().trace()
+    bare = replace(trace, announcements=tuple(replace(a, communicators=()) for a in trace.announcements))
+    assert verdicts(bare) == []
+
+
+@pytest.mark.parametrize("kinds", [("pp", "tp", "world"), ("unknown",) * 3])
+def test_a_heavy_stage_is_found_whether_or_not_the_pipelines_were_announced(kinds: tuple[str, str, str]) -> None:
+    stages = {f"tp{stage}": (kinds[1], (2 * stage, 2 * stage + 1)) for stage in range(3)}
+    pipelines = {f"pp{way}": (kinds[0], (way, 2 + way, 4 + way)) for way in range(2)}
+    job = LockstepJob({"world": (kinds[2], tuple(range(6))), **stages, **pipelines})
+
+    def step(job: LockstepJob, stage: int, number: int) -> None:
+        for way in range(2):
+            job.work(2 * stage + way, (30 if stage == 1 else 10) * MS + (number + way) % 3 * 10_000)
+        job.collective(f"tp{stage}", MS)
+
+    def body(job: LockstepJob, number: int) -> None:
+        for _ in range(3):
+            for stage, after in ((0, 1), (1, 2), (2, 1), (1, 0)):
+                step(job, stage, number)
+                for way in range(2):
+                    job.message(f"pp{way}", 2 * stage + way, 2 * after + way, MS)
+        job.collective("world", MS)
+
+    job.iterate(range(60), body)
+    assert {(kind, ranks) for kind, _, ranks, _ in blame(job.trace())} == {("slow_stage", (2, 3))}
+
+
+def test_two_ranks_that_were_slow_from_the_start_are_both_blamed_though_one_comes_last_at_a_time() -> None:
+    job = LockstepJob({"world": ("world", tuple(range(8)))})
+
+    def body(job: LockstepJob, number: int) -> None:
+        for rank in range(8):
+            job.work(rank, (20 * MS if rank in (2, 5) else 10 * MS) + (number * 3 + rank * 5) % 11 * 50_000)
+        job.collective("world", MS)
+
+    job.iterate(range(60), body)
+    assert sorted((kind, ranks) for kind, _, ranks, _ in blame(job.trace())) == [
+        ("slow_rank", (2,)), ("slow_rank", (5,)),
+    ]  # fmt: skip
+
+
+def test_a_rank_in_a_communicator_that_it_did_not_announce_is_no_error() -> None:
+    job = EightRanks()
+    job.late_ns = lambda number, rank: 20 * MS * (rank == 2 and 30 <= number < 45)
+    trace = job.trace()
+    partly = tuple(replace(a, communicators=a.communicators[: a.rank % 3]) for a in trace.announcements)
+    said = verdicts(replace(trace, announcements=partly))
+    assert [v.suspects[0].ranks for v in said if v.suspects] == [(2,)]
+
+
+def test_operators_of_no_length_are_no_error() -> None:
+    job = LockstepJob({"world": ("world", (0, 1))})
+
+    def body(job: LockstepJob, number: int) -> None:
+        for rank in range(2):
+            job.work(rank, 10 * MS + (20 * MS if rank == 1 and number >= 40 else 0) + number % 3 * 5000)
+        job.collective("world", 0)
+        job.collective("world", 0)
+
+    job.iterate(range(60), body)
+    assert [(kind, ranks) for kind, _, ranks, _ in blame(job.trace())] == [("slow_rank", (1,))]
+
+
+def hurt(trace: Trace, name: str, share: float, value: Any) -> Trace:
+    """In so many operators one column is not known."""
+    random = np.random.default_rng(0)
+    commops = {}
+    for rank, batch in trace.commops.items():
+        column = batch.columns[name].copy()
+        column[random.random(len(column)) < share] = value
+        commops[rank] = replace(batch, columns={**batch.columns, name: column})
+    return replace(trace, commops=commops)
+
+
+@pytest.mark.parametrize(("name", "value"), [("start_ns", UNKNOWN), ("elapsed_ns", np.nan), ("size_bytes", np.nan)])
+@pytest.mark.parametrize("share", [0.02, 1.0])
+def test_what_is_not_known_of_operators_accuses_no_innocent(
+    faulty_trace: Trace, name: str, value: Any, share: float
+) -> None:
+    for verdict in verdicts(hurt(faulty_trace, name, share, value)):
+        if verdict.kind == "hang":
+            continue
+        assert verdict.suspects[0].ranks in [(2,), (1,), (5,), (1, 5)]
+
+
+def test_lost_rows_accuse_no_innocent(faulty_trace: Trace) -> None:
+    random = np.random.default_rng(5)
+    commops = {}
+    for rank, batch in faulty_trace.commops.items():
+        is_kept = random.random(len(batch)) > 0.03
+        commops[rank] = replace(batch, columns={name: column[is_kept] for name, column in batch.columns.items()})
+    for verdict in verdicts(replace(faulty_trace, commops=commops)):
+        assert verdict.suspects[0].ranks in [(2,), (1,), (5,), (1, 5)]
+
+
+def test_a_restored_judge_does_not_read_back_more_than_it_needs(faulty_trace: Trace) -> None:
+    reads: list[int] = []
+
+    class Counting(MonitoredJob):
+        def read_back(self, spans: Any) -> Any:
+            reads.append(len(spans))
+            return super().read_back(spans)
+
+    Counting(faulty_trace.job).feed(in_order(faulty_trace))
+    irregular = sum(bool(one.is_irregular) for one in judge_trace(faulty_trace).iterations)
+    assert len(reads) <= irregular + 8
+
+
+def test_settings_of_detectors_reach_the_scores(faulty_trace: Trace) -> None:
+    from irregulars.detectors.plugins.peers import PeerDeviation
+
+    outcome = judge_trace(faulty_trace, MonitorSettings(rank_detectors=(PeerDeviation,)))
+    assert any(score is not None for score in outcome.columns("rank_iterations")["score"])
+    assert outcome.revisions == judge_trace(faulty_trace).revisions
+
+
+def test_rows_that_make_no_sense_are_not_read_back_either() -> None:
+    """They lie in the batches that are read back; only the RankMonitor has left them out."""
+    job = EightRanks()
+    job.late_ns = lambda number, rank: 20 * MS * (rank == 2 and 30 <= number < 45)
+    trace = job.trace()
+    batch = trace.commops[6]
+    is_bad = (batch.columns["iteration"] >= 28) & (np.arange(len(batch)) % 3 == 0)
+    peer = np.where(is_bad, -7, batch.columns["peer"])
+    elapsed_ns = np.where(is_bad, -5e9, batch.columns["elapsed_ns"])
+    spoilt = replace(batch, columns={**batch.columns, "peer": peer, "elapsed_ns": elapsed_ns})
+    said = judge_trace(replace(trace, commops={**trace.commops, 6: spoilt}))
+    assert [v.suspects[0].ranks for v in said.verdicts.values()] == [(2,)]
+    columns = said.columns("operators")
+    assert not any(rank == 6 and peer == -7 for rank, peer in zip(columns["rank"], columns["peer"], strict=True))

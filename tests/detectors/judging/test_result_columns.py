@@ -1,0 +1,51 @@
+"""Columns that the sinks store."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from irregulars.detectors.judging.reading.iteration_rows import split_by_iteration
+from irregulars.detectors.judging.result_columns import concatenate_columns, operator_columns, rank_columns
+from irregulars.streams.messages.records import UNKNOWN
+from tests.detectors.operator_graphs import graph_of, row
+from tests.streams.evidence_rows import evidence_of
+
+
+def test_operators_of_one_iteration_with_waits_and_transfers() -> None:
+    graph = graph_of(
+        row(0, 10, 60, size=64.0), row(1, 50, 60), row(0, 70, 80, "send", group=1, peer=1, sequence=5),
+        row(0, 99, 100, iteration=1, sequence=9),
+    )  # fmt: skip
+    columns = operator_columns(graph, 0, 3, ("world", "pp0"), {})
+    assert columns["rank"].tolist() == [0, 0, 1]
+    assert columns["attempt"].tolist() == [3, 3, 3]
+    assert columns["communicator"].tolist() == ["world", "pp0", "world"]
+    assert columns["operator"].tolist() == ["all_reduce", "send", "all_reduce"]
+    assert columns["peer"].tolist() == [UNKNOWN, 1, UNKNOWN]
+    assert columns["wait_ns"].tolist() == [40, 0, 0]
+    assert columns["transfer_ns"].tolist() == [10, 10, 10]
+    assert columns["gap_ns"].tolist() == [0, 10, 0]
+    assert columns["elapsed_ns"].tolist() == [50, 10, 10]
+
+
+def test_times_are_given_back_on_the_clock_of_their_rank() -> None:
+    columns = operator_columns(graph_of(row(0, 10, 60), row(1, 50, 60)), 0, 1, ("world",), {1: 1000})
+    assert columns["start_ns"].tolist() == [10, 1050]
+
+
+def test_an_iteration_that_is_not_there_gives_empty_columns() -> None:
+    columns = operator_columns(graph_of(), 0, 1, (), {})
+    assert all(len(column) == 0 for column in columns.values())
+
+
+def test_rows_of_ranks_take_the_score_that_is_given() -> None:
+    (rows,) = split_by_iteration(evidence_of(4, {7: 10}, work_ns=3.0), np.array([True]))
+    columns = rank_columns(rows, np.array([0.5]))
+    assert (columns["rank"].tolist(), columns["iteration"].tolist(), columns["score"].tolist()) == ([4], [7], [0.5])
+    assert columns["elapsed_ns"].dtype == np.float64
+
+
+def test_columns_are_joined_in_order_and_none_gives_none() -> None:
+    assert concatenate_columns([]) == {}
+    joined = concatenate_columns([{"a": np.array([1])}, {"a": np.array([], dtype=np.int64)}, {"a": np.array([2, 3])}])
+    assert joined["a"].tolist() == [1, 2, 3]

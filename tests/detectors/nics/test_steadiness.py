@@ -1,0 +1,109 @@
+"""Whose rate is steady."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from irregulars.detectors.job.topology import Device, Place, Topology
+from irregulars.detectors.nics.pattern_distances import Patterns
+from irregulars.detectors.nics.steadiness import WHOLE, Swing, steady_ends, steady_text, swings_of
+
+RANKS = (0, 1, 2, 3)
+APART = Topology(4, {rank: Place(f"h{rank}", 0, "eth0", "s") for rank in RANKS}, {5: RANKS}, ("world",) * 6)
+NIC = [Device("nic", (rank,)) for rank in RANKS]
+BURSTS = {0: (0.45, 0.3), 1: (0.01, 0.5), 2: (0.3, 0.6), 3: (0.5, 0.45)}
+"""Deviation over mean, sent and received, as in `gloo-slow-nic` while the world's all_reduce runs."""
+
+
+def swings(found: dict[int, tuple[float, float]], communicator: int = 5, ratio: float = math.nan) -> list[Swing]:
+    return [Swing(communicator, rank, tx, rx, 1e7, 2e7, ratio, ratio) for rank, (tx, rx) in found.items()]
+
+
+def steady(found: dict[int, tuple[float, float]], ratio: float = math.nan) -> list[tuple[int, int]]:
+    ends = steady_ends(5, RANKS, [swings(found, ratio=ratio)] * 4, APART)
+    return [(nic.ranks[0], way) for (nic, way), is_steady in ends.items() if is_steady]
+
+
+def test_the_nic_that_moves_steadily_while_the_others_burst_stands_out() -> None:
+    assert steady(BURSTS) == [(1, 0)]
+
+
+def test_a_rate_that_is_steady_at_its_usual_peak_is_not_capped() -> None:
+    assert steady(BURSTS, ratio=0.97) == []
+    assert steady(BURSTS, ratio=0.13) == [(1, 0)]
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        dict.fromkeys(RANKS, (0.02, 0.02)) | {1: (0.001, 0.02)},  # all is smooth: samples are too coarse
+        dict.fromkeys(RANKS, (0.5, 0.4)),  # nobody is steady
+        {0: (0.01, 0.5), 1: (0.01, 0.01), 2: (0.5, 0.01), 3: (0.01, 0.6)},  # most are steady
+        {rank: BURSTS[rank] for rank in (0, 1, 2)},  # one was not sampled
+        BURSTS | {2: (math.nan, 0.6)},
+        {},
+    ],
+)
+def test_where_patterns_say_nothing_nobody_stands_out(found: dict[int, tuple[float, float]]) -> None:
+    assert steady(found) == []
+
+
+def test_one_iteration_in_which_a_pattern_is_missing_is_left_out() -> None:
+    whole, part = swings(BURSTS), swings({rank: BURSTS[rank] for rank in (0, 1)})
+    ends = steady_ends(5, RANKS, [whole, part, whole], APART)
+    assert [end for end, is_steady in ends.items() if is_steady] == [(NIC[1], 0)]
+
+
+def test_two_nics_can_not_tell_which_of_them_is_unlike_the_other() -> None:
+    assert steady_ends(5, (0, 1), [swings({0: (0.5, 0.5), 1: (0.01, 0.01)})], APART) == {}
+
+
+def test_patterns_of_other_communicators_say_nothing() -> None:
+    assert steady_ends(5, RANKS, [swings(BURSTS, communicator=4)], APART) == {}
+
+
+def test_a_nic_that_ranks_share_is_one_device_whoever_samples_it() -> None:
+    ranks = tuple(range(6))
+    shared = Topology(6, {rank: Place(f"h{rank // 2}", rank % 2, "eth0") for rank in ranks}, {5: ranks}, ())
+    found = swings({1: (0.5, 0.4), 2: (0.01, 0.5), 5: (0.6, 0.5)})
+    ends = steady_ends(5, ranks, [found], shared)
+    assert [end for end, is_steady in ends.items() if is_steady] == [(Device("nic", (2, 3)), 0)]
+
+
+def test_all_ranks_are_held_against_each_other_by_the_longest_operator_of_a_communicator() -> None:
+    """Rank 1 spent more in another one: in a ring, that one may go round the other way."""
+    rank, communicator, operator = np.array([0, 0, 1, 1]), np.array([5, 5, 5, 5]), np.array([0, 1, 0, 1])
+    share, deviation = np.array([0.2, 0.6, 0.4, 0.3]), np.array([1.0, 2.0, 3.0, 4.0])
+    patterns = Patterns(rank, communicator, operator, share, np.full(4, 10.0), deviation, np.full(4, 10.0), deviation)
+    assert [(one.rank, one.tx) for one in swings_of(patterns, {5}, {})] == [(0, 0.2), (1, 0.4)]
+
+
+def test_the_longest_operator_stands_for_a_communicator() -> None:
+    rank, communicator, operator = np.array([0, 0, 0, 1]), np.array([5, 5, WHOLE, 5]), np.array([0, 1, -1, 1])
+    share, mean = np.array([0.2, 0.6, 1.0, 0.3]), np.full(4, 10.0)
+    deviation = np.array([1.0, 2.0, 3.0, np.nan])
+    patterns = Patterns(rank, communicator, operator, share, mean, deviation, 2 * mean, deviation)
+    found = swings_of(patterns, {5}, {0: (40.0, 25.0)})
+    assert found[0] == Swing(5, 0, 0.2, 0.1, 10.0, 20.0, 0.25, 0.8)
+    assert [(one.communicator, one.rank) for one in found] == [(5, 0), (5, 1)]
+    assert math.isnan(found[1].tx_ratio)
+    assert [one.tx for one in swings_of(patterns, {WHOLE}, {})] == [0.3]
+    assert swings_of(patterns, set(), {}) == ()
+
+
+def test_people_read_the_rate_and_how_steady_it_is_beside_the_others() -> None:
+    text = steady_text(NIC[1], 5, [swings(BURSTS)] * 3)
+    assert text == "rank 1 sent 80 Mbit/s meanwhile, ± 1% (others ± 45%)"
+    assert steady_text(Device("link", (1, 0)), 5, [swings(BURSTS)]) is not None
+    assert steady_text(NIC[1], 4, [swings(BURSTS)]) is None
+    assert steady_text(NIC[1], 5, []) is None
+
+
+@given(order=st.permutations(RANKS))
+def test_renaming_ranks_renames_who_is_steady(order: list[int]) -> None:
+    assert steady({order[rank]: own for rank, own in BURSTS.items()}) == [(order[1], 0)]

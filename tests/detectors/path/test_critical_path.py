@@ -1,0 +1,202 @@
+"""The walk from the symptom to the first cause, on jobs small enough to walk by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from irregulars.detectors.job.lanes import Lane
+from irregulars.detectors.path.critical_path import _walk, attribute, slow_collectives
+from irregulars.detectors.path.usual_by_past import learn_reference
+from irregulars.streams.messages.records import SEND
+from tests.detectors.batched_rings import QUICK, RING, SLOW, ring_rows
+from tests.detectors.operator_graphs import exact_graph, graph_of, row
+
+Rows = list[dict[str, Any]]
+US = 1_000
+
+
+def two_stage_iteration(number: int, origin: int, *, late: dict[int, int] | None = None, **transfer: int) -> Rows:
+    """Ranks 0 and 1 meet over tp; 0 sends to 2; all three meet over the world. Work: 10, 12 and 2 µs."""
+    late = late or {}
+    arrive = {0: origin + 10 * US + late.get(0, 0), 1: origin + 12 * US + late.get(1, 0)}
+    tp_end = max(arrive.values()) + transfer.get("tp", 3 * US)
+    posted = origin + 2 * US + late.get(2, 0)
+    sent = tp_end + US
+    pp_end = max(sent, posted) + transfer.get("pp", 4 * US)
+    world = {0: pp_end + US, 1: tp_end + US, 2: pp_end + 2 * US}
+    end = max(world.values()) + transfer.get("world", 5 * US)
+    rows = [row(rank, arrive[rank], tp_end, group=1, sequence=number, iteration=number) for rank in (0, 1)]
+    rows += [
+        row(0, sent, pp_end, "send", group=2, peer=2, sequence=number, iteration=number),
+        row(2, posted, pp_end, "recv", group=2, peer=0, sequence=number, iteration=number),
+    ]
+    return rows + [row(rank, world[rank], end, group=0, sequence=number, iteration=number) for rank in range(3)]
+
+
+def job(count: int, **last: Any) -> tuple[Rows, dict[tuple[int, int], int]]:
+    """Iterations 0 to count - 1 of which the last is as `last` says, and when each rank entered them."""
+    rows, entries = [], {}
+    for number in range(count):
+        origin = number * 1000 * US
+        rows += two_stage_iteration(number, origin, **(last if number == count - 1 else {}))
+        entries |= {(rank, number): origin for rank in range(3)}
+    return rows, entries
+
+
+def attributed(**last: Any) -> Any:
+    rows, entries = job(6, **last)
+    regular = [one for one in rows if one["iteration"] < 5]
+    reference = learn_reference(exact_graph(regular, entries))
+    irregular = exact_graph([one for one in rows if one["iteration"] == 5], entries)
+    return attribute(irregular, 5, reference)
+
+
+def slow(worth_us: float, *, read: set[int], **last: Any) -> set[int]:
+    """Communicators that were slow on the path, as far as some ranks tell."""
+    rows, entries = job(6, **last)
+    own = [one for one in rows if one["rank"] in read]
+    reference = learn_reference(exact_graph([one for one in own if one["iteration"] < 5], entries))
+    irregular = exact_graph([one for one in own if one["iteration"] == 5], entries)
+    return slow_collectives(irregular, 5, reference, worth_us * US)
+
+
+def test_a_collective_is_slow_where_a_member_that_was_not_read_is_late() -> None:
+    assert slow(20, read={0, 2}, late={1: 50 * US}) == {1}
+    assert slow(60, read={0, 2}, late={1: 50 * US}) == set()
+
+
+def test_no_collective_is_slow_where_the_late_one_was_read_or_nobody_is_late() -> None:
+    assert slow(20, read={0, 2}, late={0: 50 * US}) == set()
+    assert slow(1, read={0, 2}) == set()
+
+
+def test_a_collective_that_was_never_seen_is_slow() -> None:
+    reference = learn_reference(graph_of(row(0, 10, 20, group=3)))
+    assert slow_collectives(graph_of(row(0, 10, 50, group=4)), 0, reference, 30.0) == {4}
+    assert slow_collectives(graph_of(row(0, 10, 50, group=4)), 0, reference, 50.0) == set()
+
+
+def excess(attribution: Any) -> dict[Lane, float]:
+    return {lane: ns / US for lane, ns in attribution.path_excess_ns.items() if ns}
+
+
+def test_nothing_is_in_excess_where_all_is_as_usual() -> None:
+    assert excess(attributed()) == {}
+
+
+def test_a_late_rank_is_found_behind_two_communicators() -> None:
+    """Rank 1 is late in tp; so 0 sends late, 2 receives late, and the world waits for 2: the walk ends at 1."""
+    attribution = attributed(late={1: 50 * US})
+    assert excess(attribution) == {Lane("work", 1): 50}
+    piece = attribution.pieces[Lane("work", 1)]
+    assert (piece.rank, piece.communicator, piece.elapsed_ns, piece.usual_ns) == (1, 1, 62 * US, 12 * US)
+
+
+def test_a_rank_that_overtakes_the_usual_late_one_has_the_path() -> None:
+    """Rank 0 usually waits 2 µs for 1 in tp; now all wait for 0."""
+    attribution = attributed(late={0: 30 * US})
+    assert excess(attribution) == {Lane("work", 0): 30}
+    assert attribution.work_excess_ns == {0: 30 * US, 1: 0, 2: 0}
+
+
+def test_lateness_that_nobody_waited_for_is_not_on_the_path() -> None:
+    attribution = attributed(late={2: 5 * US})
+    assert excess(attribution) == {}
+    assert attribution.work_excess_ns[2] == 5 * US
+
+
+def test_a_slow_pair_is_the_lane_of_its_recv() -> None:
+    attribution = attributed(pp=104 * US)
+    assert excess(attribution) == {Lane("pair", 0, 2): 100}
+    assert attribution.lanes[Lane("pair", 0, 2)].excess_ns == 100 * US
+    assert attribution.lanes[Lane("collective", 1)].excess_ns == 0
+
+
+def test_a_slow_collective_is_the_lane_of_its_communicator() -> None:
+    assert excess(attributed(world=45 * US)) == {Lane("collective", 0): 40}
+
+
+@pytest.mark.parametrize("slow", range(RING))
+def test_of_a_batch_that_ended_late_the_slow_message_has_the_path_and_not_its_mates(slow: int) -> None:
+    reference = learn_reference(graph_of(*(one for n in range(3) for one in ring_rows((), iteration=n))))
+    attribution = attribute(graph_of(*ring_rows({slow}, iteration=3)), 3, reference)
+    lane = Lane("pair", slow, (slow + 1) % RING)
+    assert {one: ns for one, ns in attribution.path_excess_ns.items() if ns} == {lane: SLOW - QUICK}
+    piece = attribution.pieces[lane]
+    assert (piece.elapsed_ns, piece.usual_ns, piece.rank in (lane.first, lane.second)) == (SLOW, QUICK, True)
+
+
+def test_a_message_of_which_one_end_was_lost_is_not_taken_for_the_slow_one_of_its_batch() -> None:
+    reference = learn_reference(graph_of(*(one for n in range(3) for one in ring_rows((), iteration=n))))
+    rows = [one for one in ring_rows({0}, iteration=3) if (one["rank"], one["peer"], one["operator"]) != (3, 0, SEND)]
+    assert len(rows) == 2 * RING - 1
+    path = attribute(graph_of(*rows), 3, reference).path_excess_ns
+    assert [lane for lane, ns in path.items() if ns] == [Lane("pair", 0, 1)]
+
+
+def test_two_causes_each_have_their_part() -> None:
+    assert excess(attributed(late={1: 50 * US}, pp=34 * US)) == {Lane("work", 1): 50, Lane("pair", 0, 2): 30}
+
+
+def test_the_pieces_tile_the_iteration() -> None:
+    rows, entries = job(1, late={1: 7 * US}, tp=9 * US)
+    graph = exact_graph(rows, entries)
+    nothing = np.zeros(len(graph))
+    assert sum(p.elapsed_ns for p in _walk(graph, 0, nothing, nothing)) == graph.end_ns.max()
+
+
+@given(
+    late=st.dictionaries(st.integers(0, 2), st.integers(0, 80 * US)),
+    transfers=st.fixed_dictionaries({name: st.integers(0, 80 * US) for name in ("tp", "pp", "world")}),
+)
+def test_the_pieces_tile_any_iteration_of_the_job(late: dict[int, int], transfers: dict[str, int]) -> None:
+    rows, entries = job(1, late=late, **transfers)
+    graph = exact_graph(rows, entries)
+    nothing = np.zeros(len(graph))
+    pieces = list(_walk(graph, 0, nothing, nothing))
+    assert sum(p.elapsed_ns for p in pieces) == graph.end_ns.max()
+    assert all(piece.elapsed_ns >= 0 for piece in pieces)
+
+
+@st.composite
+def any_rows(draw: st.DrawFn) -> Rows:
+    rows = {}
+    for _ in range(draw(st.integers(1, 20))):
+        operator = draw(st.sampled_from(["all_reduce", "send", "recv"]))
+        rank, start, sequence = draw(st.integers(0, 2)), draw(st.integers(0, 9)), draw(st.integers(0, 2))
+        peer = None if operator == "all_reduce" else draw(st.integers(0, 2))
+        one = row(rank, start, start + draw(st.integers(0, 4)), operator, peer=peer, sequence=sequence)
+        rows[rank, operator, peer, sequence] = one
+    return list(rows.values())
+
+
+@given(rows=any_rows())
+def test_the_walk_goes_back_in_time_and_ends(rows: Rows) -> None:
+    graph = exact_graph(rows, {})
+    nothing = np.zeros(len(graph))
+    pieces = list(_walk(graph, 0, nothing, nothing))
+    assert 2 <= len(pieces) <= 2 * len(rows)
+    total = sum(piece.elapsed_ns for piece in pieces)
+    assert 0 <= total <= graph.end_ns.max() - graph.start_ns.min()
+
+
+def test_an_iteration_that_is_not_there_has_no_attribution() -> None:
+    attribution = attribute(graph_of(), 3, learn_reference(graph_of()))
+    assert (attribution.path_excess_ns, attribution.lanes, attribution.work_excess_ns) == ({}, {}, {})
+
+
+def test_operators_never_seen_before_accuse_nobody() -> None:
+    reference = learn_reference(graph_of(row(0, 0, 5), row(1, 2, 5)))
+    new = graph_of(row(0, 0, 5, "send", peer=1, group=7), row(1, 2, 900, "recv", peer=0, group=7))
+    attribution = attribute(new, 0, reference)
+    assert (attribution.path_excess_ns, attribution.lanes, attribution.work_excess_ns) == ({}, {}, {})
+
+
+def test_without_anything_usual_nothing_is_in_excess() -> None:
+    attribution = attribute(graph_of(row(0, 0, 5), row(1, 2, 5)), 0, learn_reference(graph_of()))
+    assert (attribution.path_excess_ns, attribution.lanes) == ({}, {})

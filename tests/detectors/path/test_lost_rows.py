@@ -1,0 +1,83 @@
+"""What a log has lost is told by the partners of what is missing."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from irregulars.detectors.path.operator_graph import NO_ORDINAL, OperatorGraph
+from tests.detectors.operator_graphs import at, graph_of, row
+
+
+def collectives(*lost: tuple[int, int], ranks: int = 2, count: int = 3) -> OperatorGraph:
+    """Graph of some collectives that take 10 ms, 10 ms apart, without the shares (rank, sequence) that were lost."""
+    rows = [
+        row(rank, 20_000_000 * n, 20_000_000 * n + 10_000_000, sequence=7 + n)
+        for rank in range(ranks)
+        for n in range(count)
+        if (rank, 7 + n) not in lost
+    ]
+    return graph_of(*rows)
+
+
+def gaps_ms(graph: OperatorGraph, rank: int) -> list[float]:
+    return (graph.gap_ns[graph.rank == rank] / 1e6).tolist()
+
+
+def test_the_time_of_a_lost_operator_is_no_work() -> None:
+    assert gaps_ms(collectives((1, 8)), 1) == [0, 10]  # not 30: its partner says when the lost one ended
+    assert gaps_ms(collectives((1, 8)), 0) == [0, 10, 10]
+
+
+def test_the_place_of_an_operator_does_not_move_when_the_one_before_it_is_lost() -> None:
+    graph = collectives((1, 7))
+    assert graph.ordinal[graph.rank == 1].tolist() == [1, 2]
+    assert graph.ordinal[graph.rank == 0].tolist() == [0, 1, 2]
+
+
+def test_an_operator_that_one_rank_alone_counts_to_this_iteration_moves_no_place_of_others() -> None:
+    graph = graph_of(*(row(rank, 20 * n, 20 * n + 5, sequence=n) for rank in range(3) for n in range(3) if rank or n))
+    early = graph_of(
+        *(row(rank, 20 * n, 20 * n + 5, sequence=n) for rank in range(3) for n in range(3) if not rank or n)
+    )
+    assert graph.ordinal[graph.rank == 1].tolist() == [0, 1, 2]
+    assert early.ordinal[early.rank == 0].tolist() == [NO_ORDINAL, 0, 1]
+    assert early.ordinal[early.rank == 1].tolist() == [0, 1]
+
+
+def test_who_came_last_is_not_known_where_a_share_is_lost() -> None:
+    graph = collectives((1, 8))
+    assert graph.sequence[graph.is_partial].tolist() == [8]
+    assert not collectives((1, 8), ranks=20).is_partial.any()  # one of twenty: most likely another one came last
+
+
+def test_a_recv_whose_send_was_lost_says_when_the_sender_was_free() -> None:
+    messages = [
+        row(rank, 20_000_000 * n, 20_000_000 * n + 10_000_000, operator, peer=1 - rank, sequence=n)
+        for rank, operator in ((0, "send"), (1, "recv"))
+        for n in range(3)
+        if (rank, n) != (0, 1)
+    ]
+    assert gaps_ms(graph_of(*messages), 0) == [0, 10]
+
+
+def test_of_ranks_that_logged_nothing_nothing_is_lost() -> None:
+    graph = graph_of(
+        row(0, 0, 10, "send", peer=5), row(0, 30, 40, "send", peer=5, sequence=1), row(1, 0, 10, group=1)
+    )
+    assert not graph.is_partial.any()
+    assert graph.gap_ns[at(graph, 0, 30)] == 20
+
+
+def test_the_holes_of_one_iteration_change_no_other() -> None:
+    whole, holed = [], []
+    for iteration in range(2):
+        for rank in range(2):
+            for n in range(3):
+                start = 100_000_000 * iteration + 20_000_000 * n
+                one = row(rank, start, start + 10_000_000, sequence=3 * iteration + n, iteration=iteration)
+                whole.append(one)
+                holed += [] if (iteration, rank, n) == (1, 0, 1) else [one]
+    before, after = graph_of(*whole), graph_of(*holed)
+    of_first = np.flatnonzero(after.iteration == 0)
+    np.testing.assert_array_equal(after.gap_ns[of_first], before.gap_ns[before.iteration == 0])
+    np.testing.assert_array_equal(after.ordinal[of_first], before.ordinal[before.iteration == 0])

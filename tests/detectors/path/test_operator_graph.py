@@ -1,0 +1,365 @@
+"""Who waited for whom, in cases that fit on a napkin, and what holds in all of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from irregulars.detectors.path.operator_graph import OperatorGraph, pack_class, unpack_class
+from irregulars.streams.messages.records import OPERATORS, RECV, SEND, UNKNOWN
+from tests.detectors.batched_rings import QUICK, RING, SLOW, WORK, ring_rows
+from tests.detectors.operator_graphs import at, exact_graph, graph_of, row
+
+
+def waits(graph: OperatorGraph, rank: int, start: int) -> tuple[int, int, int]:
+    """Rank that a row waited for (its own: nobody), how long it waited, and how long its transfer took."""
+    here = at(graph, rank, start)
+    return int(graph.rank[graph.blocker[here]]), int(graph.wait_ns[here]), int(graph.transfer_ns[here])
+
+
+# --- collectives ----------------------------------------------------------------------------------------------------
+
+
+def test_the_late_member_of_a_collective_is_who_all_waited_for() -> None:
+    graph = graph_of(row(0, 10, 60), row(1, 50, 60), row(2, 20, 61))
+    assert waits(graph, 0, 10) == (1, 40, 10)
+    assert waits(graph, 1, 50) == (1, 0, 10)
+    assert waits(graph, 2, 20) == (1, 30, 11)
+
+
+def test_collectives_of_other_sequence_or_communicator_are_other_collectives() -> None:
+    graph = graph_of(row(0, 0, 10), row(1, 5, 10, group=1), row(1, 7, 10, sequence=1))
+    assert graph.wait_ns.tolist() == [0, 0, 0]
+    assert len(set(graph.group.tolist())) == 3
+
+
+def test_a_root_that_ended_before_a_leaf_came_did_not_wait_for_it() -> None:
+    graph = graph_of(row(0, 0, 5, "broadcast"), row(1, 3, 6, "broadcast"), row(2, 90, 95, "broadcast"))
+    assert waits(graph, 0, 0) == (1, 3, 2)
+    assert waits(graph, 2, 90) == (2, 0, 5)
+
+
+def test_members_that_come_together_wait_for_nobody() -> None:
+    graph = graph_of(row(0, 10, 20), row(1, 10, 20))
+    assert graph.wait_ns.tolist() == [0, 0]
+    assert graph.blocker.tolist() == [0, 1]
+
+
+def test_a_member_that_came_as_the_other_left_is_still_waited_for() -> None:
+    graph = graph_of(row(0, 0, 10), row(1, 10, 10))
+    assert waits(graph, 0, 0) == (1, 10, 0)
+
+
+def test_a_lone_share_reads_as_transfer_from_its_own_start() -> None:
+    graph = graph_of(row(4, 3, 90))
+    assert waits(graph, 4, 3) == (4, 0, 87)
+
+
+# --- p2p ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_recv_waits_for_its_late_sender() -> None:
+    graph = graph_of(row(0, 40, 45, "send", peer=1), row(1, 10, 50, "recv", peer=0))
+    assert waits(graph, 1, 10) == (0, 30, 10)
+    assert waits(graph, 0, 40) == (0, 0, 5)
+
+
+def test_a_send_waits_for_its_late_receiver() -> None:
+    graph = graph_of(row(0, 10, 50, "send", peer=1), row(1, 40, 51, "recv", peer=0))
+    assert waits(graph, 0, 10) == (1, 30, 10)
+    assert waits(graph, 1, 40) == (1, 0, 11)
+
+
+def test_a_buffered_send_did_not_wait_for_its_receiver() -> None:
+    graph = graph_of(row(0, 10, 12, "send", peer=1), row(1, 40, 45, "recv", peer=0))
+    assert waits(graph, 0, 10) == (0, 0, 2)
+    assert waits(graph, 1, 40) == (1, 0, 5)
+
+
+def test_both_directions_with_one_sequence_are_two_transfers() -> None:
+    graph = graph_of(
+        row(0, 0, 10, "send", peer=1), row(1, 1, 10, "recv", peer=0),
+        row(1, 20, 30, "send", peer=0), row(0, 25, 30, "recv", peer=1),
+    )  # fmt: skip
+    assert graph.group[at(graph, 0, 0)] == graph.group[at(graph, 1, 1)]
+    assert graph.group[at(graph, 0, 25)] == graph.group[at(graph, 1, 20)]
+    assert graph.group[at(graph, 0, 0)] != graph.group[at(graph, 1, 20)]
+
+
+def test_p2p_and_a_collective_with_one_sequence_are_apart() -> None:
+    graph = graph_of(row(0, 0, 10), row(1, 5, 10), row(0, 20, 30, "send", peer=1), row(1, 25, 30, "recv", peer=0))
+    assert len(set(graph.group.tolist())) == 2
+
+
+def test_a_batch_of_send_and_recv_is_ready_when_the_last_of_its_partners_is() -> None:
+    """Rank 1 sends forward to 2 and takes the gradient back from 2 in one batch; so does 0 with 1 apart from it."""
+    graph = graph_of(
+        row(1, 10, 70, "send", peer=2), row(1, 10, 70, "recv", peer=0),
+        row(2, 20, 30, "recv", peer=1), row(0, 60, 65, "send", peer=1),
+    )  # fmt: skip
+    assert graph.ready_ns[at(graph, 1, 10, "send")] == 60
+    assert graph.ready_ns[at(graph, 1, 10, "recv")] == 60
+    assert {int(graph.rank[graph.blocker[at(graph, 1, 10, op)]]) for op in ("send", "recv")} == {0}
+
+
+@pytest.mark.parametrize("slow", range(RING))
+def test_a_message_took_no_longer_than_what_was_left_at_either_of_its_ends(slow: int) -> None:
+    """Both batches of a slow link last long; the other messages in them have an end in a batch that does not."""
+    graph = graph_of(*ring_rows({slow}))
+    assert graph.transfer_ns.tolist().count(SLOW) == 4
+    np.testing.assert_array_equal(graph.own_transfer_ns, np.where(graph.source == slow, SLOW, QUICK))
+
+
+def test_two_slow_messages_of_one_batch_are_both_slow() -> None:
+    graph = graph_of(*ring_rows({1, 2}))
+    np.testing.assert_array_equal(graph.own_transfer_ns, np.where(np.isin(graph.source, [1, 2]), SLOW, QUICK))
+
+
+def test_the_end_of_a_buffered_send_does_not_say_how_long_its_message_took() -> None:
+    """Rank 0 has left its two messages to the network before rank 1 takes its one, for which that waits long."""
+    graph = graph_of(
+        row(0, 0, 2, "send", peer=1), row(0, 0, 2, "send", peer=2), row(1, 40, 100, "recv", peer=0),
+        row(2, 1, 3, "recv", peer=0),
+    )  # fmt: skip
+    assert graph.own_transfer_ns[at(graph, 1, 40)] == 60
+    assert graph.own_transfer_ns[at(graph, 2, 1)] == 1
+
+
+def test_what_is_in_no_batch_took_what_was_left_when_all_were_there() -> None:
+    graph = graph_of(row(0, 40, 45, "send", peer=1), row(1, 10, 50, "recv", peer=0), row(2, 0, 9), row(3, 2, 8))
+    assert not graph.is_batched.any()
+    np.testing.assert_array_equal(graph.own_transfer_ns, graph.transfer_ns)
+
+
+def test_work_beside_another_communicator_began_when_the_operator_before_of_its_own_had_ended() -> None:
+    graph = graph_of(
+        row(0, 10, 20), row(0, 25, 70, group=1), row(0, 90, 95, sequence=1), row(0, 97, 99, group=1, sequence=1),
+        entry={(0, 0): 4},
+    )  # fmt: skip
+    assert [int(graph.since_same_communicator_ns[at(graph, 0, start)]) for start in (10, 25, 90, 97)] == [
+        6,
+        5,
+        70,
+        27,
+    ]
+
+
+def test_work_before_a_batch_began_when_the_batch_before_had_ended() -> None:
+    graph = graph_of(*ring_rows((), ()))
+    np.testing.assert_array_equal(graph.since_same_communicator_ns, np.where(graph.sequence == 0, 0, WORK))
+
+
+def test_an_operator_before_that_is_still_open_says_nothing_of_the_work() -> None:
+    graph = graph_of(row(0, 0, 10, group=1), row(0, 12, 50), row(0, 30, 60, sequence=1))
+    assert graph.since_same_communicator_ns[at(graph, 0, 30)] == graph.gap_ns[at(graph, 0, 30)] == 20
+
+
+def test_p2p_of_one_start_and_other_ends_is_no_batch() -> None:
+    graph = graph_of(
+        row(1, 10, 25, "send", peer=2), row(1, 10, 70, "recv", peer=0),
+        row(2, 20, 25, "recv", peer=1), row(0, 60, 65, "send", peer=1),
+    )  # fmt: skip
+    assert graph.ready_ns[at(graph, 1, 10, "send")] == 20
+
+
+def test_the_part_of_a_batch_that_nobody_delayed_keeps_itself_as_blocker() -> None:
+    graph = graph_of(row(1, 10, 20, "send", peer=2), row(1, 10, 20, "recv", peer=0))
+    assert sorted(graph.blocker.tolist()) == [0, 1]
+
+
+# --- one rank -------------------------------------------------------------------------------------------------------
+
+
+def test_the_gap_runs_from_the_end_of_the_operator_before() -> None:
+    graph = graph_of(row(0, 10, 20), row(0, 26, 30, sequence=1))
+    assert graph.gap_ns.tolist() == [0, 6]
+    assert graph.previous.tolist() == [-1, 0]
+
+
+def test_the_first_gap_runs_from_the_entry_of_the_iteration() -> None:
+    graph = graph_of(row(0, 10, 20), row(1, 12, 20), entry={(0, 0): 4})
+    assert graph.gap_ns.tolist() == [6, 0]
+
+
+def test_an_entry_after_the_first_start_is_no_negative_gap() -> None:
+    graph = graph_of(row(0, 10, 20), entry={(0, 0): 15})
+    assert graph.gap_ns.tolist() == [0]
+
+
+def test_before_an_overlapping_operator_is_the_one_that_had_ended_last() -> None:
+    graph = graph_of(row(0, 0, 10), row(0, 5, 40, sequence=1), row(0, 12, 20, sequence=2), row(0, 30, 50, sequence=3))
+    assert graph.previous[at(graph, 0, 12)] == at(graph, 0, 0)
+    assert graph.previous[at(graph, 0, 30)] == at(graph, 0, 12)
+    assert graph.previous[at(graph, 0, 5)] == -1
+    assert graph.gap_ns[at(graph, 0, 30)] == 10
+
+
+def test_operators_of_no_length_do_not_precede_themselves() -> None:
+    graph = graph_of(
+        row(0, 5, 10), row(0, 10, 10, sequence=1), row(0, 10, 10, sequence=2), row(0, 10, 15, sequence=3)
+    )
+    assert graph.previous.tolist() == [-1, 0, 1, 2]
+    assert graph.gap_ns.tolist() == [0, 0, 0, 0]
+
+
+def test_iterations_and_ranks_do_not_precede_each_other() -> None:
+    graph = graph_of(row(0, 0, 10), row(0, 20, 30, sequence=1, iteration=1), row(1, 40, 50))
+    assert graph.previous.tolist() == [-1, -1, -1]
+    assert len(set(graph.block.tolist())) == 3
+
+
+def test_operators_of_unknown_start_or_end_take_no_part() -> None:
+    graph = graph_of(row(0, None, None), row(0, 5, None), row(1, 6, 9))
+    assert graph.rank.tolist() == [1]
+
+
+def test_no_operators_are_an_empty_graph() -> None:
+    graph = graph_of()
+    assert len(graph) == len(graph.gap_ns) == len(graph.previous) == len(graph.ordinal) == 0
+
+
+def test_ordinals_count_each_class_of_an_iteration_from_zero() -> None:
+    graph = graph_of(
+        row(0, 0, 1, sequence=7), row(0, 2, 3, sequence=8), row(0, 4, 5, "send", peer=1, sequence=90),
+        row(0, 6, 7, sequence=9, iteration=1),
+    )  # fmt: skip
+    assert graph.ordinal.tolist() == [0, 1, 0, 0]
+
+
+def test_a_lost_operator_does_not_move_the_ordinals_of_those_after_it() -> None:
+    graph = graph_of(row(0, 0, 1, sequence=7), row(0, 4, 5, sequence=9))
+    assert graph.ordinal.tolist() == [0, 2]
+
+
+# --- what always holds ----------------------------------------------------------------------------------------------
+
+
+@st.composite
+def any_rows(draw: st.DrawFn) -> list[dict[str, Any]]:
+    """Operators of few ranks, groups and times, so that ties, overlaps and lengths of zero are common."""
+    rows: dict[Any, dict[str, Any]] = {}
+    for _ in range(draw(st.integers(0, 24))):
+        operator = draw(st.sampled_from(["all_reduce", "broadcast", "send", "recv"]))
+        rank, start = draw(st.integers(0, 3)), draw(st.integers(-3, 12))
+        peer = draw(st.integers(0, 3)) if operator in ("send", "recv") else None
+        one = row(
+            rank,
+            start,
+            start + draw(st.integers(0, 6)),
+            operator,
+            group=draw(st.integers(0, 1)),
+            peer=peer,
+            sequence=draw(st.integers(0, 2)),
+            iteration=draw(st.integers(0, 1)),
+        )
+        rows[rank, operator, peer, one["communicator"], one["sequence"]] = one
+    return list(rows.values())
+
+
+@given(rows=any_rows())
+def test_every_row_splits_into_wait_and_transfer(rows: list[dict[str, Any]]) -> None:
+    graph = exact_graph(rows, {})
+    assert len(graph) == len(rows)
+    assert (graph.wait_ns >= 0).all()
+    assert (graph.transfer_ns >= 0).all()
+    assert (graph.gap_ns >= 0).all()
+    np.testing.assert_array_equal(graph.wait_ns + graph.transfer_ns, graph.end_ns - graph.start_ns)
+
+
+@given(rows=any_rows())
+def test_blockers_are_partners_and_the_operator_before_had_ended(rows: list[dict[str, Any]]) -> None:
+    graph = exact_graph(rows, {})
+    np.testing.assert_array_equal(graph.start_ns[graph.blocker][~graph.is_p2p], graph.ready_ns[~graph.is_p2p])
+    assert (graph.group[graph.blocker] == graph.group)[~graph.is_p2p].all()
+    for here, before in enumerate(graph.previous.tolist()):
+        if before >= 0:
+            assert graph.block[before] == graph.block[here]
+            assert graph.end_ns[before] <= graph.start_ns[here]
+            assert before != here
+
+
+@given(rows=any_rows())
+def test_the_operator_before_is_found_as_by_hand(rows: list[dict[str, Any]]) -> None:
+    graph = exact_graph(rows, {})
+    for here in range(len(graph)):
+        ended = (graph.block == graph.block[here]) & (graph.end_ns <= graph.start_ns[here])
+        ended[here] = False
+        is_longer = graph.end_ns[here] > graph.start_ns[here]
+        if is_longer:  # of operators of no length at one time, any order is right
+            latest = graph.end_ns[ended].max() if ended.any() else None
+            before = int(graph.previous[here])
+            assert (None if before < 0 else int(graph.end_ns[before])) == latest
+
+
+@given(rows=any_rows(), data=st.data())
+def test_the_order_of_rows_changes_nothing(rows: list[dict[str, Any]], data: st.DataObject) -> None:
+    order = data.draw(st.permutations(range(len(rows))))
+    one, two = exact_graph(rows, {}), exact_graph([rows[at] for at in order], {})
+
+    def described(graph: OperatorGraph) -> list[tuple[int, ...]]:
+        names = ("rank", "iteration", "communicator", "operator", "sequence", "peer", "start_ns", "end_ns",
+                 "ready_ns", "gap_ns", "ordinal")  # fmt: skip
+        return sorted(zip(*(getattr(graph, name).tolist() for name in names), strict=True))
+
+    assert described(one) == described(two)
+
+
+@given(
+    communicator=st.integers(0, 2**16 - 1),
+    operator=st.integers(0, len(OPERATORS) - 1),
+    peer=st.one_of(st.none(), st.integers(0, 2**28)),
+)
+def test_a_class_unpacks_to_what_was_packed(communicator: int, operator: int, peer: int | None) -> None:
+    values = {"communicator": communicator, "operator": operator, "peer": UNKNOWN if peer is None else peer}
+    packed = pack_class({name: np.array([value]) for name, value in values.items()})
+    assert [int(part[0]) for part in unpack_class(packed)] == [communicator, operator, -1 if peer is None else peer]
+
+
+# --- what no clock should have said ---------------------------------------------------------------------------------
+
+
+def test_an_operator_that_ends_before_it_begins_takes_no_part() -> None:
+    graph = graph_of(row(0, 10, 4), row(0, 20, 30, sequence=1), row(1, 25, 30, sequence=1))
+    assert graph.rank.tolist() == [0, 1]
+
+
+def test_a_time_that_overflows_takes_no_part() -> None:
+    graph = graph_of(row(0, 2**63 - 10, 2**63 + 2000), row(0, 20, 30, sequence=1))
+    assert graph.start_ns.tolist() == [20]
+
+
+@pytest.mark.parametrize("stray", [0, -(2**62), 2**62])
+def test_one_time_from_another_age_spoils_no_other_rank(stray: int) -> None:
+    """A clock that was never set: 1970 beside today, on a job of many ranks and iterations."""
+    now = 1_800_000_000_000_000_000
+    good = [
+        one
+        for rank in range(12)
+        for iteration in range(3)
+        for one in (
+            row(rank, now + 100 * iteration, now + 100 * iteration + 20, sequence=2 * iteration, iteration=iteration),
+            row(
+                rank,
+                now + 100 * iteration + 50,
+                now + 100 * iteration + 60,
+                sequence=2 * iteration + 1,
+                iteration=iteration,
+            ),
+        )
+    ]
+    expected = exact_graph(good, {})
+    graph = exact_graph([row(12, stray, stray + 5, group=9), *good], {})
+    is_good = graph.communicator == 0
+    np.testing.assert_array_equal(graph.gap_ns[is_good], expected.gap_ns)
+    np.testing.assert_array_equal(graph.previous[is_good], expected.previous)
+
+
+def test_source_and_destination_of_p2p() -> None:
+    graph = graph_of(row(0, 0, 1, "send", peer=3), row(3, 0, 1, "recv", peer=0))
+    assert graph.source.tolist() == [0, 0]
+    assert graph.destination.tolist() == [3, 3]
+    assert graph.operator.tolist() == [SEND, RECV]

@@ -1,0 +1,126 @@
+"""Which ranks the critical path may depend on, and what summaries say of lanes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from irregulars.detectors.job.lanes import Lane
+from irregulars.detectors.job.topology import Place, Topology
+from irregulars.detectors.path.critical_path import Attribution
+from irregulars.detectors.path.ranks_to_read import (
+    WIDE,
+    Summaries,
+    accused_lanes,
+    ends_of,
+    is_known,
+    lane_sums,
+    lanes_beside,
+    path_rows,
+    usual_sums,
+    wanted_ranks,
+)
+from irregulars.streams.messages.records import OPERATOR_CODES, RECV
+from tests.detectors.operator_graphs import graph_of, row
+
+ALL_REDUCE = OPERATOR_CODES["all_reduce"]
+MANY = tuple(range(2 * WIDE))
+PLACES = {rank: Place(f"node-{rank // 2}", rank % 2, f"nic-{rank % 2}") for rank in MANY}
+JOB = Topology(len(MANY), PLACES, {0: MANY, 1: (0, 1, 2), 2: (0, 5)})
+
+
+Row = tuple[int, int, int, int, int, float]
+
+
+def summaries(*rows: Row) -> Summaries:
+    columns = list(zip(*rows, strict=True)) or [()] * 6
+    ints = [np.array(column, dtype=np.int64) for column in columns[:5]]
+    return Summaries(*ints, np.array(columns[5], dtype=np.float64))
+
+
+def wide(rank: int, shortest: float) -> Row:
+    return rank, 0, ALL_REDUCE, -1, 1, shortest
+
+
+def wanted(*rows: dict[str, object], known: Summaries, read: set[int], worth: float = 0.0) -> set[int]:
+    return wanted_ranks(graph_of(*rows), 0, known, JOB, set(MANY) - read, worth)
+
+
+def test_the_path_goes_from_the_last_operator_over_who_came_last() -> None:
+    graph = graph_of(row(0, 10, 50), row(1, 40, 50), row(1, 0, 30, sequence=1, group=9))
+    assert graph.rank[path_rows(graph, 0)].tolist() == [0, 1, 1]
+
+
+def test_no_rows_need_nobody() -> None:
+    assert wanted(known=summaries(), read=set()) == set()
+
+
+def test_all_members_of_a_small_collective_are_wanted() -> None:
+    assert wanted(row(0, 10, 50, group=1), known=summaries(), read={0}) == {1, 2}
+
+
+def test_members_of_a_small_collective_that_took_no_longer_than_usual_are_not() -> None:
+    graph = graph_of(row(0, 10, 50, group=1))
+    unread = set(MANY) - {0}
+    assert wanted_ranks(graph, 0, summaries(), JOB, unread, 0.0, slow=lambda: {2}) == set()
+    assert wanted_ranks(graph, 0, summaries(), JOB, unread, 0.0, slow=lambda: {1}) == {1, 2}
+
+
+def test_the_other_end_of_a_recv_is_wanted_with_its_pipeline() -> None:
+    assert wanted(row(0, 10, 50, "recv", group=2, peer=5), known=summaries(), read={0}) == {5}
+
+
+def test_of_a_wide_collective_only_those_who_may_have_come_later_are_wanted() -> None:
+    known = summaries(*(wide(rank, 45.0) for rank in MANY if rank != 7), wide(7, 3.0))
+    assert wanted(row(0, 10, 50), known=known, read={0}) == {7}
+
+
+def test_nobody_is_wanted_where_the_last_arriver_was_read() -> None:
+    known = summaries(*(wide(rank, 45.0) for rank in MANY))
+    assert wanted(row(0, 10, 50), row(7, 48, 50), known=known, read={0, 7}) == set()
+
+
+def test_a_wait_that_is_not_worth_it_is_not_looked_into() -> None:
+    known = summaries(*(wide(rank, 38.0) for rank in MANY))
+    assert wanted(row(0, 10, 50), known=known, read={0}, worth=5.0) == set()
+    assert wanted(row(0, 10, 50), known=known, read={0}, worth=1.0)
+
+
+def test_the_likeliest_of_many_candidates_are_wanted_first() -> None:
+    known = summaries(*(wide(rank, 5.0 + (rank != 9)) for rank in MANY))
+    found = wanted(row(0, 10, 50), known=known, read={0})
+    assert 9 in found
+    assert len(found) < len(MANY) / 2
+
+
+def recv(rank: int, peer: int, shortest: float, count: int = 4) -> Row:
+    return rank, 2, RECV, peer, count, shortest
+
+
+def test_lanes_that_were_as_quick_as_always_are_known_without_reading() -> None:
+    usual = usual_sums(lane_sums(summaries(recv(0, 5, ns), recv(6, 1, ns))) for ns in (10.0, 11.0, 12.0))
+    assert usual[Lane("pair", 5, 0)] == pytest.approx((11.0, 1.4826))
+    now = lane_sums(summaries(recv(0, 5, 11.5), recv(6, 1, 90.0), recv(20, 21, 50.0)))
+    quick, slow = lanes_beside(now, usual, {0, 1}, JOB)
+    assert quick[Lane("pair", 5, 0)].excess_ns == pytest.approx(4 * 0.5)
+    assert slow == [Lane("pair", 1, 6)]
+    assert lanes_beside(now, usual, {30}, JOB) == ({}, [])
+
+
+def test_a_wide_collective_took_no_longer_than_its_quickest_member_spent_inside() -> None:
+    sums = lane_sums(summaries(*(wide(rank, 20.0 + rank) for rank in MANY)))
+    assert sums.mean_ns == {Lane("collective", 0): 20.0}
+
+
+def test_slow_transfers_that_leave_a_host_are_looked_at_from_all_sides() -> None:
+    path = {Lane("pair", 0, 5): 50.0, Lane("pair", 0, 1): 50.0, Lane("work", 3): 60.0, Lane("pair", 2, 8): 1.0}
+    attribution = Attribution(0, path, {}, {}, {})
+    assert accused_lanes(attribution, JOB) == [Lane("pair", 0, 5)]
+
+
+def test_to_know_a_lane_both_ends_are_read() -> None:
+    lanes = [Lane("pair", 3, 4), Lane("collective", 1), Lane("collective", 0)]
+    assert ends_of(lanes, JOB) == {0, 1, 2, 3, 4}
+    assert is_known(lanes[0], {3, 4}, set(MANY) - {3, 4}, JOB)
+    assert not is_known(lanes[0], {3}, set(MANY) - {3}, JOB)
+    assert is_known(lanes[2], {3}, set(MANY) - {3}, JOB)

@@ -1,0 +1,55 @@
+"""What is usual at a place of an iteration, whether operators overlap work or not."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import numpy as np
+import pytest
+
+from irregulars.detectors.job.lanes import Lane
+from irregulars.detectors.path.critical_path import attribute
+from irregulars.detectors.path.usual_by_past import learn_reference, usual_times
+from tests.detectors.operator_graphs import graph_of, row
+from tests.detectors.overlapped_work import BUCKETS, LATER_NS, RANKS, rows_of
+
+
+@pytest.mark.parametrize("is_overlapped", [False, True])
+def test_a_rank_that_is_late_costs_what_it_works_longer_and_no_more(is_overlapped: bool) -> None:
+    rows = rows_of(11, {10: 4}, is_overlapped=is_overlapped)
+    reference = learn_reference(graph_of(*(one for one in rows if one["iteration"] < 10)))
+    found = attribute(graph_of(*(one for one in rows if one["iteration"] == 10)), 10, reference)
+    assert max(found.path_excess_ns, key=lambda lane: found.path_excess_ns[lane]) == Lane("work", 4)
+    assert sum(found.path_excess_ns.values()) == pytest.approx(BUCKETS * LATER_NS, rel=0.15)
+
+
+@pytest.mark.parametrize("is_overlapped", [False, True])
+def test_whose_turn_it_is_to_be_last_costs_what_it_works_longer_and_no_more(is_overlapped: bool) -> None:
+    rows = rows_of(19, {number: number % RANKS for number in range(19)}, is_overlapped=is_overlapped)
+    reference = learn_reference(graph_of(*(one for one in rows if one["iteration"] < 18)))
+    found = attribute(graph_of(*(one for one in rows if one["iteration"] == 18)), 18, reference)
+    assert found.path_excess_ns[Lane("work", 0)] < 1.15 * BUCKETS * LATER_NS
+
+
+@pytest.mark.parametrize("longer_ns", [20_000, 500_000])
+def test_a_slow_transfer_is_no_work_of_those_who_work_on_meanwhile(longer_ns: int) -> None:
+    rows = rows_of(11, {}, is_overlapped=True, hung_ns={10 * BUCKETS + 3: longer_ns})
+    reference = learn_reference(graph_of(*(one for one in rows if one["iteration"] < 10)))
+    found = attribute(graph_of(*(one for one in rows if one["iteration"] == 10)), 10, reference)
+    assert sum(ns for lane, ns in found.path_excess_ns.items() if lane.kind == "work") < 0.05 * longer_ns
+
+
+@pytest.mark.parametrize("codes", list(permutations((0, 1, 2))))
+def test_which_operator_usually_ends_last_does_not_depend_on_numbers_of_communicators(codes: tuple[int, ...]) -> None:
+    rows = []
+    for iteration, last in enumerate((0, 1, 2, 0, 1, 2, 0)):  # three run at once; the next begins when all are over
+        for at, code in enumerate(codes):
+            end = 1000 * iteration + (100 if at == last else 80 + at)
+            rows.append(row(0, 1000 * iteration, end, group=code, sequence=iteration, iteration=iteration))
+        begin = 1000 * iteration + 150 + 10 * last
+        rows.append(row(0, begin, begin + 5, group=3, sequence=iteration, iteration=iteration))
+    graph = graph_of(*rows)
+    usual_gap_ns = usual_times(graph, learn_reference(graph))[0]
+    after_first = (graph.communicator == 3) & np.isin(graph.iteration, (0, 3, 6))
+    assert usual_gap_ns[after_first].tolist() == [60.0] * 3
+    assert usual_gap_ns[(graph.communicator == 3) & ~after_first].tolist() != [60.0] * 4

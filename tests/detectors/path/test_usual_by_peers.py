@@ -1,0 +1,131 @@
+"""What a rank costs that is later than its peers, whether operators overlap its work or not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from irregulars.detectors.job.lanes import Lane
+from irregulars.detectors.job.topology import Place, Topology
+from irregulars.detectors.path.usual_by_peers import attribute_by_peers
+from tests.detectors.operator_graphs import graph_of, row
+from tests.detectors.overlapped_work import BUCKETS, LATER_NS, RANKS, WORK_NS, rows_of
+
+TOPOLOGY = Topology(RANKS, {rank: Place() for rank in range(RANKS)}, {0: tuple(range(RANKS))}, ("world",))
+
+
+@pytest.mark.parametrize("is_overlapped", [False, True])
+def test_a_late_rank_costs_what_it_works_longer_and_no_more(is_overlapped: bool) -> None:
+    found = attribute_by_peers(
+        graph_of(*rows_of(6, dict.fromkeys(range(6), 4), is_overlapped=is_overlapped)), 5, TOPOLOGY
+    )
+    cost_ns = sum(ns for lane, ns in found.path_excess_ns.items() if lane.kind == "work")
+    assert max(found.path_excess_ns, key=lambda lane: found.path_excess_ns[lane]) == Lane("work", 4)
+    assert cost_ns == pytest.approx(BUCKETS * LATER_NS, rel=0.15)
+
+
+@pytest.mark.parametrize("lost", [[], [0, 1, 2, 3, 5]])
+def test_ranks_that_lost_the_last_row_of_an_iteration_have_their_peers_still(lost: list[int]) -> None:
+    rows = rows_of(6, dict.fromkeys(range(6), 4), is_overlapped=False)
+    last = max(one["sequence"] for one in rows)
+    kept = [one for one in rows if one["sequence"] < last or one["rank"] not in lost]
+    found = attribute_by_peers(graph_of(*kept), 5, TOPOLOGY)
+    known = BUCKETS - 1  # of the last one the culprit's alone is there
+    assert found.path_excess_ns[Lane("work", 4)] > 0.8 * known * LATER_NS
+
+
+# --- gradients that all ranks reduce while they work on -------------------------------------------------------------
+
+LAYERS, PAUSE_NS = 6, 4_000
+GRADIENTS = 0
+HOSTS = Topology(
+    RANKS,
+    {rank: Place(f"h{rank // 2}", rank % 2) for rank in range(RANKS)},
+    {GRADIENTS: tuple(range(RANKS)), 1: (0, 1), 2: (2, 3), 3: (4, 5)},
+    ("dp", "tp0", "tp1", "tp2"),
+    kinds={GRADIENTS: "dp", 1: "tp", 2: "tp", 3: "tp"},
+)
+
+
+def rows_with_gradients(pause_ns: int, iterations: int = 6) -> list[dict[str, Any]]:
+    """Each layer: work, meet the other rank of the host, and some time later hand in the gradients of the layer.
+
+    Rank 0 works longer before each layer's meeting, by one to three times `pause_ns`. Rank 1 meets it and does not.
+    """
+    rows, free, reduced = [], [0] * RANKS, 0
+    for iteration in range(iterations):
+        for layer in range(LAYERS):
+            uneven = [37 * ((7 * rank + 5 * layer + 3 * iteration) % 11) for rank in range(RANKS)]
+            starts = [one + 100_000 + ns for one, ns in zip(free, uneven, strict=True)]
+            starts[0] += pause_ns * (1 + iteration % 3)
+            free = [max(starts[rank], starts[rank ^ 1]) + 5_000 for rank in range(RANKS)]
+            handed_in = [one + 3_000 * ((3 * rank + 5 * layer + 7 * iteration) % 13) for rank, one in enumerate(free)]
+            reduced = max(*handed_in, reduced) + 20_000
+            number: dict[str, Any] = {"sequence": iteration * LAYERS + layer, "iteration": iteration}
+            for rank in range(RANKS):
+                rows.append(row(rank, starts[rank], free[rank], group=1 + rank // 2, **number))
+                rows.append(row(rank, handed_in[rank], reduced, group=GRADIENTS, **number))
+        free = [reduced] * RANKS
+    return rows
+
+
+def test_who_shares_a_host_with_a_late_rank_works_no_longer_though_it_hides_less_behind_the_gradients() -> None:
+    """All others wait long for the gradients of rank 0 and 1, and work meanwhile: their gaps begin late."""
+    as_always, late = (
+        attribute_by_peers(graph_of(*rows_with_gradients(pause_ns)), 5, HOSTS).work_excess_ns
+        for pause_ns in (0, PAUSE_NS)
+    )
+    longer_ns = {rank: late[rank] - as_always[rank] for rank in range(RANKS)}
+    gaps = LAYERS - 1  # nobody said when the iteration began
+    assert longer_ns.pop(0) == pytest.approx(gaps * 3 * PAUSE_NS, rel=0.05)
+    assert all(abs(ns) < PAUSE_NS for ns in longer_ns.values())
+
+
+# --- batches --------------------------------------------------------------------------------------------------------
+
+
+def rows_in_ring(late: int, rounds: int = 4, iterations: int = 6) -> list[dict[str, Any]]:
+    """Each round: work, `LATER_NS` longer for the late rank, and a batch with both neighbours in a ring."""
+    rows, free = [], [0] * RANKS
+    for at in range(rounds * iterations):
+        starts = [free[rank] + WORK_NS + 37 * ((7 * rank + 5 * at) % 11) for rank in range(RANKS)]
+        starts[late] += LATER_NS
+        free = [max(starts[rank - 1], starts[rank], starts[(rank + 1) % RANKS]) + 10_000 for rank in range(RANKS)]
+        number: dict[str, Any] = {"sequence": at, "iteration": at // rounds}
+        for rank in range(RANKS):
+            rows.append(row(rank, starts[rank], free[rank], "send", peer=(rank + 1) % RANKS, **number))
+            rows.append(row(rank, starts[rank], free[rank], "recv", peer=(rank - 1) % RANKS, **number))
+    return rows
+
+
+@pytest.mark.parametrize("late", range(1, RANKS - 1))
+def test_a_late_rank_is_found_whichever_part_of_its_batches_the_others_wait_for(late: int) -> None:
+    found = attribute_by_peers(graph_of(*rows_in_ring(late)), 5, TOPOLOGY).path_excess_ns
+    assert found[Lane("work", late)] > 2 * LATER_NS
+
+
+# --- work that nobody sees ------------------------------------------------------------------------------------------
+
+
+def after_a_reduction(*gaps_ns: int, lasting: int = 100) -> dict[int, float]:
+    """What each rank is said to work longer if it began a second reduction so long after the first."""
+    rows = [row(rank, 0, lasting) for rank in range(len(gaps_ns))]
+    rows += [row(rank, lasting + ns, lasting + 60_000, sequence=1) for rank, ns in enumerate(gaps_ns)]
+    topology = Topology(len(gaps_ns), {}, {0: tuple(range(len(gaps_ns)))}, ("world",))
+    return dict(attribute_by_peers(graph_of(*rows), 0, topology).work_excess_ns)
+
+
+def test_ranks_whose_work_hides_behind_the_queue_say_nothing_of_how_long_the_others_should_work() -> None:
+    """Three ranks were held up until their queue was empty, and what they did meanwhile left no gap."""
+    assert after_a_reduction(0, 0, 0, 50, 50) == dict.fromkeys(range(5), 0)
+    assert after_a_reduction(0, 0, 0, 50, 50, 80) == {**dict.fromkeys(range(5), 0), 5: 30}
+
+
+def test_a_rank_that_alone_was_not_held_up_is_compared_with_those_that_were() -> None:
+    assert after_a_reduction(0, 0, 0, 50) == {0: 0, 1: 0, 2: 0, 3: 50}
+
+
+def test_a_gap_as_long_as_a_launch_takes_is_no_work() -> None:
+    """Behind a reduction of 100 us three ranks were held up, and began the next one 0.9 us after its end."""
+    assert after_a_reduction(900, 900, 900, 50_000, 50_000, lasting=100_000) == dict.fromkeys(range(5), 0)

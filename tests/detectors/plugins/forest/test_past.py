@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from irregulars.detectors.plugins.forest.past import OperatorPast
+from irregulars.detectors.plugins.forest.positions import Slots
+
+
+def slots(*codes: int) -> Slots:
+    code = np.array(codes, dtype=np.uint64)
+    return Slots(code, code // np.uint64(10))
+
+
+def past(window: int = 8, warm_up: int = 4, most_slots: int = 100) -> OperatorPast:
+    return OperatorPast(window=window, warm_up=warm_up, most_slots=most_slots)
+
+
+@given(arrays(np.float64, st.tuples(st.integers(4, 20), st.just(3)), elements=st.floats(0, 40, width=32)))
+def test_statistics_are_those_of_numpy_over_the_window(values: np.ndarray) -> None:
+    ring = past()
+    for row in values:
+        ring.learn(slots(11, 12, 25), row, np.abs(row))
+    usual, kept = ring.usual(), values[-8:]
+    close = {"rtol": 1e-4, "atol": 1e-4}
+    assert usual.slots.tolist() == [11, 12, 25]
+    quartiles = {0.25: usual.of_slot.low_quartile, 0.5: usual.of_slot.median, 0.75: usual.of_slot.high_quartile}
+    for share, found in quartiles.items():
+        np.testing.assert_allclose(found, np.quantile(kept, share, axis=0), **close)
+    np.testing.assert_allclose(usual.of_slot.mean, kept.mean(axis=0), **close)
+    np.testing.assert_allclose(usual.of_slot.deviation, kept.std(axis=0), **close)
+    np.testing.assert_allclose(usual.gap_ns, np.median(kept, axis=0), **close)
+    assert usual.classes.tolist() == [1, 2]
+    np.testing.assert_allclose(usual.of_class.median[0], np.median(kept[:, :2]), **close)
+    np.testing.assert_allclose(usual.of_class.deviation[0], kept[:, :2].std(), **close)
+
+
+def test_a_slot_is_known_when_it_has_taught_enough() -> None:
+    ring = past()
+    told = [ring.learn(slots(11), np.array([1.0]), np.array([1.0])) for _ in range(6)]
+    assert told == [False, False, False, True, False, False]
+    ring.learn(slots(12), np.array([1.0]), np.array([1.0]))
+    assert ring.usual().slots.tolist() == [11]
+
+
+def test_gaps_that_are_not_known_are_left_out() -> None:
+    ring = past()
+    for gap_ns in (5.0, np.nan, 7.0, np.nan):
+        ring.learn(slots(11, 12), np.ones(2), np.array([gap_ns, np.nan]))
+    np.testing.assert_equal(ring.usual().gap_ns, [6.0, np.nan])
+
+
+def test_of_a_slot_that_occurs_twice_the_last_row_counts() -> None:
+    ring = past()
+    for _ in range(4):
+        ring.learn(slots(11, 11), np.array([1.0, 3.0]), np.zeros(2))
+    assert ring.usual().of_slot.median.tolist() == [3.0]
+
+
+def test_the_slots_not_seen_for_longest_go_first() -> None:
+    ring = past(most_slots=2)
+    for code in (11, 12, 13):
+        for _ in range(4):
+            ring.learn(slots(code), np.array([1.0]), np.zeros(1))
+    assert ring.usual().slots.tolist() == [12, 13]
+
+
+@pytest.mark.parametrize("count", [0, 3])
+def test_a_cold_past_knows_nothing(count: int) -> None:
+    ring = past()
+    for _ in range(count):
+        ring.learn(slots(11), np.array([1.0]), np.zeros(1))
+    usual = ring.usual()
+    assert len(usual.slots) == len(usual.classes) == 0

@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import pickle
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from irregulars.detectors.plugins.baseline import RobustBaseline
+from irregulars.detectors.plugins.loading import DetectorName, load_detector, load_detectors, parse_detector
+from irregulars.detectors.plugins.peers import PeerDeviation
+from irregulars.detectors.plugins.sample_frames import sample_frame
+from irregulars.errors import PluginError
+
+
+@pytest.fixture
+def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A stranger's package on the path: ``stranger.py``, with mistakes."""
+    (tmp_path / "stranger.py").write_text(
+        "from irregulars.detectors.plugins.peers import PeerDeviation\n"
+        "class Good(PeerDeviation): pass\n"
+        "class Scaleless:\n"
+        "    level, against, reads = 'rank', 'peers', ('work_ns', 'stage')\n"
+        "    def score(self, frame): return PeerDeviation().score(frame)\n"
+        "    def learn(self, frame): pass\n"
+        "class Bad(PeerDeviation):\n    reads = ('smell',)\n"
+        "class Breaks(PeerDeviation):\n    def __init__(self): raise OSError('no disk')\n"
+        "NUMBER = 3\n"
+    )
+    (tmp_path / "broken.py").write_text("import a_module_that_is_not_there\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    yield_name = "stranger"
+    for name in ("stranger", "broken"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    return yield_name
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("baseline", DetectorName("baseline")),
+        ("a.b:C", DetectorName("a.b:C")),
+        (" a.b.C(x=1, y='two', z=None) ", DetectorName("a.b.C", {"x": 1, "y": "two", "z": None})),
+        ("peers()", DetectorName("peers")),
+    ],
+)
+def test_names_and_options_are_read(text: str, name: DetectorName) -> None:
+    assert parse_detector(text) == name
+
+
+@pytest.mark.parametrize("text", ["", "a b", "a:b:c", ".a", "a.", "1a", ":C", "os;system"])
+def test_what_is_no_name_is_refused(text: str) -> None:
+    with pytest.raises(PluginError, match=r"must be an entry point's name or package.module:Name; got"):
+        parse_detector(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["peers(1)", "peers(x=f())", "peers(x=1", "peers(**{})", "peers(x=1) y", "peers(x=y)"]
+)
+def test_what_is_no_option_is_refused(text: str) -> None:
+    with pytest.raises(PluginError, match=r"options must be \(name=value, …\)"):
+        parse_detector(text)
+
+
+def test_ours_are_found_by_dotted_path_in_both_spellings_and_pass_options() -> None:
+    for text in (
+        "irregulars.detectors.plugins.baseline:RobustBaseline(warm_up=5)",
+        "irregulars.detectors.plugins.baseline.RobustBaseline(warm_up=5)",
+    ):
+        detector = load_detector(text, is_checked=False)()
+        assert isinstance(detector, RobustBaseline)
+        assert detector.warm_up == 5
+
+
+def test_ours_are_found_by_entry_point() -> None:
+    makers = load_detectors(["baseline", "peers"])
+    assert [type(make().detector) for make in makers["operator"]] == [RobustBaseline]  # type: ignore[attr-defined]
+    assert [type(make().detector) for make in makers["rank"]] == [PeerDeviation]  # type: ignore[attr-defined]
+
+
+def test_detectors_of_different_scales_score_on_one() -> None:
+    slow = sample_frame("operator", 70, is_faulty=True)
+    for make in load_detectors(["baseline", "operator_forest"])["operator"]:
+        detector = pickle.loads(pickle.dumps(make))()
+        for iteration in range(60):
+            detector.learn(sample_frame("operator", iteration))
+        scores = detector.score(slow)
+        assert scores[slow["communicator"] == 2].max() > 1
+        assert np.nanmedian(scores[slow["communicator"] != 2]) < 0.5
+
+
+def test_who_states_no_scale_is_left_as_it_is(plugin: str) -> None:
+    (make,) = load_detectors([f"{plugin}:Scaleless"])["rank"]
+    assert type(make()).__name__ == "Scaleless"
+
+
+def test_what_makes_a_detector_pickles() -> None:
+    make = load_detector("irregulars.detectors.plugins.peers:PeerDeviation(least_peers=4)", is_checked=False)
+    assert pickle.loads(pickle.dumps(make))().least_peers == 4
+
+
+def test_a_strangers_detector_is_found(plugin: str) -> None:
+    assert type(load_detector(f"{plugin}:Good")()).__name__ == "Good"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("nowhere", r"must be an installed entry point of irregulars.detectors \(.*\); got 'nowhere'"),
+        ("not_there.at_all:X", "must be importable; got ModuleNotFoundError: No module named 'not_there'"),
+        ("broken:X", "must be importable; got ModuleNotFoundError: No module named 'a_module_that_is_not_there'"),
+        ("stranger:Missing", "got no 'Missing' in stranger"),
+        ("stranger:NUMBER", "must be a class or function that makes one; got int"),
+        ("stranger:Breaks", "must be constructible; got OSError: no disk"),
+        ("stranger:Good(speed=3)", "must be constructible; got TypeError: .*unexpected keyword argument 'speed'"),
+        ("builtins:dict", "must have level, against, reads, score, learn; got dict without"),
+        ("stranger:Bad", r"detector stranger:Bad: reads must be columns of level rank .*got \['smell'\]"),
+    ],
+)
+def test_a_plug_in_that_cannot_be_used_is_one_line(plugin: str, text: str, message: str) -> None:
+    with pytest.raises(PluginError, match=message) as caught:
+        load_detector(text)
+    assert "\n" not in str(caught.value)

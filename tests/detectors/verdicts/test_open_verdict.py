@@ -1,0 +1,135 @@
+"""What one verdict has seen, and what was said of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from irregulars.detectors.blame.causes import Cause, find_causes
+from irregulars.detectors.blame.observation import Observation
+from irregulars.detectors.job.topology import Device
+from irregulars.detectors.verdicts.open_verdict import OpenVerdict, verdict_on_recurring, verdict_on_standing
+from irregulars.streams.worker.snapshot_codec import pack, unpack
+from tests.detectors.observed_iterations import MS, TOPOLOGY, late, observation
+
+
+def name(first: int) -> str:
+    return f"from {first}"
+
+
+def cause_of(observations: list[Observation]) -> Cause:
+    (cause,) = find_causes([o.attribution for o in observations if o.attribution is not None], TOPOLOGY)
+    return cause
+
+
+def recurring() -> OpenVerdict:
+    irregular = [observation(3, late(2)), *(observation(number, late(1)) for number in (4, 6, 7))]
+    return verdict_on_recurring(name, cause_of(irregular[1:]), irregular)
+
+
+def standing() -> OpenVerdict:
+    reviewed = [replace(observation(number, late(1)), reference_ns=150 * MS) for number in (8, 9)]
+    history = [(number, {1: 50 * MS}) for number in range(5, 10)]
+    return verdict_on_standing(name, cause_of(reviewed), reviewed, history)
+
+
+def test_it_begins_where_its_cause_was_seen_first_and_counts_what_that_lost() -> None:
+    verdict = recurring()
+    assert (verdict.verdict_id, verdict.first, verdict.last) == ("from 4", 4, 7)
+    assert (verdict.seen, verdict.tried, verdict.lost_ns) == (3, 3, 150 * MS)
+
+
+@pytest.mark.parametrize(("lost_ms", "is_long", "first"), [(5.0, False, 4), (30.0, False, 3), (5.0, True, 3)])
+def test_an_iteration_that_is_not_long_must_lose_as_much_to_be_its_first(
+    lost_ms: float, is_long: bool, first: int
+) -> None:
+    before = replace(observation(3, late(1, lost_ms)), is_long=is_long)
+    irregular = [before, *(observation(number, late(1)) for number in (4, 5, 6))]
+    cause = replace(cause_of(irregular[1:]), explained_ns={3: lost_ms * MS} | dict.fromkeys((4, 5, 6), 50 * MS))
+    verdict = verdict_on_recurring(name, cause, irregular)
+    assert (verdict.first, verdict.verdict_id) == (first, f"from {first}")
+    assert verdict.seen == 7 - first
+
+
+def test_iterations_without_its_cause_are_quiet() -> None:
+    verdict = recurring()
+    for number, step in ((8, None), (9, late(2)), (10, None)):
+        one = observation(number, step)
+        verdict.follow(one, verdict.is_seen(one, {}), TOPOLOGY)
+    assert (verdict.quiet, verdict.last, verdict.tried) == (3, 7, 4)
+    verdict.follow(observation(11, late(1)), True, TOPOLOGY)
+    assert (verdict.quiet, verdict.last, verdict.seen) == (0, 11, 4)
+
+
+def test_suspect_iterations_that_nobody_looked_into_are_not_quiet() -> None:
+    verdict = recurring()
+    unread = replace(observation(8), is_unread=True)
+    verdict.follow(unread, verdict.is_seen(unread, {}), TOPOLOGY)
+    assert (verdict.quiet, verdict.last) == (0, 7)
+
+
+def test_a_little_of_the_same_in_an_iteration_that_is_not_long_is_no_part_of_it() -> None:
+    verdict = recurring()
+    for ms, is_seen in ((10.0, False), (30.0, True)):
+        assert verdict.is_seen(replace(observation(8, late(1, ms)), is_long=False), {}) == is_seen
+        assert verdict.is_seen(observation(8, late(1, ms)), {})
+
+
+def test_a_surer_review_corrects_a_standing_fault_and_a_less_sure_one_does_not() -> None:
+    verdict = standing()
+    verdict.note_said()
+    reviewed = [observation(number, late(2)) for number in (10, 11)]
+    other = cause_of(reviewed)
+    doubtful = replace(other, suspects=tuple((device, 0.6) for device, _ in other.suspects))
+    verdict.cause = replace(verdict.cause, suspects=((Device("gpu", (1,)), 0.8),))
+    verdict.learn_more(doubtful, reviewed)
+    assert not verdict.has_changed
+    verdict.learn_more(other, reviewed)
+    assert verdict.has_changed
+    assert verdict.first_device == Device("gpu", (2,))
+    assert [one.iteration for one in verdict.kept] == [10, 11]
+    assert {one.reference_ns for one in verdict.kept} == {100 * MS}
+
+
+def test_a_verdict_on_nobody_accuses_whom_all_that_it_saw_shows_and_nobody_by_the_newest_alone() -> None:
+    seen = [observation(number, late(1)) for number in range(8)]
+    cause = cause_of(seen)
+    nobody = replace(cause, kind="slow_communicator", suspects=())
+    verdict = verdict_on_recurring(name, nobody, seen)
+    chance = replace(cause, suspects=((Device("gpu", (2,)), 1.0),), explained_ns={6: 50 * MS, 7: 50 * MS})
+    assert not verdict.takes_over(chance, TOPOLOGY)
+    assert verdict.first_device is None
+    assert verdict.takes_over(replace(cause, explained_ns={6: 50 * MS, 7: 50 * MS}), TOPOLOGY)
+    assert verdict.first_device == Device("gpu", (1,))
+
+
+def test_what_was_said_holds_until_suspect_or_loss_are_others() -> None:
+    verdict = recurring()
+    assert verdict.has_changed
+    verdict.note_said()
+    assert (verdict.revision, verdict.said) == (1, ("slow_rank", Device("gpu", (1,))))
+    assert not verdict.has_changed
+    assert not verdict.has_grown
+    verdict.lost_ns *= 2
+    assert verdict.has_grown
+
+
+def test_a_standing_fault_costs_each_iteration_as_much() -> None:
+    verdict = standing()
+    assert (verdict.verdict_id, verdict.first, verdict.last, verdict.seen) == ("from 5", 5, 9, 5)
+    assert verdict.lost_ns == 5 * 50 * MS
+    assert [o.reference_ns for o in verdict.kept] == [100 * MS, 100 * MS]
+    regular = observation(10)
+    assert verdict.is_seen(regular, {1: 30 * MS})
+    assert not verdict.is_seen(regular, {1: 10 * MS})
+    verdict.follow(regular, True, TOPOLOGY)
+    assert (verdict.last, verdict.lost_ns) == (10, 6 * 50 * MS)
+
+
+def test_a_snapshot_restores_verdicts_of_both_kinds() -> None:
+    for verdict in (recurring(), standing()):
+        verdict.note_said()
+        twin = OpenVerdict.from_state(unpack(pack(verdict.state())))
+        for field in OpenVerdict.__slots__:
+            assert getattr(twin, field) == getattr(verdict, field), field

@@ -1,0 +1,144 @@
+"""When a single iteration accuses."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from irregulars.detectors.blame.causes import find_causes
+from irregulars.detectors.blame.observation import Observation
+from irregulars.detectors.irregular.late_rank import LATE_SIGMAS, Latest
+from irregulars.detectors.job.topology import Place, Topology
+from irregulars.detectors.verdicts.single_spikes import (
+    SPIKE_COST_OF_ONE,
+    SPIKE_SIGMAS,
+    SPIKE_WAIT,
+    SpikeWatch,
+    clear_cause,
+)
+from irregulars.detectors.verdicts.tracker import VerdictTracker
+from irregulars.streams.worker.snapshot_codec import pack, unpack
+from tests.detectors.observed_iterations import MS, PAIR, TOPOLOGY, late, observation, work
+
+
+def spike(number: int, rank: int = 1, sigmas: float = 9.0) -> Observation:
+    return replace(observation(number, late(rank)), sigmas=sigmas, latest=Latest(rank, 50 * MS, 20.0))
+
+
+def test_a_rank_that_is_late_once_is_the_cause_if_it_stands_out_of_the_noise() -> None:
+    cause = clear_cause(spike(7), TOPOLOGY)
+    assert cause is not None
+    assert (cause.kind, cause.suspects[0][0].ranks, cause.explained_ns) == ("slow_rank", (1,), {7: 50 * MS})
+    assert clear_cause(spike(7, sigmas=0.9 * SPIKE_SIGMAS), TOPOLOGY) is None
+
+
+def test_the_rank_must_stand_out_of_how_late_the_latest_ranks_are() -> None:
+    def one(latest: Latest | None) -> Observation:
+        return replace(spike(7), latest=latest)
+
+    assert clear_cause(one(Latest(rank=2, over_ns=50 * MS, sigmas=20.0)), TOPOLOGY) is None
+    assert clear_cause(one(Latest(rank=1, over_ns=50 * MS, sigmas=0.9 * LATE_SIGMAS)), TOPOLOGY) is None
+    assert clear_cause(one(None), TOPOLOGY) is None
+
+
+@pytest.mark.parametrize(("share", "is_clear"), [(0.9, False), (1.1, True)])
+def test_what_a_single_rank_costs_once_must_be_more_than_a_pause(share: float, is_clear: bool) -> None:
+    one = observation(7, late(1, 100 * SPIKE_COST_OF_ONE * share))
+    one = replace(one, sigmas=9.0, latest=Latest(1, 50 * MS, 20.0))
+    assert (clear_cause(one, TOPOLOGY) is not None) == is_clear
+
+
+def test_rank_0_saves_and_logs_for_all_and_is_not_accused_of_being_late_once() -> None:
+    assert clear_cause(spike(7, rank=0), TOPOLOGY) is None
+    besides = replace(observation(7, {work(0): 50.0, work(1): 49.0}), sigmas=9.0)
+    assert clear_cause(besides, TOPOLOGY) is None
+    latest = Latest(1, 60 * MS, 20.0)
+    less = replace(observation(7, {work(0): 20.0, work(1): 60.0}), sigmas=9.0, latest=latest)
+    cause = clear_cause(less, TOPOLOGY)
+    assert cause is not None
+    assert cause.suspects[0][0].ranks == (1,)
+
+
+def test_a_regular_iteration_has_no_cause() -> None:
+    assert clear_cause(replace(observation(7), sigmas=9.0), TOPOLOGY) is None
+
+
+def test_an_iteration_that_cost_nothing_accuses_nobody() -> None:
+    longer = spike(7)
+    assert clear_cause(longer, TOPOLOGY) is not None
+    assert clear_cause(replace(longer, reference_ns=longer.elapsed_ns + MS), TOPOLOGY) is None  # after a warm-up
+
+
+def test_one_transfer_that_hung_is_no_devices_fault() -> None:
+    assert clear_cause(replace(observation(7, {PAIR: 50.0}), sigmas=9.0), TOPOLOGY) is None
+
+
+def test_a_cause_that_explains_less_than_half_is_not_clear() -> None:
+    shared = {work(rank): 25.0 for rank in (1, 2, 3)}
+    assert clear_cause(replace(observation(7, shared), sigmas=9.0), TOPOLOGY) is None
+
+
+def test_of_a_rank_that_lost_rows_it_may_be_the_loss_that_shows() -> None:
+    one = spike(7)
+    assert one.attribution is not None
+    holed = replace(one, attribution=replace(one.attribution, incomplete=frozenset({1})))
+    assert clear_cause(holed, TOPOLOGY) is None
+
+
+@pytest.mark.parametrize(("lost", "is_clear"), [((), True), ((2,), True), ((2, 3), False), ((2, 3, 4, 5), False)])
+def test_a_host_is_late_if_a_majority_of_its_ranks_that_logged_all_are(lost: tuple[int, ...], is_clear: bool) -> None:
+    ranks = (2, 3, 4, 5)
+    places = {rank: Place("node-1" if rank in ranks else f"other-{rank}", rank) for rank in range(12)}
+    topology = Topology(12, places, {0: tuple(range(12))})
+    one = spike(7, rank=2)
+    assert one.attribution is not None
+    work_excess_ns = {rank: 50.0 * MS if rank in ranks else 0.0 for rank in range(12)}
+    attribution = replace(one.attribution, work_excess_ns=work_excess_ns, incomplete=frozenset(lost))
+    cause = clear_cause(replace(one, attribution=attribution), topology)
+    assert (cause is not None) == is_clear
+    if cause is not None:
+        assert cause.suspects[0][0] == ("host", ranks)
+
+
+def test_a_spike_is_due_when_it_is_known_that_it_was_one() -> None:
+    watch = SpikeWatch()
+    for number in (3, 4):
+        watch.add(spike(number), TOPOLOGY)
+    assert list(watch.take_due(3 + SPIKE_WAIT - 1)) == []
+    assert [one.iteration for one in watch.take_due(3 + SPIKE_WAIT)] == [3]
+    assert [one.iteration for one in watch.take_due(None)] == [4]
+
+
+def test_those_that_show_a_cause_are_told_from_others() -> None:
+    watch = SpikeWatch()
+    for number, rank in ((3, 1), (4, 2), (5, 1)):
+        watch.add(spike(number, rank), TOPOLOGY)
+    (cause,) = find_causes([spike(9).attribution], TOPOLOGY)  # type: ignore[list-item]
+    assert [one.iteration for one in watch.showing(cause)] == [3, 5]
+
+
+def test_a_snapshot_forgets_no_spike() -> None:
+    watch = SpikeWatch()
+    for number in range(3):
+        watch.add(spike(number), TOPOLOGY)
+    twin = SpikeWatch.from_state(unpack(pack(watch.state())))
+    assert list(twin.take_due(None)) == list(watch.take_due(None))
+
+
+def test_a_spike_beside_pauses_of_other_ranks_accuses_nobody() -> None:
+    tracker = VerdictTracker("j", 1)
+    steps = {2: spike(2, 3), 20: spike(20, 1)}
+    said = [one for n in range(40) for one in tracker.observe(steps.get(n, observation(n)), TOPOLOGY)[0]]
+    assert [one.iterations for one in said if one.event == "opened"] == [(2, 3)]
+
+
+@pytest.mark.parametrize("sigmas", [9.0, 1.0])
+def test_a_clear_spike_opens_a_verdict_some_iterations_later(sigmas: float) -> None:
+    tracker = VerdictTracker("j", 1)
+    steps = [spike(n, sigmas=sigmas) if n == 2 else observation(n) for n in range(10)]
+    said = {one.iteration: tracker.observe(one, TOPOLOGY)[0] for one in steps}
+    opened = {number: verdicts for number, verdicts in said.items() if verdicts}
+    assert opened.keys() == ({2 + SPIKE_WAIT} if sigmas > SPIKE_SIGMAS else set())
+    for (verdict,) in opened.values():
+        assert (verdict.verdict_id, verdict.kind, verdict.iterations) == ("j:1:2:0", "slow_rank", (2, 3))

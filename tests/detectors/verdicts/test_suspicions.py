@@ -1,0 +1,240 @@
+"""What made suspect iterations long: who else did, and whether data are uneven."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from irregulars.detectors.blame.causes import MATCH_SHARE
+from irregulars.detectors.job.lanes import EVERYBODY, Lane, LaneExcess
+from irregulars.detectors.job.topology import Place, Topology
+from irregulars.detectors.path.critical_path import Attribution
+from irregulars.detectors.verdicts.suspicions import THRESHOLDS, Suspicions
+from tests.detectors.observed_iterations import MS, PAIR, TOPOLOGY, work
+
+RANKS = range(8)
+PAIRED = Topology(8, {rank: Place(f"h{rank // 4}", rank % 4, "eth0") for rank in RANKS}, {0: tuple(RANKS)})
+"""Two hosts of four ranks."""
+STAGED = Topology(
+    8, {rank: Place(f"h{rank}", 0, "eth0") for rank in RANKS}, {}, stage_of={rank: rank % 2 for rank in RANKS}
+)
+"""Even ranks are the first stage, odd ones the second; each has a host for itself."""
+ONE_HOST = Topology(4, {rank: Place("h0", rank, "eth0") for rank in range(4)}, {0: (0, 1, 2, 3)})
+
+
+def lost(number: int, **ms: float) -> Attribution:
+    """An iteration whose path lost so many ms to work of ranks (``r1``), everybody (``all``) or the `PAIR`."""
+    lanes = {"all": EVERYBODY, "pair": PAIR}
+    path = {lanes[name] if name in lanes else work(int(name[1:])): value * MS for name, value in ms.items()}
+    return Attribution(number, path, {}, {}, {})
+
+
+def noted(*attributions: Attribution, topology: Topology = TOPOLOGY) -> Suspicions:
+    suspicions = Suspicions()
+    for one in attributions:
+        suspicions.note(one, topology)
+    return suspicions
+
+
+def late_in_turn(ranks: list[int], *, every: int = 2) -> Suspicions:
+    """Suspect iterations, one in so many, each lost to the work of the next of these ranks."""
+    return noted(*(lost(every * at, **{f"r{rank}": 50.0}) for at, rank in enumerate(ranks)))
+
+
+def late_with_stage(ranks: list[int], late_ms: dict[int, float]) -> Suspicions:
+    """The same of a job with two stages, in which ranks work so much longer while each of these comes last."""
+    late_ns = {rank: ms * MS for rank, ms in late_ms.items()}
+    return noted(
+        *(replace(lost(2 * at, **{f"r{rank}": 50.0}), work_excess_ns=late_ns | {rank: 50.0 * MS})
+          for at, rank in enumerate(ranks)),
+        topology=STAGED,
+    )  # fmt: skip
+
+
+# --- note -----------------------------------------------------------------------------------------------------------
+
+
+def test_an_iteration_is_noted_with_the_lane_that_it_lost_most_to() -> None:
+    ((number, lane, lost_ns, work_ns, total_ns, _),) = noted(lost(3, r1=20.0, pair=30.0, r2=5.0)).state()
+    assert (number, Lane(*lane)) == (3, PAIR)
+    assert (lost_ns, work_ns, total_ns) == (30 * MS, 25 * MS, 55 * MS)
+
+
+def test_what_nobody_or_everybody_lost_is_not_noted() -> None:
+    assert noted(lost(0), lost(1, r1=-3.0), lost(2, all=50.0), lost(3, all=50.0, r1=-1.0)).state() == []
+
+
+def test_everybodys_part_is_never_the_lane_and_counts_in_the_total() -> None:
+    ((_, lane, lost_ns, work_ns, total_ns, _),) = noted(lost(0, all=50.0, r1=20.0)).state()
+    assert Lane(*lane) == work(1)
+    assert (lost_ns, work_ns, total_ns) == (20 * MS, 20 * MS, 70 * MS)
+
+
+def test_ranks_that_were_quicker_take_away_from_what_work_lost() -> None:
+    ((_, _, _, work_ns, total_ns, _),) = noted(lost(0, r1=20.0, r2=-15.0, pair=-9.0)).state()
+    assert (work_ns, total_ns) == (5 * MS, 20 * MS)
+
+
+def test_of_lanes_that_cost_the_same_always_the_same_is_noted() -> None:
+    one, two = lost(0, r1=20.0, r2=20.0), lost(0, r2=20.0, r1=20.0)
+    assert noted(one).state() == noted(two).state()
+
+
+def test_memory_is_bounded() -> None:
+    suspicions = Suspicions()
+    for number in range(10_000):
+        suspicions.note(lost(number, r1=20.0), TOPOLOGY)
+        assert len(suspicions.state()) <= 2 * THRESHOLDS.memory
+    assert [number for number, *_ in suspicions.state()] == list(range(10_000 - 2 * THRESHOLDS.memory, 10_000))
+
+
+# --- rivals ---------------------------------------------------------------------------------------------------------
+
+
+def test_rivals_are_other_lanes_that_lost_as_much() -> None:
+    suspicions = noted(
+        lost(10, r1=60.0), lost(12, r2=50.0), lost(14, r3=20.0), lost(16, pair=19.0), lost(18, r1=60.0)
+    )
+    assert suspicions.rivals([work(1)], [10], 60 * MS) == 2
+    assert suspicions.rivals([work(1), work(2)], [10], 60 * MS) == 1
+    assert suspicions.rivals([work(1)], [10, 12], 60 * MS) == 1
+
+
+def test_what_lost_little_is_no_rival() -> None:
+    suspicions = noted(lost(10, r1=60.0), lost(12, r2=60.0 * THRESHOLDS.alike - 0.1))
+    assert suspicions.rivals([work(1)], [10], 60 * MS) == 0
+    assert suspicions.rivals([work(1)], [10], 59 * MS) == 1
+
+
+def test_what_lost_more_is_a_rival() -> None:
+    assert noted(lost(10, r1=6.0), lost(12, r2=600.0)).rivals([work(1)], [10], 6 * MS) == 1
+
+
+def test_rivals_are_looked_for_around_the_iterations_on_both_sides() -> None:
+    around = THRESHOLDS.memory
+    for number, is_near in ((100 - around, False), (101 - around, True), (119 + around, True), (120 + around, False)):
+        found = noted(lost(number, r2=50.0)).rivals([work(1)], [100, 120], 50 * MS)
+        assert found == int(is_near), number
+
+
+def test_nothing_noted_has_no_rivals() -> None:
+    assert Suspicions().rivals([work(1)], [10], 50 * MS) == 0
+
+
+# --- uneven ---------------------------------------------------------------------------------------------------------
+
+
+def test_ranks_that_come_last_at_random_have_uneven_data() -> None:
+    assert list(late_in_turn([0, 2, 1, 3, 0, 2]).uneven(TOPOLOGY)) == [0, 2, 4, 6, 8, 10]
+
+
+@pytest.mark.parametrize("everybody", [100.0, 200.0])
+def test_whoever_is_last_by_noise_where_everybody_works_longer_has_no_uneven_data(everybody: float) -> None:
+    late = [lost(2 * at, all=everybody, **{f"r{rank}": 50.0}) for at, rank in enumerate([0, 2, 1, 3, 0, 2])]
+    is_noise = MATCH_SHARE * (50.0 + everybody) > 50.0
+    assert bool(noted(*late).uneven(TOPOLOGY)) != is_noise
+
+
+def test_only_the_newest_iterations_count() -> None:
+    assert list(late_in_turn([1, 1, 1, 1, 0, 2, 1, 3, 0, 2]).uneven(TOPOLOGY)) == [8, 10, 12, 14, 16, 18]
+    assert list(late_in_turn([0, 2, 1, 3, 0, 2, 1, 1, 1, 1]).uneven(TOPOLOGY)) == []
+
+
+def test_few_iterations_say_nothing_of_the_data() -> None:
+    assert list(late_in_turn([0, 2, 1, 3, 0]).uneven(TOPOLOGY)) == []
+    assert list(Suspicions().uneven(TOPOLOGY)) == []
+
+
+@pytest.mark.parametrize("ranks", [[1] * 6, [1, 1, 2, 1, 1, 3], [1, 2, 1, 2, 1, 2], [0, 1, 2, 3, 1, 1, 1, 1]])
+def test_one_or_two_ranks_that_are_late_again_and_again_are_not_uneven_data(ranks: list[int]) -> None:
+    assert list(late_in_turn(ranks).uneven(TOPOLOGY)) == []
+
+
+def test_a_slow_transfer_among_them_is_not_uneven_data() -> None:
+    ranks = [0, 2, 1, 3, 0]
+    attributions = [lost(at, **{f"r{rank}": 50.0}) for at, rank in enumerate(ranks)]
+    assert list(noted(*attributions, lost(5, pair=50.0)).uneven(TOPOLOGY)) == []
+    assert list(noted(*attributions, lost(5, r2=50.0, pair=10.0)).uneven(TOPOLOGY)) == [0, 1, 2, 3, 4, 5]
+
+
+def test_what_is_far_apart_is_not_uneven_data() -> None:
+    assert list(late_in_turn([0, 2, 1, 3, 0, 2], every=2).uneven(TOPOLOGY)) != []
+    assert list(late_in_turn([0, 2, 1, 3, 0, 2], every=3).uneven(TOPOLOGY)) == []
+
+
+def test_a_hosts_ranks_in_turn_are_not_uneven_data() -> None:
+    assert list(late_in_turn([0, 1, 2, 3, 0, 1]).uneven(PAIRED)) == []
+    assert list(late_in_turn([5, 7, 4, 6, 5, 7]).uneven(PAIRED)) == []
+    assert list(late_in_turn([0, 1, 2, 4, 0, 1]).uneven(PAIRED)) != []
+
+
+def test_a_slow_stages_ranks_are_late_together_which_is_not_uneven_data() -> None:
+    together = dict.fromkeys((0, 2, 4, 6), 45.0)
+    assert list(late_with_stage([0, 2, 4, 6, 0, 2], together).uneven(STAGED)) == []
+    others = dict.fromkeys((1, 3, 5, 7), 45.0)
+    assert list(late_with_stage([1, 3, 5, 7, 1, 3], others).uneven(STAGED)) == []
+
+
+def test_heavy_batches_whose_path_passes_one_stage_alone_are_uneven_data() -> None:
+    assert list(late_with_stage([0, 2, 4, 6, 0, 2], {}).uneven(STAGED)) != []
+    assert list(late_with_stage([0, 2, 4, 6, 0, 2], {1: 45.0, 3: 10.0}).uneven(STAGED)) != []
+
+
+def test_a_host_that_is_the_whole_job_excuses_nobodys_data() -> None:
+    assert list(late_in_turn([0, 2, 1, 3, 0, 2]).uneven(ONE_HOST)) != []
+
+
+def test_ranks_without_a_known_place_may_have_uneven_data() -> None:
+    assert list(late_in_turn([0, 2, 1, 3, 0, 2]).uneven(Topology(4, {}, {}))) != []
+
+
+# --- state ----------------------------------------------------------------------------------------------------------
+
+
+@st.composite
+def any_suspicions(draw: st.DrawFn) -> Suspicions:
+    suspicions, number = Suspicions(), 0
+    for _ in range(draw(st.integers(0, 30))):
+        number += draw(st.integers(1, 40))
+        names = st.sampled_from(["r0", "r1", "r2", "r3", "pair", "all"])
+        suspicions.note(lost(number, **draw(st.dictionaries(names, st.floats(-10, 100), max_size=4))), TOPOLOGY)
+    return suspicions
+
+
+@given(suspicions=any_suspicions(), lane=st.sampled_from([work(0), work(1), PAIR]), number=st.integers(0, 1200))
+def test_what_is_restored_says_the_same(suspicions: Suspicions, lane: Lane, number: int) -> None:
+    again = Suspicions.from_state(json.loads(json.dumps(suspicions.state())))
+    assert again.state() == suspicions.state()
+    assert again.uneven(TOPOLOGY) == suspicions.uneven(TOPOLOGY)
+    assert again.rivals([lane], [number], 20 * MS) == suspicions.rivals([lane], [number], 20 * MS)
+    for one in (again, suspicions):
+        one.note(lost(1300, r1=20.0), TOPOLOGY)
+    assert again.state() == suspicions.state()
+
+
+@given(suspicions=any_suspicions(), shift=st.integers(0, 10**9))
+def test_later_numbers_change_nothing(suspicions: Suspicions, shift: int) -> None:
+    later = Suspicions.from_state([[number + shift, *more] for number, *more in suspicions.state()])
+    assert list(later.uneven(TOPOLOGY)) == [number + shift for number in suspicions.uneven(TOPOLOGY)]
+    assert later.rivals([PAIR], [100 + shift], 1.0) == suspicions.rivals([PAIR], [100], 1.0)
+
+
+def test_transfers_that_hung_are_no_rivals_of_work_where_work_alone_is_asked_for() -> None:
+    suspicions = noted(lost(10, r1=60.0), lost(12, pair=90.0), lost(14, r2=70.0))
+    assert suspicions.rivals([work(1)], [10], 60 * MS) == 2
+    assert suspicions.rivals([work(1)], [10], 60 * MS, kinds=("work",)) == 1
+
+
+def test_what_ranks_lost_in_iterations_with_uneven_data_is_told() -> None:
+    assert set(late_in_turn([0, 2, 1, 3, 0, 2]).uneven(TOPOLOGY).values()) == {50 * MS}
+
+
+def test_one_transfer_that_hung_is_not_noted() -> None:
+    one = lost(0, pair=50.0)
+    stray = replace(one, lanes={PAIR: LaneExcess(50 * MS, 10 * MS, MS, 1e6, slow_transfers=1.0, transfers=8.0)})
+    spread = replace(one, lanes={PAIR: LaneExcess(50 * MS, 10 * MS, MS, 1e6, slow_transfers=8.0, transfers=8.0)})
+    assert (noted(stray).lanes, noted(spread).lanes) == (set(), {PAIR})

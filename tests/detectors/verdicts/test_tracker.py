@@ -1,0 +1,445 @@
+"""The life of verdicts: when they open, change, go on and close, and that a snapshot forgets nothing."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from irregulars.detectors.blame.causes import Cause
+from irregulars.detectors.blame.observation import Observation
+from irregulars.detectors.irregular.late_rank import LATE_SIGMAS, Latest
+from irregulars.detectors.job.lanes import EVERYBODY, Lane, LaneExcess
+from irregulars.detectors.job.topology import Device, Place
+from irregulars.detectors.nics.steadiness import Swing
+from irregulars.detectors.path.critical_path import Attribution, Piece
+from irregulars.detectors.verdicts.standing_fault import History
+from irregulars.detectors.verdicts.tracker import (
+    CLOSE_QUIET,
+    OPEN_CLEAR,
+    OPEN_RECENT,
+    OPEN_SEEN,
+    OPEN_SEEN_TRANSFER,
+    VerdictTracker,
+)
+from irregulars.streams.messages.judgements import Verdict
+from irregulars.streams.worker.snapshot_codec import pack, unpack
+from tests.detectors.blame.test_what_if import Job
+from tests.detectors.observed_iterations import MS, PAIR, TOPOLOGY, Step, late, observation, work
+
+
+def lived(steps: Sequence[Step], tracker: VerdictTracker | None = None, first: int = 0) -> list[Verdict]:
+    tracker = tracker or VerdictTracker("j", 1)
+    said = []
+    for number, step in enumerate(steps, start=first):
+        said += tracker.observe(observation(number, step), TOPOLOGY)[0]
+    return said
+
+
+def test_a_rank_is_accused_when_it_was_late_three_times_of_six() -> None:
+    assert (OPEN_SEEN, OPEN_RECENT) == (3, 6)
+    assert lived([late(1), late(1)]) == []
+    (verdict,) = lived([late(1), late(1), late(1)])
+    assert (verdict.event, verdict.state, verdict.kind, verdict.iterations) == ("opened", "open", "slow_rank", (0, 3))
+    assert verdict.verdict_id == "j:1:0:0"
+    assert verdict.lost_s == pytest.approx(0.15)
+    assert verdict.delta == 1.5
+
+
+def test_a_transfer_must_be_slow_four_times() -> None:
+    assert OPEN_SEEN_TRANSFER == 4
+    assert lived([{PAIR: 50.0}] * 3) == []
+    (verdict,) = lived([{PAIR: 50.0}] * 4)
+    assert (verdict.kind, verdict.suspects[0].ranks, verdict.communicator) == ("slow_link", (1, 3), "pp0")
+
+
+def test_three_times_in_a_row_suffice_where_the_device_is_clear() -> None:
+    assert OPEN_CLEAR == 3
+    assert lived([INTO_3] * 2) == []
+    assert lived([INTO_3, None, INTO_3, INTO_3]) == []
+    (verdict,) = lived([INTO_3] * 3)
+    assert (verdict.kind, verdict.suspects[0].ranks, verdict.iterations) == ("slow_nic", (3,), (0, 3))
+
+
+INTO_3: Step = {PAIR: 50.0, Lane("pair", 0, 3): 50.0}
+SELDOM: list[Step] = [INTO_3, *[None] * 5]
+
+
+def test_transfers_that_are_slow_again_and_again_are_a_fault_though_regular_iterations_lie_between() -> None:
+    assert lived(SELDOM * 3) == []
+    (verdict,) = lived(SELDOM * 4)
+    assert (verdict.kind, verdict.suspects[0].ranks, verdict.iterations) == ("slow_nic", (3,), (0, 19))
+    assert lived([INTO_3, *[None] * 9] * 4) == []  # not within the memory
+
+
+def test_transfers_that_come_and_go_must_tell_whose_they_are() -> None:
+    assert lived([{PAIR: 50.0}, *[None] * 5] * 4) == []
+
+
+def test_what_came_and_went_is_no_spike_besides_and_is_over_when_its_verdict_closes() -> None:
+    tracker = VerdictTracker("j", 1)
+    said = lived([*SELDOM * 4, *[None] * 7, INTO_3, *[None] * 40], tracker)
+    said += tracker.close("ended", TOPOLOGY)
+    assert len({verdict.verdict_id for verdict in said if verdict.iterations[0] < 30}) == 1
+
+
+@pytest.mark.parametrize("cut", [1, 9, 17])
+def test_a_restored_tracker_knows_what_came_and_went_before(cut: int) -> None:
+    steps = SELDOM * 4
+    tracker = VerdictTracker("j", 1)
+    lived(steps[:cut], tracker)
+    restored = VerdictTracker.from_state(json.loads(json.dumps(tracker.state())))
+    assert lived(steps[cut:], restored, first=cut) == lived(steps[cut:], tracker, first=cut) != []
+
+
+def test_where_no_iteration_is_long_by_itself_the_cause_must_be_in_all_of_the_last_six() -> None:
+    def said(iterations: Sequence[Observation]) -> list[Verdict]:
+        tracker = VerdictTracker("j", 1)
+        return [one for o in iterations for one in tracker.observe(o, TOPOLOGY)[0]]
+
+    weak = [replace(observation(n, late(1, 8.0)), is_long=False, is_shifted=True) for n in range(6)]
+    (verdict,) = said(weak)
+    assert (verdict.kind, verdict.iterations) == ("slow_rank", (0, 6))
+    assert said(weak[:5]) == []
+    assert said([*weak[:3], observation(3), *weak[4:]]) == []
+
+
+def test_a_capped_rate_vouches_for_a_nic_whose_transfers_are_hardly_beyond_their_noise() -> None:
+    world, ranks = Lane("collective", 0), range(4)
+    capped = {rank: (0.3, 0.9) if rank == 1 else (0.7, 0.9) for rank in ranks}
+    swings = tuple(Swing(0, rank, 0.1 if rank == 1 else 0.6, 0.6, 1e7, 1e7, 0.2, 0.2) for rank in ranks)
+
+    def weak(number: int, *, is_sampled: bool) -> Observation:
+        most_ns = (20 if number % 2 else 40) * MS  # in regular iterations; now it is 30
+        lanes = {world: LaneExcess(30 * MS, 10 * MS, MS, 1e6, 4.0, 4.0, most_ns)}
+        pieces = {world: Piece(world, 0, 0, 0, 40 * MS, 10 * MS)}
+        found = Attribution(number, {world: 30 * MS}, pieces, lanes, {}, rates=capped, swings=swings)
+        found = found if is_sampled else replace(found, rates={}, swings=())
+        one = Observation(number, 130 * MS, 100 * MS, number, found)
+        return replace(one, is_long=False, is_shifted=True)
+
+    def said(*, is_sampled: bool) -> list[Verdict]:
+        tracker = VerdictTracker("j", 1)
+        return [one for n in range(6) for one in tracker.observe(weak(n, is_sampled=is_sampled), TOPOLOGY)[0]]
+
+    assert [(one.kind, one.suspects[0].ranks) for one in said(is_sampled=True)] == [("slow_nic", (1,))]
+    assert said(is_sampled=False) == []
+
+
+def test_another_rank_late_in_each_iteration_is_uneven_data_although_none_of_them_is_long() -> None:
+    def said(ranks: Sequence[int]) -> list[Verdict]:
+        tracker = VerdictTracker("j", 1)
+        weak = [replace(observation(n, late(rank, 20.0)), is_long=False, latest=Latest(rank, 20 * MS, LATE_SIGMAS))
+                for n, rank in enumerate(ranks)]  # fmt: skip
+        return [one for o in weak for one in tracker.observe(o, TOPOLOGY)[0]]
+
+    (verdict,) = said([0, 2, 1, 3, 2, 0])
+    assert (verdict.kind, verdict.suspects) == ("imbalance", ())
+    assert "imbalance" not in [one.kind for one in said([2, 2, 1, 2, 2, 2])]
+
+
+def test_a_heavy_stage_does_not_hide_a_rank_of_it_that_turns_slow() -> None:
+    tracker = VerdictTracker("j", 1)
+    reviewed = [observation(n, late(1)) for n in range(5)]
+    lanes, explained = frozenset([work(0), work(1)]), dict.fromkeys(range(5), 20 * MS)
+    stage = Cause("slow_stage", ((Device("stage", (0, 1)), 0.9),), lanes, None, explained)
+    history: History = [(n, {}) for n in range(5)]
+    (opened,) = tracker.stand([stage], reviewed, history, TOPOLOGY)
+    assert opened.kind == "slow_stage"
+    said = lived([late(1)] * 3, tracker, first=5)
+    assert [one.kind for one in said if one.event == "opened"] == ["slow_rank"]
+
+
+@pytest.mark.parametrize("beside", [Lane("collective", 0), EVERYBODY])
+def test_a_rank_a_little_late_beside_what_costs_more_is_not_accused_and_alone_it_is(beside: Lane) -> None:
+    """Slow phases of hosts cost some per cent: beside a slow communicator or longer work of all they don't count."""
+    assert "slow_rank" not in {verdict.kind for verdict in lived([late(1, 5.0) | {beside: 12.0}] * 12)}
+    assert [verdict.kind for verdict in lived([late(1, 5.0)] * 3)] == ["slow_rank"]
+    assert "slow_rank" in {verdict.kind for verdict in lived([late(1, 8.0) | {beside: 15.0}] * 12)}
+
+
+def test_a_host_a_little_late_beside_a_slow_communicator_is_not_accused_and_alone_it_is() -> None:
+    topology = replace(TOPOLOGY, places={rank: Place(f"h{rank // 2}", rank % 2) for rank in range(4)})
+
+    def accused(beside: Step) -> set[str]:
+        tracker, found = VerdictTracker("j", 1), set()
+        for number in range(6):
+            one = observation(number, late(1, 5.0) | (beside or {}))
+            assert one.attribution is not None
+            attribution = replace(one.attribution, work_excess_ns={0: 5 * MS, 1: 5 * MS, 2: 0.0, 3: 0.0})
+            said, _ = tracker.observe(replace(one, attribution=attribution), topology)
+            found |= {suspect.device for verdict in said for suspect in verdict.suspects}
+        return found
+
+    assert accused({Lane("collective", 0): 12.0}) == set()
+    assert accused(None) == {"host"}
+
+
+def test_what_lies_further_apart_than_six_iterations_opens_nothing() -> None:
+    assert lived([late(1), None, None, late(1), None, None, late(1), None, None] * 3) == []
+
+
+def test_ranks_that_are_late_in_turn_accuse_nobody() -> None:
+    (verdict,) = lived([late(rank % 4) for rank in range(6)])
+    assert (verdict.kind, verdict.suspects, verdict.iterations) == ("imbalance", (), (0, 6))
+
+
+def test_uneven_data_are_told_also_where_iterations_between_are_as_always() -> None:
+    (verdict,) = lived([late(0), late(2), None, None, late(1), late(3), late(0), late(2)])
+    assert (verdict.kind, verdict.suspects, verdict.iterations) == ("imbalance", (), (0, 8))
+
+
+def test_a_transfer_that_hung_once_is_no_reason_to_doubt_a_rank_that_stood_out_twice() -> None:
+    def said(hung: Step) -> list[str]:
+        tracker = VerdictTracker("j", 1)
+        steps = [hung, None, late(1), None, late(1)]
+        seen = [replace(observation(n, one), latest=Latest(1, 50 * MS, LATE_SIGMAS) if n in (2, 4) else None)
+                for n, one in enumerate(steps)]  # fmt: skip
+        return [one.kind for o in seen for one in tracker.observe(o, TOPOLOGY)[0]]
+
+    assert said(None) == said({PAIR: 60.0}) == ["slow_rank"]
+    assert said(late(2, 60.0)) == []
+
+
+def test_uneven_data_do_not_hide_a_rank_that_turns_slow() -> None:
+    said = lived([*(late(rank % 4) for rank in range(6)), *([late(1, 90.0)] * 6)])
+    assert [one.kind for one in said if one.event == "opened"] == ["imbalance", "slow_rank"]
+
+
+def test_a_verdict_begins_with_the_first_iteration_in_which_its_cause_was_seen() -> None:
+    (verdict,) = lived([None, late(2), late(1), late(1), late(1)], first=40)
+    assert verdict.iterations == (42, 45)
+    assert verdict.verdict_id == "j:1:42:0"
+
+
+def test_while_the_accused_ranks_are_not_late_their_verdict_is_quiet() -> None:
+    tracker = VerdictTracker("j", 1)
+    assert not tracker.is_quiet({})
+    lived([late(1)] * 3, tracker)
+    assert tracker.is_quiet({})
+    assert tracker.is_quiet({1: 20 * MS, 2: 50 * MS})
+    assert not tracker.is_quiet({1: 40 * MS})
+    lived([late(1) | {PAIR: 50.0}] * 4, tracker, first=3)
+    assert not tracker.is_quiet({})  # lateness does not tell of transfers
+
+
+def test_a_verdict_says_that_it_goes_on_when_its_loss_has_doubled() -> None:
+    said = lived([late(1)] * 24)
+    assert [(v.event, v.iterations[1]) for v in said] == [
+        ("opened", 3),
+        ("continued", 6),
+        ("continued", 12),
+        ("continued", 24),
+    ]
+
+
+def test_a_verdict_closes_after_ten_quiet_iterations() -> None:
+    assert CLOSE_QUIET == 10
+    assert len(lived([late(1)] * 3 + [None] * 9)) == 1
+    _, closed = lived([late(1)] * 3 + [None] * 10)
+    assert (closed.state, closed.event, closed.close_reason, closed.iterations) == (
+        "closed",
+        "closed",
+        "recovered",
+        (0, 3),
+    )
+    assert closed.revision == 2
+
+
+def test_irregular_iterations_of_another_cause_are_quiet_too() -> None:
+    said = lived([late(1)] * 3 + [late(2)] * 10)
+    assert {(v.verdict_id, v.state) for v in said} >= {("j:1:0:0", "closed"), ("j:1:3:0", "open")}
+
+
+def test_being_seen_again_begins_the_quiet_anew() -> None:
+    said = lived([late(1)] * 3 + [None] * 9 + [late(1)] + [None] * 9)
+    assert [v.event for v in said] == ["opened"]
+
+
+def test_a_cause_that_comes_back_after_closing_is_a_new_verdict() -> None:
+    said = lived([late(1)] * 3 + [None] * 10 + [late(1)] * 3)
+    assert [v.verdict_id for v in said] == ["j:1:0:0", "j:1:0:0", "j:1:13:0"]
+
+
+def test_two_causes_that_begin_together_have_two_ids() -> None:
+    said = lived([{work(1): 50.0, PAIR: 40.0}] * 4)
+    assert {v.verdict_id: v.kind for v in said if v.event == "opened"} == {
+        "j:1:0:0": "slow_rank",
+        "j:1:0:1": "slow_link",
+    }
+
+
+def test_no_more_is_lost_than_the_iteration_took_longer() -> None:
+    """Two pieces of a path may overlap what was hidden before: the excess of the iteration bounds the loss."""
+    one = observation(0, late(1))
+    bounded = [Observation(n, 110 * MS, 100 * MS, n, observation(n, late(1)).attribution) for n in range(3)]
+    tracker = VerdictTracker("j", 1)
+    said = [v for o in bounded for v in tracker.observe(o, TOPOLOGY)[0]]
+    assert one.attribution is not None
+    assert said[0].lost_s == pytest.approx(0.03)
+
+
+def test_the_end_of_the_job_closes_what_is_open_with_its_reason() -> None:
+    tracker = VerdictTracker("j", 1)
+    lived([late(1)] * 3, tracker)
+    (closed,) = tracker.close("restarted", TOPOLOGY)
+    assert (closed.state, closed.close_reason, closed.revision) == ("closed", "restarted", 2)
+    assert tracker.close("restarted", TOPOLOGY) == []
+    assert not tracker.has_open
+
+
+def test_the_iterations_in_which_a_cause_was_seen_are_named() -> None:
+    tracker = VerdictTracker("j", 1)
+    named = [
+        tracker.observe(observation(n, step), TOPOLOGY)[1] for n, step in enumerate([late(1)] * 4 + [None, late(2)])
+    ]
+    assert named == [(), (), ("j:1:0:0",), ("j:1:0:0",), (), ()]
+
+
+def test_a_verdict_that_finds_a_better_suspect_says_changed() -> None:
+    """First one pair seems slow; then all that rank 1 sends is."""
+    slow = {Lane("pair", 1, other): 50.0 for other in (0, 2, 3)}
+    steps: list[Step] = [{PAIR: 50.0}] * 4 + [slow] * 20
+    said = lived(steps)
+    assert said[0].kind == "slow_link"
+    changed = [v for v in said if v.event == "changed"]
+    assert [(v.kind, v.suspects[0].ranks) for v in changed][-1:] == [("slow_nic", (1,))]
+
+
+def test_an_iteration_without_excess_on_its_path_is_no_error() -> None:
+    assert lived([{work(1): -5.0}] * 10) == []
+
+
+# --- what comes back without the suspect ----------------------------------------------------------------------------
+
+ALONE, BESIDE_A_PAUSE = Job({0: 30}), Job({0: 30, 2: 37})
+"""Without slow rank 0 all comes back; and hardly anything, where another rank pauses as well."""
+
+
+def run_again(tracker: VerdictTracker, number: int, job: Job) -> list[Verdict]:
+    """Judge an iteration of which the path saw rank 0 alone, and that can be run again."""
+    path = {work(0): 30.0 * MS}
+    attribution = Attribution(number, path, {work(0): Piece(work(0), 0, 0, 0, 40.0 * MS, 10.0 * MS)}, {}, {})
+    one = replace(job.observation, iteration=number, attribution=attribution)
+    return tracker.observe(one, TOPOLOGY, what_if=job.what_if)[0]
+
+
+def accused(*jobs: Job) -> list[int]:
+    """Iterations in which verdicts open."""
+    tracker = VerdictTracker("j", 1)
+    said = [run_again(tracker, number, job) for number, job in enumerate(jobs)]
+    return [number for number, some in enumerate(said) if any(one.event == "opened" for one in some)]
+
+
+def test_one_iteration_in_which_another_rank_pauses_as_well_does_not_keep_a_verdict_from_opening() -> None:
+    assert accused(ALONE, ALONE, ALONE) == [2]
+    assert accused(ALONE, ALONE, BESIDE_A_PAUSE) == [2]
+    assert accused(ALONE, BESIDE_A_PAUSE, ALONE) == [2]
+
+
+def test_a_device_without_which_typically_nothing_comes_back_is_not_accused() -> None:
+    assert accused(*[BESIDE_A_PAUSE] * 8) == []
+    assert accused(BESIDE_A_PAUSE, BESIDE_A_PAUSE, BESIDE_A_PAUSE, ALONE) == []
+
+
+def test_a_device_is_accused_once_more_comes_back_in_most_of_the_newest_iterations() -> None:
+    assert accused(*[BESIDE_A_PAUSE] * 3, ALONE, ALONE, ALONE) == [4]
+
+
+def test_a_restored_tracker_knows_what_came_back_before() -> None:
+    tracker = VerdictTracker("j", 1)
+    assert not [one for n in range(3) for one in run_again(tracker, n, BESIDE_A_PAUSE)]
+    twin = VerdictTracker.from_state(json.loads(json.dumps(tracker.state())))
+    assert twin.state() == tracker.state()
+    assert run_again(twin, 3, ALONE) == []
+    assert [one.event for one in run_again(twin, 4, ALONE)] == ["opened"]
+
+
+STEPS = st.lists(
+    st.sampled_from(
+        [None, None, late(1), late(2), {PAIR: 40.0}, {work(1): 30.0, PAIR: 30.0}, {Lane("collective", 0): 40.0}]
+    ),
+    max_size=40,
+)
+
+
+@given(steps=STEPS, cut=st.integers(0, 40))
+def test_a_restored_tracker_says_the_same(steps: list[Step], cut: int) -> None:
+    whole = VerdictTracker("j", 1)
+    expected = lived(steps, whole) + whole.close("finished", TOPOLOGY)
+    part = VerdictTracker("j", 1)
+    said = lived(steps[:cut], part)
+    state: Any = unpack(pack(part.state()))
+    twin = VerdictTracker.from_state(json.loads(json.dumps(part.state())) if cut % 2 else state)
+    assert (twin.has_open, twin.has_standing) == (part.has_open, part.has_standing)
+    said += lived(steps[cut:], twin, first=len(steps[:cut]))
+    assert said + twin.close("finished", TOPOLOGY) == expected
+
+
+@given(steps=STEPS)
+def test_each_life_is_whole(steps: list[Step]) -> None:
+    """Opened once, closed once, revisions without holes, loss and range that only grow."""
+    tracker = VerdictTracker("j", 1)
+    said = lived(steps, tracker) + tracker.close("finished", TOPOLOGY)
+    lives: dict[str, list[Verdict]] = {}
+    for verdict in said:
+        lives.setdefault(verdict.verdict_id, []).append(verdict)
+    for life in lives.values():
+        assert [v.revision for v in life] == list(range(1, len(life) + 1))
+        assert [v.event for v in life].count("opened") == [v.event for v in life].count("closed") == 1
+        assert (life[0].event, life[-1].event, life[-1].state) == ("opened", "closed", "closed")
+        assert len({v.iterations[0] for v in life}) == 1
+        assert [v.lost_s for v in life] == sorted(v.lost_s for v in life)
+        assert [v.iterations[1] for v in life] == sorted(v.iterations[1] for v in life)
+        assert all(v.iterations[1] > v.iterations[0] for v in life)
+        assert all(0 <= s.probability <= 1 for v in life for s in v.suspects)
+
+
+def test_a_verdict_that_accuses_nobody_is_open_and_has_blamed_nobody() -> None:
+    tracker = VerdictTracker("j", 1)
+    lived([late(rank % 4) for rank in range(6)], tracker)
+    assert (tracker.has_open, tracker.has_blamed) == (True, False)
+    lived([late(1, 90.0)] * 6, tracker, first=6)
+    assert (tracker.has_open, tracker.has_blamed) == (True, True)
+
+
+def test_uneven_data_are_told_in_the_iteration_that_shows_them_and_once() -> None:
+    """What follows in the same window, other causes among it, is no reason to tell the same iterations again."""
+    turns = [late(rank) for rank in (0, 1, 2, 3, 0, 2)]
+    for after in ([None] * 10 + [late(1)], [None] * 60 + [{EVERYBODY: 50.0}]):
+        said = lived([*turns, *after])
+        assert [one.event for one in said if one.kind == "imbalance"] == ["opened", "closed"]
+    again = VerdictTracker("j", 1)
+    lived([*turns, *[None] * 10], again)
+    restored = VerdictTracker.from_state(unpack(pack(again.state())))
+    assert lived([late(1)], restored, first=16) == []
+
+
+@pytest.mark.parametrize("every", [2, 4])
+def test_iterations_that_cannot_tell_of_a_standing_fault_neither_extend_nor_close_it(every: int) -> None:
+    tracker = VerdictTracker("j", 1)
+    history: History = [(n, {1: 50 * MS}) for n in range(5)]
+    cause = Cause(
+        "slow_rank", ((Device("gpu", (1,)), 0.9),), frozenset([work(1)]), None, dict.fromkeys(range(5), 50 * MS)
+    )
+    tracker.stand([cause], [observation(n, late(1)) for n in range(5)], history, TOPOLOGY)
+    said = []
+    for number in range(5, 5 + every * CLOSE_QUIET):
+        late_ns = {1: 0.0 if number % every == 0 else math.nan}
+        said += tracker.observe(observation(number), TOPOLOGY, late_ns)[0]
+    assert [(one.event, one.iterations) for one in said] == [("closed", (0, 5))]
+
+
+def test_other_lanes_of_a_device_do_not_keep_its_spike_from_standing_alone() -> None:
+    world, other = Lane("collective", 0), Lane("pair", 0, 2)
+    nic = Cause("slow_nic", ((Device("nic", (1,)), 0.9),), frozenset([PAIR]), None, {4: 50 * MS})
+    for beside, stands_alone in ((world, True), (other, False)):
+        tracker = VerdictTracker("j", 1)
+        lived([{beside: 50.0}], tracker)
+        assert tracker._stands_alone(nic, TOPOLOGY) is stands_alone

@@ -1,0 +1,453 @@
+"""The whole judgement, on real recordings: what is true of them, and what must not matter."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from random import Random
+from shutil import copyfile
+from typing import Any
+
+import numpy as np
+import pyarrow.compute
+import pyarrow.parquet
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from irregulars.infra.runs.analysis import Analysis, analyze, join_ranges, order
+from irregulars.producers.trace.directory import Trace, read_trace
+from irregulars.streams.messages.judgements import JudgedIteration
+from irregulars.streams.messages.records import UNKNOWN
+from irregulars.streams.monitor_settings import MonitorSettings
+from tests.streams.judged_streams import (
+    RECORDINGS,
+    MonitoredJob,
+    Outcome,
+    found,
+    in_order,
+    interleaved,
+    judge,
+    judge_trace,
+    renamed,
+    shifted,
+    with_renamed_ranks,
+    with_rows_mixed,
+)
+from tests.streams.lockstep_job import MS, TWO_BY_TWO, LockstepJob
+
+FAULTS = {"gloo-slow-rank": ("gpu", (2,)), "gloo-slow-nic": ("nic", (1,)), "gloo-slow-link": ("link", (1, 3))}
+ALL = [*FAULTS, "gloo-clean", "gloo-slow-compute"]
+FEW = settings(max_examples=3)
+
+
+@cache
+def recorded(name: str) -> Trace:
+    return read_trace(RECORDINGS / name)
+
+
+@cache
+def judged(name: str) -> Outcome:
+    return judge_trace(recorded(name))
+
+
+def label(name: str) -> dict[str, Any]:
+    values: dict[str, Any] = json.loads((RECORDINGS / name / "label.json").read_text())
+    return values
+
+
+def overlap(one: Sequence[int], two: Sequence[int]) -> float:
+    """Intersection over union of two half-open ranges."""
+    shared = max(min(one[1], two[1]) - max(one[0], two[0]), 0)
+    return shared / (one[1] - one[0] + two[1] - two[0] - shared)
+
+
+# --- the truth ------------------------------------------------------------------------------------------------------
+
+
+def ring_alone(name: str, tmp_path: Path, *tables: str) -> Trace:
+    """A recording of which the all_reduce over all ranks alone was logged: each waits for each, nobody stands out."""
+    job = json.loads((RECORDINGS / name / "job.json").read_text())
+    job["communicators"] = {"world": job["communicators"]["world"]}
+    (tmp_path / "job.json").write_text(json.dumps(job))
+    operators = pyarrow.parquet.read_table(RECORDINGS / name / "commops.parquet")
+    own = operators.filter(pyarrow.compute.field("communicator") == "world")
+    pyarrow.parquet.write_table(own, tmp_path / "commops.parquet")
+    for table in ("iterations", *tables):
+        copyfile(RECORDINGS / name / f"{table}.parquet", tmp_path / f"{table}.parquet")
+    return read_trace(tmp_path)
+
+
+@pytest.mark.parametrize(("tables", "kind", "accused"), [((), "slow_communicator", []),
+                                                        (("bandwidth",), "slow_nic", [("nic", (1,))])])  # fmt: skip
+def test_bandwidth_names_the_nic_where_operators_see_the_group_alone(
+    tables: tuple[str, ...], kind: str, accused: list[tuple[str, tuple[int, ...]]], tmp_path: Path
+) -> None:
+    verdicts = judge_trace(ring_alone("gloo-slow-nic", tmp_path, *tables)).verdicts.values()
+    verdict = max(verdicts, key=lambda one: one.lost_s)
+    assert verdict.kind == kind
+    assert [(s.device, s.ranks) for s in verdict.suspects[:1]] == accused
+
+
+def untimed(name: str, tmp_path: Path) -> Trace:
+    """A recording whose operators do not say when they began."""
+    for path in RECORDINGS.joinpath(name).glob("*.*"):
+        copyfile(path, tmp_path / path.name)
+    operators = pyarrow.parquet.read_table(RECORDINGS / name / "commops.parquet")
+    at = operators.schema.get_field_index("start_ns")
+    nothing = pyarrow.nulls(len(operators), operators.schema.field(at).type)
+    pyarrow.parquet.write_table(operators.set_column(at, "start_ns", nothing), tmp_path / "commops.parquet")
+    return read_trace(tmp_path)
+
+
+@pytest.mark.parametrize(("name", "kind", "ranks", "has_bandwidth"),
+                         [("gloo-slow-rank", "slow_rank", (2,), False), ("gloo-slow-nic", "slow_nic", (1,), True),
+                          ("gloo-slow-nic", "slow_communicator", None, False)])  # fmt: skip
+def test_operators_without_starts_tell_a_slow_rank_and_with_bandwidth_a_nic(
+    name: str, kind: str, ranks: tuple[int, ...] | None, has_bandwidth: bool, tmp_path: Path
+) -> None:
+    trace = untimed(name, tmp_path)
+    if not has_bandwidth:
+        (tmp_path / "bandwidth.parquet").unlink()
+        trace = read_trace(tmp_path)
+    verdict = max(analyze(trace).verdicts, key=lambda one: one.lost_s)
+    assert (verdict.kind, next((s.ranks for s in verdict.suspects), None)) == (kind, ranks)
+    assert overlap(verdict.iterations, label(name)["iterations"]) >= 0.8
+
+
+def test_noise_accuses_nobody_without_starts(tmp_path: Path) -> None:
+    assert analyze(untimed("gloo-clean", tmp_path)).verdicts == []
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_recorded_fault_is_the_one_verdict(name: str) -> None:
+    truth = label(name)
+    (verdict,) = analyze(recorded(name)).verdicts
+    assert verdict.kind == truth["kind"]
+    assert (verdict.suspects[0].device, verdict.suspects[0].ranks) == FAULTS[name]
+    assert (verdict.suspects[0].rank, verdict.suspects[0].peer) == (truth["rank"], truth["peer"])
+    assert overlap(verdict.iterations, truth["iterations"]) >= 0.8
+    assert verdict.suspects[0].probability >= 0.5
+    assert (verdict.state, verdict.close_reason) == ("closed", "recovered")
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_the_irregular_iterations_hold_the_fault(name: str) -> None:
+    truth = label(name)["iterations"]
+    assert max(overlap(span, truth) for span in analyze(recorded(name)).irregular_ranges) >= 0.8
+
+
+def test_noise_accuses_nobody() -> None:
+    assert analyze(recorded("gloo-clean")).verdicts == []
+
+
+def test_a_fault_as_small_as_the_noise_accuses_its_rank_or_nobody() -> None:
+    verdicts = analyze(recorded("gloo-slow-compute")).verdicts
+    assert all(suspect.ranks == (3,) for verdict in verdicts for suspect in verdict.suspects)
+
+
+def test_the_place_of_a_suspect_is_named() -> None:
+    (verdict,) = analyze(recorded("gloo-slow-nic")).verdicts
+    announced = next(a for a in recorded("gloo-slow-nic").announcements if a.rank == 1)
+    suspect = verdict.suspects[0]
+    assert (suspect.host, suspect.gpu, suspect.nic) == (announced.host, announced.gpu, announced.nic)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_what_is_printed_is_the_contracts(name: str) -> None:
+    printed = json.loads(json.dumps(analyze(recorded(name)).to_json(), allow_nan=False))
+    assert printed.keys() == {"job", "iterations", "rejected_rows", "irregular_iterations", "verdicts"}
+    assert (printed["iterations"], printed["rejected_rows"]) == (160, 0)
+    needed = {
+        "verdict_id", "revision", "state", "job", "kind", "iterations", "delta", "lost_s", "communicator", "suspects",
+        "evidence",
+    }  # fmt: skip
+    for verdict in printed["verdicts"]:
+        assert needed <= verdict.keys()
+        assert sum(suspect["probability"] for suspect in verdict["suspects"]) <= 1
+        assert verdict["lost_s"] <= sum(one.elapsed_ns for one in judged(name).iterations) / 1e9
+
+
+def test_each_revision_tells_more_of_the_same_verdict() -> None:
+    for name in FAULTS:
+        revisions = judged(name).revisions
+        assert [v.revision for v in revisions] == list(range(1, len(revisions) + 1))
+        assert [v.event for v in revisions][:: len(revisions) - 1] == ["opened", "closed"]
+        assert [v.lost_s for v in revisions] == sorted(v.lost_s for v in revisions)
+        assert {v.verdict_id for v in revisions} == {revisions[0].verdict_id}
+
+
+def test_the_file_and_the_stream_judge_alike() -> None:
+    for name in ALL:
+        analysis, outcome = analyze(recorded(name)), judged(name)
+        assert {v.verdict_id: v for v in analysis.verdicts} == outcome.verdicts
+        assert analysis.iterations == outcome.iterations
+
+
+# --- what must not matter -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["gloo-slow-rank", "gloo-slow-nic", "gloo-slow-link"])
+@FEW
+@given(seed=st.integers(0, 2**32 - 1))
+def test_any_order_and_copies_of_rows_give_the_same_verdicts(
+    tmp_path_factory: pytest.TempPathFactory, name: str, seed: int
+) -> None:
+    directory = tmp_path_factory.mktemp("mixed")
+    random = np.random.default_rng(seed)
+    for path in (RECORDINGS / name).iterdir():
+        if path.suffix == ".parquet":
+            table = pyarrow.parquet.read_table(path)
+            rows = np.concatenate([np.arange(len(table)), random.integers(0, len(table), len(table) // 3)])
+            random.shuffle(rows)
+            pyarrow.parquet.write_table(table.take(rows), directory / path.name)
+    (directory / "job.json").write_bytes((RECORDINGS / name / "job.json").read_bytes())
+    mixed = analyze(read_trace(directory))
+    assert mixed.to_json() == analyze(recorded(name)).to_json()
+    assert mixed.iterations == judged(name).iterations
+
+
+@pytest.mark.parametrize("name", FAULTS)
+@FEW
+@given(seed=st.integers(0, 2**32 - 1))
+def test_any_order_and_copies_inside_of_batches_change_nothing(name: str, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    messages = []
+    for message in in_order(recorded(name)):
+        is_rows = hasattr(message, "columns") and message.header.schema == "commops"  # type: ignore[union-attr]
+        messages += [with_rows_mixed(message, random, copies=7)] if is_rows else [message]  # type: ignore[arg-type]
+    outcome = judge(messages, recorded(name).job)
+    assert (outcome.revisions, outcome.iterations) == (judged(name).revisions, judged(name).iterations)
+
+
+@pytest.mark.parametrize("name", ALL)
+@FEW
+@given(rows=st.integers(20, 3000), span_ms=st.floats(5, 60_000))
+def test_other_borders_of_batches_change_nothing(name: str, rows: int, span_ms: float) -> None:
+    trace = recorded(name)
+    outcome = judge(in_order(trace, max_rows=rows, max_span_s=span_ms / 1e3), trace.job)
+    assert found(outcome) == found(judged(name))
+
+
+@pytest.mark.parametrize("name", ALL)
+@FEW
+@given(random=st.randoms(use_true_random=False))
+def test_any_interleaving_of_topics_and_ranks_changes_nothing(name: str, random: Random) -> None:
+    trace = recorded(name)
+    outcome = judge(interleaved(in_order(trace, max_rows=200), random), trace.job)
+    assert found(outcome) == found(judged(name))
+
+
+@pytest.mark.parametrize("name", FAULTS)
+@FEW
+@given(steps=st.sets(st.integers(1, 120), min_size=1, max_size=12))
+def test_monitors_restored_from_snapshots_go_on_as_if_nothing_had_been(name: str, steps: set[int]) -> None:
+    trace = recorded(name)
+    outcome = judge(in_order(trace, max_rows=60, max_span_s=0.2), trace.job, restore_at=steps)
+    assert found(outcome) == found(judged(name))
+
+
+@pytest.mark.parametrize("name", FAULTS)
+@FEW
+@given(random=st.randoms(use_true_random=False), data=st.data())
+def test_restored_while_topics_interleave(name: str, random: Random, data: st.DataObject) -> None:
+    trace = recorded(name)
+    messages = interleaved(in_order(trace, max_rows=100, max_span_s=0.3), random)
+    steps = data.draw(st.sets(st.integers(1, len(messages)), min_size=1, max_size=10))
+    assert found(judge(messages, trace.job, restore_at=steps)) == found(judged(name))
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_restored_after_every_message(name: str) -> None:
+    trace = recorded(name)
+    messages = in_order(trace, max_rows=400, max_span_s=0.5)
+    assert found(judge(messages, trace.job, restore_at=range(len(messages) + 1))) == found(judged(name))
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_the_way_over_the_wire_changes_nothing(name: str) -> None:
+    assert found(judge_trace(recorded(name), is_on_wire=True)) == found(judged(name))
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_evidence_that_comes_twice_changes_nothing(name: str) -> None:
+    assert found(judge_trace(recorded(name), repeat_evidence=True)) == found(judged(name))
+
+
+@pytest.mark.parametrize("name", ALL)
+@FEW
+@given(shift_ns=st.integers(-(10**18), 10**18))
+def test_a_common_shift_of_time_changes_nothing(name: str, shift_ns: int) -> None:
+    outcome = judge_trace(shifted(recorded(name), shift_ns))
+    verdicts = [replace(v, time_ns=None if v.time_ns is None else v.time_ns - shift_ns) for v in outcome.revisions]
+    iterations = [replace(one, start_ns=one.start_ns - shift_ns) for one in outcome.iterations]
+    assert (verdicts, iterations) == (judged(name).revisions, judged(name).iterations)
+
+
+@pytest.mark.parametrize("name", FAULTS)
+@FEW
+@given(order=st.permutations([0, 1, 2, 3]), base=st.sampled_from([0, 4, 1000]))
+def test_other_numbers_of_ranks_rename_the_verdicts(name: str, order: list[int], base: int) -> None:
+    names = {rank: base + order[rank] for rank in range(4)}
+    outcome = judge_trace(renamed(recorded(name), names))
+    expected = [with_renamed_ranks(verdict, names) for verdict in judged(name).revisions]
+    assert [replace(verdict, evidence="") for verdict in outcome.revisions] == expected
+
+
+# --- what analyze says of the whole job -----------------------------------------------------------------------------
+
+
+def judged_iterations(irregular: dict[int, bool | None]) -> list[JudgedIteration]:
+    return [JudgedIteration("j", 1, n, 0, 1, 1.0, "train", is_so, 1) for n, is_so in irregular.items()]
+
+
+def test_ranges_join_over_two_regular_iterations_and_not_over_three() -> None:
+    irregular = {n: n in (3, 6, 10) for n in range(12)}
+    assert join_ranges(judged_iterations(irregular)) == [(3, 7), (10, 11)]
+
+
+def test_iterations_that_were_not_logged_neither_split_nor_extend_a_range() -> None:
+    irregular = {1: False, 2: True, 90: False, 91: True, 500: False, 501: False, 502: False, 600: True}
+    assert join_ranges(judged_iterations(dict(irregular))) == [(2, 92), (600, 601)]
+
+
+def test_iterations_that_are_not_judged_neither_split_nor_extend_a_range() -> None:
+    irregular: dict[int, bool | None] = {0: False, 1: True, 2: None, 3: None, 4: None, 5: True, 6: None}
+    assert join_ranges(judged_iterations(irregular)) == [(1, 6)]
+
+
+def test_no_iteration_is_no_range() -> None:
+    assert join_ranges([]) == []
+
+
+def lockstep(late: dict[int, dict[int, int]], iterations: int = 60) -> Trace:
+    """Ranks of a 2 x 2 job that are late by so much in some iterations."""
+    job = LockstepJob(TWO_BY_TWO, {rank: {"host": f"h{rank}", "nic": "n"} for rank in range(4)})
+
+    def body(job: LockstepJob, number: int) -> None:
+        for rank in range(4):
+            job.work(rank, 10 * MS + late.get(number, {}).get(rank, 0) + (number * 7 + rank * 3) % 5 * 20_000)
+        job.collective("tp0", MS)
+        job.collective("tp1", MS)
+        job.message("pp0", 0, 2, MS)
+        job.message("pp1", 1, 3, MS)
+        job.collective("world", 2 * MS)
+
+    job.iterate(range(iterations), body)
+    return job.trace()
+
+
+def test_most_training_time_lost_comes_first() -> None:
+    late = {n: {3: 5 * MS} for n in range(20, 28)} | {n: {1: 40 * MS} for n in range(40, 48)}
+    verdicts = analyze(lockstep(late)).verdicts
+    assert [verdict.suspects[0].ranks for verdict in verdicts] == [(1,), (3,)]
+    assert [verdict.iterations for verdict in verdicts] == [(40, 48), (20, 28)]
+
+
+def test_a_trace_that_ends_in_the_fault_closes_its_verdict_as_finished() -> None:
+    (verdict,) = analyze(lockstep({n: {2: 20 * MS} for n in range(50, 60)})).verdicts
+    assert (verdict.iterations, verdict.state, verdict.close_reason) == ((50, 60), "closed", "finished")
+    assert verdict.lost_s == pytest.approx(0.2, rel=0.02)
+    assert verdict.delta == pytest.approx(34 / 14, rel=0.05)
+
+
+def test_delta_is_a_setting() -> None:
+    trace = lockstep({n: {2: 3 * MS} for n in range(30, 40)})
+    assert analyze(trace, MonitorSettings(delta=1.1)).verdicts
+    assert not analyze(trace, MonitorSettings(delta=1.5)).verdicts
+
+
+def test_a_trace_without_operators_of_iterations_is_judged_by_its_iterations_alone() -> None:
+    trace = lockstep({40: {0: 30 * MS}})
+    silent = replace(
+        trace, commops={}, announcements=tuple(replace(a, sources=("iterations",)) for a in trace.announcements)
+    )
+    analysis = analyze(silent)
+    assert analysis.irregular_ranges == [(40, 41)]
+    assert analysis.verdicts == []
+
+
+def hanging() -> Trace:
+    """Rank 3 never comes to iteration 59; only rows of iterations say which operators belong to which."""
+    trace = lockstep({})
+    entered = {0: 2, 1: 2, 2: 1, 3: 0}  # operators of iteration 59, the last of which does not end
+    commops, iterations = {}, {}
+    for rank, batch in trace.commops.items():
+        number = batch.columns["iteration"]
+        is_before = number < 59
+        kept = np.concatenate([np.flatnonzero(is_before), np.flatnonzero(~is_before)[: entered[rank]]])
+        columns = {name: column[kept] for name, column in batch.columns.items()}
+        columns["iteration"] = np.full(len(kept), UNKNOWN)
+        columns["elapsed_ns"][len(kept) - (entered[rank] > 0) :] = np.nan
+        commops[rank] = replace(batch, columns=columns)
+    for rank, batch in trace.iterations.items():
+        is_over = batch.columns["iteration"] < 59
+        iterations[rank] = replace(batch, columns={name: column[is_over] for name, column in batch.columns.items()})
+    return replace(trace, commops=commops, iterations=iterations)
+
+
+def test_a_hang_in_an_iteration_that_no_row_tells_of_is_found() -> None:
+    (verdict,) = analyze(hanging()).verdicts
+    assert (verdict.kind, verdict.suspects[0].ranks, verdict.iterations) == ("hang", (3,), (59, 60))
+
+
+def test_an_empty_trace_has_nothing_to_say() -> None:
+    trace = replace(lockstep({}, 1), commops={}, iterations={})
+    assert analyze(trace) == Analysis(trace.job, 0)
+
+
+def test_a_job_of_one_rank_is_judged() -> None:
+    job = LockstepJob({"self": ("unknown", (0,))})
+
+    def body(job: LockstepJob, number: int) -> None:
+        job.work(0, 10 * MS + (20 * MS if 30 <= number < 40 else 0) + number % 3 * 10_000)
+        job.collective("self", 100_000)
+
+    job.iterate(range(60), body)
+    analysis = analyze(job.trace())
+    assert analysis.irregular_ranges == [(30, 40)]
+    assert all(suspect.ranks == (0,) for verdict in analysis.verdicts for suspect in verdict.suspects)
+
+
+def test_a_trace_is_not_changed_by_being_judged() -> None:
+    trace = recorded("gloo-slow-rank")
+    before = {rank: {n: c.copy() for n, c in batch.columns.items()} for rank, batch in trace.commops.items()}
+    analyze(trace)
+    for rank, columns in before.items():
+        for name, column in columns.items():
+            np.testing.assert_array_equal(trace.commops[rank].columns[name], column)
+
+
+def test_two_jobs_fed_in_turn_do_not_mix() -> None:
+    trace = recorded("gloo-slow-rank")
+    one, two = MonitoredJob(trace.job), MonitoredJob(trace.job)
+    for message in in_order(trace):
+        one.take(message)
+        two.take(message)
+    assert found(one.outcome) == found(two.outcome) == found(judged("gloo-slow-rank"))
+
+
+def test_the_smallest_batches_change_nothing() -> None:
+    trace = recorded("gloo-slow-link")
+    assert found(judge(in_order(trace, max_rows=3, max_span_s=0.01), trace.job)) == found(judged("gloo-slow-link"))
+
+
+def test_verdicts_that_accuse_nobody_stand_behind_those_that_accuse() -> None:
+    (accused,) = analyze(recorded("gloo-slow-nic")).verdicts
+    verdicts = [
+        replace(accused, verdict_id=name, lost_s=lost_s, suspects=accused.suspects if is_accusing else ())
+        for name, lost_s, is_accusing in (("a", 9.0, False), ("b", 1.0, True), ("c", 2.0, True), ("d", 9.5, False))
+    ]
+    assert [verdict.verdict_id for verdict in sorted(verdicts, key=order)] == ["c", "b", "d", "a"]
+
+
+def test_the_recordings_are_as_urgent_as_their_cost() -> None:
+    """Seconds of 4 GPUs: nobody is woken; 63 ms in all (gloo-slow-compute) nobody hears of."""
+    found = {name: [one.severity for one in analyze(recorded(name)).verdicts] for name in ALL}
+    assert found == {
+        "gloo-slow-rank": ["ticket"], "gloo-slow-nic": ["ticket"], "gloo-slow-link": ["ticket"], "gloo-clean": [],
+        "gloo-slow-compute": ["note"],
+    }  # fmt: skip

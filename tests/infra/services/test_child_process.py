@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from irregulars.errors import ServiceUnavailable
+from irregulars.infra.services.child_process import ChildProcess
+from tests.infra.processes import first_line, is_alive, run_parent, wait_until
+
+SLEEP = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(60)"]
+STUBBORN = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {SLEEP[-1]}"
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return tmp_path / "log"
+
+
+def wrote(log: Path, text: str) -> bool:
+    return wait_until(lambda: text in log.read_text())
+
+
+def test_a_child_runs_until_it_is_stopped_and_stopping_twice_is_fine(log: Path) -> None:
+    child = ChildProcess("sleeper", SLEEP, log)
+    child.wait_until(lambda: "up" in log.read_text(), 10.0)
+    assert is_alive(child.pid)
+    child.stop()
+    child.stop()
+    assert not child.is_running
+    assert not is_alive(child.pid)
+
+
+def test_the_log_is_for_its_owner_alone(log: Path) -> None:
+    ChildProcess("sleeper", SLEEP, log).kill()
+    assert log.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_child_that_ignores_sigterm_is_killed(log: Path) -> None:
+    child = ChildProcess("stubborn", [sys.executable, "-c", STUBBORN], log)
+    assert wrote(log, "up")
+    started_s = time.monotonic()
+    child.stop(grace_s=0.2)
+    assert time.monotonic() - started_s < 5.0
+    assert not is_alive(child.pid)
+
+
+def test_a_child_that_ends_early_is_an_error_with_its_last_words(log: Path) -> None:
+    log.write_text("ERROR of an earlier run\n")
+    child = ChildProcess("service", [sys.executable, "-c", "raise OSError('no disk')"], log)
+    with pytest.raises(ServiceUnavailable, match=r"^service must come up; got an exit: OSError: no disk$"):
+        child.wait_until(lambda: False, 10.0)
+
+
+def test_a_program_that_does_not_exist_is_an_error(log: Path) -> None:
+    child = ChildProcess("service", ["/nowhere/program"], log)
+    with pytest.raises(ServiceUnavailable, match="/nowhere/program: No such file or directory"):
+        child.wait_until(lambda: False, 10.0)
+
+
+def test_a_child_that_is_not_ready_in_time_is_an_error(log: Path) -> None:
+    child = ChildProcess("service", SLEEP, log)
+    try:
+        with pytest.raises(ServiceUnavailable, match=r"service must be ready within 0\.2 s"):
+            child.wait_until(lambda: False, 0.2)
+    finally:
+        child.kill()
+
+
+def test_a_child_outlives_the_thread_that_started_it(log: Path) -> None:
+    children: list[ChildProcess] = []
+    thread = threading.Thread(target=lambda: children.append(ChildProcess("sleeper", SLEEP, log)))
+    thread.start()
+    thread.join()
+    try:
+        assert wrote(log, "up")
+        time.sleep(0.2)
+        assert children[0].is_running
+    finally:
+        children[0].kill()
+
+
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
+def test_a_child_dies_with_its_parent(log: Path, end: signal.Signals) -> None:
+    parent = run_parent(
+        "import sys, time, pathlib; from irregulars.infra.services.child_process import ChildProcess\n"
+        f"child = ChildProcess('sleeper', {SLEEP!r}, pathlib.Path({str(log)!r}))\n"
+        "print(child.pid, flush=True); time.sleep(60)"
+    )
+    with parent:
+        child = int(first_line(parent))
+        assert wrote(log, "up")
+        parent.send_signal(end)
+    assert wait_until(lambda: not is_alive(child))
+
+
+def test_a_child_dies_with_a_parent_that_just_ends(log: Path) -> None:
+    parent = run_parent(
+        "import pathlib; from irregulars.infra.services.child_process import ChildProcess\n"
+        f"print(ChildProcess('sleeper', {SLEEP!r}, pathlib.Path({str(log)!r})).pid, flush=True)"
+    )
+    with parent:
+        child = int(first_line(parent))
+    assert wait_until(lambda: not is_alive(child))
+
+
+def test_ctrl_c_in_the_terminal_does_not_reach_the_child(log: Path) -> None:
+    child = ChildProcess("sleeper", SLEEP, log)
+    try:
+        assert os.getpgid(child.pid) != os.getpgid(0)
+    finally:
+        child.kill()

@@ -1,0 +1,47 @@
+"""Where services keep their data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from irregulars.errors import InputError
+from irregulars.infra.services.data_directory import DataDirectory
+
+
+def test_a_directory_that_was_given_is_made_locked_and_kept(tmp_path: Path) -> None:
+    data = DataDirectory(tmp_path / "a" / "b", "unused-")
+    data.take(mode=0o700)
+    assert (data.path, data.is_temporary) == (tmp_path / "a" / "b", False)
+    assert data.path.stat().st_mode & 0o777 == 0o700
+    assert len(data.inherited) == 1
+    (data.path / "kept").touch()
+    data.remove()
+    assert data.inherited == ()
+    assert (data.path / "kept").exists()
+
+
+def test_a_second_service_is_refused_until_the_first_lets_go(tmp_path: Path) -> None:
+    one, other = DataDirectory(tmp_path, ""), DataDirectory(tmp_path, "")
+    one.take()
+    with pytest.raises(InputError, match="data directory must not be in use"):
+        other.take()
+    one.release()
+    other.take()
+    other.remove()
+
+
+def test_a_temporary_one_lasts_until_it_is_removed() -> None:
+    data = DataDirectory(None, "irregulars-test-")
+    data.take()
+    first = data.path
+    assert first.name.startswith("irregulars-test-")
+    data.release()
+    data.take()
+    assert data.path == first
+    data.remove()
+    data.remove()
+    assert not first.exists()
+    assert data.choose() != first
+    data.remove()

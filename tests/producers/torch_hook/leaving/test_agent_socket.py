@@ -1,0 +1,185 @@
+"""What peers of the agent's socket may do to it: nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from irregulars.errors import InputError
+from irregulars.producers.publishing.sources import Record
+from irregulars.producers.torch_hook.leaving.agent_socket import SocketSource
+from irregulars.producers.torch_hook.leaving.frames import End, encode_frame
+from irregulars.streams.messages.announcements import Announcement, Communicator, Heartbeat, encode_announcement
+from irregulars.streams.messages.records import UNKNOWN, Batch, Header
+
+DEADLINE_S = 30.0
+ANNOUNCED = Announcement("job", 0, 0, 2, 2, (Communicator("world", "world", (0, 1)),))
+
+
+def batch(rank: int = 0) -> Batch:
+    columns = {"communicator": np.zeros(3, np.uint16), "operator": np.zeros(3, np.uint8), "sequence": np.arange(3),
+               "peer": np.full(3, UNKNOWN), "start_ns": np.arange(3), "iteration": np.arange(3),
+               "elapsed_ns": np.ones(3), "size_bytes": np.ones(3)}  # fmt: skip
+    return Batch(Header("commops", "job", 0, rank, 0, 9, ("world",)), columns)
+
+
+def raw(letter: bytes, value: bytes) -> bytes:
+    return struct.pack("<cI", letter, len(value)) + value
+
+
+def announced(**values: object) -> bytes:
+    return raw(b"A", json.dumps({**json.loads(encode_announcement(ANNOUNCED)), **values}).encode())
+
+
+@contextmanager
+def peer(path: Path, *frames: bytes) -> Iterator[socket.socket]:
+    with closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as connection:
+        connection.settimeout(DEADLINE_S)
+        connection.connect(os.fspath(path))
+        sender = threading.Thread(target=send, args=(connection, frames))  # more than a socket holds, in some tests
+        sender.start()
+        yield connection
+        sender.join(DEADLINE_S)
+
+
+def send(connection: socket.socket, frames: tuple[bytes, ...]) -> None:
+    with contextlib.suppress(OSError):  # the other end has closed it, which tests look at
+        connection.sendall(b"".join(frames))
+
+
+def is_closed(source: SocketSource, connection: socket.socket) -> bool:
+    """Poll until the other end is closed, and nothing came of it."""
+    deadline_s = time.monotonic() + DEADLINE_S
+    while time.monotonic() < deadline_s:
+        assert [one for one in source.poll(100) if isinstance(one, Batch)] == []
+        if select.select([connection], [], [], 0.01)[0]:
+            try:
+                return connection.recv(1) == b""
+            except ConnectionResetError:
+                return True
+    return False
+
+
+def take(source: SocketSource, count: int) -> list[Record]:
+    found: list[Record] = []
+    deadline_s = time.monotonic() + DEADLINE_S
+    while len(found) < count and time.monotonic() < deadline_s:
+        found += source.poll(100)
+        time.sleep(0.01)
+    return found
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        [raw(b"E", b"[" * 100_000)],
+        [raw(b"E", b'{"lost_rows": 1%s}' % (b"0" * 300))],
+        [raw(b"E", b'{"lost_rows": true}')],
+        [raw(b"E", b"{}")],
+        [raw(b"A", b"[" * 100_000)],
+        [announced(job="j" * 70_000)],
+        [announced(communicators=[{"id": "x" * 100 + str(n), "kind": "dp", "ranks": [[0, 2, 1]]}
+                                  for n in range(10_000)])],
+        [announced(communicators=[{"id": str(n), "kind": "dp", "ranks": [[0, 4_000_000, 1]]} for n in range(50)])],
+        [announced(communicators=[{"id": "a", "kind": "dp", "ranks": [[0, 2, 0]]}])],
+        [encode_frame(batch())],
+        [encode_frame(ANNOUNCED), encode_frame(batch(rank=1))],
+        [struct.pack("<cI", b"A", 2**32 - 1)],
+    ],
+    ids=["deep end", "huge count", "true as count", "no count", "deep announcement", "long name", "large one",
+         "members without end", "step of none", "rows of nobody", "rows of another", "huge frame"],
+)  # fmt: skip
+def test_a_peer_that_sends_what_can_t_be_used_is_closed_and_the_others_go_on(
+    tmp_path: Path, frames: list[bytes], caplog: pytest.LogCaptureFixture
+) -> None:
+    with closing(SocketSource(tmp_path / "s")) as source:
+        with peer(tmp_path / "s", *frames) as connection:
+            assert is_closed(source, connection)
+        (line,) = [one.getMessage() for one in caplog.records]
+        assert line.startswith("event=torch_connection_closed error=")
+        assert len(line) < 400
+        with peer(tmp_path / "s", encode_frame(ANNOUNCED), encode_frame(batch()), encode_frame(End(3))):
+            *_, rows, end = take(source, 3)
+        assert isinstance(rows, Batch)
+        assert isinstance(end, Heartbeat)
+        assert end.sources["commops"].lost_rows == 3
+
+
+def test_two_processes_that_are_the_same_rank_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    again = replace(ANNOUNCED, rank=1)
+    path, frame = tmp_path / "s", encode_frame(ANNOUNCED)
+    with closing(SocketSource(path)) as source, peer(path, frame), peer(path, encode_frame(again)):
+        take(source, 2)
+        assert caplog.records == []
+        with peer(path, frame):
+            take(source, 1)
+    (line,) = [one.getMessage() for one in caplog.records]
+    assert line == "event=torch_rank_twice job='job' attempt=0 rank=0 effect='rows of two processes mix'"
+
+
+def test_a_file_at_the_sockets_path_is_not_touched(tmp_path: Path) -> None:
+    (tmp_path / "s").write_text("precious")
+    with pytest.raises(InputError, match=r"path where we can make one; got a file that is no socket.*/s\)"):
+        SocketSource(tmp_path / "s")
+    assert (tmp_path / "s").read_text() == "precious"
+
+
+def test_a_socket_on_which_another_agent_listens_is_left_to_it(tmp_path: Path) -> None:
+    with closing(SocketSource(tmp_path / "s")) as first:
+        with pytest.raises(InputError, match=r"a socket on which another process listens"):
+            SocketSource(tmp_path / "s")
+        with peer(tmp_path / "s", encode_frame(ANNOUNCED)):
+            assert len(take(first, 1)) == 1
+
+
+def test_a_socket_that_a_killed_agent_left_is_replaced_and_another_s_is_not_removed(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as killed:
+        killed.bind(os.fspath(tmp_path / "s"))
+    first = SocketSource(tmp_path / "s")
+    (tmp_path / "s").unlink()
+    with closing(SocketSource(tmp_path / "s")):
+        first.close()
+        assert (tmp_path / "s").exists()
+
+
+def test_peers_that_take_all_file_descriptors_are_waited_out(tmp_path: Path) -> None:
+    """In a process of its own: the limit is of the process."""
+    code = f"""
+import resource, socket, time
+from pathlib import Path
+from irregulars.producers.torch_hook.leaving.agent_socket import SocketSource
+source = SocketSource(Path({os.fspath(tmp_path / "s")!r}))
+peers = [socket.socket(socket.AF_UNIX) for _ in range(20)]
+used = max(peer.fileno() for peer in peers)
+resource.setrlimit(resource.RLIMIT_NOFILE, (used + 11, used + 11))
+for peer in peers:
+    peer.connect({os.fspath(tmp_path / "s")!r})
+source.poll(1)
+source.poll(1)
+waiting = 20 - len(source._connections)
+for peer in peers[:15]:
+    peer.close()
+for _ in range(100):
+    source.poll(1)
+    time.sleep(0.01)
+print(waiting > 0, len(source._connections))
+source.close()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, "True 5\n")
+    assert done.stderr.count("event=torch_connection_waits") == 1

@@ -1,0 +1,213 @@
+"""Ways out of the training process, without torch: a trace directory, and the agent's socket."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from irregulars.errors import InputError
+from irregulars.producers.publishing.sources import Record
+from irregulars.producers.torch_hook.leaving.agent_socket import SocketSource
+from irregulars.producers.torch_hook.leaving.exits import AgentSocket, TraceDirectory
+from irregulars.producers.torch_hook.leaving.trace_parts import PARTS, assemble
+from irregulars.producers.trace.directory import read_trace
+from irregulars.streams.messages.announcements import Announcement, Heartbeat
+from irregulars.streams.messages.records import Batch
+from tests.producers.torch_hook.sources import Rank
+
+DEADLINE_S = 30.0
+ITERATIONS = 5
+
+
+def ended(seconds: float) -> bool:
+    """The `wait` of an exit whose session was stopped."""
+    return True
+
+
+def receive(source: SocketSource, most: int = 1_000) -> list[Record]:
+    received: list[Record] = []
+    deadline_s = time.monotonic() + DEADLINE_S
+    while not source.is_exhausted and time.monotonic() < deadline_s:
+        received += source.poll(most)
+        time.sleep(0.001)
+    assert source.is_exhausted
+    return received
+
+
+def test_the_last_rank_to_end_puts_the_trace_directory_together(tmp_path: Path) -> None:
+    for number in (1, 0):
+        assert not (tmp_path / "job.json").exists()
+        rank = Rank(number)
+        rank.train(ITERATIONS)
+        rank.operate(ITERATIONS, is_ended=number == 0)
+        TraceDirectory(tmp_path).run(rank.source, ended)
+    trace = read_trace(tmp_path)
+    assert (trace.rejected.count, trace.copies, trace.clock) == (0, 0, "shared")
+    assert {rank: len(batch) for rank, batch in trace.commops.items()} == {0: ITERATIONS + 1, 1: ITERATIONS + 1}
+    assert trace.iterations[0].columns["iteration"].tolist() == list(range(ITERATIONS))
+    assert [one.lost_rows for one in trace.announcements] == [0, 0]
+    assert not (tmp_path / PARTS).exists()
+
+
+def test_what_a_killed_rank_left_half_written_is_assembled_by_hand(tmp_path: Path) -> None:
+    rank = Rank(0)
+    rank.train(ITERATIONS)
+    TraceDirectory(tmp_path).run(rank.source, ended)
+    (part,) = (tmp_path / PARTS).iterdir()
+    part.write_bytes(part.read_bytes()[:-3])
+    command = [sys.executable, "-m", "irregulars.producers.torch_hook.leaving.trace_parts", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{tmp_path}: 1 ranks\n", "")
+    assert len(read_trace(tmp_path).commops[0]) == ITERATIONS
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_of_a_killed_rank_it_is_known_in_which_operator_it_hung(tmp_path: Path, goes_on: bool) -> None:
+    rank, looks = Rank(0), itertools.count()
+    rank.train(ITERATIONS)
+    rank.operate(ITERATIONS, is_ended=False)
+
+    def be_killed_soon(seconds: float) -> bool:
+        look = next(looks)
+        if look == 4:
+            raise KeyboardInterrupt
+        if look == 2 and goes_on:
+            rank.hook.ring.finish(ITERATIONS, time.monotonic_ns())
+        time.sleep(0.03)
+        return False
+
+    with pytest.raises(KeyboardInterrupt):
+        TraceDirectory(tmp_path, open_s=0.0).run(rank.source, be_killed_soon)
+    assert assemble(tmp_path) == 1
+    columns = read_trace(tmp_path).commops[0].columns
+    assert columns["sequence"].tolist() == list(range(1, ITERATIONS + 2))
+    assert np.isnan(columns["elapsed_ns"]).tolist() == [False] * ITERATIONS + [not goes_on]
+
+
+def test_a_directory_without_parts_and_one_with_damaged_parts_are_told_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"parts: must hold parts written by torch_comms; got none"):
+        assemble(tmp_path)
+    (tmp_path / PARTS).mkdir()
+    (tmp_path / PARTS / "attempt-0-rank-0.frames").write_bytes(b"nothing of ours")
+    with pytest.raises(InputError, match=r"rank-0\.frames: frame must be one of ours; got kind b'n'"):
+        assemble(tmp_path)
+
+
+def test_rows_dropped_by_a_full_ring_are_counted_in_the_trace(tmp_path: Path) -> None:
+    for number in range(2):
+        rank = Rank(number)
+        for _ in range(100):
+            rank.operate(0)
+        TraceDirectory(tmp_path).run(rank.source, ended)
+    trace = read_trace(tmp_path)
+    assert [one.lost_rows for one in trace.announcements] == [36, 36]
+    assert len(trace.commops[0]) == 64
+
+
+def test_the_agent_receives_what_each_rank_sends(tmp_path: Path) -> None:
+    path = tmp_path / "agent.sock"
+    source = SocketSource(path, ranks=2)
+    assert path.stat().st_mode & 0o777 == 0o600
+    threads = []
+    for number in range(2):
+        rank = Rank(number)
+        rank.train(ITERATIONS)
+        way_out = AgentSocket(path, lambda error: pytest.fail(str(error)))
+        threads.append(threading.Thread(target=way_out.run, args=(rank.source, ended)))
+        threads[-1].start()
+    received = receive(source, most=3)
+    for thread in threads:
+        thread.join(DEADLINE_S)
+    source.close()
+    source.close()
+    announced = [one.rank for one in received if isinstance(one, Announcement)]
+    assert sorted(announced) == [0, 1]
+    rows = {(schema, rank): 0 for schema in ("commops", "iterations") for rank in range(2)}
+    for batch in (one for one in received if isinstance(one, Batch)):
+        assert batch.header.rows_before == rows[batch.header.schema, batch.header.rank]
+        rows[batch.header.schema, batch.header.rank] += len(batch)
+    assert set(rows.values()) == {ITERATIONS}
+    ends = [one for one in received if isinstance(one, Heartbeat)]
+    assert sorted((one.rank, one.state) for one in ends) == [(0, "ended"), (1, "ended")]
+    assert not path.exists()
+
+
+def test_the_agent_hears_what_was_lost_before_the_end(tmp_path: Path) -> None:
+    path, rank = tmp_path / "agent.sock", Rank(0)
+    source = SocketSource(path, ranks=1)
+    for _ in range(100):
+        rank.operate(0)
+    AgentSocket(path, lambda error: pytest.fail(str(error))).run(rank.source, ended)
+    told = [one for one in receive(source) if isinstance(one, Heartbeat)]
+    source.close()
+    assert [(one.state, one.reason) for one in told] == [("running", None), ("ended", "finished")]
+    assert [one.sources["commops"].lost_rows for one in told] == [36, 36]
+
+
+def test_a_rank_finds_an_agent_that_was_restarted(tmp_path: Path) -> None:
+    path, rank, stopping, troubles = tmp_path / "agent.sock", Rank(0), threading.Event(), []
+    first = SocketSource(path)
+    rank.train(1)
+    sender = threading.Thread(target=AgentSocket(path, troubles.append).run, args=(rank.source, stopping.wait))
+    sender.start()
+    deadline_s = time.monotonic() + DEADLINE_S
+    while not any(isinstance(one, Batch) for one in first.poll(100)) and time.monotonic() < deadline_s:
+        time.sleep(0.01)
+    first.close()
+    second = SocketSource(path, ranks=1)
+    while not troubles and time.monotonic() < deadline_s:
+        rank.train(1)
+        time.sleep(0.01)
+    stopping.set()
+    received = receive(second)
+    sender.join(DEADLINE_S)
+    second.close()
+    assert isinstance(received[0], Announcement)
+
+
+def test_a_stranger_on_the_socket_is_closed_and_the_others_go_on(tmp_path: Path) -> None:
+    path = tmp_path / "agent.sock"
+    source = SocketSource(path, ranks=1)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stranger:
+        stranger.connect(str(path))
+        stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        rank = Rank(0)
+        rank.train(ITERATIONS)
+        AgentSocket(path, lambda error: pytest.fail(str(error))).run(rank.source, ended)
+        assert any(isinstance(one, Batch) for one in receive(source))
+    source.close()
+
+
+def test_others_may_be_let_in(tmp_path: Path) -> None:
+    source = SocketSource(tmp_path / "agent.sock", mode=0o660)
+    assert (tmp_path / "agent.sock").stat().st_mode & 0o777 == 0o660
+    source.close()
+
+
+def test_a_mode_that_was_not_meant_as_octal_is_told_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"^mode must be permissions, 0o600 to 0o777; got 0o1224 \(socket /.*\)$"):
+        SocketSource(tmp_path / "agent.sock", mode=660)
+
+
+def test_a_socket_that_can_t_be_made_is_told_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"^agent's socket must be a path where we can make one; got .*"):
+        SocketSource(tmp_path / "missing" / "agent.sock")
+
+
+def test_parts_of_foreign_names_are_left_alone_and_a_misspelt_directory_is_not_made(tmp_path: Path) -> None:
+    rank = Rank(0)
+    rank.train(ITERATIONS)
+    TraceDirectory(tmp_path).run(rank.source, ended)
+    (tmp_path / PARTS / "attempt-x-rank-0.frames").write_bytes(b"")
+    assert assemble(tmp_path) == 1
+    with pytest.raises(InputError, match=r"nowhere/parts: must hold parts written by torch_comms; got none"):
+        assemble(tmp_path / "nowhere")
+    assert not (tmp_path / "nowhere").exists()

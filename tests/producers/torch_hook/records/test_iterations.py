@@ -1,0 +1,107 @@
+"""Iterations by steps and by marks, and their phases."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from irregulars.errors import InputError
+from irregulars.producers.torch_hook.hooks.groups import Groups
+from irregulars.producers.torch_hook.records.iterations import Iterations
+from irregulars.streams.messages.records import PHASES, UNKNOWN
+
+
+class Optimizer:
+    """Stands for one of torch's."""
+
+
+def numbers(iterations: Iterations) -> list[int]:
+    return iterations.take(0)["iteration"].tolist()
+
+
+def test_the_steps_of_the_first_optimizer_that_steps_end_iterations() -> None:
+    seen: list[int] = []
+    iterations, first, second = Iterations(seen.append), Optimizer(), Optimizer()
+    for _ in range(3):
+        iterations.step(first)
+        iterations.step(second)
+    assert seen == [1, 2, 3]
+    assert numbers(iterations) == [1, 2]
+    assert numbers(iterations) == []
+
+
+@pytest.mark.parametrize("is_plain", [False, True])
+def test_a_chosen_optimizer_is_followed(is_plain: bool) -> None:
+    iterations, first = Iterations(), Optimizer()
+    second = object() if is_plain else Optimizer()
+    iterations.follow(second)
+    for optimizer in (first, second, first, second):
+        iterations.step(optimizer)
+    assert numbers(iterations) == [1]
+
+
+def test_an_optimizer_that_is_gone_gives_way_to_the_next() -> None:
+    """As where training goes on in a second stage, with an optimizer of its own."""
+    iterations, first, second = Iterations(), Optimizer(), Optimizer()
+    iterations.step(first)
+    iterations.step(second)
+    del first
+    for _ in range(2):
+        iterations.step(second)
+    assert numbers(iterations) == [1, 2]
+
+
+def test_marks_beat_steps_and_may_choose_their_numbers() -> None:
+    seen: list[int] = []
+    iterations, optimizer = Iterations(seen.append), Optimizer()
+    for number in (7, None):
+        with iterations.mark(number):
+            iterations.step(optimizer)
+    assert numbers(iterations) == [7, 8]
+    assert seen == [7, UNKNOWN, 8, UNKNOWN]
+
+
+def test_without_steps_only_marks_make_iterations() -> None:
+    iterations = Iterations(by_steps=False)
+    iterations.step(Optimizer())
+    iterations.step(Optimizer())
+    assert numbers(iterations) == []
+
+
+def test_an_iteration_that_holds_a_phase_is_of_it() -> None:
+    iterations = Iterations()
+    with iterations.mark(0), iterations.in_phase("checkpoint"):
+        pass
+    with iterations.mark(1):
+        iterations.report(loss=0.5, grad_norm=None, tokens=128)
+    with iterations.in_phase("eval"), iterations.mark(2):
+        pass
+    columns = iterations.take(0)
+    assert [PHASES[code] for code in columns["phase"]] == ["checkpoint", "train", "eval"]
+    assert columns["loss"][1] == 0.5
+    assert np.isnan(columns["grad_norm"]).all()
+    assert columns["tokens"][1] == 128
+    with (
+        pytest.raises(InputError, match=r"phase must be one of train, eval, checkpoint; got 'lunch'"),
+        iterations.in_phase("lunch"),
+    ):
+        pass
+
+
+def test_an_iteration_that_fails_still_ends() -> None:
+    iterations = Iterations()
+    with pytest.raises(ZeroDivisionError), iterations.mark(0):
+        raise ZeroDivisionError
+    assert numbers(iterations) == [0]
+
+
+def test_a_group_s_kind_is_read_from_its_description_and_can_be_set() -> None:
+    groups = Groups()
+    groups.add("0", [0, 1], 2, "default_pg", 2)
+    groups.add("1", [0], 2, "mesh_ep", 2)
+    groups.set_kind("0", "dp")
+    assert [group.communicator.kind for group in groups.all] == ["dp", "ep"]
+    with pytest.raises(InputError, match=r"kind must be one of .*; got 'xp'"):
+        groups.set_kind("0", "xp")
+    with pytest.raises(InputError, match=r"group must be one that is logged; got '9'"):
+        groups.set_kind("9", "dp")

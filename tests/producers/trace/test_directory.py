@@ -1,0 +1,637 @@
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import random
+import re
+import shutil
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from irregulars.errors import InputError
+from irregulars.producers.publishing.batches import event_times_ns
+from irregulars.producers.trace.directory import Trace, read_trace, trace_batches, write_trace
+from irregulars.streams.messages.announcements import Communicator
+from irregulars.streams.messages.records import OPERATOR_CODES, UNKNOWN, decode_batch, encode_batch
+from tests.producers.trace_directories import (
+    RECORDINGS,
+    SCHEMAS,
+    START_NS,
+    assert_same,
+    commop,
+    job,
+    table_rows,
+    write_directory,
+)
+
+GLOO = sorted(path.name for path in RECORDINGS.glob("gloo-*"))
+ENDINGS = (".parquet", ".jsonl", ".csv", ".parquet.gz", ".jsonl.gz", ".csv.gz")
+
+
+@pytest.fixture(params=GLOO)
+def recording(request: pytest.FixtureRequest) -> Path:
+    return RECORDINGS / str(request.param)
+
+
+def write(directory: Path, trace: Trace, batches: Any = None) -> Trace:
+    write_trace(directory, trace.announcements, trace_batches(trace) if batches is None else batches)
+    return read_trace(directory)
+
+
+# --- what is read ---------------------------------------------------------------------------------------------------
+
+
+def test_all_five_recordings_are_here() -> None:
+    assert len(GLOO) == 5
+
+
+def test_a_recording_is_read_whole(recording: Path) -> None:
+    trace = read_trace(recording)
+    assert (trace.job, trace.world_size, trace.clock, trace.attempt) == (recording.name, 4, "shared", 0)
+    assert (trace.rejected.count, trace.copies, trace.recorded_until_ns) == (0, 0, None)
+    for schema in SCHEMAS:
+        rows = table_rows(recording / f"{schema}.parquet")
+        assert sum(len(batch) for batch in trace.batches(schema).values()) == len(rows)
+    first = trace.announcements[0]
+    assert (first.host, first.nic, first.gpu, first.logged_ranks) == ("node-0", "eth0", None, 4)
+    assert first.sources == SCHEMAS
+    assert [c.id for c in first.communicators] == ["pp0", "tp0", "world"]
+    assert trace.commops[3].header.names == ("pp1", "tp1", "world")
+
+
+def test_rows_keep_their_values() -> None:
+    trace = read_trace(RECORDINGS / "gloo-slow-link")
+    rows = [row for row in table_rows(RECORDINGS / "gloo-slow-link" / "commops.parquet") if row["rank"] == 3]
+    batch = trace.commops[3]
+    wanted = {
+        (r["communicator"], OPERATOR_CODES[r["operator"]], r["sequence"], r["peer"] or UNKNOWN, r["start_ns"],
+         float(r["elapsed_ns"]), float(r["size_bytes"]), UNKNOWN if r["iteration"] is None else r["iteration"])
+        for r in rows
+    }  # fmt: skip
+    found = zip(*(batch.columns[name].tolist() for name in batch.columns), strict=True)
+    assert {(batch.header.names[code], *rest) for code, *rest in found} == wanted
+
+
+def test_batches_look_as_if_they_had_been_decoded(recording: Path) -> None:
+    trace = read_trace(recording)
+    for batch in itertools.chain(*(trace.batches(schema).values() for schema in SCHEMAS)):
+        decoded = decode_batch(encode_batch(batch), batch.header.schema)
+        assert decoded.header == batch.header
+        for name, column in decoded.columns.items():
+            np.testing.assert_array_equal(batch.columns[name], column)
+
+
+def test_the_label_is_never_read(tmp_path: Path) -> None:
+    directory = write_directory(tmp_path / "t")
+    (directory / "label.json").write_text("no JSON at all")
+    assert read_trace(directory).rejected.count == 0
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_all_formats_hold_the_same(tmp_path: Path, ending: str) -> None:
+    rows = {schema: table_rows(RECORDINGS / "gloo-slow-nic" / f"{schema}.parquet") for schema in SCHEMAS}
+    job_object = json.loads((RECORDINGS / "gloo-slow-nic" / "job.json").read_text())
+    found = read_trace(write_directory(tmp_path / "t", job_object=job_object, ending=ending, **rows))
+    assert_same(found, read_trace(RECORDINGS / "gloo-slow-nic"))
+
+
+@pytest.mark.parametrize("ending", [".jsonl", ".csv", ".parquet"])
+def test_integers_with_nulls_written_as_floats_are_taken(tmp_path: Path, ending: str) -> None:
+    rows = [
+        commop(elapsed_ns=1e6, iteration=None, peer=None, size_bytes=None),
+        commop(sequence=2.0, elapsed_ns=None, iteration=7.0),
+    ]
+    batch = read_trace(write_directory(tmp_path / "t", rows, ending=ending)).commops[0]
+    assert batch.columns["iteration"].tolist() == [UNKNOWN, 7]
+    np.testing.assert_array_equal(batch.columns["elapsed_ns"], [1e6, np.nan])
+
+
+def test_json_rows_may_leave_out_what_is_null(tmp_path: Path) -> None:
+    row = {key: value for key, value in commop().items() if key not in ("peer", "size_bytes", "iteration")}
+    batch = read_trace(write_directory(tmp_path / "t", [row], ending=".jsonl")).commops[0]
+    assert batch.columns["iteration"].tolist() == [UNKNOWN]
+    assert np.isnan(batch.columns["size_bytes"]).all()
+
+
+def test_phases_and_losses_of_iterations_are_read(tmp_path: Path) -> None:
+    rows = [
+        {"rank": 0, "iteration": i, "start_ns": START_NS + i, "elapsed_ns": 5, "phase": phase, "loss": 1.5 * i}
+        for i, phase in enumerate(("train", "eval", None))
+    ]
+    columns = read_trace(write_directory(tmp_path / "t", iterations=rows)).iterations[0].columns
+    assert columns["phase"].tolist() == [0, 1, 255]
+    assert columns["loss"].tolist() == [0.0, 1.5, 3.0]
+    assert np.isnan(columns["tokens"]).all()
+
+
+def test_device_names_are_those_of_the_rank(tmp_path: Path) -> None:
+    rows = [
+        {"rank": rank, "time_ns": START_NS, "path": "nic", "device": device, "tx_bytes_per_s": 1.0,
+         "rx_bytes_per_s": None}
+        for rank, device in ((2, "eth1"), (0, "mlx5_1"), (0, "mlx5_0"))
+    ]  # fmt: skip
+    bandwidth = read_trace(write_directory(tmp_path / "t", bandwidth=rows)).bandwidth
+    assert {rank: batch.header.names for rank, batch in bandwidth.items()} == {0: ("mlx5_0", "mlx5_1"), 2: ("eth1",)}
+    assert bandwidth[0].columns["device"].tolist() == [0, 1]
+
+
+def test_the_peer_of_a_collective_means_nothing(tmp_path: Path) -> None:
+    trace = read_trace(write_directory(tmp_path / "t", [commop(peer=-1), commop(peer=99, rank=1)]))
+    assert trace.rejected.count == 0
+    assert trace.commops[0].columns["peer"].tolist() == [UNKNOWN]
+
+
+# --- announcements --------------------------------------------------------------------------------------------------
+
+
+def test_only_ranks_with_rows_are_logged_unless_told(tmp_path: Path) -> None:
+    rows = [commop(rank=2)]
+    default = read_trace(write_directory(tmp_path / "a", rows, job(ranks={"3": {"host": "h"}, "2": {"gpu": 7}})))
+    assert [(a.rank, a.is_logged, a.sources, a.logged_ranks) for a in default.announcements] == [
+        (2, True, ("commops",), 1),
+        (3, False, (), 1),
+    ]
+    assert default.announcements[0].gpu == 7
+    told = read_trace(write_directory(tmp_path / "b", rows, job(logged_ranks=[0, 2], recorded_until_ns=START_NS)))
+    assert [(a.rank, a.sources) for a in told.announcements] == [(0, ("commops",)), (2, ("commops",))]
+    assert told.announcements[0].recorded_until_ns == told.recorded_until_ns == START_NS
+
+
+def test_communicators_are_those_of_the_rank_in_their_order(tmp_path: Path) -> None:
+    communicators = {"z": {"kind": "ep", "ranks": [3, 1]}, "a": {"kind": "unknown", "ranks": [1]}}
+    rows = [commop(rank=1, communicator="z")]
+    trace = read_trace(write_directory(tmp_path / "t", rows, job(communicators=communicators, attempt=2)))
+    wanted = (Communicator("a", "unknown", (1,)), Communicator("z", "ep", (3, 1)))
+    assert trace.announcements[0].communicators == wanted
+    assert trace.announcements[0].attempt == trace.commops[1].header.attempt == trace.attempt == 2
+
+
+# --- order and copies -----------------------------------------------------------------------------------------------
+
+
+def test_rows_are_ordered_by_end_and_what_never_ended_comes_last(tmp_path: Path) -> None:
+    rows = [
+        commop(sequence=1, start_ns=START_NS, elapsed_ns=None),
+        commop(sequence=2, start_ns=START_NS + 5, elapsed_ns=100),
+        commop(sequence=3, start_ns=START_NS + 50, elapsed_ns=10),
+        commop(sequence=4, start_ns=None, elapsed_ns=10),
+    ]
+    batch = read_trace(write_directory(tmp_path / "t", rows)).commops[0]
+    assert batch.columns["sequence"].tolist() == [3, 2, 4, 1]
+    assert batch.header.watermark_ns == START_NS + 105
+
+
+def test_copies_count_once_and_an_ended_one_wins(tmp_path: Path) -> None:
+    p2p = {"rank": 0, "communicator": "pp0", "peer": 2}
+    rows = [
+        commop(elapsed_ns=None),
+        commop(elapsed_ns=70),
+        commop(operator="barrier", elapsed_ns=90),  # the same collective, whatever a row calls it
+        commop(**p2p, operator="send"),
+        commop(**p2p, operator="recv"),  # the other direction is another operator
+        commop(**p2p, operator="recv"),
+    ]
+    trace = read_trace(write_directory(tmp_path / "t", rows))
+    assert trace.copies == 3
+    assert sorted(trace.commops[0].columns["elapsed_ns"].tolist()) == [70, 1000, 1000]
+
+
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(seed=st.integers(0, 2**32))
+def test_order_and_copies_change_nothing(recording: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    with tempfile.TemporaryDirectory() as folder:
+        shutil.copy(recording / "job.json", folder)
+        for schema in SCHEMAS:
+            rows = pa.parquet.read_table(recording / f"{schema}.parquet")
+            places = [*range(len(rows)), *chance.choices(range(len(rows)), k=chance.randrange(len(rows)))]
+            chance.shuffle(places)
+            pa.parquet.write_table(rows.take(places), Path(folder) / f"{schema}.parquet")
+        assert_same(read_trace(folder), read_trace(recording))
+
+
+OPTIONAL = st.none() | st.integers(0, 3)
+
+
+@st.composite
+def commop_rows(draw: st.DrawFn) -> list[dict[str, Any]]:
+    pairs = [("world", rank) for rank in range(4)] + [("tp0", 0), ("tp0", 1), ("pp0", 0), ("pp0", 2)]
+    rows = []
+    for communicator, rank in draw(st.lists(st.sampled_from(pairs), min_size=1, max_size=30)):
+        is_p2p = communicator == "pp0"
+        rows.append(
+            commop(
+                rank=rank,
+                communicator=communicator,
+                operator=draw(st.sampled_from(("send", "recv") if is_p2p else ("all_reduce", "barrier"))),
+                sequence=draw(st.integers(0, 3)),
+                peer=2 - rank if is_p2p else None,
+                start_ns=draw(st.none() | st.integers(START_NS, START_NS + 3)),
+                elapsed_ns=draw(OPTIONAL),
+                size_bytes=draw(OPTIONAL),
+                iteration=draw(OPTIONAL),
+            )
+        )
+    return rows
+
+
+@settings(max_examples=60)
+@given(rows=commop_rows(), seed=st.integers(0, 1000), ending=st.sampled_from((".jsonl", ".csv")))
+def test_rows_full_of_ties_and_nulls_are_read_the_same_in_any_order(
+    rows: list[dict[str, Any]], seed: int, ending: str
+) -> None:
+    shuffled = rows + rows[: len(rows) // 2]
+    random.Random(seed).shuffle(shuffled)
+    with tempfile.TemporaryDirectory() as folder:
+        expected = read_trace(write_directory(Path(folder) / "a", rows, ending=ending))
+        found = read_trace(write_directory(Path(folder) / "b", shuffled, ending=ending))
+        assert expected.rejected.count == found.rejected.count == 0
+        assert_same(found, expected)
+        assert_same(write(Path(folder) / "c", expected), expected)
+
+
+# --- batches as published -------------------------------------------------------------------------------------------
+
+
+def test_published_batches_hold_every_row_once_in_bounds(recording: Path) -> None:
+    trace = read_trace(recording)
+    rows: dict[tuple[str, int], int] = defaultdict(int)
+    for batch in trace_batches(trace, max_rows=100, max_span_s=0.5):
+        header = batch.header
+        assert header.rows_before == rows[header.schema, header.rank]
+        rows[header.schema, header.rank] += len(batch)
+        event_ns = event_times_ns(batch)
+        assert 0 < len(batch) <= 100
+        assert event_ns.max() - event_ns.min() <= 500_000_000
+    wanted = {(schema, rank): len(b) for schema in SCHEMAS for rank, b in trace.batches(schema).items()}
+    assert rows == wanted
+
+
+@pytest.mark.parametrize("max_rows", [1, 7, 1500])
+def test_published_batches_come_by_watermark_and_keep_its_promise(recording: Path, max_rows: int) -> None:
+    promised: dict[tuple[str, int], int] = {}
+    watermarks = []
+    for batch in trace_batches(read_trace(recording), max_rows=max_rows):
+        key = (batch.header.schema, batch.header.rank)
+        assert event_times_ns(batch).min() > promised.get(key, 0)
+        assert batch.header.watermark_ns is not None
+        promised[key] = batch.header.watermark_ns
+        watermarks.append(batch.header.watermark_ns)
+    assert watermarks == sorted(watermarks)
+
+
+def test_what_never_ended_is_published_last(tmp_path: Path) -> None:
+    ended = [commop(sequence=i, start_ns=START_NS + i * 10**9) for i in range(3)]
+    hung = [commop(rank=1, sequence=i, elapsed_ns=None) for i in range(3)]
+    batches = list(trace_batches(read_trace(write_directory(tmp_path / "t", hung + ended))))
+    assert [batch.header.rank for batch in batches] == [0, 0, 1]
+    assert batches[-1].header.watermark_ns is None
+
+
+# --- writing --------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_written_is_read_back(recording: Path, tmp_path: Path) -> None:
+    trace = read_trace(recording)
+    assert_same(write(tmp_path / "t", trace), trace)
+
+
+def test_a_trace_with_little_in_it_is_read_back(tmp_path: Path) -> None:
+    job_object = job(
+        ranks={"1": {"lost_rows": 3}, "3": {}}, logged_ranks=[0, 1], recorded_until_ns=START_NS, attempt=4
+    )
+    trace = read_trace(write_directory(tmp_path / "a", [], job_object))
+    again = write(tmp_path / "b", trace)
+    assert_same(again, trace)
+    assert [a.rank for a in again.announcements] == [0, 1, 3]
+
+
+def test_writing_replaces_an_earlier_trace(tmp_path: Path) -> None:
+    full = read_trace(RECORDINGS / "gloo-clean")
+    write(tmp_path, full)
+    few = write(tmp_path, full, list(full.commops.values()))
+    assert (len(few.commops), len(few.bandwidth), len(few.iterations)) == (4, 0, 0)
+
+
+def test_announcements_of_two_jobs_are_refused(tmp_path: Path) -> None:
+    one, other = (read_trace(RECORDINGS / name).announcements for name in ("gloo-clean", "gloo-slow-nic"))
+    with pytest.raises(InputError, match=r"job must be the same in all announcements; got \['gloo-clean"):
+        write_trace(tmp_path, one + other, [])
+
+
+# --- rows that break the contract -----------------------------------------------------------------------------------
+
+BAD_ROWS: dict[str, tuple[dict[str, Any], str]] = {
+    "unknown operator": (commop(operator="allreduce"), "operator must be one of all_reduce .*; got 'allreduce'"),
+    "unknown communicator": (commop(communicator="dp9"), "communicator must be one of pp0 tp0 world; got 'dp9'"),
+    "rank outside its communicator": (
+        commop(rank=2, communicator="tp0"),
+        "rank must be a member of its communicator; got 2 .communicator 'tp0'.",
+    ),
+    "rank outside the world": (commop(rank=4), "rank must be an integer from 0 to 3; got 4"),
+    "negative rank": (commop(rank=-1), "rank must be an integer from 0 to 3; got -1"),
+    "send without peer": (
+        commop(communicator="pp0", operator="send"),
+        "peer must be a rank of the communicator of the send or recv; got None .communicator 'pp0'.",
+    ),
+    "peer outside its communicator": (
+        commop(communicator="pp0", operator="recv", peer=1),
+        "peer must be .*; got 1 .*",
+    ),
+    "peer outside the world": (commop(communicator="pp0", operator="recv", peer=6), "peer must be .*; got 6 .*"),
+    "negative elapsed": (commop(elapsed_ns=-5), "elapsed_ns must be an integer from 0 to .*; got -5"),
+    "no sequence": (commop(sequence=None), "sequence must be an integer .*; got None"),
+    "sequence too large": (
+        commop(sequence=2**32),
+        "sequence must be an integer from 0 to 4294967295; got 4294967296",
+    ),
+    "no communicator": (commop(communicator=None), "communicator must be one of pp0 tp0 world; got None"),
+    "half a sequence": (commop(sequence=1.5), "sequence must be an integer .*; got 1.5"),
+}
+
+
+@pytest.mark.parametrize(("row", "reason"), BAD_ROWS.values(), ids=BAD_ROWS)
+@pytest.mark.parametrize("ending", [".parquet", ".jsonl"])
+def test_a_bad_row_is_left_out_counted_and_explained(
+    tmp_path: Path, row: dict[str, Any], reason: str, ending: str
+) -> None:
+    good = [commop(rank=rank, sequence=9) for rank in range(4)]
+    trace = read_trace(write_directory(tmp_path / "t", [*good, row, commop(sequence=10)], ending=ending))
+    assert trace.rejected.count == 1
+    (text,) = trace.rejected.reasons
+    file = tmp_path / "t" / f"commops{ending}"
+    assert text.startswith(f"{file}: row 5: ")
+    assert re.search(rf"row 5: {reason}$", text), text
+    assert trace.commops[0].columns["sequence"].tolist() == [9, 10]
+
+
+@pytest.mark.parametrize(
+    ("ending", "line", "reason"),
+    [
+        (".jsonl", '{"rank": 0, ', "must be JSON; got"),
+        (".jsonl", "[1, 2]", "must be a JSON object; got [1, 2]"),
+        (".jsonl", json.dumps(commop(sequence="7")), "sequence must be an integer; got '7'"),
+        (".jsonl", json.dumps(commop(sequence=10**400)), "sequence must be an integer from 0 to 4294967295; got inf"),
+        (".jsonl", json.dumps(commop(rank=True)), "rank must be an integer; got True"),
+        (".jsonl", json.dumps(commop(communicator="\ud800")), "communicator must be one of pp0 tp0 world; got '?'"),
+        (".jsonl", "[" * 100_000, "must be JSON; got"),
+        (".csv", "0,world,all_reduce,x,,1,1,1,1", "sequence must be an integer; got 'x'"),
+        (".csv", "0,world,all_reduce,1", "must have 9 values; got 4"),
+        (
+            ".csv",
+            "0,world,all_reduce,1,,1,1e400,1,1",
+            "elapsed_ns must be an integer from 0 to 9007199254740992; got inf",
+        ),
+    ],
+)
+def test_an_unreadable_row_is_left_out_counted_and_explained(
+    tmp_path: Path, ending: str, line: str, reason: str
+) -> None:
+    directory = write_directory(tmp_path / "t", [commop(), commop(sequence=2)], ending=ending)
+    with (directory / f"commops{ending}").open("a") as file:
+        file.write("\n" + line + "\n")
+    trace = read_trace(directory)
+    assert trace.rejected.count == 1
+    assert trace.rejected.reasons[0].startswith(f"{directory}/commops{ending}: row 3: {reason}")
+    assert "\n" not in trace.rejected.reasons[0]
+    assert len(trace.commops[0]) == 2
+
+
+def test_bytes_that_are_no_text_reject_their_row(tmp_path: Path) -> None:
+    for ending in (".jsonl", ".csv"):
+        directory = write_directory(tmp_path / ending, [commop(), commop(sequence=2)], ending=ending)
+        file = directory / f"commops{ending}"
+        file.write_bytes(file.read_bytes().replace(b"all_reduce", b"all_\xff", 1))
+        trace = read_trace(directory)
+        assert (trace.rejected.count, len(trace.commops[0])) == (1, 1)
+
+
+def test_many_bad_rows_are_counted_and_the_first_are_shown(tmp_path: Path) -> None:
+    rows = [commop(sequence=i, operator="nap" if i % 2 else "barrier") for i in range(100)]
+    rejected = read_trace(write_directory(tmp_path / "t", rows)).rejected
+    assert rejected.count == 50
+    assert [text.split(": ")[1] for text in rejected.reasons] == [f"row {2 * n}" for n in range(1, 11)]
+
+
+def test_bad_rows_of_bandwidth_and_iterations_are_left_out(tmp_path: Path) -> None:
+    sample = {"rank": 0, "time_ns": START_NS, "path": "nic", "device": "d", "tx_bytes_per_s": 1.0,
+              "rx_bytes_per_s": 2.0}  # fmt: skip
+    turn = {"rank": 0, "iteration": 1, "start_ns": START_NS, "elapsed_ns": 5, "phase": "train"}
+    directory = write_directory(
+        tmp_path / "t",
+        bandwidth=[sample, sample | {"path": "usb"}, sample | {"device": None}],
+        iterations=[turn, turn | {"phase": "nap"}, turn | {"elapsed_ns": None}, turn | {"rank": 7}],
+    )
+    trace = read_trace(directory)
+    assert trace.rejected.count == 5
+    assert (len(trace.bandwidth[0]), len(trace.iterations[0])) == (1, 1)
+    assert "bandwidth.parquet: row 2: path must be one of nic pcie nvlink; got 'usb'" in trace.rejected.reasons[0]
+
+
+# --- directories that can't be used ---------------------------------------------------------------------------------
+
+BAD_JOBS: dict[str, tuple[Any, str]] = {
+    "no object": ([1], "must be a JSON object; got [1]"),
+    "no job": (job(job=...), "job must be a text that is not empty; got no such key"),
+    "empty job": (job(job=""), "job must be a text that is not empty; got ''"),
+    "giant world": (job(world_size=1 << 40), "world_size must be an integer of at most 4194304; got 1099511627776"),
+    "no world": (job(world_size=0), "world_size must be an integer of at least 1; got 0"),
+    "world is true": (job(world_size=True), "world_size must be an integer of at least 1; got True"),
+    "clock": (job(clock="utc"), "clock must be one of shared, per_host; got 'utc'"),
+    "unhashable clock": (job(clock=[]), "clock must be one of shared, per_host; got []"),
+    "no communicators": (job(communicators=...), "communicators must be an object; got no such key"),
+    "communicators as list": (job(communicators=[]), "communicators must be an object; got []"),
+    "kind": (
+        job(communicators={"a": {"kind": "xp", "ranks": [0]}}),
+        "communicators['a'].kind must be one of world, dp, tp, pp, ep, cp, unknown; got 'xp'",
+    ),
+    "no ranks": (job(communicators={"a": {"kind": "dp"}}), "communicators['a'].ranks must be a list of at least one"),
+    "empty ranks": (job(communicators={"a": {"kind": "dp", "ranks": []}}), "communicators['a'].ranks must be a list"),
+    "rank outside": (
+        job(communicators={"a": {"kind": "dp", "ranks": [0, 4]}}),
+        "communicators['a'].ranks must be a list of at least one, distinct ranks below 4; got 4",
+    ),
+    "rank twice": (
+        job(communicators={"a": {"kind": "dp", "ranks": [1, 1]}}),
+        "communicators['a'].ranks must be a list of at least one, distinct ranks below 4; got [1, 1]",
+    ),
+    "place outside": (job(ranks={"4": {}}), "ranks must be keyed by ranks below 4, as text; got '4'"),
+    "place by name": (job(ranks={"one": {}}), "ranks must be keyed by ranks below 4, as text; got 'one'"),
+    "place as text": (job(ranks={"1": "node"}), "ranks['1'] must be an object; got 'node'"),
+    "gpu": (job(ranks={"1": {"gpu": "0"}}), "ranks['1'].gpu must be an integer of at least 0; got '0'"),
+    "host": (job(ranks={"1": {"host": 3}}), "ranks['1'].host must be a text that is not empty; got 3"),
+    "lost rows": (
+        job(ranks={"1": {"lost_rows": -1}}),
+        "ranks['1'].lost_rows must be an integer of at least 0; got -1",
+    ),
+    "logged": (job(logged_ranks=[0, 9]), "logged_ranks must be a list of distinct ranks below 4; got 9"),
+    "until": (job(recorded_until_ns=1.5), "recorded_until_ns must be an integer of at least 0; got 1.5"),
+    "attempt": (job(attempt="a"), "attempt must be an integer of at least 0; got 'a'"),
+}
+
+
+def assert_refused(directory: Path, text: str) -> None:
+    with pytest.raises(InputError) as caught:
+        read_trace(directory)
+    assert text in str(caught.value)
+    assert str(directory) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("job_object", "text"), BAD_JOBS.values(), ids=BAD_JOBS)
+def test_a_bad_job_file_is_refused(tmp_path: Path, job_object: Any, text: str) -> None:
+    assert_refused(write_directory(tmp_path / "t", job_object=job_object), f"job.json: {text}")
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (b'{"job": ', "must be JSON; got Expecting value"),
+        (b"\xff\xfe\xfd", "must be JSON; got"),
+        (b"", "must be JSON; got Expecting value"),
+        (b"[" * 100_000, "must be JSON; got"),
+        (b'{"job": "a", "job": "b"}', "must be JSON; got the key 'job' twice in one object"),
+    ],
+)
+def test_a_job_file_that_is_no_json_is_refused(tmp_path: Path, content: bytes, text: str) -> None:
+    directory = write_directory(tmp_path / "t")
+    (directory / "job.json").write_bytes(content)
+    assert_refused(directory, f"job.json: {text}")
+
+
+def _remove(name: str) -> Callable[[Path], object]:
+    return lambda directory: (directory / name).unlink()
+
+
+def _truncate(directory: Path) -> None:
+    file = directory / "commops.parquet"
+    file.write_bytes(file.read_bytes()[:-100])
+
+
+def _drop_column(directory: Path) -> None:
+    file = directory / "commops.parquet"
+    pa.parquet.write_table(pa.parquet.read_table(file).drop_columns(["elapsed_ns"]), file)
+
+
+def _text_for_numbers(directory: Path) -> None:
+    file = directory / "commops.parquet"
+    table = pa.parquet.read_table(file)
+    pa.parquet.write_table(table.set_column(0, "rank", pa.array(["0"] * len(table))), file)
+
+
+def _float_times(directory: Path) -> None:
+    file = directory / "commops.parquet"
+    table = pa.parquet.read_table(file)
+    pa.parquet.write_table(table.set_column(5, "start_ns", pa.array([1.0] * len(table))), file)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "text"),
+    [
+        (_remove("job.json"), "job.json: must exist, every trace directory has one; got no such file"),
+        (_remove("commops.parquet"), "must hold commops.parquet, commops.jsonl or commops.csv; got none of them"),
+        (_truncate, "commops.parquet: must be a complete parquet file; got"),
+        (lambda d: (d / "commops.parquet").write_bytes(b""), "commops.parquet: must be a complete parquet file; got"),
+        (_drop_column, "commops.parquet: columns must include 'elapsed_ns'; got"),
+        (_text_for_numbers, "commops.parquet: column 'rank' must be of integers; got string"),
+        (_float_times, "commops.parquet: column 'start_ns' must be of integers; got double"),
+        (lambda d: (d / "commops.csv").write_text("rank"), "must hold one file of commops; got commops.parquet, com"),
+        (lambda d: (d / "bandwidth.csv").write_text("rank,path"), "bandwidth.csv: columns must include 'time_ns'"),
+        (lambda d: (d / "bandwidth.csv").write_text(""), "bandwidth.csv: columns must include 'rank'; got ''"),
+        (lambda d: (d / "bandwidth.csv").write_text("rank,rank"), "bandwidth.csv: columns must have distinct names"),
+        (lambda d: (d / "iterations.jsonl").write_text('{"rank": 1}'), "iterations.jsonl: columns must include 'it"),
+        (lambda d: (d / "iterations.csv.gz").write_text("rank"), "iterations.csv.gz: must be a complete csv file"),
+        (lambda d: (d / "iterations.parquet").mkdir(), "iterations.parquet: must be a complete parquet file; got"),
+    ],
+)  # fmt: skip
+def test_an_unusable_directory_is_refused(tmp_path: Path, spoil: Callable[[Path], object], text: str) -> None:
+    directory = write_directory(tmp_path / "t")
+    spoil(directory)
+    assert_refused(directory, text)
+
+
+@pytest.mark.parametrize("ending", [".jsonl.gz", ".csv.gz", ".parquet.gz"])
+def test_a_truncated_gzip_file_is_refused(tmp_path: Path, ending: str) -> None:
+    directory = write_directory(tmp_path / "t", [commop(sequence=i) for i in range(500)], ending=ending)
+    file = directory / f"commops{ending}"
+    file.write_bytes(file.read_bytes()[:-40])
+    assert_refused(directory, f"commops{ending}: must be a complete {ending.split('.')[1]} file; got")
+
+
+def test_a_directory_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+    assert_refused(tmp_path / "nowhere", "must be a trace directory; got nothing")
+
+
+def count_calls(directory: Path) -> int:
+    count = 0
+
+    def on_event(frame: object, event: str, argument: object) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(on_event)
+    try:
+        read_trace(directory)
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def test_no_python_runs_per_row_where_rows_are_good(tmp_path: Path) -> None:
+    rows = [commop(sequence=i, start_ns=START_NS + i) for i in range(5_000)]
+    many, few = write_directory(tmp_path / "many", rows), write_directory(tmp_path / "few", rows[:50])
+    read_trace(few)  # imports
+    assert count_calls(many) < 1.1 * count_calls(few)
+
+
+@pytest.mark.parametrize("ending", [".parquet", ".jsonl", ".csv"])
+@pytest.mark.parametrize("rate", [-1.0, -1e-300, 1e300, float("inf"), float("-inf")])
+def test_rates_that_no_device_has_are_left_out_and_told(tmp_path: Path, ending: str, rate: float) -> None:
+    rows = [
+        {
+            "rank": 0,
+            "time_ns": 10**18 + n,
+            "path": "nic",
+            "device": "eth0",
+            "tx_bytes_per_s": 5.0,
+            "rx_bytes_per_s": 5.0,
+        }
+        for n in range(3)
+    ]
+    rows[1]["rx_bytes_per_s"] = rate
+    trace = read_trace(write_directory(tmp_path / "trace", ending=ending, bandwidth=rows))
+    assert trace.rejected.count == 1
+    assert "row 2: rx_bytes_per_s must be a rate from 0 to 1e+15; got" in trace.rejected.reasons[0]
+    assert len(trace.bandwidth[0]) == 2
+
+
+@pytest.mark.parametrize("name", ["job.json", "commops.jsonl", "bandwidth.csv.gz"])
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path, name: str) -> None:
+    directory = write_directory(tmp_path / "trace")
+    if name != "bandwidth.csv.gz":
+        (directory / ("job.json" if name == "job.json" else "commops.parquet")).unlink()
+    os.mkfifo(directory / name)
+    with pytest.raises(InputError, match=rf"{name}: must be a file; got a pipe"):
+        read_trace(directory)
+
+
+def test_a_directory_that_can_t_be_reached_is_told_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    for path, found in (
+        (tmp_path / ("a" * 5000), "File name too long"),
+        (tmp_path / "loop" / "x", "Too many levels"),
+    ):
+        with pytest.raises(InputError, match=rf"must be a trace directory; got {found}"):
+            read_trace(path)

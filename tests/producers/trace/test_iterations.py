@@ -1,0 +1,73 @@
+"""Iterations of real recordings, after their marks were removed; those of the shared folder where it is there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from irregulars.producers.trace.directory import Trace, read_trace
+from irregulars.producers.trace.iterations import job_columns, number_iterations
+from irregulars.streams.messages.records import UNKNOWN, Batch
+from tests.producers.iteration_inference.made_up_jobs import border_errors, taken
+
+ROOT = Path(__file__).resolve().parents[3]
+SHARED = ROOT.parent / "shared" / "traces"
+OURS = sorted((ROOT / "tests" / "recordings").glob("gloo-*"))
+RECORDINGS = [*OURS, *(path for path in (SHARED / "bytedance-ar",) if path.is_dir())]
+
+
+def without_marks(trace: Trace) -> Trace:
+    commops = {
+        rank: Batch(b.header, {**b.columns, "iteration": np.full(len(b), UNKNOWN)})
+        for rank, b in trace.commops.items()
+    }
+    return replace(trace, commops=commops, iterations={})
+
+
+def marks_of(trace: Trace) -> np.ndarray:
+    return np.concatenate([batch.columns["iteration"] for batch in trace.commops.values()])
+
+
+@pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: path.name)
+def test_borders_are_within_one_operator_of_the_truth(path: Path) -> None:
+    trace = read_trace(path)
+    numbered = number_iterations(without_marks(trace))
+    columns = {**job_columns(trace)[0], "iteration": marks_of(trace)}
+    found = marks_of(numbered.trace)
+    assert border_errors(columns, found).max() <= 1
+    assert numbered.report is not None
+    assert f"inferred {len(np.unique(found[found != UNKNOWN]))} " in numbered.report
+
+
+@pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: path.name)
+def test_all_ranks_give_a_collective_the_same_iteration(path: Path) -> None:
+    trace = number_iterations(without_marks(read_trace(path))).trace
+    columns, _ = job_columns(trace)
+    is_collective = columns["peer"] == UNKNOWN
+    columns = taken({**columns, "iteration": marks_of(trace)}, is_collective)
+    share = columns["communicator"] * (1 << 32) + columns["sequence"]
+    order = np.argsort(share, kind="stable")
+    is_same = np.diff(share[order]) == 0
+    assert is_same.any()
+    assert (np.diff(columns["iteration"][order])[is_same] == 0).all()
+
+
+def test_a_trace_with_marks_stays_as_it_is() -> None:
+    trace = read_trace(OURS[0])
+    numbered = number_iterations(trace)
+    assert numbered.trace is trace
+    assert numbered.report is None
+    only_times = replace(without_marks(trace), iterations=trace.iterations)
+    assert number_iterations(only_times).trace is only_times
+
+
+def test_a_trace_without_a_period_says_so() -> None:
+    trace = without_marks(read_trace(OURS[0]))
+    few = {rank: Batch(b.header, {n: c[:6] for n, c in b.columns.items()}) for rank, b in trace.commops.items()}
+    numbered = number_iterations(replace(trace, commops=few))
+    assert numbered.report is not None
+    assert "no period was found" in numbered.report
+    assert (marks_of(numbered.trace) == UNKNOWN).all()

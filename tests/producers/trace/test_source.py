@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from irregulars.errors import InputError
+from irregulars.producers.trace.directory import Trace, read_trace
+from irregulars.producers.trace.source import TraceSource
+from irregulars.streams.messages.announcements import Announcement
+from irregulars.streams.messages.records import Batch
+from tests.producers.trace_directories import RECORDINGS, START_NS, commop, write_directory
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Trace:
+    """One operator each ten seconds."""
+    rows = [commop(sequence=i, start_ns=START_NS + i * 10**10, elapsed_ns=0) for i in range(4)]
+    return read_trace(write_directory(tmp_path / "t", rows))
+
+
+def polled_rows(source: TraceSource) -> list[int]:
+    batches = [record for record in source.poll(100) if isinstance(record, Batch)]
+    return [int(value) for batch in batches for value in batch.columns["sequence"]]
+
+
+@pytest.mark.parametrize(("speed", "pause_s"), [(1.0, 10.0), (4.0, 2.5), (0.5, 20.0)])
+def test_batches_come_when_their_time_has_come(trace: Trace, speed: float, pause_s: float) -> None:
+    clock = Clock()
+    source = TraceSource(trace, speed, clock_s=clock)
+    assert polled_rows(source) == [0]
+    clock.now_s += 0.99 * pause_s
+    assert polled_rows(source) == []
+    clock.now_s += 0.02 * pause_s
+    assert polled_rows(source) == [1]
+    clock.now_s += 2 * pause_s
+    assert polled_rows(source) == [2, 3]
+    assert source.is_exhausted
+
+
+def test_the_clock_starts_with_the_first_poll(trace: Trace) -> None:
+    clock = Clock()
+    source = TraceSource(trace, 1.0, clock_s=clock)
+    clock.now_s += 1_000
+    assert polled_rows(source) == [0]
+
+
+def test_speed_zero_never_waits(trace: Trace) -> None:
+    assert polled_rows(TraceSource(trace, 0)) == [0, 1, 2, 3]
+
+
+def test_announcements_come_first() -> None:
+    source = TraceSource(read_trace(RECORDINGS / "gloo-clean"), 0)
+    assert [type(record) for record in source.poll(5)] == [Announcement] * 4 + [Batch]
+    assert source.position() == "announcements=4 rows=1"
+
+
+def test_what_never_ended_comes_when_recording_stopped(tmp_path: Path) -> None:
+    rows = [commop(elapsed_ns=0), commop(sequence=2, rank=1, elapsed_ns=None)]
+    job = {"job": "hung", "world_size": 2, "clock": "shared", "recorded_until_ns": START_NS + 60 * 10**9,
+           "communicators": {"world": {"kind": "world", "ranks": [0, 1]}}}  # fmt: skip
+    clock = Clock()
+    source = TraceSource(read_trace(write_directory(tmp_path / "t", rows, job)), 1.0, clock_s=clock)
+    assert polled_rows(source) == [1]
+    clock.now_s += 59
+    assert polled_rows(source) == []
+    clock.now_s += 2
+    assert polled_rows(source) == [2]
+
+
+def test_the_pace_starts_anew_where_it_resumes(trace: Trace) -> None:
+    clock = Clock()
+    source = TraceSource(trace, 1.0, position="announcements=1 rows=2", clock_s=clock)
+    assert polled_rows(source) == [2]
+    clock.now_s += 10
+    assert polled_rows(source) == [3]
+
+
+@pytest.mark.parametrize("position", ["", "rows=1", "announcements=1 rows=x", "announcements=9 rows=0"])
+def test_a_strange_position_is_refused(trace: Trace, position: str) -> None:
+    with pytest.raises(InputError, match="position must"):
+        TraceSource(trace, 0, position=position)
+
+
+def test_a_position_past_the_end_is_refused(trace: Trace) -> None:
+    with pytest.raises(InputError, match=r"got 'announcements=1 rows=5', and it has announcements=1 rows=4"):
+        TraceSource(trace, 0, position="announcements=1 rows=5")
+
+
+@pytest.mark.parametrize("speed", [-1.0, float("nan"), float("inf")])
+def test_a_strange_speed_is_refused(trace: Trace, speed: float) -> None:
+    with pytest.raises(InputError, match="speed must be a number of at least 0; got"):
+        TraceSource(trace, speed)

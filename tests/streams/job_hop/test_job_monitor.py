@@ -1,0 +1,709 @@
+"""The second hop: whose word it waits for, in which order it judges, restarts, silence, and bad input."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from irregulars.producers.trace.directory import trace_batches
+from irregulars.streams.job_hop.job_monitor import FORGOTTEN, JobMonitor
+from irregulars.streams.messages.announcements import Heartbeat
+from irregulars.streams.messages.evidence import Evidence, Membership, concatenate, decode_evidence, encode_evidence
+from irregulars.streams.messages.judgements import JudgedIteration, Judgements
+from irregulars.streams.messages.records import UNKNOWN
+from irregulars.streams.monitor_settings import MonitorSettings
+from irregulars.streams.worker.snapshot_codec import pack, unpack
+from tests.streams.evidence_rows import came, evidence_of, no_operators, went
+from tests.streams.judged_streams import MonitoredJob, found, in_order, judge, judge_trace
+from tests.streams.lockstep_job import MS, TWO_BY_TWO, WORLD_OF_4, LockstepJob
+
+Rows = Sequence[Evidence | Membership]
+
+
+def made(*rows: Evidence | Membership, **settings: Any) -> JobMonitor:
+    monitor = JobMonitor("j", MonitorSettings(**settings))
+    monitor.add(rows)
+    return monitor
+
+
+def advance(monitor: JobMonitor) -> Judgements:
+    return monitor.advance(no_operators)
+
+
+def judged(monitor: JobMonitor) -> list[int]:
+    return [one.iteration for one in advance(monitor).iterations]
+
+
+def times(monitor: JobMonitor) -> dict[int, JudgedIteration]:
+    return {one.iteration: one for one in advance(monitor).iterations}
+
+
+# --- whose word is waited for ---------------------------------------------------------------------------------------
+
+
+def test_an_iteration_is_judged_when_all_ranks_have_delivered_it() -> None:
+    monitor = made(came(0), came(1), evidence_of(0, {0: 10, 1: 10}))
+    assert judged(monitor) == []
+    monitor.add([evidence_of(1, {0: 12})])
+    assert judged(monitor) == [0]
+    monitor.add([evidence_of(1, {1: 12})])
+    assert judged(monitor) == [1]
+
+
+def test_nothing_is_judged_before_all_ranks_that_log_were_announced() -> None:
+    monitor = made(came(0), evidence_of(0, {0: 10}))
+    assert judged(monitor) == []
+    monitor.add([came(1), evidence_of(1, {0: 10})])
+    assert judged(monitor) == [0]
+
+
+def test_a_rank_that_will_not_log_is_not_waited_for() -> None:
+    monitor = made(came(0, logged_ranks=1), came(1, logged_ranks=1, is_logged=False), went(1, "not logged"))
+    monitor.add([evidence_of(0, {0: 10})])
+    assert judged(monitor) == [0]
+    assert not monitor.is_ended
+
+
+def test_a_rank_that_skips_an_iteration_is_not_waited_for() -> None:
+    monitor = made(came(0), came(1), evidence_of(0, {0: 10, 1: 10}), evidence_of(1, {1: 10}))
+    assert {n: one.ranks_reported for n, one in times(monitor).items()} == {0: 1, 1: 2}
+
+
+def test_a_rank_that_ended_is_not_waited_for() -> None:
+    monitor = made(came(0), came(1), evidence_of(0, {0: 10, 1: 10}), evidence_of(1, {0: 10}), went(1))
+    assert judged(monitor) == [0, 1]
+
+
+def test_the_time_of_an_iteration_is_the_largest_of_its_ranks() -> None:
+    monitor = made(came(0), came(1), evidence_of(0, {7: 10}), evidence_of(1, {7: 12.5}))
+    assert times(monitor)[7].elapsed_ns == 12_500_000
+
+
+def test_a_silent_rank_is_given_up_after_the_grace() -> None:
+    monitor = made(came(0), came(1), evidence_of(0, {0: 10, 1: 10}), grace_s=30.0)
+    monitor.tick(100.0)
+    monitor.tick(129.0)
+    assert judged(monitor) == []
+    monitor.tick(130.0)
+    assert judged(monitor) == [0, 1]
+
+
+def test_a_rank_that_was_given_up_is_waited_for_again_once_it_delivers() -> None:
+    monitor = made(came(0), came(1), evidence_of(0, {0: 10}), grace_s=30.0)
+    for now_s in (0.0, 30.0):
+        monitor.tick(now_s)
+    assert judged(monitor) == [0]
+    monitor.add([evidence_of(0, {1: 10, 2: 10}), evidence_of(1, {1: 10})])
+    assert judged(monitor) == [1]
+
+
+def test_evidence_of_an_iteration_that_was_judged_without_it_changes_nothing() -> None:
+    monitor = made(came(0), came(1), evidence_of(0, {0: 10}), grace_s=30.0)
+    for now_s in (0.0, 30.0):
+        monitor.tick(now_s)
+    advance(monitor)
+    monitor.add([evidence_of(1, {0: 99})])
+    assert judged(monitor) == []
+
+
+def test_ranks_that_nobody_announced_are_given_up_too() -> None:
+    monitor = made(came(0), evidence_of(0, {0: 10}), grace_s=30.0)
+    for now_s in (0.0, 30.0):
+        monitor.tick(now_s)
+    assert judged(monitor) == [0]
+
+
+def test_a_job_of_one_rank_waits_for_nobody() -> None:
+    monitor = made(came(0, 1), evidence_of(0, {0: 10}))
+    assert judged(monitor) == [0]
+
+
+# --- what is judged -------------------------------------------------------------------------------------------------
+
+
+def one_rank(elapsed_ms: dict[int, float], **changes: Any) -> JobMonitor:
+    return made(came(0, 1), evidence_of(0, elapsed_ms, **changes))
+
+
+def test_nothing_is_judged_in_the_warm_up() -> None:
+    said = times(one_rank(dict.fromkeys(range(9), 10) | {9: 500, 10: 500}))
+    assert [said[n].is_irregular for n in (8, 9, 10)] == [None, None, True]
+    assert np.isnan(said[9].reference_ns)
+
+
+def test_iterations_need_not_be_contiguous() -> None:
+    numbers = [3, 7, 8, 90, 91, 95, 1000, 1001, 1002, 5000, 5001]
+    said = times(one_rank(dict.fromkeys(numbers, 10) | {9000: 30}))
+    assert list(said) == [*numbers, 9000]
+    assert said[9000].is_irregular is True
+
+
+@pytest.mark.parametrize("phase", ["eval", "checkpoint"])
+def test_evaluations_and_checkpoints_are_neither_judged_nor_learned(phase: str) -> None:
+    monitor = one_rank(dict.fromkeys(range(20), 10))
+    monitor.add([evidence_of(0, {20: 5000}, phase=phase), evidence_of(0, {21: 10, 22: 13})])
+    said = times(monitor)
+    assert (said[20].is_irregular, said[20].phase) == (None, phase)
+    assert said[21].reference_ns == 10 * MS
+    assert (said[21].is_irregular, said[22].is_irregular) == (False, True)
+
+
+def test_one_rank_that_says_evaluation_says_it_for_all() -> None:
+    monitor = made(came(0), came(1), evidence_of(0, {0: 10}), evidence_of(1, {0: 10}, phase="eval"))
+    assert times(monitor)[0].phase == "eval"
+
+
+def test_an_unmarked_iteration_is_training() -> None:
+    assert times(one_rank({0: 10}))[0].phase == "train"
+
+
+def test_after_a_lasting_change_the_window_begins_anew() -> None:
+    """Everyone slower for good: irregular at first, and in the end the new normal."""
+    random = np.random.default_rng(0)
+    slower = {n: (10 if n < 150 else 14) + random.normal(0, 0.05) for n in range(400)}
+    said = times(one_rank(slower))
+    assert said[150].is_irregular is True
+    assert not any(said[n].is_irregular for n in range(260, 400))
+    assert said[399].reference_ns == pytest.approx(14 * MS, rel=0.02)
+
+
+def test_what_was_lost_and_late_stands_in_the_rows_of_ranks() -> None:
+    monitor = made(came(0, 1), evidence_of(0, {0: 10}, late_rows=3))
+    assert advance(monitor).rank_iterations["late_rows"].tolist() == [3]
+
+
+# --- ends and restarts ----------------------------------------------------------------------------------------------
+
+
+def test_a_job_ends_when_all_its_ranks_have() -> None:
+    monitor = made(came(0), came(1), evidence_of(0, {0: 10}), went(0))
+    assert judged(monitor) == []
+    assert not monitor.is_ended
+    monitor.add([evidence_of(1, {0: 10}), went(1)])
+    assert judged(monitor) == [0]
+    assert monitor.is_ended
+
+
+def late_rank_job(attempt: int = 1, iterations: int = 60, late_from: int = 40, late_rank: int = 2) -> LockstepJob:
+    job = LockstepJob(WORLD_OF_4, {rank: {"host": f"h{rank}"} for rank in range(4)}, attempt=attempt)
+
+    def body(job: LockstepJob, number: int) -> None:
+        for rank in range(4):
+            late = 30 * MS if number >= late_from and rank == late_rank else 0
+            job.work(rank, 10 * MS + late + (number * 7 + rank * 3) % 5 * 20_000)
+        job.collective("world", 2 * MS)
+
+    job.iterate(range(iterations), body)
+    return job
+
+
+@pytest.mark.parametrize(
+    ("reason", "expected"), [("finished", "finished"), ("stopped", "stopped"), ("ended", "finished")]
+)
+def test_an_open_verdict_closes_with_the_reason_of_the_end(reason: str, expected: str) -> None:
+    trace = late_rank_job().trace()
+    messages = [m for m in in_order(trace) if not hasattr(m, "state")]
+    job = MonitoredJob(trace.job)
+    job.feed(messages)
+    for rank in range(4):
+        job.deliver([])
+        job.ranks[rank].beat(_last_word(rank, reason))
+        job.deliver(job.ranks[rank].drain())
+    (verdict,) = job.outcome.verdicts.values()
+    assert (verdict.state, verdict.close_reason, verdict.event) == ("closed", expected, "closed")
+
+
+def _last_word(rank: int, reason: str, attempt: int = 1) -> Any:
+    from irregulars.streams.messages.announcements import Heartbeat
+
+    return Heartbeat("lockstep", attempt, rank, {}, "ended", reason)
+
+
+def test_a_restart_closes_what_was_open_and_begins_a_new_life() -> None:
+    first, second = late_rank_job(1).trace(), late_rank_job(2, late_rank=1).trace()
+    messages = [m for m in in_order(first) if not hasattr(m, "state")] + list(in_order(second))
+    outcome = judge(messages, first.job)
+    assert {id_: (v.attempt, v.close_reason, v.suspects[0].ranks) for id_, v in outcome.verdicts.items()} == {
+        "lockstep:1:40:0": (1, "restarted", (2,)),
+        "lockstep:2:40:0": (2, "finished", (1,)),
+    }
+    assert [one.attempt for one in outcome.iterations] == [1] * 60 + [2] * 60
+
+
+def test_a_restart_that_one_worker_sees_before_another_loses_nothing() -> None:
+    """Rank 0's monitor has ended attempt 1 and sent rows of attempt 2 while rank 1 still delivers attempt 1."""
+    monitor = made(came(0), came(1), evidence_of(0, {0: 10, 1: 10}))
+    monitor.add([went(0, "restarted"), came(0, attempt=2), evidence_of(0, {0: 50}, attempt=2)])
+    assert judged(monitor) == []
+    monitor.add([evidence_of(1, {0: 10, 1: 10}), went(1, "restarted")])
+    assert judged(monitor) == [0, 1]
+    monitor.add([came(1, attempt=2), evidence_of(1, {0: 51}, attempt=2)])
+    assert [(one.attempt, one.elapsed_ns) for one in advance(monitor).iterations] == [(2, 51 * MS)]
+
+
+def test_one_message_may_hold_the_end_of_one_attempt_and_the_begin_of_the_next() -> None:
+    """A worker joins what all its monitors drained: rank 0 is in attempt 2 already, rank 1 has its last rows of 1."""
+    first = [came(0), came(1), evidence_of(0, {0: 10})]
+    rest = [
+        evidence_of(0, {1: 10}), went(0, "restarted"), came(0, attempt=2), evidence_of(0, {0: 50}, attempt=2),
+        evidence_of(1, {0: 10, 1: 10}), went(1, "restarted"), came(1, attempt=2), evidence_of(1, {0: 51}, attempt=2),
+    ]  # fmt: skip
+    monitor = made(*first)
+    for value in encode_evidence(rest, "j"):
+        monitor.add(decode_evidence(value))
+    said = advance(monitor).iterations
+    assert [(one.attempt, one.iteration, one.ranks_reported) for one in said] == [(1, 0, 2), (1, 1, 2), (2, 0, 2)]
+
+
+def test_a_restart_is_not_held_up_by_a_rank_that_died_with_the_attempt_before() -> None:
+    monitor = made(came(0), came(1), evidence_of(0, {0: 10}), went(0, "restarted"), came(0, attempt=2), grace_s=30.0)
+    for now_s in (0.0, 30.0):
+        monitor.tick(now_s)
+    advance(monitor)
+    monitor.add([came(1, attempt=2), evidence_of(0, {0: 50}, attempt=2), evidence_of(1, {0: 50}, attempt=2)])
+    assert [one.attempt for one in advance(monitor).iterations] == [2]
+
+
+def test_two_restarts_in_one_breath() -> None:
+    monitor = made()
+    for attempt in (1, 2, 3):
+        monitor.add([came(0, 1, attempt=attempt), evidence_of(0, {5: 10}, attempt=attempt), went(0, attempt=attempt)])
+    assert [one.attempt for one in advance(monitor).iterations] == [1, 2, 3]
+    assert monitor.is_ended
+
+
+def test_rows_of_an_attempt_that_is_over_are_not_heard() -> None:
+    monitor = made(came(0, 1, attempt=2), came(0, 1, attempt=1), evidence_of(0, {0: 10}, attempt=1))
+    monitor.add([evidence_of(0, {0: 20}, attempt=2)])
+    assert [(one.attempt, one.elapsed_ns) for one in advance(monitor).iterations] == [(2, 20 * MS)]
+
+
+def test_a_job_that_stays_silent_is_over_in_the_end() -> None:
+    monitor = made(came(0), came(1), evidence_of(0, {0: 10}), silence_s=600.0, grace_s=30.0)
+    for now_s in (0.0, 600.0, FORGOTTEN * 600.0 - 1):
+        monitor.tick(now_s)
+        advance(monitor)
+        assert not monitor.is_ended
+    monitor.tick(FORGOTTEN * 600.0)
+    advance(monitor)
+    assert monitor.is_ended
+
+
+def test_after_the_silence_what_waits_is_judged_and_a_job_that_speaks_again_is_heard() -> None:
+    monitor = made(came(0), came(1), evidence_of(0, {0: 10}), silence_s=600.0, grace_s=1000.0)
+    for now_s in (0.0, 600.0):
+        monitor.tick(now_s)
+    assert judged(monitor) == [0]
+    monitor.add([evidence_of(0, {1: 10}), evidence_of(1, {0: 10, 1: 10})])
+    monitor.tick(601.0)
+    assert judged(monitor) == [1]
+
+
+def hung() -> tuple[MonitoredJob, LockstepJob]:
+    """A live job: after 30 iterations rank 2 does not come to an all_reduce, and nobody says that anything ended."""
+    lockstep = LockstepJob({"world": ("world", (0, 1, 2, 3))})
+
+    def body(job: LockstepJob, number: int) -> None:
+        for rank in range(4):
+            job.work(rank, 10 * MS + (number + rank) % 3 * 5000)
+        job.collective("world", MS)
+
+    lockstep.iterate(range(30), body)
+    for rank in (0, 1, 3):
+        stuck = {"communicator": "world", "sequence": 30, "start_ns": lockstep.now_ns[rank] + 10 * MS}
+        lockstep.rows[rank].append({**stuck, "iteration": UNKNOWN})
+    trace = lockstep.trace()
+    trace = replace(trace, announcements=tuple(replace(one, lost_rows=0) for one in trace.announcements))
+    job = MonitoredJob(trace.job, MonitorSettings(grace_s=30.0, silence_s=600.0))
+    job.feed(message for message in in_order(trace) if not isinstance(message, Heartbeat))
+    return job, lockstep
+
+
+@pytest.mark.parametrize("restores", [False, True])
+def test_a_job_that_hangs_is_told_after_the_silence_and_a_grace_once(restores: bool) -> None:
+    job, _ = hung()
+    for now_s in (0.0, 599.0, 600.0, 629.0):
+        job.tick(now_s)
+    assert job.outcome.verdicts == {}
+    job.tick(631.0)
+    if restores:
+        job.restore()
+    for now_s in (632.0, 700.0, 2000.0, 1e6):
+        job.tick(now_s)
+    (verdict,) = job.outcome.verdicts.values()
+    assert (verdict.kind, verdict.suspects[0].ranks) == ("hang", (2,))
+    assert (verdict.close_reason, verdict.lost_s) == ("silent", pytest.approx(600.0))
+
+
+def test_a_long_pause_is_no_hang() -> None:
+    """What was told as open has ended after all; the job goes on, and is judged on."""
+    job, lockstep = hung()
+    for now_s in (0.0, 599.0):
+        job.tick(now_s)
+    for rank in range(4):
+        lockstep.now_ns[rank] = max(lockstep.now_ns.values()) + 600_000 * MS
+
+    def body(job: LockstepJob, number: int) -> None:
+        for rank in range(4):
+            job.work(rank, 10 * MS)
+        job.collective("world", MS)
+
+    for rows in lockstep.rows.values():
+        rows.clear()
+    for rows in lockstep.iteration_rows.values():
+        rows.clear()
+    lockstep.iterate(range(30, 40), body)
+    job.feed(in_order(lockstep.trace()))
+    assert [one.kind for one in job.outcome.verdicts.values() if one.kind == "hang"] == []
+    assert [one.iteration for one in job.outcome.iterations] == list(range(40))
+
+
+class SlowJob:
+    """A live job of iterations that take longer than the grace, second by second on the wall clock."""
+
+    def __init__(self) -> None:
+        self.lockstep = LockstepJob({"world": ("world", (0, 1, 2, 3))})
+        self.job = MonitoredJob(self.lockstep.job, MonitorSettings(grace_s=30.0, silence_s=600.0))
+        self.job.feed(replace(one, lost_rows=0) for one in self.lockstep.trace().announcements)
+        self.now_s = 0.0
+
+    def wait(self, seconds: int) -> None:
+        for _ in range(0, seconds, 5):
+            self.now_s += 5
+            self.job.tick(self.now_s)
+
+    def send(self) -> None:
+        self.job.feed(trace_batches(self.lockstep.trace(), 1500, 1.0))
+        for rows in (*self.lockstep.rows.values(), *self.lockstep.iteration_rows.values()):
+            rows.clear()
+
+    def stand(self, ranks: Sequence[int], iteration: int) -> None:
+        """An operator of `ranks` that has not ended yet."""
+        for rank in ranks:
+            row = {"communicator": "world", "sequence": 10**6 + iteration, "iteration": iteration}
+            self.lockstep.rows[rank].append({**row, "start_ns": self.lockstep.now_ns[rank] - 1000 * MS})
+
+    def run(self, numbers: Sequence[int], standing: Sequence[int] = ()) -> None:
+        for number in numbers:
+            self.lockstep.iterate([number], _of_45_s)
+            self.stand(standing, number)
+            self.wait(45)
+            self.send()
+
+    @property
+    def hangs(self) -> list[int]:
+        return [one.iterations[0] for one in self.job.outcome.verdicts.values() if one.kind == "hang"]
+
+
+def _of_45_s(job: LockstepJob, number: int) -> None:
+    for rank in range(4):
+        job.work(rank, 45_000 * MS + (number + rank) % 3 * 5000)
+    job.collective("world", MS)
+
+
+@pytest.mark.parametrize("numbers", [[5], range(5, 30)])
+def test_an_operator_that_stays_open_while_the_job_goes_on_is_no_hang(numbers: Sequence[int]) -> None:
+    slow = SlowJob()
+    slow.run(range(5))
+    slow.run(numbers, standing=[1])
+    slow.run(range(numbers[-1] + 1, numbers[-1] + 8))
+    assert slow.hangs == []
+
+
+@pytest.mark.parametrize("restores", [False, True])
+def test_a_hang_of_slow_iterations_is_told_as_soon(restores: bool) -> None:
+    slow = SlowJob()
+    slow.run(range(5))
+    slow.stand([0, 1, 3], 5)
+    slow.send()
+    slow.wait(610)
+    if restores:
+        slow.job.monitor = JobMonitor.from_state(unpack(pack(slow.job.monitor.state())), slow.job.settings)
+    slow.wait(35)
+    assert slow.hangs == [5]
+
+
+@pytest.mark.parametrize("more", [1, 3])
+def test_a_hang_that_was_told_is_not_told_again_of_a_job_that_goes_on(more: int) -> None:
+    slow = SlowJob()
+    slow.run(range(5))
+    slow.stand([0, 1, 3], 5)
+    slow.send()
+    slow.wait(720)
+    assert slow.hangs == [5]
+    for rank in range(4):
+        slow.lockstep.now_ns[rank] += 720_000 * MS
+    slow.run(range(6, 6 + more))
+    for rank in range(4):
+        slow.job.take(Heartbeat("lockstep", 1, rank, {}, "ended", "finished"))
+    assert slow.job.monitor.is_ended
+    assert slow.hangs == [5]
+
+
+@pytest.mark.parametrize("restores", [False, True])
+def test_a_rank_that_stood_later_than_others_is_not_left_accused(restores: bool) -> None:
+    """What it has comes after the hang was told: it waits as well, and another one is to blame."""
+    slow = SlowJob()
+    slow.run(range(5))
+    for ranks, seconds in (((0, 3), 60), ((1,), 610)):
+        slow.stand(ranks, 5)
+        slow.send()
+        slow.wait(seconds)
+    if restores:
+        slow.job.restore()
+    slow.wait(700)
+    told = [one.suspects[0].ranks for one in slow.job.outcome.verdicts.values()]
+    assert told == [(1, 2), (2,)]
+
+
+def test_two_hangs_of_one_rank_are_both_told() -> None:
+    slow = SlowJob()
+    for first in (0, 10):
+        slow.run(range(first, first + 5))
+        slow.stand([0, 1, 3], first + 5)
+        slow.send()
+        slow.wait(700)
+    assert slow.hangs == [5, 15]
+
+
+def test_silence_counts_from_the_last_word() -> None:
+    monitor = made(came(0), came(1), silence_s=600.0)
+    monitor.tick(0.0)
+    monitor.add([evidence_of(0, {0: 10})])
+    for now_s in (599.0, 1198.0):
+        monitor.tick(now_s)
+        advance(monitor)
+        assert not monitor.is_ended
+
+
+def test_a_job_that_speaks_again_after_its_silence_is_alive_or_not_heard() -> None:
+    """Else verdicts open that nothing will ever close, in a monitor whose state may go."""
+    monitor = made(came(0, 1), evidence_of(0, {0: 10}), silence_s=10.0)
+    for now_s in (0.0, 10.0):
+        monitor.tick(now_s)
+    advance(monitor)
+    monitor.add([evidence_of(0, {1: 10})])
+    assert not (judged(monitor) and monitor.is_ended)
+
+
+# --- any way of delivery --------------------------------------------------------------------------------------------
+
+
+def said(monitor: JobMonitor, rows: Rows, restore: bool = False) -> list[Any]:
+    parts = []
+    for row in rows:
+        monitor.add([row])
+        if restore:
+            monitor = JobMonitor.from_state(unpack(pack(monitor.state())), monitor.settings)
+        parts.append(advance(monitor))
+    return [
+        [one for part in parts for one in getattr(part, name)] for name in ("iterations", "verdicts", "announcements")
+    ]
+
+
+def life(ranks: int, iterations: int) -> list[Any]:
+    random = Random(ranks)
+    rows: list[Any] = []
+    for rank in range(ranks):
+        times = {n: 10 + random.random() + 20 * (n % 13 == 12) for n in range(iterations)}
+        rows += [came(rank, ranks), evidence_of(rank, times), went(rank)]
+    return rows
+
+
+@settings(max_examples=30)
+@given(random=st.randoms(use_true_random=False))
+def test_ranks_may_interleave_in_any_way(random: Random) -> None:
+    def split(row: Any) -> list[Any]:
+        if not isinstance(row, Evidence):
+            return [row]
+        rank, numbers = int(row.columns["rank"][0]), row.columns["iteration"].tolist()
+        elapsed = dict(zip(numbers, (row.columns["elapsed_ns"] / MS).tolist(), strict=True))
+        cuts = sorted(random.sample(range(len(numbers) + 1), 3))
+        borders = zip([0, *cuts], [*cuts, len(numbers)], strict=True)
+        return [evidence_of(rank, {n: elapsed[n] for n in numbers[a:b]}) for a, b in borders]
+
+    rows = life(3, 20)
+    queues = [[one for row in rows[3 * rank : 3 * rank + 3] for one in split(row)] for rank in range(3)]
+    turns = [rank for rank, queue in enumerate(queues) for _ in queue]
+    random.shuffle(turns)
+    mixed = [queues[rank].pop(0) for rank in turns]
+    iterations, verdicts, announced = said(JobMonitor("j", MonitorSettings()), mixed)
+    expected = said(JobMonitor("j", MonitorSettings()), rows)
+    assert [repr(one) for one in iterations] == [repr(one) for one in expected[0]]
+    assert (verdicts, len(announced)) == (expected[1], 3)
+
+
+def test_a_snapshot_before_each_judgement_loses_nothing() -> None:
+    plain = said(JobMonitor("j", MonitorSettings()), life(3, 20))
+    restored = said(JobMonitor("j", MonitorSettings()), life(3, 20), restore=True)
+    assert [[repr(one) for one in part] for part in restored] == [[repr(one) for one in part] for part in plain]
+
+
+def test_a_snapshot_holds_the_next_attempt() -> None:
+    monitor = made(came(0, 1), evidence_of(0, {0: 10}), came(0, 1, attempt=2), evidence_of(0, {0: 50}, attempt=2))
+    monitor = JobMonitor.from_state(unpack(pack(monitor.state())), MonitorSettings())
+    monitor.add([went(0)])
+    assert [one.attempt for one in advance(monitor).iterations] == [1, 2]
+
+
+def test_evidence_that_comes_twice_counts_once() -> None:
+    monitor = made(came(0), came(1), came(1), evidence_of(0, {0: 10}), evidence_of(0, {0: 10, 1: 10}))
+    monitor.add([evidence_of(1, {0: 10}), evidence_of(1, {0: 10})])
+    judgements = advance(monitor)
+    assert [(one.iteration, one.ranks_reported) for one in judgements.iterations] == [(0, 2)]
+    assert len(judgements.announcements) == 2
+
+
+def test_evidence_of_many_ranks_in_one_message_is_the_same() -> None:
+    monitor = made(came(0), came(1), concatenate([evidence_of(0, {0: 10, 1: 10}), evidence_of(1, {0: 12, 1: 9})]))
+    assert [one.elapsed_ns / MS for one in advance(monitor).iterations] == [12, 10]
+
+
+def test_a_trace_judged_with_each_message_twice_is_the_same() -> None:
+    trace = late_rank_job().trace()
+    messages = [twice for message in in_order(trace, max_rows=20) for twice in (message, message)]
+    outcome = judge(messages, trace.job)
+    assert (outcome.revisions, outcome.iterations) == (judge_trace(trace).revisions, judge_trace(trace).iterations)
+
+
+def test_operators_that_are_no_longer_there_accuse_nobody() -> None:
+    job = MonitoredJob("lockstep")
+    job.read_back = lambda spans: []  # type: ignore[method-assign]
+    outcome = job.feed(in_order(late_rank_job().trace()))
+    assert sum(bool(one.is_irregular) for one in outcome.iterations) == 20
+    assert outcome.revisions == []
+
+
+# --- bad input ------------------------------------------------------------------------------------------------------
+
+
+def test_evidence_before_anybody_was_announced_is_not_heard() -> None:
+    monitor = made(evidence_of(0, {0: 10}), went(0))
+    assert judged(monitor) == []
+    assert not monitor.is_ended
+
+
+def test_the_end_of_a_rank_that_nobody_announced_ends_nothing() -> None:
+    monitor = made(came(0), went(7, "stopped"), evidence_of(0, {0: 10}), went(0), grace_s=30.0)
+    for now_s in (0.0, 30.0):
+        monitor.tick(now_s)
+    assert judged(monitor) == [0]
+
+
+def test_evidence_of_a_later_attempt_that_nobody_announced_stops_nothing() -> None:
+    monitor = made(came(0, 1), evidence_of(0, {0: 10}, attempt=9), evidence_of(0, {0: 10}), went(0))
+    assert judged(monitor) == [0]
+    advance(monitor)
+    assert monitor.is_ended
+
+
+def test_evidence_of_a_rank_that_nobody_announced_stops_nothing() -> None:
+    monitor = made(came(0, 1, clock="per_host"), evidence_of(5, dict.fromkeys(range(30), 10)))
+    monitor.add([evidence_of(0, {n: 10 + 20 * (n > 20) for n in range(30)}), went(0)])
+    assert judged(monitor) == list(range(30))
+
+
+def test_a_rank_announced_twice_with_other_content_keeps_what_it_said_first() -> None:
+    monitor = made(came(0), came(1), came(1, host="elsewhere", logged_ranks=50))
+    monitor.add([evidence_of(0, {0: 10}), evidence_of(1, {0: 10})])
+    judgements = advance(monitor)
+    assert [one.host for one in judgements.announcements] == [None, None]
+    assert [one.iteration for one in judgements.iterations] == [0]
+
+
+@pytest.mark.parametrize("elapsed_ms", [0.0, -5.0, 1e9])
+def test_iterations_of_strange_lengths_are_judged_without_an_error(elapsed_ms: float) -> None:
+    monitor = one_rank(dict.fromkeys(range(20), elapsed_ms) | dict.fromkeys(range(20, 40), 10.0))
+    monitor.add([went(0)])
+    assert judged(monitor) == list(range(40))
+
+
+def test_iterations_without_length_before_a_late_rank_do_not_divide_by_zero() -> None:
+    job = late_rank_job(late_from=20)
+    for rows in job.iteration_rows.values():
+        for row in rows[:20]:
+            row["elapsed_ns"] = 0
+    outcome = judge_trace(job.trace())
+    assert len(outcome.iterations) == 60
+
+
+def test_an_iteration_number_from_nowhere_does_not_end_the_judging() -> None:
+    monitor = made(came(0), came(1), evidence_of(0, {2**60: 10}), evidence_of(1, {0: 10, 1: 10}))
+    assert judged(monitor) == [0, 1]
+    monitor.add([went(0), went(1)])
+    assert judged(monitor) == [2**60]
+
+
+def test_empty_evidence_says_nothing() -> None:
+    monitor = made(came(0, 1), evidence_of(0, {}))
+    assert judged(monitor) == []
+
+
+def test_a_job_that_ends_before_its_first_iteration_ends() -> None:
+    monitor = made(came(0, 1), went(0))
+    assert judged(monitor) == []
+    assert monitor.is_ended
+
+
+def test_advance_without_anything_says_nothing() -> None:
+    judgements = advance(made())
+    assert (judgements.iterations, judgements.verdicts, judgements.rank_iterations) == ([], [], {})
+
+
+@settings(max_examples=100)
+@given(data=st.data())
+def test_no_order_of_lives_and_rows_stops_a_monitor(data: st.DataObject) -> None:
+    monitor = JobMonitor("j", MonitorSettings(grace_s=1.0, silence_s=5.0))
+    small, numbers = st.integers(0, 3), st.sampled_from([-(2**62), -1, 0, 1, 2, 3, 2**62])
+    for step in range(data.draw(st.integers(0, 15))):
+        rank, attempt = data.draw(small), data.draw(st.integers(1, 3))
+        what = data.draw(st.sampled_from(["came", "went", "rows", "tick", "restore"]))
+        if what == "came":
+            monitor.add(
+                [came(rank, data.draw(st.integers(1, 4)), attempt=attempt, is_logged=data.draw(st.booleans()))]
+            )
+        elif what == "went":
+            monitor.add([went(rank, attempt=attempt)])
+        elif what == "rows":
+            rows = dict.fromkeys(sorted(data.draw(st.sets(numbers))), data.draw(st.sampled_from([0.0, 10.0, 1e6])))
+            monitor.add([evidence_of(rank, rows, attempt=attempt)])
+        elif what == "tick":
+            monitor.tick(2.0 * step)
+        else:
+            monitor = JobMonitor.from_state(unpack(pack(monitor.state())), monitor.settings)
+        advance(monitor)
+
+
+def test_found_compares_what_streams_say() -> None:
+    """The comparison that other tests trust is not blind."""
+    one, other = judge_trace(late_rank_job().trace()), judge_trace(late_rank_job(late_rank=1).trace())
+    assert found(one) == found(judge_trace(late_rank_job().trace()))
+    assert all(a != b for a, b in zip(found(one), found(other), strict=True) if a)
+
+
+def test_two_by_two_is_walked_back_to_the_first_cause() -> None:
+    """Rank 1 is late in tp0, so 0 sends late on pp0, so 2 is late in tp1, and so on: rank 1 alone is to blame."""
+    job = LockstepJob(TWO_BY_TWO)
+
+    def body(job: LockstepJob, number: int) -> None:
+        for rank in range(4):
+            job.work(rank, 4 * MS + (25 * MS if number >= 40 and rank == 1 else 0) + (number + rank) % 3 * 10_000)
+        job.collective("tp0", MS)
+        job.message("pp0", 0, 2, MS)
+        job.message("pp1", 1, 3, MS)
+        for rank in (2, 3):
+            job.work(rank, 3 * MS)
+        job.collective("tp1", MS)
+        job.collective("world", 2 * MS)
+
+    job.iterate(range(60), body)
+    (verdict,) = judge_trace(job.trace()).verdicts.values()
+    assert (verdict.kind, verdict.suspects[0].ranks, verdict.iterations) == ("slow_rank", (1,), (40, 60))
+    assert verdict.evidence.startswith("rank 1 took 29")

@@ -1,0 +1,112 @@
+"""Who takes part, and how far each has come."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from irregulars.streams.job_hop.job_roster import JobRoster
+from irregulars.streams.messages.announcements import Announcement
+from irregulars.streams.worker.snapshot_codec import pack, unpack
+
+
+def announcement(rank: int, logged_ranks: int = 3, *, is_logged: bool = True) -> Announcement:
+    return Announcement("j", 1, rank, 4, logged_ranks, (), is_logged=is_logged)
+
+
+def roster(*ranks: int) -> JobRoster:
+    made = JobRoster()
+    for rank in ranks:
+        made.announce(announcement(rank, len(ranks)))
+    return made
+
+
+def test_it_is_complete_when_as_many_as_log_were_announced() -> None:
+    made = JobRoster()
+    for rank in (0, 2):
+        assert made.announce(announcement(rank))
+        assert not made.is_complete
+    made.announce(announcement(3, is_logged=False))
+    assert not made.is_complete
+    made.announce(announcement(1))
+    assert made.is_complete
+
+
+def test_an_announcement_that_comes_twice_is_not_new() -> None:
+    made = roster(0, 1)
+    assert not made.announce(announcement(0, 99))
+    assert made.announcements[0].logged_ranks == 2
+
+
+def test_what_was_delivered_before_is_not_new() -> None:
+    made = roster(0)
+    assert [made.deliver(0, number) for number in (3, 3, 2, 4)] == [True, False, False, True]
+
+
+def test_a_first_delivery_may_have_any_number() -> None:
+    assert roster(0).deliver(0, -(2**62))
+    assert roster(0).deliver(0, 2**62)
+
+
+def test_those_are_behind_who_are_to_deliver_still() -> None:
+    made = roster(0, 1, 2)
+    made.deliver(0, 5)
+    made.deliver(1, 4)
+    made.end(2, "finished")
+    assert made.lagging(5) == [1]
+    assert made.lagging(4) == []
+    assert (made.has_all(4), made.has_all(5)) == (True, False)
+
+
+def test_who_was_given_up_is_awaited_again_after_delivering() -> None:
+    made = roster(0, 1)
+    made.deliver(0, 5)
+    made.give_up([1])
+    assert made.has_all(5)
+    made.deliver(1, 5)
+    assert made.lagging(6) == [0, 1]
+
+
+def test_reasons_are_said_worst_first() -> None:
+    made = roster(0, 1, 2)
+    for rank, reason in enumerate(("finished", "restarted", "stopped")):
+        assert not made.is_ended
+        made.end(rank, reason)
+    assert (made.is_ended, made.end_reason) == (True, "restarted")
+
+
+def test_ranks_that_do_not_log_have_no_say_in_the_end() -> None:
+    made = JobRoster()
+    made.announce(announcement(0, 1))
+    made.announce(announcement(1, 1, is_logged=False))
+    made.end(1, "stopped")
+    assert not made.is_ended
+    made.end(0, "finished")
+    assert made.end_reason == "finished"
+
+
+def test_the_end_of_a_stranger_is_no_error() -> None:
+    made = roster(0)
+    made.end(9, "restarted")
+    made.end(0, "finished")
+    assert (made.is_ended, made.end_reason) == (True, "finished")
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["deliver", "end", "give_up", "ask"]), st.integers(0, 3), st.integers(0, 6)))
+)
+def test_the_short_answer_is_the_long_one(steps: list[tuple[str, int, int]]) -> None:
+    """`has_all` remembers who was behind; it must never differ from `lagging`, restored or not."""
+    made = roster(0, 1, 2, 3)
+    for what, rank, number in steps:
+        if what == "deliver":
+            made.deliver(rank, number)
+        elif what == "end":
+            made.end(rank, "finished")
+        elif what == "give_up":
+            made.give_up([rank])
+        assert made.has_all(number) == (not made.lagging(number))
+    twin = JobRoster.from_state(unpack(pack(made.state())))
+    for number in range(8):
+        assert twin.lagging(number) == made.lagging(number)
+    assert (twin.is_ended, twin.is_complete, twin.reasons) == (made.is_ended, made.is_complete, made.reasons)

@@ -1,0 +1,119 @@
+"""Many ranks reduced at once give what each alone gives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from irregulars.detectors.plugins.baseline import RobustBaseline
+from irregulars.streams.messages.evidence import CLASS_COLUMNS, COLUMNS, Evidence, Membership, concatenate
+from irregulars.streams.messages.records import PHASE_UNKNOWN, RECV, UNKNOWN
+from irregulars.streams.rank_hop.evidence_reduction import Closing, reduce_all, reduce_closings
+from irregulars.streams.rank_hop.operator_reduction import OPERATOR_COLUMNS
+
+FLOATS = ("elapsed_ns", "size_bytes")
+
+
+@st.composite
+def any_closing(draw: st.DrawFn, rank: int) -> Closing:
+    numbers = sorted(draw(st.sets(st.integers(0, 4), min_size=1)))
+    rows = [
+        {
+            "communicator": draw(st.integers(0, 1)),
+            "operator": draw(st.sampled_from([0, 1, RECV])),
+            "sequence": at,
+            "peer": UNKNOWN,
+            "start_ns": draw(st.just(UNKNOWN) | st.integers(0, 20)),
+            "elapsed_ns": draw(st.just(np.nan) | st.integers(0, 9)),
+            "size_bytes": 8.0,
+            "iteration": draw(st.sampled_from(numbers)),
+            "offset": draw(st.integers(0, 3)),
+        }
+        for at in range(draw(st.integers(0, 8)))
+    ]
+    columns = {name: np.array([row[name] for row in rows], dtype=dtype_of(name)) for name in OPERATOR_COLUMNS}
+    return closing(rank, numbers, columns, free_ns=draw(st.just(UNKNOWN) | st.integers(0, 5)))
+
+
+def dtype_of(name: str) -> Any:
+    return np.float64 if name in FLOATS else np.int64
+
+
+def closing(rank: int, numbers: list[int], rows: dict[str, np.ndarray], **changes: Any) -> Closing:
+    size = len(numbers)
+    free_ns = np.full(size, UNKNOWN)
+    free_ns[0] = changes.pop("free_ns", UNKNOWN)
+    values: dict[str, Any] = {
+        "attempt": 1, "rank": rank, "partition": 2, "names": (f"own {rank}", "all"), "sizes": {"all": 99},
+        "numbers": np.array(numbers), "rows": rows, "free_ns": free_ns, "entry_ns": UNKNOWN,
+        "start_ns": np.full(size, UNKNOWN), "elapsed_ns": np.full(size, UNKNOWN),
+        "phase": np.full(size, PHASE_UNKNOWN, np.uint8), "tokens": np.full(size, np.nan), "late_rows": rank,
+        "lost_rows": 0,
+    }  # fmt: skip
+    return Closing(**values | changes)
+
+
+def joined(rows: list[Evidence | Membership]) -> Evidence:
+    return concatenate([row for row in rows if isinstance(row, Evidence)])
+
+
+@given(closings=st.tuples(*(any_closing(rank) for rank in range(4))))
+def test_ranks_reduced_together_are_the_same_as_apart(closings: tuple[Closing, ...]) -> None:
+    together = joined(reduce_closings("j", closings))
+    apart = joined([row for one in closings for row in reduce_closings("j", [one])])
+    for name in COLUMNS:
+        np.testing.assert_array_equal(together.columns[name], apart.columns[name], err_msg=name)
+    assert together.names == apart.names
+    assert sorted(classes(together)) == sorted(classes(apart))
+    np.testing.assert_array_equal(together.class_counts, apart.class_counts)
+    np.testing.assert_array_equal(together.offsets, apart.offsets)
+    np.testing.assert_array_equal(together.offset_counts, apart.offset_counts)
+
+
+def classes(evidence: Evidence) -> list[tuple[Any, ...]]:
+    owner = np.repeat(np.arange(len(evidence)), evidence.class_counts).tolist()
+    columns = [np.nan_to_num(evidence.classes[name], nan=-1.0).tolist() for name in CLASS_COLUMNS]
+    return list(zip(owner, *columns, strict=True))
+
+
+def rows_of(*numbers: int, elapsed: float = 5.0) -> dict[str, np.ndarray]:
+    size = len(numbers)
+    values: dict[str, Any] = {
+        "communicator": 0, "operator": 0, "sequence": np.arange(size), "peer": UNKNOWN,
+        "start_ns": np.arange(size) * 10, "elapsed_ns": elapsed + np.arange(size) % 3, "size_bytes": 8.0,
+        "iteration": numbers, "offset": 0,
+    }  # fmt: skip
+    return {name: np.broadcast_to(np.array(values[name], dtype=dtype_of(name)), size) for name in OPERATOR_COLUMNS}
+
+
+def test_classes_are_kept_of_recvs_and_of_collectives_of_many() -> None:
+    rows = {**rows_of(0, 0, 0), "communicator": np.array([0, 1, 0]), "operator": np.array([0, 0, RECV])}
+    found = joined(reduce_closings("j", [closing(0, [0], {**rows, "peer": np.array([UNKNOWN, UNKNOWN, 3])})]))
+    assert sorted(zip(found.classes["communicator"].tolist(), found.classes["peer"].tolist(), strict=True)) == [
+        (0, 3),
+        (1, -1),
+    ]
+
+
+def test_arrivals_come_before_evidence_and_departures_after_it() -> None:
+    went = Membership("j", 1, 0, reason="finished")
+    rows = reduce_all("j", [closing(0, [0], rows_of(0)), went, closing(1, [0], rows_of(0))])
+    assert [type(row) for row in rows] == [Evidence, Membership]
+    assert joined(rows).columns["rank"].tolist() == [0, 1]
+
+
+def test_no_border_of_a_drain_shows_in_the_scores() -> None:
+    numbers = list(range(12))
+    rows = rows_of(*[number for number in numbers for _ in range(20)])
+    together = joined(reduce_closings("j", [closing(0, numbers, rows, detectors=[RobustBaseline()])]))
+    detectors = [RobustBaseline()]
+    apart = [
+        closing(0, [n], {name: column[rows["iteration"] == n] for name, column in rows.items()}, detectors=detectors)
+        for n in numbers
+    ]
+    one_by_one = joined([row for one in apart for row in reduce_closings("j", [one])])
+    assert np.isfinite(together.columns["score"]).any()
+    np.testing.assert_array_equal(together.columns["score"], one_by_one.columns["score"])

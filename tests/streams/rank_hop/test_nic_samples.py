@@ -1,0 +1,78 @@
+"""Samples of a rank's NIC, and the iterations that they fall into."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from irregulars.streams.messages.records import PATHS, Batch, Header
+from irregulars.streams.rank_hop.nic_samples import MOST_SAMPLES, NicSamples
+from irregulars.streams.worker.snapshot_codec import pack, unpack
+
+MS = 1_000_000
+
+
+def batch(rows: Sequence[tuple[int, str, float, float]], path: str = "nic") -> Batch:
+    """Rows of time in ms, device, and rates sent and received."""
+    names = sorted({device for _, device, _, _ in rows})
+    header = Header("bandwidth", "j", 0, 0, 0, None, tuple(names))
+    times, devices, tx, rx = zip(*rows, strict=True)
+    columns = {
+        "time_ns": np.array(times, dtype=np.int64) * MS,
+        "path": np.full(len(rows), PATHS.index(path)),
+        "device": np.array([names.index(device) for device in devices]),
+        "tx_bytes_per_s": np.array(tx, dtype=np.float64),
+        "rx_bytes_per_s": np.array(rx, dtype=np.float64),
+    }
+    return Batch(header, columns)
+
+
+def peaks(samples: NicSamples, *iterations: tuple[int, int]) -> list[list[float]]:
+    starts, ends = (np.array(column, dtype=np.int64) * MS for column in zip(*iterations, strict=True))
+    return [peak.tolist() for peak in samples.take(int(ends[-1])).peaks(starts, ends)]
+
+
+def test_an_iteration_has_the_highest_rates_of_the_intervals_whose_middle_lies_in_it() -> None:
+    samples = NicSamples("eth0")
+    samples.add(batch([(n * 10, "eth0", float(n), 100.0 - n) for n in range(8)]))
+    assert peaks(samples, (0, 30), (30, 50)) == [[3.0, 5.0], [99.0, 96.0]]
+
+
+def test_the_first_sample_says_nothing_since_nobody_knows_when_its_interval_began() -> None:
+    samples = NicSamples("eth0")
+    samples.add(batch([(10, "eth0", 9.0, 9.0)]))
+    np.testing.assert_array_equal(peaks(samples, (0, 20)), [[np.nan], [np.nan]])
+    samples.add(batch([(30, "eth0", 5.0, 4.0)]))
+    assert peaks(samples, (10, 40)) == [[5.0], [4.0]]
+
+
+def test_other_devices_and_other_paths_are_not_this_nic() -> None:
+    samples = NicSamples("eth0")
+    samples.add(batch([(n * 10, device, 1.0, 1.0) for n in range(4) for device in ("eth1",)]))
+    samples.add(batch([(n * 10, "eth0", 1.0, 1.0) for n in range(4)], path="pcie"))
+    np.testing.assert_array_equal(peaks(samples, (0, 40)), [[np.nan], [np.nan]])
+    unnamed = NicSamples(None)
+    unnamed.add(batch([(n * 10, "eth1", 1.0 + n, 1.0) for n in range(4)]))
+    assert peaks(unnamed, (0, 40)) == [[4.0], [1.0]]
+
+
+def test_samples_of_later_iterations_wait_and_survive_a_snapshot() -> None:
+    samples = NicSamples("eth0")
+    samples.add(batch([(n * 10, "eth0", float(n), 0.0) for n in range(6)]))
+    assert peaks(samples, (0, 20))[0] == [2.0]
+    twin = NicSamples.from_state(unpack(pack(samples.state())))
+    twin.add(batch([(60, "eth0", 6.0, 0.0)]))
+    assert peaks(twin, (20, 40), (40, 60))[0] == [4.0, 6.0]
+
+
+def test_a_row_without_a_rate_is_no_rate_of_zero() -> None:
+    samples = NicSamples("eth0")
+    samples.add(batch([(0, "eth0", 1.0, 1.0), (10, "eth0", np.nan, 3.0)]))
+    np.testing.assert_array_equal(peaks(samples, (0, 20)), [[np.nan], [3.0]])
+
+
+def test_memory_is_bounded() -> None:
+    samples = NicSamples("eth0")
+    samples.add(batch([(n, "eth0", float(n), 0.0) for n in range(MOST_SAMPLES + 10)]))
+    assert len(samples.take(10**18).tx) == MOST_SAMPLES

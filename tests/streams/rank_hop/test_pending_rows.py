@@ -1,0 +1,139 @@
+"""Which rows an iteration takes when it closes, and which stay."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from irregulars.streams.kafka.topic_admin import MAX_SNAPSHOT_BYTES
+from irregulars.streams.messages.records import UNKNOWN
+from irregulars.streams.rank_hop.pending_rows import MOST_UNPLACED, PendingRows
+from irregulars.streams.worker.snapshot_codec import pack, unpack
+from tests.streams.lockstep_job import iteration_batch, operator_batch
+
+
+def operator(iteration: int, start_ns: int, elapsed_ns: float = 4.0, **values: Any) -> dict[str, Any]:
+    times = {"start_ns": start_ns, "elapsed_ns": elapsed_ns}
+    return {"iteration": iteration, "sequence": start_ns, "size_bytes": 64.0, **times, **values}
+
+
+def turn(number: int, start_ns: int, elapsed_ns: float = 10.0) -> dict[str, Any]:
+    return {"iteration": number, "start_ns": start_ns, "elapsed_ns": elapsed_ns, "tokens": 1.0}
+
+
+def pending(*operators: dict[str, Any], turns: tuple[dict[str, Any], ...] = ()) -> PendingRows:
+    made = PendingRows()
+    made.add_iterations(iteration_batch(0, turns))
+    add(made, *operators)
+    return made
+
+
+def add(made: PendingRows, *operators: dict[str, Any], offset: int = 0) -> None:
+    batch = operator_batch(0, operators)
+    made.add_operators(batch.columns, batch.header.names, offset)
+
+
+def starts(rows: Mapping[str, np.ndarray]) -> list[int]:
+    return sorted(rows["start_ns"].tolist())
+
+
+def test_an_iteration_takes_its_operators_and_leaves_those_of_later_ones() -> None:
+    made = pending(operator(0, 1), operator(1, 11), operator(2, 21))
+    assert made.numbers() == [0, 1, 2]
+    assert starts(made.take(made.numbers(1), {})) == [1, 11]
+    assert (made.numbers(), made.closed_through) == ([2], 1)
+    assert starts(made.take([2], {})) == [21]
+
+
+def test_rows_keep_the_offset_of_their_batch_and_the_name_of_their_communicator() -> None:
+    made = pending(operator(0, 1, communicator="tp"))
+    add(made, operator(0, 2, communicator="dp"), operator(0, 7, communicator="tp"), offset=9)
+    rows = made.take([0], {})
+    assert rows["offset"].tolist() == [0, 9, 9]
+    assert [made.names[code] for code in rows["communicator"]] == ["tp", "dp", "tp"]
+
+
+def test_an_operator_without_an_iteration_goes_where_it_starts_or_waits_for_what_is_to_come() -> None:
+    made = pending(operator(UNKNOWN, 3), operator(UNKNOWN, 12), operator(UNKNOWN, -5), turns=(turn(0, 0),))
+    assert starts(made.take([0], {})) == [3]
+    made.add_iterations(iteration_batch(0, [turn(1, 10)]))
+    assert starts(made.take([1], {})) == [12]
+
+
+def test_what_comes_for_a_closed_iteration_is_late() -> None:
+    made = pending(operator(0, 1), turns=(turn(0, 0),))
+    made.take([0], {})
+    add(made, operator(0, 5), operator(1, 11))
+    made.add_iterations(iteration_batch(0, [turn(0, 0), turn(1, 10)]))
+    assert starts(made.take([1], {})) == [11]
+    assert (made.take_late_rows(), made.take_late_rows()) == (2, 0)
+
+
+def test_an_operator_that_ends_after_its_iteration_has_closed_is_late() -> None:
+    made = pending(operator(0, 1), operator(0, 2, 50.0), operator(1, 12, 50.0))
+    assert starts(made.take([0, 1], {0: 15})) == [1, 12]
+    assert made.take_late_rows() == 1
+
+
+def test_rows_of_older_iterations_than_those_that_close_go_with_them() -> None:
+    made = pending(operator(4, 1), operator(6, 21), operator(7, 31))
+    assert starts(made.take([4, 7], {})) == [1, 31]
+    assert starts(made.take([8], {})) == []
+
+
+def test_iteration_rows_that_no_honest_producer_sends_are_counted_and_left_out() -> None:
+    made = PendingRows()
+    assert made.add_iterations(iteration_batch(0, [turn(0, 0), turn(1, -7), turn(2, 20, -1.0)])) == 2
+    assert made.numbers() == [0]
+
+
+def test_a_snapshot_restores_all_that_is_pending() -> None:
+    made = pending(operator(0, 1), operator(1, 11), operator(UNKNOWN, 25), turns=(turn(0, 0), turn(1, 10)))
+    made.take([0], {})
+    add(made, operator(0, 5), offset=2)
+    twin = PendingRows.from_state(unpack(pack(made.state())))
+    for each in (made, twin):
+        add(each, operator(2, 21, communicator="tp"), offset=3)
+    assert (twin.numbers(), twin.iterations, twin.closed_through) == (made.numbers(), made.iterations, 0)
+    taken = [{name: column.tolist() for name, column in each.take([1, 2], {}).items()} for each in (made, twin)]
+    assert taken[0] == taken[1]
+    assert made.take_late_rows() == twin.take_late_rows() == 1
+
+
+def test_operators_without_any_time_stand_for_their_iterations_at_the_end() -> None:
+    made = pending(operator(3, UNKNOWN, sequence=0), operator(4, UNKNOWN, sequence=1))
+    assert made.numbers() == []
+    made.note_untimed()
+    assert made.numbers() == [3, 4]
+    assert len(made.take([3, 4], {3: UNKNOWN})["offset"]) == 2
+
+
+def test_operators_that_no_iteration_takes_are_bounded_and_the_newest_stay() -> None:
+    """A script that marks no iterations any more, with one operator that stands open at the end."""
+    made = pending(operator(0, 1), turns=(turn(0, 0),))
+    made.take([0], {})
+    rows = operator_batch(0, [operator(UNKNOWN, 20 + n) for n in range(1000)])
+    for n in range(500):
+        made.add_operators({**rows.columns, "start_ns": rows.columns["start_ns"] + 1000 * n}, rows.header.names, n)
+        if n == 300:
+            made = PendingRows.from_state(unpack(pack(made.state())))
+    add(made, operator(UNKNOWN, 600_000, np.nan))
+    held = sum(len(part["offset"]) for part in made._parts)
+    assert MOST_UNPLACED // 4 * 3 <= held <= MOST_UNPLACED
+    assert len(pack(made.state())) < MAX_SNAPSHOT_BYTES
+    made.place_unfinished()
+    taken = made.take(made.numbers(), {})
+    assert (len(taken["iteration"]), taken["start_ns"].max()) == (held, 600_000)
+    assert made.take_late_rows() == 500_001 - held
+
+
+def test_operators_of_iterations_that_were_told_all_stay() -> None:
+    """A recorded job is reduced at once, and its operators may say no iteration."""
+    made = pending(turns=tuple(turn(number, 1000 * number, 1000) for number in range(300)))
+    rows = operator_batch(0, [operator(UNKNOWN, n, 0.5) for n in range(1000)])
+    for n in range(300):
+        made.add_operators({**rows.columns, "start_ns": rows.columns["start_ns"] + 1000 * n}, rows.header.names, n)
+    assert len(made.take(made.numbers(), {})["iteration"]) == 300_000 > MOST_UNPLACED
+    assert made.take_late_rows() == 0

@@ -1,0 +1,702 @@
+"""The first hop: when iterations close, what a row of evidence says, and what bad input can't do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from irregulars.errors import RecordError
+from irregulars.streams.messages.announcements import Announcement, Communicator, Heartbeat, SourceProgress
+from irregulars.streams.messages.evidence import Evidence, Membership, concatenate, decode_evidence, encode_evidence
+from irregulars.streams.messages.records import (
+    BATCH_SCHEMAS,
+    OPERATOR_CODES,
+    UNKNOWN,
+    Batch,
+    Header,
+    decode_batch,
+    encode_batch,
+)
+from irregulars.streams.monitor_settings import MonitorSettings
+from irregulars.streams.rank_hop.rank_monitor import RankMonitor
+from irregulars.streams.rank_hop.unannounced_messages import MAX_HELD_BATCHES
+from irregulars.streams.worker.snapshot_codec import pack, unpack
+from tests.streams.lockstep_job import iteration_batch, operator_batch
+from tests.streams.rank_hop.test_nic_samples import batch as sample_batch
+
+MS = 1_000_000
+T0 = 1_800_000_000_000_000_000
+ANNOUNCED = Announcement(
+    "lockstep", 1, 0, 2, 2, (Communicator("world", "world", (0, 1)),), ("commops", "iterations"), clock="shared"
+)
+OPERATORS_ONLY = replace(ANNOUNCED, sources=("commops",))
+
+
+def monitor(announcement: Announcement | None = ANNOUNCED, **settings: Any) -> RankMonitor:
+    made = RankMonitor("lockstep", 0, MonitorSettings(**settings), partition=3)
+    if announcement is not None:
+        made.announce(announcement)
+        made.drain()
+    return made
+
+
+def operator(number: int, start_ms: float, elapsed_ms: float | None = 4.0, **values: Any) -> dict[str, Any]:
+    return {
+        "iteration": number,
+        "sequence": int(start_ms * 1000),
+        "start_ns": T0 + int(start_ms * MS),
+        "elapsed_ns": np.nan if elapsed_ms is None else elapsed_ms * MS,
+        "size_bytes": 64.0,
+        **values,
+    }
+
+
+def turn(number: int, start_ms: float, elapsed_ms: float = 10.0, **values: Any) -> dict[str, Any]:
+    return {"iteration": number, "start_ns": T0 + int(start_ms * MS), "elapsed_ns": elapsed_ms * MS, **values}
+
+
+def operators(*rows: dict[str, Any], **header: Any) -> Batch:
+    return operator_batch(0, rows, **header)
+
+
+def turns(*rows: dict[str, Any], **header: Any) -> Batch:
+    return iteration_batch(0, rows, **header)
+
+
+def samples(*rows: tuple[int, str, float, float], **header: Any) -> Batch:
+    """Samples of this rank, at ms after `T0`."""
+    made = sample_batch([(T0 // MS + at_ms, device, tx, rx) for at_ms, device, tx, rx in rows])
+    return replace(made, header=replace(made.header, job="lockstep", attempt=1, **header))
+
+
+def ended(reason: str | None = "finished", rows: dict[str, int] | None = None, attempt: int = 1) -> Heartbeat:
+    sources = {schema: SourceProgress(count, None) for schema, count in (rows or {}).items()}
+    return Heartbeat("lockstep", attempt, 0, sources, "ended", reason)
+
+
+def known(value: Any) -> Any:
+    """The value, None for NaN: so that rows compare."""
+    return None if value != value else value
+
+
+def is_over(monitor: RankMonitor) -> bool:
+    monitor.drain()
+    return monitor.is_ended
+
+
+def evidence(monitor: RankMonitor) -> list[dict[str, Any]]:
+    """Rows of evidence that were drained, each as a dictionary."""
+    rows = []
+    for piece in monitor.drain():
+        if isinstance(piece, Evidence):
+            starts = np.concatenate([[0], np.cumsum(piece.offset_counts)])
+            for at in range(len(piece)):
+                row: dict[str, Any] = {name: known(column[at].item()) for name, column in piece.columns.items()}
+                row["offsets"] = piece.offsets[starts[at] : starts[at + 1]].tolist()
+                rows.append(row)
+    return rows
+
+
+def numbers(monitor: RankMonitor) -> list[int]:
+    return [row["iteration"] for row in evidence(monitor)]
+
+
+# --- when iterations close ------------------------------------------------------------------------------------------
+
+
+def test_an_iteration_closes_when_the_watermark_has_passed_its_end_by_half_its_length() -> None:
+    made = monitor()
+    made.add(turns(turn(0, 0), turn(1, 10)), 0)
+    made.add(operators(operator(0, 2), operator(0, 8, 6.9)), 1)
+    assert numbers(made) == []
+    made.add(operators(operator(1, 11), rows_before=2), 2)
+    assert numbers(made) == [0]
+
+
+def test_an_iteration_does_not_close_on_the_word_of_its_iteration_row_alone() -> None:
+    made = monitor()
+    made.add(turns(*[turn(n, 10 * n) for n in range(9)]), 0)
+    assert numbers(made) == []
+
+
+def test_without_iteration_rows_the_next_iteration_tells_the_end() -> None:
+    made = monitor(OPERATORS_ONLY)
+    made.add(operators(operator(0, 1), operator(1, 11)), 0)
+    assert numbers(made) == []
+    made.add(operators(operator(1, 16), rows_before=2), 1)
+    (row,) = evidence(made)
+    assert (row["iteration"], row["start_ns"], row["elapsed_ns"]) == (0, T0 + MS, 4 * MS)
+
+
+def test_a_source_of_iterations_alone_closes_by_its_own_watermark() -> None:
+    made = monitor(replace(ANNOUNCED, sources=("iterations",)))
+    made.add(turns(turn(0, 0), turn(1, 10), turn(2, 20)), 0)
+    assert numbers(made) == [0, 1]
+
+
+def test_a_heartbeat_moves_the_watermark_of_an_idle_source_once_its_rows_are_there() -> None:
+    made = monitor()
+    made.add(operators(operator(0, 2)), 0)
+    made.beat(
+        Heartbeat(
+            "lockstep", 1, 0, {"commops": SourceProgress(1, T0 + 90 * MS), "iterations": SourceProgress(1, None)}
+        )
+    )
+    assert numbers(made) == []
+    made.add(turns(turn(0, 0)), 0)
+    assert numbers(made) == [0]
+
+
+def test_what_a_heartbeat_counts_must_have_arrived_before_it_counts() -> None:
+    made = monitor()
+    made.add(turns(turn(0, 0)), 0)
+    made.beat(Heartbeat("lockstep", 1, 0, {"commops": SourceProgress(2, T0 + 90 * MS)}))
+    made.add(operators(operator(0, 2)), 0)
+    assert numbers(made) == []
+    made.add(operators(operator(0, 7, 1), rows_before=1), 1)
+    assert [row["operators"] for row in evidence(made)] == [2]
+
+
+def test_the_last_word_of_a_rank_closes_everything() -> None:
+    made = monitor()
+    made.add(turns(turn(0, 0), turn(1, 10)), 0)
+    made.add(operators(operator(0, 2), operator(1, 12), operator(2, 22, None)), 1)
+    made.beat(ended("stopped"))
+    *rows, last = made.drain()
+    assert last == Membership("lockstep", 1, 0, reason="stopped")
+    assert [n for row in rows if isinstance(row, Evidence) for n in row.columns["iteration"].tolist()] == [0, 1, 2]
+    assert made.is_ended
+
+
+def test_after_its_last_word_a_rank_is_not_heard() -> None:
+    made = monitor()
+    made.beat(ended())
+    made.drain()
+    made.add(turns(turn(0, 0)), 0)
+    made.add(operators(operator(0, 2)), 1)
+    made.beat(ended("again"))
+    made.tick(1e9)
+    assert made.drain() == []
+
+
+def test_the_last_word_waits_for_the_rows_that_it_counts() -> None:
+    made = monitor()
+    made.beat(ended(rows={"commops": 1, "iterations": 1}))
+    made.add(operators(operator(0, 2)), 0)
+    assert not is_over(made)
+    made.add(turns(turn(0, 0)), 1)
+    assert numbers(made) == [0]
+    assert made.is_ended
+
+
+def test_bandwidth_that_nobody_announced_holds_no_iteration_up() -> None:
+    made = monitor()
+    made.beat(ended(rows={"bandwidth": 100}))
+    assert is_over(made)
+
+
+def test_the_wall_clock_gives_up_on_a_source_that_fell_silent() -> None:
+    made = monitor(grace_s=30.0)
+    made.add(turns(*[turn(n, 10 * n) for n in range(4000)]), 0)
+    made.tick(100.0)
+    made.tick(129.9)
+    assert numbers(made) == []
+    made.tick(130.0)
+    assert numbers(made)[:2] == [0, 1]
+
+
+def test_the_wall_clock_alone_closes_nothing_that_is_not_overdue() -> None:
+    made = monitor(grace_s=30.0)
+    made.add(turns(turn(0, 0), turn(1, 10)), 0)
+    made.add(operators(operator(0, 1)), 1)
+    for now_s in (0.0, 1e3, 1e6):
+        made.tick(now_s)
+    assert numbers(made) == []
+
+
+def test_after_the_silence_a_rank_that_stands_in_an_operator_gives_all_it_has() -> None:
+    made = monitor(grace_s=30.0, silence_s=600.0)
+    made.add(turns(turn(0, 0), turn(1, 10)), 0)
+    made.add(operators(operator(0, 1), operator(1, 11), operator(UNKNOWN, 21), operator(UNKNOWN, 26, None)), 1)
+    for now_s in (0.0, 599.0):
+        made.tick(now_s)
+    assert numbers(made) == [0, 1]
+    made.tick(600.0)
+    assert [(row["iteration"], row["operators"], row["unended"]) for row in evidence(made)] == [(2, 2, 1)]
+    assert not made.is_ended
+
+
+def test_rates_of_a_nic_do_not_break_the_silence_of_its_rank() -> None:
+    made = monitor(replace(ANNOUNCED, sources=("commops", "iterations", "bandwidth"), nic="eth0"), silence_s=600.0)
+    made.add(turns(turn(0, 0)), 0)
+    made.add(operators(operator(0, 1), operator(1, 11, None)), 1)
+    for now_s in (0, 300, 600):
+        made.add(samples((11 + now_s, "eth0", 1.0, 1.0)), 2)
+        made.tick(now_s)
+    assert numbers(made)[-1:] == [1]
+
+
+def test_states_of_a_gpu_do_not_break_the_silence_of_its_rank() -> None:
+    made = monitor(silence_s=600.0)
+    made.add(turns(turn(0, 0)), 0)
+    made.add(operators(operator(0, 1), operator(1, 11, None)), 1)
+    dtypes = dict.fromkeys(BATCH_SCHEMAS["gpu_health"].names, np.float64) | {"time_ns": np.int64}
+    for now_s in (0, 300, 600):
+        made.add(Batch(Header("gpu_health", "lockstep", 1, 0), {n: np.zeros(1, t) for n, t in dtypes.items()}), 2)
+        made.tick(now_s)
+    assert numbers(made)[-1:] == [1]
+
+
+def test_an_operator_that_was_told_before_and_after_its_end_counts_once_as_ended() -> None:
+    rows = closed(operator(0, 1, None, sequence=7), operator(0, 2, 3.0, sequence=7), operator(0, 6, 2.0, sequence=8))
+    assert [(row["operators"], row["unended"], row["communication_ns"]) for row in rows[:1]] == [(2, 0, 5 * MS)]
+
+
+def test_the_wall_clock_ends_a_rank_whose_counted_rows_never_come() -> None:
+    made = monitor(grace_s=30.0)
+    made.add(operators(operator(0, 2)), 0)
+    made.beat(ended("stopped", {"commops": 500}))
+    made.tick(5.0)
+    made.tick(35.0)
+    assert made.is_ended
+    assert made.drain()[-1] == Membership("lockstep", 1, 0, reason="stopped")
+
+
+# --- what evidence says ---------------------------------------------------------------------------------------------
+
+
+def closed(
+    *rows: dict[str, Any], given: Iterable[dict[str, Any]] = (turn(0, 0), turn(1, 10))
+) -> list[dict[str, Any]]:
+    made = monitor()
+    made.add(turns(*given), 0)
+    made.add(operators(*rows), 7)
+    made.beat(ended())
+    return evidence(made)
+
+
+def test_work_is_what_lies_between_operators_and_communication_what_lies_in_them() -> None:
+    first, second = closed(operator(0, 1, 2), operator(0, 5, 1), operator(1, 13, 2))
+    assert (first["work_ns"], first["communication_ns"], first["operators"]) == (3 * MS, 3 * MS, 2)
+    assert (second["work_ns"], second["entry_ns"]) == (7 * MS, T0 + 6 * MS)
+    assert first["offsets"] == second["offsets"] == [7]
+    assert first["partition"] == 3
+
+
+def test_overlapping_operators_leave_no_gap_between_them() -> None:
+    (first, _) = closed(operator(0, 1, 6), operator(0, 2, 1), operator(0, 5, 1), operator(0, 8, 1))
+    assert first["work_ns"] == 2 * MS
+
+
+def test_a_row_that_comes_twice_counts_once() -> None:
+    one, two = operator(0, 1, 2), operator(0, 5, 1)
+    assert closed(one, two) == closed(one, two, two, one, one)
+
+
+def test_operators_of_one_start_are_not_the_same_operator() -> None:
+    (first, _) = closed(operator(0, 1, 2), operator(0, 1, 2, sequence=99), operator(0, 1, 2, operator=5))
+    assert first["operators"] == 3
+
+
+def test_an_operator_that_never_ended_is_counted_and_has_no_time() -> None:
+    (first, _) = closed(operator(0, 1, 2), operator(0, 5, None))
+    assert (first["operators"], first["communication_ns"]) == (2, 2 * MS)
+
+
+def test_an_iteration_without_operators_still_takes_its_time() -> None:
+    first, second = closed(operator(1, 12))
+    assert (first["operators"], first["elapsed_ns"], first["offsets"]) == (0, 10 * MS, [])
+    assert second["operators"] == 1
+
+
+def test_operators_without_an_iteration_belong_to_the_one_in_which_they_start() -> None:
+    first, second = closed(operator(UNKNOWN, 1), operator(UNKNOWN, 9.5), operator(UNKNOWN, 10), operator(1, 15))
+    assert (first["operators"], second["operators"]) == (2, 2)
+
+
+def test_operators_outside_of_any_iteration_are_left_out() -> None:
+    rows = closed(operator(UNKNOWN, -5), operator(0, 1), operator(UNKNOWN, 25))
+    assert [row["operators"] for row in rows] == [1, 0]
+
+
+def test_operators_that_never_ended_are_an_iteration_that_has_no_row_yet() -> None:
+    rows = closed(operator(UNKNOWN, 1), operator(UNKNOWN, 21), operator(UNKNOWN, 26, None))
+    assert [(row["iteration"], row["operators"], row["unended"]) for row in rows] == [(0, 1, 0), (1, 0, 0), (2, 2, 1)]
+
+
+def test_an_iteration_that_hangs_is_known_though_the_one_before_has_closed() -> None:
+    made = monitor()
+    made.add(turns(turn(0, 0), turn(1, 10)), 0)
+    made.add(operators(operator(UNKNOWN, 1), operator(UNKNOWN, 26, None), watermark_ns=T0 + 30 * MS), 1)
+    assert numbers(made) == [0, 1]
+    made.beat(ended())
+    assert [(row["iteration"], row["unended"]) for row in evidence(made)] == [(2, 1)]
+
+
+def test_iterations_that_were_not_logged_leave_no_row() -> None:
+    rows = closed(operator(3, 1), operator(90, 12), given=(turn(3, 0), turn(90, 10)))
+    assert [row["iteration"] for row in rows] == [3, 90]
+    assert rows[1]["entry_ns"] == UNKNOWN
+
+
+# --- what was late, lost, or sent again -----------------------------------------------------------------------------
+
+
+def test_rows_of_closed_iterations_are_counted_as_late() -> None:
+    made = monitor()
+    made.add(turns(turn(0, 0), turn(1, 10), turn(2, 20)), 0)
+    made.add(operators(operator(0, 2), operator(1, 12), operator(2, 21, 3)), 1)
+    assert numbers(made) == [0]
+    made.add(operators(operator(0, 3), operator(0, 4), rows_before=3, watermark_ns=T0), 2)
+    made.add(turns(turn(0, 0), rows_before=3), 3)
+    made.beat(ended())
+    assert [(row["iteration"], row["late_rows"]) for row in evidence(made)] == [(1, 3), (2, 0)]
+
+
+def test_rows_that_end_after_their_iteration_has_closed_are_late_whatever_the_borders_of_batches() -> None:
+    rows = [operator(0, 2), operator(0, 3, 40), operator(1, 12), operator(4, 45)]
+    given = [turn(n, 10 * n) for n in range(6)]
+    one, two = monitor(), monitor()
+    one.add(turns(*given), 0)
+    two.add(turns(*given), 0)
+    one.add(operators(*rows), 1)
+    ordered = sorted(rows, key=lambda row: row["start_ns"] + row["elapsed_ns"])
+    for at, row in enumerate(ordered):
+        two.add(operators(row, rows_before=at), 1 + at)
+    for made in (one, two):
+        made.beat(ended())
+    kept = [[(row["iteration"], row["operators"]) for row in evidence(made)] for made in (one, two)]
+    assert kept[0] == kept[1]
+    assert kept[0][0] == (0, 1)
+
+
+def test_rows_that_never_came_are_counted_as_lost() -> None:
+    made = monitor(replace(ANNOUNCED, lost_rows=5))
+    made.add(turns(turn(0, 0)), 0)
+    made.add(operators(operator(0, 2), rows_before=3), 1)
+    made.add(operators(operator(0, 7, 1), rows_before=10), 2)
+    made.beat(ended())
+    assert [row["lost_rows"] for row in evidence(made)] == [5 + 3 + 6]
+
+
+def test_a_batch_that_comes_twice_changes_nothing() -> None:
+    once, twice = monitor(), monitor()
+    for made, count in ((once, 1), (twice, 2)):
+        made.add(turns(turn(0, 0), turn(1, 10)), 0)
+        for _ in range(count):
+            made.add(operators(operator(0, 2), operator(0, 8, 1)), 1)
+        made.beat(ended())
+    assert evidence(once) == evidence(twice)
+
+
+def test_more_lost_rows_than_an_int32_holds_travel() -> None:
+    """A worker that begins in the middle of a long attempt finds that all rows before are not its own."""
+    made = monitor()
+    made.add(operators(operator(0, 2), rows_before=5_000_000_000), 0)
+    made.beat(ended())
+    (message, _) = encode_evidence(made.drain(), "lockstep")
+    (row,) = decode_evidence(message)
+    assert isinstance(row, Evidence)
+    assert row.columns["lost_rows"].tolist() == [5_000_000_000]
+
+
+# --- attempts -------------------------------------------------------------------------------------------------------
+
+
+def test_rows_that_come_before_the_announcement_are_held() -> None:
+    made = monitor(None)
+    made.add(operators(operator(0, 2)), 0)
+    made.add(turns(turn(0, 0)), 1)
+    made.beat(ended())
+    assert made.drain() == []
+    made.announce(ANNOUNCED)
+    assert numbers(made) == [0]
+    assert made.is_ended
+
+
+def test_held_batches_are_bounded_and_given_back_oldest_first() -> None:
+    made = monitor(None)
+    batch = operators(operator(0, 2))
+    for offset in range(MAX_HELD_BATCHES + 3):
+        made.add(batch, offset)
+    assert [offset for _, offset in made.take_unannounced()] == [0, 1, 2]
+    assert made.take_unannounced() == []
+
+
+def test_a_second_announcement_of_one_attempt_changes_nothing() -> None:
+    made = monitor()
+    made.add(turns(turn(0, 0)), 0)
+    made.announce(replace(ANNOUNCED, host="elsewhere", sources=("commops",), world_size=900))
+    assert made.drain() == []
+    made.add(operators(operator(0, 2)), 1)
+    made.beat(ended())
+    assert numbers(made) == [0]
+
+
+def test_a_restart_ends_the_attempt_before_and_begins_anew() -> None:
+    made = monitor()
+    made.add(operators(operator(0, 2)), 0)
+    made.add(operators(operator(0, 5, attempt=2), attempt=2), 1)
+    made.announce(replace(ANNOUNCED, attempt=2))
+    first, end, begin = made.drain()
+    assert isinstance(first, Evidence)
+    assert first.columns["attempt"].tolist() == [1]
+    assert end == Membership("lockstep", 1, 0, reason="restarted")
+    assert isinstance(begin, Membership)
+    assert begin.attempt == 2
+    made.beat(ended(attempt=2))
+    (row,) = evidence(made)
+    assert (row["attempt"], row["offsets"], row["lost_rows"]) == (2, [1], 0)
+
+
+def test_rows_and_words_of_an_older_attempt_are_not_heard() -> None:
+    made = monitor(replace(ANNOUNCED, attempt=2))
+    made.add(operators(operator(0, 2)), 0)
+    made.beat(ended())
+    made.announce(ANNOUNCED)
+    assert made.drain() == []
+    assert not made.is_ended
+
+
+def test_a_rank_that_ended_by_itself_is_not_ended_again_by_the_next_attempt() -> None:
+    made = monitor()
+    made.beat(ended("finished"))
+    made.drain()
+    made.announce(replace(ANNOUNCED, attempt=2))
+    assert [(row.attempt, row.reason) for row in made.drain() if isinstance(row, Membership)] == [(2, None)]
+
+
+def test_a_rank_that_will_not_log_ends_at_once() -> None:
+    made = RankMonitor("lockstep", 0, MonitorSettings())
+    made.announce(replace(ANNOUNCED, is_logged=False))
+    came, went = made.drain()
+    assert isinstance(came, Membership)
+    assert isinstance(went, Membership)
+    assert (came.reason, went.reason) == (None, "not logged")
+
+
+# --- any way of delivery --------------------------------------------------------------------------------------------
+
+
+def messages(random: Random, count: int) -> list[Any]:
+    """A rank's life in small batches: jitter, overlaps, rows without iteration, batches of any size."""
+    rows, given = [], []
+    for number in range(count):
+        given.append(turn(number, 10 * number, 9.5, tokens=float(number)))
+        for start in sorted(random.uniform(0, 9) for _ in range(random.randrange(4))):
+            label = UNKNOWN if random.random() < 0.2 else number
+            length = random.choice([0.0, 0.3, 2.0, 7.0])
+            rows.append(operator(label, 10 * number + start, length, sequence=len(rows)))
+    rows.sort(key=lambda row: row["start_ns"] + row["elapsed_ns"])
+    sent: list[Any] = [ANNOUNCED]
+    for make, all_rows in ((operators, rows), (turns, given)):
+        at = 0
+        while at < len(all_rows):
+            size = random.randrange(1, 9)
+            sent.append(make(*all_rows[at : at + size], rows_before=at))
+            at += size
+    sent.append(ended(rows={"commops": len(rows), "iterations": len(given)}))
+    return sent
+
+
+def reduced(sent: Iterable[Any], restore_at: frozenset[int] = frozenset()) -> list[dict[str, Any]]:
+    made = RankMonitor("lockstep", 0, MonitorSettings())
+    rows = []
+    for step, message in enumerate(sent):
+        if isinstance(message, Announcement):
+            made.announce(message)
+        elif isinstance(message, Heartbeat):
+            made.beat(message)
+        else:
+            made.add(message, 0)
+        rows += evidence(made)
+        if step in restore_at:
+            made = RankMonitor.from_state(unpack(pack(made.state())), MonitorSettings())
+    assert made.is_ended
+    # A row that outlasts its iteration is late; its place among the batches decides which evidence row says so.
+    return [{name: value for name, value in row.items() if name != "late_rows"} for row in rows]
+
+
+def interleave(sent: list[Any], random: Random) -> list[Any]:
+    queues: dict[str, list[Any]] = {}
+    for message in sent:
+        queues.setdefault(message.header.schema if isinstance(message, Batch) else type(message).__name__, []).append(
+            message
+        )
+    turns_ = [key for key, queue in queues.items() for _ in queue]
+    random.shuffle(turns_)
+    iterators = {key: iter(queue) for key, queue in queues.items()}
+    return [next(iterators[key]) for key in turns_]
+
+
+@settings(max_examples=60)
+@given(random=st.randoms(use_true_random=False), count=st.integers(1, 12))
+def test_no_interleaving_of_topics_shows_in_the_evidence(random: Random, count: int) -> None:
+    sent = messages(random, count)
+    assert reduced(interleave(sent, random)) == reduced(sent)
+
+
+@settings(max_examples=60)
+@given(random=st.randoms(use_true_random=False), count=st.integers(1, 12), steps=st.frozensets(st.integers(0, 40)))
+def test_no_restored_snapshot_shows_in_the_evidence(random: Random, count: int, steps: frozenset[int]) -> None:
+    sent = interleave(messages(random, count), random)
+    assert reduced(sent, steps) == reduced(sent)
+
+
+def test_evidence_joined_is_evidence_added() -> None:
+    made = monitor()
+    made.add(turns(turn(0, 0), turn(1, 10)), 0)
+    made.add(operators(operator(0, 2), operator(1, 14, 1.5)), 1)
+    made.beat(ended())
+    pieces = [piece for piece in made.drain() if isinstance(piece, Evidence)]
+    assert concatenate(pieces).columns["iteration"].tolist() == [0, 1]
+
+
+# --- bad input ------------------------------------------------------------------------------------------------------
+
+EXTREME = st.sampled_from([UNKNOWN, UNKNOWN + 1, -1, 0, 1, 2**31, 2**53, 2**62, 2**63 - 1, T0])
+SMALL = st.one_of(EXTREME, st.integers(-5, 50).map(lambda n: T0 + n * MS))
+
+
+@st.composite
+def hostile_batch(draw: st.DrawFn) -> Batch:
+    header = {"rows_before": draw(st.sampled_from([0, 1, 7, 2**40])), "watermark_ns": draw(st.none() | SMALL)}
+    size = draw(st.integers(0, 4))
+    if draw(st.booleans()):
+        given = [
+            {
+                "iteration": draw(EXTREME | st.integers(-2, 5)),
+                "start_ns": draw(SMALL),
+                "elapsed_ns": float(draw(EXTREME | st.integers(0, 10 * MS))),
+                "phase": draw(st.sampled_from([0, 1, 2, 255])),
+            }
+            for _ in range(size)
+        ]
+        return turns(*given, **header)
+    rows = [
+        {
+            "iteration": draw(EXTREME | st.integers(-2, 5)),
+            "start_ns": draw(SMALL),
+            "sequence": draw(st.integers(0, 9)),
+            "elapsed_ns": draw(st.just(np.nan) | EXTREME.map(float) | st.floats(0, 1e8)),
+            "operator": draw(st.sampled_from([0, 9, 10])),
+            "peer": draw(st.sampled_from([UNKNOWN, -5, -1, 0, 1, 2**31 - 1])),
+            "communicator": draw(st.sampled_from(["world", "never announced"])),
+        }
+        for _ in range(size)
+    ]
+    return operators(*rows, sort=False, **header)
+
+
+@settings(max_examples=200)
+@given(batches=st.lists(hostile_batch(), max_size=5), is_operators_only=st.booleans())
+def test_no_batch_that_can_be_decoded_stops_a_monitor(batches: list[Batch], is_operators_only: bool) -> None:
+    made = monitor(OPERATORS_ONLY if is_operators_only else ANNOUNCED)
+    for offset, batch in enumerate(batches):
+        made.add(batch, offset)
+        made.tick(float(offset * 100))
+        made = RankMonitor.from_state(unpack(pack(made.state())), MonitorSettings())
+    made.add(turns(turn(3, 0), turn(4, 10)), 90)
+    made.add(operators(operator(3, 1), operator(4, 11)), 91)
+    made.beat(ended())
+    for message in encode_evidence(made.drain(), "lockstep"):
+        decode_evidence(message)
+
+
+def test_bad_rows_cost_themselves_and_not_their_neighbours() -> None:
+    made = monitor()
+    made.add(
+        turns(turn(0, 0), {"iteration": 1, "start_ns": 2**63 - 5, "elapsed_ns": 1e6}, turn(2, 20, -3.0), turn(3, 30)),
+        0,
+    )
+    made.add(operators(operator(0, 1), operator(0, 5, -2.0), operator(3, 31)), 1)
+    made.beat(ended())
+    rows = evidence(made)
+    assert [(row["iteration"], row["operators"]) for row in rows] == [(0, 1), (3, 1)]
+    assert rows[-1]["lost_rows"] == 3
+
+
+def test_rates_that_no_device_has_are_left_out_and_counted() -> None:
+    made = monitor(replace(ANNOUNCED, sources=("commops", "iterations", "bandwidth"), nic="eth0"))
+    made.add(turns(turn(0, 0), turn(1, 10)), 0)
+    made.add(operators(operator(0, 1), operator(1, 11)), 1)
+    rates = [(0, 1.0, 1.0), (2, 5.0, 7.0), (4, 1e300, 9.0), (6, -3.0, 9.0), (8, 4.0, 3.0)]
+    made.add(samples(*[(at_ms, "eth0", tx, rx) for at_ms, tx, rx in rates], watermark_ns=T0 + 50 * MS), 2)
+    made.beat(ended())
+    row, _ = evidence(made)
+    assert (row["nic_tx_peak"], row["nic_rx_peak"], row["lost_rows"]) == (5.0, 7.0, 2)
+
+
+def test_an_empty_batch_says_nothing() -> None:
+    made = monitor()
+    made.add(operators(), 0)
+    made.add(turns(), 1)
+    assert made.drain() == []
+
+
+@pytest.mark.parametrize("sources", [(), ("bandwidth",)])
+def test_a_rank_that_announced_no_times_is_not_in_the_way(sources: tuple[str, ...]) -> None:
+    made = monitor(replace(ANNOUNCED, sources=sources))
+    made.beat(ended())
+    assert is_over(made)
+
+
+def test_operators_that_no_iteration_takes_do_not_pile_up() -> None:
+    """NCCL Inspector without the training hook: operators without an iteration, and no iteration rows."""
+    made = monitor(OPERATORS_ONLY)
+    for at in range(50):
+        made.add(operators(*[operator(UNKNOWN, 10.0 * at + n) for n in range(100)], rows_before=100 * at), at)
+    assert len(made.state()["attempt"]["pending"]["operators"]["iteration"]) <= 1000
+
+
+def test_announced_iteration_rows_that_never_come_do_not_hold_the_operators_for_ever() -> None:
+    made = monitor(grace_s=30.0)
+    for number in range(100):
+        made.add(operators(operator(number, 1000.0 * number), rows_before=number), number)
+    for now_s in (0.0, 31.0, 62.0):
+        made.tick(now_s)
+    assert numbers(made)
+
+
+def test_a_send_to_nobody_is_left_out() -> None:
+    made = monitor()
+    made.add(turns(turn(0, 0)), 0)
+    sends = [
+        operator(0, 1.0 + n, 0.1, operator=OPERATOR_CODES["send"], peer=peer)
+        for n, peer in enumerate((UNKNOWN, -3, 1))
+    ]
+    made.add(operators(*sends), 1)
+    made.beat(ended())
+    (row,) = evidence(made)
+    assert (row["operators"], row["lost_rows"]) == (1, 2)
+
+
+def test_a_phase_that_we_do_not_know_is_refused_at_the_edge() -> None:
+    """It would stop the job's monitor, which names it."""
+    with pytest.raises(RecordError, match="phase codes must be below 3 or null"):
+        decode_batch(encode_batch(turns(turn(0, 0, phase=7))), "iterations")
+    for phase in (0, 2, 255):
+        decode_batch(encode_batch(turns(turn(0, 0, phase=phase))), "iterations")
+
+
+def test_a_restart_read_before_the_last_rows_of_the_attempt_loses_none_of_them() -> None:
+    """Topics interleave as they like: `jobs` may be ahead of `commops`."""
+    counts = []
+    for is_ahead in (False, True):
+        made = monitor()
+        made.add(turns(turn(0, 0), turn(1, 10)), 0)
+        made.add(operators(operator(0, 2)), 1)
+        last = operators(operator(1, 12), rows_before=1)
+        rows = []
+        for message in (replace(ANNOUNCED, attempt=2), last) if is_ahead else (last, replace(ANNOUNCED, attempt=2)):
+            made.announce(message) if isinstance(message, Announcement) else made.add(message, 2)
+            rows += evidence(made)
+        counts.append([(row["iteration"], row["operators"]) for row in rows])
+    assert counts[0] == counts[1]

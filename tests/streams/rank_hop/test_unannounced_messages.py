@@ -1,0 +1,57 @@
+"""What is held for an attempt that nobody has announced yet."""
+
+from __future__ import annotations
+
+from irregulars.streams.messages.announcements import Heartbeat
+from irregulars.streams.messages.records import Batch
+from irregulars.streams.rank_hop.unannounced_messages import MAX_HELD_BATCHES, HeldMessages
+from irregulars.streams.worker.snapshot_codec import pack, unpack
+from tests.streams.lockstep_job import iteration_batch, operator_batch
+
+
+def operators(attempt: int = 1) -> Batch:
+    return operator_batch(0, [{"start_ns": 5, "elapsed_ns": 7.0, "iteration": 0}], attempt=attempt)
+
+
+def beat(reason: str) -> Heartbeat:
+    return Heartbeat("lockstep", 1, 0, {}, "ended", reason)
+
+
+def test_batches_keep_their_order_and_are_handed_out_once() -> None:
+    held = HeldMessages()
+    for offset in (3, 1, 2):
+        held.add(operators(), offset)
+    assert [offset for _, offset in held.take()[0]] == [3, 1, 2]
+    assert held.take() == ([], [])
+
+
+def test_of_heartbeats_the_newest_two_are_held() -> None:
+    held = HeldMessages()
+    for reason in ("a", "b", "c"):
+        held.beat(beat(reason))
+    assert held.take()[1] == [beat("b"), beat("c")]
+
+
+def test_only_operators_of_the_attempt_or_a_later_one_show_that_it_has_begun() -> None:
+    held = HeldMessages()
+    held.add(iteration_batch(0, [{"iteration": 0, "start_ns": 5, "elapsed_ns": 7}], attempt=3), 0)
+    held.add(operators(attempt=2), 1)
+    assert [held.has_operators(attempt) for attempt in (1, 2, 3)] == [True, True, False]
+
+
+def test_more_than_can_be_held_is_given_back_oldest_first() -> None:
+    held = HeldMessages()
+    for offset in range(MAX_HELD_BATCHES + 3):
+        held.add(operators(), offset)
+    assert [offset for _, offset in held.take_surplus()] == [0, 1, 2]
+    assert held.take_surplus() == []
+
+
+def test_a_snapshot_restores_all_that_is_held() -> None:
+    held = HeldMessages()
+    held.add(operators(attempt=2), 8)
+    held.beat(beat("stopped"))
+    twin = HeldMessages.from_state(unpack(pack(held.state())))
+    ((batch, offset),), beats = twin.take()
+    assert (batch.header, offset, beats) == (operators(attempt=2).header, 8, [beat("stopped")])
+    assert batch.columns["start_ns"].tolist() == [5]

@@ -1,0 +1,56 @@
+"""What the second hop's stage keeps of its monitors, without a broker: messages wait in the producer."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from irregulars.streams.job_hop.job_monitor import JobMonitor
+from irregulars.streams.kafka.dead_letters import DeadLetters
+from irregulars.streams.kafka.outbox import Outbox
+from irregulars.streams.monitor_settings import MonitorSettings
+from irregulars.streams.worker.job_stage import JobStage
+from irregulars.streams.worker.partition_state import PartitionState, Tracked
+from irregulars.streams.worker.settings import WorkerSettings
+from irregulars.streams.worker.sink_writer import SinkWriter
+from irregulars.streams.worker.stage import Services
+from tests.streams.evidence_rows import came, evidence_of
+
+NOWHERE = "127.0.0.1:1"
+
+
+@pytest.fixture
+def services() -> Iterator[Services]:
+    settings = WorkerSettings(NOWHERE)
+    outbox = Outbox(NOWHERE, {})
+    dead_letters = DeadLetters(outbox, settings.topics)
+    sink = SinkWriter(None, dead_letters)
+    yield Services(settings, outbox, dead_letters, sink, acknowledge=lambda _: None, fail=pytest.fail)
+    sink.close()
+    outbox.close()
+
+
+async def tick(services: Services, monitor: JobMonitor) -> bool:
+    """Let the wall clock speak to a monitor whose snapshot is stored; return whether it is stored again."""
+    stage = JobStage(services, lambda job: monitor, lambda state: monitor, lambda verdict: None)
+    state: PartitionState[JobMonitor] = PartitionState(0, 1, 1, {})
+    state.tracked[b"j"] = Tracked(b"j", monitor)
+    stage.states, stage._sent[state] = {0: state}, set()
+    await stage.tick(time.time())
+    await asyncio.gather(*(work.task for work in stage._works.values() if work.task is not None))
+    is_changed = state.is_changed
+    stage.close()
+    return is_changed
+
+
+def test_what_the_wall_clock_made_a_monitor_say_is_stored(services: Services) -> None:
+    """Else it is said again after a restart, if another job of the partition moved its record on meanwhile."""
+    monitor = JobMonitor("j", MonitorSettings(silence_s=600.0))
+    monitor.add([came(0), came(1), evidence_of(0, {0: 10})])
+    monitor.tick(time.time() - 700)
+    assert asyncio.run(tick(services, monitor))
+    assert monitor.state()["pending"] == []
+    assert not asyncio.run(tick(services, monitor)), "nothing is new"
