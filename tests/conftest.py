@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,6 +20,10 @@ from irregulars.infra.services.kafka_broker import KafkaBroker
 
 hypothesis.settings.register_profile("untimed", deadline=None)  # an example may be slow where much else runs
 hypothesis.settings.load_profile("untimed")
+
+# A shell lets what it starts in the background ignore Ctrl-C, and children inherit it: tests of Ctrl-C need it back.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ROOT = Path(__file__).resolve().parent.parent
 RECORDINGS = ROOT / "tests" / "recordings"
