@@ -1,4 +1,4 @@
-"""What numpy lacks for rows that belong to groups: packed keys, and medians of many groups at once.
+"""What numpy lacks for rows that belong to groups: runs, packed keys, and medians of many groups at once.
 
-Start at `row_keys.py`; `grouped_medians.py` builds on it.
+Start at `runs.py` (equal neighbours). `row_keys.py` sorts and numbers groups; `grouped_medians.py` builds on both.
 """

@@ -7,13 +7,15 @@ from typing import Final
 
 import numpy as np
 
-Array = np.ndarray
+from irregulars.detectors.arrays.runs import begins_run, is_ascending, repeated_rows, run_numbers
+from irregulars.dtypes import Ints, Numbers
 
 _MAX_SPAN: Final = 1 << 62
 _MAX_BITS: Final = 31
+_MAX_WHOLE: Final = 2.0**53  # above it, float64 skips integers
 
 
-def pack_columns(columns: Sequence[Array]) -> Array:
+def pack_columns(columns: Sequence[Ints]) -> Ints:
     """Pack columns into one int64 key that sorts as the rows do, column by column, and is equal where they are.
 
     Parameters
@@ -33,7 +35,7 @@ def pack_columns(columns: Sequence[Array]) -> Array:
     for column in columns:
         low, high = int(column.min()), int(column.max())
         values, width = column - low, high - low + 1
-        if span * width > _MAX_SPAN:  # close the holes between the values, of what is packed and of the column
+        if span * width > _MAX_SPAN:  # number the distinct values instead: of the packed key, and of the column
             key, values = _dense(key), _dense(column)
             span, width = int(key.max()) + 1, int(values.max()) + 1
         key = key * width + values
@@ -41,7 +43,7 @@ def pack_columns(columns: Sequence[Array]) -> Array:
     return key
 
 
-def group_rows(columns: Sequence[Array]) -> tuple[Array, Array]:
+def group_rows(columns: Sequence[Ints]) -> tuple[Ints, Ints]:
     """Number the groups of equal rows in ascending order.
 
     Returns
@@ -51,19 +53,18 @@ def group_rows(columns: Sequence[Array]) -> tuple[Array, Array]:
     key = pack_columns(columns)
     order = stable_order(key)
     ordered = key[order]
-    is_new = np.ones(len(key), dtype=bool)
-    np.not_equal(ordered[1:], ordered[:-1], out=is_new[1:])
+    is_new = begins_run(ordered)
     group = np.empty(len(key), dtype=np.int64)
     group[order] = np.cumsum(is_new) - 1
     return group, order[is_new]
 
 
-def sort_rows(columns: Sequence[Array]) -> Array:
+def sort_rows(columns: Sequence[Ints]) -> Ints:
     """Return the stable order of the rows, by the first column, then the second, and so on."""
     return stable_order(pack_columns(columns))
 
 
-def sort_nearly(columns: Sequence[Array], ties: Sequence[Array]) -> Array:
+def sort_nearly(columns: Sequence[Ints], ties: Sequence[Ints]) -> Ints:
     """Return the order by some columns that tell most rows apart, and by others where they do not.
 
     As `sort_rows` with all of them, and cheaper: few rows are compared in full.
@@ -76,22 +77,21 @@ def sort_nearly(columns: Sequence[Array], ties: Sequence[Array]) -> Array:
     key = pack_columns(columns)
     order = stable_order(key)
     ordered = key[order]
-    is_same = ordered[1:] == ordered[:-1]
-    if is_same.any():
-        tied = np.flatnonzero(np.append(is_same, False) | np.insert(is_same, 0, False))
+    tied = repeated_rows(ordered)
+    if len(tied):
         rows = order[tied]
         order[tied] = rows[np.lexsort((*(column[rows] for column in reversed(ties)), ordered[tied]))]
     return order
 
 
-def stable_order(key: Array) -> Array:
+def stable_order(key: Ints) -> Ints:
     """Return the stable order of integers.
 
     The place of each value goes into its lowest bits: sorting such values is several times as fast as sorting places
     by them (numpy sorts integers with vector instructions, and places by merging).
     """
     own = np.arange(len(key))
-    if np.all(key[1:] >= key[:-1]):
+    if is_ascending(key):
         return own
     low, span = int(key.min()), int(key.max()) - int(key.min()) + 1
     bits = (len(key) - 1).bit_length()
@@ -104,26 +104,57 @@ def stable_order(key: Array) -> Array:
     return lower[_places((key - low)[lower] >> low_bits, own, bits)]
 
 
-def first_rows(group: Array, size: int) -> Array:
+def first_rows(group: Ints, size: int) -> Ints:
     """Return the first row of each group; they are numbered from 0 to `size` - 1 without holes."""
     first = np.empty(size, dtype=np.int64)
     first[group[::-1]] = np.arange(len(group) - 1, -1, -1)  # the first of each group is written last
     return first
 
 
-def sort_within(group: Array, values: Array, size: int) -> Array:
-    """Return int64 values by group, and within each in ascending order; groups are numbered from 0 to `size` - 1."""
+def sort_within(group: Ints, values: Numbers, size: int) -> Numbers:
+    """Return values by group, and within each in ascending order.
+
+    Parameters
+    ----------
+    group
+        Group of each value, from 0 to `size` - 1.
+    values
+        int64 or float64, of any range; NaN comes last in its group.
+
+    Examples
+    --------
+    >>> sort_within(np.array([1, 0, 1]), np.array([30, 4, 10]), 2)
+    array([ 4, 10, 30])
+    """
     if not len(values):
         return values
-    low, span = int(values.min()), int(values.max()) - int(values.min()) + 1
-    if span * size > _MAX_SPAN:
-        return np.asarray(values[sort_rows([group, values])])
-    key = group * span + (values - low)
-    key.sort()
-    return np.asarray(key % span + low)
+    # Times are whole numbers, also where they are float64: then one sort of packed integers does.
+    whole = _as_whole(values)
+    if whole is not None:
+        low, span = int(whole.min()), int(whole.max()) - int(whole.min()) + 1
+        if span * size <= _MAX_SPAN:
+            key = group * span + (whole - low)
+            key.sort()
+            return key % span + low if values.dtype.kind != "f" else (key % span + low).astype(np.float64)
+    found: Numbers = values[order_within(group, values)]
+    return found
 
 
-def lift_times(groups: Sequence[Array], times: Sequence[Array]) -> list[Array]:
+def order_within(group: Ints, values: Numbers) -> Ints:
+    """Return the order of rows by group, and by value within each: a fifth of what `numpy.lexsort` takes.
+
+    Equal values of a group come in any order, NaN comes last.
+
+    Examples
+    --------
+    >>> order_within(np.array([1, 0, 1]), np.array([0.5, 7.0, 0.25]))
+    array([1, 2, 0])
+    """
+    by_value = np.argsort(values)
+    return np.asarray(by_value[stable_order(group[by_value])])
+
+
+def lift_times(groups: Sequence[Ints], times: Sequence[Ints]) -> list[Ints]:
     """Lift the times of each group above all of the groups before: keys that sort by group, then by time.
 
     Parameters
@@ -142,16 +173,26 @@ def lift_times(groups: Sequence[Array], times: Sequence[Array]) -> list[Array]:
     return [group * len(place) + own for group, own in zip(groups, parts, strict=True)]
 
 
-def _places(key: Array, own: Array, bits: int) -> Array:
-    """Order of keys from 0 on that leave room for so many bits."""
+def _as_whole(values: Numbers) -> Ints | None:
+    """Return values as int64; None if some are no whole numbers, or too large to be told from their neighbours."""
+    if values.dtype.kind != "f":
+        return np.asarray(values, dtype=np.int64)
+    if not np.all(np.abs(values) <= _MAX_WHOLE):  # also where one is NaN, which no integer stands for
+        return None
+    whole = values.astype(np.int64)
+    return whole if np.array_equal(whole, values) else None
+
+
+def _places(key: Ints, own: Ints, bits: int) -> Ints:
+    """Return the order of keys that are not below 0 and leave room for `bits` more bits."""
     packed = (key << bits) | own
     packed.sort()
     return np.asarray(packed & ((1 << bits) - 1))
 
 
-def _dense(values: Array) -> Array:
+def _dense(values: Ints) -> Ints:
     order = stable_order(values)
     ordered = values[order]
     codes = np.empty(len(values), dtype=np.int64)
-    codes[order] = np.cumsum(np.append(0, ordered[1:] != ordered[:-1]))
+    codes[order] = run_numbers(ordered)
     return codes

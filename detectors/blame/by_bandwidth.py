@@ -14,22 +14,22 @@ from typing import Final
 
 import numpy as np
 
+from irregulars.detectors.blame.likelihoods import LIKELIHOODS
+from irregulars.detectors.blame.suspects import KINDS
+from irregulars.detectors.blame.thresholds import BLAME
 from irregulars.detectors.job.lanes import EVERYBODY, Lane
 from irregulars.detectors.job.topology import Device, Topology
 from irregulars.detectors.nics.peak_caps import End, log_odds
 from irregulars.detectors.nics.steadiness import WHOLE, Swing, steady_ends
 from irregulars.detectors.path.critical_path import Attribution, Piece
 
-_PRIORS: Final = {"nic": 1.0, "switch": 0.3, "none": 0.05}
-_LINK_PRIOR: Final = 0.5  # that it is one of a NIC's links, against the NIC
-_STEADY_IF_LINK: Final = 3.0  # times as likely as by chance: other transfers of the NIC would burst in between
-_MIN_PEERS: Final = 3
+_SENDS: Final = 0
 
 
 def attribute_by_bandwidth(
     iteration: int, elapsed_ns: float, usual_ns: float, swings: Sequence[Swing], topology: Topology
 ) -> Attribution:
-    """Lay what an iteration took longer upon the NIC that was steady and capped in it; upon nobody if none was.
+    """Attribute the excess of an iteration to the NIC that was steady and capped in it; to nobody if none was.
 
     Parameters
     ----------
@@ -51,19 +51,20 @@ def attribute_by_bandwidth(
 
 
 def steady_nic(lane: Lane, attributions: Sequence[Attribution], topology: Topology) -> tuple[Device, float]:
-    """Return the NIC that the iterations were laid upon, and how probable it is by all of them together."""
+    """Return the NIC that the iterations were attributed to, and how probable it is by all of them together."""
     nic = topology.nic(lane.first)
     ends = _steady([a for a in attributions if lane in a.path_excess_ns], topology)
     odds = _odds(ends, topology)
-    links = sum(_LINK_PRIOR * _STEADY_IF_LINK for (_, way), is_steady in ends.items() if is_steady and way == 0)
-    return nic, odds.get(nic, 0.0) / (sum(odds.values()) + links + _PRIORS["none"])
+    senders = sum(is_steady and way == _SENDS for (_, way), is_steady in ends.items())
+    links = senders * LIKELIHOODS.prior_link * LIKELIHOODS.steady_if_link
+    return nic, odds.get(nic, 0.0) / (sum(odds.values()) + links + LIKELIHOODS.prior_nobody)
 
 
 def _odds(ends: Mapping[End, bool], topology: Topology) -> dict[Device, float]:
     """Odds of the NICs, and of the switches that they are plugged into, by which ends are steady."""
     nics = sorted({nic for nic, _ in ends})
     switches = sorted(topology.switches(rank for nic in nics for rank in nic.ranks))
-    return {device: _PRIORS[device.kind] * math.exp(log_odds(device, ends)) for device in (*nics, *switches)}
+    return {device: KINDS[device.kind].prior * math.exp(log_odds(device, ends)) for device in (*nics, *switches)}
 
 
 def _steady(attributions: Sequence[Attribution], topology: Topology) -> dict[End, bool]:
@@ -72,7 +73,7 @@ def _steady(attributions: Sequence[Attribution], topology: Topology) -> dict[End
     swings = [a.swings for a in attributions]
     stages = topology.stages(ranks) if len(ranks) else ranks
     counts = dict(zip(*(found.tolist() for found in np.unique(stages, return_counts=True)), strict=True))
-    is_small = min(counts.values(), default=0) < _MIN_PEERS
+    is_small = min(counts.values(), default=0) < BLAME.min_stage_nics
     groups = [ranks] if is_small else [ranks[stages == stage] for stage in counts]
     found: dict[End, bool] = {}
     for group in groups:

@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from statistics import median
-from typing import Final
 
+from irregulars.detectors.blame.thresholds import BLAME
 from irregulars.detectors.job.lanes import Lane
 from irregulars.detectors.job.topology import Device, Topology
 from irregulars.detectors.nics.peak_caps import End, capped_ends, peak_if_capped
 from irregulars.detectors.nics.steadiness import WHOLE, Swing, by_places, steady_ends, typical_swing
 from irregulars.detectors.path.critical_path import Attribution
-
-_HELD: Final = 0.5  # deviation over mean: rates from nothing to twice the mean, evenly, have 0.58
-_MOVING: Final = 0.05  # of a NIC's usual peak, on average: more than acknowledgements and chatter
 
 
 def telling_ends(lane: Lane, attributions: Sequence[Attribution], topology: Topology) -> dict[End, bool]:
@@ -42,7 +39,10 @@ def _held(low: dict[End, bool], lane: Lane, swings: Sequence[Sequence[Swing]]) -
     if lane.kind != "collective":
         return low
     by_place = by_places(swings)
-    kept = {end: is_low and (typical_swing(end, lane.first, by_place) or 0.0) <= _HELD for end, is_low in low.items()}
+    kept = {
+        end: is_low and (typical_swing(end, lane.first, by_place) or 0.0) <= BLAME.held_swing
+        for end, is_low in low.items()
+    }
     return kept if any(kept.values()) else {}
 
 
@@ -59,8 +59,12 @@ def passes_nics(lane: Lane, attributions: Sequence[Attribution], topology: Topol
     """
     members = set(topology.lane_ranks(lane)) if lane.kind == "collective" else set()
     swings = [one for a in attributions for one in a.swings if one.communicator == lane.first and one.rank in members]
-    moving = Counter(one.rank for one in swings if one.tx_ratio >= _MOVING and one.rx_ratio >= _MOVING)
+    moving = Counter(one.rank for one in swings if _is_moving(one))
     return bool(members) and all(2 * moving[rank] > len(attributions) for rank in members)
+
+
+def _is_moving(one: Swing) -> bool:
+    return one.tx_ratio >= BLAME.moving_ratio and one.rx_ratio >= BLAME.moving_ratio
 
 
 def _slowdown(lane: Lane, attributions: Sequence[Attribution]) -> float:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
 
-from irregulars.detectors.blame.causes import MATCH_SHARE, Cause
+from irregulars.detectors.blame.causes import Cause
+from irregulars.detectors.blame.thresholds import BLAME
 from irregulars.detectors.irregular.late_rank import Latest
 from irregulars.detectors.job.lanes import EVERYBODY
-from irregulars.detectors.path.attribution_state import attribution_from_state, attribution_to_state
 from irregulars.detectors.path.critical_path import Attribution
-
-_PHASE_SHARE: Final = 0.07  # of the usual iteration: slow phases of healthy hosts cost 3 to 6 %
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +29,11 @@ class Observation:
         Whether its time alone is worth a look; else it is suspect with those before it (`is_shifted`), or for its
         latest rank.
     is_unread
-        Whether it is suspect and was not looked into: nobody knows what would have been seen.
+        Whether it is suspect and was not looked into, so that nobody knows which causes it would show.
     is_carried
         Whether its attribution is that of another one, which it looks like (`detectors.path.same_incident`).
     recovers_ratio
-        Of a long one in no verdict: which share of what its clear cause cost would come back without it, by replay.
+        Of a long one in no verdict: the share of its clear cause's cost that would come back without it, by replay.
     """
 
     iteration: int
@@ -63,18 +59,18 @@ class Observation:
         if self.attribution is None:
             return False
         total_ns = sum(ns for ns in self.attribution.path_excess_ns.values() if ns > 0)
-        return explained_ns(cause, self.attribution) >= MATCH_SHARE * total_ns > 0
+        return explained_ns(cause, self.attribution) >= BLAME.match_share * total_ns > 0
 
     def is_mainly(self, cause: Cause) -> bool:
-        """Whether a cause explains half of what the iteration took longer, or more than a slow phase of a host costs.
+        """Whether a cause explains half of the excess, or more of it than a slow phase of a host costs.
 
         Hosts have slow phases of some per cent, which make no iteration irregular by themselves. In an iteration that
-        a slow communicator or longer sequences make irregular they would be accused as well.
+        is irregular for a slow communicator or longer sequences they would be accused as well.
         """
         if self.attribution is None:
             return False
         total_ns = sum(ns for ns in self.attribution.path_excess_ns.values() if ns > 0)
-        return explained_ns(cause, self.attribution) >= min(total_ns / 2, _PHASE_SHARE * self.reference_ns)
+        return explained_ns(cause, self.attribution) >= min(total_ns / 2, BLAME.slow_phase_share * self.reference_ns)
 
     @property
     def has_late_rank(self) -> bool:
@@ -92,7 +88,7 @@ class Observation:
         return self.is_late(cause) and self.latest is not None and not self.latest.lasts
 
     def may_show(self, cause: Cause) -> bool:
-        """Whether what made it suspect may be the cause: an iteration read for a late rank says nothing of others."""
+        """Whether a cause may have made it suspect: an iteration that was read for a late rank tells of no other."""
         return self.is_long or self.is_shifted or self.is_late(cause)
 
     def is_beyond_noise(self, cause: Cause) -> bool:
@@ -111,33 +107,15 @@ class Observation:
         """Whether a cause is a slow communicator, nobody's fault, slower than in any iteration that was as always."""
         return cause.kind == "slow_communicator" and not cause.suspects and self.is_beyond_noise(cause)
 
-    def state(self) -> list[Any]:
-        """Everything that `from_state` needs, as JSON values."""
-        attribution = None if self.attribution is None else attribution_to_state(self.attribution)
-        latest = None if self.latest is None else list(self.latest)
-        return [
-            self.iteration, self.elapsed_ns, self.reference_ns, self.time_ns, attribution, self.sigmas,
-            latest, self.is_long, self.is_unread, self.is_carried, self.is_shifted,
-            self.recovers_ratio,
-        ]  # fmt: skip
-
-    @classmethod
-    def from_state(cls, state: Sequence[Any]) -> Observation:
-        """Restore."""
-        iteration, elapsed_ns, reference_ns, time_ns, attribution, sigmas, latest, *flags = state
-        kept = None if attribution is None else attribution_from_state(attribution)
-        stands_out = None if latest is None else Latest(*latest)
-        return cls(iteration, elapsed_ns, reference_ns, time_ns, kept, sigmas, stands_out, *flags)
-
 
 def uneven_ns(attribution: Attribution) -> float:
-    """Return what an iteration's path lost to ranks' own work, whoever it was, less what others were quicker; ns."""
+    """Return what an iteration's path lost to the work of any ranks, less the time that others were quicker, ns."""
     own = (ns for lane, ns in attribution.path_excess_ns.items() if lane.kind == "work" and lane != EVERYBODY)
     return max(sum(own), 0.0)
 
 
 def explained_ns(cause: Cause, attribution: Attribution) -> float:
-    """Return how much of what an iteration took too long a cause explains, ns."""
+    """Return how much of an iteration's excess a cause explains, ns."""
     if cause.kind == "imbalance":
         return uneven_ns(attribution)
     return sum(ns for lane, ns in attribution.path_excess_ns.items() if lane in cause.lanes and ns > 0)

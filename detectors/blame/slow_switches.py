@@ -9,18 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from statistics import median, median_low
-from typing import Final
 
+from irregulars.detectors.blame.thresholds import BLAME
 from irregulars.detectors.job.lanes import Lane
 from irregulars.detectors.job.topology import Device, Topology
 from irregulars.detectors.path.ranks_to_read import LaneSums
-
-_SLOW_RATIO: Final = 1.5
-"""A switch is looked at if its typical lane takes so many times what lanes of the same role take."""
-
-_MIN_LANES: Final = 8  # fewer are looked at one by one
-_MIN_PEERS: Final = 4
-_MOST_LANES: Final = 16
 
 
 def lanes_of_slow_switch(
@@ -43,16 +36,20 @@ def lanes_of_slow_switch(
     for lane in ratios:
         for switch in topology.switches(topology.lane_ranks(lane)):
             passing.setdefault(switch, []).append(lane)
-    typical = {s: median(ratios[lane] for lane in own) for s, own in passing.items() if len(own) >= _MIN_LANES}
+    typical = {
+        s: median(ratios[lane] for lane in own) for s, own in passing.items() if len(own) >= BLAME.switch_lanes
+    }
     slowest = max(sorted(typical), key=lambda switch: typical[switch], default=None)
-    if slowest is None or typical[slowest] < math.log(_SLOW_RATIO):
+    if slowest is None or typical[slowest] < math.log(BLAME.switch_ratio):
         return []
     by_ratio = sorted(passing[slowest], key=lambda lane: -ratios[lane])
-    own = list(dict.fromkeys([*by_ratio[:_MOST_LANES], *by_ratio[-_MIN_LANES:]]))
+    own = list(dict.fromkeys([*by_ratio[: BLAME.switch_read_lanes], *by_ratio[-BLAME.switch_lanes :]]))
     others = sorted(topology.switches(rank for lane in own for rank in topology.lane_ranks(lane)) - {slowest})
     below = set(by_ratio)
     beside = {switch: [lane for lane in passing[switch] if lane not in below] for switch in others}
-    return own + [lane for lanes in beside.values() for lane in lanes[: max(_MOST_LANES // len(beside), 1)]]
+    return own + [
+        lane for lanes in beside.values() for lane in lanes[: max(BLAME.switch_read_lanes // len(beside), 1)]
+    ]
 
 
 def _typical_ratios(
@@ -63,7 +60,7 @@ def _typical_ratios(
     for sums, of_role in zip(iterations, roles, strict=True):
         for alike in of_role:
             lanes = [lane for lane in alike if sums.mean_ns[lane] > 0]
-            if len(lanes) >= _MIN_PEERS and lanes[0].kind == "pair" and topology.crosses_network(lanes[0]):
+            if len(lanes) >= BLAME.switch_peers and lanes[0].kind == "pair" and topology.crosses_network(lanes[0]):
                 usual_ns = median_low(sums.mean_ns[lane] for lane in lanes)
                 for lane in lanes:
                     found.setdefault(lane, []).append(math.log(sums.mean_ns[lane] / usual_ns))

@@ -10,31 +10,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
-from typing import Final
 
 import numpy as np
 
+from irregulars.detectors.arrays.grouped_medians import lower_medians
 from irregulars.detectors.arrays.row_keys import group_rows
-from irregulars.detectors.blame.causes import MIN_PROBABILITY, Cause, find_causes, is_sure
+from irregulars.detectors.blame.causes import Cause, find_causes, is_sure
 from irregulars.detectors.blame.observation import uneven_ns
+from irregulars.detectors.blame.thresholds import BLAME
 from irregulars.detectors.job.lanes import Lane
 from irregulars.detectors.job.topology import Device, Topology
 from irregulars.detectors.path.critical_path import Attribution
-
-Array = np.ndarray
-
-REVIEW_SEEN: Final = 0.8
-"""A standing fault shows in this share of the reviewed iterations at least."""
-
-MIN_REVIEWED: Final = 5
-_STAGE_PATH_SHARE: Final = 0.5  # a stage that slows the job has this share of the critical path
-_STAGE_PATH_TIMES: Final = 1.6  # ... or so many times its part: with few micro-batches all stages are on the path
-_MOST_BESIDE: Final = (
-    0.75  # of the recvs: 1F1B that posts the next recv early leaves two in three open, interleaving more
-)
-_STAGE_EXCESS: Final = 2.0  # a heavy stage costs so many times what δ allows: embedding and loss make some differ
-_SPREAD_SHARE: Final = 0.5  # uneven data: no rank has this share of what is lost to late ranks
-_UNEVEN_EXCESS: Final = 2.5  # ... and it costs so many times what δ allows: somebody is always a little late
+from irregulars.dtypes import Ints, Numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +31,13 @@ class Reviewed:
     Parameters
     ----------
     elapsed_ns
-        How long it took, the work before its first operator included.
+        How long it took, ns, the work before its first operator included.
     attribution
         Against peers.
     work_ns
-        For each rank the sum of its gaps.
+        For each rank the sum of its gaps, ns.
     path_work_ns
-        For each rank what its own work has of the critical path; empty where that is not known.
+        For each rank its own work on the critical path, ns; empty where that is not known.
     beside_ratio
         Share of the recvs that ranks left open while they worked on. Whether they waited for them in the end or
         worked until then is in no log, so stages can't be compared by their gaps.
@@ -69,28 +56,28 @@ def review(reviewed: Sequence[Reviewed], topology: Topology, delta: float) -> li
     Parameters
     ----------
     reviewed
-        Some regular iterations, the more the surer; fewer than `MIN_REVIEWED` give nothing.
+        Some regular iterations, the more the surer; fewer than `BLAME.review_iterations` give nothing.
     delta
         A cause counts if the iterations take more than this times what they would take without it.
     """
-    if len(reviewed) < MIN_REVIEWED:
+    if len(reviewed) < BLAME.review_iterations:
         return []
     found = _with_shared_time(find_causes([one.attribution for one in reviewed], topology), reviewed)
     causes = [cause for cause in found if _is_one(cause) and _matters(cause, reviewed, delta)]
     if causes:
         return causes
     stage = _slow_stage(reviewed, topology)
-    if stage is not None and _always_matters(stage, reviewed, 1 + _STAGE_EXCESS * (delta - 1)):
+    if stage is not None and _always_matters(stage, reviewed, 1 + BLAME.stage_excess * (delta - 1)):
         return [stage]
     uneven = _imbalance(reviewed)
-    limit = 1 + _UNEVEN_EXCESS * (delta - 1)
+    limit = 1 + BLAME.uneven_excess * (delta - 1)
     return [uneven] if uneven is not None and _matters(uneven, reviewed, limit) else []
 
 
 def _with_shared_time(found: Sequence[Cause], reviewed: Sequence[Reviewed]) -> list[Cause]:
-    """Let each cause among several slow ranks explain what another one was blamed for while it was late as well.
+    """Let each of several slow ranks explain also the iterations in which another one came last.
 
-    Of two ranks that are equally slow now the one comes last and now the other; the path knows the last one alone.
+    Of two ranks that are equally slow now the one comes last and now the other; the path shows the last one alone.
     """
     late = [cause for cause in found if cause.kind == "slow_rank"]
     return [
@@ -110,13 +97,13 @@ def _explained_beside(cause: Cause, late: Sequence[Cause], reviewed: Sequence[Re
 
 def _is_one(cause: Cause) -> bool:
     """Whether one device is more probable than all others: without a healthy past a choice says too little."""
-    return is_sure(cause) and all(probability >= MIN_PROBABILITY for _, probability in cause.suspects[:1])
+    return is_sure(cause) and all(probability >= BLAME.min_probability for _, probability in cause.suspects[:1])
 
 
 def _matters(cause: Cause, reviewed: Sequence[Reviewed], delta: float) -> bool:
     """Whether the cause is seen nearly always, and costs more than δ allows."""
     elapsed_ns = {one.attribution.iteration: one.elapsed_ns for one in reviewed}
-    if len(cause.explained_ns) < REVIEW_SEEN * len(reviewed):
+    if len(cause.explained_ns) < BLAME.review_seen_share * len(reviewed):
         return False
     ratios = [elapsed_ns[i] / max(elapsed_ns[i] - ns, 1.0) for i, ns in cause.explained_ns.items()]
     return median(ratios) > delta
@@ -129,23 +116,23 @@ def _always_matters(cause: Cause, reviewed: Sequence[Reviewed], delta: float) ->
     """
     elapsed_ns = {one.attribution.iteration: one.elapsed_ns for one in reviewed}
     costly = [elapsed_ns[i] > delta * (elapsed_ns[i] - ns) for i, ns in cause.explained_ns.items()]
-    return sum(costly) >= REVIEW_SEEN * len(reviewed)
+    return sum(costly) >= BLAME.review_seen_share * len(reviewed)
 
 
 def _slow_stage(reviewed: Sequence[Reviewed], topology: Topology) -> Cause | None:
     """Find a pipeline stage all of whose ranks work longer than the ranks of the other stages.
 
-    Its excess on the path is what its typical rank works longer than the typical rank of the typical other stage:
-    the other stages wait for that in each iteration.
+    Its excess is the difference between the median work of its ranks and that of the ranks of the median other
+    stage: the other stages wait for it in each iteration.
     """
     stages = sorted(set(topology.stage_of.values()))
-    if len(stages) < 2 or median(one.beside_ratio for one in reviewed) > _MOST_BESIDE:
+    if len(stages) < 2 or median(one.beside_ratio for one in reviewed) > BLAME.max_beside_ratio:
         return None
     typical = [_stage_work(one, stages, topology) for one in reviewed]
     heaviest = [max(stages, key=lambda stage: work[stage]) for work in typical]
     stage = max(stages, key=heaviest.count)
     ranks = tuple(sorted(rank for rank, own in topology.stage_of.items() if own == stage))
-    share = min(_STAGE_PATH_SHARE, _STAGE_PATH_TIMES / len(stages))
+    share = min(BLAME.stage_path_share, BLAME.stage_path_times / len(stages))
     explained = {}
     for one, work in zip(reviewed, typical, strict=True):
         path_ns = sum(ns for rank, ns in one.path_work_ns.items() if rank in ranks)
@@ -177,7 +164,7 @@ def _imbalance(reviewed: Sequence[Reviewed]) -> Cause | None:
     for lanes in late:
         for lane, ns in lanes.items():
             totals[lane] = totals.get(lane, 0.0) + ns
-    if not totals or max(totals.values()) >= _SPREAD_SHARE * sum(totals.values()):
+    if not totals or max(totals.values()) >= BLAME.max_uneven_share * sum(totals.values()):
         return None
     explained = {one.attribution.iteration: uneven_ns(one.attribution) for one in reviewed}
     explained = {iteration: ns for iteration, ns in explained.items() if ns > 0}
@@ -185,9 +172,9 @@ def _imbalance(reviewed: Sequence[Reviewed]) -> Cause | None:
 
 
 def late_against_stage(
-    rank: Array, work_ns: Array, operators: Array, topology: Topology, most: Array | None = None
+    rank: Ints, work_ns: Numbers, operators: Ints, topology: Topology, most: Ints | None = None
 ) -> dict[int, float]:
-    """By how much each rank works longer than the lower median of its peers, ns; ranks with company only.
+    """Return by how much each rank with peers works longer than their lower median, ns.
 
     Peers are ranks of the same stage with the same `most`. If they were those that logged as many operators in this
     iteration, the ranks of a slow host would be on time wherever each other rank lost a row. Ranks with fewer
@@ -202,17 +189,17 @@ def late_against_stage(
     role, first = group_rows([stage, most])
     is_alone = np.bincount(role)[role] == 1  # it ran one more once: its peers' most is what it ran now
     role, first = group_rows([stage, np.where(is_alone, operators, most)])
+    usual_ns = lower_medians(role, work_ns)  # the lower: half of the peers may be late
     late: dict[int, float] = {}
     for one in range(len(first)):
         own = np.flatnonzero(role == one)
         if len(own) > 1:
-            usual_ns = np.sort(work_ns[own])[(len(own) - 1) // 2]
             own = own[operators[own] >= _mode(operators[own])]
-            late |= dict(zip(rank[own].tolist(), (work_ns[own] - usual_ns).tolist(), strict=True))
+            late |= dict(zip(rank[own].tolist(), (work_ns[own] - usual_ns[one]).tolist(), strict=True))
     return late
 
 
-def _mode(values: Array) -> int:
+def _mode(values: Ints) -> int:
     """Return the most frequent value, of several the largest."""
     found, counts = np.unique(values, return_counts=True)
     return int(found[counts == counts.max()][-1])

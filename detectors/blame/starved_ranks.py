@@ -9,20 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from typing import Final
 
 import numpy as np
 
 from irregulars.detectors.arrays.grouped_medians import MEDIAN_ERROR, robust_sigma
-
-Array = np.ndarray
-
-_SIGMAS: Final = 6.0  # standard errors above the ranks of the job, as a late rank must stand out of iterations' noise
-_TIMES_QUICKEST: Final = 2.0  # times as far out as the rank that seems to have become quickest
-_MIN_ITERATIONS: Final = 4  # as many as open a verdict on transfers
-_LIKE_WORST: Final = 0.5  # of what the latest works longer: as late
-_IN_STEP: Final = 2.0  # times the noise of the other ranks: who differ by less wait for the same thing
-_MOST_LATE: Final = 0.5  # of all ranks: if more are late, it is the job that changed
+from irregulars.detectors.blame.thresholds import BLAME
+from irregulars.dtypes import Floats
 
 
 def starved_ranks(work_excess_ns: Sequence[Mapping[int, float]], least_ns: float) -> set[int]:
@@ -30,6 +22,7 @@ def starved_ranks(work_excess_ns: Sequence[Mapping[int, float]], least_ns: float
 
     No fault makes work quicker: by as much as the quickest rank seems to be the comparison itself is wrong, in
     either direction, since what is usual comes from a few iterations and a gap may hold waiting that nobody logged.
+    Ranks are held against the median of all, so that no more than half of them can be late: else the job has changed.
 
     Parameters
     ----------
@@ -44,18 +37,18 @@ def starved_ranks(work_excess_ns: Sequence[Mapping[int, float]], least_ns: float
     {1}
     """
     ranks = sorted({rank for one in work_excess_ns for rank in one})
-    if len(work_excess_ns) < _MIN_ITERATIONS or len(ranks) < 2:
+    if len(work_excess_ns) < BLAME.starved_iterations or len(ranks) < 2:
         return set()
     table = _table(work_excess_ns, ranks)
-    if (np.isfinite(table).sum(axis=1) < _MIN_ITERATIONS).any():
+    if (np.isfinite(table).sum(axis=1) < BLAME.starved_iterations).any():
         return set()  # a rank that is hardly known may be the one
     typical_ns = np.nanmedian(table, axis=1)
     over_ns = typical_ns - np.median(typical_ns)
     deviations_ns = (table - typical_ns[:, None])[np.isfinite(table)]
     error_ns = MEDIAN_ERROR * robust_sigma(deviations_ns) / math.sqrt(table.shape[1])
-    wrong_by_ns = max(_SIGMAS * error_ns, _TIMES_QUICKEST * -float(over_ns.min()))
-    late = over_ns > max(wrong_by_ns, least_ns, _LIKE_WORST * float(over_ns.max()))
-    return {ranks[at] for at in np.flatnonzero(late)} if late.mean() <= _MOST_LATE else set()
+    wrong_by_ns = max(BLAME.starved_sigmas * error_ns, BLAME.starved_times_quickest * -float(over_ns.min()))
+    late = over_ns > max(wrong_by_ns, least_ns, BLAME.late_share * float(over_ns.max()))
+    return {ranks[at] for at in np.flatnonzero(late)}
 
 
 def are_in_step(work_excess_ns: Sequence[Mapping[int, float]], ranks: Collection[int]) -> bool:
@@ -82,8 +75,8 @@ def are_in_step(work_excess_ns: Sequence[Mapping[int, float]], ranks: Collection
     noise_ns = _table(work_excess_ns, others)
     noise_ns = noise_ns - np.nanmedian(noise_ns, axis=1, keepdims=True)
     apart_ns = np.nanmean(np.nanstd(late_ns, axis=0, ddof=1))
-    return bool(apart_ns < _IN_STEP * robust_sigma(noise_ns[np.isfinite(noise_ns)]))
+    return bool(apart_ns < BLAME.in_step_sigmas * robust_sigma(noise_ns[np.isfinite(noise_ns)]))
 
 
-def _table(work_excess_ns: Sequence[Mapping[int, float]], ranks: Sequence[int]) -> Array:
+def _table(work_excess_ns: Sequence[Mapping[int, float]], ranks: Sequence[int]) -> Floats:
     return np.array([[one.get(rank, math.nan) for one in work_excess_ns] for rank in ranks])

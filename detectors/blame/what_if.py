@@ -11,21 +11,20 @@ from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 from functools import cached_property
 from statistics import median
-from typing import Any, Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from irregulars.detectors.abnormal_operators.replay import replay
 from irregulars.detectors.blame.causes import Cause
 from irregulars.detectors.blame.observation import Observation, explained_ns
+from irregulars.detectors.blame.thresholds import BLAME
 from irregulars.detectors.job.lanes import EVERYBODY, Lane
 from irregulars.detectors.job.topology import Device, Topology
 from irregulars.detectors.path.operator_graph import OperatorGraph
 from irregulars.detectors.path.usual_by_past import Reference, incomplete_ranks, usual_times
+from irregulars.dtypes import Flags, Floats
 
-Array = np.ndarray
-
-_LEAST_CLAIM: Final = 0.4  # with half of it to bring back, causes down to a fifth of what is lost can be told
 _KNOWN: Final = 18  # ratios that are kept: of three causes in each of the six iterations that a verdict rests on
 _OF_RANKS: Final = ("gpu", "host", "stage")
 
@@ -45,12 +44,12 @@ class WhatIf:
         self._graph, self._reference, self._topology = graph, reference, topology
 
     @cached_property
-    def _usual(self) -> tuple[Array, Array]:
+    def _usual(self) -> tuple[Floats, Floats]:
         """Gap and transfer that each row usually has, float64, ns; NaN where that is not known."""
         return usual_times(self._graph, self._reference)
 
     @cached_property
-    def _has_hidden(self) -> Array:
+    def _has_hidden(self) -> Flags:
         """Whether some member of each row's collective or message is not in the graph."""
         graph = self._graph
         codes = range(int(graph.communicator.max(initial=-1)) + 1)
@@ -59,7 +58,7 @@ class WhatIf:
         return np.asarray(np.bincount(graph.group)[graph.group] < expected)
 
     @cached_property
-    def _has_lost(self) -> Array:
+    def _has_lost(self) -> Flags:
         """Whether the rank of each row logged fewer operators than usual."""
         iterations = np.unique(self._graph.iteration).tolist()
         lost = {rank for one in iterations for rank in incomplete_ranks(self._graph, one, self._reference)}
@@ -92,7 +91,7 @@ class WhatIf:
         transfer_ns = np.minimum(transfer_ns, self._alone_ns(carries))
         return float(before_ns - replay(graph, gap_ns, transfer_ns).end_ns.max())
 
-    def _alone_ns(self, carries: Array) -> Array:
+    def _alone_ns(self, carries: Flags) -> Floats:
         """Upper limit of each row's transfer with these messages as usual, ns: its batch then waits for its others.
 
         Infinite in batches without such a message.
@@ -101,14 +100,14 @@ class WhatIf:
         is_mate = graph.is_batched & ~carries & np.isin(graph.batch, graph.batch[carries])
         return np.where(is_mate & np.isfinite(usual_ns), np.maximum(graph.own_transfer_ns, usual_ns), np.inf)
 
-    def _works(self, cause: Cause) -> Array:
+    def _works(self, cause: Cause) -> Flags:
         """Rows whose gap is the work of an accused rank."""
         ranks = {lane.first for lane in cause.lanes if lane.kind == "work"}
         device = _first_device(cause)
         ranks.update(device.ranks if device is not None and device.kind in _OF_RANKS else ())
         return np.isin(self._graph.rank, sorted(ranks))
 
-    def _carries(self, cause: Cause) -> Array:
+    def _carries(self, cause: Cause) -> Flags:
         """Rows whose transfer the accused device carries."""
         graph, device = self._graph, _first_device(cause)
         is_p2p = graph.is_p2p
@@ -130,38 +129,41 @@ class WhatIf:
         return np.asarray(found | np.where(is_p2p, touched, np.isin(graph.communicator, sorted(crossing))))
 
 
+class Recovery(NamedTuple):
+    """Which share of an iteration's excess came back without a device."""
+
+    iteration: int
+    device: Device
+    ratio: float
+
+
 class Recoveries:
     """What came back without a device in the newest iterations in which it was suspect.
 
     One iteration is a poor witness: where another rank pauses beside a slow one, little comes back without either.
     """
 
-    def __init__(self, known: Iterable[Sequence[Any]] = ()) -> None:
-        self._known: deque[tuple[int, str, tuple[int, ...], float]] = deque(maxlen=_KNOWN)
-        self._known.extend((number, kind, tuple(ranks), ratio) for number, kind, ranks, ratio in known)
+    def __init__(self, known: Iterable[Recovery] = ()) -> None:
+        self._known: deque[Recovery] = deque(known, maxlen=_KNOWN)
 
     def note(self, iteration: int, cause: Cause, ratio: float | None) -> None:
         """Keep which share came back in an iteration; None, or without a suspect: there is nothing to keep."""
         device = _first_device(cause)
         if ratio is not None and device is not None:
-            self._known.append((iteration, device.kind, device.ranks, ratio))
+            self._known.append(Recovery(iteration, device, ratio))
 
     def typical(self, cause: Cause) -> float | None:
         """Return the median share that came back without a cause's device where it was seen; None: not known."""
         device = _first_device(cause)
-        ratios = [
-            ratio
-            for number, kind, ranks, ratio in self._known
-            if device is not None and (kind, ranks) == (device.kind, device.ranks) and number in cause.explained_ns
-        ]
+        ratios = [one.ratio for one in self._known if one.device == device and one.iteration in cause.explained_ns]
         return median(ratios) if ratios else None
 
-    def state(self) -> list[Any]:
-        """Everything that the constructor needs, as JSON values."""
-        return [[number, kind, list(ranks), ratio] for number, kind, ranks, ratio in self._known]
+    def state(self) -> tuple[Recovery, ...]:
+        """Everything that the constructor needs."""
+        return tuple(self._known)
 
 
-def _usual_at(rows: Array, elapsed_ns: Array, usual_ns: Array) -> Array:
+def _usual_at(rows: Flags, elapsed_ns: Floats, usual_ns: Floats) -> Floats:
     """Let the marked rows take as long as usual at most; where that is not known, as long as they did."""
     return np.where(rows & np.isfinite(usual_ns), np.minimum(elapsed_ns, usual_ns), elapsed_ns)
 
@@ -177,9 +179,10 @@ def _communicators(lanes: Collection[Lane]) -> set[int]:
 def recovered_ratio(
     cause: Cause, causes: Sequence[Cause], observation: Observation, what_if: WhatIf | None
 ) -> float | None:
-    """Say which share of what a cause is said to have cost an iteration comes back without it; None: not known.
+    """Return which share of what a cause is said to have cost an iteration comes back without it; None: not known.
 
-    It is held against `_LEAST_CLAIM` of what the iteration took longer at least, less what all ranks worked longer.
+    It is held against `min_claim_share` of what the iteration took longer at least, without what all ranks worked
+    longer.
 
     Of two ranks that are equally slow each alone brings back nothing. So what comes back alone counts, or the part of
     what all causes together bring back that is missing without this one, whichever is more.
@@ -191,7 +194,7 @@ def recovered_ratio(
     said_ns = min(explained_ns(cause, observation.attribution), longer_ns)
     if said_ns <= 0:
         return None
-    claimed_ns = max(said_ns, _LEAST_CLAIM * longer_ns)
+    claimed_ns = max(said_ns, BLAME.min_claim_share * longer_ns)
     ratio = what_if.recovered_ns([cause]) / claimed_ns
     others = [one for one in causes if one is not cause]
     if ratio < 1 and others:

@@ -1,10 +1,14 @@
 """Who keeps everybody waiting for ever: operators that some ranks entered and that never ended.
 
-A rank that waits inside an operator is a victim if somebody else is missing from it. Who is missing and waits nowhere
-is the one to look at. Where everybody waits somewhere, each rank's oldest operator without an end is where it stands:
-a GPU runs in order, and what was enqueued behind was never reached. Whoever stands in an operator that all entered
-and that others have left, stopped inside. Else the chains of waiting (each rank waits for those who do not stand
-where it stands) are followed to their ends: a circle, or an operator that all entered and nobody left.
+A rank stands in its oldest operator without an end: a GPU runs in order, and never reached what was enqueued behind.
+The first of these that is found is to blame:
+
+1. **missing**: a rank that never arrived in an operator in which others wait, and waits nowhere itself;
+2. **stopped**: a rank that stands in an operator that all have entered and others have left;
+3. **last in line**: each rank waits for those who do not stand where it stands. These chains end in a circle of
+   ranks, or in an operator that all have entered and nobody has left.
+
+All others wait, and are victims.
 """
 
 from __future__ import annotations
@@ -17,9 +21,8 @@ import numpy as np
 from irregulars.detectors.arrays.row_keys import group_rows
 from irregulars.detectors.hang.wait_graph import last_groups
 from irregulars.detectors.job.topology import Topology
+from irregulars.dtypes import Column, Ints
 from irregulars.streams.messages.records import RECV, SEND, UNKNOWN
-
-Array = np.ndarray
 
 Operation = tuple[int, int, int, int]
 """Communicator, sequence, and sender and receiver of p2p (-1 elsewhere)."""
@@ -56,12 +59,12 @@ class Hang(NamedTuple):
 
 
 def find_hang(
-    columns: Mapping[str, Array],
+    columns: Mapping[str, Column],
     topology: Topology,
     trusted: Collection[int],
     lossy: Collection[int] = (),
 ) -> Hang | None:
-    """Find who is missing from operators that never ended.
+    """Find who keeps operators from ending that never ended.
 
     Among hundreds of ranks that lose a row in a thousand, some lose the one that says that they wait. So where a rank
     stopped inside an operator, which all entered and others left, ranks that lost rows do not count as missing.
@@ -80,8 +83,8 @@ def find_hang(
     if len(open_rows) == 0:
         return None
     standing = _Standing(columns, open_rows, topology, frozenset(trusted))
-    missing = {rank for one in standing.inside for rank in standing.missing(one) if rank not in standing.head}
-    stopped = {rank for rank, one in standing.head.items() if standing.has_stopped(rank, one)}
+    stopped = standing.stopped()
+    missing = standing.missing_everywhere()
     if any(standing.have_all_entered(standing.head[rank]) for rank in stopped):
         missing -= set(lossy)
     if missing:
@@ -96,10 +99,11 @@ def find_hang(
     return _hang(stopped, columns, heads, standing, has_arrived=True, is_shared=is_shared)
 
 
-def lost_shares(columns: Mapping[str, Array]) -> dict[int, float]:
-    """Which share of each rank's operators is missing: sequences of one communicator have holes.
+def lost_shares(columns: Mapping[str, Column]) -> dict[int, float]:
+    """Return which share of each rank's operators is missing, 0 to 1: sequences of one communicator have holes.
 
-    Collectives of a communicator share one sequence, and sends and recvs have one for each peer.
+    Collectives of a communicator share one sequence, and sends and recvs have one for each peer. A rank with the
+    sequences 3, 4 and 7 on one communicator ran 5 operators and logged 3: it lost two fifths.
     """
     is_p2p = np.isin(columns["operator"], (SEND, RECV))
     operator, peer = (np.where(is_p2p, columns[name], -1) for name in ("operator", "peer"))
@@ -126,7 +130,7 @@ class _Standing:
     """
 
     def __init__(
-        self, columns: Mapping[str, Array], open_rows: list[int], topology: Topology, trusted: frozenset[int]
+        self, columns: Mapping[str, Column], open_rows: list[int], topology: Topology, trusted: frozenset[int]
     ) -> None:
         self._topology, self._trusted = topology, trusted
         self.head_rows: dict[int, int] = {}
@@ -141,16 +145,22 @@ class _Standing:
         """Trusted ranks that take part in an operation and never entered it."""
         return self._missing[one]
 
-    def has_stopped(self, rank: int, one: Operation) -> bool:
-        """Whether `rank` stands in an operation that all have entered and others have left."""
-        return not self._missing[one] and any(self._arrived[one].values())
+    def missing_everywhere(self) -> set[int]:
+        """Return the ranks that are missing from an operation and wait in none."""
+        return {rank for one in self.inside for rank in self._missing[one] if rank not in self.head}
+
+    def stopped(self) -> set[int]:
+        """Return the ranks that stand in an operation that all have entered and others have left."""
+        return {
+            rank for rank, one in self.head.items() if not self._missing[one] and any(self._arrived[one].values())
+        }
 
     def have_all_entered(self, one: Operation) -> bool:
         """Whether an operation has a row of everybody who takes part."""
         return not self._absent(one)
 
     def last_in_line(self) -> set[int]:
-        """Ranks at which all chains of waiting end; none that may wait for a rank of which nothing is known."""
+        """Return the ranks at which all chains of waiting end; none that may wait for a rank that logs nothing."""
         edges: dict[int | Operation, Iterable[int | Operation]] = {}
         for rank, one in self.head.items():
             edges[rank] = (one,)
@@ -178,19 +188,19 @@ class _Standing:
         return frozenset(expected) - self._arrived[one].keys()
 
 
-def _oldest_first(columns: Mapping[str, Array], rows: Array) -> list[int]:
+def _oldest_first(columns: Mapping[str, Column], rows: Ints) -> list[int]:
     """Order rows by start; what has none stands where the log has it, before all others."""
     order: list[int] = rows[np.argsort(columns["start_ns"][rows], kind="stable")].tolist()
     return order
 
 
-def _operation(columns: Mapping[str, Array], row: int) -> Operation:
+def _operation(columns: Mapping[str, Column], row: int) -> Operation:
     rank, peer, operator = (int(columns[name][row]) for name in ("rank", "peer", "operator"))
     ends = (rank, peer) if operator == SEND else (peer, rank) if operator == RECV else (-1, -1)
     return int(columns["communicator"][row]), int(columns["sequence"][row]), *ends
 
 
-def _arrivals(columns: Mapping[str, Array], wanted: Collection[Operation]) -> dict[Operation, dict[int, bool]]:
+def _arrivals(columns: Mapping[str, Column], wanted: Collection[Operation]) -> dict[Operation, dict[int, bool]]:
     """For each of these operations: the ranks that entered it, and whether they came out.
 
     Who has a later collective on the same communicator, and none of this number, has left this one behind: logs are
@@ -210,7 +220,7 @@ def _arrivals(columns: Mapping[str, Array], wanted: Collection[Operation]) -> di
     return arrived
 
 
-def _newest_collectives(columns: Mapping[str, Array]) -> dict[int, dict[int, int]]:
+def _newest_collectives(columns: Mapping[str, Column]) -> dict[int, dict[int, int]]:
     """For each communicator: the highest sequence of a collective that each rank has."""
     rows = np.flatnonzero(~np.isin(columns["operator"], (SEND, RECV)))
     communicator, rank, sequence = (columns[name][rows] for name in ("communicator", "rank", "sequence"))
@@ -226,7 +236,7 @@ def _newest_collectives(columns: Mapping[str, Array]) -> dict[int, dict[int, int
 
 def _hang(
     accused: set[int],
-    columns: Mapping[str, Array],
+    columns: Mapping[str, Column],
     rows: list[int],
     standing: _Standing,
     *,

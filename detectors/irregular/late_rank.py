@@ -1,42 +1,23 @@
 """Which rank works longer than it and everybody else always do, by the evidence of all ranks alone.
 
-An iteration's time holds the noise of everything that stands on its critical path. What a rank is late against its
-stage does not, so that a fault shows there which the iteration's time alone would leave in doubt.
+An iteration's time holds the noise of everything on its critical path. A rank's lateness against its own stage does
+not, so a fault shows there that the iteration's time alone would leave in doubt.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from statistics import median
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from irregulars.detectors.arrays.grouped_medians import MAD_TO_SIGMA, robust_sigma
-
-Array = np.ndarray
-
-MIN_HISTORY: Final = 10
-"""Nothing is said before so many iterations."""
-
-LATE_SIGMAS: Final = 6.0
-"""A rank stands out if it is so much later than the latest ranks usually are."""
-
-MOST_HISTORY: Final = 20
-"""So many iterations, the newest ones, show how late ranks are by chance."""
-
-LATEST_RANKS: Final = 16
-"""Of so many ranks, the latest ones, it is known how late they were: no other was later than the last of them."""
-
-LASTS: Final = 6
-LASTS_SEEN: Final = 3
-"""Of a rank that is late again and again, what it exceeds in `LASTS_SEEN` of the newest `LASTS` iterations counts: so
-a job whose single iterations are too uneven to tell shows it too."""
-
-_LEAST_SIGMA: Final = 0.05  # of the typical lateness of the latest rank: a few iterations may agree by chance
-_LEAST_SIGMA_LASTING: Final = 1 / 6  # ... and few windows, which overlap, even more so
+from irregulars.detectors.irregular.thresholds import IRREGULAR
+from irregulars.dtypes import Floats
 
 Late = Mapping[int, float]
+"""By how much each of the latest ranks of one iteration worked longer than its stage, ns."""
 
 
 class Latest(NamedTuple):
@@ -47,9 +28,9 @@ class Latest(NamedTuple):
     over_ns
         By how much it is later than it usually is, ns.
     sigmas
-        How far that lies above what the latest rank of an iteration usually is late, in standard deviations.
+        How far that lies above the usual lateness of the latest rank of an iteration, in standard deviations.
     lasts
-        Whether it is so again and again, rather than in this iteration alone.
+        Whether it is late again and again, rather than in this iteration alone.
     """
 
     rank: int
@@ -59,73 +40,118 @@ class Latest(NamedTuple):
 
     @property
     def stands_out(self) -> bool:
-        """Whether that is no chance."""
-        return self.sigmas >= LATE_SIGMAS
+        """Whether it is later than chance explains."""
+        return self.sigmas >= IRREGULAR.late_sigmas
 
 
 def find_latest(late_ns: Late, history: Sequence[Late]) -> Latest | None:
-    """Find the rank that is most over its usual lateness; None while there is too little history.
+    """Find the rank that exceeds its usual lateness most in one iteration.
 
     Parameters
     ----------
     late_ns
-        By how much ranks work longer than their stage in one iteration, ns; the latest ones suffice.
+        By how much ranks work longer than their stage in this iteration, ns; the latest ranks suffice.
     history
-        The same of iterations before, oldest first.
+        The same of the iterations before, oldest first.
+
+    Returns
+    -------
+    None while the history is shorter than `IRREGULAR.min_iterations`, or if no lateness is known.
     """
-    history = history[-MOST_HISTORY:]
-    if len(history) < MIN_HISTORY or not late_ns:
+    history = history[-IRREGULAR.level_iterations :]
+    if len(history) < IRREGULAR.min_iterations or not late_ns:
         return None
     usual_ns = {rank: median(one.get(rank, 0.0) for one in history) for rank in {*late_ns, *_ranks(history)}}
     rank = max(sorted(late_ns), key=lambda one: late_ns[one] - usual_ns[one])
+    over_ns = late_ns[rank] - usual_ns[rank]
     past = [max((ns - usual_ns[one] for one, ns in late.items()), default=0.0) for late in history]
     typical_ns = median(past)
     sigma_ns = MAD_TO_SIGMA * median(abs(ns - typical_ns) for ns in past)
-    over_ns = late_ns[rank] - usual_ns[rank]
-    return Latest(rank, over_ns, (over_ns - typical_ns) / max(sigma_ns, _LEAST_SIGMA * typical_ns, 1.0))
+    sigma_ns = max(sigma_ns, IRREGULAR.least_sigma_ratio * typical_ns, 1.0)
+    return Latest(rank, over_ns, (over_ns - typical_ns) / sigma_ns)
 
 
 def find_lasting(recent: Sequence[Late], before: Sequence[Late]) -> Latest | None:
-    """Find the rank that is most over its usual lateness again and again; None while there is too little history.
+    """Find the rank that exceeds its usual lateness most, again and again.
+
+    A job whose single iterations are too uneven to tell shows such a rank all the same.
 
     Parameters
     ----------
     recent
         By how much ranks work longer than their stage in the newest iterations, ns, oldest first.
     before
-        The same of iterations before any fault that is known, oldest first; they may reach into the newest.
+        The same of iterations before any known fault, oldest first; they may reach into the newest.
+
+    Returns
+    -------
+    None while there are too few iterations (`IRREGULAR.lasting_window`, `min_iterations`) or no lateness is known.
     """
-    before = before[-MOST_HISTORY:]
-    if len(recent) < LASTS or len(before) < MIN_HISTORY:
+    recent = recent[-IRREGULAR.lasting_window :]
+    before = before[-IRREGULAR.level_iterations :]
+    if len(recent) < IRREGULAR.lasting_window or len(before) < IRREGULAR.min_iterations:
         return None
-    ranks = sorted({*_ranks(before), *_ranks(recent[-LASTS:])})
+    ranks = sorted({*_ranks(before), *_ranks(recent)})
     if not ranks:
         return None
-    past, now = _table(before, ranks), _table(recent[-LASTS:], ranks)
-    usual_ns = np.median(past, axis=1, keepdims=True)
-    over_ns = _again_and_again(now - usual_ns)[:, 0]
-    # Of a thousand ranks hardly one is among the latest three times, and many are nearly: those have to count.
-    at_most = np.array([[_least_known(late) for late in before]])
-    usually = np.maximum(_again_and_again(past - usual_ns).max(axis=0), _again_and_again(at_most)[0])
-    typical_ns = float(np.median(usually))
-    sigma_ns = max(robust_sigma(usually - typical_ns), _LEAST_SIGMA_LASTING * typical_ns, 1.0)
-    at = int(np.argmax(over_ns))
-    return Latest(ranks[at], float(over_ns[at]), (float(over_ns[at]) - typical_ns) / sigma_ns, lasts=True)
+    past_ns, now_ns = _table(before, ranks), _table(recent, ranks)
+    usual_ns = np.median(past_ns, axis=1, keepdims=True)
+    over_ns = lasting_ns(now_ns - usual_ns)[:, 0]
+    by_chance_ns = _lasting_by_chance_ns(past_ns - usual_ns, before)
+    typical_ns = float(np.median(by_chance_ns))
+    sigma_ns = robust_sigma(by_chance_ns - typical_ns)
+    sigma_ns = max(sigma_ns, IRREGULAR.least_lasting_sigma_ratio * typical_ns, 1.0)
+    latest = int(np.argmax(over_ns))
+    sigmas = (float(over_ns[latest]) - typical_ns) / sigma_ns
+    return Latest(ranks[latest], float(over_ns[latest]), sigmas, lasts=True)
 
 
-def _table(iterations: Sequence[Late], ranks: Sequence[int]) -> Array:
+def lasting_ns(over_ns: Floats) -> Floats:
+    """Return the lateness that each rank reached in three of six iterations, for every six in a row.
+
+    Three and six are `IRREGULAR.lasting_seen` and `lasting_window`. In three of six iterations a rank was as late as
+    the third largest value of the six.
+
+    Parameters
+    ----------
+    over_ns
+        Lateness over the usual, ns: a row for each rank, a column for each iteration.
+
+    Returns
+    -------
+    A row for each rank, a column for each window; the first window begins with the first iteration.
+
+    Examples
+    --------
+    One rank in seven iterations, which make two windows. The first holds 9, 8 and 7 besides zeros: in three of its
+    iterations the rank was late by 7 or more. The second holds 8, 7 and 1.
+
+    >>> lasting_ns(np.array([[9.0, 0.0, 7.0, 0.0, 8.0, 0.0, 1.0]]))
+    array([[7., 1.]])
+    """
+    windows = np.lib.stride_tricks.sliding_window_view(over_ns, IRREGULAR.lasting_window, axis=1)
+    largest_last: Floats = np.sort(windows, axis=-1)
+    return largest_last[..., -IRREGULAR.lasting_seen]
+
+
+def _lasting_by_chance_ns(over_ns: Floats, before: Sequence[Late]) -> Floats:
+    """Return how late the latest rank was again and again in each window before, though nothing was wrong; ns.
+
+    Of a thousand ranks hardly one is among the latest 16 three times, but many nearly are. Their lateness is not
+    known; it was at most that of the last of the 16, which therefore counts as one more rank.
+    """
+    others_ns = np.array([[_most_unknown_ns(late) for late in before]])
+    return np.maximum(lasting_ns(over_ns).max(axis=0), lasting_ns(others_ns)[0])
+
+
+def _most_unknown_ns(late_ns: Late) -> float:
+    """Return how late ranks may have been whose lateness was not kept; 0 where all were kept."""
+    return max(min(late_ns.values()), 0.0) if len(late_ns) >= IRREGULAR.latest_ranks else 0.0
+
+
+def _table(iterations: Sequence[Late], ranks: Sequence[int]) -> Floats:
+    """Return a row for each rank and a column for each iteration; 0 where a rank was not among the latest."""
     return np.array([[late.get(rank, 0.0) for late in iterations] for rank in ranks])
-
-
-def _least_known(late_ns: Late) -> float:
-    """Return how late the others may have been of whom it is not known; 0 where it is known of all."""
-    return max(min(late_ns.values()), 0.0) if len(late_ns) >= LATEST_RANKS else 0.0
-
-
-def _again_and_again(over_ns: Array) -> Array:
-    """For each rank and window of `LASTS` iterations what is exceeded in `LASTS_SEEN` of them."""
-    windows = np.lib.stride_tricks.sliding_window_view(over_ns, LASTS, axis=1)
-    return np.sort(windows, axis=-1)[..., LASTS - LASTS_SEEN]
 
 
 def _ranks(history: Sequence[Late]) -> set[int]:

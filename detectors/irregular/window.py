@@ -4,43 +4,37 @@ Holmes (NSDI'25) calls an iteration δ-irregular if it takes more than δ times 
 before it. Two things make the plain rule useless on real jobs: a fault that lasts fills the window and hides itself,
 and a noisy job crosses δ by chance. So each value is clipped at δ times the mean of its own window when it enters,
 and an irregular iteration must also lie outside the noise of the regular ones.
+
+Whether an iteration is δ-irregular is decided in `IterationWindow.limit_ns`, and nowhere else. The other levels of
+the window (`suspect_ns`, `shifted_ns`) only say what is worth a closer look; `detectors.judging.suspicion` puts them
+together. δ is the setting ``delta``; it also says by how much a fault that was always there must stand out
+(`detectors.blame.standing_causes`), and what is worth reading (`detectors.judging`).
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
 from irregulars.detectors.arrays.grouped_medians import robust_sigma
+from irregulars.detectors.irregular.thresholds import IRREGULAR
 
-MIN_ITERATIONS: Final = 10
-"""Nothing is judged before so many iterations."""
+_DRIFT_MEMORY: Final = 512  # iterations; the state replays them all, so they are bounded
 
-NOISE_SIGMAS: Final = 3.0
-"""An irregular iteration lies so many robust standard deviations above the median of the regular ones."""
 
-LEVEL_ITERATIONS: Final = 20
-"""An iteration is held against the median of so many regular ones before it: a drift does not move it far."""
+@dataclass(frozen=True, slots=True)
+class WindowState:
+    """What an `IterationWindow` keeps: what entered it, oldest first, ns."""
 
-SUSPECT_SIGMAS: Final = 4.0
-SUSPECT_SHARE: Final = 0.75
-"""A suspect iteration stands so far out of the noise from one iteration to the next, and exceeds its level by this
-share at least of what δ allows."""
-
-SHIFT_ITERATIONS: Final = 5
-"""There is a shift if the median of the newest so many iterations exceeds the level before them by `SUSPECT_SHARE` of
-what δ allows, and all such medians of the window: what lasts shows in a job whose single iterations are too noisy to
-tell. The second condition is that of a job with slow phases of its own."""
-
-SHIFT_LASTS: Final = 0.5
-"""It lasts while the median exceeds the level by so much of that; each iteration that does is a suspect."""
-
-_DRIFT_MEMORY: Final = 512
-_DRIFT_CHECKED_EVERY: Final = 32  # ADWIN's default: before so many values it has nothing to say
+    clipped: tuple[float, ...]
+    regular: tuple[float, ...]
+    all: tuple[tuple[float, bool], ...]
+    shifted: tuple[float, int] | None
 
 
 class IterationWindow:
@@ -49,9 +43,9 @@ class IterationWindow:
     Parameters
     ----------
     delta
-        How many times the window's mean an irregular iteration takes at least; above 1.
+        An irregular iteration takes more than this times the window's mean; above 1.
     window
-        How many iterations the window holds; at least `MIN_ITERATIONS`.
+        Iterations in the window; at least `IRREGULAR.min_iterations`.
 
     Examples
     --------
@@ -69,25 +63,28 @@ class IterationWindow:
     def __init__(self, *, delta: float = 1.1, window: int = 50) -> None:
         if not delta > 1:
             raise ValueError(f"delta must be above 1; got {delta!r}")
-        if window < MIN_ITERATIONS:
-            raise ValueError(f"window must be at least {MIN_ITERATIONS}; got {window!r}")
+        if window < IRREGULAR.min_iterations:
+            raise ValueError(f"window must be at least {IRREGULAR.min_iterations}; got {window!r}")
         self.delta = delta
         self.window = window
         self._clipped: deque[float] = deque(maxlen=window)
         self._regular: deque[float] = deque(maxlen=window)
         self._all: deque[tuple[float, bool]] = deque(maxlen=window)  # with whether they are regular
-        self._shifted: tuple[float, int] | None = None  # what shifted iterations exceed, ns, and since how many
+        self._shifted: tuple[float, int] | None = None  # the level that shifted iterations exceed, ns, and its age
 
     @property
     def mean_ns(self) -> float:
-        """Mean of the window (each value clipped when it entered), ns; NaN before `MIN_ITERATIONS`."""
-        if len(self._clipped) < MIN_ITERATIONS:
+        """Mean of the window (each value clipped when it entered), ns; NaN before `IRREGULAR.min_iterations`."""
+        if len(self._clipped) < IRREGULAR.min_iterations:
             return math.nan
         return math.fsum(self._clipped) / len(self._clipped)
 
     @property
     def limit_ns(self) -> float:
-        """What an irregular iteration exceeds, ns; NaN before `MIN_ITERATIONS`."""
+        """The time that an irregular iteration exceeds, ns; NaN before `IRREGULAR.min_iterations`.
+
+        It is the larger of δ times the mean, and the noise limit of the regular iterations.
+        """
         mean_ns = self.mean_ns
         if math.isnan(mean_ns):
             return math.nan
@@ -95,33 +92,46 @@ class IterationWindow:
 
     @property
     def level_ns(self) -> float:
-        """Median of the newest regular iterations, ns; NaN before `MIN_ITERATIONS`."""
+        """Median of the newest regular iterations, ns; NaN before `IRREGULAR.min_iterations`."""
         return _level_ns(list(self._regular))
 
     @property
     def noise_ns(self) -> float:
-        """Robust standard deviation around the level, ns, from steps between neighbours: a drift is no noise."""
-        if len(self._regular) < MIN_ITERATIONS:
+        """Robust standard deviation around the level, ns; NaN before `IRREGULAR.min_iterations`.
+
+        It is measured by the steps between neighbours, so that a slow drift of the level does not count as noise. The
+        step between two independent values has √2 times their standard deviation.
+        """
+        if len(self._regular) < IRREGULAR.min_iterations:
             return math.nan
         steps = np.diff(np.array(self._regular))
         return robust_sigma(steps) / math.sqrt(2.0)
 
     @property
     def suspect_ns(self) -> float:
-        """What a suspect iteration exceeds, ns: worth a look although δ may call it regular; NaN while unknown."""
-        return self.level_ns + max(self.worth_ns, SUSPECT_SIGMAS * self.noise_ns)
+        """The time that a suspect iteration exceeds, ns; NaN while unknown.
+
+        It is worth a look although δ may call it regular.
+        """
+        return self.level_ns + max(self.worth_ns, IRREGULAR.suspect_sigmas * self.noise_ns)
 
     @property
     def shifted_ns(self) -> float:
-        """What an iteration exceeds that is suspect together with those before it, ns; infinite without a shift."""
+        """The time above which a shift makes an iteration suspect with those before it, ns; infinite without one."""
         return math.inf if self._shifted is None else self._shifted[0]
 
     def _watch_shift(self) -> None:
-        """Note whether the newest iterations take longer; the level from before stays what they are held against."""
+        """Note when a shift begins or ends.
+
+        A shift begins when the median of the newest iterations exceeds the level before them by `worth_ns`, and also
+        exceeds every such median of the window: a job with slow phases of its own has been as slow before. It ends
+        when that median falls back below the noted level, or when it has filled the window and so is the new level.
+        """
+        newest = IRREGULAR.shift_iterations
         times_ns = np.array([ns for ns, _ in self._all])
-        if len(times_ns) < SHIFT_ITERATIONS + MIN_ITERATIONS:
+        if len(times_ns) < newest + IRREGULAR.min_iterations:
             return
-        medians_ns = np.median(np.lib.stride_tricks.sliding_window_view(times_ns, SHIFT_ITERATIONS), axis=1)
+        medians_ns = np.median(np.lib.stride_tricks.sliding_window_view(times_ns, newest), axis=1)
         if self._shifted is not None:
             limit_ns, age = self._shifted
             is_over = medians_ns[-1] <= limit_ns or age >= self.window
@@ -129,27 +139,27 @@ class IterationWindow:
             return
         level_ns = self._level_before_ns()
         worth_ns = self._worth_ns(level_ns)
-        if medians_ns[-1] > max(level_ns + worth_ns, medians_ns[:-SHIFT_ITERATIONS].max()):
-            self._shifted = level_ns + SHIFT_LASTS * worth_ns, 1
+        if medians_ns[-1] > max(level_ns + worth_ns, medians_ns[:-newest].max()):
+            self._shifted = level_ns + IRREGULAR.still_share * worth_ns, 1
 
     @property
     def worth_ns(self) -> float:
-        """By how much an iteration must exceed the level to be worth a look, ns; NaN while unknown."""
+        """Excess over the level from which on an iteration is worth a look, ns; NaN while unknown."""
         return self._worth_ns(self.level_ns)
 
     def _worth_ns(self, level_ns: float) -> float:
-        return SUSPECT_SHARE * (self.delta - 1) * level_ns
+        return IRREGULAR.suspect_share * (self.delta - 1) * level_ns
 
     @property
     def rise_ns(self) -> float:
-        """By how much the newest `SHIFT_ITERATIONS`, their median, exceed the level before them, ns; NaN: unknown."""
-        newest = [ns for ns, _ in self._all][-SHIFT_ITERATIONS:]
+        """Median of the newest `IRREGULAR.shift_iterations` above the level before them, ns; NaN while unknown."""
+        newest = [ns for ns, _ in self._all][-IRREGULAR.shift_iterations :]
         return float(np.median(newest)) - self._level_before_ns() if newest else math.nan
 
     def _level_before_ns(self) -> float:
         """The level before the newest iterations, ns; NaN while unknown."""
         regular = list(self._regular)
-        newest = list(self._all)[-SHIFT_ITERATIONS:]
+        newest = list(self._all)[-IRREGULAR.shift_iterations :]
         return _level_ns(regular[: len(regular) - sum(is_regular for _, is_regular in newest)])
 
     def judge(self, elapsed_ns: float) -> bool | None:
@@ -158,9 +168,9 @@ class IterationWindow:
         return None if math.isnan(limit_ns) else elapsed_ns > limit_ns
 
     def learn(self, elapsed_ns: float, *, is_irregular: bool | None) -> None:
-        """Let an iteration enter the window, with what was judged of it."""
+        """Let an iteration enter the window, with the answer that `judge` gave for it."""
         self._clipped.append(min(elapsed_ns, self._clip_ns()))
-        if len(self._all) == MIN_ITERATIONS - 1:
+        if len(self._all) == IRREGULAR.min_iterations - 1:
             self._clip_first()
         self._all.append((elapsed_ns, not is_irregular))
         if not is_irregular:
@@ -168,7 +178,7 @@ class IterationWindow:
         self._watch_shift()
 
     def restart(self, elapsed_ns: Iterable[float]) -> None:
-        """Forget the window and begin anew with these times: the job changed for good."""
+        """Begin the window anew with these times, ns: the job has changed for good."""
         recent = list(elapsed_ns)[-self.window :]
         self._clipped = deque(recent, maxlen=self.window)
         self._regular = deque(recent, maxlen=self.window)
@@ -176,50 +186,52 @@ class IterationWindow:
         self._shifted = None
 
     def _clip_first(self) -> None:
-        """Clip the first iterations, which had no window, at δ times their median: warm-up makes some long."""
+        """Clip the first iterations, which had no window, at δ times their median: in warm-up some are long."""
         limit_ns = self.delta * float(np.median(self._clipped))
         self._clipped = deque((min(ns, limit_ns) for ns in self._clipped), maxlen=self.window)
 
     def _clip_ns(self) -> float:
-        if len(self._clipped) < MIN_ITERATIONS:
+        if len(self._clipped) < IRREGULAR.min_iterations:
             return math.inf
         return self.delta * math.fsum(self._clipped) / len(self._clipped)
 
     def _noise_limit_ns(self) -> float:
-        """Outside of the regular iterations' noise; by median and MAD, which warm-up and stray values can't move."""
+        """Upper end of the regular iterations' noise, ns; by median and MAD, which stray values can't move."""
         regular = np.fromiter(self._regular, dtype=np.float64)
         if len(regular) == 0:
             return -math.inf
         median_ns = float(np.median(regular))
         sigma_ns = robust_sigma(regular - median_ns)
-        return median_ns + NOISE_SIGMAS * sigma_ns
+        return median_ns + IRREGULAR.noise_sigmas * sigma_ns
 
-    def state(self) -> dict[str, Any]:
-        """Everything that `from_state` needs, as plain lists and numbers."""
-        return {
-            "delta": self.delta,
-            "window": self.window,
-            "clipped": list(self._clipped),
-            "regular": list(self._regular),
-            "all": [[elapsed_ns, is_regular] for elapsed_ns, is_regular in self._all],
-            "shifted": None if self._shifted is None else list(self._shifted),
-        }
+    def state(self) -> WindowState:
+        """Everything that `from_state` needs."""
+        return WindowState(tuple(self._clipped), tuple(self._regular), tuple(self._all), self._shifted)
 
     @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> IterationWindow:
-        """Restore."""
-        window = cls(delta=state["delta"], window=state["window"])
-        window._clipped.extend(state["clipped"])
-        window._regular.extend(state["regular"])
-        window._all.extend((elapsed_ns, is_regular) for elapsed_ns, is_regular in state["all"])
-        shifted = state["shifted"]
-        window._shifted = None if shifted is None else (shifted[0], shifted[1])
-        return window
+    def from_state(cls, state: WindowState, *, delta: float, window: int) -> IterationWindow:
+        """Restore; `delta` and `window` are settings, and not part of the state: they may have changed since."""
+        restored = cls(delta=delta, window=window)
+        restored._clipped.extend(state.clipped)
+        restored._regular.extend(state.regular)
+        restored._all.extend(state.all)
+        restored._shifted = state.shifted
+        return restored
 
 
 def _level_ns(regular_ns: list[float]) -> float:
-    """Median of the newest of some regular iterations, ns; NaN of fewer than `MIN_ITERATIONS`."""
-    return float(np.median(regular_ns[-LEVEL_ITERATIONS:])) if len(regular_ns) >= MIN_ITERATIONS else math.nan
+    """Median of the newest of these regular iterations, ns; NaN if there are too few."""
+    if len(regular_ns) < IRREGULAR.min_iterations:
+        return math.nan
+    return float(np.median(regular_ns[-IRREGULAR.level_iterations :]))
+
+
+@dataclass(frozen=True, slots=True)
+class DriftState:
+    """What a `DriftWatch` keeps: ADWIN is a function of what it was fed, so that is enough."""
+
+    confidence: float
+    elapsed_ns: tuple[float, ...]
 
 
 class DriftWatch:
@@ -230,20 +242,21 @@ class DriftWatch:
     Parameters
     ----------
     confidence
-        ADWIN's δ (not the δ of the irregularity): the chance of a false alarm at a split.
+        ADWIN's δ (not the δ of the irregularity): the chance of a false alarm at a split; by default
+        `IRREGULAR.drift_confidence`.
 
     References
     ----------
     Bifet and Gavaldà: Learning from Time-Changing Data with Adaptive Windowing, SDM 2007.
     """
 
-    def __init__(self, *, confidence: float = 0.002) -> None:
-        self.confidence = confidence
+    def __init__(self, *, confidence: float | None = None) -> None:
+        self.confidence = IRREGULAR.drift_confidence if confidence is None else confidence
         self._adwin: Any = None
         self._rebuild([])
 
     def learn(self, elapsed_ns: float) -> bool:
-        """Take in one iteration time, ns; return whether a lasting change was noticed with it."""
+        """Take in one iteration time, ns; return whether it completes the proof of a lasting change."""
         if len(self._elapsed_ns) >= _DRIFT_MEMORY:
             self._rebuild(self._elapsed_ns[_DRIFT_MEMORY // 2 :])
         self._elapsed_ns.append(elapsed_ns)
@@ -258,23 +271,23 @@ class DriftWatch:
         width = len(self._elapsed_ns) if self._adwin is None else int(self._adwin.width)
         return self._elapsed_ns[-max(width, 1) :]
 
-    def state(self) -> dict[str, Any]:
-        """Everything that `from_state` needs: ADWIN is a function of what it was fed, so that is what is kept."""
-        return {"confidence": self.confidence, "elapsed_ns": list(self._elapsed_ns)}
+    def state(self) -> DriftState:
+        """Everything that `from_state` needs."""
+        return DriftState(self.confidence, tuple(self._elapsed_ns))
 
     @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> DriftWatch:
+    def from_state(cls, state: DriftState) -> DriftWatch:
         """Restore."""
-        watch = cls(confidence=state["confidence"])
-        watch._rebuild(list(state["elapsed_ns"]))
+        watch = cls(confidence=state.confidence)
+        watch._rebuild(list(state.elapsed_ns))
         return watch
 
     def _rebuild(self, elapsed_ns: list[float]) -> None:
         self._elapsed_ns, self._adwin = elapsed_ns, None
-        if len(elapsed_ns) < _DRIFT_CHECKED_EVERY:
+        if len(elapsed_ns) < IRREGULAR.drift_checked_every:
             return
-        from river.drift import ADWIN  # a second, with all that it imports: not for what a short job never asks
+        from river.drift import ADWIN  # imported late: it takes a second, and short jobs never get here
 
-        self._adwin = ADWIN(delta=self.confidence, clock=_DRIFT_CHECKED_EVERY)
+        self._adwin = ADWIN(delta=self.confidence, clock=IRREGULAR.drift_checked_every)
         for value_ns in elapsed_ns:
             self._adwin.update(math.log(max(value_ns, 1.0)))

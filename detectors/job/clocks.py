@@ -10,30 +10,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from irregulars.detectors.arrays.grouped_medians import robust_sigma
 from irregulars.detectors.arrays.row_keys import group_rows
+from irregulars.detectors.arrays.runs import places_in_runs, run_starts, starts_of
+from irregulars.detectors.job.thresholds import JOB
+from irregulars.dtypes import Column, Floats, Ints
 from irregulars.streams.messages.records import RECV, ROOTED, SEND, UNKNOWN
-
-Array = np.ndarray
-
-_PER_COMMUNICATOR: Final = 4  # collectives of each communicator, the newest ones, are enough
-_WITHIN_NS: Final = 10e9  # ... and so new: in that time two oscillators of servers part by a millisecond at most
-_OUTLIER_SIGMAS: Final = 5.0
-
-
-_LEAST_DRIFT_NS: Final = 10_000  # that offsets move by between two estimates; less is the noise of ends
-_DRIFT_SIGMAS: Final = 3.0  # of the spread of ends: of single ends, where offsets are means of many
-_LEAST_BASELINE_NS: Final = 1_000_000_000  # between the two estimates; less extrapolates their noise too far
-_MOST_DRIFT: Final = 2e-4  # two oscillators of servers; what moves faster was set by somebody
 
 
 @dataclass(frozen=True, slots=True)
 class Clocks:
-    """By how much each rank's clock is ahead of the mean of those it can be compared with, and how it drifts.
+    """How far each rank's clock is ahead of the mean of those it can be compared with, and how it drifts.
 
     Parameters
     ----------
@@ -47,7 +38,7 @@ class Clocks:
     drift_ratio: Mapping[int, float] = field(default_factory=dict)
     origin_ns: int = 0
 
-    def ahead(self, rank: Array, time_ns: Array) -> Array:
+    def ahead(self, rank: Ints, time_ns: Ints) -> Ints:
         """Return by how much the clock of each rank is ahead at a time of its own, int64, ns."""
         size = int(rank.max(initial=0)) + 1
         ahead_ns, drift_ratio = np.zeros(size, dtype=np.int64), np.zeros(size)
@@ -61,12 +52,12 @@ class Clocks:
         return np.asarray(ahead_ns[rank] + np.rint(drift_ratio[rank] * since_ns).astype(np.int64))
 
     def ahead_of(self, rank: int, time_ns: int) -> int:
-        """Return the same of one rank."""
+        """Return how far the clock of one rank is ahead at a time of its own, ns."""
         drift_ratio = self.drift_ratio.get(rank, 0.0)
         return self.ahead_ns.get(rank, 0) + (round(drift_ratio * (time_ns - self.origin_ns)) if drift_ratio else 0)
 
 
-def estimate_clocks(columns: Mapping[str, Array], host_of: Mapping[int, str]) -> Clocks:
+def estimate_clocks(columns: Mapping[str, Column], host_of: Mapping[int, str]) -> Clocks:
     """Estimate offsets of hosts' clocks at the end of some iterations, and how they have moved since their middle.
 
     Parameters
@@ -85,29 +76,28 @@ def estimate_clocks(columns: Mapping[str, Array], host_of: Mapping[int, str]) ->
     origin_ns = int(columns["start_ns"][is_timed].max())
     older_ns = int(columns["start_ns"][is_timed & is_older].max(initial=UNKNOWN))
     between_ns = origin_ns - older_ns
-    if older_ns == UNKNOWN or between_ns < _LEAST_BASELINE_NS:
+    if older_ns == UNKNOWN or between_ns < JOB.least_baseline_ns:
         return Clocks(ahead_ns, {}, origin_ns)
     before = _estimate({name: column[is_older] for name, column in columns.items()}, host_of)
     if not np.array_equal(newest.part, before.part):  # offsets of other sets of hosts do not compare
         return Clocks(ahead_ns, {}, origin_ns)
     moved_ns = {host: ns - before.offsets_ns[host] for host, ns in offsets_ns.items()}
-    least_ns = max(_LEAST_DRIFT_NS, newest.bound_ns, before.bound_ns)
-    drifts = {
-        host: ns / between_ns for host, ns in moved_ns.items() if least_ns < abs(ns) <= _MOST_DRIFT * between_ns
-    }
+    least_ns = max(JOB.least_drift_ns, newest.bound_ns, before.bound_ns)
+    most_ns = JOB.most_drift_ratio * between_ns
+    drifts = {host: ns / between_ns for host, ns in moved_ns.items() if least_ns < abs(ns) <= most_ns}
     return Clocks(ahead_ns, {rank: drifts[host] for rank, host in host_of.items() if host in drifts}, origin_ns)
 
 
 class _Ends(NamedTuple):
     """Ends of collectives that span hosts: one row per member."""
 
-    end_ns: Array
-    host: Array
-    group: Array
+    end_ns: Floats
+    host: Ints
+    group: Ints
 
 
 class _Way(NamedTuple):
-    """What the p2p operators between two hosts say: `one` is ahead of `two` by so much, within the bound."""
+    """Offset of two hosts' clocks by their messages: `one` is ahead of `two` by `ahead_ns`, within `bound_ns`."""
 
     bound_ns: float
     one: int
@@ -115,7 +105,7 @@ class _Way(NamedTuple):
     ahead_ns: float
 
 
-def estimate_offsets(columns: Mapping[str, Array], host_of: Mapping[int, str]) -> dict[str, int]:
+def estimate_offsets(columns: Mapping[str, Column], host_of: Mapping[int, str]) -> dict[str, int]:
     """Estimate by how much each host's clock is ahead of the mean of those it can be compared with, ns.
 
     Parameters
@@ -137,10 +127,10 @@ class _Estimate(NamedTuple):
 
     offsets_ns: dict[str, int]
     bound_ns: float
-    part: Array
+    part: Ints
 
 
-def _estimate(columns: Mapping[str, Array], host_of: Mapping[int, str]) -> _Estimate:
+def _estimate(columns: Mapping[str, Column], host_of: Mapping[int, str]) -> _Estimate:
     hosts = sorted(set(host_of.values()))
     code = {host: at for at, host in enumerate(hosts)}
     is_timed = np.isfinite(columns["elapsed_ns"]) & (columns["start_ns"] != UNKNOWN)
@@ -153,7 +143,7 @@ def _estimate(columns: Mapping[str, Array], host_of: Mapping[int, str]) -> _Esti
     ends = _shared_ends(rows, host, start_ns + rows["elapsed_ns"])
     offsets_ns, noise_ns = _by_collectives(ends, len(hosts))
     part = _connected(ends, len(hosts))
-    bounds_ns = [_DRIFT_SIGMAS * noise_ns]
+    bounds_ns = [JOB.drift_sigmas * noise_ns]
     bounds_ns += [way.bound_ns for way in sorted(_ways(rows, host, start_ns)) if _join(way, offsets_ns, part)]
     part = np.unique(part, return_inverse=True)[1]  # numbered by their hosts, in whichever order they were joined
     part = np.unique(part, return_index=True)[1][part]
@@ -162,8 +152,8 @@ def _estimate(columns: Mapping[str, Array], host_of: Mapping[int, str]) -> _Esti
     return _Estimate(found, max(bounds_ns), part)
 
 
-def _shared_ends(rows: Mapping[str, Array], host: Array, end_ns: Array) -> _Ends:
-    """Pick the collectives in which all wait for all and whose members are on more than one host."""
+def _shared_ends(rows: Mapping[str, Column], host: Ints, end_ns: Floats) -> _Ends:
+    """Return the ends of the newest collectives in which all wait for all, and that span hosts."""
     picked = np.flatnonzero(~np.isin(rows["operator"], [SEND, RECV, *ROOTED]))
     communicator = rows["communicator"][picked]
     group, first = group_rows([communicator, rows["sequence"][picked]])
@@ -171,9 +161,9 @@ def _shared_ends(rows: Mapping[str, Array], host: Array, end_ns: Array) -> _Ends
     newest_first = np.searchsorted(owner, owner, side="right") - np.arange(len(owner))
     ended_ns = np.full(len(first), -np.inf)
     np.maximum.at(ended_ns, group, end_ns[picked])
-    newest_ns = np.maximum.reduceat(ended_ns, np.flatnonzero(np.diff(owner, prepend=-1))) if len(owner) else ended_ns
-    is_recent = ended_ns >= newest_ns[np.unique(owner, return_inverse=True)[1]] - _WITHIN_NS
-    is_new = (is_recent & (newest_first <= _PER_COMMUNICATOR))[group]
+    newest_ns = np.maximum.reduceat(ended_ns, run_starts(owner)) if len(owner) else ended_ns
+    is_recent = ended_ns >= newest_ns[np.unique(owner, return_inverse=True)[1]] - JOB.newest_ns
+    is_new = (is_recent & (newest_first <= JOB.collectives_per_communicator))[group]
     picked, group = picked[is_new], np.unique(group[is_new], return_inverse=True)[1]
     lowest = np.full(int(group.max(initial=-1)) + 1, np.iinfo(np.int64).max)
     highest = np.full(len(lowest), -1)
@@ -183,7 +173,7 @@ def _shared_ends(rows: Mapping[str, Array], host: Array, end_ns: Array) -> _Ends
     return _Ends(end_ns[picked][spans], host[picked][spans], group[spans])
 
 
-def _by_collectives(ends: _Ends, hosts: int) -> tuple[Array, float]:
+def _by_collectives(ends: _Ends, hosts: int) -> tuple[Floats, float]:
     """Least squares of ``end = time of the collective + offset of the host``; then once more without outliers.
 
     Returns
@@ -194,26 +184,26 @@ def _by_collectives(ends: _Ends, hosts: int) -> tuple[Array, float]:
         return np.zeros(hosts), 0.0
     offsets_ns, left_ns = _least_squares_of_some(ends, hosts)
     sigma_ns = robust_sigma(left_ns)
-    is_good = np.abs(left_ns) <= _OUTLIER_SIGMAS * max(sigma_ns, 1.0)
+    is_good = np.abs(left_ns) <= JOB.outlier_sigmas * max(sigma_ns, 1.0)
     if is_good.all():
         return offsets_ns, sigma_ns
     good = _Ends(ends.end_ns[is_good], ends.host[is_good], ends.group[is_good])
     return _least_squares_of_some(good, hosts)[0], sigma_ns
 
 
-def _least_squares_of_some(ends: _Ends, hosts: int) -> tuple[Array, Array]:
-    """Solve for the hosts that have ends; 0 of the others. Of a large job few are read, and the cost is cubic."""
+def _least_squares_of_some(ends: _Ends, hosts: int) -> tuple[Floats, Floats]:
+    """Solve for the hosts that have ends; the others get 0. Few of a large job are read, and the cost is cubic."""
     some, host = np.unique(ends.host, return_inverse=True)
     offsets_ns = np.zeros(hosts)
     offsets_ns[some], left_ns = _least_squares(ends._replace(host=host), len(some))
     return offsets_ns, left_ns
 
 
-def _least_squares(ends: _Ends, hosts: int) -> tuple[Array, Array]:
-    """Offsets of the hosts, and what is left of each row; the collectives' own times are eliminated.
+def _least_squares(ends: _Ends, hosts: int) -> tuple[Floats, Floats]:
+    """Return the offsets of the hosts and the residual of each row; the collectives' own times are eliminated.
 
-    What hosts tell of each other fixes their offsets but for one sum per connected part: it is made to be zero, which
-    also makes the matrix (the graph's Laplacian) one that can be solved.
+    Differences fix the offsets up to one constant for each connected part of the hosts. Their sum is made zero, which
+    also makes the matrix (the graph's Laplacian) invertible.
     """
     groups = int(ends.group.max()) + 1
     sizes = np.maximum(np.bincount(ends.group, minlength=groups), 1)
@@ -224,10 +214,10 @@ def _least_squares(ends: _Ends, hosts: int) -> tuple[Array, Array]:
     normal += (part[:, None] == part[None, :]) / np.bincount(part, minlength=hosts)[part]
     offsets_ns = np.linalg.solve(normal, sums_ns)
     means_ns = np.bincount(ends.group, weights=offsets_ns[ends.host], minlength=groups) / sizes
-    return offsets_ns, centred_ns - offsets_ns[ends.host] + means_ns[ends.group]
+    return np.asarray(offsets_ns, dtype=np.float64), centred_ns - offsets_ns[ends.host] + means_ns[ends.group]
 
 
-def _met(ends: _Ends, hosts: int) -> Array:
+def _met(ends: _Ends, hosts: int) -> Floats:
     """Sum over the collectives, for each pair of hosts, the pairs of their members over the collective's size.
 
     By pairs of hosts that have members, since most collectives have few: a table of collectives by hosts would be
@@ -238,15 +228,15 @@ def _met(ends: _Ends, hosts: int) -> Array:
     sizes, cells = np.bincount(ends.group), np.bincount(group)
     partners = cells[group]
     one = np.repeat(np.arange(len(group)), partners)
-    first_of_group = (np.cumsum(cells) - cells)[group]
-    two = first_of_group[one] + np.arange(len(one)) - (np.cumsum(partners) - partners)[one]
+    first_of_group = starts_of(cells)[group]
+    two = first_of_group[one] + places_in_runs(partners)
     weights = members[one] * members[two] / sizes[group[one]]
     met = np.bincount(host[one] * hosts + host[two], weights=weights, minlength=hosts * hosts)
     return np.asarray(met.reshape(hosts, hosts))
 
 
-def _connected(ends: _Ends, hosts: int) -> Array:
-    """Give hosts that collectives connect the same part: spread the least number until nothing changes."""
+def _connected(ends: _Ends, hosts: int) -> Ints:
+    """Number the connected parts of the hosts: spread the least number over collectives until nothing changes."""
     part = np.arange(hosts)
     while len(ends.group):
         least = np.full(int(ends.group.max()) + 1, hosts)
@@ -259,7 +249,7 @@ def _connected(ends: _Ends, hosts: int) -> Array:
     return part
 
 
-def _ways(rows: Mapping[str, Array], host: Array, start_ns: Array) -> list[_Way]:
+def _ways(rows: Mapping[str, Column], host: Ints, start_ns: Ints) -> list[_Way]:
     """Compare hosts between which bytes go in both directions."""
     shortest_ns = _shortest_ways(rows, host, start_ns)
     return [
@@ -269,8 +259,8 @@ def _ways(rows: Mapping[str, Array], host: Array, start_ns: Array) -> list[_Way]
     ]
 
 
-def _shortest_ways(rows: Mapping[str, Array], host: Array, start_ns: Array) -> dict[tuple[int, int], float]:
-    """For pairs of sending and receiving host: the shortest time from a new send's start to its recv's end, ns."""
+def _shortest_ways(rows: Mapping[str, Column], host: Ints, start_ns: Ints) -> dict[tuple[int, int], float]:
+    """Return for pairs of hosts the shortest time from the start of a new send to the end of its recv, ns."""
     sends, recvs = np.flatnonzero(rows["operator"] == SEND), np.flatnonzero(rows["operator"] == RECV)
     ends = (("communicator", "rank", "peer", "sequence"), ("communicator", "peer", "rank", "sequence"))
     keys = [np.concatenate([rows[one][sends], rows[two][recvs]]) for one, two in zip(*ends, strict=True)]
@@ -284,7 +274,7 @@ def _shortest_ways(rows: Mapping[str, Array], host: Array, start_ns: Array) -> d
     cell = host[sends] * hosts + host[matched]
     newest_ns = np.full(hosts * hosts, -np.inf)
     np.maximum.at(newest_ns, cell, start_ns[sends])
-    is_new = start_ns[sends] >= newest_ns[cell] - _WITHIN_NS
+    is_new = start_ns[sends] >= newest_ns[cell] - JOB.newest_ns
     cell, way_ns = cell[is_new], way_ns[is_new]
     shortest_ns = np.full(hosts * hosts, np.inf)
     np.minimum.at(shortest_ns, cell, way_ns)
@@ -292,8 +282,8 @@ def _shortest_ways(rows: Mapping[str, Array], host: Array, start_ns: Array) -> d
     return {divmod(at, hosts): float(shortest_ns[at]) for at in found}
 
 
-def _join(way: _Way, offsets_ns: Array, part: Array) -> bool:
-    """Shift the second host's part so that the way is fulfilled, if the two parts are not yet one; return whether."""
+def _join(way: _Way, offsets_ns: Floats, part: Ints) -> bool:
+    """Shift the second host's part as the way says, unless the two are one part; return whether it shifted."""
     if part[way.one] == part[way.two]:
         return False
     moved = part == part[way.two]

@@ -1,20 +1,55 @@
-"""Lanes: where time is spent. The word that all judgement shares."""
+"""Lanes: where the time of a job is spent. All rooms above this one share the word.
+
+A lane is something that is either quick or slow: what one rank computes, or a way that bytes take. There are three
+kinds of them that operators tell of, and one that the counters of NICs tell of:
+
+==============  =====================================================  ==============================================
+kind            its time                                               written
+==============  =====================================================  ==============================================
+``work``        what a rank does between its operators (the gaps)      ``Lane("work", rank)``
+``collective``  transfers of the collectives of one communicator       ``Lane("collective", code of communicator)``
+``pair``        transfers of the messages from one rank to another     ``Lane("pair", sender, receiver)``
+``nic``         traffic of one NIC, where no operators are known       ``Lane("nic", lowest rank on the NIC)``
+==============  =====================================================  ==============================================
+
+An example. Rank 0 computes for 80 ms and sends its activations to rank 1, which takes 5 ms. Rank 1 computes for
+90 ms, and both reduce their gradients in communicator 7, which takes 20 ms. The iteration took 195 ms, which were
+spent on four lanes:
+
+===== ===========================
+80 ms ``Lane("work", 0)``
+5 ms  ``Lane("pair", 0, 1)``
+90 ms ``Lane("work", 1)``
+20 ms ``Lane("collective", 7)``
+===== ===========================
+
+Waiting is on no lane: rank 1 waited 80 ms for the activations, but that time was spent on ``Lane("work", 0)``.
+
+Lanes are what is seen, devices are what is blamed. A device slows all lanes that it carries: a GPU the work of its
+rank, a NIC all pairs and collectives of its ranks that leave the host, a link one pair. So the lanes that are slow,
+and those beside them that are not, tell which device it is (`irregulars.detectors.blame`).
+"""
 
 from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-_STRAY_TRANSFERS: Final = 1.5  # one that hung, beside the noise of all others of its lane
-
+from irregulars.detectors.job.thresholds import JOB
 
 LANE_KINDS: Final = ("work", "collective", "pair", "nic")
 
 
 class Lane(NamedTuple):
-    """Where time is spent: ``work`` of a rank, a collective of a communicator, or the way from one rank to another.
+    """A place where time is spent.
 
-    ``first`` is the rank, the communicator's code, or the sender; ``second`` the receiver (-1 elsewhere). Work of the
-    rank -1 is everybody's: what all ranks took longer, as when sequences get longer.
+    Parameters
+    ----------
+    kind
+        One of `LANE_KINDS`.
+    first
+        The rank, the communicator by the job's code, or the sender.
+    second
+        The receiver of a ``pair``, else -1.
     """
 
     kind: str
@@ -23,13 +58,22 @@ class Lane(NamedTuple):
 
 
 EVERYBODY: Final = Lane("work", -1)
+"""Work that takes all ranks longer by the same factor, as when sequences get longer."""
 
 
 class UsualLane(NamedTuple):
-    """What a lane's mean transfer usually takes, and its robust standard deviation from iteration to iteration, ns.
+    """What is usual for a lane, learned from iterations without a fault.
 
-    ``size_bytes`` are its bytes; NaN where not known. ``most_ns``: by how much it was exceeded at most in iterations
-    that were as always.
+    Parameters
+    ----------
+    mean_ns
+        Mean time of one transfer.
+    noise_ns
+        Robust standard deviation of that mean from iteration to iteration.
+    size_bytes
+        Bytes of one transfer; NaN where not known.
+    most_ns
+        The largest mean of these iterations less `mean_ns`.
     """
 
     mean_ns: float
@@ -39,12 +83,25 @@ class UsualLane(NamedTuple):
 
 
 class LaneExcess(NamedTuple):
-    """Transfers of one lane in one iteration: how much longer than usual, what is usual, and how noisy that is.
+    """The transfers of one lane in one iteration, compared with what is usual.
 
-    ``size_bytes`` is what one rank gave to all of them; NaN where not known. ``slow_transfers`` says over how many of
-    them the excess is spread: 1 where one transfer has it all, their number where all have the same. It is
-    (Σx)² / Σx² of their excesses x, the participation number. ``transfers`` is how many there were. ``most_ns``: as
-    much longer they took at most in iterations that were as always.
+    Parameters
+    ----------
+    excess_ns
+        How much longer than usual all of them took together.
+    usual_ns
+        How long they usually take together.
+    noise_ns
+        Robust standard deviation of that from iteration to iteration.
+    size_bytes
+        Bytes that one rank gave to all of them; NaN where not known.
+    slow_transfers
+        Over how many of them the excess is spread: 1 if one transfer has all of it, `transfers` if all have the same.
+        It is the participation number (Σx)² / Σx² of their excesses x.
+    transfers
+        How many there were.
+    most_ns
+        The largest excess in iterations without a fault.
     """
 
     excess_ns: float
@@ -58,4 +115,4 @@ class LaneExcess(NamedTuple):
     @property
     def is_stray(self) -> bool:
         """Whether one of several transfers has all of the excess: it hung, and what carries the lane is not slow."""
-        return self.transfers > 1 and self.slow_transfers < _STRAY_TRANSFERS
+        return self.transfers > 1 and self.slow_transfers < JOB.stray_transfers

@@ -1,4 +1,4 @@
-"""Pipelines that nobody announced: told from who sends to whom.
+"""Pipelines that nobody announced, told by who sends to whom.
 
 In a pipeline neighbours send both ways, activations down and gradients up. Where chunks are interleaved the last
 stage also sends to the first, but less often than neighbours do: that tells it from a ring that turns both ways.
@@ -8,30 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
-from typing import Final
 
-MIN_STAGES: Final = 3
-"""Two ranks that send to each other may be a ring as well as a pipeline."""
-
-MIN_PIPELINES: Final = 2
-"""Of one pipeline alone each rank would be a stage by itself, without peers; then what its rank does tells more."""
-
-_SELDOM: Final = 0.95  # the way back of an interleaved pipeline is used so much less often, or less
-_SEVERAL: Final = 2  # neighbours send several times an iteration; one lost row must not look like a way less used
+from irregulars.detectors.job.thresholds import JOB
 
 
 def stages_from_transfers(
     counts: Mapping[tuple[int, int], int], groups: Iterable[Collection[int]] = ()
 ) -> dict[int, int]:
-    """Find the pipeline stage of each rank; {} unless all that was sent is explained by pipelines of equal length.
+    """Find the pipeline stage of each rank; {} unless pipelines of equal length explain all messages.
 
     Parameters
     ----------
     counts
-        How often each sender, receiver pair was used in one iteration.
+        Messages of each pair of sender and receiver in one iteration.
     groups
-        Ranks of each communicator: ranks that sent nothing that anybody logged are of the stage that all others of
-        one of their communicators are of.
+        Ranks of each communicator. A rank of which no message was logged gets the stage of the other ranks of one of
+        its communicators, if those have one stage.
 
     Examples
     --------
@@ -44,7 +36,7 @@ def stages_from_transfers(
     if not counts or any((receiver, sender) not in counts for sender, receiver in counts):
         return {}
     pipelines = _connected(counts)
-    if len(pipelines) < MIN_PIPELINES or len({len(one) for one in pipelines}) > 1:
+    if len(pipelines) < JOB.min_pipelines or len({len(one) for one in pipelines}) > 1:
         return {}
     group_of = {rank: group for group, ranks in enumerate(pipelines) for rank in ranks}
     sent: list[dict[tuple[int, int], int]] = [{} for _ in pipelines]
@@ -66,7 +58,7 @@ def _stages_of_silent(stage_of: Mapping[int, int], groups: Iterable[Collection[i
 
 
 def _connected(counts: Mapping[tuple[int, int], int]) -> list[list[int]]:
-    """Ranks that send to each other, over whomever; each group and all of them in ascending order."""
+    """Return the connected components of the graph of sends, each sorted, ordered by their smallest rank."""
     beside: dict[int, list[int]] = {}
     for sender, receiver in counts:
         beside.setdefault(sender, []).append(receiver)
@@ -84,13 +76,15 @@ def _connected(counts: Mapping[tuple[int, int], int]) -> list[list[int]]:
 
 
 def _is_pipeline(ranks: Sequence[int], sent: Mapping[tuple[int, int], int]) -> bool:
-    """Whether connected ranks, in ascending order, are a pipeline in that order; ``sent`` is between them alone."""
-    steps = list(pairwise(ranks))
-    if len(ranks) < MIN_STAGES or any(step not in sent for step in steps):
+    """Say whether connected ranks are a pipeline in ascending order; ``sent`` counts the messages between them."""
+    steps = list(pairwise(ranks))  # from each stage to the next
+    if len(ranks) < JOB.min_stages or any(step not in sent for step in steps):
         return False
     between = min(sent[step] for step in steps)
     back = sent.keys() - {*steps, *((receiver, sender) for sender, receiver in steps)}
     if not back:
         return True
+    # An interleaved pipeline sends also from its last stage to the first, and back, but less often than to the next.
     is_round = back == {(ranks[0], ranks[-1]), (ranks[-1], ranks[0])}
-    return is_round and between >= _SEVERAL and max(sent[pair] for pair in back) <= _SELDOM * between
+    is_seldom = max(sent[pair] for pair in back) <= JOB.way_back_ratio * between
+    return is_round and is_seldom and between >= JOB.min_messages

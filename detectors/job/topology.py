@@ -1,8 +1,8 @@
-"""Where ranks live and which way their traffic goes: what a slow device would and would not slow down."""
+"""Where ranks live and which way their traffic goes, and so which lanes a slow device slows down."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -182,7 +182,7 @@ class Topology:
         return code
 
     def host_codes(self, ranks: int) -> np.ndarray:
-        """Return a number for the host of each of so many ranks; those without a known host count as apart."""
+        """Return a number for the host of each rank below `ranks`; those without a known host count as apart."""
         codes: dict[str, int] = {}
         known = (self.place(rank).host for rank in range(ranks))
         return np.array([-1 - r if h is None else codes.setdefault(h, len(codes)) for r, h in enumerate(known)])
@@ -200,7 +200,7 @@ def topology_of(announcements: Iterable[Announcement], codes: Mapping[str, int])
     return Topology(
         world_size=max((a.world_size for a in announcements), default=0),
         places={a.rank: Place(a.host, a.gpu, a.nic, a.switch) for a in announcements},
-        members=dict(_members(announcements, codes)),
+        members={code: tuple(ranks) for code, ranks in dict(_members(announcements, codes)).items()},
         names=tuple(sorted(codes, key=lambda name: codes[name])),
         stage_of=_stages(announcements),
         kinds={codes[c.id]: c.kind for a in announcements for c in a.communicators if c.id in codes},
@@ -213,14 +213,12 @@ def _stages(announcements: Iterable[Announcement]) -> dict[int, int]:
     for announcement in announcements:
         pipelines = [c.ranks for c in announcement.communicators if c.kind == "pp"]
         if pipelines:
-            longest = max(pipelines, key=len)
+            longest = max(map(tuple, pipelines), key=len)
             stages[announcement.rank] = longest.index(announcement.rank) if announcement.rank in longest else 0
     return stages
 
 
-def _members(
-    announcements: Iterable[Announcement], codes: Mapping[str, int]
-) -> Iterator[tuple[int, tuple[int, ...]]]:
+def _members(announcements: Iterable[Announcement], codes: Mapping[str, int]) -> Iterator[tuple[int, Sequence[int]]]:
     for announcement in announcements:
         for communicator in announcement.communicators:
             if communicator.id in codes:

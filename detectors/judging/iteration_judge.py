@@ -1,68 +1,70 @@
-"""Judge one iteration after the other: δ-irregular or not, where the time went, and what that means for verdicts."""
+"""Judge one iteration after the other: δ-irregular or not, where the time went, and what that means for verdicts.
+
+is it irregular?                 detectors/irregular/window.py
+is it suspect, and why?          suspicion.py
+where did its time go?           investigation.py
+who is to blame, since when?     detectors/verdicts/tracker.py
+is a healthy job healthy?        standing_review.py
+does it hang?                    hang_watch.py
+"""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any, Final
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from irregulars.detectors.blame.causes import Cause
 from irregulars.detectors.blame.observation import Observation
-from irregulars.detectors.blame.standing_causes import MIN_REVIEWED, review
-from irregulars.detectors.blame.what_if import WhatIf
-from irregulars.detectors.hang.find_hang import find_hang, lost_shares
-from irregulars.detectors.irregular.late_rank import Latest
-from irregulars.detectors.irregular.late_rank_history import LatenessWatch, latest_ranks
-from irregulars.detectors.irregular.window import MIN_ITERATIONS, DriftWatch, IterationWindow
+from irregulars.detectors.irregular.late_rank import Late
+from irregulars.detectors.irregular.late_rank_history import LatenessState, LatenessWatch, latest_ranks
+from irregulars.detectors.irregular.window import DriftState, DriftWatch, IterationWindow, WindowState
 from irregulars.detectors.job.topology import Topology
-from irregulars.detectors.judging.nic_rates import attribute_rates, has_operators, usual_rates, with_rates
-from irregulars.detectors.judging.reading.iteration_rows import IterationRows, join_rows
-from irregulars.detectors.judging.reading.operator_reader import WHOLE_RANKS, Announcements, OperatorReader, Traffic
-from irregulars.detectors.judging.reading.reading_budget import ReadingBudget
+from irregulars.detectors.judging.hang_watch import HangWatch
+from irregulars.detectors.judging.investigation import Circumstances, Finding, Investigator, Level, Source
+from irregulars.detectors.judging.reading.iteration_rows import IterationRows, parts_of
+from irregulars.detectors.judging.reading.operator_reader import Announcements, LogTraffic, OperatorReader
+from irregulars.detectors.judging.reading.reading_budget import BudgetState, ReadingBudget
 from irregulars.detectors.judging.reading.spans import ReadBack
-from irregulars.detectors.judging.result_columns import operator_columns, pattern_columns, rank_columns
 from irregulars.detectors.judging.result_log import JudgementLog
-from irregulars.detectors.judging.review_candidates import late_of, ranks_to_review
+from irregulars.detectors.judging.review_candidates import late_of
 from irregulars.detectors.judging.settings import JudgeSettings
-from irregulars.detectors.judging.standing_review import look_at, read_paths
-from irregulars.detectors.path.attribution_state import attribution_from_state, attribution_to_state
+from irregulars.detectors.judging.standing_review import Plan, StandingReview, review_regular
+from irregulars.detectors.judging.suspicion import Suspicion, suspicion_of
+from irregulars.detectors.judging.thresholds import JUDGING
 from irregulars.detectors.path.critical_path import Attribution
-from irregulars.detectors.path.operator_graph import OperatorGraph
-from irregulars.detectors.path.same_incident import carry_over
-from irregulars.detectors.verdicts.tracker import VerdictTracker
+from irregulars.detectors.verdicts.tracker import TrackerState, VerdictTracker
+from irregulars.dtypes import Floats
+from irregulars.state_codec import Part
 from irregulars.streams.messages.announcements import Announcement
 from irregulars.streams.messages.judgements import JudgedIteration, Judgements, Verdict
 
-Array = np.ndarray
 
-REFERENCE_ITERATIONS: Final = 10
-"""So many regular iterations, the newest ones, show what is usual."""
+@dataclass(frozen=True, slots=True)
+class JudgeState:
+    """What an `IterationJudge` and its parts keep; names and meanings are those of their attributes."""
 
-MIN_REFERENCE_ITERATIONS: Final = 3
-
-REVIEWED: Final = 8
-REVIEW_EVERY: Final = 50
-REVIEW_STANDING: Final = 20
-REVIEW_AGAIN: Final = 10
-"""So many regular iterations are held against peers: at the start, then every so many iterations, and more often
-while a fault is known that was always there, or where a review found a plan to change that the next one must
-confirm."""
-
-NEWEST: Final = 2
-"""So many of the last iterations are looked at for a hang when the job is over."""
-
-MOST_LOST: Final = 0.02
-"""Of a rank that lost a larger share of its rows, a row that is missing says nothing."""
-
-STAGES_WITHIN: Final = 10
-"""Pipelines that nobody announced are looked for in so many iterations: in one, lost rows may hide them."""
-
-LATE_COSTS: Final = 0.5
-"""A rank that stands out makes an iteration suspect if its lateness is worth a look, and the iteration takes longer
-by this share of it at least; where it is late again and again, the newest iterations."""
+    job: str
+    attempt: int
+    window: WindowState
+    drift: DriftState
+    tracker: TrackerState
+    codes: tuple[str, ...]
+    stages: Mapping[int, int]
+    traffic: LogTraffic
+    budget: BudgetState
+    read_last: tuple[Attribution, float] | None
+    regular: tuple[Part[IterationRows], ...]
+    usual_rows: tuple[Part[IterationRows], ...]
+    usual_age: int
+    healthy_before: Level | None
+    lateness: LatenessState
+    judged: int
+    planned: Plan | None
+    newest: tuple[Part[IterationRows], ...]
+    last: int | None
+    hung: int | None
+    told: tuple[int | None, tuple[int, ...]]
 
 
 class IterationJudge:
@@ -84,26 +86,19 @@ class IterationJudge:
         self._drift = DriftWatch()
         self._tracker = VerdictTracker(job, attempt, settings.severity)
         self._detectors = [make() for make in settings.rank_detectors]
-        self._fills_columns = settings.fills_columns
+        self._watch = settings.watch
         self._reader = OperatorReader()
-        self._regular: deque[IterationRows] = deque(maxlen=REFERENCE_ITERATIONS)
-        self._reference_rows: list[IterationRows] = []
-        self._reference_age = 0
-        self._budget = ReadingBudget(self._window.window)
-        self._what_if: WhatIf | None = None  # of the iteration that is being judged
-        self._read_last: tuple[Attribution, float] | None = None  # newest that was read of an open verdict
-        self._healthy_ns: tuple[float, float] | None = None  # mean and limit of the window when a verdict opened
+        self._log = JudgementLog(job, attempt, fills_columns=settings.fills_columns)
+        self._investigator = Investigator(self._reader, ReadingBudget(settings.window), self._log)
+        self._healthy_before: Level | None = None  # the window's level when a verdict opened
         self._lateness = LatenessWatch()
-        self._judged = 0
-        self._planned: tuple[str, tuple[int, ...]] | None = None  # kind and ranks of what the last review alone found
-        self._newest: deque[IterationRows] = deque(maxlen=NEWEST)
-        self._last: int | None = None
-        self._hung: int | None = None  # the last iteration before a hang that was told
-        self._told: tuple[int | None, tuple[int, ...]] = (None, ())  # that iteration, and the ranks it was told of
-        self._log = JudgementLog(job)
+        self._review = StandingReview()
+        self._hangs = HangWatch()
+        self._judged = 0  # iterations of training
+        self._last: int | None = None  # number of the last iteration
 
     @property
-    def traffic(self) -> Traffic:
+    def traffic(self) -> LogTraffic:
         """How much of the job's log was read back."""
         return self._reader.traffic
 
@@ -112,35 +107,24 @@ class IterationJudge:
         return self._last is None or number > self._last
 
     def add_late(self, rows: IterationRows) -> None:
-        """Take in what ranks tell of an iteration that was judged without them.
-
-        If they stand in it too they are not the ones that others wait for, as a hang that was told may have said.
-        """
-        for at, known in enumerate(self._newest):
-            if known.number == rows.number and rows.columns["unended"].any():
-                self._newest[at], self._hung = join_rows([known, rows]), None
+        """Take in the rows of ranks that came after their iteration was judged without them."""
+        self._hangs.add_late(rows)
 
     def judge(self, rows: IterationRows, announcements: Announcements, read_back: ReadBack) -> None:
         """Judge one iteration; rows of all ranks that delivered it."""
         self._last = rows.number
-        self._newest.append(rows)
+        self._hangs.add(rows)
         self._reader.traffic.flowed += int(rows.columns["operators"].sum())
-        self._reader.know(announcements)
-        if self._judged < STAGES_WITHIN:
+        self._reader.set_announcements(announcements)
+        if self._judged < JUDGING.stage_iterations:
             self._reader.infer_stages(rows)
         reference_ns = self._window.mean_ns
         is_irregular: bool | None = None
         verdict_ids: tuple[str, ...] = ()
         if rows.phase == "train":
             is_irregular = self._window.judge(rows.elapsed_ns)
-            late_of_stage_ns = late_of(rows, self._known_topology, self._regular)
-            late_ns = latest_ranks(late_of_stage_ns, rows.columns["rank"].tolist())
-            observation = self._look_into(rows, late_ns, read_back, is_irregular=bool(is_irregular))
-            verdict_ids = self._tell(observation, late_ns)
-            is_suspect = observation.attribution is not None or observation.is_unread
-            self._learn(rows, is_irregular, is_suspect)
-            self._review(read_back)
-        self._log.ranks.append(rank_columns(rows, self._score(rows, is_irregular)))
+            verdict_ids = self._judge_training(rows, read_back, is_irregular=is_irregular)
+        self._log.add_ranks(rows, self._score(rows, is_irregular=is_irregular))
         self._log.iterations.append(
             JudgedIteration(
                 job=self.job,
@@ -158,239 +142,136 @@ class IterationJudge:
 
     def close(self, reason: str, announcements: Announcements, read_back: ReadBack) -> None:
         """Close the verdicts that are open; say so if the job ended in a hang."""
-        self._reader.know(announcements)
-        self._log.verdicts += self._tracker.close(reason, self._known_topology)
+        self._reader.set_announcements(announcements)
+        self._log.verdicts += self._tracker.close(reason, self._topology)
         self._log.verdicts += self._hang(reason, read_back)
 
     def drain(self, announced: Sequence[Announcement]) -> Judgements:
         """Return what is new, oldest first, and forget it."""
         return self._log.drain(announced)
 
-    # --- blame ------------------------------------------------------------------------------------------------------
+    @property
+    def has_unended(self) -> bool:
+        """Whether the newest iterations hold operators that never ended, of which no hang was told yet."""
+        return self._hangs.has_unended
 
-    def _is_worth_a_look(self, elapsed_ns: float, latest: Latest | None) -> bool:
-        """Whether an iteration is suspect for one rank, late in it by chance or again and again."""
-        if latest is None or not latest.stands_out:
-            return False
-        worth_ns = self._window.worth_ns
-        longer_ns = self._window.rise_ns if latest.lasts else elapsed_ns - self._window.level_ns
-        costs = longer_ns > LATE_COSTS * worth_ns or (latest.lasts and self._tracker.has_open)
-        return latest.over_ns > worth_ns and costs
+    # --- an iteration of training -----------------------------------------------------------------------------------
 
-    def _look_into(
-        self, rows: IterationRows, late_ns: Mapping[int, float], read_back: ReadBack, *, is_irregular: bool
-    ) -> Observation:
-        """Say how far an iteration stands out and, if it is suspect, where its time went."""
-        self._what_if = None
+    def _judge_training(
+        self, rows: IterationRows, read_back: ReadBack, *, is_irregular: bool | None
+    ) -> tuple[str, ...]:
+        """Judge an iteration and learn from it; return the ids of the verdicts whose cause was seen in it."""
+        late_of_stage_ns = late_of(rows, self._topology, self._investigator.regular)
+        late_ns = latest_ranks(late_of_stage_ns, rows.columns["rank"].tolist())
+        observation, suspicion, finding = self._observe(rows, late_ns, read_back)
+        if self._watch is not None:
+            self._watch(observation, self._window, self._topology)
+        verdict_ids = self._update_verdicts(observation, finding, late_ns)
+        self._learn(rows, is_irregular=is_irregular, is_suspect=bool(suspicion))
+        self._judged += 1
+        self._review_if_due(read_back)
+        return verdict_ids
+
+    def _observe(
+        self, rows: IterationRows, late_ns: Late, read_back: ReadBack
+    ) -> tuple[Observation, Suspicion, Finding]:
+        """Say whether an iteration is suspect and, if so, where its time went."""
+        healthy, has_open = self._healthy, self._tracker.has_open
         latest = self._lateness.look(late_ns)
-        is_long = is_irregular or rows.elapsed_ns > min(self._healthy[1], self._window.suspect_ns)
-        # What shifted the iterations before is known; while it pauses, an iteration is on its own.
-        is_shifted = rows.elapsed_ns > self._window.shifted_ns and not self._tracker.is_quiet(late_ns)
-        is_suspect = is_long or is_shifted or self._is_worth_a_look(rows.elapsed_ns, latest)
-        attribution, is_read = self._attribute(rows, read_back) if is_suspect else (None, False)
-        return Observation(
+        suspicion = suspicion_of(
+            rows.elapsed_ns,
+            latest,
+            self._window,
+            healthy.limit_ns,
+            has_open=has_open,
+            is_quiet=self._tracker.is_quiet(late_ns),
+        )
+        finding = Finding()
+        if suspicion:
+            now = Circumstances(self._judged, healthy, self._window.delta, self._window.window, has_open)
+            is_worth_reading = suspicion.is_worth_reading
+            finding = self._investigator.investigate(rows, now, read_back, is_worth_reading=is_worth_reading)
+        observation = Observation(
             rows.number,
             rows.elapsed_ns,
-            reference_ns=self._healthy[0],
+            reference_ns=healthy.mean_ns,
             time_ns=rows.start_ns,
-            attribution=attribution,
+            attribution=finding.attribution,
             sigmas=(rows.elapsed_ns - self._window.level_ns) / max(self._window.noise_ns, 1.0),
             latest=latest,
-            is_long=is_long,
-            is_unread=is_suspect and attribution is None,
-            is_carried=attribution is not None and not is_read,
-            is_shifted=is_shifted,
+            is_long=suspicion.is_long,
+            is_unread=bool(suspicion) and finding.source is Source.UNKNOWN,
+            is_carried=finding.source is Source.CARRIED,
+            is_shifted=suspicion.is_shifted,
         )
+        return observation, suspicion, finding
 
-    def _tell(self, observation: Observation, late_ns: Mapping[int, float]) -> tuple[str, ...]:
-        """Tell the verdicts of an iteration; return the ids of those whose cause was seen in it."""
+    def _update_verdicts(self, observation: Observation, finding: Finding, late_ns: Late) -> tuple[str, ...]:
+        """Let verdicts open, go on and close; return the ids of those whose cause was seen in the iteration."""
         healthy = self._healthy
-        revisions, verdict_ids = self._tracker.observe(observation, self._known_topology, late_ns, self._what_if)
+        revisions, verdict_ids = self._tracker.observe(observation, self._topology, late_ns, finding.what_if)
         self._log.verdicts += revisions
-        self._read_last = self._read_last if self._tracker.has_open else None
-        attribution = None if observation.is_carried else observation.attribution
-        if attribution is not None and verdict_ids:  # what no verdict explains explains nothing later
-            self._read_last = attribution, observation.elapsed_ns - observation.reference_ns
-        # A fault that lasts fills the window in the end; its verdict goes on against the window from before.
-        self._healthy_ns = healthy if self._tracker.has_open else None
-        self._lateness.learn(observation.iteration, late_ns, has_open=self._tracker.has_open)
+        has_open = self._tracker.has_open
+        excess_ns = observation.elapsed_ns - observation.reference_ns
+        self._investigator.note_seen(finding, excess_ns, has_open=has_open, is_in_verdict=bool(verdict_ids))
+        # A fault that lasts fills the window in the end. Its verdict goes on against the level from before it.
+        self._healthy_before = healthy if has_open else None
+        self._lateness.learn(observation.iteration, late_ns, has_open=has_open)
         return verdict_ids
 
     @property
-    def _healthy(self) -> tuple[float, float]:
-        """Mean and limit that iterations are held against: the window's, or from before a verdict opened."""
-        return self._healthy_ns or (self._window.mean_ns, self._window.limit_ns)
+    def _healthy(self) -> Level:
+        """The level that iterations are held against: the window's, or that from before a verdict opened."""
+        return self._healthy_before or Level(self._window.mean_ns, self._window.limit_ns)
 
-    def _attribute(self, rows: IterationRows, read_back: ReadBack) -> tuple[Attribution | None, bool]:
-        """Say where a suspect iteration's time went, if that can be known, and whether it was read to know it."""
-        self._renew_usual(read_back)
-        if not self._reader.has_usual:
-            return None, False
-        self._store_patterns(rows)
-        if not has_operators(rows):
-            usual = usual_rates(self._reference_rows)
-            return attribute_rates(rows, self._healthy[0], usual, self._known_topology), True
-        excess_ns = rows.elapsed_ns - self._healthy[0]
-        carried = self._carry_over(rows, excess_ns) if len(rows) > WHOLE_RANKS else None
-        is_explained, is_to_be_known = carried is not None, self._is_to_be_known(rows.elapsed_ns)
-        traffic = self._reader.traffic
-        if len(rows) > WHOLE_RANKS and not self._budget.may_read(
-            self._judged, traffic.flowed, is_explained=is_explained, is_irregular=is_to_be_known
-        ):
-            return carried, False
-        before = traffic.read
-        allowed_ns = (self._window.delta - 1) * self._healthy[0]  # what costs less is not looked into more closely
-        attribution, graph = self._reader.attribute(rows, max(excess_ns, allowed_ns), read_back)
-        attribution = replace(attribution, excess_ns=max(excess_ns, 0.0))
-        attribution = with_rates(attribution, rows, usual_rates(self._reference_rows), self._reader.codes)
-        self._budget.note(self._judged, traffic.read - before, is_explained=is_explained, is_irregular=is_to_be_known)
-        self._what_if = self._reader.what_if(graph)
-        self._store(graph, rows.number)
-        return attribution, True
+    def _learn(self, rows: IterationRows, *, is_irregular: bool | None, is_suspect: bool) -> None:
+        """Let the window and what is usual follow the job; suspect iterations do not say what is usual."""
+        has_open = self._tracker.has_open
+        self._window.learn(rows.elapsed_ns, is_irregular=is_irregular)
+        self._investigator.learn(rows, is_regular=not is_suspect and not has_open)
+        # A lasting change without a verdict is nobody's fault: it is how the job is from now on.
+        if self._drift.learn(rows.elapsed_ns) and not has_open:
+            self._window.restart(self._drift.recent_ns())
+            self._investigator.forget()
 
-    def _carry_over(self, rows: IterationRows, excess_ns: float) -> Attribution | None:
-        """Judge by evidence alone, if an open verdict says all there is to say."""
-        if self._read_last is None or not self._tracker.has_open:
-            return None
-        if self._reader.has_quick(rows, self._read_last[0]):
-            return None
-        return carry_over(*self._read_last, rows.number, excess_ns, self._reader.work_excess_ns(rows))
+    # --- reviews and hangs ------------------------------------------------------------------------------------------
 
-    def _is_to_be_known(self, elapsed_ns: float) -> bool:
-        """Whether an iteration is irregular, or one of a shift that no verdict explains yet."""
-        is_shifted = not self._tracker.has_open and elapsed_ns > self._window.shifted_ns
-        return is_shifted or elapsed_ns > self._healthy[1]
-
-    def _store(self, graph: OperatorGraph, number: int) -> None:
-        """Keep the operators of an iteration for the sinks, with how abnormal each of them is."""
-        if not self._fills_columns:
+    def _review_if_due(self, read_back: ReadBack) -> None:
+        """Hold regular iterations against peers now and then, unless a verdict accuses somebody already."""
+        has_standing = self._tracker.has_standing
+        if not self._review.is_due(self._judged, has_standing=has_standing) or self._tracker.has_blamed:
             return
-        names, ahead_ns, ratio = (
-            self._known_topology.names,
-            self._reader.clocks.ahead_ns,
-            self._reader.abnormal_ratios(graph),
-        )
-        self._log.operators.append(operator_columns(graph, number, self.attempt, names, ahead_ns, ratio))
-
-    def _store_patterns(self, rows: IterationRows) -> None:
-        """Keep the behaviour patterns of an iteration for the sinks, with how abnormal each of them is."""
-        if self._fills_columns and rows.pattern_counts.any():
-            self._log.patterns.append(pattern_columns(rows, self._reference_rows, self._reader.codes))
-
-    @property
-    def has_unended(self) -> bool:
-        """Whether the newest iterations, after a hang that was told, hold operators that never ended."""
-        newest = (rows for rows in self._newest if self._hung is None or rows.number > self._hung)
-        return any(rows.columns["unended"].any() for rows in newest)
+        regular, delta = self._investigator.regular, self._window.delta
+        found = review_regular(regular, self._reader, delta, read_back, has_standing=has_standing)
+        if found is None:
+            return
+        causes, observations = found
+        causes = self._review.confirmed(causes, has_standing=has_standing)
+        history = self._lateness.history
+        self._log.verdicts += self._tracker.review_standing(causes, observations, history, self._topology)
 
     def _hang(self, reason: str, read_back: ReadBack) -> list[Verdict]:
-        """Look in the last iterations for operators that never ended; tell it once, and again if it is of others."""
-        if not self.has_unended:
-            return []
-        columns = self._reader.read(self._newest, read_back)
-        lost = self._lost_shares(lost_shares(columns))
-        trusted = {rank for rank, share in lost.items() if share <= MOST_LOST}
-        hang = find_hang(columns, self._known_topology, trusted, {rank for rank in trusted if lost[rank] > 0})
+        """Return the verdict on a hang of the newest iterations, if there is one that was not told before."""
+        hang = self._hangs.look(self._reader, read_back)
         if hang is None:
             return []
-        self._hung, told = self._last, self._told
-        self._told = self._hung, hang.ranks
-        if told == self._told:
-            return []
-        last = self._newest[-1]
+        last = self._hangs.newest[-1]
         observation = Observation(last.number, last.elapsed_ns, self._window.mean_ns, last.start_ns, None)
         until_ns = max((a.recorded_until_ns or 0 for a in self._reader.announcements.values()), default=0) or None
         if until_ns is None and hang.since_ns is not None and reason == "silent":
-            until_ns = hang.since_ns + round(self._silence_s * 1e9)  # at least
-        return [self._tracker.hang(hang, observation, until_ns, reason, self._known_topology)]
+            until_ns = hang.since_ns + round(self._silence_s * 1e9)  # it has lasted for the silence at least
+        return [self._tracker.hang(hang, observation, until_ns, reason, self._topology)]
 
-    def _lost_shares(self, newest: Mapping[int, float]) -> dict[int, float]:
-        """Share of its rows that each rank that logs has lost: of one that lost few, one missing is hardly lost.
+    # --- ranks ------------------------------------------------------------------------------------------------------
 
-        ``newest``: by the holes in their newest rows, which count where nobody said what was lost.
-        """
-        announced = self._reader.announcements
-        operators = max(self._reader.traffic.flowed / max(len(announced), 1), 1.0)
-        return {
-            rank: newest.get(rank, 1.0) if one.lost_rows is None else one.lost_rows / operators
-            for rank, one in announced.items()
-            if one.is_logged
-        }
-
-    def _review(self, read_back: ReadBack) -> None:
-        """From time to time, hold regular iterations against peers: a fault may be older than the recording."""
-        self._judged += 1
-        every = REVIEW_STANDING if self._tracker.has_standing else REVIEW_EVERY
-        every = REVIEW_AGAIN if self._planned is not None else every
-        is_due = self._judged == MIN_ITERATIONS or self._judged % every == 0
-        if not is_due or self._tracker.has_blamed or len(self._regular) < MIN_REVIEWED:
-            return
-        rows = list(self._regular)[-REVIEWED:]
-        if len(rows[-1]) <= WHOLE_RANKS:
-            columns = self._reader.read(rows, read_back)
-        else:
-            rows, columns = self._read_odd(rows[-MIN_REVIEWED:], read_back)
-            if not rows:
-                return
-        reviewed = look_at(rows, columns, self._reader)
-        causes = self._without_new_plans(review(reviewed, self._known_topology, self._window.delta))
-        observations = [
-            Observation(one.number, one.elapsed_ns, one.elapsed_ns, one.start_ns, r.attribution)
-            for one, r in zip(rows, reviewed, strict=True)
-        ]
-        self._log.verdicts += self._tracker.stand(causes, observations, self._lateness.history, self._known_topology)
-
-    def _without_new_plans(self, causes: list[Cause]) -> list[Cause]:
-        """Leave out a heavy stage or uneven data that the review before did not find: no plan is urgent."""
-        before, self._planned = self._planned, None
-        for cause in causes:
-            if cause.kind in ("slow_stage", "imbalance"):
-                self._planned = cause.kind, cause.suspects[0][0].ranks if cause.suspects else ()
-        if self._planned is None or self._planned == before or self._tracker.has_standing:
-            return causes
-        return [cause for cause in causes if cause.kind not in ("slow_stage", "imbalance")]
-
-    def _read_odd(
-        self, rows: list[IterationRows], read_back: ReadBack
-    ) -> tuple[list[IterationRows], dict[str, Array]]:
-        """Read what a review of a large job needs; nothing if evidence alone shows nothing to find."""
-        delta = self._window.delta
-        found = ranks_to_review(rows, self._reader.codes, self._known_topology, delta)
-        if rows[-1].is_untimed or (not found.is_odd and not self._tracker.has_standing):
-            return [], {}
-        return read_paths(rows, found, delta, self._reader, read_back)
-
-    def _renew_usual(self, read_back: ReadBack) -> None:
-        """What is usual: learned when it is first needed, kept while a verdict is open or it is not old."""
-        is_old = self._reference_age > self._window.window and not self._tracker.has_open
-        if len(self._regular) >= MIN_REFERENCE_ITERATIONS and (is_old or not self._reference_rows):
-            self._reference_rows, self._reference_age = list(self._regular), 0
-            self._reader.forget_usual()
-        if not self._reader.has_usual and self._reference_rows:
-            self._reader.set_usual(self._reference_rows, read_back)
-
-    # --- what is learned --------------------------------------------------------------------------------------------
-
-    def _learn(self, rows: IterationRows, is_irregular: bool | None, is_suspect: bool) -> None:
-        """Let the window and what is usual follow the job; suspect iterations do not say what is usual."""
-        self._window.learn(rows.elapsed_ns, is_irregular=is_irregular)
-        self._reference_age += 1
-        if not is_suspect and not self._tracker.has_open:
-            self._regular.append(rows)
-        if self._drift.learn(rows.elapsed_ns) and not self._tracker.has_open:
-            self._window.restart(self._drift.recent_ns())
-            self._regular.clear()
-            self._reader.forget_usual()
-            self._reference_rows, self._read_last = [], None
-
-    def _score(self, rows: IterationRows, is_irregular: bool | None) -> Array:
-        """Largest score of each rank, by the detectors of both hops."""
+    def _score(self, rows: IterationRows, *, is_irregular: bool | None) -> Floats:
+        """Return the largest score of each rank, by the detectors of both hops."""
         score = rows.columns["score"]
         if not self._detectors:
             return score
         frame = {name: rows.columns[name] for name in ("rank", "iteration", "work_ns", "communication_ns", "tokens")}
         frame |= {name: rows.columns[name].astype(np.float64) for name in ("elapsed_ns", "operators")}
-        frame["stage"] = self._known_topology.stages(rows.columns["rank"])
+        frame["stage"] = self._topology.stages(rows.columns["rank"])
         for detector in self._detectors:
             score = np.fmax(score, detector.score(frame))
             if not is_irregular:
@@ -398,59 +279,54 @@ class IterationJudge:
         return score
 
     @property
-    def _known_topology(self) -> Topology:
+    def _topology(self) -> Topology:
         return self._reader.topology
 
-    def state(self) -> dict[str, Any]:
-        """Everything that `from_state` needs, as JSON values and numpy arrays; call after `drain`."""
-        return {
-            "job": self.job,
-            "attempt": self.attempt,
-            "window": self._window.state(),
-            "drift": self._drift.state(),
-            "tracker": self._tracker.state(),
-            "codes": list(self._reader.codes),
-            "stages": sorted(self._reader.stages.items()),
-            "traffic": [self.traffic.flowed, self.traffic.read],
-            "budget": self._budget.state(),
-            "read_last": None
-            if self._read_last is None
-            else [attribution_to_state(self._read_last[0]), self._read_last[1]],
-            "regular": [rows.state() for rows in self._regular],
-            "reference_rows": [rows.state() for rows in self._reference_rows],
-            "reference_age": self._reference_age,
-            "healthy_ns": None if self._healthy_ns is None else [*self._healthy_ns],
-            "lateness": self._lateness.state(),
-            "judged": self._judged,
-            "planned": None if self._planned is None else [self._planned[0], list(self._planned[1])],
-            "newest": [rows.state() for rows in self._newest],
-            "last": self._last,
-            "hung": self._hung,
-            "told": [self._told[0], list(self._told[1])],
-        }
+    def state(self) -> JudgeState:
+        """Everything that `from_state` needs; call it after `drain`."""
+        own = self._investigator
+        return JudgeState(
+            job=self.job,
+            attempt=self.attempt,
+            window=self._window.state(),
+            drift=self._drift.state(),
+            tracker=self._tracker.state(),
+            codes=tuple(self._reader.codes),
+            stages=dict(self._reader.stages),
+            traffic=replace(self.traffic),
+            budget=own.budget.state(),
+            read_last=own.read_last,
+            regular=parts_of(own.regular),
+            usual_rows=parts_of(own.usual_rows),
+            usual_age=own.usual_age,
+            healthy_before=self._healthy_before,
+            lateness=self._lateness.state(),
+            judged=self._judged,
+            planned=self._review.planned,
+            newest=parts_of(self._hangs.newest),
+            last=self._last,
+            hung=self._hangs.hung,
+            told=self._hangs.told,
+        )
 
     @classmethod
-    def from_state(cls, state: Mapping[str, Any], settings: JudgeSettings) -> IterationJudge:
+    def from_state(cls, state: JudgeState, settings: JudgeSettings) -> IterationJudge:
         """Restore; the detectors of ranks begin anew."""
-        judge = cls(state["job"], state["attempt"], settings)
-        judge._window = IterationWindow.from_state(state["window"])
-        judge._drift = DriftWatch.from_state(state["drift"])
-        judge._tracker = VerdictTracker.from_state(state["tracker"], settings.severity)
-        judge._reader = OperatorReader({name: code for code, name in enumerate(state["codes"])})
-        judge._reader.stages = dict(state["stages"])
-        judge._reader.traffic = Traffic(*state["traffic"])
-        judge._budget = ReadingBudget.from_state(state["budget"], judge._window.window)
-        last = state["read_last"]
-        judge._read_last = None if last is None else (attribution_from_state(last[0]), last[1])
-        judge._regular.extend(IterationRows.from_state(rows) for rows in state["regular"])
-        judge._reference_rows = [IterationRows.from_state(rows) for rows in state["reference_rows"]]
-        judge._reference_age = state["reference_age"]
-        healthy_ns = state["healthy_ns"]
-        judge._healthy_ns = None if healthy_ns is None else (healthy_ns[0], healthy_ns[1])
-        judge._lateness = LatenessWatch.from_state(state["lateness"])
-        judge._judged, planned = state["judged"], state.get("planned")
-        judge._planned = None if planned is None else (planned[0], tuple(planned[1]))
-        judge._newest.extend(IterationRows.from_state(rows) for rows in state["newest"])
-        judge._last, judge._hung = state["last"], state["hung"]
-        judge._told = state["told"][0], tuple(state["told"][1])
+        judge = cls(state.job, state.attempt, settings)
+        judge._window = IterationWindow.from_state(state.window, delta=settings.delta, window=settings.window)
+        judge._drift = DriftWatch.from_state(state.drift)
+        judge._tracker = VerdictTracker.from_state(state.tracker, settings.severity)
+        judge._reader.codes = {name: code for code, name in enumerate(state.codes)}
+        judge._reader.stages = dict(state.stages)
+        judge._reader.traffic = replace(state.traffic)
+        own = judge._investigator
+        own.budget = ReadingBudget.from_state(state.budget, judge._window.window)
+        own.read_last = state.read_last
+        own.regular.extend(part.value for part in state.regular)
+        own.usual_rows, own.usual_age = [part.value for part in state.usual_rows], state.usual_age
+        judge._healthy_before = state.healthy_before
+        judge._lateness = LatenessWatch.from_state(state.lateness)
+        judge._judged, judge._review.planned = state.judged, state.planned
+        judge._hangs.newest.extend(part.value for part in state.newest)
+        judge._last, judge._hangs.hung, judge._hangs.told = state.last, state.hung, state.told
         return judge

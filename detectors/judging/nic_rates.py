@@ -1,4 +1,4 @@
-"""How the NICs moved in one iteration: their peaks against what is usual, and how steady they were."""
+"""How NICs sent and received in one iteration: their peak rates against the usual ones, and how steady they were."""
 
 from __future__ import annotations
 
@@ -13,18 +13,17 @@ from irregulars.detectors.judging.reading.iteration_rows import IterationRows
 from irregulars.detectors.nics.peak_caps import relative_peaks, usual_peaks
 from irregulars.detectors.nics.steadiness import WHOLE, Peaks, swings_of
 from irregulars.detectors.path.critical_path import Attribution
-
-Array = np.ndarray
+from irregulars.dtypes import Column, Floats, Ints
 
 
 def usual_rates(usual: Sequence[IterationRows]) -> Peaks:
-    """Typical peaks of each rank's NIC in regular iterations."""
+    """Return the typical peak rates of each rank's NIC in regular iterations."""
     peaks = [_peaks(one.columns) for one in usual]
     return usual_peaks(*map(np.concatenate, zip(*peaks, strict=True))) if peaks else {}
 
 
 def stage_rates(rows: IterationRows, topology: Topology) -> Peaks:
-    """Typical peaks of each rank's stage in an iteration."""
+    """Return for each rank the typical peak rates of its stage in an iteration."""
     rank, tx, rx = _peaks(rows.columns)
     stage = topology.stages(rank)
     typical = usual_peaks(stage, tx, rx)
@@ -32,14 +31,14 @@ def stage_rates(rows: IterationRows, topology: Topology) -> Peaks:
 
 
 def with_rates(attribution: Attribution, rows: IterationRows, usual: Peaks, codes: Mapping[str, int]) -> Attribution:
-    """Add the peaks of the NICs, and how steadily they moved while operators of the path's communicators ran.
+    """Add the peak rates of the NICs, and how steady their rates were while the path's slow communicators ran.
 
     Where no operator says when it ran, the iteration as a whole takes their place.
 
     Parameters
     ----------
     usual
-        What both are held against.
+        The peak rates with which both are compared.
     codes
         The job's code of each communicator.
     """
@@ -54,16 +53,16 @@ def with_rates(attribution: Attribution, rows: IterationRows, usual: Peaks, code
 
 
 def has_operators(rows: IterationRows) -> bool:
-    """Whether any rank has an operator: otherwise only samples of the NICs can tell anything."""
+    """Whether any rank logged an operator: otherwise only samples of the NICs can tell anything."""
     return bool(rows.columns["operators"].any())
 
 
 def attribute_rates(rows: IterationRows, usual_ns: float, usual: Peaks, topology: Topology) -> Attribution:
-    """Say by the rates of the NICs alone where an iteration's time went."""
-    codes = dict.fromkeys(rows.names, 0)  # of communicators, which nobody asks for
-    swings = swings_of(rows.behaviour(codes), {WHOLE}, usual) if rows.pattern_counts.any() else ()
+    """Say where an iteration's time went, by the rates of the NICs alone."""
+    codes = dict.fromkeys(rows.names, 0)  # any will do: only the iteration as a whole is looked at
+    swings = swings_of(rows.behaviour(codes), {WHOLE}, usual) if rows.has_patterns else ()
     return attribute_by_bandwidth(rows.number, rows.elapsed_ns, usual_ns, swings, topology)
 
 
-def _peaks(columns: Mapping[str, Array]) -> tuple[Array, Array, Array]:
+def _peaks(columns: Mapping[str, Column]) -> tuple[Ints, Floats, Floats]:
     return columns["rank"], columns["nic_tx_peak"], columns["nic_rx_peak"]

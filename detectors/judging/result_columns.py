@@ -1,4 +1,4 @@
-"""Columns that the sinks store, from what the JobMonitor works with."""
+"""Columns that the sinks store, made from the data with which an iteration was judged."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ import numpy as np
 from irregulars.detectors.judging.reading.iteration_rows import IterationRows
 from irregulars.detectors.nics.pattern_distances import Patterns, judge_patterns
 from irregulars.detectors.path.operator_graph import OperatorGraph
+from irregulars.dtypes import Column, Floats, Ints
 from irregulars.streams.messages.records import OPERATORS, UNKNOWN
-
-Array = np.ndarray
 
 _RATES: Final = ("share", "tx_mean", "tx_deviation", "rx_mean", "rx_deviation")
 
 
-def rank_columns(rows: IterationRows, score: Array) -> dict[str, Array]:
-    """Columns ``rank_iterations`` of `streams.messages.judgements.Judgements`; `score` has one value per row."""
+def rank_columns(rows: IterationRows, score: Floats) -> dict[str, Column]:
+    """Return the columns ``rank_iterations`` of `streams.messages.judgements.Judgements`; a score for each row."""
     names = ("attempt", "iteration", "rank", "start_ns", "work_ns", "operators", "late_rows")
     columns = {name: rows.columns[name] for name in names}
     return {**columns, "elapsed_ns": rows.columns["elapsed_ns"].astype(np.float64), "score": score}
@@ -30,16 +29,17 @@ def operator_columns(
     attempt: int,
     names: Sequence[str],
     origin_ns: Mapping[int, int],
-    abnormal_ratio: Array | None = None,
-) -> dict[str, Array]:
-    """Columns ``operators`` of `streams.messages.judgements.Judgements`, of one iteration.
+    abnormal_ratio: Floats | None = None,
+) -> dict[str, Column]:
+    """Return the columns ``operators`` of `streams.messages.judgements.Judgements`, of one iteration.
 
     Parameters
     ----------
     names
         Ids of the communicators, by code.
     origin_ns
-        What was taken from the times of each rank to put them on the common clock: is given back.
+        How far the clock of each rank is ahead, ns: the graph's times are on the common clock, the columns' on the
+        rank's own.
     abnormal_ratio
         Of each row of the graph (`detectors.abnormal_operators.replay.abnormal_ratios`); None: they were not judged.
     """
@@ -65,13 +65,13 @@ def operator_columns(
 
 def pattern_columns(
     rows: IterationRows, regular: Sequence[IterationRows], codes: Mapping[str, int]
-) -> dict[str, Array]:
-    """Columns ``patterns`` of `streams.messages.judgements.Judgements`, of one iteration.
+) -> dict[str, Column]:
+    """Return the columns ``patterns`` of `streams.messages.judgements.Judgements`, of one iteration.
 
     Parameters
     ----------
     regular
-        Regular iterations: what is expected.
+        Regular iterations, whose patterns are the expected ones.
     codes
         The job's code of each communicator, from 0 on in this order.
     """
@@ -93,13 +93,13 @@ def pattern_columns(
     }
 
 
-def _named(codes: Array, names: Sequence[str]) -> Array:
-    """Names of codes; that of -1 is empty."""
+def _named(codes: Ints, names: Sequence[str]) -> Column:
+    """Return the names of codes; -1 has an empty one."""
     return np.array([*names, ""], dtype=object)[codes]
 
 
-def concatenate_columns(parts: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
-    """Join columns of the same names; none gives none."""
+def concatenate_columns(parts: Sequence[Mapping[str, Column]]) -> dict[str, Column]:
+    """Join columns of the same names; without any part the result is empty."""
     if not parts:
         return {}
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}

@@ -1,41 +1,72 @@
-"""What was judged and has not been drained yet."""
+"""The results of a job that have not been drained yet."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-import numpy as np
-
-from irregulars.detectors.judging.result_columns import concatenate_columns
+from irregulars.detectors.judging.reading.iteration_rows import IterationRows
+from irregulars.detectors.judging.result_columns import (
+    concatenate_columns,
+    operator_columns,
+    pattern_columns,
+    rank_columns,
+)
+from irregulars.detectors.path.operator_graph import OperatorGraph
+from irregulars.dtypes import Column, Floats
 from irregulars.streams.messages.announcements import Announcement
 from irregulars.streams.messages.judgements import JudgedIteration, Judgements, Verdict
 
-Columns = dict[str, np.ndarray]
+Columns = dict[str, Column]
 
 
 class JudgementLog:
-    """Gathers the results of one job, oldest first, until they are drained.
+    """Gathers the results of one attempt of a job, oldest first, until they are drained.
 
     Parameters
     ----------
-    job
-        Whose.
+    job, attempt
+        The job and its start number.
+    fills_columns
+        Whether operators and behaviour patterns of suspect iterations are kept; the sinks store them, verdicts do not
+        need them.
 
     Attributes
     ----------
     iterations, verdicts
-        One object each.
-    ranks, operators, patterns
-        Columns for the sinks (`detectors.judging.result_columns`), one piece for each iteration that has any.
+        The judged iterations, and the revisions of verdicts.
     """
 
-    def __init__(self, job: str) -> None:
+    def __init__(self, job: str, attempt: int, *, fills_columns: bool = True) -> None:
         self._job = job
+        self._attempt = attempt
+        self.fills_columns = fills_columns
         self.iterations: list[JudgedIteration] = []
-        self.ranks: list[Columns] = []
-        self.operators: list[Columns] = []
-        self.patterns: list[Columns] = []
         self.verdicts: list[Verdict] = []
+        self._ranks: list[Columns] = []
+        self._operators: list[Columns] = []
+        self._patterns: list[Columns] = []
+
+    def add_ranks(self, rows: IterationRows, score: Floats) -> None:
+        """Keep the ranks of an iteration, with a score for each."""
+        self._ranks.append(rank_columns(rows, score))
+
+    def add_operators(
+        self,
+        graph: OperatorGraph,
+        iteration: int,
+        names: Sequence[str],
+        origin_ns: Mapping[int, int],
+        abnormal_ratio: Floats | None,
+    ) -> None:
+        """Keep the operators of an iteration; the parameters are those of `result_columns.operator_columns`."""
+        if self.fills_columns:
+            columns = operator_columns(graph, iteration, self._attempt, names, origin_ns, abnormal_ratio)
+            self._operators.append(columns)
+
+    def add_patterns(self, rows: IterationRows, usual: Sequence[IterationRows], codes: Mapping[str, int]) -> None:
+        """Keep the behaviour patterns of an iteration, if it has any, with how abnormal each is against the usual."""
+        if self.fills_columns and rows.has_patterns:
+            self._patterns.append(pattern_columns(rows, usual, codes))
 
     def drain(self, announced: Sequence[Announcement]) -> Judgements:
         """Return all there is, with the announcements that are new, and forget it."""
@@ -43,11 +74,11 @@ class JudgementLog:
             job=self._job,
             announcements=announced,
             iterations=self.iterations,
-            rank_iterations=concatenate_columns(self.ranks),
-            operators=concatenate_columns(self.operators),
-            patterns=concatenate_columns(self.patterns),
+            rank_iterations=concatenate_columns(self._ranks),
+            operators=concatenate_columns(self._operators),
+            patterns=concatenate_columns(self._patterns),
             verdicts=self.verdicts,
         )
         self.iterations, self.verdicts = [], []
-        self.ranks, self.operators, self.patterns = [], [], []
+        self._ranks, self._operators, self._patterns = [], [], []
         return judgements

@@ -1,10 +1,10 @@
-"""Whether evidence alone shows that a large job may have a standing fault, and whom to read to find it."""
+"""Whether evidence alone shows that a large job may have a standing fault, and which ranks to read to find it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from statistics import median
-from typing import Final, NamedTuple
+from statistics import median, median_low
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,19 +13,23 @@ from irregulars.detectors.blame.standing_causes import late_against_stage
 from irregulars.detectors.job.lanes import Lane
 from irregulars.detectors.job.topology import Topology
 from irregulars.detectors.judging.reading.iteration_rows import IterationRows
+from irregulars.detectors.judging.thresholds import JUDGING
 from irregulars.detectors.path.ranks_to_read import LaneSums, ends_of, lane_sums, lanes_by_role
-
-Array = np.ndarray
-
-_ODD_SHARE: Final = 0.5
-"""Something is odd if it may cost this share of what δ allows."""
-
-_MOST_ODD: Final = 16
-_PEERS: Final = 16  # of each stage: more than the ranks of a host, so that a slow host is odd among them
+from irregulars.dtypes import Ints
 
 
 class ToReview(NamedTuple):
-    """Whether there is anything odd; the ranks to begin with; and the peers to hold them against."""
+    """What a review of a large job has to read.
+
+    Parameters
+    ----------
+    is_odd
+        Whether evidence shows anything odd at all.
+    ranks
+        The ranks with which to begin: the slowest one, and the odd ones.
+    peers
+        The ranks of each stage to compare them with.
+    """
 
     is_odd: bool
     ranks: set[int]
@@ -35,8 +39,8 @@ class ToReview(NamedTuple):
 def ranks_to_review(
     rows: Sequence[IterationRows], codes: Mapping[str, int], topology: Topology, delta: float
 ) -> ToReview:
-    """Look through regular iterations: late ranks, slow lanes and heavy stages, against peers."""
-    worth_ns = _ODD_SHARE * (delta - 1) * median(one.elapsed_ns for one in rows)
+    """Look through regular iterations for late ranks, slow lanes and heavy stages, each held against its peers."""
+    worth_ns = JUDGING.odd_share * (delta - 1) * median(one.elapsed_ns for one in rows)
     late = [late_of(one, topology, rows) for one in rows]
     sums = [lane_sums(one.summaries(codes)) for one in rows]
     odd = _odd_ranks(late, worth_ns)
@@ -46,7 +50,7 @@ def ranks_to_review(
     is_uneven = median(max(one.values(), default=0.0) for one in late) > worth_ns
     is_odd = bool(odd or slow or below) or is_uneven or _has_heavy_stage(rows, topology, worth_ns)
     slowest = int(rows[-1].columns["rank"][np.argmax(rows[-1].columns["elapsed_ns"])])
-    oddest = list(dict.fromkeys([*odd, *_ends_in_order(slow, topology)]))[:_MOST_ODD]
+    oddest = list(dict.fromkeys([*odd, *_ends_in_order(slow, topology)]))[: JUDGING.most_odd]
     ranks = {slowest, *oddest, *ends_of(below, topology)}
     return ToReview(is_odd, ranks, _some_of_each_stage(rows[-1], topology))
 
@@ -56,14 +60,21 @@ def _ends_in_order(lanes: Sequence[Lane], topology: Topology) -> list[int]:
 
 
 def late_of(rows: IterationRows, topology: Topology, others: Iterable[IterationRows] = ()) -> dict[int, float]:
-    """By how much each rank works longer than its stage, ns; ``others``: iterations that lost other rows."""
+    """Return by how much each rank works longer than its stage, ns.
+
+    Parameters
+    ----------
+    others
+        More iterations of the job. A rank that logged fewer operators than in any of them lost some, so that its work
+        is not known.
+    """
     columns = rows.columns
     most = _most_operators([rows, *others])[columns["rank"]]
     return late_against_stage(columns["rank"], columns["work_ns"], columns["operators"], topology, most)
 
 
-def _most_operators(iterations: Sequence[IterationRows]) -> Array:
-    """By rank: how many operators it logged at most in one of some iterations."""
+def _most_operators(iterations: Sequence[IterationRows]) -> Ints:
+    """Return, at the place of each rank's number, the most operators that it logged in one of these iterations."""
     rank, operators = (np.concatenate([one.columns[name] for one in iterations]) for name in ("rank", "operators"))
     most = np.zeros(int(rank.max(initial=-1)) + 1, dtype=np.int64)
     np.maximum.at(most, rank, operators)
@@ -71,29 +82,30 @@ def _most_operators(iterations: Sequence[IterationRows]) -> Array:
 
 
 def _odd_ranks(late: Sequence[Mapping[int, float]], worth_ns: float) -> list[int]:
-    """Ranks whose median lateness matters, the latest first."""
+    """Return the ranks whose median lateness is worth a look, the latest first."""
     typical = {rank: median(one.get(rank, 0.0) for one in late) for rank in late[-1]}
-    return sorted((r for r, ns in typical.items() if ns > worth_ns), key=lambda r: -typical[r])[:_MOST_ODD]
+    return sorted((r for r, ns in typical.items() if ns > worth_ns), key=lambda r: -typical[r])[: JUDGING.most_odd]
 
 
 def _slow_lanes(
     iterations: Sequence[LaneSums], roles: Sequence[Sequence[Sequence[Lane]]], worth_ns: float
 ) -> list[Lane]:
-    """Lanes that always lose so much to the lower median of those in the same role, the slowest ones."""
+    """Return the lanes that lose more than this to others in the same role in the median iteration, slowest first."""
     excess: dict[Lane, list[float]] = {}
     for sums, of_role in zip(iterations, roles, strict=True):
         for lanes in of_role:
             own = sorted((sums.mean_ns[lane] * sums.counts[lane], lane) for lane in lanes)
-            usual_ns = own[(len(own) - 1) // 2][0]
+            usual_ns = median_low(ns for ns, _ in own)
             for ns, lane in own:
                 excess.setdefault(lane, []).append(ns - usual_ns)
     typical = {lane: median(own) for lane, own in excess.items() if max(own) > worth_ns}
     return sorted((lane for lane, ns in typical.items() if ns > worth_ns), key=lambda lane: -typical[lane])[
-        :_MOST_ODD
+        : JUDGING.most_odd
     ]
 
 
 def _has_heavy_stage(rows: Sequence[IterationRows], topology: Topology, worth_ns: float) -> bool:
+    """Whether one stage works longer than the median stage by what is worth a look."""
     excess = []
     for one in rows:
         stage = topology.stages(one.columns["rank"])
@@ -103,10 +115,12 @@ def _has_heavy_stage(rows: Sequence[IterationRows], topology: Topology, worth_ns
 
 
 def _some_of_each_stage(rows: IterationRows, topology: Topology) -> set[int]:
+    """Return ranks of each stage, evenly spread over it, so that few share a host."""
     rank = rows.columns["rank"]
     stage = topology.stages(rank)
     peers: set[int] = set()
     for number in np.unique(stage):
         own = rank[stage == number]
-        peers.update(own[np.linspace(0, len(own) - 1, min(_PEERS, len(own))).astype(np.int64)].tolist())
+        count = min(JUDGING.peers_per_stage, len(own))
+        peers.update(own[np.linspace(0, len(own) - 1, count).astype(np.int64)].tolist())
     return peers

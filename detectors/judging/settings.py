@@ -1,4 +1,4 @@
-"""What the judge of a job is told."""
+"""The settings of the judge of a job."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING
 from irregulars.detectors.verdicts.severity import SeverityLimits
 
 if TYPE_CHECKING:
+    from irregulars.detectors.blame.observation import Observation
+    from irregulars.detectors.irregular.window import IterationWindow
+    from irregulars.detectors.job.topology import Topology
     from irregulars.detectors.plugins.protocol import Detector
 
 
@@ -23,17 +26,20 @@ class JudgeSettings:
     window
         Iterations in the window.
     silence_s
-        When nothing came for so long, by the wall clock, a rank that stands in an operator gives all it has; and a
-        job's verdicts are closed, and it is asked whether it hangs.
+        Seconds without a message after which a rank that stands in an operator hands on all it has,
+        and after which a job's verdicts are closed and it is asked whether it hangs.
     severity
-        From which cost on a verdict is a ticket or a page.
+        The costs from which on a verdict is a ticket or a page.
     rank_detectors
         Make the detectors of one job, whose scores are on one scale (`detectors.plugins.protocol.strange_from`).
-        Which operators of an irregular iteration were abnormal is no matter of theirs: that is replayed
+        They do not say which operators of an irregular iteration were abnormal: a replay does
         (`detectors.abnormal_operators.replay`).
     fills_columns
         Whether operators and behaviour patterns of suspect iterations are judged one by one and kept as columns for
-        the sinks. Verdicts do not need them: whoever wants verdicts alone saves the time.
+        the sinks. Verdicts do not need them, so a caller that wants verdicts alone saves the time.
+    watch
+        Called with each judged iteration, before the window learns it: for programs that show how the judge decides
+        (`infra.runs.walk`). It must change nothing.
     """
 
     delta: float = 1.1
@@ -42,3 +48,4 @@ class JudgeSettings:
     severity: SeverityLimits = field(default_factory=SeverityLimits)
     rank_detectors: tuple[Callable[[], Detector], ...] = ()
     fills_columns: bool = True
+    watch: Callable[[Observation, IterationWindow, Topology], None] | None = None

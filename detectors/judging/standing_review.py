@@ -1,42 +1,120 @@
-"""Read regular iterations for a review, and hold them against peers."""
+"""Hold regular iterations against peers from time to time: a fault may be older than the recording."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Final
 
-import numpy as np
-
-from irregulars.detectors.blame.standing_causes import Reviewed
+from irregulars.detectors.blame.causes import Cause
+from irregulars.detectors.blame.observation import Observation
+from irregulars.detectors.blame.standing_causes import Reviewed, review
+from irregulars.detectors.blame.thresholds import BLAME
+from irregulars.detectors.irregular.thresholds import IRREGULAR
 from irregulars.detectors.job.topology import Topology
 from irregulars.detectors.judging.nic_rates import stage_rates, with_rates
 from irregulars.detectors.judging.reading.iteration_rows import IterationRows
 from irregulars.detectors.judging.reading.operator_reader import OperatorReader
 from irregulars.detectors.judging.reading.operator_rows import joined
 from irregulars.detectors.judging.reading.spans import ReadBack
-from irregulars.detectors.judging.review_candidates import ToReview, late_of
+from irregulars.detectors.judging.reading.thresholds import READING
+from irregulars.detectors.judging.review_candidates import ToReview, late_of, ranks_to_review
+from irregulars.detectors.judging.thresholds import JUDGING
 from irregulars.detectors.path.critical_path import Attribution, path_work_ns
 from irregulars.detectors.path.usual_by_peers import attribute_by_peers
 from irregulars.detectors.path.without_start_times import attribute_untimed_by_peers, find_waits
+from irregulars.dtypes import Column
 from irregulars.streams.messages.records import RECV
 
-Array = np.ndarray
+_PLANS = ("slow_stage", "imbalance")  # kinds that the next restart mends, with another plan
 
-_WORTH_PART: Final = 10  # of what delta allows: a wait that costs less than a tenth of it is not looked into
+Plan = tuple[str, tuple[int, ...]]
+"""Kind and ranks of a plan that a review would change."""
+
+
+class StandingReview:
+    """Says when a review is due, and remembers the plan that the last one found wanting.
+
+    Attributes
+    ----------
+    planned
+        A heavy stage or uneven data that the last review found and the one before did not.
+    """
+
+    def __init__(self) -> None:
+        self.planned: Plan | None = None
+
+    def is_due(self, judged: int, *, has_standing: bool) -> bool:
+        """Whether a review is due after this many judged iterations: at the first level, and then regularly.
+
+        Parameters
+        ----------
+        has_standing
+            Whether a verdict is open on a fault that was always there: only reviews can confirm or close it.
+        """
+        if self.planned is not None:
+            every = JUDGING.review_plan_every
+        else:
+            every = JUDGING.review_standing_every if has_standing else JUDGING.review_every
+        return judged == IRREGULAR.min_iterations or judged % every == 0
+
+    def confirmed(self, causes: list[Cause], *, has_standing: bool) -> list[Cause]:
+        """Leave out a heavy stage or uneven data that the review before did not find: no plan is urgent."""
+        before, self.planned = self.planned, None
+        for cause in causes:
+            if cause.kind in _PLANS:
+                self.planned = cause.kind, cause.suspects[0][0].ranks if cause.suspects else ()
+        if self.planned is None or self.planned == before or has_standing:
+            return causes
+        return [cause for cause in causes if cause.kind not in _PLANS]
+
+
+def review_regular(
+    regular: Sequence[IterationRows],
+    reader: OperatorReader,
+    delta: float,
+    read_back: ReadBack,
+    *,
+    has_standing: bool,
+) -> tuple[list[Cause], list[Observation]] | None:
+    """Hold the newest regular iterations against peers.
+
+    Returns
+    -------
+    The causes found, and the iterations as verdicts see them; None if there are too few iterations, or if evidence
+    alone shows that a large job has nothing to be found.
+    """
+    if len(regular) < BLAME.review_iterations:
+        return None
+    rows = list(regular)[-JUDGING.reviewed_iterations :]
+    if len(rows[-1]) <= READING.whole_ranks:
+        columns = reader.read(rows, read_back)
+    else:
+        rows = rows[-BLAME.review_iterations :]
+        found = ranks_to_review(rows, reader.codes, reader.topology, delta)
+        if rows[-1].is_untimed or (not found.is_odd and not has_standing):
+            return None
+        rows, columns = read_paths(rows, found, delta, reader, read_back)
+    reviewed = hold_against_peers(rows, columns, reader)
+    observations = [
+        Observation(one.number, one.elapsed_ns, one.elapsed_ns, one.start_ns, r.attribution)
+        for one, r in zip(rows, reviewed, strict=True)
+    ]
+    return review(reviewed, reader.topology, delta), observations
 
 
 def read_paths(
     rows: Sequence[IterationRows], found: ToReview, delta: float, reader: OperatorReader, read_back: ReadBack
-) -> tuple[list[IterationRows], dict[str, Array]]:
+) -> tuple[list[IterationRows], dict[str, Column]]:
     """Read the ranks on which the path of any of these iterations of a large job can depend, and their peers.
 
     Returns
     -------
     The iterations, of those ranks alone, and their operators.
     """
-    paths = [  # of each: it need not be the same twice
-        reader.follow(one, found.ranks, (delta - 1) * one.elapsed_ns / _WORTH_PART, read_back) for one in rows
+    # Each path may lead elsewhere, so each iteration is followed by itself; then all are completed to the same ranks.
+    paths = [
+        reader.follow(one, found.ranks, JUDGING.review_wait_share * (delta - 1) * one.elapsed_ns, read_back)
+        for one in rows
     ]
     ranks = found.peers.union(*(read for read, _ in paths))
     more = [one.only(ranks - read) for one, (read, _) in zip(rows, paths, strict=True)]
@@ -44,12 +122,14 @@ def read_paths(
     return [one.only(ranks) for one in rows], columns
 
 
-def look_at(rows: Sequence[IterationRows], columns: Mapping[str, Array], reader: OperatorReader) -> list[Reviewed]:
-    """Say of each iteration where its time went beyond what peers take."""
+def hold_against_peers(
+    rows: Sequence[IterationRows], columns: Mapping[str, Column], reader: OperatorReader
+) -> list[Reviewed]:
+    """Say for each iteration where its time went beyond the time that peers take."""
     return (_by_durations if rows[-1].is_untimed else _by_paths)(rows, columns, reader)
 
 
-def _by_paths(rows: Sequence[IterationRows], columns: Mapping[str, Array], reader: OperatorReader) -> list[Reviewed]:
+def _by_paths(rows: Sequence[IterationRows], columns: Mapping[str, Column], reader: OperatorReader) -> list[Reviewed]:
     topology = reader.topology
     if not reader.has_usual:
         reader.compare_clocks(columns)
@@ -73,9 +153,9 @@ def _by_paths(rows: Sequence[IterationRows], columns: Mapping[str, Array], reade
 
 
 def _by_durations(
-    rows: Sequence[IterationRows], columns: Mapping[str, Array], reader: OperatorReader
+    rows: Sequence[IterationRows], columns: Mapping[str, Column], reader: OperatorReader
 ) -> list[Reviewed]:
-    """The same of iterations whose operators do not say when they began."""
+    """Do the same for iterations whose operators do not say when they began."""
     topology, waits = reader.topology, find_waits(columns)
     found = []
     for one in rows:
@@ -86,7 +166,7 @@ def _by_durations(
 
 
 def _without_partial_lanes(attribution: Attribution, rows: IterationRows, topology: Topology) -> Attribution:
-    """Leave out lanes of which not all ranks were read: who is missing may have come last, and not be slow at all."""
+    """Leave out lanes of which a rank was not read: they may have waited for it, and not be slow at all."""
     known = topology.unlogged.union(rows.columns["rank"].tolist())
     lanes = {lane: own for lane, own in attribution.lanes.items() if known.issuperset(topology.lane_ranks(lane))}
     return replace(attribution, lanes=lanes)

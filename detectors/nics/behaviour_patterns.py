@@ -10,52 +10,46 @@ before it transfers would have its idling averaged in: so each execution is firs
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-Array = np.ndarray
-
-MIN_SAMPLES: Final = 5.0
-"""A pattern that rests on fewer samples is NaN; a sample that is overlapped by a half counts as half a one."""
-
-KEPT_SHARE: Final = 0.8
-"""The part of an execution that is kept holds so much of what it moved."""
-
-_IDLE: Final = 0.01  # of an execution's highest rate: below, nothing but the host's own chatter moved
+from irregulars.detectors.arrays.runs import begins_run, places_in_runs, run_numbers, run_starts
+from irregulars.detectors.nics.thresholds import NICS
+from irregulars.dtypes import Flags, Floats, Ints, Numbers
 
 
 class Executions(NamedTuple):
-    """Operators that ran: the group that each belongs to, and when, ns; within a group times must compare."""
+    """When operators ran, ns, and the group that each belongs to; times of one group must be of one clock."""
 
-    group: Array
-    begin_ns: Array
-    end_ns: Array
+    group: Ints
+    begin_ns: Numbers
+    end_ns: Numbers
 
 
 class Intervals(NamedTuple):
-    """Samples of a counter: the mean ``rate`` from ``begin_ns`` to ``end_ns``; they follow each other in time."""
+    """Samples of a counter, in order of time: the mean ``rate`` from ``begin_ns`` to ``end_ns``."""
 
-    begin_ns: Array
-    end_ns: Array
-    rate: Array
+    begin_ns: Ints
+    end_ns: Ints
+    rate: Floats
 
 
 class Statistics(NamedTuple):
-    """Mean and standard deviation of the rate in each group, and on how many samples they rest.
+    """Mean and standard deviation of the rate in each group, and the number of samples that they rest on.
 
-    Under five they are NaN, and count as resting on none.
+    With fewer than `NicThresholds.min_samples` they are NaN, and the number is 0.
     """
 
-    mean: Array
-    deviation: Array
-    samples: Array
+    mean: Floats
+    deviation: Floats
+    samples: Floats
 
 
-def is_one_counter(begin_ns: Array, end_ns: Array) -> bool:
-    """Whether intervals in order of time can be those of one counter: of several NICs they overlap.
+def is_one_counter(begin_ns: Ints, end_ns: Ints) -> bool:
+    """Say whether intervals in order of time can be those of one counter.
 
-    Then nobody knows which of them the operators used, and no pattern is made.
+    Those of several NICs overlap. Then nobody knows which NIC the operators used, and no pattern is made.
     """
     return bool(np.all(begin_ns[1:] >= end_ns[:-1]))
 
@@ -67,16 +61,16 @@ def merge_executions(executions: Executions) -> Executions:
     group, begin_ns, end_ns = group[order], begin_ns[order], end_ns[order]
     if not len(group):
         return Executions(group, begin_ns, end_ns)
-    latest = _latest_in_group(group, end_ns)
-    is_new = np.ones(len(group), dtype=bool)
-    is_new[1:] = (group[1:] != group[:-1]) | (begin_ns[1:] > latest[:-1])
+    latest_ns = _latest_end_so_far(group, end_ns)
+    is_new = begins_run(group)
+    is_new[1:] |= begin_ns[1:] > latest_ns[:-1]
     begins = np.flatnonzero(is_new)
     lasts = np.append(begins[1:], len(group)) - 1
-    return Executions(group[begins], begin_ns[begins], latest[lasts])
+    return Executions(group[begins], begin_ns[begins], latest_ns[lasts])
 
 
-def shares(merged: Executions, length_ns: Array) -> Array:
-    """β of each group: how much of its iteration its executions cover.
+def shares(merged: Executions, length_ns: Floats) -> Floats:
+    """Return β of each group: the share of its iteration that its executions cover.
 
     Parameters
     ----------
@@ -91,7 +85,9 @@ def shares(merged: Executions, length_ns: Array) -> Array:
 
 
 def statistics(merged: Executions, samples: Intervals, groups: int) -> Statistics:
-    """μ and σ of each group: of the samples that its executions overlap, weighed by how much, idle ends cut off.
+    """Return μ and σ of each group, of the samples that the busy parts of its executions overlap.
+
+    A sample counts by how long an execution overlaps it.
 
     Parameters
     ----------
@@ -102,119 +98,162 @@ def statistics(merged: Executions, samples: Intervals, groups: int) -> Statistic
     groups
         How many there are; those without executions or samples get NaN.
     """
-    execution, sample = _overlapping(merged, samples)
-    group, rate = merged.group[execution], samples.rate[sample]
-    own_ns = np.minimum(merged.end_ns[execution], samples.end_ns[sample]) - np.maximum(
-        merged.begin_ns[execution], samples.begin_ns[sample]
-    )
-    share = own_ns / (samples.end_ns - samples.begin_ns)[sample]
-    enough = np.bincount(group, share, minlength=groups) >= MIN_SAMPLES
-    is_kept = enough[group] & np.isfinite(rate)  # cutting makes no group have more of them
-    execution, group, share, own_ns, rate = (c[is_kept] for c in (execution, group, share, own_ns, rate))
-    is_kept = busy_part(execution, rate, own_ns * rate)
-    group, share, own_ns, rate = (column[is_kept] for column in (group, share, own_ns, rate))
-    worth = np.bincount(group, share, minlength=groups)
-    weight = np.bincount(group, own_ns, minlength=groups)
+    known = _overlaps(merged, samples)
+    is_enough = np.bincount(known.group, known.share, minlength=groups) >= NICS.min_samples
+    # A group that has too few samples now has too few after the cutting as well, which costs more.
+    known = known.only(is_enough[known.group] & np.isfinite(known.rate))
+    known = known.only(busy_part(known.execution, known.rate, known.own_ns * known.rate))
+    number = np.bincount(known.group, known.share, minlength=groups)
+    weight = np.bincount(known.group, known.own_ns, minlength=groups)
     with np.errstate(divide="ignore", invalid="ignore"):
-        mean = np.bincount(group, own_ns * rate, minlength=groups) / weight
-        square = np.bincount(group, own_ns * (rate - mean[group]) ** 2, minlength=groups) / weight
-    is_known = worth >= MIN_SAMPLES
-    mean, deviation = (np.where(is_known, column, np.nan) for column in (mean, np.sqrt(square)))
-    return Statistics(mean, deviation, np.where(is_known, worth, 0.0))
+        mean = np.bincount(known.group, known.own_ns * known.rate, minlength=groups) / weight
+        apart = known.rate - mean[known.group]
+        variance = np.bincount(known.group, known.own_ns * apart**2, minlength=groups) / weight
+    is_known = number >= NICS.min_samples
+    mean, deviation = (np.where(is_known, column, np.nan) for column in (mean, np.sqrt(variance)))
+    return Statistics(mean, deviation, np.where(is_known, number, 0.0))
 
 
-def busy_part(execution: Array, rate: Array, moved: Array) -> Array:
+def busy_part(execution: Ints, rate: Floats, moved: Floats) -> Flags:
     """Say which samples lie in the part of their execution where the bytes moved (EROICA, algorithm 1).
 
-    The part holds at least `KEPT_SHARE` of what the execution moved, and within it there are at most g samples of
-    nothing in a row, with the least g for which there is such a part; g is found by bisection, for all executions at
-    once. Where nothing moved at all everything is kept: that is how the operator spent its time.
+    For one execution the algorithm is:
+
+    1. a sample idles if its rate is at most a hundredth of the execution's highest rate;
+    2. cut the execution at every run of more than g idle samples, and take the piece that moved most;
+    3. find the least g with which this piece holds 80 % of what the execution moved;
+    4. take the idle samples off both ends of the piece.
+
+    All executions are cut at once, and g is found by bisection. Where nothing moved at all, everything is kept: that
+    is how the operator spent its time.
 
     Parameters
     ----------
     execution
         To which execution each sample belongs, ascending; within one, samples are in order of time.
     rate
-        Of each sample; below a hundredth of the execution's highest one nothing moved. NaN: not known, nothing.
+        Of each sample; NaN, where it is not known, counts as 0.
     moved
         What moved in it, in any unit.
+
+    Examples
+    --------
+    With g = 0 the largest piece is 8 8, which holds 16 of 26. With g = 1 it is 8 8 0 8, which holds 24, and that is
+    enough:
+
+    >>> rate = np.array([8.0, 8.0, 0.0, 8.0, 0.0, 0.0, 0.0, 2.0])
+    >>> busy_part(np.zeros(8, dtype=np.int64), rate, moved=rate).nonzero()
+    (array([0, 1, 2, 3]),)
     """
     if not len(execution):
         return np.zeros(0, dtype=bool)
-    owner, firsts = _numbered(execution)
+    owner, firsts = run_numbers(execution), run_starts(execution)
     moved, rate = np.nan_to_num(moved), np.nan_to_num(rate)
-    is_idle = rate <= _IDLE * np.maximum.reduceat(rate, firsts)[owner]
-    is_cut = (np.logical_or.reduceat(is_idle, firsts) & (np.add.reduceat(moved, firsts) > 0))[owner]
+    is_idle = rate <= NICS.idle_ratio * np.maximum.reduceat(rate, firsts)[owner]
+    # Most executions idle nowhere, and have nothing to cut.
+    is_to_cut = (np.logical_or.reduceat(is_idle, firsts) & (np.add.reduceat(moved, firsts) > 0))[owner]
     is_kept = np.ones(len(owner), dtype=bool)
-    if is_cut.any():
-        is_kept[is_cut] = _busy_of_idling(_numbered(execution[is_cut])[0], is_idle[is_cut], moved[is_cut])
+    if is_to_cut.any():
+        samples = _idling_samples(owner[is_to_cut], is_idle[is_to_cut], moved[is_to_cut])
+        pieces = _cut(samples, _least_tolerated(samples))
+        is_kept[is_to_cut] = _without_idle_ends(samples, _in_largest_piece(samples, pieces))
     return is_kept
 
 
-def _busy_of_idling(owner: Array, is_idle: Array, moved: Array) -> Array:
-    """Do what `busy_part` says, for executions numbered from 0 all of which idle at times and move something."""
-    firsts = np.flatnonzero(np.diff(owner, prepend=-1))
-    total = np.add.reduceat(moved, firsts)
-    idle_run = _run_lengths(is_idle, owner)
-    low, high = np.full(len(total), -1), np.maximum.reduceat(idle_run, firsts)  # with `high` one part holds all
-    while np.any(high - low > 1):
-        middle = (low + high) // 2
-        _, held = _largest_part(idle_run > middle[owner], owner, moved, firsts)
-        is_enough = held >= KEPT_SHARE * total
-        high, low = np.where(is_enough, middle, high), np.where(is_enough, low, middle)
-    is_largest, _ = _largest_part(idle_run > high[owner], owner, moved, firsts)
-    return is_largest & _is_between_busy(is_idle, is_largest, owner)
+class _Overlaps(NamedTuple):
+    """Pairs of an execution and a sample that overlap, in order of execution and time."""
+
+    execution: Ints
+    group: Ints
+    rate: Floats
+    own_ns: Ints  # how long they overlap
+    share: Floats  # which share of the sample that is
+
+    def only(self, is_kept: Flags) -> _Overlaps:
+        kept = np.flatnonzero(is_kept)
+        if len(kept) == len(is_kept):
+            return self
+        execution, group, rate, own_ns, share = self
+        return _Overlaps(execution[kept], group[kept], rate[kept], own_ns[kept], share[kept])
 
 
-def _numbered(execution: Array) -> tuple[Array, Array]:
-    """Number executions, which are ascending, from 0 on; and where the samples of each begin."""
-    is_first = np.ones(len(execution), dtype=bool)
-    is_first[1:] = execution[1:] != execution[:-1]
-    return np.cumsum(is_first) - 1, np.flatnonzero(is_first)
-
-
-def _overlapping(merged: Executions, samples: Intervals) -> tuple[Array, Array]:
-    """Pairs of execution and sample that overlap, in order of execution and time."""
+def _overlaps(merged: Executions, samples: Intervals) -> _Overlaps:
     first = np.searchsorted(samples.end_ns, merged.begin_ns, side="right")
     counts = np.maximum(np.searchsorted(samples.begin_ns, merged.end_ns, side="left") - first, 0)
     execution = np.repeat(np.arange(len(counts)), counts)
-    return execution, first[execution] + np.arange(len(execution)) - (np.cumsum(counts) - counts)[execution]
+    sample = first[execution] + places_in_runs(counts)
+    begin_ns, end_ns = samples.begin_ns[sample], samples.end_ns[sample]
+    own_ns = np.minimum(merged.end_ns[execution], end_ns) - np.maximum(merged.begin_ns[execution], begin_ns)
+    return _Overlaps(execution, merged.group[execution], samples.rate[sample], own_ns, own_ns / (end_ns - begin_ns))
 
 
-def _latest_in_group(group: Array, end_ns: Array) -> Array:
-    """Running maximum of the ends, anew in each group, of rows that are sorted by group."""
+class _Samples(NamedTuple):
+    """Samples of executions, in order of execution and time."""
+
+    owner: Ints  # number of the execution, from 0 without holes
+    firsts: Ints  # where the samples of each execution begin
+    idle_run: Ints  # of an idle sample, the length of the run of idle samples that it is in; else 0
+    moved: Floats
+
+
+def _idling_samples(execution: Ints, is_idle: Flags, moved: Floats) -> _Samples:
+    owner = run_numbers(execution)
+    run = run_numbers(owner, is_idle)
+    return _Samples(owner, run_starts(owner), np.where(is_idle, np.bincount(run)[run], 0), moved)
+
+
+def _least_tolerated(samples: _Samples) -> Ints:
+    """Find for each execution the least g of step 3, by bisection."""
+    enough = np.maximum.reduceat(samples.idle_run, samples.firsts)  # with this g nothing is cut
+    too_few = np.full(len(enough), -1)
+    total = np.add.reduceat(samples.moved, samples.firsts)
+    while np.any(enough - too_few > 1):
+        middle = (too_few + enough) // 2
+        holds_enough = _cut(samples, middle).most >= NICS.kept_ratio * total
+        enough, too_few = np.where(holds_enough, middle, enough), np.where(holds_enough, too_few, middle)
+    return enough
+
+
+class _Pieces(NamedTuple):
+    """Executions that were cut at their long runs of idle samples; one value for each sample but in `most`."""
+
+    number: Ints
+    held: Floats  # what the sample's piece moved; 0 for a sample that was cut out
+    most: Floats  # of each execution, what its largest piece moved
+
+
+def _cut(samples: _Samples, tolerated: Ints) -> _Pieces:
+    """Cut each execution at runs of more idle samples than are `tolerated` (step 2)."""
+    is_cut_out = samples.idle_run > tolerated[samples.owner]
+    number = run_numbers(samples.owner, is_cut_out)
+    moved = np.bincount(number, np.where(is_cut_out, 0.0, samples.moved))
+    held = np.asarray(moved, dtype=np.float64)[number]
+    return _Pieces(number, held, np.maximum.reduceat(held, samples.firsts))
+
+
+def _in_largest_piece(samples: _Samples, pieces: _Pieces) -> Flags:
+    """Say which samples are in the largest piece of their execution, the first of several that moved as much."""
+    candidates = np.flatnonzero(pieces.held == pieces.most[samples.owner])[::-1]
+    largest = np.empty(len(pieces.most), dtype=np.int64)
+    largest[samples.owner[candidates]] = pieces.number[candidates]  # from last to first, so that the first one stays
+    return np.asarray(pieces.number == largest[samples.owner])
+
+
+def _without_idle_ends(samples: _Samples, is_in_piece: Flags) -> Flags:
+    """Keep the samples from the first to the last busy one of each execution's piece (step 4)."""
+    busy = np.flatnonzero(is_in_piece & (samples.idle_run == 0))
+    first, last = np.full(len(samples.firsts), len(is_in_piece)), np.full(len(samples.firsts), -1)
+    first[samples.owner[busy[::-1]]] = busy[::-1]
+    last[samples.owner[busy]] = busy
+    at = np.arange(len(is_in_piece))
+    return is_in_piece & (at >= first[samples.owner]) & (at <= last[samples.owner])
+
+
+def _latest_end_so_far(group: Ints, end_ns: Numbers) -> Numbers:
+    """Return the running maximum of the ends, anew in each group; rows are sorted by group.
+
+    The times of each group are lifted above those of the group before, so that one running maximum does for all.
+    """
     low = int(end_ns.min())
-    span = int(end_ns.max()) - low + 1
-    number = np.cumsum(np.diff(group, prepend=group[0]) != 0)
-    return np.maximum.accumulate(end_ns - low + number * span) - number * span + low
-
-
-def _run_lengths(is_idle: Array, owner: Array) -> Array:
-    """For each idle sample how long its run of idle ones is, 0 for the others."""
-    is_start = np.ones(len(owner), dtype=bool)
-    is_start[1:] = (is_idle[1:] != is_idle[:-1]) | (owner[1:] != owner[:-1])
-    run = np.cumsum(is_start) - 1
-    return np.where(is_idle, np.bincount(run)[run], 0)
-
-
-def _largest_part(is_break: Array, owner: Array, moved: Array, firsts: Array) -> tuple[Array, Array]:
-    """Cut executions at the breaks: which samples are of the part that moved most, and how much that was."""
-    is_start = np.ones(len(owner), dtype=bool)
-    is_start[1:] = (is_break[1:] != is_break[:-1]) | (owner[1:] != owner[:-1])
-    part = np.cumsum(is_start) - 1
-    held = np.bincount(part, np.where(is_break, 0.0, moved))
-    most = np.maximum.reduceat(held[part], firsts)
-    is_most = (held[part] == most[owner]) & ~is_break
-    earliest = np.full(len(firsts), len(owner))
-    np.minimum.at(earliest, owner[is_most], part[is_most])
-    return is_most & (part == earliest[owner]), most
-
-
-def _is_between_busy(is_idle: Array, is_part: Array, owner: Array) -> Array:
-    """Say which samples stand between the first and the last one of their execution's part that moved something."""
-    at = np.arange(len(owner))
-    busy = np.flatnonzero(is_part & ~is_idle)
-    first, last = np.full(owner[-1] + 1, len(owner)), np.full(owner[-1] + 1, -1)
-    np.minimum.at(first, owner[busy], busy)
-    np.maximum.at(last, owner[busy], busy)
-    return (at >= first[owner]) & (at <= last[owner])
+    lift = (int(end_ns.max()) - low + 1) * run_numbers(group)
+    return np.maximum.accumulate(end_ns - low + lift) - lift + low

@@ -1,9 +1,9 @@
-"""Which behaviour patterns are abnormal: held against those of other workers, and against what is expected.
+"""Which behaviour patterns are abnormal, compared with other workers and with regular iterations.
 
 Patterns of one class of operators on different ranks are points in space: share of the iteration, mean and
-deviation of the NIC's rate, each divided by the largest one of its class. Few workers that behave unlike the others
-have a large differential distance Δ; what befalls all alike shows in the distance D to the range that regular
-iterations gave (EROICA, NSDI 2026, localization).
+deviation of the NIC's rate, each divided by the largest one of its class. A worker that behaves unlike the others has
+a large differential distance Δ. A fault that all workers suffer alike shows in the distance D to the range that
+regular iterations gave (EROICA, NSDI 2026, localization).
 """
 
 from __future__ import annotations
@@ -14,20 +14,12 @@ import numpy as np
 
 from irregulars.detectors.arrays.grouped_medians import medians
 from irregulars.detectors.arrays.row_keys import group_rows
-
-Array = np.ndarray
-
-MIN_SHARE: Final = 0.01
-FAR: Final = 0.4
-"""Two patterns differ if their Manhattan distance is so large."""
-
-DEVIATIONS: Final = 5.0
-"""Δ is abnormal above the median of its class and so many median absolute deviations; regular ranges are as wide."""
+from irregulars.detectors.arrays.runs import run_starts
+from irregulars.detectors.nics.thresholds import NICS
+from irregulars.dtypes import Flags, Floats, Ints
 
 MOST_COMPARED: Final = 256
-"""Workers of a class that each one is held against; of more, evenly spread ones are taken."""
-
-_ROOM: Final = 0.1  # of the largest value of the class: the least half width of an expected range
+"""Workers of a class that each one is compared with. Of a larger class evenly spread ones are taken."""
 
 
 class Patterns(NamedTuple):
@@ -36,22 +28,29 @@ class Patterns(NamedTuple):
     Communicator -1: the iteration as a whole. Rates are bytes per second, NaN where there were too few samples.
     """
 
-    rank: Array
-    communicator: Array
-    operator: Array
-    share: Array
-    tx_mean: Array
-    tx_deviation: Array
-    rx_mean: Array
-    rx_deviation: Array
+    rank: Ints
+    communicator: Ints
+    operator: Ints
+    share: Floats
+    tx_mean: Floats
+    tx_deviation: Floats
+    rx_mean: Floats
+    rx_deviation: Floats
+
+    def only(self, rows: Ints) -> Patterns:
+        """Return the patterns of some rows."""
+        return Patterns(
+            self.rank[rows], self.communicator[rows], self.operator[rows], self.share[rows], self.tx_mean[rows],
+            self.tx_deviation[rows], self.rx_mean[rows], self.rx_deviation[rows],
+        )  # fmt: skip
 
 
 class Judged(NamedTuple):
-    """Of each pattern Δ and D, the larger of both directions, and whether it is abnormal; NaN: nobody knows."""
+    """For each pattern Δ and D, each the larger of both directions, and whether it is abnormal; NaN if not known."""
 
-    differential: Array
-    unexpected: Array
-    is_abnormal: Array
+    differential: Floats
+    unexpected: Floats
+    is_abnormal: Flags
 
 
 def judge_patterns(patterns: Patterns, regular: Patterns) -> Judged:
@@ -60,7 +59,7 @@ def judge_patterns(patterns: Patterns, regular: Patterns) -> Judged:
     Parameters
     ----------
     regular
-        Patterns of regular iterations: what is expected; may be empty.
+        Patterns of regular iterations, which give the expected ranges; may be empty.
     """
     classes = [
         np.concatenate([own, others]) for own, others in zip(patterns[1:3], regular[1:3], strict=True)
@@ -73,11 +72,11 @@ def judge_patterns(patterns: Patterns, regular: Patterns) -> Judged:
     ]
     differential, unexpected = (np.fmax(*pair) for pair in list(zip(*found, strict=True))[:2])
     is_odd = np.logical_or(*(one.is_abnormal for one in found))
-    return Judged(differential, unexpected, is_odd & (patterns.share > MIN_SHARE))
+    return Judged(differential, unexpected, is_odd & (patterns.share > NICS.min_share))
 
 
-def differential_distances(group: Array, triples: Array, rank: Array) -> Array:
-    """Δ: which share of the other workers of its class each pattern is far from.
+def differential_distances(group: Ints, triples: Floats, rank: Ints) -> Floats:
+    """Return Δ of each pattern: the share of the other workers of its class that it is far from.
 
     Parameters
     ----------
@@ -95,15 +94,15 @@ def differential_distances(group: Array, triples: Array, rank: Array) -> Array:
     found = np.full(len(group), np.nan)
     known = np.flatnonzero(np.isfinite(triples).all(axis=1))
     order = known[np.lexsort((rank[known], group[known]))]
-    begins = np.flatnonzero(np.diff(group[order], prepend=-1))
+    begins = run_starts(group[order])
     for rows in np.split(order, begins[1:]) if len(order) else ():
         if len(rows) > 1:
             found[rows] = _far_shares(triples[rows])
     return found
 
 
-def expected_ranges(group: Array, triples: Array, classes: int) -> tuple[Array, Array]:
-    """Range that regular iterations gave each component of each class: median ± 5 MAD, and no narrower than a tenth.
+def expected_ranges(group: Ints, triples: Floats, classes: int) -> tuple[Floats, Floats]:
+    """Return the range of each component of each class in regular iterations: median ± 5 MAD, and ± a tenth at least.
 
     Returns
     -------
@@ -117,12 +116,12 @@ def expected_ranges(group: Array, triples: Array, classes: int) -> tuple[Array, 
             values = triples[known, column]
             middle = medians(own, values)
             deviation = medians(own, np.abs(values - middle[own]))
-            width = np.maximum(DEVIATIONS * deviation, _ROOM)
+            width = np.maximum(NICS.deviations * deviation, NICS.least_room)
             low[seen, column], high[seen, column] = middle - width, middle + width
     return low, high
 
 
-def _judge_way(group: Array, triples: Array, rank: Array, of_regular: Array, regular: Array) -> Judged:
+def _judge_way(group: Ints, triples: Floats, rank: Ints, of_regular: Ints, regular: Floats) -> Judged:
     """Judge one direction of the NICs."""
     classes = int(max(group.max(initial=-1), of_regular.max(initial=-1))) + 1
     scale = _largest(np.concatenate([group, of_regular]), np.concatenate([triples, regular]), classes)
@@ -134,19 +133,19 @@ def _judge_way(group: Array, triples: Array, rank: Array, of_regular: Array, reg
     return Judged(differential, distance, (distance > 0) | (differential > _limits(group, differential)))
 
 
-def _triples(patterns: Patterns, way: str) -> Array:
+def _triples(patterns: Patterns, way: str) -> Floats:
     columns = (patterns.share, getattr(patterns, f"{way}_mean"), getattr(patterns, f"{way}_deviation"))
     return np.stack(columns, axis=1)
 
 
-def _largest(group: Array, triples: Array, classes: int) -> Array:
-    """Largest value of each component of each class; what is alike stays alike when it is divided by it."""
+def _largest(group: Ints, triples: Floats, classes: int) -> Floats:
+    """Return the largest value of each component of each class, by which the values are scaled to 1."""
     largest = np.zeros((classes, 3))
     np.fmax.at(largest, group, triples)
     return np.where(largest > 0, largest, 1.0)
 
 
-def _far_shares(triples: Array) -> Array:
+def _far_shares(triples: Floats) -> Floats:
     count = len(triples)
     others = np.unique(np.linspace(0, count - 1, min(count, MOST_COMPARED)).astype(np.int64))
     far = np.zeros(count)
@@ -155,17 +154,17 @@ def _far_shares(triples: Array) -> Array:
     for first in range(0, count, MOST_COMPARED):
         rows = triples[first : first + MOST_COMPARED]
         distance = np.abs(rows[:, None, :] - triples[others][None, :, :]).sum(axis=2)
-        far[first : first + MOST_COMPARED] = (distance >= FAR).sum(axis=1)
+        far[first : first + MOST_COMPARED] = (distance >= NICS.far).sum(axis=1)
     return far / compared
 
 
-def _limits(group: Array, differential: Array) -> Array:
-    """Median + 5 MAD of each row's class; NaN where there is no Δ."""
+def _limits(group: Ints, differential: Floats) -> Floats:
+    """Return median + 5 MAD of Δ in each row's class; NaN where there is no Δ."""
     limits = np.full(len(group), np.nan)
     known = np.flatnonzero(np.isfinite(differential))
     if len(known):
         _, own = np.unique(group[known], return_inverse=True)
         middle = medians(own, differential[known])
         deviation = medians(own, np.abs(differential[known] - middle[own]))
-        limits[known] = (middle + DEVIATIONS * deviation)[own]
+        limits[known] = (middle + NICS.deviations * deviation)[own]
     return limits

@@ -1,12 +1,12 @@
-"""Whose rate is steady: what behaviour patterns say of the NICs at the ends of slow transfers.
+"""Which NICs move steadily: the lowest deviation of the rate among the NICs at the ends of slow transfers.
 
-In a ring all members move the same bytes, so one slow NIC or link lowers everybody's mean alike. But who drives it
-is busy all the time, at the most that it can, while the others burst at full rate and then wait: the lowest deviation
-names it (EROICA, NSDI 2026, figures 3 to 5). A steady rate that is as high as ever is no cap, and where nobody
-bursts, because all is well or samples are too coarse, nothing is said.
+In a ring all members move the same bytes, so one slow NIC or link lowers everybody's mean alike. But the slow one is
+busy all the time, while the others burst at full rate and then wait: the lowest deviation names it (EROICA, NSDI
+2026, figures 3 to 5). A steady rate that is as high as ever is no cap. Where nobody bursts, because all is well or
+samples are too coarse, deviations say nothing.
 
-Against the peak of an iteration (`detectors.nics.peak_caps`) this knows which operators ran: a burst of other traffic
-over the same NIC does not hide a cap.
+Unlike the peak of a whole iteration (`detectors.nics.peak_caps`), a pattern is of the operators of one communicator,
+so that a burst of other traffic over the same NIC does not hide a cap.
 """
 
 from __future__ import annotations
@@ -19,18 +19,15 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from irregulars.detectors.arrays.row_keys import pack_columns
+from irregulars.detectors.arrays.runs import run_ends
 from irregulars.detectors.job.topology import Device, Topology
 from irregulars.detectors.nics.pattern_distances import Patterns
 from irregulars.detectors.nics.peak_caps import End
+from irregulars.detectors.nics.thresholds import NICS
 
 WHOLE: Final = -1
 """Instead of a communicator: the iteration as a whole."""
 
-_STEADY: Final = 1 / 3  # of the middle swing of all ends, and below
-_BURSTS: Final = 0.2  # if the middle is not above, nobody bursts and idles
-_MOST: Final = 0.5  # if more ends are steady, most are, and it says nothing
-_CAPPED: Final = 0.8  # of the usual peak: a steady rate above is no lower than ever
-_MIN_ENDS: Final = 6  # two NICs can't tell which of them is unlike the other
 _UNKNOWN: Final = (math.nan, math.nan)
 _SWING, _RATIO = 2, 6  # columns of what is sent; what is received stands behind
 
@@ -70,10 +67,9 @@ def swings_of(patterns: Patterns, communicators: Collection[int], usual: Peaks) 
     keys, first, group = np.unique(key, return_index=True, return_inverse=True)
     shares = np.bincount(group, patterns.share[rows], minlength=len(keys))
     order = np.lexsort((shares, patterns.communicator[rows][first]))
-    of_group = patterns.communicator[rows][first][order]
-    longest = order[np.append(of_group[1:] != of_group[:-1], True)] if len(order) else order
+    longest = order[run_ends(patterns.communicator[rows][first][order])]
     rows = rows[np.isin(group, longest)]
-    own = Patterns(*(column[rows] for column in patterns))
+    own = patterns.only(rows)
     peaks = np.array([usual.get(one, _UNKNOWN) for one in own.rank.tolist()]).reshape(-1, 2)
     with np.errstate(divide="ignore", invalid="ignore"):
         tx, rx = own.tx_deviation / own.tx_mean, own.rx_deviation / own.rx_mean
@@ -95,26 +91,27 @@ def steady_ends(
     communicator
         On which a transfer is slow, by the job's code, or `WHOLE`.
     ranks
-        That take part.
+        Those that take part.
     swings
-        Of some iterations in which it was slow.
+        Swings of some iterations in which it was slow.
 
     Returns
     -------
-    Empty if that says nothing: an end without a pattern, nobody who bursts, or nobody who is steady.
+    Empty if the swings say nothing: an end has no pattern, nobody bursts, or nobody is steady.
     """
     ends = [(nic, way) for nic in sorted({topology.nic(rank) for rank in ranks}) for way in (0, 1)]
     by_place = by_places(swings)
     typical = {end: typical_swing(end, communicator, by_place) for end in ends}
-    if len(ends) < _MIN_ENDS or any(swing is None for swing in typical.values()):
+    if len(ends) < NICS.min_ends or any(swing is None for swing in typical.values()):
         return {}
     known = {end: swing for end, swing in typical.items() if swing is not None}
     middle = median(known.values())
-    steady = {
-        end: swing <= _STEADY * middle and (_typical(end, communicator, by_place, _RATIO) or 0.0) <= _CAPPED
-        for end, swing in known.items()
-    }
-    return steady if middle > _BURSTS and 0 < sum(steady.values()) <= _MOST * len(steady) else {}
+
+    def is_capped(end: End) -> bool:
+        return (_typical(end, communicator, by_place, _RATIO) or 0.0) <= NICS.capped_ratio
+
+    steady = {end: swing <= NICS.steady_ratio * middle and is_capped(end) for end, swing in known.items()}
+    return steady if middle > NICS.bursts and 0 < sum(steady.values()) <= NICS.most_alike_ratio * len(steady) else {}
 
 
 def by_places(swings: Sequence[Sequence[Swing]]) -> list[Swings]:

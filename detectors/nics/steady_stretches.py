@@ -18,12 +18,8 @@ from irregulars.detectors.job.topology import Topology
 from irregulars.detectors.nics.behaviour_patterns import Executions, Intervals, is_one_counter, statistics
 from irregulars.detectors.nics.peak_caps import End
 from irregulars.detectors.nics.steadiness import WHOLE, Swing, steady_ends
-
-Array = np.ndarray
-
-WINDOW_SAMPLES: Final = 50
-MIN_WINDOWS: Final = 3
-"""A stretch of fewer windows says nothing: now and then a NIC moves steadily for a moment."""
+from irregulars.detectors.nics.thresholds import NICS
+from irregulars.dtypes import Floats, Ints
 
 _MOST_WINDOWS: Final = 100_000
 
@@ -31,10 +27,10 @@ _MOST_WINDOWS: Final = 100_000
 class Traffic(NamedTuple):
     """Samples of one rank's NIC: when each interval began and ended, ns, and bytes per second in it."""
 
-    begin_ns: Array
-    end_ns: Array
-    tx: Array
-    rx: Array
+    begin_ns: Ints
+    end_ns: Ints
+    tx: Floats
+    rx: Floats
 
 
 class Stretch(NamedTuple):
@@ -59,7 +55,7 @@ def steady_stretches(traffic: Mapping[int, Traffic], topology: Topology) -> list
     if not known:
         return []
     first_ns = min(int(own.begin_ns[0]) for own in known.values())
-    window_ns = WINDOW_SAMPLES * median(float(np.median(own.end_ns - own.begin_ns)) for own in known.values())
+    window_ns = NICS.window_samples * median(float(np.median(own.end_ns - own.begin_ns)) for own in known.values())
     past_ns = max(int(own.end_ns[-1]) for own in known.values())
     edges = np.arange(first_ns, past_ns + window_ns, max(window_ns, (past_ns - first_ns) / _MOST_WINDOWS))
     swings = _swings(known, edges)
@@ -73,7 +69,7 @@ def steady_stretches(traffic: Mapping[int, Traffic], topology: Topology) -> list
     return sorted(_joined(steady, swings, edges - first_ns), key=lambda stretch: (stretch.begin_s, stretch.end))
 
 
-def _swings(traffic: Mapping[int, Traffic], edges: Array) -> list[list[Swing]]:
+def _swings(traffic: Mapping[int, Traffic], edges: Floats) -> list[list[Swing]]:
     """Swings of each window; a rate's usual peak is the highest of the whole recording."""
     count = len(edges) - 1
     windows = Executions(np.arange(count), edges[:-1], edges[1:])
@@ -92,13 +88,13 @@ def _swings(traffic: Mapping[int, Traffic], edges: Array) -> list[list[Swing]]:
     return found
 
 
-def _joined(steady: Sequence[tuple[int, End]], swings: Sequence[Sequence[Swing]], edges_ns: Array) -> list[Stretch]:
+def _joined(steady: Sequence[tuple[int, End]], swings: Sequence[Sequence[Swing]], edges_ns: Floats) -> list[Stretch]:
     """Join windows of the same end that follow each other."""
     found = []
     for end, own in groupby(sorted(steady, key=lambda one: (one[1], one[0])), key=lambda one: one[1]):
         numbers = np.array([number for number, _ in own])
         for run in np.split(numbers, np.flatnonzero(np.diff(numbers) > 1) + 1):
-            if len(run) >= MIN_WINDOWS:
+            if len(run) >= NICS.min_windows:
                 of_end = [one for number in run.tolist() for one in swings[number] if one.rank in end[0].ranks]
                 rate, swing = (median(one[column + end[1]] for one in of_end) for column in (4, 2))
                 begin_s, past_s = float(edges_ns[run[0]]) / 1e9, float(edges_ns[run[-1] + 1]) / 1e9

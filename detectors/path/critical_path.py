@@ -5,8 +5,8 @@ transfer (from the last partner's arrival to its end); then the path jumps to th
 had waited for; then to the operator before that gap, and so on to the beginning. So the path tiles the iteration with
 transfers and with work of single ranks, and passes over all waiting: a victim's waits are not on it.
 
-What the iteration took longer than usual is then the sum of what the pieces of the path took longer than the same
-piece (same rank, communicator, operator, peer and place in the iteration) takes in regular iterations.
+The excess of the iteration is then the sum of the excesses of these pieces, each compared with the same piece (same
+rank, communicator, operator, peer and place in the iteration) in regular iterations.
 """
 
 from __future__ import annotations
@@ -18,19 +18,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from irregulars.detectors.arrays.grouped_medians import weighted_medians
+from irregulars.detectors.arrays.grouped_medians import lower_median, weighted_medians
 from irregulars.detectors.job.lanes import EVERYBODY, Lane, LaneExcess
 from irregulars.detectors.nics.peak_caps import Rates
 from irregulars.detectors.nics.steadiness import Swing
 from irregulars.detectors.path.lane_tables import lane_excess, lane_of, lane_table, with_slow_transfers
 from irregulars.detectors.path.operator_graph import OperatorGraph
 from irregulars.detectors.path.usual_by_past import Reference, incomplete_ranks, usual_times
-
-Array = np.ndarray
+from irregulars.dtypes import Floats, Ints
 
 
 class Piece(NamedTuple):
-    """One piece of the critical path: what took how long, and what it usually takes (NaN: never seen before).
+    """One piece of the critical path: its time, and the usual time of the same piece (NaN: never seen before).
 
     ``rank``, ``operator`` (code) and ``communicator`` (the job's code) are those of the operator that the time was
     spent in, or before which the rank worked.
@@ -45,7 +44,7 @@ class Piece(NamedTuple):
 
     @property
     def excess_ns(self) -> float:
-        """How much longer than usual."""
+        """How much longer than usual it took."""
         return self.elapsed_ns - self.usual_ns
 
 
@@ -56,18 +55,18 @@ class Attribution:
     Parameters
     ----------
     path_excess_ns
-        For each lane on the critical path what it took longer than usual; may be negative.
+        How much longer than usual each lane on the critical path took; may be negative.
     pieces
         For each lane the piece of the path with the largest excess.
     lanes
         For each lane of transfers that was seen in the iteration and has a usual value, on the path or not.
     work_excess_ns
-        For each rank the sum of its gaps over the usual, on the path or not.
+        How much longer than usual each rank worked, on the path or not: the sum over its gaps.
     incomplete
-        Ranks that logged fewer operators than usual: what lies beside a lost row looks longer than it was.
+        Ranks that logged fewer operators than usual: the piece beside a lost row looks longer than it was.
     excess_ns
-        What the iteration took longer than usual; None while unknown. The path's parts may add up to more, where what
-        one of them takes longer would otherwise have been waited for.
+        How much longer than usual the iteration took; None while unknown. The path's parts may add up to more:
+        without the excess of one of them, some of the time would have been spent waiting for another.
     rates
         Peak rates of ranks' NICs, sent and received, as ratios to what is usual.
     swings
@@ -90,7 +89,8 @@ def attribute(
 ) -> Attribution:
     """Say where the excess of one iteration of `graph` went, against the job's own past.
 
-    ``most_common``: all ranks worked at most so many times as long as usual; of ranks that are not in the graph.
+    ``most_common`` is an upper bound of how many times as long as usual all ranks worked, known from evidence also of
+    ranks that are not in the graph.
     """
     table = lane_table(graph)
     gap_ns, transfer_ns = usual_times(graph, reference)
@@ -103,14 +103,15 @@ def attribute(
 def attribute_against(
     graph: OperatorGraph,
     iteration: int,
-    usual_gap_ns: Array,
-    usual_transfer_ns: Array,
+    usual_gap_ns: Floats,
+    usual_transfer_ns: Floats,
     lanes: Mapping[Lane, LaneExcess],
     common_factor: float = 1.0,
 ) -> Attribution:
-    """Say where the excess of one iteration went, against what each row is said to take usually (NaN: not known).
+    """Say where the excess of one iteration went, by the usual gap and transfer of each row (NaN: not known).
 
-    ``common_factor``: how many times as long all ranks worked. What the path has of that is everybody's work.
+    ``common_factor`` is how many times as long as usual all ranks worked. Their longer work on the path counts as
+    `EVERYBODY`'s.
     """
     path_excess_ns: dict[Lane, float] = {}
     worst: dict[Lane, Piece] = {}
@@ -149,9 +150,9 @@ def path_steps(graph: OperatorGraph, iteration: int) -> Iterator[tuple[int, int]
 
 
 def slow_collectives(graph: OperatorGraph, iteration: int, reference: Reference, worth_ns: float) -> set[int]:
-    """Communicators whose collectives took so much longer than usual on the critical path, all together.
+    """Return the communicators whose collectives on the critical path took more than `worth_ns` longer than usual.
 
-    Of a collective of which not all members are in the graph: whoever is missing hides no more than that.
+    It is also an upper bound of the time by which a member that is missing from the graph may have come later.
     """
     _, transfer_ns = usual_times(graph, reference)
     excess_ns: dict[int, float] = {}
@@ -166,7 +167,7 @@ def slow_collectives(graph: OperatorGraph, iteration: int, reference: Reference,
 
 
 def path_work_ns(graph: OperatorGraph, iteration: int) -> dict[int, float]:
-    """For each rank: what its own work has of the iteration's critical path, ns."""
+    """Return for each rank how much of the iteration's critical path is its own work, ns."""
     unknown = np.full(len(graph), np.nan)
     work: dict[int, float] = {}
     for piece in _walk(graph, iteration, unknown, unknown):
@@ -175,7 +176,7 @@ def path_work_ns(graph: OperatorGraph, iteration: int) -> dict[int, float]:
     return work
 
 
-def _walk(graph: OperatorGraph, iteration: int, usual_gap_ns: Array, usual_transfer_ns: Array) -> Iterator[Piece]:
+def _walk(graph: OperatorGraph, iteration: int, usual_gap_ns: Floats, usual_transfer_ns: Floats) -> Iterator[Piece]:
     """Yield the pieces of the path, the newest first."""
     steps = np.array(list(path_steps(graph, iteration)), dtype=np.int64).reshape(-1, 2)
     rows, blockers = steps.T
@@ -190,14 +191,15 @@ def _walk(graph: OperatorGraph, iteration: int, usual_gap_ns: Array, usual_trans
         yield Piece(Lane("work", piece[5]), *piece[5:])
 
 
-def _slow_parts(graph: OperatorGraph, rows: Array, usual_transfer_ns: Array) -> Array:
-    """For each row the part of its batch whose own message exceeds the usual by most; itself if it is in no batch."""
+def _slow_parts(graph: OperatorGraph, rows: Ints, usual_transfer_ns: Floats) -> Ints:
+    """Return for each row the part of its batch whose message has the largest excess; itself if it is in no batch."""
     batches = np.flatnonzero(graph.is_batched & np.isin(graph.batch, graph.batch[rows]))
     if not len(batches):
         return rows
     usual_ns = usual_transfer_ns[batches]
     longer_ns = graph.own_transfer_ns[batches] - np.nan_to_num(usual_ns)
-    # Of a part whose other end or usual time is not known, this is a bound: it yields to one that is surely slow.
+    # Where the other end or the usual time is not known, this is only a bound, and yields to a part that is surely
+    # slow.
     is_bound = np.isnan(usual_ns) | (np.bincount(graph.group)[graph.group[batches]] < 2)
     longer_ns = np.where(is_bound, longer_ns / 2, longer_ns)
     part = np.arange(len(graph))
@@ -206,28 +208,27 @@ def _slow_parts(graph: OperatorGraph, rows: Array, usual_transfer_ns: Array) -> 
     return np.where(graph.is_batched[rows], part[graph.batch[rows]], rows)
 
 
-def _where(graph: OperatorGraph, rows: Array) -> tuple[Array, Array, Array]:
+def _where(graph: OperatorGraph, rows: Ints) -> tuple[Ints, Ints, Ints]:
     """Rank, operator and communicator of some rows."""
     return graph.rank[rows], graph.operator[rows], graph.communicator[rows]
 
 
-def _common_factor(graph: OperatorGraph, iteration: int, usual_gap_ns: Array) -> float:
-    """How many times as long as usual all ranks worked in one iteration, for whatever they worked on.
+def _common_factor(graph: OperatorGraph, iteration: int, usual_gap_ns: Floats) -> float:
+    """Return how many times as long as usual all ranks worked in one iteration.
 
-    Of each rank the median over its work, weighted by the usual time, so that a standstill at one place is no factor;
-    of those the lower median, since of two ranks (or stages) the slower is the odd one.
+    That is the median over each rank's work, weighted by the usual time, so that a standstill at one place is no
+    factor; and of these the lower median, since of two ranks (or stages) the slower is the odd one.
     """
     rows = np.flatnonzero((graph.iteration == iteration) & (usual_gap_ns > 0))
     if len(rows) == 0:
         return 1.0
-    ranks, rank = np.unique(graph.rank[rows], return_inverse=True)
+    _, rank = np.unique(graph.rank[rows], return_inverse=True)
     usual_ns = usual_gap_ns[rows]
-    medians = np.sort(weighted_medians(rank, graph.gap_ns[rows] / usual_ns, usual_ns))
-    factor = float(medians[(len(ranks) - 1) // 2])
+    factor = lower_median(weighted_medians(rank, graph.gap_ns[rows] / usual_ns, usual_ns))
     return factor if factor > 0 else 1.0
 
 
-def _work_excess(graph: OperatorGraph, iteration: int, usual_gap_ns: Array) -> dict[int, float]:
+def _work_excess(graph: OperatorGraph, iteration: int, usual_gap_ns: Floats) -> dict[int, float]:
     rows = np.flatnonzero((graph.iteration == iteration) & np.isfinite(usual_gap_ns))
     ranks, inverse = np.unique(graph.rank[rows], return_inverse=True)
     sums = np.bincount(inverse, weights=graph.gap_ns[rows] - usual_gap_ns[rows], minlength=len(ranks))

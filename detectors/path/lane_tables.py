@@ -1,4 +1,4 @@
-"""What the transfers of each lane took in each iteration, against what is usual."""
+"""How long the transfers of each lane took in each iteration, compared with the usual."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from irregulars.detectors.arrays.grouped_medians import MAD_TO_SIGMA, medians
 from irregulars.detectors.arrays.row_keys import group_rows
 from irregulars.detectors.job.lanes import Lane, LaneExcess, UsualLane
 from irregulars.detectors.path.operator_graph import OperatorGraph
+from irregulars.dtypes import Floats, Ints, Numbers
 from irregulars.streams.messages.records import RECV, SEND
-
-Array = np.ndarray
 
 
 def lane_of(graph: OperatorGraph, row: int) -> Lane:
@@ -28,19 +27,19 @@ class LaneTable(NamedTuple):
     """Transfers of each lane (first axis) in each iteration (second axis)."""
 
     lanes: list[Lane]
-    iterations: Array
-    sums_ns: Array
-    counts: Array
-    sizes_bytes: Array
+    iterations: Ints
+    sums_ns: Numbers
+    counts: Numbers
+    sizes_bytes: Numbers
 
 
 def lane_table(graph: OperatorGraph) -> LaneTable:
     """Sum the transfers of each lane in each iteration.
 
-    A collective's transfer is the median of its members', none of which counts what it waited for the late: where a
-    ring passes by one slow way, some members leave as early as ever, and a member that is held up leaves late without
-    any way being slow. A pair's is that of its recv, since a send may return before the bytes arrive, without what
-    its batch waited for other messages.
+    The transfer of a collective is the median of its members' transfers, which hold no waiting for late ones. It is
+    the median since neither end of the range can be trusted: in a ring with one slow way some members leave as early
+    as ever, and a member that is held up leaves late without any way being slow. The transfer of a pair is that of
+    its recv, since a send may return before the bytes arrive; it holds no waiting for other messages of its batch.
     """
     rows = np.flatnonzero((~graph.is_p2p | (graph.operator == RECV)) & ~graph.is_partial)
     of_row, row, lane, lanes = _transfers(graph, rows)
@@ -48,13 +47,13 @@ def lane_table(graph: OperatorGraph) -> LaneTable:
     return sum_lanes(lanes, lane, graph.iteration[row], transfer_ns, graph.size_bytes[row])
 
 
-def sum_lanes(lanes: list[Lane], lane: Array, iteration: Array, transfer_ns: Array, size_bytes: Array) -> LaneTable:
-    """Sum transfers, of which the columns say the index of the lane, the iteration, what it took, and its bytes."""
+def sum_lanes(lanes: list[Lane], lane: Ints, iteration: Ints, transfer_ns: Floats, size_bytes: Floats) -> LaneTable:
+    """Sum transfers by lane and iteration; the columns are the index of its lane, its iteration, time and bytes."""
     iterations, at = np.unique(iteration, return_inverse=True)
     shape = (len(lanes), len(iterations))
     cell = lane * max(shape[1], 1) + at
 
-    def by_cell(weights: Array | None) -> Array:
+    def by_cell(weights: Floats | None) -> Numbers:
         return np.bincount(cell, weights=weights, minlength=shape[0] * shape[1]).reshape(shape)
 
     return LaneTable(lanes, iterations, by_cell(transfer_ns), by_cell(None), by_cell(size_bytes))
@@ -80,7 +79,7 @@ def lane_excess(table: LaneTable, iteration: int, usual: Mapping[Lane, UsualLane
 
 
 def usual_lanes(table: LaneTable) -> dict[Lane, UsualLane]:
-    """What is usual for each lane: the median over the iterations, each of which was as always."""
+    """Return what is usual for each lane: the median over these iterations, which had no fault."""
     usual: dict[Lane, UsualLane] = {}
     seen_in, number = np.unique(table.counts > 0, axis=0, return_inverse=True)
     for at, iterations in enumerate(seen_in):  # mostly one: all lanes in all iterations
@@ -98,9 +97,9 @@ def usual_lanes(table: LaneTable) -> dict[Lane, UsualLane]:
 
 
 def with_slow_transfers(
-    lanes: Mapping[Lane, LaneExcess], graph: OperatorGraph, iteration: int, usual_transfer_ns: Array
+    lanes: Mapping[Lane, LaneExcess], graph: OperatorGraph, iteration: int, usual_transfer_ns: Floats
 ) -> dict[Lane, LaneExcess]:
-    """Count over how many transfers each lane's excess is spread."""
+    """Fill in over how many transfers each lane's excess is spread (`LaneExcess.slow_transfers`)."""
     is_seen = ~graph.is_p2p | (graph.operator == RECV)
     rows = np.flatnonzero((graph.iteration == iteration) & is_seen & np.isfinite(usual_transfer_ns))
     found = _transfers(graph, rows)
@@ -114,18 +113,18 @@ def with_slow_transfers(
 
 
 class _Transfers(NamedTuple):
-    """Transfers of some rows: a collective is one, however many members logged it; a pair is its recv's."""
+    """Transfers of some rows. A collective is one transfer, however many members logged it."""
 
-    of_row: Array
+    of_row: Ints
     """Number of the transfer of each row."""
-    row: Array
+    row: Ints
     """A row of each transfer."""
-    lane: Array
+    lane: Ints
     """Index of the lane of each transfer."""
     lanes: list[Lane]
 
 
-def _transfers(graph: OperatorGraph, rows: Array) -> _Transfers:
+def _transfers(graph: OperatorGraph, rows: Ints) -> _Transfers:
     of_row, first = group_rows([graph.group[rows]])
     row = rows[first]
     is_p2p = graph.is_p2p[row]

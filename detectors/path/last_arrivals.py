@@ -1,8 +1,8 @@
 """Who arrived last in each collective: from durations alone, whatever clocks say and whether starts are known.
 
-The members of a collective leave it together, so the last to arrive is the one whose share is the shortest, and what
-the others' shares take longer is how long they waited for it (design: what physics gives). Rooted collectives are
-left out: there not everybody waits.
+The members of a collective leave it together, so the member that spent least time inside arrived last, and the others
+waited for it by as much as they spent longer inside. Rooted collectives are left out, since there not everybody
+waits.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import NamedTuple
 import numpy as np
 
 from irregulars.detectors.arrays.row_keys import group_rows
+from irregulars.detectors.arrays.runs import run_lengths, run_starts
+from irregulars.dtypes import Column, Floats, Ints
 from irregulars.streams.messages.records import RECV, ROOTED, SEND, UNKNOWN
-
-Array = np.ndarray
 
 
 class Arrivals(NamedTuple):
@@ -28,25 +28,25 @@ class Arrivals(NamedTuple):
     shares
         How many shares are known.
     last_rank
-        Who arrived last.
+        The rank that arrived last.
     waited_ns
         How long the first to arrive waited for it.
     ends_apart_ns
-        By how much the ends differ; NaN where a start is not known. It means something where clocks are shared.
+        By how much the ends differ; NaN where a start is not known. It is only of use where ranks share a clock.
     """
 
-    communicator: Array
-    operator: Array
-    sequence: Array
-    iteration: Array
-    shares: Array
-    last_rank: Array
-    waited_ns: Array
-    ends_apart_ns: Array
+    communicator: Ints
+    operator: Ints
+    sequence: Ints
+    iteration: Ints
+    shares: Ints
+    last_rank: Ints
+    waited_ns: Floats
+    ends_apart_ns: Floats
 
 
-def find_arrivals(columns: Mapping[str, Array]) -> Arrivals:
-    """Find who arrived last.
+def find_arrivals(columns: Mapping[str, Column]) -> Arrivals:
+    """Find the rank that arrived last in each collective.
 
     Parameters
     ----------
@@ -58,8 +58,8 @@ def find_arrivals(columns: Mapping[str, Array]) -> Arrivals:
     rows = {name: column[is_taken] for name, column in columns.items()}
     group, _ = group_rows([rows["communicator"], rows["sequence"]]) if is_taken.any() else (rows["sequence"], None)
     order = np.lexsort((rows["rank"], rows["elapsed_ns"], group))
-    begins = np.flatnonzero(np.diff(group[order], prepend=-1))
-    shares = np.diff(np.append(begins, len(order)))
+    begins = run_starts(group[order])
+    shares = run_lengths(begins, len(order))
     begins, past = begins[shares > 1], (begins + shares)[shares > 1]
     first = order[begins]
     elapsed_ns = rows["elapsed_ns"]
@@ -75,7 +75,7 @@ def find_arrivals(columns: Mapping[str, Array]) -> Arrivals:
     )
 
 
-def _apart(start_ns: Array, elapsed_ns: Array, order: Array, begins: Array, past: Array) -> Array:
+def _apart(start_ns: Ints, elapsed_ns: Floats, order: Ints, begins: Ints, past: Ints) -> Floats:
     if not len(begins):
         return np.empty(0)
     origin_ns = int(start_ns[start_ns != UNKNOWN].min(initial=np.iinfo(np.int64).max))

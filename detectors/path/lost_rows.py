@@ -3,55 +3,56 @@
 A lost row leaves a hole in its rank's time that looks like work, makes a collective look as if it had waited for
 nobody, and moves the operators behind it one place ahead in the count of their kind. Its partners say that it was
 there, and when it ended.
+
+Three words are used here. A *stream* is what ranks keep doing together in one iteration: the collectives of a
+communicator, or the messages from one rank to another. An *instance* is one of these collectives or messages. Every
+member of a stream takes part in each of its instances, so a member without a row in one of them has lost it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from irregulars.detectors.arrays.row_keys import first_rows, group_rows, lift_times, pack_columns, sort_rows
-from irregulars.detectors.job.measured_time import CLOCK_ERROR_NS
-from irregulars.streams.messages.records import RECV, SEND
-
-Array = np.ndarray
-
-_MOST_LOST: Final = 0.1  # more of a transfer's shares are missing, and who came last may be among them
-
-
-class LostShares(NamedTuple):
-    """Shares that must have been, and were not logged. ``end_ns`` is when the first of their partners ended."""
-
-    rank: Array
-    iteration: Array
-    end_ns: Array
+from irregulars.detectors.arrays.group_search import find_sorted, first_in_group_from
+from irregulars.detectors.arrays.grouped_medians import lower_medians
+from irregulars.detectors.arrays.row_keys import first_rows, group_rows, pack_columns, sort_rows
+from irregulars.detectors.arrays.runs import places_in_runs, starts_of
+from irregulars.detectors.job.thresholds import JOB
+from irregulars.detectors.path.operator_classes import is_p2p, senders_and_receivers
+from irregulars.detectors.path.thresholds import PATH
+from irregulars.dtypes import Column, Flags, Ints
 
 
-class Sides(NamedTuple):
-    """Who takes part in what, by the rows that there are.
+class LostRows(NamedTuple):
+    """Rows that must have been, and were not logged; `end_ns` is when the first of their partners ended."""
+
+    rank: Ints
+    iteration: Ints
+    end_ns: Ints
+
+
+class Participation(NamedTuple):
+    """Which instances are complete, and which rows are missing from the others.
 
     Parameters
     ----------
-    share
-        Number, for each row, of its collective or message in its iteration.
     is_partial
-        Whether so many shares of it are missing that whoever came last may be among them.
+        For each logged row, whether its instance misses so many rows that the last to arrive may be among them.
     lost
-        What is missing.
+        The missing rows.
     """
 
-    share: Array
-    is_partial: Array
-    lost: LostShares
+    is_partial: Flags
+    lost: LostRows
 
 
-def find_lost(columns: Mapping[str, Array], group: Array, end_ns: Array) -> Sides:
+def find_lost(columns: Mapping[str, Column], group: Ints, end_ns: Ints) -> Participation:
     """Find the operators that ranks must have run, since their partners did.
 
-    A rank takes part in a communicator's collectives (in messages from one rank to another) of an iteration if it has
-    any row of them there. Of ranks that logged none nothing is said.
+    A rank is a member of a stream if it logged any row of it. Of a rank that logged none nothing is known.
 
     Parameters
     ----------
@@ -61,35 +62,39 @@ def find_lost(columns: Mapping[str, Array], group: Array, end_ns: Array) -> Side
         Number of the collective, or of the send and its recv, of each row.
     end_ns
         When each row ended.
+
+    Examples
+    --------
+    Ranks 5 and 6 ran two all_reduces in iteration 3; of the second one, which ended at 90, rank 6 has lost its row:
+
+    >>> columns = {name: np.array(values) for name, values in {
+    ...     "rank": [5, 5, 6], "iteration": [3, 3, 3], "communicator": [0, 0, 0], "operator": [0, 0, 0],
+    ...     "peer": [-1, -1, -1]}.items()}
+    >>> found = find_lost(columns, group=np.array([0, 1, 0]), end_ns=np.array([50, 90, 50]))
+    >>> found.lost
+    LostRows(rank=array([6]), iteration=array([3]), end_ns=array([90]))
+    >>> found.is_partial
+    array([False,  True, False])
     """
-    side = _sides(columns)
-    share, first_of_share = group_rows([columns["iteration"], group])
-    present = np.bincount(share, minlength=len(first_of_share))
-    _, first_of_pair = group_rows([side, columns["rank"]])
-    expected = np.bincount(side[first_of_pair], minlength=int(side.max(initial=-1)) + 1)[side[first_of_share]]
-    holed = np.flatnonzero(present < expected)
-    is_partial = (expected - present > _MOST_LOST * expected)[share]
-    if len(holed) == 0:
-        nothing = np.empty(0, dtype=np.int64)
-        return Sides(share, is_partial, LostShares(nothing, nothing, nothing))
-    ends = np.full(len(present), np.iinfo(np.int64).max)
-    np.minimum.at(ends, share, end_ns)
-    # `first_of_pair` ascends by side: the members of a side stand together.
-    firsts = np.searchsorted(side[first_of_pair], side[first_of_share[holed]])
-    counts = expected[holed]
-    of_share = np.repeat(holed, counts)
-    turn = np.arange(len(of_share)) - np.repeat(np.cumsum(counts) - counts, counts)
-    rank = columns["rank"][first_of_pair[np.repeat(firsts, counts) + turn]]
-    beside = np.flatnonzero((present < expected)[share])  # rows of shares of which some are missing
-    both = [np.concatenate([share[beside], of_share]), np.concatenate([columns["rank"][beside], rank])]
-    key = pack_columns(both)
-    is_lost = ~np.isin(key[len(beside) :], key[: len(beside)])
-    of_share = of_share[is_lost]
-    lost = LostShares(rank[is_lost], columns["iteration"][first_of_share[of_share]], ends[of_share])
-    return Sides(share, is_partial, lost)
+    stream_id = _streams(columns)
+    instance_id, first_of_instance = group_rows([columns["iteration"], group])
+    members = _members(stream_id, columns["rank"])
+    stream_of_instance = stream_id[first_of_instance]
+    logged = np.bincount(instance_id, minlength=len(first_of_instance))
+    missing = members.counts[stream_of_instance] - logged
+    is_partial = (missing > PATH.most_lost_ratio * (logged + missing))[instance_id]
+    is_incomplete = missing > 0
+    incomplete = np.flatnonzero(is_incomplete)
+    expected_in, expected_rank = _everybody(members, incomplete, stream_of_instance[incomplete])
+    beside = np.flatnonzero(is_incomplete[instance_id])  # the rows that incomplete instances do have
+    is_lost = ~_is_among(expected_in, expected_rank, instance_id[beside], columns["rank"][beside])
+    lost_in = expected_in[is_lost]
+    first_end_ns = _first_ends(instance_id[beside], end_ns[beside], len(logged))
+    iteration = columns["iteration"][first_of_instance[lost_in]]
+    return Participation(is_partial, LostRows(expected_rank[is_lost], iteration, first_end_ns[lost_in]))
 
 
-def common_base(columns: Mapping[str, Array], class_of_block: Array, base: Array) -> Array:
+def common_base(columns: Mapping[str, Column], class_of_block: Ints, base: Ints) -> Ints:
     """Sequence at which each class of operators begins in its iteration, as most of its ranks have it.
 
     Parameters
@@ -101,47 +106,83 @@ def common_base(columns: Mapping[str, Array], class_of_block: Array, base: Array
     """
     first = first_rows(class_of_block, len(base))
     own = {name: columns[name][first] for name in ("iteration", "communicator", "operator", "rank", "peer")}
-    side, _ = group_rows([_sides(own), own["operator"] * ~_is_p2p(own)])
-    order = sort_rows([side, base])
-    sizes = np.bincount(side)
-    firsts = np.cumsum(sizes) - sizes
-    return np.asarray(base[order][firsts + (sizes - 1) // 2][side])
+    # Collectives of a communicator are apart by operator, whose sequences need not begin alike; messages are not:
+    # the send and its recv count the same sequence.
+    role, _ = group_rows([_streams(own), own["operator"] * ~is_p2p(own["operator"])])
+    return np.asarray(lower_medians(role, base)[role])
 
 
 def time_free(
-    columns: Mapping[str, Array], block: Array, is_first_of_block: Array, free_ns: Array, lost: LostShares
-) -> Array:
-    """Say when each row's rank was free to begin it: not before an operator that was lost had ended.
+    columns: Mapping[str, Column], block: Ints, is_first_of_block: Flags, free_ns: Ints, lost: LostRows
+) -> Ints:
+    """Return when each row's rank was free to begin it: not before a lost operator in front of it had ended.
 
     Parameters
     ----------
+    block, is_first_of_block
+        Index of each row's pair of rank and iteration, and whether the row is the first of it; blocks ascend by rank,
+        then by iteration.
     free_ns
-        The same by the rows that there are.
+        When each row's rank was free, by the logged rows alone.
     """
     if len(lost.rank) == 0:
         return free_ns
-    firsts = np.flatnonzero(is_first_of_block)
-    both = [np.concatenate([columns[name][firsts], getattr(lost, name)]) for name in ("rank", "iteration")]
-    key = pack_columns(both)
-    known, asked = key[: len(firsts)], key[len(firsts) :]
-    at = np.minimum(np.searchsorted(known, asked), len(known) - 1)  # blocks ascend by rank and iteration
-    rows = sort_rows([block, columns["start_ns"]])
-    starts, ends = lift_times([block[rows], at], [columns["start_ns"][rows], lost.end_ns - CLOCK_ERROR_NS])
-    position = np.searchsorted(starts, ends)
-    inside = np.minimum(position, len(rows) - 1)
-    is_after = (known[at] == asked) & (position < len(rows)) & (block[rows[inside]] == at)
+    block_of_lost, is_known = _blocks_of(lost, columns, np.flatnonzero(is_first_of_block))
+    order = sort_rows([block, columns["start_ns"]])
+    # The first row that began after the lost one had ended; the clocks of its partners may be a little ahead.
+    earliest_ns = lost.end_ns - JOB.clock_error_ns
+    found = first_in_group_from(block[order], columns["start_ns"][order], block_of_lost, earliest_ns)
+    has_next = is_known & (found >= 0)
     free_ns = free_ns.copy()
-    np.maximum.at(free_ns, rows[inside[is_after]], lost.end_ns[is_after])
+    np.maximum.at(free_ns, order[found[has_next]], lost.end_ns[has_next])
     return free_ns
 
 
-def _is_p2p(columns: Mapping[str, Array]) -> Array:
-    return (columns["operator"] == SEND) | (columns["operator"] == RECV)
+class _Members(NamedTuple):
+    """Ranks that logged a row of each stream, the ranks of one stream behind those of the other."""
+
+    rank: Ints
+    starts: Ints  # where the ranks of each stream begin
+    counts: Ints  # how many it has
 
 
-def _sides(columns: Mapping[str, Array]) -> Array:
-    """Number for each row of its iteration, communicator and, of p2p rows, sender and receiver."""
-    is_p2p, is_send = _is_p2p(columns), columns["operator"] == SEND
-    source = np.where(is_p2p, np.where(is_send, columns["rank"], columns["peer"]), -1)
-    destination = np.where(is_p2p, np.where(is_send, columns["peer"], columns["rank"]), -1)
-    return group_rows([columns["iteration"], columns["communicator"], source, destination])[0]
+def _members(stream_id: Ints, rank: Ints) -> _Members:
+    _, first = group_rows([stream_id, rank])
+    counts = np.bincount(stream_id[first], minlength=int(stream_id.max(initial=-1)) + 1)
+    return _Members(rank[first], starts_of(counts), counts)
+
+
+def _everybody(members: _Members, instance: Ints, stream: Ints) -> tuple[Ints, Ints]:
+    """Pair each of some instances with all members of its stream: return an instance and a rank for each pair."""
+    counts = members.counts[stream]
+    position = np.repeat(members.starts[stream], counts) + places_in_runs(counts)
+    return np.repeat(instance, counts), members.rank[position]
+
+
+def _is_among(instance: Ints, rank: Ints, known_instance: Ints, known_rank: Ints) -> Flags:
+    """Say of each pair of instance and rank whether it is one of the known pairs."""
+    key = pack_columns([np.concatenate([instance, known_instance]), np.concatenate([rank, known_rank])])
+    return np.isin(key[: len(rank)], key[len(rank) :])
+
+
+def _first_ends(instance_id: Ints, end_ns: Ints, instances: int) -> Ints:
+    ends_ns = np.full(instances, np.iinfo(np.int64).max)
+    np.minimum.at(ends_ns, instance_id, end_ns)
+    return ends_ns
+
+
+def _blocks_of(lost: LostRows, columns: Mapping[str, Column], first_rows: Ints) -> tuple[Ints, Flags]:
+    """Return the block that each lost row belongs to, and whether its rank logged anything of the iteration."""
+    key = pack_columns(
+        [
+            np.concatenate([columns["rank"][first_rows], lost.rank]),
+            np.concatenate([columns["iteration"][first_rows], lost.iteration]),
+        ]
+    )
+    return find_sorted(key[: len(first_rows)], key[len(first_rows) :])
+
+
+def _streams(columns: Mapping[str, Column]) -> Ints:
+    """Number for each row of its iteration, communicator and, of sends and recvs, sender and receiver."""
+    sender, receiver = senders_and_receivers(columns["operator"], columns["rank"], columns["peer"])
+    return group_rows([columns["iteration"], columns["communicator"], sender, receiver])[0]

@@ -1,10 +1,10 @@
 """How far to read: which ranks' operators the critical path of one iteration can depend on.
 
 Reading all operators of an irregular iteration moves far more bytes than the path needs. So a few ranks are read
-first, the path is walked in what is known, and where it passes an operator whose last arriver may be among the unread
-ranks, those are asked for. Class summaries of the evidence say who may: all members of a collective leave together,
-so the last arriver is who spends least time inside. A rank whose shortest operator of the class is longer than the
-least that anybody read spent inside is not it.
+first, and the path is walked in their operators. Where it passes an operator whose last arriver may be among the
+unread ranks, these are read next. Class summaries in the evidence tell which ranks may be: all members of a
+collective leave together, so the last arriver spends least time inside, and a rank whose shortest operator of the
+class is longer than the least time that a rank that was read spent inside is not the last arriver.
 """
 
 from __future__ import annotations
@@ -16,22 +16,17 @@ import numpy as np
 
 from irregulars.detectors.arrays.grouped_medians import robust_sigma
 from irregulars.detectors.arrays.row_keys import group_rows
+from irregulars.detectors.arrays.runs import run_starts
 from irregulars.detectors.job.lanes import Lane, LaneExcess
 from irregulars.detectors.job.topology import Topology
 from irregulars.detectors.path.critical_path import Attribution, path_steps
 from irregulars.detectors.path.operator_graph import OperatorGraph
+from irregulars.detectors.path.thresholds import PATH
+from irregulars.dtypes import Floats, Ints
 from irregulars.streams.messages.records import RECV
-
-Array = np.ndarray
 
 WIDE: Final = 16
 """Of collectives of more ranks than this the evidence has summaries; all members of smaller ones are read."""
-
-_MOST_CANDIDATES: Final = 8
-_ACCUSED_SHARE: Final = 0.2  # transfers of a lane are looked at from all sides if they have this share of the excess
-_MOST_VERIFIED: Final = 16
-_SLOW_RATIO: Final = 0.25
-_SLOW_SIGMAS: Final = 3.0
 
 
 class Summaries(NamedTuple):
@@ -41,16 +36,16 @@ class Summaries(NamedTuple):
     elapsed of the ``counts`` operators.
     """
 
-    rank: Array
-    communicator: Array
-    operator: Array
-    peer: Array
-    counts: Array
-    shortest_ns: Array
+    rank: Ints
+    communicator: Ints
+    operator: Ints
+    peer: Ints
+    counts: Ints
+    shortest_ns: Floats
 
 
 class LaneSums(NamedTuple):
-    """What summaries say of the transfers of lanes: at most so long, on average, and how many."""
+    """Transfers of lanes, as summaries tell them: an upper bound of their mean time, and their number."""
 
     mean_ns: Mapping[Lane, float]
     counts: Mapping[Lane, int]
@@ -73,11 +68,18 @@ def wanted_ranks(
     worth_ns: float,
     slow: Callable[[], Collection[int]] | None = None,
 ) -> set[int]:
-    """Say which unread ranks the path may depend on; none: it is known, up to `worth_ns` at each operator.
+    """Return the ranks that must still be read before the critical path is certain.
 
-    ``slow`` returns the communicators whose collectives took longer than usual as far as they were read
-    (`detectors.path.critical_path.slow_collectives`): of collectives that no summary tells of, members that are
-    missing matter only there. It is called only where some are missing. None: what is usual is not known.
+    The set is empty if no unread rank could move any operator on the path by more than `worth_ns`.
+
+    Parameters
+    ----------
+    unread
+        All ranks that were not read.
+    slow
+        Returns the communicators whose collectives took longer than usual, as far as they were read
+        (`detectors.path.critical_path.slow_collectives`). It is called only if members of a collective without a
+        summary are missing, which matter only if that is slow. None if it is not known what is usual.
     """
     rows = np.array(path_rows(graph, iteration), dtype=np.int64)
     is_p2p = graph.is_p2p[rows] if len(rows) else np.empty(0, dtype=bool)
@@ -95,8 +97,8 @@ def wanted_ranks(
     return wanted.union(*(missing for communicator, missing in narrow.items() if communicator in known))
 
 
-def _partners(graph: OperatorGraph, rows: Array, topology: Topology) -> set[int]:
-    """Other ends of sends and recvs, and of what was batched with them; with them their whole (small) pipeline."""
+def _partners(graph: OperatorGraph, rows: Ints, topology: Topology) -> set[int]:
+    """Return the partners of sends and recvs and of their batches, and all members of their (small) communicators."""
     partners: set[int] = set()
     for row in rows.tolist():
         own = (graph.block == graph.block[row]) & (graph.start_ns == graph.start_ns[row]) & graph.is_p2p
@@ -108,14 +110,17 @@ def _partners(graph: OperatorGraph, rows: Array, topology: Topology) -> set[int]
     return partners
 
 
-def _least_inside(graph: OperatorGraph, rows: Array) -> dict[tuple[int, int], float]:
-    """For each communicator and operator on the path: the most of the least that read members spent inside one."""
+def _least_inside(graph: OperatorGraph, rows: Ints) -> dict[tuple[int, int], float]:
+    """Return for each communicator and operator on the path the least time inside of a member that was read, ns.
+
+    Of several such operators on the path it is that with the longest.
+    """
     if len(rows) == 0:
         return {}
     is_own = np.isin(graph.group, graph.group[rows])
     group = graph.group[is_own]
     order = np.argsort(group, kind="stable")
-    begins = np.flatnonzero(np.diff(group[order], prepend=-1))
+    begins = run_starts(group[order])
     inside_ns = (graph.end_ns - graph.start_ns)[is_own][order]
     least_ns = np.minimum.reduceat(inside_ns, begins)
     first = np.flatnonzero(is_own)[order][begins]
@@ -129,13 +134,13 @@ def _least_inside(graph: OperatorGraph, rows: Array) -> dict[tuple[int, int], fl
 def _may_be_last(
     summaries: Summaries, communicator: int, operator: int, missing: set[int], below_ns: float
 ) -> set[int]:
-    """Members that may have spent less inside than anybody read, the likeliest ones."""
+    """Return the missing members that may have spent less time inside than all that were read, the likeliest few."""
     is_own = (summaries.communicator == communicator) & (summaries.operator == operator)
     is_own &= np.isin(summaries.rank, list(missing)) & (summaries.shortest_ns < below_ns)
     rows = np.flatnonzero(is_own)
     if len(rows) == 0:
         return set()
-    likeliest = rows[np.argsort(summaries.shortest_ns[rows], kind="stable")][:_MOST_CANDIDATES]
+    likeliest = rows[np.argsort(summaries.shortest_ns[rows], kind="stable")][: PATH.most_candidates]
     return set(summaries.rank[likeliest].tolist())
 
 
@@ -143,10 +148,10 @@ def _may_be_last(
 
 
 def lane_sums(summaries: Summaries) -> LaneSums:
-    """Say of each lane in the summaries how long its transfers took at most, on average, ns.
+    """Return an upper bound of the mean transfer of each lane in the summaries, ns.
 
-    The shortest of a recv bounds its transfers from above where they are alike; of a collective, the shortest of the
-    member that spent least inside, who was last, or nearly.
+    For a pair that is the shortest recv, if its transfers are alike; for a collective the shortest operator of the
+    member that spent least time inside, which was the last to arrive, or nearly so.
     """
     is_recv = summaries.operator == RECV
     mean_ns: dict[Lane, float] = {}
@@ -170,9 +175,10 @@ def lane_sums(summaries: Summaries) -> LaneSums:
 
 
 def lanes_by_role(sums: LaneSums, topology: Topology) -> list[list[Lane]]:
-    """Group the lanes of which the same is expected, and which were used as often.
+    """Group the lanes that should take equally long, and that were used equally often.
 
-    Of the same stages: a recv's shortest time holds waiting, which differs from stage to stage in a healthy pipeline.
+    Lanes of one group are of the same stages, since the shortest recv holds waiting, which differs from stage to
+    stage in a healthy pipeline.
     """
     roles: dict[tuple[object, ...], list[Lane]] = {}
     for lane in sums.mean_ns:
@@ -181,7 +187,7 @@ def lanes_by_role(sums: LaneSums, topology: Topology) -> list[list[Lane]]:
 
 
 def usual_sums(iterations: Iterable[LaneSums]) -> dict[Lane, tuple[float, float]]:
-    """For each lane the median over regular iterations, and its robust standard deviation, ns."""
+    """Return for each lane the median over regular iterations, and its robust standard deviation, ns."""
     values: dict[Lane, list[float]] = {}
     for one in iterations:
         for lane, ns in one.mean_ns.items():
@@ -194,18 +200,18 @@ def usual_sums(iterations: Iterable[LaneSums]) -> dict[Lane, tuple[float, float]
 
 
 def accused_lanes(attribution: Attribution, topology: Topology) -> list[Lane]:
-    """Lanes of slow transfers on the path that leave a host: which device it is, the lanes beside them tell."""
+    """Return the lanes of slow transfers on the path that leave a host, whose device the lanes beside them tell."""
     positive = {lane: ns for lane, ns in attribution.path_excess_ns.items() if ns > 0}
     total_ns = sum(positive.values())
     return [
         lane
         for lane, ns in sorted(positive.items())
-        if lane.kind != "work" and ns >= _ACCUSED_SHARE * total_ns and topology.crosses_network(lane)
+        if lane.kind != "work" and ns >= PATH.accused_ratio * total_ns and topology.crosses_network(lane)
     ]
 
 
 def devices_of(lanes: Iterable[Lane], topology: Topology) -> set[int]:
-    """All ranks that the NICs and switches carry that these lanes cross."""
+    """Return all ranks on the NICs and switches that these lanes cross."""
     carried: set[int] = set()
     for rank in {rank for lane in lanes for rank in topology.lane_ranks(lane)}:
         carried.update(topology.nic(rank).ranks)
@@ -217,12 +223,12 @@ def devices_of(lanes: Iterable[Lane], topology: Topology) -> set[int]:
 def lanes_beside(
     now: LaneSums, usual: Mapping[Lane, tuple[float, float]], carried: Collection[int], topology: Topology
 ) -> tuple[dict[Lane, LaneExcess], list[Lane]]:
-    """Say of the lanes that touch these ranks what the summaries know.
+    """Split the lanes that touch these ranks into those seen to be normal, and those that may be slow.
 
     Returns
     -------
-    Lanes that were as quick as always, which a bound from above is enough to say; and those that may have been slow,
-    the slowest first: to know, their ends must be read.
+    The normal lanes, for which an upper bound is enough; and those that may be slow, the slowest first, whose ends
+    must be read to know.
     """
     quick: dict[Lane, LaneExcess] = {}
     slow: list[tuple[float, Lane]] = []
@@ -233,15 +239,15 @@ def lanes_beside(
         usual_ns, noise_ns = usual[lane]
         count = now.counts[lane]
         excess_ns = mean_ns - usual_ns
-        if excess_ns > max(_SLOW_RATIO * usual_ns, _SLOW_SIGMAS * noise_ns):
+        if excess_ns > max(PATH.slow_lane_ratio * usual_ns, PATH.slow_lane_sigmas * noise_ns):
             slow.append((-excess_ns * count, lane))
         else:
             quick[lane] = LaneExcess(excess_ns * count, usual_ns * count, noise_ns * count, np.nan, max(count, 1))
-    return quick, [lane for _, lane in sorted(slow)[:_MOST_VERIFIED]]
+    return quick, [lane for _, lane in sorted(slow)[: PATH.most_verified]]
 
 
 def ends_of(lanes: Iterable[Lane], topology: Topology) -> set[int]:
-    """Ranks to read to know these lanes: both ends of a pair, all members of a collective that is not wide."""
+    """Return the ranks that tell of these lanes: both ends of a pair, all members of a narrow collective."""
     found: set[int] = set()
     for lane in lanes:
         ranks = topology.lane_ranks(lane)
@@ -250,7 +256,7 @@ def ends_of(lanes: Iterable[Lane], topology: Topology) -> set[int]:
 
 
 def is_known(lane: Lane, read: Collection[int], unread: Collection[int], topology: Topology) -> bool:
-    """Whether all who could say how long a lane's transfers took have been read."""
+    """Say whether all ranks that tell how long a lane's transfers took have been read."""
     ranks = topology.lane_ranks(lane)
     if lane.kind == "collective" and len(ranks) > WIDE:
         return any(rank in read for rank in ranks)
@@ -258,7 +264,7 @@ def is_known(lane: Lane, read: Collection[int], unread: Collection[int], topolog
 
 
 def narrow_groups(ranks: Iterable[int], topology: Topology) -> Iterator[Lane]:
-    """Collectives of at most `WIDE` ranks that leave a host and have one of these ranks: no summary tells of them."""
+    """Yield the collectives with one of these ranks that leave a host, and that are too small to have summaries."""
     ranks = set(ranks)
     for communicator, members in topology.members.items():
         if 1 < len(members) <= WIDE and not ranks.isdisjoint(members):

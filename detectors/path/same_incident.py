@@ -1,37 +1,32 @@
-"""Judge an iteration without reading its operators: what was read of another one of the same incident, carried over.
+"""Judge an iteration without reading its operators, by another iteration of the same incident that was read.
 
-A fault that lasts looks the same in each iteration. Whether it does can be seen without operators: the job lost about
-as much time again, the ranks that were late by their own work still are, and no others have come.
+A fault that lasts looks the same in each iteration. That can be seen without operators: the job lost about as much
+time again, the ranks that were late by their own work still are, and no others are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Final
 
 from irregulars.detectors.job.lanes import LaneExcess
 from irregulars.detectors.path.critical_path import Attribution
-
-_LIKE: Final = 0.6
-"""Excesses are alike if the smaller is this share of the larger at least."""
-
-_LATE_SHARE: Final = 0.5  # of the excess: a rank that works so much longer than usual may be its cause
+from irregulars.detectors.path.thresholds import PATH
 
 
 def carry_over(
     read: Attribution, read_excess_ns: float, iteration: int, excess_ns: float, work_excess_ns: Mapping[int, float]
 ) -> Attribution | None:
-    """Say where the excess of `iteration` went, if it is like that of an iteration that was read; else None.
+    """Say where the excess of `iteration` went, if it is like one that was read; None if it is not.
 
     Parameters
     ----------
     read, read_excess_ns
-        What was read, and how much longer than usual that iteration took.
+        The iteration that was read, and how much longer than usual it took.
     excess_ns, work_excess_ns
         How much longer the iteration to judge took, and how much longer each of its ranks worked than usual.
     """
-    if min(read_excess_ns, excess_ns) < _LIKE * max(read_excess_ns, excess_ns) or excess_ns <= 0:
+    if min(read_excess_ns, excess_ns) < PATH.like_ratio * max(read_excess_ns, excess_ns) or excess_ns <= 0:
         return None
     late = _late(read.work_excess_ns, read_excess_ns)
     if late != _late(work_excess_ns, excess_ns):
@@ -47,7 +42,7 @@ def carry_over(
 
 
 def _late(work_excess_ns: Mapping[int, float], excess_ns: float) -> set[int]:
-    return {rank for rank, ns in work_excess_ns.items() if ns >= _LATE_SHARE * excess_ns}
+    return {rank for rank, ns in work_excess_ns.items() if ns >= PATH.late_ratio * excess_ns}
 
 
 def _scaled(one: LaneExcess, scale: float) -> LaneExcess:

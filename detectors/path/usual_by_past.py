@@ -1,4 +1,4 @@
-"""What is usual: learned from regular iterations, by the place of an operator in its iteration."""
+"""What is usual, learned from regular iterations: for each place of an operator in its iteration."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from typing import Final
 
 import numpy as np
 
+from irregulars.detectors.arrays.group_search import find_sorted
+from irregulars.detectors.arrays.grouped_medians import medians
 from irregulars.detectors.arrays.row_keys import group_rows, sort_within
+from irregulars.detectors.arrays.runs import run_ends, run_lengths, run_starts
 from irregulars.detectors.job.lanes import Lane, UsualLane
 from irregulars.detectors.path.lane_tables import lane_table, usual_lanes
-from irregulars.detectors.path.operator_graph import OperatorGraph, pack_class
-
-Array = np.ndarray
+from irregulars.detectors.path.operator_classes import pack_class
+from irregulars.detectors.path.operator_graph import OperatorGraph
+from irregulars.detectors.path.thresholds import PATH
+from irregulars.dtypes import Column, Flags, Floats, Ints
 
 _ORDINALS: Final = 1 << 20
 _FIRST: Final = -1  # place before the first operators of a rank's iteration
 _NEW: Final = -2  # place of an operator that no regular iteration had
-
-CLEARLY: Final = 0.5**0.5
-"""Deviations differ clearly by this factor: what comes on top of the noise of work is as large as that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,16 +36,16 @@ class Reference:
     transfers. ``operators``: how many each rank runs in an iteration.
     """
 
-    classes: Array
-    places: Array
-    previous: Array
-    start_ns: Array
-    end_ns: Array
-    gap_ns: Array
-    since_ns: Array
-    is_overlapped: Array
-    transfer_ns: Array
-    size_bytes: Array
+    classes: Ints
+    places: Ints
+    previous: Ints
+    start_ns: Floats
+    end_ns: Floats
+    gap_ns: Floats
+    since_ns: Floats
+    is_overlapped: Flags
+    transfer_ns: Floats
+    size_bytes: Floats
     lanes: Mapping[Lane, UsualLane]
     iterations: tuple[int, ...]
     operators: Mapping[int, int] = field(default_factory=dict)
@@ -58,14 +59,14 @@ def learn_reference(graph: OperatorGraph) -> Reference:
     inverse, first = group_rows([keys])
     places = keys[first]
     begun_ns = _block_starts(graph)
-    gap_ns = _median_by(inverse, graph.gap_ns, len(places))
-    since_ns = _median_by(inverse, graph.since_previous_ns, len(places))
-    end_ns = _median_by(inverse, graph.end_ns - begun_ns, len(places))
+    gap_ns = medians(inverse, graph.gap_ns)
+    since_ns = medians(inverse, graph.since_previous_ns)
+    end_ns = medians(inverse, graph.end_ns - begun_ns)
     return Reference(
         classes=classes,
         places=places,
         previous=_most_common(inverse, graph.of_previous(inverse, _FIRST), len(places), end_ns),
-        start_ns=_median_by(inverse, graph.start_ns - begun_ns, len(places)),
+        start_ns=medians(inverse, graph.start_ns - begun_ns),
         end_ns=end_ns,
         gap_ns=gap_ns,
         since_ns=since_ns,
@@ -75,20 +76,20 @@ def learn_reference(graph: OperatorGraph) -> Reference:
             np.abs(graph.gap_ns - gap_ns[inverse]),
             np.abs(graph.since_previous_ns - since_ns[inverse]),
         ),
-        transfer_ns=_median_by(inverse, graph.transfer_ns, len(places)),
-        size_bytes=_median_by(inverse, np.nan_to_num(graph.size_bytes).astype(np.int64), len(places)),
+        transfer_ns=medians(inverse, graph.transfer_ns),
+        size_bytes=medians(inverse, np.nan_to_num(graph.size_bytes).astype(np.int64)),
         lanes=usual_lanes(lane_table(graph)),
         iterations=tuple(np.unique(graph.iteration).tolist()),
         operators=_usual_operators(graph),
     )
 
 
-def usual_times(graph: OperatorGraph, reference: Reference) -> tuple[Array, Array]:
-    """Gap and transfer that each row usually has; NaN where the place is new."""
+def usual_times(graph: OperatorGraph, reference: Reference) -> tuple[Floats, Floats]:
+    """Return the usual gap and the usual transfer of each row, ns; NaN where the place is new."""
     packed = pack_class(class_columns(graph))
-    class_index, is_known_class = find(reference.classes, packed)
+    class_index, is_known_class = find_sorted(reference.classes, packed)
     keys = place_keys(graph, class_index, len(reference.classes))
-    place, is_known = find(reference.places, keys)
+    place, is_known = find_sorted(reference.places, keys)
     is_known &= is_known_class
     nan = np.full(len(graph), np.nan)
     if len(reference.places) == 0:
@@ -103,8 +104,8 @@ def usual_times(graph: OperatorGraph, reference: Reference) -> tuple[Array, Arra
     return gap_ns, transfer_ns * _times_as_large(graph.size_bytes, reference.size_bytes[place])
 
 
-def _gap_after(reference: Reference, place: Array, after: Array) -> Array:
-    """Gap that each row usually has after another operator than the one that usually ends last before it, ns.
+def _gap_after(reference: Reference, place: Ints, after: Ints) -> Floats:
+    """Return the usual gap of each row after another operator than usual, ns.
 
     What runs on a second stream may end before or after a row begins: where a gradient bucket of 20 ms is stuck for
     100 ms, the next operator of the rank begins while it is still open, and follows an older one. The gap after that
@@ -114,75 +115,59 @@ def _gap_after(reference: Reference, place: Array, after: Array) -> Array:
     return np.where(after == _NEW, np.nan, np.maximum(reference.start_ns[place] - end_ns, 0.0))
 
 
-def _block_starts(graph: OperatorGraph) -> Array:
-    """First start in the iteration of each row's rank."""
+def _block_starts(graph: OperatorGraph) -> Ints:
+    """Return the first start in the iteration of each row's rank, ns."""
     earliest = np.full(int(graph.block.max(initial=-1)) + 1, np.iinfo(np.int64).max)
     np.minimum.at(earliest, graph.block, graph.start_ns)
     return earliest[graph.block]
 
 
-def _most_common(index: Array, places: Array, size: int, end_ns: Array) -> Array:
-    """Of the places of each index 0 to `size` - 1, each of which occurs, the most frequent one.
+def _most_common(index: Ints, places: Ints, size: int, end_ns: Floats) -> Ints:
+    """Return the most frequent place of each index from 0 to `size` - 1, all of which occur.
 
-    Of several the one that usually ends last: the numbers of places follow those of communicators and say nothing.
+    Of several it is the one that usually ends last. Their numbers would be no good choice: they follow those of
+    communicators, which say nothing.
     """
     ordered = sort_within(index, places, size)
     index = np.repeat(np.arange(size), np.bincount(index, minlength=size))
-    runs = np.flatnonzero((np.diff(index, prepend=-1) != 0) | (np.diff(ordered, prepend=_NEW) != 0))
-    counts = np.diff(np.append(runs, len(ordered)))
+    runs = run_starts(index, ordered)
+    counts = run_lengths(runs, len(ordered))
     ends_ns = np.where(ordered[runs] >= 0, end_ns[ordered[runs]], -np.inf)
     order = np.lexsort((ends_ns, counts, index[runs]))
-    best = np.flatnonzero(np.diff(index[runs][order], append=size) != 0)
-    return ordered[runs][order][best]
+    best = run_ends(index[runs][order])
+    return ordered[runs][order][best].astype(np.int64)
 
 
-def _overlapped(turn: Array, place: Array, gap_apart_ns: Array, since_apart_ns: Array) -> Array:
-    """Whether, at each place, ranks work on while the operator before runs, of all ranks with the same turn together.
+def _overlapped(turn: Ints, place: Ints, gap_apart_ns: Floats, since_apart_ns: Floats) -> Flags:
+    """Say of each place whether ranks work on while the operator before runs; all ranks with the same turn together.
 
     See `detectors.path.usual_by_peers` for why it matters. The noise of an operator, on top of that of work, is in
     the time since it began where it keeps ranks from working, and in the time since it ended where it does not.
     """
     _, of_place = np.unique(turn, return_inverse=True)
     gaps, sinces = (np.bincount(of_place[place], apart_ns) for apart_ns in (gap_apart_ns, since_apart_ns))
-    return np.asarray((sinces < CLEARLY * gaps)[of_place])
+    return np.asarray((sinces < PATH.overlap_noise_ratio * gaps)[of_place])
 
 
 def incomplete_ranks(graph: OperatorGraph, iteration: int, reference: Reference) -> frozenset[int]:
-    """Ranks that logged fewer operators of an iteration than usual."""
+    """Return the ranks that logged fewer operators of an iteration than usual."""
     ranks, counts = np.unique(graph.rank[graph.iteration == iteration], return_counts=True)
     logged = dict(zip(ranks.tolist(), counts.tolist(), strict=True))
     return frozenset(rank for rank, usual in reference.operators.items() if logged.get(rank, 0) < usual)
 
 
-def find(ascending: Array, values: Array) -> tuple[Array, Array]:
-    """Index of each value in an ascending array, and whether it is there."""
-    if len(ascending) == 0:
-        return np.zeros(len(values), dtype=np.int64), np.zeros(len(values), dtype=bool)
-    index = np.minimum(np.searchsorted(ascending, values), len(ascending) - 1)
-    return index, ascending[index] == values
-
-
-def class_columns(graph: OperatorGraph) -> dict[str, Array]:
-    """Columns of a graph that `pack_class` packs."""
+def class_columns(graph: OperatorGraph) -> dict[str, Column]:
+    """Return the columns of a graph that `pack_class` packs."""
     return {"communicator": graph.communicator, "operator": graph.operator, "peer": graph.peer}
 
 
-def place_keys(graph: OperatorGraph, class_index: Array, classes: int) -> Array:
+def place_keys(graph: OperatorGraph, class_index: Ints, classes: int) -> Ints:
     """Pack rank, class and ordinal of each row: the place of an operator in its iteration."""
     return (graph.rank * max(classes, 1) + class_index) * _ORDINALS + np.minimum(graph.ordinal, _ORDINALS - 1)
 
 
-def _median_by(index: Array, values: Array, size: int) -> Array:
-    """Median of the values of each index 0 to `size` - 1, each of which occurs."""
-    counts = np.bincount(index, minlength=size)
-    firsts = np.cumsum(counts) - counts
-    ordered = sort_within(index, values, size)
-    lower, upper = ordered[firsts + (counts - 1) // 2], ordered[firsts + counts // 2]
-    return (lower.astype(np.float64) + upper.astype(np.float64)) / 2
-
-
 def _usual_operators(graph: OperatorGraph) -> dict[int, int]:
-    """Operators that each rank runs in an iteration: the most that it logged of one, since rows only get lost."""
+    """Return the operators that each rank runs in an iteration: the most that it logged, since rows only get lost."""
     _, first, counts = np.unique(graph.block, return_index=True, return_counts=True)
     ranks, inverse = np.unique(graph.rank[first], return_inverse=True)
     most = np.zeros(len(ranks), dtype=np.int64)
@@ -190,8 +175,8 @@ def _usual_operators(graph: OperatorGraph) -> dict[int, int]:
     return dict(zip(ranks.tolist(), most.tolist(), strict=True))
 
 
-def _times_as_large(size_bytes: Array, usual_bytes: Array) -> Array:
-    """By what a transfer of another size than usual is expected to take longer: sequences may have got longer.
+def _times_as_large(size_bytes: Floats, usual_bytes: Floats) -> Floats:
+    """Return how many times as many bytes as usual each row moves: sequences may have got longer.
 
     1 where a size is not known.
     """

@@ -1,13 +1,13 @@
-"""Where an iteration's time went, from how long its operators ran alone: some logs do not say when they began.
+"""Where an iteration's time went, by the durations of its operators: some logs do not say when operators began.
 
-All members of a collective leave together, so whoever spent least time inside came last, and what it spent there is
-the transfer; the others waited for the rest. What a rank did not spend in operators is its own work. The rank that
-waited least is the one that others waited for, and its iteration is its work and the transfers that it took part in:
-that stands for the critical path, which needs an order of events that nobody logged. So a slow rank is found, and a
-slow communicator; which device slows it is not: the lanes beside it do not tell their transfers from short waits.
+All members of a collective leave together. So the member that spent least time inside came last, its time inside is
+the transfer, and the others waited for the rest of theirs. The time that a rank spent outside of operators is its own
+work. The rank that waited least is the one that others waited for. Its work and the transfers that it took part in
+stand for the critical path, which needs an order of events that nobody logged.
 
-Of a send and its recv nothing follows: a send may return before the bytes are gone, so that neither says when the
-other began.
+So a slow rank is found, and a slow communicator, but not which device slows the communicator: on the lanes beside it
+transfers cannot be told from short waits. Sends and recvs tell nothing, since a send may return before the bytes are
+gone.
 """
 
 from __future__ import annotations
@@ -24,15 +24,14 @@ from irregulars.detectors.job.topology import Topology
 from irregulars.detectors.path.critical_path import Attribution, Piece
 from irregulars.detectors.path.lane_tables import LaneTable, lane_excess, sum_lanes
 from irregulars.detectors.path.usual_by_peers import lanes_by_peers
+from irregulars.dtypes import Column, Floats, Ints
 from irregulars.streams.messages.records import RECV, SEND
-
-Array = np.ndarray
 
 
 class Work(NamedTuple):
-    """What each rank spent outside of operators in an iteration, and what it usually does; ns.
+    """Time that each rank spent outside of operators in an iteration, and its usual time; ns.
 
-    ``common_factor``: how many times as long as usual all ranks worked.
+    ``common_factor`` is how many times as long as usual all ranks worked.
     """
 
     own_ns: Mapping[int, float]
@@ -42,7 +41,7 @@ class Work(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """What collectives took, split into waiting and transfer; one row for each rank's share, of equal lengths.
+    """Times of collectives, split into waiting and transfer; one row for each rank in each collective.
 
     Parameters
     ----------
@@ -58,18 +57,18 @@ class Waits:
         The transfers of each lane.
     """
 
-    rank: Array
-    iteration: Array
-    operator: Array
-    communicator: Array
-    waited_ns: Array
-    made_wait_ns: Array
-    lane: Array
+    rank: Ints
+    iteration: Ints
+    operator: Ints
+    communicator: Ints
+    waited_ns: Floats
+    made_wait_ns: Floats
+    lane: Ints
     table: LaneTable
 
 
-def find_waits(columns: Mapping[str, Array]) -> Waits:
-    """Split what collectives took, by comparing all shares of each.
+def find_waits(columns: Mapping[str, Column]) -> Waits:
+    """Split the times of collectives, by comparing all members of each.
 
     Parameters
     ----------
@@ -126,14 +125,14 @@ def attribute_untimed(waits: Waits, iteration: int, usual: Mapping[Lane, UsualLa
 def attribute_untimed_by_peers(
     waits: Waits, iteration: int, work_ns: Mapping[int, float], late_ns: Mapping[int, float], topology: Topology
 ) -> Attribution:
-    """Say where one iteration's time went beyond what peers take for the same; ``late_ns``: their work besides."""
+    """Say where one iteration's time went beyond that of peers; ``late_ns`` is how much longer each rank worked."""
     usual_ns = {rank: work_ns[rank] - ns for rank, ns in late_ns.items()}
     usual = lanes_by_peers(waits.table, iteration, topology)
     return attribute_untimed(waits, iteration, usual, Work(work_ns, usual_ns))
 
 
-def _pieces(waits: Waits, rows: Array, lanes: Mapping[Lane, LaneExcess]) -> dict[Lane, Piece]:
-    """Transfers of one rank, those of a lane as one piece."""
+def _pieces(waits: Waits, rows: Ints, lanes: Mapping[Lane, LaneExcess]) -> dict[Lane, Piece]:
+    """Return the transfers of one rank, those of a lane as one piece."""
     found = {}
     for row in rows[np.unique(waits.lane[rows], return_index=True)[1]].tolist():
         lane = waits.table.lanes[waits.lane[row]]
@@ -143,8 +142,8 @@ def _pieces(waits: Waits, rows: Array, lanes: Mapping[Lane, LaneExcess]) -> dict
     return found
 
 
-def _whole_collectives(rows: Mapping[str, Array]) -> tuple[Array, Array]:
-    """Rows of collectives that have as many shares as others of their communicator, and each row's collective."""
+def _whole_collectives(rows: Mapping[str, Column]) -> tuple[Ints, Ints]:
+    """Return the rows of collectives that miss no member, and the number of each one's collective."""
     collective, _ = group_rows([rows["communicator"], rows["sequence"]])
     shares = np.bincount(collective)[collective]
     most = np.zeros(int(rows["communicator"].max(initial=-1)) + 1, dtype=np.int64)
@@ -153,8 +152,8 @@ def _whole_collectives(rows: Mapping[str, Array]) -> tuple[Array, Array]:
     return is_whole, np.unique(collective[is_whole], return_inverse=True)[1]
 
 
-def _lanes(rows: Mapping[str, Array], collective: Array, transfer_ns: Array) -> tuple[Array, LaneTable]:
-    """Index of each row's lane, and the sums of the lanes' transfers in each iteration."""
+def _lanes(rows: Mapping[str, Column], collective: Ints, transfer_ns: Floats) -> tuple[Ints, LaneTable]:
+    """Return the index of each row's lane, and the sums of the lanes' transfers in each iteration."""
     communicators, lane = np.unique(rows["communicator"], return_inverse=True)
     lanes = [Lane("collective", communicator) for communicator in communicators.tolist()]
     _, row = np.unique(collective, return_index=True)  # one of each collective, in the order of their numbers

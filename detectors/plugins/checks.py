@@ -18,6 +18,7 @@ import numpy as np
 
 from irregulars.detectors.plugins.protocol import COLUMNS, Detector, Frame, MakeDetector, Scores, strange_from
 from irregulars.detectors.plugins.sample_frames import blank, columns_match, copy_frame, rename, sample_frame, take
+from irregulars.dtypes import Column
 from irregulars.errors import PluginError
 
 Check = Callable[[MakeDetector], None]
@@ -26,8 +27,8 @@ BUDGET_S: Final = 0.05
 """Most time to score and learn a frame of 1,024 rows, seconds of one core."""
 
 _WARM: Final = 60  # frames after which a detector must have an opinion
-_KEPT_BYTES: Final = 256 * 1024
-_GROWTH_BYTES: Final = 4096
+_KEPT_BYTES: Final = 256 * 1024  # of state that may stay after many sets of names: some thousand classes
+_GROWTH_BYTES: Final = 4096  # by which state may grow with iterations beside a tenth: counters get more digits
 _MOST_LOUD: Final = 5  # healthy frames of 100 that may hold a strange row
 
 
@@ -242,7 +243,7 @@ def check_recovers_after_a_fault(make: MakeDetector) -> None:
 
 
 def check_time_budget(make: MakeDetector, budget_s: float = BUDGET_S) -> None:
-    """Score and learn 1,024 rows in the budget; the best of five counts, so a busy machine does no harm."""
+    """Score and learn 1,024 rows in the budget, of processor time, so that a busy machine does no harm."""
     detector = make()
     frames = [sample_frame(detector.level, iteration, 1024) for iteration in range(5)]
     for frame in frames:
@@ -288,7 +289,7 @@ def _score(detector: Detector, frame: Frame) -> Scores:
     return checked
 
 
-def _frames(detector: Detector, count: int, first: int = 0) -> Iterator[dict[str, np.ndarray]]:
+def _frames(detector: Detector, count: int, first: int = 0) -> Iterator[dict[str, Column]]:
     return (sample_frame(detector.level, first + number) for number in range(count))
 
 
@@ -304,7 +305,7 @@ def _require_same(first: Detector, second: Detector, when: str) -> None:
         _require_close(_score(first, frame), _score(second, frame), when)
 
 
-def _require_close(wanted: np.ndarray, found: np.ndarray, when: str) -> None:
+def _require_close(wanted: Scores, found: Scores, when: str) -> None:
     is_other = ~np.isclose(wanted, found, rtol=1e-6, atol=1e-9, equal_nan=True)
     if is_other.any():
         row = int(np.flatnonzero(is_other)[0])
@@ -333,10 +334,10 @@ def _state_bytes(detector: Detector) -> int:
 
 
 def _time_s(detector: Detector, frame: Frame) -> float:
-    started_s = time.perf_counter()
+    started_s = time.thread_time()
     detector.score(frame)
     detector.learn(frame)
-    return time.perf_counter() - started_s
+    return time.thread_time() - started_s
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from typing import Any, Final
 from irregulars.detectors.plugins.checks import check_detector
 from irregulars.detectors.plugins.protocol import Detector, Frame, MakeDetector, Scores, strange_from
 from irregulars.errors import PluginError
+from irregulars.streams.messages.json_fields import first_line
 
 GROUP: Final = "irregulars.detectors"
 
@@ -153,7 +154,7 @@ def _import(path: str, shown: str) -> Any:
     try:
         module = importlib.import_module(module_name)
     except Exception as error:  # a stranger's module: whatever it raises is the finding
-        raise PluginError(f"detector {shown} must be importable; got {_first_line(error)} ({module_name})") from error
+        raise PluginError(f"detector {shown} must be importable; got {first_line(error)} ({module_name})") from error
     if not hasattr(module, attribute):
         raise PluginError(f"detector {shown} must be in its module; got no {attribute!r} in {module_name}")
     made = getattr(module, attribute)
@@ -166,12 +167,8 @@ def _make_once(make: MakeDetector, text: str) -> Detector:
     try:
         detector: Detector = make()
     except Exception as error:  # a stranger's constructor, or options that it does not take
-        raise PluginError(f"detector {text} must be constructible; got {_first_line(error)}") from error
+        raise PluginError(f"detector {text} must be constructible; got {first_line(error)}") from error
     missing = [name for name in ("level", "against", "reads", "score", "learn") if not hasattr(detector, name)]
     if missing:
         raise PluginError(f"detector {text} must have {', '.join(missing)}; got {type(detector).__name__} without")
     return detector
-
-
-def _first_line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no text'}"

@@ -8,6 +8,7 @@ import numpy as np
 
 from irregulars.detectors.arrays.grouped_medians import robust_sigma
 from irregulars.detectors.plugins.protocol import Against, Frame, Level, Scores
+from irregulars.dtypes import Floats
 from irregulars.streams.messages.records import UNKNOWN
 
 
@@ -20,7 +21,7 @@ class PeerDeviation:
     Parameters
     ----------
     least_peers
-        Ranks with a known work that a stage must have.
+        Ranks with known work that a stage must have. 3: of two ranks nobody knows which one is the odd one.
     floor_ratio
         Least spread that counts as noise, as a ratio of work: where peers agree to the microsecond, nobody
         is strange.
@@ -56,7 +57,7 @@ class PeerDeviation:
     def learn(self, frame: Frame) -> None:
         """Do nothing: peers are compared within a frame."""
 
-    def _deviations(self, values: np.ndarray) -> np.ndarray:
+    def _deviations(self, values: Floats) -> Floats:
         distances = values - np.median(values)
         spread = robust_sigma(distances)
         return np.asarray(distances / max(spread, self.floor_ratio))

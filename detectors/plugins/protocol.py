@@ -15,13 +15,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 
-import numpy as np
-import numpy.typing as npt
+from irregulars import dtypes
 
-Frame = Mapping[str, np.ndarray]
+Frame = Mapping[str, dtypes.Column]
 """Columns of equal lengths, by the names in `OPERATOR_COLUMNS` or `RANK_COLUMNS`."""
 
-Scores = npt.NDArray[np.float64]
+Scores = dtypes.Floats
 """One number per row: higher is stranger, NaN is "no opinion yet"; never infinite."""
 
 Level = Literal["operator", "rank"]
@@ -67,7 +66,7 @@ class Detector(Protocol):
     """A plug-in that scores. No base class is needed; `plugins.checks.check_detector` says whether one is right.
 
     Constructors take keyword-only scalars with defaults. A detector pickles, keeps its state bounded, and asks no
-    clock, file, network or global random state.
+    clock, file, network or global random state. A worker's snapshots do not hold it: after a restart it begins cold.
     """
 
     @property
@@ -91,7 +90,8 @@ class Detector(Protocol):
     def learn(self, frame: Frame) -> None:
         """Take the frame as an example of what is regular; keeps no reference to its arrays.
 
-        Called once for each iteration that the monitor holds for regular. The only method that changes state.
+        The only method that changes state. A detector of ranks learns the iterations that were not judged irregular;
+        one of operators learns all, since the first hop does not know which ones are.
         """
 
 

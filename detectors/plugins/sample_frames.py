@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 
 from irregulars.detectors.plugins.protocol import Frame, Level
+from irregulars.dtypes import Column, Flags, Ints
 from irregulars.streams.messages.records import OPERATOR_CODES, UNKNOWN
 
 SLOWDOWN: Final = 3.0
@@ -21,7 +22,7 @@ _LAYOUT: Final = ((0, "all_gather", 2e6, 3e6), (0, "reduce_scatter", 2e6, 4e6), 
 
 def sample_frame(
     level: Level, iteration: int, rows: int = 48, *, is_faulty: bool = False, seed: int = 7
-) -> dict[str, np.ndarray]:
+) -> dict[str, Column]:
     """Make the frame of one iteration; the same arguments give the same frame.
 
     Parameters
@@ -43,12 +44,12 @@ def sample_frame(
     return frame
 
 
-def copy_frame(frame: Frame) -> dict[str, np.ndarray]:
+def copy_frame(frame: Frame) -> dict[str, Column]:
     """Copy a frame and its arrays."""
     return {name: column.copy() for name, column in frame.items()}
 
 
-def rename(frame: Frame, offset: int) -> dict[str, np.ndarray]:
+def rename(frame: Frame, offset: int) -> dict[str, Column]:
     """Call ranks, peers and communicators by other names: each moved by `offset`, unknown ones left alone."""
     moved = copy_frame(frame)
     for name in ("rank", "peer", "communicator"):
@@ -57,12 +58,12 @@ def rename(frame: Frame, offset: int) -> dict[str, np.ndarray]:
     return moved
 
 
-def take(frame: Frame, rows: np.ndarray) -> dict[str, np.ndarray]:
+def take(frame: Frame, rows: Ints | Flags) -> dict[str, Column]:
     """Pick rows by index or mask."""
     return {name: column[rows] for name, column in frame.items()}
 
 
-def blank(frame: Frame, rows: np.ndarray) -> dict[str, np.ndarray]:
+def blank(frame: Frame, rows: Ints | Flags) -> dict[str, Column]:
     """Make all measurements of some rows unknown."""
     blanked = copy_frame(frame)
     for column in blanked.values():
@@ -71,7 +72,7 @@ def blank(frame: Frame, rows: np.ndarray) -> dict[str, np.ndarray]:
     return blanked
 
 
-def _operator_frame(rng: np.random.Generator, rows: int, is_faulty: bool) -> dict[str, np.ndarray]:
+def _operator_frame(rng: np.random.Generator, rows: int, is_faulty: bool) -> dict[str, Column]:
     layout = [_LAYOUT[row % len(_LAYOUT)] for row in range(rows)]
     communicator = np.array([row[0] for row in layout], dtype=np.int64)
     usual_ns = np.array([row[3] for row in layout], dtype=np.float64)
@@ -87,7 +88,7 @@ def _operator_frame(rng: np.random.Generator, rows: int, is_faulty: bool) -> dic
     }
 
 
-def _rank_frame(rng: np.random.Generator, rows: int, is_faulty: bool) -> dict[str, np.ndarray]:
+def _rank_frame(rng: np.random.Generator, rows: int, is_faulty: bool) -> dict[str, Column]:
     rank = np.arange(rows, dtype=np.int64)
     stage = rank // _RANKS_PER_STAGE
     slow = np.where(is_faulty & (rank == 1), SLOWDOWN, 1.0)
@@ -104,7 +105,7 @@ def _rank_frame(rng: np.random.Generator, rows: int, is_faulty: bool) -> dict[st
     }
 
 
-def columns_match(frame: Frame, other: Mapping[str, np.ndarray]) -> bool:
+def columns_match(frame: Frame, other: Mapping[str, Column]) -> bool:
     """Say whether two frames hold the same columns and values, NaN equal to NaN."""
     return frame.keys() == other.keys() and all(
         np.array_equal(column, other[name], equal_nan=column.dtype.kind == "f") for name, column in frame.items()

@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from statistics import median
-from typing import Any, ClassVar, Final
+from typing import Final
 
 from irregulars.detectors.blame.causes import Cause, find_causes, is_sure
 from irregulars.detectors.blame.observation import Observation, explained_ns
 from irregulars.detectors.blame.what_if import WhatIf
-from irregulars.detectors.job.lanes import Lane
 from irregulars.detectors.job.topology import Device, Topology
 from irregulars.detectors.verdicts.standing_fault import (
     History,
@@ -21,11 +20,10 @@ from irregulars.detectors.verdicts.standing_fault import (
     standing_since,
     typical_lateness_ns,
 )
+from irregulars.detectors.verdicts.thresholds import VERDICTS
 
 _KEPT: Final = 64  # attributions that a verdict keeps to think over its suspects
 _KEPT_RECOVERIES: Final = 9  # the newest ones, of iterations with a revision
-_ALIKE: Final = 0.5  # what is left of a noisy job's slow phase after a fault is no part of it
-_LOSS_STEP: Final = 2.0  # a revision says that it goes on when the loss has grown by this factor
 
 
 @dataclass(slots=True, eq=False)
@@ -63,8 +61,8 @@ class OpenVerdict:
     first: int
     last: int = 0
     time_ns: int = 0
-    kept: deque[Observation] = field(default_factory=lambda: deque(maxlen=_KEPT))
-    recovered: deque[float] = field(default_factory=lambda: deque(maxlen=_KEPT_RECOVERIES))
+    kept: deque[Observation] = field(default_factory=deque)
+    recovered: deque[float] = field(default_factory=deque)
     seen: int = 0
     tried: int = 0
     lost_ns: float = 0.0
@@ -75,6 +73,10 @@ class OpenVerdict:
     standing: StandingFault | None = None
     judged: int = 0
     severity: str = "note"
+
+    def __post_init__(self) -> None:
+        self.kept = deque(self.kept, _KEPT)
+        self.recovered = deque(self.recovered, _KEPT_RECOVERIES)
 
     # --- what it sees -----------------------------------------------------------------------------------------------
 
@@ -90,12 +92,15 @@ class OpenVerdict:
 
     def is_absent(self, late_ns: Mapping[int, float]) -> bool:
         """Whether lateness alone shows that the cause, ranks' own work, is not there."""
-        return self.cause.kind == "slow_rank" and late_ranks_ns(self.cause, late_ns) < _ALIKE * self._typical_ns
+        return (
+            self.cause.kind == "slow_rank"
+            and late_ranks_ns(self.cause, late_ns) < VERDICTS.same_share * self._typical_ns
+        )
 
     def _is_alike(self, observation: Observation) -> bool:
-        """Whether an iteration that is not long by itself loses enough to the cause to be of the same kind."""
+        """Whether an iteration that is not long by itself loses about as much to the cause as is typical of it."""
         assert observation.attribution is not None
-        return explained_ns(self.cause, observation.attribution) >= _ALIKE * self._typical_ns
+        return explained_ns(self.cause, observation.attribution) >= VERDICTS.same_share * self._typical_ns
 
     @property
     def _typical_ns(self) -> float:
@@ -132,7 +137,7 @@ class OpenVerdict:
         self.lost_ns += lost_ns
 
     def _think_over(self, topology: Topology) -> None:
-        """Look for the cause again with all that was seen since; keep the one that this verdict is about."""
+        """Look for the cause again in all kept iterations; take over what that says of this verdict's lanes."""
         attributions = [o.attribution for o in self.kept if o.attribution is not None]
         found = find_causes(attributions, topology, self.first_device)
         about = [cause for cause in found if cause.lanes & self.cause.lanes]
@@ -168,7 +173,7 @@ class OpenVerdict:
 
     @property
     def recovers_ratio(self) -> float | None:
-        """Which share of what iterations took longer comes back without the first suspect; None if not known."""
+        """Median share of an iteration's excess that comes back without the first suspect; None if not known."""
         return median(self.recovered) if self.recovered else None
 
     # --- what was said of it ----------------------------------------------------------------------------------------
@@ -180,16 +185,16 @@ class OpenVerdict:
 
     @property
     def has_changed(self) -> bool:
-        """Whether kind or first suspect are others than was said."""
+        """Whether kind or first suspect have changed since the last published revision."""
         return (self.cause.kind, self.first_device) != self.said
 
     @property
     def has_grown(self) -> bool:
-        """Whether so much more is lost than was said that it is worth saying."""
-        return self.lost_ns >= _LOSS_STEP * self.said_lost_ns
+        """Whether the loss has doubled since the last published revision."""
+        return self.lost_ns >= VERDICTS.loss_step * self.said_lost_ns
 
-    def note_said(self, severity: str = "note") -> None:
-        """Begin the next revision: what is so now is what was said."""
+    def mark_published(self, severity: str = "note") -> None:
+        """Begin the next revision: what is known now is what was published last."""
         self.revision += 1
         self.severity = severity
         self.said = (self.cause.kind, self.first_device)
@@ -197,35 +202,9 @@ class OpenVerdict:
 
     # --- snapshots --------------------------------------------------------------------------------------------------
 
-    _PLAIN: ClassVar[tuple[str, ...]] = (
-        "verdict_id", "first", "last", "time_ns", "seen", "tried", "lost_ns", "quiet", "revision", "said_lost_ns",
-        "judged", "severity",
-    )  # fmt: skip
-
-    def state(self) -> dict[str, Any]:
-        """Everything that `from_state` needs, as JSON values."""
-        return {
-            **{name: getattr(self, name) for name in self._PLAIN},
-            "cause": _cause_to_state(self.cause),
-            "kept": [one.state() for one in self.kept],
-            "recovered": list(self.recovered),
-            "said": list(self.said),
-            "standing": None if self.standing is None else asdict(self.standing),
-        }
-
-    @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> OpenVerdict:
-        """Restore."""
-        (kind, device), standing = state["said"], state["standing"]
-        verdict = cls(
-            **{name: state[name] for name in cls._PLAIN if name in state},  # older snapshots know no severity
-            cause=_cause_from_state(state["cause"]),
-            said=(kind, None if device is None else Device(device[0], tuple(device[1]))),
-            standing=None if standing is None else StandingFault(**standing),
-        )
-        verdict.recovered.extend(state.get("recovered", ()))
-        verdict.kept.extend(Observation.from_state(one) for one in state["kept"])
-        return verdict
+    def state(self) -> OpenVerdict:
+        """Return a copy: a verdict is its own state."""
+        return replace(self, standing=None if self.standing is None else replace(self.standing))
 
 
 Name = Callable[[int], str]
@@ -233,12 +212,12 @@ Name = Callable[[int], str]
 
 
 def verdict_on_recurring(name: Name, cause: Cause, irregular: Iterable[Observation]) -> OpenVerdict:
-    """Begin a verdict on what was seen in some of the newest irregular iterations.
+    """Begin a verdict on a cause that was seen in some of the newest irregular iterations.
 
-    Of those that are not long by themselves, only such as lose enough to it belong to it, as when it is open.
+    An iteration that is not long by itself belongs to it if it loses about as much to the cause as is typical.
     """
     irregular = list(irregular)
-    alike_ns = _ALIKE * median(cause.explained_ns.values())
+    alike_ns = VERDICTS.same_share * median(cause.explained_ns.values())
     is_long = {one.iteration for one in irregular if one.is_long}
     own = {at: ns for at, ns in cause.explained_ns.items() if at in is_long or ns >= alike_ns}
     first = min(own)
@@ -276,7 +255,7 @@ def verdict_on_standing(name: Name, cause: Cause, reviewed: Sequence[Observation
 
 
 def _without(cause: Cause, reviewed: Sequence[Observation]) -> deque[Observation]:
-    """Reviewed iterations that show a standing fault, held against what they would take without: none was healthy."""
+    """The reviewed iterations that show a standing fault; their usual time is that without it: none was healthy."""
     shown = [
         (o, o.elapsed_ns - cause.explained_ns[o.iteration]) for o in reviewed if o.iteration in cause.explained_ns
     ]
@@ -285,23 +264,3 @@ def _without(cause: Cause, reviewed: Sequence[Observation]) -> deque[Observation
 
 def _certainty(cause: Cause) -> float:
     return cause.suspects[0][1] if cause.suspects else 0.0
-
-
-def _cause_to_state(cause: Cause) -> dict[str, Any]:
-    return {
-        "kind": cause.kind,
-        "suspects": [[d.kind, list(d.ranks), probability] for d, probability in cause.suspects],
-        "lanes": sorted([*lane] for lane in cause.lanes),
-        "communicator": cause.communicator,
-        "explained_ns": [[i, ns] for i, ns in cause.explained_ns.items()],
-    }
-
-
-def _cause_from_state(state: Mapping[str, Any]) -> Cause:
-    return Cause(
-        kind=state["kind"],
-        suspects=tuple((Device(kind, tuple(ranks)), p) for kind, ranks, p in state["suspects"]),
-        lanes=frozenset(Lane(*lane) for lane in state["lanes"]),
-        communicator=state["communicator"],
-        explained_ns=dict(state["explained_ns"]),
-    )

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from statistics import median
-from typing import Final
 
-from irregulars.detectors.blame.calibration import calibrated
+from irregulars.detectors.blame.likelihoods import calibrated
 from irregulars.detectors.blame.observation import Observation, explained_ns
 from irregulars.detectors.hang.find_hang import Hang
 from irregulars.detectors.job.lanes import Lane
@@ -15,12 +14,8 @@ from irregulars.detectors.nics.steadiness import WHOLE, steady_text
 from irregulars.detectors.path.critical_path import Piece
 from irregulars.detectors.verdicts.open_verdict import OpenVerdict
 from irregulars.detectors.verdicts.text import evidence_text, hang_text, recovery_text, standing_text
+from irregulars.detectors.verdicts.thresholds import VERDICTS
 from irregulars.streams.messages.judgements import Suspect, Verdict
-
-HANG_PROBABILITY: Final = 0.9
-
-SHARED_PROBABILITY: Final = 0.5
-"""Where all ranks of an operator are inside and none came out, what connects them may as well be to blame."""
 
 
 def revision_of(
@@ -69,6 +64,7 @@ def hang_verdict(
     """Say, once and for all, that a job hung after the iteration `last`, until its recording ended for `reason`."""
     lost_ns = 0 if until_ns is None or hang.since_ns is None else max(until_ns - hang.since_ns, 0)
     device = Device("gpu", hang.ranks)
+    probability = VERDICTS.shared_hang_probability if hang.is_shared else VERDICTS.hang_probability
     return Verdict(
         verdict_id=verdict_id,
         revision=1,
@@ -79,7 +75,7 @@ def hang_verdict(
         delta=round(1 + lost_ns / last.reference_ns, 3) if lost_ns and last.reference_ns else math.nan,
         lost_s=round(lost_ns / 1e9, 6),
         communicator=topology.names[hang.communicator],
-        suspects=(_suspect(device, SHARED_PROBABILITY if hang.is_shared else HANG_PROBABILITY, topology),),
+        suspects=(_suspect(device, probability, topology),),
         evidence=hang_text(hang, topology),
         attempt=attempt,
         world_size=topology.world_size,

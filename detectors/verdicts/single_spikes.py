@@ -1,37 +1,30 @@
-"""When a single iteration accuses: a spike that is clear, and that was not the beginning of something that lasts."""
+"""When a single iteration accuses: a spike that is clear, and that was not the beginning of something that lasts.
+
+It is clear where it stands out of the noise, cost enough, and one cause explains most of what took longer; a rank's
+own work must stand out as well, and transfers must have been slow more than once. Of a rank that lost rows it may be
+the loss that shows, and rank 0 has chores: being late once accuses it of nothing. It is decided some iterations
+later, when it is known that nothing followed.
+"""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Any, Final
 
 from irregulars.detectors.blame.causes import Cause, find_causes, is_sure, slow_transfers
 from irregulars.detectors.blame.observation import Observation
 from irregulars.detectors.blame.what_if import WhatIf, recovered_ratio
 from irregulars.detectors.job.topology import Device, Topology
 from irregulars.detectors.path.critical_path import Attribution
-
-SPIKE_SIGMAS: Final = 8.0
-SPIKE_TRANSFERS: Final = 3.0
-SPIKE_SHARE: Final = 0.5
-SPIKE_WAIT: Final = 5
-SPIKE_COST: Final = 0.1
-SPIKE_COST_OF_ONE: Final = 0.2
-"""A single iteration accuses where it is clear: it stands `SPIKE_SIGMAS` out of the noise, and so does the accused
-rank by its own work; one cause explains `SPIKE_SHARE` of all that took longer; and `SPIKE_TRANSFERS` transfers at
-least were slow: one that hangs for a moment is no device's fault. It cost `SPIKE_COST` of an iteration, of a single
-rank `SPIKE_COST_OF_ONE`: healthy ranks pause for up to 18 % of one (garbage collection, data loaders). Of a rank
-that lost rows it may be the loss that shows. It is decided `SPIKE_WAIT` iterations later, when it is known that it
-was one. Rank 0 has chores: being late once accuses it of nothing."""
+from irregulars.detectors.verdicts.thresholds import VERDICTS
 
 
 class SpikeWatch:
-    """Irregular iterations in which no verdict's cause was seen, until it is decided what they were."""
+    """Irregular iterations in which no verdict's cause was seen, until it is known that nothing followed."""
 
-    def __init__(self) -> None:
-        self._waiting: deque[Observation] = deque()
+    def __init__(self, waiting: Iterable[Observation] = ()) -> None:
+        self._waiting: deque[Observation] = deque(waiting)
 
     def add(self, spike: Observation, topology: Topology, what_if: WhatIf | None = None) -> None:
         """Take in an irregular iteration that no verdict explains, and what comes back without its cause."""
@@ -41,49 +34,43 @@ class SpikeWatch:
 
     def take_due(self, newest: int | None) -> Iterator[Observation]:
         """Take out those that can be decided when iteration `newest` has been judged; None: all, none follows."""
-        while self._waiting and (newest is None or self._waiting[0].iteration <= newest - SPIKE_WAIT):
+        while self._waiting and (newest is None or self._waiting[0].iteration <= newest - VERDICTS.spike_wait):
             yield self._waiting.popleft()
 
     def showing(self, cause: Cause) -> list[Observation]:
-        """Those in which a cause was seen, of those that are not due yet."""
+        """Return those that are not due yet and show a cause."""
         return [one for one in self._waiting if one.shows(cause)]
 
     def forget(self, cause: Cause) -> None:
-        """Leave out those in which a cause was seen that a verdict now says: it came and went, and was no spike."""
+        """Drop those that show a cause for which a verdict has opened: it came and went, and was no spike."""
         self._waiting = deque(one for one in self._waiting if not one.shows(cause))
 
-    def state(self) -> dict[str, Any]:
-        """Everything that `from_state` needs, as JSON values."""
-        return {"waiting": [one.state() for one in self._waiting]}
-
-    @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> SpikeWatch:
-        """Restore."""
-        watch = cls()
-        watch._waiting.extend(Observation.from_state(one) for one in state["waiting"])
-        return watch
+    def state(self) -> tuple[Observation, ...]:
+        """Everything that the constructor needs."""
+        return tuple(self._waiting)
 
 
 def clear_cause(spike: Observation, topology: Topology) -> Cause | None:
-    """Return what made a single iteration long, if it is clear enough to be said; see `SPIKE_SIGMAS`."""
+    """Return what made a single iteration long, if it is clear enough to be told; else None."""
     attribution = spike.attribution
     if attribution is None or spike.excess_ns <= 0:
         return None  # it cost nothing: the window still holds a warm-up, or a slower load
     causes = find_causes([attribution], topology)
     if any(_is_chore(cause) for cause in causes[:1]):
-        return None  # nor of what is late besides: it made the iteration stand out
+        return None  # nor is anybody else accused: the chore made the iteration stand out
     standing_out = [cause for cause in causes if _stands_out(cause, spike) and _costs_enough(cause, spike)]
     return next((cause for cause in standing_out if _is_clear(cause, spike, attribution, topology)), None)
 
 
 def _stands_out(cause: Cause, spike: Observation) -> bool:
     """Whether the iteration stands out of its noise, and the accused rank out of how late the latest ranks are."""
-    return spike.sigmas >= SPIKE_SIGMAS and (cause.kind != "slow_rank" or spike.is_late_once(cause))
+    return spike.sigmas >= VERDICTS.spike_sigmas and (cause.kind != "slow_rank" or spike.is_late_once(cause))
 
 
 def _costs_enough(cause: Cause, spike: Observation) -> bool:
     is_one = bool(cause.suspects) and cause.suspects[0][0].kind == "gpu"
-    return spike.excess_ns >= (SPIKE_COST_OF_ONE if is_one else SPIKE_COST) * spike.reference_ns
+    least_share = VERDICTS.spike_cost_of_one if is_one else VERDICTS.spike_cost
+    return spike.excess_ns >= least_share * spike.reference_ns
 
 
 def _is_chore(cause: Cause) -> bool:
@@ -106,4 +93,5 @@ def _is_clear(cause: Cause, spike: Observation, attribution: Attribution, topolo
     )
     own_ns = cause.explained_ns[spike.iteration]
     longer_ns = max(own_ns, spike.excess_ns - stray_ns)  # what hung besides is another matter
-    return own_ns >= SPIKE_SHARE * longer_ns and slow_transfers(cause, attribution, topology) >= SPIKE_TRANSFERS
+    has_most = own_ns >= VERDICTS.spike_share * longer_ns
+    return has_most and slow_transfers(cause, attribution, topology) >= VERDICTS.spike_transfers

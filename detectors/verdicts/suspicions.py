@@ -1,4 +1,4 @@
-"""What made a job's suspect iterations long, one after the other: what a new accusation is held against.
+"""What made a job's suspect iterations long, one after the other: new accusations are held against it.
 
 A rank that pauses once says little where another one pauses every third iteration. So each suspect iteration that was
 looked into is noted, with the rank or lane that its path lost most to, and an accusation that rests on few iterations
@@ -9,39 +9,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import NamedTuple
 
-from irregulars.detectors.blame.causes import MATCH_SHARE, is_late_together
 from irregulars.detectors.blame.observation import uneven_ns
+from irregulars.detectors.blame.thresholds import BLAME
+from irregulars.detectors.blame.work_causes import is_late_together
 from irregulars.detectors.job.lanes import EVERYBODY, LANE_KINDS, Lane
 from irregulars.detectors.job.topology import Topology
 from irregulars.detectors.path.critical_path import Attribution
-
-
-@dataclass(frozen=True, slots=True)
-class Thresholds:
-    """When suspect iterations belong together.
-
-    Parameters
-    ----------
-    memory
-        Iterations that an event is remembered for: the window of δ-irregularity.
-    alike
-        Events are of one size if the smaller is this share of the larger: pauses of garbage collection vary
-        threefold.
-    uneven_seen, uneven_ranks
-        Data are uneven if, of the newest `uneven_seen` suspect iterations, each is lost to own work and this many
-        ranks came last, none of them in most. Of six fair draws among four ranks, five in six show three or more.
-    """
-
-    memory: int = 50
-    alike: float = 1 / 3
-    uneven_seen: int = 6
-    uneven_ranks: int = 3
-
-
-THRESHOLDS: Final = Thresholds()
+from irregulars.detectors.verdicts.thresholds import VERDICTS
 
 
 class Suspicion(NamedTuple):
@@ -73,7 +49,18 @@ def _is_lost_to_ranks(one: Suspicion) -> bool:
     Where a batch is longer for everybody, what is left beside that is noise, and its largest part another rank's in
     each iteration.
     """
-    return one.lane.kind == "work" and one.work_ns >= MATCH_SHARE * one.total_ns
+    return one.lane.kind == "work" and one.work_ns >= BLAME.match_share * one.total_ns
+
+
+def _come_last_in_turn(ranks: Sequence[int]) -> bool:
+    """Whether several ranks came last, and none of them in most iterations."""
+    return len(set(ranks)) >= VERDICTS.uneven_ranks and 2 * max(map(ranks.count, ranks)) <= len(ranks)
+
+
+def _live_on_one_host(ranks: Sequence[int], topology: Topology) -> bool:
+    """Whether all of these ranks live on one host, and others elsewhere."""
+    host = topology.host(ranks[0])
+    return host is not None and set(ranks) <= set(host.ranks) and len(host.ranks) < topology.world_size
 
 
 class Suspicions:
@@ -94,7 +81,7 @@ class Suspicions:
         is_of_stage = _is_of_stage(lane, attribution, topology)
         known = Suspicion(attribution.iteration, lane, lost[lane], uneven_ns(attribution), total_ns, is_of_stage)
         self._known.append(known)
-        while self._known[0].iteration <= attribution.iteration - 2 * THRESHOLDS.memory:
+        while self._known[0].iteration <= attribution.iteration - 2 * VERDICTS.event_memory:
             self._known.popleft()
 
     @property
@@ -110,42 +97,34 @@ class Suspicions:
         kinds: Collection[str] = LANE_KINDS,
     ) -> int:
         """Count the iterations around these that lost as much, about `least_ns`, to other lanes of these kinds."""
-        first, last = min(iterations) - THRESHOLDS.memory, max(iterations) + THRESHOLDS.memory
+        first, last = min(iterations) - VERDICTS.event_memory, max(iterations) + VERDICTS.event_memory
         return sum(
             one.lane.kind in kinds
             and one.lane not in lanes
             and one.iteration not in iterations
             and first < one.iteration < last
             for one in self._known
-            if one.lost_ns >= THRESHOLDS.alike * least_ns
+            if one.lost_ns >= VERDICTS.event_alike * least_ns
         )
 
     def uneven(self, topology: Topology) -> dict[int, float]:
-        """Return the newest suspect iterations if who was last in them changes as uneven data have it; else nothing.
+        """Return the newest suspect iterations, each with its loss to ranks' own work, ns, if data are uneven.
 
-        With each, what was lost to ranks' own work, ns. Ranks of a slow host or stage take turns as well. Those of a
-        slow stage are late together; of a heavy batch the path may pass the longest stage alone.
+        Then ever other ranks come last. Ranks of a slow host or stage take turns as well; those of a slow stage are
+        late together, while of a heavy batch the path may pass the longest stage alone. Empty if data are not uneven.
         """
-        newest = list(self._known)[-THRESHOLDS.uneven_seen :]
-        if len(newest) < THRESHOLDS.uneven_seen or not all(_is_lost_to_ranks(one) for one in newest):
-            return {}
-        if newest[-1].iteration - newest[0].iteration >= 2 * THRESHOLDS.uneven_seen:
-            return {}  # uneven data make most iterations long
+        newest = list(self._known)[-VERDICTS.uneven_seen :]
         ranks = [one.lane.first for one in newest]
-        if len(set(ranks)) < THRESHOLDS.uneven_ranks or 2 * max(map(ranks.count, ranks)) > len(ranks):
-            return {}
-        host = topology.host(ranks[0])
-        if host is not None and set(ranks) <= set(host.ranks) and len(host.ranks) < topology.world_size:
-            return {}
-        if 2 * sum(one.is_of_stage for one in newest) > len(newest):
-            return {}
-        return {one.iteration: one.work_ns for one in newest}
+        is_uneven = (
+            len(newest) == VERDICTS.uneven_seen
+            and all(_is_lost_to_ranks(one) for one in newest)
+            and newest[-1].iteration - newest[0].iteration < 2 * VERDICTS.uneven_seen  # most iterations are long
+            and _come_last_in_turn(ranks)
+            and not _live_on_one_host(ranks, topology)
+            and 2 * sum(one.is_of_stage for one in newest) <= len(newest)
+        )
+        return {one.iteration: one.work_ns for one in newest} if is_uneven else {}
 
-    def state(self) -> list[Any]:
-        """Everything that `from_state` needs, as JSON values."""
-        return [[one.iteration, list(one.lane), *one[2:]] for one in self._known]
-
-    @classmethod
-    def from_state(cls, state: Sequence[Any]) -> Suspicions:
-        """Restore."""
-        return cls(Suspicion(iteration, Lane(*lane), *rest) for iteration, lane, *rest in state)
+    def state(self) -> tuple[Suspicion, ...]:
+        """Everything that the constructor needs."""
+        return tuple(self._known)

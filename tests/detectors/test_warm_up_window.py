@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from irregulars.detectors.irregular.window import MIN_ITERATIONS, IterationWindow
+from irregulars.detectors.irregular.thresholds import IRREGULAR
+from irregulars.detectors.irregular.window import IterationWindow
+from tests.stored_states import stored
 
 FAULT_AT = 15
 USUAL_NS = 100e6
@@ -65,7 +65,7 @@ def test_a_lasting_fault_is_found_in_each_of_its_first_iterations() -> None:
 
 
 @given(
-    first_ten=st.lists(st.floats(1, 1e12), min_size=MIN_ITERATIONS, max_size=MIN_ITERATIONS),
+    first_ten=st.lists(st.floats(1, 1e12), min_size=IRREGULAR.min_iterations, max_size=IRREGULAR.min_iterations),
     delta=st.floats(1.01, 3),
 )
 def test_the_first_ten_are_clipped_at_delta_times_their_median(first_ten: list[float], delta: float) -> None:
@@ -73,8 +73,8 @@ def test_the_first_ten_are_clipped_at_delta_times_their_median(first_ten: list[f
 
 
 @given(
-    first_ten=st.lists(st.floats(1, 1e12), min_size=MIN_ITERATIONS, max_size=MIN_ITERATIONS),
-    order=st.permutations(range(MIN_ITERATIONS)),
+    first_ten=st.lists(st.floats(1, 1e12), min_size=IRREGULAR.min_iterations, max_size=IRREGULAR.min_iterations),
+    order=st.permutations(range(IRREGULAR.min_iterations)),
 )
 def test_the_order_of_the_first_ten_does_not_matter(first_ten: list[float], order: list[int]) -> None:
     one, two = fed(first_ten), fed([first_ten[at] for at in order])
@@ -83,7 +83,7 @@ def test_the_order_of_the_first_ten_does_not_matter(first_ten: list[float], orde
 
 
 @given(
-    first_ten=st.lists(st.floats(1, 1e12), min_size=MIN_ITERATIONS, max_size=MIN_ITERATIONS),
+    first_ten=st.lists(st.floats(1, 1e12), min_size=IRREGULAR.min_iterations, max_size=IRREGULAR.min_iterations),
     more=st.lists(st.floats(1, 1e12), max_size=60),
     delta=st.floats(1.01, 3),
 )
@@ -113,7 +113,7 @@ def test_before_the_tenth_there_is_no_opinion_and_no_mean() -> None:
 def test_a_window_restored_in_the_middle_of_warm_up_says_the_same(stopped_at: int) -> None:
     whole = times([5.0, 4.0, 3.0], noise=0.01)
     window = fed(whole[:stopped_at])
-    again = IterationWindow.from_state(json.loads(json.dumps(window.state())))
+    again = IterationWindow.from_state(stored(window.state()), delta=window.delta, window=window.window)
     for ns in whole[stopped_at:]:
         for one in (window, again):
             one.learn(ns, is_irregular=one.judge(ns))

@@ -1,8 +1,8 @@
 """Read operators back and say where an irregular iteration's time went, with as little reading as that takes.
 
 A small job is read whole. Of a large one only those ranks are read on which the critical path can depend
-(`detectors.path.ranks_to_read`), in the irregular iteration and in the regular ones that show what is usual; and an
-iteration which looks like another one of the same incident need not be read at all (`detectors.path.same_incident`).
+(`detectors.path.ranks_to_read`), in the irregular iteration and in the regular ones that show what is usual. An
+iteration that looks like another one of the same incident need not be read at all (`detectors.path.same_incident`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final
 
 import numpy as np
 
@@ -24,30 +23,30 @@ from irregulars.detectors.judging.reading.iteration_rows import IterationRows
 from irregulars.detectors.judging.reading.operator_rows import NO_OPERATORS, gather_rows, joined
 from irregulars.detectors.judging.reading.path_reading import PathReading
 from irregulars.detectors.judging.reading.spans import ReadBack, spans_of
-from irregulars.detectors.judging.reading.usual_operators import MOST_REPLAYED_ROWS, UsualOperators
+from irregulars.detectors.judging.reading.thresholds import READING
+from irregulars.detectors.judging.reading.usual_operators import UsualOperators
 from irregulars.detectors.path.critical_path import Attribution, attribute, slow_collectives
 from irregulars.detectors.path.operator_graph import OperatorGraph, build_graph
 from irregulars.detectors.path.ranks_to_read import Summaries, accused_lanes, lane_sums, lanes_beside, wanted_ranks
 from irregulars.detectors.path.without_start_times import Work, attribute_untimed, find_waits
+from irregulars.dtypes import Column, Floats
 from irregulars.streams.messages.announcements import Announcement
 from irregulars.streams.messages.records import RECV, UNKNOWN
 
-Array = np.ndarray
 Announcements = Mapping[int, Announcement]
-
-WHOLE_RANKS: Final = 512
-"""Jobs of up to so many ranks are read whole."""
-
-REFERENCE_ITERATIONS: Final = 6
-"""So many regular iterations show what is usual in a job that is not read whole."""
-
-_MOST_RANKS: Final = 512
-_MOST_ROUNDS: Final = 12
 
 
 @dataclass(slots=True)
-class Traffic:
-    """Operators that the job ran, and those in batches that were read back: the share of the log that moved again."""
+class LogTraffic:
+    """How much of a job's log was read back.
+
+    Parameters
+    ----------
+    flowed
+        Operators that the job has run.
+    read
+        Operators in batches that were read back, each time they were.
+    """
 
     flowed: int = 0
     read: int = 0
@@ -59,7 +58,7 @@ class Traffic:
 
 
 class OperatorReader:
-    """What is known of a job from its operators.
+    """Reads operators back, and keeps what they tell of the job: its communicators, stages, clocks and usual times.
 
     Parameters
     ----------
@@ -68,13 +67,13 @@ class OperatorReader:
     """
 
     def __init__(self, codes: Mapping[str, int] | None = None) -> None:
-        self.traffic = Traffic()
+        self.traffic = LogTraffic()
         self.codes: dict[str, int] = dict(codes or {})
-        self.clocks = Clocks()  # by how much each rank's clock is ahead, where clocks differ
+        self.clocks = Clocks()  # how far each rank's clock is ahead, where clocks differ
         self._topology: Topology | None = None
         self._announcements: Announcements = {}
         self._usual: UsualOperators | None = None
-        self.stages: dict[int, int] = {}  # told from transfers, where no pipeline was announced
+        self.stages: dict[int, int] = {}  # inferred from transfers, where no pipeline was announced
 
     # --- what is known of the job -----------------------------------------------------------------------------------
 
@@ -86,24 +85,24 @@ class OperatorReader:
 
     @property
     def announcements(self) -> Announcements:
-        """What ranks said of themselves."""
+        """The announcement of each rank."""
         return self._announcements
 
-    def know(self, announcements: Announcements) -> None:
-        """Take in what ranks said of themselves."""
+    def set_announcements(self, announcements: Announcements) -> None:
+        """Take in the announcements of all ranks that are known so far; they only ever become more."""
         if self._topology is None or len(self._topology.places) != len(announcements):
             self._announcements = announcements
             self._encode({c.id for a in announcements.values() for c in a.communicators})
-            self._draw()
+            self._rebuild_topology()
 
     def _encode(self, names: set[str]) -> None:
-        """Give codes to communicators in the order of their ids, so that no order of arrival shows in a verdict."""
+        """Give codes to new communicators by the order of their ids: verdicts must not depend on who came first."""
         new = sorted(names - self.codes.keys())
         self.codes |= {name: len(self.codes) + at for at, name in enumerate(new)}
         if new and self._topology is not None:
-            self._draw()
+            self._rebuild_topology()
 
-    def _draw(self) -> None:
+    def _rebuild_topology(self) -> None:
         announced = topology_of(self._announcements.values(), self.codes)
         self._topology = announced if announced.stage_of else replace(announced, stage_of=self.stages)
 
@@ -115,18 +114,18 @@ class OperatorReader:
         counts = _transfer_counts(rows.summaries(self.codes), self.topology)
         self.stages = stages_from_transfers(counts, self.topology.members.values())
         if self.stages:
-            self._draw()
+            self._rebuild_topology()
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
-    def read(self, iterations: Sequence[IterationRows], read_back: ReadBack) -> dict[str, Array]:
+    def read(self, iterations: Sequence[IterationRows], read_back: ReadBack) -> dict[str, Column]:
         """Read all operators of some ranks and iterations."""
         batches = read_back(spans_of(iterations))
         self.traffic.read += sum(map(len, batches))
         self._encode({name for batch in batches for name in batch.header.names})
         return gather_rows(batches, self.codes, {pair: span for rows in iterations for pair, span in rows.spans()})
 
-    def build(self, iterations: Sequence[IterationRows], columns: Mapping[str, Array]) -> OperatorGraph:
+    def build(self, iterations: Sequence[IterationRows], columns: Mapping[str, Column]) -> OperatorGraph:
         """Build the graph on the common clock."""
         clocks, start_ns = self.clocks, columns["start_ns"]
         if clocks.ahead_ns:
@@ -135,8 +134,8 @@ class OperatorReader:
         entries = {pair: ns - clocks.ahead_of(pair[0], ns) for rows in iterations for pair, ns in rows.entries()}
         return build_graph({**columns, "start_ns": start_ns}, entries)
 
-    def compare_clocks(self, columns: Mapping[str, Array]) -> None:
-        """Find by how much each rank's clock is ahead, unless all share one."""
+    def compare_clocks(self, columns: Mapping[str, Column]) -> None:
+        """Estimate how far each rank's clock is ahead, unless all share one."""
         if all(a.clock == "shared" for a in self._announcements.values()):
             self.clocks = Clocks()
             return
@@ -147,18 +146,19 @@ class OperatorReader:
 
     @property
     def has_usual(self) -> bool:
-        """Whether it is known what is usual."""
+        """Whether regular iterations were given that show what is usual."""
         return self._usual is not None
 
     def forget_usual(self) -> None:
-        """What was usual is so no more."""
+        """Forget what is usual: it is learned anew when it is needed next."""
         self._usual = None
 
     def set_usual(self, iterations: Sequence[IterationRows], read_back: ReadBack) -> None:
-        """Let these regular iterations say what is usual."""
-        is_whole = len(iterations[-1]) <= WHOLE_RANKS
+        """Learn from these regular iterations what is usual."""
+        is_whole = len(iterations[-1]) <= READING.whole_ranks
         self._usual = UsualOperators(
-            list(iterations) if is_whole else list(iterations)[-REFERENCE_ITERATIONS:], is_whole=is_whole
+            list(iterations) if is_whole else list(iterations)[-READING.followed_usual_iterations :],
+            is_whole=is_whole,
         )
         if is_whole:
             self.learn({rank for rows in iterations for rank in rows.columns["rank"].tolist()}, read_back)
@@ -166,14 +166,18 @@ class OperatorReader:
     def attribute(
         self, rows: IterationRows, matters_ns: float, read_back: ReadBack
     ) -> tuple[Attribution, OperatorGraph]:
-        """Say where the excess of an iteration went; return that and the graph that says it.
+        """Say where the excess of an iteration went; return that and the graph that shows it.
 
-        ``matters_ns``: the excess, or what matters if that is more. Small parts of it are not read for.
+        Parameters
+        ----------
+        matters_ns
+            The excess of the iteration or, if that is more, the least excess that matters, ns. Of large jobs nothing
+            is read to explain a small part of it.
         """
         assert self._usual is not None
         if rows.is_untimed:
             return self._attribute_untimed(self._usual, rows, read_back), self.build([], NO_OPERATORS)
-        if len(rows) <= WHOLE_RANKS:
+        if len(rows) <= READING.whole_ranks:
             graph = self.build([rows], self.read([rows], read_back))
             return attribute(graph, rows.number, self._usual.reference(self.build)), graph
         return PathReading(self, self._usual, rows, matters_ns, read_back).attribute()
@@ -185,25 +189,31 @@ class OperatorReader:
         return WhatIf(graph, self._usual.reference(self.build), self.topology)
 
     def _attribute_untimed(self, usual: UsualOperators, rows: IterationRows, read_back: ReadBack) -> Attribution:
-        """The same where operators do not say when they began; of large jobs nothing is read for it."""
+        """Do the same where operators do not say when they began; of large jobs nothing is read for it."""
         usual_ns = dict(zip(usual.work_ranks.tolist(), usual.work_ns.tolist(), strict=True))
         factor = max(usual.common_factor(rows), 1.0)  # waits inside overlapped operators look as if less were worked
         work = Work(rows.work_ns, usual_ns, factor)
-        columns = self.read([rows], read_back) if len(rows) <= WHOLE_RANKS else NO_OPERATORS
+        columns = self.read([rows], read_back) if len(rows) <= READING.whole_ranks else NO_OPERATORS
         return attribute_untimed(find_waits(columns), rows.number, usual.untimed(), work)
 
-    def abnormal_ratios(self, graph: OperatorGraph) -> Array | None:
-        """How many times as long each operator took as without what was slow; None where that is not worth while."""
+    def abnormal_ratios(self, graph: OperatorGraph) -> Floats | None:
+        """Return how many times as long each operator took as it would have with nothing slow.
+
+        None for large iterations, where that would cost as much as finding the culprit.
+        """
         pieces = None if self._usual is None else self._usual.pieces
-        return None if pieces is None or len(graph) > MOST_REPLAYED_ROWS else abnormal_ratios(graph, pieces)
+        return None if pieces is None or len(graph) > READING.most_replayed_rows else abnormal_ratios(graph, pieces)
 
     def work_excess_ns(self, rows: IterationRows) -> dict[int, float]:
-        """How much longer each rank worked than usual, by evidence alone, less what all did; ns."""
+        """Return how much longer than usual each rank worked, less the factor that all have in common; ns.
+
+        It is known by evidence alone.
+        """
         assert self._usual is not None
         return self._usual.work_excess_ns(rows)
 
     def has_quick(self, rows: IterationRows, read: Attribution) -> bool:
-        """Whether evidence alone shows that transfers which were slow when `read` was read are not slow any more."""
+        """Whether evidence alone shows that transfers accused by an earlier attribution are not slow any more."""
         assert self._usual is not None
         accused = accused_lanes(read, self.topology)
         ranks = {rank for lane in accused for rank in self.topology.lane_ranks(lane)}
@@ -213,21 +223,32 @@ class OperatorReader:
 
     def follow(
         self, rows: IterationRows, seeds: Collection[int], worth_ns: float, read_back: ReadBack
-    ) -> tuple[set[int], dict[str, Array]]:
-        """Read the ranks on which the critical path can depend; return them and their operators."""
+    ) -> tuple[set[int], dict[str, Column]]:
+        """Read the ranks on which the critical path of an iteration can depend; return them and their operators.
+
+        The first ranks are read, the path is walked as far as they show it, and the ranks that may have been waited
+        for are read next, until the path is certain.
+
+        Parameters
+        ----------
+        seeds
+            The ranks to begin with.
+        worth_ns
+            Waits that may cost less are not followed, ns.
+        """
         summaries = rows.summaries(self.codes)
         available = set(rows.columns["rank"].tolist())
         read: set[int] = set()
-        parts: list[dict[str, Array]] = []
+        parts: list[dict[str, Column]] = []
         wanted = available.intersection(seeds)
-        for _ in range(_MOST_ROUNDS):
-            wanted = set(sorted(wanted)[: max(_MOST_RANKS - len(read), 0)])
+        for _ in range(READING.most_rounds):
+            wanted = set(sorted(wanted)[: max(READING.most_ranks - len(read), 0)])
             if not wanted:
                 break
             parts.append(self.read([rows.only(wanted)], read_back))
             if self._usual is not None:
                 self.learn(wanted, read_back)
-            else:  # a path over clocks that differ by more than what it waited leads anywhere
+            else:  # clocks that differ by more than a wait would lead the path astray
                 self.compare_clocks(joined(parts))
             read |= wanted
             graph = self.build([rows.only(read)], joined(parts))
@@ -240,7 +261,7 @@ class OperatorReader:
         return slow_collectives(graph, iteration, self._usual.reference(self.build), worth_ns)
 
     def learn(self, ranks: Collection[int], read_back: ReadBack) -> None:
-        """Read what is usual of these ranks too."""
+        """Read these ranks in the regular iterations too, so that what is usual is known of them."""
         usual = self._usual
         assert usual is not None
         new = set(ranks) - usual.ranks
@@ -251,7 +272,7 @@ class OperatorReader:
 
 
 def _transfer_counts(summaries: Summaries, topology: Topology) -> dict[tuple[int, int], int]:
-    """How often each sender, receiver pair was used, in communicators of which nobody said what they are for."""
+    """Return how often each sender sent to each receiver, in communicators whose kind nobody announced."""
     is_recv = summaries.operator == RECV
     counts: dict[tuple[int, int], int] = {}
     columns = (summaries.peer, summaries.rank, summaries.communicator, summaries.counts)

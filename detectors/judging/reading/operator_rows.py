@@ -1,4 +1,4 @@
-"""From batches of ``commops`` that were read back to the rows of whole iterations, of many ranks."""
+"""Turn batches of ``commops`` that were read back into the rows of whole iterations of many ranks."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from irregulars.detectors.arrays.row_keys import group_rows, pack_columns, stable_order
+from irregulars.detectors.arrays.runs import begins_run
 from irregulars.detectors.judging.reading.iteration_rows import IterationSpan
-from irregulars.detectors.path.operator_graph import class_parts
+from irregulars.detectors.path.operator_classes import class_parts
+from irregulars.dtypes import Column, Flags, Ints
 from irregulars.streams.messages.records import UNKNOWN, Batch
 from irregulars.streams.messages.usable_rows import usable_operators
-
-Array = np.ndarray
 
 _COLUMNS: Final = ("operator", "sequence", "peer", "start_ns", "elapsed_ns", "size_bytes", "iteration")
 _FLOATS: Final = ("elapsed_ns", "size_bytes")
 
-NO_OPERATORS: Final[Mapping[str, Array]] = {
+NO_OPERATORS: Final[Mapping[str, Column]] = {
     name: np.empty(0, dtype=np.float64 if name in _FLOATS else np.int64)
     for name in ("rank", "communicator", *_COLUMNS)
 }
@@ -27,11 +27,11 @@ Spans = Mapping[tuple[int, int], IterationSpan]
 """For pairs of rank and iteration: the times of the iteration on that rank."""
 
 
-def gather_rows(batches: Iterable[Batch], codes: Mapping[str, int], spans: Spans) -> dict[str, Array]:
-    """Join batches into columns, keeping the rows of the iterations in `spans`; rows that come twice count once.
+def gather_rows(batches: Iterable[Batch], codes: Mapping[str, int], spans: Spans) -> dict[str, Column]:
+    """Join batches into columns and keep the rows of the iterations in `spans`; a row that comes twice counts once.
 
-    Rows without an iteration belong to the one in which they start; rows that end after the last operator that the
-    evidence of their iteration knows came too late for it.
+    Rows without an iteration belong to the one in which they start. Rows that end after the last operator that the
+    evidence of their iteration knows are left out: they came too late for it.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ def gather_rows(batches: Iterable[Batch], codes: Mapping[str, int], spans: Spans
         return dict(NO_OPERATORS)
     rows = _taken(parts, codes, wanted)
     is_open = np.isnan(rows["elapsed_ns"])
-    if is_open.any():  # what was told before it ended, and again when it had, counts as ended
+    if is_open.any():  # an operator may be logged while it runs and again when it has ended: the latter counts
         order = stable_order(is_open.astype(np.int64))
         rows = {name: column[order] for name, column in rows.items()}
     own = [rows["rank"], *class_parts(rows), rows["sequence"]]
@@ -61,13 +61,24 @@ def gather_rows(batches: Iterable[Batch], codes: Mapping[str, int], spans: Spans
 
 
 class _Wanted(NamedTuple):
-    """Ranks and iterations, ascending, and of each pair of them whether it is wanted, and its last end, ns."""
+    """Which ranks are wanted in which iterations.
+
+    Parameters
+    ----------
+    spans
+        The times of each pair of rank and iteration that is wanted.
+    ranks, numbers
+        The wanted ranks and iterations, ascending.
+    is_wanted, last_end_ns
+        Tables, a row for each rank and a column for each iteration: whether the pair is wanted, and the end of its
+        last operator, ns.
+    """
 
     spans: Spans
-    ranks: Array
-    numbers: Array
-    is_wanted: Array
-    last_end_ns: Array
+    ranks: Ints
+    numbers: Ints
+    is_wanted: Flags
+    last_end_ns: Ints
 
     @classmethod
     def of(cls, spans: Spans) -> _Wanted | None:
@@ -84,15 +95,15 @@ class _Wanted(NamedTuple):
         return cls(spans, ranks, numbers, is_wanted, last_end_ns)
 
     def by_rank(self) -> dict[int, dict[int, IterationSpan]]:
-        """Return the iterations that are wanted of each rank."""
+        """Return for each rank the iterations that are wanted of it."""
         found: dict[int, dict[int, IterationSpan]] = {}
         for (rank, number), span in self.spans.items():
             found.setdefault(rank, {})[number] = span
         return found
 
-    def is_near(self, iteration: Array, start_ns: Sequence[Array]) -> Array:
+    def is_near(self, iteration: Ints, start_ns: Sequence[Ints]) -> Flags:
         """Whether rows may be wanted: by their iteration, or, where that is not known, by their start."""
-        is_near: Array = (iteration >= self.numbers[0]) & (iteration <= self.numbers[-1])
+        is_near: Flags = (iteration >= self.numbers[0]) & (iteration <= self.numbers[-1])
         unknown = np.flatnonzero(iteration == UNKNOWN)
         if len(unknown):
             starts_ns = np.concatenate(start_ns)[unknown]
@@ -103,9 +114,13 @@ class _Wanted(NamedTuple):
 
 
 def _near(batches: Sequence[Batch], wanted: _Wanted) -> list[tuple[Batch, int, int]]:
-    """Find the part of each batch of a wanted rank outside of which no row can be wanted.
+    """Find in each batch of a wanted rank the first and the last row that may be wanted.
 
     A batch may hold many iterations, of which one is wanted: the rest is looked at once and never copied.
+
+    Returns
+    -------
+    Batches, each with its first row and past its last row.
     """
     ranks = np.array([batch.header.rank for batch in batches], dtype=np.int64)
     batches = [batches[at] for at in np.flatnonzero(np.isin(ranks, wanted.ranks)).tolist()]
@@ -123,7 +138,7 @@ def _near(batches: Sequence[Batch], wanted: _Wanted) -> list[tuple[Batch, int, i
     return [(batches[number], begin, past) for number, begin, past in of_batch]
 
 
-def _taken(parts: Sequence[tuple[Batch, int, int]], codes: Mapping[str, int], wanted: _Wanted) -> dict[str, Array]:
+def _taken(parts: Sequence[tuple[Batch, int, int]], codes: Mapping[str, int], wanted: _Wanted) -> dict[str, Column]:
     """Join parts of batches, and keep the rows that are wanted."""
     names = ("communicator", *_COLUMNS)
     columns = {name: np.concatenate([one.columns[name][begin:past] for one, begin, past in parts]) for name in names}
@@ -135,7 +150,7 @@ def _taken(parts: Sequence[tuple[Batch, int, int]], codes: Mapping[str, int], wa
     if len(kept) < len(iteration):
         columns = {name: column[kept] for name, column in columns.items()}
         iteration, of_part = iteration[kept], of_part[kept]
-    is_usable = usable_operators(columns)  # what the RankMonitor left out
+    is_usable = usable_operators(columns)  # the RankMonitor left the same rows out of the evidence
     if is_usable is not None:
         columns = {name: column[is_usable] for name, column in columns.items()}
         iteration, of_part = iteration[is_usable], of_part[is_usable]
@@ -148,14 +163,14 @@ def _taken(parts: Sequence[tuple[Batch, int, int]], codes: Mapping[str, int], wa
     }
 
 
-def _are_distinct(columns: Sequence[Array]) -> bool:
-    """Whether no two rows are equal: sorting keys says so, and is cheaper than numbering them."""
+def _are_distinct(columns: Sequence[Column]) -> bool:
+    """Whether no two rows are equal. Sorting their keys shows it, and is cheaper than numbering the rows."""
     key = np.sort(pack_columns(columns))
-    return not (key[1:] == key[:-1]).any()
+    return bool(begins_run(key).all())
 
 
-def _in_time(columns: Mapping[str, Array], iteration: Array, rank: Array, wanted: _Wanted) -> Array:
-    """Whether each row is of one of the iterations, and of its evidence."""
+def _in_time(columns: Mapping[str, Column], iteration: Ints, rank: Ints, wanted: _Wanted) -> Flags:
+    """Whether each row is of a wanted iteration and came in time for its evidence."""
     number = np.minimum(np.searchsorted(wanted.numbers, iteration), len(wanted.numbers) - 1)
     at = np.searchsorted(wanted.ranks, rank), number
     start_ns, elapsed_ns = columns["start_ns"], columns["elapsed_ns"]
@@ -164,8 +179,8 @@ def _in_time(columns: Mapping[str, Array], iteration: Array, rank: Array, wanted
     return (wanted.numbers[number] == iteration) & wanted.is_wanted[at] & is_in_time
 
 
-def _all_placed(columns: Mapping[str, Array], rank: Array, lengths: Array, wanted: _Wanted) -> Array:
-    """Iteration of each row of some parts, whose ranks and lengths are given."""
+def _all_placed(columns: Mapping[str, Column], rank: Ints, lengths: Ints, wanted: _Wanted) -> Ints:
+    """Return the iteration of each row; the rows come in parts, whose ranks and lengths are given."""
     iteration, start_ns = columns["iteration"], columns["start_ns"]
     if not (iteration == UNKNOWN).any():
         return iteration
@@ -176,8 +191,8 @@ def _all_placed(columns: Mapping[str, Array], rank: Array, lengths: Array, wante
     return placed
 
 
-def _placed(iteration: Array, start_ns: Array, own: Mapping[int, IterationSpan]) -> Array:
-    """Iteration of each row, unknown ones by the span in which they start."""
+def _placed(iteration: Ints, start_ns: Ints, own: Mapping[int, IterationSpan]) -> Ints:
+    """Return the iteration of each row; an unknown one is that in whose span the row starts."""
     is_unknown = iteration == UNKNOWN
     if not is_unknown.any():
         return iteration
@@ -187,8 +202,8 @@ def _placed(iteration: Array, start_ns: Array, own: Mapping[int, IterationSpan])
     return placed
 
 
-def joined(parts: Sequence[dict[str, Array]]) -> dict[str, Array]:
-    """Join columns, empty ones left out."""
+def joined(parts: Sequence[dict[str, Column]]) -> dict[str, Column]:
+    """Join columns of the same names, leaving out parts without columns."""
     parts = [part for part in parts if part]
     if len(parts) == 1:
         return parts[0]

@@ -1,10 +1,10 @@
-"""Read one irregular iteration of a large job as far as its critical path can depend on it."""
+"""Read the part of one suspect iteration of a large job on which its critical path can depend."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from irregulars.detectors.job.lanes import Lane, LaneExcess
 from irregulars.detectors.judging.reading.iteration_rows import IterationRows
 from irregulars.detectors.judging.reading.operator_rows import joined
 from irregulars.detectors.judging.reading.spans import ReadBack
+from irregulars.detectors.judging.reading.thresholds import READING
 from irregulars.detectors.judging.reading.usual_operators import UsualOperators
 from irregulars.detectors.path.critical_path import Attribution, attribute
 from irregulars.detectors.path.operator_graph import OperatorGraph
@@ -24,25 +25,21 @@ from irregulars.detectors.path.ranks_to_read import (
     lanes_beside,
     narrow_groups,
 )
+from irregulars.dtypes import Column
 
 if TYPE_CHECKING:
     from irregulars.detectors.judging.reading.operator_reader import OperatorReader
 
-Array = np.ndarray
-
-_WORTH_SHARE: Final = 0.05  # of what is to be explained: a wait that may cost less is not looked into
-_LATEST: Final = 2  # ranks that work longest over their usual are read at once
-
 
 class PathReading:
-    """One iteration of a large job, read as far as it takes.
+    """One iteration of a large job, of which no more is read than it takes to explain it.
 
     Parameters
     ----------
     reader, usual
-        What is known of the job.
+        Reads operators and knows the job; and what is usual of it.
     rows, matters_ns
-        The iteration, and how much of its time is to be explained.
+        The iteration, and the excess that is to be explained, ns.
     read_back
         Where operators are read from.
     """
@@ -56,12 +53,12 @@ class PathReading:
         read_back: ReadBack,
     ) -> None:
         self._reader, self._usual, self._rows, self._read_back = reader, usual, rows, read_back
-        self._worth_ns = _WORTH_SHARE * matters_ns
+        self._worth_ns = READING.wait_share * matters_ns
         self._common_factor = usual.common_factor(rows)
         self._available = set(rows.columns["rank"].tolist())
 
     def attribute(self) -> tuple[Attribution, OperatorGraph]:
-        """Say where the excess went; return that and the graph that says it."""
+        """Say where the excess went; return that and the graph that shows it."""
         work_ns = self._usual.work_excess_ns(self._rows)
         seeds = _seeds(self._rows, work_ns, self._usual.complete_ranks(self._rows))
         read, columns = self._reader.follow(self._rows, seeds, self._worth_ns, self._read_back)
@@ -77,13 +74,18 @@ class PathReading:
                 graph, attribution = self._attribute(read, columns)
         return self._completed(attribution, read, quick, work_ns), graph
 
-    def _attribute(self, read: set[int], columns: dict[str, Array]) -> tuple[OperatorGraph, Attribution]:
+    def _attribute(self, read: set[int], columns: dict[str, Column]) -> tuple[OperatorGraph, Attribution]:
         graph = self._reader.build([self._rows.only(read)], columns)
         reference = self._usual.reference(self._reader.build)
         return graph, attribute(graph, self._rows.number, reference, self._common_factor)
 
     def _beside(self, accused: Sequence[Lane], read: set[int]) -> tuple[dict[Lane, LaneExcess], set[int]]:
-        """Lanes beside the accused ones that were quick, and whom else to read to know the others."""
+        """Compare the accused lanes with those of the same devices.
+
+        Returns
+        -------
+        The lanes that evidence alone shows to be as quick as usual; and the ranks to read to know the others.
+        """
         topology, codes = self._reader.topology, self._reader.codes
         carried = devices_of(accused, topology)
         now = lane_sums(self._rows.summaries(codes))
@@ -95,7 +97,7 @@ class PathReading:
     def _completed(
         self, attribution: Attribution, read: set[int], quick: Mapping[Lane, LaneExcess], work_ns: Mapping[int, float]
     ) -> Attribution:
-        """Leave out lanes which too few ranks were read of, and add what evidence alone tells."""
+        """Leave out lanes of which too few ranks were read, and add what evidence alone tells."""
         unread = self._available - read
         known = {
             lane: one
@@ -111,11 +113,20 @@ class PathReading:
 
 
 def _seeds(rows: IterationRows, work_excess_ns: Mapping[int, float], complete: Collection[int]) -> set[int]:
-    """Where to begin: the rank that took longest, and those that worked longest over their usual.
+    """Return the ranks to read first: the one that took longest, and those that worked longest over their usual.
 
-    A rank that lost the operator in which it waited for the culprit looks as if it had worked all the while, and its
-    partners, who know better, need not be read. So those that lost nothing go first.
+    A rank that lost the operator in which it waited for the culprit looks as if it had worked all the while. Its
+    partners would show that it had not, but they may never be read. So ranks that lost nothing go first.
+
+    Parameters
+    ----------
+    work_excess_ns
+        For each rank how much longer than usual it worked, ns.
+    complete
+        Ranks that lost no operator.
     """
     slowest = int(rows.columns["rank"][np.argmax(rows.columns["elapsed_ns"])])
-    latest = sorted(work_excess_ns, key=lambda rank: (rank not in complete, -work_excess_ns[rank], rank))[:_LATEST]
+    latest = sorted(work_excess_ns, key=lambda rank: (rank not in complete, -work_excess_ns[rank], rank))[
+        : READING.first_ranks
+    ]
     return {slowest, *latest}

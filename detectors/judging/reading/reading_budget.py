@@ -1,77 +1,91 @@
-"""How much of a large job's log may be read back to judge iterations that took longer."""
+"""How much of a large job's log may be read back to judge suspect iterations."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
-from typing import Any, Final
+from dataclasses import dataclass
+from enum import Enum, auto
 
-READ_SHARE: Final = 0.004
-FREE_OPERATORS: Final = 500_000
-"""At most so much of the log is read for suspect iterations, whichever is more. Irregular ones that no verdict
-explains are read whatever was read before, and what they cost does not count here: noise must not use up what the
-small delay of a real fault needs."""
+from irregulars.detectors.judging.reading.thresholds import READING
 
-READ_AT_LEAST: Final = 6
-"""So many suspect iterations are read in each window, whatever that costs."""
 
-KEEP_UP: Final = 10
-"""While a verdict is open and nothing changes, one suspect iteration in so many is read."""
+class Need(Enum):
+    """Why the operators of a suspect iteration are wanted."""
+
+    EXPLAIN = auto()
+    PURSUE = auto()
+    CONFIRM = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetState:
+    """What a `ReadingBudget` keeps."""
+
+    read_at: tuple[int, ...]
+    newest: int | None
+    spent: int
 
 
 class ReadingBudget:
-    """Say which iterations may be read, and remember which were.
+    """Says which suspect iterations of a large job may be read, and remembers which were.
+
+    =======  =======================================================  ==========================================
+    need     the iteration                                            is read
+    =======  =======================================================  ==========================================
+    EXPLAIN  is irregular or part of a shift, and nothing explains    always, and outside the budget
+             it
+    PURSUE   is suspect only, and nothing explains it                 within the budget
+    CONFIRM  is explained by an open verdict                          one in `READING.confirm_every`, within the
+                                                                      budget
+    =======  =======================================================  ==========================================
+
+    The budget is `READING.read_at_least` iterations in each window, and beyond these a share of the log. What is read
+    to explain does not count: noise must not use up what the small delay of a real fault needs.
 
     Parameters
     ----------
     window
-        In so many judged iterations `READ_AT_LEAST` are read.
+        Judged iterations in which `READING.read_at_least` may be read.
     """
 
     def __init__(self, window: int) -> None:
         self._window = window
-        self._read_at: deque[int] = deque(maxlen=READ_AT_LEAST)  # suspect iterations that were read, as judged
+        self._read_at: deque[int] = deque(maxlen=READING.read_at_least)  # iterations within the budget, as judged
         self._newest: int | None = None  # the last one that was read at all
-        self._spent = 0  # operators that were read for suspect iterations
+        self._spent = 0  # operators that were read within the budget
 
-    def may_read(self, judged: int, flowed: int, *, is_explained: bool, is_irregular: bool) -> bool:
-        """Whether a suspect iteration may be read.
+    def may_read(self, judged: int, flowed: int, need: Need) -> bool:
+        """Whether an iteration may be read.
 
         Parameters
         ----------
         judged
-            How many iterations were judged before it.
+            Iterations that were judged before it.
         flowed
-            Operators that the job ran so far.
-        is_explained
-            Whether an open verdict says all there is to say about it.
+            Operators that the job has run so far.
         """
-        if is_explained and self._newest is not None and judged - self._newest < KEEP_UP:
-            return False
-        if _is_free(is_explained=is_explained, is_irregular=is_irregular):
+        if need is Need.EXPLAIN:
             return True
-        is_scarce = len(self._read_at) < READ_AT_LEAST or judged - self._read_at[0] > self._window
-        return is_scarce or self._spent < max(READ_SHARE * flowed, FREE_OPERATORS)
+        if need is Need.CONFIRM and self._newest is not None and judged - self._newest < READING.confirm_every:
+            return False
+        is_scarce = len(self._read_at) < READING.read_at_least or judged - self._read_at[0] > self._window
+        return is_scarce or self._spent < max(READING.read_share * flowed, READING.free_operators)
 
-    def note(self, judged: int, operators: int, *, is_explained: bool, is_irregular: bool) -> None:
-        """Remember that an iteration was read, and what it cost."""
+    def note(self, judged: int, operators: int, need: Need) -> None:
+        """Remember that an iteration was read, and the number of operators that this took."""
         self._newest = judged
-        if not _is_free(is_explained=is_explained, is_irregular=is_irregular):
+        if need is not Need.EXPLAIN:
             self._read_at.append(judged)
             self._spent += operators
 
-    def state(self) -> dict[str, Any]:
-        """Everything that `from_state` needs, as JSON values."""
-        return {"read_at": list(self._read_at), "newest": self._newest, "spent": self._spent}
+    def state(self) -> BudgetState:
+        """Everything that `from_state` needs."""
+        return BudgetState(tuple(self._read_at), self._newest, self._spent)
 
     @classmethod
-    def from_state(cls, state: Mapping[str, Any], window: int) -> ReadingBudget:
+    def from_state(cls, state: BudgetState, window: int) -> ReadingBudget:
         """Restore."""
         budget = cls(window)
-        budget._read_at.extend(state["read_at"])
-        budget._newest, budget._spent = state["newest"], state["spent"]
+        budget._read_at.extend(state.read_at)
+        budget._newest, budget._spent = state.newest, state.spent
         return budget
-
-
-def _is_free(*, is_explained: bool, is_irregular: bool) -> bool:
-    return is_irregular and not is_explained

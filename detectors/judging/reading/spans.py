@@ -1,4 +1,4 @@
-"""Where the operators of an iteration come from when they are needed: the log, read back by offset."""
+"""Where the operators of an iteration lie in the log, from which they are read back when they are needed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from irregulars.streams.messages.records import Batch
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Where one rank's operators of some iterations are: offsets in one partition of ``commops``."""
+    """Where the operators of one rank in some iterations lie: offsets in one partition of ``commops``."""
 
     rank: int
     partition: int
@@ -19,11 +19,11 @@ class Span:
 
 
 ReadBack = Callable[[Sequence[Span]], Sequence[Batch]]
-"""Return the batches of some spans; what is no longer there is left out."""
+"""Returns the batches of some spans; those that the log no longer holds are left out."""
 
 
 def spans_of(iterations: Iterable[IterationRows]) -> list[Span]:
-    """Spans of all ranks of some iterations, each batch once."""
+    """Return the spans of all ranks in these iterations; a batch that holds several of them is named once."""
     found: dict[tuple[int, int], set[int]] = {}
     for rows in iterations:
         for rank, partition, offsets in rows.rank_offsets():

@@ -1,31 +1,30 @@
-"""What is usual of a job's operators: some regular iterations, of the ranks that were read."""
+"""What is usual of a job's operators, by some regular iterations of the ranks that were read."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Final
 
 import numpy as np
 
-from irregulars.detectors.abnormal_operators.healthy_pieces import UsualPieces, learn_usual_pieces
+from irregulars.detectors.abnormal_operators.usual_pieces import UsualPieces, learn_usual_pieces
+from irregulars.detectors.arrays.grouped_medians import lower_median, medians
 from irregulars.detectors.job.lanes import Lane, UsualLane
 from irregulars.detectors.judging.reading.iteration_rows import IterationRows
 from irregulars.detectors.judging.reading.operator_rows import NO_OPERATORS, joined
+from irregulars.detectors.judging.reading.thresholds import READING
 from irregulars.detectors.path.lane_tables import usual_lanes
 from irregulars.detectors.path.operator_graph import OperatorGraph
 from irregulars.detectors.path.ranks_to_read import lane_sums, usual_sums
 from irregulars.detectors.path.usual_by_past import Reference, learn_reference
 from irregulars.detectors.path.without_start_times import find_waits
+from irregulars.dtypes import Column, Floats, Ints
 
-Array = np.ndarray
-Build = Callable[[Sequence[IterationRows], Mapping[str, Array]], OperatorGraph]
-
-MOST_REPLAYED_ROWS: Final = 100_000
-"""Operators of iterations with more rows are not judged one by one: it would cost as much as finding the culprit."""
+Build = Callable[[Sequence[IterationRows], Mapping[str, Column]], OperatorGraph]
+"""Makes a graph of the operators of some iterations."""
 
 
 class UsualOperators:
-    """What is usual, learned of the ranks that were read.
+    """What is usual of the ranks that were read so far; it is computed when it is asked for.
 
     Parameters
     ----------
@@ -39,78 +38,77 @@ class UsualOperators:
         self.iterations = iterations
         self._is_whole = is_whole
         self.ranks: set[int] = set()
-        self.columns: dict[str, Array] = {}
+        self.columns: dict[str, Column] = {}
         self._learned: Reference | None = None
         self._learned_untimed: dict[Lane, UsualLane] | None = None
         self._pieces: UsualPieces | None = None
-        self._graph: OperatorGraph | None = None  # of which the pieces are learned when somebody asks
+        self._graph: OperatorGraph | None = None  # kept until the pieces are learned from it
         self._lanes: dict[Lane, tuple[float, float]] | None = None
         rank = np.concatenate([rows.columns["rank"] for rows in iterations])
         work_ns = np.concatenate([rows.columns["work_ns"] for rows in iterations])
-        order = np.lexsort((work_ns, rank))
-        self.work_ranks, first, counts = np.unique(rank[order], return_index=True, return_counts=True)
+        self.work_ranks, number = np.unique(rank, return_inverse=True)
+        self.work_ns = medians(number, work_ns)
         operators = np.concatenate([rows.columns["operators"] for rows in iterations])
-        self._most_operators = np.maximum.reduceat(operators[order], first) if len(first) else operators
-        ordered = work_ns[order]
-        self.work_ns = (ordered[first + (counts - 1) // 2] + ordered[first + counts // 2]) / 2
+        self._most_operators = np.zeros(len(self.work_ranks), dtype=np.int64)
+        np.maximum.at(self._most_operators, number, operators)
 
-    def add(self, ranks: Collection[int], columns: dict[str, Array]) -> None:
+    def add(self, ranks: Collection[int], columns: dict[str, Column]) -> None:
         """Take in the operators of more ranks."""
         self.columns = joined([self.columns, columns])
         self.ranks |= set(ranks)
         self._learned = self._learned_untimed = None
 
     def reference(self, build: Build) -> Reference:
-        """What is usual at each place; `build` makes a graph of operators."""
+        """Return what is usual at each place of an iteration."""
         if self._learned is None:
             own = [rows.only(self.ranks) for rows in self.iterations]
             graph = build(own, self.columns)
             self._learned = learn_reference(graph)
-            is_small = self._is_whole and len(graph) <= MOST_REPLAYED_ROWS * len(own)
+            is_small = self._is_whole and len(graph) <= READING.most_replayed_rows * len(own)
             self._graph, self._pieces = graph if is_small else None, None
         return self._learned
 
     @property
     def pieces(self) -> UsualPieces | None:
-        """What is usual of single operators, as far as `reference` has learned: of jobs read whole, and not large."""
+        """What is usual of single operators, of jobs read whole and not too large, once `reference` was asked."""
         if self._graph is not None:
             self._pieces, self._graph = learn_usual_pieces(self._graph), None
         return self._pieces
 
     def untimed(self) -> dict[Lane, UsualLane]:
-        """What is usual on each lane by durations alone."""
+        """Return what is usual on each lane, by durations alone."""
         if self._learned_untimed is None:
             self._learned_untimed = usual_lanes(find_waits(self.columns or NO_OPERATORS).table)
         return self._learned_untimed
 
     def lanes(self, codes: Mapping[str, int]) -> dict[Lane, tuple[float, float]]:
-        """What summaries say is usual on each lane."""
+        """Return what is usual on each lane, by the summaries of the evidence."""
         if self._lanes is None:
             self._lanes = usual_sums(lane_sums(rows.summaries(codes)) for rows in self.iterations)
         return self._lanes
 
     def work_excess_ns(self, rows: IterationRows) -> dict[int, float]:
-        """How much longer each rank worked than usual, by evidence alone, less what all did; ns."""
+        """Return how much longer than usual each rank worked, less the factor that all have in common; ns."""
         rank, work_ns, usual_ns = self._work(rows)
         factor = self.common_factor(rows)
         return dict(zip(rank.tolist(), (work_ns - factor * usual_ns).tolist(), strict=True))
 
     def common_factor(self, rows: IterationRows) -> float:
-        """How many times as long as usual all ranks worked: the lower median over them."""
+        """Return how many times as long as usual all ranks worked: the lower median over them."""
         _, work_ns, usual_ns = self._work(rows)
-        ratio = np.sort(work_ns[usual_ns > 0] / usual_ns[usual_ns > 0])
-        factor = float(ratio[(len(ratio) - 1) // 2]) if len(ratio) else 1.0
+        ratio = work_ns[usual_ns > 0] / usual_ns[usual_ns > 0]
+        factor = lower_median(ratio) if len(ratio) else 1.0
         return factor if factor > 0 else 1.0
 
     def complete_ranks(self, rows: IterationRows) -> set[int]:
-        """Ranks that logged as many operators as they do at most in regular iterations: they lost no row."""
+        """Return the ranks that logged as many operators as ever in a regular iteration: they lost no row."""
         rank, operators = rows.columns["rank"], rows.columns["operators"]
         at = np.minimum(np.searchsorted(self.work_ranks, rank), len(self.work_ranks) - 1)
         is_complete = (self.work_ranks[at] == rank) & (operators >= self._most_operators[at])
         return set(rank[is_complete].tolist())
 
-    def _work(self, rows: IterationRows) -> tuple[Array, Array, Array]:
-        """Ranks of which it is known what they usually work, with their work now and usually."""
+    def _work(self, rows: IterationRows) -> tuple[Ints, Floats, Floats]:
+        """Return the ranks whose usual work is known, their work in this iteration, and their usual work, ns."""
         rank, work_ns = rows.columns["rank"], rows.columns["work_ns"]
         at = np.minimum(np.searchsorted(self.work_ranks, rank), len(self.work_ranks) - 1)
         is_there = self.work_ranks[at] == rank

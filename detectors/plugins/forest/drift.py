@@ -12,6 +12,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from irregulars.dtypes import Column, Floats
+
 _CONFIDENCE: Final = 0.002  # ADWIN's own default
 _ALL: Final = -1  # signal of all operators together
 
@@ -29,7 +31,7 @@ class DriftSignals:
     def __init__(self) -> None:
         self._watches: dict[int, Any] = {}
 
-    def has_changed(self, operators: np.ndarray, ratios: np.ndarray) -> bool:
+    def has_changed(self, operators: Column, ratios: Floats) -> bool:
         """Take in the log ratios of a regular iteration; say whether a lasting change was noticed with it."""
         found = False
         for operator in (_ALL, *np.unique(operators).tolist()):  # 11 kinds at most

@@ -12,11 +12,13 @@ from typing import Final, Literal, get_args
 import numpy as np
 
 from irregulars.detectors.arrays.grouped_medians import robust_sigma
+from irregulars.detectors.plugins.baseline import Codes
 from irregulars.detectors.plugins.forest.drift import DriftSignals
 from irregulars.detectors.plugins.forest.matrix import FEATURES, Compared, log_elapsed, log_times, make_matrix
 from irregulars.detectors.plugins.forest.past import OperatorPast, Statistics, Usual
 from irregulars.detectors.plugins.forest.positions import Places, Slots, pack_slots
 from irregulars.detectors.plugins.protocol import Frame
+from irregulars.dtypes import Flags, Floats, Ints
 from irregulars.errors import PluginError
 
 Tuning = Literal["always", "drift", "off"]
@@ -24,9 +26,9 @@ Tuning = Literal["always", "drift", "off"]
 READS: Final = ("communicator", "operator", "peer", "sequence", "size_bytes", "elapsed_ns", "gap_ns", "iteration")
 """Columns of a frame that the features are made of."""
 
-_LEAST_RATIO: Final = 0.08  # log ratio of operators that reach a forest: just below 1.1 times as long
-_LEAST_ITERATION_RATIO: Final = 0.02  # the same of iterations; Holmes calls none of less than 4 % irregular
-_LEAST_ITERATION_SIGMAS: Final = 2.0  # and in standard deviations of iterations: real jobs are restless
+_LEAST_RATIO: Final = 0.08  # natural log of times usual, of operators that reach a forest: just below 1.1 times
+_LEAST_ITERATION_RATIO: Final = 0.02  # the same of iterations: half of the 4 % from which Holmes calls one irregular
+_LEAST_ITERATION_SIGMAS: Final = 2.0  # the same in standard deviations of iterations: chosen, since real jobs vary
 _RECENT: Final = 8  # iterations that say how long one takes at present
 _YOUNG_STEP: Final = 4  # frames from one look at the past to the next, while it is short or has changed
 _STEP: Final = 8  # the same, where it is followed always
@@ -46,15 +48,15 @@ class FeatureRows:
         Whether the iteration took longer than usual on this rank.
     """
 
-    rows: np.ndarray
-    matrix: np.ndarray
+    rows: Ints
+    matrix: Floats
     is_slow: bool
 
-    def column(self, name: str) -> np.ndarray:
+    def column(self, name: str) -> Floats:
         """One feature of all rows."""
         return self.matrix[:, FEATURES.index(name)]
 
-    def is_suspicious(self) -> np.ndarray:
+    def is_suspicious(self) -> Flags:
         """The first test: which rows a forest should see."""
         return np.asarray(self.is_slow & (self.column("slot_ratio") > _LEAST_RATIO))
 
@@ -136,7 +138,7 @@ class OperatorFeatures:
             self._usual = self._past.usual()
         self._unsettled = max(self._unsettled - 1, 0)
 
-    def _compare(self, usual: Usual, frame: Frame, values: np.ndarray, slots: Slots) -> FeatureRows:
+    def _compare(self, usual: Usual, frame: Frame, values: Floats, slots: Slots) -> FeatureRows:
         at_slot, has_slot = _find(usual.slots, slots.slot)
         at_class, has_class = _find(usual.classes, slots.class_)
         rows = np.flatnonzero(has_class & ~np.isnan(values))
@@ -161,19 +163,19 @@ class OperatorFeatures:
         return bool(time - self._usual_times[0] > limit)
 
 
-def _sigma_of_steps(values: np.ndarray) -> float:
+def _sigma_of_steps(values: Floats) -> float:
     """Standard deviation from the steps between neighbours, which a drift does not widen; NaN: too few values."""
     steps = np.diff(values[~np.isnan(values)])
     return robust_sigma(steps) / float(np.sqrt(2.0)) if len(steps) else np.nan
 
 
-def _find(codes: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _find(codes: Codes, wanted: Codes) -> tuple[Ints, Flags]:
     """Where each wanted code stands in the sorted `codes` (not empty), and whether it does."""
     at = np.minimum(np.searchsorted(codes, wanted), len(codes) - 1)
     return at, codes[at] == wanted
 
 
-def _choose(has_slot: np.ndarray, of_slot: Statistics, of_class: Statistics) -> Statistics:
+def _choose(has_slot: Flags, of_slot: Statistics, of_class: Statistics) -> Statistics:
     """What is usual for the slot, or for the class where the slot is new."""
     pairs = zip(of_slot, of_class, strict=True)
     return Statistics(*(np.where(has_slot, slot, class_) for slot, class_ in pairs))

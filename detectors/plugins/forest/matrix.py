@@ -16,6 +16,7 @@ import numpy as np
 
 from irregulars.detectors.plugins.forest.past import Statistics
 from irregulars.detectors.plugins.protocol import Frame
+from irregulars.dtypes import Column, Floats, Ints
 from irregulars.streams.messages.records import RECV, SEND
 
 FEATURES: Final = (
@@ -43,10 +44,10 @@ FEATURES: Final = (
     Where in the iteration, 0 to 1; log2 of the bytes, -1: not known; send or recv.
 """
 
-_FLOOR_RATIO: Final = 0.02  # least spread that counts as noise
-_LEAST_EXCESS: Final = 0.01  # of an iteration; a smaller one is divided as if it were this
-_Z_LIMITS: Final = (-5.0, 10.0)
-_PART_LIMITS: Final = (-5.0, 5.0)
+_FLOOR_RATIO: Final = 0.02  # least spread that counts as noise, of log time: that of `RobustBaseline`
+_LEAST_EXCESS: Final = 0.01  # share of an iteration; a smaller excess is divided as if it were this
+_Z_LIMITS: Final = (-5.0, 10.0)  # standard deviations; beyond, one operator would hide what those of its class say
+_PART_LIMITS: Final = (-5.0, 5.0)  # parts of the iteration's excess; beyond, the excess is too small to divide by
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,19 +59,19 @@ class Compared:
     ns) the first is the iteration's, the second its mean operator's.
     """
 
-    values: np.ndarray
+    values: Floats
     of_slot: Statistics
     of_class: Statistics
-    early_ns: np.ndarray
-    class_: np.ndarray
-    place: np.ndarray
-    size_bytes: np.ndarray
-    operator: np.ndarray
-    times: np.ndarray
-    usual_times: np.ndarray
+    early_ns: Floats
+    class_: Ints
+    place: Floats
+    size_bytes: Floats
+    operator: Column
+    times: Floats
+    usual_times: Floats
 
 
-def make_matrix(rows: Compared) -> np.ndarray:
+def make_matrix(rows: Compared) -> Floats:
     """Return the array ``(rows, len(FEATURES))``, float64."""
     slot = _against(rows.values, rows.of_slot)
     expected = rows.values - np.log(_expected_ns(rows))
@@ -83,7 +84,7 @@ def make_matrix(rows: Compared) -> np.ndarray:
     return np.stack(columns, axis=1)
 
 
-def _against(values: np.ndarray, usual: Statistics) -> tuple[np.ndarray, ...]:
+def _against(values: Floats, usual: Statistics) -> tuple[Floats, ...]:
     iqr = usual.high_quartile - usual.low_quartile
     return (
         values - usual.median,
@@ -94,12 +95,12 @@ def _against(values: np.ndarray, usual: Statistics) -> tuple[np.ndarray, ...]:
     )
 
 
-def _expected_ns(rows: Compared) -> np.ndarray:
+def _expected_ns(rows: Compared) -> Floats:
     usual_ns = np.exp(rows.of_slot.median)
     return np.maximum(usual_ns + rows.early_ns, usual_ns / 4)
 
 
-def _shares(rows: Compared, expected: np.ndarray) -> tuple[np.ndarray, ...]:
+def _shares(rows: Compared, expected: Floats) -> tuple[Floats, ...]:
     usual_ns, iteration_ns = np.exp(rows.of_slot.median), np.exp(rows.usual_times[0])
     excess = (np.exp(rows.values) - usual_ns) / iteration_ns
     total = np.expm1(rows.times[0] - rows.usual_times[0])
@@ -108,7 +109,7 @@ def _shares(rows: Compared, expected: np.ndarray) -> tuple[np.ndarray, ...]:
     return excess, usual_share, part, total - excess, expected, rows.early_ns / iteration_ns
 
 
-def _alike(class_: np.ndarray, z: np.ndarray, expected_z: np.ndarray) -> tuple[np.ndarray, ...]:
+def _alike(class_: Ints, z: Floats, expected_z: Floats) -> tuple[Floats, ...]:
     z, expected_z = np.clip(z, *_Z_LIMITS), np.clip(expected_z, *_Z_LIMITS)
     counts = np.maximum(np.bincount(class_), 1)
     highest = np.full(len(counts), _Z_LIMITS[0])
@@ -117,24 +118,24 @@ def _alike(class_: np.ndarray, z: np.ndarray, expected_z: np.ndarray) -> tuple[n
     return *means, highest[class_]
 
 
-def _of_frame(rows: Compared, ratio: np.ndarray) -> tuple[np.ndarray, ...]:
+def _of_frame(rows: Compared, ratio: Floats) -> tuple[Floats, ...]:
     times = rows.times - rows.usual_times
     middle = float(np.median(ratio)) if len(ratio) else 0.0
     return tuple(np.full(len(ratio), value) for value in (times[0], times[1], middle))
 
 
-def _log_size(size_bytes: np.ndarray) -> np.ndarray:
+def _log_size(size_bytes: Floats) -> Floats:
     is_known = np.isfinite(size_bytes) & (size_bytes >= 0)
     return np.where(is_known, np.log2(1.0 + np.where(is_known, size_bytes, 0.0)), -1.0)
 
 
-def log_elapsed(elapsed_ns: np.ndarray) -> np.ndarray:
+def log_elapsed(elapsed_ns: Floats) -> Floats:
     """Natural logarithm, NaN where elapsed is not known; less than one nanosecond counts as one."""
     is_usable = np.isfinite(elapsed_ns) & (elapsed_ns >= 0)
     return np.where(is_usable, np.log(np.where(is_usable, np.maximum(elapsed_ns, 1.0), 1.0)), np.nan)
 
 
-def log_times(frame: Frame) -> np.ndarray:
+def log_times(frame: Frame) -> Floats:
     """Log of the iteration's time on this rank, and of its mean operator; NaN if no operator has ended.
 
     Operators without a gap before them overlap, as a batched send and recv do: of such a run the longest counts. A

@@ -9,9 +9,10 @@ import numpy as np
 from irregulars.detectors.plugins.forest.features import READS, OperatorFeatures, Tuning
 from irregulars.detectors.plugins.forest.matrix import FEATURES
 from irregulars.detectors.plugins.protocol import Against, Frame, Level, Scores
+from irregulars.dtypes import Flags, Floats
 
-_LEAST_LABELS: Final = 100  # of each sort, before the forest is asked
-_MOST_MIB: Final = 4.0  # of each tree
+_LEAST_LABELS: Final = 100  # rows of each sort (abnormal, regular) before the forest is asked; chosen
+_MOST_MIB: Final = 4.0  # memory of each tree, MiB; chosen
 _RULE: Final = ("excess_share", 0.006)  # the best single threshold on simulated jobs: F1 0.80, the forest's is 0.94
 
 
@@ -34,7 +35,7 @@ class OnlineModel:
         self._labels = [0, 0]
         self._forest: Any = None
 
-    def predict(self, matrix: np.ndarray) -> np.ndarray:
+    def predict(self, matrix: Floats) -> Floats:
         """Return the probability of each row to be abnormal."""
         if min(self._labels) < _LEAST_LABELS:
             name, half = _RULE
@@ -42,7 +43,7 @@ class OnlineModel:
         found = [self._forest.predict_proba_one(row) for row in _as_dicts(matrix)]
         return np.array([float(one.get(True, 0.0)) for one in found], dtype=np.float64)
 
-    def learn(self, matrix: np.ndarray, labels: np.ndarray) -> None:
+    def learn(self, matrix: Floats, labels: Flags) -> None:
         """Learn rows in their order; one bool per row."""
         if self._forest is None:
             self._forest = self._new_forest()
@@ -121,7 +122,7 @@ class OnlineForest:
         """Take in a regular frame as the past of later ones; the forest stays as it is."""
         self._features.learn(frame)
 
-    def feedback(self, frame: Frame, labels: np.ndarray) -> None:
+    def feedback(self, frame: Frame, labels: Floats) -> None:
         """Learn what somebody says of a frame, before it is learned as regular.
 
         Parameters
@@ -138,6 +139,6 @@ class OnlineForest:
         self._model.learn(found.matrix[told], labels[found.rows[told]] > 0.5)
 
 
-def _as_dicts(matrix: np.ndarray) -> list[dict[str, float]]:
+def _as_dicts(matrix: Floats) -> list[dict[str, float]]:
     """River's form of rows."""
     return [dict(zip(FEATURES, row, strict=True)) for row in matrix.tolist()]

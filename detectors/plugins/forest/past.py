@@ -6,19 +6,23 @@ from typing import NamedTuple
 
 import numpy as np
 
+from irregulars.detectors.arrays.grouped_medians import medians
+from irregulars.detectors.arrays.runs import run_lengths, run_numbers, run_starts
+from irregulars.detectors.plugins.baseline import Codes
 from irregulars.detectors.plugins.forest.positions import Slots
+from irregulars.dtypes import Column, Floats, Ints
 
 
 class Statistics(NamedTuple):
     """What is usual, one value per slot or class: Holmes's families on the logarithm of elapsed."""
 
-    median: np.ndarray
-    low_quartile: np.ndarray
-    high_quartile: np.ndarray
-    mean: np.ndarray
-    deviation: np.ndarray
+    median: Floats
+    low_quartile: Floats
+    high_quartile: Floats
+    mean: Floats
+    deviation: Floats
 
-    def take(self, rows: np.ndarray) -> Statistics:
+    def take(self, rows: Ints) -> Statistics:
         """Pick rows by index."""
         return Statistics(*(column[rows] for column in self))
 
@@ -26,10 +30,10 @@ class Statistics(NamedTuple):
 class Usual(NamedTuple):
     """What was usual when it was last looked at; codes are sorted, statistics run beside them."""
 
-    slots: np.ndarray
+    slots: Codes
     of_slot: Statistics
-    gap_ns: np.ndarray
-    classes: np.ndarray
+    gap_ns: Floats
+    classes: Codes
     of_class: Statistics
 
 
@@ -60,7 +64,7 @@ class OperatorPast:
         self._values = np.zeros((0, window), dtype=np.float32)
         self._gaps_ns = np.zeros((0, window), dtype=np.float32)
 
-    def learn(self, slots: Slots, values: np.ndarray, gaps_ns: np.ndarray) -> bool:
+    def learn(self, slots: Slots, values: Floats, gaps_ns: Floats) -> bool:
         """Add one value to the ring of each slot; of a slot that occurs twice the last row counts.
 
         Returns whether a slot has become known with it.
@@ -85,7 +89,7 @@ class OperatorPast:
         classes, of_class = _by_class(np.repeat(self._class[known], self.window), values.ravel())
         return Usual(self._slots[known], _by_row(values), _row_medians(gaps_ns), classes, of_class)
 
-    def _admit(self, slots: np.ndarray, classes: np.ndarray) -> None:
+    def _admit(self, slots: Codes, classes: Codes) -> None:
         is_new = ~np.isin(slots, self._slots)
         if not is_new.any():
             return
@@ -105,7 +109,7 @@ class OperatorPast:
             setattr(self, name, getattr(self, name)[kept])
 
 
-def _by_row(values: np.ndarray) -> Statistics:
+def _by_row(values: Floats) -> Statistics:
     """Statistics of each row of a matrix, NaN left out."""
     values = np.sort(values, axis=1)  # NaN to the end
     counts = (~np.isnan(values)).sum(axis=1)
@@ -113,7 +117,7 @@ def _by_row(values: np.ndarray) -> Statistics:
     return _statistics(values.ravel(), firsts, counts)
 
 
-def _by_class(classes: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, Statistics]:
+def _by_class(classes: Codes, values: Floats) -> tuple[Codes, Statistics]:
     is_known = ~np.isnan(values)
     classes, values = classes[is_known], values[is_known]
     order = np.lexsort((values, classes))
@@ -121,32 +125,30 @@ def _by_class(classes: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, Stat
     return codes, _statistics(values[order], firsts, counts)
 
 
-def _statistics(values: np.ndarray, firsts: np.ndarray, counts: np.ndarray) -> Statistics:
+def _statistics(values: Floats, firsts: Ints, counts: Ints) -> Statistics:
     """Statistics of runs of sorted values, each with one value or more; between the runs NaN may lie."""
     if not len(firsts):
         return Statistics(*np.zeros((5, 0)))
     low, median, high = (_quantile(values, firsts, counts, share) for share in (0.25, 0.5, 0.75))
     is_known = ~np.isnan(values)
     # About the median: the square of a difference of large numbers loses nothing.
-    run = np.repeat(np.arange(len(firsts)), np.diff(np.r_[firsts, len(values)]))
+    run = np.repeat(np.arange(len(firsts)), run_lengths(firsts, len(values)))
     distance = np.where(is_known, values - median[run], 0.0)
     shift = np.bincount(run, distance, minlength=len(firsts)) / counts
     square = np.bincount(run, distance**2, minlength=len(firsts)) / counts
     return Statistics(median, low, high, median + shift, np.sqrt(np.maximum(square - shift**2, 0.0)))
 
 
-def _quantile(values: np.ndarray, firsts: np.ndarray, counts: np.ndarray, share: float) -> np.ndarray:
+def _quantile(values: Floats, firsts: Ints, counts: Ints, share: float) -> Floats:
     place = (counts - 1) * share
     below = np.floor(place).astype(np.int64)
     above = np.minimum(below + 1, counts - 1)
     return np.asarray(values[firsts + below] + (place - below) * (values[firsts + above] - values[firsts + below]))
 
 
-def _row_medians(values: np.ndarray) -> np.ndarray:
+def _row_medians(values: Column) -> Floats:
     """Median of each row, NaN left out; NaN where all are."""
-    values = np.sort(values.astype(np.float64), axis=1)
-    counts = (~np.isnan(values)).sum(axis=1)
-    rows = np.arange(len(values))
-    return (
-        values[rows, np.maximum(counts - 1, 0) // 2] + values[rows, np.minimum(counts // 2, values.shape[1] - 1)]
-    ) / 2
+    row, column = np.nonzero(~np.isnan(values))  # row by row
+    found = np.full(len(values), np.nan)
+    found[row[run_starts(row)]] = medians(run_numbers(row), values[row, column].astype(np.float64))
+    return found

@@ -11,8 +11,9 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from irregulars.detectors.plugins.baseline import mix_codes, pack_classes
+from irregulars.detectors.plugins.baseline import Codes, mix_codes, pack_classes
 from irregulars.detectors.plugins.protocol import Frame
+from irregulars.dtypes import Ints
 from irregulars.streams.messages.records import UNKNOWN
 
 _MOST_PLACES: Final = 1 << 20  # further places share one: a sequence that jumps makes no sense as a place
@@ -21,8 +22,8 @@ _MOST_PLACES: Final = 1 << 20  # further places share one: a sequence that jumps
 class Slots(NamedTuple):
     """Codes of the rows of a frame: ``slot`` (class and place) and ``class_``, both uint64."""
 
-    slot: np.ndarray
-    class_: np.ndarray
+    slot: Codes
+    class_: Codes
 
 
 class Places:
@@ -45,7 +46,7 @@ class Places:
         self._length = np.zeros(0, dtype=np.int64)
         self._iteration = np.zeros(0, dtype=np.int64)
 
-    def number(self, frame: Frame) -> np.ndarray:
+    def number(self, frame: Frame) -> Ints:
         """Return the place of each row, int64; -1 where its sequence is not known."""
         series, row = np.unique(_pack_series(frame), return_inverse=True)
         firsts, _ = self._range(frame, series, row)
@@ -68,7 +69,7 @@ class Places:
         self._iteration[at] = known["iteration"][0]
         self._forget()
 
-    def _range(self, frame: Frame, series: np.ndarray, row: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _range(self, frame: Frame, series: Codes, row: Ints) -> tuple[Ints, Ints]:
         """First sequence of each series, present or lost, and the one past its last."""
         sequence = frame["sequence"]
         is_known = sequence != UNKNOWN
@@ -83,7 +84,7 @@ class Places:
         is_cut = (self._series[at] == series) & (expected < firsts) & (expected + self._length[at] == pasts)
         return np.where(is_cut, expected, firsts), pasts
 
-    def _admit(self, series: np.ndarray) -> None:
+    def _admit(self, series: Codes) -> None:
         new = series[~np.isin(series, self._series)]
         at = np.searchsorted(self._series, new)
         self._series = np.insert(self._series, at, new)
@@ -98,13 +99,13 @@ class Places:
             setattr(self, name, getattr(self, name)[kept])
 
 
-def pack_slots(frame: Frame, places: np.ndarray) -> Slots:
+def pack_slots(frame: Frame, places: Ints) -> Slots:
     """Code the slot and the class of each row; two share a code with a chance of 1 in 2^64."""
     classes = pack_classes(frame)
     return Slots(mix_codes(classes + places.astype(np.int64).view(np.uint64)), classes)
 
 
-def _pack_series(frame: Frame) -> np.ndarray:
+def _pack_series(frame: Frame) -> Codes:
     mixed = mix_codes(frame["operator"].astype(np.uint64))
     mixed = mix_codes(mixed + frame["communicator"].astype(np.int64).view(np.uint64))
     return mix_codes(mixed + frame["peer"].astype(np.int64).view(np.uint64))

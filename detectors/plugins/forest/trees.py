@@ -1,4 +1,8 @@
-"""A trained forest as plain arrays: no pickle, no scikit-learn at run time, one file of some hundred kilobytes."""
+"""A trained forest as plain arrays: no pickle, no scikit-learn at run time, one file of some hundred kilobytes.
+
+Why: a fitted forest of scikit-learn can only be stored as a pickle, and where a call has few rows, as here, its own
+cost of a call is 4 to 30 times that of these arrays (`tests/benchmarks/bench_trees.py`; infra/docs/dependencies.md).
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,9 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
+from irregulars.dtypes import Column, Floats
 from irregulars.errors import PluginError
 
 VERSION: Final = 1
@@ -39,15 +45,15 @@ class Trees:
     """
 
     names: tuple[str, ...]
-    roots: np.ndarray
-    feature: np.ndarray
-    threshold: np.ndarray
-    left: np.ndarray
-    right: np.ndarray
-    probability: np.ndarray
+    roots: NDArray[np.int32]
+    feature: NDArray[np.int8]
+    threshold: NDArray[np.float32]
+    left: NDArray[np.int32]
+    right: NDArray[np.int32]
+    probability: NDArray[np.float32]
     depth: int
 
-    def predict(self, matrix: np.ndarray) -> np.ndarray:
+    def predict(self, matrix: Floats | NDArray[np.float32]) -> Column:
         """Return the probability that each row of `matrix` is abnormal: the mean of the trees.
 
         All rows go down all trees together, one level per step: `depth` steps, whatever the number of rows.

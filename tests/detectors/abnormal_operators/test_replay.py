@@ -5,12 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from irregulars.detectors.abnormal_operators.healthy_pieces import learn_usual_pieces
-from irregulars.detectors.abnormal_operators.replay import ABNORMAL_RATIO, abnormal_ratios, replay
+from irregulars.detectors.abnormal_operators.replay import MOST_ROUNDS, abnormal_ratios, replay
+from irregulars.detectors.abnormal_operators.thresholds import ABNORMAL
+from irregulars.detectors.abnormal_operators.usual_pieces import learn_usual_pieces
 from irregulars.detectors.path.operator_graph import OperatorGraph, build_graph
 from irregulars.producers.simulator.job.settings import SimulatorSettings
 from irregulars.producers.simulator.logs.incidents import Incident, Incidents
-from tests.detectors.operator_graphs import at, graph_of, row
+from tests.detectors.operator_graphs import at, graph_of, logged_graph, row
 from tests.detectors.recorded_operators import read_operators
 from tests.detectors.simulated_graphs import graph_of_iterations
 
@@ -74,6 +75,45 @@ def test_delays_travel_over_chains_of_ranks() -> None:
     np.testing.assert_array_equal(again.end_ns, graph.end_ns + 7)
 
 
+def chain(meetings: int) -> OperatorGraph:
+    """Each rank meets the next one; each comes 100 later than the one before, which so waits for it."""
+    rows = []
+    for number in range(meetings):
+        end = 100 * (number + 1) + 10
+        rows.append(row(number, 100 * number + (20 if number else 0), end, group=number))
+        rows.append(row(number + 1, 100 * (number + 1), end, group=number))
+    return graph_of(*rows, entry={(rank, 0): 0 for rank in range(meetings + 1)})
+
+
+@pytest.mark.parametrize(("meetings", "settles"), [(MOST_ROUNDS - 10, True), (MOST_ROUNDS + 10, False)])
+def test_a_replay_in_which_each_change_of_partner_leads_to_another_says_that_it_did_not_settle(
+    meetings: int, settles: bool
+) -> None:
+    """The first rank is late, so that at each meeting it is not the next rank any more who comes last."""
+    graph, late_ns = chain(meetings), 1_000_000
+    gap_ns, transfer_ns = pieces(graph)
+    gap_ns[at(graph, 0, 0)] = late_ns
+    again = replay(graph, gap_ns, transfer_ns)
+    if settles:
+        assert again.end_ns.max() == late_ns + 10 + 20 * (meetings - 1)
+    else:
+        assert np.isnan(again.start_ns).all()
+        assert np.isnan(again.end_ns).all()
+
+
+def test_rows_that_wait_for_each_other_in_a_circle_have_no_times() -> None:
+    """Each rank ran one collective, then the other; by their clocks each waited for the other first."""
+    us = 1_000
+    graph = logged_graph(
+        row(0, 0, 50 * us, group=1), row(0, 60 * us, 70 * us + 1, group=2),
+        row(1, 0, 50 * us, group=2), row(1, 60 * us, 70 * us + 1, group=1),
+    )  # fmt: skip
+    assert np.isnan(replay(graph, *pieces(graph)).end_ns).all()
+    usual = learn_usual_pieces(graph)
+    assert usual is not None
+    assert np.isnan(abnormal_ratios(graph, usual)).all()
+
+
 @pytest.mark.parametrize("job", ["plain", "untidy"])
 @pytest.mark.parametrize("fault", [
     "slow_rank:rank=5,factor=1.5", "slow_rank:rank=1,add_ms=60", "slow_nic:rank=3,factor=20",
@@ -82,19 +122,19 @@ def test_delays_travel_over_chains_of_ranks() -> None:
 def test_abnormal_operators_are_found(jobs: dict[str, Incidents], job: str, fault: str) -> None:
     is_abnormal, ratios = judged(jobs[job].run(f"{fault},from={FAULTY}"))
     assert is_abnormal.any()
-    assert f1(is_abnormal, ratios > ABNORMAL_RATIO) > 0.75
+    assert f1(is_abnormal, ratios > ABNORMAL.ratio) > 0.75
 
 
 @pytest.mark.parametrize("job", ["plain", "untidy"])
 def test_in_a_healthy_iteration_hardly_any_operator_is_abnormal(jobs: dict[str, Incidents], job: str) -> None:
     _, ratios = judged(jobs[job].run())
-    assert (ratios > ABNORMAL_RATIO).mean() < 0.02
+    assert (ratios > ABNORMAL.ratio).mean() < 0.02
 
 
 def test_a_job_that_works_longer_as_a_whole_has_no_abnormal_rank() -> None:
     job = Incidents(replace(SETTINGS, workload_changes=((FAULTY, 1.3),)))
     _, ratios = judged(job.run())
-    assert (ratios > ABNORMAL_RATIO).mean() < 0.05
+    assert (ratios > ABNORMAL.ratio).mean() < 0.05
 
 
 def test_other_names_of_ranks_and_another_time_change_nothing(jobs: dict[str, Incidents]) -> None:
@@ -154,5 +194,5 @@ def abnormal_share(recording: str) -> list[float]:
         graph = graph_of_range(range(iteration, iteration + 1))
         ratios = abnormal_ratios(graph, usual)
         for rank in range(4):
-            called[rank].append(float((ratios[graph.rank == rank] > ABNORMAL_RATIO).mean()))
+            called[rank].append(float((ratios[graph.rank == rank] > ABNORMAL.ratio).mean()))
     return [float(np.mean(one)) for one in called]

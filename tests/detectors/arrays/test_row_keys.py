@@ -11,6 +11,7 @@ from irregulars.detectors.arrays.row_keys import (
     first_rows,
     group_rows,
     lift_times,
+    order_within,
     sort_nearly,
     sort_rows,
     sort_within,
@@ -62,3 +63,18 @@ def test_lifted_times_of_several_arrays_compare_by_group_and_time(rows: list[tup
     groups, times = ([array([row[at] for row in part]) for part in parts] for at in (0, 1))
     keys = np.concatenate(lift_times(groups, times)).tolist()
     assert [rows[at] for at in sorted(range(len(rows)), key=lambda at: keys[at])] == sorted(rows)
+
+
+ANY_FLOAT = st.floats(allow_nan=False)
+
+
+@given(rows=st.lists(st.tuples(st.integers(0, 3), st.one_of(SMALL.map(float), ANY_FLOAT)), max_size=40))
+def test_floats_are_ordered_within_their_groups(rows: list[tuple[int, float]]) -> None:
+    group, values = array([row[0] for row in rows]), np.array([row[1] for row in rows], dtype=np.float64)
+    expected = [value for _, value in sorted(rows)]
+    assert sort_within(group, values, 4).tolist() == values[order_within(group, values)].tolist() == expected
+
+
+def test_what_is_not_known_comes_last_in_its_group() -> None:
+    group, values = array([1, 0, 1, 0]), np.array([np.nan, 2.0, -np.inf, np.nan])
+    np.testing.assert_array_equal(sort_within(group, values, 2), [2.0, np.nan, -np.inf, np.nan])

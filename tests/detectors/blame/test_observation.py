@@ -8,10 +8,13 @@ import pytest
 
 from irregulars.detectors.blame.causes import Cause
 from irregulars.detectors.blame.observation import Observation
-from irregulars.detectors.irregular.late_rank import LATE_SIGMAS, Latest
+from irregulars.detectors.irregular.late_rank import Latest
+from irregulars.detectors.irregular.thresholds import IRREGULAR
 from irregulars.detectors.job.lanes import EVERYBODY, Lane
 from irregulars.detectors.job.topology import Device
 from tests.detectors.observed_iterations import MS, PAIR, late, observation, work
+
+LATE_SIGMAS = IRREGULAR.late_sigmas
 
 LINK = Cause("slow_link", ((Device("link", (1, 3)), 0.95),), frozenset({PAIR}), 1, {0: 8 * MS})
 RANK = Cause("slow_rank", ((Device("gpu", (1,)), 1.0),), frozenset({work(1)}), None, {0: 8 * MS})

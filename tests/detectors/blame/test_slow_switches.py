@@ -74,3 +74,47 @@ def test_a_slow_switch_has_lanes_read_of_it_and_beside_it(slow: int) -> None:
     passing = [lane for lane in found if slow in (leaf(lane.first), leaf(lane.second))]
     assert len(passing) >= 16
     assert 8 <= len(found) - len(passing) <= 16
+
+
+# --- on either side of each threshold -------------------------------------------------------------------------------
+
+
+def between(lanes: int, factor: float, peers: int = 6) -> tuple[LaneSums, Topology]:
+    """Pairs of the same role: as many pass leaf-0 and take `factor` ms, and `peers` pass leaf-1 and take 1 ms."""
+    ranks = 2 * (lanes + peers)
+    of_0 = set(range(2 * lanes))
+    places = {
+        rank: Place(f"node-{rank}", 0, "nic-0", "leaf-0" if rank in of_0 else "leaf-1") for rank in range(ranks)
+    }
+    pairs = [Lane("pair", rank, rank + 1) for rank in range(0, ranks, 2)]
+    mean_ns = {lane: MS * (factor if lane.first in of_0 else 1.0) for lane in pairs}
+    return LaneSums(mean_ns, dict.fromkeys(mean_ns, 4)), Topology(ranks, places, {})
+
+
+def read(lanes: int, factor: float, peers: int = 20) -> list[Lane]:
+    """Lanes that are chosen to be read, of pairs that are all of one role."""
+    sums_of, topology = between(lanes, factor, peers)
+    return lanes_of_slow_switch([sums_of], [[list(sums_of.mean_ns)]], topology)
+
+
+@pytest.mark.parametrize(("factor", "is_read"), [(1.4, False), (1.6, True)])
+def test_a_switch_is_read_whose_lanes_take_half_as_long_again(factor: float, is_read: bool) -> None:
+    assert bool(read(10, factor)) == is_read
+
+
+@pytest.mark.parametrize(("lanes", "is_read"), [(7, False), (8, True)])
+def test_a_switch_with_few_lanes_is_not_looked_at_as_one(lanes: int, is_read: bool) -> None:
+    assert bool(read(lanes, 3.0)) == is_read
+
+
+@pytest.mark.parametrize(("peers", "is_read"), [(3, False), (4, True)])
+def test_with_few_lanes_of_a_role_nobody_knows_what_is_usual(peers: int, is_read: bool) -> None:
+    """Nine pairs pass the slow switch, in roles of as many lanes each, of which the quicker half does not."""
+    sums_of, topology = between(12, 3.0, peers=12)
+    slow, usual = list(sums_of.mean_ns)[:12], list(sums_of.mean_ns)[12:]
+    roles = [slow[at : at + peers // 2] + usual[at : at + (peers + 1) // 2] for at in range(0, 12, peers // 2)]
+    assert bool(lanes_of_slow_switch([sums_of], [[*roles]], topology)) == is_read
+
+
+def test_of_a_slow_switch_the_sixteen_slowest_lanes_and_the_eight_fastest_are_read() -> None:
+    assert len(read(40, 3.0, peers=60)) == 16 + 8

@@ -1,12 +1,18 @@
-"""How late ranks are against those that do the same work."""
+"""What was slow from the first iteration on, and how late ranks are against those that do the same work."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
-from irregulars.detectors.blame.standing_causes import late_against_stage
+from irregulars.detectors.blame.standing_causes import Reviewed, late_against_stage, review
+from irregulars.detectors.job.lanes import Lane
 from irregulars.detectors.job.topology import Topology
+from irregulars.detectors.path.critical_path import Attribution, Piece
 
 RANKS = np.arange(8)
 TOPOLOGY = Topology(8, {}, {}, stage_of={rank: rank // 4 for rank in range(8)})
@@ -40,3 +46,115 @@ def test_a_rank_with_fewer_rows_than_most_is_neither_late_nor_on_time() -> None:
 
 def test_an_iteration_in_which_all_run_less_is_held_against_itself() -> None:
     assert late([5, 5, 9, 5, 5, 5, 5, 5], [7] * 8, [20] * 8)[2] == 4.0
+
+
+# --- reviews --------------------------------------------------------------------------------------------------------
+
+MS = 1e6
+DELTA = 1.1
+
+
+def reviewed(
+    number: int,
+    late_ms: Mapping[int, float],
+    *,
+    stage_ms: Sequence[float] = (100.0, 100.0),
+    path_ms: Sequence[float] = (50.0, 50.0),
+    beside_ratio: float = 0.0,
+) -> Reviewed:
+    """A regular iteration of 100 ms.
+
+    Its path lost time to the work of ranks; the ranks of a stage worked for some time, a part of it on the path.
+    """
+    path = {Lane("work", rank): ms * MS for rank, ms in late_ms.items() if ms}
+    pieces = {lane: Piece(lane, lane.first, 0, 0, ns, 0.0) for lane, ns in path.items()}
+    work_ns = {rank: stage_ms[rank // 4] * MS for rank in range(8)}
+    path_work_ns = {4 * stage: ms * MS for stage, ms in enumerate(path_ms)}
+    return Reviewed(100 * MS, Attribution(number, path, pieces, {}, {}), work_ns, path_work_ns, beside_ratio)
+
+
+def found(some: Sequence[Reviewed], topology: Topology = TOPOLOGY, delta: float = DELTA) -> list[tuple[str, int]]:
+    """Kinds of causes, and in how many iterations each is seen."""
+    return [(cause.kind, len(cause.explained_ns)) for cause in review(some, topology, delta)]
+
+
+@pytest.mark.parametrize(("count", "is_said"), [(4, False), (5, True)])
+def test_four_iterations_are_too_few_for_a_review(count: int, is_said: bool) -> None:
+    assert bool(found([reviewed(n, {1: 20.0}) for n in range(count)])) == is_said
+
+
+@pytest.mark.parametrize(("shown", "is_said"), [(7, False), (8, True)])
+def test_a_standing_fault_shows_in_four_of_five_iterations(shown: int, is_said: bool) -> None:
+    some = [reviewed(n, {1: 30.0} if n < shown else {2: 1.0}) for n in range(10)]
+    assert (("slow_rank", shown) in found(some)) == is_said
+
+
+@pytest.mark.parametrize(("late_ms", "is_said"), [(8.0, False), (10.0, True)])
+def test_a_standing_fault_costs_more_than_delta_allows(late_ms: float, is_said: bool) -> None:
+    """Without 9.1 of its 100 ms an iteration takes a tenth less."""
+    assert bool(found([reviewed(n, {1: late_ms}) for n in range(8)])) == is_said
+
+
+HEAVY: dict[str, Any] = {"stage_ms": (100.0, 120.0), "path_ms": (30.0, 70.0)}
+
+
+def heavy(**more: Any) -> list[tuple[str, int]]:
+    return found([reviewed(n, {}, **HEAVY | more) for n in range(8)])
+
+
+def test_a_stage_all_of_whose_ranks_work_longer_is_heavy() -> None:
+    (cause,) = review([reviewed(n, {}, **HEAVY) for n in range(8)], TOPOLOGY, DELTA)
+    assert (cause.kind, cause.suspects[0][0].ranks) == ("slow_stage", (4, 5, 6, 7))
+    assert cause.explained_ns == dict.fromkeys(range(8), 20 * MS)
+
+
+@pytest.mark.parametrize(("excess_ms", "is_said"), [(15.5, False), (18.0, True)])
+def test_a_heavy_stage_costs_twice_what_delta_allows(excess_ms: float, is_said: bool) -> None:
+    """100 ms are more than 1.2 times the rest from 16.7 ms on."""
+    assert bool(heavy(stage_ms=(100.0, 100.0 + excess_ms))) == is_said
+
+
+@pytest.mark.parametrize(("path_ms", "is_said"), [(45.0, False), (55.0, True)])
+def test_of_two_stages_the_heavy_one_has_half_of_the_path(path_ms: float, is_said: bool) -> None:
+    assert bool(heavy(path_ms=(100.0 - path_ms, path_ms))) == is_said
+
+
+@pytest.mark.parametrize(("path_ms", "is_said"), [(35.0, False), (45.0, True)])
+def test_of_four_stages_the_heavy_one_has_more_than_its_part_of_the_path(path_ms: float, is_said: bool) -> None:
+    """1.6 quarters of it: 40 %."""
+    topology = Topology(8, {}, {}, stage_of={rank: rank // 2 for rank in range(8)})
+    work_ns = {rank: (120.0 if rank < 2 else 100.0) * MS for rank in range(8)}
+    path_work_ns = {0: path_ms * MS, 4: (100.0 - path_ms) * MS}
+    some = [replace(reviewed(n, {}), work_ns=work_ns, path_work_ns=path_work_ns) for n in range(8)]
+    assert (found(some, topology) == [("slow_stage", 8)]) == is_said
+
+
+@pytest.mark.parametrize(("beside_ratio", "is_said"), [(0.7, True), (0.8, False)])
+def test_stages_whose_recvs_lie_open_are_not_compared(beside_ratio: float, is_said: bool) -> None:
+    assert bool(heavy(beside_ratio=beside_ratio)) == is_said
+
+
+@pytest.mark.parametrize(("late_ms", "is_said"), [(19.0, False), (22.0, True)])
+def test_uneven_data_cost_two_and_a_half_times_what_delta_allows(late_ms: float, is_said: bool) -> None:
+    """100 ms are more than 1.25 times the rest from 20 ms on."""
+    assert (found([reviewed(n, {n: late_ms}) for n in range(8)]) == [("imbalance", 8)]) == is_said
+
+
+@pytest.mark.parametrize(("ranks", "is_said"), [((1, 1, 1, 1, 2, 3, 4, 5), False), ((1, 1, 1, 6, 2, 3, 4, 5), True)])
+def test_where_one_rank_has_half_of_it_data_are_not_uneven(ranks: Sequence[int], is_said: bool) -> None:
+    assert (found([reviewed(n, {rank: 25.0}) for n, rank in enumerate(ranks)]) == [("imbalance", 8)]) == is_said
+
+
+def test_of_two_ranks_that_are_equally_slow_each_explains_what_the_other_is_late_for() -> None:
+    some = []
+    for n in range(8):
+        one = reviewed(n, {1 if n % 2 else 2: 20.0})
+        some.append(
+            replace(
+                one,
+                attribution=replace(
+                    one.attribution, work_excess_ns=dict.fromkeys(range(8), 0.0) | {1: 20 * MS, 2: 19 * MS}
+                ),
+            )
+        )
+    assert found(some) == [("slow_rank", 8), ("slow_rank", 8)]

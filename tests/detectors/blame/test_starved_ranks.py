@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -57,3 +60,49 @@ def test_ranks_that_wait_for_the_same_transfer_are_in_step_and_throttled_ones_ar
 def test_renaming_ranks_renames_the_starved(order: list[int]) -> None:
     renamed = [{order[rank]: ns for rank, ns in one.items()} for one in work({6: 20.0})]
     assert starved_ranks(renamed, MS) == {order[6]}
+
+
+# --- on either side of each threshold -------------------------------------------------------------------------------
+
+
+def even(late_ms: dict[int, float], count: int = 4, ranks: int = 6, noise_ms: float = 0.0) -> list[dict[int, float]]:
+    """Work over the usual, ns: of these ranks so much, of the others next to nothing, all with an even noise."""
+    sway = [noise_ms * (1 if n % 2 else -1) for n in range(count)]
+    return [{r: (late_ms.get(r, 0.0) + sway[n]) * MS for r in range(ranks)} for n in range(count)]
+
+
+@pytest.mark.parametrize(("late_ms", "is_starved"), [(5.0, False), (6.2, True)])
+def test_starved_work_stands_six_standard_errors_out(late_ms: float, is_starved: bool) -> None:
+    """Of a noise of 1 ms the median of four iterations has a standard error of 1.2533 × 1.4826 / 2 = 0.93 ms."""
+    assert (starved_ranks(even({3: late_ms}, noise_ms=1.0), 0.0) == {3}) == is_starved
+
+
+@pytest.mark.parametrize(("late_ms", "is_starved"), [(9.0, False), (11.0, True)])
+def test_starved_work_is_twice_as_far_out_as_the_quickest_rank(late_ms: float, is_starved: bool) -> None:
+    assert (starved_ranks(even({3: late_ms, 1: -5.0}), 0.0) == {3}) == is_starved
+
+
+@pytest.mark.parametrize(("iterations", "is_starved"), [(3, False), (4, True)])
+def test_three_iterations_say_nothing_of_processor_time(iterations: int, is_starved: bool) -> None:
+    assert (starved_ranks(even({3: 20.0}, iterations), 0.0) == {3}) == is_starved
+
+
+@pytest.mark.parametrize(("late_ms", "starved"), [(9.0, {3}), (11.0, {3, 4})])
+def test_ranks_are_starved_as_the_latest_from_half_of_it_on(late_ms: float, starved: set[int]) -> None:
+    assert starved_ranks(even({3: 20.0, 4: late_ms}), 0.0) == starved
+
+
+@pytest.mark.parametrize(("late", "is_starved"), [(4, True), (5, False)])
+def test_of_nine_ranks_four_may_be_starved_and_five_are_the_job(late: int, is_starved: bool) -> None:
+    """The others' median tells what all are late, so that with five late it is the four that seem quick."""
+    found = starved_ranks(even(dict.fromkeys(range(late), 20.0), ranks=9), 0.0)
+    assert (found == set(range(late))) == is_starved
+
+
+@pytest.mark.parametrize(("apart_ms", "in_step"), [(1.8, True), (2.2, False)])
+def test_ranks_in_step_differ_by_less_than_twice_the_noise(apart_ms: float, in_step: bool) -> None:
+    """Two ranks that differ by as many times the noise of the others, 1.4826 / 2 ms."""
+    noise = [dict.fromkeys((2, 3, 4, 5), 0.5 * MS if n % 2 else -0.5 * MS) for n in range(4)]
+    half = apart_ms * 0.7413 * MS / math.sqrt(2)
+    late = [{0: 30 * MS + half, 1: 30 * MS - half} for _ in range(4)]
+    assert are_in_step([one | two for one, two in zip(noise, late, strict=True)], {0, 1}) == in_step

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import replace
@@ -14,7 +13,7 @@ from hypothesis import strategies as st
 
 from irregulars.detectors.blame.causes import Cause
 from irregulars.detectors.blame.observation import Observation
-from irregulars.detectors.blame.what_if import Recoveries, WhatIf, recovered_ratio
+from irregulars.detectors.blame.what_if import Recoveries, Recovery, WhatIf, recovered_ratio
 from irregulars.detectors.job.lanes import Lane
 from irregulars.detectors.job.topology import Device, Place, Topology
 from irregulars.detectors.path.critical_path import Attribution, attribute
@@ -22,6 +21,7 @@ from irregulars.detectors.path.operator_graph import build_graph
 from irregulars.detectors.path.usual_by_past import Reference, learn_reference
 from tests.detectors.batched_rings import QUICK, RING, SLOW, ring_rows
 from tests.detectors.operator_graphs import columns_of, graph_of, row
+from tests.stored_states import stored
 
 MS = 1_000_000
 REGULAR = 6
@@ -287,6 +287,16 @@ def test_an_iteration_that_took_no_longer_has_no_ratio() -> None:
     assert recovered_ratio(rank_cause(0), [rank_cause(0)], as_usual, job.what_if) is None
 
 
+@pytest.mark.parametrize(("explained_ms", "ratio"), [(6.0, 1.0), (12.0, 1.0), (15.0, 0.8)])
+def test_what_comes_back_is_held_against_two_fifths_of_the_excess_at_least(explained_ms: float, ratio: float) -> None:
+    """12 of 30 ms come back: all of a cause that explains less than these, four fifths of one that explains 15 ms."""
+    job = Job({0: 30, 2: 27})  # rank 2 alone is as late as all but 12 ms of it
+    attribution = Attribution(REGULAR, {Lane("work", 0): explained_ms * MS}, {}, {}, {})
+    observation = replace(job.observation, attribution=attribution)
+    assert job.recovered_ms(rank_cause(0)) == pytest.approx(12)
+    assert recovered_ratio(rank_cause(0), [], observation, job.what_if) == pytest.approx(ratio)
+
+
 # --- several iterations ---------------------------------------------------------------------------------------------
 
 
@@ -316,8 +326,8 @@ def test_what_came_back_of_one_device_says_nothing_of_another() -> None:
 
 
 def test_what_is_not_known_and_what_accuses_nobody_is_not_noted() -> None:
-    assert noted(None).state() == []
-    assert noted(1.0, cause=COMMUNICATION).state() == []
+    assert noted(None).state() == ()
+    assert noted(1.0, cause=COMMUNICATION).state() == ()
 
 
 def test_old_iterations_are_forgotten() -> None:
@@ -327,6 +337,6 @@ def test_old_iterations_are_forgotten() -> None:
 
 def test_what_came_back_outlives_a_restart() -> None:
     recoveries = noted(1.0, 0.2)
-    restored = Recoveries(json.loads(json.dumps(recoveries.state())))
+    restored = Recoveries(stored(recoveries.state(), tuple[Recovery, ...]))
     assert restored.state() == recoveries.state()
     assert restored.typical(seen_in(rank_cause(0), 0, 1)) == pytest.approx(0.6)

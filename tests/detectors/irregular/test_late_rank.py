@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from irregulars.detectors.irregular.late_rank import (
-    LATE_SIGMAS,
-    LATEST_RANKS,
-    MIN_HISTORY,
-    Late,
-    find_lasting,
-    find_latest,
-)
+from irregulars.detectors.irregular.late_rank import Late, Latest, find_lasting, find_latest, lasting_ns
+from irregulars.detectors.irregular.thresholds import IRREGULAR
 
 MS = 1e6
 HISTORY = [{n % 4: (1.0 + n % 3) * MS, (n + 1) % 4: 0.5 * MS} for n in range(20)]
@@ -19,7 +14,7 @@ HISTORY = [{n % 4: (1.0 + n % 3) * MS, (n + 1) % 4: 0.5 * MS} for n in range(20)
 
 
 def test_nothing_is_said_before_there_is_a_history() -> None:
-    assert find_latest({1: 50 * MS}, HISTORY[: MIN_HISTORY - 1]) is None
+    assert find_latest({1: 50 * MS}, HISTORY[: IRREGULAR.min_iterations - 1]) is None
     assert find_latest({}, HISTORY) is None
 
 
@@ -27,13 +22,13 @@ def test_a_rank_that_is_far_later_than_anybody_was_stands_out() -> None:
     found = find_latest({1: 50 * MS, 2: 2 * MS}, HISTORY)
     assert found is not None
     assert (found.rank, found.over_ns) == (1, pytest.approx(50 * MS, rel=0.01))
-    assert found.sigmas > LATE_SIGMAS
+    assert found.sigmas > IRREGULAR.late_sigmas
 
 
 def test_a_rank_that_is_as_late_as_somebody_always_is_does_not() -> None:
     found = find_latest({3: 3 * MS}, HISTORY)
     assert found is not None
-    assert found.sigmas < LATE_SIGMAS
+    assert found.sigmas < IRREGULAR.late_sigmas
 
 
 def test_a_rank_that_is_always_late_is_held_against_its_own_past() -> None:
@@ -52,9 +47,9 @@ def test_no_order_of_the_ranks_changes_who_it_is() -> None:
 
 def latest_of_a_thousand(iteration: int, *, late_ns: float | None = None) -> Late:
     """Ranks that are among the latest for once, from 20 ms on; rank 0 is as late as is said."""
-    first = 1 + iteration * LATEST_RANKS
+    first = 1 + iteration * IRREGULAR.latest_ranks
     own = {} if late_ns is None else {0: late_ns}
-    return {**own, **{first + n: (20.0 + n / 2) * MS for n in range(LATEST_RANKS - len(own))}}
+    return {**own, **{first + n: (20.0 + n / 2) * MS for n in range(IRREGULAR.latest_ranks - len(own))}}
 
 
 @pytest.mark.parametrize(("late_ms", "stands_out"), [(22.0, False), (28.0, False), (60.0, True)])
@@ -68,3 +63,55 @@ def test_among_the_latest_of_a_thousand_three_times_is_chance_unless_it_is_late(
     assert found is not None
     assert found.rank == 0
     assert found.stands_out == stands_out
+
+
+# --- thresholds, each on both sides ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("sigmas", "stands_out"), [(5.0, False), (5.9, False), (6.1, True), (7.0, True)])
+def test_six_standard_deviations_are_no_chance(sigmas: float, stands_out: bool) -> None:
+    assert Latest(0, 1.0 * MS, sigmas).stands_out == stands_out
+
+
+@pytest.mark.parametrize(("late_ms", "stands_out"), [(12.8, False), (13.3, True)])
+def test_history_that_agrees_by_chance_has_a_noise_of_a_twentieth(late_ms: float, stands_out: bool) -> None:
+    """Each time another rank was late by 10 ms exactly: six standard deviations are 3 ms more."""
+    history = [{n: 10.0 * MS} for n in range(20)]
+    found = find_latest({50: late_ms * MS}, history)
+    assert found is not None
+    assert found.stands_out == stands_out
+
+
+@pytest.mark.parametrize(("late_ms", "stands_out"), [(9.5, False), (10.5, True)])
+def test_windows_that_agree_by_chance_have_a_noise_of_a_sixth(late_ms: float, stands_out: bool) -> None:
+    """Two ranks take turns with 10 ms, 5 ms over the middle of each: six standard deviations are 5 ms more."""
+    before = [{n % 2: 10.0 * MS, 1 - n % 2: 0.0} for n in range(20)]
+    found = find_lasting([{50: late_ms * MS}] * 6, before)
+    assert found is not None
+    assert (found.rank, found.stands_out) == (50, stands_out)
+
+
+def test_lateness_that_is_reached_in_three_of_six_iterations_counts() -> None:
+    over_ns = np.array([[9.0, 0.0, 7.0, 0.0, 8.0, 0.0, 1.0], [0.0, 0.0, 5.0, 5.0, 0.0, 0.0, 0.0]])
+    assert lasting_ns(over_ns).tolist() == [[7.0, 1.0], [0.0, 0.0]]
+
+
+def test_the_newest_twenty_iterations_show_how_late_ranks_are_by_chance() -> None:
+    """A rank that was late until 20 iterations ago is on time by now; one that is newly late half of them is not."""
+    old = [{1: 50.0 * MS}] * 5 + [{2: 1.0 * MS + n % 3 * MS} for n in range(20)]
+    found = find_latest({1: 50.0 * MS}, old)
+    assert found is not None
+    assert found.over_ns == 50.0 * MS
+    newest = [{3: 0.0}] * 13 + [{3: 50.0 * MS}] * 11
+    again = find_latest({3: 50.0 * MS}, newest)
+    assert again is not None
+    assert again.over_ns == 0.0
+
+
+def test_where_sixteen_ranks_are_known_the_others_may_be_as_late_as_the_last() -> None:
+    """Rank 0 is late by 40 ms; that sixteen others were so in each iteration hides it, that fifteen were does not."""
+    for count, stands_out in ((15, True), (16, False)):
+        before = [{1 + (16 * n + one): 38.0 * MS for one in range(count)} for n in range(20)]
+        found = find_lasting([{0: 40.0 * MS}] * 6, before)
+        assert found is not None
+        assert found.stands_out == stands_out

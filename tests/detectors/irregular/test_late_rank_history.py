@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import math
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from irregulars.detectors.irregular.late_rank import LASTS, LASTS_SEEN, MIN_HISTORY, MOST_HISTORY, find_lasting
-from irregulars.detectors.irregular.late_rank_history import LATEST_RANKS, LatenessWatch, latest_ranks
+from irregulars.detectors.irregular.late_rank import find_lasting
+from irregulars.detectors.irregular.late_rank_history import LatenessWatch, latest_ranks
+from irregulars.detectors.irregular.thresholds import IRREGULAR
+from tests.stored_states import stored
 
 MS = 1e6
 RANKS = (0, 1, 2, 4, 5)
-USUAL = [{RANKS[n % 5]: (2.0 + n % 3) * MS, RANKS[(n + 1) % 5]: 1.0 * MS} for n in range(MOST_HISTORY)]
+USUAL = [{RANKS[n % 5]: (2.0 + n % 3) * MS, RANKS[(n + 1) % 5]: 1.0 * MS} for n in range(IRREGULAR.level_iterations)]
 """Somebody is always a little late, each in turn."""
 
 
@@ -32,7 +34,7 @@ def watched(late_ms: list[float], *, has_open: bool = False) -> tuple[LatenessWa
 
 
 def test_a_rank_stands_out_that_is_late_in_three_of_six_iterations() -> None:
-    assert (LASTS_SEEN, LASTS) == (3, 6)
+    assert (IRREGULAR.lasting_seen, IRREGULAR.lasting_window) == (3, 6)
     assert watched([9.0, 0.0, 9.0, 0.0, 9.0])[1] == [False, False, False, False, True]
     assert not any(watched([9.0, 0.0, 0.0, 9.0, 0.0, 0.0, 9.0])[1])
 
@@ -41,12 +43,17 @@ def test_an_iteration_in_which_it_is_not_late_shows_nothing() -> None:
     assert watched([9.0, 9.0, 9.0, 0.0, 9.0])[1] == [False, False, True, False, True]
 
 
+@pytest.mark.parametrize(("late_ms", "is_there"), [(4.0, False), (4.4, False), (4.7, True), (5.2, True)])
+def test_half_of_its_lasting_lateness_shows_a_rank_in_an_iteration(late_ms: float, is_there: bool) -> None:
+    assert watched([9.0, 9.0, 9.0, late_ms])[1][-1] == is_there
+
+
 def test_a_rank_that_is_late_in_turn_with_others_does_not_stand_out() -> None:
     assert not any(watched([9.0, 0.0, 0.0, 0.0, 0.0] * 3)[1])
 
 
 def test_a_long_fault_is_what_is_usual_in_the_end_unless_a_verdict_is_open() -> None:
-    late = [9.0] * 3 * MOST_HISTORY
+    late = [9.0] * 3 * IRREGULAR.level_iterations
     assert not watched(late)[1][-1]
     assert watched(late, has_open=True)[1][-1]
 
@@ -59,20 +66,20 @@ def test_a_rank_of_which_it_is_not_known_counts_as_none_of_the_latest() -> None:
     for watch, unknown in ((one, {}), (other, {0: math.nan, 7: math.nan})):
         watch.learn(len(USUAL), {3: 9.0 * MS} | unknown, has_open=False)
     assert one.look({3: 9.0 * MS}) == other.look(late_ns)
-    assert LatenessWatch.from_state(json.loads(json.dumps(other.state()))).look(late_ns) == other.look(late_ns)
+    assert LatenessWatch.from_state(stored(other.state())).look(late_ns) == other.look(late_ns)
 
 
 def test_little_history_says_nothing() -> None:
-    late = [{3: 9.0 * MS}] * LASTS
-    assert find_lasting(late, USUAL[: MIN_HISTORY - 1]) is None
+    late = [{3: 9.0 * MS}] * IRREGULAR.lasting_window
+    assert find_lasting(late, USUAL[: IRREGULAR.min_iterations - 1]) is None
     assert find_lasting(late[1:], USUAL) is None
-    assert find_lasting([{}] * LASTS, [{}] * MIN_HISTORY) is None
+    assert find_lasting([{}] * IRREGULAR.lasting_window, [{}] * IRREGULAR.min_iterations) is None
 
 
 @given(st.lists(st.sampled_from([0.0, 5.0, 9.0, 30.0]), max_size=12), st.booleans())
 def test_a_snapshot_forgets_nothing(late_ms: list[float], has_open: bool) -> None:
     watch, _ = watched(late_ms, has_open=has_open)
-    restored = LatenessWatch.from_state(json.loads(json.dumps(watch.state())))
+    restored = LatenessWatch.from_state(stored(watch.state()))
     assert restored.state() == watch.state()
     assert restored.look({3: 9.0 * MS}) == watch.look({3: 9.0 * MS})
 
@@ -80,5 +87,5 @@ def test_a_snapshot_forgets_nothing(late_ms: list[float], has_open: bool) -> Non
 def test_the_latest_ranks_are_kept() -> None:
     late = {rank: float(rank % 7) for rank in range(40)}
     kept = latest_ranks(late)
-    assert len(kept) == LATEST_RANKS
+    assert len(kept) == 16
     assert min(kept.values()) >= max(ns for rank, ns in late.items() if rank not in kept)

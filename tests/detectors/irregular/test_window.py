@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from river.drift import ADWIN
 
-from irregulars.detectors.irregular.window import MIN_ITERATIONS, DriftWatch, IterationWindow
+from irregulars.detectors.irregular.thresholds import IRREGULAR
+from irregulars.detectors.irregular.window import DriftWatch, IterationWindow
 
 TIMES = st.lists(st.floats(1, 1e12), min_size=1, max_size=120)
 
@@ -28,7 +31,7 @@ def contract_means(times: list[float], delta: float, size: int) -> list[float]:
 
     The first ten, which have none, are clipped at delta times their median.
     """
-    first = times[:MIN_ITERATIONS]
+    first = times[: IRREGULAR.min_iterations]
     clipped = [min(time, delta * float(np.median(first))) for time in first]
     means = [math.nan] * len(first)
     for time in times[len(first) :]:
@@ -42,7 +45,7 @@ def test_nothing_is_judged_before_ten_iterations() -> None:
     _, said = fed([100.0] * 9 + [1e9, 1e9])
     assert said[:10] == [None] * 10
     assert said[10] is True
-    assert MIN_ITERATIONS == 10
+    assert IRREGULAR.min_iterations == 10
 
 
 def test_an_iteration_of_exactly_delta_times_the_mean_is_regular() -> None:
@@ -72,7 +75,7 @@ def test_the_mean_is_the_contracts(times: list[float], delta: float, size: int) 
     expected = contract_means(times, delta, size)
     window = IterationWindow(delta=delta, window=size)
     for at, time in enumerate(times):
-        if at >= MIN_ITERATIONS:
+        if at >= IRREGULAR.min_iterations:
             assert window.mean_ns == pytest.approx(expected[at], rel=1e-9)
         else:
             assert math.isnan(window.mean_ns)
@@ -116,7 +119,7 @@ def test_a_fast_first_iteration_does_not_make_all_others_irregular() -> None:
 @given(times=TIMES)
 def test_a_restored_window_says_the_same(times: list[float]) -> None:
     window, _ = fed(times, size=20)
-    twin = IterationWindow.from_state(window.state())
+    twin = IterationWindow.from_state(window.state(), delta=window.delta, window=window.window)
     for time in times:
         assert twin.judge(time) == window.judge(time)
         assert twin.mean_ns == window.mean_ns or math.isnan(window.mean_ns)
@@ -212,7 +215,7 @@ def test_the_memory_of_a_watch_is_bounded() -> None:
     watch = DriftWatch()
     for at in range(5000):
         watch.learn(100e6 + at % 7)
-    assert len(watch.state()["elapsed_ns"]) <= 512
+    assert len(watch.state().elapsed_ns) <= 512
     assert len(watch.recent_ns()) <= 512
 
 
@@ -238,3 +241,50 @@ def test_a_watch_restored_after_its_memory_was_halved_goes_on_alike() -> None:
     for time in random.normal(120e6, 2e6, 600).tolist():
         assert twin.learn(time) == watch.learn(time)
         assert twin.recent_ns() == watch.recent_ns()
+
+
+# --- thresholds, each on both sides ---------------------------------------------------------------------------------
+
+
+def test_the_level_is_the_median_of_the_newest_twenty() -> None:
+    window, _ = fed([1000.0 + n for n in range(40)])
+    assert window.level_ns == 1029.5
+
+
+@pytest.mark.parametrize(("time", "is_irregular"), [(170.0, False), (185.0, False), (195.0, True), (205.0, True)])
+def test_three_standard_deviations_above_the_median_are_outside_of_the_noise(time: float, is_irregular: bool) -> None:
+    """Thirds at 80, 100 and 120: the median is 100, and a robust standard deviation is 29.7."""
+    window, _ = fed([80.0, 100.0, 120.0] * 10)
+    assert window.judge(time) is is_irregular
+
+
+def test_a_suspect_iteration_exceeds_three_quarters_of_what_delta_allows() -> None:
+    window, _ = fed([100.0] * 30)
+    assert window.suspect_ns == pytest.approx(107.5)
+
+
+def test_a_suspect_iteration_lies_four_standard_deviations_above_the_level() -> None:
+    """Steps of 10 up and down have a robust standard deviation of 14.8, and each time one of 10.5."""
+    window, _ = fed([95.0, 105.0] * 15)
+    assert window.suspect_ns == pytest.approx(100 + 4 * 10.48, abs=0.1)
+
+
+@pytest.mark.parametrize("time", [115.0, 120.0])
+def test_a_shift_begins_when_most_of_the_newest_five_are_longer(time: float) -> None:
+    shifts = [math.isfinite(fed([100.0] * 40 + [time] * count)[0].shifted_ns) for count in range(1, 5)]
+    assert shifts == [False, False, True, True]
+
+
+def test_half_of_what_made_a_shift_is_still_a_shift() -> None:
+    window, _ = fed([100.0] * 40 + [115.0] * 5)
+    assert window.shifted_ns == pytest.approx(103.75)
+
+
+def test_the_newest_five_say_by_how_much_the_job_takes_longer() -> None:
+    assert [fed([100.0] * 40 + [109.0] * count)[0].rise_ns for count in (2, 3, 5)] == [0.0, 9.0, 9.0]
+
+
+def test_drift_is_watched_for_as_river_does_by_default() -> None:
+    defaults = inspect.signature(ADWIN.__init__).parameters
+    assert DriftWatch().confidence == defaults["delta"].default
+    assert IRREGULAR.drift_checked_every == defaults["clock"].default

@@ -7,13 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from irregulars.detectors.job.measured_time import (
-    CLOCK_ERROR_NS,
-    DRIFT_RATIO,
-    LEAST_RESOLUTION_NS,
-    resolutions_ns,
-    slack_ns,
-)
+from irregulars.detectors.job.measured_time import resolutions_ns, slack_ns
+from irregulars.detectors.job.thresholds import JOB
 from tests.detectors.operator_graphs import at, logged_graph, row
 
 US = 1_000
@@ -45,7 +40,7 @@ def test_the_resolution_is_the_step_of_the_log(step_ns: int) -> None:
 
 @pytest.mark.parametrize("step_ns", [1, 10, 100])
 def test_no_log_is_trusted_to_be_finer_than_a_microsecond(step_ns: int) -> None:
-    assert resolutions(log_of(step_ns)) == [LEAST_RESOLUTION_NS]
+    assert resolutions(log_of(step_ns)) == [JOB.least_resolution_ns]
 
 
 def test_no_step_is_taken_for_coarser_than_a_millisecond() -> None:
@@ -78,7 +73,7 @@ def test_an_exact_start_beside_a_coarse_elapsed_is_exact() -> None:
 
 
 def test_few_rows_say_nothing() -> None:
-    assert resolutions(log_of(10 * US, rows=3)) == [LEAST_RESOLUTION_NS]
+    assert resolutions(log_of(10 * US, rows=3)) == [JOB.least_resolution_ns]
     assert resolutions(log_of(10 * US, rows=4)) == [10 * US]
     assert resolutions(log_of(10 * US, rows=1), log_of(10 * US, rows=9)) == [US, 10 * US]
 
@@ -114,7 +109,7 @@ def test_what_was_rounded_and_measured_by_another_clock_is_off_by_less(
     measured_ns = round(elapsed_ns * (1 + ppm * 1e-6) / US) * US
     logged_end_ns = round(start_ns / US) * US + measured_ns
     slack = int(slack_ns(np.array([US]), np.array([measured_ns]))[0])
-    assert abs(logged_end_ns - (start_ns + elapsed_ns)) <= slack + elapsed_ns * DRIFT_RATIO**2 + 1
+    assert abs(logged_end_ns - (start_ns + elapsed_ns)) <= slack + elapsed_ns * JOB.drift_ratio**2 + 1
 
 
 # --- the operator before --------------------------------------------------------------------------------------------
@@ -230,7 +225,7 @@ def test_no_gap_is_negative_and_none_before_comes_after(
 # --- partners -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("after_ns", [0, 1, US, CLOCK_ERROR_NS])
+@pytest.mark.parametrize("after_ns", [0, 1, US, JOB.clock_error_ns])
 def test_a_partner_that_came_after_the_end_by_the_clocks_error_was_waited_for(after_ns: int) -> None:
     graph = logged_graph(row(0, 0, MS), row(1, MS + after_ns, MS + after_ns + 5 * US))
     here = at(graph, 0, 0)

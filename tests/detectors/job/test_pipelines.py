@@ -28,11 +28,20 @@ def test_interleaved_chunks_return_to_the_first_stage_less_often() -> None:
     assert stages_from_transfers(round_trip(0, 2, 4) | round_trip(1, 3, 5)) == {0: 0, 1: 0, 2: 1, 3: 1, 4: 2, 5: 2}
 
 
+def test_two_chunks_of_one_micro_batch_each_are_enough() -> None:
+    counts = round_trip(0, 2, 4, count=2, back=1) | round_trip(1, 3, 5, count=2, back=1)
+    assert stages_from_transfers(counts) == {0: 0, 1: 0, 2: 1, 3: 1, 4: 2, 5: 2}
+
+
 @pytest.mark.parametrize(
     "counts",
     [
         pytest.param({}, id="nothing is sent"),
         pytest.param(round_trip(0, 2, 4, back=8) | round_trip(1, 3, 5, back=8), id="rings that turn both ways"),
+        pytest.param(
+            round_trip(0, 2, 4, count=25, back=24) | round_trip(1, 3, 5, count=25, back=24),
+            id="rings that lost a row",
+        ),
         pytest.param({(0, 2): 8, (2, 4): 8, (4, 0): 8, (1, 3): 8, (3, 5): 8, (5, 1): 8}, id="rings"),
         pytest.param(round_trip(0, 2, 4, count=1, back=0) | round_trip(1, 3, 5, count=1, back=0), id="once each"),
         pytest.param(chain(0, 2, 4), id="one pipeline: nobody has a peer"),

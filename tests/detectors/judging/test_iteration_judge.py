@@ -2,73 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
+from irregulars.detectors.judging.iteration_judge import IterationJudge
+from irregulars.detectors.judging.settings import JudgeSettings
 from irregulars.producers.trace.directory import Trace
 from irregulars.streams.messages.judgements import Verdict, decode_verdict, encode_verdict
 from irregulars.streams.messages.records import UNKNOWN, Batch
 from irregulars.streams.monitor_settings import MonitorSettings
+from tests.detectors.judging.read_job import ReadJob
+from tests.streams.eight_ranks import EIGHT, SHARED, EightRanks, faulty
 from tests.streams.judged_streams import (
     MonitoredJob,
-    found,
+    Outcome,
     in_order,
-    interleaved,
     judge,
     judge_trace,
-    renamed,
     shifted,
-    with_renamed_ranks,
 )
-from tests.streams.lockstep_job import MS, US, LockstepJob
-
-Body = Callable[[LockstepJob, int], None]
-
-EIGHT: Mapping[str, tuple[str, tuple[int, ...]]] = {
-    "world": ("world", tuple(range(8))),
-    **{f"tp{n}": ("tp", (2 * n, 2 * n + 1)) for n in range(4)},
-    **{f"pp{n}": ("pp", (n, n + 4)) for n in range(4)},
-    **{f"dp{n}": ("dp", (n, n + 2)) for n in (0, 1, 4, 5)},
-}
-"""Two stages of four ranks; tp inside of a host, pp and dp across hosts of two ranks each."""
-
-HOSTS = {rank: {"host": f"node-{rank // 2}", "gpu": rank % 2, "nic": f"mlx5_{rank % 2}"} for rank in range(8)}
-SHARED = {rank: {**place, "nic": "mlx5_0"} for rank, place in HOSTS.items()}
-
-
-class EightRanks:
-    """One iteration of the job above, with what is wrong in it."""
-
-    def __init__(self, places: Mapping[int, Mapping[str, Any]] = HOSTS, **job: Any) -> None:
-        self.job = LockstepJob(EIGHT, places, **job)
-        self.late_ns: Callable[[int, int], int] = lambda number, rank: 0
-        self.slow: Callable[[int, tuple[int, ...]], int] = lambda number, ranks: 1
-
-    def body(self, job: LockstepJob, number: int) -> None:
-        for rank in range(8):
-            job.work(rank, 8 * MS + self.late_ns(number, rank) + (number * 11 + rank * 5) % 7 * 15 * US)
-        for n in (0, 1):
-            job.collective(f"tp{n}", 400 * US)
-        for n in range(4):
-            job.message(f"pp{n}", n, n + 4, 500 * US * self.slow(number, (n, n + 4)))
-        for rank in range(4, 8):
-            job.work(rank, 8 * MS + (number * 3 + rank) % 5 * 15 * US)
-        for n in (2, 3):
-            job.collective(f"tp{n}", 400 * US)
-        for n in (0, 1, 4, 5):
-            job.collective(f"dp{n}", 900 * US * self.slow(number, (n, n + 2)))
-        job.collective("world", 300 * US)
-
-    def trace(self, iterations: int = 60, phase: str | None = None) -> Trace:
-        self.job.iterate(range(iterations), self.body, phase)
-        return self.job.trace()
+from tests.streams.lockstep_job import MS, LockstepJob
 
 
 def verdicts(trace: Trace, **options: Any) -> list[Verdict]:
@@ -279,16 +237,14 @@ def test_missing_shares_accuse_nobody_wrongly() -> None:
 # --- clocks, names, delivery ----------------------------------------------------------------------------------------
 
 
-def faulty(**job: Any) -> Trace:
-    made = EightRanks(**job)
-    made.late_ns = lambda number, rank: 20 * MS * (rank == 2 and 30 <= number < 45)
-    made.slow = lambda number, ranks: 60 if ranks == (1, 5) and 50 <= number < 60 else 1
-    return made.trace(75)
-
-
 @pytest.fixture(scope="module")
 def faulty_trace() -> Trace:
     return faulty()
+
+
+@pytest.fixture(scope="module")
+def judged(faulty_trace: Trace) -> Outcome:
+    return judge_trace(faulty_trace)
 
 
 def with_clocks_apart(trace: Trace, ahead_ns: Mapping[int, int]) -> Trace:
@@ -330,32 +286,6 @@ def test_clocks_that_differ_by_years_change_no_blame(faulty_trace: Trace) -> Non
     assert essence(apart) == essence(faulty_trace)
 
 
-@settings(max_examples=6)
-@given(order=st.permutations(range(8)))
-def test_other_numbers_of_ranks_rename_the_verdicts(faulty_trace: Trace, order: list[int]) -> None:
-    names = dict(enumerate(order))
-    expected = [with_renamed_ranks(v, names) for v in judge_trace(faulty_trace).revisions]
-    assert [replace(v, evidence="") for v in judge_trace(renamed(faulty_trace, names)).revisions] == expected
-
-
-@settings(max_examples=6)
-@given(random=st.randoms(use_true_random=False), data=st.data())
-def test_delivery_in_any_way_changes_nothing(faulty_trace: Trace, random: Any, data: st.DataObject) -> None:
-    messages = interleaved(in_order(faulty_trace, max_rows=data.draw(st.integers(5, 500)), max_span_s=0.3), random)
-    steps = data.draw(st.sets(st.integers(1, len(messages)), max_size=6))
-    outcome = judge(messages, faulty_trace.job, restore_at=steps, is_on_wire=data.draw(st.booleans()))
-    assert found(outcome) == found(judge_trace(faulty_trace))
-
-
-@settings(max_examples=6)
-@given(random=st.randoms(use_true_random=False), rows=st.integers(3, 300))
-def test_delivery_of_a_job_without_iteration_rows_changes_nothing(random: Any, rows: int) -> None:
-    trace = faulty(has_iteration_rows=False)
-    outcome = judge(interleaved(in_order(trace, max_rows=rows, max_span_s=0.3), random), trace.job)
-    expected = judge_trace(trace)
-    assert (outcome.revisions, outcome.iterations) == (expected.revisions, expected.iterations)
-
-
 def test_operators_on_a_second_stream_that_outlast_their_iteration_change_nothing_by_their_batches() -> None:
     """A checkpoint's all_gather runs on beside two more iterations: it is late, whatever batch it comes with."""
     job = EightRanks()
@@ -378,8 +308,8 @@ def test_operators_on_a_second_stream_that_outlast_their_iteration_change_nothin
         assert outcome.revisions == base.revisions
 
 
-def test_verdicts_travel(faulty_trace: Trace) -> None:
-    for verdict in judge_trace(faulty_trace).revisions:
+def test_verdicts_travel(judged: Outcome) -> None:
+    for verdict in judged.revisions:
         assert decode_verdict(encode_verdict(verdict)) == verdict
 
 
@@ -449,6 +379,28 @@ def test_a_heavy_stage_is_found_whether_or_not_the_pipelines_were_announced(kind
 
     job.iterate(range(60), body)
     assert {(kind, ranks) for kind, _, ranks, _ in blame(job.trace())} == {("slow_stage", (2, 3))}
+
+
+@pytest.mark.parametrize(("first", "is_found"), [(9, True), (10, False)])
+def test_unannounced_pipelines_are_looked_for_in_the_first_ten_iterations(first: int, is_found: bool) -> None:
+    """Here nothing is sent before iteration `first`."""
+    pipelines = {f"pp{way}": ("unknown", (way, 2 + way, 4 + way)) for way in range(2)}
+    job = LockstepJob({"world": ("world", tuple(range(6))), **pipelines})
+
+    def body(job: LockstepJob, number: int) -> None:
+        for _ in range(3 * (number >= first)):
+            for stage, after in ((0, 1), (1, 2), (2, 1), (1, 0)):
+                for way in range(2):
+                    job.work(2 * stage + way, 10 * MS)
+                    job.message(f"pp{way}", 2 * stage + way, 2 * after + way, MS)
+        job.collective("world", MS)
+
+    job.iterate(range(14), body)
+    read = ReadJob(job.trace())
+    judge = IterationJudge("lockstep", 1, JudgeSettings())
+    for rows in read.rows:
+        judge.judge(rows, read.reader.announcements, read.read_back)
+    assert (judge._reader.stages == {rank: rank // 2 for rank in range(6)}) == is_found
 
 
 def test_two_ranks_that_were_slow_from_the_start_are_both_blamed_though_one_comes_last_at_a_time() -> None:

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from irregulars.detectors.nics.behaviour_patterns import (
-    KEPT_SHARE,
     Executions,
     Intervals,
     Statistics,
@@ -17,6 +16,7 @@ from irregulars.detectors.nics.behaviour_patterns import (
     shares,
     statistics,
 )
+from irregulars.detectors.nics.thresholds import NICS
 
 MS = 1_000_000
 
@@ -87,6 +87,10 @@ def test_an_operator_that_idles_between_bursts_keeps_its_idling() -> None:
         ([0, 0, 0], [0, 1, 2]),
         ([7], [0]),
         ([9, np.nan, 1], [0]),
+        ([17, 0, 3], [0]),  # 85 % are enough
+        ([7, 0, 3], [0, 1, 2]),  # 70 % are not
+        ([100, 0.9, 20], [0]),
+        ([100, 1.1, 20], [0, 1, 2]),  # more than a hundredth of the highest rate is no idling
     ],
 )
 def test_the_busy_part_tolerates_as_few_idle_samples_in_a_row_as_it_must(
@@ -105,7 +109,7 @@ def test_the_busy_part_is_one_interval_that_holds_enough_with_the_least_gaps(rat
     for number, own in enumerate(rates):
         chosen = np.flatnonzero(is_kept[owner == number])
         assert chosen.tolist() == list(range(chosen[0], chosen[-1] + 1))
-        assert sum(own[at] for at in chosen) >= KEPT_SHARE * sum(own) - 1e-9
+        assert sum(own[at] for at in chosen) >= NICS.kept_ratio * sum(own) - 1e-9
         assert sum(own) == 0 or longest_gap([own[at] for at in chosen]) == least_gap(own)
 
 
@@ -123,7 +127,7 @@ def least_gap(rates: list[float]) -> int:
         rates[first:past]
         for first in range(len(rates))
         for past in range(first + 1, len(rates) + 1)
-        if sum(rates[first:past]) >= KEPT_SHARE * sum(rates)
+        if sum(rates[first:past]) >= NICS.kept_ratio * sum(rates)
     ]
     return min(map(longest_gap, enough))
 

@@ -113,3 +113,24 @@ def test_renaming_and_reordering_workers_moves_their_distances_with_them(
     moved = differential_distances(np.zeros(len(values), np.int64), triples[at], rank[::-1].copy())
     np.testing.assert_allclose(moved, found[at])
     assert np.all((found >= 0) & (found <= 1))
+
+
+# --- near the thresholds --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("share", "expected"), [(0.009, []), (0.012, [2])])
+def test_a_class_that_ran_for_a_hundredth_of_the_iteration_may_be_abnormal(share: float, expected: list[int]) -> None:
+    assert abnormal(patterns([4.0, 4.0, 0.1, 4.0], share=share)) == expected
+
+
+@pytest.mark.parametrize(("distance", "is_far"), [(0.35, 0.0), (0.45, 1.0)])
+def test_two_workers_at_a_distance_of_two_fifths_differ(distance: float, is_far: float) -> None:
+    triples = np.array([[0.5, 0.5, 0.1], [0.5, 0.5, 0.1 + distance]])
+    assert differential_distances(np.zeros(2, np.int64), triples, np.arange(2)).tolist() == [is_far, is_far]
+
+
+def test_a_range_reaches_five_median_deviations_and_a_tenth_at_least() -> None:
+    triples = np.array([[0.5, 0.45, 0.5], [0.5, 0.50, 0.5], [0.5, 0.55, 0.5]])
+    low, high = expected_ranges(np.zeros(3, np.int64), triples, 1)
+    np.testing.assert_allclose(low[0], [0.4, 0.25, 0.4])
+    np.testing.assert_allclose(high[0], [0.6, 0.75, 0.6])

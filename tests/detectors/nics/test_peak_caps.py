@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -10,7 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from irregulars.detectors.job.topology import Device, Place, Topology
-from irregulars.detectors.nics.peak_caps import capped_ends, log_odds, relative_peaks, usual_peaks
+from irregulars.detectors.nics.peak_caps import (
+    End,
+    as_low,
+    capped_ends,
+    log_odds,
+    peak_if_capped,
+    relative_peaks,
+    usual_peaks,
+)
 
 RANKS = (0, 1, 2, 3)
 APART = Topology(4, {rank: Place(f"h{rank}", 0, "eth0", "s") for rank in RANKS}, {0: RANKS}, ("world",))
@@ -109,3 +118,73 @@ def test_renaming_ranks_renames_the_odds(order: list[int]) -> None:
     renamed = capped_ends(RANKS, [{order[rank]: own for rank, own in CAPPED.items()}], APART)
     for rank in RANKS:
         assert math.isclose(log_odds(NIC[rank], low), log_odds(NIC[order[rank]], renamed))
+
+
+# --- near the thresholds --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("slowdown", "at_most"), [(1.0, 0.8), (3.75, 0.8), (5.0, 0.6), (10.0, 0.3), (30.0, 0.3)])
+def test_the_slower_a_transfer_the_lower_is_the_peak_of_a_nic_that_is_its_cause(
+    slowdown: float, at_most: float
+) -> None:
+    assert peak_if_capped(slowdown) == pytest.approx(at_most)
+
+
+@pytest.mark.parametrize(("lowest", "is_cap"), [(0.75, True), (0.85, False)])
+def test_a_peak_of_four_fifths_may_be_a_cap(lowest: float, is_cap: bool) -> None:
+    rates = dict.fromkeys(RANKS, (1.0, 1.2)) | {1: (lowest, 1.2)}
+    assert bool(capped_ends(RANKS, [rates], APART)) is is_cap
+
+
+@pytest.mark.parametrize(("low", "says_something"), [(4, True), (5, False)])
+def test_if_more_than_half_of_the_ends_are_as_low_they_say_nothing(low: int, says_something: bool) -> None:
+    peaks = [0.2] * low + [0.9] * (8 - low)
+    rates = {rank: (peaks[2 * rank], peaks[2 * rank + 1]) for rank in RANKS}
+    assert bool(capped_ends(RANKS, [rates], APART)) is says_something
+
+
+NOISE = np.array([-1.5, -1, -1, -0.5, 0, 0.5, 1, 1, 1.5])
+"""Whose median deviation is 1, and whose median has a standard error of 0.62."""
+
+
+def is_low(*times: float) -> bool:
+    """Whether an end whose peak is so many times the lowest one, in each iteration, is one of the lowest."""
+    peaks = np.array([np.full(len(times), 0.4), 0.4 * np.array(times)])
+    return bool(as_low(peaks, np.median(peaks, axis=1))[1])
+
+
+@pytest.mark.parametrize(
+    ("times", "expected"),
+    [
+        pytest.param([1.2], True, id="near"),
+        pytest.param([1.3], False, id="too high"),
+        pytest.param([1.08] * 6, True, id="alike"),
+        pytest.param([1.15] * 6, False, id="surely higher"),
+        pytest.param([1.15] * 3, True, id="in too few iterations"),
+        pytest.param([1.15] * 4, False, id="in enough iterations"),
+        pytest.param(np.exp(0.15 + 0.130 * NOISE), True, id="1.9 errors"),
+        pytest.param(np.exp(0.15 + 0.112 * NOISE), False, id="2.2 errors"),
+    ],
+)
+def test_which_peaks_are_as_low_as_the_lowest(times: Sequence[float], expected: bool) -> None:
+    assert is_low(*times) is expected
+
+
+@pytest.mark.parametrize(
+    ("device", "end", "times"),
+    [
+        pytest.param(NIC[0], (NIC[0], 0), 8.0, id="the NIC that sends"),
+        pytest.param(NIC[0], (NIC[0], 1), 6.0, id="the NIC that receives"),
+        pytest.param(NIC[0], (NIC[1], 0), 1.0, id="another NIC"),
+        pytest.param(Device("link", (0, 1)), (NIC[0], 0), 3.0, id="the link's sender"),
+        pytest.param(Device("link", (0, 1)), (NIC[0], 1), 1.0, id="what the link's sender receives"),
+        pytest.param(Device("switch", RANKS), (NIC[2], 1), 5.0, id="the switch"),
+        pytest.param(Device("communicator", RANKS), (NIC[2], 1), 0.1, id="a communicator"),
+    ],
+)
+def test_how_many_times_likelier_one_lowest_peak_makes_a_device(device: Device, end: End, times: float) -> None:
+    assert math.exp(log_odds(device, {end: True})) == pytest.approx(times)
+
+
+def test_a_peak_that_is_not_the_lowest_speaks_against_its_nic() -> None:
+    assert math.exp(log_odds(NIC[0], {(NIC[0], 0): False})) == pytest.approx(0.2 / 0.9)

@@ -107,3 +107,31 @@ def test_people_read_the_rate_and_how_steady_it_is_beside_the_others() -> None:
 @given(order=st.permutations(RANKS))
 def test_renaming_ranks_renames_who_is_steady(order: list[int]) -> None:
     assert steady({order[rank]: own for rank, own in BURSTS.items()}) == [(order[1], 0)]
+
+
+# --- near the thresholds --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("swing", "is_steady"), [(0.15, True), (0.18, False)])
+def test_who_swings_a_third_as_much_as_the_middle_is_steady(swing: float, is_steady: bool) -> None:
+    assert steady(dict.fromkeys(RANKS, (0.5, 0.5)) | {1: (swing, 0.5)}) == [(1, 0)] * is_steady
+
+
+@pytest.mark.parametrize(("swing", "says_something"), [(0.18, False), (0.22, True)])
+def test_where_the_middle_swings_by_a_fifth_at_most_nobody_bursts(swing: float, says_something: bool) -> None:
+    assert bool(steady(dict.fromkeys(RANKS, (swing, swing)) | {1: (0.01, swing)})) is says_something
+
+
+@pytest.mark.parametrize(("ratio", "is_capped"), [(0.75, True), (0.85, False)])
+def test_a_steady_rate_of_four_fifths_of_the_peak_is_capped(ratio: float, is_capped: bool) -> None:
+    assert steady(BURSTS, ratio=ratio) == [(1, 0)] * is_capped
+
+
+def test_half_of_the_ends_may_be_steady() -> None:
+    assert len(steady(dict.fromkeys(RANKS, (0.01, 0.5)))) == 4
+
+
+@pytest.mark.parametrize(("ranks", "says_something"), [((0, 1), False), ((0, 1, 2), True)])
+def test_three_nics_tell_which_of_them_is_unlike_the_others(ranks: tuple[int, ...], says_something: bool) -> None:
+    found = swings(dict.fromkeys(ranks, (0.5, 0.5)) | {1: (0.01, 0.5)})
+    assert bool(steady_ends(5, ranks, [found], APART)) is says_something

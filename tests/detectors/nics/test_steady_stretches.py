@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from irregulars.detectors.job.topology import Device, Place, Topology
-from irregulars.detectors.nics.steady_stretches import MIN_WINDOWS, WINDOW_SAMPLES, Stretch, Traffic, steady_stretches
+from irregulars.detectors.nics.steady_stretches import Stretch, Traffic, steady_stretches
+from irregulars.detectors.nics.thresholds import NICS
 
 RANKS = (0, 1, 2, 3)
 APART = Topology(4, {rank: Place(f"h{rank}", 0, "eth0") for rank in RANKS}, {}, ())
@@ -39,7 +40,7 @@ def test_two_stretches_of_one_nic_are_two() -> None:
 
 
 def test_a_moment_is_no_stretch() -> None:
-    assert steady_stretches(traffic({2: (200, 200 + (MIN_WINDOWS - 1) * WINDOW_SAMPLES)}), APART) == []
+    assert steady_stretches(traffic({2: (200, 200 + (NICS.min_windows - 1) * NICS.window_samples)}), APART) == []
 
 
 def test_a_nic_that_is_steady_at_its_peak_is_none() -> None:
@@ -56,3 +57,9 @@ def test_where_all_burst_or_few_are_sampled_nothing_is_found() -> None:
     unknown[0].tx[:] = np.nan
     assert steady_stretches(unknown, APART) == []
     assert steady_stretches({0: Traffic(*(np.empty(0) for _ in range(4)))}, APART) == []
+
+
+@pytest.mark.parametrize(("samples", "expected"), [(100, []), (150, [(2.0, 3.5)]), (250, [(2.0, 4.5)])])
+def test_three_windows_of_fifty_samples_are_a_stretch(samples: int, expected: list[tuple[float, float]]) -> None:
+    found = steady_stretches(traffic({2: (200, 200 + samples)}), APART)
+    assert [(one.begin_s, one.past_s) for one in found] == expected

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
-from irregulars.detectors.path.operator_graph import NO_ORDINAL, OperatorGraph
+from irregulars.detectors.path.graph_edges import NO_ORDINAL
+from irregulars.detectors.path.operator_graph import OperatorGraph
 from tests.detectors.operator_graphs import at, graph_of, row
+
+US, MS = 1_000, 1_000_000
 
 
 def collectives(*lost: tuple[int, int], ranks: int = 2, count: int = 3) -> OperatorGraph:
@@ -81,3 +85,26 @@ def test_the_holes_of_one_iteration_change_no_other() -> None:
     of_first = np.flatnonzero(after.iteration == 0)
     np.testing.assert_array_equal(after.gap_ns[of_first], before.gap_ns[before.iteration == 0])
     np.testing.assert_array_equal(after.ordinal[of_first], before.ordinal[before.iteration == 0])
+
+
+@pytest.mark.parametrize(("ranks", "lost", "is_partial"), [(20, 2, False), (9, 1, True)])
+def test_the_last_to_come_may_be_among_those_of_whom_more_than_a_tenth_lost_their_row(
+    ranks: int, lost: int, is_partial: bool
+) -> None:
+    graph = collectives(*((rank, 8) for rank in range(1, 1 + lost)), ranks=ranks)
+    assert bool(graph.is_partial.any()) is is_partial
+
+
+def test_of_a_collective_with_two_rows_lost_each_is_found() -> None:
+    graph = collectives((1, 8), (2, 8), ranks=4)
+    assert [gaps_ms(graph, rank) for rank in range(4)] == [[0, 10, 10], [0, 10], [0, 10], [0, 10, 10]]
+
+
+@pytest.mark.parametrize(("early_us", "gap_us"), [(90, 0), (110, 9_890)])
+def test_a_row_that_began_a_little_before_the_lost_one_had_ended_was_behind_it(early_us: int, gap_us: float) -> None:
+    """The lost one ended at 15 ms by the clock of its partner, which may differ by 100 µs."""
+    rows = [row(rank, 0, 5 * MS, sequence=7) for rank in range(2)]
+    rows.append(row(0, 6 * MS, 15 * MS, sequence=8))
+    rows += [row(rank, 15 * MS - early_us * US * rank, 20 * MS, sequence=9) for rank in range(2)]
+    graph = graph_of(*rows)
+    assert graph.gap_ns[graph.rank == 1].tolist() == [0, gap_us * US]

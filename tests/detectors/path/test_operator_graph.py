@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from irregulars.detectors.path.operator_graph import OperatorGraph, pack_class, unpack_class
-from irregulars.streams.messages.records import OPERATORS, RECV, SEND, UNKNOWN
+from irregulars.detectors.path.operator_graph import OperatorGraph
+from irregulars.streams.messages.records import RECV, SEND
 from tests.detectors.batched_rings import QUICK, RING, SLOW, WORK, ring_rows
 from tests.detectors.operator_graphs import at, exact_graph, graph_of, row
 
@@ -306,17 +306,6 @@ def test_the_order_of_rows_changes_nothing(rows: list[dict[str, Any]], data: st.
         return sorted(zip(*(getattr(graph, name).tolist() for name in names), strict=True))
 
     assert described(one) == described(two)
-
-
-@given(
-    communicator=st.integers(0, 2**16 - 1),
-    operator=st.integers(0, len(OPERATORS) - 1),
-    peer=st.one_of(st.none(), st.integers(0, 2**28)),
-)
-def test_a_class_unpacks_to_what_was_packed(communicator: int, operator: int, peer: int | None) -> None:
-    values = {"communicator": communicator, "operator": operator, "peer": UNKNOWN if peer is None else peer}
-    packed = pack_class({name: np.array([value]) for name, value in values.items()})
-    assert [int(part[0]) for part in unpack_class(packed)] == [communicator, operator, -1 if peer is None else peer]
 
 
 # --- what no clock should have said ---------------------------------------------------------------------------------

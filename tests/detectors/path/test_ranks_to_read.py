@@ -124,3 +124,34 @@ def test_to_know_a_lane_both_ends_are_read() -> None:
     assert is_known(lanes[0], {3, 4}, set(MANY) - {3, 4}, JOB)
     assert not is_known(lanes[0], {3}, set(MANY) - {3}, JOB)
     assert is_known(lanes[2], {3}, set(MANY) - {3}, JOB)
+
+
+# --- near the thresholds --------------------------------------------------------------------------------------------
+
+
+def test_eight_candidates_are_wanted_at_a_time() -> None:
+    known = summaries(*(wide(rank, 5.0) for rank in MANY))
+    assert len(wanted(row(0, 10, 50), known=known, read={0})) == 8
+
+
+@pytest.mark.parametrize(("ns", "is_accused"), [(18.0, False), (22.0, True)])
+def test_a_lane_with_a_fifth_of_the_excess_is_accused(ns: float, is_accused: bool) -> None:
+    path = {Lane("pair", 0, 5): ns, Lane("work", 3): 100.0 - ns}
+    assert bool(accused_lanes(Attribution(0, path, {}, {}, {}), JOB)) is is_accused
+
+
+@pytest.mark.parametrize(
+    ("now_ns", "noise_ns", "is_slow"), [(122.0, 0.0, False), (128.0, 0.0, True), (155.0, 20.0, False),
+                                        (165.0, 20.0, True)]
+)  # fmt: skip
+def test_a_lane_is_slow_by_a_quarter_and_three_deviations(now_ns: float, noise_ns: float, is_slow: bool) -> None:
+    lane = Lane("pair", 5, 0)
+    quick, slow = lanes_beside(lane_sums(summaries(recv(0, 5, now_ns))), {lane: (100.0, noise_ns)}, {0}, JOB)
+    assert (slow == [lane]) is is_slow
+    assert (lane in quick) is not is_slow
+
+
+def test_sixteen_slow_lanes_are_read_to_know_them() -> None:
+    now = lane_sums(summaries(*(recv(0, rank, 100.0 + rank) for rank in range(1, 31))))
+    usual = {Lane("pair", rank, 0): (10.0, 0.0) for rank in range(1, 31)}
+    assert lanes_beside(now, usual, {0}, JOB)[1] == [Lane("pair", rank, 0) for rank in range(30, 14, -1)]

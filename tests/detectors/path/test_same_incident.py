@@ -35,3 +35,14 @@ def test_the_same_fault_is_carried_over_at_its_own_size() -> None:
 )
 def test_what_looks_different_must_be_read(excess: float, work: dict[int, float]) -> None:
     assert carry_over(READ, 100.0, 11, excess, work) is None
+
+
+@pytest.mark.parametrize(("excess", "is_like"), [(63.0, True), (57.0, False), (160.0, True), (175.0, False)])
+def test_excesses_are_alike_up_to_three_fifths(excess: float, is_like: bool) -> None:
+    assert (carry_over(READ, 100.0, 11, excess, {5: excess}) is not None) is is_like
+
+
+@pytest.mark.parametrize(("own", "is_late"), [(45.0, False), (55.0, True)])
+def test_a_rank_is_late_with_half_of_the_excess(own: float, is_late: bool) -> None:
+    """Rank 6 was not late in the iteration that was read."""
+    assert (carry_over(READ, 100.0, 11, 100.0, {5: 100.0, 6: own}) is None) is is_late

@@ -9,7 +9,7 @@ import pytest
 
 from irregulars.detectors.job.lanes import Lane
 from irregulars.detectors.path.critical_path import attribute
-from irregulars.detectors.path.usual_by_past import learn_reference, usual_times
+from irregulars.detectors.path.usual_by_past import _overlapped, learn_reference, usual_times
 from tests.detectors.operator_graphs import graph_of, row
 from tests.detectors.overlapped_work import BUCKETS, LATER_NS, RANKS, rows_of
 
@@ -53,3 +53,12 @@ def test_which_operator_usually_ends_last_does_not_depend_on_numbers_of_communic
     after_first = (graph.communicator == 3) & np.isin(graph.iteration, (0, 3, 6))
     assert usual_gap_ns[after_first].tolist() == [60.0] * 3
     assert usual_gap_ns[(graph.communicator == 3) & ~after_first].tolist() != [60.0] * 4
+
+
+@pytest.mark.parametrize(("since_apart_ns", "is_overlapped"), [(0.65, True), (0.8, False)])
+def test_a_rank_works_on_if_the_time_since_the_operator_before_began_clearly_varies_less(
+    since_apart_ns: float, is_overlapped: bool
+) -> None:
+    place = np.array([0, 0])
+    found = _overlapped(np.array([7]), place, np.array([1.0, 1.0]), np.array([since_apart_ns, since_apart_ns]))
+    assert found.tolist() == [is_overlapped]

@@ -8,7 +8,8 @@ import pytest
 
 from irregulars.detectors.job.lanes import Lane
 from irregulars.detectors.job.topology import Place, Topology
-from irregulars.detectors.path.usual_by_peers import attribute_by_peers
+from irregulars.detectors.path.lane_tables import lane_table
+from irregulars.detectors.path.usual_by_peers import _programs, attribute_by_peers, lanes_by_peers
 from tests.detectors.operator_graphs import graph_of, row
 from tests.detectors.overlapped_work import BUCKETS, LATER_NS, RANKS, WORK_NS, rows_of
 
@@ -129,3 +130,46 @@ def test_a_rank_that_alone_was_not_held_up_is_compared_with_those_that_were() ->
 def test_a_gap_as_long_as_a_launch_takes_is_no_work() -> None:
     """Behind a reduction of 100 us three ranks were held up, and began the next one 0.9 us after its end."""
     assert after_a_reduction(900, 900, 900, 50_000, 50_000, lasting=100_000) == dict.fromkeys(range(5), 0)
+
+
+@pytest.mark.parametrize(("gap_ns", "is_work"), [(900, False), (1_100, True)])
+def test_a_hundredth_of_the_time_since_the_operator_before_began_is_what_a_launch_takes(
+    gap_ns: int, is_work: bool
+) -> None:
+    """If the short gaps of three ranks are work, they say what is usual, and the two others work longer."""
+    longer_ns = after_a_reduction(gap_ns, gap_ns, gap_ns, 50_000, 50_000, lasting=100_000)
+    assert (longer_ns[3] > 0) is is_work
+
+
+def lanes(*mean_ns: int, is_one_stage: bool) -> list[float]:
+    """What is usual for messages that took so long, of pairs of one stage or each of its own stages."""
+    ranks = range(2 * len(mean_ns))
+    rows = [
+        one
+        for number, ns in enumerate(mean_ns)
+        for one in (
+            row(2 * number, 0, ns, "send", peer=2 * number + 1), row(2 * number + 1, 0, ns, "recv", peer=2 * number)
+        )
+    ]  # fmt: skip
+    stage_of = {rank: rank % 2 if is_one_stage else rank for rank in ranks}
+    topology = Topology(len(ranks), {rank: Place(f"h{rank}") for rank in ranks}, {0: tuple(ranks)}, ("pp",), stage_of)
+    return [one.mean_ns for one in lanes_by_peers(lane_table(graph_of(*rows)), 0, topology).values()]
+
+
+def test_two_lanes_of_one_stage_are_peers_and_four_of_any_stage() -> None:
+    assert lanes(10, is_one_stage=True) == []
+    assert lanes(10, 30, is_one_stage=True) == [10, 10]
+    assert lanes(10, 20, 30, is_one_stage=False) == []
+    assert lanes(10, 20, 30, 40, is_one_stage=False) == [20, 20, 20, 20]
+
+
+def test_ranks_whose_programs_differ_are_no_peers_though_nobody_announced_their_stages() -> None:
+    """Ranks 0 and 1 reduce twice, ranks 2 and 3 three times in as many communicators of their own."""
+    rows = []
+    for rank, times in enumerate((2, 2, 3, 3)):
+        rows += [row(rank, 100 * n, 100 * n + 50 + rank, group=rank // 2, sequence=n) for n in range(times)]
+    topology = Topology(4, {}, {0: (0, 1), 1: (2, 3)}, ("a", "b"))
+    graph = graph_of(*rows)
+    program = dict(zip(graph.rank.tolist(), _programs(graph, graph.operator).tolist(), strict=True))
+    assert program[0] == program[1] != program[2] == program[3]
+    assert attribute_by_peers(graph, 0, topology).work_excess_ns.keys() == {0, 1, 2, 3}

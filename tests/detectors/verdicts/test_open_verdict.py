@@ -10,8 +10,8 @@ from irregulars.detectors.blame.causes import Cause, find_causes
 from irregulars.detectors.blame.observation import Observation
 from irregulars.detectors.job.topology import Device
 from irregulars.detectors.verdicts.open_verdict import OpenVerdict, verdict_on_recurring, verdict_on_standing
-from irregulars.streams.worker.snapshot_codec import pack, unpack
 from tests.detectors.observed_iterations import MS, TOPOLOGY, late, observation
+from tests.stored_states import stored
 
 
 def name(first: int) -> str:
@@ -71,14 +71,14 @@ def test_suspect_iterations_that_nobody_looked_into_are_not_quiet() -> None:
 
 def test_a_little_of_the_same_in_an_iteration_that_is_not_long_is_no_part_of_it() -> None:
     verdict = recurring()
-    for ms, is_seen in ((10.0, False), (30.0, True)):
+    for ms, is_seen in ((22.0, False), (28.0, True)):
         assert verdict.is_seen(replace(observation(8, late(1, ms)), is_long=False), {}) == is_seen
         assert verdict.is_seen(observation(8, late(1, ms)), {})
 
 
 def test_a_surer_review_corrects_a_standing_fault_and_a_less_sure_one_does_not() -> None:
     verdict = standing()
-    verdict.note_said()
+    verdict.mark_published()
     reviewed = [observation(number, late(2)) for number in (10, 11)]
     other = cause_of(reviewed)
     doubtful = replace(other, suspects=tuple((device, 0.6) for device, _ in other.suspects))
@@ -107,7 +107,7 @@ def test_a_verdict_on_nobody_accuses_whom_all_that_it_saw_shows_and_nobody_by_th
 def test_what_was_said_holds_until_suspect_or_loss_are_others() -> None:
     verdict = recurring()
     assert verdict.has_changed
-    verdict.note_said()
+    verdict.mark_published()
     assert (verdict.revision, verdict.said) == (1, ("slow_rank", Device("gpu", (1,))))
     assert not verdict.has_changed
     assert not verdict.has_grown
@@ -129,7 +129,7 @@ def test_a_standing_fault_costs_each_iteration_as_much() -> None:
 
 def test_a_snapshot_restores_verdicts_of_both_kinds() -> None:
     for verdict in (recurring(), standing()):
-        verdict.note_said()
-        twin = OpenVerdict.from_state(unpack(pack(verdict.state())))
+        verdict.mark_published()
+        twin = stored(verdict.state())
         for field in OpenVerdict.__slots__:
             assert getattr(twin, field) == getattr(verdict, field), field

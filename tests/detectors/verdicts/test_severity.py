@@ -15,12 +15,13 @@ from irregulars.detectors.irregular.late_rank import Latest
 from irregulars.detectors.job.lanes import Lane
 from irregulars.detectors.job.topology import Topology
 from irregulars.detectors.verdicts.revision import revision_of
-from irregulars.detectors.verdicts.severity import Loss, SeverityLimits, loss_of, severity_now, severity_of, worse
+from irregulars.detectors.verdicts.severity import Loss, SeverityLimits, loss_of, severity_of, worse
 from irregulars.detectors.verdicts.tracker import VerdictTracker
+from irregulars.state_codec import encode_state
 from irregulars.streams.messages.judgements import SEVERITIES, Verdict
-from irregulars.streams.worker.snapshot_codec import pack, unpack
 from tests.detectors.observed_iterations import MS, TOPOLOGY, Step, late, observation
 from tests.detectors.verdicts.test_open_verdict import recurring, standing
+from tests.stored_states import stored
 
 LIMITS = SeverityLimits()
 LARGE = Topology(4096, TOPOLOGY.places, {}, TOPOLOGY.names)
@@ -183,22 +184,10 @@ def test_a_hang_is_told_as_a_page() -> None:
 def test_a_snapshot_forgets_neither_what_was_said_nor_how_long_it_has_lasted() -> None:
     tracker = VerdictTracker("j", 1)
     lived([late(1)] * 8, tracker)
-    again = VerdictTracker.from_state(unpack(pack(tracker.state())))
+    again = VerdictTracker.from_state(stored(tracker.state()))
     for one in (tracker, again):
         assert [verdict.severity for verdict in one.close("finished", TOPOLOGY)] == ["ticket"]
-    assert again.state() == tracker.state()
-
-
-def test_a_snapshot_of_an_older_worker_begins_as_a_note() -> None:
-    tracker = VerdictTracker("j", 1)
-    lived([late(1)] * 8, tracker)
-    state = tracker.state()
-    for verdict in state["open"]:
-        del verdict["severity"], verdict["judged"]
-    again = VerdictTracker.from_state(unpack(pack(state)))
-    (verdict,) = again._open
-    assert (verdict.severity, loss_of(verdict, 4).lasted_s) == ("note", pytest.approx(8 * 0.15))
-    assert severity_now(verdict, 4, LIMITS) == "ticket"
+    assert encode_state(again.state(), 1) == encode_state(tracker.state(), 1)
 
 
 def test_what_would_come_back_is_said_where_it_is_known() -> None:

@@ -8,18 +8,16 @@ import pytest
 
 from irregulars.detectors.blame.causes import find_causes
 from irregulars.detectors.blame.observation import Observation
-from irregulars.detectors.irregular.late_rank import LATE_SIGMAS, Latest
+from irregulars.detectors.irregular.late_rank import Latest
+from irregulars.detectors.irregular.thresholds import IRREGULAR
+from irregulars.detectors.job.lanes import Lane
 from irregulars.detectors.job.topology import Place, Topology
-from irregulars.detectors.verdicts.single_spikes import (
-    SPIKE_COST_OF_ONE,
-    SPIKE_SIGMAS,
-    SPIKE_WAIT,
-    SpikeWatch,
-    clear_cause,
-)
+from irregulars.detectors.verdicts.single_spikes import SpikeWatch, clear_cause
 from irregulars.detectors.verdicts.tracker import VerdictTracker
-from irregulars.streams.worker.snapshot_codec import pack, unpack
 from tests.detectors.observed_iterations import MS, PAIR, TOPOLOGY, late, observation, work
+from tests.stored_states import stored
+
+LATE_SIGMAS = IRREGULAR.late_sigmas
 
 
 def spike(number: int, rank: int = 1, sigmas: float = 9.0) -> Observation:
@@ -30,7 +28,7 @@ def test_a_rank_that_is_late_once_is_the_cause_if_it_stands_out_of_the_noise() -
     cause = clear_cause(spike(7), TOPOLOGY)
     assert cause is not None
     assert (cause.kind, cause.suspects[0][0].ranks, cause.explained_ns) == ("slow_rank", (1,), {7: 50 * MS})
-    assert clear_cause(spike(7, sigmas=0.9 * SPIKE_SIGMAS), TOPOLOGY) is None
+    assert clear_cause(spike(7, sigmas=7.2), TOPOLOGY) is None
 
 
 def test_the_rank_must_stand_out_of_how_late_the_latest_ranks_are() -> None:
@@ -44,7 +42,7 @@ def test_the_rank_must_stand_out_of_how_late_the_latest_ranks_are() -> None:
 
 @pytest.mark.parametrize(("share", "is_clear"), [(0.9, False), (1.1, True)])
 def test_what_a_single_rank_costs_once_must_be_more_than_a_pause(share: float, is_clear: bool) -> None:
-    one = observation(7, late(1, 100 * SPIKE_COST_OF_ONE * share))
+    one = observation(7, late(1, 20 * share))
     one = replace(one, sigmas=9.0, latest=Latest(1, 50 * MS, 20.0))
     assert (clear_cause(one, TOPOLOGY) is not None) == is_clear
 
@@ -105,8 +103,8 @@ def test_a_spike_is_due_when_it_is_known_that_it_was_one() -> None:
     watch = SpikeWatch()
     for number in (3, 4):
         watch.add(spike(number), TOPOLOGY)
-    assert list(watch.take_due(3 + SPIKE_WAIT - 1)) == []
-    assert [one.iteration for one in watch.take_due(3 + SPIKE_WAIT)] == [3]
+    assert list(watch.take_due(7)) == []
+    assert [one.iteration for one in watch.take_due(8)] == [3]
     assert [one.iteration for one in watch.take_due(None)] == [4]
 
 
@@ -122,7 +120,7 @@ def test_a_snapshot_forgets_no_spike() -> None:
     watch = SpikeWatch()
     for number in range(3):
         watch.add(spike(number), TOPOLOGY)
-    twin = SpikeWatch.from_state(unpack(pack(watch.state())))
+    twin = SpikeWatch(stored(watch.state(), tuple[Observation, ...]))
     assert list(twin.take_due(None)) == list(watch.take_due(None))
 
 
@@ -139,6 +137,41 @@ def test_a_clear_spike_opens_a_verdict_some_iterations_later(sigmas: float) -> N
     steps = [spike(n, sigmas=sigmas) if n == 2 else observation(n) for n in range(10)]
     said = {one.iteration: tracker.observe(one, TOPOLOGY)[0] for one in steps}
     opened = {number: verdicts for number, verdicts in said.items() if verdicts}
-    assert opened.keys() == ({2 + SPIKE_WAIT} if sigmas > SPIKE_SIGMAS else set())
+    assert opened.keys() == ({7} if sigmas > 8 else set())
     for (verdict,) in opened.values():
         assert (verdict.verdict_id, verdict.kind, verdict.iterations) == ("j:1:2:0", "slow_rank", (2, 3))
+
+
+# --- on either side of each threshold -------------------------------------------------------------------------------
+
+
+def spike_of(path_ms: dict[Lane, float], sigmas: float = 9.0, transfers: float = 4.0) -> Observation:
+    """An iteration of 100 ms and what its path lost; of slow pairs the excess is spread over so many transfers."""
+    one = replace(observation(7, path_ms), sigmas=sigmas, latest=Latest(1, 50 * MS, 20.0))
+    assert one.attribution is not None
+    lanes = {
+        lane: excess._replace(slow_transfers=transfers, transfers=8.0)
+        for lane, excess in one.attribution.lanes.items()
+    }
+    return replace(one, attribution=replace(one.attribution, lanes=lanes))
+
+
+@pytest.mark.parametrize(("sigmas", "is_clear"), [(7.0, False), (9.0, True)])
+def test_a_spike_stands_eight_deviations_out(sigmas: float, is_clear: bool) -> None:
+    assert (clear_cause(spike_of({PAIR: 50.0}, sigmas), TOPOLOGY) is not None) == is_clear
+
+
+@pytest.mark.parametrize(("transfers", "is_clear"), [(2.7, False), (3.3, True)])
+def test_three_transfers_were_slow(transfers: float, is_clear: bool) -> None:
+    assert (clear_cause(spike_of({PAIR: 50.0}, transfers=transfers), TOPOLOGY) is not None) == is_clear
+
+
+@pytest.mark.parametrize(("own_ms", "is_clear"), [(46.0, False), (54.0, True)])
+def test_one_cause_explains_half(own_ms: float, is_clear: bool) -> None:
+    rest = (100.0 - own_ms) / 2
+    assert (clear_cause(spike_of({PAIR: own_ms, work(2): rest, work(3): rest}), TOPOLOGY) is not None) == is_clear
+
+
+@pytest.mark.parametrize(("cost_ms", "is_clear"), [(9.0, False), (11.0, True)])
+def test_slow_transfers_cost_a_tenth_of_an_iteration(cost_ms: float, is_clear: bool) -> None:
+    assert (clear_cause(spike_of({PAIR: cost_ms}), TOPOLOGY) is not None) == is_clear

@@ -9,7 +9,7 @@ import pytest
 
 from irregulars.detectors.blame.causes import Cause
 from irregulars.detectors.job.topology import Device
-from irregulars.detectors.verdicts.standing_fault import STANDS, StandingFault, standing_since, typical_lateness_ns
+from irregulars.detectors.verdicts.standing_fault import StandingFault, standing_since, typical_lateness_ns
 from tests.detectors.observed_iterations import PAIR, work
 
 LATE = Cause("slow_rank", ((Device("gpu", (1,)), 0.9),), frozenset({work(1)}), None, {8: 40.0, 9: 60.0})
@@ -38,8 +38,8 @@ def test_what_lateness_does_not_show_is_so_since_the_beginning() -> None:
 
 def test_a_fault_stands_while_its_rank_is_late_by_half_of_what_it_was() -> None:
     fault = StandingFault(50.0, 50.0, 9)
-    assert fault.stands(LATE, {1: STANDS * 50.0})
-    assert not fault.stands(LATE, {1: 0.9 * STANDS * 50.0, 2: 90.0})
+    assert fault.stands(LATE, {1: 26.0})
+    assert not fault.stands(LATE, {1: 24.0, 2: 90.0})
     assert not fault.is_seen_by_review_alone
 
 

@@ -12,15 +12,16 @@ from hypothesis import strategies as st
 from irregulars.detectors.judging.reading.iteration_rows import IterationRows, join_rows, split_by_iteration
 from irregulars.detectors.judging.reading.spans import Span, spans_of
 from irregulars.streams.messages.evidence import COLUMNS, Evidence, concatenate
+from irregulars.streams.messages.ragged import Ragged
 from irregulars.streams.messages.records import UNKNOWN
-from irregulars.streams.worker.snapshot_codec import pack, unpack
+from tests.stored_states import stored
 from tests.streams.evidence_rows import MS, T0, evidence_of
 
 
 def with_offsets(evidence: Evidence, offsets: list[list[int]]) -> Evidence:
     flat = np.array([one for own in offsets for one in own], dtype=np.int64)
     counts = np.array([len(own) for own in offsets], dtype=np.int64)
-    return replace(evidence, offsets=flat, offset_counts=counts)
+    return replace(evidence, offsets=Ragged(counts, {"offset": flat}))
 
 
 def rows_of(*pieces: Evidence) -> IterationRows:
@@ -41,7 +42,7 @@ def test_evidence_is_split_by_iteration_with_the_offsets_of_each_row() -> None:
 def test_only_kept_rows_are_split() -> None:
     evidence = with_offsets(evidence_of(0, {4: 10, 5: 11, 6: 12}), [[1], [2, 3], []])
     parts = list(split_by_iteration(evidence, np.array([False, True, True])))
-    assert [(part.number, part.offsets.tolist()) for part in parts] == [(5, [2, 3]), (6, [])]
+    assert [(part.number, part.offsets["offset"].tolist()) for part in parts] == [(5, [2, 3]), (6, [])]
     assert list(split_by_iteration(evidence, np.zeros(3, dtype=bool))) == []
 
 
@@ -96,7 +97,7 @@ def test_a_rank_enters_when_it_was_free_or_when_its_iteration_began() -> None:
 
 def test_rows_survive_a_snapshot() -> None:
     rows = rows_of(with_offsets(evidence_of(0, {5: 10}), [[3, 4]]), with_offsets(evidence_of(1, {5: 10}), [[]]))
-    back = IterationRows.from_state(unpack(pack(rows.state())))
+    back = stored(rows)
     assert list(back.rank_offsets()) == list(rows.rank_offsets())
     for name in COLUMNS:
         np.testing.assert_array_equal(back.columns[name], rows.columns[name])
@@ -127,12 +128,12 @@ def test_no_iterations_have_no_spans() -> None:
 def with_patterns(evidence: Evidence, name: str, shares: list[float]) -> Evidence:
     """Two patterns: one on a communicator, and the whole."""
     count = len(shares)
-    columns = dict(evidence.patterns) | {
+    columns = dict(evidence.patterns.columns) | {
         "communicator": np.array([0, -1][:count]),
         "operator": np.array([3, -1][:count]),
         **{key: np.array(shares) for key in ("share", "tx_mean", "tx_deviation", "rx_mean", "rx_deviation")},
     }
-    return replace(evidence, names=(name,), patterns=columns, pattern_counts=np.array([count]))
+    return replace(evidence, names=(name,), patterns=Ragged(np.array([count]), columns))
 
 
 def test_patterns_of_ranks_come_with_the_job_s_codes_of_communicators() -> None:
@@ -152,7 +153,7 @@ def test_patterns_of_ranks_come_with_the_job_s_codes_of_communicators() -> None:
 def test_patterns_on_a_communicator_that_nobody_knows_are_left_out() -> None:
     rows = rows_of(with_patterns(evidence_of(0, {5: 10}), "a", [0.5, 1.0]))
     assert rows.behaviour({}).communicator.tolist() == [-1]
-    back = IterationRows.from_state(unpack(pack(rows.state())))
+    back = stored(rows)
     assert back.behaviour({"a": 1}).communicator.tolist() == [1, -1]
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import pytest
 
 from irregulars.detectors.judging.reading.spans import Span
+from irregulars.detectors.judging.reading.thresholds import READING
 from irregulars.producers.publishing.batches import BATCH_ROWS, BATCH_SPAN_S, cut_in_order
 from irregulars.producers.simulator.job.faults import parse_fault
 from irregulars.producers.simulator.job.presets import OFF_CLOCKS
@@ -21,57 +23,66 @@ from irregulars.streams.messages.judgements import Verdict
 from irregulars.streams.messages.records import Batch
 from irregulars.streams.monitor_settings import MonitorSettings
 from irregulars.streams.rank_hop.rank_monitor import RankMonitor
-from irregulars.streams.worker.snapshot_codec import pack, unpack
+from tests.room_thresholds import moved
+from tests.stored_states import stored
 
 JOB = SimulatorSettings(dp=20, pp=4, tp=1, micro_batches=4, iterations=34, seed=5)
 """80 ranks; gradients are reduced over 20 of them, which is wide."""
 
 
 @pytest.fixture(autouse=True)
-def large_from_64(monkeypatch: pytest.MonkeyPatch) -> None:
-    read_whole_up_to(64, monkeypatch)
+def large_from_64() -> Iterator[None]:
+    with moved(READING, "whole_ranks", 64):
+        yield
 
 
-def read_whole_up_to(ranks: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("reading.operator_reader", "iteration_judge"):
-        monkeypatch.setattr(f"irregulars.detectors.judging.{module}.WHOLE_RANKS", ranks)
+class Stream:
+    """What the first hop makes of a simulated job: for each step of it the evidence messages, and all batches."""
 
-
-class Run:
-    """A job that goes through both hops iteration by iteration."""
-
-    def __init__(self, settings: SimulatorSettings, *, restores: bool = False) -> None:
+    def __init__(self, settings: SimulatorSettings) -> None:
+        self.job = settings.job
         self.log: list[Batch] = []
-        self.restores = restores
-        self.verdicts: dict[str, Verdict] = {}
-        self.monitor = JobMonitor(settings.job, MonitorSettings())
+        self.steps: list[list[bytes]] = []
         simulation = Simulation(settings, RECORDED_START_NS)
-        self.ranks = {
-            a.rank: RankMonitor(settings.job, a.rank, MonitorSettings()) for a in simulation.announcements()
-        }
+        ranks = {a.rank: RankMonitor(settings.job, a.rank, MonitorSettings()) for a in simulation.announcements()}
         for announcement in simulation.announcements():
-            self.ranks[announcement.rank].announce(announcement)
+            ranks[announcement.rank].announce(announcement)
         for batches in self.messages(simulation):
             for batch in batches:
                 self.log.append(batch)
-                self.ranks[batch.header.rank].add(batch, len(self.log) - 1)
-            self.advance()
-        for rank, monitor in self.ranks.items():
+                ranks[batch.header.rank].add(batch, len(self.log) - 1)
+            self.drain(ranks.values())
+        for rank, monitor in ranks.items():
             monitor.beat(Heartbeat(settings.job, settings.attempt, rank, {}, "ended", "finished"))
-        self.advance()
+        self.drain(ranks.values())
 
     @staticmethod
     def messages(simulation: Simulation) -> Iterator[list[Batch]]:
         for part in simulation.parts(max_span_s=1.0, max_rows=30_000):
             yield [cut for batch in part.batches for cut in cut_in_order(batch, BATCH_ROWS, BATCH_SPAN_S)]
 
-    def advance(self) -> None:
-        for monitor in self.ranks.values():
-            for message in encode_evidence(monitor.drain(), self.monitor.job):
+    def drain(self, monitors: Iterable[RankMonitor]) -> None:
+        self.steps.append([one for monitor in monitors for one in encode_evidence(monitor.drain(), self.job)])
+
+
+stream_of = functools.cache(Stream)
+"""Several tests judge the same jobs: each is simulated and reduced once."""
+
+
+class Run:
+    """A job that the second hop judges, step by step."""
+
+    def __init__(self, settings: SimulatorSettings, *, restores: bool = False) -> None:
+        stream = stream_of(settings)
+        self.log = stream.log
+        self.verdicts: dict[str, Verdict] = {}
+        self.monitor = JobMonitor(settings.job, MonitorSettings())
+        for messages in stream.steps:
+            for message in messages:
                 self.monitor.add(decode_evidence(message))
-        self.verdicts |= {one.verdict_id: one for one in self.monitor.advance(self.read_back).verdicts}
-        if self.restores:
-            self.monitor = JobMonitor.from_state(unpack(pack(self.monitor.state())), MonitorSettings())
+            self.verdicts |= {one.verdict_id: one for one in self.monitor.advance(self.read_back).verdicts}
+            if restores:
+                self.monitor = JobMonitor.from_state(stored(self.monitor.state()), MonitorSettings())
 
     def read_back(self, spans: Sequence[Span]) -> list[Batch]:
         return [self.log[offset] for span in spans for offset in span.offsets]
@@ -99,12 +110,12 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_little_reading_names_the_same_device_as_reading_all(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_little_reading_names_the_same_device_as_reading_all(fault: str) -> None:
     settings = with_fault(fault)
     run = Run(settings)
     assert run.blamed == [FAULTS[fault]]
-    read_whole_up_to(settings.world_size, monkeypatch)
-    whole = Run(settings)
+    with moved(READING, "whole_ranks", settings.world_size):
+        whole = Run(settings)
     assert whole.blamed == run.blamed
     assert run.monitor.traffic.read < whole.monitor.traffic.read / 2
 

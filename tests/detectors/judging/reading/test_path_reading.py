@@ -10,13 +10,13 @@ from irregulars.detectors.judging.reading.iteration_rows import IterationRows
 from irregulars.detectors.judging.reading.path_reading import _seeds
 from irregulars.detectors.judging.reading.usual_operators import UsualOperators
 from irregulars.streams.messages.evidence import no_patterns
+from tests.streams.evidence_rows import no_entries
 
 
 def iteration(
     number: int, elapsed_ns: Sequence[int], work_ns: Sequence[float], operators: Sequence[int]
 ) -> IterationRows:
     count = len(elapsed_ns)
-    patterns, pattern_counts = no_patterns(count)
     columns = {
         "rank": np.arange(count),
         "iteration": np.full(count, number),
@@ -24,8 +24,7 @@ def iteration(
         "work_ns": np.array(work_ns),
         "operators": np.array(operators),
     }
-    nothing = np.zeros(count, dtype=np.int64)
-    return IterationRows(columns, nothing[:0], nothing, (), {}, nothing, patterns, pattern_counts)
+    return IterationRows((), columns, no_entries(count, "offset"), no_entries(count), no_patterns(count))
 
 
 def seeds(rows: IterationRows, usual: UsualOperators) -> set[int]:

@@ -2,69 +2,73 @@
 
 from __future__ import annotations
 
-import json
+import pytest
 
-from irregulars.detectors.judging.reading.reading_budget import (
-    FREE_OPERATORS,
-    KEEP_UP,
-    READ_AT_LEAST,
-    READ_SHARE,
-    ReadingBudget,
-)
+from irregulars.detectors.judging.reading.reading_budget import Need, ReadingBudget
+from irregulars.detectors.judging.reading.thresholds import READING
+from tests.stored_states import stored
 
 WINDOW = 50
+MUCH = 10 * READING.free_operators
 
 
-def spent(operators: int, *, is_irregular: bool = False, count: int = READ_AT_LEAST) -> ReadingBudget:
+def spent(operators: int, *, need: Need = Need.PURSUE, count: int = READING.read_at_least) -> ReadingBudget:
     """Budget of which the first iterations have used up so much each."""
     budget = ReadingBudget(WINDOW)
     for judged in range(count):
-        budget.note(judged, operators, is_explained=False, is_irregular=is_irregular)
+        budget.note(judged, operators, need)
     return budget
 
 
-def may_read_suspect(budget: ReadingBudget, judged: int = READ_AT_LEAST, flowed: int = 0) -> bool:
-    return budget.may_read(judged, flowed, is_explained=False, is_irregular=False)
+def may_read_suspect(budget: ReadingBudget, judged: int = READING.read_at_least, flowed: int = 0) -> bool:
+    return budget.may_read(judged, flowed, Need.PURSUE)
 
 
-def test_the_first_suspect_iterations_are_read_whatever_they_cost() -> None:
-    assert may_read_suspect(spent(10 * FREE_OPERATORS, count=READ_AT_LEAST - 1))
-    assert not may_read_suspect(spent(10 * FREE_OPERATORS))
+def test_the_first_six_suspect_iterations_are_read_whatever_they_cost() -> None:
+    assert may_read_suspect(spent(MUCH, count=5))
+    assert not may_read_suspect(spent(MUCH, count=6))
 
 
 def test_some_suspect_iterations_are_read_in_each_window() -> None:
-    budget = spent(10 * FREE_OPERATORS)
+    budget = spent(MUCH)
     assert not may_read_suspect(budget, judged=WINDOW)
     assert may_read_suspect(budget, judged=WINDOW + 1)
 
 
-def test_a_share_of_the_log_is_for_suspect_iterations() -> None:
-    budget = spent(FREE_OPERATORS)
-    enough = round(READ_AT_LEAST * FREE_OPERATORS / READ_SHARE) + 1_000
-    assert not may_read_suspect(budget, flowed=enough // 2)
-    assert may_read_suspect(budget, flowed=enough)
+@pytest.mark.parametrize(("flowed", "is_read"), [(110_000_000, False), (140_000_000, True)])
+def test_a_share_of_the_log_is_for_suspect_iterations(flowed: int, is_read: bool) -> None:
+    """What they have cost, 0.5 million operators, is 0.4 % of 125 million."""
+    budget = spent(500_000 // READING.read_at_least + 1)
+    assert may_read_suspect(budget, flowed=flowed) == is_read
+
+
+@pytest.mark.parametrize(("operators", "is_read"), [(450_000, True), (550_000, False)])
+def test_half_a_million_operators_are_free(operators: int, is_read: bool) -> None:
+    assert may_read_suspect(spent(operators // READING.read_at_least)) == is_read
 
 
 def test_an_irregular_iteration_that_no_verdict_explains_is_always_read() -> None:
-    budget = spent(10 * FREE_OPERATORS)
-    assert budget.may_read(READ_AT_LEAST, 0, is_explained=False, is_irregular=True)
+    assert spent(MUCH).may_read(READING.read_at_least, 0, Need.EXPLAIN)
 
 
-def test_what_irregular_iterations_cost_leaves_suspect_ones_theirs() -> None:
+def test_the_cost_of_irregular_iterations_leaves_suspect_ones_theirs() -> None:
     """Transfers that hang now and then must not hide a fault whose delay is small."""
-    assert may_read_suspect(spent(10 * FREE_OPERATORS, is_irregular=True, count=100), judged=100)
+    assert may_read_suspect(spent(MUCH, need=Need.EXPLAIN, count=100), judged=100)
 
 
-def test_of_what_a_verdict_explains_little_is_read() -> None:
+def test_of_iterations_that_a_verdict_explains_one_in_ten_is_read() -> None:
     budget = spent(1, count=1)
-    for judged in range(1, KEEP_UP):
-        assert not budget.may_read(judged, 0, is_explained=True, is_irregular=True)
-    assert budget.may_read(KEEP_UP, 0, is_explained=True, is_irregular=True)
+    assert [judged for judged in range(1, 13) if budget.may_read(judged, 0, Need.CONFIRM)] == [10, 11, 12]
+
+
+def test_iterations_that_a_verdict_explains_are_read_within_the_budget() -> None:
+    budget = spent(MUCH)
+    assert not budget.may_read(READING.read_at_least + 10, 0, Need.CONFIRM)
 
 
 def test_a_restored_budget_is_what_it_was() -> None:
-    budget = spent(FREE_OPERATORS)
-    restored = ReadingBudget.from_state(json.loads(json.dumps(budget.state())), WINDOW)
+    budget = spent(READING.free_operators)
+    restored = ReadingBudget.from_state(stored(budget.state()), WINDOW)
     assert restored.state() == budget.state()
-    for judged in (READ_AT_LEAST, WINDOW, WINDOW + 1):
+    for judged in (READING.read_at_least, WINDOW, WINDOW + 1):
         assert may_read_suspect(restored, judged) == may_read_suspect(budget, judged)

@@ -257,3 +257,63 @@ def test_a_time_that_is_not_known_is_ahead_by_what_is_known_at_the_origin() -> N
     found = Clocks({0: 5, 1: 8}, {1: 1e-4}, EPOCH)
     ahead = found.ahead(np.array([0, 1, 1]), np.array([EPOCH + S, EPOCH + S, UNKNOWN]))
     assert ahead.tolist() == [5, 8 + 100 * US, 8]
+
+
+# --- near the thresholds --------------------------------------------------------------------------------------------
+
+TWO_HOSTS = {rank: f"h{rank // 3}" for rank in range(6)}
+
+
+def exchanges(*shifts: tuple[int, int, float]) -> Rows:
+    """Collectives of two hosts (communicator, age in s, by how much the first host's clock shows more in ns)."""
+    rows = []
+    for number, (group, age_s, shift_ns) in enumerate(sorted(shifts, key=lambda one: -one[1])):
+        end_ns = EPOCH - age_s * S
+        rows += [
+            row(rank, end_ns - MS, end_ns + round(shift_ns) * (rank == 0), group=group, sequence=number)
+            for rank in (0, 1)
+        ]
+    return rows
+
+
+def ahead_us(*shifts: tuple[int, int, float]) -> float:
+    """By how much the first of two hosts is found to be ahead of the second, µs."""
+    found = offsets(exchanges(*shifts), {0: "a", 1: "b"})
+    return (found["a"] - found["b"]) / US
+
+
+def test_the_newest_four_collectives_of_a_communicator_are_compared() -> None:
+    shifts = [(0, age_s, shift_us * US) for age_s, shift_us in enumerate((0, 0, 0, 40, 80))]
+    assert ahead_us(*shifts) == pytest.approx(40 / 4, abs=0.01)
+
+
+def test_collectives_of_the_last_ten_seconds_are_compared() -> None:
+    assert ahead_us((0, 0, 0), (0, 9, 30 * US), (0, 11, 60 * US)) == pytest.approx(30 / 2, abs=0.01)
+
+
+@pytest.mark.parametrize(("stray_us", "is_kept"), [(6.6, True), (8.4, False)])
+def test_an_end_five_deviations_away_is_left_out(stray_us: float, is_kept: bool) -> None:
+    """Of 32 collectives 31 differ by a microsecond to either side: each end by 0.74 deviations of half of that."""
+    shifts = [(number // 4, number % 4, (-1) ** number * US) for number in range(31)]
+    found = ahead_us(*shifts, (7, 3, stray_us * US))
+    assert found == pytest.approx((1 + stray_us) / 32 if is_kept else 1 / 31, abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("ppm", "every_ns", "noise_ns", "drifts"),
+    [
+        pytest.param(1.8, S, 50.0, False, id="9 us"),
+        pytest.param(2.2, S, 50.0, True, id="11 us"),
+        pytest.param(180.0, S, 50.0, True, id="as oscillators may"),
+        pytest.param(220.0, S, 50.0, False, id="as no oscillator does"),
+        pytest.param(60.0, 180 * MS, 50.0, False, id="over 0.9 s"),
+        pytest.param(60.0, 220 * MS, 50.0, True, id="over 1.1 s"),
+        pytest.param(12.4, S, 20.0 * US, False, id="less than three deviations"),
+        pytest.param(16.4, S, 20.0 * US, True, id="more than three deviations"),
+    ],
+)
+def test_what_a_drift_is(ppm: float, every_ns: int, noise_ns: float, drifts: bool) -> None:
+    rows = collectives(
+        {}, {"h0": ppm * 1e-6, "h1": -ppm * 1e-6}, every_ns=every_ns, noise_ns=noise_ns, host_of=TWO_HOSTS
+    )
+    assert bool(clocks(rows, TWO_HOSTS).drift_ratio) is drifts

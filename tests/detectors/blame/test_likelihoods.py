@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from irregulars.detectors.blame.calibration import calibrated
+from irregulars.detectors.blame.likelihoods import calibrated
 from irregulars.detectors.job.topology import Device
 
 
@@ -19,3 +19,8 @@ def test_calibration_keeps_the_order_and_never_promises_more_than_everything(raw
 
 def test_nobody_to_calibrate() -> None:
     assert calibrated([]) == ()
+
+
+@pytest.mark.parametrize(("raw", "promised"), [(0.5, 3 / 4), (0.9, 27 / 28), (0.25, 1 / 2)])
+def test_the_first_suspect_s_odds_are_tripled(raw: float, promised: float) -> None:
+    assert calibrated([(Device("nic", (0,)), raw)])[0][1] == pytest.approx(promised)

@@ -1,0 +1,132 @@
+"""How long each gap and each transfer of an iteration usually is, and how much it varies."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from irregulars.detectors.abnormal_operators.robust_means import huber_means, log_ratios, spread_of_pieces
+from irregulars.detectors.abnormal_operators.thresholds import ABNORMAL
+from irregulars.detectors.arrays.group_search import find_sorted
+from irregulars.detectors.arrays.grouped_medians import medians, robust_sigma
+from irregulars.detectors.path.operator_classes import pack_class
+from irregulars.detectors.path.operator_graph import OperatorGraph
+from irregulars.detectors.path.usual_by_past import class_columns, place_keys
+from irregulars.dtypes import Floats, Ints
+
+_FIRST: Final = -2  # place before the first operator of a rank's iteration
+_DIFFERS: Final = -3  # place before an operator that does not always follow the same one
+
+
+class UsualPieces(NamedTuple):
+    """What is usual, from some regular iterations. A *place* is that of an operator in its rank's iteration.
+
+    Parameters
+    ----------
+    classes
+        Packed classes of operators, ascending.
+    places
+        Packed rank, class and ordinal, ascending. All arrays below have one value for each place.
+    before
+        Place of the operator after which the gap begins; `_DIFFERS` where it is not always the same one, as on a
+        second stream.
+    gap_ns, transfer_ns
+        Medians.
+    gap_sigma, transfer_sigma
+        Standard deviations of the log ratios of single gaps and transfers to these medians.
+    rank_sigma
+        Standard deviation of a rank's mean log ratio of gaps, against the job's pace.
+    pace
+        What that usually is for the middle rank.
+    iteration_ns
+        How long an iteration takes.
+    """
+
+    classes: Ints
+    places: Ints
+    before: Ints
+    gap_ns: Floats
+    transfer_ns: Floats
+    gap_sigma: float
+    transfer_sigma: float
+    rank_sigma: float
+    pace: float
+    iteration_ns: float
+
+    def of_graph(self, graph: OperatorGraph) -> tuple[Floats, Floats]:
+        """Return the usual gap and the usual transfer of each row, ns.
+
+        NaN for operators that were never seen before, and for gaps that begin after another operator than usual.
+        """
+        own_place = _places(graph, self.classes)
+        place, is_known = find_sorted(self.places, own_place)
+        is_same_gap = is_known & (self.before[place] == graph.of_previous(own_place, _FIRST))
+        gap_ns = np.where(is_same_gap, self.gap_ns[place], np.nan)
+        return gap_ns, np.where(is_known, self.transfer_ns[place], np.nan)
+
+
+def learn_usual_pieces(graph: OperatorGraph) -> UsualPieces | None:
+    """Learn from the rows of regular iterations, ten or so; None if there are no rows."""
+    if not len(graph):
+        return None
+    classes = np.unique(pack_class(class_columns(graph)))
+    own_place = _places(graph, classes)
+    places, place = np.unique(own_place, return_inverse=True)
+    gap_ns, transfer_ns = graph.gap_ns.astype(np.float64), graph.transfer_ns.astype(np.float64)
+    usual_gap_ns, usual_transfer_ns = medians(place, gap_ns), medians(place, transfer_ns)
+    gap_ratio = log_ratios(gap_ns, usual_gap_ns[place])
+    transfer_ratio = log_ratios(transfer_ns, usual_transfer_ns[place])
+    gap_sigma = spread_of_pieces(gap_ratio, usual_gap_ns[place])
+    rank_sigma, pace = _ranks_and_pace(graph, huber_means(graph.block, gap_ratio, usual_gap_ns[place], gap_sigma))
+    return UsualPieces(
+        classes=classes,
+        places=places,
+        before=_before(place, graph.of_previous(own_place, _FIRST)),
+        gap_ns=usual_gap_ns,
+        transfer_ns=usual_transfer_ns,
+        gap_sigma=gap_sigma,
+        transfer_sigma=spread_of_pieces(transfer_ratio, usual_transfer_ns[place]),
+        rank_sigma=rank_sigma,
+        pace=pace,
+        iteration_ns=float(np.median([iteration_ns(graph, one) for one in np.unique(graph.iteration).tolist()])),
+    )
+
+
+def iteration_ns(graph: OperatorGraph, iteration: int) -> float:
+    """Return the time of one iteration, from its first gap to its last end, ns."""
+    own = graph.iteration == iteration
+    return float(graph.end_ns[own].max() - (graph.start_ns - graph.gap_ns)[own].min())
+
+
+def _ranks_and_pace(graph: OperatorGraph, slowness: Floats) -> tuple[float, float]:
+    """Return how much a rank's slowness varies from iteration to iteration, and that of the middle rank.
+
+    Parameters
+    ----------
+    slowness
+        Mean log ratio of gaps, of each rank in each iteration (each block of the graph). What all ranks have in an
+        iteration is its pace, and is taken off.
+    """
+    first = np.unique(graph.block, return_index=True)[1]
+    iteration = np.unique(graph.iteration[first], return_inverse=True)[1]
+    pace = [np.quantile(slowness[iteration == one], ABNORMAL.pace_quantile) for one in range(iteration.max() + 1)]
+    own = slowness - np.array(pace)[iteration]
+    of_ranks = medians(np.unique(graph.rank[first], return_inverse=True)[1], own)
+    sigma = max(robust_sigma(own - np.median(own)), ABNORMAL.least_group_sigma)
+    return sigma, float(np.median(of_ranks))
+
+
+def _places(graph: OperatorGraph, classes: Ints) -> Ints:
+    """Return the place of each row; -1 for rows of other classes."""
+    class_index, is_known = find_sorted(classes, pack_class(class_columns(graph)))
+    return np.where(is_known, place_keys(graph, class_index, len(classes)), -1)
+
+
+def _before(place: Ints, previous_place: Ints) -> Ints:
+    """Return the place that each place comes after, if that is always the same one; else `_DIFFERS`."""
+    size = int(place.max(initial=-1)) + 1
+    low, high = np.full(size, np.iinfo(np.int64).max), np.full(size, np.iinfo(np.int64).min)
+    np.minimum.at(low, place, previous_place)
+    np.maximum.at(high, place, previous_place)
+    return np.where(low == high, low, _DIFFERS)

@@ -1,0 +1,92 @@
+"""What the search for causes works on: the excess that no cause explains yet, and what explains a part of it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from irregulars.detectors.blame.likelihoods import Suspects
+from irregulars.detectors.job.lanes import Lane
+from irregulars.detectors.job.topology import Topology
+from irregulars.detectors.path.critical_path import Attribution
+
+PathExcess: TypeAlias = Mapping[Lane, float]
+"""For each lane of one iteration's critical path what it took longer than usual, ns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """What explains the excess of a lane.
+
+    Parameters
+    ----------
+    kind
+        Kind of the verdict; None where there is nothing to tell, since all ranks worked longer, or any.
+    suspects
+        Who may be to blame; empty if nobody stands out.
+    lanes
+        All lanes whose excess is explained with it.
+    """
+
+    kind: str | None
+    suspects: Suspects
+    lanes: frozenset[Lane]
+
+
+@dataclass(frozen=True, slots=True)
+class Unexplained:
+    """Some irregular iterations, and how much of their excess no cause explains yet.
+
+    Parameters
+    ----------
+    attributions
+        The iterations, without the transfers that a cause explains: that they are slow says nothing of what else is.
+    path_excess_ns
+        Of each iteration what is left of the excess on its path.
+    """
+
+    attributions: Sequence[Attribution]
+    path_excess_ns: Sequence[PathExcess]
+    topology: Topology
+
+    @classmethod
+    def of(cls, attributions: Sequence[Attribution], topology: Topology) -> Unexplained:
+        """Return all of what the iterations took longer; what was quicker than usual is no excess."""
+        left = [{lane: ns for lane, ns in a.path_excess_ns.items() if ns > 0} for a in attributions]
+        return cls(attributions, left, topology)
+
+    def own_ns(self, lanes: Collection[Lane]) -> list[float]:
+        """Return of each iteration the excess that is left in these lanes, ns."""
+        return [sum(ns for lane, ns in path.items() if lane in lanes) for path in self.path_excess_ns]
+
+    def without(self, lanes: frozenset[Lane]) -> Unexplained:
+        """Take away what a cause explains."""
+        left = [{lane: ns for lane, ns in path.items() if lane not in lanes} for path in self.path_excess_ns]
+        return Unexplained([_without(a, lanes) for a in self.attributions], left, self.topology)
+
+    def share(self, lanes: frozenset[Lane]) -> float:
+        """Return which share of the excess, in the iterations where these lanes have any, is theirs."""
+        own = self.own_ns(lanes)
+        totals = [
+            _to_explain_ns(attribution, ns, sum(path.values()))
+            for attribution, ns, path in zip(self.attributions, own, self.path_excess_ns, strict=True)
+        ]
+        total_ns = sum(total for total, ns in zip(totals, own, strict=True) if ns > 0)
+        return sum(own) / total_ns if total_ns > 0 else 0.0
+
+
+def _without(attribution: Attribution, lanes: frozenset[Lane]) -> Attribution:
+    kept = {lane: excess for lane, excess in attribution.lanes.items() if lane not in lanes}
+    return attribution if len(kept) == len(attribution.lanes) else replace(attribution, lanes=kept)
+
+
+def _to_explain_ns(attribution: Attribution, own_ns: float, parts_ns: float) -> float:
+    """Return the excess that a cause is held against, ns, of which it explains `own_ns`.
+
+    The parts of the path may add up to more than the iteration's own excess; the smaller of the two counts. An
+    iteration 30 ms longer whose path has parts of 20 and 25 ms: a cause of 20 ms explains two thirds of it.
+    """
+    if attribution.excess_ns is None:
+        return parts_ns
+    return max(own_ns, min(parts_ns, attribution.excess_ns))

@@ -1,0 +1,186 @@
+"""How likely it is: the priors of suspects, the chances of what is seen of them, and what a verdict may promise.
+
+All are numbers of Bayes' rule. Which device slows which lane is told in `suspects.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from irregulars.detectors.job.topology import Device
+from irregulars.thresholds import threshold
+
+_PRIOR = "odds against a NIC"
+_WAY = "share of the faults of such a device"
+_SLOW = "probability that the lane is seen slow"
+
+
+@dataclass(frozen=True, slots=True)
+class Likelihoods:
+    """Priors, chances and calibration; each field says what it means and where it comes from."""
+
+    # --- priors: how often which kind of device is to blame ---------------------------------------------------------
+
+    prior_nic: float = threshold(
+        1.0, unit=_PRIOR,
+        meaning="A NIC is to blame, with its port and cable.",
+        source="convention: the measure of the other priors",
+    )  # fmt: skip
+    prior_link: float = threshold(
+        0.5, unit=_PRIOR,
+        meaning="The way between two ranks is to blame, and neither end as such.",
+        source="chosen: rarer than a NIC, which all of its links pass",
+    )  # fmt: skip
+    prior_switch: float = threshold(
+        0.3, unit=_PRIOR,
+        meaning="A switch is to blame, with all that its ranks send.",
+        source="chosen: there are fewer switches than NICs",
+    )  # fmt: skip
+    prior_communicator: float = threshold(
+        0.3, unit=_PRIOR,
+        meaning="The communication as such is slow, by its settings or its algorithm.",
+        source="chosen: as rare as a slow switch",
+    )  # fmt: skip
+    prior_fabric: float = threshold(
+        0.1, unit=_PRIOR,
+        meaning="What joins the switches is to blame: spines, which no log names.",
+        source="chosen: redundant, so slow as a whole more rarely than one switch (commit 6ebf6b1)",
+    )  # fmt: skip
+    prior_nobody: float = threshold(
+        0.05, unit=_PRIOR,
+        meaning="It was chance.",
+        source="chosen: what is looked into stands far out of the noise",
+    )  # fmt: skip
+    prior_unlogged: float = threshold(
+        1.0, unit=_PRIOR,
+        meaning="One member that logs nothing came late; as much for each of them.",
+        source="chosen: nothing is known of it, so it is as likely late as a NIC is slow",
+    )  # fmt: skip
+
+    # --- ways: which part of a slow device is slow ------------------------------------------------------------------
+
+    nic_both_ways: float = threshold(
+        0.5, unit=_WAY,
+        meaning="A NIC that is slow is so both ways.",
+        source="chosen: half; with nic_out and nic_in the sum is 1",
+    )  # fmt: skip
+    nic_out: float = threshold(
+        0.3, unit=_WAY,
+        meaning="It is slow where it sends alone.",
+        source="chosen: queues build where a NIC sends (commit a2ee74a)",
+    )  # fmt: skip
+    nic_in: float = threshold(
+        0.2, unit=_WAY,
+        meaning="It is slow where it receives alone.",
+        source="chosen: rarer than nic_out",
+    )  # fmt: skip
+    link_both_ways: float = threshold(
+        0.5, unit=_WAY,
+        meaning="A link that is slow is so both ways.",
+        source="chosen: half; with link_one_way twice the sum is 1",
+    )  # fmt: skip
+    link_one_way: float = threshold(
+        0.25, unit=_WAY,
+        meaning="It is slow in this direction alone; as much for the other one.",
+        source="chosen: as often one way as both ways",
+    )  # fmt: skip
+    switch_ports: float = threshold(
+        0.5, unit=_WAY,
+        meaning="A switch that is slow slows all that its ranks send.",
+        source="chosen: half; with switch_uplink the sum is 1",
+    )  # fmt: skip
+    switch_uplink: float = threshold(
+        0.5, unit=_WAY,
+        meaning="Its uplink alone is slow, and what stays below it is as always.",
+        source="chosen: as often as switch_ports (commit 6ebf6b1)",
+    )  # fmt: skip
+
+    # --- chances: how likely a lane is seen slow, by its relation to the device that is to blame --------------------
+    # None is 0 or 1, since a ring may pass by a slow link: even a lane that crosses the device can look normal.
+
+    accused: float = threshold(
+        0.95, unit=_SLOW,
+        meaning="The hypothesis is about this very lane.",
+        source="chosen: it was looked into since it was slow",
+    )  # fmt: skip
+    crosses: float = threshold(
+        0.9, unit=_SLOW,
+        meaning="It crosses the device.",
+        source="chosen: a little less sure than the accused lane itself",
+    )  # fmt: skip
+    shares_host: float = threshold(
+        0.8, unit=_SLOW,
+        meaning="Other members live on the slow NIC's host.",
+        source="chosen: a ring may enter and leave the host by another NIC",
+    )  # fmt: skip
+    inside: float = threshold(
+        0.2, unit=_SLOW,
+        meaning="It stays inside a host, and a NIC or switch of that host is slow.",
+        source="chosen: gloo, and NCCL without P2P, send it over the NIC; NVLink does not",
+    )  # fmt: skip
+    has_both_ends: float = threshold(
+        0.4, unit=_SLOW,
+        meaning="It is a larger group with both ends of a slow link.",
+        source="chosen: they may be neighbours in its ring, or not",
+    )  # fmt: skip
+    untouched: float = threshold(
+        0.05, unit=_SLOW,
+        meaning="The device does not touch it.",
+        source="chosen: several times what noise alone leaves beyond lane_sigmas, as one fault makes others wait",
+    )  # fmt: skip
+    nobody: float = threshold(
+        0.15, unit=_SLOW,
+        meaning="No device is to blame.",
+        source="chosen: three times untouched, since bad moments of a network slow many lanes at once",
+    )  # fmt: skip
+    waits_for_unlogged: float = threshold(
+        0.5, unit=_SLOW,
+        meaning="At least this, whoever is to blame, of a collective with members that log nothing.",
+        source="formula: for all that is known it waited for them, or not",
+    )  # fmt: skip
+
+    # --- other evidence ---------------------------------------------------------------------------------------------
+
+    steady_if_link: float = threshold(
+        3.0, unit="times as likely as by chance",
+        meaning="A NIC moves steadily if one of its links is slow.",
+        source="chosen: between chance and a slow NIC; other transfers would burst in between (commit b66c467)",
+    )  # fmt: skip
+    starved: float = threshold(
+        0.9, unit="probability",
+        meaning="Ranks are short of processor time whose work is slow when, and only when, their transfers are.",
+        source="chosen: beyond all noise (`starved_ranks.py`), and no NIC slows work (commit 6ebf6b1)",
+    )  # fmt: skip
+    first_suspect_odds: float = threshold(
+        3.0, unit="times the odds",
+        meaning="The first suspect's odds are so much better than shares and likelihoods say.",
+        source="benchmarks/localization, development split: 91 of 93 first suspects were right, promised with 0.90 "
+        "on average; a higher factor fits that split still better, but recordings of real jobs are less tidy",
+    )  # fmt: skip
+
+
+LIKELIHOODS: Final = Likelihoods()
+
+Suspects = tuple[tuple[Device, float], ...]
+"""Devices with the probability of each, best first; alternatives."""
+
+
+def calibrated(suspects: Sequence[tuple[Device, float]]) -> Suspects:
+    """Return how probable the first suspect really is; the others share what is left as before.
+
+    Odds are multiplied by `first_suspect_odds`: 0.5 is 1 to 1, becomes 3 to 1, and is promised as 0.75.
+
+    Examples
+    --------
+    >>> calibrated([(Device("nic", (1,)), 0.5), (Device("nic", (2,)), 0.5)])
+    ((Device(kind='nic', ranks=(1,)), 0.75), (Device(kind='nic', ranks=(2,)), 0.25))
+    """
+    if not suspects:
+        return ()
+    (first, raw), *others = suspects
+    factor = LIKELIHOODS.first_suspect_odds
+    promised = factor * raw / (1 + (factor - 1) * raw)
+    left = (1 - promised) / (1 - raw) if raw < 1 else 0.0
+    return ((first, promised), *((device, probability * left) for device, probability in others))

@@ -1,0 +1,329 @@
+"""The kinds of devices that may slow a transfer: which of them come into question, and which lanes each would slow.
+
+Each kind is a class, and its rows of the table say in one word how a lane is related to a device. How likely a lane
+in that relation is seen slow is the field of the same name of `LIKELIHOODS`:
+
+| kind | a lane that | is |
+|---|---|---|
+| `none` | is any | `nobody` |
+| `communicator` | is the accused one | `accused` |
+| `nic` | passes it, in the slow direction | `crosses` |
+| | is a group with other members on the NIC's host | `shares_host` |
+| | stays inside the host | `inside` |
+| `switch` | passes it; its uplink, if that alone is slow | `crosses` |
+| | stays inside a host below it | `inside` |
+| `fabric` | passes from one switch to another | `crosses` |
+| `link` | is its pair of ranks, in the slow direction, or the group of these two | `accused` |
+| | is a larger group with both of them | `has_both_ends` |
+| `unseen` | is the accused one, or any other collective | `accused` |
+| each | is any other | `untouched` |
+
+**A new kind of suspect** is one more class in `KINDS`, with its prior in `likelihoods.py` and its rows here. The kind
+of verdict that accuses it is its `accusation`; people read its name if `streams.messages.judgements` lists both.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar, Final, Literal
+
+from irregulars.detectors.blame.likelihoods import LIKELIHOODS
+from irregulars.detectors.job.lanes import Lane
+from irregulars.detectors.job.topology import Device, Topology
+
+Relation = Literal["accused", "crosses", "shares_host", "inside", "has_both_ends", "untouched", "nobody"]
+"""How a lane is related to a device that is to blame: the name of a field of `LIKELIHOODS`."""
+
+Way = Literal["both", "out", "in", "uplink"]
+"""Which part of a slow device is slow."""
+
+NOBODY: Final = Device("none", ())
+FABRIC: Final = Device("fabric", ())
+UNLOGGED: Final = "unseen"
+"""Kind of a device that stands for ranks without a log, one of which may have come late to a collective."""
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What was seen around a slow lane.
+
+    Parameters
+    ----------
+    accused
+        The slow lane, for which a device is sought.
+    is_slow
+        Of each lane that tells something whether it was slow (`slow_lanes.observe_lanes`), the accused one included.
+    has_moving_nics
+        Whether samples show that the lane's bytes pass the NICs of its members, also if all live on one host.
+    """
+
+    accused: Lane
+    is_slow: Mapping[Lane, bool]
+    topology: Topology
+    has_moving_nics: bool = False
+
+    @cached_property
+    def ranks(self) -> tuple[int, ...]:
+        """Ranks at the ends of the accused lane."""
+        return self.topology.lane_ranks(self.accused)
+
+    @cached_property
+    def slow_lanes(self) -> list[Lane]:
+        """The accused lane, and then the other slow ones."""
+        return [self.accused, *sorted(lane for lane, is_slow in self.is_slow.items() if is_slow)]
+
+    @cached_property
+    def crossing(self) -> list[Lane]:
+        """Slow lanes that leave a host: the accused one, or if it does not, those that may show what it passes by.
+
+        Gloo, and NCCL without P2P, send over the NIC what stays inside a host.
+        """
+        if self.has_moving_nics or self.topology.crosses_network(self.accused):
+            return [self.accused]
+        return [lane for lane in self.slow_lanes if self.topology.crosses_network(lane)]
+
+    @cached_property
+    def by_rank(self) -> Mapping[int, list[Lane]]:
+        """For each rank the lanes that it takes part in."""
+        found: dict[int, list[Lane]] = {}
+        for lane in self.is_slow:
+            for rank in self.topology.lane_ranks(lane):
+                found.setdefault(rank, []).append(lane)
+        return found
+
+    def touching(self, ranks: Iterable[int]) -> Collection[Lane]:
+        """Return the lanes that any of these ranks takes part in, each once, in a fixed order."""
+        return dict.fromkeys(lane for rank in ranks for lane in self.by_rank.get(rank, ()))
+
+
+class SuspectKind(ABC):
+    """One kind of device that may be to blame; see the table above."""
+
+    name: ClassVar[str]
+    """`Device.kind`."""
+
+    accusation: ClassVar[str | None] = None
+    """Kind of the verdict that accuses such a device; None if it has no name that anybody could look at."""
+
+    @property
+    @abstractmethod
+    def prior(self) -> float:
+        """How often such a device is to blame, against a NIC."""
+
+    @abstractmethod
+    def candidates(self, scene: Scene) -> list[Device]:
+        """Return the devices of this kind that could have slowed the accused lane."""
+
+    @abstractmethod
+    def relation(self, device: Device, lane: Lane, accused: Lane, topology: Topology, way: Way) -> Relation:
+        """Return how a lane is related to a device that slowed the accused lane, and is slow in this way."""
+
+    def ways(self) -> Mapping[Way, float]:
+        """Return in which ways such a device may be slow, with the share of each."""
+        return {"both": 1.0}
+
+    def prior_of(self, device: Device) -> float:
+        """Return the prior of one device."""
+        return self.prior
+
+    def telling(self, device: Device, scene: Scene) -> Collection[Lane]:
+        """Return the lanes whose chance to be slow depends on whether this device is to blame."""
+        return scene.touching(device.ranks)
+
+
+class _Nobody(SuspectKind):
+    """No device: many lanes are slow at once, each by chance."""
+
+    name = NOBODY.kind
+
+    @property
+    def prior(self) -> float:
+        return LIKELIHOODS.prior_nobody
+
+    def candidates(self, scene: Scene) -> list[Device]:
+        return [NOBODY]
+
+    def relation(self, device: Device, lane: Lane, accused: Lane, topology: Topology, way: Way) -> Relation:
+        return "nobody"
+
+    def telling(self, device: Device, scene: Scene) -> Collection[Lane]:
+        return scene.is_slow.keys()
+
+
+class _Communicator(SuspectKind):
+    """The communication as such: its settings, its algorithm, or a member of which nothing stands out."""
+
+    name = "communicator"
+
+    @property
+    def prior(self) -> float:
+        return LIKELIHOODS.prior_communicator
+
+    def candidates(self, scene: Scene) -> list[Device]:
+        return [Device(self.name, scene.ranks)] if scene.accused.kind == "collective" else []
+
+    def relation(self, device: Device, lane: Lane, accused: Lane, topology: Topology, way: Way) -> Relation:
+        return "accused" if lane == accused else "untouched"
+
+    def telling(self, device: Device, scene: Scene) -> Collection[Lane]:
+        return [scene.accused]  # it slows no other, of which a large job has thousands
+
+
+class _Nic(SuspectKind):
+    """A NIC, with all ranks that share it."""
+
+    name, accusation = "nic", "slow_nic"
+
+    @property
+    def prior(self) -> float:
+        return LIKELIHOODS.prior_nic
+
+    def ways(self) -> Mapping[Way, float]:
+        return {"both": LIKELIHOODS.nic_both_ways, "out": LIKELIHOODS.nic_out, "in": LIKELIHOODS.nic_in}
+
+    def candidates(self, scene: Scene) -> list[Device]:
+        return sorted({scene.topology.nic(rank) for rank in scene.ranks}) if scene.crossing else []
+
+    def relation(self, device: Device, lane: Lane, accused: Lane, topology: Topology, way: Way) -> Relation:
+        ranks = topology.lane_set(lane)
+        own = ranks.intersection(device.ranks)
+        if not own:
+            return "untouched"
+        if not topology.crosses_network(lane):
+            return "inside"
+        if lane.kind == "collective":
+            host = topology.host(device.ranks[0])
+            has_others = host is not None and len(ranks.intersection(host.ranks)) > len(own)
+            return "shares_host" if has_others else "crosses"
+        is_other_way = way == ("in" if lane.first in own else "out")
+        return "untouched" if is_other_way else "crosses"
+
+
+class _Switch(SuspectKind):
+    """A switch, with all ranks whose NICs are plugged into it."""
+
+    name, accusation = "switch", "slow_communicator"
+
+    @property
+    def prior(self) -> float:
+        return LIKELIHOODS.prior_switch
+
+    def ways(self) -> Mapping[Way, float]:
+        return {"both": LIKELIHOODS.switch_ports, "uplink": LIKELIHOODS.switch_uplink}
+
+    def candidates(self, scene: Scene) -> list[Device]:
+        return sorted(scene.topology.switches(scene.ranks)) if scene.crossing else []
+
+    def relation(self, device: Device, lane: Lane, accused: Lane, topology: Topology, way: Way) -> Relation:
+        ranks = topology.lane_set(lane)
+        own = ranks.intersection(device.ranks)
+        if not own:
+            return "untouched"
+        if not topology.crosses_network(lane):
+            return "inside"
+        is_below_it = len(own) == len(ranks)
+        return "untouched" if way == "uplink" and is_below_it else "crosses"
+
+
+class _Fabric(SuspectKind):
+    """What joins the switches of the job: spines, which no log names."""
+
+    name = FABRIC.kind
+
+    @property
+    def prior(self) -> float:
+        return LIKELIHOODS.prior_fabric
+
+    def candidates(self, scene: Scene) -> list[Device]:
+        return [FABRIC] if any(scene.topology.crosses_switches(lane) for lane in scene.crossing) else []
+
+    def relation(self, device: Device, lane: Lane, accused: Lane, topology: Topology, way: Way) -> Relation:
+        return "crosses" if topology.crosses_switches(lane) else "untouched"
+
+    def telling(self, device: Device, scene: Scene) -> Collection[Lane]:
+        return scene.touching(scene.by_rank)
+
+
+class _Link(SuspectKind):
+    """The way between two ranks, sender and receiver."""
+
+    name, accusation = "link", "slow_link"
+
+    @property
+    def prior(self) -> float:
+        return LIKELIHOODS.prior_link
+
+    def ways(self) -> Mapping[Way, float]:
+        return {
+            "both": LIKELIHOODS.link_both_ways,
+            "out": LIKELIHOODS.link_one_way,
+            "in": LIKELIHOODS.link_one_way,
+        }
+
+    def candidates(self, scene: Scene) -> list[Device]:
+        """Slow pairs between ranks of the lane, and the one path that a group of two takes."""
+        ranks = set(scene.ranks)
+        pairs = [lane for lane in scene.slow_lanes if lane.kind == "pair"]
+        ways = [(lane.first, lane.second) for lane in pairs if {lane.first, lane.second} <= ranks]
+        ways += [(scene.ranks[0], scene.ranks[1])] if _is_one_path(scene.accused, scene.topology) else []
+        named = {frozenset(way): way for way in reversed(ways)}  # both directions are one device, named by the first
+        return [Device(self.name, way) for way in named.values()]
+
+    def relation(self, device: Device, lane: Lane, accused: Lane, topology: Topology, way: Way) -> Relation:
+        if lane.kind == "pair":
+            ends = (lane.first, lane.second)
+            is_slow = (ends == device.ranks and way != "in") or (ends == device.ranks[::-1] and way != "out")
+            return "accused" if is_slow else "untouched"
+        members = topology.lane_set(lane)
+        if not members.issuperset(device.ranks):
+            return "untouched"
+        return "accused" if len(members) == 2 else "has_both_ends"
+
+
+class _Unlogged(SuspectKind):
+    """Members of a collective that log nothing: its transfer may have waited for one of them."""
+
+    name = UNLOGGED
+
+    @property
+    def prior(self) -> float:
+        return LIKELIHOODS.prior_unlogged
+
+    def prior_of(self, device: Device) -> float:
+        return self.prior * len(device.ranks)  # each of them is as likely
+
+    def candidates(self, scene: Scene) -> list[Device]:
+        ranks = tuple(rank for rank in scene.ranks if rank in scene.topology.unlogged)
+        return [Device(self.name, ranks)] if scene.accused.kind == "collective" and ranks else []
+
+    def relation(self, device: Device, lane: Lane, accused: Lane, topology: Topology, way: Way) -> Relation:
+        return "accused" if lane == accused or lane.kind == "collective" else "untouched"
+
+    def telling(self, device: Device, scene: Scene) -> Collection[Lane]:
+        return [lane for lane in scene.touching(device.ranks) if scene.is_slow[lane]]  # now and then one is on time
+
+
+def _is_one_path(lane: Lane, topology: Topology) -> bool:
+    """Whether a group is two ranks on two hosts: all that it moves takes the one path between them."""
+    ranks = topology.lane_ranks(lane)
+    hosts = {topology.place(rank).host for rank in ranks}
+    return lane.kind == "collective" and len(ranks) == len(hosts) == 2 and None not in hosts
+
+
+KINDS: Final[dict[str, SuspectKind]] = {
+    kind.name: kind for kind in (_Nobody(), _Communicator(), _Nic(), _Switch(), _Fabric(), _Link(), _Unlogged())
+}
+
+
+def chance_of_slow(device: Device, lane: Lane, accused: Lane, topology: Topology, way: Way = "both") -> float:
+    """Return the chance that a lane is seen slow if this device, slow in this way, slowed the accused lane."""
+    chance: float = getattr(LIKELIHOODS, KINDS[device.kind].relation(device, lane, accused, topology, way))
+    return chance
+
+
+def is_carried(device: Device, lane: Lane, accused: Lane, topology: Topology) -> bool:
+    """Whether a lane is expected to be slow if this device slowed the accused lane."""
+    return chance_of_slow(device, lane, accused, topology) > LIKELIHOODS.nobody

@@ -1,0 +1,288 @@
+"""The thresholds of blame: from which share, size or certainty on an excess is laid upon a device.
+
+What is a matter of probability (priors, chances) stands in `likelihoods.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from irregulars.thresholds import threshold
+
+_EXCESS = "share of the iteration's excess"
+_RANKS = "share of the ranks"
+_LATENESS = "share of the latest rank's lateness"
+
+
+@dataclass(frozen=True, slots=True)
+class BlameThresholds:
+    """What decides between devices; each field says what it means and where it comes from."""
+
+    # --- which causes are found in some iterations (`causes.py`) ----------------------------------------------------
+
+    match_share: float = threshold(
+        0.25, unit=_EXCESS,
+        meaning="A cause is seen in an iteration if it explains at least this much of it.",
+        source="chosen: three causes and noise may share an iteration",
+    )  # fmt: skip
+    min_cause_share: float = threshold(
+        0.2, unit="share of the excess of all iterations looked at",
+        meaning="What explains less is noise, and the search for further causes ends.",
+        source="chosen: below a cause's least share in one iteration, as it may be missing from some of them",
+    )  # fmt: skip
+    max_causes: int = threshold(
+        3, unit="causes",
+        meaning="As many are looked for at once.",
+        source="chosen: more faults at once than two are rare, and each needs its share of the excess",
+    )  # fmt: skip
+    most_typical: float = threshold(
+        2.0, unit="times the median excess",
+        meaning="An iteration weighs no more than this: what hung once for long does not recur.",
+        source="chosen: commit 176bb49, where one long hang decided what six iterations had in common",
+    )  # fmt: skip
+    min_probability: float = threshold(
+        0.5, unit="probability",
+        meaning="Nobody is accused below: a wrong accusation costs more than none.",
+        source="formula: more probable than not",
+    )  # fmt: skip
+    min_alternative: float = threshold(
+        0.02, unit="probability",
+        meaning="An alternative below is not worth a line of the verdict.",
+        source="chosen: one in fifty, so that nobody is sent to a device that is hardly ever the one",
+    )  # fmt: skip
+    min_named: float = threshold(
+        0.25, unit="probability",
+        meaning="Below, no member of a slow communicator stands out, and it accuses nobody.",
+        source="chosen: in a ring of four equal members each has as much by chance",
+    )  # fmt: skip
+
+    # --- who is late, and with whom (`work_causes.py`, `starved_ranks.py`) ------------------------------------------
+
+    late_share: float = threshold(
+        0.5, unit=_LATENESS,
+        meaning="A rank is as late as the latest one from here on.",
+        source="chosen: half, halfway between on time and as late",
+    )  # fmt: skip
+    late_together_share: float = threshold(
+        0.25, unit=_LATENESS,
+        meaning="From here on a rank is late with others in one iteration, or with what is accused already.",
+        source="chosen: half of late_share, since noise moves single iterations to and fro (commit f3de50c)",
+    )  # fmt: skip
+    min_likeness: float = threshold(
+        0.6, unit="Jaccard index",
+        meaning="A host or stage is blamed if its ranks and the late ones are this nearly the same set.",
+        source="chosen: more than half, so that half of a host's ranks is not the host",
+    )  # fmt: skip
+    min_typical_likeness: float = threshold(
+        0.5, unit="Jaccard index",
+        meaning="... and more than this nearly in the median iteration.",
+        source="formula: of two ranks that take turns one half is late in each iteration",
+    )  # fmt: skip
+    min_own_late: float = threshold(
+        0.2, unit="share of the late ranks",
+        meaning="Nobody is blamed whose ranks are fewer: what made the others late is not that device.",
+        source="chosen: one rank may be late with four others by chance",
+    )  # fmt: skip
+    everybody_share: float = threshold(
+        0.7, unit=_RANKS,
+        meaning="If as many are late, it is the job that changed, and nobody is to blame.",
+        source="chosen: commit ac47e0f, longer batches make nearly all ranks late",
+    )  # fmt: skip
+    common_ranks: int = threshold(
+        16, unit="ranks",
+        meaning="From here on the quarter that is late least tells how late all ranks are.",
+        source="chosen: a quarter of fewer is hardly more than one host",
+    )  # fmt: skip
+    max_common_share: float = threshold(
+        0.7, unit=_LATENESS,
+        meaning="If all ranks are later than this, the latest does not stand out of them.",
+        source="chosen: on jobs of two simulators by other authors, where waiting looks like work (commit f4481a5)",
+    )  # fmt: skip
+
+    # --- ranks of one host that are last in turn (`work_causes.py`) -------------------------------------------------
+
+    turns_iterations: int = threshold(
+        4, unit="iterations",
+        meaning="As many must have lost time to ranks' work before ranks can be said to take turns.",
+        source="chosen: one for each GPU of a small host",
+    )  # fmt: skip
+    turns_share: float = threshold(
+        0.8, unit="share of what paths lost to ranks' work",
+        meaning="... and the host's ranks have this much of it.",
+        source="chosen: on jobs of two simulators by other authors (commit f4481a5)",
+    )  # fmt: skip
+    turn_share: float = threshold(
+        0.05, unit="share of what the host's ranks lost",
+        meaning="A rank with as much of it takes part.",
+        source="chosen: less is what a rank on time loses by noise",
+    )  # fmt: skip
+    max_turn_share: float = threshold(
+        0.6, unit="share of what the host's ranks lost",
+        meaning="A rank with more of it is slow by itself.",
+        source="chosen: more than half",
+    )  # fmt: skip
+    taking_turns_share: float = threshold(
+        0.75, unit="share of the host's ranks",
+        meaning="As many take part, and are late in the median iteration.",
+        source="chosen: three of four GPUs",
+    )  # fmt: skip
+
+    # --- slow work beside slow transfers (`starved_ranks.py`) -------------------------------------------------------
+
+    starved_sigmas: float = threshold(
+        6.0, unit="standard errors",
+        meaning="A rank's work is slow beyond noise above this.",
+        source="chosen: as a late rank must stand out of an iteration's noise (`detectors.irregular`)",
+    )  # fmt: skip
+    starved_times_quickest: float = threshold(
+        2.0, unit="times the largest apparent speed-up of a rank",
+        meaning="... and above this: by as much as a rank seems quicker the comparison itself is wrong.",
+        source="chosen: no fault makes work quicker; twice, since the quickest is one draw (commit 6ebf6b1)",
+    )  # fmt: skip
+    starved_iterations: int = threshold(
+        4, unit="iterations",
+        meaning="Fewer say nothing of whose work is slow beside slow transfers.",
+        source="chosen: as many as open a verdict on transfers",
+    )  # fmt: skip
+    starved_cost_share: float = threshold(
+        0.05, unit="share of what the transfers lost",
+        meaning="Work that lost less may be slow since the transfers are: polling takes time as well.",
+        source="chosen: a twentieth, next to nothing beside the transfers (commit 00b65ef)",
+    )  # fmt: skip
+    in_step_sigmas: float = threshold(
+        2.0, unit="times the noise of the other ranks",
+        meaning="Ranks whose lateness differs by less from iteration to iteration wait for the same thing.",
+        source="chosen: the difference of two has 1.4 times the noise of one",
+    )  # fmt: skip
+
+    # --- what an iteration shows (`observation.py`) -----------------------------------------------------------------
+
+    slow_phase_share: float = threshold(
+        0.07, unit="share of the usual iteration",
+        meaning="A cause beside a larger one counts if it costs this much.",
+        source="chosen: slow phases of healthy hosts cost 3 to 6 % (commit 323d8dc)",
+    )  # fmt: skip
+
+    # --- which lanes are slow (`slow_lanes.py`) ---------------------------------------------------------------------
+
+    lane_sigmas: float = threshold(
+        4.0, unit="standard errors",
+        meaning="A slow lane's excess stands this far out.",
+        source="chosen: with thousands of lanes and heavy tails it keeps chance below one lane in a job",
+    )  # fmt: skip
+    like_accused: float = threshold(
+        0.15, unit="share of what the accused lane's slow-down predicts",
+        meaning="What slows by less met the fault's traffic in the fabric; it did not cross the device.",
+        source="chosen: a seventh or so; what a device carries slows by about as much as the accused lane",
+    )  # fmt: skip
+    telling_ratio: float = threshold(
+        1.25, unit="ratio of what is predicted to what would be noticed",
+        meaning="A lane that looks normal acquits from here on.",
+        source="formula: one standard error more than lane_sigmas, at which five in six would be noticed",
+    )  # fmt: skip
+    queue_ns: float = threshold(
+        100_000.0, unit="ns for each transfer",
+        meaning="Above, a lane is slow for which nothing that could be noticed is predicted.",
+        source="chosen: a small message waits as long behind the traffic of a busy port (commit a900fc1)",
+    )  # fmt: skip
+    model_error: float = threshold(
+        0.03, unit="ratio to the lane's usual time",
+        meaning="Standard error of a usual time besides its noise: with lane_sigmas, drift by 12 % is not slow.",
+        source="chosen: ten iterations are few, and a job's own traffic drifts by some percent",
+    )  # fmt: skip
+
+    # --- what NICs' rates say (`nic_ends.py`, `by_bandwidth.py`) ----------------------------------------------------
+
+    held_swing: float = threshold(
+        0.5, unit="deviation over mean of the rate",
+        meaning="A NIC that swings more bursts and idles, and is not held back by its own rate.",
+        source="formula: rates spread evenly from nothing to twice the mean have 0.58",
+    )  # fmt: skip
+    moving_ratio: float = threshold(
+        0.05, unit="ratio to the NIC's usual peak",
+        meaning="A NIC that moves less on average carries acknowledgements and chatter alone.",
+        source="chosen: acknowledgements are a few percent of what they answer",
+    )  # fmt: skip
+    min_stage_nics: int = threshold(
+        3, unit="NICs",
+        meaning="With fewer ranks in a stage NICs are held against those of the whole job.",
+        source="chosen: of two nobody can tell which is unlike the other",
+    )  # fmt: skip
+
+    # --- switches that evidence alone makes suspects (`slow_switches.py`) -------------------------------------------
+
+    switch_ratio: float = threshold(
+        1.5, unit="ratio to what lanes of the same role take",
+        meaning="A switch is read whose median lane takes this long.",
+        source="chosen: above noise between switches; it accuses nobody, so it may lie below a fault's factor of two",
+    )  # fmt: skip
+    switch_lanes: int = threshold(
+        8, unit="lanes",
+        meaning="A switch that fewer pass is looked at lane by lane.",
+        source="chosen: their median has a third of the noise of one",
+    )  # fmt: skip
+    switch_peers: int = threshold(
+        4, unit="lanes",
+        meaning="With fewer of a role nobody knows what is usual for it.",
+        source="chosen: a median of three is any one of them",
+    )  # fmt: skip
+    switch_read_lanes: int = threshold(
+        16, unit="lanes",
+        meaning="The slowest that are read of a slow switch, and beside it.",
+        source="chosen: enough to tell a switch from the other ends, few enough to read",
+    )  # fmt: skip
+
+    # --- what was slow from the beginning (`standing_causes.py`) ----------------------------------------------------
+
+    review_iterations: int = threshold(
+        5, unit="iterations",
+        meaning="Fewer reviewed ones say nothing.",
+        source="chosen: of five, four may show a fault and one not",
+    )  # fmt: skip
+    review_seen_share: float = threshold(
+        0.8, unit="share of the reviewed iterations",
+        meaning="A standing fault shows in as many.",
+        source="chosen: four of five, since a fault that stands is there always and lost rows hide it now and then",
+    )  # fmt: skip
+    stage_path_share: float = threshold(
+        0.5, unit="share of the critical path's work",
+        meaning="A stage that slows the job has as much ...",
+        source="chosen: half",
+    )  # fmt: skip
+    stage_path_times: float = threshold(
+        1.6, unit="times an equal part",
+        meaning="... or this: with few micro-batches all stages are on the path.",
+        source="chosen: of n stages that are equally heavy each has about 1/n of the path",
+    )  # fmt: skip
+    max_beside_ratio: float = threshold(
+        0.75, unit="share of the recvs",
+        meaning="If ranks work beside more open recvs, gaps of stages can't be compared.",
+        source="chosen: 1F1B that posts the next recv early leaves two in three open, interleaving more",
+    )  # fmt: skip
+    stage_excess: float = threshold(
+        2.0, unit="times what delta allows",
+        meaning="A heavy stage costs more.",
+        source="chosen: embedding and loss make stages differ in healthy jobs (commit e8c46e5)",
+    )  # fmt: skip
+    uneven_excess: float = threshold(
+        2.5, unit="times what delta allows",
+        meaning="Uneven data cost more.",
+        source="chosen: somebody is always a little late",
+    )  # fmt: skip
+    max_uneven_share: float = threshold(
+        0.5, unit="share of what is lost to late ranks",
+        meaning="If one rank has as much, it is that rank and not the data.",
+        source="formula: the majority",
+    )  # fmt: skip
+
+    # --- what comes back without the device (`what_if.py`) ----------------------------------------------------------
+
+    min_claim_share: float = threshold(
+        0.4, unit="share of what the iteration took longer",
+        meaning="What comes back is held against this at least.",
+        source="formula: with half of it to bring back, causes down to a fifth of the excess can be told",
+    )  # fmt: skip
+
+
+BLAME: Final = BlameThresholds()

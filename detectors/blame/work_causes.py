@@ -1,0 +1,181 @@
+"""Who is to blame where a rank's own work takes longer: the rank, its host, its pipeline stage, or nobody.
+
+The ranks that are as late decide it: if they are nearly the ranks of one host, that host is to blame; if they are
+nearly all ranks of the job, it is the job that changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import median
+
+from irregulars.detectors.blame.explanation import Explanation, PathExcess, Unexplained
+from irregulars.detectors.blame.thresholds import BLAME
+from irregulars.detectors.job.lanes import EVERYBODY, Lane
+from irregulars.detectors.job.topology import Device, Topology
+from irregulars.detectors.path.critical_path import Attribution
+
+
+def explain_work(lane: Lane, unexplained: Unexplained, accused: Device | None) -> Explanation:
+    """Return what may be behind the excess of one rank's own work.
+
+    Parameters
+    ----------
+    accused
+        What a verdict accuses so far: it stays accused while its ranks are nearly as late.
+    """
+    if lane == EVERYBODY:
+        return Explanation(None, (), frozenset([lane]))
+    host = _host_in_turns(lane.first, unexplained)
+    if host is not None:
+        return _blame(host, unexplained)
+    late = _late_as(lane.first, unexplained.attributions, BLAME.late_share)
+    if len(late) > 1 and len(late) >= BLAME.everybody_share * _known_ranks(unexplained.attributions):
+        return Explanation(None, (), frozenset(one for path in unexplained.path_excess_ns for one in path
+                                               if one.kind == "work"))  # fmt: skip
+    device = _owner_or_accused(lane.first, late, unexplained, accused)
+    if len(late.intersection(device.ranks)) < BLAME.min_own_late * len(late):
+        return Explanation(None, (), _works(late))
+    return _blame(device, unexplained)
+
+
+def _blame(device: Device, unexplained: Unexplained) -> Explanation:
+    lanes = _works(device.ranks)
+    kind = "slow_stage" if device.kind == "stage" else "slow_rank"
+    return Explanation(kind, ((device, unexplained.share(lanes)),), lanes)
+
+
+def _works(ranks: Sequence[int] | set[int]) -> frozenset[Lane]:
+    return frozenset(Lane("work", rank) for rank in ranks)
+
+
+# --- ranks of one host that are last in turn ------------------------------------------------------------------------
+
+
+def _host_in_turns(rank: int, unexplained: Unexplained) -> Device | None:
+    """Return the rank's host if paths lose their time to its ranks, now to this one and now to that; else None.
+
+    Where operators overlap, how long a rank works that is not the last is not seen: it waits for the one that is. So
+    the host is not told by ranks that are late together.
+    """
+    host = unexplained.topology.host(rank)
+    if host is None or not 1 < len(host.ranks) < unexplained.topology.world_size:
+        return None
+    take_turns = _take_turns(host, unexplained.path_excess_ns)
+    return host if take_turns and _are_all_late(host, unexplained.attributions) else None
+
+
+def _take_turns(host: Device, paths: Sequence[PathExcess]) -> bool:
+    """Whether paths lose nearly all of the time that they lose to work to a host's ranks, and to most of these."""
+    works = [{lane.first: ns for lane, ns in path.items() if _is_own_work(lane)} for path in paths]
+    works = [work for work in works if work]
+    by_rank = [sum(work.get(rank, 0.0) for work in works) for rank in host.ranks]
+    own_ns, all_ns = sum(by_rank), sum(sum(work.values()) for work in works)
+    taking = sum(ns >= BLAME.turn_share * own_ns for ns in by_rank)
+    return (
+        len(works) >= BLAME.turns_iterations
+        and own_ns >= BLAME.turns_share * all_ns > 0
+        and max(by_rank) <= BLAME.max_turn_share * own_ns
+        and taking >= BLAME.taking_turns_share * len(host.ranks)
+    )
+
+
+def _is_own_work(lane: Lane) -> bool:
+    return lane.kind == "work" and lane != EVERYBODY
+
+
+def _are_all_late(host: Device, attributions: Sequence[Attribution]) -> bool:
+    """Whether in the typical iteration nearly all ranks of a host work longer, whoever else seems to."""
+    shares = []
+    for attribution in attributions:
+        late_ns = [attribution.work_excess_ns.get(rank, 0.0) for rank in host.ranks]
+        if max(late_ns) > 0:
+            shares.append(sum(ns >= BLAME.late_share * max(late_ns) for ns in late_ns) / len(late_ns))
+    return bool(shares) and median(shares) >= BLAME.taking_turns_share
+
+
+# --- ranks that are late together -----------------------------------------------------------------------------------
+
+
+def _late_as(rank: int, attributions: Sequence[Attribution], share: float) -> set[int]:
+    """Return the ranks whose work, on the path or not, takes about as much longer than usual as this one's."""
+    late_ns: dict[int, float] = {}
+    for attribution in attributions:
+        for one, ns in attribution.work_excess_ns.items():
+            late_ns[one] = late_ns.get(one, 0.0) + ns
+    return {rank} | _as_late_as(late_ns.get(rank, 0.0), late_ns, share)
+
+
+def _as_late_as(worst_ns: float, late_ns: Mapping[int, float], share: float) -> set[int]:
+    """Return the ranks that are late by this share of `worst_ns`, above what all ranks are.
+
+    Where operators overlap, time in which a rank waits for a late one looks like its work: all ranks seem to work
+    longer, and the late one still stands out. Where it does not, it is everybody who works longer. With ranks late by
+    100 ms, and one by 190 ms, half of the 90 ms that it stands out is what a second one needs: 145 ms.
+    """
+    common_ns = _common_ns(late_ns)
+    common_ns = common_ns if common_ns < BLAME.max_common_share * worst_ns else 0.0
+    return {rank for rank, ns in late_ns.items() if ns - common_ns >= share * (worst_ns - common_ns) > 0}
+
+
+def _common_ns(late_ns: Mapping[int, float]) -> float:
+    """Return by how much all ranks are late, ns: the lower quartile, where there are enough of them."""
+    if len(late_ns) < BLAME.common_ranks:
+        return 0.0
+    return max(sorted(late_ns.values())[len(late_ns) // 4], 0.0)
+
+
+def _known_ranks(attributions: Sequence[Attribution]) -> int:
+    return len({rank for attribution in attributions for rank in attribution.work_excess_ns})
+
+
+def _owner_or_accused(rank: int, late: set[int], unexplained: Unexplained, accused: Device | None) -> Device:
+    """Return what the late ranks have in common, or what is accused so far if that is nearly as late."""
+    attributions, topology = unexplained.attributions, unexplained.topology
+    device = _shared_by(rank, late, attributions, topology)
+    if accused is None or device.kind != "gpu":
+        return device
+    still_late = _late_as(rank, attributions, BLAME.late_together_share)
+    is_still = _shared_by(rank, still_late, attributions, topology) == accused
+    return accused if is_still else device
+
+
+def _shared_by(rank: int, late: set[int], attributions: Sequence[Attribution], topology: Topology) -> Device:
+    """Return what the late ranks have in common: their host, or their pipeline stage; else the one rank.
+
+    The device whose ranks and the late ones are most nearly the same set (Jaccard's index) is it, if most are, over
+    all iterations and in the typical one: ranks of one device are late together. Uneven data make other ranks late in
+    each iteration, and summed up these may be those of one host by chance.
+    """
+    found, nearest = Device("gpu", (rank,)), max(BLAME.min_likeness, 1 / len(late))
+    for device in (topology.host(rank), topology.stage(rank)):
+        if device is None or not 1 < len(device.ranks) < topology.world_size:
+            continue
+        likeness = _likeness(late, device)
+        if likeness > nearest and is_late_together(device, attributions):
+            found, nearest = device, likeness
+    return found
+
+
+def _likeness(late: set[int], device: Device) -> float:
+    """Return Jaccard's index of the late ranks and a device's, 0 to 1."""
+    return len(late.intersection(device.ranks)) / len(late.union(device.ranks))
+
+
+def is_late_together(device: Device, attributions: Sequence[Attribution]) -> bool:
+    """Whether in the typical iteration in which some rank of a device is late its other ranks are, and few others."""
+    found = []
+    for attribution in attributions:
+        late_ns = attribution.work_excess_ns
+        worst_ns = max(late_ns.get(rank, 0.0) for rank in device.ranks)
+        if worst_ns > 0:
+            found.append(_likeness(_as_late_as(worst_ns, late_ns, BLAME.late_together_share), device))
+    return bool(found) and median(found) > BLAME.min_typical_likeness
+
+
+def owner(late: set[int], attributions: Sequence[Attribution], topology: Topology) -> Device | None:
+    """Return the one rank, or the host, that these ranks are; None where they are something else, or none."""
+    if not late:
+        return None
+    device = _shared_by(min(late), late, attributions, topology)
+    return device if device.kind in ("gpu", "host") and _likeness(late, device) > BLAME.min_likeness else None

@@ -1,0 +1,118 @@
+"""The thresholds of this room: when an iteration is irregular or suspect, and when a rank stands out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from irregulars.thresholds import threshold
+
+
+@dataclass(frozen=True, slots=True)
+class IrregularThresholds:
+    """When an iteration is irregular or suspect, and when a rank stands out by its own work."""
+
+    # What is usual
+    min_iterations: int = threshold(
+        10,
+        unit="iterations",
+        meaning="Fewer say nothing of what is usual: no iteration is judged, and no rank stands out.",
+        source="chosen: warm-up and compilation of the recorded jobs are over by then, and a MAD of fewer is coarse",
+    )
+    level_iterations: int = threshold(
+        20,
+        unit="iterations",
+        meaning="The newest regular ones that show the level of the job, and how late its ranks are by chance.",
+        source="chosen: enough for a median and a MAD, few enough that a job's slow drift moves them along",
+    )
+
+    # An irregular iteration
+    noise_sigmas: float = threshold(
+        3.0,
+        unit="robust standard deviations",
+        meaning="An irregular iteration lies further than this above the median of the window's regular ones.",
+        source="chosen: one healthy iteration in 740 exceeds it where noise is normal",
+    )
+
+    # A suspect iteration
+    suspect_sigmas: float = threshold(
+        4.0,
+        unit="robust standard deviations",
+        meaning="A suspect iteration lies further than this above the level; the noise is that between neighbours.",
+        source="chosen: above noise_sigmas, as the noise between neighbours is smaller: it leaves out a job's drift",
+    )
+    suspect_share: float = threshold(
+        0.75,
+        unit="share of what δ allows",
+        meaning="A suspect iteration, or a shift, exceeds the level by more than this.",
+        source="chosen: faults of 10 % lie on both sides of a δ of 1.1, and all of them are to be looked into",
+    )
+
+    # A shift: several iterations together take longer
+    shift_iterations: int = threshold(
+        5,
+        unit="iterations",
+        meaning="The newest ones whose median shows a shift.",
+        source="chosen: the median bears two stray iterations; a lasting 10 % then shows in a job with 9 % noise",
+    )
+    still_share: float = threshold(
+        0.5,
+        unit="share of the excess that was noticed",
+        meaning="A shift lasts, and a lasting late rank is there in an iteration, while more than this is left.",
+        source="chosen: half way between what is usual and what was noticed",
+    )
+
+    # A rank that stands out by its own work
+    late_sigmas: float = threshold(
+        6.0,
+        unit="robust standard deviations",
+        meaning="A rank stands out if it is later than the latest rank of an iteration usually is, by this at least.",
+        source="chosen: the latest of many ranks has a heavy tail, where 3 to 4 standard deviations are no surprise",
+    )
+    latest_ranks: int = threshold(
+        16,
+        unit="ranks",
+        meaning="The latest ones of an iteration whose lateness is kept; no other was later than the last of them.",
+        source="chosen: more than the ranks of one host, all of which a fault of the host makes late",
+    )
+    lasting_window: int = threshold(
+        6,
+        unit="iterations",
+        meaning="The newest ones in which a rank must be late again and again to stand out together.",
+        source="chosen: as many as the newest iterations in which a verdict looks for its cause",
+    )
+    lasting_seen: int = threshold(
+        3,
+        unit="iterations",
+        meaning="Of lasting_window, those in which a rank reaches the lateness that counts for it.",
+        source="chosen: as many as a verdict on a slow rank needs; one or two late iterations happen by chance",
+    )
+    least_sigma_ratio: float = threshold(
+        0.05,
+        unit="share of the usual lateness of the latest rank",
+        meaning="Noise of that lateness counts as this at least.",
+        source="chosen: ten iterations may agree by chance, and a standard deviation near 0 makes anybody stand out",
+    )
+    least_lasting_sigma_ratio: float = threshold(
+        1 / 6,
+        unit="share of the usual lasting lateness",
+        meaning="The same where lateness lasts.",
+        source="chosen: above least_sigma_ratio, since windows overlap: 20 iterations hold hardly 4 that do not",
+    )
+
+    # A lasting change that is nobody's fault
+    drift_confidence: float = threshold(
+        0.002,
+        unit="probability",
+        meaning="ADWIN's δ: the chance of a false alarm at one split of its window.",
+        source="Bifet and Gavaldà, SDM 2007; the default of River's ADWIN",
+    )
+    drift_checked_every: int = threshold(
+        32,
+        unit="iterations",
+        meaning="ADWIN looks for a change once in as many; with fewer it has no opinion.",
+        source="the default of River's ADWIN",
+    )
+
+
+IRREGULAR: Final = IrregularThresholds()

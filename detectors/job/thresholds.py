@@ -1,0 +1,124 @@
+"""Thresholds of what is known of a job: what clocks can tell, what is a pipeline, what is a stray transfer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from irregulars.thresholds import threshold
+
+
+@dataclass(frozen=True, slots=True)
+class JobThresholds:
+    """What clocks, lanes and pipelines are held against."""
+
+    # Times of one log
+    drift_ratio: float = threshold(
+        1e-4,
+        unit="ns per ns",
+        meaning="Two clocks part by at most this share of the time that both measure.",
+        source="Mills, Computer Network Time Synchronization, 2nd ed. 2010, section 1.3: quartz oscillators of "
+        "servers keep +-50 ppm",
+    )
+    least_resolution_ns: int = threshold(
+        1_000,
+        unit="ns",
+        meaning="No log is trusted to be finer, and no time is compared as if it were shorter.",
+        source="chosen: reading a clock and recording an event take about a microsecond",
+    )
+    min_rows_of_resolution: int = threshold(
+        4,
+        unit="rows of a rank",
+        meaning="From fewer rows the resolution of a rank's times is not measured.",
+        source="computed: the starts and elapsed times of four rows are multiples of ten by chance once in 10^8",
+    )
+    clock_error_ns: int = threshold(
+        100_000,
+        unit="ns",
+        meaning="Moments of different hosts compare to better than this.",
+        source="the promise of the trace format (contract.md, clock)",
+    )
+
+    # Offsets of hosts' clocks
+    collectives_per_communicator: int = threshold(
+        4,
+        unit="collectives",
+        meaning="The newest so many of each communicator are compared.",
+        source="chosen: the mean of four halves the noise of one; more would be older",
+    )
+    newest_ns: float = threshold(
+        10e9,
+        unit="ns",
+        meaning="Collectives and messages that are older, counted from the newest, are left out.",
+        source="computed: at drift_ratio two clocks part by a millisecond in ten seconds",
+    )
+    outlier_sigmas: float = threshold(
+        5.0,
+        unit="robust standard deviations",
+        meaning="Ends farther from the fitted offsets are left out, and the offsets fitted again.",
+        source="chosen: of normal noise one end in two million is lost",
+    )
+    drift_sigmas: float = threshold(
+        3.0,
+        unit="robust standard deviations of single ends",
+        meaning="Offsets that moved by less between two estimates did not drift.",
+        source="chosen: the usual three sigma; offsets are means of many ends, so this is on the safe side",
+    )
+    least_drift_ns: int = threshold(
+        10_000,
+        unit="ns",
+        meaning="The same, however small the noise is.",
+        source="chosen: members of a collective leave it within some microseconds of each other",
+    )
+    least_baseline_ns: int = threshold(
+        1_000_000_000,
+        unit="ns",
+        meaning="Two estimates that are less apart give no drift.",
+        source="chosen: over less, the noise of both estimates would be extrapolated too far",
+    )
+    most_drift_ratio: float = threshold(
+        2e-4,
+        unit="ns per ns",
+        meaning="A clock that moved faster was set by somebody, and does not drift.",
+        source="computed: twice drift_ratio, since both clocks and both estimates may be off",
+    )
+
+    # Lanes
+    stray_transfers: float = threshold(
+        1.5,
+        unit="transfers (participation number)",
+        meaning="If the excess of a lane is spread over fewer of its transfers, one of them hung, and the lane is "
+        "not slow.",
+        source="chosen: half way between one transfer and two",
+    )
+
+    # Pipelines that nobody announced
+    min_stages: int = threshold(
+        3,
+        unit="ranks of a chain",
+        meaning="Shorter chains of senders are no pipelines.",
+        source="computed: two ranks that send to each other may be a ring as well",
+    )
+    min_pipelines: int = threshold(
+        2,
+        unit="chains",
+        meaning="Fewer chains are not told as pipelines.",
+        source="computed: in a single one each rank would be a stage by itself, without peers",
+    )
+    way_back_ratio: float = threshold(
+        0.95,
+        unit="ratio of counts of messages",
+        meaning="The way from the last stage back to the first, in interleaved pipelines, is used at most so often "
+        "as neighbours use theirs. In a ring it is used as often.",
+        source="computed: with m micro-batches and v chunks, m (v - 1) to m v; 0.95 leaves room for lost rows up to "
+        "20 chunks",
+    )
+    min_messages: int = threshold(
+        2,
+        unit="messages of one iteration between neighbours",
+        meaning="With fewer, ways are not told apart by how often they are used.",
+        source="chosen: one lost row must not look like a way that is used less often",
+    )
+
+
+JOB: Final = JobThresholds()

@@ -1,0 +1,194 @@
+"""Where a suspect iteration's time went: read from its operators, or known without reading them."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import replace
+from enum import Enum, auto
+from typing import NamedTuple
+
+from irregulars.detectors.blame.what_if import WhatIf
+from irregulars.detectors.judging.nic_rates import attribute_rates, has_operators, usual_rates, with_rates
+from irregulars.detectors.judging.reading.iteration_rows import IterationRows
+from irregulars.detectors.judging.reading.operator_reader import OperatorReader
+from irregulars.detectors.judging.reading.reading_budget import Need, ReadingBudget
+from irregulars.detectors.judging.reading.spans import ReadBack
+from irregulars.detectors.judging.reading.thresholds import READING
+from irregulars.detectors.judging.result_log import JudgementLog
+from irregulars.detectors.judging.thresholds import JUDGING
+from irregulars.detectors.path.critical_path import Attribution
+from irregulars.detectors.path.same_incident import carry_over
+
+
+class Source(Enum):
+    """How it is known where a suspect iteration's time went."""
+
+    READ = auto()  # from its own operators or bandwidth samples
+    CARRIED = auto()  # it looks like an iteration of the open verdict that was read
+    UNKNOWN = auto()  # nothing is usual yet, or the budget is spent
+
+
+class Finding(NamedTuple):
+    """Where a suspect iteration's time went.
+
+    Parameters
+    ----------
+    attribution
+        None exactly if the source is `Source.UNKNOWN`.
+    what_if
+        The iteration, to be run again; None where no operators with times were read.
+    """
+
+    attribution: Attribution | None = None
+    source: Source = Source.UNKNOWN
+    what_if: WhatIf | None = None
+
+
+class Level(NamedTuple):
+    """What a healthy iteration of the job takes: the window's mean and limit, ns."""
+
+    mean_ns: float
+    limit_ns: float
+
+
+class Circumstances(NamedTuple):
+    """What the judge knows when it has an iteration looked into.
+
+    Parameters
+    ----------
+    judged
+        Iterations that were judged before it.
+    healthy
+        The level that it is held against.
+    delta, window
+        As in `detectors.judging.settings.JudgeSettings`.
+    has_open
+        Whether a verdict is open that irregular iterations opened.
+    """
+
+    judged: int
+    healthy: Level
+    delta: float
+    window: int
+    has_open: bool
+
+
+class Investigator:
+    """Looks into suspect iterations, and keeps what it compares them with.
+
+    Parameters
+    ----------
+    reader
+        Reads operators, and knows the job.
+    budget
+        Which iterations of a large job may be read.
+    log
+        Keeps operators and behaviour patterns for the sinks.
+
+    Attributes
+    ----------
+    regular
+        The newest regular iterations.
+    usual_rows, usual_age
+        Those of them that show what is usual, and for how many iterations they have done so.
+    read_last
+        The newest iteration that was read of an open verdict, and its excess, ns.
+    """
+
+    def __init__(self, reader: OperatorReader, budget: ReadingBudget, log: JudgementLog) -> None:
+        self.reader = reader
+        self.budget = budget
+        self._log = log
+        self.regular: deque[IterationRows] = deque(maxlen=JUDGING.usual_iterations)
+        self.usual_rows: list[IterationRows] = []
+        self.usual_age = 0
+        self.read_last: tuple[Attribution, float] | None = None
+
+    def investigate(
+        self, rows: IterationRows, now: Circumstances, read_back: ReadBack, *, is_worth_reading: bool
+    ) -> Finding:
+        """Say where a suspect iteration's time went, if that can be known.
+
+        Small jobs are always read. Of a large one, an iteration that an open verdict explains is mostly taken for
+        known, and others are read as far as the budget goes (`detectors.judging.reading.reading_budget`).
+
+        Parameters
+        ----------
+        is_worth_reading
+            See `detectors.judging.suspicion.Suspicion`.
+        """
+        self._renew_usual(now, read_back)
+        if not self.reader.has_usual:
+            return Finding()
+        self._log.add_patterns(rows, self.usual_rows, self.reader.codes)
+        if not has_operators(rows):
+            rates = usual_rates(self.usual_rows)
+            return Finding(attribute_rates(rows, now.healthy.mean_ns, rates, self.reader.topology), Source.READ)
+        excess_ns = rows.elapsed_ns - now.healthy.mean_ns
+        is_large = len(rows) > READING.whole_ranks
+        carried = self._carry_over(rows, excess_ns, has_open=now.has_open) if is_large else None
+        need = _need(is_explained=carried is not None, is_worth_reading=is_worth_reading)
+        if is_large and not self.budget.may_read(now.judged, self.reader.traffic.flowed, need):
+            return Finding(carried, Source.UNKNOWN if carried is None else Source.CARRIED)
+        read_before = self.reader.traffic.read
+        finding = self._read(rows, excess_ns, now, read_back)
+        self.budget.note(now.judged, self.reader.traffic.read - read_before, need)
+        return finding
+
+    def learn(self, rows: IterationRows, *, is_regular: bool) -> None:
+        """Take in a judged iteration; a regular one shows what is usual."""
+        self.usual_age += 1
+        if is_regular:
+            self.regular.append(rows)
+
+    def forget(self) -> None:
+        """Begin anew: the job has changed for good."""
+        self.regular.clear()
+        self.reader.forget_usual()
+        self.usual_rows, self.read_last = [], None
+
+    def note_seen(self, finding: Finding, excess_ns: float, *, has_open: bool, is_in_verdict: bool) -> None:
+        """Remember the newest iteration that was read of an open verdict: later ones may look like it.
+
+        One whose cause no verdict tells is not kept, as it would explain nothing.
+        """
+        if not has_open:
+            self.read_last = None
+        if finding.attribution is not None and finding.source is Source.READ and is_in_verdict:
+            self.read_last = finding.attribution, excess_ns
+
+    def _read(self, rows: IterationRows, excess_ns: float, now: Circumstances, read_back: ReadBack) -> Finding:
+        # A part that costs less than δ allows is not looked into more closely, however small the excess is.
+        allowed_ns = (now.delta - 1) * now.healthy.mean_ns
+        attribution, graph = self.reader.attribute(rows, max(excess_ns, allowed_ns), read_back)
+        attribution = replace(attribution, excess_ns=max(excess_ns, 0.0))
+        attribution = with_rates(attribution, rows, usual_rates(self.usual_rows), self.reader.codes)
+        ratios = self.reader.abnormal_ratios(graph) if self._log.fills_columns else None
+        self._log.add_operators(graph, rows.number, self.reader.topology.names, self.reader.clocks.ahead_ns, ratios)
+        return Finding(attribution, Source.READ, self.reader.what_if(graph))
+
+    def _carry_over(self, rows: IterationRows, excess_ns: float, *, has_open: bool) -> Attribution | None:
+        """Return the attribution of the iteration that was read last, if evidence shows that this one is like it."""
+        if self.read_last is None or not has_open:
+            return None
+        if self.reader.has_quick(rows, self.read_last[0]):
+            return None
+        return carry_over(*self.read_last, rows.number, excess_ns, self.reader.work_excess_ns(rows))
+
+    def _renew_usual(self, now: Circumstances, read_back: ReadBack) -> None:
+        """Learn what is usual when it is first needed, and anew when it is older than the window.
+
+        While a verdict is open it stays: the iterations since then hold the fault.
+        """
+        is_old = self.usual_age > now.window and not now.has_open
+        if len(self.regular) >= JUDGING.min_usual_iterations and (is_old or not self.usual_rows):
+            self.usual_rows, self.usual_age = list(self.regular), 0
+            self.reader.forget_usual()
+        if not self.reader.has_usual and self.usual_rows:
+            self.reader.set_usual(self.usual_rows, read_back)
+
+
+def _need(*, is_explained: bool, is_worth_reading: bool) -> Need:
+    if is_explained:
+        return Need.CONFIRM
+    return Need.EXPLAIN if is_worth_reading else Need.PURSUE

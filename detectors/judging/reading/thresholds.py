@@ -1,0 +1,89 @@
+"""The thresholds of this room: how much of a job's log is read, and how far the critical path is followed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from irregulars.thresholds import threshold
+
+
+@dataclass(frozen=True, slots=True)
+class ReadingThresholds:
+    """How much of a job's log is read back, and how far the critical path of a large job is followed."""
+
+    # Which jobs are read as a whole
+    whole_ranks: int = threshold(
+        512,
+        unit="ranks",
+        meaning="Larger jobs are not read whole, but only the ranks on which the critical path depends.",
+        source="chosen: a whole iteration of 512 simulated ranks is read and judged in seconds; "
+        "the localization benchmark starts there",
+    )
+    followed_usual_iterations: int = threshold(
+        6,
+        unit="iterations",
+        meaning="The newest regular ones that are read of a job that is not read as a whole.",
+        source="chosen: fewer than the ten of judging, since each is read once more for every rank that is followed",
+    )
+    most_replayed_rows: int = threshold(
+        100_000,
+        unit="operators of an iteration",
+        meaning="Operators of larger iterations are not judged one by one for the sinks.",
+        source="chosen: above it the replay takes as long as finding the culprit; verdicts do not need it",
+    )
+
+    # How far the path of a large job is followed
+    most_ranks: int = threshold(
+        512,
+        unit="ranks",
+        meaning="Ranks that are read at most to follow the critical path of one iteration.",
+        source="chosen: as many as whole_ranks: what is read and held in memory is then bounded alike",
+    )
+    most_rounds: int = threshold(
+        12,
+        unit="rounds",
+        meaning="Times that the graph is built anew with more ranks before following ends.",
+        source="chosen: twice the rounds that the simulated jobs of up to 8,192 ranks take",
+    )
+    wait_share: float = threshold(
+        0.05,
+        unit="share of the excess that is to be explained",
+        meaning="The path is not followed over a wait that may cost less.",
+        source="chosen: a twentieth of the excess accuses nobody, whoever hides behind it",
+    )
+    first_ranks: int = threshold(
+        2,
+        unit="ranks",
+        meaning="The ranks that worked longest over their usual, which are read at once beside the slowest one.",
+        source="chosen: the culprit is mostly the first, and the second makes sure where the first lost rows",
+    )
+
+    # The budget of large jobs
+    read_share: float = threshold(
+        0.004,
+        unit="share of the job's operators",
+        meaning="Suspect iterations may read this much of the log, or free_operators if that is more.",
+        source="chosen: less than one per cent of the log moves again (0.38 % in tests/benchmarks/bench_bytes.py)",
+    )
+    free_operators: int = threshold(
+        500_000,
+        unit="operators",
+        meaning="Suspect iterations may read as many whatever the share says.",
+        source="chosen: at the start of a job the share is next to nothing, and a fault may be there all the same",
+    )
+    read_at_least: int = threshold(
+        6,
+        unit="iterations of each window",
+        meaning="As many suspect iterations are read in each window, whatever they cost.",
+        source="chosen: as many as the newest iterations in which a verdict looks for its cause",
+    )
+    confirm_every: int = threshold(
+        10,
+        unit="iterations",
+        meaning="Of iterations that an open verdict explains, one in as many is read.",
+        source="chosen: as many as a verdict waits before it closes, so that a change is seen within that time",
+    )
+
+
+READING: Final = ReadingThresholds()

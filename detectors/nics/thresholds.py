@@ -1,0 +1,185 @@
+"""Thresholds of what bandwidth samples tell of NICs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from irregulars.thresholds import threshold
+
+_EROICA_1: Final = "EROICA (NSDI 2026), algorithm 1"
+_EROICA_LOCALIZATION: Final = "EROICA (NSDI 2026), localization"
+_FIGURES: Final = "chosen: by EROICA's figures 3 to 5, simulated in tests/benchmarks/bench_ring.py"
+
+
+@dataclass(frozen=True, slots=True)
+class NicThresholds:
+    """What patterns, peaks and swings of NICs' rates are held against."""
+
+    # Behaviour patterns
+    min_samples: float = threshold(
+        5.0,
+        unit="samples; one that an operator overlaps by half counts as half",
+        meaning="A pattern that rests on fewer is not known.",
+        source="chosen: a standard deviation of five values is off by a third",
+    )
+    kept_ratio: float = threshold(
+        0.8,
+        unit="share of the bytes of an execution",
+        meaning="The busy part of an execution must hold at least so many.",
+        source=_EROICA_1,
+    )
+    idle_ratio: float = threshold(
+        0.01,
+        unit="share of the execution's highest rate",
+        meaning="At a lower rate nothing but the host's own chatter moved: the NIC idled.",
+        source="chosen: EROICA takes samples of 0, but a host's NIC is never quite silent",
+    )
+    min_share: float = threshold(
+        0.01,
+        unit="share of the iteration in which operators of the class ran",
+        meaning="Patterns of classes that ran for less are not abnormal, and are not kept.",
+        source=_EROICA_LOCALIZATION + " (β > 0.01)",
+    )
+    far: float = threshold(
+        0.4,
+        unit="Manhattan distance of two patterns whose components are scaled to 1",
+        meaning="Two workers at this distance or a larger one behave differently.",
+        source=_EROICA_LOCALIZATION,
+    )
+    deviations: float = threshold(
+        5.0,
+        unit="median absolute deviations",
+        meaning="A differential distance is abnormal above the median of its class and so many; the range that "
+        "regular iterations gave reaches as far to both sides.",
+        source=_EROICA_LOCALIZATION,
+    )
+    least_room: float = threshold(
+        0.1,
+        unit="share of the largest value of the class",
+        meaning="The range of a component reaches at least so far to both sides.",
+        source="chosen: few regular iterations that are alike by chance would make a range of no width",
+    )
+
+    # Who is capped: at the peak, and on average
+    capped_ratio: float = threshold(
+        0.8,
+        unit="ratio to the NIC's usual peak",
+        meaning="A peak, or a steady rate, above it is no cap.",
+        source="chosen: bursts vary by a tenth or two on their own",
+    )
+    most_alike_ratio: float = threshold(
+        0.5,
+        unit="share of all ends",
+        meaning="If more of them are low, or steady, then most are, and it says nothing.",
+        source="computed: what most do is what is usual",
+    )
+    least_capped_ratio: float = threshold(
+        0.3,
+        unit="ratio to the NIC's usual peak",
+        meaning="A peak as low as this may be a cap, however much slower the transfer is.",
+        source="chosen: samples of 10 ms flatten usual bursts to about a third",
+    )
+    flattened: float = threshold(
+        3.0,
+        unit="times",
+        meaning="A transfer slowed n times may keep a peak of so many n-ths of the usual one.",
+        source="chosen: the same flattening by samples of 10 ms",
+    )
+    near_ratio: float = threshold(
+        1.25,
+        unit="ratio to the lowest peak of all ends",
+        meaning="An end with a higher peak is not one of the lowest.",
+        source="chosen: who moves the bytes next after a capped NIC peaks 1.1 to 1.2 times as high",
+    )
+    alike_ratio: float = threshold(
+        1.1,
+        unit="ratio to the lowest peak of all ends",
+        meaning="An end with a lower peak cannot be told from the lowest.",
+        source="chosen: two ports held at one rate differ by some percent, by what a shaper lets through",
+    )
+    higher_sigmas: float = threshold(
+        2.0,
+        unit="standard errors of the median over iterations",
+        meaning="An end between these two ratios is higher than the lowest if it is so by more.",
+        source="chosen: the usual 95 %",
+    )
+    min_paired: int = threshold(
+        4,
+        unit="iterations",
+        meaning="In fewer, the noise between two ends is not known.",
+        source="chosen: a median deviation of three values is one of them",
+    )
+
+    # Likelihoods: that an end of a slow transfer is one of those with the lowest peak
+    low_if_nic_sends: float = threshold(
+        0.8,
+        unit="probability",
+        meaning="If its NIC is slow, of the end that sends.",
+        source="chosen: queues build where a slow NIC sends",
+    )
+    low_if_nic_receives: float = threshold(
+        0.6,
+        unit="probability",
+        meaning="If its NIC is slow, of the end that receives.",
+        source="chosen: a fault may leave this direction alone, so it is less than for sending",
+    )
+    low_if_link: float = threshold(
+        0.3,
+        unit="probability",
+        meaning="If a link that it is an end of is slow.",
+        source="chosen: other transfers of the same NIC mostly reach their usual peak",
+    )
+    low_if_switch: float = threshold(
+        0.5,
+        unit="probability",
+        meaning="If its switch is slow.",
+        source="chosen: between a NIC and a link, since only traffic that leaves the switch is held up",
+    )
+    low_by_chance: float = threshold(
+        0.1,
+        unit="probability",
+        meaning="If another device is slow.",
+        source="chosen: in a ring the neighbour of a capped NIC has the same peak, one of ten ends or so",
+    )
+    capped_by_chance: float = threshold(
+        0.1,
+        unit="probability",
+        meaning="That any end is capped where nothing in the network is slow.",
+        source="chosen: as low_by_chance",
+    )
+
+    # Who is steady
+    steady_ratio: float = threshold(
+        1 / 3,
+        unit="ratio to the middle swing of all ends",
+        meaning="An end whose rate swings (σ / μ) at most so much is steady.",
+        source=_FIGURES,
+    )
+    bursts: float = threshold(
+        0.2,
+        unit="swing (σ / μ)",
+        meaning="If the middle swing of all ends is not larger, nobody bursts and idles, and it says nothing.",
+        source=_FIGURES,
+    )
+    min_ends: int = threshold(
+        6,
+        unit="ends; a NIC has two",
+        meaning="With fewer, nobody says which one is unlike the others.",
+        source="computed: of two NICs either may be the odd one",
+    )
+    window_samples: int = threshold(
+        50,
+        unit="samples",
+        meaning="Without iterations, time is cut into windows of so many.",
+        source="chosen: half a second at 10 ms a sample, which holds several bursts",
+    )
+    min_windows: int = threshold(
+        3,
+        unit="windows in a row",
+        meaning="A NIC that was steady in fewer is not told: now and then each moves steadily for a moment.",
+        source="chosen: no recording but gloo-slow-nic has as many (bandwidth.md)",
+    )
+
+
+NICS: Final = NicThresholds()

@@ -1,0 +1,182 @@
+"""When a cause was seen often enough to accuse.
+
+Any of these rules suffices; the numbers are those of `thresholds.VERDICTS`:
+
+| seen | which cause | and besides |
+|---|---|---|
+| in 3 of the last 6 iterations | a rank's own work | it was seen in twice as many as all others |
+| in 4 of the last 6 | transfers | |
+| in 3 in a row, long and beyond noise | transfers | it is clear whose they are (0.8) |
+| in 2 of the last 6, long | a rank that stands out in both | nothing else made an iteration as long |
+| in all of the last 6, none of them long | any | beyond noise, and it is sure whose (0.9) |
+| in 4 of the last 6 looked into, of 20 | transfers that come and go | beyond noise, clear whose, nothing as long |
+
+A cause counts in an iteration if it explains most of what that took longer (`Observation.is_mainly`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from irregulars.detectors.blame.causes import Cause, find_causes, is_sure
+from irregulars.detectors.blame.nic_ends import is_capped
+from irregulars.detectors.blame.observation import Observation
+from irregulars.detectors.blame.slow_lanes import stands_out
+from irregulars.detectors.job.lanes import LANE_KINDS
+from irregulars.detectors.job.topology import Topology
+from irregulars.detectors.path.critical_path import Attribution
+from irregulars.detectors.verdicts.same_cause import carries_lane, is_same
+from irregulars.detectors.verdicts.suspicions import Suspicions
+from irregulars.detectors.verdicts.thresholds import VERDICTS
+
+_NOT_TRANSFERS = ("slow_rank", "slow_stage", "imbalance")
+_TRANSFERS = ("collective", "pair")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What the newest iterations show.
+
+    Parameters
+    ----------
+    causes
+        All causes, seen often enough or not.
+    accusable
+        Those that were seen often enough and are sure, each with the iterations that it was looked for in.
+    """
+
+    causes: list[Cause]
+    accusable: list[tuple[Cause, Sequence[Observation]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """The newest iterations that were looked into, and what else a cause is held against before it accuses.
+
+    Parameters
+    ----------
+    recent
+        Of the last 6 judged iterations those that were looked into.
+    returning
+        The last 6 that were looked into, within 20: regular iterations may lie between them.
+    suspicions
+        What made iterations of late long.
+    is_uneven
+        Whether a verdict on uneven data is open.
+    """
+
+    recent: Sequence[Observation]
+    returning: Sequence[Observation]
+    suspicions: Suspicions
+    is_uneven: bool
+    topology: Topology
+
+    def find(self, imbalance: Sequence[Cause] = ()) -> Found:
+        """Find causes, and which of them may be accused; `imbalance`: uneven data, if that is news."""
+        causes = [*find_causes(_attributions(self.recent), self.topology), *imbalance]
+        enough = [cause for cause in causes if self.is_seen_enough(cause)]
+        causes += self._come_and_gone(enough)
+        accusable = [
+            (cause, self.recent if cause in enough else self.returning)
+            for cause in causes
+            if is_sure(cause) and (cause in enough or self.has_returned(cause))
+        ]
+        return Found(causes, accusable)
+
+    def _come_and_gone(self, enough: Sequence[Cause]) -> list[Cause]:
+        """Return slow transfers that come and go, and that the recent iterations alone don't show often enough."""
+        if len(self.returning) == len(self.recent):
+            return []
+        causes = find_causes(_attributions(self.returning), self.topology)
+        return [one for one in causes if self.has_returned(one) and not any(is_same(one, other) for other in enough)]
+
+    def is_seen_enough(self, cause: Cause) -> bool:
+        """Whether a cause was seen often enough in the recent iterations: all rules of the table but the last."""
+        if cause.kind == "imbalance":
+            return True  # it was seen in several, or it would be none
+        seen = [o for o in self.recent if o.iteration in cause.explained_ns and o.is_mainly(cause)]
+        clear = [o for o in seen if o.is_long or o.is_late(cause) or (o.is_shifted and o.is_slow_group(cause))]
+        if cause.kind == "slow_rank" and len(clear) >= VERDICTS.seen:
+            return self._is_one_of_few(len(clear))
+        if cause.kind != "slow_rank" and len(clear) >= VERDICTS.seen_transfer:
+            return True
+        if _is_clear_run(cause, clear):
+            return True
+        if len(clear) >= VERDICTS.seen_twice and all(o.is_late(cause) and o.is_long for o in clear):
+            return stands_alone(cause, self.suspicions, self.topology, ("work",))
+        return self._is_in_all(cause, seen)
+
+    def has_returned(self, cause: Cause) -> bool:
+        """Whether slow transfers were seen often enough over a longer time: the last rule of the table."""
+        if cause.kind in _NOT_TRANSFERS:
+            return False
+        clear = [
+            o for o in self.returning
+            if o.iteration in cause.explained_ns and o.is_mainly(cause) and o.is_beyond_noise(cause)
+        ]  # fmt: skip
+        return (
+            len(clear) >= VERDICTS.seen_transfer
+            and bool(cause.suspects)
+            and cause.suspects[0][1] >= VERDICTS.clear_certainty
+            and sum(o.is_long for o in clear) >= VERDICTS.seen_twice
+            and stands_alone(cause, self.suspicions, self.topology, _TRANSFERS)
+        )
+
+    def _is_one_of_few(self, seen: int) -> bool:
+        """Whether a rank was seen in most long iterations: where data are uneven, each is last now and then."""
+        others = sum(o.is_long for o in self.recent) - seen
+        if self.is_uneven or self.suspicions.uneven(self.topology):
+            return others <= VERDICTS.few_others and seen >= VERDICTS.recent - VERDICTS.few_others
+        return seen >= 2 * others
+
+    def _is_in_all(self, cause: Cause, seen: Sequence[Observation]) -> bool:
+        """Whether each recent iteration shows a cause, though none is long by itself.
+
+        Where the counters of the accused NIC show a capped rate, which slow phases don't, it need not be beyond noise
+        in each: all of them together must be.
+        """
+        if cause.suspects and cause.suspects[0][1] < VERDICTS.sure_certainty:
+            return False
+        shown = [o for o in seen if o.may_show(cause)]
+        if len(shown) < VERDICTS.recent:
+            return False
+        return all(o.is_beyond_noise(cause) for o in shown) or _is_capped(cause, shown, self.topology)
+
+
+def stands_alone(
+    cause: Cause, suspicions: Suspicions, topology: Topology, kinds: Collection[str] = LANE_KINDS
+) -> bool:
+    """Whether nothing else in lanes of these kinds made iterations of late as long as this cause did.
+
+    A transfer that hung once is no reason to doubt a rank that was late twice, nor are other lanes of a device.
+    """
+    least_ns = min(cause.explained_ns.values())
+    own = {lane for lane in suspicions.lanes if lane in cause.lanes or carries_lane(cause, lane, topology)}
+    return not suspicions.rivals(own, cause.explained_ns.keys(), least_ns, kinds)
+
+
+def _attributions(observations: Sequence[Observation]) -> list[Attribution]:
+    return [o.attribution for o in observations if o.attribution is not None]
+
+
+def _is_clear_run(cause: Cause, clear: Sequence[Observation]) -> bool:
+    """Whether transfers were slow beyond noise in several long iterations in a row, and it is clear whose they are.
+
+    Nobody may be the suspect: a communicator that is slow as such is nobody's fault.
+    """
+    run = clear[-VERDICTS.seen_in_a_row :]
+    is_run = len(run) == VERDICTS.seen_in_a_row and run[-1].iteration - run[0].iteration < VERDICTS.seen_in_a_row
+    is_clear = not cause.suspects or cause.suspects[0][1] >= VERDICTS.clear_certainty
+    if not (is_run and is_clear) or cause.kind in ("slow_rank", "slow_stage"):
+        return False
+    return all(o.is_long and o.is_beyond_noise(cause) for o in run)
+
+
+def _is_capped(cause: Cause, shown: Sequence[Observation], topology: Topology) -> bool:
+    """Whether iterations together show that transfers are slow, and its counters that it is the accused NIC."""
+    if cause.kind != "slow_nic" or not cause.suspects:
+        return False
+    attributions = _attributions(shown)
+    worst = max(sorted(cause.lanes), key=lambda lane: sum(a.path_excess_ns.get(lane, 0.0) for a in attributions))
+    return stands_out(worst, attributions) and is_capped(cause.suspects[0][0], worst, attributions, topology)

@@ -1,0 +1,95 @@
+"""Medians of groups are those that numpy finds of each group by itself, whatever the values."""
+
+from __future__ import annotations
+
+from statistics import median_low
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from irregulars.detectors.arrays.grouped_medians import (
+    lower_median,
+    lower_medians,
+    medians,
+    robust_sigma,
+    weighted_medians,
+)
+
+INTS = st.integers(-(1 << 63), (1 << 63) - 1)
+FLOATS = st.floats(-8e307, 8e307)  # the sum of two fits: numpy's own median of larger ones is infinite
+WHOLE = st.integers(-(1 << 53), 1 << 53).map(float)
+
+
+@st.composite
+def groups(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of groups that are numbered without holes, in any order."""
+    kind = draw(st.sampled_from([INTS, FLOATS, WHOLE]))
+    values = draw(st.lists(st.lists(kind, min_size=1, max_size=6), max_size=8))
+    rows = draw(st.permutations([(number, value) for number, own in enumerate(values) for value in own]))
+    dtype = np.int64 if kind is INTS else np.float64
+    return np.array([n for n, _ in rows], dtype=np.int64), np.array([v for _, v in rows], dtype=dtype)
+
+
+def of_each(group: np.ndarray, values: np.ndarray) -> list[np.ndarray]:
+    """Values of each group."""
+    return [values[group == number] for number in range(int(group.max(initial=-1)) + 1)]
+
+
+@given(groups())
+def test_medians_are_those_of_numpy(rows: tuple[np.ndarray, np.ndarray]) -> None:
+    expected = [np.median(own) for own in of_each(*rows)]
+    np.testing.assert_allclose(medians(*rows), expected, rtol=1e-15, atol=5e-324)
+
+
+@given(groups())
+def test_lower_medians_are_values_of_their_group(rows: tuple[np.ndarray, np.ndarray]) -> None:
+    found = lower_medians(*rows)
+    assert found.dtype == rows[1].dtype
+    assert found.tolist() == [median_low(own.tolist()) for own in of_each(*rows)]
+    assert found.astype(np.float64).tolist() == [lower_median(own) for own in of_each(*rows)]
+
+
+@pytest.mark.parametrize("wild", [1.7e18, -1.7e18, 1e300, 0.25])
+def test_one_wild_value_moves_no_other_group(wild: float) -> None:
+    rng = np.random.default_rng(0)
+    group = np.repeat(np.arange(5_000), 3)
+    values = np.floor(rng.uniform(0, 1e6, len(group)))
+    values[0] = wild
+    np.testing.assert_array_equal(medians(group, values), np.median(values.reshape(-1, 3), axis=1))
+
+
+def test_the_middle_of_the_largest_values_is_finite() -> None:
+    largest = np.finfo(np.float64).max
+    assert medians(np.zeros(2, dtype=np.int64), np.array([largest, largest])).tolist() == [largest]
+
+
+def test_no_rows_have_no_medians() -> None:
+    nothing = np.zeros(0, dtype=np.int64)
+    assert len(medians(nothing, nothing)) == len(lower_medians(nothing, nothing.astype(float))) == 0
+
+
+@given(groups(), st.data())
+def test_weighted_medians_are_medians_of_values_that_stand_there_more_often(
+    rows: tuple[np.ndarray, np.ndarray], data: st.DataObject
+) -> None:
+    group, values = rows[0], rows[1].astype(np.float64)
+    weights = np.array(data.draw(st.lists(st.integers(0, 3), min_size=len(group), max_size=len(group))), dtype=int)
+    expected = [
+        median_low(np.repeat(own, times).tolist()) if times.any() else 0.0
+        for own, times in zip(of_each(group, values), of_each(group, weights), strict=True)
+    ]
+    assert weighted_medians(group, values, weights.astype(np.float64)).tolist() == expected
+
+
+def test_values_that_are_not_known_have_no_weight() -> None:
+    group, weights = np.array([0, 0, 0, 1]), np.array([1.0, 1.0, 5.0, 1.0])
+    assert weighted_medians(group, np.array([3.0, 4.0, np.nan, np.nan]), weights).tolist() == [3.0, 0.0]
+
+
+def test_the_noise_does_not_follow_a_stray_value() -> None:
+    rng = np.random.default_rng(1)
+    noise = rng.normal(0.0, 2.0, 10_000)
+    noise[:100] = 1e12
+    assert robust_sigma(noise) == pytest.approx(2.0, rel=0.05)

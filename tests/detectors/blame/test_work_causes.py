@@ -1,0 +1,214 @@
+"""Who is to blame where ranks' own work takes longer."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from itertools import cycle, islice
+
+import pytest
+
+from irregulars.detectors.blame.causes import find_causes, is_sure
+from irregulars.detectors.job.lanes import Lane
+from irregulars.detectors.job.topology import Device, Place, Topology
+from irregulars.detectors.path.critical_path import Attribution
+from tests.detectors.lost_time import APART, MS, TWO_EACH, WORK, always, named, seen
+
+HOSTS_OF_FOUR = Topology(16, {rank: Place(f"h{rank // 4}", rank % 4, "eth0") for rank in range(16)}, {})
+
+
+def overlapped(last: Sequence[int], late: Sequence[int], common: float = 100.0) -> list[Attribution]:
+    """Iterations in which now this rank comes last and now that, and all seem to work longer, some 90 ms more."""
+    longer = {rank: common + 90.0 * (rank in late) for rank in range(16)}
+    return [seen(n, {Lane("work", rank): 60.0}, {}, longer) for n, rank in enumerate(last)]
+
+
+FOUR_EACH = Topology(8, {rank: Place(f"h{rank // 4}", rank % 4) for rank in range(8)}, {0: tuple(range(8))})
+
+
+def four_iterations(*late: set[int]) -> list[Attribution]:
+    """In each of them these ranks work 50 ms longer, and one of them is on the path."""
+    return [
+        seen(number, {Lane("work", min(ranks)): 50.0}, {}, {rank: 50.0 * (rank in ranks) for rank in range(8)})
+        for number, ranks in enumerate(late)
+    ]
+
+
+def test_two_ranks_of_a_host_that_take_turns_in_being_late_are_no_slow_host() -> None:
+    turns = [seen(n, {WORK[2 + n % 2]: 50.0}, {}, {rank: 50.0 * (rank == 2 + n % 2) for rank in range(6)})
+             for n in range(6)]  # fmt: skip
+    assert "host" not in [device for _, device, _ in named(turns, TWO_EACH)]
+
+
+def test_a_slow_host_stands_out_where_all_ranks_seem_to_work_longer() -> None:
+    host, turns = (4, 5, 6, 7), [4, 5, 6, 7, 5, 4]
+    for common in (0.0, 100.0, 400.0):
+        assert named(overlapped(turns, host, common), HOSTS_OF_FOUR) == [("slow_rank", "host", host)]
+    assert named(overlapped([4] * 6, host), HOSTS_OF_FOUR) == [("slow_rank", "host", host)]
+    assert named(overlapped([4] * 6, (4,)), HOSTS_OF_FOUR) == [("slow_rank", "gpu", (4,))]
+    assert named(overlapped([4] * 6, host, common=400.0), HOSTS_OF_FOUR) == []  # it is everybody
+
+
+def test_a_ranks_own_work_accuses_its_gpu() -> None:
+    (cause,) = find_causes(always(5, {WORK[2]: 50.0, WORK[3]: 1.0}), APART)
+    assert (cause.kind, cause.suspects[0][0].ranks, cause.communicator) == ("slow_rank", (2,), None)
+    assert cause.explained_ns == dict.fromkeys(range(5), 50 * MS)
+    assert is_sure(cause)
+
+
+def test_a_host_is_blamed_when_all_its_ranks_are_as_late_and_no_other() -> None:
+    late = {0: 0.0, 1: 0.0, 2: 48.0, 3: 50.0, 4: 1.0, 5: 0.0}
+    assert named(always(5, {WORK[3]: 50.0}, {}, late), TWO_EACH) == [("slow_rank", "host", (2, 3))]
+
+
+def test_a_host_is_not_blamed_for_one_of_its_ranks() -> None:
+    assert named(always(5, {WORK[3]: 50.0}, {}, {2: 1.0, 3: 50.0}), TWO_EACH) == [("slow_rank", "gpu", (3,))]
+
+
+def test_an_accused_host_stays_accused_while_its_ranks_are_nearly_as_late() -> None:
+    host, other = TWO_EACH.host(2), TWO_EACH.host(4)
+    for late, accused, device in (
+        (20.0, host, "host"), (20.0, None, "gpu"), (20.0, other, "gpu"), (20.0, Device("gpu", (3,)), "gpu"),
+        (12.0, host, "gpu"), (26.0, None, "host"),
+    ):  # fmt: skip
+        (cause,) = find_causes(always(5, {WORK[3]: 50.0}, {}, {0: 0.0, 1: 0.0, 2: late, 3: 50.0}), TWO_EACH, accused)
+        assert cause.suspects[0][0].kind == device, (late, accused)
+
+
+def test_half_of_all_ranks_on_one_host_is_chance_where_uneven_data_make_ever_others_late() -> None:
+    uneven = four_iterations({0, 1, 5}, {2, 3, 5}, {0, 3, 5}, {1, 2, 5})
+    assert "host" not in {device for _, device, _ in named(uneven, FOUR_EACH)}
+
+
+def test_a_host_is_blamed_though_one_iteration_has_another_late_rank_and_one_of_its_own_on_time() -> None:
+    together = four_iterations({0, 1, 2, 3}, {0, 1, 2, 3}, {0, 1, 2, 3, 5}, {0, 2, 3})
+    assert named(together, FOUR_EACH) == [("slow_rank", "host", (0, 1, 2, 3))]
+
+
+def test_a_host_is_not_blamed_when_all_hosts_are_late() -> None:
+    late = dict.fromkeys(range(6), 50.0)
+    assert ("slow_rank", "host", (2, 3)) not in named(always(5, {WORK[3]: 50.0}, {}, late), TWO_EACH)
+
+
+# --- on either side of each threshold -------------------------------------------------------------------------------
+
+OF_EIGHT = Topology(32, {rank: Place(f"h{rank // 8}", rank % 8) for rank in range(32)}, {})
+"""Four hosts of eight ranks."""
+
+
+def late_by(late_ms: Mapping[int, float], ranks: int = 32, count: int = 5) -> list[Attribution]:
+    """Iterations in which rank 0 is on the path, and these ranks work so much longer."""
+    return always(count, {WORK[0]: 50.0}, {}, dict.fromkeys(range(ranks), 0.0) | dict(late_ms))
+
+
+def blamed(attributions: Sequence[Attribution], topology: Topology = OF_EIGHT) -> str | None:
+    """Kind of the device that is blamed; None if nobody is."""
+    return next((device for _, device, _ in named(attributions, topology)), None)
+
+
+@pytest.mark.parametrize(("late", "device"), [((0, 1, 2, 3, 4), "host"), ((0, 1, 2, 3, 8), "gpu")])
+def test_a_host_is_blamed_whose_ranks_are_mostly_the_late_ones(late: Collection[int], device: str) -> None:
+    """Five of its eight ranks alone: 5 / 8. Four of them and one of another host: 4 / 9."""
+    assert blamed(late_by(dict.fromkeys(late, 50.0))) == device
+
+
+def test_five_ranks_of_a_host_and_one_of_another_are_no_host() -> None:
+    """5 / 9 of all that are late or its."""
+    assert blamed(late_by(dict.fromkeys((0, 1, 2, 3, 4, 8), 50.0))) is None
+
+
+def in_turn(own: Sequence[int], others: int) -> list[Attribution]:
+    """Sixteen iterations; in each as many ranks of host 0 as `own` says are late, now these and now those."""
+    found = []
+    for n, many in enumerate(islice(cycle(own), 16)):
+        late = {(n + at) % 8 for at in range(many)} | {8 + (n + at) % 24 for at in range(others)}
+        found.append(seen(n, {Lane("work", n % 8): 50.0}, {}, {rank: 50.0 * (rank in late) for rank in range(32)}))
+    return found
+
+
+@pytest.mark.parametrize(("own", "others", "device"), [(5, 1, "host"), (4, 1, None)])
+def test_in_the_typical_iteration_more_than_half_of_a_host_is_late(own: int, others: int, device: str | None) -> None:
+    """Over all iterations each of its ranks is late as often, in one of them 5 / 9 or 4 / 9 of the late and its."""
+    assert blamed(in_turn([own], others)) == device
+
+
+@pytest.mark.parametrize(("late", "is_blamed"), [(5, True), (6, False)])
+def test_a_rank_that_is_late_with_many_of_other_hosts_is_not_blamed(late: int, is_blamed: bool) -> None:
+    apart = Topology(32, {rank: Place(f"h{rank}", 0) for rank in range(32)}, {})
+    assert blamed(late_by(dict.fromkeys(range(late), 50.0)), apart) == ("gpu" if is_blamed else None)
+
+
+@pytest.mark.parametrize(("known", "device"), [(9, "host"), (8, None)])
+def test_where_seven_in_ten_are_late_the_job_changed(known: int, device: str | None) -> None:
+    """The six ranks of a host are two thirds of all, or three quarters."""
+    topology = Topology(known, {rank: Place("h0" if rank < 6 else f"h{rank}", rank) for rank in range(known)}, {})
+    assert blamed(late_by(dict.fromkeys(range(6), 50.0), known), topology) == device
+
+
+@pytest.mark.parametrize(("common", "device"), [(160.0, "host"), (240.0, None)])
+def test_who_hardly_stands_out_of_all_is_one_of_all(common: float, device: str | None) -> None:
+    """All work 160 of 250 ms longer, 0.64 of it; or 240 of 330 ms, 0.73 of it."""
+    assert blamed(overlapped([4] * 6, (4, 5, 6, 7), common), HOSTS_OF_FOUR) == device
+
+
+def test_of_few_ranks_nobody_knows_what_all_are_late() -> None:
+    """Fourteen ranks work 100 ms longer, four of them 190: as late as half of it are all."""
+    longer = {rank: 190.0 if 4 <= rank < 8 else 100.0 for rank in range(14)}
+    assert blamed(always(6, {WORK[4]: 60.0}, {}, longer), HOSTS_OF_FOUR) is None
+
+
+@pytest.mark.parametrize(("late_ms", "device"), [(23.0, "gpu"), (27.0, "host")])
+def test_a_rank_is_as_late_from_half_of_the_latest_on(late_ms: float, device: str) -> None:
+    assert blamed(always(5, {WORK[3]: 50.0}, {}, {0: 0.0, 1: 0.0, 2: late_ms, 3: 50.0}), TWO_EACH) == device
+
+
+def test_an_accused_host_stays_so_to_a_quarter_of_the_latest() -> None:
+    host = TWO_EACH.host(2)
+    for late_ms, device in ((11.5, "gpu"), (13.5, "host")):
+        some = always(5, {WORK[3]: 50.0}, {}, {0: 0.0, 1: 0.0, 2: late_ms, 3: 50.0})
+        assert find_causes(some, TWO_EACH, host)[0].suspects[0][0].kind == device
+
+
+# Ranks of one host of eight take turns in being last, where all ranks seem to work longer: nothing else shows it.
+
+
+def turns(
+    last: Sequence[int], cost_ms: Mapping[int, float] | None = None, late: Collection[int] = range(8)
+) -> str | None:
+    """Whom iterations blame in which these ranks come last, each at its cost, and `late` work much longer."""
+    longer = {rank: 400.0 + 90.0 * (rank in late) for rank in range(32)}
+    costs = dict.fromkeys(range(32), 60.0) | dict(cost_ms or {})
+    return blamed([seen(n, {Lane("work", rank): costs[rank]}, {}, longer) for n, rank in enumerate(last)])
+
+
+@pytest.mark.parametrize(("iterations", "device"), [(4, "host"), (3, None)])
+def test_turns_take_four_iterations(iterations: int, device: str | None) -> None:
+    topology = Topology(16, HOSTS_OF_FOUR.places, {})
+    longer = {rank: 400.0 + 90.0 * (rank < 4) for rank in range(16)}
+    last = [0, 1, 2, 3][:iterations]
+    some = [seen(n, {Lane("work", rank): 60.0}, {}, longer) for n, rank in enumerate(last)]
+    assert blamed(some, topology) == device
+
+
+@pytest.mark.parametrize(("others", "device"), [(1, "host"), (3, None)])
+def test_nearly_all_that_is_lost_to_work_is_the_host_s(others: int, device: str | None) -> None:
+    """480 of 535 ms, or 480 of 645 ms."""
+    assert turns([*range(8), *range(20, 20 + others)], dict.fromkeys(range(20, 23), 55.0)) == device
+
+
+@pytest.mark.parametrize(("few_ms", "device"), [(18.0, "host"), (13.5, None)])
+def test_a_rank_takes_part_from_a_twentieth_on(few_ms: float, device: str | None) -> None:
+    """Five ranks lose 60 ms each, a sixth as much as is asked: three quarters of the host take part with it."""
+    assert turns([0, 1, 2, 3, 4, 5], {5: few_ms}) == device
+
+
+@pytest.mark.parametrize(("most_ms", "device"), [(560.0, "host"), (700.0, None)])
+def test_a_rank_that_has_most_of_it_is_slow_by_itself(most_ms: float, device: str | None) -> None:
+    """560 of 980 ms are 0.57, 700 of 1,120 ms 0.63."""
+    assert turns(range(8), {0: most_ms}) == device
+
+
+@pytest.mark.parametrize(("late", "device"), [(range(6), "host"), (range(5), None)])
+def test_three_quarters_of_the_host_work_longer(late: Collection[int], device: str | None) -> None:
+    longer = {rank: 90.0 * (rank in late) for rank in range(8)} | dict.fromkeys(range(8, 32), 80.0)
+    some = [seen(n, {Lane("work", rank): 60.0}, {}, longer) for n, rank in enumerate([0, 1, 2, 3, 4, 5] * 2)]
+    assert blamed(some) == device

@@ -1,0 +1,104 @@
+"""What is usual of a job, learned from the ranks that were read."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from irregulars.detectors.judging.reading.iteration_rows import IterationRows, split_by_iteration
+from irregulars.detectors.judging.reading.operator_reader import OperatorReader
+from irregulars.detectors.judging.reading.thresholds import READING
+from irregulars.detectors.judging.reading.usual_operators import UsualOperators
+from irregulars.streams.messages.evidence import concatenate
+from tests.detectors.judging.read_job import ReadJob
+from tests.detectors.judging.reading.test_path_reading import iteration
+from tests.room_thresholds import moved
+from tests.streams.evidence_rows import came, evidence_of, no_operators
+from tests.streams.lockstep_job import MS, WORLD_OF_4, LockstepJob
+
+USUAL = UsualOperators(
+    [iteration(n, [100] * 4, [10.0 + n, 20.0, 30.0, 40.0], [50, 50 - (n == 1), 50, 50]) for n in range(3)],
+    is_whole=True,
+)
+
+
+def test_the_usual_work_of_a_rank_is_its_median() -> None:
+    assert dict(zip(USUAL.work_ranks.tolist(), USUAL.work_ns.tolist(), strict=True)) == {0: 11, 1: 20, 2: 30, 3: 40}
+
+
+def test_work_that_all_ranks_do_longer_by_the_same_factor_is_nobody_s_excess() -> None:
+    rows = iteration(3, [100] * 4, [22.0, 40.0, 60.0, 95.0], [50] * 4)
+    assert USUAL.common_factor(rows) == 2.0
+    assert USUAL.work_excess_ns(rows) == {0: 0.0, 1: 0.0, 2: 0.0, 3: 15.0}
+
+
+def test_the_common_factor_of_work_that_is_not_known_is_one() -> None:
+    assert USUAL.common_factor(iteration(3, [100] * 4, [0.0] * 4, [50] * 4)) == 1.0
+    unknown = UsualOperators([iteration(0, [100] * 2, [0.0] * 2, [1] * 2)], is_whole=True)
+    assert unknown.common_factor(iteration(1, [100] * 2, [5.0] * 2, [1] * 2)) == 1.0
+
+
+def test_ranks_with_as_many_operators_as_ever_lost_none() -> None:
+    assert USUAL.complete_ranks(iteration(3, [100] * 5, [1.0] * 5, [50, 49, 51, 50, 50])) == {0, 2, 3}
+
+
+def lockstep() -> ReadJob:
+    job = LockstepJob(WORLD_OF_4)
+
+    def body(one: LockstepJob, number: int) -> None:
+        for rank in range(4):
+            one.work(rank, 10 * MS + (number + rank) % 3 * 5000)
+        one.collective("world", 2 * MS)
+
+    job.iterate(range(8), body)
+    return ReadJob(job.trace())
+
+
+def read_of_usual(reader_of: ReadJob) -> set[int]:
+    """Iterations that were read to learn what is usual."""
+    reader: OperatorReader = reader_of.reader
+    reader.set_usual(reader_of.rows, reader_of.read_back)
+    reader.learn({0}, reader_of.read_back)
+    assert reader._usual is not None
+    return {rows.number for rows in reader._usual.iterations}
+
+
+def test_a_job_that_is_read_whole_learns_from_all_its_regular_iterations_and_another_from_six() -> None:
+    assert read_of_usual(lockstep()) == set(range(8))
+    with moved(READING, "whole_ranks", 3):
+        assert read_of_usual(lockstep()) == set(range(2, 8))
+
+
+@pytest.mark.parametrize(("most_rows", "is_known"), [(4, True), (3, False)])
+def test_single_operators_are_known_of_iterations_that_are_not_too_large(most_rows: int, is_known: bool) -> None:
+    job = lockstep()
+    with moved(READING, "most_replayed_rows", most_rows):
+        job.reader.set_usual(job.rows, job.read_back)
+        assert job.reader._usual is not None
+        job.reader._usual.reference(job.reader.build)
+        assert (job.reader._usual.pieces is not None) == is_known
+
+
+def many(ranks: int, number: int) -> IterationRows:
+    """One iteration of many ranks, none of which logged an operator."""
+    parts = [evidence_of(rank, {number: 10.0}) for rank in range(ranks)]
+    (rows,) = split_by_iteration(concatenate(parts), np.ones(ranks, dtype=bool))
+    return rows
+
+
+@pytest.mark.parametrize(("ranks", "iterations"), [(450, 8), (600, 6)])
+def test_jobs_of_up_to_512_ranks_are_read_whole(ranks: int, iterations: int) -> None:
+    """It shows in the number of regular iterations that are read."""
+    reader, rows = OperatorReader(), many(ranks, 0)
+    reader.set_usual([rows] * 8, no_operators)
+    assert reader._usual is not None
+    assert len(reader._usual.iterations) == iterations
+
+
+def test_of_one_iteration_no_more_than_512_ranks_are_read() -> None:
+    reader = OperatorReader()
+    came_first = came(0, 700).announcement
+    assert came_first is not None
+    reader.set_announcements({0: came_first})
+    read, _ = reader.follow(many(700, 0), range(700), 0.0, no_operators)
+    assert read == set(range(512))

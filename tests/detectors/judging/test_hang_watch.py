@@ -1,0 +1,100 @@
+"""Whether a job hangs, and whether that was said before."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from irregulars.detectors.judging.hang_watch import HangWatch
+from tests.detectors.judging.read_job import ReadJob
+from tests.streams.lockstep_job import MS, WORLD_OF_4, LockstepJob
+
+
+def hung(iterations: int = 30, lost_rows: int | None = 0, stands_in: int | None = None) -> ReadJob:
+    """After the last iteration rank 2 does not come to an all_reduce; its source says that rows of it were lost.
+
+    ``stands_in``: the iteration in which the others stand; after the last one, if nothing else is said.
+    """
+    job = LockstepJob(WORLD_OF_4)
+
+    def body(one: LockstepJob, number: int) -> None:
+        for rank in range(4):
+            one.work(rank, 10 * MS + (number + rank) % 3 * 5000)
+        if number == stands_in:
+            stand(one, number)
+        one.collective("world", MS)
+
+    def stand(one: LockstepJob, number: int) -> None:
+        for rank in (0, 1, 3):
+            row = {"communicator": "world", "sequence": 10**6, "iteration": number}
+            one.rows[rank].append({**row, "start_ns": one.now_ns[rank]})
+
+    job.iterate(range(iterations), body)
+    if stands_in is None:
+        stand(job, iterations)
+    trace = job.trace()
+    told = {rank: lost_rows if rank == 2 else 0 for rank in range(4)}
+    announcements = tuple(replace(one, lost_rows=told[one.rank]) for one in trace.announcements)
+    return ReadJob(replace(trace, announcements=announcements))
+
+
+def watched(job: ReadJob) -> HangWatch:
+    watch = HangWatch()
+    for rows in job.rows:
+        watch.add(rows)
+        job.reader.traffic.flowed += int(rows.columns["operators"].sum())
+    return watch
+
+
+def test_the_rank_that_did_not_come_is_found_once() -> None:
+    job = hung()
+    watch = watched(job)
+    assert watch.has_unended
+    found = watch.look(job.reader, job.read_back)
+    assert found is not None
+    assert found.ranks == (2,)
+    assert not watch.has_unended
+    assert watch.look(job.reader, job.read_back) is None
+
+
+def test_a_job_whose_operators_all_ended_does_not_hang() -> None:
+    job = hung()
+    watch = HangWatch()
+    for rows in job.rows[:-1]:
+        watch.add(rows)
+    assert watch.look(job.reader, job.read_back) is None
+    assert job.spans == []
+
+
+@pytest.mark.parametrize(("after", "is_new"), [(0, True), (1, True), (2, False)])
+def test_a_hang_is_looked_for_in_the_newest_two_iterations(after: int, is_new: bool) -> None:
+    watch = watched(hung(iterations=30, stands_in=29 - after))
+    assert watch.has_unended == is_new
+
+
+@pytest.mark.parametrize(("iterations", "is_trusted"), [(60, True), (44, False)])
+def test_of_a_rank_that_lost_two_per_cent_of_its_rows_a_missing_one_says_nothing(
+    iterations: int, is_trusted: bool
+) -> None:
+    """One row of 60 is 1.7 %, one of 44 is 2.3 %."""
+    job = hung(iterations, lost_rows=1)
+    found = watched(job).look(job.reader, job.read_back)
+    assert (found is not None and found.ranks == (2,)) == is_trusted
+
+
+def test_rows_that_come_late_and_stand_too_make_it_worth_another_look() -> None:
+    job = hung()
+    watch = watched(job)
+    watch.look(job.reader, job.read_back)
+    late = watch.newest[-1].only([3])
+    watch.add_late(late)
+    assert watch.has_unended
+
+
+def test_late_rows_of_ranks_that_stand_nowhere_change_nothing() -> None:
+    job = hung()
+    watch = watched(job)
+    watch.look(job.reader, job.read_back)
+    watch.add_late(job.rows[28].only([3]))
+    assert not watch.has_unended

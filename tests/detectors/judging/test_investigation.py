@@ -1,0 +1,146 @@
+"""Where a suspect iteration's time went: what is read, what is carried over, what stays unknown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from irregulars.detectors.job.lanes import Lane
+from irregulars.detectors.judging.investigation import Circumstances, Finding, Investigator, Level, Source
+from irregulars.detectors.judging.reading.reading_budget import Need, ReadingBudget
+from irregulars.detectors.judging.reading.thresholds import READING
+from irregulars.detectors.judging.result_log import JudgementLog
+from tests.detectors.judging.read_job import ReadJob
+from tests.room_thresholds import moved
+from tests.streams.lockstep_job import MS, WORLD_OF_4, LockstepJob
+
+USUAL_MS = 12.0
+
+
+def job(late: dict[int, int]) -> ReadJob:
+    """In some iterations one rank is late by 30 ms; for each of these, the rank."""
+    made = LockstepJob(WORLD_OF_4, {rank: {"host": f"h{rank}"} for rank in range(4)})
+
+    def body(one: LockstepJob, number: int) -> None:
+        for rank in range(4):
+            one.work(rank, 10 * MS + (30 * MS if late.get(number) == rank else 0) + (number + rank) % 3 * 5000)
+        one.collective("world", 2 * MS)
+
+    made.iterate(range(30), body)
+    return ReadJob(made.trace())
+
+
+def now(judged: int = 10, *, has_open: bool = False, window: int = 50) -> Circumstances:
+    return Circumstances(judged, Level(USUAL_MS * MS, 1.1 * USUAL_MS * MS), 1.1, window, has_open)
+
+
+class Case:
+    """An investigator that has seen the first regular iterations of a job."""
+
+    def __init__(self, late: dict[int, int], regular: int = 10) -> None:
+        self.job = job(late)
+        self.log = JudgementLog("j", 1)
+        self.investigator = Investigator(self.job.reader, ReadingBudget(50), self.log)
+        for rows in self.job.rows[:regular]:
+            self.investigator.learn(rows, is_regular=True)
+
+    def find(self, number: int, when: Circumstances | None = None, *, is_worth_reading: bool = True) -> Finding:
+        rows = self.job.rows[number]
+        read_back = self.job.read_back
+        return self.investigator.investigate(rows, when or now(), read_back, is_worth_reading=is_worth_reading)
+
+
+@pytest.fixture
+def large() -> Iterator[None]:
+    with moved(READING, "whole_ranks", 3):
+        yield
+
+
+def test_the_operators_of_a_suspect_iteration_say_where_its_time_went() -> None:
+    case = Case({20: 2})
+    found = case.find(20)
+    assert found.source is Source.READ
+    assert found.attribution is not None
+    assert found.attribution.path_excess_ns[Lane("work", 2)] == pytest.approx(30 * MS, rel=0.01)
+    assert found.attribution.excess_ns == pytest.approx(30 * MS, rel=0.01)
+    assert found.what_if is not None
+    assert set(case.log.drain([]).operators["iteration"]) == {20}
+
+
+@pytest.mark.parametrize(("regular", "source"), [(2, Source.UNKNOWN), (3, Source.READ)])
+def test_three_regular_iterations_show_what_is_usual(regular: int, source: Source) -> None:
+    found = Case({20: 2}, regular).find(20)
+    assert (found.source, found.attribution is None) == (source, source is Source.UNKNOWN)
+
+
+def test_the_newest_ten_regular_iterations_show_what_is_usual() -> None:
+    case = Case({28: 2}, regular=25)
+    case.find(28)
+    assert [rows.number for rows in case.investigator.usual_rows] == list(range(15, 25))
+
+
+@pytest.mark.parametrize(("has_open", "first"), [(False, 10), (True, 0)])
+def test_what_is_usual_is_renewed_when_older_than_the_window_unless_a_verdict_is_open(
+    has_open: bool, first: int
+) -> None:
+    case = Case({25: 2})
+    case.find(25)
+    for rows in case.job.rows[10:20]:
+        case.investigator.learn(rows, is_regular=True)
+    case.find(25, now(window=10, has_open=has_open))
+    assert case.investigator.usual_rows[0].number == 0
+    case.investigator.learn(case.job.rows[20], is_regular=False)
+    case.find(25, now(window=10, has_open=has_open))
+    assert case.investigator.usual_rows[0].number == first
+
+
+@pytest.mark.usefixtures("large")
+class TestLargeJobs:
+    def seen(self, case: Case, number: int, *, has_open: bool = True, is_in_verdict: bool = True) -> None:
+        found = case.find(number)
+        case.investigator.note_seen(found, 30 * MS, has_open=has_open, is_in_verdict=is_in_verdict)
+
+    def test_an_iteration_like_one_of_the_open_verdict_is_not_read(self) -> None:
+        case = Case(dict.fromkeys(range(20, 30), 2))
+        self.seen(case, 20)
+        found = case.find(21, now(11, has_open=True))
+        assert found.source is Source.CARRIED
+        assert found.attribution is not None
+        assert found.attribution.iteration == 21
+        assert found.attribution.path_excess_ns[Lane("work", 2)] == pytest.approx(30 * MS, rel=0.05)
+
+    def test_one_in_ten_of_them_is_read(self) -> None:
+        case = Case(dict.fromkeys(range(20, 30), 2))
+        self.seen(case, 20)
+        assert case.find(21, now(19, has_open=True)).source is Source.CARRIED
+        assert case.find(21, now(20, has_open=True)).source is Source.READ
+
+    @pytest.mark.parametrize(("has_open", "is_in_verdict"), [(False, True), (True, False)])
+    def test_what_no_verdict_explains_explains_nothing(self, has_open: bool, is_in_verdict: bool) -> None:
+        case = Case(dict.fromkeys(range(20, 30), 2))
+        self.seen(case, 20, has_open=has_open, is_in_verdict=is_in_verdict)
+        expected = Source.CARRIED if is_in_verdict and has_open else Source.READ
+        assert case.find(21, now(11, has_open=has_open)).source is expected
+
+    def test_another_late_rank_is_not_explained(self) -> None:
+        case = Case({20: 2, 21: 1})
+        self.seen(case, 20)
+        found = case.find(21, now(11, has_open=True))
+        assert found.source is Source.READ
+        assert found.attribution is not None
+        assert Lane("work", 1) in found.attribution.path_excess_ns
+
+    def test_beyond_the_budget_only_what_is_worth_it_is_read(self) -> None:
+        case = Case({20: 2})
+        for judged in range(10):
+            case.investigator.budget.note(judged, 10**9, Need.PURSUE)
+        assert case.find(20, is_worth_reading=False) == Finding()
+        assert case.find(20, is_worth_reading=True).source is Source.READ
+
+
+def test_after_a_lasting_change_nothing_is_usual() -> None:
+    case = Case({20: 2})
+    case.find(20)
+    case.investigator.forget()
+    assert case.find(20).source is Source.UNKNOWN

@@ -1,0 +1,88 @@
+"""When healthy iterations are held against peers, and what a second review must confirm."""
+
+from __future__ import annotations
+
+import pytest
+
+from irregulars.detectors.blame.causes import Cause
+from irregulars.detectors.job.topology import Device
+from irregulars.detectors.judging.standing_review import StandingReview, review_regular
+from tests.detectors.judging.read_job import ReadJob
+from tests.streams.lockstep_job import MS, LockstepJob
+
+STAGE = Cause("slow_stage", ((Device("stage", (2, 3)), 0.9),), frozenset(), None, {1: 5.0})
+OTHER_STAGE = Cause("slow_stage", ((Device("stage", (0, 1)), 0.9),), frozenset(), None, {1: 5.0})
+UNEVEN = Cause("imbalance", (), frozenset(), None, {1: 5.0})
+RANK = Cause("slow_rank", ((Device("gpu", (3,)), 0.9),), frozenset(), None, {1: 5.0})
+
+
+def due(review: StandingReview, *, has_standing: bool = False) -> list[int]:
+    return [judged for judged in range(1, 121) if review.is_due(judged, has_standing=has_standing)]
+
+
+def test_a_review_is_due_at_the_first_level_and_then_once_in_fifty() -> None:
+    assert due(StandingReview()) == [10, 50, 100]
+
+
+def test_it_is_due_once_in_twenty_while_a_standing_fault_is_known() -> None:
+    assert due(StandingReview(), has_standing=True) == [10, 20, 40, 60, 80, 100, 120]
+
+
+@pytest.mark.parametrize("has_standing", [False, True])
+def test_it_is_due_once_in_ten_while_a_plan_waits_to_be_confirmed(has_standing: bool) -> None:
+    review = StandingReview()
+    review.confirmed([STAGE], has_standing=False)
+    assert due(review, has_standing=has_standing) == list(range(10, 121, 10))
+
+
+@pytest.mark.parametrize("plan", [STAGE, UNEVEN])
+def test_a_plan_counts_when_a_second_review_finds_it_again(plan: Cause) -> None:
+    review = StandingReview()
+    assert review.confirmed([plan, RANK], has_standing=False) == [RANK]
+    assert review.confirmed([plan], has_standing=False) == [plan]
+
+
+def test_a_plan_that_was_gone_or_is_another_one_begins_anew() -> None:
+    for between in ([], [OTHER_STAGE], [UNEVEN]):
+        review = StandingReview()
+        review.confirmed([STAGE], has_standing=False)
+        review.confirmed(between, has_standing=False)
+        assert review.confirmed([STAGE], has_standing=False) == []
+
+
+def test_a_plan_that_a_verdict_tells_already_needs_no_second_review() -> None:
+    assert StandingReview().confirmed([STAGE], has_standing=True) == [STAGE]
+
+
+def test_a_rank_needs_no_second_review() -> None:
+    review = StandingReview()
+    assert review.confirmed([RANK], has_standing=False) == [RANK]
+    assert review.planned is None
+
+
+def slow_from_the_start(iterations: int) -> ReadJob:
+    job = LockstepJob({"world": ("world", tuple(range(8)))})
+
+    def body(one: LockstepJob, number: int) -> None:
+        for rank in range(8):
+            one.work(rank, (20 * MS if rank == 5 else 10 * MS) + (number * 3 + rank * 5) % 11 * 50_000)
+        one.collective("world", MS)
+
+    job.iterate(range(iterations), body)
+    return ReadJob(job.trace())
+
+
+def test_a_rank_that_was_slow_from_the_start_is_found_in_the_newest_eight() -> None:
+    job = slow_from_the_start(12)
+    found = review_regular(job.rows, job.reader, 1.1, job.read_back, has_standing=False)
+    assert found is not None
+    causes, observations = found
+    assert [(cause.kind, cause.suspects[0][0].ranks) for cause in causes] == [("slow_rank", (5,))]
+    assert [one.iteration for one in observations] == list(range(4, 12))
+
+
+@pytest.mark.parametrize(("iterations", "is_reviewed"), [(4, False), (5, True)])
+def test_few_iterations_are_not_reviewed(iterations: int, is_reviewed: bool) -> None:
+    job = slow_from_the_start(iterations)
+    found = review_regular(job.rows, job.reader, 1.1, job.read_back, has_standing=False)
+    assert (found is not None) == is_reviewed

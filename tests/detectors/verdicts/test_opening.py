@@ -1,0 +1,166 @@
+"""When a cause was seen often enough to accuse: each rule, and what is just not enough for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from irregulars.detectors.blame.causes import Cause
+from irregulars.detectors.blame.observation import Observation
+from irregulars.detectors.irregular.late_rank import Latest
+from irregulars.detectors.irregular.thresholds import IRREGULAR
+from irregulars.detectors.job.lanes import Lane
+from irregulars.detectors.job.topology import Device
+from irregulars.detectors.verdicts.opening import Evidence, stands_alone
+from irregulars.detectors.verdicts.suspicions import Suspicions
+from tests.detectors.observed_iterations import MS, PAIR, TOPOLOGY, Step, late, observation, work
+
+WORLD = Lane("collective", 0)
+
+
+def rank_cause(*iterations: int) -> Cause:
+    return Cause(
+        "slow_rank", ((Device("gpu", (1,)), 1.0),), frozenset([work(1)]), None, dict.fromkeys(iterations, 50 * MS)
+    )
+
+
+def nic_cause(*iterations: int, probability: float = 0.95) -> Cause:
+    suspects = ((Device("nic", (1,)), probability),)
+    return Cause("slow_nic", suspects, frozenset([PAIR]), None, dict.fromkeys(iterations, 50 * MS))
+
+
+def evidence(
+    *recent: Observation,
+    returning: Sequence[Observation] = (),
+    before: Sequence[Observation] = (),
+    is_uneven: bool = False,
+) -> Evidence:
+    """What was looked into; `before`: suspect iterations that came earlier, or lie between."""
+    suspicions = Suspicions()
+    for one in sorted({o.iteration: o for o in (*before, *returning, *recent)}.values(), key=lambda o: o.iteration):
+        if one.attribution is not None:
+            suspicions.note(one.attribution, TOPOLOGY)
+    return Evidence(recent, returning, suspicions, is_uneven, TOPOLOGY)
+
+
+def slow(number: int) -> Observation:
+    return observation(number, {PAIR: 50.0})
+
+
+def standing_out(number: int, rank: int = 1) -> Observation:
+    return replace(observation(number, late(rank)), latest=Latest(rank, 50 * MS, IRREGULAR.late_sigmas))
+
+
+@pytest.mark.parametrize(("seen", "is_enough"), [(2, False), (3, True)])
+def test_a_late_rank_is_seen_three_times(seen: int, is_enough: bool) -> None:
+    some = [observation(n, late(1)) for n in range(seen)]
+    assert evidence(*some).is_seen_enough(rank_cause(*range(seen))) == is_enough
+
+
+@pytest.mark.parametrize(("others", "is_enough"), [(2, True), (3, False)])
+def test_a_late_rank_is_seen_twice_as_often_as_others(others: int, is_enough: bool) -> None:
+    some = [*(observation(n, late(1)) for n in range(4)), *(observation(4 + n, late(2)) for n in range(others))]
+    assert evidence(*some).is_seen_enough(rank_cause(0, 1, 2, 3)) == is_enough
+
+
+@pytest.mark.parametrize(("seen", "others", "is_enough"), [(5, 1, True), (4, 2, False), (4, 1, False)])
+def test_while_data_are_uneven_a_late_rank_is_seen_in_five_of_six(seen: int, others: int, is_enough: bool) -> None:
+    some = [observation(n, late(1 if n < seen else 2)) for n in range(seen + others)]
+    assert evidence(*some, is_uneven=True).is_seen_enough(rank_cause(*range(seen))) == is_enough
+
+
+@pytest.mark.parametrize(
+    ("iterations", "is_enough"), [((0, 2, 4), False), ((0, 1), False), ((0, 1, 2), True), ((0, 2, 3, 5), True)]
+)
+def test_slow_transfers_are_seen_four_times_or_three_times_in_a_row(
+    iterations: tuple[int, ...], is_enough: bool
+) -> None:
+    assert evidence(*map(slow, iterations)).is_seen_enough(nic_cause(*iterations)) == is_enough
+
+
+@pytest.mark.parametrize(("probability", "is_enough"), [(0.75, False), (0.85, True)])
+def test_of_three_in_a_row_it_is_clear_whose_they_are(probability: float, is_enough: bool) -> None:
+    some = [slow(n) for n in range(3)]
+    assert evidence(*some).is_seen_enough(nic_cause(0, 1, 2, probability=probability)) == is_enough
+
+
+@pytest.mark.parametrize(("seen", "is_enough"), [(1, False), (2, True)])
+def test_a_rank_that_stands_out_in_two_long_iterations_is_accused(seen: int, is_enough: bool) -> None:
+    some = [standing_out(3 * n) for n in range(seen)]
+    assert evidence(*some).is_seen_enough(rank_cause(*(3 * n for n in range(seen)))) == is_enough
+
+
+def test_a_rank_that_stands_out_twice_is_doubted_where_another_was_as_late() -> None:
+    some = [standing_out(0), standing_out(3)]
+    assert not evidence(*some, before=[standing_out(1, rank=2)]).is_seen_enough(rank_cause(0, 3))
+    assert evidence(*some, before=[slow(1)]).is_seen_enough(rank_cause(0, 3))
+
+
+def weak(number: int) -> Observation:
+    return replace(slow(number), is_long=False, is_shifted=True)
+
+
+@pytest.mark.parametrize(("count", "probability", "is_enough"), [(6, 0.93, True), (6, 0.85, False), (5, 0.93, False)])
+def test_where_no_iteration_is_long_all_six_show_the_cause_and_it_is_sure(
+    count: int, probability: float, is_enough: bool
+) -> None:
+    cause = nic_cause(*range(count), probability=probability)
+    assert evidence(*map(weak, range(count))).is_seen_enough(cause) == is_enough
+
+
+GONE = (0, 5, 9, 14)
+
+
+def test_transfers_that_come_and_go_are_seen_four_times() -> None:
+    some = [slow(n) for n in GONE]
+    assert evidence(returning=some).has_returned(nic_cause(*GONE))
+    assert not evidence(returning=some[:3]).has_returned(nic_cause(*GONE[:3]))
+
+
+@pytest.mark.parametrize(("probability", "is_enough"), [(0.75, False), (0.85, True)])
+def test_of_transfers_that_come_and_go_it_is_clear_whose_they_are(probability: float, is_enough: bool) -> None:
+    cause = nic_cause(*GONE, probability=probability)
+    assert evidence(returning=[slow(n) for n in GONE]).has_returned(cause) == is_enough
+    assert not evidence(returning=[slow(n) for n in GONE]).has_returned(replace(cause, suspects=()))
+
+
+@pytest.mark.parametrize(("long", "is_enough"), [(1, False), (2, True)])
+def test_of_transfers_that_come_and_go_two_iterations_are_long(long: int, is_enough: bool) -> None:
+    some = [slow(n) if at < long else weak(n) for at, n in enumerate(GONE)]
+    assert evidence(returning=some).has_returned(nic_cause(*GONE)) == is_enough
+
+
+def test_transfers_that_come_and_go_stand_alone_among_transfers() -> None:
+    some = [slow(n) for n in GONE]
+    assert not evidence(returning=some, before=[observation(3, {Lane("pair", 0, 2): 50.0})]).has_returned(
+        nic_cause(*GONE)
+    )
+    assert evidence(returning=some, before=[observation(3, late(2))]).has_returned(nic_cause(*GONE))
+
+
+def test_a_late_rank_does_not_come_and_go() -> None:
+    assert not evidence(returning=[standing_out(n) for n in GONE]).has_returned(rank_cause(*GONE))
+
+
+def test_uneven_data_are_seen_enough_when_they_are_news() -> None:
+    imbalance = Cause("imbalance", (), frozenset(), None, {3: 50 * MS})
+    found = evidence(observation(3, late(1))).find([imbalance])
+    assert [cause.kind for cause, _ in found.accusable] == ["imbalance"]
+    assert {cause.kind for cause in found.causes} == {"imbalance", "slow_rank"}
+
+
+def test_what_may_be_accused_comes_with_the_iterations_that_it_was_looked_for_in() -> None:
+    recent, returning = [slow(14)], [slow(n) for n in GONE]
+    steps: Step = {PAIR: 50.0, Lane("pair", 1, 2): 50.0}
+    returning = [observation(n, steps) for n in GONE]
+    recent = returning[-1:]
+    ((cause, looked_into),) = evidence(*recent, returning=returning).find().accusable
+    assert (cause.kind, cause.suspects[0][0].ranks, list(looked_into)) == ("slow_nic", (1,), returning)
+
+
+def test_other_lanes_of_a_device_do_not_keep_it_from_standing_alone() -> None:
+    for beside, is_alone in ((WORLD, True), (Lane("pair", 0, 2), False)):
+        suspicions = evidence(observation(0, {beside: 50.0})).suspicions
+        assert stands_alone(nic_cause(4), suspicions, TOPOLOGY) is is_alone

@@ -1,0 +1,43 @@
+"""What one revision of a verdict says."""
+
+from __future__ import annotations
+
+import math
+
+from irregulars.detectors.hang.find_hang import Hang
+from irregulars.detectors.verdicts.revision import hang_verdict, revision_of
+from irregulars.streams.messages.judgements import Verdict
+from tests.detectors.observed_iterations import TOPOLOGY, observation
+from tests.detectors.verdicts.test_open_verdict import recurring
+
+
+def hung(*, is_shared: bool = False, since_ns: int | None = None, until_ns: int | None = None) -> Verdict:
+    """The verdict on a hang after an iteration of 100 ms."""
+    hang = Hang((2,), 3, 0, 0, since_ns, has_arrived=False, is_shared=is_shared)
+    return hang_verdict("v", hang, observation(7), until_ns, "silent", "j", 1, TOPOLOGY)
+
+
+def test_who_did_not_arrive_is_nearly_certain_and_of_a_hang_inside_all_may_be_victims() -> None:
+    assert hung().suspects[0].probability == 0.9
+    assert hung(is_shared=True).suspects[0].probability == 0.5
+
+
+def test_a_hang_lost_the_time_since_the_first_rank_was_stuck_if_that_is_known() -> None:
+    known, unknown = hung(since_ns=1_000_000_000, until_ns=3_000_000_000), hung(until_ns=3_000_000_000)
+    assert (known.lost_s, known.delta) == (2.0, 21.0)
+    assert (unknown.lost_s, math.isnan(unknown.delta)) == (0.0, True)
+
+
+def test_a_revision_says_what_was_lost_where_and_how_surely() -> None:
+    verdict = recurring()  # iterations 4, 6 and 7 took 150 instead of 100 ms
+    verdict.mark_published("ticket")
+    said = revision_of(verdict, "opened", "j", 1, TOPOLOGY)
+    assert (said.revision, said.state, said.event, said.severity) == (1, "open", "opened", "ticket")
+    assert (said.iterations, said.delta, said.lost_s, said.communicator) == ((4, 8), 1.5, 0.15, None)
+    (suspect,) = said.suspects
+    assert (suspect.device, suspect.rank, suspect.host, suspect.nic) == ("gpu", 1, "h1", "eth0")
+
+
+def test_a_closed_revision_says_why() -> None:
+    said = revision_of(recurring(), "closed", "j", 1, TOPOLOGY, "recovered")
+    assert (said.state, said.close_reason) == ("closed", "recovered")
