@@ -8,6 +8,7 @@
     │   └── PluginError       a plug-in can't be imported or fails its checks
     ├── ServiceError          a service that we need can't be used
     │   ├── ServiceUnavailable    it does not answer
+    │   │   └── SendingGivenUp    what was on its way to Kafka was given up, since others may have taken over
     │   ├── ServiceRefused        it answers, and refuses us (credentials, rights)
     │   └── TopicMismatch         topics exist, with another number of partitions than agreed
     └── SinkError
@@ -45,6 +46,10 @@ class ServiceError(IrregularsError):
 
 class ServiceUnavailable(ServiceError):
     """A service does not answer within the time that it was given."""
+
+
+class SendingGivenUp(ServiceUnavailable):
+    """What was on its way to Kafka was given up: others may have taken over the partitions that it came from."""
 
 
 class ServiceRefused(ServiceError):

@@ -20,6 +20,7 @@ Nothing here raises into training once `start` has returned: what goes wrong is 
 
 from __future__ import annotations
 
+import os
 import threading
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -28,17 +29,20 @@ from typing import TYPE_CHECKING, Any
 from irregulars.errors import InputError
 from irregulars.producers.torch_hook.leaving.exits import AgentSocket, Exit, Kafka, TraceDirectory
 from irregulars.producers.torch_hook.records.identity import identity_of
+from irregulars.streams.kafka.security import security_of_environment
 from irregulars.streams.kafka.topics import TopicSettings
 
 if TYPE_CHECKING:
     from irregulars.producers.torch_hook.session import Session, Troubles
 
-__all__ = ["follow", "iteration", "lost_rows", "name_group", "phase", "report", "start", "stop"]
+__all__ = ["follow", "iteration", "lost_rows", "name_group", "phase", "report", "start", "stop",
+           "undelivered_rows"]  # fmt: skip
 
 _HOOKS = ("auto", "native", "python", "dispatcher")
 _ITERATIONS = ("steps", "marks", "inferred")
 _lock = threading.Lock()
 _session: Session | None = None
+_undelivered_rows = 0  # of the session that ended last
 
 
 def start(
@@ -62,7 +66,8 @@ def start(
     Parameters
     ----------
     trace_dir, agent, bootstrap
-        One of them: a trace directory to write, the socket of the node's agent, or Kafka brokers.
+        One of them: a trace directory to write, the socket of the node's agent, or Kafka brokers. Who we are to these
+        say the variables ``IRREGULARS_KAFKA_…`` (infra/docs/access.md).
     topic_prefix
         Stands before each topic's name (Kafka).
     job
@@ -124,22 +129,37 @@ def _way_out(
         return TraceDirectory(Path(trace_dir))
     if agent is not None:
         return AgentSocket(Path(agent), lambda error: troubles.note(error, "agent"))
-    return Kafka(str(bootstrap), TopicSettings(prefix=topic_prefix), lambda error: troubles.note(error, "kafka"))
+    return Kafka(
+        str(bootstrap),
+        TopicSettings(prefix=topic_prefix),
+        lambda error: troubles.note(error, "kafka"),
+        security_of_environment(os.environ),
+    )
 
 
 def stop() -> None:
-    """Stop logging and pass on the rest (15 s at most); done by itself when the process exits."""
-    global _session
+    """Stop logging and pass on the rest (15 s at most); done by itself when the process exits.
+
+    Rows that have not arrived by then are told in one line of the log ``irregulars.torch``, with their number.
+    """
+    global _session, _undelivered_rows
     with _lock:
         session, _session = _session, None
     if session is not None:
         session.stop()
+        _undelivered_rows = session.undelivered_rows
 
 
 def lost_rows() -> int:
-    """Count the rows that gave way to newer ones because nobody took them in time."""
+    """Return how many rows were overwritten because they were not passed on in time."""
     session = _running()
     return 0 if session is None else session.lost_rows
+
+
+def undelivered_rows() -> int:
+    """Return how many recorded operators have not arrived: lost, on their way, or, after `stop`, lost for good."""
+    session = _running()
+    return _undelivered_rows if session is None else session.undelivered_rows
 
 
 def iteration(number: int | None = None) -> AbstractContextManager[None]:

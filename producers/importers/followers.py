@@ -121,7 +121,7 @@ _JOBS: Final[Mapping[str, Callable[[list[Path], str], ImportedJob]]] = {
 
 
 def _dumps_among(files: list[Path]) -> list[Path]:
-    """Leave out what stands beside dumps in a directory; files none of which is named as one are all taken."""
+    """Keep the files that are named like dumps; if none is, keep all files."""
     return [path for path in files if rank_of_name(path) is not None] or files
 
 
@@ -132,7 +132,7 @@ _CHOICES: Final[Mapping[str, Callable[[list[Path]], list[Path]]]] = {
 
 
 class NewFileReader:
-    """Reads files that are new in a directory, those of all ranks together: groups are found from all of them.
+    """Reads new files of a directory, those of all ranks together, since process groups show only across ranks.
 
     New is by the time of the last change, which is also where the reader stands. Files that can't be read are logged
     and left out.
@@ -233,7 +233,7 @@ class LogReader:
         return {"offsets": offsets, "live": live.state()}, job
 
     def _tell_left_out(self, skipped: Mapping[str, int], job: ImportedJob | None) -> None:
-        """Tell what of the logs can't be used: with the first, the tenth, the hundredth of a kind."""
+        """Log how many lines were unusable: at the first, tenth, hundredth … of each kind."""
         unusable = 0 if job is None else sum(rows.unusable for rows in job.ranks.values())
         for reason, count in [*skipped.items(), ("rows with impossible values", unusable)]:
             self._add_left_out(reason, count)
@@ -244,7 +244,7 @@ class LogReader:
             _LOG.warning("event=records_left_out job=%s records=%d reason=%r", self._job, before + count, reason)
 
     def _named_files(self) -> list[tuple[str, Path]]:
-        """Files by what they keep when renamed: the inode, and the first line, since inodes are used again."""
+        """Return the files keyed by inode and first line: both survive renaming, and an inode alone may be reused."""
         named = []
         for _, path in self._directory.changes():
             try:
@@ -275,7 +275,7 @@ class LogReader:
 
 
 def _unseen(known: Mapping[str, int], seen: Mapping[str, int]) -> dict[str, int]:
-    """Where we are in files that were not seen: one that is renamed just then will be there again.
+    """Return our positions in files that this listing lacks: a file that is being renamed comes back.
 
     At most `_MOST_UNSEEN`, for most of them are gone.
     """

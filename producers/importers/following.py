@@ -31,7 +31,7 @@ Stand = dict[str, Any]
 
 
 class Piece(NamedTuple):
-    """What was read at once: rows of some ranks, and where the reader stood before and after."""
+    """The result of one reading: rows of some ranks, and the reader's position before and after."""
 
     before: Stand
     after: Stand
@@ -39,7 +39,7 @@ class Piece(NamedTuple):
 
 
 class _Ready(NamedTuple):
-    """A piece, and what it makes: computed by the thread that reads, so that polling never waits for it."""
+    """A piece with its records, which the reading thread computes so that polling never waits."""
 
     piece: Piece
     announcements: list[Announcement]
@@ -47,7 +47,7 @@ class _Ready(NamedTuple):
 
 
 class FileReader(Protocol):
-    """Reads what is new in some files; called from one thread."""
+    """Reads the new part of some files; called from one thread."""
 
     def read(self, before: Stand, after: Stand | None) -> Piece | None:
         """Read what came since `before`; None: nothing yet. With `after` given, read that piece again."""
@@ -56,7 +56,7 @@ class FileReader(Protocol):
 
 @dataclass(slots=True)
 class _Progress:
-    """How far a source has come: all that its position says.
+    """How far a source has come: the content of its position.
 
     Parameters
     ----------
@@ -140,7 +140,7 @@ class FollowingSource:
     # --- the source -------------------------------------------------------------------------------------------------
 
     def poll(self, max_records: int) -> Sequence[Announcement | Batch]:
-        """Give what was read, at most `max_records` announcements and rows; raises `InputError` if reading failed."""
+        """Return records, at most `max_records` announcements and rows; raises `InputError` if reading failed."""
         if self._next is None and not self._waiting:
             self._take_piece()
         polled: list[Announcement | Batch] = []
@@ -231,7 +231,7 @@ class FollowingSource:
         return replace(announcement, world_size=self._world_size, logged_ranks=self._world_size)
 
     def _in_order(self, batches: Sequence[Batch]) -> Iterator[Batch]:
-        """Put each batch behind what its rank sent before; rows that come too late for its watermark are left out."""
+        """Append each batch to its rank's earlier ones; leave out rows that are older than the rank's watermark."""
         for batch in batches:
             rows, watermark_ns = self._total(batch)
             if self._has_watermarks and watermark_ns is not None:
@@ -259,7 +259,7 @@ class FollowingSource:
         return taken
 
     def _with_watermark(self, batch: Batch) -> Batch:
-        """A watermark never falls, and one that was never given is never made up."""
+        """Keep watermarks from falling; a rank that never had one gets none."""
         if not self._has_watermarks:
             return Batch(replace(batch.header, watermark_ns=None), batch.columns)
         known = [ns for ns in (self._total(batch)[1], batch.header.watermark_ns) if ns is not None]
@@ -267,7 +267,7 @@ class FollowingSource:
 
 
 def _cut(batch: Batch) -> Iterator[Batch]:
-    """Cut a batch; its last part ends where the whole is complete, which may be later than its newest row."""
+    """Cut a batch. The last part keeps the batch's watermark, which may be later than its newest row."""
     for part in cut_in_order(batch, BATCH_ROWS, BATCH_SPAN_S):
         is_last = part.header.rows_before + len(part) == batch.header.rows_before + len(batch)
         until_ns = batch.header.watermark_ns if is_last else part.header.watermark_ns

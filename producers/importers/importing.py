@@ -112,12 +112,12 @@ def read_kineto(files: list[Path], job: str) -> ImportedJob:
 
 
 def traces_among(files: list[Path]) -> list[Path]:
-    """Leave out what stands beside traces in a directory; files none of which is named as a trace are all taken."""
+    """Keep the files that are named like traces; if none is, keep all files."""
     return [path for path in files if _TRACE_NAME.search(path.name)] or files
 
 
 def read_capture(path: Path) -> Capture:
-    """Read one trace, without ever having it in memory."""
+    """Read one trace block by block: it is never in memory as a whole."""
     parser = TraceParser()
     with naming(path):
         with open_plain(path) as stream:

@@ -80,7 +80,7 @@ def find_anchors(operators: Operators, kinds: Sequence[str]) -> list[Anchor]:
 
 
 def is_settled(operators: Operators, kinds: Sequence[str], anchors: Sequence[Anchor]) -> bool:
-    """Whether more operators would hardly give other anchors: no better communicator was used, if only once."""
+    """Return whether more operators would hardly change the anchors: no better communicator was used even once."""
     best: dict[int, int] = {}
     for candidate in _candidates(operators, kinds):
         for rank in candidate.ranks.tolist():
@@ -114,7 +114,7 @@ def _candidates(operators: Operators, kinds: Sequence[str]) -> list[_Candidate]:
 
 
 def _groups(values: Array) -> Iterator[tuple[int, Array]]:
-    """Each distinct value with the places where it stands."""
+    """Yield each distinct value with the indices at which it stands."""
     if not len(values):
         return
     order = np.argsort(values, kind="stable")
@@ -146,7 +146,7 @@ def _has_finer(operators: Operators, candidate: _Candidate, others: Sequence[_Ca
 
 
 def _is_spread(operators: Operators, candidate: _Candidate, first_sequence: int, last_sequence: int) -> bool:
-    """Whether the iterations hold a good part of what a rank does: set-up repeats itself too."""
+    """Return whether the iterations hold a good part of a rank's operators: set-up repeats itself too."""
     rows = rows_of_rank(operators, int(candidate.ranks[0]))
     own = np.flatnonzero((rows.communicator == candidate.communicator) & rows.is_collective)
     inside = own[(rows.sequence[own] >= first_sequence) & (rows.sequence[own] <= last_sequence)]
@@ -160,7 +160,7 @@ def rows_of_rank(operators: Operators, rank: int) -> Operators:
 
 
 def anchor_lane(operators: Operators, communicator: int, ranks: Array) -> AnchorLane:
-    """Join what the members of a communicator saw of its reductions."""
+    """Join the reductions of a communicator as its members logged them."""
     own = operators.only((operators.communicator == communicator) & operators.is_collective)
     reductions = own.only(np.isin(own.operator, REDUCTIONS))
     sequence = _with_holes(reductions.sequence, own.sequence)
@@ -182,7 +182,7 @@ def anchor_lane(operators: Operators, communicator: int, ranks: Array) -> Anchor
 
 
 def _with_holes(wanted: Array, seen: Array) -> Array:
-    """Sequences that are wanted, and those between them that nobody saw."""
+    """Return the wanted sequences, and the missing ones between them."""
     wanted = np.unique(wanted)
     if not len(wanted):
         return wanted
@@ -233,5 +233,5 @@ def _training_kinds(rows: Operators, is_anchor: Array) -> Iterator[Array]:
 
 
 def _is_scalar(size_bytes: float, largest_bytes: float) -> bool:
-    """Whether it is single numbers, such as a loss, and not what a job trains on."""
+    """Return whether a communicator reduces single numbers, such as a loss, and not gradients."""
     return 0 < size_bytes <= min(_SCALAR_BYTES, _SCALAR_SHARE * largest_bytes)

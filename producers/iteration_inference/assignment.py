@@ -87,7 +87,7 @@ def _aligned(operators: Operators, own: Array, group: Array, count: int) -> Arra
 
 
 def _walk(steps: dict[tuple[int, int], int], count: int) -> Array:
-    """Shift of each group against the first of those that are connected with it."""
+    """Return by how many iterations each group is shifted against the first one connected with it."""
     near: dict[int, list[tuple[int, int]]] = {code: [] for code in range(count)}
     for (first, second), shift in steps.items():
         near[first].append((second, shift))
@@ -104,7 +104,10 @@ def _walk(steps: dict[tuple[int, int], int], count: int) -> Array:
 
 
 def _by_lane(operators: Operators, own: Array) -> Array:
-    """What the members of a lane agree on: never falls with the sequence, and does not follow a single late start."""
+    """Return the iteration that a lane's members agree on.
+
+    It never falls with the sequence, and one late start does not move it.
+    """
     known = np.flatnonzero(own != UNKNOWN)
     if not len(known):
         return own
@@ -126,7 +129,7 @@ def _rising(lane: Array, value: Array) -> Array:
 
 
 def _steady(lane: Array, sequence: Array, value: Array) -> tuple[Array, Array, Array]:
-    """Where each iteration begins in its lane; a single one that begins a little early or late is set right."""
+    """Return where each iteration begins in its lane; correct a single one that begins a little early or late."""
     firsts = np.flatnonzero((np.diff(lane, prepend=-1) != 0) | (np.diff(value, prepend=-1) != 0))
     lane, begin, value = lane[firsts], sequence[firsts], value[firsts]
     if len(lane) < 5:
@@ -145,7 +148,7 @@ def _steady(lane: Array, sequence: Array, value: Array) -> tuple[Array, Array, A
 
 
 def _with_missing(lane: Array, begin: Array, value: Array, usual: Array) -> tuple[Array, Array, Array, Array]:
-    """Part what is as long as several iterations and stands for one: the rank lost the operator between them."""
+    """Split an iteration that is as long as several: the rank lost the operator between them."""
     jump = np.where(np.append(lane[1:] == lane[:-1], False), np.diff(value, append=value[-1:]), 1)
     length = np.diff(begin, append=begin[-1:])
     is_joined = (jump > 1) & (np.abs(length - jump * usual) <= _STRAY) & (usual > 0)
@@ -168,7 +171,7 @@ def _medians(values: Array, group: Array) -> Array:
 
 
 def _looked_up(operators: Operators, lane: Array, begin: Array, value: Array, own: Array) -> Array:
-    """Iteration of each operator, by lane and sequence; what comes before all that is known of a lane stays."""
+    """Return the iteration of each operator by lane and sequence; before a lane's first known one nothing changes."""
     width = int(operators.sequence.max()) + 2
     place = np.searchsorted(lane * width + begin, operators.lane * width + operators.sequence, side="right") - 1
     is_found = (place >= 0) & (lane[np.maximum(place, 0)] == operators.lane)

@@ -73,7 +73,7 @@ def find_cuts(lane: AnchorLane) -> Array:
 
 
 def _with_bursts(lane: AnchorLane) -> Array:
-    """Tell equal operators apart by whether much else came before: the first of some buckets, and the others."""
+    """Give the first of several equal operators, before which the rank ran much else, a class of its own."""
     before = np.sum(list(lane.sides), axis=0) if lane.sides else np.full(len(lane), np.nan)
     known = before[~np.isnan(before)]
     _, counts = np.unique(lane.classes[lane.classes != HOLE], return_counts=True)
@@ -113,7 +113,7 @@ class _Search:
         return True
 
     def _mend(self, end: int, period: int) -> None:
-        """Give back to the job as it goes on what looked like its former iterations."""
+        """Move iterations that looked like the former job to the job as it goes on."""
         later = sorted(cut for cut in self.cuts if cut > end)[:2]
         if len(later) < 2:
             return
@@ -122,7 +122,7 @@ class _Search:
             self.cuts.difference_update(range(begin + 1, later[0]))
 
     def _halves(self, low: int, high: int) -> bool:
-        """Look at each half: what repeats there may be too little of the whole."""
+        """Search each half: a repetition there may be too short to show in the whole."""
         if high - low < _SHORTEST_HALF:
             return False
         middle = (low + high) // 2
@@ -162,7 +162,7 @@ class _Search:
             at = first - skipped
 
     def _add_block(self, classes: Array, first: int, past: int) -> None:
-        """Take in what lies between iterations: other iterations, or operators more of the one before."""
+        """Take in a block between iterations: either it holds other iterations, or it belongs to the one before."""
         self.cuts.update((first, past))
         if (past - first) % len(classes) == 0 and self._has_operators(classes, first, past):
             self.cuts.update(range(first, past, len(classes)))
@@ -214,7 +214,7 @@ def _whole_periods(classes: Array, template: Array) -> int:
 
 
 def _next_match(classes: Array, template: Array) -> int | None:
-    """Where the template begins to hold twice in a row, or once at the end; None if that is nowhere near."""
+    """Return where the template holds twice in a row, or once at the end; None if it does not nearby."""
     wanted = np.concatenate([template, template])
     classes = np.concatenate([classes, np.full(len(template), HOLE)])
     searched = min(len(classes) - len(wanted), _LONG_BLOCK * len(template))

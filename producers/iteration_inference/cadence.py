@@ -1,9 +1,9 @@
-"""What is learned of a running job: where its next iterations will end, and whether its operators still agree."""
+"""The learned rhythm of a running job: where its next iterations will end, and whether its operators still agree."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -67,10 +67,6 @@ class Cadence:
         within = -((self.border - rows.sequence) // self.length)
         number = np.where(is_own, within, after) + self.number
         return np.where(is_own | (passed[1:] >= 0), number, UNKNOWN), int(passed[-1])
-
-    def state(self) -> dict[str, Any]:
-        """As JSON values and numpy arrays."""
-        return {name: getattr(self, name) for name in self.__slots__}
 
 
 def learn_cadence(operators: Operators, iteration: Array, anchor: Anchor) -> Cadence | None:

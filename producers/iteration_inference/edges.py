@@ -1,4 +1,4 @@
-"""Edges: set-up, what comes after the end, and what trails the last reduction of an iteration."""
+"""Edges: set-up, operators after the last iteration, and those after an iteration's last reduction."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FIRST_SEQUENCE: Final = 1
 
 
 def with_trailing(operators: Operators, iteration: Array) -> Array:
-    """Give back to an iteration what trails its last reduction, such as the parameters that it gathers.
+    """Move operators behind an iteration's last reduction, such as gathered parameters, back into that iteration.
 
     Only the beginning of a job tells: there, what trails an iteration is missing before the first border.
     """
@@ -42,7 +42,7 @@ def with_trailing(operators: Operators, iteration: Array) -> Array:
 
 
 def without_edges(operators: Operators, iteration: Array) -> Array:
-    """Leave out set-up, and what comes after the last iteration: what a usual iteration has no more of, or none."""
+    """Leave out set-up and operators after the last iteration, which a usual iteration lacks or has less often."""
     inner = _inner(iteration)
     if inner is None:
         return iteration
@@ -64,7 +64,7 @@ def without_edges(operators: Operators, iteration: Array) -> Array:
 
 
 def usual_counts(operators: Operators, iteration: Array, first: int, last: int) -> Array:
-    """Of each kind how many operators an iteration has: the upper median of those between `first` and `last`."""
+    """Return how many operators of each kind an iteration has: the upper median from `first` to `last`."""
     kinds = int(operators.kind.max()) + 1
     rows = np.flatnonzero((iteration > first) & (iteration < last))
     usual = np.zeros(kinds, dtype=np.int64)
@@ -98,7 +98,7 @@ def _inner(iteration: Array) -> tuple[int, int] | None:
 
 
 def _shares(operators: Operators, chosen: Array) -> Array:
-    """How many operators of each kind there are, shares of one counted once."""
+    """Count the operators of each kind; shares of one collective count once."""
     kind = _distinct(operators.kind[chosen], operators.sequence[chosen])
     return np.bincount(kind, minlength=int(operators.kind.max()) + 1)
 
@@ -123,7 +123,7 @@ def _place_in_lane(operators: Operators, iteration: Array) -> Array:
 
 
 def _come_first(operators: Operators, iteration: Array, is_moved: Array) -> bool:
-    """Whether each rank runs what would be moved before everything else of the iteration."""
+    """Return whether each rank runs the operators that would be moved before all others of the iteration."""
     order = np.lexsort((operators.start_ns, iteration, operators.rank))
     rank, number, moved = operators.rank[order], iteration[order], is_moved[order]
     begins = np.flatnonzero((np.diff(rank, prepend=-1) != 0) | (np.diff(number, prepend=UNKNOWN) != 0))

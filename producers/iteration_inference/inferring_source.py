@@ -8,12 +8,10 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
-
-import numpy as np
+from typing import Final
 
 from irregulars.errors import InputError
-from irregulars.producers.iteration_inference.online import InferenceLimits, OnlineInference
+from irregulars.producers.iteration_inference.online import InferenceLimits, InferenceState, OnlineInference
 from irregulars.producers.iteration_inference.state_file import read_state, write_state
 from irregulars.producers.publishing.batches import take_rows
 from irregulars.producers.publishing.delegating_source import PassingSource
@@ -47,6 +45,25 @@ def announces_no_iterations(announcement: Announcement) -> bool:
     return "commops" in announcement.sources and "iterations" not in announcement.sources
 
 
+@dataclass(frozen=True, slots=True)
+class JobState:
+    """What is kept of one attempt of a job: announcements as messages, and rows taken in of each rank."""
+
+    job: str
+    attempt: int
+    announcements: tuple[bytes, ...]
+    rows: Mapping[int, int]
+    inference: InferenceState
+
+
+@dataclass(frozen=True, slots=True)
+class SourceState:
+    """What an `InferringSource` keeps: its jobs, and schema and message of each batch that may leave."""
+
+    jobs: tuple[JobState, ...] = ()
+    ready: tuple[tuple[str, bytes], ...] = ()
+
+
 @dataclass(slots=True)
 class _Job:
     """One attempt of a job: its ranks without marks, and those of them that have ended."""
@@ -71,7 +88,7 @@ class _Job:
         return [*self._follow(batch), *self.inference.push(batch, may_learn=may_learn)]
 
     def _follow(self, batch: Batch) -> list[Batch]:
-        """Look whether the batch follows on what its rank sent before; a source that began anew is learned anew."""
+        """Check that the batch continues its rank's earlier ones; if the source began anew, learn it anew."""
         rank, first, left = batch.header.rank, batch.header.rows_before, []
         known = self.rows.get(rank, first)
         if first < known:
@@ -85,18 +102,14 @@ class _Job:
         self.rows[rank] = first + len(batch)
         return left
 
-    def state(self, *, is_brief: bool) -> dict[str, Any]:
-        return {
-            "announcements": [encode_announcement(one).decode() for one in self.announcements.values()],
-            "rows": [[rank, rows] for rank, rows in self.rows.items()],
-            "inference": self.inference.state(is_brief=is_brief),
-        }
+    def state(self, job: str, attempt: int, *, is_brief: bool) -> JobState:
+        announcements = tuple(map(encode_announcement, self.announcements.values()))
+        return JobState(job, attempt, announcements, dict(self.rows), self.inference.state(is_brief=is_brief))
 
     @classmethod
-    def from_state(cls, state: Mapping[str, Any], limits: InferenceLimits | None) -> _Job:
-        announcements = [decode_announcement(value.encode()) for value in state["announcements"]]
-        known = {one.rank: one for one in announcements}
-        return cls(OnlineInference.from_state(state["inference"], limits), known, set(), dict(state["rows"]))
+    def from_state(cls, state: JobState, limits: InferenceLimits | None) -> _Job:
+        known = {one.rank: one for one in map(decode_announcement, state.announcements)}
+        return cls(OnlineInference.from_state(state.inference, limits), known, set(), dict(state.rows))
 
 
 class InferringSource(PassingSource):
@@ -150,7 +163,7 @@ class InferringSource(PassingSource):
             self._restore(state_path)
 
     def poll(self, max_records: int) -> Sequence[Record]:
-        """Give what may leave, at most `max_records` announcements and rows."""
+        """Return records that may leave, at most `max_records` announcements and rows."""
         if not self._ready:
             for record in super().poll(max_records):
                 self._take(record)
@@ -220,7 +233,7 @@ class InferringSource(PassingSource):
             self._drop((heartbeat.job, heartbeat.attempt))
 
     def _release_where_due(self) -> None:
-        """Let what is held back leave where nothing more comes."""
+        """Pass held rows on if nothing more comes."""
         now_s, is_over = self._clock_s(), super().is_exhausted
         for key, job in list(self._jobs.items()):
             silent_s = now_s - job.heard_s
@@ -262,24 +275,24 @@ class InferringSource(PassingSource):
         if self._state_path is None:
             return
         self._saved_s, self._has_news = self._clock_s(), False
-        jobs = [[*key, job.state(is_brief=is_brief)] for key, job in self._jobs.items() if not job.is_marked]
-        ready = [] if is_brief else [_encoded(r) for r in self._ready if isinstance(r, Batch)]
+        jobs = tuple(job.state(*key, is_brief=is_brief) for key, job in self._jobs.items() if not job.is_marked)
+        ready = () if is_brief else tuple(_encoded(r) for r in self._ready if isinstance(r, Batch))
         try:
-            write_state(self._state_path, {"jobs": jobs, "ready": ready})
+            write_state(self._state_path, SourceState(jobs, ready))
         except OSError as error:
             _LOG.warning("event=inference_not_stored path=%s error=%r", self._state_path, error.strerror)
 
     def _restore(self, path: Path) -> None:
         try:
-            state = read_state(path) or {"jobs": [], "ready": []}
-            for job, attempt, one in state["jobs"]:
-                self._jobs[job, attempt] = _Job.from_state(one, self._limits)
-                self._jobs[job, attempt].heard_s = self._clock_s()
-            self._ready += [decode_batch(value.tobytes(), schema) for schema, value in state["ready"]]
-        except (InputError, KeyError, TypeError, ValueError, AttributeError) as error:
+            state = read_state(path, SourceState) or SourceState()
+            for one in state.jobs:
+                self._jobs[one.job, one.attempt] = _Job.from_state(one, self._limits)
+                self._jobs[one.job, one.attempt].heard_s = self._clock_s()
+            self._ready += [decode_batch(value, schema) for schema, value in state.ready]
+        except (InputError, LookupError, TypeError, ValueError) as error:
             self._jobs, self._ready = {}, deque()
             _LOG.warning("event=inference_not_restored reason=%r effect='iterations are numbered anew'", str(error))
 
 
-def _encoded(batch: Batch) -> list[Any]:
-    return [batch.header.schema, np.frombuffer(encode_batch(batch), np.uint8)]
+def _encoded(batch: Batch) -> tuple[str, bytes]:
+    return batch.header.schema, encode_batch(batch)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
+from irregulars.dtypes import Column
 from irregulars.producers.iteration_inference.anchors import Anchor, is_settled, rows_of_rank
 from irregulars.producers.iteration_inference.cadence import Cadence, learn_cadence
 from irregulars.producers.iteration_inference.inference import COLUMNS, infer_arranged
@@ -39,6 +40,22 @@ class InferenceLimits:
 
     rows: int = 200_000
     delay_s: float = 900.0
+
+
+@dataclass(frozen=True, slots=True)
+class InferenceState:
+    """What an `OnlineInference` keeps; batches that wait as their messages."""
+
+    kinds: Mapping[str, str]
+    ranks: frozenset[int]
+    codes: tuple[str, ...]
+    held: tuple[bytes, ...]
+    past: tuple[Mapping[str, Column], ...]
+    cadences: Mapping[int, Cadence]
+    reached: Mapping[int, int]
+    newest: Mapping[int, int]
+    tried_rows: int
+    is_counted_apart: bool
 
 
 class OnlineInference:
@@ -81,7 +98,7 @@ class OnlineInference:
 
     @property
     def kept_rows(self) -> int:
-        """Rows in memory, those included that have left."""
+        """Number of rows in memory, including those that were passed on."""
         return self.held_rows + sum(len(part["rank"]) for part in self._past)
 
     def announce(self, announcement: Announcement) -> None:
@@ -106,7 +123,7 @@ class OnlineInference:
         return learned or self._begin_anew()
 
     def skip_rows(self, rank: int) -> None:
-        """Take note that rows of a rank were lost: what it had reached is unknown until its next anchor."""
+        """Note that rows of a rank were lost: its iteration is unknown until its next anchor."""
         self._reached.pop(rank, None)
 
     def withdraw(self) -> list[Batch]:
@@ -115,7 +132,10 @@ class OnlineInference:
         return held
 
     def forget_rows(self) -> None:
-        """Let go of the rows that have left: what was learned of them stays, what is learned next begins anew."""
+        """Forget the rows that were passed on.
+
+        The cadence learned from them stays; the next learning starts without them.
+        """
         self._past.clear()
 
     def flush(self, *, may_learn: bool = True) -> list[Batch]:
@@ -147,7 +167,7 @@ class OnlineInference:
         return numbered
 
     def _forget(self) -> None:
-        """Keep the newest iterations of what has left, within the limit."""
+        """Of the rows that were passed on, keep those of the newest iterations, within the limit."""
         room = self.limits.rows // 2
         oldest = min(self._newest.values()) - _KEPT if self._cadences else UNKNOWN
         rows = sum(len(part["rank"]) for part in self._past)
@@ -157,11 +177,14 @@ class OnlineInference:
     # --- while it is learned ----------------------------------------------------------------------------------------
 
     def _should_learn(self) -> bool:
-        """Trying costs as much as there are rows: wait until there are clearly more."""
+        """Return whether to try to learn.
+
+        A try costs time for each row, so wait until there are clearly more rows.
+        """
         return self.kept_rows >= max(_FEWEST_ROWS, _GROWTH * self._tried_rows)
 
     def _used_share(self) -> float:
-        """How much of the limits is used by what is held."""
+        """Return which share of the limits the held rows use."""
         rows = 2 * self.held_rows / self.limits.rows
         times = [batch.header.watermark_ns for batch in (self._held[0], self._held[-1])]
         if times[0] is None or times[1] is None:
@@ -169,7 +192,7 @@ class OnlineInference:
         return max(rows, (times[1] - times[0]) / (self.limits.delay_s * 1e9))
 
     def _begin_anew(self) -> list[Batch]:
-        """Give up, and learn from what comes later alone: all of this repeats nothing."""
+        """Drop all rows, which repeat nothing, and learn from later ones alone."""
         left = self._give_up()
         self._past.clear()
         return left
@@ -180,7 +203,7 @@ class OnlineInference:
         return [self._leave(batch, batch.columns["iteration"]) for batch in held]
 
     def _learn(self, *, is_hasty: bool) -> list[Batch]:
-        """Infer over all that is in memory; release what is held if its end is regular.
+        """Infer iterations over all rows in memory; pass the held ones on if they end regularly.
 
         Without haste it waits until all ranks were heard, and for communicators that are used less: those of a
         pipeline's stage repeat themselves many times before the first iteration has ended.
@@ -209,7 +232,7 @@ class OnlineInference:
         return self._release_learned(operators, iteration, place[len(given) :])
 
     def _shift(self, operators: Operators, iteration: Array, place: Array, given: Array, cadence: Cadence) -> int:
-        """What makes the numbers go on from those that were given before."""
+        """Return the shift with which new numbers continue those given before."""
         own = iteration[place][: len(given)]
         is_both = (own != UNKNOWN) & (given != UNKNOWN)
         if is_both.any():
@@ -258,38 +281,37 @@ class OnlineInference:
 
     # --- snapshots --------------------------------------------------------------------------------------------------
 
-    def state(self, *, is_brief: bool = False) -> dict[str, Any]:
-        """Everything that `from_state` needs, as JSON values and numpy arrays.
+    def state(self, *, is_brief: bool = False) -> InferenceState:
+        """Everything that `from_state` needs.
 
         Brief, it is some kilobytes, and holds no rows: those that wait are lost, and the numbers still go on.
         """
-        held, past = ([], []) if is_brief else (self._held, self._past)
-        return {
-            "kinds": dict(self._kinds),
-            "ranks": sorted(self._ranks),
-            "codes": list(self._codes),
-            "held": [np.frombuffer(encode_batch(batch), np.uint8) for batch in held],
-            "past": [dict(part) for part in past],
-            "cadences": [[rank, cadence.state()] for rank, cadence in self._cadences.items()],
-            "reached": [[rank, sequence] for rank, sequence in self._reached.items()],
-            "newest": [[rank, number] for rank, number in self._newest.items()],
-            "tried_rows": self._tried_rows,
-            "is_counted_apart": self.is_counted_apart,
-        }
+        return InferenceState(
+            kinds=dict(self._kinds),
+            ranks=frozenset(self._ranks),
+            codes=tuple(self._codes),
+            held=() if is_brief else tuple(map(encode_batch, self._held)),
+            past=() if is_brief else tuple(map(dict, self._past)),
+            cadences=dict(self._cadences),
+            reached=dict(self._reached),
+            newest=dict(self._newest),
+            tried_rows=self._tried_rows,
+            is_counted_apart=self.is_counted_apart,
+        )
 
     @classmethod
-    def from_state(cls, state: Mapping[str, Any], limits: InferenceLimits | None = None) -> OnlineInference:
+    def from_state(cls, state: InferenceState, limits: InferenceLimits | None = None) -> OnlineInference:
         """Restore."""
-        inference = cls(limits, is_counted_apart=state["is_counted_apart"])
-        inference._kinds = dict(state["kinds"])
-        inference._ranks = set(state["ranks"])
-        inference._codes = {name: code for code, name in enumerate(state["codes"])}
-        inference._held = [decode_batch(value.tobytes(), "commops") for value in state["held"]]
-        inference._past = [dict(part) for part in state["past"]]
-        inference._cadences = {rank: Cadence(**cadence) for rank, cadence in state["cadences"]}
-        inference._reached = dict(state["reached"])
-        inference._newest = dict(state["newest"])
-        inference._tried_rows = state["tried_rows"]
+        inference = cls(limits, is_counted_apart=state.is_counted_apart)
+        inference._kinds = dict(state.kinds)
+        inference._ranks = set(state.ranks)
+        inference._codes = {name: code for code, name in enumerate(state.codes)}
+        inference._held = [decode_batch(value, "commops") for value in state.held]
+        inference._past = [dict(part) for part in state.past]
+        inference._cadences = dict(state.cadences)
+        inference._reached = dict(state.reached)
+        inference._newest = dict(state.newest)
+        inference._tried_rows = state.tried_rows
         return inference
 
 

@@ -47,5 +47,5 @@ def split_kinds(kinds: Sequence[str]) -> list[str]:
 
 
 def whole(communicator: int) -> int:
-    """Code of the communicator that one of `split` was made of."""
+    """Return the code of the communicator from which `split` made this one."""
     return communicator >> OPERATOR_BITS

@@ -28,7 +28,10 @@ _ALIKE: Final = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """What repeats: classes of one period, and the longest stretch ``[first, past)`` that repeats it exactly."""
+    """A repeated pattern.
+
+    The classes of one period, and the longest stretch ``[first, past)`` that repeats it exactly.
+    """
 
     classes: Array
     first: int
@@ -129,7 +132,7 @@ def _is_whole(side: Array, period: int, runs: Sequence[tuple[int, int]]) -> bool
 
 
 def _marks(classes: Array, is_scalar: Array | None) -> list[Array]:
-    """Where each class of the lane itself stands, but for holes and single numbers."""
+    """Return where each class of the lane stands, except holes and single numbers."""
     names, counts = np.unique(classes, return_counts=True)
     marks = [(classes == name).astype(np.float64) for name in names[(names != HOLE) & (counts >= REPEATS)][:_CLASSES]]
     return [mark for mark in marks if is_scalar is None or not is_scalar[mark > 0].all()]

@@ -1,4 +1,4 @@
-"""Phases that nobody marked: what comes at every so many iterations, and is no training."""
+"""Phases that nobody marked: evaluations and checkpoints, told by how regularly they come back."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _pauses(rank_gaps_ns: Array, job_elapsed_ns: Array) -> Array:
 
 
 def _recurring(found: Array) -> Array:
-    """Those of the iterations found that come at even distances; neighbours count as one."""
+    """Keep the iterations that recur at even distances; neighbours count as one."""
     at = np.flatnonzero(found)
     firsts = at[np.diff(at, prepend=-2) > 1]
     if len(firsts) < _TIMES:

@@ -63,7 +63,7 @@ class DeviceSource:
         self._is_clock_back = False
 
     def poll(self, max_records: int) -> Sequence[Record]:
-        """Give the batches of what was sampled, once a second."""
+        """Return the samples as batches, once a second."""
         now_s = self._clock_s()
         if now_s >= self._next_s:
             self._next_s = now_s + self._batch_s
@@ -74,7 +74,7 @@ class DeviceSource:
         return self._take(max_records)
 
     def position(self) -> str:
-        """Say nothing: what was not sampled can't be sampled later."""
+        """Return an empty position: a sample that was missed can't be taken later."""
         return ""
 
     @property
@@ -124,7 +124,7 @@ class DeviceSource:
             self._rows[key] += count
 
     def _tell(self, schema: str, owner: Owner, until_ns: int) -> None:
-        """Say that there is nothing until then, where no batch says so."""
+        """Send a heartbeat with the watermark of a source that has no batch."""
         key = (schema, owner)
         progress = SourceProgress(self._rows[key], self._move_watermark(key, until_ns))
         self._ready.append(Heartbeat(owner.job, owner.attempt, owner.rank, {schema: progress}))

@@ -1,15 +1,13 @@
-"""What an agent tells Prometheus."""
+"""The agent's metrics for Prometheus."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
-from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from irregulars.errors import InputError
+from irregulars.pages import PageServer, metrics_page
 from irregulars.producers.node.node_source import NodeSource
 from irregulars.producers.node.roster import Roster
 from irregulars.producers.publishing.agent import Progress
@@ -69,40 +67,19 @@ def _gauge(name: str, about: str, value: float) -> Metric:
     return GaugeMetricFamily(f"irregulars_agent_{name}", about, value=value)
 
 
-class MetricsServer:
-    """Serves the metrics of one agent over HTTP.
+def serve_metrics(state: AgentState, host: str, port: int) -> PageServer:
+    """Serve the metrics of one agent over HTTP.
 
     Parameters
     ----------
     state
         What to tell.
     host, port
-        Where to listen; 0: any free port.
+        Where to listen; 0: any free one.
 
     Raises
     ------
     InputError
         If the address can't be listened on.
     """
-
-    def __init__(self, state: AgentState, host: str, port: int) -> None:
-        registry = CollectorRegistry(auto_describe=False)
-        registry.register(AgentCollector(state))
-        try:
-            self._server, self._thread = start_http_server(port, host, registry)
-        except (OSError, UnicodeError) as error:  # the latter: no name that a network knows
-            reason = error.strerror if isinstance(error, OSError) else error
-            text = f"metrics address must be one that we can listen on; got {reason} ({host}:{port})"
-            raise InputError(text) from error
-
-    @property
-    def port(self) -> int:
-        """Where it listens."""
-        server: Any = self._server
-        return int(server.server_port)
-
-    def close(self) -> None:
-        """Stop serving."""
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+    return PageServer(host, port, {"/metrics": metrics_page(AgentCollector(state))})

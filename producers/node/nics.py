@@ -71,7 +71,7 @@ def _sorted(folder: Path) -> list[Path]:
 
 
 def _split(name: str) -> list[tuple[int, str]]:
-    """So that mlx5_10 comes behind mlx5_2: text and numbers in turn.
+    """Split a name into text and numbers, so that mlx5_10 sorts behind mlx5_2.
 
     >>> _split("mlx5_10")
     [(0, 'mlx'), (5, ''), (0, '_'), (10, ''), (0, '')]

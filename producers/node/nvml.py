@@ -1,4 +1,4 @@
-"""What NVML says of one GPU, one small reader per kind of thing, each of which may be missing.
+"""Readers of one GPU through NVML, one for each kind of value, since each may be missing.
 
 Hardware, driver and rights decide what can be read. What can't is named once, and is unknown from then on; a GPU that
 is gone is named once, and looked for again now and then.

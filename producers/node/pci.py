@@ -52,7 +52,9 @@ def find_gpus(sysfs: Path = SYSFS) -> dict[int, PciPlace]:
 
 
 def nearest_nics(gpus: Mapping[int, PciPlace], nics: Mapping[str, PciPlace]) -> dict[int, str]:
-    """Give each GPU the NIC with which it shares most of the way from the root; else one of its NUMA node.
+    """Return for each GPU the nearest NIC.
+
+    That is the one with the longest shared way from the root of the PCI tree, else one of the same NUMA node.
 
     GPUs for which several NICs are equally near take turns. A GPU that shares neither a bridge nor a NUMA node with
     any has none.

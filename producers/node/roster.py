@@ -1,4 +1,4 @@
-"""Which ranks live on this node, on which GPU, and which of them speaks for a shared NIC."""
+"""The ranks of this node, the GPU of each, and which rank reports a NIC that several share."""
 
 from __future__ import annotations
 

@@ -226,12 +226,12 @@ class Agent:
         self._count(len(value), announcements=1)
 
     def _forget_earlier(self, job: str, attempt: int, rank: int) -> None:
-        """Speak no more for earlier attempts of a rank: who was killed has not said that it ended."""
+        """Stop sending heartbeats for earlier attempts of a rank, which may have been killed without an end."""
         for key in [key for key in self._ranks if key[0] == job and key[2] == rank and key[1] < attempt]:
             del self._ranks[key]
 
     def _take_heartbeat(self, publisher: Publisher, told: Heartbeat) -> None:
-        """Take over what a source says of a rank: lost rows, how far it is complete, and that the rank has ended."""
+        """Take over a source's own heartbeat: lost rows, watermarks, and the end of the rank."""
         rank = self._rank(told.job, told.attempt, told.rank)
         for schema, progress in told.sources.items():
             rank.lost_rows[schema] = max(progress.lost_rows, rank.lost_rows.get(schema, 0))

@@ -40,7 +40,7 @@ def event_times_ns(batch: Batch) -> np.ndarray:
 def take_rows(batch: Batch, first: int, past: int) -> Batch:
     """Take rows ``[first, past)`` as a batch that goes out after rows ``[0, first)`` and before the rest.
 
-    Its watermark is the batch's own, less where a row of the rest is earlier: what one has passed is complete.
+    Its watermark is the batch's own, or just before the earliest row of the rest if that is less.
     """
     columns = {name: column[first:past] for name, column in batch.columns.items()}
     header = replace(batch.header, rows_before=batch.header.rows_before + first)

@@ -1,4 +1,4 @@
-"""What a process group is for, from what its maker called it: Megatron and device meshes describe their groups."""
+"""The kind of a process group, read from its description, which Megatron and device meshes set."""
 
 from __future__ import annotations
 

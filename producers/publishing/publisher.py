@@ -4,28 +4,21 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from irregulars.errors import InputError, ServiceError, ServiceRefused, ServiceUnavailable, TopicMismatch
-from irregulars.streams.kafka.topics import MAX_MESSAGE_BYTES, PARTITIONER, TopicSettings
+from irregulars.errors import InputError, ServiceError, TopicMismatch
+from irregulars.streams.kafka.broker import REFUSALS, service_error
+from irregulars.streams.kafka.topics import HEADER_BYTES, MAX_MESSAGE_BYTES, PARTITIONER, TopicSettings
 
 _LOG: Final = logging.getLogger("irregulars.agent")
 _TICK_S: Final = 0.1
-_OVERHEAD_BYTES: Final = 48_576  # Kafka's default limit, 1,048,576, leaves this beside MAX_MESSAGE_BYTES
 COMPRESSIONS: Final = ("zstd", "lz4")
-_REFUSALS: Final = frozenset(
-    {
-        KafkaError._AUTHENTICATION,
-        KafkaError._SSL,
-        KafkaError.SASL_AUTHENTICATION_FAILED,
-        KafkaError.TOPIC_AUTHORIZATION_FAILED,
-        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-    }
-)
 _GONE: Final = frozenset({KafkaError._MSG_TIMED_OUT, KafkaError._TIMED_OUT, KafkaError._TRANSPORT})
 _NO_TOPIC: Final = frozenset(
     {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
@@ -89,11 +82,12 @@ class AgentSettings:
 
 @dataclass(slots=True)
 class Delivered:
-    """What the broker has acknowledged so far, and what it never will."""
+    """Counts of messages that the broker acknowledged, and of those that failed for good."""
 
     messages: int = 0
     failed_messages: int = 0
     first_failure: KafkaError | None = None
+    rows: Counter[str] = field(default_factory=Counter)  # acknowledged, by topic without prefix
 
 
 class Publisher:
@@ -166,7 +160,9 @@ class Publisher:
         name = self._settings.topics.name(topic)
         while True:
             try:
-                self._producer.produce(name, value=value, key=key, on_delivery=self._on_delivery)
+                self._producer.produce(
+                    name, value=value, key=key, on_delivery=partial(self._on_delivery, topic, rows)
+                )
                 return
             except BufferError:
                 self.serve(_TICK_S)
@@ -175,11 +171,14 @@ class Publisher:
 
     @property
     def is_behind(self) -> bool:
-        """Whether messages wait for a broker that is away: then heartbeats would only tell of the past."""
+        """Whether messages wait for a broker that is away.
+
+        Heartbeats pause then: they would be out of date on arrival.
+        """
         return False
 
     def lost_rows(self, schema: str, key: bytes, attempt: int) -> int:
-        """Rows of one rank that were dropped, because more had to wait than may."""
+        """Return how many rows of one rank were dropped because the queue was full."""
         return 0
 
     def serve(self, wait_s: float = 0.0) -> None:
@@ -211,7 +210,7 @@ class Publisher:
             )
 
     def close(self) -> None:
-        """Give up what still waits, and let go of the connections. A second time does nothing."""
+        """Drop waiting messages and close the connections. A second time does nothing."""
         self._producer.purge(in_queue=True, in_flight=True, blocking=False)
         self._producer.flush(0)
 
@@ -225,7 +224,7 @@ class Publisher:
             "linger.ms": settings.linger_ms,
             "queue.buffering.max.messages": settings.queue_messages,
             "queue.buffering.max.kbytes": settings.queue_bytes >> 10,
-            "message.max.bytes": MAX_MESSAGE_BYTES + _OVERHEAD_BYTES,
+            "message.max.bytes": MAX_MESSAGE_BYTES + HEADER_BYTES,
             "message.timeout.ms": round(settings.broker_wait_s * 1000),
             "error_cb": self._on_trouble,
         }
@@ -249,20 +248,21 @@ class Publisher:
                     raise self._service_error(self._last_trouble or error.args[0]) from None
                 self.serve(_TICK_S)
 
-    def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
+    def _on_delivery(self, topic: str, rows: int, error: KafkaError | None, message: Message) -> None:
         if error is None:
             self.delivered.messages += 1
+            self.delivered.rows[topic] += rows
             self._logged_codes.clear()
             return
         self.delivered.failed_messages += 1
         if self.delivered.first_failure is None:
             self.delivered.first_failure = error
             _LOG.error("event=delivery_failed topic=%s key=%r error=%r", message.topic(), message.key(), _text(error))
-        if error.code() in _REFUSALS | _GONE | _NO_TOPIC:
+        if error.code() in REFUSALS | _GONE | _NO_TOPIC:
             self._failure = self._failure or error
 
     def _on_trouble(self, error: KafkaError) -> None:
-        if error.fatal() or error.code() in _REFUSALS:
+        if error.fatal() or error.code() in REFUSALS:
             self._failure = self._failure or error
         elif error.code() == KafkaError._ALL_BROKERS_DOWN and self._last_trouble is not None:
             return  # sums up what was said of each broker, and says less
@@ -272,23 +272,16 @@ class Publisher:
         self._last_trouble = error
 
     def _service_error(self, error: KafkaError) -> ServiceError:
-        code, wait_s = error.code(), self._settings.broker_wait_s
-        if code in _REFUSALS:
-            return ServiceRefused(
-                f"{self._where()} must accept our credentials; got {_text(error)}. "
-                "Check security.protocol, user name, password and access rights"
-            )
+        code = error.code()
         if code in _NO_TOPIC:
             return self._no_topics(_text(error))
         if error.fatal() or code in (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError._INVALID_ARG):
             return ServiceError(f"{self._where()} must take our messages; got {_text(error)}")
-        return ServiceUnavailable(
-            f"{self._where()} must answer within {wait_s:g} s; got {_text(error)}. "
-            "Check the address, and that the broker runs"
-        )
+        return service_error(error, self._settings.bootstrap, self._settings.broker_wait_s)
 
     def _no_topics(self, found: str) -> TopicMismatch:
-        return TopicMismatch(f"topics must exist; missing: {found} ({self._where()}). Run: irregulars topics create")
+        advice = "Run: irregulars topics create; or, where they are there, irregulars topics grant"
+        return TopicMismatch(f"topics must exist; missing: {found} ({self._where()}). {advice}")
 
     def _where(self) -> str:
         return f"Kafka at {self._settings.bootstrap}"

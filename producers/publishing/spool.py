@@ -1,4 +1,4 @@
-"""Messages on disk, in order, within a bound: what waits while Kafka is away.
+"""Messages that wait on disk while Kafka is away, in order and within a bound.
 
 A segment is one file, written whole under another name and then renamed, so that it is either there or not. Its name
 is the number of its first message; numbers grow, and the order of names is the order of messages. Nothing is synced:
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from irregulars.errors import InputError
+from irregulars.private_files import make_private_directory, write_private_file
 
 _LOG: Final = logging.getLogger("irregulars.agent")
 _MAGIC: Final = b"IRSPOOL1"
@@ -60,7 +61,7 @@ class Spool:
     Parameters
     ----------
     directory
-        Is made if it is not there. What an earlier agent left in it comes first.
+        Is made if it is not there, and nobody else may look into it. What an earlier agent left in it comes first.
     limit_bytes
         Of all segments; above it the oldest are dropped.
     on_drop
@@ -79,7 +80,7 @@ class Spool:
         self._is_writable = True
         self._segments: deque[Segment] = deque()
         try:
-            directory.mkdir(parents=True, exist_ok=True)
+            make_private_directory(directory, is_ours=True)
             self._find_segments()
         except OSError as error:
             text = f"spool directory must be one that we can write; got {error.strerror} ({directory})"
@@ -94,7 +95,7 @@ class Spool:
         return self._segments[-1].number + _NUMBERS_APART if self._segments else _NUMBERS_APART
 
     def append(self, number: int, messages: Sequence[Message]) -> bool:
-        """Put messages behind all others, the first of them with `number`; False where the disk took none.
+        """Append messages, the first with `number`; return False if the disk took none.
 
         Messages that the disk does not take are dropped, as the oldest are above the limit.
         """
@@ -107,7 +108,7 @@ class Spool:
         return True
 
     def put_back(self, number: int, messages: Sequence[Message], taken: Iterable[Segment]) -> bool:
-        """Put messages before all others that were given out and not delivered; `taken` is where they came from."""
+        """Put messages that were taken and not delivered back at the front; `taken` are their segments."""
         segment = self._write(number, messages)
         if segment is None:
             return False  # the files of `taken` stay: what they hold comes again
@@ -161,7 +162,7 @@ class Spool:
         path = self.directory / f"{number:020d}{_SUFFIX}"
         draft = path.with_suffix(".part")
         try:
-            draft.write_bytes(_MAGIC + _CHECKSUM.pack(zlib.crc32(body)) + body)
+            write_private_file(draft, _MAGIC + _CHECKSUM.pack(zlib.crc32(body)) + body)
             draft.rename(path)
         except OSError as error:
             self._note_unwritable(error)

@@ -1,4 +1,4 @@
-"""A publisher that outlives its broker: what Kafka does not take waits in memory, then on disk, in order.
+"""A publisher that survives an absent broker: messages wait in memory, then on disk, in order.
 
 All messages have one order, and move through three places: waiting -> spool (only while Kafka is away) -> in flight.
 What is in flight lies in librdkafka's queue, whose messages never time out: it is idempotent and retries in order, so
@@ -111,11 +111,6 @@ class SpoolingPublisher(Publisher):
             _LOG.info("event=spool_found segments=%d bytes=%d", len(self._spool), self._spool.size_bytes)
 
     @property
-    def is_connected(self) -> bool:
-        """Whether the broker has answered, with topics that fit; it may have gone away since."""
-        return self._is_connected
-
-    @property
     def is_behind(self) -> bool:
         """Whether messages wait on disk, or for the broker's first answer."""
         return not self._is_connected or bool(len(self._spool) or self._loaded)
@@ -131,7 +126,7 @@ class SpoolingPublisher(Publisher):
         return sum(self._dropped_rows.values())
 
     def lost_rows(self, schema: str, key: bytes, attempt: int) -> int:
-        """Rows of one rank that were dropped, because more had to wait than may."""
+        """Return how many rows of one rank were dropped because the spool was full."""
         return self._dropped_rows[schema, key, attempt]
 
     def connect(self, topics: Iterable[str]) -> None:
@@ -194,7 +189,7 @@ class SpoolingPublisher(Publisher):
     # --- from place to place ----------------------------------------------------------------------------------------
 
     def _move(self) -> None:
-        """Send what there is room for, oldest first; what then is too much in memory goes to disk."""
+        """Send the oldest messages while there is room; spool the rest to disk when memory is full."""
         while self._is_connected and self._in_flight_bytes < self._spool_settings.memory_bytes:
             if not (self._send_loaded() or self._load() or self._send_waiting()):
                 return
@@ -276,7 +271,7 @@ class SpoolingPublisher(Publisher):
         _LOG.error("event=message_refused topic=%s key=%r error=%r", message.topic, message.key, error.str())
 
     def _count_dropped(self, messages: Sequence[Message]) -> None:
-        """Count what is dropped; announcements are small and nothing works without them: they wait anew."""
+        """Count dropped rows. Announcements are queued again: they are small, and nothing works without them."""
         for message in messages:
             if message.topic == "jobs":
                 if self._newest_attempts.get(message.key, message.attempt) == message.attempt:

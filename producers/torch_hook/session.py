@@ -6,6 +6,7 @@ import atexit
 import logging
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from typing import Any, Final
@@ -24,20 +25,25 @@ from irregulars.producers.torch_hook.records.source import Hook, TorchSource
 
 _LOG: Final = logging.getLogger("irregulars.torch")
 _STOP_S: Final = 15.0
+_COUNT_S: Final = 2.0
+_COUNT_PAUSE_S: Final = 0.01
 
 
 class Troubles:
-    """Counts what went wrong inside us, and says the first of each kind once. Training never sees any of it."""
+    """Counts our own errors and logs the first of each kind. Training never sees any of them."""
 
     def __init__(self) -> None:
         self.count = 0
+        self.last = ""
+        self.is_ending = False  # then one line at the end tells the reason, and what it cost
         self._said: set[str] = set()
 
     def note(self, error: BaseException, what: str = "hook") -> None:
         """Count one."""
         self.count += 1
+        self.last = str(error)
         kind = f"{what}:{type(error).__name__}"
-        if kind not in self._said:
+        if kind not in self._said and not self.is_ending:
             self._said.add(kind)
             _LOG.warning("event=torch_comms_trouble what=%s error=%r training=unaffected", what, str(error))
 
@@ -80,6 +86,7 @@ class Session:
             self._hook, self.groups, self.iterations, identity, _world, is_unmarked=iterations == "inferred"
         )
         self._ending = threading.Event()
+        self._rest_rows = 0
         self._thread = threading.Thread(target=self._run, name="irregulars-torch", daemon=True)
         self._pid = os.getpid()
         self._optimizer_hook: Any = None
@@ -93,6 +100,15 @@ class Session:
     def lost_rows(self) -> int:
         """Rows that the ring dropped."""
         return self._source.lost_rows
+
+    @property
+    def undelivered_rows(self) -> int:
+        """Operators that were recorded and have not arrived: lost in the ring, on their way, or nowhere to go."""
+        return max(0, self._recorded_rows - self._exit.delivered_rows)
+
+    @property
+    def _recorded_rows(self) -> int:
+        return self._source.given_rows + self._source.lost_rows + self._rest_rows
 
     @property
     def is_ours(self) -> bool:
@@ -116,12 +132,24 @@ class Session:
             return
         atexit.unregister(self.stop)
         self._detach()
+        self.troubles.is_ending = True
         self._ending.set()
         self._thread.join(_STOP_S)
+        self._tell_undelivered()
         count, text = self._hook.errors()
         if count:
             self.troubles.count += count
             _LOG.warning("event=torch_comms_trouble what=native count=%d error=%r training=unaffected", count, text)
+
+    def _tell_undelivered(self) -> None:
+        """Say in one line what did not arrive; a recording that is silently empty costs a second run of the job."""
+        rows, recorded = self.undelivered_rows, self._recorded_rows
+        if rows:
+            _LOG.warning(
+                "event=torch_comms_undelivered rows=%d recorded=%d lost_in_ring=%d is_passing_on=%s reason=%r "
+                "training=unaffected",
+                rows, recorded, self.lost_rows, str(self._thread.is_alive()).lower(), self.troubles.last,
+            )  # fmt: skip
 
     def _hook_into_torch(self) -> None:
         from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -161,6 +189,18 @@ class Session:
         except BaseException as error:  # whatever it is, training goes on
             self.troubles.note(error, "exit")
             self._hook.enable(False)
+        if self._ending.is_set():
+            self._count_rest()
+
+    def _count_rest(self) -> None:
+        """Empty the ring after the way out has given up: what nobody took is counted as undelivered."""
+        self._source.end()
+        deadline_s = time.monotonic() + _COUNT_S
+        while not self._source.is_exhausted and time.monotonic() < deadline_s:
+            if not self._source.poll(CAPACITY):
+                time.sleep(_COUNT_PAUSE_S)
+        # Of a rank that was never announced, its group being gone by now, the source takes nothing.
+        self._rest_rows = self._hook.ring.take().size
 
     def _wait(self, seconds: float) -> bool:
         return self._ending.wait(seconds) if seconds else self._ending.is_set()
@@ -204,7 +244,7 @@ def _at_fork(leave: weakref.WeakMethod[Callable[[], None]]) -> None:
 
 
 def _world() -> tuple[int, int] | None:
-    """Give this rank and the world size, while there is a process group."""
+    """Return this rank and the world size, while there is a process group."""
     from torch import distributed
 
     if not distributed.is_available() or not distributed.is_initialized():

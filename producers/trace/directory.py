@@ -1,4 +1,4 @@
-"""A trace directory: the recorded input of one training job (contract, section 1).
+"""A trace directory: the recorded input of one training job (``infra/docs/trace-directory.md``).
 
 `read_trace` reads and checks one (`assemble_trace`: tables in memory), `trace_batches` gives its rows as the training
 job would have published them, `write_trace` writes one.
@@ -18,7 +18,8 @@ import numpy as np
 
 from irregulars.errors import InputError
 from irregulars.producers.publishing.batches import BATCH_ROWS, BATCH_SPAN_S, cut_in_order
-from irregulars.producers.trace.files import TableFile, find_file, read_file, read_parts
+from irregulars.producers.trace.columns import TableFile
+from irregulars.producers.trace.files import find_file, read_file, read_parts
 from irregulars.producers.trace.job_file import JobFile, Place, read_job
 from irregulars.producers.trace.order import Rows, RowsGatherer, arrange
 from irregulars.producers.trace.rows import Rejected, check_bandwidth, check_commops, check_iterations

@@ -28,7 +28,7 @@ class Numbered:
 
 
 def number_iterations(trace: Trace) -> Numbered:
-    """Number the iterations of a trace in which no row says anything about them; any other stays as it is."""
+    """Infer the iterations of a trace in which no row names one; return any other trace unchanged."""
     if not trace.commops and not trace.iterations and trace.bandwidth:
         return Numbered(trace, f"{trace.job}: there are no operators, and no iterations are known: nothing is judged")
     if not trace.commops or has_marks(trace):
@@ -45,7 +45,7 @@ def number_iterations(trace: Trace) -> Numbered:
 
 
 def has_marks(trace: Trace) -> bool:
-    """Whether anything in a trace says to which iteration an operator belongs."""
+    """Return whether any row of a trace names an iteration."""
     return bool(trace.iterations) or any(_is_marked(batch) for batch in trace.commops.values())
 
 

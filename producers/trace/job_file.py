@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import numpy as np
+from msgspec import Meta
 
 from irregulars.errors import InputError
 from irregulars.streams.messages.announcements import Communicator
-from irregulars.streams.messages.records import KINDS, UNKNOWN
+from irregulars.streams.messages.records import KINDS
+from irregulars.validation import MAX_NAME_CHARACTERS, JobName, Name, RowCount, checked, one_of, shown
 
 CLOCKS: Final = ("shared", "per_host")
 MOST_RANKS: Final = 1 << 22
@@ -24,15 +26,18 @@ MOST_COMMUNICATORS: Final = 1 << 16
 """Of one rank: batches number them with 16 bits."""
 
 
+Whole = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where a rank lives, and how many rows its exporter is known to have dropped."""
 
-    host: str | None = None
-    gpu: int | None = None
-    nic: str | None = None
-    switch: str | None = None
-    lost_rows: int | None = None
+    host: Name | None = None
+    gpu: Whole | None = None
+    nic: Name | None = None
+    switch: Name | None = None
+    lost_rows: RowCount | None = None
 
 
 @dataclass(frozen=True)
@@ -105,28 +110,21 @@ def read_job(directory: Path) -> JobFile:
         If it is missing, is no JSON object, lacks a key, or a key's value breaks its rule; one line that names all of
         it.
     """
-    keys = _Keys(directory / "job.json", _load(directory / "job.json"))
-    world_size = keys.integer("world_size", least=1)
-    if world_size > MOST_RANKS:
-        raise keys.error("world_size", f"an integer of at most {MOST_RANKS}", world_size)
-    job = JobFile(
-        job=keys.text("job"),
-        attempt=keys.integer("attempt", least=0, default=0),
-        world_size=world_size,
-        clock=keys.choice("clock", CLOCKS),
-        communicators=_communicators(keys, world_size),
-        places=_places(keys, world_size),
-        logged_ranks=_logged_ranks(keys, world_size),
-        recorded_until_ns=keys.optional_integer("recorded_until_ns"),
-    )
-    _require_countable(keys, job)
-    return job
+    path = directory / "job.json"
+    values = _load(path)
+    try:
+        return _job(checked(values, _Keys, ""))
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
 
 
 def _load(path: Path) -> dict[str, Any]:
     refuse_pipe(path)
     try:
-        values = json.loads(path.read_bytes(), object_pairs_hook=_once_each)
+        raw = path.read_bytes()
+        values = json.loads(raw, object_pairs_hook=_once_each)
+        if b"\\u" in raw:  # JSON can write half of a surrogate pair, which no message can hold
+            json.dumps(values, ensure_ascii=False).encode()
     except FileNotFoundError:
         raise InputError(f"{path}: must exist, every trace directory has one; got no such file") from None
     except OSError as error:
@@ -134,7 +132,7 @@ def _load(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: must be JSON; got {' '.join(str(error).split())}") from None
     if not isinstance(values, dict):
-        raise InputError(f"{path}: must be a JSON object; got {shortened(values)}")
+        raise InputError(f"{path}: must be a JSON object; got {shown(values)}")
     return values
 
 
@@ -146,121 +144,81 @@ def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return values
 
 
+@dataclass(frozen=True, slots=True)
+class _Group:
+    kind: Annotated[str, one_of(*KINDS)]
+    ranks: Annotated[tuple[int, ...], Meta(min_length=1)]
+
+
+@dataclass(frozen=True, slots=True)
 class _Keys:
-    """The keys of one JSON object, with errors that name file and key."""
+    """The keys of the file, each with its rule; what depends on the number of ranks is checked after it."""
 
-    def __init__(self, path: Path, values: Mapping[str, Any], prefix: str = "") -> None:
-        self._path, self._values, self._prefix = path, values, prefix
-
-    def error(self, key: str, rule: str, value: object) -> InputError:
-        return InputError(f"{self._path}: {self._prefix}{key} must be {rule}; got {shortened(value)}")
-
-    def text(self, key: str) -> str:
-        value = self._required(key, "a text that is not empty")
-        if not isinstance(value, str) or not value:
-            raise self.error(key, "a text that is not empty", value)
-        return value
-
-    def optional_text(self, key: str) -> str | None:
-        return None if self._values.get(key) is None else self.text(key)
-
-    def integer(self, key: str, least: int, default: int | None = None) -> int:
-        if default is not None and key not in self._values:
-            return default
-        rule = f"an integer of at least {least}"
-        value = self._required(key, rule)
-        if not is_integer(value) or value < least or value >= -UNKNOWN:
-            raise self.error(key, rule, value)
-        return int(value)
-
-    def optional_integer(self, key: str) -> int | None:
-        return None if self._values.get(key) is None else self.integer(key, least=0)
-
-    def choice(self, key: str, choices: tuple[str, ...]) -> str:
-        rule = f"one of {', '.join(choices)}"
-        value = self._required(key, rule)
-        if value not in choices:
-            raise self.error(key, rule, value)
-        return str(value)
-
-    def ranks(self, key: str, world_size: int, least_count: int) -> tuple[int, ...]:
-        rule = f"a list of {'distinct ' if not least_count else 'at least one, distinct '}ranks below {world_size}"
-        value = self._required(key, rule)
-        if not isinstance(value, list) or len(value) < least_count:
-            raise self.error(key, rule, value)
-        for rank in value:
-            if not is_integer(rank) or not 0 <= rank < world_size:
-                raise self.error(key, rule, rank)
-        if len(set(value)) < len(value):
-            raise self.error(key, rule, value)
-        return tuple(value)
-
-    def objects(self, key: str) -> Iterable[tuple[str, _Keys]]:
-        """Go through an object of objects; each comes as keys of its own."""
-        values = self._required(key, "an object")
-        if not isinstance(values, dict):
-            raise self.error(key, "an object", values)
-        for name, value in values.items():
-            where = f"{key}[{name!r}]"
-            if not isinstance(value, dict):
-                raise self.error(where, "an object", value)
-            yield name, _Keys(self._path, value, f"{self._prefix}{where}.")
-
-    def has(self, key: str) -> bool:
-        return self._values.get(key) is not None
-
-    def _required(self, key: str, rule: str) -> Any:
-        if key not in self._values:
-            raise InputError(f"{self._path}: {self._prefix}{key} must be {rule}; got no such key")
-        return self._values[key]
+    job: JobName
+    world_size: Annotated[int, Meta(ge=1, le=MOST_RANKS)]
+    clock: Annotated[str, one_of(*CLOCKS)]
+    communicators: dict[str, _Group]
+    attempt: Whole = 0
+    ranks: dict[str, Place] | None = None
+    logged_ranks: tuple[int, ...] | None = None
+    recorded_until_ns: Whole | None = None
 
 
-def _communicators(keys: _Keys, world_size: int) -> tuple[Communicator, ...]:
-    found = (
-        Communicator(id, own.choice("kind", KINDS), own.ranks("ranks", world_size, least_count=1))
-        for id, own in keys.objects("communicators")
+def _job(keys: _Keys) -> JobFile:
+    job = JobFile(
+        job=keys.job,
+        attempt=keys.attempt,
+        world_size=keys.world_size,
+        clock=keys.clock,
+        communicators=_communicators(keys),
+        places={_rank_of_key(name, keys.world_size): place for name, place in (keys.ranks or {}).items()},
+        logged_ranks=_logged_ranks(keys),
+        recorded_until_ns=keys.recorded_until_ns,
     )
+    _require_countable(job)
+    return job
+
+
+def _communicators(keys: _Keys) -> tuple[Communicator, ...]:
+    for id, group in keys.communicators.items():
+        if len(id) > MAX_NAME_CHARACTERS:
+            rule = f"text of at most {MAX_NAME_CHARACTERS} characters"
+            raise InputError(f"names of communicators must be {rule}; got {shown(id)}")
+        _require_ranks(group.ranks, keys.world_size, f"communicators[{id!r}].ranks")
+    found = (Communicator(id, group.kind, group.ranks) for id, group in keys.communicators.items())
     return tuple(sorted(found, key=lambda communicator: communicator.id))
 
 
-def _places(keys: _Keys, world_size: int) -> dict[int, Place]:
-    if not keys.has("ranks"):
-        return {}
-    return {_rank_of_key(keys, name, world_size): _place(own) for name, own in keys.objects("ranks")}
+def _logged_ranks(keys: _Keys) -> tuple[int, ...] | None:
+    if keys.logged_ranks is None:
+        return None
+    _require_ranks(keys.logged_ranks, keys.world_size, "logged_ranks")
+    return tuple(sorted(keys.logged_ranks))
 
 
-def _rank_of_key(keys: _Keys, name: str, world_size: int) -> int:
+def _require_ranks(ranks: tuple[int, ...], world_size: int, what: str) -> None:
+    outside = next((rank for rank in ranks if not 0 <= rank < world_size), None)
+    if outside is not None or len(set(ranks)) < len(ranks):
+        found: object = list(ranks) if outside is None else outside
+        raise InputError(f"{what} must be a list of distinct ranks below {world_size}; got {shown(found)}")
+
+
+def _rank_of_key(name: str, world_size: int) -> int:
     # A rank has one spelling: "01" beside "1" would be the same rank twice.
     if not (name.isascii() and name.isdigit() and str(int(name)) == name and int(name) < world_size):
-        raise keys.error("ranks", f"keyed by ranks below {world_size}, as text", name)
+        raise InputError(f"ranks must be keyed by ranks below {world_size}, as text; got {shown(name)}")
     return int(name)
 
 
-def _place(own: _Keys) -> Place:
-    return Place(
-        host=own.optional_text("host"),
-        gpu=own.optional_integer("gpu"),
-        nic=own.optional_text("nic"),
-        switch=own.optional_text("switch"),
-        lost_rows=own.optional_integer("lost_rows"),
-    )
-
-
-def _logged_ranks(keys: _Keys, world_size: int) -> tuple[int, ...] | None:
-    if not keys.has("logged_ranks"):
-        return None
-    return tuple(sorted(keys.ranks("logged_ranks", world_size, least_count=0)))
-
-
-def _require_countable(keys: _Keys, job: JobFile) -> None:
+def _require_countable(job: JobFile) -> None:
     counts = np.diff(job.membership.first_of_rank)
     if counts.size and counts.max() > MOST_COMMUNICATORS:
-        rule = f"at most {MOST_COMMUNICATORS} for any one rank"
-        raise keys.error("communicators", rule, f"{counts.max()} of rank {counts.argmax()}")
+        found = f"{counts.max()} of rank {counts.argmax()}"
+        raise InputError(f"communicators must be at most {MOST_COMMUNICATORS} for any one rank; got {found!r}")
 
 
 def refuse_pipe(path: Path) -> None:
-    """Raise `InputError` for what can be opened and may never say anything."""
+    """Raise `InputError` for a pipe, socket or device: reading it might block for ever."""
     try:
         mode = path.stat().st_mode
     except OSError:
@@ -272,9 +230,3 @@ def refuse_pipe(path: Path) -> None:
 def is_integer(value: object) -> bool:
     """Tell an integer from JSON's other values; Python's ``True`` is none."""
     return isinstance(value, int) and not isinstance(value, bool)
-
-
-def shortened(value: object) -> str:
-    """Print a value for an error text, in one line of bounded length."""
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:76]} ..."

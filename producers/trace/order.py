@@ -18,7 +18,7 @@ _RANK: Final = ""  # name of the ranks among the columns
 
 
 class Keys(NamedTuple):
-    """What rows are ordered by, and told apart by.
+    """The keys by which rows are ordered, and by which copies are recognised.
 
     Parameters
     ----------

@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from irregulars.producers.trace.files import TableFile
-from irregulars.producers.trace.job_file import JobFile, shortened
+from irregulars.producers.trace.columns import TableFile
+from irregulars.producers.trace.job_file import JobFile
 from irregulars.producers.trace.order import Keys, Rows
 from irregulars.streams.messages.records import (
     FASTEST_BYTES_PER_S,
@@ -26,13 +26,14 @@ from irregulars.streams.messages.records import (
     SEND,
     UNKNOWN,
 )
+from irregulars.validation import shown
 
 MOST_REASONS: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """Rows that were left out: how many, and why the first ones were (``file: row N: what must be ...; got ...``)."""
+    """Number of rows that were left out, and the first reasons (``file: row N: what must be ...; got ...``)."""
 
     count: int = 0
     reasons: tuple[str, ...] = ()
@@ -182,8 +183,8 @@ class _Check:
             return
         self.is_good &= ~is_new
         for row in np.flatnonzero(is_new)[:MOST_REASONS].tolist():
-            value = shortened(_value(self._table, name, row))
-            place = f" ({beside} {shortened(_value(self._table, beside, row))})" if beside else ""
+            value = shown(_value(self._table, name, row))
+            place = f" ({beside} {shown(_value(self._table, beside, row))})" if beside else ""
             self._reasons.append((_row_number(self._table, row), f"{name} must be {rule}; got {value}{place}"))
 
     def rows(
@@ -286,6 +287,6 @@ def _floats(values: np.ndarray) -> np.ndarray:
 
 
 def _ends(start_ns: np.ndarray, elapsed_ns: np.ndarray) -> np.ndarray:
-    """When rows ended, with `elapsed_ns` as floats, which hold what a row may take to the nanosecond."""
+    """Return when rows ended. `elapsed_ns` is float64, exact to the nanosecond up to `LONGEST_NS`."""
     is_known = (start_ns != UNKNOWN) & ~np.isnan(elapsed_ns)
     return np.where(is_known, start_ns + np.where(is_known, elapsed_ns, 0).astype(np.int64), UNKNOWN)

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from irregulars.errors import InputError
-from irregulars.producers.trace.files import COLUMNS
+from irregulars.producers.trace.columns import COLUMNS
 from irregulars.streams.messages.announcements import Announcement, Communicator
 from irregulars.streams.messages.records import OPERATORS, PATHS, PHASE_UNKNOWN, PHASES, SCHEMAS, UNKNOWN, Batch
 
@@ -22,7 +22,7 @@ _PLACE_KEYS: Final = ("host", "gpu", "nic", "switch", "lost_rows")
 
 
 def write_trace(directory: Path | str, announcements: Iterable[Announcement], batches: Iterable[Batch]) -> None:
-    """Write a trace directory (contract, section 1) in parquet. Memory does not grow with the number of batches.
+    """Write a trace directory (``infra/docs/trace-directory.md``) in parquet, in memory that does not grow with it.
 
     Parameters
     ----------

@@ -16,8 +16,8 @@ import numpy as np
 
 from irregulars.errors import InputError
 from irregulars.producers.importers.shared.groups import Group, ranks_of
-from irregulars.producers.importers.shared.names import bytes_of_tensors, is_p2p, operator_of
-from irregulars.streams.messages.records import UNKNOWN
+from irregulars.producers.importers.shared.names import bytes_of_tensors, operator_of
+from irregulars.streams.messages.records import P2P, UNKNOWN
 
 ENDED_NS: Final = 0.0
 """For an operator that ended, and no entry says how long it took: no less than this."""
@@ -99,7 +99,7 @@ def _kind(value: object) -> str:
 
 
 def _text(value: Any) -> str:
-    """A text as it is, and anything else as none: to print a value may take as long as somebody wants it to."""
+    """Return a text unchanged, and None for any other value: a hostile value could take for ever to print."""
     return value if isinstance(value, str) else ""
 
 
@@ -116,7 +116,7 @@ def _groups(config: Any) -> dict[str, Group]:
 
 
 def _with_coalesced(rows: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """Give operators that were issued as one the state of the entry that stands for all of them; drop that one."""
+    """Copy the state of a coalesced entry to the operators that it stands for, and drop the entry itself."""
     run: list[Mapping[str, Any]] = []
     for one in rows:
         if run and _run_key(one) != _run_key(run[0]):
@@ -145,9 +145,9 @@ def _entry(one: Mapping[str, Any], groups: Mapping[str, Group]) -> Entry | None:
     operator = operator_of(_text(one.get("profiling_name")))
     if group is None or operator is None:
         return None
-    ends = _ends_of(_text(one.get("profiling_name")), group) if is_p2p(operator) else None
+    ends = _ends_of(_text(one.get("profiling_name")), group) if operator in P2P else None
     sequence = one.get("collective_seq_id")
-    if (ends is None) is is_p2p(operator) or type(sequence) is not int or not 0 <= sequence < 1 << 32:
+    if (ends is None) is (operator in P2P) or type(sequence) is not int or not 0 <= sequence < 1 << 32:
         return None
     start_ns = _time(one.get("time_created_ns"))
     size_bytes = bytes_of_tensors(one.get("input_sizes"), one.get("input_dtypes"))
@@ -161,7 +161,7 @@ def _name_of_group(one: Mapping[str, Any]) -> str:
 
 
 def _ends_of(name: str, group: Group) -> tuple[int, int] | None:
-    """Sender and receiver as global ranks, of a name such as ``nccl:recv 3<-0``."""
+    """Return sender and receiver as global ranks, read from a name such as ``nccl:recv 3<-0``."""
     found = _ENDS.search(name)
     if found is None:
         return None
@@ -188,7 +188,7 @@ def _elapsed(one: Mapping[str, Any], start_ns: int) -> float:
 
 
 def _completed(status: Any, rows: Sequence[Mapping[str, Any]], groups: Mapping[str, Group]) -> dict[str, int]:
-    """For each group the last collective that had completed.
+    """Return for each group the last collective that completed.
 
     The status goes by numbers that count a rank's groups as they were made; entries pair them with names, and where a
     rank has none, names that are numbers stand in the same order. Groups with p2p are left out: there the status

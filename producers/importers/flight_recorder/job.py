@@ -1,4 +1,4 @@
-"""The dumps of a job's ranks, joined: what each of them entered, left, and never came out of."""
+"""Join the dumps of a job's ranks: which operators each rank entered, left, and never left."""
 
 from __future__ import annotations
 
@@ -102,14 +102,14 @@ def _rows(dump: Dump, communicators: Mapping[Group, Communicator], with_pairs: s
 
 
 def _mark_iteration(rows: RankRows, dump: Dump, until_ns: int) -> None:
-    """Let the iteration last as long as operators were issued; a rank that issued none came to it at the end."""
+    """Let the iteration last while operators were issued; a rank that issued none enters it at its end."""
     starts_ns = [entry.start_ns for entry in dump.entries if UNKNOWN < entry.start_ns <= until_ns]
     first_ns = min(starts_ns, default=until_ns)
     rows.add_iteration(ITERATION, first_ns, max(starts_ns, default=until_ns) - first_ns)
 
 
 def _pair_numbers(entries: Sequence[Entry]) -> list[int]:
-    """Sequence of each entry; of p2p counted from the first of its pair that never ended, see `_FIRST_OPEN`."""
+    """Return the sequence of each entry. Sends and recvs count from the first of their pair that never ended."""
     pairs: dict[tuple[str, tuple[int, int]], list[int]] = {}
     for at, entry in enumerate(entries):
         if entry.ends is not None:

@@ -1,4 +1,4 @@
-"""Which process group a gloo collective ran in. Its annotation does not say; what physics allows does.
+"""Find the process group of a gloo collective, which its annotation does not name.
 
 Nobody leaves a collective before all have entered it. So the n-th call of a kind (operator and size) can only have
 run in a group whose members were all inside their n-th call at the same time. Of the groups that pass, the largest is
@@ -14,8 +14,7 @@ import numpy as np
 
 from irregulars.producers.importers.kineto.kineto_trace import Call, Capture
 from irregulars.producers.importers.shared.groups import Group
-from irregulars.producers.importers.shared.names import is_p2p
-from irregulars.streams.messages.records import RECV, ROOTED, SEND
+from irregulars.streams.messages.records import P2P, RECV, ROOTED, SEND
 
 _PASSING: Final = 0.95
 """Of the calls: profilers place some events a little off."""
@@ -42,10 +41,10 @@ def find_groups(captures: Mapping[int, Capture]) -> dict[tuple[int, Kind], Group
     for rank, kinds in calls.items():
         groups = sorted(captures[rank].groups, key=lambda group: (-len(group.ranks), group))
         for kind in kinds:
-            is_fit = _is_pair if is_p2p(kind.operator) else _is_shared
+            is_fit = _is_pair if kind.operator in P2P else _is_shared
             fitting = [group for group in groups if rank in group.ranks and is_fit(rank, kind, group, calls)]
             if fitting:
-                found[rank, kind] = fitting[-1] if is_p2p(kind.operator) else fitting[0]
+                found[rank, kind] = fitting[-1] if kind.operator in P2P else fitting[0]
     return found
 
 

@@ -1,4 +1,4 @@
-"""The traces of a job's ranks, joined: groups become communicators, calls get numbers, steps become iterations."""
+"""Join the traces of a job's ranks: groups become communicators, calls get numbers, steps become iterations."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from irregulars.producers.importers.kineto.kineto_trace import Call, Capture
 from irregulars.producers.importers.kineto.spans import step_at
 from irregulars.producers.importers.shared.groups import Group, communicators_of
 from irregulars.producers.importers.shared.imported import ImportedJob, Place, RankRows
-from irregulars.producers.importers.shared.names import is_p2p
 from irregulars.streams.messages.announcements import Communicator
-from irregulars.streams.messages.records import UNKNOWN
+from irregulars.streams.messages.records import P2P, UNKNOWN
 
 _NUMBER_BITS: Final = 16
 """Traces number no collectives, and begin at different points. So the n-th call of a communicator in an iteration
@@ -95,7 +94,7 @@ def _joined(captures: Iterable[Capture]) -> dict[int, Capture]:
 
 
 def _with_groups(by_rank: Mapping[int, Capture], world_size: int, skipped: Counter[str]) -> dict[int, Capture]:
-    """Give a group to each call that has none; calls of gloo whose group nothing tells are left out."""
+    """Give a group to each call that has none; gloo calls whose group can't be found are left out."""
     gloo = find_groups(by_rank)
     lanes: dict[str, set[int]] = {}
     for rank, capture in by_rank.items():
@@ -113,7 +112,7 @@ def _with_groups(by_rank: Mapping[int, Capture], world_size: int, skipped: Count
             group = call.group
             if group is None:
                 group = gloo.get((rank, kind_of_call(call))) if call.lane == "gloo" else streams[call.lane]
-            if group is None or rank not in group.ranks or (is_p2p(call.operator) and call.peer >= len(group.ranks)):
+            if group is None or rank not in group.ranks or (call.operator in P2P and call.peer >= len(group.ranks)):
                 skipped["collectives whose process group nothing tells"] += 1
             else:
                 calls.append(call._replace(group=group))
@@ -136,9 +135,9 @@ def _rows(capture: Capture, communicators: Mapping[Group, Communicator]) -> Rank
     for call, at in zip(capture.calls, step_at(capture.steps, issued_ns).tolist(), strict=True):
         assert call.group is not None
         iteration = UNKNOWN if at < 0 else capture.steps[at].peer
-        peer = call.group.ranks[call.peer] if is_p2p(call.operator) else UNKNOWN
+        peer = call.group.ranks[call.peer] if call.operator in P2P else UNKNOWN
         communicator = communicators[call.group].id
-        direction = call.operator if is_p2p(call.operator) else -1
+        direction = call.operator if call.operator in P2P else -1
         key = communicator, direction, peer, iteration
         number, counted[key] = counted[key], counted[key] + 1
         if number >> _NUMBER_BITS:
@@ -163,7 +162,7 @@ def _sequence(iteration: int, number: int) -> int:
 
 
 def _clock(by_rank: Mapping[int, Capture]) -> str:
-    """``shared`` on one host, or where the ends of collectives show it: then ranks leave them together."""
+    """Return ``shared`` if all ranks are on one host, or leave collectives at the same time by their clocks."""
     hosts = {capture.host for capture in by_rank.values()}
     if len(hosts) == 1 and None not in hosts:
         return "shared"
@@ -173,11 +172,11 @@ def _clock(by_rank: Mapping[int, Capture]) -> str:
 
 
 def _ends_apart_ns(by_rank: Mapping[int, Capture]) -> np.ndarray:
-    """By how much the ends of the n-th collective of each group differ between ranks that made as many calls."""
+    """Return by how much the ends of each collective differ between its ranks, ns."""
     ends: dict[Group, dict[int, list[float]]] = {}
     for rank, capture in by_rank.items():
         for call in capture.calls:
-            if call.group is not None and not is_p2p(call.operator):
+            if call.group is not None and call.operator not in P2P:
                 own = ends.setdefault(call.group, {}).setdefault(rank, [])
                 own.append(call.start_ns + call.elapsed_ns)
     apart = [_apart(list(own.values())) for own in ends.values() if len(own) > 1]

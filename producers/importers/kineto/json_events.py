@@ -156,14 +156,14 @@ class EventReader:
         return None
 
     def _is_named(self, at: int) -> bool:
-        """Whether what begins at this place is called ``traceEvents``; looks no further back than to its name."""
+        """Return whether the list that begins at this place is called ``traceEvents``."""
         before = self._rest[max(0, at - _NAME_BYTES) : at]
         return before.rstrip().removesuffix(b":").rstrip().endswith(b'"traceEvents"')
 
     # --- the events -------------------------------------------------------------------------------------------------
 
     def _read_block(self) -> Generator[dict[str, Any], None, bool]:
-        """Yield the wanted events of what was read and is complete; return whether the list has ended."""
+        """Yield the wanted events that are complete so far; return whether the list has ended."""
         block = self._rest
         structure = find_structure(block)
         after = np.flatnonzero(structure.depth < 0)
@@ -191,7 +191,7 @@ class EventReader:
                 yield event
 
     def _wanted_events(self, block: bytes, begins: Array, pasts: Array) -> list[int]:
-        """Which events hold one of the wanted texts, in their order."""
+        """Return the events that hold one of the wanted texts, in their order."""
         if not len(pasts):
             return []
         places: list[int] = []

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeGuard
 
 from irregulars.errors import InputError
-from irregulars.producers.importers.kineto.spans import Span, SpansByThread
+from irregulars.producers.importers.kineto.spans import SpansByThread, TimedSpan
 from irregulars.producers.importers.shared.groups import Group, ranks_of
-from irregulars.producers.importers.shared.names import bytes_of_tensors, bytes_of_type, is_p2p, operator_of
-from irregulars.streams.messages.records import RECV
+from irregulars.producers.importers.shared.names import bytes_of_tensors, bytes_of_type, operator_of
+from irregulars.streams.messages.records import P2P, RECV
 
 WANTED: Final = (b"nccl", b"gloo:", b"ProfilerStep#", b"record_param_comms", b"c10d::send", b"c10d::recv")
 """Events that hold none of these say nothing of a collective."""
@@ -78,7 +78,7 @@ class Capture:
     world_size: int | None
     host: str | None
     groups: tuple[Group, ...]
-    steps: list[Span]
+    steps: list[TimedSpan]
     calls: list[Call]
     skipped: dict[str, int] = field(default_factory=dict)
 
@@ -89,10 +89,10 @@ class TraceParser:
     def __init__(self) -> None:
         self._base_ns = 0
         self._kernels: list[Kernel] = []
-        self._steps: dict[int, Span] = {}
-        self._notes: list[Span] = []  # nccl:* annotations of the CPU
-        self._gloo: list[Span] = []
-        self._pairs: list[Span] = []  # c10d::send and c10d::recv_, with the peer
+        self._steps: dict[int, TimedSpan] = {}
+        self._notes: list[TimedSpan] = []  # nccl:* annotations of the CPU
+        self._gloo: list[TimedSpan] = []
+        self._pairs: list[TimedSpan] = []  # c10d::send and c10d::recv_, with the peer
         self._issued: dict[int, tuple[int, Mapping[str, Any]]] = {}  # record_param_comms by External id
         self._launches: dict[int, tuple[int, object]] = {}
         self._kept = self._timeless = 0
@@ -121,7 +121,7 @@ class TraceParser:
             raise InputError(f"a trace must hold at most {_MOST_KEPT} events of collectives; got more")
         start_ns, elapsed_ns = _to_ns(start_us), _to_ns(length_us)
         name = self._shared(name[:_LONGEST_NAME])
-        span = Span(start_ns, start_ns + elapsed_ns, _thread(event.get("tid")), name)
+        span = TimedSpan(start_ns, start_ns + elapsed_ns, _thread(event.get("tid")), name)
         if category == "kernel":
             if name.startswith("nccl"):
                 self._kernels.append(Kernel(start_ns, elapsed_ns, name, self._arguments(arguments)))
@@ -132,7 +132,7 @@ class TraceParser:
         elif name.startswith(("c10d::send", "c10d::recv")):
             self._pairs.append(span._replace(peer=_peer_of_call(arguments)))
 
-    def _add_annotation(self, span: Span, arguments: Mapping[str, Any]) -> None:
+    def _add_annotation(self, span: TimedSpan, arguments: Mapping[str, Any]) -> None:
         step = _STEP.match(span.name)
         if step is not None:
             self._steps[int(step[1])] = span
@@ -144,7 +144,7 @@ class TraceParser:
             self._gloo.append(span._replace(size_bytes=size_bytes))
 
     def _arguments(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-        """What matters of an event's arguments, and is of a kind that can be looked up."""
+        """Return the arguments of an event that matter here and are hashable."""
         kept = {name: arguments[name] for name in _ARGUMENTS if _is_kept(name, arguments.get(name))}
         return {name: self._shared(value) if isinstance(value, str) else value for name, value in kept.items()}
 
@@ -165,7 +165,7 @@ class TraceParser:
         return bool(self._notes) and any(self._named(kernel) is None for kernel in self._kernels)
 
     def add_launches(self, events: Iterable[Mapping[str, Any]]) -> None:
-        """Take in when kernels were launched: only of those that need it."""
+        """Note when kernels were launched, for those that do not name their collective."""
         needed = {one.arguments.get("correlation") for one in self._kernels if self._named(one) is None}
         for event in events:
             arguments = event.get("args")
@@ -213,7 +213,7 @@ class TraceParser:
             skipped=skipped,
         )
 
-    def _moved(self, span: Span) -> Span:
+    def _moved(self, span: TimedSpan) -> TimedSpan:
         return span._replace(start_ns=span.start_ns + self._base_ns, end_ns=span.end_ns + self._base_ns)
 
     def _kernel_calls(self, groups: Mapping[str, Group], skipped: dict[str, int]) -> Iterable[Call]:
@@ -232,7 +232,7 @@ class TraceParser:
                 continue
             peer = _peer_of_kernel(kernel.arguments, operator)
             group = _group_of(kernel.arguments, groups) or _group_of(told, groups)
-            if is_p2p(operator) and (group is None or not 0 <= peer < len(group.ranks)):
+            if operator in P2P and (group is None or not 0 <= peer < len(group.ranks)):
                 _count(skipped, "sends and recvs whose other end is not in the trace")
                 continue
             issued_ns = issued_ns if issued_ns is not None else launch[0] if launch is not None else kernel.start_ns
@@ -262,8 +262,8 @@ class TraceParser:
             if operator is None:
                 _count(skipped, f"{_word(span.name)}: no operator that we know")
                 continue
-            call = pairs.around(span.start_ns, span.thread) if is_p2p(operator) else None
-            if is_p2p(operator) and call is None:
+            call = pairs.around(span.start_ns, span.thread) if operator in P2P else None
+            if operator in P2P and call is None:
                 _count(skipped, "sends and recvs whose other end is not in the trace")
                 continue
             yield Call(
@@ -328,7 +328,10 @@ def _groups(config: Any) -> dict[str, Group]:
 
 
 def _group_of(arguments: Mapping[str, Any], groups: Mapping[str, Group]) -> Group | None:
-    """The group that an event names; its ranks from the list of groups, which is never shortened, if it is there."""
+    """Return the group that an event names.
+
+    Its ranks come from the trace's list of groups, since events shorten them.
+    """
     name = arguments.get("Process Group Name")
     if not isinstance(name, str):
         return None
@@ -348,7 +351,7 @@ def _size_of_kernel(arguments: Mapping[str, Any]) -> float:
 
 def _peer_of_kernel(arguments: Mapping[str, Any], operator: int) -> int:
     value = arguments.get("Src Rank" if operator == RECV else "Dst Rank")
-    return value if _is_count(value) and is_p2p(operator) else -1
+    return value if _is_count(value) and operator in P2P else -1
 
 
 def _peer_of_call(arguments: Mapping[str, Any]) -> int:

@@ -11,10 +11,9 @@ from irregulars.errors import InputError
 from irregulars.producers.importers.nccl_inspector.lines import Membership, Operation, Process
 from irregulars.producers.importers.shared.groups import Group, communicators_of
 from irregulars.producers.importers.shared.imported import ImportedJob, Place, RankRows
-from irregulars.producers.importers.shared.names import is_p2p
 from irregulars.producers.iteration_inference.per_kind_sequences import OPERATOR_BITS, joined
 from irregulars.streams.messages.announcements import Communicator
-from irregulars.streams.messages.records import UNKNOWN
+from irregulars.streams.messages.records import P2P, UNKNOWN
 
 _MOST_SEQUENCE: Final = 1 << (32 - OPERATOR_BITS)
 
@@ -187,7 +186,7 @@ class RowMaker:
         """Add one operator."""
         communicator = self._communicators[one.member.communicator]
         peer, sequence = UNKNOWN, joined(one.number % _MOST_SEQUENCE, one.operator)
-        if is_p2p(one.operator):
+        if one.operator in P2P:
             peer = self._peer(one, communicator)
             direction = (*one.process, one.member.communicator, one.peer, one.operator)
             sequence, self._counted[direction] = self._counted[direction], self._counted[direction] + 1

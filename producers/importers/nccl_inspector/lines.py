@@ -16,8 +16,8 @@ from typing import Any, Final, NamedTuple, TypeGuard
 import orjson
 
 from irregulars.errors import InputError
-from irregulars.producers.importers.shared.names import is_p2p, operator_of
-from irregulars.streams.messages.records import UNKNOWN
+from irregulars.producers.importers.shared.names import operator_of
+from irregulars.streams.messages.records import P2P, UNKNOWN
 
 VERSIONS: Final = ("v4.0", "v4.1", "v4.2", "v4.3")
 MAX_LINE_BYTES: Final = 1 << 20
@@ -93,7 +93,7 @@ class LogParser:
         return operation
 
     def state(self) -> dict[str, Any]:
-        """Whose the next bare lines are, as JSON values."""
+        """Return the communicator that the next lines belong to, as JSON values."""
         member = None if self._member is None else list(self._member)
         return {"process": self._process and list(self._process), "member": member, "left": dict(self._left)}
 
@@ -107,7 +107,10 @@ class LogParser:
         return parser
 
     def _begin(self, value: Mapping[str, Any]) -> None:
-        """Take in a marker: of which communicator the next lines are, and what its ring has lost."""
+        """Take in a marker line.
+
+        It names the communicator of the next lines, and counts the rows that its ring lost.
+        """
         self._process, self._member = _context(value)
         stats = value["dump_stats"] if isinstance(value["dump_stats"], dict) else {}
         self._left = {kind: _count(stats.get(f"{kind}_records")) for kind in ("coll", "p2p")}
@@ -129,7 +132,7 @@ class LogParser:
         elapsed_us = told.get(f"{kind}_exec_time_us")
         if process is None or member is None or operator is None or not _is_time(elapsed_us):
             return None
-        if is_p2p(operator) != (kind == "p2p"):
+        if (operator in P2P) != (kind == "p2p"):
             return None
         peer = _count(told.get("p2p_peer", -1), -1) if kind == "p2p" else -1
         if kind == "p2p" and not 0 <= peer < member.size:

@@ -1,4 +1,4 @@
-"""NCCL Inspector's lines while they are written: what must be remembered from one reading to the next."""
+"""Reads NCCL Inspector's lines while they are written, and remembers what the next reading needs."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class LiveLog:
         self._operations.append(operation)
 
     def job(self) -> ImportedJob | None:
-        """Give the rows of what was read; None if there are none."""
+        """Return the rows read so far as a job; None if there are none."""
         known = [one for one in self._operations if one.process in self._ranks]
         if not known:
             return None
@@ -79,7 +79,7 @@ class LiveLog:
         return {identity: _named(made[group], identity) for identity, group in groups.items()}
 
     def skipped(self) -> Counter[str]:
-        """Count the lines that could not be used, and what the processes say that they lost, by reason."""
+        """Count unusable lines and the rows that the processes report as lost, by reason."""
         skipped = sum((parser.skipped for parser in self._parsers.values()), Counter[str]())
         lost = sum(parser.dropped.total() for parser in self._parsers.values())
         outside = sum(one.process not in self._ranks for one in self._operations)

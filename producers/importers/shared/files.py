@@ -125,7 +125,7 @@ class Directory:
         return [(at, path) for path in paths if (at := self._changed_ns(path)) is not None]
 
     def _changed_ns(self, path: Path) -> int | None:
-        """When a file changed; None for what is no file, is hidden, or was just removed."""
+        """Return when a file changed; None if it is no file, is hidden, or was just removed."""
         try:
             found = path.stat()
         except PermissionError as error:

@@ -1,4 +1,4 @@
-"""What an importer found: rows of each rank, in the contract's terms, and what they say of the job."""
+"""The result of an import: rows of each rank in the terms of a trace directory, and the job they describe."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class RankRows:
         self._floats["size_bytes"].append(size_bytes if 0 <= size_bytes <= LONGEST_NS else np.nan)
 
     def add_iteration(self, number: int, start_ns: int, elapsed_ns: int) -> None:
-        """Add an iteration; what comes for the same number again is added to it."""
+        """Add an iteration; a second one with the same number extends the first."""
         if not (0 <= start_ns <= LATEST_NS and 0 <= elapsed_ns <= LONGEST_NS and abs(number) <= LAST_ITERATION):
             self.unusable += 1
             return

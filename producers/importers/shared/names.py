@@ -6,7 +6,7 @@ import math
 import re
 from typing import Any, Final
 
-from irregulars.streams.messages.records import OPERATOR_CODES, SEND
+from irregulars.streams.messages.records import OPERATOR_CODES
 
 _LETTERS: Final = re.compile(r"[^a-z0-9]+")
 _MOST_TENSORS: Final = 10_000
@@ -41,11 +41,6 @@ def operator_of(name: str) -> int | None:
         if spelling in plain:
             return None if operator is None else OPERATOR_CODES[operator]
     return None
-
-
-def is_p2p(operator: int) -> bool:
-    """Whether an operator is a send or a recv."""
-    return operator >= SEND
 
 
 def bytes_of_type(name: object) -> float:

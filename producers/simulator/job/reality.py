@@ -1,4 +1,4 @@
-"""Settings of what real jobs have and tidy simulations lack. Every default leaves it out, byte for byte.
+"""Settings for the untidiness of real jobs. Each default leaves it out, byte for byte.
 
 Where a constant is not ours, its source stands beside it.
 """

@@ -240,11 +240,6 @@ class SimulatorSettings(RealitySettings):
         """How many ranks of a stage have data of their own."""
         return self.dp * self.shards * self.ep
 
-    @property
-    def gradient_ranks(self) -> int:
-        """Over how many ranks dense gradients are reduced."""
-        return self.replicas * self.cp
-
     def workload_factor(self, iteration: int) -> float:
         """How long sequences are in this iteration, relative to those at the start."""
         return next((factor for first, factor in reversed(self.workload_changes) if first <= iteration), 1.0)

@@ -1,4 +1,4 @@
-"""What becomes of rows between the rank that writes them and whoever reads them: some never come, some come twice.
+"""What happens to rows between the rank and the reader: some never arrive, some arrive twice.
 
 An exporter that can't keep up drops rows in bursts. Drawn per iteration from the seed, and so the same for a run and
 its healthy twin.
@@ -17,7 +17,7 @@ Bools = NDArray[np.bool_]
 
 
 def delivered(settings: SimulatorSettings, rows: OperatorRows, iteration: int) -> tuple[Bools | None, Bools | None]:
-    """Which rows of an iteration come, and which of these come once more; None: all, and none."""
+    """Return which rows of an iteration arrive, and which of these arrive twice; None: all, and none."""
     if not (settings.loss_ratio or settings.repeat_ratio):
         return None, None
     generator = delivery_generator(settings, iteration)

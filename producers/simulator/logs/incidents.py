@@ -1,4 +1,6 @@
-"""Many incidents of one job: what is healthy is run once, and each incident runs what its faults touch.
+"""Many incidents of one job.
+
+The healthy job runs once; each incident runs again only the iterations that its faults touch.
 
 All incidents share every random draw with the healthy run, their *twin*. An iteration in which no fault acts, and in
 which all ranks begin as far apart as in the twin, is the twin's, only later.

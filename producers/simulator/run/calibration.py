@@ -1,4 +1,4 @@
-"""How strong a fault must be so that the mean iteration gets longer by as much as is wanted.
+"""Find the strength of a fault with which the mean iteration gets longer by the wanted share.
 
 Tried out on the job itself: iterations in the range of the fault are run with it, each from where the healthy run
 began it, and the strength is searched by false position. The time of an iteration is a maximum of sums in which the

@@ -1,6 +1,6 @@
 """What faults do in one iteration: longer work, standstill, heavier micro-batches, slower devices.
 
-Nothing else is touched. Who waits for whom follows in the engine.
+Nothing else is touched: the waiting follows in the engine.
 """
 
 from __future__ import annotations

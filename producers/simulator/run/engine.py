@@ -84,12 +84,12 @@ class Run:
 
     @property
     def last_ns(self) -> float:
-        """When the last thing happened that did happen."""
+        """When the last operator ended, ns, leaving out those that never did."""
         times = np.concatenate([self.end_ns, self.arrival_ns, self.departure_ns])
         return float(times[np.isfinite(times)].max())
 
     def shifted(self, by_ns: float) -> Run:
-        """Return the same, so much later."""
+        """Return the same run, shifted to a later start."""
         times = ("start_ns", "end_ns", "arrival_ns", "departure_ns", "begin_ns")
         return replace(self, **{name: getattr(self, name) + by_ns for name in times})
 

@@ -1,4 +1,4 @@
-"""What makes the ranks, hosts, data and transfers of a healthy job unequal, beyond the noise of each operator.
+"""Differences between the ranks, hosts, data and transfers of a healthy job, beyond the noise of single operators.
 
 Drawn from the seed alone, for the whole run at once or per iteration, so that any iteration can be run by itself and
 a run with faults has the same.

@@ -1,4 +1,4 @@
-"""What is slow in the first iterations of a job and never again: connecting, compiling, warming up."""
+"""The slow start of a job: connecting, compiling and warming up in its first iterations."""
 
 from __future__ import annotations
 

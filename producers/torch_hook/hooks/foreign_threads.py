@@ -1,4 +1,4 @@
-"""Threads that torch made: what Python has to know of one is made once, and not anew for each callback."""
+"""Keep Python's state of torch's own threads, so that it is not made anew for each callback."""
 
 from __future__ import annotations
 

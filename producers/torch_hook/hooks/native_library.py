@@ -22,6 +22,7 @@ from typing import Any, Final
 import numpy as np
 
 from irregulars.errors import InputError
+from irregulars.printing import printable
 from irregulars.producers.torch_hook.hooks.ring import CAPACITY, ROW
 
 SOURCE: Final = Path(__file__).with_name("hook.cpp")
@@ -186,7 +187,7 @@ def main(arguments: list[str]) -> int:
     try:
         print(build_library(Path(arguments[0]) if arguments else None))
     except (InputError, OSError, ModuleNotFoundError) as error:
-        print(f"irregulars: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"irregulars: {printable(' '.join(str(error).split()))}", file=sys.stderr)
         return 2
     return 0
 

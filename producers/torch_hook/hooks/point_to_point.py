@@ -1,4 +1,4 @@
-"""Sends and recvs of gloo: nobody is told when they end, except who waits for them."""
+"""Ends of gloo's sends and recvs, which gloo reports only to the caller that waits for them."""
 
 from __future__ import annotations
 

@@ -13,14 +13,20 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
+from confluent_kafka import KafkaError
+
+from irregulars.errors import IrregularsError
 from irregulars.producers.iteration_inference.inferring_source import InferringSource
 from irregulars.producers.publishing.delegating_source import PassingSource
+from irregulars.producers.publishing.publisher import AgentSettings, Publisher
 from irregulars.producers.publishing.sources import Record, Source
 from irregulars.producers.torch_hook.leaving.frames import End, Lost, Unmarked, Waiting, encode_frame
 from irregulars.producers.torch_hook.leaving.trace_parts import assemble_if_whole, part_path
 from irregulars.producers.torch_hook.records.source import TorchSource
+from irregulars.streams.kafka.security import KafkaSecurity
 from irregulars.streams.kafka.topics import TopicSettings
 from irregulars.streams.messages.announcements import Announcement, Heartbeat
+from irregulars.streams.messages.records import Batch
 
 POLL_S: Final = 0.2
 _POLL_ROWS: Final = 15_000
@@ -30,10 +36,18 @@ _LOOK_S: Final = 1.0
 """From one look for operators that do not end to the next."""
 
 _SEND_S: Final = 5.0
+_BROKER_WAIT_S: Final = 30.0
+_LAST_TRY_S: Final = 2.0
+"""How long a broker that never answered is still asked when training has ended, seconds."""
 
 
 class Exit(Protocol):
     """A way out."""
+
+    @property
+    def delivered_rows(self) -> int:
+        """Operators that have arrived where this way leads, as far as we are told."""
+        ...
 
     def run(self, source: TorchSource, wait: Callable[[float], bool]) -> None:
         """Pass on what the source gives until it is exhausted; `wait` sleeps, and is True once an end is wanted."""
@@ -56,6 +70,7 @@ class TraceDirectory:
         self._directory, self._open_s = directory, open_s
         self._next_look_s = 0.0
         self._noted = b""
+        self.delivered_rows = 0
 
     def run(self, source: TorchSource, wait: Callable[[float], bool]) -> None:
         """Append frames to the part as they come."""
@@ -69,6 +84,7 @@ class TraceDirectory:
                     path.unlink(missing_ok=True)
                 if path is not None and not isinstance(record, Heartbeat):  # the end says what was lost
                     _append(path, encode_frame(record))
+                    self.delivered_rows += _operators(record)
             if path is not None:
                 self._note_open(source, path)
             if not records and wait(POLL_S):
@@ -88,6 +104,10 @@ class TraceDirectory:
         if noted and noted != self._noted:
             _append(path, noted)
         self._noted = noted
+
+
+def _operators(record: Record) -> int:
+    return len(record) if isinstance(record, Batch) and record.header.schema == "commops" else 0
 
 
 def _append(path: Path, data: bytes) -> None:
@@ -110,6 +130,7 @@ class AgentSocket:
 
     def __init__(self, path: Path, on_trouble: Callable[[Exception], None]) -> None:
         self._path, self._on_trouble = path, on_trouble
+        self.delivered_rows = 0
 
     def run(self, source: TorchSource, wait: Callable[[float], bool]) -> None:
         """Connect, send, and connect again."""
@@ -135,6 +156,7 @@ class AgentSocket:
             for record in records:
                 frame = Lost(source.lost_rows) if isinstance(record, Heartbeat) else record
                 connection.sendall(encode_frame(frame))
+                self.delivered_rows += _operators(record)
             if not records and wait(POLL_S):
                 source.end()
                 time.sleep(_LAST_POLL_S)
@@ -152,28 +174,67 @@ class Kafka:
         How the topics are laid out.
     on_trouble
         Told why the broker is not reached.
+    security
+        Who we are there.
     """
 
-    def __init__(self, bootstrap: str, topics: TopicSettings, on_trouble: Callable[[Exception], None]) -> None:
+    def __init__(
+        self,
+        bootstrap: str,
+        topics: TopicSettings,
+        on_trouble: Callable[[Exception], None],
+        security: KafkaSecurity | None = None,
+    ) -> None:
         self._bootstrap, self._topics, self._on_trouble = bootstrap, topics, on_trouble
+        self._security = security or KafkaSecurity()
+        self._publishers: list[Publisher] = []
+
+    @property
+    def delivered_rows(self) -> int:
+        """Operators that the broker acknowledged."""
+        return sum(one.delivered.rows["commops"] for one in self._publishers)
 
     def run(self, source: TorchSource, wait: Callable[[float], bool]) -> None:
         """Publish; when the broker has been away for too long, begin anew."""
-        from irregulars.errors import IrregularsError
-        from irregulars.producers.publishing.agent import Agent
-        from irregulars.producers.publishing.publisher import AgentSettings
-
-        settings = AgentSettings(self._bootstrap, self._topics, broker_wait_s=30.0)
         numbered = InferringSource(source, lambda _: True) if source.is_unmarked else source
         while not numbered.is_exhausted:
             paced = _Paced(numbered, source.end, wait)
             try:
-                Agent(paced, settings).run()
+                self._publish(paced, wait)
             except IrregularsError as error:
                 self._on_trouble(error)
                 if paced.is_ending or wait(_RETRY_S):
                     return
                 source.start_over()
+
+    def _publish(self, paced: _Paced, wait: Callable[[float], bool]) -> None:
+        from irregulars.producers.publishing.agent import Agent
+
+        def make_publisher(settings: AgentSettings) -> Publisher:
+            self._publishers.append(_LeavingPublisher(settings, wait))
+            return self._publishers[-1]
+
+        settings = AgentSettings(self._bootstrap, self._topics, self._security.client(), broker_wait_s=_BROKER_WAIT_S)
+        Agent(paced, settings, make_publisher=make_publisher).run()
+
+
+class _LeavingPublisher(Publisher):
+    """Gives up soon on a broker that never answered, once training has ended: a wrong address must hold up nobody."""
+
+    def __init__(self, settings: AgentSettings, wait: Callable[[float], bool]) -> None:
+        super().__init__(settings)
+        self._wait = wait
+        self._give_up_s: float | None = None
+
+    def serve(self, wait_s: float = 0.0) -> None:
+        """As `Publisher.serve`, which `connect` calls while no broker answers."""
+        super().serve(wait_s)
+        if self._is_connected or not self._wait(0.0):
+            return
+        now_s = time.monotonic()
+        self._give_up_s = self._give_up_s or now_s + _LAST_TRY_S
+        if now_s > self._give_up_s:
+            raise self._service_error(self._last_trouble or KafkaError(KafkaError._TIMED_OUT))
 
 
 class _Paced(PassingSource):

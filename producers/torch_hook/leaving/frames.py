@@ -14,8 +14,9 @@ from typing import Final
 
 from irregulars.errors import InputError, RecordError
 from irregulars.streams.messages.announcements import Announcement, decode_announcement, encode_announcement
-from irregulars.streams.messages.json_fields import first_line, integer, json_object
+from irregulars.streams.messages.json_fields import json_object
 from irregulars.streams.messages.records import Batch, decode_batch, encode_batch
+from irregulars.validation import Count, checked
 
 _HEAD: Final = struct.Struct("<cI")
 _BATCHES: Final = {b"O": "commops", b"I": "iterations", b"B": "bandwidth"}
@@ -26,19 +27,19 @@ MOST_BYTES: Final = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The last frame: the rank sends no more, and dropped so many rows on the way."""
+    """The last frame: the rank sends no more. It holds the number of rows that the rank dropped."""
 
     lost_rows: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Unmarked:
-    """Before the announcement: operators will carry no iteration, and whoever reads them is to infer it."""
+    """Sent before the announcement: operators will carry no iteration, so the reader must infer it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The rank has dropped so many rows so far."""
+    """The number of rows that the rank has dropped so far."""
 
     lost_rows: int
 
@@ -108,10 +109,8 @@ def _decode(letter: bytes, value: bytes) -> Frame:
         return decode_batch(value, _BATCHES[letter])
     if letter == b"U":
         return Unmarked()
-    try:
-        return End(integer(json_object(value, "last frame"), "lost_rows", least=0))
-    except KeyError as error:
-        raise RecordError(f"last frame must say lost_rows; got {first_line(error)}") from error
+    lost_rows = json_object(value, "last frame").get("lost_rows")
+    return End(checked(lost_rows, Count, "lost_rows", "last frame", RecordError))
 
 
 def read_frames(chunks: Iterable[bytes], where: str) -> Iterator[Frame]:

@@ -139,6 +139,11 @@ class TorchSource:
         """Rows that the ring dropped."""
         return self._hook.ring.dropped_rows
 
+    @property
+    def given_rows(self) -> int:
+        """Operators that were taken from the ring so far, to be given by `poll`."""
+        return self._rows["commops"]
+
     def end(self) -> None:
         """Give what there is, with operators that never ended, and no more after it."""
         if self._ending_since_s is None:

@@ -20,11 +20,13 @@ from irregulars.infra.configuration.agent_sources import open_source
 from irregulars.producers.importers.importing import import_trace
 from irregulars.producers.iteration_inference.inferring_source import PAUSE_S, InferringSource
 from irregulars.producers.iteration_inference.online import InferenceLimits
+from irregulars.producers.iteration_inference.state_file import STATE_VERSION
 from irregulars.producers.publishing.sources import Record, Source, check_source
 from irregulars.producers.torch_hook.leaving.exits import AgentSocket
 from irregulars.producers.trace.directory import Trace, read_trace
 from irregulars.producers.trace.iterations import job_columns, number_iterations
 from irregulars.producers.trace.source import TraceSource
+from irregulars.state_codec import encode_state
 from irregulars.streams.messages.announcements import Announcement, Heartbeat
 from irregulars.streams.messages.records import UNKNOWN, Batch
 from tests.producers.importers.inspector_lines import collective, context, lines
@@ -146,26 +148,28 @@ def test_a_source_that_begins_anew_is_numbered_anew(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        lambda text: '{"version": 1, "state": {"jobs": [["j", 0, {"rows": 3}]]}}',
-        lambda text: "",
-        lambda text: "\0" * len(text),
-        lambda text: "[" * 100_000,
-        lambda text: text.split("\n")[0] + "\n" + "[" * 100_000,
-        lambda text: text[:-1],
-        lambda text: text.replace('"rows":[[0,', '"rows":[["0",'),
+        lambda value: b'{"version": 1, "state": {"jobs": [["j", 0, {"rows": 3}]]}}',
+        lambda value: b'{"version": 2, "crc32": 1131443047}\n{"jobs":[],"ready":[]}',
+        lambda value: b"",
+        lambda value: bytes(len(value)),
+        lambda value: b"\x91" * 100_000,
+        lambda value: value[:8] + b"\x91" * 100_000,
+        lambda value: value[:-1],
+        lambda value: value.replace(b"rows", b"sows"),
+        lambda value: encode_state({"jobs": [{"job": "j", "rows": 3}]}, STATE_VERSION),
     ],
-    ids=["version 1", "empty", "zeros", "deep", "deep state", "cut off", "changed by hand"],
+    ids=["version 1", "version 2", "empty", "zeros", "deep", "deep state", "cut off", "changed", "another state"],
 )
 def test_a_state_that_can_t_be_read_is_told_and_numbers_begin_anew(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, change: Callable[[str], str]
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, change: Callable[[bytes], bytes]
 ) -> None:
     path = tmp_path / "torch.json"
     before = InferringSource(followed(unmarked("gloo-clean")), state_path=path)
     drain(before, rows=200)
     before.close()
-    text = path.read_text()
-    assert change(text) != text
-    path.write_text(change(text))
+    value = path.read_bytes()
+    assert change(value) != value
+    path.write_bytes(change(value))
     with caplog.at_level(logging.WARNING):
         source = InferringSource(followed(unmarked("gloo-clean")), state_path=path)
     assert "event=inference_not_restored" in caplog.text

@@ -3,7 +3,6 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -82,10 +81,8 @@ def test_settings_that_librdkafka_can_not_take_are_refused(
 
 def test_a_broker_that_is_not_there_is_waited_for_within_bounds(trace: Trace, nowhere: str) -> None:
     source = CountsCloses(trace, 0)
-    started_s = time.monotonic()
     with pytest.raises(ServiceUnavailable, match=rf"^Kafka at {nowhere} must answer within 1 s; got .*refused"):
         Agent(source, AgentSettings(nowhere, broker_wait_s=1.0)).run()
-    assert 0.9 < time.monotonic() - started_s < 4
     assert source.closes == 1
     assert source.position() == "announcements=0 rows=0"
 

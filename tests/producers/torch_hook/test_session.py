@@ -43,3 +43,36 @@ def test_nothing_is_left_behind(script: str, tmp_path: Path) -> None:
     command = [sys.executable, "-W", "ignore", "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r})\n{script}"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert done.returncode == 0, done.stderr
+
+
+NOBODY_THERE = """
+import os, time
+import torch, torch.distributed as dist
+from irregulars import torch_comms
+os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="0", RANK="0", WORLD_SIZE="1")
+store = dist.HashStore()
+assert torch_comms.start({way}) != "none"
+dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+for _ in range(20):
+    dist.all_reduce(torch.ones(8))
+dist.destroy_process_group()
+torch_comms.stop()
+assert torch_comms.undelivered_rows() == 20, torch_comms.undelivered_rows()
+"""
+
+
+@pytest.mark.parametrize("way", ["bootstrap='127.0.0.1:1'", "agent='nobody.sock'"], ids=["Kafka", "agent"])
+def test_a_recording_that_reaches_nobody_is_one_warning_with_its_rows_and_holds_nobody_up(
+    way: str, tmp_path: Path
+) -> None:
+    script = NOBODY_THERE.replace("{way}", way)
+    command = [sys.executable, "-W", "ignore", "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r})\n{script}"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    assert done.returncode == 0, done.stderr
+    said = [line for line in done.stderr.splitlines() if "event=torch_comms_undelivered" in line]
+    assert len(said) == 1, done.stderr
+    assert "rows=20 recorded=20 " in said[0]
+    assert "training=unaffected" in said[0]
+    if "bootstrap" in way:
+        assert "Kafka at 127.0.0.1:1 must answer" in said[0]
+        assert [line for line in done.stderr.splitlines() if "torch_comms_trouble" in line] == []

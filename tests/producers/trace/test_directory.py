@@ -444,41 +444,48 @@ def test_bad_rows_of_bandwidth_and_iterations_are_left_out(tmp_path: Path) -> No
 
 BAD_JOBS: dict[str, tuple[Any, str]] = {
     "no object": ([1], "must be a JSON object; got [1]"),
-    "no job": (job(job=...), "job must be a text that is not empty; got no such key"),
-    "empty job": (job(job=""), "job must be a text that is not empty; got ''"),
-    "giant world": (job(world_size=1 << 40), "world_size must be an integer of at most 4194304; got 1099511627776"),
-    "no world": (job(world_size=0), "world_size must be an integer of at least 1; got 0"),
-    "world is true": (job(world_size=True), "world_size must be an integer of at least 1; got True"),
+    "no job": (job(job=...), "job must be text that is not empty; got none"),
+    "empty job": (job(job=""), "job must be text that is not empty; got ''"),
+    "giant world": (job(world_size=1 << 40), "world_size must be an integer from 1 to 4194304; got 1099511627776"),
+    "no world": (job(world_size=0), "world_size must be an integer from 1 to 4194304; got 0"),
+    "world is true": (job(world_size=True), "world_size must be an integer from 1 to 4194304; got True"),
     "clock": (job(clock="utc"), "clock must be one of shared, per_host; got 'utc'"),
     "unhashable clock": (job(clock=[]), "clock must be one of shared, per_host; got []"),
-    "no communicators": (job(communicators=...), "communicators must be an object; got no such key"),
+    "no communicators": (job(communicators=...), "communicators must be an object; got none"),
     "communicators as list": (job(communicators=[]), "communicators must be an object; got []"),
     "kind": (
         job(communicators={"a": {"kind": "xp", "ranks": [0]}}),
         "communicators['a'].kind must be one of world, dp, tp, pp, ep, cp, unknown; got 'xp'",
     ),
-    "no ranks": (job(communicators={"a": {"kind": "dp"}}), "communicators['a'].ranks must be a list of at least one"),
+    "no ranks": (
+        job(communicators={"a": {"kind": "dp"}}),
+        "communicators['a'].ranks must be a list of integers that is not empty; got none",
+    ),
     "empty ranks": (job(communicators={"a": {"kind": "dp", "ranks": []}}), "communicators['a'].ranks must be a list"),
     "rank outside": (
         job(communicators={"a": {"kind": "dp", "ranks": [0, 4]}}),
-        "communicators['a'].ranks must be a list of at least one, distinct ranks below 4; got 4",
+        "communicators['a'].ranks must be a list of distinct ranks below 4; got 4",
     ),
     "rank twice": (
         job(communicators={"a": {"kind": "dp", "ranks": [1, 1]}}),
-        "communicators['a'].ranks must be a list of at least one, distinct ranks below 4; got [1, 1]",
+        "communicators['a'].ranks must be a list of distinct ranks below 4; got [1, 1]",
     ),
     "place outside": (job(ranks={"4": {}}), "ranks must be keyed by ranks below 4, as text; got '4'"),
     "place by name": (job(ranks={"one": {}}), "ranks must be keyed by ranks below 4, as text; got 'one'"),
     "place as text": (job(ranks={"1": "node"}), "ranks['1'] must be an object; got 'node'"),
     "gpu": (job(ranks={"1": {"gpu": "0"}}), "ranks['1'].gpu must be an integer of at least 0; got '0'"),
-    "host": (job(ranks={"1": {"host": 3}}), "ranks['1'].host must be a text that is not empty; got 3"),
+    "host": (job(ranks={"1": {"host": 3}}), "ranks['1'].host must be text that is not empty; got 3"),
     "lost rows": (
         job(ranks={"1": {"lost_rows": -1}}),
-        "ranks['1'].lost_rows must be an integer of at least 0; got -1",
+        "ranks['1'].lost_rows must be an integer from 0 to 281474976710656; got -1",
     ),
     "logged": (job(logged_ranks=[0, 9]), "logged_ranks must be a list of distinct ranks below 4; got 9"),
     "until": (job(recorded_until_ns=1.5), "recorded_until_ns must be an integer of at least 0; got 1.5"),
     "attempt": (job(attempt="a"), "attempt must be an integer of at least 0; got 'a'"),
+    "rank as text": (
+        job(communicators={"a": {"kind": "dp", "ranks": [0, "1"]}}),
+        "communicators['a'].ranks[1] must be an integer; got '1'",
+    ),
 }
 
 

@@ -1,0 +1,23 @@
+"""Names for numpy's arrays by what they hold, so that an annotation says more than that something is an array."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints: TypeAlias = NDArray[np.int64]
+"""Times and durations in ns, numbers of iterations and ranks, codes, positions."""
+
+Floats: TypeAlias = NDArray[np.float64]
+"""Scores, shares, rates, and times that may be unknown (NaN)."""
+
+Flags: TypeAlias = NDArray[np.bool_]
+"""One yes or no for each row."""
+
+Numbers: TypeAlias = NDArray[np.int64] | NDArray[np.float64]
+"""Where either will do."""
+
+Column: TypeAlias = NDArray[Any]
+"""A column of a frame, whose dtype the frame's table of columns gives."""

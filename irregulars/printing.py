@@ -1,0 +1,38 @@
+"""Text from outside on a terminal: names come from jobs and files, and a terminal obeys what stands in them."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Final
+
+_UNSAFE_IN_JSON: Final = re.compile("[\x7f-\x9f\u00ad\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
+
+
+def printable(text: object) -> str:
+    r"""Return a text as one line in which nothing moves a cursor, changes a colour or turns the direction of reading.
+
+    >>> print(printable("node-\x1b[31m3\n"), printable("\ud800"), printable("nœud 3"))
+    node-\x1b[31m3\n \ud800 nœud 3
+    """
+    told = str(text)
+    return told if told.isprintable() else "".join(map(_escaped, told))
+
+
+def printable_lines(text: object) -> str:
+    """Do the same with a text of several lines."""
+    return "\n".join(map(printable, str(text).split("\n")))
+
+
+def json_text(value: Any, indent: int | None = None) -> str:
+    r"""Return a value as JSON that a terminal can show: as short as can be read, and the same value.
+
+    >>> print(json_text({"host": "nœud\x9b3"}))
+    {"host": "nœud\u009b3"}
+    """
+    written = json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=False)
+    return _UNSAFE_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", written)
+
+
+def _escaped(sign: str) -> str:
+    return sign if sign.isprintable() else sign.encode("unicode_escape").decode()

@@ -1,0 +1,238 @@
+"""Bytes of a state: what a process keeps so that another one goes on where it stopped.
+
+A state is a dataclass or a named tuple of plain values, of other such classes, and of numpy arrays. Its annotations
+are the format: `encode_state` writes with msgspec, and `decode_state` checks each value against them as it reads.
+
+No pickle: whoever may write to the snapshot topic must not be able to run code in a worker. Layout::
+
+    "IRS"  version:u8  CRC-32 of the rest:u32 little-endian  MessagePack
+
+An array is written as ``[dtype, shape, bytes]``, a deque as a list. A `Part` is written as its value, or, where
+`encode_root` leaves it out, as its number.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import struct
+import zlib
+from collections import deque
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, Final, Generic, NamedTuple, TypeVar, get_args, get_origin
+
+import msgspec
+import numpy as np
+
+from irregulars.errors import RecordError
+
+T = TypeVar("T")
+
+_MAGIC: Final = b"IRS"
+_PREFIX: Final = struct.Struct("<3sBI")
+_DTYPE: Final = re.compile(r"[<>|=]([biufSU])[1-9]\d{0,5}")  # bool, integers, floats, fixed-width bytes and text
+
+
+class _Array(NamedTuple):
+    """A numpy array on its way."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    data: memoryview
+
+
+class Part(Generic[T]):
+    """A part of a state that is never changed once it is made: it can be stored once, apart from what changes.
+
+    Parameters
+    ----------
+    value
+        Of the kind that the annotation ``Part[kind]`` names.
+    size_bytes
+        About how long it is, encoded.
+    """
+
+    __slots__ = ("size_bytes", "value")
+
+    def __init__(self, value: T, size_bytes: int = 0) -> None:
+        self.value = value
+        self.size_bytes = size_bytes
+
+    def __eq__(self, other: object) -> bool:
+        """Whether the values are equal."""
+        return isinstance(other, Part) and bool(self.value == other.value)
+
+    __hash__ = None  # type: ignore[assignment]  # as of all that compares by value and may hold arrays
+
+
+def encode_root(state: Any, version: int, least_bytes: int) -> tuple[bytes, list[Any]]:
+    """Return `state` as bytes without its larger parts, and the values of these; one that occurs twice comes once.
+
+    Parameters
+    ----------
+    least_bytes
+        A `Part` is left out if it is at least so long.
+    """
+    numbers: dict[int, int] = {}
+    values: list[Any] = []
+
+    def hook(value: Any) -> Any:
+        if not isinstance(value, Part) or value.size_bytes < least_bytes:
+            return _to_plain(value)
+        number = numbers.setdefault(id(value.value), len(values))
+        if number == len(values):
+            values.append(value.value)
+        return number
+
+    return _framed(msgspec.msgpack.Encoder(enc_hook=hook).encode(state), version), values
+
+
+def encode_state(state: Any, version: int) -> bytes:
+    """Return `state` as bytes.
+
+    Parameters
+    ----------
+    version
+        Of the state's classes, 1 to 255: raise it with a change that older bytes don't fit, such as a new field
+        without a default.
+
+    Raises
+    ------
+    TypeError
+        If something else is inside: a programming error, hence no `RecordError`.
+
+    Examples
+    --------
+    >>> decode_state(encode_state({"a": (1, 2.5)}, 1), dict[str, tuple[int, float]], 1)
+    {'a': (1, 2.5)}
+    """
+    return _framed(_ENCODER.encode(state), version)
+
+
+def decode_state(value: bytes | None, kind: type[T], version: int, parts: Sequence[bytes] = ()) -> T:
+    """Read back what `encode_state` wrote as a `kind`; arrays are writable copies.
+
+    Parameters
+    ----------
+    parts
+        What `encode_root` left out, in its order, each as `encode_state` wrote it. A value that occurs twice is one
+        object afterwards, as it was before.
+
+    Raises
+    ------
+    RecordError
+        If the bytes are no state, are damaged, are of another version, or hold something that is not of this kind.
+    """
+    body = _body(value or b"", kind.__name__, version)
+    wanted: Any = kind
+    try:
+        decoder = _root_decoder(wanted, parts, version) if parts else _decoder(wanted)
+        state: T = decoder.decode(body)
+    except (msgspec.MsgspecError, MemoryError, OverflowError, RecursionError, UnicodeDecodeError) as error:
+        raise RecordError(f"state must be a {kind.__name__}; got another one: {error or 'too much of it'}") from error
+    return state
+
+
+def version_of(value: bytes | None) -> int | None:
+    """Return the version that a state's bytes are said to be of; None where they are no state."""
+    if value is None or len(value) < _PREFIX.size or not value.startswith(_MAGIC):
+        return None
+    return int(_PREFIX.unpack_from(value)[1])
+
+
+def _framed(body: bytes, version: int) -> bytes:
+    return b"".join((_PREFIX.pack(_MAGIC, version, zlib.crc32(body)), body))
+
+
+def _body(value: bytes, name: str, version: int) -> memoryview:
+    if len(value) < _PREFIX.size or not value.startswith(_MAGIC):
+        raise RecordError(f"state must begin with {_MAGIC!r}, version and checksum; got {value[:8]!r} ({name})")
+    _, found, checksum = _PREFIX.unpack_from(value)
+    if found != version:
+        advice = "a newer process wrote it: upgrade this one" if found > version else "an older process wrote it"
+        raise RecordError(f"version of a state must be {version}; got {found} ({name}; {advice})")
+    body = memoryview(value)[_PREFIX.size :]
+    if zlib.crc32(body) != checksum:
+        raise RecordError(f"state must have the checksum {checksum}; got {zlib.crc32(body)} ({name}; it is damaged)")
+    return body
+
+
+# --- what msgspec does not know by itself ---------------------------------------------------------------------------
+
+
+def _to_plain(value: Any) -> Any:
+    """Turn what msgspec can't encode into what it can."""
+    if isinstance(value, np.ndarray):
+        if not _DTYPE.fullmatch(value.dtype.str):
+            raise TypeError(f"array must hold booleans, numbers or fixed-width text; got {value.dtype}")
+        return _Array(value.dtype.str, value.shape, np.ascontiguousarray(value).reshape(-1).view(np.uint8).data)
+    if isinstance(value, np.generic) and value.dtype.kind in "biuf":
+        return value.item()
+    if isinstance(value, deque):
+        return list(value)
+    if isinstance(value, Part):
+        return value.value
+    raise TypeError(f"state must be plain values, dataclasses, named tuples and arrays; got {type(value).__name__}")
+
+
+def _from_plain(kind: Any, value: Any) -> Any:
+    """Turn a plain value into an array or a deque; msgspec makes a ValidationError of errors, and says where."""
+    origin = get_origin(kind) or kind
+    if origin is np.ndarray:
+        return _read_array(msgspec.convert(value, _Array), kind)
+    if origin is deque:
+        return deque(msgspec.convert(value, list[get_args(kind)], dec_hook=_from_plain))  # type: ignore[misc]
+    if origin is Part:
+        return Part(msgspec.convert(value, _kind_of(kind), dec_hook=_from_plain))
+    raise TypeError(f"state must be plain values, dataclasses, named tuples and arrays; got {kind}")
+
+
+def _read_array(found: _Array, kind: Any) -> np.ndarray:
+    if not _DTYPE.fullmatch(found.dtype):
+        raise ValueError(f"array must hold booleans, numbers or fixed-width text; got {found.dtype!r}")
+    dtype = np.dtype(found.dtype)
+    wanted = _wanted_scalar(kind)
+    if wanted is not None and dtype.type is not wanted:
+        raise ValueError(f"array must hold {wanted.__name__}; got {dtype}")
+    if min(found.shape, default=0) < 0 or math.prod(found.shape) * dtype.itemsize != len(found.data):
+        raise ValueError(f"array of {dtype} and shape {found.shape} must have as many bytes; got {len(found.data)}")
+    return np.ndarray(found.shape, dtype, bytearray(found.data))
+
+
+@lru_cache
+def _wanted_scalar(kind: Any) -> type[np.generic] | None:
+    """The scalar of an annotation such as ``NDArray[np.int64]``; None where any will do."""
+    if get_origin(kind) is None:
+        return None
+    (scalar,) = get_args(get_args(kind)[1]) or (Any,)
+    return scalar if isinstance(scalar, type) and issubclass(scalar, np.generic) else None
+
+
+def _root_decoder(kind: Any, parts: Sequence[bytes], version: int) -> msgspec.msgpack.Decoder[Any]:
+    """Make a decoder that puts the parts back which `encode_root` left out."""
+    known: dict[int, Part[Any]] = {}
+
+    def hook(wanted: Any, value: Any) -> Any:
+        if get_origin(wanted) is not Part or not isinstance(value, int):
+            return _from_plain(wanted, value)
+        if value not in known:
+            if not 0 <= value < len(parts):
+                raise ValueError(f"number of a part must be below {len(parts)}; got {value}")
+            known[value] = Part(decode_state(parts[value], _kind_of(wanted), version))
+        return known[value]
+
+    return msgspec.msgpack.Decoder(kind, dec_hook=hook)
+
+
+def _kind_of(kind: Any) -> Any:
+    (inner,) = get_args(kind)
+    return inner
+
+
+@lru_cache
+def _decoder(kind: Any) -> msgspec.msgpack.Decoder[Any]:
+    return msgspec.msgpack.Decoder(kind, dec_hook=_from_plain)
+
+
+_ENCODER: Final = msgspec.msgpack.Encoder(enc_hook=_to_plain)

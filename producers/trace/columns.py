@@ -1,0 +1,118 @@
+"""Columns of the files of a trace directory, and what was read of one file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from irregulars.errors import InputError
+from irregulars.validation import shown
+
+PART_ROWS: Final = 1 << 19
+"""Rows of a part of a file: of one, what checking needs beside its columns is small against all that is read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of a file: ``kind`` is ``int``, ``time`` (an integer that no float can hold), ``float``, ``text``.
+
+    A column that `can_lack` may be missing from the file; one that is `nullable` may hold nulls.
+    """
+
+    name: str
+    kind: str
+    nullable: bool = False
+    can_lack: bool = False
+
+
+COLUMNS: Final[Mapping[str, tuple[Column, ...]]] = {
+    "commops": (
+        Column("rank", "int"),
+        Column("communicator", "text"),
+        Column("operator", "text"),
+        Column("sequence", "int"),
+        Column("peer", "int", nullable=True),
+        Column("start_ns", "time", nullable=True),
+        Column("elapsed_ns", "int", nullable=True),
+        Column("size_bytes", "int", nullable=True),
+        Column("iteration", "int", nullable=True),
+    ),
+    "bandwidth": (
+        Column("rank", "int"),
+        Column("time_ns", "time"),
+        Column("path", "text"),
+        Column("device", "text"),
+        Column("tx_bytes_per_s", "float", nullable=True),
+        Column("rx_bytes_per_s", "float", nullable=True),
+    ),
+    "iterations": (
+        Column("rank", "int"),
+        Column("iteration", "int"),
+        Column("start_ns", "time"),
+        Column("elapsed_ns", "int"),
+        Column("phase", "text", nullable=True, can_lack=True),
+        Column("loss", "float", nullable=True, can_lack=True),
+        Column("grad_norm", "float", nullable=True, can_lack=True),
+        Column("tokens", "int", nullable=True, can_lack=True),
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TableFile:
+    """Columns of one file, and the rows that could not be read.
+
+    Parameters
+    ----------
+    name
+        The file, as the errors call it.
+    schema
+        ``commops``, ``bandwidth`` or ``iterations``.
+    columns
+        Equal lengths; a column that the file lacks is absent.
+    row_numbers
+        Row number in the file (the first is 1) of each row; `None`: they are 1, 2, 3 ...
+    unreadable
+        Row number and reason of each row that is in no column.
+    rows_before, rows_in_file
+        Rows of the file before those of `columns`, and all of them, where this is a part of it.
+    """
+
+    name: str
+    schema: str
+    columns: Mapping[str, pa.ChunkedArray]
+    row_numbers: np.ndarray | None = None
+    unreadable: tuple[tuple[int, str], ...] = field(default=())
+    rows_before: int = 0
+    rows_in_file: int = 0
+
+    def parts(self) -> Iterator[TableFile]:
+        """Cut the rows into parts, of which each can be judged by itself."""
+        if self.row_numbers is not None:  # read row by row: it is not large
+            yield self
+            return
+        for first in range(0, max(len(self), 1), PART_ROWS):
+            columns = {name: column.slice(first, PART_ROWS) for name, column in self.columns.items()}
+            yield replace(self, columns=columns, rows_before=first, rows_in_file=len(self))
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values())))
+
+    def is_nullable(self, name: str) -> bool:
+        """Tell whether a column may hold nulls."""
+        return next(column.nullable for column in COLUMNS[self.schema] if column.name == name)
+
+
+def missing_column(path: Path, column: Column, found: list[str]) -> InputError:
+    """Return the error to raise where a file lacks a column."""
+    return InputError(f"{path}: columns must include {column.name!r}; got {shown(', '.join(found))}")
+
+
+def one_line(error: BaseException) -> str:
+    """Return what an error of a reader says, in one line."""
+    return shown(" ".join(str(error).split()) or type(error).__name__)
