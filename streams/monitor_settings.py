@@ -19,10 +19,14 @@ class MonitorSettings(JudgeSettings):
     Parameters
     ----------
     grace_s
-        How long a monitor waits, by the wall clock, for a source or a rank that others have left behind.
+        How long a monitor waits for a source or a rank that others have left behind.
+    lag_s
+        How far a source of a rank may lag behind the rank's other sources, in event time, before a monitor counts as
+        waiting for it. Users set both by one setting, ``grace_s``.
     operator_detectors
         Make the detectors of the first hop, one set per rank.
     """
 
     grace_s: float = 30.0
+    lag_s: float = 30.0
     operator_detectors: tuple[Callable[[], Detector], ...] = ()

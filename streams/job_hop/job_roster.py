@@ -1,51 +1,86 @@
-"""Who takes part in a job, and how far each rank has come: which iterations can be judged."""
+"""The ranks that take part in a job, and how far each has come: they say which iterations can be judged."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Final
 
+from irregulars.state_codec import Part
 from irregulars.streams.messages.announcements import Announcement, decode_announcement, encode_announcement
+
+_MOST_SKIPPED: Final = 1 << 21
+"""Iterations that a job may skip at once: twice the first hop's bound, since ranks are at different iterations."""
+
+
+@dataclass(frozen=True, slots=True)
+class RosterState:
+    """What a `JobRoster` keeps; announcements as messages, in which the ranks of communicators are short runs."""
+
+    announcements: Part[tuple[bytes, ...]]
+    reasons: Mapping[int, str]
+    through: Mapping[int, int]
+    given_up: frozenset[int]
+    is_complete: bool
 
 
 class JobRoster:
     """Ranks of one attempt of a job.
 
-    An iteration can be judged when every rank that logs has delivered it, has ended, or was given up.
+    An iteration can be judged once every rank that logs has delivered it, has ended, or was given up.
     """
 
     def __init__(self) -> None:
         self.announcements: dict[int, Announcement] = {}
+        self._encoded: tuple[bytes, ...] = ()  # of the first announcements; most states are taken when all have come
         self.reasons: dict[int, str] = {}  # of ranks that have ended
         self._through: dict[int, int] = {}  # newest iteration that each rank delivered
-        self._slowest: tuple[int, int] | None = None  # a rank that was behind, and the iteration it had not delivered
+        self._newest: int | None = None  # of any rank
+        self._leaps = 0  # rows far ahead of that, one after the other
+        self._slowest: tuple[int, int] | None = None  # a rank that was behind, and the iteration that it lacked
         self._given_up: set[int] = set()
         self._is_complete = False
 
     def announce(self, announcement: Announcement) -> bool:
-        """Take in an announcement; return whether it is new. What a rank said first holds for the whole attempt."""
+        """Take in an announcement; return whether it is new. A rank's first one holds for the whole attempt."""
         is_new = announcement.rank not in self.announcements
         self.announcements.setdefault(announcement.rank, announcement)
         return is_new
 
     def end(self, rank: int, reason: str) -> None:
-        """Take in that a rank sends no more."""
+        """Take in that a rank has ended, and its reason."""
         self.reasons[rank] = reason
 
     def deliver(self, rank: int, iteration: int) -> bool:
-        """Note an evidence row; return False if the rank had delivered this iteration before."""
-        if iteration <= self._through.get(rank, iteration - 1):
+        """Note an evidence row; return False for an iteration that was delivered before, or can't have come yet.
+
+        The first hop refuses leaps itself, so that one here comes of a damaged or foreign message. A second one after
+        it is believed.
+        """
+        if iteration <= self._through.get(rank, iteration - 1) or not self._is_plausible(iteration):
             return False
         self._through[rank] = iteration
         self._given_up.discard(rank)
         return True
 
+    def _is_plausible(self, iteration: int) -> bool:
+        is_leap = self._newest is not None and iteration - self._newest > _MOST_SKIPPED
+        self._leaps = self._leaps + 1 if is_leap else 0
+        if self._leaps == 1:
+            return False
+        self._newest = iteration if self._newest is None else max(iteration, self._newest)
+        return True
+
     def lagging(self, iteration: int) -> list[int]:
-        """Ranks that log and are still to deliver an iteration."""
+        """Return the ranks that log and have not delivered an iteration yet."""
         return [rank for rank in self.announcements if self._is_behind(rank, iteration)]
 
     def has_all(self, iteration: int) -> bool:
-        """Whether nobody is to deliver an iteration still; most calls look at the one rank that was behind before."""
+        """Whether every rank has delivered an iteration that it is awaited for.
+
+        It is asked far more often than the answer changes, and the rank that lacked an iteration before mostly still
+        lacks it: that one is asked first.
+        """
         if self._slowest is not None:
             rank, wanted = self._slowest
             if iteration >= wanted and self._is_awaited(rank) and self._through.get(rank, iteration - 1) < iteration:
@@ -61,7 +96,7 @@ class JobRoster:
         return self._is_awaited(rank) and self._through.get(rank, iteration - 1) < iteration
 
     def give_up(self, ranks: Iterable[int]) -> None:
-        """Wait no longer for these ranks (until they deliver again), nor for ranks that nobody announced."""
+        """Wait no longer for these ranks, until they deliver again, nor for ranks that were never announced."""
         self._given_up.update(ranks)
         self._is_complete = True
 
@@ -81,28 +116,37 @@ class JobRoster:
 
     @property
     def end_reason(self) -> str:
-        """Why the job ended: what its ranks said, worst first."""
+        """Why the job ended: the worst of the reasons that its ranks gave."""
         said = {self.reasons[rank] for rank, a in self.announcements.items() if a.is_logged and rank in self.reasons}
         return next((reason for reason in ("restarted", "stopped") if reason in said), "finished")
 
-    def state(self) -> dict[str, Any]:
-        """Everything that `from_state` needs, as JSON values."""
-        return {
-            "announcements": [encode_announcement(a).decode() for a in self.announcements.values()],
-            "reasons": [[rank, reason] for rank, reason in self.reasons.items()],
-            "through": [[rank, iteration] for rank, iteration in self._through.items()],
-            "given_up": sorted(self._given_up),
-            "is_complete": self._is_complete,
-        }
+    def state(self) -> RosterState:
+        """Everything that `from_state` needs."""
+        return RosterState(
+            announcements=self._announced(),
+            reasons=dict(self.reasons),
+            through=dict(self._through),
+            given_up=frozenset(self._given_up),
+            is_complete=self._is_complete,
+        )
+
+    def _announced(self) -> Part[tuple[bytes, ...]]:
+        """Return all announcements encoded: the same object as long as no further one has come."""
+        new = list(self.announcements.values())[len(self._encoded) :]
+        if new:
+            self._encoded = (*self._encoded, *map(encode_announcement, new))
+        return Part(self._encoded, sum(map(len, self._encoded)))
 
     @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> JobRoster:
+    def from_state(cls, state: RosterState) -> JobRoster:
         """Restore."""
         roster = cls()
-        for value in state["announcements"]:
-            roster.announce(decode_announcement(value.encode()))
-        roster.reasons = dict(state["reasons"])
-        roster._through = dict(state["through"])
-        roster._given_up = set(state["given_up"])
-        roster._is_complete = state["is_complete"]
+        roster._encoded = state.announcements.value
+        for value in roster._encoded:
+            roster.announce(decode_announcement(value))
+        roster.reasons = dict(state.reasons)
+        roster._through = dict(state.through)
+        roster._newest = max(state.through.values(), default=None)
+        roster._given_up = set(state.given_up)
+        roster._is_complete = state.is_complete
         return roster

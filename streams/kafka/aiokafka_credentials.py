@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from collections.abc import Mapping
 from typing import Any, Final
 
+from aiokafka.abc import AbstractTokenProvider
+
 from irregulars.errors import InputError
+from irregulars.streams.kafka.oauth_tokens import TokenSource
+from irregulars.streams.kafka.security import MECHANISMS
 
 _PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 
 
 def aiokafka_security(security: Mapping[str, Any]) -> dict[str, Any]:
@@ -36,8 +40,10 @@ def aiokafka_security(security: Mapping[str, Any]) -> dict[str, Any]:
 
 def _login(security: Mapping[str, Any]) -> dict[str, Any]:
     mechanism = str(security.get("sasl.mechanism", security.get("sasl.mechanisms", "PLAIN"))).upper()
-    if mechanism not in _MECHANISMS:
-        raise InputError(f"sasl.mechanism must be one of {', '.join(_MECHANISMS)}; got {mechanism!r}")
+    if mechanism not in MECHANISMS:
+        raise InputError(f"sasl.mechanism must be one of {', '.join(MECHANISMS)}; got {mechanism!r}")
+    if mechanism == "OAUTHBEARER":
+        return {"sasl_mechanism": mechanism, "sasl_oauth_token_provider": _Tokens(security["oauth_cb"])}
     for name in ("sasl.username", "sasl.password"):
         if not security.get(name):
             raise InputError(f"{name} must be given with security.protocol SASL_…; got none")
@@ -46,6 +52,17 @@ def _login(security: Mapping[str, Any]) -> dict[str, Any]:
         "sasl_plain_username": security["sasl.username"],
         "sasl_plain_password": security["sasl.password"],
     }
+
+
+class _Tokens(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka ships no types
+    """Gives aiokafka the tokens of `source`; to fetch one may take seconds, so it is done in a thread."""
+
+    def __init__(self, source: TokenSource) -> None:
+        self._source = source
+
+    async def token(self) -> str:
+        """Return a token that is valid now."""
+        return (await asyncio.get_running_loop().run_in_executor(None, self._source))[0]
 
 
 def _ssl_context(security: Mapping[str, Any]) -> ssl.SSLContext:

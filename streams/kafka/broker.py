@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient
 
 from irregulars.errors import ServiceError, ServiceRefused, ServiceUnavailable
 
-_REFUSALS: Final = frozenset(
+REFUSALS: Final = frozenset(
     {
         KafkaError._AUTHENTICATION,
         KafkaError.SASL_AUTHENTICATION_FAILED,
@@ -22,6 +22,7 @@ _REFUSALS: Final = frozenset(
         KafkaError._SSL,
     }
 )
+"""Codes of librdkafka with which a broker refuses us, however often we ask."""
 
 _TRY_S: Final = 1.0  # a refusal shows in the background, while the call itself would wait for its whole time
 _PAUSE_S: Final = 0.1
@@ -67,22 +68,22 @@ def open_admin(bootstrap: str, security: Mapping[str, Any], timeout_s: float = 1
             return admin, admin.list_topics(timeout=max(min(left_s, _TRY_S), 0.1))
         except KafkaException as error:
             admin.poll(_PAUSE_S)  # delivers what the background thread has seen
-            refusals = [one for one in (*errors, error.args[0]) if one.code() in _REFUSALS]
+            refusals = [one for one in (*errors, error.args[0]) if one.code() in REFUSALS]
             if refusals or left_s <= _TRY_S:
                 raise service_error((refusals or [error.args[0]])[0], bootstrap, timeout_s) from error
 
 
 def service_error(error: KafkaError, bootstrap: str, timeout_s: float | None = None) -> ServiceError:
     """Return our exception for librdkafka's `error`; the text names the address, never a credential."""
-    if error.code() in _REFUSALS:
+    if error.code() in REFUSALS:
         return ServiceRefused(
             f"Kafka at {bootstrap} must accept our credentials; got {error.name()}: {error.str()}. "
-            "Check security.protocol, user name, password and access rights"
+            "Check user, secret, certificates and access rights (infra/docs/access.md)"
         )
     within = "" if timeout_s is None else f" within {timeout_s:g} s"
     return ServiceUnavailable(
         f"Kafka at {bootstrap} must answer{within}; got {error.name()}: {error.str()}. "
-        "Check the address, and that the broker runs"
+        "Check the address, that the broker runs, and what it asks for there (TLS, a certificate)"
     )
 
 

@@ -6,7 +6,7 @@ These functions wait for the broker: call them in a thread.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -25,10 +25,13 @@ _ENDS: Final = frozenset({KafkaError._PARTITION_EOF, KafkaError._AUTO_OFFSET_RES
 # librdkafka goes on trying by itself; our deadline ends it.
 _PASSING: Final = frozenset({KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE})
 
-_LEADERLESS: Final = frozenset({KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE})
+# A busy broker may forget a topic for a moment that it has just told of: the client then knows no partition of it.
+_LEADERLESS: Final = frozenset(
+    {KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE, KafkaError._UNKNOWN_PARTITION}
+)
 
 
-class Span(Protocol):
+class OffsetsOfRank(Protocol):
     """Where operators of one rank lie: offsets in one partition of ``commops``."""
 
     @property
@@ -41,7 +44,7 @@ class Span(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class ReadBack:
+class LogReading:
     """What one call of `LogReader.read_commops` found.
 
     Parameters
@@ -89,7 +92,7 @@ class LogReader:
         """Let go of the connection."""
         self._consumer.close()
 
-    def read_commops(self, topic: str, spans: Iterable[Span]) -> ReadBack:
+    def read_commops(self, topic: str, spans: Iterable[OffsetsOfRank]) -> LogReading:
         """Return the batches at the offsets of `spans`, one pass a partition; an offset named twice is read once.
 
         Raises
@@ -100,7 +103,7 @@ class LogReader:
         wanted: dict[int, set[int]] = {}
         for span in spans:
             wanted.setdefault(span.partition, set()).update(span.offsets)
-        found = ReadBack()
+        found = LogReading()
         deadline = time.monotonic() + self._deadline_s
         for partition, offsets in sorted(wanted.items()):
             self._read_partition(topic, partition, sorted(offsets), found, deadline)
@@ -114,14 +117,59 @@ class LogReader:
         ServiceUnavailable
             If the end is not reached within the deadline.
         """
+        return list(self.each_of_tail(topic, partition, from_offset))
+
+    def each_of_tail(self, topic: str, partition: int, from_offset: int = 0) -> Iterator[Message]:
+        """Yield what `read_tail` returns, one by one; nothing else can be read until it ends."""
         deadline = time.monotonic() + self._deadline_s
         low, high = self._bounds(topic, partition, deadline)
         begin = max(low, from_offset)
-        return list(self._messages(topic, partition, begin, high, deadline)) if begin < high else []
+        if begin < high:
+            yield from self._messages(topic, partition, begin, high, deadline)
+
+    def messages(
+        self, topic: str, partition: int, begin: int = 0, end: int | None = None
+    ) -> Generator[Message, None, None]:
+        """Yield the messages from `begin` to before `end` (None: what is the end now), as far as they still exist.
+
+        However many these are: the deadline is for each of them.
+
+        Raises
+        ------
+        ServiceUnavailable
+            If none comes within the deadline.
+        """
+        deadline = time.monotonic() + self._deadline_s
+        low, high = self._bounds(topic, partition, deadline)
+        begin, end = max(low, begin), high if end is None else min(end, high)
+        if begin < end:
+            yield from self._messages(topic, partition, begin, end, deadline, is_each=True)
+
+    def bounds(self, topic: str, partition: int) -> tuple[int, int]:
+        """Return the first offset that exists, and the one that the next message will get."""
+        return self._bounds(topic, partition, time.monotonic() + self._deadline_s)
+
+    def next_offset(self, topic: str, partition: int, begin: int) -> int:
+        """Return the offset of the first message at or behind `begin`; if there is none, where the next may come."""
+        low, high = self._bounds(topic, partition, time.monotonic() + self._deadline_s)
+        found = self.messages(topic, partition, begin, high)
+        first = next(found, None)
+        found.close()
+        return max(begin, low, high) if first is None else _offset(first)
+
+    def offset_at(self, topic: str, partition: int, time_ms: int) -> int:
+        """Return the offset of the first message that is not older than a time, ms since the epoch; or the end."""
+        try:
+            (found,) = self._consumer.offsets_for_times(
+                [TopicPartition(topic, partition, max(time_ms, 0))], timeout=self._deadline_s
+            )
+        except KafkaException as error:
+            raise service_error(error.args[0], self._bootstrap, self._deadline_s) from error
+        return found.offset if found.offset >= 0 else self.end_offset(topic, partition)
 
     def end_offset(self, topic: str, partition: int) -> int:
         """Return the offset that the next message of the partition will get."""
-        return self._bounds(topic, partition, time.monotonic() + self._deadline_s)[1]
+        return self.bounds(topic, partition)[1]
 
     def partitions(self, topic: str) -> list[int]:
         """Return the partitions of `topic`, ascending."""
@@ -131,7 +179,7 @@ class LogReader:
             raise service_error(error.args[0], self._bootstrap, self._deadline_s) from error
 
     def _read_partition(
-        self, topic: str, partition: int, offsets: list[int], found: ReadBack, deadline: float
+        self, topic: str, partition: int, offsets: list[int], found: LogReading, deadline: float
     ) -> None:
         low, _ = self._bounds(topic, partition, deadline)
         # Not cut at the end: a broker may say too little of it (Tansu does), and these offsets were read before.
@@ -155,8 +203,10 @@ class LogReader:
                     raise service_error(error.args[0], self._bootstrap, self._deadline_s) from error
             time.sleep(_POLL_S)
 
-    def _messages(self, topic: str, partition: int, begin: int, end: int, deadline: float) -> Iterator[Message]:
-        """Messages with offsets from `begin` to before `end`, as far as they still exist."""
+    def _messages(
+        self, topic: str, partition: int, begin: int, end: int, deadline: float, *, is_each: bool = False
+    ) -> Iterator[Message]:
+        """Messages with offsets from `begin` to before `end`, as far as they exist; the deadline may be for each."""
         self._consumer.assign([TopicPartition(topic, partition, begin)])
         try:
             while time.monotonic() < deadline:
@@ -167,8 +217,9 @@ class LogReader:
                     return
                 if not message.error():
                     yield message
-                    if message.offset() >= end - 1:
+                    if _offset(message) >= end - 1:
                         return
+                    deadline = time.monotonic() + self._deadline_s if is_each else deadline
         finally:
             self._consumer.unassign()
         raise ServiceUnavailable(
@@ -179,12 +230,19 @@ class LogReader:
     def _is_past(self, message: Message, end: int) -> bool:
         error = message.error()
         if error is None:
-            return bool(message.offset() >= end)
+            return _offset(message) >= end
         if error.code() in _ENDS:
             return True
         if error.code() in _PASSING:
             return False
         raise service_error(error, self._bootstrap)
+
+
+def _offset(message: Message) -> int:
+    offset = message.offset()
+    if offset is None:
+        raise ValueError(f"message that was read from {message.topic()} must have an offset; got none")
+    return offset
 
 
 def _runs(offsets: Sequence[int]) -> Iterator[Sequence[int]]:

@@ -4,31 +4,48 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic  # `admin` has it too, but does not tell type checkers
 
 from irregulars.errors import ServiceUnavailable, TopicMismatch
 from irregulars.streams.kafka.broker import open_admin, service_error
-from irregulars.streams.kafka.topics import MAX_MESSAGE_BYTES, TOPICS, Topic, TopicSettings
+from irregulars.streams.kafka.topic_configuration import alter_topics
+from irregulars.streams.kafka.topics import (
+    CLEANING,
+    HEADER_BYTES,
+    MAX_MESSAGE_BYTES,
+    SNAPSHOT_TOPICS,
+    TOPICS,
+    Topic,
+    TopicSettings,
+)
 
-MAX_SNAPSHOT_BYTES: Final = 32 << 20
-"""A monitor's state is one message: a job of many thousand ranks needs more than Kafka's default of 1 MB."""
-
-_HEADER_BYTES: Final = 48_576  # what the default limit, 1,048,576, leaves beside MAX_MESSAGE_BYTES
 _POLL_S: Final = 0.05
-_SNAPSHOTS: Final = ("rank_snapshots", "job_snapshots")
-_RESULTS: Final = ("verdicts", "alerts", "deadletter")  # few messages: one partition keeps their order
+_UNPARTED: Final = ("verdicts", "alerts", "deadletter", "progress")  # few messages: one partition keeps their order
 
 
 @dataclass(frozen=True, slots=True)
 class TopicReport:
-    """What `create_topics` did: full names of the topics that it made, and of those that were there."""
+    """What `create_topics` did, by full names of topics.
+
+    Parameters
+    ----------
+    created, existing
+        Those that it made, and those that were there.
+    altered
+        Of the latter, those whose configuration it changed.
+    stale
+        And those whose configuration it could not change: what ``kafka-configs --add-config`` must be given.
+    """
 
     created: tuple[str, ...]
     existing: tuple[str, ...]
+    altered: tuple[str, ...] = ()
+    stale: Mapping[str, str] = field(default_factory=dict)
 
 
 def create_topics(
@@ -37,7 +54,9 @@ def create_topics(
     extra_config: Mapping[str, Any] | None = None,
     timeout_s: float = 30.0,
 ) -> TopicReport:
-    """Create the topics that are missing; what exists is left as it is, and reported. On return all can be used.
+    """Create the topics that are missing, and see to how those of snapshots are cleaned. On return all can be used.
+
+    Topics that exist are otherwise left as they are, and reported.
 
     Parameters
     ----------
@@ -58,7 +77,9 @@ def create_topics(
             created += [name] if _is_created(future, bootstrap, timeout_s) else []
         _wait_for_leaders(admin, [one.topic for one in wanted], bootstrap, timeout_s)
     existing = [settings.name(name) for name in TOPICS if settings.name(name) not in created]
-    return TopicReport(tuple(created), tuple(existing))
+    snapshots = [settings.name(name) for name in SNAPSHOT_TOPICS if settings.name(name) in existing]
+    altered, stale = alter_topics(admin, snapshots, CLEANING, timeout_s) if snapshots else ((), {})
+    return TopicReport(tuple(created), tuple(existing), altered, stale)
 
 
 def check_topics(
@@ -82,7 +103,7 @@ def check_topics(
     if missing:
         raise TopicMismatch(
             f"topics must exist; got none named {', '.join(missing)} (Kafka at {bootstrap}). "
-            "Run: irregulars topics create"
+            "Run: irregulars topics create; or, where they are there, irregulars topics grant"
         )
     counts = {name: len(metadata.topics[settings.name(name)].partitions) for name in TOPICS}
     _require_equal({n: c for n, c in counts.items() if TOPICS[n].is_parted_by_rank}, settings, bootstrap)
@@ -92,16 +113,24 @@ def check_topics(
 
 def topic_config(topic: Topic) -> dict[str, str]:
     """Return the broker-side configuration of one topic."""
-    limit = MAX_SNAPSHOT_BYTES if topic.name in _SNAPSHOTS else MAX_MESSAGE_BYTES + _HEADER_BYTES
-    config = {"max.message.bytes": str(limit)}
+    config = {"max.message.bytes": str(MAX_MESSAGE_BYTES + HEADER_BYTES)}
+    if topic.name in SNAPSHOT_TOPICS:
+        config |= CLEANING
+    if topic.segment_ms is not None:
+        config["segment.ms"] = str(topic.segment_ms)
     if topic.is_compacted:
         return config | {"cleanup.policy": "compact"}
     return config | {"cleanup.policy": "delete", "retention.ms": str(topic.retention_ms)}
 
 
+def partitions_of(name: str, settings: TopicSettings) -> int:
+    """Return how many partitions a topic is made with."""
+    return 1 if name in _UNPARTED else settings.partitions
+
+
 def _new_topic(name: str, settings: TopicSettings) -> NewTopic:
-    partitions = 1 if name in _RESULTS else settings.partitions
-    return NewTopic(settings.name(name), partitions, settings.replicas, config=topic_config(TOPICS[name]))
+    config = topic_config(TOPICS[name])
+    return NewTopic(settings.name(name), partitions_of(name, settings), settings.replicas, config=config)
 
 
 def _is_created(future: Any, bootstrap: str, timeout_s: float) -> bool:

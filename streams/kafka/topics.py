@@ -6,12 +6,30 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-DAY_MS: Final = 24 * 3600 * 1000
+HOUR_MS: Final = 3600 * 1000
+DAY_MS: Final = 24 * HOUR_MS
 PARTITIONER: Final = "murmur2_random"
 """Every producer sets this: librdkafka's default differs from that of the Java and aiokafka clients."""
 
 MAX_MESSAGE_BYTES: Final = 1_000_000
 """Kafka's default limit, less the room that headers take; larger batches are split."""
+
+HEADER_BYTES: Final = 48_576
+"""That room: Kafka's default limit, 1,048,576, less `MAX_MESSAGE_BYTES`."""
+
+SNAPSHOT_TOPICS: Final = ("rank_snapshots", "job_snapshots")
+
+CLEANING: Final[Mapping[str, str]] = {
+    "segment.bytes": str(32 << 20),
+    "segment.ms": str(HOUR_MS // 6),
+    "max.compaction.lag.ms": str(HOUR_MS // 2),
+    "min.cleanable.dirty.ratio": "0.3",
+    "delete.retention.ms": str(HOUR_MS),
+}
+"""How the broker cleans the topics of snapshots. It compacts closed files of the log alone, and closes one by default
+after 1 GiB or 7 days, when 100,000 snapshots have been written. Here: 32 MiB or 10 minutes; cleaned when three tenths
+may be stale, and after half an hour anyway; tombstones stay for an hour, which no restart takes. What a restart reads
+does not depend on it (`streams.snapshots.snapshot_writer`), the disk does."""
 
 MAX_KEY_BYTES: Final = 4096
 """Of job and rank: each message carries them."""
@@ -26,11 +44,13 @@ class Topic:
     name
         Name without the prefix.
     key
-        What the key of its messages is made of: ``rank`` (``job/rank``), ``job`` or ``verdict``.
+        What the key of its messages is made of: ``rank`` (``job/rank``), ``job``, ``verdict`` or ``partition``.
     is_compacted
         Keep the newest message of each key for ever, instead of all messages for `retention_ms`.
     is_parted_by_rank
         The topics of the first hop: equal numbers of partitions, so that all that one rank sends meets in one worker.
+    segment_ms
+        Age at which Kafka closes a file of the log, since only closed ones are deleted; `None`: its default, 7 days.
     """
 
     name: str
@@ -38,6 +58,7 @@ class Topic:
     retention_ms: int = 7 * DAY_MS
     is_compacted: bool = False
     is_parted_by_rank: bool = False
+    segment_ms: int | None = None
 
 
 TOPICS: Final[Mapping[str, Topic]] = {
@@ -51,6 +72,7 @@ TOPICS: Final[Mapping[str, Topic]] = {
         Topic("heartbeats", "rank", retention_ms=DAY_MS, is_parted_by_rank=True),
         Topic("rank_snapshots", "rank", is_compacted=True, is_parted_by_rank=True),
         Topic("evidence", "job"),
+        Topic("progress", "partition", retention_ms=HOUR_MS, segment_ms=HOUR_MS),
         Topic("job_snapshots", "job", is_compacted=True),
         Topic("verdicts", "verdict", retention_ms=365 * DAY_MS),
         Topic("alerts", "verdict", retention_ms=365 * DAY_MS),

@@ -1,45 +1,90 @@
-"""What a rank says of itself: an announcement in each attempt, and a heartbeat each second. JSON."""
+"""Messages of a rank about itself, as JSON: an announcement in each attempt, and a heartbeat each second."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from operator import eq
+from typing import Final, overload
 
 from irregulars.errors import RecordError
-from irregulars.streams.messages.json_fields import (
-    MAX_RANK,
-    boolean,
-    first_line,
-    integer,
-    optional_integer,
-    optional_text,
-    text,
-    texts,
-)
-from irregulars.streams.messages.records import decode_json, encode_json
+from irregulars.streams.messages.records import BATCH_SCHEMAS, decode_json, encode_json
+from irregulars.validation import MAX_RANK, Count, Integer, JobName, Label, Name, Rank, RowCount, Size, checked
 
 MAX_MEMBERS: Final = 1 << 22
-"""Ranks of all communicators of a rank: a few bytes could name so many that a worker's memory does not hold them."""
+"""Ranks of all communicators of one rank together. They are kept as the runs that were sent, a few bytes each; but
+judgement lists them, and a short message could name more ranks than a worker's memory holds."""
+
+MAX_ANNOUNCEMENT_BYTES: Final = 900_000
+"""Of an announcement as we encode it: the first hop sends it on inside a message of ``evidence``, below 1 MB as well,
+and JSON takes up to three times the bytes for letters beyond ASCII."""
+
+_MOST_SHOWN: Final = 1000
+
+
+class Ranks(Sequence[int]):
+    """Ranks as runs ``[first, past the last, step]``: a few bytes, however many they are.
+
+    >>> ranks = Ranks([[0, 24, 8], [3, 4, 1]])
+    >>> len(ranks), list(ranks), ranks[1], ranks == (0, 8, 16, 3)
+    (4, [0, 8, 16, 3], 8, True)
+    """
+
+    __slots__ = ("_runs",)
+
+    def __init__(self, runs: Iterable[Sequence[int]]) -> None:
+        self._runs = tuple(range(first, past, step) for first, past, step in runs)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._runs))
+
+    def __iter__(self) -> Iterator[int]:
+        return chain.from_iterable(self._runs)
+
+    @overload
+    def __getitem__(self, place: int) -> int: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[int]: ...
+    def __getitem__(self, place: int | slice) -> int | Sequence[int]:
+        return tuple(self)[place]
+
+    def __contains__(self, rank: object) -> bool:
+        return any(rank in run for run in self._runs)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Ranks | tuple):
+            return NotImplemented
+        return len(self) == len(other) and all(map(eq, self, other))
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __repr__(self) -> str:
+        return repr(tuple(self)) if len(self) <= _MOST_SHOWN else f"Ranks({self.runs()})"
+
+    def runs(self) -> list[list[int]]:
+        """Return the runs."""
+        return [[run.start, run.stop, run.step] for run in self._runs]
 
 
 @dataclass(frozen=True, slots=True)
 class Communicator:
     """A group of ranks that communicate; ``id`` is unique in the job. ``ranks`` are global, in communicator order."""
 
-    id: str
-    kind: str
-    ranks: tuple[int, ...]
+    id: Label
+    kind: Name
+    ranks: Sequence[int]
 
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """One rank's message on the compacted topic ``jobs``: what it is, where it lives, what it will send.
+    """One rank's message on the compacted topic ``jobs``: its place in the job, its devices, and its sources.
 
     Parameters
     ----------
     logged_ranks
-        How many ranks of the job log: the job is announced when that many did.
+        How many ranks of the job log. The job counts as announced once this many ranks have announced themselves.
     is_logged
         False for a rank whose place is known although it will send nothing.
     sources
@@ -50,42 +95,42 @@ class Announcement:
         Those that this rank is in.
     """
 
-    job: str
-    attempt: int
-    rank: int
-    world_size: int
-    logged_ranks: int
+    job: JobName
+    attempt: Integer
+    rank: Rank
+    world_size: Size
+    logged_ranks: Rank
     communicators: tuple[Communicator, ...]
-    sources: tuple[str, ...] = ("commops",)
+    sources: tuple[Label, ...] = ("commops",)
     is_logged: bool = True
-    clock: str = "per_host"
-    host: str | None = None
-    gpu: int | None = None
-    nic: str | None = None
-    switch: str | None = None
-    lost_rows: int | None = None
-    recorded_until_ns: int | None = None
+    clock: Name = "per_host"
+    host: Label | None = None
+    gpu: Integer | None = None
+    nic: Label | None = None
+    switch: Label | None = None
+    lost_rows: RowCount | None = None
+    recorded_until_ns: Integer | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class SourceProgress:
     """How far one source of a rank has come: rows published, and event time up to which they are complete."""
 
-    rows: int
-    watermark_ns: int | None
-    lost_rows: int = 0
+    rows: RowCount
+    watermark_ns: Integer | None = None
+    lost_rows: RowCount = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
     """One rank's message of each second. With ``state="ended"`` it is the last one, and ``reason`` says why."""
 
-    job: str
-    attempt: int
-    rank: int
+    job: JobName
+    attempt: Integer
+    rank: Rank
     sources: Mapping[str, SourceProgress] = field(default_factory=dict)
-    state: str = "running"
-    reason: str | None = None
+    state: Name = "running"
+    reason: Label | None = None
 
 
 def encode_announcement(announcement: Announcement) -> bytes:
@@ -100,44 +145,42 @@ def encode_announcement(announcement: Announcement) -> bytes:
 def decode_announcement(value: bytes | None) -> Announcement:
     """Decode a message of the topic ``jobs``; raises `RecordError` as `decode_batch` does."""
     values = decode_json(value, "jobs")
-    try:
-        return Announcement(
-            job=text(values, "job"),
-            attempt=integer(values, "attempt"),
-            rank=integer(values, "rank", 0, MAX_RANK),
-            world_size=integer(values, "world_size", 1, MAX_RANK),
-            logged_ranks=integer(values, "logged_ranks", 0, MAX_RANK),
-            communicators=_communicators(values["communicators"]),
-            sources=texts(values, "sources"),
-            is_logged=boolean({"is_logged": True, **values}, "is_logged"),
-            clock=text({"clock": "per_host", **values}, "clock"),
-            host=optional_text(values, "host"),
-            gpu=optional_integer(values, "gpu"),
-            nic=optional_text(values, "nic"),
-            switch=optional_text(values, "switch"),
-            lost_rows=optional_integer(values, "lost_rows", 0),
-            recorded_until_ns=optional_integer(values, "recorded_until_ns"),
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise RecordError(f"jobs message must follow its schema; got {first_line(error)}") from error
+    found = checked(values.get("communicators"), tuple[_Runs, ...], "communicators", "jobs message", RecordError)
+    announcement: Announcement = checked(
+        {"sources": None, **values, "communicators": _communicators(found)},
+        Announcement,
+        "",
+        "jobs message",
+        RecordError,
+    )
+    if len(value or b"") > MAX_ANNOUNCEMENT_BYTES // 3:  # a letter grows at most from two bytes to six
+        _require_short(len(encode_announcement(announcement)))
+    return announcement
 
 
-def _communicators(listed: Sequence[Mapping[str, Any]]) -> tuple[Communicator, ...]:
+def _require_short(size_bytes: int) -> None:
+    if size_bytes > MAX_ANNOUNCEMENT_BYTES:
+        raise RecordError(f"announcement must be at most {MAX_ANNOUNCEMENT_BYTES} bytes; got {size_bytes}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Runs:
+    """A communicator as it is sent: its ranks as runs ``[first, past the last, step]``."""
+
+    id: Label
+    kind: Name
+    ranks: tuple[tuple[Rank, Count, Size], ...]
+
+
+def _communicators(listed: Sequence[_Runs]) -> tuple[Communicator, ...]:
     """Read communicators; raises `RecordError` if they have too many ranks together, before any of them is made."""
-    runs = [_runs(one) for one in listed]
-    if sum(len(range(*run)) for own in runs for run in own) > MAX_MEMBERS:
+    runs = [run for one in listed for run in one.ranks]
+    beyond = next((past for _, past, step in runs if past > MAX_RANK + step), None)
+    if beyond is not None:
+        raise RecordError(f"ranks of a communicator must be at most {MAX_RANK}; got those before {beyond}")
+    if sum(len(range(*run)) for run in runs) > MAX_MEMBERS:
         raise RecordError(f"communicators of a rank must have at most {MAX_MEMBERS} ranks; got more")
-    pairs = zip(listed, runs, strict=True)
-    return tuple(Communicator(text(one, "id"), text(one, "kind"), runs_to_ranks(own)) for one, own in pairs)
-
-
-def _runs(values: Mapping[str, Any]) -> list[tuple[int, int, int]]:
-    runs = [tuple(run) for run in values["ranks"]]
-    for first, past, step in runs:
-        bounds = {"first": first, "past": past, "step": step}
-        integer(bounds, "first", 0, MAX_RANK)
-        integer(bounds, "past", 0, MAX_RANK + integer(bounds, "step", 1, MAX_RANK))
-    return runs
+    return tuple(Communicator(one.id, one.kind, Ranks(one.ranks)) for one in listed)
 
 
 def encode_heartbeat(heartbeat: Heartbeat) -> bytes:
@@ -152,23 +195,11 @@ def encode_heartbeat(heartbeat: Heartbeat) -> bytes:
 
 def decode_heartbeat(value: bytes | None) -> Heartbeat:
     """Decode a message of the topic ``heartbeats``; raises `RecordError` as `decode_batch` does."""
-    values = decode_json(value, "heartbeats")
-    try:
-        return Heartbeat(
-            job=text(values, "job"),
-            attempt=integer(values, "attempt"),
-            rank=integer(values, "rank", 0, MAX_RANK),
-            sources={name: _progress(one) for name, one in values["sources"].items()},
-            state=text(values, "state"),
-            reason=optional_text(values, "reason"),
-        )
-    except (KeyError, TypeError, AttributeError) as error:
-        raise RecordError(f"heartbeat must follow its schema; got {first_line(error)}") from error
-
-
-def _progress(values: Mapping[str, Any]) -> SourceProgress:
-    lost_rows = integer({"lost_rows": 0, **values}, "lost_rows", 0)
-    return SourceProgress(integer(values, "rows", 0), optional_integer(values, "watermark_ns"), lost_rows)
+    values = {"sources": None, "state": None} | decode_json(value, "heartbeats")
+    heartbeat: Heartbeat = checked(values, Heartbeat, "", "heartbeat", RecordError)
+    # Of sources that we don't know no row will ever arrive; a heartbeat that waited for them would take no effect.
+    known = {name: progress for name, progress in heartbeat.sources.items() if name in BATCH_SCHEMAS}
+    return replace(heartbeat, sources=known) if len(known) < len(heartbeat.sources) else heartbeat
 
 
 def ranks_to_runs(ranks: Sequence[int]) -> list[list[int]]:
@@ -177,6 +208,8 @@ def ranks_to_runs(ranks: Sequence[int]) -> list[list[int]]:
     >>> ranks_to_runs([0, 8, 16, 3])
     [[0, 24, 8], [3, 4, 1]]
     """
+    if isinstance(ranks, Ranks):
+        return ranks.runs()
     runs: list[list[int]] = []
     for rank in ranks:
         if runs and rank == runs[-1][1]:

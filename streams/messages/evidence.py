@@ -1,41 +1,38 @@
-"""What travels from the first hop to the second: evidence rows and membership, encoded for the topic ``evidence``.
+"""Messages from the first hop to the second, on the topic ``evidence``: evidence rows and membership.
 
-One evidence row says of one rank and one iteration: how long, how much of it in operators and how much between them,
-per class of operators a few sums, and where in ``commops`` the operators themselves are.
+An evidence row is about one rank in one iteration. It holds how long the iteration took, how much of that lay in
+operators and how much between them, a few sums for each class of operators, and the places in ``commops`` where the
+operators themselves are.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import dataclass, replace
+from typing import Any, Final, Self, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
+from irregulars.dtypes import Column, Flags, Ints, Numbers
 from irregulars.errors import RecordError
 from irregulars.streams.messages.announcements import Announcement, decode_announcement, encode_announcement
-from irregulars.streams.messages.json_fields import (
-    LARGEST,
-    MAX_RANK,
-    first_line,
-    integer,
-    json_object,
-    optional_text,
-    text,
-    texts,
-)
+from irregulars.streams.messages.arrow_limits import require_bounded
+from irregulars.streams.messages.json_fields import first_line, json_object
+from irregulars.streams.messages.ragged import Ragged, concatenate_ragged
 from irregulars.streams.messages.records import (
+    LATEST_NS,
+    LONGEST_NS,
     OPERATORS,
     PHASE_UNKNOWN,
+    PHASES,
     UNKNOWN,
     check_version,
     encode_arrow,
     encode_json,
 )
-
-Array = np.ndarray
+from irregulars.validation import LARGEST, MAX_RANK, MAX_ROWS, Integer, JobName, Label, Rank, checked
 
 COLUMNS: Final[Mapping[str, Any]] = {
     "attempt": pa.int64(),
@@ -67,8 +64,8 @@ CLASS_COLUMNS: Final[Mapping[str, Any]] = {
     "count": pa.int32(),
     "shortest_ns": pa.float32(),  # least elapsed, rounded down to 11 binary digits
 }
-"""Columns of the classes (communicator, operator, peer) of each row: of recvs and of collectives of many ranks, which
-say where to look without reading their operators."""
+"""Columns of the classes (communicator, operator, peer) of each row. Only recvs and collectives of many ranks have
+classes: they tell the second hop which ranks to read, before it has read any operator."""
 
 PATTERN_COLUMNS: Final[Mapping[str, Any]] = {
     "communicator": pa.int32(),  # index into the batch's names; -1: all operators, and the time between them
@@ -79,9 +76,19 @@ PATTERN_COLUMNS: Final[Mapping[str, Any]] = {
     "rx_mean": pa.float32(),
     "rx_deviation": pa.float32(),
 }
-"""Columns of the behaviour patterns of each row, 6 binary digits each: only of what took more than a hundredth of the
-iteration while there were enough samples of the NIC."""
+"""Columns of the behaviour patterns of each row, 6 binary digits each. Operators have a pattern if they took more
+than a hundredth of the iteration, and if there were enough samples of the NIC meanwhile."""
 
+
+_RANGES: Final = {
+    "rank": (0, MAX_RANK), "partition": (0, MAX_RANK), "attempt": (-LARGEST, LARGEST),
+    "iteration": (-LARGEST, LARGEST), "late_rows": (0, MAX_ROWS), "lost_rows": (0, MAX_ROWS),
+    "operators": (0, MAX_ROWS), "unended": (0, MAX_ROWS),
+}  # fmt: skip
+"""Columns that are known in each row, and their bounds: sums and differences of them fit an int64."""
+
+_TIMES: Final = dict.fromkeys(("start_ns", "elapsed_ns", "entry_ns", "last_end_ns"), LATEST_NS + LONGEST_NS)
+"""Times that may be unknown, and the latest: the end of an operator that began as late as it may."""
 
 _PATTERNS: Final = "patterns"
 _PATTERN: Final = pa.struct([pa.field(name, kind, nullable=False) for name, kind in PATTERN_COLUMNS.items()])
@@ -89,36 +96,55 @@ _PATTERN: Final = pa.struct([pa.field(name, kind, nullable=False) for name, kind
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
-    """Evidence rows of one job as columns.
+class EvidenceRows:
+    """Evidence rows as columns: one row for each rank and iteration.
 
     Parameters
     ----------
     names
-        Communicator ids; the classes' ``communicator`` are indices into them.
+        Communicator ids; the ``communicator`` of classes and patterns are indices into them.
     columns
         As `COLUMNS` says, all of one length, the number of rows.
-    offsets, offset_counts
-        Offsets of the `commops` batches that hold each row's operators, all rows' one after the other, and how many
-        of them belong to each row.
-    classes, class_counts
-        As `CLASS_COLUMNS` says, likewise.
-    patterns, pattern_counts
-        As `PATTERN_COLUMNS` says, likewise.
+    offsets
+        The column ``offset``: Kafka offsets of the `commops` batches that hold each row's operators.
+    classes
+        Columns as `CLASS_COLUMNS` says: the classes of operators of each row.
+    patterns
+        Columns as `PATTERN_COLUMNS` says: the behaviour patterns of each row.
     """
 
-    job: str
     names: tuple[str, ...]
-    columns: Mapping[str, Array]
-    offsets: Array
-    offset_counts: Array
-    classes: Mapping[str, Array]
-    class_counts: Array
-    patterns: Mapping[str, Array]
-    pattern_counts: Array
+    columns: Mapping[str, Column]
+    offsets: Ragged
+    classes: Ragged
+    patterns: Ragged
 
     def __len__(self) -> int:
         return len(self.columns["rank"])
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all columns."""
+        tables = (self.columns, self.offsets.columns, self.classes.columns, self.patterns.columns)
+        return sum(column.nbytes for table in tables for column in table.values())
+
+    def take(self, rows: Ints | Flags) -> Self:
+        """Return some rows: by their places, in that order, or by one boolean for each row."""
+        at: Ints = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows.astype(np.int64, copy=False)
+        return replace(
+            self,
+            columns={name: column[at] for name, column in self.columns.items()},
+            offsets=self.offsets.take(at),
+            classes=self.classes.take(at),
+            patterns=self.patterns.take(at),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence(EvidenceRows):
+    """Evidence rows of one job, as they travel."""
+
+    job: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,56 +158,36 @@ class Membership:
     reason: str | None = None
 
 
-def concatenate(pieces: Sequence[Evidence]) -> Evidence:
-    """Join evidence of one job, in order."""
-    names = {name: code for code, name in enumerate(dict.fromkeys(name for piece in pieces for name in piece.names))}
-    tables = [code_table(piece.names, names) for piece in pieces]
-    return Evidence(
-        job=pieces[0].job,
-        names=tuple(names),
-        columns={name: np.concatenate([piece.columns[name] for piece in pieces]) for name in COLUMNS},
-        offsets=np.concatenate([piece.offsets for piece in pieces]),
-        offset_counts=np.concatenate([piece.offset_counts for piece in pieces]),
-        classes=join_coded([piece.classes for piece in pieces], tables),
-        class_counts=np.concatenate([piece.class_counts for piece in pieces]),
-        patterns=join_coded([piece.patterns for piece in pieces], tables),
-        pattern_counts=np.concatenate([piece.pattern_counts for piece in pieces]),
+Rows = TypeVar("Rows", bound=EvidenceRows)
+
+
+def concatenate(parts: Sequence[Rows]) -> Rows:
+    """Join evidence rows of one job, in order; the result has the names of all parts."""
+    names = tuple(dict.fromkeys(name for part in parts for name in part.names))
+    return replace(
+        parts[0],
+        names=names,
+        columns={name: np.concatenate([part.columns[name] for part in parts]) for name in parts[0].columns},
+        offsets=concatenate_ragged([part.offsets for part in parts]),
+        classes=concatenate_ragged([_recoded(part.classes, part.names, names) for part in parts]),
+        patterns=concatenate_ragged([_recoded(part.patterns, part.names, names) for part in parts]),
     )
 
 
-def select(evidence: Evidence, is_chosen: Array) -> Evidence:
-    """Take some rows of evidence; `is_chosen` has one boolean per row."""
-    return Evidence(
-        job=evidence.job,
-        names=evidence.names,
-        columns={name: column[is_chosen] for name, column in evidence.columns.items()},
-        offsets=evidence.offsets[np.repeat(is_chosen, evidence.offset_counts)],
-        offset_counts=evidence.offset_counts[is_chosen],
-        classes={n: column[np.repeat(is_chosen, evidence.class_counts)] for n, column in evidence.classes.items()},
-        class_counts=evidence.class_counts[is_chosen],
-        patterns={
-            n: column[np.repeat(is_chosen, evidence.pattern_counts)] for n, column in evidence.patterns.items()
-        },
-        pattern_counts=evidence.pattern_counts[is_chosen],
-    )
-
-
-def code_table(names: Sequence[str], codes: Mapping[str, int]) -> Array:
-    """Return the code of each name, and at the end -1: that of what has no communicator."""
-    return np.array([*(codes[name] for name in names), -1], dtype=np.int64)
-
-
-def join_coded(parts: Sequence[Mapping[str, Array]], tables: Sequence[Array]) -> dict[str, Array]:
-    """Join columns one after the other, with communicators coded anew by the `code_table` of each part."""
-    joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    coded = [table[part["communicator"]] for table, part in zip(tables, parts, strict=True)]
-    return joined | {"communicator": np.concatenate(coded)}
+def _recoded(entries: Ragged, names: Sequence[str], new_names: Sequence[str]) -> Ragged:
+    """Return entries whose communicators are indices into `new_names`, where they were indices into `names`."""
+    if tuple(names) == tuple(new_names):
+        return entries
+    codes = {name: code for code, name in enumerate(new_names)}
+    table = np.array([*(codes[name] for name in names), -1])  # its last value is for -1: no communicator
+    return entries.replaced("communicator", table[entries["communicator"]])
 
 
 def encode_evidence(rows: Sequence[Evidence | Membership], job: str) -> list[bytes]:
-    """Encode what RankMonitors of one job drained: one message of memberships, one of evidence; empty ones left out.
+    """Encode rows that RankMonitors of one job drained, as at most three messages.
 
-    A rank's arrival goes before evidence and its departure after it, as it drained them.
+    They are the arrivals of ranks, the evidence, and the departures, in this order, since a rank arrives before its
+    evidence and departs after it. Empty messages are left out.
     """
     came = [row for row in rows if isinstance(row, Membership) and row.reason is None]
     went = [row for row in rows if isinstance(row, Membership) and row.reason is not None]
@@ -222,77 +228,91 @@ def _encode_members(job: str, members: Sequence[Membership]) -> bytes:
 def _decode_members(value: bytes) -> list[Membership]:
     record = json_object(value, "membership")
     check_version(record, "membership")
-    try:
-        job = text(record, "job")
-        return [_decode_member(job, row) for row in record["members"]]
-    except (ValueError, KeyError, TypeError) as error:
-        raise RecordError(f"membership must follow its schema; got {first_line(error)}") from error
+    found: _Members = checked(record, _Members, "", "membership", RecordError)
+    return [_decode_member(found.job, member) for member in found.members]
 
 
-def _decode_member(job: str, row: Mapping[str, Any]) -> Membership:
-    announced = row["announcement"]
+@dataclass(frozen=True, slots=True)
+class _Member:
+    """One that came or went, as it is sent."""
+
+    rank: Rank
+    attempt: Integer
+    announcement: dict[str, Any] | None
+    reason: Label | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Members:
+    job: JobName
+    members: tuple[_Member, ...]
+
+
+def _decode_member(job: str, member: _Member) -> Membership:
+    announced = member.announcement
     announcement = None if announced is None else decode_announcement(json.dumps(announced).encode())
-    rank, attempt = integer(row, "rank", 0, MAX_RANK), integer(row, "attempt")
     said = None if announcement is None else (announcement.job, announcement.attempt, announcement.rank)
-    if said not in (None, (job, attempt, rank)):
-        raise RecordError(f"announcement of {(job, attempt, rank)} must be its own; got that of {said}")
-    return Membership(job, attempt, rank, announcement, optional_text(row, "reason"))
+    if said not in (None, (job, member.attempt, member.rank)):
+        raise RecordError(f"announcement of {(job, member.attempt, member.rank)} must be its own; got that of {said}")
+    return Membership(job, member.attempt, member.rank, announcement, member.reason)
 
 
 def _encode_rows(evidence: Evidence) -> bytes:
     arrays = {name: _to_wire(evidence.columns[name], kind) for name, kind in COLUMNS.items()}
-    arrays["offsets"] = _lists(evidence.offset_counts, evidence.offsets, pa.int64())
+    arrays["offsets"] = _lists(evidence.offsets, "offset", pa.int64())
     for name, kind in CLASS_COLUMNS.items():
-        arrays[f"class_{name}"] = _lists(evidence.class_counts, evidence.classes[name], kind)
-    if evidence.pattern_counts.any():  # without samples of NICs there are none, and columns without rows cost too
-        arrays[_PATTERNS] = _pattern_lists(evidence)
+        arrays[f"class_{name}"] = _lists(evidence.classes, name, kind)
+    if evidence.patterns.has_entries:  # without samples of NICs there are none, and columns without rows cost too
+        arrays[_PATTERNS] = _pattern_lists(evidence.patterns)
     batch = pa.RecordBatch.from_arrays(list(arrays.values()), names=list(arrays))
     options = pa.ipc.IpcWriteOptions(compression="zstd")  # it moves on every iteration of every rank
     return encode_arrow("evidence", {"job": evidence.job, "names": evidence.names}, batch, options)
 
 
-def _to_wire(column: Array, kind: Any) -> pa.Array:
+def _to_wire(column: Column, kind: Any) -> pa.Array:
     if column.dtype.kind == "f":
         return pa.array(column, type=kind)
     mask = column == UNKNOWN if column.dtype == np.int64 else None
     return pa.array(np.where(mask, 0, column) if mask is not None else column, mask=mask).cast(kind)
 
 
-def _lists(counts: Array, values: Array, kind: Any) -> pa.ListArray:
-    splits = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
-    return pa.ListArray.from_arrays(pa.array(splits), pa.array(values).cast(kind))
+def _lists(entries: Ragged, name: str, kind: Any) -> pa.ListArray:
+    splits = pa.array(entries.splits.astype(np.int32))
+    return pa.ListArray.from_arrays(splits, pa.array(entries[name]).cast(kind))
+
+
+@dataclass(frozen=True, slots=True)
+class _Metadata:
+    job: JobName
+    names: tuple[Label, ...]
 
 
 def _decode_rows(value: bytes) -> Evidence:
+    require_bounded(value)
     try:
         with pa.ipc.open_stream(value) as reader:
             metadata = json_object((reader.schema.metadata or {}).get(b"irregulars"), "metadata `irregulars`")
             check_version(metadata, "evidence")
-            names = texts(metadata, "names")
+            own: _Metadata = checked(metadata, _Metadata, "", "metadata of evidence", RecordError)
             batch = reader.read_next_batch()
             batch.validate(full=True)
         _require_columns(batch)
-        _require_values(batch, len(names))
-        columns = {name: _from_wire(batch.column(name), name) for name in COLUMNS}
+        _require_values(batch, len(own.names))
         classes = {name: batch.column(f"class_{name}").flatten() for name in CLASS_COLUMNS}
-        patterns, pattern_counts = _patterns_from_wire(batch)
         return Evidence(
-            job=text(metadata, "job"),
-            names=names,
-            columns=columns,
-            offsets=np.asarray(batch.column("offsets").flatten()),
-            offset_counts=np.diff(np.asarray(batch.column("offsets").offsets)),
-            classes={name: _class_from_wire(column) for name, column in classes.items()},
-            class_counts=np.diff(np.asarray(batch.column("class_count").offsets)),
-            patterns=patterns,
-            pattern_counts=pattern_counts,
+            job=own.job,
+            names=own.names,
+            columns={name: _from_wire(batch.column(name), name) for name in COLUMNS},
+            offsets=_entries(batch.column("offsets"), {"offset": batch.column("offsets").flatten()}),
+            classes=_entries(batch.column("class_count"), classes),
+            patterns=_patterns_from_wire(batch),
         )
     except (pa.ArrowException, StopIteration, OSError, ValueError, KeyError, TypeError) as error:
         raise RecordError(f"evidence must follow its schema; got {first_line(error)}") from error
 
 
 def _require_columns(batch: Any) -> None:
-    """Require the types; integers may be wider, as those of ``attempt`` once were narrower."""
+    """Require the columns' types; integers may be of another width, as ``attempt`` had 32 bits once."""
     wanted = dict(COLUMNS) | {f"class_{name}": pa.list_(kind) for name, kind in CLASS_COLUMNS.items()}
     for name, kind in (wanted | {"offsets": pa.list_(pa.int64())}).items():
         found = batch.column(name).type
@@ -301,15 +321,20 @@ def _require_columns(batch: Any) -> None:
 
 
 def _require_values(batch: Any, names: int) -> None:
-    """Require what the monitors index with."""
-    for name, most in {"rank": MAX_RANK, "partition": MAX_RANK, "attempt": LARGEST, "iteration": LARGEST}.items():
-        least = 0 if most == MAX_RANK else -most
+    """Require that all values which the monitors use as indices are known and within bounds."""
+    for name, (least, most) in _RANGES.items():
         _require_range(batch.column(name), name, least, most)
+    for name, most in _TIMES.items():
+        _require_range(batch.column(name).drop_null(), name, 0, most)
+    phases = set(np.unique(np.asarray(batch.column("phase").drop_null())).tolist())
+    if not phases <= {*range(len(PHASES)), PHASE_UNKNOWN}:
+        raise RecordError(f"phase codes must be below {len(PHASES)} or null; got {sorted(phases)}")
     for name in ("offsets", *(f"class_{name}" for name in CLASS_COLUMNS)):
         if batch.column(name).null_count or batch.column(name).flatten().null_count:
             raise RecordError(f"column {name!r} must be known in each row; got nulls")
     _require_range(batch.column("offsets").flatten(), "offsets", 0, LARGEST)
     _require_range(batch.column("class_communicator").flatten(), "class_communicator", 0, names - 1)
+    _require_range(batch.column("class_operator").flatten(), "class_operator", 0, len(OPERATORS) - 1)
     if len({batch.column(f"class_{name}").offsets.to_numpy().tobytes() for name in CLASS_COLUMNS}) > 1:
         raise RecordError("columns of classes must be equally long in each row; they are not")
     if _PATTERNS in batch.schema.names:
@@ -334,7 +359,7 @@ def _require_range(column: Any, name: str, least: int, most: int) -> None:
         raise RecordError(f"{name} must be from {least} to {most}; got {values.min()} to {values.max()}")
 
 
-def _from_wire(column: pa.Array, name: str) -> Array:
+def _from_wire(column: pa.Array, name: str) -> Column:
     if name == "phase":
         return np.asarray(column.fill_null(PHASE_UNKNOWN))
     if pa.types.is_floating(column.type):
@@ -342,31 +367,38 @@ def _from_wire(column: pa.Array, name: str) -> Array:
     return np.asarray(column.cast(pa.int64()).fill_null(UNKNOWN))
 
 
-def _pattern_lists(evidence: Evidence) -> pa.ListArray:
-    fields = [pa.array(evidence.patterns[name]).cast(kind) for name, kind in PATTERN_COLUMNS.items()]
-    splits = np.concatenate([[0], np.cumsum(evidence.pattern_counts)]).astype(np.int32)
-    return pa.ListArray.from_arrays(
-        pa.array(splits), pa.StructArray.from_arrays(fields, fields=list(_PATTERN)), type=pa.list_(_PATTERN)
-    )
+def _entries(lists: Any, columns: Mapping[str, Any]) -> Ragged:
+    """Make entries of columns from the wire; `lists` is one column of lists and says how many each row owns."""
+    counts = np.diff(np.asarray(lists.offsets)).astype(np.int64)
+    return Ragged(counts, {name: _wide(column) for name, column in columns.items()})
 
 
-def _patterns_from_wire(batch: Any) -> tuple[dict[str, Array], Array]:
+def _wide(column: pa.Array) -> Numbers:
+    values: Column = np.asarray(column)
+    return values.astype(np.float64) if pa.types.is_floating(column.type) else values.astype(np.int64)
+
+
+def _pattern_lists(patterns: Ragged) -> pa.ListArray:
+    fields = [pa.array(patterns[name]).cast(kind) for name, kind in PATTERN_COLUMNS.items()]
+    rows = pa.StructArray.from_arrays(fields, fields=list(_PATTERN))
+    splits = pa.array(patterns.splits.astype(np.int32))
+    return pa.ListArray.from_arrays(splits, rows, type=pa.list_(_PATTERN))
+
+
+def _patterns_from_wire(batch: Any) -> Ragged:
     if _PATTERNS not in batch.schema.names:
         return no_patterns(batch.num_rows)
     column = batch.column(_PATTERNS)
     rows = column.flatten()
-    counts = np.diff(np.asarray(column.offsets))
-    return {name: _class_from_wire(rows.field(name)) for name in PATTERN_COLUMNS}, counts
+    return _entries(column, {name: rows.field(name) for name in PATTERN_COLUMNS})
 
 
-def no_patterns(rows: int) -> tuple[dict[str, Array], Array]:
-    """Columns without patterns, and as many counts of none as there are rows."""
-    columns: dict[str, Array] = {
-        name: np.empty(0, np.float64 if pa.types.is_floating(kind) else np.int64)
-        for name, kind in PATTERN_COLUMNS.items()
-    }
-    return columns, np.zeros(rows, dtype=np.int64)
+def no_patterns(rows: int) -> Ragged:
+    """Return the behaviour patterns of rows that have none."""
+    return no_entries(PATTERN_COLUMNS, rows)
 
 
-def _class_from_wire(column: pa.Array) -> Array:
-    return np.asarray(column).astype(np.float64 if pa.types.is_floating(column.type) else np.int64)
+def no_entries(kinds: Mapping[str, Any], rows: int) -> Ragged:
+    """Return the entries of rows that own none, with columns of these types on the wire."""
+    dtypes = {name: np.float64 if pa.types.is_floating(kind) else np.int64 for name, kind in kinds.items()}
+    return Ragged(np.zeros(rows, dtype=np.int64), {name: np.empty(0, dtype=kind) for name, kind in dtypes.items()})

@@ -1,10 +1,10 @@
-"""What the JobMonitor says: judged iterations, the operators behind irregular ones, and verdicts with their life."""
+"""Results of a JobMonitor: judged iterations, the operators of irregular ones, and the revisions of verdicts."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -50,12 +50,12 @@ class Suspect:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One revision of one decision; the fields are those of ``contract.md``, and five more.
+    """One revision of one decision; the fields are those of ``infra/docs/verdict-json.md``.
 
     Parameters
     ----------
     iterations
-        Half-open range ``(first, past the last)`` in which the cause was seen so far.
+        Range ``(first, past the last)`` of the iterations in which the cause was seen so far.
     delta
         Irregular over regular iteration time (a ratio); NaN, in JSON null, where a hang has no end.
     lost_s
@@ -72,10 +72,11 @@ class Verdict:
         What this revision is: ``opened``, ``changed`` (another kind or first suspect), ``raised`` (more urgent than
         was said), ``continued`` (more of the same), ``closed``.
     severity
-        One of `SEVERITIES`, by what is lost (`detectors.verdicts.severity`); the worst so far. None: nobody said.
+        One of `SEVERITIES`, by the time that is lost (`detectors.verdicts.severity`); the worst so far. None: not
+        known.
     recovers_ratio
-        Share of what the iterations took longer that would come back with the first suspect as usual, 0 to 1, by
-        replay. None: not known.
+        Share of the lost time that would come back if the first suspect were as usual, 0 to 1, by replay. None:
+        not known.
     """
 
     verdict_id: str
@@ -98,12 +99,32 @@ class Verdict:
     recovers_ratio: float | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """As an object of the contract's section 2."""
+        """As an object of ``infra/docs/verdict-json.md``."""
         values = asdict(self)
         values["iterations"] = list(self.iterations)
         values["delta"] = self.delta if math.isfinite(self.delta) else None
         values["suspects"] = [{**asdict(s), "ranks": list(s.ranks)} for s in self.suspects]
         return values
+
+
+MAX_RANKS_NAMED: Final = 80_000
+"""Ranks of all suspects together that a verdict names: at up to ten bytes each they fit into a message.
+A hang may keep more waiting."""
+
+
+def bounded(verdict: Verdict) -> Verdict:
+    """Return a verdict that fits into a message: of suspects with very many ranks, the first of them are named.
+
+    >>> verdict = Verdict("v", 1, "open", "j", "hang", (0, 5), 1.0, 0.0, None, (), "")
+    >>> suspects = (Suspect("gpu", 0, tuple(range(79_999)), 0.5), Suspect("gpu", 5, (5, 6), 0.2))
+    >>> [len(one.ranks) for one in bounded(replace(verdict, suspects=suspects)).suspects]
+    [79999, 1]
+    """
+    left, suspects = MAX_RANKS_NAMED, []
+    for one in verdict.suspects:
+        suspects.append(one if len(one.ranks) <= left else replace(one, ranks=one.ranks[: max(left, 1)]))
+        left -= len(suspects[-1].ranks)
+    return verdict if tuple(suspects) == verdict.suspects else replace(verdict, suspects=tuple(suspects))
 
 
 def encode_verdict(verdict: Verdict) -> bytes:
@@ -132,7 +153,7 @@ def decode_verdict(value: bytes | None, schema: str = "verdicts") -> Verdict:
 
 @dataclass(frozen=True, slots=True)
 class JudgedIteration:
-    """One iteration of a job and what was decided of it.
+    """One iteration of a job, and whether it was irregular.
 
     Parameters
     ----------

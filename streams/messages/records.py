@@ -1,4 +1,4 @@
-"""What travels on the bus. Start reading here.
+"""The records that travel on the bus. Start reading here.
 
 Columns travel as Arrow IPC batches, so that pyarrow, Polars, DuckDB and ClickHouse read the topics as they are:
 ``commops``, ``bandwidth``, ``iterations``, ``gpu_health`` (one batch holds rows of one rank) and ``evidence`` (one
@@ -29,15 +29,9 @@ import numpy as np
 import pyarrow as pa
 
 from irregulars.errors import RecordError
-from irregulars.streams.messages.json_fields import (
-    MAX_RANK,
-    first_line,
-    integer,
-    json_object,
-    optional_integer,
-    text,
-    texts,
-)
+from irregulars.streams.messages.arrow_limits import require_bounded
+from irregulars.streams.messages.json_fields import first_line, json_object
+from irregulars.validation import Integer, JobName, Label, Rank, RowCount, checked
 
 VERSION: Final = 1
 """Version of every record: a reader refuses a newer one, and reads all older ones."""
@@ -49,13 +43,14 @@ LATEST_NS: Final = 1 << 62
 """The latest time, ns since the epoch, that a row may have: later ones would overflow."""
 
 LONGEST_NS: Final = 1 << 53
-"""The longest time that a row may take: 104 days, what a float64 still holds to the nanosecond."""
+"""The longest time that a row may take: 104 days, the most that a float64 holds to the nanosecond."""
 
 FASTEST_BYTES_PER_S: Final = 1e15
 """The highest rate that a sample may have: a thousand times what the fastest link of a GPU carries."""
 
 LAST_ITERATION: Final = 1 << 61
-"""Iterations are numbered from minus this to this; what follows the last one gets a number too, and needs room."""
+"""Iterations are numbered from minus this to this. There is room above it, since an unfinished iteration gets the
+number after the last one."""
 
 OPERATORS: Final = (
     "all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "reduce", "gather", "scatter", "barrier",
@@ -66,6 +61,9 @@ OPERATORS: Final = (
 OPERATOR_CODES: Final = {name: code for code, name in enumerate(OPERATORS)}
 SEND: Final = OPERATOR_CODES["send"]
 RECV: Final = OPERATOR_CODES["recv"]
+P2P: Final = (SEND, RECV)
+"""Operators of two ranks; all others are collectives."""
+
 ROOTED: Final = tuple(OPERATOR_CODES[name] for name in ("broadcast", "reduce", "gather", "scatter"))
 """Collectives in which only those wait who depend on others."""
 
@@ -129,7 +127,7 @@ THROTTLE_REASONS: Final = (
     "gpu_idle", "clocks_setting", "power_cap", "hw_slowdown", "sync_boost", "thermal", "hw_thermal",
     "hw_power_brake", "display_clocks", "board_limit", "reliability",
 )  # fmt: skip
-"""Why a GPU's clocks are below their highest; bit n of NVML's mask is reason n."""
+"""Reasons for which a GPU's clocks are below their highest; bit n of NVML's mask is reason n."""
 
 SCHEMAS: Final[Mapping[str, pa.Schema]] = {"commops": COMMOPS, "bandwidth": BANDWIDTH, "iterations": ITERATIONS}
 """What a trace directory holds, and judgement reads."""
@@ -163,7 +161,7 @@ _AS_FLOAT: Final = frozenset({"elapsed_ns", "size_bytes", "tokens"})
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """Whose rows a batch holds, and what its source says about completeness.
+    """Whose rows a batch holds, and how far its source is complete with it.
 
     Parameters
     ----------
@@ -182,12 +180,12 @@ class Header:
     """
 
     schema: str
-    job: str
-    attempt: int
-    rank: int
-    rows_before: int = 0
-    watermark_ns: int | None = None
-    names: tuple[str, ...] = ()
+    job: JobName
+    attempt: Integer
+    rank: Rank
+    rows_before: RowCount = 0
+    watermark_ns: Integer | None = None
+    names: tuple[Label, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,11 +220,12 @@ def decode_batch(value: bytes | None, expected: str) -> Batch:
     Raises
     ------
     RecordError
-        If the bytes are no Arrow stream, the schema or its version is another, a header value is missing, or a code
-        lies outside its dictionary.
+        If the bytes are no Arrow stream, declare more rows or bytes than a worker can hold, the schema or its version
+        is another, a header value is missing, or a code lies outside its dictionary.
     """
     if not value:
         raise RecordError(f"message must be an Arrow IPC stream; got {'no value' if value is None else 'zero bytes'}")
+    require_bounded(value)
     try:
         with pa.ipc.open_stream(value) as reader:
             header = _header(reader.schema, expected)
@@ -250,18 +249,8 @@ def decode_batch(value: bytes | None, expected: str) -> Batch:
 def _header(schema: pa.Schema, expected: str) -> Header:
     values = json_object((schema.metadata or {}).get(b"irregulars"), "metadata `irregulars`")
     check_version(values, expected)
-    try:
-        return Header(
-            schema=expected,
-            job=text(values, "job"),
-            attempt=integer(values, "attempt"),
-            rank=integer(values, "rank", 0, MAX_RANK),
-            rows_before=integer(values, "rows_before", 0),
-            watermark_ns=optional_integer(values, "watermark_ns"),
-            names=texts(values, "names"),
-        )
-    except (KeyError, TypeError) as error:
-        raise RecordError(f"header must have all of its keys; got {sorted(values)}, error {error}") from error
+    header: Header = checked({"rows_before": None, "names": None} | values, Header, "", "header", RecordError)
+    return header
 
 
 def _require_fields(found: pa.Schema, wanted: pa.Schema) -> None:
@@ -386,7 +375,7 @@ def encode_arrow(schema: str, header: Mapping[str, Any], batch: pa.RecordBatch, 
         `pyarrow.ipc.IpcWriteOptions`: compression, for example.
     """
     batch = batch.replace_schema_metadata({"irregulars": encode_json(schema, header)})
-    if options is None:  # a stream is these messages: a writer would take twice as long to say so
+    if options is None:  # these three messages are the whole stream, and pyarrow's writer takes twice as long
         return b"".join((batch.schema.serialize(), batch.serialize(), _END_OF_STREAM))
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema, options=options) as writer:

@@ -11,6 +11,7 @@ from typing import Final
 
 import numpy as np
 
+from irregulars.dtypes import Column, Flags
 from irregulars.streams.messages.records import (
     FASTEST_BYTES_PER_S,
     LAST_ITERATION,
@@ -20,14 +21,12 @@ from irregulars.streams.messages.records import (
     UNKNOWN,
 )
 
-Array = np.ndarray
-
 MAX_PEER: Final = 1 << 28
-"""Ranks are packed into keys with so many bits, less one."""
+"""Ranks must be below this: keys that hold a rank beside other columns have 28 bits for it."""
 
 
-def usable_operators(columns: Mapping[str, Array]) -> Array | None:
-    """Say which rows of ``commops`` can be used; None: all."""
+def usable_operators(columns: Mapping[str, Column]) -> Flags | None:
+    """Say which rows of ``commops`` can be used; None: all of them can."""
     start_ns, elapsed_ns, peer = columns["start_ns"], columns["elapsed_ns"], columns["peer"]
     is_p2p = columns["operator"] >= SEND  # and recv, the last of the operators
     is_bad = (start_ns < 0) & (start_ns != UNKNOWN) | (start_ns > LATEST_NS)
@@ -37,8 +36,8 @@ def usable_operators(columns: Mapping[str, Array]) -> Array | None:
     return ~is_bad if is_bad.any() else None
 
 
-def usable_samples(columns: Mapping[str, Array]) -> Array | None:
-    """Say which rows of ``bandwidth`` can be used; None: all."""
+def usable_samples(columns: Mapping[str, Column]) -> Flags | None:
+    """Say which rows of ``bandwidth`` can be used; None: all of them can."""
     time_ns, rates = columns["time_ns"], (columns["tx_bytes_per_s"], columns["rx_bytes_per_s"])
     is_bad = (time_ns < 0) | (time_ns > LATEST_NS)  # unknown times as well: nothing could be made of such a row
     for rate in rates:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-CLOSING_SHARE: Final = 0.5
-MAX_CLOSING_NS: Final = 1_000_000_000
-"""An iteration closes when the watermark has passed its end by `CLOSING_SHARE` of its length, at most
-`MAX_CLOSING_NS`: operators on a second stream may end after the iteration that they belong to."""
+from irregulars.streams.rank_hop.thresholds import RANK_HOP
 
 
 class IterationTimes(NamedTuple):
-    """What a row of ``iterations`` says of an iteration."""
+    """Start, length, phase and tokens of an iteration, as a row of ``iterations`` gives them."""
 
     start_ns: int
     elapsed_ns: int
@@ -27,16 +24,22 @@ class IterationTimes(NamedTuple):
 
 
 ClosingTime = tuple[int, int]
-"""An iteration, and the watermark of ``commops`` with which it closes, ns."""
+"""The number of an iteration, and the watermark of ``commops`` that closes it, ns."""
 
 
 def closing_times_by_rows(iterations: Mapping[int, IterationTimes]) -> Iterator[ClosingTime]:
-    """Yield when each iteration closes, where rows of ``iterations`` tell when it ended."""
+    """Yield when each iteration closes, where rows of ``iterations`` say when it ended."""
     return ((number, row.end_ns + _margin_ns(row.elapsed_ns)) for number, row in iterations.items())
 
 
 def closing_times_by_operators(starts_ns: Mapping[int, int]) -> Iterator[ClosingTime]:
-    """Yield the same by the first operator of each iteration, where an iteration ends when the next one begins."""
+    """Yield when each iteration closes, where it ends as the next one begins: with that one's first operator.
+
+    The newest iteration has no end yet, and is left out.
+
+    >>> list(closing_times_by_operators({3: 1_000, 4: 1_200, 5: 1_500}))
+    [(3, 1300), (4, 1650)]
+    """
     starts = sorted(starts_ns.items())
     return ((number, after + _margin_ns(after - start)) for (number, start), (_, after) in pairwise(starts))
 
@@ -47,4 +50,8 @@ def newest_closed(times: Iterable[ClosingTime], watermark_ns: int) -> int | None
 
 
 def _margin_ns(elapsed_ns: int) -> int:
-    return min(int(CLOSING_SHARE * elapsed_ns), MAX_CLOSING_NS)
+    """Return by how much the watermark must have passed the end of an iteration of this length.
+
+    Operators on a second stream may end after the iteration that they belong to.
+    """
+    return min(int(RANK_HOP.closing_margin_ratio * elapsed_ns), RANK_HOP.most_closing_margin_ns)

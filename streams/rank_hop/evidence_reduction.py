@@ -1,18 +1,21 @@
 """Iterations that are complete, and their reduction to evidence.
 
-Those of many ranks are reduced at once, since what numpy costs is per call.
+Those of many ranks are reduced at once, since numpy's cost is per call and not per row.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
+from irregulars.detectors.arrays.runs import starts_of
 from irregulars.detectors.path.ranks_to_read import WIDE
+from irregulars.dtypes import Column, Flags, Floats, Ints
 from irregulars.streams.messages.evidence import COLUMNS, Evidence, Membership, no_patterns
+from irregulars.streams.messages.ragged import Ragged
 from irregulars.streams.messages.records import RECV, UNKNOWN
 from irregulars.streams.rank_hop.nic_patterns import place_samples, reduce_patterns
 from irregulars.streams.rank_hop.nic_samples import Samples
@@ -21,15 +24,13 @@ from irregulars.streams.rank_hop.operator_reduction import OPERATOR_COLUMNS, Red
 if TYPE_CHECKING:
     from irregulars.detectors.plugins.protocol import Detector
 
-Array = np.ndarray
-
 _MOST_ROWS: Final = 12_000
 """Rows reduced at once: more would fall out of the caches."""
 
 
 @dataclass(frozen=True, slots=True)
 class Closing:
-    """Complete iterations of one rank, and all that is known of them.
+    """Complete iterations of one rank, at least one, and all that is known of them.
 
     Parameters
     ----------
@@ -56,14 +57,14 @@ class Closing:
     partition: int
     names: tuple[str, ...]
     sizes: Mapping[str, int]
-    numbers: Array
-    rows: Mapping[str, Array]
-    free_ns: Array
+    numbers: Ints
+    rows: Mapping[str, Column]
+    free_ns: Ints
     entry_ns: int
-    start_ns: Array
-    elapsed_ns: Array
-    phase: Array
-    tokens: Array
+    start_ns: Ints
+    elapsed_ns: Ints
+    phase: Column
+    tokens: Floats
     late_rows: int
     lost_rows: int
     detectors: Sequence[Detector] = ()
@@ -71,7 +72,7 @@ class Closing:
 
 
 def reduce_closings(job: str, closed: Sequence[Closing | Membership]) -> list[Evidence | Membership]:
-    """Reduce what RankMonitors of one job closed; what came and went keeps its place between the evidence."""
+    """Reduce what RankMonitors of one job closed; who came and went keeps their place between the evidence."""
     reduced: list[Evidence | Membership] = []
     for run in _runs(closed):
         if isinstance(run, Membership):
@@ -92,6 +93,7 @@ def reduce_all(job: str, closed: Sequence[Closing | Membership]) -> list[Evidenc
 
 
 def _runs(closed: Sequence[Closing | Membership]) -> Iterator[Membership | list[Closing]]:
+    """Yield memberships one by one, and the closings between them in lists of about `_MOST_ROWS` rows."""
     run: list[Closing] = []
     rows = 0
     for one in closed:
@@ -107,164 +109,211 @@ def _runs(closed: Sequence[Closing | Membership]) -> Iterator[Membership | list[
         yield run
 
 
+class _Blocks:
+    """The iterations of several closings, one after the other: a block is one iteration of one rank.
+
+    Rank 4 closes the iterations 7 and 8, and rank 5 closes 7 and 9. That makes four blocks:
+
+    ==========  ====  =====  ====  =====
+    block       0     1      2     3
+    ==========  ====  =====  ====  =====
+    rank        4     4      5     5
+    iteration   7     8      7     9
+    is first    yes   no     yes   no      of its closing
+    is next     no    yes    no    no      the iteration after that of the block before, of the same rank
+    ==========  ====  =====  ====  =====
+    """
+
+    def __init__(self, closings: Sequence[Closing]) -> None:
+        self.closings = closings
+        self._counts = np.array([len(one.numbers) for one in closings])
+        self.firsts: Ints = starts_of(self._counts)
+        self.iteration = self.joined("numbers")
+        self.is_next: Flags = np.zeros(len(self), dtype=np.bool_)
+        self.is_next[1:] = self.iteration[1:] == self.iteration[:-1] + 1
+        self.is_next[self.firsts] = False
+
+    def __len__(self) -> int:
+        return int(self._counts.sum())
+
+    def joined(self, name: str) -> Column:
+        """Return a field that closings have once for each iteration."""
+        return _joined([getattr(one, name) for one in self.closings])
+
+    def spread(self, name: str) -> Ints:
+        """Return a field that closings have once, for each of their blocks."""
+        return np.repeat(np.array([getattr(one, name) for one in self.closings], dtype=np.int64), self._counts)
+
+    def at_firsts(self, name: str, elsewhere: int) -> Ints:
+        """Return a field that closings have once, for the first of their blocks alone."""
+        found = np.full(len(self), elsewhere)
+        found[self.firsts] = [getattr(one, name) for one in self.closings]
+        return found
+
+    def slices(self) -> Iterator[tuple[Closing, slice]]:
+        """Yield each closing with its blocks."""
+        for one, first in zip(self.closings, self.firsts.tolist(), strict=True):
+            yield one, slice(first, first + len(one.numbers))
+
+    def sampled(self) -> list[tuple[Samples, slice]]:
+        """Return the samples of each rank whose NIC was sampled, with the rank's blocks."""
+        return [(one.samples, own) for one, own in self.slices() if one.samples is not None and len(one.samples.tx)]
+
+
 def _reduce(job: str, closings: Sequence[Closing]) -> Evidence:
-    sizes = np.array([len(one.numbers) for one in closings])
-    numbers = _joined([one.numbers for one in closings])
-    first = np.cumsum(sizes) - sizes  # block of each closing's first iteration
-    follows = np.diff(numbers, prepend=numbers[:1]) == 1
-    follows[first] = False
-    names = {name: code for code, name in enumerate(dict.fromkeys(n for one in closings for n in one.names))}
-    rows = _rows(closings, first, names)
-    reduction = reduce_blocks(
-        rows, follows, _joined([one.free_ns for one in closings]), _is_classed(rows, _wide_codes(closings, names))
-    )
-    columns = _columns(closings, sizes, numbers, follows, reduction)
-    patterns, pattern_counts = _patterns(closings, first, columns, reduction)
+    blocks = _Blocks(closings)
+    names = tuple(dict.fromkeys(name for one in closings for name in one.names))
+    rows = _operators(blocks, names)
+    reduction = reduce_blocks(rows, blocks.is_next, blocks.joined("free_ns"), _is_summed(rows, closings, names))
+    times = _times(blocks, reduction)
     return Evidence(
         job=job,
-        names=tuple(names),
-        columns=columns,
+        names=names,
+        columns=_columns(blocks, reduction, times),
         offsets=reduction.offsets,
-        offset_counts=reduction.offset_counts,
         classes=reduction.classes,
-        class_counts=reduction.class_counts,
-        patterns=patterns,
-        pattern_counts=pattern_counts,
+        patterns=_patterns(blocks, reduction, times),
     )
 
 
-def _joined(parts: Sequence[Array]) -> Array:
+def _joined(parts: Sequence[Any]) -> Any:
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
-def _rows(closings: Sequence[Closing], first: Array, names: Mapping[str, int]) -> dict[str, Array]:
-    """Rows of all closings, with their block, and with communicators as codes into `names`."""
-    rows = {name: _joined([one.rows[name] for one in closings]) for name in OPERATOR_COLUMNS}
-    blocks = [
-        begin + np.searchsorted(one.numbers, one.rows["iteration"])
-        for one, begin in zip(closings, first.tolist(), strict=True)
-    ]
-    rows["block"] = _joined(blocks)
-    if len(closings) == 1:
-        return rows
-    if any(one.detectors for one in closings):
-        rows["own_communicator"] = rows["communicator"]  # detectors are promised codes that are stable within a rank
-    counts = [len(one.names) for one in closings]
-    table = np.array([names[name] for one in closings for name in one.names] or [0], dtype=np.int64)
-    lengths = [len(one.rows["offset"]) for one in closings]
-    rows["communicator"] = table[rows["communicator"] + np.repeat(np.cumsum(counts) - counts, lengths)]
+# --- operators of all closings --------------------------------------------------------------------------------------
+
+
+def _operators(blocks: _Blocks, names: Sequence[str]) -> dict[str, Column]:
+    """Return the operators of all closings, each with its block, and its communicator as an index into `names`."""
+    closings = blocks.closings
+    rows: dict[str, Column] = {name: _joined([one.rows[name] for one in closings]) for name in OPERATOR_COLUMNS}
+    rows["block"] = _joined(
+        [own.start + np.searchsorted(one.numbers, one.rows["iteration"]) for one, own in blocks.slices()]
+    )
+    if len(closings) > 1:
+        # Detectors are promised codes that never change within a rank: they get those that the rank itself gave.
+        if any(one.detectors for one in closings):
+            rows["own_communicator"] = rows["communicator"]
+        rows["communicator"] = _shared_codes(closings, rows["communicator"], names)
     return rows
 
 
-def _wide_codes(closings: Sequence[Closing], names: Mapping[str, int]) -> Array:
-    is_wide = np.zeros(max(len(names), 1), dtype=bool)
-    for one in closings:
-        for name in one.names:
-            is_wide[names[name]] = one.sizes.get(name, 0) > WIDE
-    return is_wide
+def _shared_codes(closings: Sequence[Closing], own_codes: Ints, names: Sequence[str]) -> Ints:
+    """Return the codes that stand for the same communicators in all closings.
+
+    Where the closings have the names ``dp tp`` and ``tp pp``, the table below is ``0 1 1 2``. The second closing's
+    names begin at its place 2, so that its code 1 stands at place 3: ``pp``.
+    """
+    codes = {name: code for code, name in enumerate(names)}
+    table = np.array([codes[name] for one in closings for name in one.names] or [0], dtype=np.int64)
+    begins = starts_of(np.array([len(one.names) for one in closings]))
+    return table[own_codes + np.repeat(begins, [len(one.rows["offset"]) for one in closings])]
 
 
-def _is_classed(rows: Mapping[str, Array], is_wide: Array) -> Array:
+def _is_summed(rows: Mapping[str, Column], closings: Sequence[Closing], names: Sequence[str]) -> Flags:
+    """Say of which operators the evidence has class summaries: recvs, and collectives of more than `WIDE` ranks."""
+    sizes = {name: one.sizes.get(name, 0) for one in closings for name in one.names}
+    is_wide = np.array([sizes[name] > WIDE for name in names] or [False])
     return (rows["operator"] == RECV) | (is_wide[rows["communicator"]] & (rows["peer"] == UNKNOWN))
 
 
-def _columns(
-    closings: Sequence[Closing], sizes: Array, numbers: Array, follows: Array, reduction: Reduction
-) -> dict[str, Array]:
-    first = np.cumsum(sizes) - sizes
+# --- columns --------------------------------------------------------------------------------------------------------
 
-    def spread(values: Sequence[int]) -> Array:
-        return np.repeat(np.array(values, dtype=np.int64), sizes)
 
-    entry_ns = np.full(len(numbers), UNKNOWN)
-    entry_ns[first] = [one.entry_ns for one in closings]
-    after = np.flatnonzero(follows)
-    entry_ns[after] = reduction.last_end_ns[after - 1]
-    late_rows = np.zeros(len(numbers), dtype=np.int64)
-    late_rows[first] = [one.late_rows for one in closings]
-    start_ns, elapsed_ns = (_joined([getattr(one, n) for one in closings]) for n in ("start_ns", "elapsed_ns"))
-    is_measured = start_ns == UNKNOWN  # no row of the iteration said so
-    start_ns = np.where(is_measured, reduction.first_start_ns, start_ns)
-    elapsed_ns = np.where(is_measured, reduction.last_end_ns - reduction.first_start_ns, elapsed_ns)
-    is_untimed = (reduction.first_start_ns == UNKNOWN) & ~is_measured  # then work is what operators leave of it
-    work_ns = np.where(is_untimed, np.maximum(elapsed_ns - reduction.communication_ns, 0.0), reduction.work_ns)
-    tx_peak, rx_peak = _peaks(closings, first, start_ns, start_ns + elapsed_ns)
-    columns: dict[str, Array] = {
-        "attempt": spread([one.attempt for one in closings]),
-        "rank": spread([one.rank for one in closings]),
-        "iteration": numbers,
-        "start_ns": start_ns,
-        "elapsed_ns": elapsed_ns,
-        "entry_ns": entry_ns,
+class _Times(NamedTuple):
+    """Times of each block as the evidence has them; see `streams.messages.evidence.COLUMNS`."""
+
+    start_ns: Ints
+    elapsed_ns: Ints
+    entry_ns: Ints
+    work_ns: Floats
+
+
+def _times(blocks: _Blocks, reduction: Reduction) -> _Times:
+    """Take the times of an iteration from its own row, where there is one, and else from its operators."""
+    start_ns, elapsed_ns = blocks.joined("start_ns"), blocks.joined("elapsed_ns")
+    has_row = start_ns != UNKNOWN
+    start_ns = np.where(has_row, start_ns, reduction.first_start_ns)
+    elapsed_ns = np.where(has_row, elapsed_ns, reduction.last_end_ns - reduction.first_start_ns)
+    entry_ns = blocks.at_firsts("entry_ns", UNKNOWN)
+    nexts = np.flatnonzero(blocks.is_next)
+    entry_ns[nexts] = reduction.last_end_ns[nexts - 1]
+    # Operators without start times have no gaps between them: then work is what they leave of the iteration.
+    is_untimed = has_row & (reduction.first_start_ns == UNKNOWN)
+    left_ns = np.maximum(elapsed_ns - reduction.communication_ns, 0.0)
+    return _Times(start_ns, elapsed_ns, entry_ns, np.where(is_untimed, left_ns, reduction.work_ns))
+
+
+def _columns(blocks: _Blocks, reduction: Reduction, times: _Times) -> dict[str, Column]:
+    tx_peak, rx_peak = _peaks(blocks, times)
+    columns: dict[str, Column] = {
+        "attempt": blocks.spread("attempt"),
+        "rank": blocks.spread("rank"),
+        "iteration": blocks.iteration,
+        "start_ns": times.start_ns,
+        "elapsed_ns": times.elapsed_ns,
+        "entry_ns": times.entry_ns,
         "last_end_ns": reduction.last_end_ns,
-        "work_ns": work_ns,
+        "work_ns": times.work_ns,
         "communication_ns": reduction.communication_ns,
         "operators": reduction.operators.astype(np.int64),
         "unended": reduction.unended.astype(np.int64),
-        "late_rows": late_rows,
-        "lost_rows": spread([one.lost_rows for one in closings]),
-        "phase": _joined([one.phase for one in closings]),
-        "tokens": _joined([one.tokens for one in closings]),
-        "score": _scores(closings, first, sizes, reduction),
+        "late_rows": blocks.at_firsts("late_rows", 0),
+        "lost_rows": blocks.spread("lost_rows"),
+        "phase": blocks.joined("phase"),
+        "tokens": blocks.joined("tokens"),
+        "score": _scores(blocks, reduction),
         "nic_tx_peak": tx_peak,
         "nic_rx_peak": rx_peak,
-        "partition": spread([one.partition for one in closings]),
+        "partition": blocks.spread("partition"),
     }
     assert columns.keys() == COLUMNS.keys()
     return columns
 
 
-def _peaks(closings: Sequence[Closing], first: Array, start_ns: Array, end_ns: Array) -> tuple[Array, Array]:
-    """Peak rates of the ranks' NICs in each iteration."""
-    found = np.full((2, len(start_ns)), np.nan)
-    for one, begin in zip(closings, first.tolist(), strict=True):
-        if one.samples is not None and len(one.samples.tx):
-            own = slice(begin, begin + len(one.numbers))
-            found[:, own] = one.samples.peaks(start_ns[own], end_ns[own])
-    return found[0], found[1]
+def _peaks(blocks: _Blocks, times: _Times) -> Floats:
+    """Return the peak rates of the rank's NIC in each block, sent and received; NaN where no sample falls into it."""
+    found = np.full((2, len(blocks)), np.nan)
+    for samples, own in blocks.sampled():
+        start_ns = times.start_ns[own]
+        found[:, own] = samples.peaks(start_ns, start_ns + times.elapsed_ns[own])
+    return found
 
 
-def _patterns(
-    closings: Sequence[Closing], first: Array, columns: Mapping[str, Array], reduction: Reduction
-) -> tuple[dict[str, Array], Array]:
-    """Behaviour patterns of the iterations of those ranks whose NICs were sampled."""
-    parts = [
-        (begin, one.samples, len(one.numbers))
-        for one, begin in zip(closings, first.tolist(), strict=True)
-        if one.samples is not None and len(one.samples.tx)
-    ]
-    start_ns, elapsed_ns = columns["start_ns"], columns["elapsed_ns"]
+def _patterns(blocks: _Blocks, reduction: Reduction, times: _Times) -> Ragged:
+    """Make the behaviour patterns of those ranks whose NICs were sampled."""
+    parts = blocks.sampled()
     if not parts:
-        return no_patterns(len(start_ns))
-    sampled = place_samples(
-        [(begin, samples) for begin, samples, _ in parts],
-        np.array([size for *_, size in parts]),
-        start_ns,
-        elapsed_ns,
-    )
-    return reduce_patterns(reduction.rows, elapsed_ns, start_ns, sampled)
+        return no_patterns(len(blocks))
+    sampled = place_samples(parts, times.start_ns, times.elapsed_ns)
+    return reduce_patterns(reduction.rows, times.elapsed_ns, times.start_ns, sampled)
 
 
-def _scores(closings: Sequence[Closing], first: Array, sizes: Array, reduction: Reduction) -> Array:
-    """Largest score of an operator of each iteration: score, then learn, iteration by iteration.
+# --- scores of the first hop's detectors ----------------------------------------------------------------------------
 
-    So what is learned, and with it every score, does not depend on which iterations happened to be closed together.
+
+def _scores(blocks: _Blocks, reduction: Reduction) -> Floats:
+    """Return the largest score of an operator of each block; NaN: no detector has an opinion.
+
+    Detectors score and then learn each iteration by itself: so what they learn, and with it every score, does not
+    depend on which iterations happened to be closed together.
     """
-    largest = np.full(int(sizes.sum()), np.nan)
-    if not any(one.detectors for one in closings):
+    largest = np.full(len(blocks), np.nan)
+    if not any(one.detectors for one in blocks.closings):
         return largest
-    begins = np.searchsorted(reduction.rows["block"], np.arange(len(largest) + 1)).tolist()
-    frame = {name: reduction.rows[name] for name in OPERATOR_COLUMNS} | {"gap_ns": reduction.gap_ns}
+    splits = np.searchsorted(reduction.rows["block"], np.arange(len(blocks) + 1)).tolist()
+    frame: dict[str, Column] = {name: reduction.rows[name] for name in OPERATOR_COLUMNS}
     frame["communicator"] = reduction.rows.get("own_communicator", frame["communicator"])
-    for one, begin, size in zip(closings, first.tolist(), sizes.tolist(), strict=True):
-        for block in range(begin, begin + size):
-            part = {name: column[begins[block] : begins[block + 1]] for name, column in frame.items()}
+    frame["gap_ns"] = reduction.gap_ns
+    for one, own in blocks.slices():
+        for block in range(own.start, own.stop):
+            part = {name: column[splits[block] : splits[block + 1]] for name, column in frame.items()}
             if one.detectors and len(part["gap_ns"]):
                 largest[block] = _score(part, one.detectors)
     return largest
 
 
-def _score(frame: Mapping[str, Array], detectors: Sequence[Detector]) -> float:
+def _score(frame: Mapping[str, Column], detectors: Sequence[Detector]) -> float:
     best = np.nan
     for detector in detectors:
         scores = detector.score(frame)

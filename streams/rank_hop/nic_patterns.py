@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from irregulars.detectors.arrays.row_keys import pack_columns
+from irregulars.detectors.arrays.row_keys import group_rows
+from irregulars.detectors.arrays.runs import starts_of
 from irregulars.detectors.nics.behaviour_patterns import (
-    MIN_SAMPLES,
     Executions,
     Intervals,
     is_one_counter,
@@ -17,53 +17,54 @@ from irregulars.detectors.nics.behaviour_patterns import (
     shares,
     statistics,
 )
+from irregulars.detectors.nics.thresholds import NICS
+from irregulars.dtypes import Column, Flags, Floats, Ints
 from irregulars.streams.messages.evidence import PATTERN_COLUMNS, no_patterns
+from irregulars.streams.messages.ragged import Ragged
 from irregulars.streams.messages.records import UNKNOWN
 from irregulars.streams.rank_hop.nic_samples import Samples
 
-Array = np.ndarray
-
-MIN_SHARE: Final = 0.01
-"""What takes no more of its iteration is never abnormal (EROICA, NSDI 2026): its pattern stays where it is."""
-
-_LONGEST_NS: Final = 86_400_000_000_000  # of an iteration: its times are wrong, and sums of them might not fit
+_LONGEST_NS: Final = 86_400_000_000_000  # a longer iteration has wrong times, of which a sum might overflow
 _LEADING_BITS: Final = np.uint32(0xFFFC0000)
 _HALF: Final = np.uint32(0x20000)
-_ALL: Final = -1
+_ALL: Final = -1  # communicator and operator of the iteration as a whole
 
 
 class Sampled(NamedTuple):
-    """Samples of all iterations, in order of iteration and time, their times since the beginning of the iteration."""
+    """Samples of many blocks, in order of block and time; a block is one iteration of one rank.
 
-    block: Array
-    begin_ns: Array
-    end_ns: Array
-    tx: Array
-    rx: Array
+    Parameters
+    ----------
+    block
+        In which each sample lies.
+    begin_ns, end_ns
+        Of its interval, since the beginning of the block.
+    tx, rx
+        Bytes per second sent and received.
+    """
+
+    block: Ints
+    begin_ns: Ints
+    end_ns: Ints
+    tx: Floats
+    rx: Floats
 
 
-def place_samples(parts: Sequence[tuple[int, Samples]], sizes: Array, start_ns: Array, elapsed_ns: Array) -> Sampled:
+def place_samples(parts: Sequence[tuple[Samples, slice]], start_ns: Ints, elapsed_ns: Ints) -> Sampled:
     """Give each sample to the iteration in which the middle of its interval lies, and cut it off at its borders.
 
     Parameters
     ----------
     parts
-        First block of a rank, and its samples.
-    sizes
-        How many blocks each of the ranks has.
+        The samples of a rank, and its blocks; at least one rank.
     start_ns, elapsed_ns
         Of all blocks; a rank's are ascending.
     """
-    placed = [
-        _place(first, samples, start_ns[first : first + size], elapsed_ns[first : first + size])
-        for (first, samples), size in zip(parts, sizes.tolist(), strict=True)
-    ]
+    placed = [_place(own.start, samples, start_ns[own], elapsed_ns[own]) for samples, own in parts]
     return Sampled(*(np.concatenate(columns) for columns in zip(*placed, strict=True)))
 
 
-def reduce_patterns(
-    rows: Mapping[str, Array], elapsed_ns: Array, start_ns: Array, sampled: Sampled
-) -> tuple[dict[str, Array], Array]:
+def reduce_patterns(rows: Mapping[str, Column], elapsed_ns: Ints, start_ns: Ints, sampled: Sampled) -> Ragged:
     """Make the patterns of all blocks: of each class of operators, and of the iteration as a whole.
 
     Parameters
@@ -75,33 +76,37 @@ def reduce_patterns(
 
     Returns
     -------
-    `streams.messages.evidence.PATTERN_COLUMNS`, in order of the blocks, and how many rows belong to each block.
+    For each block its patterns, columns as `streams.messages.evidence.PATTERN_COLUMNS` says.
     """
     blocks = len(elapsed_ns)
-    has_samples = np.bincount(sampled.block, minlength=blocks) >= MIN_SAMPLES
+    has_samples = np.bincount(sampled.block, minlength=blocks) >= NICS.min_samples
     if not has_samples.any():
         return no_patterns(blocks)
     length_ns = np.where(has_samples, elapsed_ns, 0)
-    lifted_ns = np.cumsum(length_ns) - length_ns  # one block after the other on one axis of time
-    key, begin_ns, end_ns = _executions(rows, has_samples, start_ns, length_ns)
-    keys, first, group = np.unique(key[0], return_index=True, return_inverse=True)
-    block, communicator, operator = (column[first] for column in key[1:])
-    lift_ns = lifted_ns[key[1]]
-    sampled = Sampled(*(column[has_samples[sampled.block]] for column in sampled))
+    lifted_ns = starts_of(length_ns)  # one block after the other on one axis of time
+    classes, begin_ns, end_ns = _executions(rows, has_samples, start_ns, length_ns)
+    group, first = group_rows(classes)
+    block, communicator, operator = (column[first] for column in classes)
+    lift_ns = lifted_ns[classes[0]]
+    is_used = has_samples[sampled.block]
+    columns: tuple[Any, ...] = tuple(column[is_used] for column in sampled)
+    sampled = Sampled(*columns)
     merged = merge_executions(Executions(group, begin_ns + lift_ns, end_ns + lift_ns))
     found = {
         "communicator": communicator,
         "operator": operator,
         "share": _rounded(shares(merged, length_ns[block])),
-        **_rates(merged, sampled, lifted_ns, len(keys)),
+        **_rates(merged, sampled, lifted_ns, len(first)),
     }
     is_known = np.isfinite(found["tx_mean"]) | np.isfinite(found["rx_mean"])
-    kept = np.flatnonzero(is_known & (found["share"] > MIN_SHARE))
+    kept = np.flatnonzero(is_known & (found["share"] > NICS.min_share))  # the others are never abnormal
     assert found.keys() == PATTERN_COLUMNS.keys()
-    return {name: column[kept] for name, column in found.items()}, np.bincount(block[kept], minlength=blocks)
+    counts = np.bincount(block[kept], minlength=blocks)
+    return Ragged(counts, {name: column[kept] for name, column in found.items()})
 
 
-def _place(first: int, samples: Samples, start_ns: Array, elapsed_ns: Array) -> Sampled:
+def _place(first: int, samples: Samples, start_ns: Ints, elapsed_ns: Ints) -> Sampled:
+    """Do what `place_samples` says, for one rank, whose blocks are numbered from `first`."""
     end_ns = start_ns + elapsed_ns
     at = np.searchsorted(start_ns, samples.middle_ns, side="right") - 1
     own = np.maximum(at, 0)
@@ -117,9 +122,14 @@ def _place(first: int, samples: Samples, start_ns: Array, elapsed_ns: Array) -> 
 
 
 def _executions(
-    rows: Mapping[str, Array], has_samples: Array, start_ns: Array, length_ns: Array
-) -> tuple[tuple[Array, Array, Array, Array], Array, Array]:
-    """Operators of sampled blocks, and each of these blocks as a whole: key, block, communicator, operator; times."""
+    rows: Mapping[str, Column], has_samples: Flags, start_ns: Ints, length_ns: Ints
+) -> tuple[tuple[Ints, Ints, Ints], Ints, Ints]:
+    """Return the operators of sampled blocks, and each of these blocks as a whole, as one operator more.
+
+    Returns
+    -------
+    Their classes (block, communicator, operator), and their begins and ends since the beginning of the block.
+    """
     is_used = has_samples[rows["block"]] & (rows["start_ns"] != UNKNOWN) & np.isfinite(rows["elapsed_ns"])
     at, whole = np.flatnonzero(is_used), np.flatnonzero(has_samples)
     block = np.concatenate([rows["block"][at], whole])
@@ -131,17 +141,17 @@ def _executions(
         np.concatenate([rows[name][at].astype(np.int64), np.full(len(whole), _ALL)])
         for name in ("communicator", "operator")
     )
-    key = pack_columns([block, communicator, operator])
     return (
-        (key, block, communicator, operator),
+        (block, communicator, operator),
         np.concatenate([begin_ns, np.zeros(len(whole), np.int64)]),
         np.concatenate([end_ns, length_ns[whole]]),
     )
 
 
-def _rates(merged: Executions, sampled: Sampled, lifted_ns: Array, groups: int) -> dict[str, Array]:
+def _rates(merged: Executions, sampled: Sampled, lifted_ns: Ints, groups: int) -> dict[str, Floats]:
+    """Return mean and deviation of the rates sent and received while each class ran."""
     lift_ns = lifted_ns[sampled.block]
-    found: dict[str, Array] = {}
+    found: dict[str, Floats] = {}
     for way, rate in (("tx", sampled.tx), ("rx", sampled.rx)):
         intervals = Intervals(sampled.begin_ns + lift_ns, sampled.end_ns + lift_ns, rate)
         known = statistics(merged, intervals, groups)
@@ -149,8 +159,8 @@ def _rates(merged: Executions, sampled: Sampled, lifted_ns: Array, groups: int) 
     return found
 
 
-def _rounded(values: Array) -> Array:
-    """Keep 6 binary digits: 1.6 % are nothing beside what tells patterns apart, and noise does not compress."""
+def _rounded(values: Floats) -> Floats:
+    """Keep 6 binary digits: an error of 1.6 % is far below what tells patterns apart, and noise does not compress."""
     bits = values.astype(np.float32).view(np.uint32)
     rounded = ((bits + _HALF) & _LEADING_BITS).view(np.float32).astype(np.float64)
     return np.where(np.isfinite(values), rounded, np.nan)

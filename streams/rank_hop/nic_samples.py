@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 import numpy as np
 
+from irregulars.dtypes import Column, Flags, Floats, Ints
 from irregulars.streams.messages.records import PATHS, UNKNOWN, Batch
 
-Array = np.ndarray
-
 MOST_SAMPLES: Final = 100_000
-"""Samples kept for iterations that have not closed; the oldest ones go."""
+"""Samples kept for iterations that have not closed; if there are more, the oldest ones are dropped."""
 
 _NIC: Final = PATHS.index("nic")
 
@@ -20,17 +20,22 @@ _NIC: Final = PATHS.index("nic")
 class Samples(NamedTuple):
     """Rates over intervals: when each began and ended, ns, and bytes per second sent and received in it."""
 
-    begin_ns: Array
-    end_ns: Array
-    tx: Array
-    rx: Array
+    begin_ns: Ints
+    end_ns: Ints
+    tx: Floats
+    rx: Floats
 
     @property
-    def middle_ns(self) -> Array:
-        """Middle of each interval: a sample belongs to the iteration in which it lies."""
+    def middle_ns(self) -> Ints:
+        """Middle of each interval; a sample belongs to the iteration in which its middle lies."""
         return self.begin_ns + (self.end_ns - self.begin_ns) // 2
 
-    def peaks(self, start_ns: Array, end_ns: Array) -> tuple[Array, Array]:
+    def where(self, is_wanted: Flags) -> Samples:
+        """Return some of the samples."""
+        own = self.begin_ns[is_wanted], self.end_ns[is_wanted], self.tx[is_wanted], self.rx[is_wanted]
+        return Samples(*own)
+
+    def peaks(self, start_ns: Ints, end_ns: Ints) -> tuple[Floats, Floats]:
         """Return the highest rates, sent and received, of each iteration; NaN where no sample falls into it.
 
         Parameters
@@ -47,13 +52,22 @@ class Samples(NamedTuple):
         return found[0], found[1]
 
 
+@dataclass(frozen=True, slots=True)
+class NicSamplesState:
+    """What `NicSamples` keeps: the rank's NIC, samples of open iterations, and the newest time of each device."""
+
+    device: str | None
+    waiting: Samples
+    newest_ns: Mapping[str, int]
+
+
 class NicSamples:
-    """Gathers samples; a sample is the mean rate since the device's sample before.
+    """Gathers the samples of a rank's NIC; each is the mean rate since the device's sample before it.
 
     Parameters
     ----------
     device
-        The rank's NIC; None, if nobody said, takes those of any.
+        The rank's NIC. None: the rank did not announce it, and samples of any NIC are taken.
     """
 
     def __init__(self, device: str | None) -> None:
@@ -68,7 +82,7 @@ class NicSamples:
             if self._device in (None, name):
                 self._add(name, columns, np.flatnonzero((columns["device"] == code) & (columns["path"] == _NIC)))
 
-    def _add(self, name: str, columns: Mapping[str, Array], rows: Array) -> None:
+    def _add(self, name: str, columns: Mapping[str, Column], rows: Ints) -> None:
         if not len(rows):
             return
         time_ns = columns["time_ns"][rows]
@@ -83,18 +97,17 @@ class NicSamples:
     def take(self, until_ns: int) -> Samples:
         """Take out the samples whose middle lies before a time."""
         is_due = self._waiting.middle_ns < until_ns
-        due = Samples(*(column[is_due] for column in self._waiting))
-        self._waiting = Samples(*(column[~is_due] for column in self._waiting))
+        due, self._waiting = self._waiting.where(is_due), self._waiting.where(~is_due)
         return due
 
-    def state(self) -> dict[str, Any]:
-        """Everything that `from_state` needs, as JSON values and numpy arrays."""
-        return {"device": self._device, "waiting": list(self._waiting), "newest_ns": dict(self._newest_ns)}
+    def state(self) -> NicSamplesState:
+        """Everything that `from_state` needs."""
+        return NicSamplesState(self._device, self._waiting, dict(self._newest_ns))
 
     @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> NicSamples:
+    def from_state(cls, state: NicSamplesState) -> NicSamples:
         """Restore."""
-        samples = cls(state["device"])
-        samples._waiting = Samples(*state["waiting"])
-        samples._newest_ns = dict(state["newest_ns"])
+        samples = cls(state.device)
+        samples._waiting = state.waiting
+        samples._newest_ns = dict(state.newest_ns)
         return samples

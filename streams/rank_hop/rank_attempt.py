@@ -1,20 +1,20 @@
-"""One rank in one attempt of its job: from what it sends to iterations that are complete."""
+"""One rank in one attempt of its job: gathers its rows, and closes its iterations once they are complete."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
+from irregulars.dtypes import Column, Flags
 from irregulars.streams.messages.announcements import (
     Announcement,
     Heartbeat,
     decode_announcement,
-    decode_heartbeat,
     encode_announcement,
-    encode_heartbeat,
 )
 from irregulars.streams.messages.evidence import Membership
 from irregulars.streams.messages.records import PHASE_UNKNOWN, UNKNOWN, Batch
@@ -28,20 +28,32 @@ from irregulars.streams.rank_hop.closing_times import (
     newest_closed,
 )
 from irregulars.streams.rank_hop.evidence_reduction import Closing
-from irregulars.streams.rank_hop.nic_samples import NicSamples, Samples
-from irregulars.streams.rank_hop.pending_rows import PendingRows, ends_ns
-from irregulars.streams.rank_hop.source_arrivals import SourceArrivals
-from irregulars.streams.rank_hop.waiting_timer import Patience
-
-Array = np.ndarray
+from irregulars.streams.rank_hop.nic_samples import NicSamples, NicSamplesState, Samples
+from irregulars.streams.rank_hop.pending_rows import PendingRows, PendingState, ends_ns
+from irregulars.streams.rank_hop.plausible_progress import PlausibleProgress
+from irregulars.streams.rank_hop.source_arrivals import ArrivalsState, SourceArrivals
+from irregulars.streams.rank_hop.waiting_timer import WaitingTimer
 
 Closed = list[Closing | Membership]
-"""What is complete, and who came and went; oldest first."""
+"""Complete iterations, and memberships (a rank came or went), oldest first."""
 
 _OF_TRAINING: Final = ("commops", "iterations")
 """Sources that fall silent when a rank hangs; samples of its GPU and its NIC flow on."""
 
-_NOT_SAID = IterationTimes(UNKNOWN, UNKNOWN, PHASE_UNKNOWN, np.nan)
+_NOT_TOLD = IterationTimes(UNKNOWN, UNKNOWN, PHASE_UNKNOWN, np.nan)
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptState:
+    """What a `RankAttempt` keeps; the announcement as its message, in which ranks of communicators are short runs."""
+
+    announcement: bytes
+    is_ended: bool
+    arrivals: ArrivalsState
+    pending: PendingState
+    samples: NicSamplesState
+    heartbeat: Heartbeat | None
+    last_end_ns: int
 
 
 class RankAttempt:
@@ -50,7 +62,7 @@ class RankAttempt:
     Parameters
     ----------
     announcement
-        What the rank said of itself: its sources tell what to wait for.
+        The rank's announcement; it names the sources to wait for.
     partition
         Of ``commops``; goes into the evidence with the offsets.
     settings
@@ -63,11 +75,12 @@ class RankAttempt:
         self._partition = partition
         self._settings = settings
         self._arrivals = SourceArrivals(announcement.lost_rows or 0)
+        self._progress = PlausibleProgress()
         self._pending = PendingRows()
         self._samples = NicSamples(announcement.nic)
         self._heartbeat: Heartbeat | None = None
-        self._patience = Patience(settings.grace_s)
-        self._silence = Patience(settings.silence_s)
+        self._grace = WaitingTimer(settings.grace_s)
+        self._silence = WaitingTimer(settings.silence_s)
         self._last_end_ns = UNKNOWN  # of the operators that were closed last
         self._detectors = [make() for make in settings.operator_detectors]
         self._sizes = {c.id: len(c.ranks) for c in announcement.communicators}
@@ -76,39 +89,48 @@ class RankAttempt:
     # --- what comes in ----------------------------------------------------------------------------------------------
 
     def add(self, batch: Batch, offset: int) -> None:
-        """Take in a batch of this attempt."""
+        """Take in a batch of this attempt.
+
+        Raises
+        ------
+        RecordError
+            If it can't be true. Nothing is taken in then.
+        """
         if self.is_ended or len(batch) == 0:
             return
-        if batch.header.schema in _OF_TRAINING:
-            self._silence.renew()
+        self._pending.require_names(batch)
+        batch, is_plausible = self._progress.admit(batch)
         self._arrivals.count(batch)
+        batch = Batch(batch.header, self._usable(batch.columns, is_plausible))
+        if batch.header.schema in _OF_TRAINING:
+            self._silence.restart()
         if batch.header.schema == "commops":
-            columns = self._placed(self._chosen(batch.columns, usable_operators(batch.columns)))
+            columns = self._placeable(self._usable(batch.columns, usable_operators(batch.columns)))
             self._pending.add_operators(columns, batch.header.names, offset)
         elif batch.header.schema == "iterations":
             self._arrivals.lost_rows += self._pending.add_iterations(batch)
         elif batch.header.schema == "bandwidth":
-            columns = self._chosen(batch.columns, usable_samples(batch.columns))
+            columns = self._usable(batch.columns, usable_samples(batch.columns))
             self._samples.add(Batch(batch.header, columns))
 
     def beat(self, heartbeat: Heartbeat) -> None:
-        """Take in a heartbeat of this attempt."""
+        """Take in a heartbeat of this attempt; raises as `add` does."""
         if not self.is_ended:
-            self._heartbeat = heartbeat
+            self._heartbeat = self._progress.admit_heartbeat(heartbeat)
 
-    def _chosen(self, columns: Mapping[str, Array], is_usable: Array | None) -> Mapping[str, Array]:
-        """Leave out rows that no honest producer sends, as lost."""
+    def _usable(self, columns: Mapping[str, Column], is_usable: Flags | None) -> Mapping[str, Column]:
+        """Leave out rows that no honest producer sends, and count them as lost; None: all are usable."""
         if is_usable is None:
             return columns
         self._arrivals.lost_rows += int((~is_usable).sum())
         return {name: column[is_usable] for name, column in columns.items()}
 
-    def _placed(self, columns: Mapping[str, Array]) -> Mapping[str, Array]:
-        """Leave out operators that no iteration can take."""
+    def _placeable(self, columns: Mapping[str, Column]) -> Mapping[str, Column]:
+        """Leave out operators that name no iteration, where no iteration rows will tell to which one they belong."""
         if self._has_iteration_rows:
             return columns
-        is_placed = columns["iteration"] != UNKNOWN  # nothing will tell where the others belong
-        return columns if is_placed.all() else {name: column[is_placed] for name, column in columns.items()}
+        is_named = columns["iteration"] != UNKNOWN
+        return columns if is_named.all() else {name: column[is_named] for name, column in columns.items()}
 
     # --- when iterations close --------------------------------------------------------------------------------------
 
@@ -126,25 +148,27 @@ class RankAttempt:
         until_ns = self._arrivals.complete_until_ns(self.announcement.sources)
         return [] if until_ns is None else self._close_through(newest_closed(self._closing_times(), until_ns))
 
-    def tick(self, now_s: float) -> Closed:
-        """Let the wall clock speak: what has waited for longer than the grace is closed.
+    def tick(self, now_s: float, until_s: float) -> Closed:
+        """Close what has waited for longer than the grace, by the times that `RankMonitor.tick` explains.
 
-        And all there is, once nothing came for the silence after an operator that has not ended: the job may hang.
+        If some operator has not ended and nothing has come since for `silence_s`, everything is closed: the job may
+        hang, and the second hop needs all that is known.
         """
         if self.is_ended:
             return []
-        if self._silence.is_over(self._pending.has_unended, now_s):
+        self._progress.note_clock(now_s)
+        if self._silence.is_over(self._pending.has_unended, now_s, until_s):
             return self._close_all()
         overdue = self._overdue()
         is_leaving = self._heartbeat is not None and self._heartbeat.state == "ended"
-        if not self._patience.is_over(overdue is not None or is_leaving, now_s):
+        if not self._grace.is_over(overdue is not None or is_leaving, now_s, until_s):
             return []
         if self._heartbeat is not None and is_leaving:
             return self.end(self._heartbeat.reason or "ended")
         return self._close_through(overdue)
 
     def end(self, reason: str) -> Closed:
-        """Close all that there is: the rank sends no more in this attempt."""
+        """Close all iterations: the rank sends nothing more in this attempt."""
         closed = self._close_all()
         self.is_ended = True
         self._pending = PendingRows()
@@ -162,9 +186,12 @@ class RankAttempt:
         return closing_times_by_operators(self._pending.starts_ns)
 
     def _overdue(self) -> int | None:
-        """Newest iteration that some source has left behind by the grace, although others have not passed it."""
+        """Return the newest iteration that lags: the source that is ahead has left it behind by `lag_s`; None: none.
+
+        The other sources have not passed it, or it would have closed.
+        """
         known = chain(self._closing_times(), closing_times_by_operators(self._pending.starts_ns))
-        return newest_closed(known, self._arrivals.newest_ns - int(self._settings.grace_s * 1e9))
+        return newest_closed(known, self._arrivals.newest_ns - int(self._settings.lag_s * 1e9))
 
     def _close_through(self, last: int | None) -> Closed:
         """Close all open iterations up to `last` at once."""
@@ -174,7 +201,7 @@ class RankAttempt:
         numbers = pending.numbers(last)
         follows = pending.closed_through == numbers[0] - 1
         entry_ns = self._last_end_ns if follows else UNKNOWN
-        own = [pending.iterations.get(number, _NOT_SAID) for number in numbers]
+        own = [pending.iterations.get(number, _NOT_TOLD) for number in numbers]
         samples = self._samples.take(pending.end_ns(last))
         rows = pending.take(numbers, dict(self._closing_times()))
         self._last_end_ns = _last_end_ns(rows, last)
@@ -184,7 +211,7 @@ class RankAttempt:
         self,
         numbers: Sequence[int],
         own: Sequence[IterationTimes],
-        rows: Mapping[str, Array],
+        rows: Mapping[str, Column],
         samples: Samples,
         entry_ns: int,
     ) -> Closing:
@@ -214,33 +241,34 @@ class RankAttempt:
 
     # --- snapshots --------------------------------------------------------------------------------------------------
 
-    def state(self) -> dict[str, Any]:
-        """Everything that `from_state` needs, as JSON values and numpy arrays; detectors begin anew after it."""
-        return {
-            "announcement": encode_announcement(self.announcement).decode(),
-            "is_ended": self.is_ended,
-            "arrivals": self._arrivals.state(),
-            "pending": self._pending.state(),
-            "samples": self._samples.state(),
-            "heartbeat": None if self._heartbeat is None else encode_heartbeat(self._heartbeat).decode(),
-            "last_end_ns": self._last_end_ns,
-        }
+    def state(self) -> AttemptState:
+        """Everything that `from_state` needs; detectors begin anew after it."""
+        return AttemptState(
+            announcement=encode_announcement(self.announcement),
+            is_ended=self.is_ended,
+            arrivals=self._arrivals.state(),
+            pending=self._pending.state(),
+            samples=self._samples.state(),
+            heartbeat=self._heartbeat,
+            last_end_ns=self._last_end_ns,
+        )
 
     @classmethod
-    def from_state(cls, state: Mapping[str, Any], partition: int, settings: MonitorSettings) -> RankAttempt:
+    def from_state(cls, state: AttemptState, partition: int, settings: MonitorSettings) -> RankAttempt:
         """Restore."""
-        attempt = cls(decode_announcement(state["announcement"].encode()), partition, settings)
-        attempt.is_ended = state["is_ended"]
-        attempt._arrivals = SourceArrivals.from_state(state["arrivals"])
-        attempt._pending = PendingRows.from_state(state["pending"])
-        attempt._samples = NicSamples.from_state(state["samples"])
-        beat = state["heartbeat"]
-        attempt._heartbeat = None if beat is None else decode_heartbeat(beat.encode())
-        attempt._last_end_ns = state["last_end_ns"]
+        attempt = cls(decode_announcement(state.announcement), partition, settings)
+        attempt.is_ended = state.is_ended
+        attempt._arrivals = SourceArrivals.from_state(state.arrivals)
+        attempt._pending = PendingRows.from_state(state.pending)
+        newest_ns, newest_iteration = attempt._arrivals.newest_ns, attempt._pending.newest
+        attempt._progress = PlausibleProgress(None if newest_ns == UNKNOWN else newest_ns, newest_iteration)
+        attempt._samples = NicSamples.from_state(state.samples)
+        attempt._heartbeat = state.heartbeat
+        attempt._last_end_ns = state.last_end_ns
         return attempt
 
 
-def _last_end_ns(rows: Mapping[str, Array], number: int) -> int:
+def _last_end_ns(rows: Mapping[str, Column], number: int) -> int:
     """End of the last operator of an iteration; `UNKNOWN` if none has a time."""
     is_own = (rows["iteration"] == number) & (rows["start_ns"] != UNKNOWN)
     return int(ends_ns(rows)[is_own].max(initial=UNKNOWN))

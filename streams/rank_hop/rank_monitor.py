@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from contextlib import suppress
+from dataclasses import dataclass
 
+from irregulars.errors import RecordError
 from irregulars.streams.messages.announcements import (
     Announcement,
     Heartbeat,
@@ -15,9 +16,21 @@ from irregulars.streams.messages.evidence import Evidence, Membership
 from irregulars.streams.messages.records import Batch
 from irregulars.streams.monitor_settings import MonitorSettings
 from irregulars.streams.rank_hop.evidence_reduction import reduce_closings
-from irregulars.streams.rank_hop.rank_attempt import Closed, RankAttempt
-from irregulars.streams.rank_hop.unannounced_messages import HeldMessages
-from irregulars.streams.rank_hop.waiting_timer import Patience
+from irregulars.streams.rank_hop.rank_attempt import AttemptState, Closed, RankAttempt
+from irregulars.streams.rank_hop.unannounced_messages import HeldMessages, HeldState
+from irregulars.streams.rank_hop.waiting_timer import WaitingTimer
+
+
+@dataclass(frozen=True, slots=True)
+class RankMonitorState:
+    """What a `RankMonitor` keeps; the announcement of the next attempt as its message."""
+
+    job: str
+    rank: int
+    partition: int
+    attempt: AttemptState | None
+    successor: bytes | None
+    held: HeldState
 
 
 class RankMonitor:
@@ -32,8 +45,10 @@ class RankMonitor:
     partition
         Of ``commops``; goes into the evidence with the offsets.
 
-    Notes ----- Nothing here depends on how topics interleave: an iteration closes when each source that the rank
-    announced has passed its end, and a heartbeat takes effect when the rows it counts have arrived
+    Notes
+    -----
+    Nothing here depends on how topics interleave: an iteration closes when each source that the rank announced has
+    passed its end, and a heartbeat takes effect when the rows that it counts have arrived
     (`streams.rank_hop.rank_attempt`).
     """
 
@@ -45,7 +60,7 @@ class RankMonitor:
         self._attempt: RankAttempt | None = None  # the one that is heard
         self._held = HeldMessages()  # of attempts that were not announced yet
         self._successor: Announcement | None = None  # of the next attempt
-        self._patience = Patience(settings.grace_s)  # with rows of the attempt before it
+        self._succession = WaitingTimer(settings.grace_s)  # for rows of the attempt before it
         self._closed: Closed = []
 
     @property
@@ -58,8 +73,8 @@ class RankMonitor:
     def announce(self, announcement: Announcement) -> None:
         """Take in the rank's announcement.
 
-        One of a higher attempt ends the attempt before, once the operators of the new one come (then those of the old
-        one have all been read), or when the grace is over.
+        That of a higher attempt ends the attempt before it as soon as operators of the new one come: those of the old
+        one have all been read by then. If none come, the old one ends when the grace is over.
         """
         if self._attempt is None:
             self._take_up(announcement)
@@ -69,7 +84,13 @@ class RankMonitor:
                 self._succeed(announcement)
 
     def add(self, batch: Batch, offset: int) -> None:
-        """Take in a batch; rows of an attempt that was not announced yet are held."""
+        """Take in a batch; rows of an attempt that was not announced yet are held.
+
+        Raises
+        ------
+        RecordError
+            If it can't be true (`streams.rank_hop.plausible_progress`). Nothing is taken in then.
+        """
         attempt = batch.header.attempt
         if self._attempt is None or self._is_later(attempt):
             self._held.add(batch, offset)
@@ -79,24 +100,32 @@ class RankMonitor:
             self._attempt.add(batch, offset)
 
     def beat(self, heartbeat: Heartbeat) -> None:
-        """Take in a heartbeat."""
+        """Take in a heartbeat; raises as `add` does."""
         if self._attempt is None or self._is_later(heartbeat.attempt):
             self._held.beat(heartbeat)
         elif heartbeat.attempt == self._attempt.announcement.attempt:
             self._attempt.beat(heartbeat)
 
-    def tick(self, now_s: float) -> None:
-        """Let the wall clock speak: what has waited for longer than the grace is closed."""
-        is_over = self._patience.is_over(self._successor is not None, now_s)
+    def tick(self, now_s: float, until_s: float | None = None) -> None:
+        """Close what has waited for longer than the grace.
+
+        Parameters
+        ----------
+        now_s, until_s
+            The present, and until when everything that was sent has been read (None: until now). A silence counts
+            from the present, and only as far as was read: neither our lag nor another worker's is the rank's silence.
+        """
+        until_s = now_s if until_s is None else until_s
+        is_over = self._succession.is_over(self._successor is not None, now_s, until_s)
         if self._successor is not None and (is_over or self.is_ended):
             self._succeed(self._successor)
         if self._attempt is not None:
-            self._closed += self._attempt.tick(now_s)
+            self._closed += self._attempt.tick(now_s, until_s)
 
     # --- what comes out ---------------------------------------------------------------------------------------------
 
     def drain(self) -> list[Evidence | Membership]:
-        """Reduce what is complete; return what is new, oldest first, and forget it.
+        """Reduce the iterations that are complete; return the new evidence and memberships, oldest first.
 
         The cost is per call and not per iteration: drain after many batches, not after each; and where there are many
         monitors, reduce what `take_closed` gives of all of them at once.
@@ -104,9 +133,9 @@ class RankMonitor:
         return reduce_closings(self.job, self.take_closed())
 
     def take_closed(self) -> Closed:
-        """Close what is complete; return it unreduced, oldest first, for.
+        """Close the iterations that are complete; return them unreduced, oldest first.
 
-        `streams.rank_hop.evidence_reduction.reduce_closings`.
+        `streams.rank_hop.evidence_reduction.reduce_closings` reduces it.
         """
         if self._attempt is not None:
             self._closed += self._attempt.settle()
@@ -123,9 +152,9 @@ class RankMonitor:
         return self._attempt is not None and attempt > self._attempt.announcement.attempt
 
     def _succeed(self, successor: Announcement) -> None:
-        """End the attempt, unless its last word has been said, for the one that was announced after it."""
+        """End the attempt, unless it has ended by itself, and begin the one that was announced after it."""
         self._successor = None
-        self._patience.renew()
+        self._succession.restart()
         if self._attempt is not None:
             self._closed += self._attempt.settle()
         if self._attempt is not None and not self._attempt.is_ended:
@@ -133,37 +162,38 @@ class RankMonitor:
         self._take_up(successor)
 
     def _take_up(self, announcement: Announcement) -> None:
-        """Begin an attempt, with what was held for it; what is of yet later ones is held again."""
+        """Begin an attempt with the messages that were held for it; those of yet later attempts are held again."""
         self._attempt = RankAttempt(announcement, self.partition, self.settings)
         self._closed.append(Membership(self.job, announcement.attempt, self.rank, announcement))
         if not announcement.is_logged:
             self._closed += self._attempt.end("not logged")
         batches, beats = self._held.take()
         for batch, offset in batches:
-            self.add(batch, offset)
+            with suppress(RecordError):  # rows that are missing then are counted with the next batch
+                self.add(batch, offset)
         for beat in beats:
-            self.beat(beat)
+            with suppress(RecordError):
+                self.beat(beat)
 
     # --- snapshots --------------------------------------------------------------------------------------------------
 
-    def state(self) -> dict[str, Any]:
-        """Everything that `from_state` needs, as JSON values and numpy arrays; drain before, or it is lost."""
-        return {
-            "job": self.job,
-            "rank": self.rank,
-            "partition": self.partition,
-            "attempt": None if self._attempt is None else self._attempt.state(),
-            "successor": None if self._successor is None else encode_announcement(self._successor).decode(),
-            "held": self._held.state(),
-        }
+    def state(self) -> RankMonitorState:
+        """Everything that `from_state` needs; drain before, or what is closed is lost."""
+        return RankMonitorState(
+            job=self.job,
+            rank=self.rank,
+            partition=self.partition,
+            attempt=None if self._attempt is None else self._attempt.state(),
+            successor=None if self._successor is None else encode_announcement(self._successor),
+            held=self._held.state(),
+        )
 
     @classmethod
-    def from_state(cls, state: Mapping[str, Any], settings: MonitorSettings) -> RankMonitor:
+    def from_state(cls, state: RankMonitorState, settings: MonitorSettings) -> RankMonitor:
         """Restore."""
-        monitor = cls(state["job"], state["rank"], settings, partition=state["partition"])
-        attempt, successor = state["attempt"], state["successor"]
-        if attempt is not None:
-            monitor._attempt = RankAttempt.from_state(attempt, monitor.partition, settings)
-        monitor._successor = None if successor is None else decode_announcement(successor.encode())
-        monitor._held = HeldMessages.from_state(state["held"])
+        monitor = cls(state.job, state.rank, settings, partition=state.partition)
+        if state.attempt is not None:
+            monitor._attempt = RankAttempt.from_state(state.attempt, monitor.partition, settings)
+        monitor._successor = None if state.successor is None else decode_announcement(state.successor)
+        monitor._held = HeldMessages.from_state(state.held)
         return monitor

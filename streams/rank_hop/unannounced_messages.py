@@ -1,17 +1,31 @@
-"""What a rank sent of an attempt that nobody has announced yet: topics interleave as they like."""
+"""Holds the messages of an attempt whose announcement has not come yet: topics have no order among them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Final, NamedTuple
 
-import numpy as np
-
-from irregulars.streams.messages.announcements import Heartbeat, decode_heartbeat, encode_heartbeat
+from irregulars.streams.messages.announcements import Heartbeat
 from irregulars.streams.messages.records import Batch, decode_batch, encode_batch
 
 MAX_HELD_BATCHES: Final = 1000
-"""Batches held for a rank that nobody has announced yet; more are handed back by `HeldMessages.take_surplus`."""
+"""Batches held for a rank that was not announced yet; `HeldMessages.take_surplus` hands back what is above."""
+
+
+class HeldBatch(NamedTuple):
+    """A batch as it came: its schema, its offset and its message."""
+
+    schema: str
+    offset: int
+    value: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class HeldState:
+    """What `HeldMessages` keep."""
+
+    batches: tuple[HeldBatch, ...]
+    heartbeats: tuple[Heartbeat, ...]
 
 
 class HeldMessages:
@@ -45,22 +59,17 @@ class HeldMessages:
         given_up, self._batches = self._batches[:surplus], self._batches[surplus:]
         return given_up
 
-    def state(self) -> dict[str, Any]:
-        """Everything that `from_state` needs, as JSON values and numpy arrays."""
-        return {
-            "batches": [
-                [batch.header.schema, offset, np.frombuffer(encode_batch(batch), np.uint8)]
-                for batch, offset in self._batches
-            ],
-            "heartbeats": [encode_heartbeat(beat).decode() for beat in self._beats],
-        }
+    def state(self) -> HeldState:
+        """Everything that `from_state` needs."""
+        batches = tuple(
+            HeldBatch(batch.header.schema, offset, encode_batch(batch)) for batch, offset in self._batches
+        )
+        return HeldState(batches, tuple(self._beats))
 
     @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> HeldMessages:
+    def from_state(cls, state: HeldState) -> HeldMessages:
         """Restore."""
         held = cls()
-        held._batches = [
-            (decode_batch(value.tobytes(), schema), offset) for schema, offset, value in state["batches"]
-        ]
-        held._beats = [decode_heartbeat(beat.encode()) for beat in state["heartbeats"]]
+        held._batches = [(decode_batch(one.value, one.schema), one.offset) for one in state.batches]
+        held._beats = list(state.heartbeats)
         return held

@@ -1,36 +1,43 @@
-"""How long to wait, by the wall clock, for what may never come."""
+"""How long a monitor waits for messages that may never come."""
 
 from __future__ import annotations
 
 
-class Patience:
-    """Says when something has been waited for without a break for longer than the grace.
+class WaitingTimer:
+    """Says when a wait has lasted too long without a break.
 
     Parameters
     ----------
-    grace_s
-        By the wall clock, s.
+    most_s
+        How long it may last, s.
 
-    >>> patience = Patience(30.0)
-    >>> [patience.is_over(True, now_s) for now_s in (0.0, 29.0, 30.0)]
+    >>> timer = WaitingTimer(30.0)
+    >>> [timer.is_over(True, now_s, now_s) for now_s in (0.0, 29.0, 30.0)]
     [False, False, True]
     """
 
-    def __init__(self, grace_s: float) -> None:
-        self._grace_s = grace_s
+    def __init__(self, most_s: float) -> None:
+        self._most_s = most_s
         self._since_s: float | None = None
 
-    def is_over(self, is_waiting: bool, now_s: float) -> bool:
-        """Say whether the wait has lasted too long by now; once it has, the next wait begins."""
+    def is_over(self, is_waiting: bool, now_s: float, until_s: float) -> bool:
+        """Say whether the wait has lasted too long; once it has, the next wait begins.
+
+        Parameters
+        ----------
+        now_s, until_s
+            The present, and until when everything that was sent has been read: a wait begins in the present, since
+            what came last may have been sent just now, and lasts as long as nothing else was sent.
+        """
         if not is_waiting:
             self._since_s = None
         elif self._since_s is None:
             self._since_s = now_s
-        elif now_s - self._since_s >= self._grace_s:
+        elif until_s - self._since_s >= self._most_s:
             self._since_s = None
             return True
         return False
 
-    def renew(self) -> None:
-        """Begin anew: what was waited for has come."""
+    def restart(self) -> None:
+        """Begin anew: a message has come."""
         self._since_s = None

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import faust
 
+from irregulars.errors import SendingGivenUp
 from irregulars.streams.kafka.topics import TopicSettings
-from irregulars.streams.worker.job_stage import EVIDENCE, JobStage
+from irregulars.streams.worker.job_stage import JobStage
+from irregulars.streams.worker.job_topics import EVIDENCE
 from irregulars.streams.worker.rank_stage import RANK_TOPICS, RankStage
 from irregulars.streams.worker.stage import Event, Stage
 
@@ -30,7 +33,9 @@ def _add_agent(app: faust.App, topics: TopicSettings, topic: str, stage: Stage[A
         # `noack_take`, because all other ways to read a stream acknowledge an event as soon as the loop has seen it.
         batches: AsyncIterator[Sequence[Event]] = stream.noack_take(_MAX_EVENTS, within=_WITHIN_S)
         async for events in batches:
-            await stage.take(topic, events)
+            # What was given up belongs to partitions that were dropped: they will be read again.
+            with suppress(SendingGivenUp), stage.taking():
+                await stage.take(topic, events)
 
     agent.__qualname__ = agent.__name__ = topic  # Faust's log and metrics show it
     app.agent(channel, name=f"irregulars.{topic}")(agent)

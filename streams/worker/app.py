@@ -3,6 +3,9 @@
 Where reading begins is decided by the snapshots, not by the group's committed offsets (`SnapshotConsumer`). Faust's
 commits only tell monitoring tools how far the snapshots are, because they may run ahead of them: Faust acknowledges
 events that it skips in a rebalance, and takes an offset as committed when the message before it is still held.
+
+A worker whose broker is away waits. If it has heard nothing from its group for as long as a session lasts, others may
+have its partitions: it lets go of them and of what it had on its way, and begins again from the snapshots.
 """
 
 from __future__ import annotations
@@ -14,66 +17,100 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from pathlib import Path
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final, cast
 
 import faust
-from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 
-from irregulars.errors import InputError, IrregularsError, ServiceError, TopicMismatch
+from irregulars.errors import IrregularsError, SendingGivenUp, ServiceError, ServiceUnavailable, TopicMismatch
+from irregulars.printing import printable
 from irregulars.sinks.protocol import Sink
-from irregulars.streams.kafka.aiokafka_credentials import aiokafka_security
+from irregulars.streams.health.broker_watch import QUIET_S, BrokerWatch
+from irregulars.streams.health.process_start import free_port_or_none, make_directory, new_loop
+from irregulars.streams.health.reading_watch import ReadingWatch
+from irregulars.streams.health.stop_deadline import StopDeadline
 from irregulars.streams.kafka.dead_letters import DeadLetters
+from irregulars.streams.kafka.log_reader import LogReader
 from irregulars.streams.kafka.outbox import Outbox
 from irregulars.streams.kafka.topic_admin import check_topics
+from irregulars.streams.progress.progress_log import ProgressLog
+from irregulars.streams.progress.stream_time import EVERY_S, StreamTime
+from irregulars.streams.telemetry.counters import Counters
+from irregulars.streams.telemetry.observer import OBSERVE_S, Hop, Observer
 from irregulars.streams.worker.agents import add_agents
-from irregulars.streams.worker.job_stage import EVIDENCE, JobStage
+from irregulars.streams.worker.faust_consumer import (
+    BROKER_TROUBLE,
+    DeadlineWorker,
+    SnapshotConsumer,
+    SnapshotTransport,
+    faust_config,
+)
+from irregulars.streams.worker.job_stage import JobStage
+from irregulars.streams.worker.job_topics import EVIDENCE
 from irregulars.streams.worker.log_format import logging_config
+from irregulars.streams.worker.log_gaps import LogGaps
 from irregulars.streams.worker.monitors import Monitors, make_monitors
+from irregulars.streams.worker.partition_state import Offsets
 from irregulars.streams.worker.rank_stage import RANK_TOPICS, RankStage
 from irregulars.streams.worker.settings import WorkerSettings
 from irregulars.streams.worker.sink_writer import SinkWriter
 from irregulars.streams.worker.stage import Services
 
 LOG: Final = logging.getLogger("irregulars.worker")
-_FINAL_SNAPSHOT_S: Final = 5.0
+LOOK_S: Final = 1.0
+"""Between two questions to the broker."""
+
+_SNAPSHOT_SHARE: Final = 0.3  # of the time to stop; Faust takes up to half of it
+_FLUSH_SHARE: Final = 0.2
+_MARGIN_S: Final = 60.0
+_AGAIN_S: Final = 0.5
+_LONGEST_WAIT_S: Final = 8.0
 
 
-class SnapshotConsumer(driver.Consumer):  # type: ignore[misc]
-    """Faust's consumer, which goes on where the snapshots say."""
-
-    async def seek_to_committed(self) -> Mapping[TP, int]:
-        """Restore the state of what is assigned, and seek to behind it; Faust calls this after each rebalance."""
-        positions: dict[TP, int] = await self.app.restore(self.assignment())
-        if positions:
-            await self._thread.seek_wait(positions)
-        return positions
-
-
-class SnapshotTransport(driver.Transport):  # type: ignore[misc]
-    """Faust's Kafka transport with a `SnapshotConsumer`."""
-
-    Consumer = SnapshotConsumer
-
-
-class WorkerApp(faust.App):  # type: ignore[misc]
+class WorkerApp(faust.App):
     """The Faust app of a worker, with its stages."""
 
     def __init__(self, settings: WorkerSettings, sink: Sink | None, monitors: Monitors) -> None:
-        super().__init__(settings.group, **_faust_config(settings))
+        super().__init__(settings.group, **faust_config(settings))
         self.failure: BaseException | None = None
         self.settings: Final = settings
-        outbox = Outbox(settings.bootstrap, settings.security, settings.broker_timeout_s)
+        self.deadline: Final = StopDeadline(settings.stop_s)
+        self.broker: Final = BrokerWatch(settings.bootstrap, settings.broker_away_s)
+        # Longer than the broker may be away: that is told by the watch, in better words.
+        outbox = Outbox(settings.bootstrap, settings.security, settings.broker_away_s + _MARGIN_S)
         dead_letters = DeadLetters(outbox, settings.topics)
-        self.services: Final = Services(
-            settings, outbox, dead_letters, SinkWriter(sink, dead_letters), _acknowledge, self.fail
-        )
+        counters = Counters()
+        writer = SinkWriter(sink, dead_letters, counters)
+        self.services: Final = Services(settings, outbox, dead_letters, writer, _acknowledge, self.fail, counters)
         self.rank_stage: Final = RankStage(self.services, monitors.make_rank, monitors.restore_rank)
-        self.job_stage: Final = JobStage(self.services, monitors.make_job, monitors.restore_job, monitors.alert_of)
-        self._generation: int | None = None
+        self._reading: Final[ReadingWatch[TP]] = ReadingWatch(settings.stall_s)
+        self.progress: Final = ProgressLog(
+            settings.topics.name("progress"),
+            LogReader(settings.bootstrap, settings.security, settings.broker_timeout_s),
+            outbox,
+        )
+        self.gaps: Final = LogGaps(
+            LogReader(settings.bootstrap, settings.security, settings.broker_timeout_s), settings.topics
+        )
+        self._newest_ends: dict[int, Offsets] = {}
+        self.clocks: Final = StreamTime(RANK_TOPICS, EVIDENCE, self._ends, self.progress)
+        self.job_stage: Final = JobStage(
+            self.services, monitors.make_job, monitors.restore_job, monitors.alert_of, self.clocks
+        )
+        self._generation: int | None = None  # of the assignment that the stages hold
+        self._gone_generation: int | None = None  # of one that others may hold by now
+        self.observer: Final = Observer(
+            counters, outbox, dead_letters, settings.topics, settings.group,
+            (Hop(self.rank_stage, self.clocks.rank_until_s), Hop(self.job_stage, self.clocks.job_until_s)),
+            lambda: self._generation is not None, self.clocks.now_s,
+        )  # fmt: skip
+        self._partition_counts: Mapping[str, int] = {}
         self._restoring = asyncio.Lock()
+        self._asker: Final = ThreadPoolExecutor(1, thread_name_prefix="irregulars-broker")
 
     def _new_transport(self) -> SnapshotTransport:
         return SnapshotTransport(self.conf.broker_consumer, self)
@@ -85,35 +122,60 @@ class WorkerApp(faust.App):  # type: ignore[misc]
     async def restore(self, assignment: set[TP]) -> dict[TP, int]:
         """Restore both stages for `assignment`, if that was not done in this generation, and say where to read on.
 
-        A failure stops the worker; nothing is read then.
+        While the broker does not answer this waits; another failure stops the worker, and nothing is read then.
         """
-        try:
-            async with self._restoring:
-                if self._generation != self.consumer_generation_id:
-                    await self._restore_stages(assignment, self.consumer_generation_id)
-                return await self._positions(assignment)
-        except IrregularsError as error:
-            self.fail(error)
+        until_s = time.monotonic() + self.settings.broker_away_s
+        wait_s = _AGAIN_S
+        while True:
+            try:
+                async with self._restoring:
+                    return await self._restore_once(assignment)
+            except (ServiceUnavailable, *BROKER_TROUBLE) as error:
+                if time.monotonic() > until_s:
+                    self.fail(error)
+                    return {}
+                log = LOG.debug if self.broker.is_away else LOG.warning
+                log("event=restore_again in_s=%g reason=%r", wait_s, str(error) or type(error).__name__)
+            except IrregularsError as error:
+                self.fail(error)
+                return {}
+            await asyncio.sleep(wait_s)
+            wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
+
+    async def _restore_once(self, assignment: set[TP]) -> dict[TP, int]:
+        if self._gone_generation == self.consumer_generation_id:  # Faust also asks between two assignments
             return {}
+        if self._generation != self.consumer_generation_id:
+            await self._restore_stages(assignment, self.consumer_generation_id)
+        return await self._positions(assignment)
 
     async def on_stop(self) -> None:
         """Write a last snapshot, so that the next worker has nothing to read twice; then let go of everything."""
+        self.deadline.arm()
         if self.failure is None:
-            try:
-                await asyncio.wait_for(self._last_snapshot(), _FINAL_SNAPSHOT_S)
-            except (ServiceError, TimeoutError) as error:
-                LOG.warning("event=last_snapshot_missed reason=%r", str(error) or type(error).__name__)
+            await self._try_last_snapshot(self._last_snapshot())
         await super().on_stop()
         self._drop()
         for stage in (self.rank_stage, self.job_stage):
             stage.close()
         self.services.sink.close()
-        self.services.outbox.close()
+        self.services.outbox.close(self.deadline.left_s * _FLUSH_SHARE)
+        self.progress.close()
+        self.gaps.close()
+        self._asker.shutdown(wait=False)
+
+    async def _try_last_snapshot(self, work: Awaitable[None]) -> None:
+        """Await a snapshot that saves others work, and is no loss if there is no time for it, or no broker."""
+        try:
+            await asyncio.wait_for(work, 0.1 if self.broker.is_away else self.settings.stop_s * _SNAPSHOT_SHARE)
+        except (ServiceError, TimeoutError) as error:
+            LOG.warning("event=last_snapshot_missed reason=%r", str(error) or type(error).__name__)
 
     def fail(self, error: BaseException) -> None:
         """Stop the worker: what it has not stored is read again by the next one."""
         if self.failure is None:
             self.failure = error
+            self.deadline.arm()
             LOG.critical("event=failed error=%s reason=%r", type(error).__name__, str(error))
             os.kill(os.getpid(), signal.SIGTERM)  # the one way of stopping that Faust's worker does cleanly
 
@@ -123,28 +185,101 @@ class WorkerApp(faust.App):  # type: ignore[misc]
             await self.sleep(every_s)
             try:
                 await work()
-            except IrregularsError as error:
+            except SendingGivenUp:  # the partitions were dropped as well
+                continue
+            except Exception as error:  # nobody else would see it, and the work would never be done again
                 self.fail(error)
                 return
 
+    async def start_snapshots(self) -> None:
+        """Begin the snapshot cycles of both stages; nobody waits for them."""
+        self.rank_stage.start_snapshots()
+        self.job_stage.start_snapshots()
+
     async def snapshot(self) -> None:
-        """Run the snapshot cycle of both stages."""
-        await self.rank_stage.snapshot_all()
-        await self.job_stage.snapshot_all()
+        """Run the snapshot cycles of both stages to their end."""
+        await asyncio.gather(self.rank_stage.snapshot_all(), self.job_stage.snapshot_all())
+
+    async def look_after_broker(self) -> None:
+        """Ask whether the broker answers, and let go of the partitions if the group may have forgotten us."""
+        loop = asyncio.get_running_loop()
+        if await loop.run_in_executor(self._asker, self.services.outbox.is_answered, QUIET_S / 2):
+            self.broker.heard()
+        else:
+            self.broker.missed()
+        consumer = cast(SnapshotConsumer, self.consumer)
+        silent_s = time.monotonic() - consumer.thread.heard_s
+        if self._generation is not None and silent_s > self.settings.session_s - LOOK_S:
+            log = LOG.debug if self.broker.is_away else LOG.warning
+            log("event=let_go silent_s=%.1f", silent_s)
+            self._drop()
+            self.services.outbox.give_up()
+            consumer.thread.join_again()
 
     async def tick(self) -> None:
-        """Let the wall clock speak."""
-        now_s = time.time()
-        await self.rank_stage.tick(now_s)
-        await self.job_stage.tick(now_s)
+        """Let time speak: of what was sent until when everything has been read."""
+        await self.rank_stage.tick(self.clocks)
+        await self.job_stage.tick()
+
+    async def tell_progress(self) -> None:
+        """Tell the others how far this worker has read."""
+        await self.rank_stage.tell_progress(self.progress)
+
+    async def watch_reading(self) -> None:
+        """Seek partitions that are not read although they have messages; end the worker if that does not help."""
+        if self._generation is None or self.broker.is_away:
+            self._reading.forget()
+            return
+        positions = self._read_to()
+        consumer = cast(SnapshotConsumer, self.consumer)
+        try:
+            ends = await consumer.highwaters(*positions)
+            stalled = self._reading.look(positions, ends, is_idle=self.rank_stage.is_idle and self.job_stage.is_idle)
+            for place in stalled:
+                LOG.warning("event=stalled topic=%s partition=%d position=%d", *place, positions[place])
+            if stalled:
+                await consumer.read_on({place: positions[place] for place in stalled})
+        except BROKER_TROUBLE as error:
+            LOG.debug("event=no_look error=%s reason=%r", type(error).__name__, str(error))
+            return
+        lost = [place for place in self._reading.lost() if consumer.thread.position_of(place) < ends[place]]
+        if lost:
+            raise ServiceUnavailable(
+                f"all assigned partitions must be read; got nothing from {lost[0].topic}/{lost[0].partition}, which "
+                "has messages, though it was sought. A new worker will read it"
+            )
+
+    def _read_to(self) -> dict[TP, int]:
+        return {
+            TP(self.settings.topics.name(topic), partition): at
+            for stage in (self.rank_stage, self.job_stage)
+            for partition, state in stage.states.items()
+            for topic, at in state.read_to().items()
+        }
+
+    async def _ends(self, topics: Collection[str]) -> Mapping[int, Offsets]:
+        """Ask the broker where all partitions of some topics end, whichever worker has them."""
+        names = {self.settings.topics.name(topic): topic for topic in {*topics, EVIDENCE}}  # to be observed anyway
+        counts = self._partition_counts
+        places = [TP(name, partition) for name, topic in names.items() for partition in range(counts[topic])]
+        ends: dict[int, Offsets] = {}
+        for place, end in (await self.consumer.highwaters(*places)).items():
+            ends.setdefault(place.partition, {})[names[place.topic]] = end
+            self._newest_ends.setdefault(place.partition, {})[names[place.topic]] = end
+        self.observer.saw_ends(ends)
+        asked = {number: {topic: own[topic] for topic in topics if topic in own} for number, own in ends.items()}
+        return {number: own for number, own in asked.items() if own}  # evidence may have more partitions
+
+    async def close_gaps(self) -> None:
+        """Move on over what holds no message at the ends of partitions."""
+        await self.gaps.move_on(
+            [*self.rank_stage.states.values(), *self.job_stage.states.values()], self._newest_ends
+        )
 
     async def revoke(self, revoked: set[TP]) -> None:
         """Write a last snapshot of what goes, and forget it; Faust's rebalances revoke everything."""
         if self.failure is None and revoked:
-            try:
-                await asyncio.wait_for(self.snapshot(), _FINAL_SNAPSHOT_S)
-            except (ServiceError, TimeoutError) as error:
-                LOG.warning("event=last_snapshot_missed reason=%r", str(error) or type(error).__name__)
+            await self._try_last_snapshot(self.snapshot())
         self._drop()
         LOG.info("event=revoked partitions=%d", len(revoked))
 
@@ -153,7 +288,7 @@ class WorkerApp(faust.App):  # type: ignore[misc]
         await self.snapshot()
 
     def _drop(self) -> None:
-        self._generation = None
+        self._generation, self._gone_generation = None, self.consumer_generation_id
         self.rank_stage.drop()
         self.job_stage.drop()
 
@@ -164,7 +299,20 @@ class WorkerApp(faust.App):  # type: ignore[misc]
             raise TopicMismatch(f"one worker must get equal partitions of the first hop's topics; got {found}")
         await self.rank_stage.restore(by_topic["jobs"], generation)
         await self.job_stage.restore(by_topic[EVIDENCE], generation)
+        self.clocks.forget()
+        self._reading.forget()
+        self._partition_counts = await self._count_partitions()
         self._generation = generation
+
+    async def _count_partitions(self) -> Mapping[str, int]:
+        own = self.settings
+        ask = partial(check_topics, own.bootstrap, own.topics, own.security, own.broker_timeout_s)
+        try:
+            return await asyncio.get_running_loop().run_in_executor(None, ask)
+        except TopicMismatch:
+            if not self._partition_counts:
+                raise
+            return self._partition_counts  # a busy broker forgets a topic for a moment; at the start they were right
 
     def _partitions(self, assignment: set[TP], topic: str) -> set[int]:
         name = self.settings.topics.name(topic)
@@ -180,6 +328,7 @@ class WorkerApp(faust.App):  # type: ignore[misc]
                 place = TP(self.settings.topics.name(topic), partition)
                 # Retention may have deleted what was still to be read.
                 positions[place] = max(state.stored_position.get(topic, 0), begin.get(place, 0))
+                state.begin_at(topic, positions[place])
         return positions
 
 
@@ -200,11 +349,19 @@ def make_app(settings: WorkerSettings, sink: Sink | None = None, monitors: Monit
     """
     app = WorkerApp(settings, sink, monitors or make_monitors(settings))
     add_agents(app, settings.topics, app.rank_stage, app.job_stage)
-    app.on_partitions_revoked.connect(_on_revoked, weak=False)
+    # Faust's annotation asks for a handler that takes any positional arguments; it gives two.
+    app.on_partitions_revoked.connect(_on_revoked, weak=False)  # type: ignore[arg-type]
+    app.on_partitions_assigned.connect(_on_assigned, weak=False)  # type: ignore[arg-type]
     for every_s, work in (
-        (settings.snapshot_s, app.snapshot),
+        (settings.snapshot_s, app.start_snapshots),
         (settings.evidence_linger_s, app.rank_stage.settle_all),
+        (EVERY_S, app.tell_progress),
+        (EVERY_S, app.clocks.look),
+        (EVERY_S, app.close_gaps),
         (1.0, app.tick),
+        (LOOK_S, app.look_after_broker),
+        (min(EVERY_S, settings.stall_s / 4), app.watch_reading),
+        (OBSERVE_S, app.observer.observe),
     ):
         app.task(_repeating(app, every_s, work))
     return app
@@ -212,6 +369,8 @@ def make_app(settings: WorkerSettings, sink: Sink | None = None, monitors: Monit
 
 def run_worker(settings: WorkerSettings, sink: Sink | None = None, monitors: Monitors | None = None) -> int:
     """Run one worker until SIGTERM or SIGINT, and return its exit status: 0 when it was asked to stop, else 1.
+
+    This owns the process: once stopping has begun, the process has ``stop_s`` to end, whoever called this included.
 
     Raises
     ------
@@ -221,68 +380,33 @@ def run_worker(settings: WorkerSettings, sink: Sink | None = None, monitors: Mon
         If a setting is unusable.
     """
     check_topics(settings.bootstrap, settings.topics, settings.security, settings.broker_timeout_s)
-    _make_directory(settings.data_directory)
-    loop = _new_loop()
+    make_directory(settings.data_directory)
+    own_logging = logging_config(settings.log_level)
+    logging.config.dictConfig(own_logging)
+    settings = replace(settings, web_port=free_port_or_none(settings.web_host, settings.web_port))
+    loop = new_loop()
     asyncio.set_event_loop(loop)
     app = make_app(settings, sink, monitors)
-    # The level is for Faust's spinner, which it shows from "warn" on; what is logged, the configuration says.
-    own_logging = logging_config(settings.log_level)
-    worker = faust.Worker(
+    # The level is for the spinner, which Faust shows from "warn" on; what is logged, the configuration says.
+    worker = DeadlineWorker(
         app, loop=loop, loglevel="info", quiet=True, redirect_stdouts=False, logging_config=own_logging
     )
-    logging.config.dictConfig(own_logging)
     LOG.info("event=start group=%s bootstrap=%s", settings.group, settings.bootstrap)
-    try:
-        worker.execute_from_commandline()
-    except SystemExit as stop:
-        status = stop.code if isinstance(stop.code, int) else 0
+    status = 0
+    with app.observer.serve(settings.metrics_listen):
+        try:
+            worker.execute_from_commandline()
+        except SystemExit as stop:
+            status = stop.code if isinstance(stop.code, int) else 0
+        except Exception as error:  # of Faust's own
+            app.failure = app.failure or error
+            LOG.debug("event=crashed", exc_info=True)
+        app.deadline.arm()  # what is left, down to the end of the interpreter, must end in time too
     if app.failure is not None:
-        print(f"irregulars worker: {app.failure}", file=sys.stderr)
+        print(f"irregulars worker: {printable(app.failure)}", file=sys.stderr)
         return 1
     LOG.info("event=stop status=%d", status)
     return status
-
-
-def _faust_config(settings: WorkerSettings) -> dict[str, Any]:
-    config: dict[str, Any] = {
-        "broker": [f"kafka://{address.strip()}" for address in settings.bootstrap.split(",")],
-        "broker_credentials": _credentials(settings.security),
-        "datadir": settings.data_directory,
-        "store": "memory://",
-        "key_serializer": "raw",
-        "value_serializer": "raw",
-        "autodiscover": False,
-        "consumer_auto_offset_reset": "earliest",
-        "broker_session_timeout": settings.session_s,
-        "broker_heartbeat_interval": settings.session_s / 10,
-        "broker_request_timeout": max(settings.broker_timeout_s, settings.session_s) + 5.0,
-        "broker_commit_interval": min(settings.snapshot_s, 2.8),
-        # Events are held until a snapshot: a rebalance that waits for them would wait for ever.
-        "stream_wait_empty": False,
-        # With 0 Faust would let aiokafka assign partitions round robin, and scatter those that belong together.
-        "table_standby_replicas": 1,
-        "topic_allow_declare": False,
-        "topic_disable_leader": True,
-        "web_enabled": settings.web_port > 0,
-        "web_bind": settings.web_host,
-        "web_host": settings.web_host,
-        "web_port": settings.web_port or 1,  # Faust takes no 0, even where it opens no port
-        "worker_redirect_stdouts": False,
-    }
-    return config
-
-
-def _credentials(security: Mapping[str, Any]) -> Any:
-    """Say the same in Faust's words."""
-    found = aiokafka_security(security)
-    if "sasl_mechanism" in found:
-        return faust.SASLCredentials(
-            username=found["sasl_plain_username"],
-            password=found["sasl_plain_password"],
-            mechanism=found["sasl_mechanism"],
-            ssl_context=found.get("ssl_context"),
-        )
-    return faust.SSLCredentials(found["ssl_context"]) if "ssl_context" in found else None
 
 
 def _acknowledge(event: Any) -> None:
@@ -293,25 +417,14 @@ async def _on_revoked(app: WorkerApp, revoked: set[TP], **_: Any) -> None:
     await app.revoke(revoked)
 
 
+async def _on_assigned(app: WorkerApp, assigned: set[TP], **_: Any) -> None:
+    if not assigned:  # more workers than partitions: Faust seeks nowhere then, and nothing would be restored
+        await app.restore(assigned)
+
+
 def _repeating(app: WorkerApp, every_s: float, work: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
     async def repeating() -> None:
         await app.repeat(every_s, work)
 
     repeating.__qualname__ = repeating.__name__ = f"repeat_{getattr(work, '__name__', 'work')}"
     return repeating
-
-
-def _make_directory(name: str) -> None:
-    try:
-        Path(name).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"data_directory must be one that we can write; got {name!r} ({error.strerror})") from error
-
-
-def _new_loop() -> asyncio.AbstractEventLoop:
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop()
-    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
-    return loop

@@ -6,32 +6,34 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 from weakref import WeakKeyDictionary
 
-from aiokafka.partitioner import murmur2
-
-from irregulars.errors import RecordError
-from irregulars.streams.kafka.log_reader import LogReader, Span
-from irregulars.streams.messages.evidence import Evidence, Membership, decode_evidence
-from irregulars.streams.messages.judgements import Judgements, Verdict, decode_verdict, encode_verdict
+from irregulars.errors import RecordError, ServiceError, ServiceUnavailable
+from irregulars.streams.health.monitor_faults import BROKEN, is_broken
+from irregulars.streams.kafka.log_reader import LogReader, OffsetsOfRank
+from irregulars.streams.kafka.topics import TOPICS
+from irregulars.streams.messages.evidence import decode_evidence
+from irregulars.streams.messages.judgements import Judgements, Verdict, bounded, encode_verdict
 from irregulars.streams.messages.records import Batch
+from irregulars.streams.snapshots.published_verdicts import VERDICTS, PublishedVerdicts
+from irregulars.streams.snapshots.records import Draft, EncodedState, Ends, Offsets, PositionRecord
+from irregulars.streams.telemetry.log_lines import log_job, log_verdict
+from irregulars.streams.worker.job_topics import EVIDENCE, JobTopics, Rows
 from irregulars.streams.worker.partition_state import PartitionState, Tracked
-from irregulars.streams.worker.snapshot_log import Ends, StoredPartition
 from irregulars.streams.worker.stage import Event, Services, Snapshottable, Stage
 
 LOG: Final = logging.getLogger("irregulars.worker")
-EVIDENCE: Final = "evidence"
-RESULTS: Final = ("verdicts", "alerts")
 _MAX_QUEUED: Final = 256
 """Evidence messages that wait for a job's monitor before the stage stops reading."""
 
-Rows = Sequence[Evidence | Membership]
-Sent = set[tuple[str, str, int]]
-"""Result topic, verdict id, revision."""
+
+_AGAIN_S: Final = 0.5
+_EVIDENCE_KEPT_S: Final = TOPICS[EVIDENCE].retention_ms / 1000
+"""A job is not forgotten before its evidence: it may hang, and its ranks live."""
 
 
 class JobMonitorLike(Snapshottable, Protocol):
@@ -40,22 +42,52 @@ class JobMonitorLike(Snapshottable, Protocol):
     def add(self, rows: Rows) -> None:
         """See JobMonitor."""
 
-    def tick(self, now_s: float) -> None:
+    def tick(self, now_s: float, until_s: float) -> None:
         """See JobMonitor."""
 
     def advance(self, read_back: Callable[[Sequence[Any]], Sequence[Batch]]) -> Judgements:
         """See JobMonitor."""
 
 
+class Clocks(Protocol):
+    """`streams.progress.stream_time.StreamTime`, as this stage uses it."""
+
+    def now_s(self) -> float:
+        """See StreamTime."""
+
+    def job_until_s(self, partition: int, positions: Offsets) -> float | None:
+        """See StreamTime."""
+
+
+@dataclass(slots=True)
+class _Queued:
+    """A message that waits for its job's monitor: as it came, should it have to be buried, and decoded."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: float
+    key: bytes | None
+    value: bytes | None
+    rows: Rows
+
+
 @dataclass(eq=False)
-class _Work:
+class _JobWork:
     """What waits for one job's monitor."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    inbox: deque[tuple[int, Rows]] = field(default_factory=deque)
+    inbox: deque[_Queued] = field(default_factory=deque)
     queued: int = -1  # newest offset that was put into the inbox
     is_due: bool = False
     task: asyncio.Task[None] | None = None
+    was_ended: bool = False
+
+    def note_end(self, tracked: Tracked[JobMonitorLike]) -> None:
+        """Say once that the job ended; it may begin again with another attempt."""
+        if tracked.monitor.is_ended and not self.was_ended:
+            log_job("ended", tracked.key.decode())
+        self.was_ended = tracked.monitor.is_ended
 
 
 class JobStage(Stage[JobMonitorLike]):
@@ -67,6 +99,8 @@ class JobStage(Stage[JobMonitorLike]):
         Make a new monitor of a job, and one from a state.
     alert_of
         Encoded alert of a verdict's revision; `None` where the policy keeps quiet.
+    clocks
+        Until when everything that ranks sent has been read.
     """
 
     hop = "job"
@@ -76,31 +110,52 @@ class JobStage(Stage[JobMonitorLike]):
         self,
         services: Services,
         make: Callable[[str], JobMonitorLike],
-        restore: Callable[[Any], JobMonitorLike],
+        restore: Callable[[EncodedState], JobMonitorLike],
         alert_of: Callable[[Verdict], bytes | None],
+        clocks: Clocks,
     ) -> None:
         super().__init__(services)
+        self.forget_s = max(self.forget_s, _EVIDENCE_KEPT_S)
+        self._clocks: Final = clocks
         self._make: Final = make
         self._restore: Final = restore
         self._alert_of: Final = alert_of
         settings = services.settings
+        self._topics: Final = JobTopics(self.reader, settings.topics)
         self._spans: Final = LogReader(settings.bootstrap, settings.security, settings.broker_timeout_s)
+        self._patience_s: Final = settings.broker_away_s
+        self._is_closed = False
         self._judges: Final = ThreadPoolExecutor(1, thread_name_prefix="irregulars-judge")
-        self._works: WeakKeyDictionary[Tracked[JobMonitorLike], _Work] = WeakKeyDictionary()
-        self._sent: WeakKeyDictionary[PartitionState[JobMonitorLike], Sent] = WeakKeyDictionary()
+        self._works: WeakKeyDictionary[Tracked[JobMonitorLike], _JobWork] = WeakKeyDictionary()
+        self._published: WeakKeyDictionary[PartitionState[JobMonitorLike], PublishedVerdicts] = WeakKeyDictionary()
         self._ends: WeakKeyDictionary[PartitionState[JobMonitorLike], Ends] = WeakKeyDictionary()
+        self._evidence_ends: WeakKeyDictionary[PartitionState[JobMonitorLike], int] = WeakKeyDictionary()
 
-    def restore_monitor(self, state: Any) -> JobMonitorLike:
-        """Build a monitor from its stored state."""
-        return self._restore(state)
+    def restore_monitor(self, value: EncodedState) -> JobMonitorLike:
+        """Build a monitor from its encoded state; raises `RecordError`."""
+        return self._restore(value)
 
-    async def prepare(self, state: PartitionState[JobMonitorLike], stored: StoredPartition) -> None:
-        """Learn which revisions were sent after the states were stored: they must not be sent again."""
+    async def begin_anew(
+        self, state: PartitionState[JobMonitorLike], keys: Set[bytes], stored: PositionRecord
+    ) -> PositionRecord:
+        """Read all evidence of the partition again, as far as it is kept: it begins with who takes part in a job.
+
+        So are the verdicts on these jobs that were sent: none is sent twice. Other jobs skip what is in their states,
+        or what was judged before they ended.
+        """
         loop = asyncio.get_running_loop()
-        ends, sent = await loop.run_in_executor(self._restorer, self._read_results, state.partition, stored.ends)
-        self._ends[state], self._sent[state] = ends, sent
-        if sent:
-            LOG.info("event=sent_before partition=%d revisions=%d", state.partition, len(sent))
+        return await loop.run_in_executor(self._restorer, self._topics.begin_anew, state.partition, keys, stored)
+
+    async def prepare(self, state: PartitionState[JobMonitorLike], stored: PositionRecord) -> None:
+        """Learn which revisions were sent after the states were stored: they must not be sent again."""
+        published = self._published[state] = PublishedVerdicts(stored.told, state.tracked.keys())
+        loop, topics = asyncio.get_running_loop(), self._topics
+        self._ends[state] = await loop.run_in_executor(
+            self._restorer, topics.read_results, state.partition, stored.ends, published
+        )
+        self._evidence_ends[state] = await loop.run_in_executor(self._restorer, topics.evidence_end, state.partition)
+        if len(published):
+            LOG.info("event=sent_before partition=%d verdicts=%d", state.partition, len(published))
 
     async def process(self, state: PartitionState[JobMonitorLike], topic: str, event: Event) -> None:
         """Queue one evidence message for its job's monitor, or bury it."""
@@ -114,57 +169,75 @@ class JobStage(Stage[JobMonitorLike]):
         except RecordError as error:
             await self.bury(state, topic, event, str(error))
             return
+        published = self._published[state]
+        if tracked is None and published.is_over(message.key, message.offset):
+            state.take(topic, message.offset, event)
+            return
         if tracked is None:
             tracked = state.tracked[message.key] = Tracked(message.key, self._make(message.key.decode()))
+            log_job("appeared", message.key.decode(), partition=state.partition)
         state.take(topic, message.offset, event)
-        self._queue(state, tracked, message.offset, rows)
+        if published.is_first(message.key):
+            job, loop = message.key.decode(), asyncio.get_running_loop()
+            rows = [*await loop.run_in_executor(self._restorer, self._topics.announced, job, rows), *rows]
+        self.services.counters.took_evidence(topic, rows)
+        self._queue(state, tracked, message, rows)
         await self._wait_for_room(state, tracked)
 
     async def settle(self, state: PartitionState[JobMonitorLike]) -> None:
         """Do nothing: a monitor's results are published before its lock is given back."""
 
-    async def capture(self, state: PartitionState[JobMonitorLike], tracked: Tracked[JobMonitorLike]) -> bytes:
+    async def capture(self, state: PartitionState[JobMonitorLike], tracked: Tracked[JobMonitorLike]) -> Draft:
         """Encode a monitor's state between two judgements, in the thread: a large job's takes long."""
         loop = asyncio.get_running_loop()
         async with self._work(tracked).lock:
             return await loop.run_in_executor(self._judges, self.encode, state, tracked)
 
-    def ends(self, state: PartitionState[JobMonitorLike]) -> Ends | None:
-        """Return where revisions that are in no stored state yet stand, or will stand, at the earliest."""
+    def record(self, state: PartitionState[JobMonitorLike], positions: Offsets) -> PositionRecord:
+        """Return the partition's record; revisions that are in no stored state yet stand behind its ends."""
         ends = self._ends[state]
         for topic, by_partition in ends.items():
-            if self._sent[state]:  # the monitors have yet to come to revisions that stand there already
-                break
             name = self.services.settings.topics.name(topic)
             for partition, end in by_partition.items():
                 by_partition[partition] = max(end, self.services.outbox.end_offset(name, partition) or 0)
-        return {topic: dict(by_partition) for topic, by_partition in ends.items()}
+        published = self._published[state]
+        if positions.get(EVIDENCE, 0) >= self._evidence_ends[state]:  # whoever was told of has been heard again
+            published.forget(lambda job: job.encode() in state.tracked)
+        own = {topic: dict(by_partition) for topic, by_partition in ends.items()}
+        return PositionRecord(state.epoch, positions, own, told=published.told())
 
-    async def tick(self, now_s: float) -> None:
-        """Let the wall clock speak to all monitors."""
+    async def tick(self) -> None:
+        """Let time speak to all monitors."""
         for state in list(self.states.values()):
             for tracked in list(state.tracked.values()):
                 self._work(tracked).is_due = True
                 self._start(state, tracked)
 
     def close(self) -> None:
-        """Let go of threads and connections."""
+        """Let go of threads and connections, without waiting for a broker that does not answer."""
         super().close()
-        self._judges.shutdown(wait=True, cancel_futures=True)
-        self._spans.close()
+        self._is_closed = True
+        self._judges.submit(self._spans.close)
+        self._judges.shutdown(wait=False)
 
     # --- judging ----------------------------------------------------------------------------------------------------
 
-    def _work(self, tracked: Tracked[JobMonitorLike]) -> _Work:
-        return self._works.setdefault(tracked, _Work())
+    def _work(self, tracked: Tracked[JobMonitorLike]) -> _JobWork:
+        work = self._works.get(tracked)
+        if work is None:
+            work = self._works[tracked] = _JobWork(was_ended=tracked.monitor.is_ended)
+        return work
 
     def _queue(
-        self, state: PartitionState[JobMonitorLike], tracked: Tracked[JobMonitorLike], offset: int, rows: Rows
+        self, state: PartitionState[JobMonitorLike], tracked: Tracked[JobMonitorLike], message: Any, rows: Rows
     ) -> None:
         work = self._work(tracked)
-        work.inbox.append((offset, rows))
-        work.queued = offset
-        state.begin(EVIDENCE, offset)
+        queued = _Queued(
+            message.topic, message.partition, message.offset, message.timestamp, message.key, message.value, rows
+        )
+        work.inbox.append(queued)
+        work.queued = message.offset
+        state.begin(EVIDENCE, message.offset)
         self._start(state, tracked)
 
     async def _wait_for_room(self, state: PartitionState[JobMonitorLike], tracked: Tracked[JobMonitorLike]) -> None:
@@ -176,40 +249,78 @@ class JobStage(Stage[JobMonitorLike]):
         work = self._work(tracked)
         if work.task is None or work.task.done():
             work.task = asyncio.ensure_future(self._judge_all(state, tracked, work))
-            work.task.add_done_callback(self._report)
-
-    def _report(self, task: asyncio.Task[None]) -> None:
-        """Nobody awaits these tasks: whatever goes wrong in one must stop the worker."""
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            self.services.fail(error)
+            self.watch(work.task)
 
     async def _judge_all(
-        self, state: PartitionState[JobMonitorLike], tracked: Tracked[JobMonitorLike], work: _Work
+        self, state: PartitionState[JobMonitorLike], tracked: Tracked[JobMonitorLike], work: _JobWork
     ) -> None:
-        loop = asyncio.get_running_loop()
-        async with work.lock:
-            while (work.inbox or work.is_due) and self.holds(state):
-                queued, work.inbox, work.is_due = work.inbox, deque(), False
-                rows = [rows for _, rows in queued]
-                judgements = await loop.run_in_executor(self._judges, self._judge, tracked.monitor, rows)
-                if not self.holds(state):
+        while (work.inbox or work.is_due) and self.holds(state):
+            async with work.lock:  # given back after each round: a snapshot waits for it while evidence keeps coming
+                if not self.holds(state):  # dropped while we waited, and the thread may have ended
                     return
-                await self._publish(state, judgements)
-                if _has_rows(judgements):  # the wall clock alone may have made it speak
-                    tracked.is_dirty = True
-                for offset, _ in queued:
-                    tracked.saw(EVIDENCE, offset)
-                    state.finish(EVIDENCE, offset)
+                queued, work.inbox, work.is_due = work.inbox, deque(), False
+                await self._judge_some(state, tracked, queued)
 
-    def _judge(self, monitor: JobMonitorLike, messages: Sequence[Rows]) -> Judgements:
-        for rows in messages:
-            monitor.add(rows)
-        monitor.tick(time.time())
-        return monitor.advance(self._read_back)
+    async def _judge_some(
+        self, state: PartitionState[JobMonitorLike], tracked: Tracked[JobMonitorLike], queued: Sequence[_Queued]
+    ) -> None:
+        judgements, refused = await self._judged(state, tracked, queued)
+        if not self.holds(state):
+            return
+        for message in queued:
+            if message.offset in refused:
+                await self.services.dead_letters.bury(message, refused[message.offset])
+        await self._publish(state, judgements)
+        self._work(tracked).note_end(tracked)
+        if _has_rows(judgements):  # time alone may have made it speak
+            tracked.is_dirty = True
+        for message in queued:
+            tracked.saw(EVIDENCE, message.offset)
+            state.finish(EVIDENCE, message.offset)
 
-    def _read_back(self, spans: Sequence[Span]) -> Sequence[Batch]:
-        found = self._spans.read_commops(self.services.settings.topics.name("commops"), spans)
+    async def _judged(
+        self, state: PartitionState[JobMonitorLike], tracked: Tracked[JobMonitorLike], queued: Sequence[_Queued]
+    ) -> tuple[Judgements, dict[int, str]]:
+        """Let the monitor judge in its thread; return what it says, and by offset why a message could not be used."""
+        nothing = Judgements(tracked.key.decode())
+        if is_broken(tracked):
+            return nothing, dict.fromkeys((message.offset for message in queued), BROKEN)
+        until_s = self._clocks.job_until_s(state.partition, state.position())
+        loop = asyncio.get_running_loop()
+        try:
+            return await loop.run_in_executor(self._judges, self._judge, tracked, queued, until_s)
+        except ServiceError:
+            raise
+        except Exception as error:  # whatever a monitor raises, it must not take the worker with it
+            reason = self.faults.failed(self.hop, tracked, error)
+            return nothing, dict.fromkeys((message.offset for message in queued), reason)
+
+    def _judge(
+        self, tracked: Tracked[JobMonitorLike], queued: Sequence[_Queued], until_s: float | None
+    ) -> tuple[Judgements, dict[int, str]]:
+        refused = {}
+        for message in queued:
+            try:
+                tracked.monitor.add(message.rows)
+            except Exception as error:  # as above
+                refused[message.offset] = self.faults.raised(self.hop, tracked.key, error)
+        if until_s is not None:
+            tracked.monitor.tick(self._clocks.now_s(), until_s)
+        judgements = tracked.monitor.advance(self._read_back)
+        if len(refused) < len(queued) or not queued:
+            self.faults.works(tracked)
+        return judgements, refused
+
+    def _read_back(self, spans: Sequence[OffsetsOfRank]) -> Sequence[Batch]:
+        name, until_s = self.services.settings.topics.name("commops"), time.monotonic() + self._patience_s
+        while True:
+            try:
+                found = self._spans.read_commops(name, spans)
+                break
+            except ServiceUnavailable:  # the broker is away
+                if self._is_closed or time.monotonic() > until_s:
+                    raise
+                time.sleep(_AGAIN_S)
         if found.missing:
             LOG.warning("event=read_back_incomplete missing=%d read=%d", len(found.missing), len(found.batches))
         return found.batches
@@ -217,55 +328,27 @@ class JobStage(Stage[JobMonitorLike]):
     # --- publishing -------------------------------------------------------------------------------------------------
 
     async def _publish(self, state: PartitionState[JobMonitorLike], judgements: Judgements) -> None:
-        for verdict in judgements.verdicts:
-            await self._send_once(state, "verdicts", verdict, encode_verdict(verdict))
-            alert = self._alert_of(verdict)
-            if alert is not None:
-                await self._send_once(state, "alerts", verdict, alert)
+        judgements = self._published[state].in_known_words(judgements)
+        self.services.counters.judged(judgements.iterations, self._clocks.now_s())
+        for verdict in map(bounded, judgements.verdicts):
+            if VERDICTS in await self._send_once(state, verdict):
+                log_verdict(verdict)
+                self.services.counters.told(verdict, judgements.iterations, self._clocks.now_s())
         if _has_rows(judgements):
             await self.services.sink.write(judgements)
 
-    async def _send_once(
-        self, state: PartitionState[JobMonitorLike], topic: str, verdict: Verdict, value: bytes
-    ) -> None:
-        revision = (topic, verdict.verdict_id, verdict.revision)
-        if revision in self._sent[state]:
-            self._sent[state].discard(revision)
-            return
-        name = self.services.settings.topics.name(topic)
-        await self.services.outbox.send(name, verdict.verdict_id.encode(), value)
-
-    def _read_results(self, own: int, ends: Ends | None) -> tuple[Ends, Sent]:
-        """Read what stands after `ends` of jobs of the partition `own`.
-
-        Without `ends` nothing was ever judged in this partition, and nothing can stand there.
-        """
-        partitions = len(self.reader.partitions(self.services.settings.topics.name(EVIDENCE)))
-        sent: Sent = set()
-        found: Ends = {}
-        for topic in RESULTS:
-            name = self.services.settings.topics.name(topic)
-            found[topic] = {}
-            for partition in self.reader.partitions(name):
-                begin = (ends or {}).get(topic, {}).get(partition)
-                if begin is None:
-                    begin = self.reader.end_offset(name, partition)
-                found[topic][partition] = begin
-                verdicts = self._verdicts(topic, name, partition, begin)
-                sent |= {(topic, v.verdict_id, v.revision) for v in verdicts if _place(v.job, partitions) == own}
-        return found, sent
-
-    def _verdicts(self, topic: str, name: str, partition: int, begin: int) -> Iterator[Verdict]:
-        for message in self.reader.read_tail(name, partition, begin):
-            try:
-                yield decode_verdict(message.value(), topic)
-            except RecordError:  # not ours
-                continue
-
-
-def _place(job: str, partitions: int) -> int:
-    """Return the partition of ``evidence`` where a job's rows are: what every producer's partitioner computes."""
-    return int((murmur2(job.encode()) & 0x7FFFFFFF) % partitions)
+    async def _send_once(self, state: PartitionState[JobMonitorLike], verdict: Verdict) -> list[str]:
+        """Send a revision to the topics where it does not stand yet, and return these."""
+        if not self.holds(state):  # whoever has the partition now looked for what stands there
+            return []
+        sent = []
+        for topic in self._published[state].unsent(verdict):
+            value = encode_verdict(verdict) if topic == VERDICTS else self._alert_of(verdict)
+            if value is not None:
+                name = self.services.settings.topics.name(topic)
+                await self.services.outbox.send(name, verdict.verdict_id.encode(), value)
+                sent.append(topic)
+        return sent
 
 
 def _decode(key: bytes | None, value: bytes | None) -> Rows:

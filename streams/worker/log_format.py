@@ -17,7 +17,8 @@ def logging_config(level: str) -> dict[str, Any]:
     Parameters
     ----------
     level
-        Of our own lines, one of `LEVELS`; those of Faust and aiokafka begin at a warning, or with ``debug`` at info.
+        Of our own lines, one of `LEVELS`; those of Faust begin at a warning, or with ``debug`` at info. aiokafka's,
+        of which each tells once more that a broker is away, are shown with ``debug`` only.
     """
     others = "INFO" if level == "debug" else "WARNING"
     return {
@@ -32,7 +33,10 @@ def logging_config(level: str) -> dict[str, Any]:
         "filters": {"sparing": {"()": "irregulars.streams.worker.log_format.SparingFilter"}},
         "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line", "filters": ["sparing"]}},
         "root": {"level": others, "handlers": ["stderr"]},
-        "loggers": {"irregulars": {"level": LEVELS[level]}},
+        "loggers": {
+            "irregulars": {"level": LEVELS[level]},
+            "aiokafka": {"level": "INFO" if level == "debug" else "CRITICAL"},
+        },
     }
 
 

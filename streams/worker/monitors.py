@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from irregulars.detectors.plugins.loading import load_detectors
 from irregulars.errors import InputError
 from irregulars.sinks.alerts import alert_of
-from irregulars.streams.job_hop.job_monitor import JobMonitor
+from irregulars.streams.job_hop.job_monitor import JobMonitor, JobMonitorState
 from irregulars.streams.messages.judgements import Verdict
 from irregulars.streams.monitor_settings import MonitorSettings
-from irregulars.streams.rank_hop.rank_monitor import RankMonitor
+from irregulars.streams.rank_hop.rank_monitor import RankMonitor, RankMonitorState
+from irregulars.streams.snapshots.records import EncodedState, decode_monitor
 from irregulars.streams.worker.job_stage import JobMonitorLike
 from irregulars.streams.worker.rank_stage import MakeRankMonitor, RankMonitorLike
 from irregulars.streams.worker.settings import WorkerSettings
@@ -28,15 +28,15 @@ class Monitors:
     make_rank, make_job
         New ones: of job, rank and partition; of a job.
     restore_rank, restore_job
-        Of what their ``state()`` returned.
+        Of what their ``state()`` returned, encoded; raise `RecordError` where that can't be read.
     alert_of
         The encoded alert of a verdict's revision; `None` where the policy keeps quiet.
     """
 
     make_rank: MakeRankMonitor
-    restore_rank: Callable[[Any], RankMonitorLike]
+    restore_rank: Callable[[EncodedState], RankMonitorLike]
     make_job: Callable[[str], JobMonitorLike]
-    restore_job: Callable[[Any], JobMonitorLike]
+    restore_job: Callable[[EncodedState], JobMonitorLike]
     alert_of: Callable[[Verdict], bytes | None] = alert_of
 
 
@@ -50,18 +50,18 @@ def make_monitors(settings: WorkerSettings) -> Monitors:
     PluginError
         If a detector can't be loaded.
     """
-    own = monitor_settings(settings)
+    own = worker_monitor_settings(settings)
     return Monitors(
         make_rank=lambda job, rank, partition: RankMonitor(job, rank, own, partition=partition),
-        restore_rank=partial(RankMonitor.from_state, settings=own),
+        restore_rank=lambda value: RankMonitor.from_state(decode_monitor(value, RankMonitorState), own),
         make_job=partial(JobMonitor, settings=own),
-        restore_job=partial(JobMonitor.from_state, settings=own),
+        restore_job=lambda value: JobMonitor.from_state(decode_monitor(value, JobMonitorState), own),
         alert_of=partial(alert_of, least_severity=settings.alert_least_severity),
     )
 
 
-def monitor_settings(settings: WorkerSettings) -> MonitorSettings:
-    """Return what the monitors are told."""
+def worker_monitor_settings(settings: WorkerSettings) -> MonitorSettings:
+    """Return the settings of the monitors, as a worker process is told them."""
     unknown = sorted(set(settings.judgement) - set(MonitorSettings.__dataclass_fields__))
     if unknown:
         known = ", ".join(MonitorSettings.__dataclass_fields__)
@@ -70,6 +70,7 @@ def monitor_settings(settings: WorkerSettings) -> MonitorSettings:
     return MonitorSettings(
         **{
             "grace_s": settings.grace_s,
+            "lag_s": settings.grace_s,
             "operator_detectors": detectors.get("operator", ()),
             "rank_detectors": detectors.get("rank", ()),
             **settings.judgement,

@@ -9,15 +9,15 @@ Plain bookkeeping, without Kafka. Three promises make recovery exact:
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-M = TypeVar("M")
+from irregulars.streams.snapshots.records import Offsets as Offsets  # theirs and ours: others take it from here
 
-Offsets = dict[str, int]
-"""Offsets by topic, named without the prefix."""
+M = TypeVar("M")
 
 
 @dataclass(eq=False)
@@ -29,6 +29,8 @@ class Tracked(Generic[M]):
     seen: Offsets = field(default_factory=dict)
     is_dirty: bool = False
     ended_at_s: float | None = None
+    heard_at_s: float = field(default_factory=time.monotonic)
+    faults: int = 0  # see `streams.health.monitor_faults`
 
     def has_seen(self, topic: str, offset: int) -> bool:
         """Whether the monitor's state holds this message already."""
@@ -38,6 +40,7 @@ class Tracked(Generic[M]):
         """Note that the message is in the monitor's state now."""
         self.seen[topic] = offset
         self.is_dirty = True
+        self.heard_at_s = time.monotonic()
 
 
 class PartitionState(Generic[M]):
@@ -65,10 +68,27 @@ class PartitionState(Generic[M]):
         self._unfinished: dict[str, dict[int, None]] = {}  # offsets ascending, as they were taken
         self._events: dict[str, deque[tuple[int, Any]]] = {}
 
+    def go_on_at(self, positions: Mapping[str, int]) -> None:
+        """Read on from elsewhere; call it before anything was taken."""
+        self.stored_position, self._next = dict(positions), dict(positions)
+
+    def begin_at(self, topic: str, offset: int) -> None:
+        """Note where reading begins: what stood before is stored, or was deleted unread."""
+        self.stored_position[topic] = offset
+        self._next[topic] = max(offset, self._next.get(topic, 0))
+
+    def read_to(self) -> Offsets:
+        """Return the offsets of the next messages to read, parked ones counted as read."""
+        return dict(self._next)
+
     def take(self, topic: str, offset: int, event: Any) -> None:
         """Note that a message was read, and keep its event until `release`."""
         self._next[topic] = max(offset + 1, self._next.get(topic, 0))
         self._events.setdefault(topic, deque()).append((offset, event))
+
+    def skip_to(self, topic: str, offset: int) -> None:
+        """Note that no message stands between what was read and this offset."""
+        self._next[topic] = max(offset, self._next.get(topic, 0))
 
     def begin(self, topic: str, offset: int) -> None:
         """Note that a message which was taken is in no monitor yet."""
@@ -79,7 +99,10 @@ class PartitionState(Generic[M]):
         self._unfinished.get(topic, {}).pop(offset, None)
 
     def position(self) -> Offsets:
-        """Return the offsets from which a restart would have to read, once the monitors as of now are stored."""
+        """Return the offsets before which all messages are in a monitor, or buried.
+
+        From there a restart would have to read, once the monitors as of now are stored.
+        """
         positions = dict(self._next)
         for topic, offsets in self._unfinished.items():
             if offsets:

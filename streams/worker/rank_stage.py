@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 from weakref import WeakKeyDictionary
 
 from irregulars.errors import RecordError
+from irregulars.streams.health.monitor_faults import BROKEN, is_broken
 from irregulars.streams.kafka.topics import MAX_MESSAGE_BYTES, rank_key
 from irregulars.streams.messages.announcements import Announcement, Heartbeat, decode_announcement, decode_heartbeat
-from irregulars.streams.messages.evidence import Evidence, Membership, encode_evidence
+from irregulars.streams.messages.evidence import Evidence, Membership
+from irregulars.streams.messages.evidence_parts import encode_within_limit
 from irregulars.streams.messages.records import Batch, decode_batch, encode_batch
+from irregulars.streams.progress.progress_log import ProgressLog
+from irregulars.streams.progress.stream_time import StreamTime
 from irregulars.streams.rank_hop.evidence_reduction import Closing, reduce_closings
+from irregulars.streams.snapshots.records import Draft, EncodedState, PositionRecord
 from irregulars.streams.worker.partition_state import PartitionState, Tracked
 from irregulars.streams.worker.stage import Event, Services, Snapshottable, Stage
 from irregulars.streams.worker.unannounced_ranks import ParkedMessage, ParkingLot
@@ -43,7 +48,7 @@ class RankMonitorLike(Snapshottable, Protocol):
     def beat(self, heartbeat: Heartbeat) -> None:
         """See RankMonitor."""
 
-    def tick(self, now_s: float) -> None:
+    def tick(self, now_s: float, until_s: float) -> None:
         """See RankMonitor."""
 
     def drain(self) -> list[Evidence | Membership]:
@@ -60,8 +65,13 @@ MakeRankMonitor = Callable[[str, int, int], RankMonitorLike]
 """Job, rank, partition."""
 
 
+_State = PartitionState[RankMonitorLike]
+_Tracked = Tracked[RankMonitorLike]
+_Closed = tuple[_Tracked, list[Closing | Membership]]
+
+
 @dataclass(slots=True)
-class _Work:
+class _PartitionWork:
     """What a partition has to hand over."""
 
     parked: ParkingLot
@@ -70,6 +80,7 @@ class _Work:
     samples: list[Batch] = field(default_factory=list)
     given_up: list[ParkedMessage] = field(default_factory=list)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    sink_lock: asyncio.Lock = field(default_factory=asyncio.Lock)  # for what goes to the database and dead letters
 
 
 class RankStage(Stage[RankMonitorLike]):
@@ -84,16 +95,46 @@ class RankStage(Stage[RankMonitorLike]):
     hop = "rank"
     snapshot_topic = "rank_snapshots"
 
-    def __init__(self, services: Services, make: MakeRankMonitor, restore: Callable[[Any], RankMonitorLike]) -> None:
+    def __init__(
+        self, services: Services, make: MakeRankMonitor, restore: Callable[[EncodedState], RankMonitorLike]
+    ) -> None:
         super().__init__(services)
         self._make: Final = make
         self._restore: Final = restore
         self._evidence_topic: Final = services.settings.topics.name("evidence")
-        self._works: WeakKeyDictionary[PartitionState[RankMonitorLike], _Work] = WeakKeyDictionary()
+        self._works: WeakKeyDictionary[PartitionState[RankMonitorLike], _PartitionWork] = WeakKeyDictionary()
 
-    def restore_monitor(self, state: Any) -> RankMonitorLike:
-        """Build a monitor from its stored state."""
-        return self._restore(state)
+    def restore_monitor(self, value: EncodedState) -> RankMonitorLike:
+        """Build a monitor from its encoded state; raises `RecordError`."""
+        return self._restore(value)
+
+    async def begin_anew(
+        self, state: PartitionState[RankMonitorLike], keys: Set[bytes], stored: PositionRecord
+    ) -> PositionRecord:
+        """Announce these ranks again, and go on where the partition was.
+
+        What they sent before may be two days of operators. Without their announcements, which were read long ago, all
+        that they send from here on would be that of unknown ranks.
+        """
+        loop = asyncio.get_running_loop()
+        topic = self.services.settings.topics.name("jobs")
+        messages = await loop.run_in_executor(self._restorer, self.reader.read_tail, topic, state.partition)
+        newest = {key: message for message in messages if (key := message.key()) in keys and key is not None}
+        for key, message in newest.items():
+            if message.value() is not None and (message.offset() or 0) < stored.positions.get("jobs", 0):
+                self._announce_again(state, key, message)
+        return stored
+
+    def _announce_again(self, state: PartitionState[RankMonitorLike], key: bytes, message: Any) -> None:
+        try:
+            record = decode("jobs", key, message.value())
+        except RecordError:  # it is among the dead letters since it was read first
+            return
+        try:
+            self._feed(state, self._announce(state, key, record), "jobs", message.offset(), record)
+        except Exception as error:  # whatever a monitor raises, it must not take the worker with it
+            self.faults.raised(self.hop, key, error)
+            del state.tracked[key]
 
     async def take(self, topic: str, events: Sequence[Event]) -> None:
         """Take in events of one topic, and send evidence early where much has gathered."""
@@ -118,26 +159,38 @@ class RankStage(Stage[RankMonitorLike]):
         if tracked is None and not isinstance(record, Announcement):
             self._park(state, topic, message)
             return
+        is_new = tracked is None
         if tracked is None:
             tracked = self._announce(state, message.key, record)
-        self._feed(state, tracked, topic, message.offset, record)
+        reason = self._try_to_feed(state, tracked, topic, message.offset, record)
+        if reason is not None:
+            await self.services.dead_letters.bury(message, reason)
+            if is_new:
+                del state.tracked[message.key]
+            return
         # Without giving way in between: a newer message of the rank must not overtake its parked ones.
         for parked in self._work(state).parked.take(message.key):
-            self._feed_parked(state, tracked, parked)
+            await self._feed_parked(state, tracked, parked)
 
     async def settle(self, state: PartitionState[RankMonitorLike]) -> None:
         """Send the rows that monitors drained, those of one job together, and what was given up."""
+        await self._settle_rows(state)
         work = self._work(state)
-        async with work.lock:  # whoever comes after must know that it was sent, not that it is being sent
-            # One pass: what comes in meanwhile waits for the next one, and is drained with more.
-            await self._send_rows(await self._drain(work))
+        async with work.sink_lock:
             samples, work.samples = work.samples, []
             await self.services.sink.write_samples(samples)
             given_up, work.given_up = work.given_up, []
             for message in given_up:
                 await self._bury_given_up(state, message)
 
-    async def capture(self, state: PartitionState[RankMonitorLike], tracked: Tracked[RankMonitorLike]) -> bytes:
+    async def _settle_rows(self, state: PartitionState[RankMonitorLike]) -> None:
+        """Send the rows alone: a database that is away must hold up neither verdicts nor everybody's clocks."""
+        work = self._work(state)
+        async with work.lock:  # whoever comes after must know that it was sent, not that it is being sent
+            # One pass: what comes in meanwhile waits for the next one, and is drained with more.
+            await self._send_rows(await self._drain(work))
+
+    async def capture(self, state: PartitionState[RankMonitorLike], tracked: Tracked[RankMonitorLike]) -> Draft:
         """Encode a monitor's state, and send what it drained: a state holds no drained rows."""
         async with self._work(state).lock:  # or these rows could overtake some that were drained before
             rows = tracked.monitor.drain()
@@ -151,20 +204,42 @@ class RankStage(Stage[RankMonitorLike]):
         for state in list(self.states.values()):
             await self.settle(state)
 
-    async def tick(self, now_s: float) -> None:
-        """Let the wall clock speak to all monitors, and give up messages of ranks that were never announced."""
+    async def tick(self, clocks: StreamTime) -> None:
+        """Let time speak to all monitors, and give up messages of ranks that were never announced."""
+        now_s = clocks.now_s()
         for state in list(self.states.values()):
-            for tracked in list(state.tracked.values()):
-                tracked.monitor.tick(now_s)
-                self._work(state).touched[tracked.key] = tracked
-            work = self._work(state)
-            work.given_up += work.parked.take_overdue(time.monotonic())
+            until_s = clocks.rank_until_s(state.partition, state.read_to())
+            if until_s is None:
+                continue
+            self._tick_monitors(state, now_s, until_s)
+            work = self._work(state)  # an announcement may be on the topic, and not yet read
+            work.given_up += work.parked.take_overdue(time.monotonic() - (now_s - until_s))
 
-    def _work(self, state: PartitionState[RankMonitorLike]) -> _Work:
+    def _tick_monitors(self, state: PartitionState[RankMonitorLike], now_s: float, until_s: float) -> None:
+        for tracked in list(state.tracked.values()):
+            if is_broken(tracked):
+                continue
+            try:
+                tracked.monitor.tick(now_s, until_s)
+            except Exception as error:  # whatever a monitor raises, it must not take the worker with it
+                self.faults.failed(self.hop, tracked, error)
+            self._work(state).touched[tracked.key] = tracked
+
+    async def tell_progress(self, log: ProgressLog) -> None:
+        """Tell the others how far each partition has been read, once all evidence of it stands on the bus."""
+        told = [(state, state.read_to()) for state in list(self.states.values())]
+        for state, _ in told:
+            await self._settle_rows(state)
+        await self.services.outbox.barrier()
+        for state, positions in told:
+            if self.holds(state):
+                await log.write(state.partition, positions)
+
+    def _work(self, state: PartitionState[RankMonitorLike]) -> _PartitionWork:
         work = self._works.get(state)
         if work is None:
             settings = self.services.settings
-            work = self._works[state] = _Work(ParkingLot(settings.parked_bytes, settings.parked_s))
+            work = self._works[state] = _PartitionWork(ParkingLot(settings.parked_bytes, settings.parked_s))
         return work
 
     def _announce(
@@ -175,14 +250,21 @@ class RankStage(Stage[RankMonitorLike]):
         state.tracked[key] = Tracked(key, monitor)
         return state.tracked[key]
 
-    def _feed(
-        self,
-        state: PartitionState[RankMonitorLike],
-        tracked: Tracked[RankMonitorLike],
-        topic: str,
-        offset: int,
-        record: Record,
-    ) -> None:
+    def _try_to_feed(self, state: _State, tracked: _Tracked, topic: str, offset: int, record: Record) -> str | None:
+        """Feed one message to its monitor; return why it must be buried, if it must."""
+        if is_broken(tracked):
+            return BROKEN
+        try:
+            self._feed(state, tracked, topic, offset, record)
+        except RecordError as error:  # it can be read, and can't be true: the monitor took nothing of it
+            tracked.saw(topic, offset)
+            return str(error)
+        except Exception as error:  # whatever a monitor raises, it must not take the worker with it
+            tracked.saw(topic, offset)
+            return self.faults.raised(self.hop, tracked.key, error)
+        return None
+
+    def _feed(self, state: _State, tracked: _Tracked, topic: str, offset: int, record: Record) -> None:
         if isinstance(record, Announcement):
             tracked.monitor.announce(record)
         elif isinstance(record, Heartbeat):
@@ -192,6 +274,7 @@ class RankStage(Stage[RankMonitorLike]):
             self._work(state).given_up += self._unannounced(tracked, state.partition)
             if topic in _SAMPLES:
                 self._work(state).samples.append(record)
+        self.services.counters.took(topic, len(record) if isinstance(record, Batch) else 1)
         tracked.saw(topic, offset)
         work = self._work(state)
         work.touched[tracked.key] = tracked
@@ -205,12 +288,14 @@ class RankStage(Stage[RankMonitorLike]):
         self._work(state).parked.add(message.key, parked)
         state.begin(topic, message.offset)
 
-    def _feed_parked(
+    async def _feed_parked(
         self, state: PartitionState[RankMonitorLike], tracked: Tracked[RankMonitorLike], parked: ParkedMessage
     ) -> None:
         if not tracked.has_seen(parked.short_topic, parked.offset):  # its topic may have been read twice meanwhile
             record = decode(parked.short_topic, parked.key, parked.value)
-            self._feed(state, tracked, parked.short_topic, parked.offset, record)
+            reason = self._try_to_feed(state, tracked, parked.short_topic, parked.offset, record)
+            if reason is not None:
+                await self.services.dead_letters.bury(parked, reason)
         state.finish(parked.short_topic, parked.offset)
 
     def _unannounced(self, tracked: Tracked[RankMonitorLike], partition: int) -> list[ParkedMessage]:
@@ -224,30 +309,52 @@ class RankStage(Stage[RankMonitorLike]):
             for batch, offset in tracked.monitor.take_unannounced()
         ]  # fmt: skip
 
-    async def _drain(self, work: _Work) -> dict[str, list[Evidence | Membership]]:
+    async def _drain(self, work: _PartitionWork) -> dict[str, list[Evidence | Membership]]:
         """Drain the monitors that have something new: not after each message, since a drain has its price."""
         touched, work.touched, work.fed = work.touched, {}, 0
         rows: dict[str, list[Evidence | Membership]] = {}
         for some in _parts(list(touched.values()), _GIVE_WAY):
-            closed: dict[str, list[Closing | Membership]] = {}
-            for tracked in some:
-                own = tracked.monitor.take_closed()
-                if own:
-                    closed.setdefault(tracked.monitor.job, []).extend(own)
-                    tracked.is_dirty = True
-            for job, pieces in closed.items():
-                rows.setdefault(job, []).extend(reduce_closings(job, pieces))
+            for job, own in self._take_closed(some).items():
+                rows.setdefault(job, []).extend(self._reduce(job, own))
             await asyncio.sleep(0)  # thousands of monitors must not hold up the event loop
+        return rows
+
+    def _take_closed(self, some: Sequence[Tracked[RankMonitorLike]]) -> dict[str, list[_Closed]]:
+        """Take what monitors have closed, by job."""
+        closed: dict[str, list[_Closed]] = {}
+        for tracked in some:
+            if is_broken(tracked):
+                continue
+            try:
+                own = tracked.monitor.take_closed()
+            except Exception as error:  # whatever a monitor raises, it must not take the worker with it
+                self.faults.failed(self.hop, tracked, error)
+                continue
+            if own:
+                closed.setdefault(tracked.monitor.job, []).append((tracked, own))
+                tracked.is_dirty = True
+        return closed
+
+    def _reduce(self, job: str, closed: Sequence[_Closed]) -> Rows:
+        """Reduce what the ranks of a job have closed; where that raises, each rank by itself, to find whose it is."""
+        try:
+            rows = reduce_closings(job, [piece for _, own in closed for piece in own])
+        except Exception as error:  # as above
+            if len(closed) > 1:
+                return [row for one in closed for row in self._reduce(job, [one])]
+            self.faults.failed(self.hop, closed[0][0], error)
+            return []
+        for tracked, _ in closed:
+            self.faults.works(tracked)
         return rows
 
     async def _send_rows(self, rows: Mapping[str, Rows]) -> None:
         for job, pieces in rows.items():
-            for value in encode_within_limit(pieces, job):
+            for value in encode_within_limit(pieces, job, MAX_MESSAGE_BYTES):
                 await self.services.outbox.send(self._evidence_topic, job.encode(), value)
 
     async def _bury_given_up(self, state: PartitionState[RankMonitorLike], message: ParkedMessage) -> None:
-        reason = "rank and attempt must be announced on the topic jobs; got no announcement in time"
-        await self.services.dead_letters.bury(message, reason)
+        await self.services.dead_letters.bury(message, message.reason)
         state.finish(message.short_topic, message.offset)
 
 
@@ -272,15 +379,6 @@ def decode(topic: str, key: bytes | None, value: bytes | None) -> Record:
     if key != rank_key(job, rank):
         raise RecordError(f"key must be {rank_key(job, rank)!r}, the rank inside; got {key!r}")
     return record
-
-
-def encode_within_limit(rows: Rows, job: str) -> list[bytes]:
-    """Encode `rows` in as few messages as the size limit allows, in order."""
-    values = encode_evidence(rows, job)
-    if len(rows) < 2 or all(len(value) <= MAX_MESSAGE_BYTES for value in values):
-        return values
-    half = len(rows) // 2
-    return encode_within_limit(rows[:half], job) + encode_within_limit(rows[half:], job)
 
 
 def _parts(touched: list[Tracked[RankMonitorLike]], size: int) -> Iterator[list[Tracked[RankMonitorLike]]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -18,6 +19,7 @@ from irregulars.sinks.tables import SAMPLES, table_of_samples, tables_of
 from irregulars.streams.kafka.dead_letters import DeadLetters
 from irregulars.streams.messages.judgements import Judgements
 from irregulars.streams.messages.records import Batch
+from irregulars.streams.telemetry.counters import Counters
 
 LOG: Final = logging.getLogger("irregulars.worker")
 _MAX_WAIT_S: Final = 30.0
@@ -30,10 +32,12 @@ class SinkWriter:
     is room. Rows that the sink will never take go to the dead-letter topic, as Arrow streams.
     """
 
-    def __init__(self, sink: Sink | None, dead_letters: DeadLetters) -> None:
+    def __init__(self, sink: Sink | None, dead_letters: DeadLetters, counters: Counters | None = None) -> None:
         self._sink: Final = sink
         self._dead_letters: Final = dead_letters
+        self._counters: Final = counters or Counters()
         self._thread: Final = ThreadPoolExecutor(1, thread_name_prefix="irregulars-sink")
+        self._is_closed = False
 
     async def write(self, judgements: Judgements) -> None:
         """Give all rows of `judgements` to the sink; they are stored after the next `flush`."""
@@ -56,22 +60,28 @@ class SinkWriter:
             await self._call(self._sink.flush)
 
     def close(self) -> None:
-        """End the thread; the sink belongs to the caller."""
-        self._thread.shutdown(wait=True, cancel_futures=True)
+        """End the thread; calls that wait for it wait until they are cancelled. The sink belongs to the caller."""
+        self._is_closed = True
+        self._thread.shutdown(wait=False, cancel_futures=True)
 
     async def _call(self, work: Callable[[], None]) -> None:
         loop = asyncio.get_running_loop()
-        while True:
+        while not self._is_closed:
             try:
-                return await loop.run_in_executor(self._thread, work)
+                await loop.run_in_executor(self._thread, work)
+                return self._counters.sink_answered()
             except SinkBusy as busy:
+                self._counters.sink_was_busy(time.monotonic())
                 LOG.warning("event=sink_busy retry_after_s=%g reason=%r", busy.retry_after_s, str(busy))
                 await asyncio.sleep(min(busy.retry_after_s, _MAX_WAIT_S))
             except SinkRejected as rejection:
                 return await self._bury(rejection)
+        await loop.create_future()  # returning would say that the rows are stored
 
     async def _bury(self, rejection: SinkRejected) -> None:
+        self._counters.sink_answered()
         for name, table in rejection.rows:
+            self._counters.rejected(f"table {name}", table.num_rows)
             headers = {"reason": str(rejection), "topic": f"table {name}", "rows": str(table.num_rows)}
             await self._dead_letters.send(None, _encode(table), headers)
         if not rejection.rows:  # there are none yet: a value of ours fits no column

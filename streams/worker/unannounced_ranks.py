@@ -6,10 +6,12 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
+UNANNOUNCED: Final = "rank and attempt must be announced on the topic jobs; got no announcement in time"
+
 
 @dataclass(slots=True)
 class ParkedMessage:
-    """One message as it was read; `topic` with its prefix, as in the dead-letter headers."""
+    """One message as it was read; `topic` with its prefix, as in the dead-letter headers, `reason` for them."""
 
     topic: str
     partition: int
@@ -19,6 +21,7 @@ class ParkedMessage:
     value: bytes | None
     short_topic: str
     parked_at_s: float
+    reason: str = UNANNOUNCED
 
 
 class ParkingLot:

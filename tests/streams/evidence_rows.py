@@ -10,6 +10,7 @@ import numpy as np
 from irregulars.detectors.judging.reading.spans import Span
 from irregulars.streams.messages.announcements import Announcement, Communicator
 from irregulars.streams.messages.evidence import CLASS_COLUMNS, COLUMNS, PATTERN_COLUMNS, Evidence, Membership
+from irregulars.streams.messages.ragged import Ragged
 from irregulars.streams.messages.records import PHASE_UNKNOWN, PHASES, UNKNOWN, Batch
 
 T0 = 1_800_000_000_000_000_000
@@ -34,13 +35,15 @@ def evidence_of(
         job="j",
         names=(),
         columns={name: np.array([row[name] for row in rows], dtype=_dtype(name)) for name in COLUMNS},
-        offsets=np.empty(0, dtype=np.int64),
-        offset_counts=np.zeros(len(rows), dtype=np.int64),
-        classes={name: np.empty(0, dtype=np.int64) for name in CLASS_COLUMNS},
-        class_counts=np.zeros(len(rows), dtype=np.int64),
-        patterns={name: np.empty(0, dtype=np.int64) for name in PATTERN_COLUMNS},
-        pattern_counts=np.zeros(len(rows), dtype=np.int64),
+        offsets=no_entries(len(rows), "offset"),
+        classes=no_entries(len(rows), *CLASS_COLUMNS),
+        patterns=no_entries(len(rows), *PATTERN_COLUMNS),
     )
+
+
+def no_entries(rows: int, *names: str) -> Ragged:
+    """Rows that own nothing."""
+    return Ragged(np.zeros(rows, dtype=np.int64), {name: np.empty(0, dtype=np.int64) for name in names})
 
 
 def _dtype(name: str) -> Any:

@@ -20,7 +20,7 @@ from irregulars.streams.messages.judgements import JudgedIteration, Judgements, 
 from irregulars.streams.messages.records import RECV, SEND, UNKNOWN, Batch, decode_batch, encode_batch
 from irregulars.streams.monitor_settings import MonitorSettings
 from irregulars.streams.rank_hop.rank_monitor import RankMonitor
-from irregulars.streams.worker.snapshot_codec import pack, unpack
+from tests.stored_states import stored
 
 RECORDINGS = Path(__file__).parent.parent / "recordings"
 
@@ -130,8 +130,8 @@ class MonitoredJob:
 
     def restore(self) -> None:
         for rank, monitor in self.ranks.items():
-            self.ranks[rank] = RankMonitor.from_state(unpack(pack(monitor.state())), self.settings)
-        self.monitor = JobMonitor.from_state(unpack(pack(self.monitor.state())), self.settings)
+            self.ranks[rank] = RankMonitor.from_state(stored(monitor.state()), self.settings)
+        self.monitor = JobMonitor.from_state(stored(self.monitor.state()), self.settings)
 
     def read_back(self, spans: Sequence[Span]) -> list[Batch]:
         return [self.log[offset] for span in spans for offset in span.offsets]

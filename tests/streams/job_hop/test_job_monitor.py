@@ -13,13 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from irregulars.producers.trace.directory import trace_batches
-from irregulars.streams.job_hop.job_monitor import FORGOTTEN, JobMonitor
+from irregulars.streams.job_hop.job_clock import FORGOTTEN
+from irregulars.streams.job_hop.job_monitor import JobMonitor
 from irregulars.streams.messages.announcements import Heartbeat
 from irregulars.streams.messages.evidence import Evidence, Membership, concatenate, decode_evidence, encode_evidence
 from irregulars.streams.messages.judgements import JudgedIteration, Judgements
 from irregulars.streams.messages.records import UNKNOWN
 from irregulars.streams.monitor_settings import MonitorSettings
-from irregulars.streams.worker.snapshot_codec import pack, unpack
+from tests.stored_states import stored
 from tests.streams.evidence_rows import came, evidence_of, no_operators, went
 from tests.streams.judged_streams import MonitoredJob, found, in_order, judge, judge_trace
 from tests.streams.lockstep_job import MS, TWO_BY_TWO, WORLD_OF_4, LockstepJob
@@ -425,7 +426,7 @@ def test_a_hang_of_slow_iterations_is_told_as_soon(restores: bool) -> None:
     slow.send()
     slow.wait(610)
     if restores:
-        slow.job.monitor = JobMonitor.from_state(unpack(pack(slow.job.monitor.state())), slow.job.settings)
+        slow.job.monitor = JobMonitor.from_state(stored(slow.job.monitor.state()), slow.job.settings)
     slow.wait(35)
     assert slow.hangs == [5]
 
@@ -501,7 +502,7 @@ def said(monitor: JobMonitor, rows: Rows, restore: bool = False) -> list[Any]:
     for row in rows:
         monitor.add([row])
         if restore:
-            monitor = JobMonitor.from_state(unpack(pack(monitor.state())), monitor.settings)
+            monitor = JobMonitor.from_state(stored(monitor.state()), monitor.settings)
         parts.append(advance(monitor))
     return [
         [one for part in parts for one in getattr(part, name)] for name in ("iterations", "verdicts", "announcements")
@@ -548,7 +549,7 @@ def test_a_snapshot_before_each_judgement_loses_nothing() -> None:
 
 def test_a_snapshot_holds_the_next_attempt() -> None:
     monitor = made(came(0, 1), evidence_of(0, {0: 10}), came(0, 1, attempt=2), evidence_of(0, {0: 50}, attempt=2))
-    monitor = JobMonitor.from_state(unpack(pack(monitor.state())), MonitorSettings())
+    monitor = JobMonitor.from_state(stored(monitor.state()), MonitorSettings())
     monitor.add([went(0)])
     assert [one.attempt for one in advance(monitor).iterations] == [1, 2]
 
@@ -564,13 +565,6 @@ def test_evidence_that_comes_twice_counts_once() -> None:
 def test_evidence_of_many_ranks_in_one_message_is_the_same() -> None:
     monitor = made(came(0), came(1), concatenate([evidence_of(0, {0: 10, 1: 10}), evidence_of(1, {0: 12, 1: 9})]))
     assert [one.elapsed_ns / MS for one in advance(monitor).iterations] == [12, 10]
-
-
-def test_a_trace_judged_with_each_message_twice_is_the_same() -> None:
-    trace = late_rank_job().trace()
-    messages = [twice for message in in_order(trace, max_rows=20) for twice in (message, message)]
-    outcome = judge(messages, trace.job)
-    assert (outcome.revisions, outcome.iterations) == (judge_trace(trace).revisions, judge_trace(trace).iterations)
 
 
 def test_operators_that_are_no_longer_there_accuse_nobody() -> None:
@@ -677,7 +671,7 @@ def test_no_order_of_lives_and_rows_stops_a_monitor(data: st.DataObject) -> None
         elif what == "tick":
             monitor.tick(2.0 * step)
         else:
-            monitor = JobMonitor.from_state(unpack(pack(monitor.state())), monitor.settings)
+            monitor = JobMonitor.from_state(stored(monitor.state()), monitor.settings)
         advance(monitor)
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from irregulars.streams.job_hop.job_roster import JobRoster
 from irregulars.streams.messages.announcements import Announcement
-from irregulars.streams.worker.snapshot_codec import pack, unpack
+from tests.stored_states import stored
 
 
 def announcement(rank: int, logged_ranks: int = 3, *, is_logged: bool = True) -> Announcement:
@@ -106,7 +106,7 @@ def test_the_short_answer_is_the_long_one(steps: list[tuple[str, int, int]]) -> 
         elif what == "give_up":
             made.give_up([rank])
         assert made.has_all(number) == (not made.lagging(number))
-    twin = JobRoster.from_state(unpack(pack(made.state())))
+    twin = JobRoster.from_state(stored(made.state()))
     for number in range(8):
         assert twin.lagging(number) == made.lagging(number)
     assert (twin.is_ended, twin.is_complete, twin.reasons) == (made.is_ended, made.is_complete, made.reasons)

@@ -21,13 +21,14 @@ from irregulars.streams.messages.evidence import (
     concatenate,
     decode_evidence,
     encode_evidence,
-    select,
 )
+from irregulars.streams.messages.ragged import Ragged
 from irregulars.streams.messages.records import UNKNOWN
 from tests.streams.evidence_rows import came, evidence_of, went
 
-PLACES = {"attempt": (-(2**62), 2**62), "iteration": (-(2**62), 2**62), "rank": (0, 2**28 - 1),
-          "partition": (0, 2**28 - 1)}  # fmt: skip
+RANGES = {"attempt": (-(2**62), 2**62), "iteration": (-(2**62), 2**62), "rank": (0, 2**28 - 1),
+          "partition": (0, 2**28 - 1), "operators": (0, 2**31 - 1), "unended": (0, 2**31 - 1),
+          "late_rows": (0, 2**48), "lost_rows": (0, 2**48)}  # fmt: skip
 SINGLE = frozenset({"score", "nic_tx_peak", "nic_rx_peak"})
 FLOATS = frozenset({"work_ns", "communication_ns", "tokens"}) | SINGLE
 
@@ -46,9 +47,8 @@ def any_evidence(draw: st.DrawFn, job: str = "j") -> Evidence:
                 draw(st.lists(st.sampled_from([0, 1, 2, 255]), min_size=size, max_size=size)), np.uint8
             )
         else:
-            most = 2**31 - 1 if name in ("operators", "unended") else 2**63 - 1
-            is_place = name in PLACES
-            values = st.integers(*PLACES[name]) if is_place else st.just(UNKNOWN) | st.integers(-most, most)
+            is_time = name not in RANGES
+            values = st.just(UNKNOWN) | st.integers(0, 2**62) if is_time else st.integers(*RANGES[name])
             columns[name] = np.array(draw(st.lists(values, min_size=size, max_size=size)), dtype=np.int64)
     counts = [
         np.array(draw(st.lists(st.integers(0, 3), min_size=size, max_size=size)), dtype=np.int64) for _ in range(3)
@@ -64,15 +64,12 @@ def any_evidence(draw: st.DrawFn, job: str = "j") -> Evidence:
     values = st.lists(st.integers(0, 2**62), min_size=offsets, max_size=offsets)
     patterns = draw(any_patterns(int(counts[2].sum()), len(names)))
     return Evidence(
-        job,
-        names,
-        columns,
-        np.array(draw(values), dtype=np.int64),
-        counts[0],
-        classes,
-        counts[1],
-        patterns,
-        counts[2],
+        names=names,
+        columns=columns,
+        offsets=Ragged(counts[0], {"offset": np.array(draw(values), dtype=np.int64)}),
+        classes=Ragged(counts[1], classes),
+        patterns=Ragged(counts[2], patterns),
+        job=job,
     )
 
 
@@ -93,14 +90,11 @@ def assert_same(one: Evidence, other: Evidence) -> None:
     for name in COLUMNS:
         np.testing.assert_array_equal(one.columns[name], other.columns[name], err_msg=name)
         assert one.columns[name].dtype == other.columns[name].dtype, name
-    for name in CLASS_COLUMNS:
-        np.testing.assert_array_equal(one.classes[name], other.classes[name], err_msg=name)
-    np.testing.assert_array_equal(one.offsets, other.offsets)
-    np.testing.assert_array_equal(one.offset_counts, other.offset_counts)
-    np.testing.assert_array_equal(one.class_counts, other.class_counts)
-    for name in PATTERN_COLUMNS:
-        np.testing.assert_array_equal(one.patterns[name], other.patterns[name], err_msg=name)
-    np.testing.assert_array_equal(one.pattern_counts, other.pattern_counts)
+    for own, of_other in ((one.offsets, other.offsets), (one.classes, other.classes), (one.patterns, other.patterns)):
+        np.testing.assert_array_equal(own.counts, of_other.counts)
+        assert own.columns.keys() == of_other.columns.keys()
+        for name, column in own.columns.items():
+            np.testing.assert_array_equal(column, of_other[name], err_msg=name)
 
 
 @given(evidence=any_evidence())
@@ -121,7 +115,7 @@ def test_pieces_joined_are_their_rows_one_after_the_other(pieces: list[Evidence]
         np.testing.assert_array_equal(joined.columns[name], np.concatenate([p.columns[name] for p in pieces]))
     named = [joined.names[code] for code in joined.classes["communicator"].tolist()]
     assert named == [p.names[code] for p in pieces for code in p.classes["communicator"].tolist()]
-    assert joined.offsets.tolist() == [offset for p in pieces for offset in p.offsets.tolist()]
+    assert list(joined.offsets.lists("offset")) == [own for p in pieces for own in p.offsets.lists("offset")]
     assert named_patterns(joined) == [row for p in pieces for row in named_patterns(p)]
 
 
@@ -135,13 +129,11 @@ def named_patterns(evidence: Evidence) -> list[tuple[str | None, float]]:
 def test_what_is_selected_and_what_is_not_is_all(evidence: Evidence, data: st.DataObject) -> None:
     size = len(evidence)
     chosen = np.array(data.draw(st.lists(st.booleans(), min_size=size, max_size=size)), dtype=bool)
-    one, other = select(evidence, chosen), select(evidence, ~chosen)
+    one, other = evidence.take(chosen), evidence.take(~chosen)
     assert len(one) + len(other) == size
-    assert len(one.offsets) == one.offset_counts.sum()
-    assert len(one.classes["peer"]) == one.class_counts.sum()
-    assert len(one.patterns["share"]) == one.pattern_counts.sum()
-    assert sorted(one.offsets.tolist() + other.offsets.tolist()) == sorted(evidence.offsets.tolist())
-    assert_same(select(evidence, np.ones(size, dtype=bool)), evidence)
+    back = np.argsort(np.concatenate([np.flatnonzero(chosen), np.flatnonzero(~chosen)]))
+    assert_same(concatenate([one, other]).take(back), evidence)
+    assert_same(evidence.take(np.ones(size, dtype=bool)), evidence)
 
 
 def test_members_come_before_evidence_and_go_after_it() -> None:
@@ -203,11 +195,11 @@ def test_a_pattern_of_an_operator_that_is_not_there_is_a_record_error(value: int
     columns = {
         one: np.zeros(1, np.int64 if one in ("communicator", "operator") else float) for one in PATTERN_COLUMNS
     }
-    good = replace(evidence_of(0, {1: 10}), names=("world",), patterns=columns, pattern_counts=np.ones(1, np.int64))
+    good = replace(evidence_of(0, {1: 10}), names=("world",), patterns=Ragged(np.ones(1, np.int64), columns))
     (back,) = decode_evidence(encode_evidence([good], "j")[0])
     assert isinstance(back, Evidence)
     assert_same(back, good)
-    bad = replace(good, patterns=columns | {"operator": np.array([value])})
+    bad = replace(good, patterns=good.patterns.replaced("operator", np.array([value])))
     with pytest.raises(RecordError, match="operator of a pattern must be from -1 to 10"):
         decode_evidence(encode_evidence([bad], "j")[0])
 

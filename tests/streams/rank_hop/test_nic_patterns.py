@@ -57,7 +57,7 @@ def reduced(*closings: Closing) -> Evidence:
 
 def patterns(evidence: Evidence) -> list[tuple[Any, ...]]:
     """Block, communicator's name, operator, share, and mean and deviation of what was sent."""
-    block = np.repeat(np.arange(len(evidence)), evidence.pattern_counts).tolist()
+    block = evidence.patterns.of_entries(np.arange(len(evidence))).tolist()
     names = [None if code < 0 else evidence.names[code] for code in evidence.patterns["communicator"].tolist()]
     columns = [evidence.patterns[name].tolist() for name in ("operator", "share", "tx_mean", "tx_deviation")]
     return sorted(zip(block, names, *columns, strict=True), key=str)
@@ -81,6 +81,12 @@ def test_what_rests_on_under_five_samples_or_takes_a_hundredth_does_not_travel()
     assert patterns(reduced(coarse)) == []
 
 
+def test_what_takes_a_little_more_than_a_hundredth_travels() -> None:
+    rows = rows_of((0, 0, 0, 0, 9), (0, 1, 0, 500, 12))
+    found = patterns(reduced(closing(0, rows, {0: (0, 1000)}, samples=samples_of([1.0] * 1000))))
+    assert [row[1:3] for row in found] == [("tp", 0), (None, -1)]
+
+
 def test_operators_without_a_start_leave_the_pattern_of_the_whole_iteration() -> None:
     rows = rows_of((0, 0, 0, 0, 50))
     untimed = {**rows, "start_ns": np.array([UNKNOWN])}
@@ -98,7 +104,7 @@ def test_ranks_reduced_together_and_iterations_closed_apart_give_the_same() -> N
     ranks = [of_rank(rank, [1, 2, 3]) for rank in range(3)] + [replace(of_rank(3, [1, 2, 3]), samples=None)]
     together, apart = reduced(*ranks), concatenate([reduced(one) for one in ranks])
     assert patterns(together) == patterns(apart)
-    assert together.pattern_counts.tolist()[9:] == [0, 0, 0]
+    assert together.patterns.counts.tolist()[9:] == [0, 0, 0]
     assert len(patterns(together)) == 18
 
 
@@ -142,4 +148,4 @@ def test_times_that_can_not_be_true_give_no_pattern() -> None:
         one = closing(0, rows_of((0, 0, 0, 0, 1)), {0: (begin, length)}, samples=samples_of([1.0] * 9))
         found = reduced(one)
         assert patterns(found) == []
-        assert set(found.patterns) == set(PATTERN_COLUMNS)
+        assert set(found.patterns.columns) == set(PATTERN_COLUMNS)

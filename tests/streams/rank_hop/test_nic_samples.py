@@ -8,7 +8,7 @@ import numpy as np
 
 from irregulars.streams.messages.records import PATHS, Batch, Header
 from irregulars.streams.rank_hop.nic_samples import MOST_SAMPLES, NicSamples
-from irregulars.streams.worker.snapshot_codec import pack, unpack
+from tests.stored_states import stored
 
 MS = 1_000_000
 
@@ -61,7 +61,7 @@ def test_samples_of_later_iterations_wait_and_survive_a_snapshot() -> None:
     samples = NicSamples("eth0")
     samples.add(batch([(n * 10, "eth0", float(n), 0.0) for n in range(6)]))
     assert peaks(samples, (0, 20))[0] == [2.0]
-    twin = NicSamples.from_state(unpack(pack(samples.state())))
+    twin = NicSamples.from_state(stored(samples.state()))
     twin.add(batch([(60, "eth0", 6.0, 0.0)]))
     assert peaks(twin, (20, 40), (40, 60))[0] == [4.0, 6.0]
 

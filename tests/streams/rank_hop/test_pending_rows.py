@@ -7,11 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from irregulars.streams.kafka.topic_admin import MAX_SNAPSHOT_BYTES
+from irregulars.state_codec import encode_state
 from irregulars.streams.messages.records import UNKNOWN
-from irregulars.streams.rank_hop.pending_rows import MOST_UNPLACED, PendingRows
-from irregulars.streams.worker.snapshot_codec import pack, unpack
+from irregulars.streams.rank_hop.pending_rows import MOST_UNTOLD, PendingRows
+from tests.stored_states import stored
 from tests.streams.lockstep_job import iteration_batch, operator_batch
+
+MOST_STATE_BYTES = 32 << 20
+"""Of a rank that marks no iterations: what a snapshot of it may cost every few seconds."""
 
 
 def operator(iteration: int, start_ns: int, elapsed_ns: float = 4.0, **values: Any) -> dict[str, Any]:
@@ -93,7 +96,7 @@ def test_a_snapshot_restores_all_that_is_pending() -> None:
     made = pending(operator(0, 1), operator(1, 11), operator(UNKNOWN, 25), turns=(turn(0, 0), turn(1, 10)))
     made.take([0], {})
     add(made, operator(0, 5), offset=2)
-    twin = PendingRows.from_state(unpack(pack(made.state())))
+    twin = PendingRows.from_state(stored(made.state()))
     for each in (made, twin):
         add(each, operator(2, 21, communicator="tp"), offset=3)
     assert (twin.numbers(), twin.iterations, twin.closed_through) == (made.numbers(), made.iterations, 0)
@@ -118,11 +121,11 @@ def test_operators_that_no_iteration_takes_are_bounded_and_the_newest_stay() -> 
     for n in range(500):
         made.add_operators({**rows.columns, "start_ns": rows.columns["start_ns"] + 1000 * n}, rows.header.names, n)
         if n == 300:
-            made = PendingRows.from_state(unpack(pack(made.state())))
+            made = PendingRows.from_state(stored(made.state()))
     add(made, operator(UNKNOWN, 600_000, np.nan))
     held = sum(len(part["offset"]) for part in made._parts)
-    assert MOST_UNPLACED // 4 * 3 <= held <= MOST_UNPLACED
-    assert len(pack(made.state())) < MAX_SNAPSHOT_BYTES
+    assert MOST_UNTOLD // 4 * 3 <= held <= MOST_UNTOLD
+    assert len(encode_state(made.state(), 1)) < MOST_STATE_BYTES
     made.place_unfinished()
     taken = made.take(made.numbers(), {})
     assert (len(taken["iteration"]), taken["start_ns"].max()) == (held, 600_000)
@@ -135,5 +138,5 @@ def test_operators_of_iterations_that_were_told_all_stay() -> None:
     rows = operator_batch(0, [operator(UNKNOWN, n, 0.5) for n in range(1000)])
     for n in range(300):
         made.add_operators({**rows.columns, "start_ns": rows.columns["start_ns"] + 1000 * n}, rows.header.names, n)
-    assert len(made.take(made.numbers(), {})["iteration"]) == 300_000 > MOST_UNPLACED
+    assert len(made.take(made.numbers(), {})["iteration"]) == 300_000 > MOST_UNTOLD
     assert made.take_late_rows() == 0

@@ -7,7 +7,7 @@ from typing import Any
 from irregulars.streams.messages.announcements import SourceProgress
 from irregulars.streams.messages.records import UNKNOWN, Batch
 from irregulars.streams.rank_hop.source_arrivals import SourceArrivals
-from irregulars.streams.worker.snapshot_codec import pack, unpack
+from tests.stored_states import stored
 from tests.streams.lockstep_job import iteration_batch, operator_batch
 
 
@@ -70,7 +70,7 @@ def test_iteration_rows_tell_what_is_complete_only_where_no_operators_were_annou
 def test_a_snapshot_restores_counts_and_watermarks() -> None:
     arrivals = SourceArrivals(2)
     arrivals.count(operators(3, rows_before=1))
-    twin = SourceArrivals.from_state(unpack(pack(arrivals.state())))
+    twin = SourceArrivals.from_state(stored(arrivals.state()))
     for each in (arrivals, twin):
         each.count(operators(1, rows_before=6))
     assert twin.state() == arrivals.state()

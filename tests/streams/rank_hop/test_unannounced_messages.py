@@ -5,7 +5,7 @@ from __future__ import annotations
 from irregulars.streams.messages.announcements import Heartbeat
 from irregulars.streams.messages.records import Batch
 from irregulars.streams.rank_hop.unannounced_messages import MAX_HELD_BATCHES, HeldMessages
-from irregulars.streams.worker.snapshot_codec import pack, unpack
+from tests.stored_states import stored
 from tests.streams.lockstep_job import iteration_batch, operator_batch
 
 
@@ -51,7 +51,7 @@ def test_a_snapshot_restores_all_that_is_held() -> None:
     held = HeldMessages()
     held.add(operators(attempt=2), 8)
     held.beat(beat("stopped"))
-    twin = HeldMessages.from_state(unpack(pack(held.state())))
+    twin = HeldMessages.from_state(stored(held.state()))
     ((batch, offset),), beats = twin.take()
     assert (batch.header, offset, beats) == (operators(attempt=2).header, 8, [beat("stopped")])
     assert batch.columns["start_ns"].tolist() == [5]

@@ -12,8 +12,9 @@ from irregulars.streams.job_hop.job_monitor import JobMonitor
 from irregulars.streams.kafka.dead_letters import DeadLetters
 from irregulars.streams.kafka.outbox import Outbox
 from irregulars.streams.monitor_settings import MonitorSettings
+from irregulars.streams.snapshots.published_verdicts import PublishedVerdicts, Told
 from irregulars.streams.worker.job_stage import JobStage
-from irregulars.streams.worker.partition_state import PartitionState, Tracked
+from irregulars.streams.worker.partition_state import Offsets, PartitionState, Tracked
 from irregulars.streams.worker.settings import WorkerSettings
 from irregulars.streams.worker.sink_writer import SinkWriter
 from irregulars.streams.worker.stage import Services
@@ -33,13 +34,23 @@ def services() -> Iterator[Services]:
     outbox.close()
 
 
+class AllIsRead:
+    """Clocks of a worker that never lags."""
+
+    def now_s(self) -> float:
+        return time.time()
+
+    def job_until_s(self, partition: int, positions: Offsets) -> float:
+        return time.time()
+
+
 async def tick(services: Services, monitor: JobMonitor) -> bool:
     """Let the wall clock speak to a monitor whose snapshot is stored; return whether it is stored again."""
-    stage = JobStage(services, lambda job: monitor, lambda state: monitor, lambda verdict: None)
+    stage = JobStage(services, lambda job: monitor, lambda state: monitor, lambda verdict: None, AllIsRead())
     state: PartitionState[JobMonitor] = PartitionState(0, 1, 1, {})
     state.tracked[b"j"] = Tracked(b"j", monitor)
-    stage.states, stage._sent[state] = {0: state}, set()
-    await stage.tick(time.time())
+    stage.states, stage._published[state] = {0: state}, PublishedVerdicts(Told())
+    await stage.tick()
     await asyncio.gather(*(work.task for work in stage._works.values() if work.task is not None))
     is_changed = state.is_changed
     stage.close()
@@ -52,5 +63,5 @@ def test_what_the_wall_clock_made_a_monitor_say_is_stored(services: Services) ->
     monitor.add([came(0), came(1), evidence_of(0, {0: 10})])
     monitor.tick(time.time() - 700)
     assert asyncio.run(tick(services, monitor))
-    assert monitor.state()["pending"] == []
+    assert monitor.state().pending == ()
     assert not asyncio.run(tick(services, monitor)), "nothing is new"

@@ -73,3 +73,35 @@ def test_nothing_is_released_before_it_is_in_a_monitor(steps: list[tuple[str, in
             released += state.release(state.position())
     assert released == sorted(set(released))
     assert set(released) <= finished
+
+
+def test_parked_messages_count_as_read_and_hold_up_the_position() -> None:
+    state = new_state()
+    state.take("commops", 4, None)
+    state.begin("commops", 4)
+    assert state.read_to() == {"commops": 5}
+    assert state.position() == {"commops": 4}
+
+
+def test_what_was_deleted_unread_counts_as_read() -> None:
+    state: PartitionState[object] = PartitionState(0, generation=1, epoch=1, positions={"commops": 4})
+    state.begin_at("commops", 9)
+    assert state.read_to() == state.position() == state.stored_position == {"commops": 9}
+
+
+def test_reading_that_begins_before_what_was_taken_moves_nothing_back() -> None:
+    state = new_state()
+    state.take("jobs", 6, None)
+    state.begin_at("jobs", 2)
+    assert state.read_to() == {"jobs": 7}
+
+
+def test_a_gap_moves_what_was_read_and_leaves_what_waits() -> None:
+    state = new_state()
+    state.take("commops", 4, None)
+    state.begin("commops", 4)
+    state.skip_to("commops", 9)
+    assert state.read_to() == {"commops": 9}
+    assert state.position() == {"commops": 4}
+    state.skip_to("commops", 3)
+    assert state.read_to() == {"commops": 9}

@@ -6,7 +6,7 @@ import pytest
 
 from irregulars.errors import InputError
 from irregulars.streams.messages.judgements import Verdict
-from irregulars.streams.worker.monitors import make_monitors, monitor_settings
+from irregulars.streams.worker.monitors import make_monitors, worker_monitor_settings
 from irregulars.streams.worker.settings import WorkerSettings
 
 
@@ -28,13 +28,13 @@ def test_the_password_is_not_shown() -> None:
 
 def test_judgement_settings_reach_the_monitors() -> None:
     settings = WorkerSettings("127.0.0.1:9092", grace_s=7.0, judgement={"delta": 1.3, "window": 20})
-    found = monitor_settings(settings)
+    found = worker_monitor_settings(settings)
     assert (found.delta, found.window, found.grace_s) == (1.3, 20, 7.0)
 
 
 def test_an_unknown_judgement_setting_is_named() -> None:
     with pytest.raises(InputError, match="got gamma"):
-        monitor_settings(WorkerSettings("127.0.0.1:9092", judgement={"gamma": 1.0}))
+        worker_monitor_settings(WorkerSettings("127.0.0.1:9092", judgement={"gamma": 1.0}))
 
 
 @pytest.mark.parametrize(("least", "is_alerted"), [("note", True), ("ticket", True), ("page", False)])

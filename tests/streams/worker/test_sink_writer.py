@@ -99,6 +99,22 @@ def test_a_busy_sink_is_asked_again_and_nothing_is_lost(run_with: RunWith, lette
     assert (sink.calls, sink.read("bandwidth").num_rows, letters.sent) == (4, 120, [])
 
 
+def test_who_waits_for_a_busy_sink_is_never_told_that_rows_are_stored_once_the_writer_is_closed(
+    run_with: RunWith,
+) -> None:
+    async def work(writer: SinkWriter) -> None:
+        waiting = asyncio.ensure_future(writer.flush())
+        await asyncio.sleep(0.02)
+        writer.close()
+        done, _ = await asyncio.wait({waiting}, timeout=0.2)
+        assert not done, waiting
+        waiting.cancel()
+
+    sink = ScriptedSink(SinkBusy("too many parts", 0.05))
+    run_with(sink, work)
+    assert sink.calls == 1
+
+
 def test_rows_that_are_rejected_go_to_the_dead_letters_as_arrow(run_with: RunWith, letters: Letters) -> None:
     rows = pa.table({"rank": [1, 2, 3]})
     sink = ScriptedSink(SinkRejected("constraint c", [("iterations", rows), ("jobs", rows.slice(1))]))

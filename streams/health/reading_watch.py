@@ -1,0 +1,88 @@
+"""A partition that is assigned and never read again: a known fault of Faust and aiokafka (faust issue 629).
+
+After a rebalance, or for no visible reason, nothing is fetched any more from one partition, or its messages are
+fetched and never handed over, while all others go on; no error is raised. It shows in our position, which stays
+behind the end of the partition. A worker that is busy, or waits for its database, looks the same, so only moments
+count at which no stage has anything to do.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
+
+Place = TypeVar("Place")
+
+LEAVE_AFTER: Final = 2.0
+"""Times ``stall_s``: if seeking has not healed a partition by then, only a new process will."""
+
+
+@dataclass(slots=True)
+class _Stall:
+    position: int
+    since_s: float = 0.0  # idle time without a message, though there are some
+    is_sought: bool = False
+
+
+class ReadingWatch(Generic[Place]):
+    """Follows how far partitions have been read, and how far they could be.
+
+    Parameters
+    ----------
+    stall_s
+        Idle seconds without progress after which a partition counts as stalled.
+    now_s
+        A clock that never goes back.
+
+    Examples
+    --------
+    >>> times = iter([0.0, 2.0, 4.0, 6.0])
+    >>> watch = ReadingWatch(4.0, lambda: next(times))
+    >>> for position in (5, 5, 5, 6):
+    ...     print(watch.look({"commops/3": position}, {"commops/3": 9}, is_idle=True))
+    []
+    []
+    ['commops/3']
+    []
+    """
+
+    def __init__(self, stall_s: float, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._stall_s: Final = stall_s
+        self._now_s: Final = now_s
+        self._looked_s: float | None = None
+        self._stalls: dict[Place, _Stall] = {}
+
+    def look(self, positions: Mapping[Place, int], ends: Mapping[Place, int], *, is_idle: bool) -> list[Place]:
+        """Note where reading is and could be; return the partitions that have just become stalled.
+
+        Parameters
+        ----------
+        is_idle
+            Whether all stages wait for messages.
+        """
+        now_s = self._now_s()
+        passed_s = now_s - self._looked_s if self._looked_s is not None and is_idle else 0.0
+        self._looked_s = now_s
+        behind = {place: at for place, at in positions.items() if ends.get(place, 0) > at}
+        self._stalls = {place: self._stall(place, at, passed_s) for place, at in behind.items()}
+        new = [place for place, one in self._stalls.items() if one.since_s >= self._stall_s and not one.is_sought]
+        for place in new:
+            self._stalls[place].is_sought = True
+        return new
+
+    def lost(self) -> list[Place]:
+        """Return the partitions that stay stalled although they were sought."""
+        return [place for place, one in self._stalls.items() if one.since_s >= LEAVE_AFTER * self._stall_s]
+
+    def forget(self) -> None:
+        """Begin anew with another assignment."""
+        self._stalls, self._looked_s = {}, None
+
+    def _stall(self, place: Place, position: int, passed_s: float) -> _Stall:
+        known = self._stalls.get(place)
+        if known is None or known.position != position:
+            return _Stall(position)
+        known.since_s += passed_s
+        return known

@@ -1,0 +1,189 @@
+"""What time says of a job: whether it is silent, stands still, or keeps somebody waiting for too long."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from enum import Enum, auto
+from typing import Final
+
+FORGOTTEN: Final = 10
+"""A job that was silent for this many times the silence is over: its state goes, and later messages are ignored."""
+
+
+class Presence(Enum):
+    """Whether a job was heard of lately."""
+
+    HEARD = auto()
+    SILENT = auto()  # since the last tick that asked; its verdicts are to be closed
+    TOLD = auto()  # that it is silent; it may speak again
+    FORGOTTEN = auto()  # too long ago; it is to be ended
+
+
+class Lasting:
+    """Says how long a value has stayed the same.
+
+    >>> lasting = Lasting()
+    >>> [lasting.is_over("a", now_s, now_s, 30.0) for now_s in (0.0, 29.0, 30.0)]
+    [False, False, True]
+    >>> lasting.is_over("b", 90.0, 90.0, 30.0)
+    False
+
+    It counts only as far as everything that was sent has been read:
+
+    >>> lasting.is_over("b", 200.0, 100.0, 30.0)
+    False
+    """
+
+    def __init__(self) -> None:
+        self._seen: tuple[Hashable, float] | None = None
+
+    def update(self, value: Hashable, now_s: float, until_s: float) -> float | None:
+        """Return for how long the value has been the same, s; None when it is new."""
+        if self._seen is None or self._seen[0] != value:
+            self._seen = value, now_s
+            return None
+        return until_s - self._seen[1]
+
+    def is_over(self, value: Hashable, now_s: float, until_s: float, wait_s: float) -> bool:
+        """Whether the value has been the same for as long as `wait_s`."""
+        lasted_s = self.update(value, now_s, until_s)
+        return lasted_s is not None and lasted_s >= wait_s
+
+
+class JobClock:
+    """The clock of one job; its `JobMonitor` tells it of messages, ticks and what was told.
+
+    The job's presence changes with ticks, and when its silence was told:
+
+    ==========  ====================================  ==========  ==============================================
+    from        when                                  to          the monitor then
+    ==========  ====================================  ==========  ==============================================
+    any         a message came since the last tick    HEARD
+    HEARD       no message for the silence            SILENT      closes verdicts, and asks whether the job hangs
+    HEARD       no message for a grace, and the job   SILENT      the same
+                has stood still for the silence
+    SILENT      that was told                         TOLD        waits
+    any         no message for `FORGOTTEN` silences   FORGOTTEN   ends: the state may go
+    ==========  ====================================  ==========  ==============================================
+
+    A job stands still while its messages only tell of operators that do not end. These come when the first hop falls
+    silent itself, and so has waited for the silence before: a grace is enough then.
+
+    Parameters
+    ----------
+    silence_s, grace_s
+        As in `streams.monitor_settings.MonitorSettings`.
+
+    Attributes
+    ----------
+    still_s
+        For how long the job has not moved, s; None before the first message. It survives a restart of the worker, the
+        other times begin anew: a duration, as the next worker's clock may be another host's.
+    presence
+        Whether the job was heard of lately.
+    is_rank_overdue
+        Whether the oldest iteration that waits for ranks has waited for a grace.
+    is_attempt_overdue
+        Whether the next attempt has waited for a grace for this one to end.
+    """
+
+    def __init__(self, silence_s: float, grace_s: float) -> None:
+        self._silence_s = silence_s
+        self._grace_s = grace_s
+        self._messages = 0
+        self._has_moved = False  # since the last tick
+        self._heard = Lasting()
+        self._oldest = Lasting()
+        self._later = Lasting()
+        self._moved_s: float | None = None
+        self._ticked_s: float | None = None
+        self._restored_still_s: float | None = None
+        self.presence = Presence.HEARD
+        self.is_rank_overdue = False
+        self.is_attempt_overdue = False
+
+    @property
+    def still_s(self) -> float | None:
+        """See the class."""
+        if self._moved_s is None or self._ticked_s is None:
+            return self._restored_still_s
+        return self._ticked_s - self._moved_s
+
+    @still_s.setter
+    def still_s(self, value: float | None) -> None:
+        self._restored_still_s = value
+
+    def begin(self) -> None:
+        """Begin the next attempt: what was noted of the silence and the overdue end of the one before is over."""
+        self.presence = Presence.HEARD
+        self.is_rank_overdue = self.is_attempt_overdue = False
+        self._oldest, self._later = Lasting(), Lasting()  # the next attempt may wait at the same iteration
+
+    def hear(self, *, is_moving: bool) -> None:
+        """Take in that a message came.
+
+        Parameters
+        ----------
+        is_moving
+            False if it tells of operators that do not end.
+        """
+        self._messages += 1
+        self._has_moved = self._has_moved or is_moving
+
+    def tell(self) -> None:
+        """Take in that the silence was told."""
+        if self.presence is Presence.SILENT:
+            self.presence = Presence.TOLD
+
+    def tick(
+        self, now_s: float, until_s: float, *, oldest: int | None, is_stuck: Callable[[], bool], has_later: bool
+    ) -> None:
+        """Take in the time.
+
+        Parameters
+        ----------
+        now_s, until_s
+            The present, and until when everything that ranks sent has been read. What is new begins in the present,
+            since it may have been sent just now; it has lasted only as far as was read.
+        oldest
+            The oldest iteration that waits for ranks.
+        is_stuck
+            Whether the newest evidence tells of operators that never ended; asked only if it matters, as the answer
+            takes a look at all evidence that waits.
+        has_later
+            Whether messages of the next attempt are there.
+        """
+        self._ticked_s = now_s
+        if self._restored_still_s is not None:
+            self._moved_s, self._restored_still_s = now_s - self._restored_still_s, None
+        self.is_rank_overdue = self._oldest.is_over(oldest, now_s, until_s, self._grace_s) and oldest is not None
+        if self._later.is_over(has_later, now_s, until_s, self._grace_s) and has_later:
+            self.is_attempt_overdue = True
+        silent_s = self._heard.update(self._messages, now_s, until_s)
+        if silent_s is None:
+            self._note_movement(now_s)
+            self.presence = Presence.HEARD
+        else:
+            self.presence = self._presence(silent_s, until_s, is_stuck)
+
+    def _presence(self, silent_s: float, until_s: float, is_stuck: Callable[[], bool]) -> Presence:
+        if silent_s >= FORGOTTEN * self._silence_s:
+            return Presence.FORGOTTEN
+        if self.presence is Presence.TOLD:
+            return Presence.TOLD
+        is_standing = self._has_stood_for(self._silence_s, until_s) and is_stuck()
+        wait_s = self._grace_s if is_standing else self._silence_s
+        return Presence.SILENT if silent_s >= wait_s else Presence.HEARD
+
+    def _note_movement(self, now_s: float) -> None:
+        """Note when the job last moved: an operator that is open for long is no standstill while others end.
+
+        Within half a silence of a movement any message counts as one: the first hop did not send it because it had
+        waited for the silence.
+        """
+        if self._has_moved or not self._has_stood_for(self._silence_s / 2, now_s):
+            self._moved_s = now_s
+        self._has_moved = False
+
+    def _has_stood_for(self, seconds: float, now_s: float) -> bool:
+        return self._moved_s is not None and now_s - self._moved_s >= seconds

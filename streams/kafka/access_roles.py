@@ -1,0 +1,124 @@
+"""Who may do what on the broker: roles of least privilege, from ``streams/kafka/roles``, as Kafka's ACLs."""
+
+from __future__ import annotations
+
+import shlex
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any, Final
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it has them, and names them in no __all__
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from irregulars.errors import InputError
+from irregulars.streams.kafka.broker import open_admin, service_error
+from irregulars.streams.kafka.topics import TopicSettings
+
+ROLES: Final = ("producer", "agent", "worker", "reader", "admin")
+"""Each is a file of ``streams/kafka/roles``, which says what the role is for."""
+
+_KINDS: Final = {"topics": "topic", "groups": "group"}
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Right:
+    """One operation on one topic or group, by its full name."""
+
+    kind: str
+    name: str
+    operation: str
+
+
+def rights_of(role: str, topics: TopicSettings, group: str) -> tuple[Right, ...]:
+    """Return what a role may do; whoever may read or write may describe too, as Kafka has it.
+
+    Parameters
+    ----------
+    group
+        Consumer group of the workers.
+
+    Raises
+    ------
+    InputError
+        If there is no such role.
+
+    >>> rights_of("reader", TopicSettings(), "irregulars")[0]
+    Right(kind='group', name='irregulars-alerts', operation='describe')
+    """
+    if role not in ROLES:
+        raise InputError(f"role must be one of {', '.join(ROLES)}; got {role!r}")
+    text = files("irregulars.streams").joinpath("kafka", "roles", f"{role}.toml").read_text("utf-8")
+    found = [
+        Right(_KINDS[section], topics.name(name) if section == "topics" else name.format(group=group), operation)
+        for section, operations in tomllib.loads(text).items()
+        for operation, names in operations.items()
+        for name in names
+    ]
+    return tuple(sorted(found))
+
+
+def grant(
+    bootstrap: str,
+    security: Mapping[str, Any],
+    principal: str,
+    rights: Sequence[Right],
+    timeout_s: float = 30.0,
+) -> None:
+    """Allow a principal these rights, from any host; rights that it has already stay.
+
+    Parameters
+    ----------
+    principal
+        As the broker knows it: ``User:worker``.
+
+    Raises
+    ------
+    ServiceUnavailable, ServiceRefused
+        If the broker does not answer, or does not let us change its ACLs.
+    InputError
+        If the principal is not one.
+    """
+    _require_principal(principal)
+    admin, _ = open_admin(bootstrap, security, timeout_s)
+    for future in admin.create_acls([_binding(principal, one) for one in rights]).values():
+        try:
+            future.result(timeout=timeout_s)
+        except KafkaException as error:
+            raise service_error(error.args[0], bootstrap, timeout_s) from error
+
+
+def shell_commands(bootstrap: str, principal: str, rights: Sequence[Right]) -> list[str]:
+    """Return the same as calls of Kafka's own tool, one for each topic or group, for those who keep such scripts."""
+    _require_principal(principal)
+    commands = []
+    for kind, name in sorted({(one.kind, one.name) for one in rights}):
+        operations = [one.operation for one in rights if (one.kind, one.name) == (kind, name)]
+        words = ["kafka-acls.sh", "--bootstrap-server", bootstrap, "--add", "--allow-principal", principal]
+        words += [word for operation in operations for word in ("--operation", operation.capitalize())]
+        commands.append(shlex.join([*words, f"--{kind}", name]))
+    return commands
+
+
+def _require_principal(principal: str) -> None:
+    if not principal.startswith("User:") or len(principal) <= len("User:") or not principal.isprintable():
+        raise InputError(f"principal must be User: and a name, as the broker knows it; got {principal!r}")
+
+
+def _binding(principal: str, right: Right) -> AclBinding:
+    return AclBinding(
+        ResourceType[right.kind.upper()],
+        right.name,
+        ResourcePatternType.LITERAL,
+        principal,
+        "*",
+        AclOperation[right.operation.upper()],
+        AclPermissionType.ALLOW,
+    )

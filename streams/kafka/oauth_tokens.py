@@ -1,0 +1,173 @@
+"""Tokens for SASL OAUTHBEARER, from a file that somebody renews, or from an OAuth 2.0 token endpoint."""
+
+from __future__ import annotations
+
+import base64
+import json
+import ssl
+import threading
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from irregulars.errors import InputError, ServiceRefused, ServiceUnavailable
+from irregulars.secret_files import read_secret
+
+_ANSWER_S: Final = 10.0
+_MOST_BYTES: Final = 64 * 1024
+_UNSTATED_S: Final = 60.0
+"""How long a token that does not say when it expires is used before it is read again, seconds."""
+
+_USED_SHARE: Final = 0.8
+"""Share of its life after which a token is renewed, as librdkafka does it."""
+
+
+class Token(NamedTuple):
+    """A bearer token and when it expires, seconds since 1970."""
+
+    text: str
+    expires_s: float
+
+
+class TokenSource:
+    """Gives a token that is not used up yet; keeps one for most of its life. Usable from several threads.
+
+    It is what librdkafka wants as ``oauth_cb``.
+
+    Parameters
+    ----------
+    fetch
+        `token_of_file` or `TokenEndpoint`.
+    """
+
+    def __init__(self, fetch: Callable[[], Token]) -> None:
+        self._fetch = fetch
+        self._lock = threading.Lock()
+        self._token: Token | None = None
+        self._renew_s = 0.0
+
+    def __call__(self, _config: str = "") -> tuple[str, float]:
+        """Return a token and when it expires, as confluent-kafka expects; raises as `fetch` does."""
+        with self._lock:
+            now_s = time.time()
+            if self._token is None or now_s >= self._renew_s:
+                self._token = self._fetch()
+                self._renew_s = now_s + _USED_SHARE * (self._token.expires_s - now_s)
+            return self._token.text, self._token.expires_s
+
+
+def token_of_file(path: Path) -> Token:
+    """Read a token; a JWT says itself when it expires.
+
+    Raises
+    ------
+    InputError
+        If the file can't be read, or the token has expired.
+    """
+    text = read_secret(path, "kafka_token_file")
+    now_s = time.time()
+    expires_s = _expiry(text) or now_s + _UNSTATED_S
+    if expires_s <= now_s:
+        raise InputError(
+            f"token in kafka_token_file must be valid; it expired {now_s - expires_s:.0f} s ago ({path})"
+        )
+    return Token(text, expires_s)
+
+
+class TokenEndpoint:
+    """Asks an OAuth 2.0 endpoint for tokens, by the client credentials grant (RFC 6749, section 4.4).
+
+    Parameters
+    ----------
+    url
+        The token endpoint.
+    client, secret
+        Client id and secret; they go into the header ``Authorization`` alone.
+    scope
+        `None`: the endpoint's default.
+    ca_file
+        Authority that is trusted beside the system's.
+
+    Raises
+    ------
+    InputError
+        If `ca_file` can't be read.
+    """
+
+    def __init__(
+        self, url: str, client: str, secret: str, scope: str | None = None, ca_file: Path | None = None
+    ) -> None:
+        quoted = ":".join(urllib.parse.quote_plus(part) for part in (client, secret))
+        fields = {"grant_type": "client_credentials", **({"scope": scope} if scope else {})}
+        self._url, self._client = url, client
+        self._request = urllib.request.Request(
+            url,
+            data=urllib.parse.urlencode(fields).encode(),
+            headers={"Authorization": "Basic " + base64.b64encode(quoted.encode()).decode()},
+            method="POST",
+        )
+        context = ssl.create_default_context()
+        if ca_file is not None:
+            try:
+                context.load_verify_locations(ca_file)
+            except (OSError, ssl.SSLError) as error:
+                raise InputError(f"kafka_ca_file must be a readable file in PEM; got {error} ({ca_file})") from None
+        self._opener = urllib.request.build_opener(_NoRedirect, urllib.request.HTTPSHandler(context=context))
+
+    def __call__(self) -> Token:
+        """Fetch a token.
+
+        Raises
+        ------
+        ServiceRefused
+            If the endpoint refuses the client.
+        ServiceUnavailable
+            If it does not answer within 10 s, or not with a token.
+        """
+        begun_s = time.time()
+        try:
+            with self._opener.open(self._request, timeout=_ANSWER_S) as answer:
+                found = json.loads(answer.read(_MOST_BYTES))
+            return Token(str(found["access_token"]), begun_s + float(found.get("expires_in", _UNSTATED_S)))
+        except urllib.error.HTTPError as error:
+            error.close()
+            if error.code in (400, 401, 403):
+                raise ServiceRefused(
+                    f"token endpoint must accept client {self._client!r}; got status {error.code} ({self._url}). "
+                    "Check kafka_user, its secret and kafka_token_scope"
+                ) from None
+            raise self._unavailable(f"HTTP status {error.code}") from None
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            reason = getattr(error, "reason", None) or "no answer with an access_token"
+            raise self._unavailable(str(reason)) from None
+
+    def _unavailable(self, reason: str) -> ServiceUnavailable:
+        return ServiceUnavailable(f"token endpoint must answer with a token; got {reason} ({self._url})")
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """Follows no redirect: the secret would go along to wherever it leads."""
+
+    def redirect_request(self, *_: Any) -> None:
+        """Let the answer be an error."""
+
+
+def _expiry(text: str) -> float | None:
+    """Return the claim ``exp`` of a JWT; `None` where there is none. Its signature is the broker's to check.
+
+    >>> _expiry("eyJhbGciOiJub25lIn0.eyJleHAiOjE3fQ.")
+    17.0
+    >>> _expiry("opaque")
+    """
+    parts = text.split(".")
+    if len(parts) != 3:
+        return None
+    try:
+        claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
+        return float(claims["exp"])
+    except (ValueError, KeyError, TypeError):
+        return None

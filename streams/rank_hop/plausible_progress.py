@@ -1,0 +1,201 @@
+"""Whether a rank can have come as far as its message says: one wrong number must not close all that is open.
+
+A watermark of the year 2116 or the iteration 1,000,000,000 would close every open iteration, and all rows that follow
+would be late. What a rank said before, and the clock, tell such a message from an honest one: jobs go on at another
+iteration, are suspended for days, run on hosts with a wrong clock, and are replayed years later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from irregulars.dtypes import Column, Flags, Ints
+from irregulars.errors import RecordError
+from irregulars.streams.messages.announcements import Heartbeat, SourceProgress
+from irregulars.streams.messages.records import UNKNOWN, Batch
+from irregulars.streams.rank_hop.thresholds import RANK_HOP
+
+_DAY_NS: Final = 86_400 * 10**9
+_CLOCK_IS_SET_NS: Final = 1_000_000_000 * 10**9
+"""A clock before September 2001 was never set, and says nothing: the next message may be of any time."""
+
+
+class PlausibleProgress:
+    """How far one rank has come in one attempt, and which messages can't be true.
+
+    A message is refused if it runs ahead by more than the thresholds allow (`streams.rank_hop.thresholds`). If the
+    next one does as well, the rank has indeed moved there: that one is believed. So an honest leap costs one batch. A
+    watermark alone is never believed, if no row is as new.
+
+    Parameters
+    ----------
+    newest_ns, newest_iteration
+        How far the rank had come, where that is known.
+    """
+
+    def __init__(self, newest_ns: int | None = None, newest_iteration: int | None = None) -> None:
+        self._newest_ns = newest_ns
+        self._newest_iteration = newest_iteration
+        self._most_skipped = RANK_HOP.most_skipped_iterations
+        self._now_ns: int | None = None
+        self._doubts = {"time": 0, "watermark": 0, "iteration": 0}  # refused of each, one after the other
+
+    def note_clock(self, now_s: float) -> None:
+        """Take in the present, where a clock tells it."""
+        now_ns = int(now_s * 1e9)
+        self._now_ns = now_ns if now_ns > _CLOCK_IS_SET_NS else None
+
+    def admit(self, batch: Batch) -> tuple[Batch, Flags | None]:
+        """Return a batch with a watermark that can be, and which of its rows can be (None: all).
+
+        Raises
+        ------
+        RecordError
+            If the message must be refused. Nothing is changed then.
+        """
+        columns = batch.columns
+        is_wrong = self._early(columns)
+        beyond = self._beyond(columns)
+        if beyond is not None:
+            is_wrong = beyond if is_wrong is None else is_wrong | beyond
+        is_right = None if is_wrong is None else ~is_wrong
+        rows_ns = _newest_ns(columns, is_right)
+        watermark_ns = self._watermark(batch.header.watermark_ns, rows_ns, is_explained=is_wrong is not None)
+        self._come_to(columns, is_right, rows_ns, watermark_ns)
+        if watermark_ns != batch.header.watermark_ns:
+            batch = replace(batch, header=replace(batch.header, watermark_ns=watermark_ns))
+        return batch, is_right
+
+    def admit_heartbeat(self, beat: Heartbeat) -> Heartbeat:
+        """Return a heartbeat with watermarks that can be; raises as `admit` does."""
+        latest_ns = self._latest_ns(self._newest_ns)
+        wrong = {
+            name: one
+            for name, one in beat.sources.items()
+            if latest_ns is not None and one.watermark_ns is not None and one.watermark_ns > latest_ns
+        }
+        if not wrong:
+            return beat
+        name, first = next(iter(wrong.items()))
+        self._doubt("watermark", f"watermark of {name}", first.watermark_ns, latest_ns)
+        known = {name: SourceProgress(one.rows, None, one.lost_rows) for name, one in wrong.items()}
+        return replace(beat, sources={**beat.sources, **known})
+
+    # --- times ------------------------------------------------------------------------------------------------------
+
+    def _latest_ns(self, newest_ns: int | None) -> int | None:
+        """Return the latest time that a message may tell; None: nothing is known to hold it against."""
+        if newest_ns is None or newest_ns < _CLOCK_IS_SET_NS:
+            return None if self._now_ns is None else self._now_ns + RANK_HOP.most_ahead_days * _DAY_NS
+        far_ns = newest_ns + RANK_HOP.most_ahead_days * _DAY_NS
+        if self._now_ns is None:
+            return far_ns
+        return min(far_ns, max(newest_ns, self._now_ns) + RANK_HOP.most_ahead_of_clock_days * _DAY_NS)
+
+    def _early(self, columns: Mapping[str, Column]) -> Flags | None:
+        """Say which rows are of a time that has not come yet; None: none is."""
+        times_ns = _times_ns(columns)
+        latest_ns = self._latest_ns(self._newest_ns)
+        if latest_ns is None:
+            latest_ns = self._latest_ns(int(times_ns.min(where=times_ns != UNKNOWN, initial=np.iinfo(np.int64).max)))
+        if latest_ns is None or _newest_ns(columns, None) <= latest_ns:
+            self._doubts["time"] = 0
+            return None
+        is_early: Flags = times_ns.astype(np.float64) + _elapsed_ns(columns) > latest_ns
+        is_known = times_ns != UNKNOWN
+        if is_early.any() and is_early[is_known].all():
+            self._doubt("time", "time", int(times_ns[is_known].max()), latest_ns)
+            return None
+        return is_early if is_early.any() else None
+
+    def _watermark(self, watermark_ns: int | None, rows_ns: int, *, is_explained: bool) -> int | None:
+        """Return a batch's watermark: that of its rows, if its own can't be, and a bad row explains it.
+
+        So it is if the message before it had such a watermark as well.
+        """
+        newest_ns = max(rows_ns, UNKNOWN if self._newest_ns is None else self._newest_ns)
+        latest_ns = self._latest_ns(None if newest_ns == UNKNOWN else newest_ns)
+        if watermark_ns is None or latest_ns is None or watermark_ns <= latest_ns:
+            self._doubts["watermark"] = 0
+            return watermark_ns
+        if not is_explained:
+            self._doubt("watermark", "watermark", watermark_ns, latest_ns)
+        return None if rows_ns == UNKNOWN else rows_ns
+
+    # --- iterations -------------------------------------------------------------------------------------------------
+
+    def _beyond(self, columns: Mapping[str, Column]) -> Flags | None:
+        """Say which rows are of iterations that the rank can't have come to; None: none is."""
+        iteration: Ints | None = columns.get("iteration")
+        if iteration is None:
+            return None
+        if self._newest_iteration is None:
+            return self._beyond_first(iteration)
+        last = self._newest_iteration + self._most_skipped
+        if int(iteration.max()) <= last:
+            self._doubts["iteration"] = 0
+            return None
+        is_beyond: Flags = iteration > last
+        if is_beyond[iteration != UNKNOWN].all():
+            self._doubt("iteration", "iteration", int(iteration.max()), last)
+            self._most_skipped = 2 * (int(iteration.max()) - self._newest_iteration)  # it numbers in wide steps
+            return None
+        return is_beyond
+
+    def _beyond_first(self, iteration: Ints) -> Flags | None:
+        """Do the same where nothing was numbered before: most rows of a batch are right."""
+        numbers = np.unique(iteration[iteration != UNKNOWN])
+        if len(numbers) < 2 or int(numbers[-1]) - int(numbers[0]) <= self._most_skipped:
+            return None
+        steps = np.sort(np.diff(numbers))
+        usual = int(steps[len(steps) // 4])
+        self._most_skipped = max(self._most_skipped, RANK_HOP.most_skipped_steps * usual)
+        is_beyond: Flags = iteration > int(numbers[0]) + self._most_skipped
+        return is_beyond if is_beyond.any() else None
+
+    # --- both -------------------------------------------------------------------------------------------------------
+
+    def _doubt(self, kind: str, what: str, found: int | None, most: int | None) -> None:
+        """Refuse a message, unless the one before it was refused for the same reason."""
+        self._doubts[kind] += 1
+        if self._doubts[kind] == 1:
+            raise RecordError(
+                f"{what} must be plausible after what the rank sent before, at most {most}; got {found}"
+            )
+
+    def _come_to(
+        self, columns: Mapping[str, Column], is_right: Flags | None, rows_ns: int, watermark_ns: int | None
+    ) -> None:
+        self._newest_ns = _newest(self._newest_ns, rows_ns, UNKNOWN if watermark_ns is None else watermark_ns)
+        if "iteration" in columns:
+            iteration = columns["iteration"] if is_right is None else columns["iteration"][is_right]
+            self._newest_iteration = _newest(self._newest_iteration, int(iteration.max(initial=UNKNOWN)))
+
+
+def _newest(known: int | None, *found: int) -> int | None:
+    newest = max(UNKNOWN if known is None else known, *found)
+    return None if newest == UNKNOWN else newest
+
+
+def _times_ns(columns: Mapping[str, Column]) -> Ints:
+    return columns["start_ns"] if "start_ns" in columns else columns["time_ns"]
+
+
+def _elapsed_ns(columns: Mapping[str, Column]) -> Column:
+    return np.nan_to_num(columns["elapsed_ns"]) if "elapsed_ns" in columns else np.zeros(len(_times_ns(columns)))
+
+
+def _newest_ns(columns: Mapping[str, Column], is_right: Flags | None) -> int:
+    """Return a time at or after the end of the newest row; `UNKNOWN` if no row has a time."""
+    times_ns, elapsed_ns = _times_ns(columns), columns.get("elapsed_ns")
+    if is_right is not None:
+        times_ns, elapsed_ns = times_ns[is_right], None if elapsed_ns is None else elapsed_ns[is_right]
+    newest_ns = int(times_ns.max(initial=UNKNOWN))
+    if newest_ns == UNKNOWN or elapsed_ns is None:
+        return newest_ns
+    longest_ns = np.fmax.reduce(elapsed_ns, initial=0.0)
+    return newest_ns + (int(longest_ns) if np.isfinite(longest_ns) else 0)

@@ -1,0 +1,57 @@
+"""Thresholds of the first hop: when an iteration closes, and which progress nobody believes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from irregulars.thresholds import threshold
+
+
+@dataclass(frozen=True, slots=True)
+class RankHopThresholds:
+    """What the reduction of a rank's rows rests on; no threshold of it accuses anybody."""
+
+    # When an iteration closes (closing_times.py): the margin is the smaller of the two.
+    closing_margin_ratio: float = threshold(
+        0.5,
+        unit="share of the iteration's length",
+        meaning="An iteration closes once the watermark has passed its end by this; rows that end later are late.",
+        source="chosen, not fitted: operators on a second stream may end after the iteration that they belong to, "
+        "and a wider margin delays each verdict by as much",
+    )
+    most_closing_margin_ns: int = threshold(
+        1_000_000_000,
+        unit="ns",
+        meaning="The margin is never longer than this, however long the iteration is.",
+        source="chosen, not fitted: it bounds how much later a job with long iterations gets its verdicts",
+    )
+
+    # When a rank can't have come as far as its message says (plausible_progress.py).
+    most_ahead_days: int = threshold(
+        366,
+        unit="days",
+        meaning="A message whose times or watermark lie further ahead of what its rank sent before is refused once.",
+        source="chosen, not fitted: no job stands still for a year, and a damaged number is mostly off by decades",
+    )
+    most_ahead_of_clock_days: int = threshold(
+        1,
+        unit="days",
+        meaning="Where the worker's clock is known: the same, further ahead of both that and the rank's own time.",
+        source="chosen, not fitted: clocks are off by hours, rarely by a day; old recordings lie behind the clock",
+    )
+    most_skipped_iterations: int = threshold(
+        1 << 20,
+        unit="iterations",
+        meaning="A message of iterations further ahead of the rank's newest one is refused once.",
+        source="chosen, not fitted: jobs go on at iteration 500,000, and hardly any has run for two million",
+    )
+    most_skipped_steps: int = threshold(
+        1000,
+        unit="steps",
+        meaning="A job that numbers its iterations in wide steps, by samples or tokens, may skip this many of them.",
+        source="chosen, not fitted: like the one above, which a step of 4,000,000 tokens would exceed each time",
+    )
+
+
+RANK_HOP: Final = RankHopThresholds()

@@ -1,0 +1,218 @@
+"""What stands on the result topics: each revision is sent once, and each incident opens once.
+
+After a restart a monitor says again what it had said since its state was stored. A job that begins anew says again
+what its evidence still tells, and not always as before: where the beginning of the evidence is deleted, or another
+version judges, the same incident may get another id. It then goes on under the id that people were told first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from irregulars.streams.messages.judgements import JudgedIteration, Judgements, Verdict
+
+VERDICTS: Final = "verdicts"
+ALERTS: Final = "alerts"
+RESULTS: Final = (VERDICTS, ALERTS)
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """One verdict as it stands on the result topics.
+
+    Parameters
+    ----------
+    what
+        Kind and first suspect.
+    iterations
+        As `Verdict.iterations` of the newest revision.
+    revisions
+        The newest one on each topic.
+    """
+
+    verdict_id: str
+    job: str
+    attempt: int
+    what: str
+    iterations: tuple[int, int]
+    is_open: bool
+    revisions: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Alias:
+    """The id under which people know an incident that a job which began anew calls otherwise.
+
+    Parameters
+    ----------
+    verdict_id
+        The id that they know.
+    revision, past_last, is_open
+        What had been told when it was taken over: newest revision, `Verdict.iterations`' end, whether it was open.
+    """
+
+    verdict_id: str
+    job: str
+    revision: int
+    past_last: int
+    is_open: bool
+
+    def translate(self, verdict: Verdict) -> Verdict | None:
+        """Return a revision under the id that people know; None where it says nothing new to them."""
+        is_news = self.is_open if verdict.event == "closed" else verdict.iterations[1] > self.past_last
+        if verdict.event == "opened" or not is_news:
+            return None
+        return replace(verdict, verdict_id=self.verdict_id, revision=self.revision + verdict.revision)
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a partition's snapshot keeps of this.
+
+    Parameters
+    ----------
+    published
+        What stands on the topics, and was not said again yet.
+    aliases
+        By the id that the monitor uses.
+    anew
+        Keys of the jobs that began anew.
+    before
+        Evidence before this offset was judged before they did: that of other jobs is not judged again.
+    """
+
+    published: tuple[Published, ...] = ()
+    aliases: Mapping[str, Alias] = field(default_factory=dict)
+    anew: tuple[bytes, ...] = ()
+    before: int = 0
+
+
+class PublishedVerdicts:
+    """What stands on the result topics, of the jobs of one partition.
+
+    Parameters
+    ----------
+    told
+        From the partition's snapshot.
+    restored
+        Keys of the jobs whose states are in it.
+    """
+
+    def __init__(self, told: Told, restored: Set[bytes] = frozenset()) -> None:
+        self._published = {one.verdict_id: one for one in told.published}
+        self._aliases = dict(told.aliases)
+        self._anew = set(told.anew)
+        self._before: Final = told.before
+        self._to_announce = set(told.anew) - restored
+
+    def __len__(self) -> int:
+        return len(self._published)
+
+    # --- what stands there ------------------------------------------------------------------------------------------
+
+    def note(self, topic: str, verdict: Verdict) -> None:
+        """Take in a revision that was found on a topic."""
+        known = self._published.get(verdict.verdict_id)
+        revisions = dict(known.revisions) if known is not None else {}
+        revisions[topic] = max(revisions.get(topic, 0), verdict.revision)
+        if known is not None and verdict.revision < max(known.revisions.values()):
+            self._published[verdict.verdict_id] = replace(known, revisions=revisions)
+        else:
+            self._published[verdict.verdict_id] = _published(verdict, revisions)
+
+    def unsent(self, verdict: Verdict) -> Sequence[str]:
+        """Return the topics to which a revision is still to be sent; each is asked for once.
+
+        A producer keeps the order of what has one key: below a revision that stands there all others stand as well.
+        """
+        known = self._published.get(verdict.verdict_id)
+        if known is None:
+            return RESULTS
+        if verdict.revision >= max(known.revisions.values()):  # it has said everything again
+            del self._published[verdict.verdict_id]
+        return [topic for topic in RESULTS if verdict.revision > known.revisions.get(topic, 0)]
+
+    # --- jobs that begin anew ---------------------------------------------------------------------------------------
+
+    def is_over(self, key: bytes, offset: int) -> bool:
+        """Whether evidence is of a job that ended before another one of its partition began anew."""
+        return offset < self._before and key not in self._anew
+
+    def is_first(self, key: bytes) -> bool:
+        """Whether a job began anew, and this is asked for the first time: its announcements may be deleted."""
+        if key not in self._to_announce:
+            return False
+        self._to_announce.discard(key)
+        return True
+
+    def in_known_words(self, judgements: Judgements) -> Judgements:
+        """Give incidents the ids under which people know them."""
+        if judgements.job.encode() not in self._anew:
+            return judgements
+        verdicts = [known for verdict in judgements.verdicts if (known := self._translated(verdict)) is not None]
+        return replace(judgements, verdicts=verdicts, iterations=[*map(self._renamed, judgements.iterations)])
+
+    def _translated(self, verdict: Verdict) -> Verdict | None:
+        own = verdict.verdict_id
+        if own not in self._aliases:
+            known = None if own in self._published or verdict.revision > 1 else self._incident_of(verdict)
+            if known is None:
+                return verdict
+            newest = max(known.revisions.values())
+            self._aliases[own] = Alias(known.verdict_id, known.job, newest, known.iterations[1], known.is_open)
+            del self._published[known.verdict_id]  # nobody will say it again under that id
+        return self._aliases[own].translate(verdict)
+
+    def _incident_of(self, verdict: Verdict) -> Published | None:
+        same = (one for one in self._published.values() if _is_same_incident(one, verdict))
+        return max(same, key=lambda one: (one.is_open, one.iterations), default=None)
+
+    def _renamed(self, iteration: JudgedIteration) -> JudgedIteration:
+        names = tuple(
+            self._aliases[name].verdict_id if name in self._aliases else name for name in iteration.verdict_ids
+        )
+        return replace(iteration, verdict_ids=names)
+
+    # --- snapshots --------------------------------------------------------------------------------------------------
+
+    def forget(self, is_alive: Callable[[str], bool]) -> None:
+        """Forget jobs that say nothing more."""
+        self._published = {name: one for name, one in self._published.items() if is_alive(one.job)}
+        self._aliases = {name: one for name, one in self._aliases.items() if is_alive(one.job)}
+        self._anew = {key for key in self._anew if key in self._to_announce or is_alive(key.decode())}
+
+    def told(self) -> Told:
+        """Return what a snapshot is to keep."""
+        return Told(tuple(self._published.values()), dict(self._aliases), tuple(sorted(self._anew)), self._before)
+
+
+def begun_anew(told: Told, keys: Set[bytes], position: int, verdicts: Iterable[tuple[str, Verdict]]) -> Told:
+    """Return what is known once jobs begin anew, whose verdicts these are, by topic; the newest of a topic last."""
+    published = PublishedVerdicts(told)
+    for topic, verdict in verdicts:
+        published.note(topic, verdict)
+    return replace(published.told(), anew=tuple(sorted({*told.anew, *keys})), before=max(told.before, position))
+
+
+def _published(verdict: Verdict, revisions: Mapping[str, int]) -> Published:
+    return Published(
+        verdict.verdict_id, verdict.job, verdict.attempt, _what(verdict), verdict.iterations,
+        verdict.state == "open", revisions,
+    )  # fmt: skip
+
+
+def _what(verdict: Verdict) -> str:
+    """Say what is accused: nobody (then the communicator), or the first suspect."""
+    first = next(iter(verdict.suspects), None)
+    accused = verdict.communicator if first is None else f"{first.device} {first.rank} {first.peer}"
+    return f"{verdict.kind} {accused}"
+
+
+def _is_same_incident(known: Published, verdict: Verdict) -> bool:
+    if (known.job, known.attempt, known.what) != (verdict.job, verdict.attempt, _what(verdict)):
+        return False
+    if known.is_open:  # it may have gone on since it was last told of
+        return verdict.iterations[1] > known.iterations[0]
+    return verdict.iterations[0] < known.iterations[1] and known.iterations[0] < verdict.iterations[1]

@@ -1,0 +1,195 @@
+"""What stands in one partition of a snapshot topic, and which of it counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from irregulars.errors import RecordError
+from irregulars.streams.snapshots.records import (
+    POSITION_KEY,
+    EncodedState,
+    MonitorRecord,
+    Offsets,
+    PositionRecord,
+    Record,
+    assemble,
+    decode_record,
+    is_piece,
+)
+
+
+class Message(Protocol):
+    """What we ask of a message that was read."""
+
+    def key(self) -> bytes | None:
+        """Its key."""
+
+    def value(self) -> bytes | None:
+        """Its content; None: a tombstone."""
+
+    def offset(self) -> int | None:
+        """Where it stands."""
+
+
+class Place(NamedTuple):
+    """Where a record stands.
+
+    Parameters
+    ----------
+    offset
+        Its offset in the partition, or a lower one.
+    after_bytes
+        How many bytes of records its reader or writer had seen before it.
+    size_bytes
+        Its own.
+    """
+
+    offset: int
+    after_bytes: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMonitor:
+    """A monitor's newest state, all pieces of it put together; `places` are those of its records, by key."""
+
+    seen: Offsets
+    state: EncodedState
+    places: Mapping[bytes, Place] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPartition:
+    """What `SnapshotLog.read` found in one partition.
+
+    Parameters
+    ----------
+    epoch
+        The highest one, 0 if the partition is empty.
+    position
+        The newest record of the partition itself.
+    monitors
+        The newest state of each monitor, by key.
+    refused
+        Why the record of a monitor, or of the partition, could not be read, by key.
+    strays
+        Keys of pieces that no record needs: a worker ended before it had written the record, or before it had deleted
+        them.
+    late
+        Keys of monitors of which a former owner has written a record that does not count.
+    end
+        Offset after the last message.
+    read_bytes
+        Bytes of all messages that were read.
+    """
+
+    epoch: int = 0
+    position: PositionRecord = field(default_factory=PositionRecord)
+    monitors: Mapping[bytes, StoredMonitor] = field(default_factory=dict)
+    refused: Mapping[bytes, str] = field(default_factory=dict)
+    strays: frozenset[bytes] = frozenset()
+    late: frozenset[bytes] = frozenset()
+    end: int = 0
+    read_bytes: int = 0
+
+
+def newest_records(messages: Iterable[Message], where: str, newest: PositionRecord | None = None) -> StoredPartition:
+    """Keep what counts: of each key the last record, but none that follows one of a higher epoch.
+
+    Parameters
+    ----------
+    where
+        Topic and partition, for error texts.
+    newest
+        The newest position record; its owner may have claimed the partition before the first of `messages`.
+    """
+    reading = _Reading(where, newest or PositionRecord())
+    for message in messages:
+        reading.take(message)
+    return reading.result()
+
+
+class _Reading:
+    def __init__(self, where: str, position: PositionRecord) -> None:
+        self.where = where
+        self.position = position
+        self.epoch = 0
+        self.end = 0
+        self.read_bytes = 0
+        self.newest: dict[bytes, Record] = {}
+        self.refused: dict[bytes, str] = {}
+        self.pieces: dict[bytes, bytes] = {}
+        self.places: dict[bytes, Place] = {}
+        self.deleted: set[bytes] = set()  # pieces
+        self.late: set[bytes] = set()
+
+    def take(self, message: Message) -> None:
+        key, value, offset = message.key() or b"", message.value(), message.offset() or 0
+        if value is None:
+            self._delete(key)
+        elif is_piece(key):
+            self.pieces[key] = value
+            self.places[key] = Place(offset, self.read_bytes, len(key) + len(value))
+            self.deleted.discard(key)
+        else:
+            self._take_record(key, value, offset)
+        self.end = offset + 1
+        self.read_bytes += len(key) + len(value or b"")
+
+    def _delete(self, key: bytes) -> None:
+        """Forget a record. It has no epoch; it is written long after the state that it ends (see `Stage`).
+
+        A piece is not forgotten: a former owner, which did not notice that it is one, may have deleted what a record
+        that counts still names. The bytes of a piece never change.
+        """
+        if is_piece(key):
+            self.deleted.add(key)
+        self.newest.pop(key, None)
+        self.refused.pop(key, None)
+        self.late.discard(key)
+
+    def _take_record(self, key: bytes, value: bytes, offset: int) -> None:
+        try:
+            record = decode_record(key, value)
+        except RecordError as error:
+            self.newest.pop(key, None)  # older than the position, which may be that of this one
+            self.refused[key] = f"{error} ({self.where} offset {offset}, key {key!r})"
+            return
+        if self._is_late(record.epoch, offset):
+            self.late.add(key)
+            return
+        self.epoch = record.epoch
+        self.newest[key] = record
+        self.refused.pop(key, None)
+        self.late.discard(key)
+        self.places[key] = Place(offset, self.read_bytes, len(key) + len(value))
+
+    def _is_late(self, epoch: int, offset: int) -> bool:
+        claimed = self.position.claimed
+        return epoch < self.epoch or (claimed is not None and offset >= claimed and epoch < self.position.epoch)
+
+    def result(self) -> StoredPartition:
+        monitors = {}
+        for key, record in self.newest.items():
+            if isinstance(record, MonitorRecord):
+                try:
+                    monitors[key] = self._monitor(key, record)
+                except RecordError as error:
+                    self.refused[key] = f"{error} ({self.where}, key {key!r})"
+        used = {place for monitor in monitors.values() for place in monitor.places}
+        return StoredPartition(
+            epoch=self.epoch,
+            position=next((one for one in self.newest.values() if isinstance(one, PositionRecord)), PositionRecord()),
+            monitors=monitors,
+            refused=self.refused,
+            strays=frozenset(self.pieces.keys() - used - self.deleted),
+            late=frozenset(self.late - {POSITION_KEY}),
+            end=self.end,
+            read_bytes=self.read_bytes,
+        )
+
+    def _monitor(self, key: bytes, record: MonitorRecord) -> StoredMonitor:
+        state = assemble(record, self.pieces)
+        return StoredMonitor(record.seen, state, {one: self.places[one] for one in (key, *record.pieces)})

@@ -1,0 +1,5 @@
+"""What a worker tells of itself: counters, signs of life, metrics for Prometheus, lines of the log.
+
+Start at `counters.py`, which stages and writers are given; `observer.py` looks at the stages each second, `health.py`
+decides whether they work, and `worker_metrics.py` lists every metric. Log lines: `log_lines.py`.
+"""

@@ -1,0 +1,140 @@
+"""Whether a worker works: is alive (else somebody should start it anew), and is ready (its partitions are read).
+
+Pure: it is told once a second what is to be read and how far reading has come, and says what is wrong.
+
+A worker is stuck if a partition has messages and none is taken for long. Two reasons excuse it, because a restart
+would help nobody: the database takes no rows (reading waits for it on purpose), and the broker does not answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+STUCK_S: Final = 300.0
+"""A partition that has messages to read stands for that long, s: the worker is stuck. Five times what the watchdog
+of the consumer takes, and above the longest judgement of one step that was seen."""
+
+STANDS_S: Final = 30.0
+"""The same for being ready, s: it may still heal by itself."""
+
+LOOP_STUCK_S: Final = 120.0
+"""The event loop has not come round for that long, s: above the longest restoring of one large state."""
+
+LOOP_STANDS_S: Final = 15.0
+"""The same for being ready, s."""
+
+BROKER_SILENT_S: Final = 30.0
+"""So long after the broker last said where topics end, s, nobody knows what is to be read."""
+
+
+class Place(NamedTuple):
+    """A partition of an input topic (named without prefix)."""
+
+    topic: str
+    partition: int
+
+
+class Reading(NamedTuple):
+    """How far a place has been read, in whatever steps it is; and how many messages are still to come."""
+
+    mark: object
+    lag: int
+
+
+@dataclass(slots=True)
+class _Standing:
+    mark: object
+    since_s: float
+    has_moved: bool
+
+
+class Health:
+    """What is wrong with a worker, if anything is.
+
+    Parameters
+    ----------
+    now_s
+        Any clock that only goes forward, the same in all calls.
+    """
+
+    def __init__(self, now_s: float) -> None:
+        self._observed_s = now_s
+        self._is_restored = False
+        self._ends_at_s: float | None = None
+        self._places: dict[Place, _Standing] = {}
+
+    def observe(
+        self,
+        now_s: float,
+        readings: Mapping[Place, Reading],
+        *,
+        is_restored: bool,
+        ends_at_s: float | None,
+        is_sink_busy: bool,
+    ) -> None:
+        """Take a look, from the worker's event loop.
+
+        Parameters
+        ----------
+        readings
+            Of the partitions that the worker holds, as far as their ends are known.
+        is_restored
+            Whether all that was assigned is restored.
+        ends_at_s
+            When the broker last said where topics end; `None`: never yet.
+        is_sink_busy
+            Whether reading waits for the database.
+        """
+        self._observed_s, self._is_restored, self._ends_at_s = now_s, is_restored, ends_at_s
+        is_excused = is_sink_busy or self._is_broker_silent(now_s)
+        self._places = {
+            place: self._standing(self._places.get(place), reading, now_s, is_excused)
+            for place, reading in readings.items()
+        }
+
+    def _standing(self, before: _Standing | None, reading: Reading, now_s: float, is_excused: bool) -> _Standing:
+        if before is None:
+            return _Standing(reading.mark, now_s, has_moved=reading.lag == 0)
+        has_moved = before.mark != reading.mark or reading.lag == 0
+        since_s = now_s if has_moved or is_excused else before.since_s
+        return _Standing(reading.mark, since_s, before.has_moved or has_moved)
+
+    def _is_broker_silent(self, now_s: float) -> bool:
+        return self._ends_at_s is None or now_s - self._ends_at_s > BROKER_SILENT_S
+
+    def why_dead(self, now_s: float) -> str | None:
+        """Return why somebody should start the worker anew; `None`: nothing is wrong that this would mend."""
+        return self._why_loop_stands(now_s, LOOP_STUCK_S) or self._why_places_stand(now_s, STUCK_S)
+
+    def why_not_ready(self, now_s: float) -> str | None:
+        """Return why the worker does not do its part; `None`: all its partitions are restored, and being read."""
+        if not self._is_restored:
+            return "partitions must be restored; they are not yet"
+        if self._is_broker_silent(now_s):
+            return f"broker must say within {BROKER_SILENT_S:g} s where topics end; it does not"
+        unread = [place for place, standing in self._places.items() if not standing.has_moved]
+        if unread:
+            return f"partitions must be read; not yet: {_names(unread)}"
+        return self._why_loop_stands(now_s, LOOP_STANDS_S) or self._why_places_stand(now_s, STANDS_S)
+
+    def _why_loop_stands(self, now_s: float, limit_s: float) -> str | None:
+        silent_s = now_s - self._observed_s
+        if silent_s <= limit_s:
+            return None
+        return f"event loop must come round within {limit_s:g} s; it stands for {silent_s:.0f} s"
+
+    def _why_places_stand(self, now_s: float, limit_s: float) -> str | None:
+        standing = [place for place, one in self._places.items() if now_s - one.since_s > limit_s]
+        if not standing:
+            return None
+        longest_s = max(now_s - self._places[place].since_s for place in standing)
+        return (
+            f"partitions with messages must be read on within {limit_s:g} s; "
+            f"for {longest_s:.0f} s these stand: {_names(standing)}"
+        )
+
+
+def _names(places: list[Place]) -> str:
+    return ", ".join(f"{place.topic}/{place.partition}" for place in sorted(places))

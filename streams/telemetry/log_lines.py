@@ -1,0 +1,64 @@
+"""Lines of the log about jobs and verdicts: one where a job comes or ends, one where a verdict opens or closes."""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import Final
+
+from irregulars.sinks.advice import name_device
+from irregulars.sinks.alerts import gpu_hours_lost
+from irregulars.streams.messages.judgements import Verdict
+
+LOG: Final = logging.getLogger("irregulars.worker")
+_LONGEST_NAME: Final = 200
+
+
+def log_job(event: str, job: str, **facts: object) -> None:
+    """Say that a job ``appeared`` or ``ended``."""
+    said = "".join(f" {name}={value}" for name, value in facts.items())
+    LOG.info("event=job_%s job=%s%s", event, _name(job), said)
+
+
+def log_verdict(verdict: Verdict) -> None:
+    """Say that a verdict opened or closed; of what happens to it in between the topic ``verdicts`` tells."""
+    if verdict.event in ("opened", "closed"):
+        LOG.info("event=verdict_%s %s", verdict.event, describe_verdict(verdict))
+
+
+def describe_verdict(verdict: Verdict) -> str:
+    """Return job, kind, first suspect with its probability, and cost, as ``key=value``; ``none``: not known.
+
+    >>> from irregulars.streams.messages.judgements import Suspect
+    >>> gpu = Suspect("gpu", 1, (1,), 0.987, host="node-0", gpu=1)
+    >>> verdict = Verdict("walk:1:25:0", 1, "open", "walk", "slow_rank", (25, 27), 1.25, 90.0, None, (gpu,), "",
+    ...                   world_size=1000, severity="ticket")
+    >>> print(describe_verdict(verdict))
+    ... # doctest: +NORMALIZE_WHITESPACE
+    job='walk' kind=slow_rank suspect='GPU 1 on node-0 (rank 1)' probability=0.99 severity=ticket lost_s=90
+    gpu_hours_lost=25 iterations=25-26 close_reason=none verdict_id='walk:1:25:0' revision=1
+    """
+    first = verdict.suspects[0] if verdict.suspects else None
+    facts: dict[str, object] = {
+        "job": _name(verdict.job),
+        "kind": verdict.kind,
+        "suspect": "none" if first is None else _name(name_device(first)),
+        "probability": "none" if first is None else f"{first.probability:.2f}",
+        "severity": verdict.severity or "none",
+        "lost_s": _number(verdict.lost_s),
+        "gpu_hours_lost": _number(gpu_hours_lost(verdict)),
+        "iterations": f"{verdict.iterations[0]}-{verdict.iterations[1] - 1}",
+        "close_reason": verdict.close_reason or "none",
+        "verdict_id": _name(verdict.verdict_id),
+        "revision": verdict.revision,
+    }
+    return " ".join(f"{name}={value}" for name, value in facts.items())
+
+
+def _number(value: float | None) -> str:
+    return "none" if value is None or not math.isfinite(value) else f"{value:.4g}"
+
+
+def _name(name: str) -> str:
+    """Quote a name that somebody sent: it may be long, and hold spaces or line ends."""
+    return repr(name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}…")

@@ -1,0 +1,278 @@
+"""Looks at a worker's stages each second, from their event loop, and serves what it saw from a thread of its own."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from irregulars.pages import Page, PageServer, metrics_page, parse_listen, text_page
+from irregulars.streams.kafka.dead_letters import DeadLetters
+from irregulars.streams.kafka.outbox import Outbox
+from irregulars.streams.kafka.topics import TOPICS, TopicSettings
+from irregulars.streams.telemetry.counters import Counters
+from irregulars.streams.telemetry.health import Health, Place, Reading
+
+LOG: Final = logging.getLogger("irregulars.worker")
+OBSERVE_S: Final = 1.0
+"""Between two looks at the stages, s: far below what `streams.telemetry.health` waits for anything."""
+
+_SUM_EVERY: Final = 15
+"""Looks from one sum of state bytes to the next: it goes through the records of all monitors."""
+
+
+class StateLike(Protocol):
+    """`streams.worker.partition_state.PartitionState`, as it is looked at."""
+
+    @property
+    def tracked(self) -> Mapping[bytes, object]:
+        """See PartitionState."""
+
+    def read_to(self) -> dict[str, int]:
+        """See PartitionState."""
+
+    def position(self) -> dict[str, int]:
+        """See PartitionState."""
+
+
+class StageLike(Protocol):
+    """`streams.worker.stage.Stage`, as it is looked at."""
+
+    @property
+    def hop(self) -> str:
+        """See Stage."""
+
+    @property
+    def states(self) -> Mapping[int, StateLike]:
+        """See Stage."""
+
+    def state_bytes(self) -> int:
+        """See Stage."""
+
+
+UntilS = Callable[[int, dict[str, int]], float | None]
+"""Until when everything that was sent is in the monitors of a partition, read to these offsets; s since 1970."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hop:
+    """One of the two stages."""
+
+    stage: StageLike
+    until_s: UntilS
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What one look saw.
+
+    Parameters
+    ----------
+    lags
+        Messages still to be read, by place.
+    behind_s
+        For how long everything before has been read, by hop and partition, s.
+    partitions, monitors
+        How many are held, by hop.
+    state_bytes
+        Records that hold the states of what is held, by hop.
+    topic_partitions
+        How many partitions the input topics have, whoever holds them, by topic.
+    """
+
+    lags: Mapping[Place, int] = field(default_factory=dict)
+    behind_s: Mapping[tuple[str, int], float] = field(default_factory=dict)
+    partitions: Mapping[str, int] = field(default_factory=dict)
+    monitors: Mapping[str, int] = field(default_factory=dict)
+    state_bytes: Mapping[str, int] = field(default_factory=dict)
+    topic_partitions: Mapping[str, int] = field(default_factory=dict)
+
+
+class Observer:
+    """What a worker shows of itself.
+
+    Parameters
+    ----------
+    counters, outbox, dead_letters, topics, group
+        Of the worker.
+    hops
+        Its stages.
+    is_restored
+        Whether everything that was assigned to the worker is restored.
+    now_s
+        The worker's clock, since 1970.
+    """
+
+    def __init__(
+        self,
+        counters: Counters,
+        outbox: Outbox,
+        dead_letters: DeadLetters,
+        topics: TopicSettings,
+        group: str,
+        hops: Sequence[Hop],
+        is_restored: Callable[[], bool],
+        now_s: Callable[[], float],
+    ) -> None:
+        self.counters: Final = counters
+        self.group: Final = group
+        self.view = View()
+        self._outbox: Final = outbox
+        self._dead_letters: Final = dead_letters
+        self._short_names: Final = {topics.name(topic): topic for topic in TOPICS}
+        self._hops: Final = hops
+        self._is_restored: Final = is_restored
+        self._now_s: Final = now_s
+        self._health: Final = Health(time.monotonic())
+        self._observed_s = time.monotonic()
+        self._looks = 0
+        self._said: Final = {"ready": False, "healthy": True}
+        self._ends: dict[Place, int] = {}
+        self._ends_at_s: float | None = None
+
+    # --- from the event loop ----------------------------------------------------------------------------------------
+
+    def saw_ends(self, ends: Mapping[int, Mapping[str, int]]) -> None:
+        """Note where topics end (offset of the next message): by partition, then topic."""
+        self._ends |= {Place(topic, number): end for number, own in ends.items() for topic, end in own.items()}
+        self._ends_at_s = time.monotonic()
+
+    async def observe(self) -> None:
+        """Look at the stages once."""
+        self._observed_s = time.monotonic()
+        readings = {place: reading for hop in self._hops for place, reading in self._readings(hop.stage)}
+        self._health.observe(
+            self._observed_s,
+            readings,
+            is_restored=self._is_restored(),
+            ends_at_s=self._ends_at_s,
+            is_sink_busy=self.counters.sink_busy_at_s is not None,
+        )
+        self._tell_changes()
+        self.view = View(
+            lags={place: reading.lag for place, reading in readings.items()},
+            behind_s=dict(self._behind_s()),
+            partitions={hop.stage.hop: len(hop.stage.states) for hop in self._hops},
+            monitors={hop.stage.hop: _count_monitors(hop.stage) for hop in self._hops},
+            state_bytes=self._state_bytes(),
+            topic_partitions=self._topic_partitions(),
+        )
+
+    def _tell_changes(self) -> None:
+        """Write a line when the worker becomes ready or is no more, and when it is stuck or goes on."""
+        for page, reason in (("ready", self.why_not_ready()), ("healthy", self.why_dead())):
+            if (reason is None) != self._said[page]:
+                self._said[page] = reason is None
+                log = LOG.error if page == "healthy" and reason else LOG.info
+                log("event=%s%s", page if reason is None else f"not_{page}", f" reason={reason!r}" if reason else "")
+
+    def _readings(self, stage: StageLike) -> Iterable[tuple[Place, Reading]]:
+        for partition, state in stage.states.items():
+            read_to, done = state.read_to(), _done(stage, state)
+            for topic in read_to:
+                place = Place(topic, partition)
+                if place in self._ends:
+                    lag = max(self._ends[place] - done.get(topic, 0), 0)
+                    yield place, Reading((read_to[topic], done.get(topic)), lag)
+
+    def _behind_s(self) -> Iterable[tuple[tuple[str, int], float]]:
+        now_s = self._now_s()
+        for hop in self._hops:
+            for partition, state in hop.stage.states.items():
+                until_s = hop.until_s(partition, _done(hop.stage, state))
+                if until_s is not None:
+                    yield (hop.stage.hop, partition), max(now_s - until_s, 0.0)
+
+    def _state_bytes(self) -> Mapping[str, int]:
+        self._looks += 1
+        if self._looks % _SUM_EVERY != 1:
+            return self.view.state_bytes
+        return {hop.stage.hop: hop.stage.state_bytes() for hop in self._hops}
+
+    def _topic_partitions(self) -> dict[str, int]:
+        counts: dict[str, int] = {}
+        for place in self._ends:
+            counts[place.topic] = counts.get(place.topic, 0) + 1
+        return counts
+
+    # --- from the thread that serves pages --------------------------------------------------------------------------
+
+    def healthz(self) -> Page:
+        """Return 200 while a restart would mend nothing, else 503 with the reason."""
+        return _verdict_page(self.why_dead())
+
+    def readyz(self) -> Page:
+        """Return 200 while all partitions are restored and being read, else 503 with the reason."""
+        return _verdict_page(self.why_not_ready())
+
+    def why_dead(self) -> str | None:
+        """See `Health.why_dead`."""
+        return self._health.why_dead(time.monotonic())
+
+    def why_not_ready(self) -> str | None:
+        """See `Health.why_not_ready`."""
+        return self._health.why_not_ready(time.monotonic())
+
+    @property
+    def loop_silent_s(self) -> float:
+        """Seconds since the event loop last came round."""
+        return time.monotonic() - self._observed_s
+
+    @property
+    def broker_silent_s(self) -> float | None:
+        """Seconds since the broker last said where topics end; `None`: never yet."""
+        return None if self._ends_at_s is None else time.monotonic() - self._ends_at_s
+
+    @property
+    def dead_letters(self) -> int:
+        """Messages that were buried."""
+        return self._dead_letters.count
+
+    def sent(self) -> dict[str, tuple[int, int]]:
+        """Return messages and bytes handed to Kafka, by topic (named without prefix)."""
+        return {
+            self._short_names[name]: sent for name, sent in self._outbox.sent().items() if name in self._short_names
+        }
+
+    def serve(self, listen: str) -> ExitStack:
+        """Serve the pages until the returned stack is closed; ``off`` serves none.
+
+        A port that is taken is no reason not to work: then it is any free one, and the log says which.
+
+        Raises
+        ------
+        InputError
+            If there is no such address here.
+        """
+        from irregulars.streams.telemetry.worker_metrics import WorkerCollector
+
+        stack = ExitStack()
+        address = parse_listen(listen)
+        if address is not None:
+            pages = {
+                "/metrics": metrics_page(WorkerCollector(self)),
+                "/healthz": self.healthz,
+                "/readyz": self.readyz,
+            }
+            server = PageServer(*address, pages, takes_other_port=True)
+            stack.callback(server.close)
+            LOG.info("event=metrics url=%s/metrics", server.url)
+            if server.port != address[1] != 0:
+                LOG.warning("event=metrics_port_taken wanted=%d port=%d", address[1], server.port)
+        return stack
+
+
+def _verdict_page(reason: str | None) -> Page:
+    return text_page("ok") if reason is None else text_page(reason, 503)
+
+
+def _done(stage: StageLike, state: StateLike) -> dict[str, int]:
+    """What waits for a job's monitor is still to be judged; a rank's parked message waits for its announcement."""
+    return state.position() if stage.hop == "job" else state.read_to()
+
+
+def _count_monitors(stage: StageLike) -> int:
+    return sum(len(state.tracked) for state in stage.states.values())

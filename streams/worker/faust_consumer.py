@@ -1,0 +1,253 @@
+"""Faust's Kafka transport as a worker needs it: it reads on where the snapshots say, and bears a broker that is away.
+
+Faust ends a worker, with tracebacks, for a commit that failed and for a broker that was away when it started, and
+waits without an end for one that is away when it stops. None of these loses anything here: where reading begins the
+snapshots decide, and the group's committed offsets only tell monitoring tools how far these are.
+
+The group's generation would tell Faust, and us, which messages were fetched for which assignment. It may stay the
+same when a member joins again, so `Rebalances` counts assignments instead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, Final, Protocol, cast
+
+import faust
+from aiokafka.errors import IllegalStateError, KafkaError
+from aiokafka.structs import OffsetAndMetadata, TopicPartition
+from faust.auth import OAuthCredentials
+from faust.transport.consumer import ensure_TPset
+from faust.transport.drivers import aiokafka as driver
+from faust.types import TP
+
+from irregulars.streams.health.stop_deadline import StopDeadline
+from irregulars.streams.kafka.aiokafka_credentials import aiokafka_security
+from irregulars.streams.worker.settings import WorkerSettings
+
+LOG: Final = logging.getLogger("irregulars.worker")
+_COMMIT_S: Final = 5.0
+_LEAVE_S: Final = 1.5
+_AGAIN_S: Final = 0.5
+_REQUEST_S: Final = 35.0
+"""How long the broker has to answer one request of the consumer: longer than a rebalance or a session may take."""
+
+BROKER_TROUBLE: Final = (KafkaError, OSError, TimeoutError)
+"""What aiokafka raises while a broker is away."""
+
+
+class Restorer(Protocol):
+    """`streams.worker.app.WorkerApp`, as its consumer uses it."""
+
+    consumer_generation_id: int
+
+    async def restore(self, assignment: set[TP]) -> dict[TP, int]:
+        """See WorkerApp."""
+
+
+class Stoppable(Protocol):
+    """`streams.worker.app.WorkerApp`, as its process uses it."""
+
+    deadline: StopDeadline
+
+
+class Rebalances(driver.ConsumerRebalanceListener):
+    """Numbers the assignments of this process, and tells Faust of them."""
+
+    async def on_partitions_assigned(self, assigned: Iterable[Any]) -> None:
+        """See `faust.transport.drivers.aiokafka`; there it is the group's generation."""
+        thread = cast("PatientThread", self._thread)
+        thread.heard_s = time.monotonic()
+        app = cast(Restorer, thread.app)
+        app.consumer_generation_id += 1
+        await thread.on_partitions_assigned(ensure_TPset(assigned), app.consumer_generation_id)
+
+
+class PatientThread(driver.AIOKafkaConsumerThread):
+    """The thread that has the connection; it outlasts a broker that is away."""
+
+    heard_s: float = 0.0
+    """When the last request was sent to which the group answered that we are one of it; by `time.monotonic`."""
+
+    async def on_start(self) -> None:
+        """Connect, however long it takes: `streams.health.broker_watch` says when it is too long."""
+        self.time_started = time.monotonic()
+        while not self.should_stop:
+            self._consumer = self._create_consumer(loop=self.thread_loop)
+            # Faust would wait for a restore no longer than for one request; it has one setting for both.
+            self._consumer._client._request_timeout_ms = int(_REQUEST_S * 1000)
+            try:
+                await self._consumer.start()
+            except BROKER_TROUBLE as error:
+                LOG.debug("event=connect_again reason=%r", str(error) or type(error).__name__)
+                await self._consumer.stop()
+                await asyncio.sleep(_AGAIN_S)
+            else:
+                self._note_heartbeats(self._consumer._coordinator)
+                return
+
+    def _note_heartbeats(self, coordinator: Any) -> None:
+        beat: Callable[[], Awaitable[bool]] = coordinator._do_heartbeat
+
+        async def noted() -> bool:
+            sent_s = time.monotonic()
+            is_member = await beat()
+            if is_member:
+                self.heard_s = sent_s
+            return is_member
+
+        coordinator._do_heartbeat = noted
+
+    async def _commit(self, offsets: Mapping[TP, int]) -> bool:
+        consumer = self._ensure_consumer()
+        own = self.assignment()
+        wanted = {TopicPartition(*tp): OffsetAndMetadata(to, "") for tp, to in offsets.items() if tp in own}
+        try:
+            await asyncio.wait_for(consumer.commit(wanted), _COMMIT_S)
+        except (*BROKER_TROUBLE, IllegalStateError) as error:
+            LOG.debug("event=not_committed reason=%r", str(error) or type(error).__name__)
+            return False
+        return True
+
+    async def on_thread_stop(self) -> None:
+        """Leave the group, if there is a broker to tell."""
+        leaving = asyncio.ensure_future(super().on_thread_stop())
+        await asyncio.wait({leaving}, timeout=_LEAVE_S)
+        if not leaving.done():
+            leaving.cancel()
+        elif leaving.cancelled() or leaving.exception() is not None:
+            LOG.debug("event=not_left")
+
+    def position_of(self, place: TP) -> int:
+        """Return to where aiokafka has read a partition; it passes what holds no messages. -1: it does not know."""
+        assignment = self._ensure_consumer()._subscription.subscription.assignment
+        known = assignment.state_value(TopicPartition(*place))
+        return known.position if known is not None and known.has_valid_position else -1
+
+    async def resume(self, places: Iterable[TP]) -> None:
+        """Fetch from these again, if aiokafka was told not to."""
+        self._ensure_consumer().resume(*[TopicPartition(*place) for place in places])
+
+    def join_again(self) -> None:
+        """Ask for a new assignment, as a member that the group may have forgotten."""
+        consumer = self._consumer
+        if consumer is not None:
+            self.thread_loop.call_soon_threadsafe(consumer._coordinator.request_rejoin)
+
+    def verify_event_path(self, now: float, tp: TP) -> None:
+        """Say nothing: `streams.health.reading_watch` does, and heals."""
+
+
+class SnapshotConsumer(driver.Consumer):
+    """Faust's consumer, which goes on where the snapshots say."""
+
+    RebalanceListener = Rebalances
+
+    def _new_consumer_thread(self) -> PatientThread:
+        return PatientThread(self, loop=self.loop, beacon=self.beacon)
+
+    @property
+    def thread(self) -> PatientThread:
+        """The thread that has the connection."""
+        return cast(PatientThread, self._thread)
+
+    async def read_on(self, positions: Mapping[TP, int]) -> None:
+        """Seek to where reading has come to a stop, and undo whatever may have stopped it."""
+        await self._thread.call_thread(self.thread.resume, positions)
+        self.resume_partitions(set(positions))
+        await self.seek_wait(positions)
+        self.resume_flow()
+
+    async def seek_to_committed(self) -> Mapping[TP, int]:
+        """Restore the state of what is assigned, and seek to behind it; Faust calls this after each rebalance."""
+        positions = await cast(Restorer, self.app).restore(self.assignment())
+        if positions:
+            await self._thread.seek_wait(positions)
+        return positions
+
+    def verify_event_path(self, now: float, tp: TP) -> None:
+        """Leave to `streams.telemetry.health` who stands: Faust takes each partition after a rebalance for one.
+
+        It counts from the start of the process. After five minutes it would write an error for each partition that
+        was just assigned and has not been fetched yet.
+        """
+
+
+class NoProducer(driver.Producer):
+    """Connects to nothing: we send with `streams.kafka.outbox`."""
+
+    async def on_start(self) -> None:
+        """Do nothing."""
+
+    async def on_stop(self) -> None:
+        """Do nothing."""
+
+    async def flush(self) -> None:
+        """Do nothing."""
+
+
+class SnapshotTransport(driver.Transport):
+    """Faust's Kafka transport with a `SnapshotConsumer`."""
+
+    Consumer = SnapshotConsumer
+    Producer = NoProducer
+
+
+class DeadlineWorker(faust.Worker):
+    """Faust's worker process, whose end has a deadline from the signal on."""
+
+    def _flag_as_shutdown_by_signal(self) -> None:
+        cast(Stoppable, self.app).deadline.arm()
+        super()._flag_as_shutdown_by_signal()
+
+    async def _sentinel_task(self) -> None:
+        """Faust waits a second here, for nothing of ours."""
+
+
+def faust_config(settings: WorkerSettings) -> dict[str, Any]:
+    """Return the settings of the Faust app."""
+    config: dict[str, Any] = {
+        "broker": [f"kafka://{address.strip()}" for address in settings.bootstrap.split(",")],
+        "broker_credentials": _credentials(settings.security),
+        "datadir": settings.data_directory,
+        "store": "memory://",
+        "key_serializer": "raw",
+        "value_serializer": "raw",
+        "autodiscover": False,
+        "consumer_auto_offset_reset": "earliest",
+        "broker_session_timeout": settings.session_s,
+        "broker_heartbeat_interval": settings.session_s / 10,
+        # Faust gives a restore no longer than this; requests themselves get less (`PatientThread`).
+        "broker_request_timeout": 2 * settings.broker_away_s + settings.session_s,
+        "broker_commit_interval": min(settings.snapshot_s, 2.8),
+        # Events are held until a snapshot: a rebalance that waits for them would wait for ever.
+        "stream_wait_empty": False,
+        # With 0 Faust would let aiokafka assign partitions round robin, and scatter those that belong together.
+        "table_standby_replicas": 1,
+        "topic_allow_declare": False,
+        "topic_disable_leader": True,
+        "web_enabled": settings.web_port > 0,
+        "web_bind": settings.web_host,
+        "web_host": settings.web_host,
+        "web_port": settings.web_port or 1,  # Faust takes no 0, even where it opens no port
+        "worker_redirect_stdouts": False,
+    }
+    return config
+
+
+def _credentials(security: Mapping[str, Any]) -> Any:
+    """Say the same in Faust's words."""
+    found = aiokafka_security(security)
+    if "sasl_oauth_token_provider" in found:
+        return OAuthCredentials(oauth_cb=found["sasl_oauth_token_provider"], ssl_context=found.get("ssl_context"))
+    if "sasl_mechanism" in found:
+        return faust.SASLCredentials(
+            username=found["sasl_plain_username"],
+            password=found["sasl_plain_password"],
+            mechanism=found["sasl_mechanism"],
+            ssl_context=found.get("ssl_context"),
+        )
+    return faust.SSLCredentials(found["ssl_context"]) if "ssl_context" in found else None

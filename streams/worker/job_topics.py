@@ -1,0 +1,160 @@
+"""What a partition of the second hop reads again: verdicts that were told of its jobs, and who takes part in them.
+
+These functions wait for the broker: call them in a thread.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence, Set
+from dataclasses import replace
+from typing import Final
+
+from aiokafka.partitioner import murmur2
+from confluent_kafka import Message
+
+from irregulars.errors import RecordError
+from irregulars.streams.kafka.log_reader import LogReader
+from irregulars.streams.kafka.topics import DAY_MS, TopicSettings
+from irregulars.streams.messages.announcements import Announcement, decode_announcement
+from irregulars.streams.messages.evidence import Evidence, Membership
+from irregulars.streams.messages.judgements import Verdict, decode_verdict
+from irregulars.streams.snapshots.published_verdicts import RESULTS, PublishedVerdicts, begun_anew
+from irregulars.streams.snapshots.records import Ends, PositionRecord
+
+EVIDENCE: Final = "evidence"
+Rows = Sequence[Evidence | Membership]
+
+_TOLD_BEFORE_MS: Final = 30 * DAY_MS
+"""How far before the oldest evidence verdicts are read when jobs begin anew. One that is open is told of again when
+its loss has grown by a factor, so at ever longer intervals: this finds what has been open for a month or more.
+"""
+
+
+class JobTopics:
+    """Reads for the partitions of ``evidence``.
+
+    Parameters
+    ----------
+    reader
+        Used here alone, in one thread.
+    """
+
+    def __init__(self, reader: LogReader, topics: TopicSettings) -> None:
+        self._reader: Final = reader
+        self._name: Final = topics.name
+
+    # --- verdicts ---------------------------------------------------------------------------------------------------
+
+    def read_results(self, own: int, ends: Ends | None, published: PublishedVerdicts) -> Ends:
+        """Read which verdicts stand behind `ends` of jobs of the partition `own`; return where that is.
+
+        Without `ends` nothing was ever judged in this partition, and nothing can stand there.
+        """
+        if ends is None:
+            return self._result_ends()
+        partitions = self._partitions()
+        for topic, partition, begin in _places(ends):
+            for verdict in _verdicts(topic, self._reader.messages(self._name(topic), partition, begin)):
+                if place(verdict.job, partitions) == own:
+                    published.note(topic, verdict)
+        return ends
+
+    def begin_anew(self, own: int, keys: Set[bytes], stored: PositionRecord) -> PositionRecord:
+        """Return the record of a partition whose jobs of these keys begin anew; without one before, all jobs do."""
+        ends = self._result_ends() if stored.ends is None else stored.ends
+        history = list(self._history(own, None if stored.ends is None else keys, ends))
+        if stored.ends is None:
+            keys = keys | {verdict.job.encode() for _, verdict in history}
+        told = begun_anew(stored.told, keys, stored.positions.get(EVIDENCE, 0), history)
+        return replace(stored, positions={}, ends=ends, told=told)
+
+    def _history(self, own: int, keys: Set[bytes] | None, ends: Ends) -> Iterator[tuple[str, Verdict]]:
+        """Yield what was told, up to `ends`, of these jobs (None: of all of the partition), with its topic."""
+        partitions, since_ms = self._partitions(), self._first_evidence_ms(own) - _TOLD_BEFORE_MS
+        prefixes = (b"",) if keys is None else tuple(keys)  # an id begins with the name of its job
+        for topic, partition, end in _places(ends):
+            name = self._name(topic)
+            found = self._reader.messages(name, partition, self._reader.offset_at(name, partition, since_ms), end)
+            for verdict in _verdicts(topic, (one for one in found if (one.key() or b"").startswith(prefixes))):
+                if place(verdict.job, partitions) == own if keys is None else verdict.job.encode() in keys:
+                    yield topic, verdict
+
+    def _result_ends(self) -> Ends:
+        names = {topic: self._name(topic) for topic in RESULTS}
+        return {
+            topic: {
+                partition: self._reader.end_offset(name, partition) for partition in self._reader.partitions(name)
+            }
+            for topic, name in names.items()
+        }
+
+    # --- evidence, and who takes part -------------------------------------------------------------------------------
+
+    def evidence_end(self, partition: int) -> int:
+        """Return where a partition of ``evidence`` ends now."""
+        return self._reader.end_offset(self._name(EVIDENCE), partition)
+
+    def announced(self, job: str, rows: Rows) -> Rows:
+        """Find who takes part in a job that begins anew, in the attempt of these rows.
+
+        Announcements stay on their topic for ever; the evidence of them, a week.
+        """
+        attempt = _attempt(rows)
+        newest = {message.key(): message.value() for message in self._announcements(f"{job}/".encode())}
+        found = [one for value in newest.values() if (one := _announcement(value)) is not None]
+        own = [one for one in found if (one.job, one.attempt) == (job, attempt)]
+        return [Membership(one.job, one.attempt, one.rank, one) for one in own]
+
+    def _announcements(self, prefix: bytes) -> Iterator[Message]:
+        name = self._name("jobs")
+        for partition in self._reader.partitions(name):
+            for message in self._reader.messages(name, partition):
+                if (message.key() or b"").startswith(prefix):
+                    yield message
+
+    def _partitions(self) -> int:
+        return len(self._reader.partitions(self._name(EVIDENCE)))
+
+    def _first_evidence_ms(self, partition: int) -> int:
+        """Return the time of the oldest evidence that is kept; without any, the present."""
+        messages = self._reader.messages(self._name(EVIDENCE), partition)
+        first = next(messages, None)
+        messages.close()
+        return int(time.time() * 1000) if first is None else first.timestamp()[1]
+
+
+def place(job: str, partitions: int) -> int:
+    """Return the partition of ``evidence`` where a job's rows are: what every producer's partitioner computes."""
+    return int((murmur2(job.encode()) & 0x7FFFFFFF) % partitions)
+
+
+def _places(ends: Ends) -> Iterator[tuple[str, int, int]]:
+    for topic, by_partition in ends.items():
+        for partition, offset in by_partition.items():
+            yield topic, partition, offset
+
+
+def _verdicts(topic: str, messages: Iterable[Message]) -> Iterator[Verdict]:
+    for message in messages:
+        try:
+            yield decode_verdict(message.value(), topic)
+        except RecordError:  # not ours
+            continue
+
+
+def _announcement(value: bytes | None) -> Announcement | None:
+    try:
+        return decode_announcement(value)
+    except RecordError:  # deleted, or among the dead letters
+        return None
+
+
+def _attempt(rows: Rows) -> int | None:
+    """Return the attempt of the first row."""
+    for row in rows:
+        if isinstance(row, Membership):
+            return row.attempt
+        if len(row):
+            return int(row.columns["attempt"][0])
+    return None

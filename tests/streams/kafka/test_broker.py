@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+import pytest
+from confluent_kafka import KafkaError
+
+from irregulars.errors import ServiceRefused, ServiceUnavailable
+from irregulars.infra.services.loopback import free_port
+from irregulars.streams.kafka.broker import REFUSALS, client_config, open_admin, service_error
+
+
+@pytest.mark.parametrize("code", sorted(REFUSALS))
+def test_a_refusal_names_the_address_and_what_to_check(code: int) -> None:
+    error = service_error(KafkaError(code), "broker:9092", 3.0)
+    assert isinstance(error, ServiceRefused)
+    assert str(error).startswith("Kafka at broker:9092 must accept our credentials; got ")
+
+
+@pytest.mark.parametrize("code", [KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._ALL_BROKERS_DOWN])
+@pytest.mark.parametrize(("timeout_s", "within"), [(None, ""), (2.5, " within 2.5 s")])
+def test_anything_else_is_a_broker_that_does_not_answer(code: int, timeout_s: float | None, within: str) -> None:
+    error = service_error(KafkaError(code), "broker:9092", timeout_s)
+    assert isinstance(error, ServiceUnavailable)
+    assert str(error).startswith(f"Kafka at broker:9092 must answer{within}; got ")
+
+
+def test_credentials_go_to_librdkafka_and_into_no_error() -> None:
+    security = {"security.protocol": "sasl_plaintext", "sasl.password": "swordfish"}
+    assert client_config("broker:9092", security).items() >= {"bootstrap.servers": "broker:9092", **security}.items()
+    with pytest.raises(ServiceUnavailable, match="No such configuration property") as caught:
+        open_admin("broker:9092", {**security, "no.such.setting": "1"})
+    assert "swordfish" not in str(caught.value)
+
+
+def test_nobody_at_the_address_is_one_line() -> None:
+    bootstrap = f"127.0.0.1:{free_port()}"
+    with pytest.raises(ServiceUnavailable, match=rf"^Kafka at {bootstrap} must answer within 0\.2 s; got .+$"):
+        open_admin(bootstrap, {}, timeout_s=0.2)

@@ -1,0 +1,90 @@
+"""One attempt of a rank: what a closing holds, and what is left out before it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from irregulars.streams.messages.announcements import Announcement, Heartbeat
+from irregulars.streams.messages.evidence import Membership
+from irregulars.streams.messages.records import PHASE_UNKNOWN, UNKNOWN
+from irregulars.streams.monitor_settings import MonitorSettings
+from irregulars.streams.rank_hop.evidence_reduction import Closing
+from irregulars.streams.rank_hop.rank_attempt import Closed, RankAttempt
+from tests.streams.lockstep_job import iteration_batch, operator_batch
+
+ANNOUNCED = Announcement("lockstep", 1, 0, 2, 2, (), ("commops", "iterations"))
+
+
+def attempt(**changes: Any) -> RankAttempt:
+    return RankAttempt(replace(ANNOUNCED, **changes), 3, MonitorSettings())
+
+
+def operator(iteration: int, start_ns: int, elapsed_ns: float = 4.0) -> dict[str, Any]:
+    times = {"start_ns": start_ns, "elapsed_ns": elapsed_ns}
+    return {"iteration": iteration, "sequence": start_ns, "size_bytes": 64.0, **times}
+
+
+def turn(number: int, start_ns: int, elapsed_ns: float = 10.0) -> dict[str, Any]:
+    return {"iteration": number, "start_ns": start_ns, "elapsed_ns": elapsed_ns}
+
+
+def only(closed: Closed) -> Closing:
+    (closing,) = (one for one in closed if isinstance(one, Closing))
+    return closing
+
+
+def test_iterations_that_follow_each_other_begin_when_the_last_operator_ended() -> None:
+    made = attempt()
+    made.add(iteration_batch(0, [turn(0, 0), turn(1, 10), turn(2, 20)]), 0)
+    made.add(operator_batch(0, [operator(0, 1), operator(1, 12)], watermark_ns=15), 1)
+    first = only(made.settle())
+    assert (first.numbers.tolist(), first.entry_ns, first.free_ns.tolist()) == ([0], UNKNOWN, [0])
+    made.add(operator_batch(0, [operator(2, 21)], rows_before=2, watermark_ns=25), 2)
+    second = only(made.settle())
+    assert (second.numbers.tolist(), second.entry_ns, second.free_ns.tolist()) == ([1], 5, [5])
+    assert (second.partition, second.start_ns.tolist(), second.elapsed_ns.tolist()) == (3, [10], [10])
+
+
+def test_iterations_without_a_row_of_their_own_have_no_times_but_those_of_their_operators() -> None:
+    made = attempt(sources=("commops",))
+    made.add(operator_batch(0, [operator(0, 1), operator(1, 12), operator(2, 22)], watermark_ns=17), 0)
+    closing = only(made.settle())
+    assert (closing.numbers.tolist(), closing.start_ns.tolist(), closing.phase.tolist()) == (
+        [0],
+        [UNKNOWN],
+        [PHASE_UNKNOWN],
+    )
+    assert np.isnan(closing.tokens).all()
+
+
+def test_rows_that_no_honest_producer_sends_are_lost() -> None:
+    made = attempt(lost_rows=4)
+    made.add(iteration_batch(0, [turn(0, 0), turn(1, -5)]), 0)
+    made.add(operator_batch(0, [operator(0, 1), operator(0, -7)], watermark_ns=15), 1)
+    closing = only(made.settle())
+    assert (closing.rows["start_ns"].tolist(), closing.lost_rows) == ([1], 6)
+
+
+def test_operators_of_no_iteration_are_left_out_where_nothing_will_place_them() -> None:
+    placed = []
+    for sources in (("commops",), ("commops", "iterations")):
+        made = attempt(sources=sources)
+        made.add(iteration_batch(0, [turn(0, 0)]), 0)
+        made.add(operator_batch(0, [operator(0, 1), operator(UNKNOWN, 2), operator(1, 11)], watermark_ns=30), 1)
+        placed.append(only(made.settle()).rows["start_ns"].tolist())
+    assert placed == [[1], [1, 2]]
+
+
+def test_its_end_closes_all_and_nothing_is_heard_after_it() -> None:
+    made = attempt()
+    made.add(iteration_batch(0, [turn(0, 0), turn(1, 10)]), 0)
+    made.beat(Heartbeat("lockstep", 1, 0, state="ended", reason="finished"))
+    closed = made.settle()
+    assert only(closed).numbers.tolist() == [0, 1]
+    assert closed[-1] == Membership("lockstep", 1, 0, reason="finished")
+    made.add(iteration_batch(0, [turn(2, 20)]), 1)
+    assert made.is_ended
+    assert made.settle() == made.tick(1e9, 1e9) == []

@@ -1,0 +1,155 @@
+"""Each revision is sent once, and an incident that people know opens once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from irregulars.state_codec import decode_state, encode_state
+from irregulars.streams.messages.judgements import JudgedIteration, Judgements, Suspect, Verdict
+from irregulars.streams.snapshots.published_verdicts import ALERTS, VERDICTS, PublishedVerdicts, Told, begun_anew
+
+ID, OTHER = "j:0:60:0", "j:0:62:0"
+
+
+def verdict(number: int, verdict_id: str = ID, rank: int = 1, **values: object) -> Verdict:
+    """Revision `number` of a verdict that began in iteration 60, and has seen an iteration more each time."""
+    suspect = Suspect("gpu", rank, (rank,), 0.9)
+    made = Verdict(
+        verdict_id, number, "open", "j", "slow_rank", (60, 61 + number), 1.2, 0.1, None, (suspect,), "",
+        event="opened" if number == 1 else "continued",
+    )  # fmt: skip
+    return replace(made, **values)  # type: ignore[arg-type]
+
+
+def closed(number: int, verdict_id: str = ID, **values: object) -> Verdict:
+    return verdict(number, verdict_id, state="closed", event="closed", close_reason="recovered", **values)
+
+
+def found(*standing: tuple[str, Verdict]) -> PublishedVerdicts:
+    """After a restart that found these on the topics."""
+    published = PublishedVerdicts(Told())
+    for topic, one in standing:
+        published.note(topic, one)
+    return published
+
+
+def after_anew(*standing: Verdict) -> PublishedVerdicts:
+    """The job began anew; these stood on both topics."""
+    told = begun_anew(Told(), {b"j"}, 40, [(topic, one) for one in standing for topic in (VERDICTS, ALERTS)])
+    return PublishedVerdicts(told)
+
+
+def said(published: PublishedVerdicts, *verdicts: Verdict) -> list[Verdict]:
+    """What goes out of what a monitor says."""
+    known = published.in_known_words(Judgements("j", verdicts=verdicts)).verdicts
+    return [one for one in known if VERDICTS in published.unsent(one)]
+
+
+def test_a_revision_that_stands_on_a_topic_is_not_sent_to_it_again() -> None:
+    published = found((VERDICTS, verdict(1)), (VERDICTS, verdict(2)), (ALERTS, verdict(1)))
+    assert list(published.unsent(verdict(1))) == []
+    assert list(published.unsent(verdict(2))) == [ALERTS]
+    assert list(published.unsent(verdict(3))) == [VERDICTS, ALERTS]
+    assert len(published) == 0
+
+
+def test_an_alert_that_came_before_its_verdict_is_not_sent_again() -> None:
+    published = found((ALERTS, verdict(1)))
+    assert list(published.unsent(verdict(1))) == [VERDICTS]
+
+
+def test_revisions_found_in_any_order_of_topics_leave_the_newest() -> None:
+    published = found((ALERTS, verdict(3)), (VERDICTS, verdict(2)), (VERDICTS, verdict(3)))
+    (one,) = published.told().published
+    assert one.revisions == {ALERTS: 3, VERDICTS: 3}
+    assert one.iterations == verdict(3).iterations
+
+
+def test_what_is_kept_survives_a_snapshot() -> None:
+    published = after_anew(verdict(3))
+    said(published, verdict(1, OTHER))
+    told = published.told()
+    assert told.aliases.keys() == {OTHER}
+    assert decode_state(encode_state(told, 1), Told, 1) == told
+
+
+def test_jobs_that_are_gone_are_forgotten() -> None:
+    published = found((VERDICTS, verdict(1)))
+    published.forget(lambda job: job == "j")
+    assert len(published) == 1
+    published.forget(lambda job: False)
+    assert len(published) == 0
+    waiting, over = after_anew(), after_anew()
+    over.is_first(b"j")
+    for one in (waiting, over):
+        one.forget(lambda job: False)
+    assert (waiting.told().anew, over.told().anew) == ((b"j",), ())
+
+
+# --- jobs that begin anew -------------------------------------------------------------------------------------------
+
+
+def test_the_same_judgement_says_nothing_twice_and_then_goes_on() -> None:
+    published = after_anew(verdict(1), verdict(2))
+    assert said(published, verdict(1), verdict(2), verdict(3), closed(4)) == [verdict(3), closed(4)]
+
+
+def test_an_incident_that_is_open_under_another_id_goes_on_under_that() -> None:
+    published = after_anew(verdict(3))  # told of up to iteration 63
+    again = [verdict(1, OTHER), verdict(2, OTHER), verdict(3, OTHER), verdict(4, OTHER), closed(5, OTHER)]
+    going_out = said(published, *again)
+    assert {one.verdict_id for one in going_out} == {ID}
+    assert [one.event for one in going_out] == ["continued", "closed"]
+    assert [one.revision for one in going_out] == [3 + 4, 3 + 5]
+
+
+def test_an_incident_that_is_over_is_not_told_again() -> None:
+    published = after_anew(closed(5))
+    assert said(published, verdict(1, OTHER), verdict(2, OTHER), closed(3, OTHER)) == []
+
+
+def test_what_was_told_under_the_known_id_is_not_told_again_after_a_crash() -> None:
+    published = after_anew(verdict(3))
+    said(published, verdict(1, OTHER))
+    restarted = PublishedVerdicts(published.told())
+    (sent,) = said(published, verdict(4, OTHER))
+    restarted.note(VERDICTS, sent)
+    assert said(restarted, verdict(4, OTHER)) == []
+    assert [one.revision for one in said(restarted, verdict(5, OTHER))] == [3 + 5]
+
+
+def test_a_restored_job_needs_no_announcements_and_keeps_the_known_id() -> None:
+    published = after_anew(verdict(3))
+    restored = PublishedVerdicts(published.told(), {b"j"})
+    assert not restored.is_first(b"j")
+    assert said(restored, verdict(1, OTHER)) == []
+    restored.forget(lambda job: job == "j")
+    assert [one.verdict_id for one in said(restored, verdict(4, OTHER))] == [ID]
+
+
+def test_another_device_or_a_later_incident_opens_a_verdict() -> None:
+    published = after_anew(verdict(3), closed(5, "j:0:10:0", iterations=(10, 16)))
+    other = verdict(1, OTHER, rank=2)
+    later = verdict(1, "j:0:20:0", rank=1, iterations=(20, 30))
+    assert said(published, other) == [other]
+    assert said(after_anew(closed(5, iterations=(10, 16))), later) == [later]
+
+
+def test_iterations_name_the_verdict_that_people_know() -> None:
+    published = after_anew(verdict(3))
+    iteration = JudgedIteration("j", 0, 62, 0, 10, 9.0, "train", True, 4, (OTHER, "j:0:1:0"))
+    judgements = published.in_known_words(Judgements("j", iterations=[iteration], verdicts=[verdict(1, OTHER)]))
+    assert judgements.iterations[0].verdict_ids == (ID, "j:0:1:0")
+
+
+def test_without_a_beginning_anew_ids_stay_as_they_are() -> None:
+    published = found((VERDICTS, verdict(3)))
+    assert said(published, verdict(1, OTHER)) == [verdict(1, OTHER)]
+
+
+def test_jobs_that_ended_before_another_began_anew_are_not_judged_again() -> None:
+    published = after_anew()
+    assert published.is_over(b"ended", 39)
+    assert not published.is_over(b"ended", 40)
+    assert not published.is_over(b"j", 39)
+    assert [published.is_first(b"j"), published.is_first(b"j"), published.is_first(b"ended")] == [True, False, False]

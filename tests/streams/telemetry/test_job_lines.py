@@ -1,0 +1,49 @@
+"""When a stage says that a job ended, and what a worker reads at all."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+import pytest
+
+from irregulars.streams.kafka.topics import TOPICS
+from irregulars.streams.telemetry.worker_metrics import INPUTS, RESULTS
+from irregulars.streams.worker.app import make_app
+from irregulars.streams.worker.job_stage import EVIDENCE, _JobWork
+from irregulars.streams.worker.partition_state import Tracked
+from irregulars.streams.worker.rank_stage import RANK_TOPICS
+from irregulars.streams.worker.settings import WorkerSettings
+
+
+@dataclass
+class Monitor:
+    is_ended: bool = False
+
+
+def test_an_end_is_told_once_for_each_attempt(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "irregulars.worker")
+    monitor, work = Monitor(), _JobWork()
+    tracked = Tracked(b"llama", monitor)
+    for is_ended in (False, True, True, False, True, True):
+        monitor.is_ended = is_ended
+        work.note_end(tracked)  # type: ignore[arg-type]  # all that it asks a monitor is whether it has ended
+    assert caplog.messages == ["event=job_ended job='llama'"] * 2
+
+
+def test_a_job_that_had_ended_before_a_restart_is_not_told_again(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "irregulars.worker")
+    _JobWork(was_ended=True).note_end(Tracked(b"llama", Monitor(is_ended=True)))  # type: ignore[arg-type]
+    assert caplog.messages == []
+
+
+def test_a_worker_reads_what_producers_send_and_evidence_and_nothing_that_it_says() -> None:
+    app = make_app(WorkerSettings("127.0.0.1:1"))
+    settings = app.settings
+    read = {name for agent in app.agents.values() for name in agent.channel.topics}
+    app.services.outbox.close(0.1)
+    app.services.sink.close()
+    assert read == {settings.topics.name(topic) for topic in (*RANK_TOPICS, EVIDENCE)}
+    assert set(INPUTS) == {*RANK_TOPICS, EVIDENCE}
+    assert set(INPUTS) & set(RESULTS) == {EVIDENCE}
+    assert set(INPUTS) | set(RESULTS) | {"rank_snapshots", "job_snapshots"} == set(TOPICS)

@@ -1,0 +1,130 @@
+"""What an observer says of stages that it looks at, on a real port."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from urllib.error import HTTPError
+
+import pytest
+
+from irregulars.streams.kafka.dead_letters import DeadLetters
+from irregulars.streams.kafka.outbox import Outbox
+from irregulars.streams.kafka.topics import TopicSettings
+from irregulars.streams.telemetry import health
+from irregulars.streams.telemetry.counters import Counters
+from irregulars.streams.telemetry.observer import Hop, Observer
+from irregulars.streams.telemetry.worker_metrics import METRICS, PREFIX, WorkerCollector
+from irregulars.streams.worker.partition_state import PartitionState, Tracked
+
+
+@dataclass
+class Stage:
+    hop: str
+    states: dict[int, PartitionState[None]] = field(default_factory=dict)
+
+    def state_bytes(self) -> int:
+        return 300 * len(self.states)
+
+
+@pytest.fixture
+def outbox() -> Iterator[Outbox]:
+    outbox = Outbox("127.0.0.1:1", {})
+    yield outbox
+    outbox.close(0.1)
+
+
+@dataclass
+class Worker:
+    rank: Stage
+    job: Stage
+    observer: Observer
+
+    def look(self) -> None:
+        asyncio.run(self.observer.observe())
+
+    def values(self) -> dict[tuple[str, tuple[str, ...]], float]:
+        samples = [sample for family in WorkerCollector(self.observer).collect() for sample in family.samples]
+        return {(one.name.removeprefix(PREFIX), tuple(one.labels.values())): one.value for one in samples}
+
+
+@pytest.fixture
+def worker(outbox: Outbox) -> Worker:
+    topics, rank, job = TopicSettings(), Stage("rank"), Stage("job")
+    hops = (Hop(rank, lambda partition, read_to: 90.0), Hop(job, lambda partition, read_to: None))
+    observer = Observer(
+        Counters(), outbox, DeadLetters(outbox, topics), topics, "g", hops, lambda: True, lambda: 100.0
+    )
+    return Worker(rank, job, observer)
+
+
+def test_every_metric_is_there_from_the_start_and_counts_from_zero(worker: Worker) -> None:
+    found = worker.values()
+    late = {"topic_partitions", "lag_messages", "behind_seconds", "broker_silent_seconds"}  # nothing is known yet
+    names = {name.removesuffix("_bucket").removesuffix("_sum").removesuffix("_count") for name, _ in found}
+    assert names == {metric.name for metric in METRICS} - late
+    assert all(value == 0 for (name, _), value in found.items() if name.endswith(("_total", "_bucket")))
+
+
+def test_lag_is_what_is_not_in_a_monitor_and_of_evidence_what_is_not_judged(worker: Worker) -> None:
+    ranks: PartitionState[None] = PartitionState(2, 1, 1, {"commops": 10})
+    ranks.take("commops", 14, None)
+    ranks.begin("commops", 14)  # parked: its rank was not announced yet
+    ranks.tracked[b"j/0"] = Tracked(b"j/0", None)
+    jobs: PartitionState[None] = PartitionState(2, 1, 1, {"evidence": 4})
+    jobs.take("evidence", 4, None)
+    jobs.begin("evidence", 4)  # waits for its job's monitor
+    worker.rank.states[2], worker.job.states[2] = ranks, jobs
+    worker.observer.saw_ends({2: {"commops": 20, "evidence": 6}, 3: {"commops": 99, "evidence": 9}})
+    worker.look()
+    found = worker.values()
+    assert found["lag_messages", ("commops", "2")] == 5
+    assert found["lag_messages", ("evidence", "2")] == 2
+    assert found["behind_seconds", ("rank", "2")] == 10.0
+    assert ("behind_seconds", ("job", "2")) not in found
+    assert found["topic_partitions", ("commops",)] == 2
+    assert (found["partitions", ("rank",)], found["monitors", ("rank",)]) == (1, 1)
+    assert found["state_bytes", ("rank",)] == 300
+
+
+def test_what_was_sent_is_counted_by_topic_and_snapshots_by_hop(worker: Worker, outbox: Outbox) -> None:
+    async def send() -> None:
+        await outbox.send("irregulars.verdicts", b"k", b"12345")
+        await outbox.send("irregulars.rank_snapshots", b"k", b"123")
+        await outbox.send("irregulars.rank_snapshots", b"k", None)
+
+    asyncio.run(send())
+    found = worker.values()
+    assert found["sent_messages_total", ("verdicts",)] == 1
+    assert found["sent_bytes_total", ("verdicts",)] == 5
+    assert (found["snapshots_total", ("rank",)], found["snapshot_bytes_total", ("rank",)]) == (2, 3)
+    assert ("sent_bytes_total", ("rank_snapshots",)) not in found
+
+
+def test_a_worker_that_becomes_stuck_says_so_once_and_answers_503(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker.rank.states[0] = PartitionState(0, 1, 1, {"commops": 10})
+    worker.observer.saw_ends({0: {"commops": 20}})
+    with caplog.at_level(logging.INFO), worker.observer.serve("127.0.0.1:0"):
+        url = caplog.messages[0].removeprefix("event=metrics url=").removesuffix("/metrics")
+        with monkeypatch.context() as patch:
+            patch.setattr(health, "STUCK_S", 0.0)
+            for _ in range(3):
+                worker.look()
+                time.sleep(0.01)
+            with pytest.raises(HTTPError) as refusal:
+                urllib.request.urlopen(f"{url}/healthz", timeout=10)
+        assert refusal.value.code == 503
+        assert b"commops/0" in refusal.value.read()
+        refusal.value.close()
+        worker.rank.states[0].take("commops", 19, None)
+        worker.look()
+        with urllib.request.urlopen(f"{url}/healthz", timeout=10) as answer:
+            assert answer.read() == b"ok\n"
+    said = [record.getMessage().split()[0] for record in caplog.records if record.levelno >= logging.INFO]
+    assert said == ["event=metrics", "event=not_healthy", "event=ready", "event=healthy"]

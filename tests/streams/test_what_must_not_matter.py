@@ -1,0 +1,198 @@
+"""What must not matter to a judgement.
+
+The order, the pieces and the copies in which a job's data arrive; restarts of the worker; the time of day; the
+numbers of the ranks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from random import Random
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from irregulars.infra.runs.analysis import analyze
+from irregulars.producers.trace.directory import Trace, read_trace
+from irregulars.streams.messages.records import Batch
+from tests.streams.eight_ranks import faulty
+from tests.streams.judged_streams import (
+    RECORDINGS,
+    Outcome,
+    found,
+    in_order,
+    interleaved,
+    judge,
+    judge_trace,
+    renamed,
+    shifted,
+    with_renamed_ranks,
+    with_rows_mixed,
+)
+
+FAULTS = ("gloo-slow-rank", "gloo-slow-nic", "gloo-slow-link")
+ALL = (*FAULTS, "gloo-clean", "gloo-slow-compute")
+EIGHT_RANKS = "eight ranks"
+"""Not a recording: two stages, four hosts, and two faults one after the other."""
+
+PAST_LAST = 100
+FEW = settings(max_examples=3)
+
+
+@cache
+def recorded(name: str) -> Trace:
+    return faulty() if name == EIGHT_RANKS else read_trace(RECORDINGS / name)
+
+
+@cache
+def judged(name: str) -> Outcome:
+    return judge_trace(recorded(name))
+
+
+@cache
+def beginning(name: str) -> Trace:
+    """The first 100 iterations: the faults are in 60 to 79, and later ones are judged like those before."""
+    trace = recorded(name)
+    if name == EIGHT_RANKS:
+        return trace
+    return replace(
+        trace,
+        commops={rank: _first(batch, "iteration", PAST_LAST) for rank, batch in trace.commops.items()},
+        iterations={rank: _first(batch, "iteration", PAST_LAST) for rank, batch in trace.iterations.items()},
+        bandwidth={rank: _first(batch, "time_ns", _end_ns(trace, rank)) for rank, batch in trace.bandwidth.items()},
+    )
+
+
+def _first(batch: Batch, column: str, past: int) -> Batch:
+    is_before = batch.columns[column] < past
+    return replace(batch, columns={name: values[is_before] for name, values in batch.columns.items()})
+
+
+def _end_ns(trace: Trace, rank: int) -> int:
+    columns = trace.iterations[rank].columns
+    return int(columns["start_ns"][columns["iteration"] == PAST_LAST][0])
+
+
+@cache
+def found_in(name: str) -> tuple[Any, ...]:
+    """All that is said of a job's beginning."""
+    return found(judge_trace(beginning(name)))
+
+
+@pytest.mark.parametrize("name", ["gloo-slow-rank", "gloo-slow-nic", "gloo-slow-link"])
+@FEW
+@given(seed=st.integers(0, 2**32 - 1))
+def test_any_order_and_copies_of_rows_give_the_same_verdicts(
+    tmp_path_factory: pytest.TempPathFactory, name: str, seed: int
+) -> None:
+    directory = tmp_path_factory.mktemp("mixed")
+    random = np.random.default_rng(seed)
+    for path in (RECORDINGS / name).iterdir():
+        if path.suffix == ".parquet":
+            table = pyarrow.parquet.read_table(path)
+            rows = np.concatenate([np.arange(len(table)), random.integers(0, len(table), len(table) // 3)])
+            random.shuffle(rows)
+            pyarrow.parquet.write_table(table.take(rows), directory / path.name)
+    (directory / "job.json").write_bytes((RECORDINGS / name / "job.json").read_bytes())
+    mixed = analyze(read_trace(directory))
+    assert mixed.to_json() == analyze(recorded(name)).to_json()
+    assert mixed.iterations == judged(name).iterations
+
+
+@pytest.mark.parametrize("name", FAULTS)
+@FEW
+@given(seed=st.integers(0, 2**32 - 1))
+def test_any_order_and_copies_inside_of_batches_change_nothing(name: str, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    messages = []
+    for message in in_order(beginning(name)):
+        is_rows = hasattr(message, "columns") and message.header.schema == "commops"  # type: ignore[union-attr]
+        messages += [with_rows_mixed(message, random, copies=7)] if is_rows else [message]  # type: ignore[arg-type]
+    outcome = judge(messages, beginning(name).job)
+    assert (outcome.revisions, outcome.iterations) == found_in(name)[:2]
+
+
+@pytest.mark.parametrize("name", ALL)
+@FEW
+@given(rows=st.integers(20, 3000), span_ms=st.floats(5, 60_000))
+def test_other_borders_of_batches_change_nothing(name: str, rows: int, span_ms: float) -> None:
+    trace = beginning(name)
+    outcome = judge(in_order(trace, max_rows=rows, max_span_s=span_ms / 1e3), trace.job)
+    assert found(outcome) == found_in(name)
+
+
+@pytest.mark.parametrize("name", [*ALL, EIGHT_RANKS])
+@settings(max_examples=4)
+@given(random=st.randoms(use_true_random=False), rows=st.integers(60, 400), data=st.data())
+def test_neither_interleaving_of_topics_and_ranks_nor_restores_from_snapshots_change_anything(
+    name: str, random: Random, rows: int, data: st.DataObject
+) -> None:
+    trace = beginning(name)
+    messages = interleaved(in_order(trace, max_rows=rows, max_span_s=0.3), random)
+    steps = data.draw(st.sets(st.integers(1, len(messages)), max_size=10))
+    assert found(judge(messages, trace.job, restore_at=steps)) == found_in(name)
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_restored_after_every_message(name: str) -> None:
+    trace = beginning(name)
+    messages = in_order(trace, max_rows=400, max_span_s=0.5)
+    assert found(judge(messages, trace.job, restore_at=range(len(messages) + 1))) == found_in(name)
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_the_way_over_the_wire_changes_nothing(name: str) -> None:
+    assert found(judge_trace(beginning(name), is_on_wire=True)) == found_in(name)
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_evidence_that_comes_twice_changes_nothing(name: str) -> None:
+    assert found(judge_trace(beginning(name), repeat_evidence=True)) == found_in(name)
+
+
+@pytest.mark.parametrize("name", ALL)
+@FEW
+@given(shift_ns=st.integers(-(10**18), 10**18))
+def test_a_common_shift_of_time_changes_nothing(name: str, shift_ns: int) -> None:
+    outcome = judge_trace(shifted(beginning(name), shift_ns))
+    verdicts = [replace(v, time_ns=None if v.time_ns is None else v.time_ns - shift_ns) for v in outcome.revisions]
+    iterations = [replace(one, start_ns=one.start_ns - shift_ns) for one in outcome.iterations]
+    assert (verdicts, iterations) == found_in(name)[:2]
+
+
+@pytest.mark.parametrize("name", [*FAULTS, EIGHT_RANKS])
+@FEW
+@given(data=st.data(), base=st.sampled_from([0, 4, 1000]))
+def test_other_numbers_of_ranks_rename_the_verdicts(name: str, data: st.DataObject, base: int) -> None:
+    ranks = [one.rank for one in beginning(name).announcements]
+    names = {rank: base + new for rank, new in zip(ranks, data.draw(st.permutations(ranks)), strict=True)}
+    outcome = judge_trace(renamed(beginning(name), names))
+    expected = [with_renamed_ranks(verdict, names) for verdict in found_in(name)[0]]
+    assert [replace(verdict, evidence="") for verdict in outcome.revisions] == expected
+
+
+@FEW
+@given(random=st.randoms(use_true_random=False), rows=st.integers(3, 300))
+def test_delivery_of_a_job_without_iteration_rows_changes_nothing(random: Any, rows: int) -> None:
+    trace = faulty(has_iteration_rows=False)
+    outcome = judge(interleaved(in_order(trace, max_rows=rows, max_span_s=0.3), random), trace.job)
+    expected = judge_trace(trace)
+    assert (outcome.revisions, outcome.iterations) == (expected.revisions, expected.iterations)
+
+
+def test_each_message_twice_changes_nothing() -> None:
+    trace = beginning("gloo-slow-rank")
+    messages = [twice for message in in_order(trace, max_rows=200) for twice in (message, message)]
+    outcome = judge(messages, trace.job)  # samples that come twice count twice in the columns for the sinks
+    assert (outcome.revisions, outcome.iterations) == found_in("gloo-slow-rank")[:2]
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_the_beginning_holds_all_that_is_said_of_the_fault(name: str) -> None:
+    """So that a change which mattered above would be seen."""
+    assert found_in(name)[0] == judged(name).revisions
