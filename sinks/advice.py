@@ -1,7 +1,7 @@
-"""What to tell a person about a verdict: names of devices, what to do, where to look. Pure text, plain ASCII of ours.
+"""Text for people about a verdict: names of devices, the next step, and where to look. Plain ASCII but for names.
 
-Advice follows what a verdict can know. A device is only to be drained where the kind blames a device and the
-probability carries it; a plan, uneven data or a fabric is nobody's host to drain.
+Advice goes no further than the verdict. It says to drain a device only if the kind of the verdict blames a device and
+its probability suffices; for a heavy stage, uneven data or a slow fabric no host is drained.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def name_ranks(ranks: Sequence[int]) -> str:
 
 
 def name_device(suspect: Suspect) -> str:
-    """Name a suspect as somebody with a screwdriver would: device, host, and what hangs on it.
+    """Name a suspect as a technician would: device, host, and its ranks.
 
     >>> name_device(Suspect("nic", 26, (26,), 0.91, host="node-3", gpu=2, nic="mlx5_0"))
     'NIC mlx5_0 on node-3 (GPU 2, rank 26)'

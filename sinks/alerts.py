@@ -1,4 +1,4 @@
-"""Alerts: which revisions of a verdict wake somebody, and what they read first."""
+"""Alerts: which revisions of a verdict people hear of, and the text that they read first."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from irregulars.streams.messages.judgements import SEVERITIES, Verdict
 from irregulars.streams.messages.records import VERSION, decode_json
 
 ALERTING_EVENTS: Final = ("opened", "changed", "raised", "closed")
-"""The alert policy: a revision that only tells more of the same wakes nobody."""
+"""Events that give an alert. ``continued`` is left out: it only says that the same goes on."""
 
 LEAST_SEVERITY: Final = "ticket"
-"""And notes are stored alone: so little was lost that nobody needs to hear of it."""
+"""Least severity that gives an alert. Notes are only stored: too little was lost to disturb anybody."""
 
 _WORTH_NAMING: Final = 0.1
 
@@ -33,8 +33,8 @@ def alert_of(verdict: Verdict, least_severity: str = LEAST_SEVERITY) -> bytes | 
     verdict
         One revision.
     least_severity
-        What is less urgent gives no alert. Severities never sink, so whatever was alerted is also closed; a verdict
-        whose severity nobody said passes.
+        Less urgent verdicts give no alert. A severity never falls, so each alerted verdict also gets its closing
+        alert. A verdict without a severity passes.
 
     Returns
     -------
@@ -74,7 +74,7 @@ def gpu_hours_lost(verdict: Verdict) -> float | None:
 
 
 def summarise(verdict: Verdict) -> str:
-    """Say in one line: what happened, how urgent, who it was, how much slower, what it cost, what to do next."""
+    """Return one line: the event, its urgency, the suspect, the slow-down, the cost and the next step."""
     kind = "slow NIC" if verdict.kind == "slow_nic" else verdict.kind.replace("_", " ")
     title = f"{verdict.event.upper()} {kind} in {verdict.job}"
     remarks = [one for one in (verdict.severity, verdict.close_reason) if one]
@@ -139,7 +139,7 @@ def _cost(verdict: Verdict) -> str:
 
 
 def _recovers(verdict: Verdict) -> str:
-    """Say how much of it would come back, where that is known."""
+    """Return which share of the loss a healthy device would bring back, where that is known."""
     if verdict.recovers_ratio is None or not verdict.suspects:
         return ""
     return f", {verdict.recovers_ratio:.0%} of which would come back with that device as usual"
@@ -156,10 +156,10 @@ def _capital(text: str) -> str:
 
 
 def _one_line(text: str) -> str:
-    """Names come from jobs: a line break or a terminal's escape sequence in one must not reach anybody's screen."""
+    """Replace what is not printable: job names may hold line breaks or a terminal's escape sequences."""
     return "".join(sign if sign.isprintable() else " " for sign in text)
 
 
 def _finite(values: dict[str, Any]) -> dict[str, Any]:
-    """Unknown numbers as null: JSON has no NaN."""
+    """Return the values with NaN as None: JSON has no NaN."""
     return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in values.items()}

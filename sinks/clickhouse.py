@@ -59,7 +59,7 @@ class ClickHouseSink:
         self._lock = threading.RLock()
 
     def open(self) -> None:
-        """Wait for the database, create what is missing in it, and migrate.
+        """Wait for the database, create it if it is missing, and apply migrations.
 
         Raises
         ------
@@ -129,7 +129,10 @@ class ClickHouseSink:
             del self._buffer[name]
 
     def _store(self, client: Client, name: str, chunks: list[pa.Table]) -> list[tuple[pa.Table, str]]:
-        """Insert the chunks as one; where the database blames the rows, one by one, and return those it refused."""
+        """Insert the chunks together.
+
+        If the database refuses the rows, insert them chunk by chunk; return the refused ones.
+        """
         reason = self._insert(client, name, pa.concat_tables(chunks))
         if reason is None:
             return []
@@ -138,7 +141,7 @@ class ClickHouseSink:
         return [refused for chunk in chunks for refused in self._store(client, name, [chunk])]
 
     def _insert(self, client: Client, name: str, table: pa.Table) -> str | None:
-        """Insert, and return None or why these rows are refused; raise `SinkBusy` for what is not their fault."""
+        """Insert; return None, or why the database refuses these rows. Raise `SinkBusy` for any other failure."""
         from clickhouse_connect.driver.exceptions import ClickHouseError
 
         try:

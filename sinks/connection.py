@@ -1,12 +1,14 @@
-"""Reaching ClickHouse: settings, waiting for it within a bound, and errors in our words."""
+"""The connection to ClickHouse: settings, a bounded wait, and the client's errors as ours."""
 
 from __future__ import annotations
 
 import logging
+import ssl
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import SplitResult, urlsplit
 
@@ -25,6 +27,9 @@ _QUERY_ERRORS: Final = frozenset(
 )
 """ClickHouse error codes that blame the text of a query: syntax, unknown names, wrong types, missing parameters."""
 
+# 2: nothing is written, and settings of a query may be set, but not this one.
+_READING: Final[dict[str, Any]] = {"readonly": 2}
+
 _PAUSE_S: Final = 0.25
 _CONNECT_TIMEOUT_S: Final = 5
 _REQUEST_TIMEOUT_S: Final = 60
@@ -32,7 +37,7 @@ _REQUEST_TIMEOUT_S: Final = 60
 
 @dataclass(frozen=True, slots=True)
 class DatabaseSettings:
-    """Where the database is, and who we are there.
+    """Address and credentials of the database.
 
     Parameters
     ----------
@@ -45,11 +50,16 @@ class DatabaseSettings:
         Name of the database; the sink creates it where it is missing.
     wait_s
         Seconds to wait for the database to answer.
+    ca_file
+        Certificate authority of a database over https (PEM); `None`: the system's.
+    is_reading
+        Tell the server to refuse whatever writes, also where the user might; it then takes no such setting back.
 
     Raises
     ------
     InputError
-        If the URL is none of http or https, or holds credentials, or the database has no name.
+        If the URL is none of http or https, or holds credentials, or the database has no name, or there is an
+        authority for a URL without TLS.
     """
 
     url: str = "http://127.0.0.1:8123"
@@ -57,6 +67,8 @@ class DatabaseSettings:
     password: str = field(default="", repr=False)
     database: str = "irregulars"
     wait_s: float = 30.0
+    ca_file: Path | None = None
+    is_reading: bool = False
 
     def __post_init__(self) -> None:
         parts = urlsplit(self.url)
@@ -64,6 +76,8 @@ class DatabaseSettings:
             raise InputError("database url must hold no user or password; give them as settings of their own")
         if parts.scheme not in ("http", "https") or not parts.hostname or _port(parts) is None:
             raise InputError(f"database url must be http://host:port or https://host:port; got {self.url!r}")
+        if self.ca_file is not None and parts.scheme != "https":
+            raise InputError(f"clickhouse_url must be https://… where clickhouse_ca_file is set; got {self.url!r}")
         if not self.database:
             raise InputError("database must be a name; got an empty text")
 
@@ -101,11 +115,9 @@ def connect(settings: DatabaseSettings, *, is_creating: bool = False) -> Client:
     ServiceRefused
         If it answers and refuses us, or has no database of that name and must not create it.
     """
-    from clickhouse_connect.driver.httputil import get_pool_manager
-
     # It logs a traceback for each request that fails; whoever called says so in one line.
     logging.getLogger("clickhouse_connect").setLevel(logging.CRITICAL)
-    pool = get_pool_manager()
+    pool = _pool(settings)
     _wait(pool, settings)
     with translated(settings):
         client = _client(pool, settings)
@@ -118,6 +130,20 @@ def connect(settings: DatabaseSettings, *, is_creating: bool = False) -> Client:
             )
         client.database = settings.database
     return client
+
+
+def _pool(settings: DatabaseSettings) -> Any:
+    from clickhouse_connect.driver.httputil import get_pool_manager
+
+    if settings.ca_file is None:
+        return get_pool_manager()
+    try:
+        ssl.create_default_context(cafile=settings.ca_file)  # urllib3 reads it at the first connection only
+    except (OSError, ssl.SSLError) as error:
+        raise InputError(
+            f"clickhouse_ca_file must be a readable file in PEM; got {error} ({settings.ca_file})"
+        ) from None
+    return get_pool_manager(ca_cert=str(settings.ca_file))
 
 
 def _wait(pool: Any, settings: DatabaseSettings) -> None:
@@ -158,6 +184,7 @@ def _client(pool: Any, settings: DatabaseSettings) -> Client:
         client_name="irregulars",
         autogenerate_session_id=False,  # a session would serialise what several threads send
         show_clickhouse_errors="scrub",
+        settings=_READING if settings.is_reading else None,
     )
     return client
 
@@ -200,7 +227,7 @@ def translated(settings: DatabaseSettings) -> Iterator[None]:
 
 
 def reason_of(error: BaseException) -> str:
-    """Return what an error says, in one line: ClickHouse adds paragraphs of advice, its client the HTTP around it."""
+    """Return an error's reason in one line, without ClickHouse's advice and the client's HTTP details."""
     text = _first_line(error)
     code = getattr(error, "code", None)
     _, found, message = text.partition("DB::Exception: ")

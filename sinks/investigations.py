@@ -1,4 +1,4 @@
-"""The questions that ship with answers: SQL files, their parameters, and how to run them.
+"""Investigations: questions that ship as SQL files, their parameters, and how to run them.
 
 Each file in ``sinks/sql/investigations`` begins with comments that say what it is::
 

@@ -45,7 +45,7 @@ class MemorySink:
 
 
 def _without_times(table: pa.Table) -> pa.Table:
-    """Times as integers: Python's datetime would cut the nanoseconds off."""
+    """Return times as integers: Python's datetime would cut nanoseconds off."""
     kinds = [pa.int64() if pa.types.is_timestamp(field.type) else field.type for field in table.schema]
     return table.cast(pa.schema([field.with_type(kind) for field, kind in zip(table.schema, kinds, strict=True)]))
 

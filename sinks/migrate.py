@@ -86,7 +86,7 @@ def read_migrations(texts: dict[str, str]) -> tuple[Migration, ...]:
 
 
 def migrate(client: Client, migrations: Sequence[Migration] | None = None) -> list[int]:
-    """Apply to the client's database what is not applied yet; return the numbers applied now.
+    """Apply the migrations that the database lacks; return their numbers.
 
     Migrations that a newer release has applied are left alone: releases only add, and workers are updated one by one.
 
@@ -103,7 +103,9 @@ def migrate(client: Client, migrations: Sequence[Migration] | None = None) -> li
         If the text of an applied migration changed; nothing is applied then.
     """
     wanted = shipped_migrations() if migrations is None else migrations
-    client.command(_REGISTER)
+    # Asked first: a worker that may not make tables can use those which an administrator has made.
+    if not client.command("EXISTS TABLE schema_migrations"):
+        client.command(_REGISTER)
     applied = _applied(client)
     for migration in wanted:
         _require_unchanged(migration, applied)

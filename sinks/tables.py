@@ -1,4 +1,4 @@
-"""Judgements and batches of samples as rows of the database: pure conversion, and what the tables are.
+"""The database's tables, and the conversion of judgements and samples to their rows.
 
 `TABLES` is the Python side of ``sinks/sql/migrations``; an integration test compares the two. Unknown values
 (``NaN``, `streams.messages.records.UNKNOWN`, ``None``) become null. Times become timestamps of ns in UTC.
@@ -24,7 +24,7 @@ _TIME: Final = pa.timestamp("ns", "UTC")
 
 @dataclass(frozen=True, slots=True)
 class TableFormat:
-    """Columns of one table, and what makes two rows the same row.
+    """Columns of one table, and the key by which two rows are the same row.
 
     Parameters
     ----------
@@ -163,7 +163,7 @@ TABLES: Final[Mapping[str, TableFormat]] = {
 
 
 def tables_of(judgements: Judgements) -> dict[str, pa.Table]:
-    """Convert what a job monitor decided; tables without rows are left out.
+    """Convert a job monitor's judgements; tables without rows are left out.
 
     Raises
     ------
@@ -210,7 +210,7 @@ def table_of_samples(batch: Batch) -> pa.Table:
 
 
 def _reasons(masks: np.ndarray) -> np.ndarray:
-    """Say in words what the bits of each mask mean: ``power_cap, thermal``; empty: none; None: not known."""
+    """Return the names of each mask's bits, as ``power_cap, thermal``; empty: none; None: not known."""
     words = {
         mask: ", ".join(reason for bit, reason in enumerate(THROTTLE_REASONS) if mask >> bit & 1)
         for mask in np.unique(masks).tolist()
@@ -219,7 +219,7 @@ def _reasons(masks: np.ndarray) -> np.ndarray:
 
 
 def conform(rows: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
-    """Bring what a caller wrote to the columns and types of `TABLES`; empty tables are left out.
+    """Convert a caller's tables to the columns and types of `TABLES`; empty ones are left out.
 
     Raises
     ------
