@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -12,20 +13,23 @@ from typer.core import TyperGroup
 from irregulars.errors import IrregularsError
 from irregulars.infra.commands.agent import agent
 from irregulars.infra.commands.alerts import alerts
-from irregulars.infra.commands.analyze import analyze
-from irregulars.infra.commands.check import check
+from irregulars.infra.commands.deadletter import deadletter
 from irregulars.infra.commands.demo import demo
-from irregulars.infra.commands.import_trace import import_trace
 from irregulars.infra.commands.options import Invocation
 from irregulars.infra.commands.plugins import plugins
-from irregulars.infra.commands.replay import replay
 from irregulars.infra.commands.show_settings import show_settings
-from irregulars.infra.commands.simulate import simulate
 from irregulars.infra.commands.sql import sql
 from irregulars.infra.commands.topics import topics
+from irregulars.infra.commands.traces.analyze import analyze
+from irregulars.infra.commands.traces.check import check
+from irregulars.infra.commands.traces.import_trace import import_trace
+from irregulars.infra.commands.traces.replay import replay
+from irregulars.infra.commands.traces.simulate import simulate
 from irregulars.infra.commands.up import up
+from irregulars.infra.commands.walk import walk
 from irregulars.infra.commands.worker import worker
 from irregulars.infra.configuration.settings import parse_assignment
+from irregulars.printing import printable
 
 UNUSABLE = 2
 INTERRUPTED = 130
@@ -33,7 +37,7 @@ INTERRUPTED = 130
 # Import name to extra: what the base install, made for GPU nodes, does without.
 _EXTRAS = {
     "faust": "worker", "mode": "worker", "aiokafka": "worker", "uvloop": "worker", "river": "worker",
-    "sklearn": "worker", "clickhouse_connect": "worker", "chdb": "demo", "tansu": "demo", "torch": "torch",
+    "sklearn": "train", "clickhouse_connect": "worker", "chdb": "demo", "tansu": "demo", "torch": "torch",
 }  # fmt: skip
 
 
@@ -74,12 +78,12 @@ def _report_usage(error: Any) -> int:
     text = " ".join(str(error.format_message()).split())
     if not text:  # called without a command: Typer has shown the help
         return 0
-    print(f"irregulars: {text.rstrip('.')}. See: {path} --help", file=sys.stderr)
+    print(f"irregulars: {printable(text.rstrip('.'))}. See: {path} --help", file=sys.stderr)
     return UNUSABLE
 
 
 def _fail(text: str) -> NoReturn:
-    print(f"irregulars: {text}", file=sys.stderr)
+    print(f"irregulars: {printable(text)}", file=sys.stderr)
     raise typer.Exit(UNUSABLE) from None
 
 
@@ -117,14 +121,18 @@ def _start(
     context.obj = Invocation(config, dict(parse_assignment(text) for text in assignments or []))
 
 
-for one in (demo, analyze, check, simulate, up, worker, agent, replay, alerts, sql):
+for one in (demo, analyze, walk, check, simulate, up, worker, agent, replay, alerts, sql):
     app.command()(one)
 app.command("import")(import_trace)
 app.command("settings")(show_settings)
 app.add_typer(topics, name="topics")
+app.add_typer(deadletter, name="deadletter")
 app.add_typer(plugins, name="plugins")
 
 
 def main() -> None:
     """Run the command line: status 0, or 2 when a call, an input or a service is unusable, or 130 after Ctrl-C."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # a name may hold half of a surrogate pair, which UTF-8 can't
+            stream.reconfigure(errors="backslashreplace")
     app(prog_name="irregulars")

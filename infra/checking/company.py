@@ -231,7 +231,7 @@ def _with_copies(recording: Recording, copies: Mapping[int, int]) -> tuple[list[
     all_of_them: list[Communicator] = []
     for one in known:
         more = tuple(copies[rank] for rank in one.ranks if rank in copies)
-        all_of_them.append(replace(one, ranks=one.ranks + more) if one.kind in _JOINED_KINDS else one)
+        all_of_them.append(replace(one, ranks=(*one.ranks, *more)) if one.kind in _JOINED_KINDS else one)
     for code, one in enumerate(known):
         if code in inside and one.ranks[0] in copies:
             codes[code] = len(all_of_them)

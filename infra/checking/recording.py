@@ -10,8 +10,8 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+from irregulars.producers.trace.columns import COLUMNS, TableFile
 from irregulars.producers.trace.directory import Trace, assemble_trace, read_trace
-from irregulars.producers.trace.files import COLUMNS, TableFile
 from irregulars.producers.trace.job_file import JobFile, read_job
 from irregulars.streams.messages.announcements import Communicator
 from irregulars.streams.messages.records import OPERATORS, PATHS, PHASE_UNKNOWN, PHASES, SCHEMAS, UNKNOWN, Batch

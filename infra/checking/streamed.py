@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import Final
 
 from irregulars.detectors.judging.reading.spans import Span
+from irregulars.errors import RecordError
 from irregulars.infra.checking.changed import Delivery
 from irregulars.producers.trace.directory import Trace, trace_batches
 from irregulars.streams.job_hop.job_monitor import JobMonitor
@@ -56,7 +58,8 @@ class _StreamedJob:
         if batch.header.schema == "commops":
             offset = len(self._log)
             self._log.append(batch)
-        self._ranks[batch.header.rank].add(batch, offset)
+        with suppress(RecordError):  # as the worker puts aside what can't be true
+            self._ranks[batch.header.rank].add(batch, offset)
 
     def _advance(self) -> None:
         closed: list[Closing | Membership] = [one for m in self._ranks.values() for one in m.take_closed()]

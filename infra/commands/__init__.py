@@ -1,4 +1,5 @@
 """The commands of the command line, a file each.
 
-Start at `analyze.py`; `options.py` is what they share.
+Start at `worker.py`; `options.py` is what they share, and what reads or writes trace directories has a room of its
+own.
 """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_format
 import sys
 from itertools import islice
 from typing import Annotated
@@ -10,6 +9,7 @@ from typing import Annotated
 import typer
 
 from irregulars.infra.commands.options import Bootstrap, Json, TopicPrefix, settings_of
+from irregulars.printing import json_text, printable
 
 
 def alerts(
@@ -36,11 +36,11 @@ def alerts(
         try:
             print(_line(message, json), flush=True)
         except RecordError as error:
-            print(f"irregulars: alert skipped: {error}", file=sys.stderr)
+            print(f"irregulars: alert skipped: {printable(error)}", file=sys.stderr)
 
 
 def _line(message: bytes, json: bool) -> str:
     from irregulars.sinks.alerts import alert_line
     from irregulars.streams.messages.records import decode_json
 
-    return json_format.dumps(decode_json(message, "alerts"), ensure_ascii=False) if json else alert_line(message)
+    return json_text(decode_json(message, "alerts")) if json else printable(alert_line(message))

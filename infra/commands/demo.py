@@ -15,6 +15,7 @@ from irregulars.infra.commands.options import open_console, settings_of
 from irregulars.infra.commands.up import show_addresses, stops_on_sigterm
 
 if TYPE_CHECKING:
+    from clickhouse_connect.driver.client import Client
     from rich.console import Console
 
     from irregulars.infra.runs.local_services import LocalServices
@@ -28,7 +29,8 @@ ITERATIONS: Final = 110
 
 _LOOK_S = 0.25
 _LINE_S = 5.0  # without a terminal: a line each so often
-_VERDICT_S = 20.0  # how long after its end the job's last alert may take
+_VERDICT_S = 60.0  # how long after its end the job's last alert may take
+_STORED_S = 10.0  # how long the database may take behind the alert
 _BARS = " ▁▂▃▄▅▆▇█"
 
 
@@ -238,6 +240,7 @@ def _show_stored(console: Console, services: LocalServices, verdict: Verdict) ->
     client = connect(target)
     try:
         with translated(target):
+            _wait_until_stored(client, verdict)
             values: dict[str, Any] = {"job": verdict.job, "limit": 8}
             console.print(f"$ irregulars sql irregular_iterations job={verdict.job} limit=8", style="bold")
             show_answer(run(client, "irregular_iterations", values))
@@ -246,3 +249,14 @@ def _show_stored(console: Console, services: LocalServices, verdict: Verdict) ->
     finally:
         client.close()
     console.print("\nMore questions: irregulars sql --list")
+
+
+def _wait_until_stored(client: Client, verdict: Verdict) -> None:
+    """Wait for the revision that was alerted: alerts leave at once, rows with the next snapshot."""
+    question = "SELECT max(revision) FROM verdicts WHERE verdict_id = {id:String}"
+    deadline = time.monotonic() + _STORED_S
+    while time.monotonic() < deadline:
+        ((stored,),) = client.query(question, parameters={"id": verdict.verdict_id}).result_rows
+        if stored >= verdict.revision:
+            return
+        time.sleep(_LOOK_S)

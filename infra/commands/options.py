@@ -5,7 +5,6 @@ Imports nothing heavy: all of it runs for ``irregulars --help``.
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from irregulars.infra.configuration.settings import Settings, load_settings
+from irregulars.printing import json_text, printable, printable_lines
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -66,15 +66,27 @@ def settings_of(
 
 def print_json(value: Any) -> None:
     """Print one JSON value on standard output, and nothing else."""
-    print(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
+    print(json_text(value, indent=2))
+
+
+def plain(name: object) -> str:
+    """Return a name for a text with markup, in which it stands as it is and on one line."""
+    from rich.markup import escape
+
+    return escape(printable(name))
 
 
 def open_console(*, is_error: bool = False) -> Console:
     """Return a console that colours terminals only, and never cuts what goes into a file or pipe.
 
-    ``NO_COLOR`` and ``TERM=dumb`` are respected.
+    ``NO_COLOR`` and ``TERM=dumb`` are respected. Texts are printed without what a terminal would obey; names in a
+    text with markup need `plain` as well.
     """
     from rich.console import Console
 
+    class SafeConsole(Console):
+        def print(self, *objects: Any, **options: Any) -> None:
+            super().print(*(printable_lines(one) if isinstance(one, str) else one for one in objects), **options)
+
     stream = sys.stderr if is_error else sys.stdout
-    return Console(stderr=is_error, width=None if stream.isatty() else 400, highlight=False)
+    return SafeConsole(stderr=is_error, width=None if stream.isatty() else 400, highlight=False)

@@ -12,9 +12,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from irregulars.errors import InputError
-from irregulars.infra.commands.options import ClickHouseUrl, Database, Json, open_console, print_json, settings_of
+from irregulars.infra.commands.options import (
+    ClickHouseUrl,
+    Database,
+    Json,
+    open_console,
+    plain,
+    print_json,
+    settings_of,
+)
+from irregulars.printing import printable, printable_lines
 
 if TYPE_CHECKING:
+    from irregulars.infra.configuration.settings import Settings
     from irregulars.sinks.connection import DatabaseSettings
     from irregulars.sinks.investigations import Answer
 
@@ -29,13 +39,19 @@ def sql(
         list[str] | None, typer.Option("--parameter", "-p", metavar="KEY=VALUE", help="The same, as a flag.")
     ] = None,
     is_listing: Annotated[bool, typer.Option("--list", help="List the investigations and their parameters.")] = False,
+    is_creating: Annotated[
+        bool, typer.Option("--create-tables", help="Make the tables that are missing, as clickhouse_user.")
+    ] = False,
+    is_printing: Annotated[
+        bool, typer.Option("--print-access", help="Print the SQL that makes the users reader, writer and admin.")
+    ] = False,
     is_csv: Annotated[bool, typer.Option("--csv", help="Print CSV with a header.")] = False,
     wait_s: Annotated[float, typer.Option("--wait", help="Seconds to wait for the database.")] = 10,
     clickhouse_url: ClickHouseUrl = None,
     database: Database = None,
     json: Json = False,
 ) -> None:
-    """Ask the database: any SQL, or one of the investigations that ship.
+    """Ask the database: any SQL that only reads, or one of the investigations that ship.
 
     Examples: irregulars sql --list;  irregulars sql blamed job=llama-7b;
     irregulars sql "SELECT count() FROM verdicts FINAL WHERE kind = {kind:String}" -p kind=slow_nic --json
@@ -43,18 +59,46 @@ def sql(
     if is_listing:
         _list(json)
         return
+    settings = settings_of(context, clickhouse_url=clickhouse_url, clickhouse_database=database)
+    if is_printing:
+        _print_access(settings.clickhouse_database)
+        return
+    if is_creating:
+        _create_tables(settings, wait_s)
+        return
     if question is None:
         raise InputError("question must be SQL or the name of an investigation; got none. See: irregulars sql --list")
     from irregulars.infra.configuration.wiring import database_settings
 
-    settings = settings_of(context, clickhouse_url=clickhouse_url, clickhouse_database=database)
-    answer = _ask(database_settings(settings, wait_s), question, _pairs([*(values or []), *(parameters or [])]))
+    target = database_settings(settings, wait_s, is_reading=True)
+    answer = _ask(target, question, _pairs([*(values or []), *(parameters or [])]))
     if json:
         print_json([dict(zip(answer.columns, map(_plain, row), strict=True)) for row in answer.rows])
     elif is_csv:
         _write_csv(answer)
     else:
         show_answer(answer)
+
+
+def _print_access(database: str) -> None:
+    from irregulars.sinks.access import access_sql
+
+    print(access_sql(database), end="")
+
+
+def _create_tables(settings: Settings, wait_s: float) -> None:
+    from irregulars.infra.configuration.wiring import database_settings
+    from irregulars.sinks.connection import connect, translated
+    from irregulars.sinks.migrate import migrate
+
+    target = database_settings(settings, wait_s)
+    client = connect(target, is_creating=True)
+    try:
+        with translated(target):
+            applied = migrate(client)
+    finally:
+        client.close()
+    print(f"{target.database}: {len(applied)} migrations applied" if applied else f"{target.database}: up to date")
 
 
 def _pairs(texts: Sequence[str]) -> dict[str, str]:
@@ -114,7 +158,13 @@ def _plain(value: Any) -> Any:
 def _write_csv(answer: Answer) -> None:
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(answer.columns)
-    writer.writerows([_plain(value) for value in row] for row in answer.rows)
+    is_shown = sys.stdout.isatty()  # a file gets the values as they are
+    for row in map(_csv_row, answer.rows):
+        writer.writerow([printable(one) if is_shown and isinstance(one, str) else one for one in row])
+
+
+def _csv_row(row: Sequence[Any]) -> list[Any]:
+    return [_plain(value) for value in row]
 
 
 def show_answer(answer: Answer) -> None:
@@ -124,9 +174,9 @@ def show_answer(answer: Answer) -> None:
 
     table = Table(box=None, header_style="bold", pad_edge=False)
     for column in answer.columns:
-        table.add_column(column, overflow="fold")
+        table.add_column(plain(column), overflow="fold")
     for row in answer.rows:
-        table.add_row(*(Text("" if value is None else str(_plain(value))) for value in row))
+        table.add_row(*(Text("" if value is None else printable_lines(_plain(value))) for value in row))
     open_console().print(table)
     if not answer.rows:
         print("no rows")

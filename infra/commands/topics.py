@@ -1,4 +1,4 @@
-"""``irregulars topics``: make the Kafka topics, and check that they fit together."""
+"""``irregulars topics``: make the Kafka topics, check that they fit together, and say who may use them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import typer
 
 from irregulars.infra.commands.options import Bootstrap, Json, TopicPrefix, print_json, settings_of
 
-topics = typer.Typer(help="Make the Kafka topics, and check that they fit together.", no_args_is_help=True)
+topics = typer.Typer(
+    help="Make the Kafka topics, check that they fit together, and say who may use them.", no_args_is_help=True
+)
 
 
 @topics.command()
@@ -20,7 +22,7 @@ def create(
     topic_prefix: TopicPrefix = None,
     json: Json = False,
 ) -> None:
-    """Create the topics that are missing; those that exist are left as they are.
+    """Create the topics that are missing, and set how existing topics of snapshots are cleaned.
 
     Example: irregulars topics create --bootstrap kafka-0:9092 --partitions 64 --replicas 3
     """
@@ -33,12 +35,15 @@ def create(
     report = create_topics(settings.kafka_bootstrap, settings.topics(), kafka_security(settings))
     check_topics(settings.kafka_bootstrap, settings.topics(), kafka_security(settings))
     if json:
-        print_json({"created": list(report.created), "existing": list(report.existing)})
+        names = {"created": report.created, "existing": report.existing, "altered": report.altered}
+        print_json({key: list(found) for key, found in names.items()} | {"stale": dict(report.stale)})
         return
     for name in report.created:
         print(f"created   {name}")
     for name in report.existing:
-        print(f"existing  {name}")
+        print(f"{'altered ' if name in report.altered else 'existing'}  {name}")
+    for name, config in report.stale.items():
+        print(f"to alter  {name}  by: kafka-configs --alter --topic {name} --add-config {config}")
 
 
 @topics.command()
@@ -56,3 +61,36 @@ def check(
         return
     for name, count in counts.items():
         print(f"{settings.topics().name(name):<32} {count:>5} partitions")
+
+
+@topics.command()
+def grant(
+    context: typer.Context,
+    role: Annotated[str, typer.Argument(help="producer, agent, worker, reader or admin.")],
+    principal: Annotated[str, typer.Argument(help="As the broker knows it: User:NAME.")],
+    group: Annotated[str, typer.Option(help="Consumer group of the workers.")] = "irregulars",
+    is_printing: Annotated[
+        bool, typer.Option("--print", help="Print the calls of kafka-acls.sh that do it, and do nothing.")
+    ] = False,
+    bootstrap: Bootstrap = None,
+    topic_prefix: TopicPrefix = None,
+    json: Json = False,
+) -> None:
+    """Allow a principal what its role needs, and no more; infra/docs/access.md tells of the roles.
+
+    Example: irregulars topics grant worker User:irregulars-worker
+    """
+    from irregulars.infra.configuration.wiring import kafka_security
+    from irregulars.streams.kafka import access_roles
+
+    settings = settings_of(context, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix)
+    rights = access_roles.rights_of(role, settings.topics(), group)
+    if is_printing:
+        print("\n".join(access_roles.shell_commands(settings.kafka_bootstrap, principal, rights)))
+        return
+    access_roles.grant(settings.kafka_bootstrap, kafka_security(settings), principal, rights)
+    if json:
+        print_json([{"kind": one.kind, "name": one.name, "operation": one.operation} for one in rights])
+        return
+    for one in rights:
+        print(f"{principal} may {one.operation:<8} {one.kind} {one.name}")

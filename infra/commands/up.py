@@ -59,7 +59,7 @@ def addresses(services: LocalServices) -> dict[str, str]:
         "clickhouse": settings.clickhouse_url,
         "clickhouse_user": settings.clickhouse_user,
         "clickhouse_database": settings.clickhouse_database,
-        "metrics": f"http://127.0.0.1:{settings.web_port}/metrics",
+        "metrics": f"http://{settings.metrics_listen}/metrics",
         "worker_log": str(services.worker_log),
         "config": str(services.config_file),
     }

@@ -16,6 +16,9 @@ def worker(
     is_storing: Annotated[
         bool, typer.Option("--store/--no-store", help="Store results in ClickHouse; without: alerts only.")
     ] = True,
+    metrics_listen: Annotated[
+        str | None, typer.Option(help="host:port of /metrics, /healthz and /readyz; port 0: any free one; or off.")
+    ] = None,
     web_port: Annotated[int | None, typer.Option(help="Port of the metrics page on 127.0.0.1.")] = None,
     bootstrap: Bootstrap = None,
     topic_prefix: TopicPrefix = None,
@@ -38,6 +41,7 @@ def worker(
         topic_prefix=topic_prefix,
         clickhouse_url=clickhouse_url,
         clickhouse_database=database,
+        metrics_listen=metrics_listen,
         web_port=web_port,
     )
     monitor_settings(settings)  # a wrong plug-in shows at once, not after a broker or database was waited for

@@ -6,56 +6,38 @@ are the agent's own. An unknown key, a wrong type or a value out of bounds is an
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, TypeVar, get_type_hints
+from typing import Annotated, Any, Final, TypeVar, get_type_hints
+
+from msgspec import Meta
 
 from irregulars.errors import InputError
-from irregulars.infra.configuration.toml_file import read_toml, shown
+from irregulars.infra.configuration.toml_file import read_toml
+from irregulars.validation import Count, Text, checked, describe, require_known, shown
 
-_KINDS: Final[Mapping[Any, tuple[tuple[type, ...], str]]] = {
-    bool: ((bool,), "true or false"),
-    int: ((int,), "a whole number"),
-    int | None: ((int,), "a whole number"),
-    float: ((int, float), "a number"),
-    str: ((str,), "text"),
-    str | None: ((str,), "text"),
-    Path: ((str,), "a path"),
-}
+Name = Annotated[str, Meta(min_length=1, max_length=255)]
+JobName = Annotated[str, Meta(min_length=1, max_length=1000)]
+Seconds = Annotated[float, Meta(ge=0.1, le=60)]
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """What a number, or the length of a text, must lie between."""
-
-    least: float
-    most: float
-
-    def holds(self, value: Any) -> bool:
-        """Whether `value` lies within."""
-        return self.least <= (len(value) if isinstance(value, str) else value) <= self.most
-
-    def __str__(self) -> str:
-        return f"{self.least:g} to {self.most:g}"
-
-
-def key(default: Any, about: str, least: float | None = None, most: float | None = None) -> Any:
-    """Describe a key of a table: its default (`MISSING`: it must be given), what it is, and its bounds."""
-    bounds = None if least is None or most is None else Bounds(least, most)
-    return field(default=default, metadata=MappingProxyType({"about": about, "bounds": bounds}))
+def key(default: Any, about: str) -> Any:
+    """Describe a key of a table: its default (`MISSING`: it must be given), and what it is."""
+    return field(default=default, metadata=MappingProxyType({"about": about}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeTable:
     """``[agent]``."""
 
-    host: str | None = key(None, "Name of this host in announcements that lack one; default: the system's", 1, 255)
-    poll_ms: float = key(100.0, "How long sources that have nothing are left alone, ms", 1, 5000)
-    heartbeat_s: float = key(1.0, "Seconds between heartbeats of a rank", 0.1, 60)
-    sysfs: Path = key(Path("/sys"), "Where sysfs is: another place in a container that mounts the host's")  # noqa: RUF009
+    host: Name | None = key(None, "Name of this host in announcements that lack one; default: the system's")
+    poll_ms: Annotated[float, Meta(ge=1, le=5000)] = key(
+        100.0, "How long sources that have nothing are left alone, ms"
+    )
+    heartbeat_s: Seconds = key(1.0, "Seconds between heartbeats of a rank")
+    sysfs: Path = key(Path("/sys"), "Where sysfs is: another place in a container that mounts the host's")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +45,7 @@ class NicsTable:
     """``[nics]``."""
 
     enabled: bool = key(True, "Sample byte counters of the NICs that ranks use")
-    period_ms: float = key(10.0, "From one sample to the next, ms", 1, 60_000)
+    period_ms: Annotated[float, Meta(ge=1, le=60_000)] = key(10.0, "From one sample to the next, ms")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,17 +53,23 @@ class GpusTable:
     """``[gpus]``."""
 
     enabled: bool = key(True, "Sample traffic and health of the GPUs that ranks use, through NVML")
-    period_s: float = key(1.0, "From one look at all GPUs to the next, seconds", 0.1, 60)
+    period_s: Seconds = key(1.0, "From one look at all GPUs to the next, seconds")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpoolTable:
     """``[spool]``."""
 
-    directory: Path = key(Path("/var/lib/irregulars/spool"), "Where messages wait while Kafka is away")  # noqa: RUF009
-    limit_mib: int = key(1024, "At most so much, MiB; above it the oldest are dropped and counted", 2, 1 << 20)
-    memory_mib: int = key(4, "In flight, and as much again before it goes to disk, MiB", 2, 1024)
-    final_s: float = key(5.0, "How long the agent's end waits for Kafka before it leaves the rest here, s", 0, 600)
+    directory: Path = key(Path("/var/lib/irregulars/spool"), "Where messages wait while Kafka is away")
+    limit_mib: Annotated[int, Meta(ge=2, le=1 << 20)] = key(
+        1024, "At most so much, MiB; above it the oldest are dropped and counted"
+    )
+    memory_mib: Annotated[int, Meta(ge=2, le=1024)] = key(
+        4, "In flight, and as much again before it goes to disk, MiB"
+    )
+    final_s: Annotated[float, Meta(ge=0, le=600)] = key(
+        5.0, "How long the agent's end waits for Kafka before it leaves the rest here, s"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,19 +77,21 @@ class MetricsTable:
     """``[metrics]``."""
 
     enabled: bool = key(True, "Serve Prometheus metrics over HTTP")
-    host: str = key("127.0.0.1", "Where to listen; anyone who can reach it can read it", 1, 255)
-    port: int = key(9464, "Port; 0: any free one", 0, 65_535)
+    host: Name = key("127.0.0.1", "Where to listen; anyone who can reach it can read it")
+    port: Annotated[int, Meta(ge=0, le=65_535)] = key(9464, "Port; 0: any free one")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankTable:
     """``[[ranks]]``: a rank that lives here and announces itself elsewhere."""
 
-    job: str = key(MISSING, "Training job", 1, 1000)
-    rank: int = key(MISSING, "Global rank", 0, (1 << 31) - 1)
-    attempt: int = key(0, "Start number of the job", 0, (1 << 62))
-    gpu: int | None = key(None, "Its GPU's index on this host, in the order of PCI addresses", 0, 1023)
-    nic: str | None = key(None, "Its NIC; default: the one nearest to its GPU", 1, 255)
+    job: JobName = key(MISSING, "Training job")
+    rank: Annotated[int, Meta(ge=0, le=(1 << 31) - 1)] = key(MISSING, "Global rank")
+    attempt: Count = key(0, "Start number of the job")
+    gpu: Annotated[int, Meta(ge=0, le=1023)] | None = key(
+        None, "Its GPU's index on this host, in the order of PCI addresses"
+    )
+    nic: Name | None = key(None, "Its NIC; default: the one nearest to its GPU")
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,34 +156,19 @@ def read_table(found: Any, table: type[_Table], where: str) -> _Table:
     if not isinstance(found, dict):
         raise InputError(f"table must hold keys; got {shown(found)} ({where})")
     for name in found:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"it may be one of {', '.join(known)}"
-            raise InputError(f"key must be a known one; got {shown(name)} ({where}); {hint}")
+        require_known(name, known, "key", where, f"it may be one of {', '.join(known)}")
     for name, one in known.items():
         if name not in found and one.default is MISSING and one.default_factory is MISSING:
             raise InputError(f"key {name} must be there; got none ({where})")
-    kinds = get_type_hints(table)
-    return table(**{name: _value(known[name], kinds[name], value, where) for name, value in found.items()})
+    kinds = get_type_hints(table, include_extras=True)
+    return table(**{name: _value(name, kinds[name], value, where) for name, value in found.items()})
 
 
-def _value(one: Field[Any], kind: Any, value: Any, where: str) -> Any:
-    types, words = _KINDS[kind]
-    if not isinstance(value, types) or (isinstance(value, bool) and kind is not bool):
-        raise InputError(f"{one.name} must be {words}; got {shown(value)} ({where}, key {one.name})")
+def _value(name: str, kind: Any, value: Any, where: str) -> Any:
+    accepted = checked(value, kind, name, f"{where}, key {name}")
     if isinstance(value, str) and "\0" in value:
-        raise InputError(f"{one.name} must be {words} without a null; got {shown(value)} ({where}, key {one.name})")
-    bounds: Bounds | None = one.metadata.get("bounds")
-    if bounds is not None and not bounds.holds(value):
-        rule = f"{bounds} characters long" if isinstance(value, str) else str(bounds)
-        raise InputError(f"{one.name} must be {rule}; got {shown(value)} ({where}, key {one.name})")
-    convert: Callable[[Any], Any] = {Path: Path, float: float}.get(kind, lambda same: same)
-    try:
-        return convert(value)
-    except OverflowError:
-        raise InputError(
-            f"{one.name} must be {words} below 1e308; got {shown(value)} ({where}, key {one.name})"
-        ) from None
+        raise InputError(f"{name} must be text without a null; got {shown(value)} ({where}, key {name})")
+    return accepted
 
 
 def _array(found: Mapping[str, Any], name: str, path: Path) -> list[tuple[Any, str]]:
@@ -206,32 +181,28 @@ def _array(found: Mapping[str, Any], name: str, path: Path) -> list[tuple[Any, s
 def _source(found: Any, where: str) -> SourceTable:
     if not isinstance(found, dict):
         raise InputError(f"source must be a table, [[sources]]; got {shown(found)} ({where})")
-    options = dict(found)
-    texts = {}
-    for name, default in (("kind", None), ("name", found.get("kind"))):
-        value = options.pop(name, default)
-        if not isinstance(value, str) or not value:
-            raise InputError(f"{name} must be text; got {shown(value)} ({where}, key {name})")
-        texts[name] = value
-    return SourceTable(texts["kind"], texts["name"], options, where)
+    kind = checked(found.get("kind"), Text, "kind", f"{where}, key kind")
+    name = checked(found.get("name", kind), Text, "name", f"{where}, key name")
+    options = {key: value for key, value in found.items() if key not in ("kind", "name")}
+    return SourceTable(kind, name, options, where)
 
 
 def agent_table() -> str:
     """Return the Markdown table of ``infra/docs/agent.md``."""
-    rows = [
-        f"| `{prefix}` | `{one.name}` | {_shown(one)} | {one.metadata['about']}{_bounds(one)} |"
-        for prefix, table in [*((f"[{name}]", table) for name, table in TABLES.items()), ("[[ranks]]", RankTable)]
-        for one in fields(table)
-    ]
-    return "\n".join(["| table | key | default | meaning |", "|---|---|---|---|", *rows, ""])
+    tables = [*((f"[{name}]", table) for name, table in TABLES.items()), ("[[ranks]]", RankTable)]
+    rows = [row for prefix, table in tables for row in _rows(prefix, table)]
+    return "\n".join(["| table | key | value | default | meaning |", "|---|---|---|---|---|", *rows, ""])
+
+
+def _rows(prefix: str, table: type) -> Iterator[str]:
+    kinds = get_type_hints(table, include_extras=True)
+    for one in fields(table):
+        rule = describe(kinds[one.name])
+        yield f"| `{prefix}` | `{one.name}` | {rule} | {_shown(one)} | {one.metadata['about']} |"
 
 
 def _shown(one: Field[Any]) -> str:
     if one.default is MISSING:
         return "must be given"
-    return "none" if one.default is None else f"`{str(one.default).lower()}`"
-
-
-def _bounds(one: Field[Any]) -> str:
-    bounds: Bounds | None = one.metadata["bounds"]
-    return "" if bounds is None or isinstance(one.default, str) or one.type.startswith("str") else f"; {bounds}"
+    shown = str(one.default).lower() if isinstance(one.default, bool) else one.default
+    return "none" if shown is None else f"`{shown}`"

@@ -11,11 +11,13 @@ import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 from urllib.parse import quote
 
+from msgspec import Meta
+
 from irregulars.errors import InputError, PluginError
-from irregulars.infra.configuration.agent_settings import SourceTable, key, read_table
+from irregulars.infra.configuration.agent_settings import JobName, SourceTable, key, read_table
 from irregulars.producers.publishing.sources import Source
 
 
@@ -59,8 +61,8 @@ class FollowOptions:
     """Files that a tool writes into a directory, followed as they grow; `world_size` is what NCCL Inspector lacks."""
 
     directory: Path
-    job: str = key(MISSING, "Training job", 1, 1000)
-    world_size: int | None = key(None, "Ranks of the job", 1, 1 << 20)
+    job: JobName = key(MISSING, "Training job")
+    world_size: Annotated[int, Meta(ge=1, le=1 << 20)] | None = key(None, "Ranks of the job")
 
 
 def _follow(kind: str) -> Callable[[FollowOptions, Path], Source]:
@@ -99,7 +101,7 @@ def open_source(table: SourceTable, state_directory: Path) -> Source:
     """
     if table.kind in KINDS:
         options, open_it = KINDS[table.kind]
-        state_path = state_directory / f"{quote(table.name, safe='')}.json"
+        state_path = state_directory / f"{quote(table.name, safe='')}.state"
         read: Any = read_table(dict(table.options), options, table.where)
         try:
             return open_it(read, state_path)

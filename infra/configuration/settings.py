@@ -6,59 +6,46 @@ setting has one name in all of them: ``delta = 1.2`` in the file, ``IRREGULARS_D
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, get_type_hints
+from typing import Annotated, Any, Final, get_args, get_type_hints
+
+from msgspec import Meta
 
 from irregulars.errors import InputError
-from irregulars.infra.configuration.toml_file import read_toml, shown
+from irregulars.infra.configuration.toml_file import read_toml
+from irregulars.secret_files import read_secret
+from irregulars.streams.kafka.security import MECHANISMS, KafkaSecurity
 from irregulars.streams.kafka.topics import TopicSettings
+from irregulars.validation import NotNegative, Positive, Share, checked, describe, one_of, require_known
 
 PREFIX: Final = "IRREGULARS_"
 DEFAULT_FILE: Final = Path("irregulars.toml")
 CONFIG_VARIABLE: Final = "IRREGULARS_CONFIG"
 LOG_LEVELS: Final = ("debug", "info", "warning", "error", "critical")
 SEVERITIES: Final = ("note", "ticket", "page")
-MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """What a value must be, in words and as a test."""
-
-    text: str
-    holds: Callable[[Any], bool]
+def _matching(pattern: str, description: str) -> Meta:
+    return Meta(pattern=rf"\A(?:{pattern})\Z", description=description)
 
 
-def _matches(pattern: str, text: str) -> Rule:
-    return Rule(text, lambda value: re.fullmatch(pattern, value) is not None)
+Servers = Annotated[str, _matching(r"[^\s,]+:\d+(,[^\s,]+:\d+)*", "host:port, several with commas between")]
+Url = Annotated[
+    str, _matching(r"https?://[^\s/@]+(/\S*)?", "http://host:port or https://host:port, without credentials")
+]
+TopicPrefix = Annotated[str, _matching(r"[A-Za-z0-9._-]{0,100}", "at most 100 of the signs A-Z a-z 0-9 . _ -")]
+Name = Annotated[str, _matching(r"[A-Za-z_][A-Za-z0-9_]*", "a name: letters, digits and _, no digit first")]
+Listen = Annotated[str, _matching(r"off|[^\s/@]+:\d{1,5}", "host:port, or off")]
+AtLeastOne = Annotated[int, Meta(ge=1)]
 
 
-def _one_of(values: tuple[str, ...]) -> Rule:
-    return Rule(f"one of {', '.join(values)}", lambda value: value in values)
-
-
-def _at_least(limit: float) -> Rule:
-    return Rule(f"{limit:g} or more", lambda value: limit <= value < float("inf"))
-
-
-_SHARE: Final = Rule("0 to 1", lambda value: 0 <= value <= 1)
-_ABOVE_ONE: Final = Rule("above 1", lambda value: 1 < value < float("inf"))
-_ABOVE_ZERO: Final = Rule("above 0", lambda value: 0 < value < float("inf"))
-_PORT: Final = Rule("1 to 65535", lambda value: 1 <= value <= 65535)
-_SERVERS: Final = _matches(r"[^\s,]+:\d+(,[^\s,]+:\d+)*", "host:port, several with commas between")
-_URL: Final = _matches(r"https?://[^\s/@]+(/\S*)?", "http://host:port or https://host:port, without credentials")
-_TOPIC_PREFIX: Final = _matches(r"[A-Za-z0-9._-]{0,100}", "at most 100 of the signs A-Z a-z 0-9 . _ -")
-_NAME: Final = _matches(r"[A-Za-z_][A-Za-z0-9_]*", "a name: letters, digits and _, no digit first")
-
-
-def _setting(default: Any, about: str, rule: Rule | None = None, *, is_secret: bool = False) -> Any:
-    metadata = {"about": about, "rule": rule, "is_secret": is_secret}
+def _setting(default: Any, about: str, *, is_secret: bool = False) -> Any:
+    metadata = {"about": about, "is_secret": is_secret}
     return field(default=default, repr=not is_secret, metadata=MappingProxyType(metadata))
 
 
@@ -72,77 +59,105 @@ class Settings:
         If a value breaks its rule.
     """
 
-    kafka_bootstrap: str = _setting("127.0.0.1:9092", "Kafka brokers to ask first", _SERVERS)
-    kafka_user: str | None = _setting(None, "SASL user; without it no SASL")
-    kafka_password: str | None = _setting(None, "SASL password; better in the environment", is_secret=True)
-    kafka_mechanism: str = _setting("SCRAM-SHA-512", "SASL mechanism", _one_of(MECHANISMS))
+    kafka_bootstrap: Servers = _setting("127.0.0.1:9092", "Kafka brokers to ask first")
+    kafka_user: str | None = _setting(None, "SASL user, or client id of kafka_token_url; without it no SASL")
+    kafka_password: str | None = _setting(None, "Its password or secret; in the environment", is_secret=True)
+    kafka_password_file: Path | None = _setting(None, "The file that holds it, instead")
+    kafka_mechanism: Annotated[str, one_of(*MECHANISMS)] = _setting("SCRAM-SHA-512", "SASL mechanism")
     kafka_tls: bool = _setting(False, "TLS to the brokers")
-    kafka_ca_file: Path | None = _setting(None, "Certificate authority of the brokers (PEM); else the system's")  # noqa: RUF009
-    topic_prefix: str = _setting("irregulars.", "Stands before each topic's name", _TOPIC_PREFIX)
-    partitions: int = _setting(8, "Partitions of each topic that is created", _at_least(1))
-    replicas: int = _setting(1, "Copies of each partition; 3 in production", _at_least(1))
-    clickhouse_url: str = _setting("http://127.0.0.1:8123", "ClickHouse over HTTP", _URL)
-    clickhouse_user: str = _setting("default", "ClickHouse user")
-    clickhouse_password: str = _setting("", "ClickHouse password; better in the environment", is_secret=True)
-    clickhouse_database: str = _setting("irregulars", "ClickHouse database", _NAME)
-    delta: float = _setting(1.1, "An iteration is irregular above delta times the mean of its window", _ABOVE_ONE)
-    window: int = _setting(50, "Iterations in that window", _at_least(10))
-    grace_s: float = _setting(30.0, "How long later rows still change nothing, seconds of event time", _at_least(0))
-    silence_s: float = _setting(
+    kafka_ca_file: Path | None = _setting(None, "Certificate authority of the brokers (PEM); else the system's")
+    kafka_cert_file: Path | None = _setting(None, "Our own certificate for mutual TLS (PEM)")
+    kafka_key_file: Path | None = _setting(None, "Its private key (PEM, without a passphrase)")
+    kafka_token_file: Path | None = _setting(None, "OAUTHBEARER: the file with a token, read again before it expires")
+    kafka_token_url: Url | None = _setting(None, "OAUTHBEARER: the endpoint that gives tokens to kafka_user")
+    kafka_token_scope: str | None = _setting(None, "OAUTHBEARER: the scope to ask that endpoint for")
+    topic_prefix: TopicPrefix = _setting("irregulars.", "Stands before each topic's name")
+    partitions: AtLeastOne = _setting(8, "Partitions of each topic that is created")
+    replicas: AtLeastOne = _setting(1, "Copies of each partition; 3 in production")
+    clickhouse_url: Url = _setting("http://127.0.0.1:8123", "ClickHouse over HTTP")
+    clickhouse_ca_file: Path | None = _setting(None, "Certificate authority of ClickHouse (PEM); else the system's")
+    clickhouse_user: str = _setting("default", "ClickHouse user who writes, of the workers")
+    clickhouse_password: str = _setting("", "Its password; in the environment", is_secret=True)
+    clickhouse_password_file: Path | None = _setting(None, "The file that holds it, instead")
+    clickhouse_reader_user: str | None = _setting(None, "ClickHouse user of `irregulars sql`; none: clickhouse_user")
+    clickhouse_reader_password: str = _setting("", "Its password; in the environment", is_secret=True)
+    clickhouse_reader_password_file: Path | None = _setting(None, "The file that holds it, instead")
+    clickhouse_database: Name = _setting("irregulars", "ClickHouse database")
+    delta: Annotated[float, Meta(gt=1, le=1e308)] = _setting(
+        1.1, "An iteration is irregular above delta times the mean of its window"
+    )
+    window: Annotated[int, Meta(ge=10)] = _setting(50, "Iterations in that window")
+    grace_s: NotNegative = _setting(
+        30.0,
+        "Seconds to wait for a source or a rank that others have left behind",
+    )
+    silence_s: Positive = _setting(
         600.0,
         "Seconds without a word after which a job's verdicts close, and it is asked whether it hangs",
-        _ABOVE_ZERO,
     )
-    snapshot_s: float = _setting(5.0, "Seconds between snapshots of a monitor", _ABOVE_ZERO)
-    session_s: float = _setting(
-        30.0, "Seconds without a sign of life after which a worker's partitions go to others", _at_least(6)
+    snapshot_s: Positive = _setting(5.0, "Seconds between snapshots of a monitor")
+    session_s: Annotated[float, Meta(ge=6, le=1e308)] = _setting(
+        6.0, "Seconds without a sign of life after which a worker's partitions go to others"
+    )
+    broker_away_s: Positive = _setting(300.0, "Seconds that Kafka may be away before a worker gives up and ends")
+    stop_s: Positive = _setting(5.0, "Seconds that a worker may take to stop; then it ends with status 1")
+    forget_s: Positive = _setting(
+        86_400.0, "Seconds without a word, not even a heartbeat, after which a rank's state is forgotten"
     )
     detectors: tuple[str, ...] = _setting(
         ("baseline", "peers"), "Detectors: entry points or package.module:Name, each with options in brackets"
     )
-    alert_least_severity: str = _setting(
-        "ticket", "Verdicts that are less urgent are stored, and give no alert", _one_of(SEVERITIES)
+    alert_least_severity: Annotated[str, one_of(*SEVERITIES)] = _setting(
+        "ticket", "Verdicts that are less urgent are stored, and give no alert"
     )
-    alert_least_seen: int = _setting(3, "A note: a verdict that was seen in fewer irregular iterations", _at_least(1))
-    alert_least_lost_s: float = _setting(0.1, "A note too: fewer seconds of the job's time are lost", _at_least(0))
-    alert_ticket_gpu_hours: float = _setting(
-        1.0, "A ticket: GPU-hours that will be lost an hour from now, those lost so far included", _ABOVE_ZERO
+    alert_least_seen: AtLeastOne = _setting(3, "A note: a verdict that was seen in fewer irregular iterations")
+    alert_least_lost_s: NotNegative = _setting(0.1, "A note too: fewer seconds of the job's time are lost")
+    alert_ticket_gpu_hours: Positive = _setting(
+        1.0, "A ticket: GPU-hours that will be lost an hour from now, those lost so far included"
     )
-    alert_ticket_job_s: float = _setting(
-        360.0, "A ticket too: seconds of the job's time that will be lost by then, whatever its size", _ABOVE_ZERO
+    alert_ticket_job_s: Positive = _setting(
+        360.0, "A ticket too: seconds of the job's time that will be lost by then, whatever its size"
     )
-    alert_page_gpu_hours: float = _setting(
-        12.0, "A page: GPU-hours that will be lost an hour from now, if all three limits are reached", _ABOVE_ZERO
+    alert_page_gpu_hours: Positive = _setting(
+        12.0, "A page: GPU-hours that will be lost an hour from now, if all three limits are reached"
     )
-    alert_page_share: float = _setting(0.05, "A page: share of the job's time that is lost", _SHARE)
-    alert_page_after_s: float = _setting(
-        300.0, "A page: seconds of the job's time for which it has gone on", _at_least(0)
+    alert_page_share: Share = _setting(0.05, "A page: share of the job's time that is lost")
+    alert_page_after_s: NotNegative = _setting(300.0, "A page: seconds of the job's time for which it has gone on")
+    data_dir: Path = _setting(Path(".irregulars"), "Where a worker and the embedded services keep files")
+    log_level: Annotated[str, one_of(*LOG_LEVELS)] = _setting("info", "Least level that is logged")
+    metrics_listen: Listen = _setting(
+        "127.0.0.1:9465", "Where a worker's pages /metrics, /healthz and /readyz are; port 0: any free one"
     )
-    data_dir: Path = _setting(Path(".irregulars"), "Where a worker and the embedded services keep files")  # noqa: RUF009
-    log_level: str = _setting("info", "Least level that is logged", _one_of(LOG_LEVELS))
-    web_port: int = _setting(6066, "Port of a worker's metrics page, on 127.0.0.1", _PORT)
+    web_port: Annotated[int, Meta(ge=1, le=65_535)] = _setting(6066, "Port of a worker's metrics page, on 127.0.0.1")
 
     def __post_init__(self) -> None:
-        for one in fields(self):
-            _require(one, getattr(self, one.name), "argument of Settings")
-        if self.kafka_user is not None and self.kafka_password is None:
-            raise InputError(
-                "kafka_password must be set where kafka_user is; got none. Set IRREGULARS_KAFKA_PASSWORD"
-            )
+        for name in FIELDS:
+            _check(name, getattr(self, name), "argument of Settings")
+        self.kafka_security()
+        for name in ("clickhouse_password", "clickhouse_reader_password"):
+            if getattr(self, name) and getattr(self, f"{name}_file"):
+                raise InputError(f"one of {name} and {name}_file must be set; got both")
 
     def topics(self) -> TopicSettings:
         """How the topics are laid out."""
         return TopicSettings(self.topic_prefix, self.partitions, self.replicas)
 
-    def kafka_client(self) -> dict[str, str]:
-        """Return what librdkafka needs to connect; holds the password, so never log it."""
-        values = {"bootstrap.servers": self.kafka_bootstrap, "security.protocol": self._protocol()}
-        if self.kafka_user is not None:
-            values |= {"sasl.mechanism": self.kafka_mechanism, "sasl.username": self.kafka_user}
-            values["sasl.password"] = self.kafka_password or ""
-        if self.kafka_ca_file is not None:
-            values["ssl.ca.location"] = str(self.kafka_ca_file)
-        return values
+    def kafka_security(self) -> KafkaSecurity:
+        """Return who we are to Kafka; raises `InputError` if the settings don't fit together."""
+        return KafkaSecurity(**{one.name: getattr(self, f"kafka_{one.name}") for one in fields(KafkaSecurity)})
+
+    def clickhouse_login(self, *, is_reading: bool = False) -> tuple[str, str]:
+        """Return user and password of ClickHouse: of who writes, or, where there is one, of who only reads.
+
+        Raises
+        ------
+        InputError
+            If the file of the password can't be read.
+        """
+        name = "clickhouse_reader" if is_reading and self.clickhouse_reader_user is not None else "clickhouse"
+        path = getattr(self, f"{name}_password_file")
+        password = getattr(self, f"{name}_password") if path is None else read_secret(path, f"{name}_password_file")
+        return getattr(self, f"{name}_user"), password
 
     def to_environment(self) -> dict[str, str]:
         """Return the variables that give another process just these settings; holds the passwords."""
@@ -150,12 +165,9 @@ class Settings:
         given = {f"{PREFIX}{name.upper()}": _to_text(value) for name, value in values.items() if value is not None}
         return {CONFIG_VARIABLE: os.devnull, **given}
 
-    def _protocol(self) -> str:
-        return ("sasl_" if self.kafka_user is not None else "") + ("ssl" if self.kafka_tls else "plaintext")
-
 
 FIELDS: Final[Mapping[str, Field[Any]]] = {one.name: one for one in fields(Settings)}
-_TYPES: Final = get_type_hints(Settings)
+_KINDS: Final = get_type_hints(Settings, include_extras=True)
 
 
 def load_settings(
@@ -225,52 +237,42 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _from_flags(flags: Mapping[str, object]) -> dict[str, Any]:
+    for name in flags:
+        if name in FIELDS and FIELDS[name].metadata["is_secret"]:
+            raise InputError(
+                f"{name} must not be given by a flag, which every process list shows; "
+                f"set {PREFIX}{name.upper()} or {name}_file"
+            )
     return {name: _accept(name, value, f"flag for {name}") for name, value in flags.items() if value is not None}
 
 
 def _accept(name: str, value: object, where: str) -> Any:
-    if name not in FIELDS:
-        near = difflib.get_close_matches(name, FIELDS, n=1)
-        hint = f"did you mean {near[0]}?" if near else "infra/docs/settings.md lists them"
-        raise InputError(f"setting must be a known one; got {shown(name)} ({where}); {hint}")
-    typed = _from_text(name, value, where) if isinstance(value, str) else _from_toml(name, value, where)
-    _require(FIELDS[name], typed, where)
-    return typed
+    require_known(name, FIELDS, "setting", where, "infra/docs/settings.md lists them")
+    return _check(name, _parsed(name, value) if isinstance(value, str) else value, where)
 
 
-def _from_text(name: str, text: str, where: str) -> Any:
-    kind = _TYPES[name]
+def _parsed(name: str, text: str) -> object:
+    """Read a text as what its setting is; one that can't be read stays, and is refused as what it is."""
     try:
-        return _PARSERS[kind](text)
-    except ValueError as error:
-        raise _wrong_type(name, text, where) from error
+        return _PARSERS.get(_base(_KINDS[name]), str)(text)
+    except ValueError:
+        return text
 
 
-def _from_toml(name: str, value: object, where: str) -> Any:
-    kind = _TYPES[name]
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        try:
-            return float(value)
-        except OverflowError:
-            raise _wrong_type(name, value, where) from None
-    if kind == tuple[str, ...] and isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
-        return tuple(value)
-    if (kind in (bool, float, Path) and isinstance(value, kind)) or (kind is int and type(value) is int):
-        return value
-    if kind == Path | None and isinstance(value, Path):
-        return value
-    raise _wrong_type(name, value, where)
+def _base(kind: Any) -> Any:
+    """The type under an annotation, and beside None."""
+    while get_args(kind) and kind != tuple[str, ...]:
+        kind = get_args(kind)[0]
+    return kind
 
 
-def _wrong_type(name: str, value: object, where: str) -> InputError:
-    found = "a hidden value" if FIELDS[name].metadata["is_secret"] else shown(value)
-    return InputError(f"{name} must be {_KIND_NAMES[_TYPES[name]]}; got {found} ({where})")
-
-
-def _require(one: Field[Any], value: object, where: str) -> None:
-    rule: Rule | None = one.metadata["rule"]
-    if rule is not None and not rule.holds(value):
-        raise InputError(f"{one.name} must be {rule.text}; got {shown(value)} ({where})")
+def _check(name: str, value: object, where: str) -> Any:
+    try:
+        return checked(value, _KINDS[name], name, where)
+    except InputError:
+        if not FIELDS[name].metadata["is_secret"]:
+            raise
+        raise InputError(f"{name} must be {describe(_KINDS[name])}; got a hidden value ({where})") from None
 
 
 def _to_text(value: object) -> str:
@@ -289,40 +291,22 @@ def _parse_list(text: str) -> tuple[str, ...]:
 
 
 _PARSERS: Final[Mapping[Any, Callable[[str], Any]]] = {
-    str: str,
-    str | None: str,
-    int: int,
-    float: float,
-    bool: _parse_bool,
-    Path: Path,
-    Path | None: Path,
-    tuple[str, ...]: _parse_list,
-}
-_KIND_NAMES: Final[Mapping[Any, str]] = {
-    str: "text",
-    str | None: "text",
-    int: "a whole number",
-    float: "a number",
-    bool: "true or false",
-    Path: "a path",
-    Path | None: "a path",
-    tuple[str, ...]: "a list of texts",
-}
+    int: int, float: float, bool: _parse_bool, Path: Path, tuple[str, ...]: _parse_list,
+}  # fmt: skip
 
 
 def settings_table() -> str:
     """Return the Markdown table of ``infra/docs/settings.md``."""
-    rows = [f"| `{one.name}` | {_KIND_NAMES[_TYPES[one.name]]} | {_shown_default(one)} | {_about(one)} |"
-            for one in FIELDS.values()]  # fmt: skip
+    rows = [
+        f"| `{one.name}` | {describe(_KINDS[one.name])} | {_shown_default(one)} | {one.metadata['about']} |"
+        for one in FIELDS.values()
+    ]
     return "\n".join(["| name | value | default | meaning |", "|---|---|---|---|", *rows, ""])
 
 
 def _shown_default(one: Field[Any]) -> str:
     if one.default in (None, ""):
         return "none"
-    return f"`{', '.join(one.default) if isinstance(one.default, tuple) else str(one.default).lower()}`"
-
-
-def _about(one: Field[Any]) -> str:
-    rule: Rule | None = one.metadata["rule"]
-    return one.metadata["about"] + (f"; {rule.text}" if rule is not None else "")
+    if isinstance(one.default, bool):
+        return f"`{str(one.default).lower()}`"
+    return f"`{', '.join(one.default) if isinstance(one.default, tuple) else one.default}`"

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import re
 import tomllib
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from irregulars.errors import InputError
-
-_LONGEST: Final = 80
 
 
 def read_toml(path: Path, what: str) -> dict[str, Any]:
@@ -31,12 +28,3 @@ def read_toml(path: Path, what: str) -> dict[str, Any]:
         raise InputError(f"{what} must be readable; got {error.strerror} ({path})") from error
     except (ValueError, RecursionError) as error:  # not TOML, not UTF-8, or nested too deeply
         raise InputError(f"{what} must be TOML; got {str(error).splitlines()[0]} ({path})") from error
-
-
-def shown(value: object) -> str:
-    """Print a value for the text of an error: in bounded length, without the credentials of an address."""
-    try:
-        text = re.sub(r"//[^/@]*@", "//…@", repr(value))
-    except ValueError:  # Python prints no such number
-        return "a number of thousands of digits"
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 4]} ..."

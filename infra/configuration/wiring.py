@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from irregulars.infra.configuration.settings import Settings
 
@@ -24,16 +24,23 @@ def agent_settings(settings: Settings) -> AgentSettings:
     return AgentSettings(settings.kafka_bootstrap, settings.topics(), kafka_security(settings))
 
 
-def database_settings(settings: Settings, wait_s: float = 10.0) -> DatabaseSettings:
-    """Return what the ClickHouse client needs; it waits `wait_s` seconds for a database that does not answer."""
+def database_settings(settings: Settings, wait_s: float = 10.0, *, is_reading: bool = False) -> DatabaseSettings:
+    """Return what the ClickHouse client needs; it waits `wait_s` seconds for a database that does not answer.
+
+    Parameters
+    ----------
+    is_reading
+        Whether nothing must be written: then the user is the reader, and the server is told to refuse writes.
+    """
     from irregulars.sinks.connection import DatabaseSettings
 
     return DatabaseSettings(
         settings.clickhouse_url,
-        settings.clickhouse_user,
-        settings.clickhouse_password,
+        *settings.clickhouse_login(is_reading=is_reading),
         settings.clickhouse_database,
         wait_s,
+        settings.clickhouse_ca_file,
+        is_reading,
     )
 
 
@@ -47,6 +54,7 @@ def monitor_settings(settings: Settings) -> MonitorSettings:
         delta=settings.delta,
         window=settings.window,
         grace_s=settings.grace_s,
+        lag_s=settings.grace_s,
         silence_s=settings.silence_s,
         severity=severity_limits(settings),
         operator_detectors=detectors["operator"],
@@ -75,8 +83,12 @@ def worker_settings(settings: Settings, group: str) -> WorkerSettings:
         snapshot_s=settings.snapshot_s,
         grace_s=settings.grace_s,
         session_s=settings.session_s,
+        broker_away_s=settings.broker_away_s,
+        stop_s=settings.stop_s,
+        forget_s=settings.forget_s,
         data_directory=str(settings.data_dir / "worker"),
         web_port=settings.web_port,
+        metrics_listen=settings.metrics_listen,
         detectors=settings.detectors,
         judgement={
             "delta": settings.delta,
@@ -89,6 +101,6 @@ def worker_settings(settings: Settings, group: str) -> WorkerSettings:
     )
 
 
-def kafka_security(settings: Settings) -> dict[str, str]:
-    """Return librdkafka's settings of protocol and credentials; never log them."""
-    return {name: value for name, value in settings.kafka_client().items() if name != "bootstrap.servers"}
+def kafka_security(settings: Settings) -> dict[str, Any]:
+    """Return librdkafka's settings of protocol and credentials; never log them. Raises as `KafkaSecurity.client`."""
+    return settings.kafka_security().client()

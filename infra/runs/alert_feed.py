@@ -61,7 +61,7 @@ def _partitions(bootstrap: str, topics: TopicSettings, security: Mapping[str, An
     name = topics.name("alerts")
     if name not in metadata.topics:
         raise TopicMismatch(f"topic must exist; got none named {name} (Kafka at {bootstrap}). "
-                            "Run: irregulars topics create")  # fmt: skip
+                            "Run: irregulars topics create; where it is there, irregulars topics grant")  # fmt: skip
     return list(metadata.topics[name].partitions)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from irregulars.detectors.judging.reading.spans import Span
+from irregulars.errors import RecordError
 from irregulars.producers.publishing.batches import cut_in_order
 from irregulars.producers.trace.directory import Trace
 from irregulars.streams.job_hop.job_monitor import JobMonitor
@@ -96,6 +97,7 @@ def analyze(trace: Trace, settings: MonitorSettings | None = None) -> Analysis:
     job = JobMonitor(trace.job, settings)
     analysis = Analysis(trace.job, trace.rejected.count)
     job.add(_reduce(trace, settings, log))
+    analysis.rejected_rows += log.refused_rows
     judgements = job.advance(log.read_back)
     analysis.iterations = list(judgements.iterations)
     newest = {verdict.verdict_id: verdict for verdict in judgements.verdicts}
@@ -129,7 +131,10 @@ def _close(
     for schema in ("bandwidth", "iterations", "commops"):
         whole = trace.batches(schema).get(announcement.rank)
         for batch in cut_in_order(whole, _BATCH_ROWS, math.inf) if whole is not None else ():
-            monitor.add(batch, log.append(batch))
+            try:
+                monitor.add(batch, log.append(batch))
+            except RecordError:  # it can't be true, and the worker would put it aside
+                log.refused_rows += len(batch)
     monitor.beat(Heartbeat(trace.job, trace.attempt, monitor.rank, {}, "ended", "finished"))
     return monitor.take_closed()
 
@@ -139,6 +144,7 @@ class _Log:
 
     def __init__(self) -> None:
         self._batches: list[Batch] = []
+        self.refused_rows = 0
 
     def append(self, batch: Batch) -> int:
         """Keep a batch; return its offset."""

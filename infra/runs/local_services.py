@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import tempfile
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from irregulars.errors import InputError, ServiceUnavailable
 from irregulars.infra.configuration.settings import Settings
@@ -19,6 +20,8 @@ from irregulars.infra.services.demo_broker import DemoBroker
 from irregulars.infra.services.demo_database import DemoDatabase
 from irregulars.infra.services.loopback import free_port
 from irregulars.infra.services.service import Service
+from irregulars.private_files import make_private_directory
+from irregulars.streams.kafka.security import KafkaSecurity
 
 GROUP: Final = "irregulars"
 _SESSION_S: Final = 6.0  # with the demo broker a worker joins after half of it
@@ -26,8 +29,11 @@ _JOIN_S: Final = 30.0
 _STOP_S: Final = 15.0
 _POLL_S: Final = 0.2
 _CONNECTION: Final = (
-    "kafka_bootstrap", "clickhouse_url", "clickhouse_user", "clickhouse_password", "clickhouse_database"
+    "kafka_bootstrap", "clickhouse_url", "clickhouse_user", "clickhouse_password", "clickhouse_database",
+    "clickhouse_reader_user", "clickhouse_reader_password",
 )  # fmt: skip
+_NO_SECURITY: Final[dict[str, Any]] = {f"kafka_{one.name}": one.default for one in fields(KafkaSecurity)}
+"""The demo broker listens on loopback and asks for nothing; what is set for another broker must not reach it."""
 
 
 class LocalServices(Service):
@@ -82,15 +88,20 @@ class LocalServices(Service):
             self.settings = replace(
                 self.settings,
                 kafka_bootstrap=broker.bootstrap,
-                kafka_user=None,
-                kafka_tls=False,
+                **_NO_SECURITY,
                 clickhouse_url=database.url,
+                clickhouse_ca_file=None,
                 clickhouse_user=database.user,
                 clickhouse_password=database.password,
+                clickhouse_password_file=None,
+                clickhouse_reader_user=database.reader,
+                clickhouse_reader_password=database.reader_password,
+                clickhouse_reader_password_file=None,
                 clickhouse_database=database.database,
                 session_s=_SESSION_S,
                 replicas=1,
                 web_port=free_port(),
+                metrics_listen=f"127.0.0.1:{free_port()}",
                 data_dir=directory,
             )
             self._start_worker(directory)
@@ -105,15 +116,21 @@ class LocalServices(Service):
 
     def require_running(self) -> None:
         """Raise `ServiceUnavailable` with the worker's last words if it has ended."""
-        if self._worker is not None and not self._worker.is_running:
-            raise ServiceUnavailable(f"worker must run; it ended: {self._worker.last_words()} ({self.worker_log})")
+        if self._worker is None:
+            return
+        status = self._worker.status
+        if status is not None:
+            how = f"by {signal.Signals(-status).name}" if status < 0 else f"with status {status}"
+            raise ServiceUnavailable(
+                f"worker must run; it ended {how}: {self._worker.last_words()} ({self.worker_log})"
+            )
 
     def _make_directory(self) -> Path:
         if not self._is_kept:
             return Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="irregulars-")))
         directory = self.settings.data_dir.absolute()
         try:
-            directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_private_directory(directory)
         except OSError as error:
             raise InputError(
                 f"data_dir must be a directory we can make; got {error.strerror} ({directory})"

@@ -17,8 +17,9 @@ from irregulars.infra.configuration.agent_sources import open_source
 from irregulars.infra.configuration.settings import Settings
 from irregulars.infra.configuration.wiring import agent_settings
 from irregulars.infra.services.directory_lock import lock_directory
+from irregulars.private_files import make_private_directory
 from irregulars.producers.node.device_source import DeviceSource
-from irregulars.producers.node.metrics import AgentState, MetricsServer
+from irregulars.producers.node.metrics import AgentState, serve_metrics
 from irregulars.producers.node.nic_feed import NicFeed
 from irregulars.producers.node.nic_sampler import NicSampler
 from irregulars.producers.node.nics import find_nic, find_nics
@@ -54,7 +55,7 @@ def run_node_agent(settings: Settings, file: AgentFile) -> Progress:
         source = NodeSource(_open_sources(file, stack), devices.roster, devices.source)
         state = AgentState(source, devices.roster)
         if file.metrics.enabled:
-            stack.callback(MetricsServer(state, file.metrics.host, file.metrics.port).close)
+            stack.callback(serve_metrics(state, file.metrics.host, file.metrics.port).close)
         agent = _make_agent(settings, file, state)
         _LOG.info("event=agent_started sources=%s gpus=%d", ",".join(source.names) or "none", devices.gpu_count)
         with stop_on_signals(agent):
@@ -131,7 +132,7 @@ def _locked(file: AgentFile) -> Iterator[None]:
     """Keep a second agent out of the spool."""
     directory = file.spool.directory
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        make_private_directory(directory)
         descriptor = lock_directory(directory)
     except OSError as error:
         text = f"spool directory must be one that we can write; got {error.strerror} ({directory})"

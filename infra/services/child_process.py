@@ -16,6 +16,7 @@ from typing import Final
 from irregulars.errors import ServiceUnavailable
 
 _LAUNCHER: Final = Path(__file__).with_name("child_launcher.py")
+_OWNER_ALONE: Final = 0o077  # what a service writes is nobody else's to read: files 0600, directories 0700
 _POLL_S: Final = 0.02
 _TAIL_BYTES: Final = 64 * 1024
 _LONGEST_WORDS: Final = 300
@@ -150,6 +151,7 @@ def _start(
             env=environment,
             pass_fds=tuple(inherited),
             process_group=0,
+            umask=_OWNER_ALONE,
         )
 
     started = _STARTER.submit(start)

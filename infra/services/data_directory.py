@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 
 from irregulars.infra.services.directory_lock import lock_directory
+from irregulars.private_files import make_private_directory
 
 
 class DataDirectory:
@@ -46,8 +47,8 @@ class DataDirectory:
             self.path = Path(self._temporary.name)
         return self.path
 
-    def take(self, mode: int = 0o777) -> None:
-        """Make the directory, where it is not there, and lock it.
+    def take(self) -> None:
+        """Make the directory, mode 0700, where it is not there, and lock it.
 
         Raises
         ------
@@ -56,7 +57,7 @@ class DataDirectory:
         OSError
             If it can't be written.
         """
-        self.choose().mkdir(mode=mode, parents=True, exist_ok=True)
+        make_private_directory(self.choose())
         self._lock = lock_directory(self.path)
 
     def release(self) -> None:

@@ -1,7 +1,7 @@
 """The demo's and tests' database: the ClickHouse engine of chdb-core as a real server in a child process.
 
-One machine, one user, bound to 127.0.0.1; no Keeper, no users by SQL, no asynchronous inserts. Production takes a
-ClickHouse of its own, by URL.
+One machine, a user who writes and one who reads, bound to 127.0.0.1; no Keeper, no users by SQL, no asynchronous
+inserts. Production takes a ClickHouse of its own, by URL.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from irregulars.infra.services.loopback import HOST, free_port, require_free
 from irregulars.infra.services.service import Service, start_on_free_ports
 
 USER: Final = "irregulars"
+READER: Final = "irregulars_reader"
 _PROGRAM: Final = Path(__file__).with_name("database_process.py")
 _STOP_S: Final = 10.0
 _PING_S: Final = 1.0
@@ -60,6 +61,7 @@ _USERS: Final = """<clickhouse>
       <max_sessions_for_user>1</max_sessions_for_user>
       <constraints><max_sessions_for_user><readonly/></max_sessions_for_user></constraints>
     </engine>
+    <reader><readonly>2</readonly></reader>
   </profiles>
   <quotas>
     <default/>
@@ -79,6 +81,11 @@ _USERS: Final = """<clickhouse>
       <networks><ip>127.0.0.1</ip></networks><profile>default</profile><quota>default</quota>
       <grants>{grants}</grants>
     </{user}>
+    <{reader}>
+      <password_sha256_hex>{reader_sha256}</password_sha256_hex>
+      <networks><ip>127.0.0.1</ip></networks><profile>reader</profile><quota>default</quota>
+      <grants>{reader_grants}</grants>
+    </{reader}>
   </users>
 </clickhouse>
 """
@@ -108,6 +115,8 @@ class DemoDatabase(Service):
         Port of the native protocol, which Grafana and ``clickhouse-client`` can use.
     user, password, database
         What a client needs. The password is random, and the same again in the same directory.
+    reader, reader_password
+        A user who may read, and nothing else.
     """
 
     def __init__(
@@ -130,6 +139,8 @@ class DemoDatabase(Service):
         self.native_port = 0
         self.user = USER
         self.password = ""
+        self.reader = READER
+        self.reader_password = ""
         self.database = database
 
     @property
@@ -193,10 +204,11 @@ class DemoDatabase(Service):
         path = str(self._data.choose())
         if "'" in path or "\\" in path:
             raise InputError(f"data directory must have no ' and no \\ in its path; got {path!r}")
-        self._data.take(mode=0o700)
+        self._data.take()
         self._fifo.unlink(missing_ok=True)
         os.mkfifo(self._fifo, 0o600)
         self.password = _password(self._data.path / "password")
+        self.reader_password = _password(self._data.path / "reader-password")
 
     def _start_on(self, http_port: int, native_port: int, within_s: float) -> None:
         ports = {"host": HOST, "http_port": http_port, "native_port": native_port}
@@ -225,6 +237,9 @@ class DemoDatabase(Service):
             database=self.database,
             password_sha256=hashlib.sha256(self.password.encode()).hexdigest(),
             grants="".join(f"<query>{escape(grant)}</query>" for grant in grants),
+            reader=self.reader,
+            reader_sha256=hashlib.sha256(self.reader_password.encode()).hexdigest(),
+            reader_grants="".join(f"<query>GRANT SELECT, SHOW ON {name}.*</query>" for name in names),
         )
 
     def _end_child(self, child: ChildProcess) -> None:

@@ -6,6 +6,7 @@ import base64
 import shutil
 import subprocess
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Final
@@ -16,6 +17,7 @@ from irregulars.infra.services.data_directory import DataDirectory
 from irregulars.infra.services.kafka_answers import kafka_answers
 from irregulars.infra.services.kafka_jars import POM, find_jars, find_java
 from irregulars.infra.services.loopback import HOST, free_port, require_free
+from irregulars.private_files import make_private_directory, write_private_file
 
 _PROPERTIES: Final = POM.with_name("server.properties")
 _FORMAT_S: Final = 60
@@ -55,6 +57,7 @@ class KafkaBroker:
         self._port = port or free_port()
         self._start_timeout_s = start_timeout_s
         self._child: ChildProcess | None = None
+        self._cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         self.bootstrap = f"{HOST}:{self._port}"
 
     @property
@@ -124,36 +127,58 @@ class KafkaBroker:
         here = self._data.path
         scratch = here / "tmp"  # native libraries are unpacked there, and stay when the broker is killed
         shutil.rmtree(scratch, ignore_errors=True)
-        scratch.mkdir()
+        make_private_directory(scratch)
         own = (f"-Djava.io.tmpdir={scratch}", "-cp", f"{jars}/*")
-        command = [java, *_SMALL, *_QUIET, *own, "kafka.Kafka", str(self._configuration)]
+        command = [java, *_SMALL, *_QUIET, *self._java_options(), *own, "kafka.Kafka", str(self._configuration)]
         self._child = ChildProcess(
             "Apache Kafka", command, here / "broker.log", directory=here, inherited=self._data.inherited
         )
         self._child.wait_until(lambda: kafka_answers(self._port), self._start_timeout_s)
 
+    def _more_listeners(self) -> Mapping[str, tuple[str, str]]:
+        """Listeners beside the plain one, for a subclass: address and protocol by name."""
+        return {}
+
+    def _own_properties(self) -> Mapping[str, str]:
+        """More lines of ``server.properties``, for a subclass."""
+        return {}
+
+    def _java_options(self) -> tuple[str, ...]:
+        """More options of Java, for a subclass."""
+        return ()
+
     def _configure(self, java: str, jars: Path) -> None:
         """Write the configuration; format the storage where that has not been done."""
         controller = free_port()
         data = self._data.path / "data"
+        more = self._more_listeners()
+        clients = ",".join([f"PLAINTEXT://{self.bootstrap}", *(f"{name}://{at}" for name, (at, _) in more.items())])
+        protocols = [
+            "CONTROLLER:PLAINTEXT",
+            "PLAINTEXT:PLAINTEXT",
+            *(f"{name}:{own}" for name, (_, own) in more.items()),
+        ]
         own = {
             "log.dirs": str(data),
-            "listeners": f"PLAINTEXT://{self.bootstrap},CONTROLLER://{HOST}:{controller}",
-            "advertised.listeners": f"PLAINTEXT://{self.bootstrap}",
+            "listeners": f"{clients},CONTROLLER://{HOST}:{controller}",
+            "advertised.listeners": clients,
+            "listener.security.protocol.map": ",".join(protocols),
             "controller.quorum.voters": f"1@{HOST}:{controller}",
+            **self._own_properties(),
         }
         lines = [_PROPERTIES.read_text(encoding="utf-8"), *(f"{key}={value}" for key, value in own.items())]
-        self._configuration.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        write_private_file(self._configuration, ("\n".join(lines) + "\n").encode())
         if not (data / "meta.properties").exists():
             self._format(java, jars)
 
     def _format(self, java: str, jars: Path) -> None:
-        cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         command = [java, *_SHORT_LIVED, *_QUIET, "-cp", f"{jars}/*", "kafka.tools.StorageTool"]
         # After "=", because one id of 64 begins with "-".
-        command += ["format", f"--cluster-id={cluster}", "--config", str(self._configuration)]
+        command += ["format", f"--cluster-id={self._cluster_id}", "--config", str(self._configuration)]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=_FORMAT_S, check=False)
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=_FORMAT_S, check=False, umask=0o077
+            )
         except subprocess.TimeoutExpired as error:
             raise ServiceUnavailable(f"Kafka must format its storage within {_FORMAT_S} s; it did not") from error
         if done.returncode:

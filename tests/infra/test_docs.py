@@ -18,6 +18,7 @@ from irregulars.producers.simulator.job.shapes import SHAPES
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "infra" / "docs"
+PACKAGES = ("detectors", "infra", "producers", "sinks", "streams")
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted(DOCS.glob("*.md"))]
 
 
@@ -33,6 +34,13 @@ def dependencies(*left_out: str) -> set[str]:
 def test_every_dependency_has_its_reason() -> None:
     explained = set(re.findall(r"^\| `([\w.-]+)` \|", (DOCS / "dependencies.md").read_text(), re.MULTILINE))
     assert explained == dependencies()
+
+
+def test_scikit_learn_is_needed_by_the_trainer_alone_as_the_page_says() -> None:
+    sources = [path for top in PACKAGES for path in (ROOT / top).rglob("*.py")]
+    users = [path.relative_to(ROOT).as_posix() for path in sources if "from sklearn" in path.read_text()]
+    assert users == ["detectors/plugins/forest/train.py"]
+    assert f"`{users[0]}`" in (DOCS / "dependencies.md").read_text()
 
 
 def test_the_lock_file_names_every_dependency_with_hashes_and_no_host() -> None:
@@ -73,3 +81,20 @@ def test_the_readme_begins_with_the_two_commands_and_names_every_other() -> None
 def test_links_lead_somewhere(page: Path) -> None:
     links = [link.split("#")[0] for link in re.findall(r"\]\(([^)]+)\)", page.read_text()) if "://" not in link]
     assert [link for link in links if link and not (page.parent / link).exists()] == []
+
+
+@pytest.mark.parametrize("page", [one for one in PAGES if one.name != "CHANGELOG.md"], ids=lambda page: page.name)
+def test_the_files_that_a_page_names_are_there(page: Path) -> None:
+    """A path is one from the root, or, in a list of a folder's files, the name of a file somewhere below."""
+    names = re.findall(r"`((?:[\w-]+/)*[\w-]+\.(?:py|cpp|sql|svg|npz))(?:: \w+)?`", page.read_text())
+    assert [name for name in names if not (ROOT / name).exists() and not _is_a_file_s_name(name)] == []
+
+
+def _is_a_file_s_name(name: str) -> bool:
+    below = (next((ROOT / top).rglob(name), None) for top in (*PACKAGES, "tests"))
+    return "/" not in name and ((ROOT / "irregulars" / name).exists() or any(below))
+
+
+def test_every_page_is_behind_a_door_of_the_readme() -> None:
+    doors = (ROOT / "README.md").read_text().split("## Four doors")[1]
+    assert [page.name for page in sorted(DOCS.glob("*.md")) if f"infra/docs/{page.name}" not in doors] == []

@@ -26,8 +26,14 @@ def test_a_file_can_be_checked_without_starting_anything(run: Run) -> None:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("[nics]\nperiod_ms = 0", "period_ms must be 1 to 60000; got 0 (agent.toml, table nics, key period_ms)"),
-        ("kafka_bootstrap = 9092", "kafka_bootstrap must be text; got 9092 (agent.toml, key kafka_bootstrap)"),
+        (
+            "[nics]\nperiod_ms = 0",
+            "period_ms must be a number from 1 to 60000; got 0 (agent.toml, table nics, key period_ms)",
+        ),
+        (
+            "kafka_bootstrap = 9092",
+            "kafka_bootstrap must be host:port, several with commas between; got 9092 (agent.toml, key kafka",
+        ),
         ("[nicks]", "setting must be a known one; got 'nicks' (agent.toml, key nicks)"),
     ],
 )
@@ -45,7 +51,7 @@ def test_what_is_wrong_with_it_is_one_line(run: Run, text: str, complaint: str) 
         ("kind = 'kineto'\njob = 'j'", "key directory must be there; got none (agent.toml, sources 1)"),
         (
             "kind = 'torch'\nmode = '0660'",
-            "mode must be a whole number; got '0660' (agent.toml, sources 1, key mode)",
+            "mode must be an integer; got '0660' (agent.toml, sources 1, key mode)",
         ),
     ],
 )

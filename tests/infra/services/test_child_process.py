@@ -4,7 +4,6 @@ import os
 import signal
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from tests.infra.processes import first_line, is_alive, run_parent, wait_until
 
 SLEEP = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(60)"]
 STUBBORN = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {SLEEP[-1]}"
+ANSWERS = f"import signal; signal.signal(signal.SIGUSR1, lambda *_: print('here', flush=True)); {SLEEP[-1]}"
 
 
 @pytest.fixture
@@ -44,10 +44,8 @@ def test_the_log_is_for_its_owner_alone(log: Path) -> None:
 def test_a_child_that_ignores_sigterm_is_killed(log: Path) -> None:
     child = ChildProcess("stubborn", [sys.executable, "-c", STUBBORN], log)
     assert wrote(log, "up")
-    started_s = time.monotonic()
     child.stop(grace_s=0.2)
-    assert time.monotonic() - started_s < 5.0
-    assert not is_alive(child.pid)
+    assert child.status == -signal.SIGKILL
 
 
 def test_a_child_that_ends_early_is_an_error_with_its_last_words(log: Path) -> None:
@@ -73,14 +71,17 @@ def test_a_child_that_is_not_ready_in_time_is_an_error(log: Path) -> None:
 
 
 def test_a_child_outlives_the_thread_that_started_it(log: Path) -> None:
+    command = [sys.executable, "-c", ANSWERS]
     children: list[ChildProcess] = []
-    thread = threading.Thread(target=lambda: children.append(ChildProcess("sleeper", SLEEP, log)))
+    thread = threading.Thread(target=lambda: children.append(ChildProcess("sleeper", command, log)))
     thread.start()
     thread.join()
     try:
         assert wrote(log, "up")
-        time.sleep(0.2)
-        assert children[0].is_running
+        # Linux signals the children of a thread when it has really gone, a moment after Python has joined it.
+        assert wait_until(lambda: not Path(f"/proc/self/task/{thread.native_id}").exists())
+        os.kill(children[0].pid, signal.SIGUSR1)
+        assert wrote(log, "here")
     finally:
         children[0].kill()
 

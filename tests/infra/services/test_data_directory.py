@@ -12,7 +12,7 @@ from irregulars.infra.services.data_directory import DataDirectory
 
 def test_a_directory_that_was_given_is_made_locked_and_kept(tmp_path: Path) -> None:
     data = DataDirectory(tmp_path / "a" / "b", "unused-")
-    data.take(mode=0o700)
+    data.take()
     assert (data.path, data.is_temporary) == (tmp_path / "a" / "b", False)
     assert data.path.stat().st_mode & 0o777 == 0o700
     assert len(data.inherited) == 1

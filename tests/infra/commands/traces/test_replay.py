@@ -2,14 +2,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from irregulars.infra.commands.replay import rename_job
+from irregulars.infra.commands.traces.replay import rename_job
 from irregulars.producers.trace.directory import read_trace
 from irregulars.streams.messages.records import SCHEMAS
 from tests.infra.test_cli import Run, run
 
 __all__ = ["run"]  # the fixture
 
-RECORDING = Path(__file__).resolve().parents[2] / "recordings" / "gloo-clean"
+RECORDING = Path(__file__).resolve().parents[3] / "recordings" / "gloo-clean"
 
 
 def test_a_renamed_job_has_its_name_in_every_record() -> None:

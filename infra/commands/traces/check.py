@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from irregulars.infra.commands.analyze import report_rejected
-from irregulars.infra.commands.options import Json, open_console, print_json, settings_of
+from irregulars.infra.commands.options import Json, open_console, plain, print_json, settings_of
+from irregulars.infra.commands.traces.analyze import report_rejected
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -108,7 +108,7 @@ def _show_list(is_json: bool) -> None:
 
 
 def _show(console: Console, made: Check, outcomes: Sequence[Outcome]) -> None:
-    console.print(f"[bold]{made.job}[/bold]: {_said(made.charges)}")
+    console.print(f"[bold]{plain(made.job)}[/bold]: {plain(_said(made.charges))}")
     for outcome in outcomes:
         _show_outcome(console, outcome)
     applied = [outcome for outcome in outcomes if outcome.does_apply]

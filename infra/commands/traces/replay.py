@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from irregulars.infra.commands.options import Bootstrap, Json, TopicPrefix, print_json, settings_of
+from irregulars.printing import printable
 
 if TYPE_CHECKING:
     from irregulars.producers.publishing.agent import Progress
@@ -48,7 +49,7 @@ def replay(
         print(f"irregulars: {trace.rejected.count} rows were left out", file=sys.stderr)
     numbered = number_iterations(trace)
     if numbered.report:
-        print(f"irregulars: {numbered.report}", file=sys.stderr)
+        print(f"irregulars: {printable(numbered.report)}", file=sys.stderr)
     source = TraceSource(rename_job(numbered.trace, job, attempt), speed)
     agent = Agent(source, agent_settings(settings), None if json else _show_progress)
     with stop_on_signals(agent):

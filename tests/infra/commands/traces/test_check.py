@@ -12,7 +12,7 @@ from tests.infra.test_cli import Run, run
 
 __all__ = ["run"]  # the fixture
 
-RECORDINGS = Path(__file__).resolve().parents[2] / "recordings"
+RECORDINGS = Path(__file__).resolve().parents[3] / "recordings"
 SLOW_LINK = str(RECORDINGS / "gloo-slow-link")
 
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from irregulars.infra.commands.options import Json, open_console, print_json, settings_of
+from irregulars.infra.commands.options import Json, open_console, plain, print_json, settings_of
+from irregulars.printing import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -66,9 +67,9 @@ def analyze(
     report_rejected(trace)
     numbered = number_iterations(trace)
     if numbered.report:
-        print(f"irregulars: {numbered.report}", file=sys.stderr)
+        print(f"irregulars: {printable(numbered.report)}", file=sys.stderr)
     for line in report_traffic(trace):
-        print(f"irregulars: {line}", file=sys.stderr)
+        print(f"irregulars: {printable(line)}", file=sys.stderr)
     analysis = judge(numbered.trace, monitor_settings(settings))
     if json:
         print_json(analysis.to_json())
@@ -81,15 +82,16 @@ def report_rejected(trace: Trace) -> None:
     if trace.rejected.count:
         print(f"irregulars: {trace.rejected.count} rows were left out; the first reasons:", file=sys.stderr)
         for reason in trace.rejected.reasons:
-            print(f"  {reason}", file=sys.stderr)
+            print(f"  {printable(reason)}", file=sys.stderr)
 
 
 def _show(console: Console, analysis: Analysis) -> None:
     ranges = analysis.irregular_ranges
     count = sum(past - first for first, past in ranges)
     shown = ", ".join(f"{first} to {past - 1}" for first, past in ranges)
-    console.print(f"[bold]{analysis.job}[/bold]: {len(analysis.iterations)} iterations, {count} of them irregular"
-                  + (f" ({shown})" if shown else ""))  # fmt: skip
+    places = f" ({shown})" if shown else ""
+    judged = f"{len(analysis.iterations)} iterations, {count} of them irregular{places}"
+    console.print(f"[bold]{plain(analysis.job)}[/bold]: {judged}")
     if not analysis.verdicts:
         console.print("Nobody to blame.")
     for verdict in analysis.verdicts:
@@ -104,8 +106,8 @@ def _show_verdict(console: Console, verdict: Verdict) -> None:
     where = f"in iterations {first} to {past - 1}"
     console.print(f"\n[bold red]{verdict.kind}[/bold red] {where}{times}{lost}{urgency}")
     for suspect in verdict.suspects[:_SUSPECTS_SHOWN]:
-        console.print(f"  {suspect.probability:4.0%}  {_name(suspect)}")
-    console.print(f"  {verdict.evidence}", markup=False)
+        console.print(f"  {suspect.probability:4.0%}  {plain(_name(suspect))}")
+    console.print(f"  {printable(verdict.evidence)}", markup=False)
 
 
 def _name(suspect: Suspect) -> str:

@@ -1,0 +1,199 @@
+"""What lies on the topic of dead letters: listed, read with the original where that is kept, and sent again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final, Self
+
+from confluent_kafka import KafkaException, Message, Producer
+
+from irregulars.errors import InputError, ServiceUnavailable
+from irregulars.streams.kafka.broker import client_config, service_error
+from irregulars.streams.kafka.log_reader import LogReader
+from irregulars.streams.kafka.topic_admin import check_topics
+from irregulars.streams.kafka.topics import HEADER_BYTES, MAX_MESSAGE_BYTES, PARTITIONER, TopicSettings
+from irregulars.streams.worker.rank_stage import RANK_TOPICS
+
+REPLAYED: Final = (*RANK_TOPICS, "evidence")
+"""Topics to which letters go back: those that workers read."""
+
+_DEADLINE_S: Final = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """One message that a worker could not use, as `streams.kafka.dead_letters` sent it.
+
+    Parameters
+    ----------
+    place
+        Its offset on the topic of dead letters; with ``partition/`` before it where there are several.
+    headers
+        Why, and from where.
+    """
+
+    place: str
+    key: bytes | None
+    value: bytes | None
+    headers: Mapping[str, str]
+
+    @classmethod
+    def of(cls, message: Message) -> Self:
+        """Read one from the topic; a header that is missing is left out."""
+        headers = {name: (value or b"").decode(errors="replace") for name, value in _headers(message)}
+        partition, offset = message.partition() or 0, message.offset()
+        return cls(f"{partition}/{offset}" if partition else str(offset), message.key(), message.value(), headers)
+
+    @property
+    def reason(self) -> str:
+        """Why it could not be used."""
+        return self.headers.get("reason", "not told")
+
+    @property
+    def topic(self) -> str:
+        """Where it stood, with the prefix; of rows that the database refused, which table."""
+        return self.headers.get("topic", "")
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether only the head was kept."""
+        sizes = (_number(self.headers.get(name)) for name in ("key_bytes", "value_bytes"))
+        kept = (len(self.key or b""), len(self.value or b""))
+        return any(size is not None and size > have for size, have in zip(sizes, kept, strict=True))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what a list tells of it."""
+        headers = self.headers
+        return {
+            "letter": self.place,
+            "time": _time(_number(headers.get("time_ns"))),
+            "topic": self.topic,
+            "partition": _number(headers.get("partition")),
+            "offset": _number(headers.get("offset")),
+            "key": (self.key or b"").decode(errors="backslashreplace"),
+            "value_bytes": _number(headers.get("value_bytes")) or len(self.value or b""),
+            "is_cut": self.is_cut,
+            "reason": self.reason,
+        }
+
+
+class DeadLetterBox:
+    """The letters of one installation.
+
+    Parameters
+    ----------
+    bootstrap, topics, security
+        Where they are, and librdkafka's settings of protocol and credentials.
+
+    Raises
+    ------
+    ServiceError
+        If the broker does not answer or refuses us, or the topics are missing.
+    """
+
+    def __init__(self, bootstrap: str, topics: TopicSettings, security: Mapping[str, Any]) -> None:
+        check_topics(bootstrap, topics, security)
+        self._bootstrap: Final = bootstrap
+        self._topics: Final = topics
+        self._security: Final = security
+        self._reader: Final = LogReader(bootstrap, security, _DEADLINE_S)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._reader.close()
+
+    def letters(self) -> Iterator[DeadLetter]:
+        """Yield all letters that are kept, oldest first."""
+        name = self._topics.name("deadletter")
+        for partition in self._reader.partitions(name):
+            yield from map(DeadLetter.of, self._reader.each_of_tail(name, partition))
+
+    def letter(self, place: str) -> DeadLetter:
+        """Return one letter; raises `InputError` if there is none."""
+        partition, _, offset = place.rpartition("/")
+        name = self._topics.name("deadletter")
+        number, at = _number(partition or "0"), _number(offset)
+        if number is not None and at is not None and number in self._reader.partitions(name):
+            for message in self._reader.each_of_tail(name, number, at):
+                if message.offset() == at:
+                    return DeadLetter.of(message)
+                break
+        raise InputError(f"letter must be one that is kept; got {place!r}. See: irregulars deadletter list")
+
+    def original(self, letter: DeadLetter) -> tuple[bytes | None, bytes | None]:
+        """Return key and value as they were: those of the letter, or else read where they stood.
+
+        Raises
+        ------
+        InputError
+            If the letter kept only the head, and the original is gone.
+        """
+        if not letter.is_cut:
+            return letter.key, letter.value
+        _, partition, offset = self._origin(letter)
+        for message in self._reader.each_of_tail(letter.topic, partition, offset):
+            value = message.value() or b""
+            if message.offset() == offset and value.startswith(letter.value or b""):
+                return message.key(), message.value()
+            break
+        where = f"{letter.topic}/{partition} at {offset}"
+        raise InputError(f"original of letter {letter.place} must be kept; got none in {where}: it was deleted")
+
+    def replay(self, letters: Sequence[DeadLetter]) -> int:
+        """Send letters to where they came from, in their order; return how many.
+
+        Raises
+        ------
+        InputError
+            If one of them came from no topic that workers read, or its original is gone. None is sent then.
+        """
+        whole = [(self._origin(letter), self.original(letter)) for letter in letters]
+        most_bytes = MAX_MESSAGE_BYTES + HEADER_BYTES
+        config = {"partitioner": PARTITIONER, "enable.idempotence": True, "message.max.bytes": most_bytes}
+        producer = Producer(client_config(self._bootstrap, self._security) | config)
+        failed: list[Any] = []
+        for (topic, partition, _), (key, value) in whole:
+            try:
+                producer.produce(topic, value, key, partition, on_delivery=lambda error, _: failed.append(error))
+            except (KafkaException, BufferError) as error:
+                raise service_error(error.args[0], self._bootstrap) from error
+            producer.poll(0)
+        left = producer.flush(_DEADLINE_S)
+        wrong = [error for error in failed if error is not None]
+        if wrong:
+            raise service_error(wrong[0], self._bootstrap)
+        if left:
+            raise ServiceUnavailable(f"Kafka at {self._bootstrap} must take all letters; got {left} undelivered")
+        return len(whole)
+
+    def _origin(self, letter: DeadLetter) -> tuple[str, int, int]:
+        """Return topic, partition and offset: headers can be forged, so that only our own topics will do."""
+        partition, offset = (_number(letter.headers.get(name)) for name in ("partition", "offset"))
+        known = [self._topics.name(name) for name in REPLAYED]
+        if letter.topic not in known or partition is None or offset is None:
+            rule = "a message of a topic that workers read"
+            raise InputError(f"letter {letter.place} must be {rule}; got one of {letter.topic or 'nowhere'}")
+        if partition not in self._reader.partitions(letter.topic):
+            raise InputError(f"letter {letter.place} must be of a partition of {letter.topic}; got {partition}")
+        return letter.topic, partition, offset
+
+
+def _headers(message: Message) -> Sequence[tuple[str, bytes | None]]:
+    headers: Any = message.headers() or ()
+    return list(headers.items()) if isinstance(headers, dict) else list(headers)
+
+
+def _number(text: str | None) -> int | None:
+    """Return a number that somebody wrote: an offset, a size or a time; None if it is none."""
+    return int(text) if text is not None and text.isascii() and text.isdigit() and len(text) < 20 else None
+
+
+def _time(time_ns: int | None) -> str | None:
+    try:
+        return None if not time_ns else datetime.fromtimestamp(time_ns // 10**9, UTC).isoformat()
+    except (OverflowError, ValueError):
+        return None

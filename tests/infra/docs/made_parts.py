@@ -1,0 +1,196 @@
+"""Parts of the pages that code makes. `python -m tests.infra.docs.made_parts` writes them into the pages anew.
+
+In a page such a part stands between ``<!-- made: NAME -->`` and ``<!-- end -->``; tests compare it with what the code
+makes now.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from irregulars.infra import cli
+from irregulars.infra.runs.analysis import analyze
+from irregulars.infra.runs.walk import MemoryBus, simulated_job, walk
+from irregulars.producers.trace.directory import read_trace
+from irregulars.streams.kafka.topic_admin import partitions_of, topic_config
+from irregulars.streams.kafka.topics import DAY_MS, HOUR_MS, TOPICS, TopicSettings
+from irregulars.streams.messages.evidence import CLASS_COLUMNS, COLUMNS, PATTERN_COLUMNS
+from irregulars.streams.messages.records import BATCH_SCHEMAS
+
+ROOT = Path(__file__).resolve().parents[3]
+DOCS = ROOT / "infra" / "docs"
+SCHEMAS = ROOT / "streams" / "messages" / "schemas"
+PART = re.compile(r"<!-- made: ([\w -]+) -->\n(.*?)<!-- end -->", re.DOTALL)
+KEYS = {"rank": "`job/rank`", "job": "`job`", "verdict": "the verdict's id", "partition": "a partition's number"}
+ROWS_SHOWN = 2
+
+
+def walk_output(*arguments: str) -> str:
+    """What `irregulars walk` prints."""
+    before, sys.argv = sys.argv, ["irregulars", "walk", *arguments]
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.suppress(SystemExit):
+        cli.main()
+    sys.argv = before
+    return out.getvalue()
+
+
+@cache
+def stations() -> tuple[str, ...]:
+    """What it prints of each station."""
+    return tuple(walk_output().strip().split("\n\n")[1:])
+
+
+@cache
+def bus() -> MemoryBus:
+    """All messages of the job that it follows."""
+    return walk(simulated_job()).bus
+
+
+def block(kind: str, text: str) -> str:
+    return f"```{kind}\n{text}\n```\n"
+
+
+def pretty(value: Any) -> str:
+    """JSON, an entry a line; what fits into a line stays in one."""
+    if not isinstance(value, dict):
+        return json.dumps(value, ensure_ascii=False, indent=1)
+    return "{\n" + ",\n".join(f'  "{key}": {_entry(one)}' for key, one in value.items()) + "\n}"
+
+
+def _entry(value: Any) -> str:
+    flat = json.dumps(value, ensure_ascii=False)
+    if len(flat) <= 110 or not isinstance(value, list | dict):
+        return flat
+    if isinstance(value, dict):
+        return "{\n" + ",\n".join(f'    "{key}": {json.dumps(one)}' for key, one in value.items()) + "\n  }"
+    return "[\n" + ",\n".join(f"    {json.dumps(one, ensure_ascii=False)}" for one in value) + "\n  ]"
+
+
+def json_message(topic: str) -> str:
+    """The first message of a topic."""
+    return block("json", pretty(json.loads(bus().topics[topic][0].value)))
+
+
+def membership() -> str:
+    value = next(one.value for one in bus().topics["evidence"] if one.value[:1] == b"{")
+    return block("json", pretty(json.loads(value)))
+
+
+def arrow_message(topic: str) -> str:
+    """The header and the first rows of the newest Arrow message of a topic."""
+    value = [one.value for one in bus().topics[topic] if one.value[:1] != b"{"][-1]
+    with pa.ipc.open_stream(value) as reader:
+        header = json.loads(reader.schema.metadata[b"irregulars"])
+        rows = reader.read_next_batch().slice(0, ROWS_SHOWN if topic != "evidence" else 1)
+    return block("json", pretty({"irregulars": header, "rows": rows.to_pylist()}))
+
+
+def columns(topic: str) -> str:
+    fields = [(one.name, str(one.type), "yes" if one.nullable else "no") for one in BATCH_SCHEMAS[topic]]
+    return table(("column", "Arrow type", "null"), fields)
+
+
+def evidence_columns() -> str:
+    kinds: dict[str, str] = {name: str(kind) for name, kind in COLUMNS.items()}
+    kinds |= {"offsets": "list<int64>"} | {f"class_{name}": f"list<{kind}>" for name, kind in CLASS_COLUMNS.items()}
+    fields = ", ".join(f"{name}: {kind}" for name, kind in PATTERN_COLUMNS.items())
+    return table(("column", "Arrow type"), [*kinds.items(), ("patterns", f"list<struct<{fields}>>")])
+
+
+def table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    lines = [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
+    return "\n".join([*lines, *(f"| `{first}` | {' | '.join(others)} |" for first, *others in rows)]) + "\n"
+
+
+def topics() -> str:
+    rows = []
+    for name, topic in TOPICS.items():
+        kept = "newest of each key" if topic.is_compacted else _age(topic.retention_ms)
+        limit = int(topic_config(topic)["max.message.bytes"]) / (1 << 20)
+        count = partitions_of(name, TopicSettings())
+        key = "as it was" if name == "deadletter" else KEYS[topic.key]
+        rows.append((name, key, "1" if count == 1 else "`partitions`", kept, f"{limit:.0f} MiB"))
+    return table(("topic", "key", "partitions", "kept", "largest message"), rows)
+
+
+def _age(age_ms: int) -> str:
+    unit, count = ("day", age_ms // DAY_MS) if age_ms >= DAY_MS else ("hour", age_ms // HOUR_MS)
+    return f"1 {unit}" if count == 1 else f"{count} {unit}s"
+
+
+def fields(schema: str, left_out: str | None = None) -> str:
+    """The fields of a JSON schema, as it describes them itself."""
+    properties = json.loads((SCHEMAS / f"{schema}.json").read_text())["properties"]
+    others = json.loads((SCHEMAS / f"{left_out}.json").read_text())["properties"] if left_out else {}
+    rows = [(name, _type(one), one["description"]) for name, one in properties.items() if name not in others]
+    return table(("field", "type", "meaning"), rows)
+
+
+def suspect_fields() -> str:
+    suspects = json.loads((SCHEMAS / "verdicts.json").read_text())["properties"]["suspects"]
+    properties = suspects["items"]["properties"]
+    return table(("field", "type", "meaning"), [(n, _type(one), one["description"]) for n, one in properties.items()])
+
+
+def _type(field: Mapping[str, Any]) -> str:
+    if "const" in field:
+        return f"`{json.dumps(field['const'])}`"
+    if "enum" in field:
+        return " ".join(f"`{'null' if one is None else one}`" for one in field["enum"])
+    kinds = field["type"] if isinstance(field["type"], list) else [field["type"]]
+    return " or ".join(kinds)
+
+
+def analysis() -> str:
+    found = analyze(read_trace(ROOT / "tests" / "recordings" / "gloo-slow-nic")).to_json()
+    return block("json", json.dumps(found, ensure_ascii=False, indent=1))
+
+
+def station(number: int) -> str:
+    return block("text", stations()[number - 1])
+
+
+MAKERS: Mapping[str, Callable[[], str]] = {
+    **{f"station {number}": partial(station, number) for number in range(1, 10)},
+    "topics": topics,
+    **{f"message {name}": partial(json_message, name) for name in ("jobs", "heartbeats", "verdicts", "alerts")},
+    **{
+        f"message {name}": partial(arrow_message, name) for name in ("commops", "bandwidth", "iterations", "evidence")
+    },
+    "message membership": membership,
+    **{f"columns {name}": partial(columns, name) for name in BATCH_SCHEMAS},
+    "columns evidence": evidence_columns,
+    "fields of verdicts": partial(fields, "verdicts"),
+    "fields of suspects": suspect_fields,
+    "fields of alerts": partial(fields, "alerts", "verdicts"),
+    "analysis": analysis,
+}
+
+
+def parts() -> Iterator[tuple[str, str, str]]:
+    """Page, name and text of each part as it stands in a page."""
+    for page in sorted(DOCS.glob("*.md")):
+        for name, text in PART.findall(page.read_text()):
+            yield page.name, name, text
+
+
+def renew() -> None:
+    """Write all parts anew."""
+    for page in sorted(DOCS.glob("*.md")):
+        text = page.read_text()
+        new = PART.sub(lambda found: f"<!-- made: {found[1]} -->\n{MAKERS[found[1]]()}<!-- end -->", text)
+        page.write_text(new)
+
+
+if __name__ == "__main__":
+    renew()

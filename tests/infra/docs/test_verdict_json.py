@@ -1,0 +1,40 @@
+"""What infra/docs/verdict-json.md says of kinds, devices and events is what can come out."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import jsonschema
+
+from irregulars.sinks.alerts import ALERTING_EVENTS
+from irregulars.streams.messages.judgements import DEVICES, VERDICT_KINDS
+from tests.infra.docs.made_parts import DOCS, SCHEMAS
+
+PAGE = (DOCS / "verdict-json.md").read_text()
+
+
+def test_every_kind_has_its_line_in_their_order() -> None:
+    kinds = re.findall(
+        r"^\| `(\w+)` \| .* \| .* \|$", PAGE.split("| `kind` | meaning |")[1].split("##")[0], re.MULTILINE
+    )
+    assert tuple(kinds) == VERDICT_KINDS
+
+
+def test_every_device_is_named() -> None:
+    assert [device for device in DEVICES if f"`{device}`" not in PAGE] == []
+
+
+def test_every_event_says_whether_it_gives_an_alert() -> None:
+    events = dict(re.findall(r"^\| `(\w+)` \| .* \| (yes|no) \|$", PAGE, re.MULTILINE))
+    schema = json.loads((SCHEMAS / "verdicts.json").read_text())
+    assert set(events) == set(schema["properties"]["event"]["enum"])
+    assert {event for event, answer in events.items() if answer == "yes"} == set(ALERTING_EVENTS)
+
+
+def test_the_verdict_that_is_shown_follows_the_schema() -> None:
+    (text,) = re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)
+    schema = json.loads((SCHEMAS / "verdicts.json").read_text())
+    (verdict,) = json.loads(text)["verdicts"]
+    jsonschema.validate({"schema": "verdicts", "version": 1, **verdict}, schema)
+    assert set(verdict) == set(schema["properties"]) - {"schema", "version"}

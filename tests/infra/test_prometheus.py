@@ -1,0 +1,100 @@
+"""Alert rules: they ask for metrics that exist, Prometheus's own checker accepts them, and each has its runbook."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from irregulars.producers.node.device_source import DeviceSource
+from irregulars.producers.node.metrics import AgentCollector, AgentState
+from irregulars.producers.node.node_source import NodeSource
+from irregulars.producers.node.roster import Roster
+from irregulars.producers.publishing.publisher import AgentSettings
+from irregulars.producers.publishing.spooling_publisher import SpoolingPublisher, SpoolSettings
+from irregulars.streams.telemetry.worker_metrics import METRICS, PREFIX, metrics_table
+
+ROOT = Path(__file__).resolve().parents[2]
+RULES = ROOT / "infra" / "prometheus" / "alerts.yaml"
+CASES = ROOT / "tests" / "infra" / "alerts_test.yaml"
+PAGE = (ROOT / "infra" / "docs" / "operating.md").read_text()
+
+ALERTS = re.findall(r"- alert: (\w+)", RULES.read_text())
+PROMTOOL = os.environ.get("PROMTOOL") or shutil.which("promtool")
+_OTHERS = {"up": {"job", "instance"}, "process_start_time_seconds": {"job", "instance"}}
+"""Prometheus's own, and that of the process, which `irregulars.pages.metrics_page` adds."""
+
+
+def expressions() -> Iterator[str]:
+    """Each rule's ``expr``, folded lines joined."""
+    for block in re.split(r"- alert: ", RULES.read_text())[1:]:
+        found = re.search(r"expr: (?:>-\n)?(.*?)\n +(?:for|labels):", block, re.DOTALL)
+        assert found is not None, block
+        yield " ".join(found[1].split())
+
+
+@pytest.fixture(scope="module")
+def known(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, set[str]]:
+    """Labels of every metric that a worker or an agent has, by the names that a rule may ask for."""
+    found = {PREFIX + metric.name: {*metric.labels, "job", "instance"} for metric in METRICS}
+    for metric in METRICS:
+        if metric.kind == "histogram":
+            found[f"{PREFIX}{metric.name}_bucket"] = {*metric.labels, "le", "job", "instance"}
+    folder = tmp_path_factory.mktemp("spool")
+    spool = SpoolSettings(folder, 1 << 21, 1 << 21, 0.0)
+    publisher = SpoolingPublisher(AgentSettings("127.0.0.1:1"), spool)
+    roster = Roster("here", {}, ())
+    source = NodeSource({}, roster, DeviceSource([], owners=lambda: roster.owners))
+    families = list(AgentCollector(AgentState(source, roster, publisher)).collect())
+    publisher.close()
+    of_agent = {sample.name: {"job", "instance"} for family in families for sample in family.samples}
+    return found | of_agent | _OTHERS
+
+
+def test_the_rules_ask_for_metrics_and_labels_that_exist(known: Mapping[str, set[str]]) -> None:
+    texts = list(expressions())
+    assert len(texts) == len(ALERTS) > 10
+    for text in texts:
+        names = re.findall(r"\b(?:irregulars_\w+|up|process_\w+)\b", text)
+        assert names, text
+        assert [name for name in names if name not in known] == [], text
+        for name, labels in re.findall(r"\b(\w+)\{([^}]*)\}", text):
+            assert set(re.findall(r"(\w+)=", labels)) <= known[name], text
+        for labels in re.findall(r"\bby \(([^)]*)\)", text):
+            assert set(re.split(r", *", labels)) <= set().union(*(known[name] for name in names)), text
+
+
+@pytest.mark.parametrize("alert", ALERTS)
+def test_each_alert_has_its_place_in_the_runbook_and_fires_in_a_case(alert: str) -> None:
+    block = RULES.read_text().split(f"- alert: {alert}\n")[1].split("- alert: ")[0]
+    assert re.search(r"labels: \{severity: (page|ticket)\}", block)
+    assert f"runbook: infra/docs/operating.md#{alert.lower()}\n" in block
+    assert f"\n### {alert}\n" in PAGE
+    assert re.search(rf'alertname(?:=|: )"?{alert}"?', CASES.read_text())
+
+
+def test_the_runbook_names_no_alert_that_is_none() -> None:
+    assert re.findall(r"^### (\w+)$", PAGE, re.MULTILINE) == ALERTS
+
+
+def test_the_page_s_table_of_metrics_is_that_of_the_code() -> None:
+    assert metrics_table() in PAGE
+
+
+def test_label_values_are_few_whatever_jobs_are_called() -> None:
+    assert {label for metric in METRICS for label in metric.labels} == {
+        "by", "event", "group", "hop", "kind", "partition", "topic", "version"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("arguments", [["check", "rules", str(RULES)], ["test", "rules", str(CASES)]])
+def test_promtool_accepts_the_rules_and_their_cases(arguments: list[str]) -> None:
+    if PROMTOOL is None:
+        pytest.skip("promtool must be on the PATH or in PROMTOOL; it is not (Debian: apt-get install prometheus)")
+    done = subprocess.run([PROMTOOL, *arguments], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
