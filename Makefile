@@ -15,7 +15,7 @@ UV_VERSION := 0.13.8
 TORCH_VERSION := 2.15.0
 
 .PHONY: help demo test lint format bench bench-analyze bench-localization bench-operators bench-recordings bench-agent \
-	bench-sensitivity bench-torch check-metamorphic torch lock clean python java maven
+	bench-sensitivity bench-torch chaos check-metamorphic licences sbom torch lock clean python java maven
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 28
@@ -24,10 +24,10 @@ demo: $(STAMP)  ## The main job in under a minute: a simulated job, a NIC that t
 	@$(BIN)/irregulars demo
 
 test: java maven $(STAMP)  ## Lint, types and all tests, on a real broker and database (needs Java 17 and Maven)
-	@$(BIN)/python tests/run_checks.py
+	@$(BIN)/python -m tests.run_checks
 
 lint: $(STAMP)  ## Lint and types only
-	@$(BIN)/python tests/run_checks.py --lint
+	@$(BIN)/python -m tests.run_checks --lint
 
 format: $(STAMP)  ## Let ruff sort imports and lay out the code
 	@$(BIN)/ruff check --fix-only --quiet . && $(BIN)/ruff format --quiet .
@@ -37,6 +37,9 @@ bench: java maven $(STAMP)  ## Operators per second through one worker, beside t
 
 bench-agent: java maven $(STAMP)  ## CPU time and memory of a node's agent, at several rates of sampling (needs a C compiler)
 	@$(BIN)/python -m tests.benchmarks.bench_agent
+
+chaos: java maven $(STAMP)  ## Break brokers, database, network and workers, and account for every record (half an hour)
+	@mkdir -p build && $(BIN)/python -m tests.chaos --out build/chaos.md $(OPTIONS)
 
 check-metamorphic: $(STAMP)  ## Recordings and 46 simulated jobs under each change that must alter no verdict (an hour)
 	@mkdir -p build && $(BIN)/python -m tests.benchmarks.metamorphic --json build/metamorphic.json $(OPTIONS) | \
@@ -58,8 +61,14 @@ bench-localization: $(STAMP)  ## Accuracy of naming the culprit, 512 to 8,192 si
 bench-recordings: $(STAMP)  ## Accuracy on real, labelled recordings of slow NICs, links and ranks (some minutes); OPTIONS=--json
 	@$(BIN)/python -m tests.benchmarks.recordings score $(OPTIONS)
 
-bench-sensitivity: $(STAMP)  ## What changes on the recordings if a constant of the judgement moves by 25 % (an hour)
+bench-sensitivity: $(STAMP)  ## What changes on the recordings if a threshold of the judgement moves by 25 % (two hours)
 	@$(BIN)/python -m tests.benchmarks.bench_sensitivity $(OPTIONS)
+
+licences: $(STAMP)  ## The licence of each installed distribution
+	@$(BIN)/python -m tests.supply_chain licences
+
+sbom: $(STAMP)  ## build/sbom.json: a bill of materials in CycloneDX, made from the lock file
+	@mkdir -p build && $(BIN)/python -m tests.supply_chain sbom >build/sbom.json && echo build/sbom.json
 
 torch: $(STAMP)  ## Install torch for the tests of the hook (several GB); without it they are skipped, and say so
 	@$(BIN)/python -c 'import importlib.util as u, sys; sys.exit(u.find_spec("torch") is None)' || \

@@ -17,9 +17,13 @@ import pytest
 from irregulars.errors import IrregularsError
 from irregulars.infra.services.demo_database import DemoDatabase
 from irregulars.infra.services.kafka_broker import KafkaBroker
+from tests.services import SCRATCH
 
-hypothesis.settings.register_profile("untimed", deadline=None)  # an example may be slow where much else runs
-hypothesis.settings.load_profile("untimed")
+# An example may be slow where much else runs. Each run draws others: 40 of them keep the whole suite within its time,
+# and `HYPOTHESIS_PROFILE=thorough make test` tries 200.
+hypothesis.settings.register_profile("usual", deadline=None, max_examples=40)
+hypothesis.settings.register_profile("thorough", deadline=None, max_examples=200)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "usual"))
 
 # A shell lets what it starts in the background ignore Ctrl-C, and children inherit it: tests of Ctrl-C need it back.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -27,10 +31,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 ROOT = Path(__file__).resolve().parent.parent
 RECORDINGS = ROOT / "tests" / "recordings"
-SCRATCH = ("irregulars_", "sinks_", "test_")
-"""Databases of tests begin with one of these: the user of our own server may make no others."""
 
 collect_ignore = ["producers/torch_hook/ranks.py"]  # a training script, which needs torch
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with what takes longest and mostly waits: last, it would leave cores without work."""
+    items.sort(key=lambda item: not item.path.is_relative_to(ROOT / "tests" / "integration"))
 
 
 @dataclass(frozen=True)
@@ -119,10 +126,10 @@ def clickhouse_address(text: str) -> ClickHouseAddress:
 
 def find_shared_trace(name: str) -> Path:
     """Return the directory of a trace that is not ours to copy."""
-    folder = Path(os.environ.get("IRREGULARS_SHARED_TRACES") or ROOT.parent / "shared" / "traces")
+    folder = Path(os.environ.get("SHARED_TRACES") or ROOT.parent / "shared" / "traces")
     if (folder / name).is_dir():
         return folder / name
-    reason = f"shared trace {name} must be in IRREGULARS_SHARED_TRACES or ../shared/traces; it is not"
+    reason = f"shared trace {name} must be in SHARED_TRACES or ../shared/traces; it is not"
     if os.environ.get("CI") == "true":
         pytest.fail(reason, pytrace=False)
     pytest.skip(reason)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
+
+from tests.services import shared_services
 
 ROOT = Path(__file__).resolve().parent.parent
 LINT = {
@@ -13,14 +17,18 @@ LINT = {
     "ruff format": ("ruff", "format", "--check", "--quiet", "."),
     "mypy --strict": ("mypy", "--no-error-summary"),
 }
-# More files side by side than cores: those with real services mostly wait.
-TESTS = {"pytest": ("pytest", "--quiet", "--numprocesses=3", "--dist=loadfile", "--durations=15")}
+# More files side by side than cores: those with real services mostly wait. They go first (`tests.conftest`), and what
+# needs nothing but a core fills what they leave.
+SIDE_BY_SIDE = ("--numprocesses=3", "--dist=loadfile", "--no-loadscope-reorder")
+TESTS = {"pytest": ("pytest", "--quiet", *SIDE_BY_SIDE, "-p", "tests.slowest_files")}
 
 
 def run(name: str, arguments: tuple[str, ...]) -> tuple[bool, str]:
     print(f"--- {name}", flush=True)
     started_s = time.monotonic()
-    status = subprocess.run([sys.executable, "-m", *arguments], cwd=ROOT, check=False).returncode
+    with shared_services() if name in TESTS else nullcontext({}) as own:
+        environment = {**own, **os.environ}  # who names services of their own wants these tested
+        status = subprocess.run([sys.executable, "-m", *arguments], cwd=ROOT, env=environment, check=False).returncode
     verdict = "ok" if status == 0 else f"FAILED (status {status})"
     return status == 0, f"  {name:<14} {time.monotonic() - started_s:7.1f} s  {verdict}"
 

@@ -27,7 +27,7 @@ def test_the_recordings_are_whole(recordings: Path) -> None:
 
 @pytest.fixture
 def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("IRREGULARS_SHARED_TRACES", str(tmp_path))
+    monkeypatch.setenv("SHARED_TRACES", str(tmp_path))
     monkeypatch.delenv("CI", raising=False)
     return tmp_path
 
@@ -38,7 +38,7 @@ def test_a_shared_trace_is_found_by_name(shared: Path, shared_trace: Callable[[s
 
 
 def test_a_missing_shared_trace_skips_with_the_reason(shared: Path, shared_trace: Callable[[str], Path]) -> None:
-    with pytest.raises(pytest.skip.Exception, match=r"^shared trace some must be in IRREGULARS_SHARED_TRACES or "):
+    with pytest.raises(pytest.skip.Exception, match=r"^shared trace some must be in SHARED_TRACES or "):
         shared_trace("some")
 
 

@@ -28,8 +28,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 SIMULATED: Final = {
-    "64 ranks, link": "--dp 4 --pp 4 --tp 4 --iterations 60 "
-    "--fault slow_link:rank=3,peer=19,from=30,to=50,excess=0.3",
+    "64 ranks, link": "--dp 4 --pp 4 --tp 4 --iterations 60 --fault slow_link:src=3,dst=19,from=30,to=50,excess=0.3",
     "256 ranks, rank": "--dp 16 --pp 4 --tp 4 --iterations 60 --fault slow_rank:rank=5,from=30,to=50,excess=0.3",
     "256 ranks, healthy": "--dp 32 --pp 1 --tp 8 --iterations 80",
     "384 ranks, untidy": "--dp 12 --pp 4 --tp 8 --iterations 50 --preset untidy --clock per_host "
@@ -88,7 +87,7 @@ def simulated(folder: Path) -> Iterator[tuple[str, Path]]:
     """Simulate one case after the other."""
     for number, (name, arguments) in enumerate(SIMULATED.items()):
         directory = folder / str(number)
-        command = [sys.executable, "-m", "irregulars.infra.cli", "simulate", str(directory), *shlex.split(arguments)]
+        command = [sys.executable, "-m", "irregulars", "simulate", str(directory), *shlex.split(arguments)]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         yield name, directory
 

@@ -23,7 +23,7 @@ from typing import Any, Final, NamedTuple, get_args
 
 import numpy as np
 
-from irregulars.detectors.abnormal_operators.replay import ABNORMAL_RATIO
+from irregulars.detectors.abnormal_operators.thresholds import ABNORMAL
 from irregulars.detectors.plugins.baseline import RobustBaseline
 from irregulars.detectors.plugins.forest.features import FeatureRows, OperatorFeatures, Tuning
 from irregulars.detectors.plugins.forest.matrix import FEATURES
@@ -167,7 +167,7 @@ def rules(train: Rows) -> dict[str, Call]:
         called[f"rule: {name}"] = _above(name, best_threshold(_column(train, name), train.is_abnormal))
     limit = best_threshold(train.baseline, train.is_abnormal)
     called["RobustBaseline"] = lambda rows: rows.baseline > limit
-    called["replay"] = lambda rows: rows.replayed > ABNORMAL_RATIO  # by definition: nothing was trained
+    called["replay"] = lambda rows: rows.replayed > ABNORMAL.ratio  # by definition: nothing was trained
     return called
 
 
@@ -273,7 +273,7 @@ def ceiling(cases: Sequence[Case], *, most_ranks: int, jobs: int) -> dict[str, A
         found = list(pool.map(partial(ceiling_of_case, most_ranks=most_ranks), cases))
     case = np.repeat(np.arange(len(found)), [len(one[0]) for one in found])
     truth, probability, expected = (np.concatenate([one[part] for one in found]) for part in range(3))
-    informed, blind = Counts.of(case, truth, probability > 0.5), Counts.of(case, truth, expected > ABNORMAL_RATIO)
+    informed, blind = Counts.of(case, truth, probability > 0.5), Counts.of(case, truth, expected > ABNORMAL.ratio)
     return {
         "jobs": len(cases), "operators": len(truth), "f1": informed.f1(), "f1_interval": informed.interval(),
         "f1_without_elapsed": blind.f1(), "f1_without_elapsed_interval": blind.interval(),

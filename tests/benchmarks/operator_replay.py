@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from irregulars.detectors.abnormal_operators.healthy_pieces import UsualPieces, learn_usual_pieces
 from irregulars.detectors.abnormal_operators.replay import abnormal_ratios
-from irregulars.detectors.judging.iteration_judge import REFERENCE_ITERATIONS
+from irregulars.detectors.abnormal_operators.usual_pieces import UsualPieces, learn_usual_pieces
+from irregulars.detectors.judging.thresholds import JUDGING
 from irregulars.detectors.path.operator_graph import OperatorGraph, build_graph
 from tests.benchmarks.operator_cases import CaseRun
 
@@ -80,7 +80,7 @@ def _graph(
 
 def _regular_before(run: CaseRun, iteration: int) -> list[int]:
     regular = [one for one in range(1, iteration) if run.is_irregular(one) is False]
-    return regular[-REFERENCE_ITERATIONS:]
+    return regular[-JUDGING.usual_iterations :]
 
 
 def _keep(

@@ -1,38 +1,40 @@
 from __future__ import annotations
 
+from dataclasses import FrozenInstanceError
+
 import pytest
 
-from irregulars.detectors.blame import causes, transfer_causes
-from irregulars.detectors.blame import standing_causes as review
-from tests.benchmarks.bench_sensitivity import Constant, constants, move
+from irregulars.detectors.irregular.thresholds import IRREGULAR
+from irregulars.detectors.irregular.window import IterationWindow
+from tests.benchmarks.bench_sensitivity import moves
+from tests.room_thresholds import moved, moved_value, rooms
 
 
-def test_numbers_of_modules_and_fields_of_their_dataclasses_are_found() -> None:
-    found = {str(one): one.value for one in constants(["blame.causes", "blame.transfer_causes"])}
-    assert found["blame.causes.MIN_PROBABILITY"] == causes.MIN_PROBABILITY
-    assert found["blame.transfer_causes.CHANCES.accused"] == transfer_causes.CHANCES.accused
-    assert "blame.transfer_causes._MEDIAN_ERROR" not in found
+def test_each_threshold_of_a_room_is_moved_down_and_up() -> None:
+    of_room = moves(["irregular"])
+    assert [one.name for one in of_room[::2]] == list(IRREGULAR.__dataclass_fields__)
+    assert {str(one) for one in of_room} >= {"irregular.noise_sigmas", "irregular.min_iterations"}
+    for down, up in zip(of_room[::2], of_room[1::2], strict=True):
+        assert down.after < down.before == up.before < up.after
 
 
-def test_a_constant_is_moved_wherever_it_was_imported() -> None:
-    constant = next(one for one in constants(["blame.causes"]) if one.name == "MIN_PROBABILITY")
-    move(constant, 0.4)
-    try:
-        assert causes.MIN_PROBABILITY == review.MIN_PROBABILITY == 0.4
-    finally:
-        move(constant, constant.value)
-    assert causes.MIN_PROBABILITY == review.MIN_PROBABILITY == constant.value
+def test_all_rooms_are_moved() -> None:
+    assert {one.room.folder for one in moves()} == {room.folder for room in rooms()}
 
 
-def test_a_field_is_moved_alone() -> None:
-    before = transfer_causes.THRESHOLDS
-    constant = next(one for one in constants(["blame.transfer_causes"]) if one.field == "sigmas")
-    move(constant, 3.0)
-    try:
-        assert (transfer_causes.THRESHOLDS.sigmas, transfer_causes.THRESHOLDS.telling) == (3.0, before.telling)
-    finally:
-        move(constant, constant.value)
-    assert before == transfer_causes.THRESHOLDS
+def test_a_move_is_seen_where_the_threshold_is_used_and_ends() -> None:
+    with moved(IRREGULAR, "min_iterations", 60), pytest.raises(ValueError, match="window must be at least 60"):
+        IterationWindow(window=50)
+    IterationWindow(window=50)
+    with pytest.raises(FrozenInstanceError):
+        IRREGULAR.min_iterations = 60  # type: ignore[misc]  # that it can't be set is what is tested
+
+
+def test_a_move_ends_after_an_error() -> None:
+    before = IRREGULAR.noise_sigmas
+    with pytest.raises(RuntimeError), moved(IRREGULAR, "noise_sigmas", 9.0):
+        raise RuntimeError
+    assert before == IRREGULAR.noise_sigmas
 
 
 @pytest.mark.parametrize(
@@ -40,5 +42,4 @@ def test_a_field_is_moved_alone() -> None:
     [(4.0, 3.0, 5.0), (0.4, 0.3, 0.5), (0.95, 0.7125, 0.975), (4, 3, 5), (2, 1, 3), (50, 38, 62)],
 )
 def test_a_value_moves_by_a_quarter_within_its_range(value: float, down: float, up: float) -> None:
-    constant = Constant("causes", "X", "", value)
-    assert (constant.moved(-1), constant.moved(1)) == (pytest.approx(down), pytest.approx(up))
+    assert (moved_value(value, -1), moved_value(value, 1)) == (pytest.approx(down), pytest.approx(up))

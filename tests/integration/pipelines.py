@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -51,6 +53,7 @@ class Pipeline:
             clickhouse_database=database.database,
             session_s=SESSION_S,
             snapshot_s=0.5,
+            stop_s=60.0,  # nor cut its workers off while they stop
             grace_s=300.0,  # a slow test machine must not make ranks look silent
             data_dir=folder / f"data-{uuid4().hex[:6]}",
         )
@@ -145,6 +148,15 @@ class Process:
         self._process.kill()
         self._process.wait(10)
 
+    @contextmanager
+    def suspended(self) -> Iterator[None]:
+        """Let it stand still meanwhile, as a machine does that swaps or is paused."""
+        self._process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._process.send_signal(signal.SIGCONT)
+
     def stop(self, timeout_s: float = 30.0) -> int:
         """Ask it to end, and return its status."""
         if self.is_running:
@@ -156,3 +168,10 @@ class Process:
 
     def output(self) -> str:
         return self.log.read_text()
+
+
+def drop(database: DatabaseSettings) -> None:
+    """Drop a database that a test made."""
+    client = connect(database, is_creating=True)
+    client.command(f"DROP DATABASE {database.database}")
+    client.close_connections()

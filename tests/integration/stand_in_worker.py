@@ -1,14 +1,17 @@
 """A worker process whose JobMonitor says a verdict for each evidence row: what is lost or twice shows at once.
 
-Run as ``python -m tests.integration.stand_in_worker JSON`` with settings of the worker as JSON.
+Run as ``python -m tests.integration.stand_in_worker JSON`` with settings of the worker as JSON. Among them may stand
+``faults``, what is to go wrong: ``raises_at`` (iteration at which the monitor raises), ``is_fatal`` (alerts can't be
+made), ``has_hanging_sink``, ``unread`` (a topic whose partition 0 Faust forgets to read, once, or ``for_good``).
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from irregulars.errors import IrregularsError
@@ -16,11 +19,36 @@ from irregulars.streams.kafka.topics import TopicSettings
 from irregulars.streams.messages.evidence import Evidence, Membership
 from irregulars.streams.messages.judgements import Judgements, Verdict, encode_verdict
 from irregulars.streams.messages.records import Batch
+from irregulars.streams.snapshots.records import EncodedState, decode_monitor
 from irregulars.streams.worker.settings import WorkerSettings
+
+
+@dataclass(frozen=True, slots=True)
+class AccusedState:
+    job: str
+    known: frozenset[tuple[int, int, int]]
+
+
+class HangingSink:
+    """A database that takes a request and never answers."""
+
+    def open(self) -> None:
+        pass
+
+    def write(self, rows: Any) -> None:
+        time.sleep(3600.0)
+
+    def flush(self) -> None:
+        time.sleep(3600.0)
+
+    def close(self) -> None:
+        pass
 
 
 class EveryRowAccused:
     """One verdict per rank and iteration, once in the life of a job's state; and a sum that must not change."""
+
+    raises_at = -1
 
     def __init__(self, job: str) -> None:
         self.job = job
@@ -32,12 +60,14 @@ class EveryRowAccused:
         for row in rows:
             if isinstance(row, Evidence):
                 names = ("attempt", "rank", "iteration", "operators")
+                if self.raises_at in row.columns["iteration"].tolist():
+                    raise OverflowError("Python int too large to convert to C long")
                 for values in zip(*(row.columns[name].tolist() for name in names), strict=True):
                     if values[:3] not in self.known:
                         self.known.add(values[:3])
                         self.new.append(values)
 
-    def tick(self, now_s: float) -> None:
+    def tick(self, now_s: float, until_s: float) -> None:
         pass
 
     def advance(self, read_back: Callable[[Sequence[Any]], Sequence[Batch]]) -> Judgements:
@@ -51,13 +81,14 @@ class EveryRowAccused:
             suspects=(), evidence=f"{operators} operators",
         )  # fmt: skip
 
-    def state(self) -> dict[str, Any]:
-        return {"job": self.job, "known": [list(values) for values in sorted(self.known)]}
+    def state(self) -> AccusedState:
+        return AccusedState(self.job, frozenset(self.known))
 
     @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> EveryRowAccused:
-        monitor = cls(state["job"])
-        monitor.known = {(a, r, i) for a, r, i in state["known"]}
+    def restore(cls, value: EncodedState) -> EveryRowAccused:
+        state = decode_monitor(value, AccusedState)
+        monitor = cls(state.job)
+        monitor.known = set(state.known)
         return monitor
 
 
@@ -65,18 +96,45 @@ def alert_of(verdict: Verdict) -> bytes:
     return encode_verdict(verdict).replace(b'"schema":"verdicts"', b'"schema":"alerts"', 1)
 
 
+def cannot_alert(verdict: Verdict) -> bytes:
+    raise RuntimeError("alerts can't be made")
+
+
+def forget_to_read(topic: str, *, is_for_good: bool) -> None:
+    """Let Faust's consumer leave out partition 0 of a topic, as it does by itself in its issue 629."""
+    from irregulars.streams.worker.faust_consumer import SnapshotConsumer
+
+    resume = SnapshotConsumer.resume_partitions
+    left_out = 0
+
+    def without(self: SnapshotConsumer, places: Any) -> None:
+        nonlocal left_out
+        left_out += 1
+        is_left_out = is_for_good or left_out == 1
+        resume(self, {place for place in places if not (is_left_out and place[0] == topic and place[1] == 0)})
+
+    SnapshotConsumer.resume_partitions = without  # type: ignore[method-assign]  # Faust's fault, made to happen
+
+
 def main(text: str) -> int:
     from irregulars.streams.worker.app import run_worker
     from irregulars.streams.worker.monitors import Monitors, make_monitors
 
     values = json.loads(text)
+    faults = values.pop("faults", {})
+    EveryRowAccused.raises_at = faults.get("raises_at", -1)
+    if "unread" in faults:
+        forget_to_read(faults["unread"], is_for_good=faults.get("for_good", False))
     settings = WorkerSettings(**{**values, "topics": TopicSettings(**values["topics"])})
     real = make_monitors(settings)
     monitors: Monitors = replace(
-        real, make_job=EveryRowAccused, restore_job=EveryRowAccused.from_state, alert_of=alert_of
+        real,
+        make_job=EveryRowAccused,
+        restore_job=EveryRowAccused.restore,
+        alert_of=cannot_alert if faults.get("is_fatal") else alert_of,
     )
     try:
-        return run_worker(settings, None, monitors)
+        return run_worker(settings, HangingSink() if faults.get("has_hanging_sink") else None, monitors)
     except IrregularsError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 2

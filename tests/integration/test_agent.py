@@ -69,8 +69,16 @@ class Published:
         return {name: np.concatenate([batch.columns[name] for batch in batches]) for name in batches[0].columns}
 
 
-def read_topics(settings: AgentSettings) -> Published:
-    messages = [message for topic in TOPICS for message in read_topic(settings, topic)]
+def read_topics(settings: AgentSettings, delivered: int = 0) -> Published:
+    """Read all topics; where it is known how many messages the broker acknowledged, wait until as many can be read.
+
+    A busy broker may give less than it has acknowledged, for a while.
+    """
+    deadline_s = time.monotonic() + READ_S
+    while True:
+        messages = [message for topic in TOPICS for message in read_topic(settings, topic)]
+        if len(messages) >= delivered or time.monotonic() > deadline_s:
+            break
     read = Published([], defaultdict(list), defaultdict(list), messages)
     for message in messages:
         topic = str(message.topic()).removeprefix(settings.topics.prefix)
@@ -143,7 +151,7 @@ def assert_ended(published: Published, reason: str) -> None:
 def test_a_trace_stands_whole_on_the_topics(trace: Trace, settings: AgentSettings) -> None:
     reports: list[Progress] = []
     done = Agent(TraceSource(trace, 0), settings, reports.append).run()
-    published = read_topics(settings)
+    published = read_topics(settings, done.delivered_messages)
     assert_all_is_there(published, trace)
     assert_ended(published, "finished")
     assert len(published.heartbeats) == 4
@@ -154,8 +162,8 @@ def test_a_trace_stands_whole_on_the_topics(trace: Trace, settings: AgentSetting
 
 
 def test_all_that_a_rank_sends_meets_in_javas_partition(trace: Trace, settings: AgentSettings) -> None:
-    Agent(TraceSource(trace, 0), settings).run()
-    for message in read_topics(settings).messages:
+    done = Agent(TraceSource(trace, 0), settings).run()
+    for message in read_topics(settings, done.delivered_messages).messages:
         key = message.key()
         assert key in {rank_key(trace.job, rank) for rank in range(4)}
         assert message.partition() == (murmur2(key) & 0x7FFFFFFF) % PARTITIONS
@@ -166,8 +174,8 @@ def test_a_short_queue_makes_the_source_wait_and_loses_nothing(
     trace: Trace, settings: AgentSettings, compression: str
 ) -> None:
     short = replace(settings, queue_messages=3, linger_ms=1.0, compression=compression, poll_records=500)
-    Agent(TraceSource(trace, 0, max_rows=20), short).run()
-    assert_all_is_there(read_topics(settings), trace)
+    done = Agent(TraceSource(trace, 0, max_rows=20), short).run()
+    assert_all_is_there(read_topics(settings, done.delivered_messages), trace)
 
 
 class Gives:
@@ -197,8 +205,8 @@ def test_an_oversize_batch_is_parted(trace: Trace, settings: AgentSettings) -> N
         "tx_bytes_per_s": np.random.default_rng(1).random(count), "rx_bytes_per_s": np.full(count, np.nan),
     }  # fmt: skip
     batch = Batch(Header("bandwidth", trace.job, 0, 2, 0, count - 1, ("eth0",)), columns)
-    Agent(Gives([trace.announcements[2], batch]), settings).run()
-    published = read_topics(settings)
+    done = Agent(Gives([trace.announcements[2], batch]), settings).run()
+    published = read_topics(settings, done.delivered_messages)
     assert max(len(message.value() or b"") for message in published.messages) < MAX_MESSAGE_BYTES
     assert len(published.batches["bandwidth", 2]) > 1
     np.testing.assert_array_equal(published.rows("bandwidth", 2)["tx_bytes_per_s"], columns["tx_bytes_per_s"])
@@ -206,14 +214,19 @@ def test_an_oversize_batch_is_parted(trace: Trace, settings: AgentSettings) -> N
 
 
 def test_heartbeats_come_while_a_rank_is_idle(trace: Trace, settings: AgentSettings) -> None:
-    agent = Agent(Idle(trace.announcements), replace(settings, heartbeat_s=0.2))
-    timer = threading.Timer(1.1, agent.stop)
-    timer.start()
+    times_s = iter(np.arange(0.0, 60.0, 0.5))  # of the agent's clock; all ranks are announced within 4.5 s
+
+    def clock_s() -> float:
+        now_s = float(next(times_s))
+        if now_s >= 17.0:
+            agent.stop()
+        return now_s
+
+    agent = Agent(Idle(trace.announcements), replace(settings, heartbeat_s=5.0), clock_s=clock_s, idle_s=0.0)
     done = agent.run()
-    timer.join()
-    published = read_topics(settings)
+    published = read_topics(settings, done.delivered_messages)
     assert done.reason == "stopped"
-    assert all(4 <= len(beats) <= 7 for beats in published.heartbeats.values())
+    assert {len(beats) for beats in published.heartbeats.values()} == {4}  # after 5, 10 and 15 s, and at the end
     assert_ended(published, "stopped")
     assert set(published.heartbeats[0][0].sources) == set(SCHEMAS)
 
@@ -261,7 +274,7 @@ def test_a_signal_flushes_what_was_polled(settings: AgentSettings, number: int) 
 
 def test_missing_topics_are_named_with_what_to_do(trace: Trace, kafka_bootstrap: str, topic_prefix: str) -> None:
     settings = AgentSettings(kafka_bootstrap, TopicSettings(topic_prefix))
-    with pytest.raises(TopicMismatch, match=rf"missing: {topic_prefix}jobs, .*Run: irregulars topics create$"):
+    with pytest.raises(TopicMismatch, match=rf"missing: {topic_prefix}jobs, .*Run: irregulars topics create; or, "):
         Agent(TraceSource(trace, 0), settings).run()
 
 
@@ -310,10 +323,8 @@ def own_settings(own_kafka: SaslKafka, topic_prefix: str) -> AgentSettings:
 
 def test_a_wrong_password_is_refused_at_once(trace: Trace, own_settings: AgentSettings) -> None:
     wrong = replace(own_settings, kafka={**own_settings.kafka, "sasl.password": "swordfish"})
-    started_s = time.monotonic()
     with pytest.raises(ServiceRefused, match=r"must accept our credentials; got .*Authentication failed") as caught:
-        Agent(TraceSource(trace, 0), wrong).run()
-    assert time.monotonic() - started_s < 10
+        Agent(TraceSource(trace, 0), replace(wrong, broker_wait_s=3600.0)).run()  # it does not wait for that
     assert "swordfish" not in str(caught.value)
 
 
@@ -338,13 +349,8 @@ def test_a_broker_that_comes_back_gets_everything_once(
 def test_a_broker_that_stays_away_ends_the_agent_within_bounds(
     trace: Trace, own_kafka: SaslKafka, own_settings: AgentSettings
 ) -> None:
-    killed_s: list[float] = []
-
-    def kill_once(progress: Progress) -> None:
-        if not killed_s:
-            own_kafka.kill()
-            killed_s.append(time.monotonic())
+    def kill(progress: Progress) -> None:
+        own_kafka.kill()  # a second time does nothing
 
     with pytest.raises(ServiceUnavailable, match=f"Kafka at {own_kafka.sasl_bootstrap} must answer within 3 s"):
-        Agent(TraceSource(trace, 1.0), replace(own_settings, broker_wait_s=3.0), kill_once).run()
-    assert time.monotonic() - killed_s[0] < 10
+        Agent(TraceSource(trace, 1.0), replace(own_settings, broker_wait_s=3.0), kill).run()

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -84,11 +85,12 @@ def test_the_limit_ends_the_feed(terminal: Terminal, replayed: list[dict[str, ob
     assert len(terminal.output("alerts", "--from-start", "--limit", "1").splitlines()) == 1
 
 
-def test_ctrl_c_ends_the_feed_without_a_word(terminal: Terminal) -> None:
+def test_ctrl_c_ends_the_feed_without_a_word(terminal: Terminal, replayed: list[dict[str, object]]) -> None:
     command = [*COMMAND, "--config", str(terminal.config), "alerts", "--from-start"]
     feed = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
-        time.sleep(2)
+        assert feed.stdout is not None
+        assert "OPENED" in feed.stdout.readline()
         feed.send_signal(signal.SIGINT)
         assert (feed.communicate(timeout=20)[1], feed.returncode) == ("", 130)
     finally:
@@ -135,6 +137,7 @@ def test_the_demo_names_what_was_broken_and_leaves_nothing(tmp_path: Path) -> No
     assert (run.returncode, err) == (0, ""), out
     assert "Verdict   slow_nic in iterations 25 to 44" in out
     assert "rank 17" in out
+    assert re.search(r"^nic +node-2 +mlx5_1 +\[\] +1 +1 +0 ", out, re.MULTILINE), "one verdict, stored as closed"
     assert "\x1b" not in out, "NO_COLOR and a pipe: no escape sequences"
     assert list(tmp_path.iterdir()) == []
 
@@ -153,6 +156,28 @@ def test_ctrl_c_ends_the_demo_cleanly(tmp_path: Path) -> None:
         run.kill()
     assert (run.returncode, err) == (130, "")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_up_tells_that_its_worker_has_ended_and_ends(tmp_path: Path) -> None:
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    run = subprocess.Popen([*COMMAND, "up"], cwd=tmp_path, env=environment, text=True, **pipes)
+    try:
+        assert run.stdout is not None
+        next(line for line in run.stdout if "Ctrl-C stops" in line)
+        os.kill(worker_of(run.pid), signal.SIGKILL)
+        _, err = run.communicate(timeout=60)
+    finally:
+        run.kill()
+    assert run.returncode == 2
+    assert err.splitlines()[-1].startswith("irregulars: worker must run; it ended by SIGKILL: ")
+
+
+def worker_of(parent: int) -> int:
+    """Process id of the worker that a process has started."""
+    children = Path(f"/proc/{parent}/task").glob("*/children")
+    pids = [int(pid) for found in children for pid in found.read_text().split()]
+    return next(pid for pid in pids if b"worker" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"))
 
 
 def test_up_prints_addresses_and_ends_with_ctrl_c(tmp_path: Path) -> None:

@@ -22,12 +22,12 @@ from irregulars.producers.publishing.agent import Agent
 from irregulars.producers.trace.directory import Trace, read_trace
 from irregulars.producers.trace.source import TraceSource
 from irregulars.sinks.alerts import alert_of
-from irregulars.sinks.connection import DatabaseSettings, connect
+from irregulars.sinks.connection import DatabaseSettings
 from irregulars.sinks.tables import TABLES
 from irregulars.streams.kafka.topic_admin import create_topics
 from irregulars.streams.messages.judgements import Verdict
 from tests.conftest import ClickHouseAddress
-from tests.integration.pipelines import ITERATIONS, RANKS, RECORDINGS, Pipeline
+from tests.integration.pipelines import ITERATIONS, RANKS, RECORDINGS, Pipeline, drop
 from tests.integration.worker_runs import wait_until
 
 pytestmark = pytest.mark.integration
@@ -55,12 +55,6 @@ def make_pipeline(
         pipeline.close()
     for database in {pipeline.database for pipeline in made}:
         drop(database)
-
-
-def drop(database: DatabaseSettings) -> None:
-    client = connect(database, is_creating=True)
-    client.command(f"DROP DATABASE {database.database}")
-    client.close_connections()
 
 
 @pytest.fixture(scope="module")

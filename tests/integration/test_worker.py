@@ -14,7 +14,7 @@ import pytest
 from irregulars.streams.kafka.topics import rank_key
 from irregulars.streams.messages.records import encode_batch
 from irregulars.streams.worker.rank_stage import RANK_TOPICS
-from tests.integration.worker_runs import Bus, Job, Worker, wait_until
+from tests.integration.worker_runs import Bus, Job, Worker, require_each_once, wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -49,15 +49,6 @@ def start_worker(bus: Bus, tmp_path: Path) -> Iterator[StartWorker]:
         print(worker.log.name, worker.output()[-4000:], sep="\n")
 
 
-def require_each_once(bus: Bus, wanted: set[str]) -> None:
-    wait_until(lambda: set(bus.verdict_ids()) >= wanted, f"{len(wanted)} verdicts")
-    time.sleep(1.0)  # whatever would come twice comes now
-    for topic in ("verdicts", "alerts"):
-        found = bus.verdict_ids(topic)
-        assert set(found) == wanted, topic
-        assert [name for name, count in found.items() if count > 1] == [], f"twice on {topic}"
-
-
 def test_each_row_is_judged_once(bus: Bus, start_worker: StartWorker) -> None:
     job = Job(bus, "plain", ranks=8)
     job.announce()
@@ -65,8 +56,7 @@ def test_each_row_is_judged_once(bus: Bus, start_worker: StartWorker) -> None:
     job.end()
     bus.flush()
     worker = start_worker()
-    require_each_once(bus, job.wanted_ids())
-    assert worker.stop() == 0
+    require_each_once(bus, job.wanted_ids(), worker)
     assert "Traceback" not in worker.output()
 
 
@@ -81,9 +71,8 @@ def test_nothing_is_lost_and_nothing_comes_twice_when_workers_are_killed(bus: Bu
             time.sleep(rng.uniform(0.0, 1.5))
             worker.kill()
             worker = start_worker()
-    require_each_once(bus, set().union(*(job.wanted_ids() for job in jobs)))
+    require_each_once(bus, set().union(*(job.wanted_ids() for job in jobs)), worker)
     assert bus.read("deadletter") == []
-    assert worker.stop() == 0
     assert "event=sent_before" in start_worker.outputs(), "no kill hit a moment that counts"
 
 
@@ -118,14 +107,41 @@ def test_a_stopped_worker_leaves_nothing_to_do_again(bus: Bus, start_worker: Sta
     bus.flush()
     worker = start_worker(snapshot_s=3600.0)
     wait_until(lambda: len(bus.verdict_ids()) >= 4 * 8, "most verdicts")
-    before_s = time.monotonic()
     assert worker.stop() == 0
-    assert time.monotonic() - before_s < 6
     job.run(10)
     job.end()
     bus.flush()
-    start_worker()
-    require_each_once(bus, job.wanted_ids())
+    require_each_once(bus, job.wanted_ids(), start_worker())
+
+
+@pytest.mark.parametrize("value", ["old", "damaged"])
+def test_states_that_can_t_be_read_stop_no_worker(bus: Bus, start_worker: StartWorker, value: str) -> None:
+    """What they are of begins anew: rows that waited in one are lost, and nothing else; nothing comes twice."""
+    job = Job(bus, "anew", ranks=4)
+    job.announce()
+    job.run(10)
+    bus.flush()
+    worker = start_worker()
+    wait_until(lambda: len(bus.verdict_ids()) >= 4 * 8, "most verdicts")
+    assert worker.stop() == 0
+    spoilt = {bus.spoil("rank_snapshots", value), bus.spoil("job_snapshots", value)}
+    job.run(10)
+    job.end()
+    bus.flush()
+    worker = start_worker()
+    waited = {name for name in job.wanted_ids() if name.endswith("-9")}
+    wait_until(lambda: set(bus.verdict_ids()) >= job.wanted_ids() - waited, "verdicts")
+    time.sleep(1.0)  # whatever would come twice comes now
+    for topic in ("verdicts", "alerts"):
+        assert set(bus.verdict_ids(topic)) <= job.wanted_ids()
+        assert max(bus.verdict_ids(topic).values()) == 1
+    assert bus.read("deadletter") == []
+    assert worker.stop() == 0
+    assert worker.output().count("event=begun_anew") == sum(map(len, spoilt))
+    again = start_worker()
+    wait_until(lambda: again.output().count("event=restored") == 2 * bus.partitions, "a restart")
+    assert again.stop() == 0
+    assert "event=begun_anew" not in again.output()
 
 
 def test_two_workers_share_the_partitions_and_one_leaves(bus: Bus, start_worker: StartWorker) -> None:
@@ -147,8 +163,7 @@ def test_two_workers_share_the_partitions_and_one_leaves(bus: Bus, start_worker:
         job.run(10)
         job.end()
     bus.flush()
-    require_each_once(bus, set().union(*(job.wanted_ids() for job in jobs)))
-    assert second.stop() == 0
+    require_each_once(bus, set().union(*(job.wanted_ids() for job in jobs)), second)
 
 
 def test_undecodable_messages_go_to_the_dead_letters_and_the_worker_goes_on(
@@ -163,9 +178,7 @@ def test_undecodable_messages_go_to_the_dead_letters_and_the_worker_goes_on(
     job.run(3)
     job.end()
     bus.flush()
-    worker = start_worker()
-    require_each_once(bus, job.wanted_ids())
-    wait_until(lambda: len(bus.read("deadletter")) >= len(bad), "dead letters")
+    require_each_once(bus, job.wanted_ids(), start_worker())
     found = {}
     for message in bus.read("deadletter"):
         headers = {name: value.decode() for name, value in message.headers()}
@@ -175,7 +188,6 @@ def test_undecodable_messages_go_to_the_dead_letters_and_the_worker_goes_on(
         assert headers["offset"].isdigit()
         assert int(headers["time_ns"]) > 1_600_000_000_000_000_000
     assert found == {(bus.topics.name(topic), key): value for (topic, key), value in bad.items()}
-    assert worker.stop() == 0
 
 
 def undecodable_messages() -> Iterator[tuple[tuple[str, bytes], bytes]]:
@@ -194,8 +206,7 @@ def test_a_key_that_is_not_the_rank_inside_goes_to_the_dead_letters(bus: Bus, st
     job.run(3)
     job.end()
     bus.flush()
-    start_worker()
-    require_each_once(bus, job.wanted_ids())
+    require_each_once(bus, job.wanted_ids(), start_worker())
     (letter,) = bus.read("deadletter")
     assert b"key must be b'good/0'" in dict(letter.headers())["reason"]
 
@@ -206,14 +217,14 @@ def test_messages_of_a_rank_wait_for_its_announcement(bus: Bus, start_worker: St
     bus.flush()
     worker = start_worker()
     wait_until(lambda: "event=restored" in worker.output(), "start")
-    time.sleep(2.0)
+    time.sleep(2.0)  # it reads them meanwhile
     worker.kill()
-    start_worker()
+    worker = start_worker()
     job.announce()
     job.run(2)
     job.end()
     bus.flush()
-    require_each_once(bus, job.wanted_ids())
+    require_each_once(bus, job.wanted_ids(), worker)
     assert bus.read("deadletter") == []
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from irregulars.infra.services.kafka_broker import KafkaBroker
-from tests.integration.worker_runs import Bus, Job, Worker, wait_until
+from tests.integration.worker_runs import Bus, Job, Worker, require_each_once, wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -32,11 +32,7 @@ def test_nothing_is_lost_and_nothing_comes_twice_when_the_broker_is_killed(
         bus.flush()
         if worker.process.poll() is not None:  # it may give up; whoever runs it starts it again
             worker = Worker(bus, tmp_path)
-        wait_until(lambda: set(bus.verdict_ids()) >= job.wanted_ids(), "all verdicts")
-        time.sleep(1.0)
-        assert max(bus.verdict_ids().values()) == 1
-        assert max(bus.verdict_ids("alerts").values()) == 1
-        assert worker.stop() == 0
+        require_each_once(bus, job.wanted_ids(), worker)
     finally:
         print(worker.output()[-6000:])
         if worker.process.poll() is None:

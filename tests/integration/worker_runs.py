@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import signal
 import socket
@@ -16,6 +17,7 @@ from typing import Any
 from uuid import uuid4
 
 import numpy as np
+from aiokafka.partitioner import murmur2
 from confluent_kafka import Message, Producer
 
 from irregulars.streams.kafka.log_reader import LogReader
@@ -30,6 +32,8 @@ from irregulars.streams.messages.announcements import (
     encode_heartbeat,
 )
 from irregulars.streams.messages.records import UNKNOWN, Batch, Header, encode_batch
+from irregulars.streams.snapshots.records import POSITION_KEY
+from tests.streams.worker.recorded_states import STATES
 
 ROOT = Path(__file__).resolve().parents[2]
 START_NS = 1_700_000_000_000_000_000
@@ -68,6 +72,15 @@ class Bus:
     def read(self, topic: str) -> list[Message]:
         name = self.topics.name(topic)
         return [m for partition in self.reader.partitions(name) for m in self.reader.read_tail(name, partition)]
+
+    def spoil(self, topic: str, how: str) -> frozenset[tuple[str, int]]:
+        """Replace all states of monitors by bytes that can't be read; return the partitions that have any."""
+        newest = {(m.partition(), m.key()): m.value() for m in self.read(topic) if m.key() != POSITION_KEY}
+        old = (STATES / f"1-{topic.removesuffix('_snapshots')}.bin").read_bytes()
+        for (partition, key), value in newest.items():
+            spoilt = old if how == "old" else value[:-1]
+            self.producer.produce(self.topics.name(topic), spoilt, key, partition=partition)
+        return frozenset((topic, partition) for partition, _ in newest)
 
     def close(self) -> None:
         """Let go of the connections; else librdkafka goes on complaining when the broker is gone."""
@@ -138,6 +151,45 @@ class Job:
         return {f"{self.name}-0-{rank}-{i}" for rank in range(self.ranks) for i in range(self.iterations)}
 
 
+def run_last_jobs(bus: Bus) -> set[str]:
+    """Run jobs of one iteration until they are judged; return the ids of their verdicts.
+
+    There is one for each pair of partitions that a message can take, first as a rank's and then as its job's. Each
+    partition is read in order: all that was sent before has been judged by then, and told as often as it will be.
+    """
+    every = range(bus.partitions)
+    wanted: set[str] = set()
+    for number in every:
+        names = (f"last-{count}" for count in itertools.count())
+        name = next(name for name in names if partition_of(name.encode(), bus) == number)
+        sizes = itertools.count(1)
+        ranks = next(n for n in sizes if {partition_of(rank_key(name, r), bus) for r in range(n)} == {*every})
+        job = Job(bus, name, ranks, operators=1)
+        job.announce()
+        job.run(1)
+        job.end()
+        wanted |= job.wanted_ids()
+    bus.flush()
+    wait_until(lambda: set(bus.verdict_ids()) >= wanted, "verdicts of the last jobs")
+    return wanted
+
+
+def partition_of(key: bytes, bus: Bus) -> int:
+    """Partition of a key, as every producer of ours chooses it."""
+    return int((murmur2(key) & 0x7FFFFFFF) % bus.partitions)
+
+
+def require_each_once(bus: Bus, wanted: set[str], worker: Worker) -> None:
+    """Require that all `wanted` verdicts and alerts come, and none twice; this ends the worker."""
+    wait_until(lambda: set(bus.verdict_ids()) >= wanted, f"{len(wanted)} verdicts")
+    wanted = wanted | run_last_jobs(bus)
+    assert worker.stop() == 0  # what it has said stands on the topics
+    for topic in ("verdicts", "alerts"):
+        found = bus.verdict_ids(topic)
+        assert set(found) == wanted, topic
+        assert [name for name, count in found.items() if count > 1] == [], f"twice on {topic}"
+
+
 class Worker:
     """A worker process of its own, on the bus's topics."""
 
@@ -148,6 +200,7 @@ class Worker:
             "group": bus.topics.prefix + "workers",
             "snapshot_s": 0.5,
             "session_s": SESSION_S,
+            "stop_s": 60.0,  # on a busy machine all takes several times as long
             "data_directory": str(folder / "faust"),
             "web_port": free_port(),
             **settings,
@@ -159,12 +212,12 @@ class Worker:
 
     def kill(self) -> None:
         self.process.kill()
-        self.process.wait(10)
+        self.process.wait(DEADLINE_S)
 
     def stop(self) -> int:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(20)
+        return self.process.wait(DEADLINE_S)
 
     def output(self) -> str:
         return self.log.read_text()

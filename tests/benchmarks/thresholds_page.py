@@ -1,0 +1,50 @@
+"""The page of all thresholds, infra/docs/thresholds.md, from the rooms themselves.
+
+python -m tests.benchmarks.thresholds_page          # writes the page anew
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from irregulars.thresholds import Threshold
+from tests.room_thresholds import ROOT, Room, rooms
+
+PAGE: Final = ROOT / "infra" / "docs" / "thresholds.md"
+
+_HEAD: Final = """\
+# Thresholds
+
+Every number on which a verdict may hang, by the room that decides by it: its meaning, and where it comes from. Each
+room has them in its `thresholds.py` (priors and chances of suspects: `likelihoods.py`), with these words. "Chosen"
+means that no paper and no fit gives the value; the reason stands beside it. None of them is a setting: the settings
+that concern verdicts are δ, the window and the limits of severity ([settings](settings.md)).
+
+Does a figure hang on one of them? `make bench-sensitivity` moves each by a quarter and judges the recordings anew
+([benchmarks](benchmarks.md)). `python -m tests.benchmarks.thresholds_page` writes this page; a test keeps it true.
+"""
+
+
+def render() -> str:
+    """Return the page."""
+    return "\n".join([_HEAD, *map(_table, rooms())])
+
+
+def _table(room: Room) -> str:
+    lines = [f"## {room.folder}", "", "| name | value | unit | meaning | source |", "|---|---|---|---|---|"]
+    return "\n".join([*lines, *map(_row, room.thresholds), ""])
+
+
+def _row(one: Threshold) -> str:
+    cells = (f"`{one.name}`", _number(one.value), one.unit, one.meaning, one.source)
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _number(value: object) -> str:
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(render())

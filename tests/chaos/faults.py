@@ -1,0 +1,156 @@
+"""The faults, each a function that makes it, waits, and mends it. They return what they did, in a few words."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+from confluent_kafka import Producer
+
+from irregulars.streams.kafka.log_reader import LogReader
+from tests.chaos.system import System
+
+Fault = Callable[[System], str]
+
+PAUSE_PAST_SESSION_S: Final = 8.0
+"""By how much a worker's pause exceeds the session after which others take its partitions."""
+
+COPIED: Final = 200
+"""Messages that come a second time, in another order."""
+
+
+def kill_worker(system: System) -> str:
+    """Kill -9, and a new one comes at once."""
+    system.take_worker().kill()
+    system.start_worker()
+    return "one of the workers"
+
+
+def stop_worker(system: System) -> str:
+    """SIGTERM, as in a rolling upgrade."""
+    began_s = time.monotonic()
+    status = system.take_worker().stop(60)
+    system.start_worker()
+    return f"status {status} after {time.monotonic() - began_s:.1f} s"
+
+
+def join_and_leave(system: System) -> str:
+    """One worker more for a while."""
+    system.start_worker()
+    time.sleep(12)
+    return f"one more for 12 s, then {stop_one_for_good(system)}"
+
+
+def stop_one_for_good(system: System) -> str:
+    """SIGTERM, and nobody comes in its place."""
+    return f"status {system.take_worker().stop(60)}"
+
+
+def pause_worker(system: System) -> str:
+    """A worker stands still for longer than its session, and goes on with partitions that others have by then."""
+    pause_s = system.settings.session_s + PAUSE_PAST_SESSION_S
+    with system.random.choice(system.workers).suspended():
+        time.sleep(pause_s)
+    return f"{pause_s:.0f} s"
+
+
+def kill_broker(system: System) -> str:
+    """Kill -9 of one of three, which comes back on its data."""
+    node = system.random.choice(system.cluster.nodes)
+    node.kill()
+    time.sleep(5)
+    node.start()
+    return f"broker {node.number}, away for 5 s"
+
+
+def bounce_broker(system: System) -> str:
+    """An ordered stop and start of one of three."""
+    node = system.random.choice(system.cluster.nodes)
+    node.stop()
+    node.start()
+    return f"broker {node.number}"
+
+
+def database_away(system: System) -> str:
+    """Kill -9 of the database, which comes back on its data."""
+    away_s = system.random.choice((5, 20, 60))
+    system.database.kill()
+    time.sleep(away_s)
+    system.database.start()
+    system.database_gate.target = port_of(system.database.url)  # it may have another one now
+    return f"{away_s} s"
+
+
+def port_of(url: str) -> int:
+    """Port of a service's URL."""
+    return int(url.rsplit(":", 1)[1])
+
+
+def cut_network(system: System) -> str:
+    """No client reaches one of the brokers; brokers reach one another."""
+    gate = system.random.choice(system.cluster.gates)
+    system.gates.cut(gate)
+    time.sleep(10)
+    system.gates.mend(gate)
+    return "one broker for 10 s"
+
+
+def cut_all_networks(system: System) -> str:
+    """No client reaches any broker."""
+    for gate in system.cluster.gates:
+        system.gates.cut(gate)
+    time.sleep(20)
+    for gate in system.cluster.gates:
+        system.gates.mend(gate)
+    return "all brokers for 20 s"
+
+
+def cut_database(system: System) -> str:
+    """The database runs, and nobody reaches it."""
+    system.gates.cut(system.database_gate)
+    time.sleep(15)
+    system.gates.mend(system.database_gate)
+    return "15 s"
+
+
+def slow_network(system: System) -> str:
+    """Each piece of data to and from the brokers takes a fifth of a second longer."""
+    for gate in system.cluster.gates:
+        system.gates.slow(gate, 0.2)
+    time.sleep(10)
+    for gate in system.cluster.gates:
+        system.gates.mend(gate)
+    return "200 ms for 10 s"
+
+
+def copies_in_another_order(system: System) -> str:
+    """Messages that were published come once more, late and shuffled."""
+    name = system.settings.topics().name("commops")
+    reader = LogReader(system.cluster.direct, {})
+    producer = Producer({"bootstrap.servers": system.cluster.direct})
+    try:
+        found = [m for partition in reader.partitions(name) for m in reader.read_tail(name, partition)]
+        chosen = system.random.sample(found, min(COPIED, len(found)))
+        for message in chosen:
+            producer.produce(name, message.value(), message.key(), message.partition())
+        producer.flush(30)
+    finally:
+        reader.close()
+    return f"{len(chosen)} of {len(found)} messages of commops"
+
+
+def overload(system: System) -> str:
+    """Ten jobs at once, as fast as Kafka goes."""
+    for _ in range(10):
+        system.start_job(speed=0.0)
+    return "10 jobs"
+
+
+FAULTS: Final[dict[str, Fault]] = {
+    fault.__name__.replace("_", " "): fault
+    for fault in (
+        kill_worker, stop_worker, join_and_leave, pause_worker, kill_broker, bounce_broker, database_away,
+        cut_network, cut_all_networks, cut_database, slow_network, copies_in_another_order, overload,
+    )
+}  # fmt: skip

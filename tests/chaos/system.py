@@ -1,0 +1,108 @@
+"""The system under test as people start it: workers and replays are processes, all settings the defaults."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+from irregulars.infra.configuration.settings import Settings
+from irregulars.infra.services.demo_database import DemoDatabase
+from irregulars.infra.services.loopback import free_port
+from tests.chaos.cluster import KafkaCluster
+from tests.chaos.network import Gate, Gates
+from tests.integration.pipelines import RECORDINGS, Process
+
+GROUP: Final = "chaos.workers"
+RECORDED: Final = (
+    "gloo-slow-rank", "gloo-slow-nic", "gloo-slow-link", "gloo-clean", "bench/ddp8-clean", "bench/pp4dp2-compute",
+    "bench/tp2pp2dp2-nic-send", "bench/zero8-clean", "bench/ddp8-pauses", "bench/tp2pp2dp2-link-one-way",
+)  # fmt: skip
+"""Jobs that run while faults happen: real recordings, healthy ones among them."""
+
+
+@dataclass
+class Job:
+    """One replay of a recording under a name of its own."""
+
+    name: str
+    recording: str
+    process: Process
+
+    def published(self) -> dict[str, object] | None:
+        """Return what the replay says it published, in the end; None while it runs, or if it failed."""
+        text = self.process.output()
+        start = text.find("\n{") + 1 if not text.startswith("{") else 0
+        try:
+            found: dict[str, object] = json.loads(text[start:])
+        except ValueError:
+            return None
+        return found
+
+
+@dataclass
+class System:
+    """Brokers, a database, workers and jobs; `random` makes all choices."""
+
+    cluster: KafkaCluster
+    database: DemoDatabase
+    database_gate: Gate
+    gates: Gates
+    settings: Settings
+    folder: Path
+    random: random.Random
+    workers: list[Process] = field(default_factory=list)
+    ended_workers: list[Process] = field(default_factory=list)
+    jobs: list[Job] = field(default_factory=list)
+
+    def start_worker(self) -> Process:
+        """Start one more worker."""
+        arguments = ("worker", "--group", GROUP)
+        own = replace(self.settings, web_port=free_port())
+        self.workers.append(Process(arguments, own.to_environment(), self.folder))
+        return self.workers[-1]
+
+    def take_worker(self) -> Process:
+        """Take a worker away from those that are kept alive, and return it."""
+        worker = self.random.choice(self.workers)
+        self.workers.remove(worker)
+        self.ended_workers.append(worker)
+        return worker
+
+    def start_job(self, speed: float = 1.0) -> Job:
+        """Let one more job run, at the pace of its recording unless said otherwise."""
+        recording = RECORDED[len(self.jobs) % len(RECORDED)]
+        name = f"job-{len(self.jobs)}"
+        arguments = ("replay", str(RECORDINGS / recording), "--job", name, "--speed", str(speed), "--json")
+        self.jobs.append(Job(name, recording, Process(arguments, self.settings.to_environment(), self.folder)))
+        return self.jobs[-1]
+
+    def running_jobs(self) -> Sequence[Job]:
+        """Return the jobs that still publish."""
+        return [job for job in self.jobs if job.process.is_running]
+
+    def supervise(self) -> list[str]:
+        """Start workers anew that ended by themselves, as a supervisor does; return what they said last."""
+        fallen = [worker for worker in self.workers if not worker.is_running]
+        for worker in fallen:
+            self.workers.remove(worker)
+            self.ended_workers.append(worker)
+            self.start_worker()
+        return [worker.output().strip().splitlines()[-1] for worker in fallen]
+
+    def wait_for_jobs(self, within_s: float) -> None:
+        """Wait until all jobs have published everything."""
+        deadline = time.monotonic() + within_s
+        while self.running_jobs() and time.monotonic() < deadline:
+            self.supervise()
+            time.sleep(0.5)
+
+    def close(self) -> None:
+        """End all processes."""
+        for process in [*self.workers, *(job.process for job in self.jobs)]:
+            if process.is_running:
+                process.kill()

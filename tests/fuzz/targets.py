@@ -1,0 +1,193 @@
+"""What is fuzzed: a reader of bytes from outside, and sound bytes for it to begin with.
+
+Whatever the bytes, a reader returns a value, or raises `InputError` (`RecordError` is one). Every other exception is
+a finding, as are seconds of time or a large piece of memory for a small input (`tests/fuzz/run.py`).
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+
+from irregulars.errors import InputError
+from irregulars.producers.importers.importing import import_trace
+from irregulars.producers.trace.directory import read_trace
+from irregulars.sinks.alerts import alert_line, alert_of
+from irregulars.state_codec import decode_state, encode_state
+from irregulars.streams.messages.announcements import (
+    Announcement,
+    Communicator,
+    Heartbeat,
+    SourceProgress,
+    decode_announcement,
+    decode_heartbeat,
+    encode_announcement,
+    encode_heartbeat,
+)
+from irregulars.streams.messages.evidence import Membership, decode_evidence, encode_evidence
+from irregulars.streams.messages.judgements import Suspect, Verdict, decode_verdict, encode_verdict
+from irregulars.streams.messages.records import (
+    BATCH_SCHEMAS,
+    PHASE_UNKNOWN,
+    UNKNOWN,
+    Batch,
+    Header,
+    decode_batch,
+    encode_batch,
+)
+from irregulars.streams.monitor_settings import MonitorSettings
+from irregulars.streams.rank_hop.rank_monitor import RankMonitor, RankMonitorState
+from tests.producers.importers.test_hostile_files import NAMES, VALID
+from tests.streams.evidence_rows import evidence_of
+
+RECORDING: Final = Path(__file__).parent.parent / "recordings" / "gloo-clean"
+WORLD: Final = Communicator("world", "world", (0, 1))
+
+
+@dataclass(frozen=True)
+class Target:
+    """A reader, and inputs that it reads."""
+
+    read: Callable[[bytes], object]
+    seeds: tuple[bytes, ...]
+
+
+def batch_of(schema: str) -> Batch:
+    """Three rows of a schema."""
+    columns: dict[str, Any] = {}
+    for field in BATCH_SCHEMAS[schema]:
+        kind = np.dtype(field.type.to_pandas_dtype())
+        is_float = kind.kind == "f" or field.name in ("elapsed_ns", "size_bytes", "tokens")
+        columns[field.name] = np.arange(3, dtype=np.float64 if is_float else kind if kind.itemsize < 4 else np.int64)
+    for name, value in {"communicator": 0, "device": 0, "path": 0, "operator": 1, "phase": PHASE_UNKNOWN}.items():
+        if name in columns:
+            columns[name] = np.full(3, value, columns[name].dtype)
+    if "peer" in columns:
+        columns["peer"] = np.full(3, UNKNOWN)
+    return Batch(Header(schema, "j", 1, 0, 0, 9, ("world",)), columns)
+
+
+def monitored(value: bytes) -> object:
+    """Decode operators and give them to a monitor that has begun: what decodes must not stop it."""
+    monitor = RankMonitor("j", 0, MonitorSettings())
+    monitor.announce(Announcement("j", 1, 0, 2, 2, (WORLD,)))
+    monitor.add(batch_of("commops"), 0)
+    monitor.add(decode_batch(value, "commops"), 1)
+    monitor.tick(1e9, 2e9)
+    drained = monitor.drain()
+    return [decode_evidence(one) for one in encode_evidence(drained, "j")]
+
+
+def file_target(name: str, read: Callable[[Path], object], *seeds: bytes) -> Target:
+    """A reader of a file of this name."""
+
+    def read_bytes(value: bytes) -> object:
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / name).write_bytes(value)
+            return read(Path(folder))
+
+    return Target(read_bytes, seeds)
+
+
+def read_with_job(folder: Path) -> object:
+    """Read a trace directory of one file; the job is that of a recording."""
+    if not (folder / "job.json").exists():
+        (folder / "job.json").symlink_to(RECORDING / "job.json")
+    return read_trace(folder)
+
+
+def import_one(kind: str) -> Callable[[Path], object]:
+    return lambda folder: import_trace(kind, folder / NAMES[kind], folder / "out")
+
+
+def state() -> bytes:
+    monitor = RankMonitor("j", 0, MonitorSettings())
+    monitor.announce(Announcement("j", 1, 0, 2, 2, (WORLD,)))
+    monitor.add(batch_of("commops"), 0)
+    return encode_state(monitor.state(), 1)
+
+
+def restored(value: bytes) -> object:
+    return decode_state(value, RankMonitorState, 1)
+
+
+def rows_of_recording() -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = pa.parquet.read_table(RECORDING / "commops.parquet").slice(0, 20).to_pylist()
+    return rows
+
+
+def written(write: Callable[[pa.Table, Any], None]) -> bytes:
+    sink = pa.BufferOutputStream()
+    write(pa.Table.from_pylist(rows_of_recording()), sink)
+    return bytes(sink.getvalue())
+
+
+def targets() -> Mapping[str, Target]:
+    """All of them, by name: topics, importers, files."""
+    return dict(_topics()) | dict(_files())
+
+
+def _topics() -> Iterator[tuple[str, Target]]:
+    announcement = Announcement("j", 1, 0, 4, 4, (WORLD,), host="node-0", gpu=0, nic="eth0")
+    verdict = Verdict("v", 1, "open", "j", "slow_nic", (1, 9), 2.0, 3.0, None, (Suspect("nic", 1, (1,), 0.9),), "e")
+    alert = alert_of(verdict)
+    assert alert is not None
+    members = [Membership("j", 1, 0, announcement), Membership("j", 1, 1, reason="finished")]
+    evidence = encode_evidence([*members, evidence_of(1, {0: 5.0, 1: 6.0}, phase="train")], "j")
+    beat = Heartbeat("j", 1, 0, {"commops": SourceProgress(3, 5)})
+    for schema in BATCH_SCHEMAS:
+        seed = encode_batch(batch_of(schema))
+        yield schema, Target(lambda value, schema=schema: decode_batch(value, schema), (seed, packed(seed)))  # type: ignore[misc]  # a default binds the name
+    yield "jobs", Target(decode_announcement, (encode_announcement(announcement),))
+    yield "heartbeats", Target(decode_heartbeat, (encode_heartbeat(beat),))
+    yield "evidence", Target(decode_evidence, tuple(evidence))
+    yield "verdicts", Target(decode_verdict, (encode_verdict(verdict),))
+    yield "alerts", Target(alert_line, (alert,))
+    yield "rank_snapshots", Target(restored, (state(),))
+    yield "monitor", Target(monitored, (encode_batch(batch_of("commops")),))
+
+
+def packed(value: bytes) -> bytes:
+    """Write an Arrow stream again, with compression."""
+    with pa.ipc.open_stream(value) as reader:
+        table = reader.read_all()
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue())
+
+
+def _files() -> Iterator[tuple[str, Target]]:
+    for kind, valid in VALID.items():
+        yield kind, file_target(NAMES[kind], import_one(kind), valid())
+    rows = rows_of_recording()
+    lines = "".join(json.dumps(row) + "\n" for row in rows)
+    table = ",".join(rows[0]) + "\n"
+    table += "".join(",".join("" if one is None else str(one) for one in row.values()) + "\n" for row in rows)
+    parquet = written(lambda table, sink: pa.parquet.write_table(table, sink))
+    yield "jsonl", file_target("commops.jsonl", read_with_job, lines.encode())
+    yield "csv", file_target("commops.csv", read_with_job, table.encode())
+    yield "parquet", file_target("commops.parquet", read_with_job, parquet)
+    yield "job", file_target("job.json", read_trace_of_job, (RECORDING / "job.json").read_bytes())
+
+
+def read_trace_of_job(folder: Path) -> object:
+    (folder / "commops.jsonl").write_bytes(b"")
+    return read_trace(folder)
+
+
+def try_one(target: Target, value: bytes) -> bool:
+    """Read once; whether it was a value. Lets every exception through that is no `InputError`."""
+    try:
+        target.read(value)
+    except InputError:
+        return False
+    return True

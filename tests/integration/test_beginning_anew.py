@@ -1,0 +1,96 @@
+"""Jobs whose states can't be read begin anew, though retention has deleted what they began with."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from irregulars.infra.configuration.wiring import agent_settings
+from irregulars.producers.publishing.agent import Agent
+from irregulars.producers.trace.directory import read_trace
+from irregulars.producers.trace.source import TraceSource
+from irregulars.streams.snapshots.records import POSITION_KEY, PositionRecord, decode_record
+from tests.integration.pipelines import ITERATIONS, RECORDINGS, Pipeline
+from tests.integration.test_end_to_end import Gate, is_open, seconds_until
+from tests.integration.worker_runs import Bus, Job, Worker, partition_of, wait_until
+
+pytestmark = pytest.mark.integration
+
+RECORDING = "gloo-slow-rank"
+HELD_AT = 78  # its fault is in iterations 60 to 79
+
+
+def delete_evidence(bus: Bus) -> None:
+    """Delete all evidence there is, as retention does after a week."""
+    topic = bus.topics.name("evidence")
+    ends = [TopicPartition(topic, p, bus.reader.end_offset(topic, p)) for p in bus.reader.partitions(topic)]
+    admin = AdminClient({"bootstrap.servers": bus.bootstrap})
+    for done in admin.delete_records(ends).values():
+        done.result(30)
+
+
+def test_verdicts_that_can_t_come_again_are_not_read_at_each_start(kafka_bootstrap: str, tmp_path: Path) -> None:
+    bus = Bus(kafka_bootstrap)
+    names = (name for number in itertools.count() if partition_of((name := f"job-{number}").encode(), bus) == 0)
+    gone, kept = Job(bus, next(names), ranks=2), Job(bus, next(names), ranks=2)
+    run_and_judge(bus, tmp_path, gone)
+    delete_evidence(bus)
+    run_and_judge(bus, tmp_path, kept)
+    bus.spoil("job_snapshots", "damaged")
+    workers = [Worker(bus, tmp_path)]
+    wait_until(lambda: "event=begun_anew" in workers[0].output(), "a beginning anew")
+    time.sleep(3.0)  # what would come twice comes now
+    assert workers[0].stop() == 0
+    assert max(bus.verdict_ids().values()) == max(bus.verdict_ids("alerts").values()) == 1
+    ends = newest_position(bus, partition=0).ends
+    assert ends is not None
+    assert sum(ends["verdicts"].values()) == len(gone.wanted_ids() | kept.wanted_ids())
+    bus.close()
+
+
+def run_and_judge(bus: Bus, folder: Path, job: Job) -> None:
+    job.announce()
+    job.run(10)
+    job.end()
+    bus.flush()
+    worker = Worker(bus, folder)
+    wait_until(lambda: set(bus.verdict_ids()) >= job.wanted_ids(), "verdicts")
+    assert worker.stop() == 0
+
+
+def newest_position(bus: Bus, partition: int) -> PositionRecord:
+    own = [m for m in bus.read("job_snapshots") if (m.partition(), m.key()) == (partition, POSITION_KEY)]
+    record = decode_record(POSITION_KEY, own[-1].value() or b"")
+    assert isinstance(record, PositionRecord)
+    return record
+
+
+def test_a_job_whose_announcements_are_deleted_is_judged_again_and_opens_nothing_twice(pipeline: Pipeline) -> None:
+    trace = read_trace(RECORDINGS / RECORDING)
+    gate = Gate(seconds_until(trace, HELD_AT))
+    source = TraceSource(trace, max_span_s=0.1, clock_s=gate)
+    worker = pipeline.start_worker()
+    with ThreadPoolExecutor(1) as pool:
+        replay = pool.submit(Agent(source, agent_settings(pipeline.settings)).run)
+        try:
+            wait_until(lambda: is_open(pipeline.revisions()), "an open verdict")
+            assert worker.stop() == 0
+            delete_evidence(pipeline.bus)
+            pipeline.bus.spoil("job_snapshots", "damaged")
+        finally:
+            gate.is_open = True
+        worker = pipeline.start_worker()
+        assert replay.result(60).reason == "finished"
+    judged = "SELECT max(iteration) FROM iterations FINAL"
+    wait_until(lambda: int(pipeline.query(judged)) == ITERATIONS - 1, "the last iteration")
+    assert worker.stop() == 0
+    assert "event=begun_anew hop=job" in worker.output()
+    assert int(pipeline.query("SELECT min(ranks_reported) FROM iterations FINAL WHERE iteration > 100")) == 4
+    opened = [verdict for verdict in pipeline.revisions("alerts") if verdict.event in ("opened", "raised")]
+    assert len({verdict.verdict_id for verdict in pipeline.revisions()}) == len(opened) == 1

@@ -1,0 +1,263 @@
+"""Who may do what in ClickHouse: the shipped users in force on a real server, and one behind TLS."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import socket
+import socketserver
+import ssl
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from xml.sax.saxutils import escape
+
+import pytest
+
+from irregulars.errors import InputError, ServiceRefused, ServiceUnavailable
+from irregulars.infra.configuration.settings import Settings
+from irregulars.infra.configuration.wiring import database_settings
+from irregulars.infra.services.demo_database import DemoDatabase
+from irregulars.sinks.access import access_sql
+from irregulars.sinks.clickhouse import ClickHouseSink
+from irregulars.sinks.connection import DatabaseSettings, connect, translated
+from irregulars.sinks.migrate import Migration
+from tests.integration.certificates import Authority
+from tests.integration.pipelines import COMMAND
+from tests.integration.worker_runs import ROOT
+
+pytestmark = pytest.mark.integration
+
+PASSWORD = "s3cret-of-all-three"
+STATEMENTS = [" ".join(one.split()) for one in Migration(1, "access", access_sql()).statements()]
+"""Of ``sinks/sql/access.sql``, each in one line."""
+
+
+class GuardedDatabase(DemoDatabase):
+    """Our server with the users, settings and quotas of ``sinks/sql/access.sql``.
+
+    Its engine takes no ``CREATE USER``: the test carries grants, bounds and quotas over into its configuration.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory / "data")
+        self.authority = Authority(directory / "ca")
+
+    def settings(self, who: str, **others: Any) -> Settings:
+        """Settings of one of the three; `irregulars sql` takes the reader."""
+        values = {"clickhouse_url": self.url, "clickhouse_user": f"irregulars_{who}", "clickhouse_password": PASSWORD,
+                  "clickhouse_reader_user": "irregulars_reader", "clickhouse_reader_password": PASSWORD}  # fmt: skip
+        return Settings(**{**values, **others})
+
+    def _users(self) -> str:
+        xml = re.sub(r"<irregulars_reader>.*?</irregulars_reader>", "", super()._users(), flags=re.DOTALL)
+        xml = xml.replace("</profiles>", f"{''.join(map(profile_xml, PROFILES.items()))}</profiles>")
+        xml = xml.replace("</quotas>", f"{''.join(map(quota_xml, QUOTAS.items()))}</quotas>")
+        return xml.replace("</users>", "".join(map(user_xml, ("reader", "writer", "admin"))) + "</users>")
+
+
+PROFILES = {name: dict(re.findall(r"(\w+) = (\d+(?: MAX \d+)?)", rest)) for name, rest in
+            (re.match(r"CREATE SETTINGS PROFILE IF NOT EXISTS (\w+) SETTINGS (.*)", one).groups()  # type: ignore[union-attr]
+             for one in STATEMENTS if "SETTINGS PROFILE IF" in one)}  # fmt: skip
+QUOTAS = {name: re.findall(r"INTERVAL 1 (minute|hour) MAX ([^F]*?)(?=,? FOR | TO )", rest) for name, rest in
+          (re.match(r"CREATE QUOTA IF NOT EXISTS (\w+) (.*)", one).groups()  # type: ignore[union-attr]
+           for one in STATEMENTS if "CREATE QUOTA" in one)}  # fmt: skip
+
+
+def profile_xml(profile: tuple[str, dict[str, str]]) -> str:
+    name, settings = profile
+    values = {key: value.partition(" MAX ") for key, value in settings.items()}
+    bounds = "".join(f"<{key}><max>{most}</max></{key}>" for key, (_, _, most) in values.items() if most)
+    own = "".join(f"<{key}>{value}</{key}>" for key, (value, _, _) in values.items())
+    return f"<{name}>{own}<constraints>{bounds}</constraints></{name}>"
+
+
+def quota_xml(quota: tuple[str, list[tuple[str, str]]]) -> str:
+    name, intervals = quota
+    seconds = {"minute": 60, "hour": 3600}
+    limits = "".join(
+        f"<interval><duration>{seconds[unit]}</duration>"
+        + "".join(f"<{key}>{value}</{key}>" for key, value in re.findall(r"(\w+) = (\d+)", bounds))
+        + "</interval>"
+        for unit, bounds in intervals
+    )
+    return f"<{name}>{limits}</{name}>"
+
+
+def user_xml(who: str) -> str:
+    name = f"irregulars_{who}"
+    grants = [one.removesuffix(f" TO {name}") for one in STATEMENTS if re.fullmatch(rf"GRANT .* TO {name}", one)]
+    quota = name if name in QUOTAS else "default"
+    queries = "".join(f"<query>{escape(grant)}</query>" for grant in grants)
+    return (f"<{name}><password>{PASSWORD}</password><networks><ip>127.0.0.1</ip></networks>"
+            f"<profile>{name}</profile><quota>{quota}</quota><grants>{queries}</grants></{name}>")  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedDatabase]:
+    with GuardedDatabase(tmp_path_factory.mktemp("guarded")) as running:
+        done = run(running.settings("admin"), "sql", "--create-tables")
+        assert (done.returncode, done.stderr) == (0, "")
+        yield running
+
+
+def run(settings: Settings, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, **settings.to_environment(), "PYTHONPATH": str(ROOT)}
+    return subprocess.run([*COMMAND, *arguments], cwd=ROOT, env=environment, timeout=60, capture_output=True,
+                          text=True, check=False)  # fmt: skip
+
+
+def ask(database: GuardedDatabase, who: str, sql: str) -> Any:
+    target = database_settings(database.settings(who))
+    client = connect(target)
+    try:
+        with translated(target):
+            return client.query(sql).result_rows
+    finally:
+        client.close_connections()
+
+
+def test_every_shipped_statement_is_one_that_clickhouse_understands(database: GuardedDatabase) -> None:
+    target = DatabaseSettings(database.url, database.user, database.password)
+    client = connect(target)
+    for statement in STATEMENTS:
+        assert client.query("SELECT formatQuery({sql:String})", parameters={"sql": statement}).result_rows
+    client.close_connections()
+    assert {"irregulars_reader", "irregulars_writer", "irregulars_admin"} == PROFILES.keys()
+    assert QUOTAS["irregulars_reader"][0] == ("minute", "queries = 1200, errors = 200")
+
+
+WRITES = (
+    "drop table verdicts", "INSERT INTO verdicts (job) VALUES ('x')", "ALTER TABLE verdicts DELETE WHERE 1",
+    "TRUNCATE TABLE verdicts", "DROP TABLE verdicts SETTINGS readonly = 0",
+    "SELECT * FROM file('/etc/passwd', 'LineAsString')",
+)  # fmt: skip
+
+
+def test_irregulars_sql_drops_nothing_even_with_the_admin_s_password(database: GuardedDatabase) -> None:
+    settings = database.settings("admin", clickhouse_reader_user=None, clickhouse_reader_password="")
+    done = run(settings, "sql", "drop table verdicts")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "READONLY" in done.stderr
+    assert ask(database, "admin", "EXISTS TABLE verdicts") == [(1,)]
+
+
+@pytest.mark.parametrize("login", ["the reader", "only the admin", "the demo's user"])
+def test_sql_can_change_nothing_whoever_asks(database: GuardedDatabase, login: str) -> None:
+    settings = {
+        "the reader": database.settings("admin"),
+        "only the admin": database.settings("admin", clickhouse_reader_user=None, clickhouse_reader_password=""),
+        "the demo's user": Settings(clickhouse_url=database.url, clickhouse_user=database.user,
+                                    clickhouse_password=database.password),
+    }[login]  # fmt: skip
+    target = database_settings(settings, is_reading=True)
+    client = connect(target)
+    for sql in WRITES:
+        with pytest.raises(ServiceRefused), translated(target):
+            client.query(sql)
+    client.close_connections()
+    assert ask(database, "admin", "EXISTS TABLE verdicts") == [(1,)]
+
+
+def test_the_reader_reads_within_bounds(database: GuardedDatabase) -> None:
+    assert ask(database, "reader", "SELECT count() FROM verdicts SETTINGS max_execution_time = 5") == [(0,)]
+    with pytest.raises(ServiceUnavailable, match="max_execution_time"):
+        ask(database, "reader", "SELECT 1 SETTINGS max_execution_time = 100000")
+
+
+FOREIGN = (
+    "DROP TABLE verdicts", "CREATE TABLE t (a Int8) ENGINE = ReplacingMergeTree ORDER BY a",
+    "ALTER TABLE verdicts DELETE WHERE 1", "SELECT * FROM url('http://127.0.0.1:1/', 'TSV')",
+    "CREATE USER other", "GRANT SELECT ON *.* TO irregulars_writer",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("sql", FOREIGN)
+def test_the_writer_writes_and_changes_no_table(database: GuardedDatabase, sql: str) -> None:
+    with pytest.raises(ServiceRefused):
+        ask(database, "writer", sql)
+
+
+def test_a_worker_s_sink_works_with_the_writer_s_rights(database: GuardedDatabase) -> None:
+    sink = ClickHouseSink(database_settings(database.settings("writer")))
+    sink.open()  # the tables are there: nothing is to be made
+    sink.close()
+
+
+def test_the_admin_makes_tables_and_no_users(database: GuardedDatabase) -> None:
+    ask(database, "admin", "CREATE TABLE made (a Int8) ENGINE = ReplacingMergeTree ORDER BY a")
+    ask(database, "admin", "DROP TABLE made")
+    with pytest.raises(ServiceRefused):
+        ask(database, "admin", "CREATE USER other")
+
+
+@pytest.fixture
+def https_url(database: GuardedDatabase) -> Iterator[str]:
+    """The database behind TLS, as behind a company's proxy: the embedded server has no port for it."""
+    certificate, key = database.authority.issue("database")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate, key)
+    inner = ("127.0.0.1", int(database.url.rpartition(":")[2]))
+
+    class Front(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            with (
+                contextlib.suppress(OSError),
+                context.wrap_socket(self.request, server_side=True) as outside,
+                socket.create_connection(inner) as inside,
+            ):
+                back = threading.Thread(target=pump, args=(inside, outside))
+                back.start()
+                pump(outside, inside)
+                back.join()
+
+    class Server(socketserver.ThreadingTCPServer):
+        daemon_threads = True
+        block_on_close = False
+
+    with Server(("127.0.0.1", 0), Front) as server:
+        serving = threading.Thread(target=server.serve_forever, args=(0.05,))
+        serving.start()
+        yield f"https://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+        serving.join()
+
+
+def pump(source: socket.socket, target: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while data := source.recv(1 << 16):
+            target.sendall(data)
+    with contextlib.suppress(OSError):
+        target.shutdown(socket.SHUT_RDWR)
+
+
+def test_tls_with_an_authority_of_our_own(database: GuardedDatabase, https_url: str, tmp_path: Path) -> None:
+    url = https_url
+    own = database.settings("reader", clickhouse_url=url, clickhouse_ca_file=database.authority.certificate)
+    assert run(own, "sql", "SELECT 1").returncode == 0
+    stranger = database.settings("reader", clickhouse_url=url)
+    with pytest.raises(ServiceUnavailable, match="certificate verify failed"):
+        connect(database_settings(stranger, wait_s=0.5))
+    (tmp_path / "no.pem").write_text("nothing")
+    with pytest.raises(InputError, match="clickhouse_ca_file must be a readable file in PEM"):
+        connect(DatabaseSettings(url, ca_file=tmp_path / "no.pem"))
+    with pytest.raises(InputError, match="must be https"):
+        DatabaseSettings(database.url, ca_file=database.authority.certificate)
+
+
+def test_a_password_of_a_file_serves_and_shows_nowhere(database: GuardedDatabase, tmp_path: Path) -> None:
+    path = tmp_path / "password"
+    path.write_text(f"{PASSWORD}\n")
+    own = database.settings("reader", clickhouse_reader_password="", clickhouse_reader_password_file=path)
+    assert run(own, "sql", "SELECT 1").returncode == 0
+    path.write_text("wrong-one")
+    done = run(own, "sql", "SELECT 1")
+    assert done.returncode == 2
+    assert "wrong-one" not in done.stderr
+    refused = run(Settings(), "--set", "clickhouse_password=on-the-command-line", "sql", "SELECT 1")
+    assert refused.returncode == 2
+    assert "must not be given by a flag" in refused.stderr
+    assert "on-the-command-line" not in refused.stderr

@@ -1,0 +1,331 @@
+"""Every way of logging in, and what each role may do, tried on Apache Kafka with certificates of our own."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import cache
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer
+from confluent_kafka import TopicPartition as Place
+from faust.transport.drivers.aiokafka import credentials_to_aiokafka_auth
+
+from irregulars.errors import ServiceError, ServiceRefused
+from irregulars.infra.configuration.settings import Settings
+from irregulars.infra.configuration.wiring import agent_settings, kafka_security
+from irregulars.producers.publishing.publisher import Publisher
+from irregulars.streams.kafka.access_roles import ROLES, grant, rights_of
+from irregulars.streams.kafka.broker import client_config, open_admin
+from irregulars.streams.kafka.log_reader import LogReader
+from irregulars.streams.kafka.topic_admin import create_topics
+from irregulars.streams.kafka.topics import TOPICS, TopicSettings
+from irregulars.streams.worker.faust_consumer import _credentials
+from tests.conftest import failing_in_one_line
+from tests.integration.pipelines import COMMAND, RECORDINGS
+from tests.integration.secured_kafka import SecuredKafka
+from tests.integration.worker_runs import ROOT, SESSION_S, free_port, wait_until
+
+pytestmark = pytest.mark.integration
+
+DEADLINE_S = 30.0
+USERS = ("ada", *ROLES)
+GROUP = "irregulars"
+REFUSED = KafkaError.TOPIC_AUTHORIZATION_FAILED
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredKafka]:
+    """One broker for all tests of this file; `ada` may do everything with topics that begin with ``ada.``."""
+    with failing_in_one_line(), SecuredKafka(tmp_path_factory.mktemp("secured"), USERS) as running:
+        create_topics(running.bootstrap, TopicSettings("ada.", 1))
+        for role in ROLES:
+            grant(running.bootstrap, {}, "User:ada", rights_of(role, TopicSettings("ada."), GROUP))
+        yield running
+
+
+@pytest.fixture(scope="module")
+def token_url(broker: SecuredKafka) -> Iterator[str]:
+    """An OAuth server that gives a token to each user who says the broker's password."""
+
+    class Endpoint(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            basic = self.headers["Authorization"].removeprefix("Basic ")
+            user, _, secret = base64.b64decode(basic).decode().partition(":")
+            is_known = secret == broker.password
+            token = broker.signer.token(user) if is_known else None
+            answer = json.dumps({"access_token": token, "expires_in": 600}).encode()
+            self.send_response(200 if is_known else 401)
+            self.send_header("Content-Length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Endpoint) as server:
+        serving = threading.Thread(target=server.serve_forever, args=(0.05,))
+        serving.start()
+        yield f"http://127.0.0.1:{server.server_port}/token"
+        server.shutdown()
+        serving.join()
+
+
+WAYS = ("mutual TLS", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "token file", "token endpoint")
+
+
+class LogIn:
+    """Settings of a user for each way of logging in."""
+
+    def __init__(self, broker: SecuredKafka, token_url: str) -> None:
+        self._broker, self._token_url = broker, token_url
+        self._issue = cache(broker.authority.issue)
+
+    def __call__(self, user: str, way: str, **others: Any) -> Settings:
+        """Make the settings; `others` replace some."""
+        broker = self._broker
+        values: dict[str, Any] = {"kafka_bootstrap": broker.sasl_bootstrap, "kafka_tls": True,
+                                  "kafka_ca_file": broker.authority.certificate}  # fmt: skip
+        if way == "mutual TLS":
+            certificate, key = self._issue(user)
+            values |= {"kafka_bootstrap": broker.tls_bootstrap, "kafka_cert_file": certificate, "kafka_key_file": key}
+        elif way == "token file":
+            values |= {"kafka_mechanism": "OAUTHBEARER", "kafka_token_file": broker.token_file(user)}
+        else:
+            values |= {"kafka_user": user, "kafka_password": broker.password, "kafka_mechanism": way}
+        if way == "token endpoint":
+            values |= {"kafka_mechanism": "OAUTHBEARER", "kafka_token_url": self._token_url}
+        return Settings(**{"topic_prefix": "ada.", **values, **others})
+
+
+@pytest.fixture(scope="module")
+def log_in(broker: SecuredKafka, token_url: str) -> LogIn:
+    return LogIn(broker, token_url)
+
+
+# --- every way of logging in, for every client of ours --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_one_configuration_lets_every_client_in(log_in: LogIn, way: str) -> None:
+    settings = log_in("ada", way)
+    security, key = kafka_security(settings), way.encode()
+    publisher = Publisher(agent_settings(settings))  # of the agent, of replay, of torch_comms
+    publisher.connect(["jobs"])
+    publisher.send("jobs", key, b"hello")
+    publisher.flush()
+    publisher.close()
+    reader = LogReader(settings.kafka_bootstrap, security, DEADLINE_S)  # of the worker, beside Faust
+    assert reader.read_tail("ada.jobs", 0)[-1].key() == key
+    reader.close()
+    assert key in asyncio.run(read_as_faust_does(settings.kafka_bootstrap, security))
+
+
+async def read_as_faust_does(bootstrap: str, security: dict[str, Any]) -> list[bytes]:
+    """Read ``ada.jobs`` with the client and the credentials that Faust would have."""
+    consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest",
+                                **credentials_to_aiokafka_auth(_credentials(security)))  # fmt: skip
+    await consumer.start()
+    try:
+        place = TopicPartition("ada.jobs", 0)
+        consumer.assign([place])
+        count = (await consumer.end_offsets([place]))[place]
+        return [(await asyncio.wait_for(consumer.getone(), DEADLINE_S)).key for _ in range(count)]
+    finally:
+        await consumer.stop()
+
+
+@pytest.mark.parametrize("way", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "token endpoint"])
+def test_a_wrong_secret_is_refused_in_one_line_that_does_not_show_it(log_in: LogIn, way: str) -> None:
+    settings = log_in("ada", way, kafka_password="swordfish")
+    with pytest.raises(ServiceRefused) as caught:
+        open_admin(settings.kafka_bootstrap, kafka_security(settings), DEADLINE_S)
+    assert "\n" not in str(caught.value)
+    assert "swordfish" not in str(caught.value)
+
+
+def test_a_token_that_somebody_else_signed_is_refused(log_in: LogIn, tmp_path: Path) -> None:
+    head, claims, _ = log_in("ada", "token file").kafka_token_file.read_text().split(".")  # type: ignore[union-attr]
+    forged = tmp_path / "token"
+    forged.write_text(".".join((head, claims, "c2lnbmF0dXJl")))
+    settings = log_in("ada", "token file", kafka_token_file=forged)
+    with pytest.raises(ServiceRefused) as caught:
+        open_admin(settings.kafka_bootstrap, kafka_security(settings), DEADLINE_S)
+    assert claims not in str(caught.value)
+
+
+def test_nobody_comes_in_without_a_certificate_or_to_a_broker_of_another_authority(log_in: LogIn) -> None:
+    anonymous = log_in("ada", "mutual TLS", kafka_cert_file=None, kafka_key_file=None)
+    with pytest.raises(ServiceError):
+        open_admin(anonymous.kafka_bootstrap, kafka_security(anonymous), 3.0)
+    trusting = log_in("ada", "mutual TLS", kafka_ca_file=None)  # the system's authorities: none of them is ours
+    with pytest.raises(ServiceRefused, match="certificate verify failed"):
+        open_admin(trusting.kafka_bootstrap, kafka_security(trusting), DEADLINE_S)
+
+
+# --- what each role may do ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def granted(broker: SecuredKafka) -> TopicSettings:
+    """Topics on which each role's user has that role."""
+    topics = TopicSettings("roles.", 1)
+    create_topics(broker.bootstrap, topics)
+    for role in ROLES:
+        grant(broker.bootstrap, {}, f"User:{role}", rights_of(role, topics, GROUP))
+    return topics
+
+
+def allowed(role: str, operation: str, topics: TopicSettings) -> set[str]:
+    return {one.name for one in rights_of(role, topics, GROUP) if (one.kind, one.operation) == ("topic", operation)}
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_role_may_do_what_its_file_says_and_is_refused_everything_else(
+    log_in: LogIn, granted: TopicSettings, role: str
+) -> None:
+    settings = log_in(role, "SCRAM-SHA-512")
+    config = client_config(settings.kafka_bootstrap, kafka_security(settings))
+    names = [granted.name(topic) for topic in TOPICS]
+    assert written(config, names) == allowed(role, "write", granted)
+    assert fetched(config, names) == allowed(role, "read", granted)
+
+
+def written(config: dict[str, Any], names: list[str]) -> set[str]:
+    """Send a message to each topic; return those that took it, and require that the others refused us."""
+    found: dict[str, KafkaError | None] = {}
+
+    def note(error: KafkaError | None, message: Message) -> None:
+        found[str(message.topic())] = error
+
+    producer = Producer({**config, "message.timeout.ms": int(DEADLINE_S * 1000)})
+    for name in names:
+        producer.produce(name, b"x", b"k", on_delivery=note)
+    assert producer.flush(DEADLINE_S) == 0
+    refused = {name: error for name, error in found.items() if error is not None}
+    assert {error.code() for error in refused.values()} <= {REFUSED}, refused
+    return found.keys() - refused.keys()
+
+
+def fetched(config: dict[str, Any], names: list[str]) -> set[str]:
+    """Fetch from each topic; return those that gave a message or said that there is none."""
+    own = {"group.id": "irregulars-alerts", "enable.auto.commit": False, "enable.partition.eof": True}
+    consumer = Consumer(config | own)
+    found: dict[str, int] = {}
+    try:
+        visible = consumer.list_topics(timeout=DEADLINE_S).topics.keys() & set(names)
+        assert all(consumer.list_topics(name, timeout=DEADLINE_S).topics[name].error.code() == REFUSED  # type: ignore[union-attr]
+                   for name in set(names) - visible)  # fmt: skip
+        consumer.assign([Place(name, 0, OFFSET_BEGINNING) for name in visible])
+        deadline_s = time.monotonic() + DEADLINE_S
+        while len(found) < len(visible) and time.monotonic() < deadline_s:
+            note_fetch(consumer, found)
+    finally:
+        consumer.close()
+    assert found.keys() == visible
+    assert set(found.values()) <= {KafkaError.NO_ERROR, KafkaError._PARTITION_EOF, REFUSED}
+    return {name for name, code in found.items() if code != REFUSED}
+
+
+def note_fetch(consumer: Consumer, found: dict[str, int]) -> None:
+    for message in consumer.consume(20, 0.1):
+        error = message.error()
+        if message.topic() is not None:  # else it is about the group, which a producer has no right to either
+            found.setdefault(str(message.topic()), KafkaError.NO_ERROR if error is None else error.code())
+
+
+@pytest.mark.parametrize("role", [role for role in ROLES if role != "admin"])
+def test_no_role_but_the_admin_makes_topics_and_none_gives_rights(
+    log_in: LogIn, granted: TopicSettings, role: str
+) -> None:
+    settings = log_in(role, "SCRAM-SHA-512")
+    security = kafka_security(settings)
+    with pytest.raises(ServiceRefused):
+        create_topics(settings.kafka_bootstrap, TopicSettings("others.", 1), security)
+    with pytest.raises(ServiceRefused):
+        grant(settings.kafka_bootstrap, security, f"User:{role}", rights_of("admin", granted, GROUP))
+
+
+# --- the whole, with the rights that it needs and none beside -------------------------------------------------------
+
+
+def test_the_pipeline_works_with_least_rights_and_shows_no_secret(
+    broker: SecuredKafka, log_in: LogIn, tmp_path: Path
+) -> None:
+    secret = tmp_path / "password"
+    secret.write_text(broker.password + "\n")
+    common: dict[str, Any] = {"topic_prefix": "least.", "partitions": 2, "session_s": SESSION_S, "snapshot_s": 0.5,
+                              "grace_s": 300.0, "web_port": free_port(), "data_dir": tmp_path / "data",
+                              "alert_least_severity": "note"}  # fmt: skip
+    in_a_file = {"kafka_password": None, "kafka_password_file": secret}
+    people = {
+        "admin": log_in("admin", "PLAIN", **common),
+        "worker": log_in("worker", "mutual TLS", **common),
+        "producer": log_in("producer", "SCRAM-SHA-512", **common, **in_a_file),
+        "reader": log_in("reader", "token file", **common),
+    }
+    super_user = Settings(kafka_bootstrap=broker.bootstrap, topic_prefix="least.")
+    said = "".join(run(super_user, "topics", "grant", role, f"User:{role}") for role in people)
+    said += run(people["admin"], "topics", "create")
+    log = tmp_path / "worker.log"
+    with log.open("wb") as output:
+        worker = subprocess.Popen([*COMMAND, "worker", "--no-store"], cwd=ROOT, env=environment_of(people["worker"]),
+                                  stdout=output, stderr=output)  # fmt: skip
+    try:
+        wait_until(lambda: log.read_text().count("event=restored hop=job") == 2, "all partitions")
+        said += run(people["producer"], "replay", str(RECORDINGS / "gloo-slow-nic"), "--speed", "0")
+        wait_until(lambda: "NIC eth0" in run(people["reader"], "alerts", "--from-start", "--end"), "an alert")
+        token = people["reader"].kafka_token_file.read_text().strip()  # type: ignore[union-attr]
+        require_hidden([broker.password, token, "PRIVATE KEY"], said + log.read_text(), *command_lines())
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(DEADLINE_S) == 0
+    finally:
+        worker.kill()
+        worker.wait()
+
+
+def environment_of(settings: Settings) -> dict[str, str]:
+    return {**os.environ, **settings.to_environment(), "PYTHONPATH": str(ROOT)}
+
+
+def run(settings: Settings, *arguments: str) -> str:
+    done = subprocess.run([*COMMAND, *arguments], cwd=ROOT, env=environment_of(settings), timeout=60,
+                          capture_output=True, text=True, check=False)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout + done.stderr
+
+
+def command_lines() -> list[str]:
+    """What everybody on this machine sees of our processes."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            found.append(path.read_bytes().decode(errors="replace"))
+        except OSError:  # it has ended
+            continue
+    assert any("irregulars\0worker" in line for line in found)
+    return found
+
+
+def require_hidden(secrets: list[str], *texts: str) -> None:
+    assert [text for text in texts if any(secret in text for secret in secrets)] == []
+
+
+def test_a_user_without_rights_is_told_what_to_ask_for(log_in: LogIn) -> None:
+    refused: Callable[[], object] = lambda: Publisher(  # noqa: E731
+        replace(agent_settings(log_in("reader", "PLAIN", topic_prefix="ada.")), broker_wait_s=DEADLINE_S)
+    ).connect(["jobs"])
+    with pytest.raises(ServiceError, match="irregulars topics grant"):
+        refused()

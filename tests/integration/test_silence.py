@@ -1,0 +1,138 @@
+"""Who is really silent is given up, and a hang is told, by clocks that follow what was read."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from uuid import uuid4
+
+import pytest
+from confluent_kafka import KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from irregulars.infra.configuration.wiring import agent_settings, monitor_settings
+from irregulars.infra.runs.analysis import analyze
+from irregulars.producers.publishing.agent import Agent
+from irregulars.producers.simulator.job.settings import SimulatorSettings
+from irregulars.producers.simulator.logs.incidents import Incidents
+from irregulars.producers.trace.directory import Trace, read_trace
+from irregulars.producers.trace.source import TraceSource
+from irregulars.streams.kafka.topics import PARTITIONER, rank_key
+from irregulars.streams.messages.records import encode_batch
+from tests.integration.pipelines import Pipeline
+from tests.integration.worker_runs import Bus, Job, wait_until
+
+pytestmark = pytest.mark.integration
+
+GRACE_S, SILENCE_S = 3.0, 6.0
+"""Of the settings of these names; everything else is as users have it."""
+
+UNDECODABLE = 40
+TOGETHER, ALONE = 10, 20
+"""Iterations of all ranks, and those that the last rank does not deliver."""
+
+
+def run_with_a_silent_rank(bus: Bus) -> Job:
+    job = Job(bus, "silent", ranks=4)
+    job.announce()
+    job.run(TOGETHER)
+    for iteration in range(TOGETHER, TOGETHER + ALONE):
+        for rank in range(3):
+            bus.send("commops", rank_key(job.name, rank), encode_batch(job.batch(rank, iteration)))
+    bus.flush()
+    return job
+
+
+def require_given_up(pipeline: Pipeline) -> None:
+    """All iterations but the newest, which no later one has closed yet, are judged, the last ones by three ranks."""
+    wait_until(lambda: pipeline.stored_iterations() >= TOGETHER + ALONE - 1, "iterations without the silent rank")
+    by_ranks = "SELECT countIf(ranks_reported = 4), countIf(ranks_reported = 3) FROM iterations FINAL"
+    assert pipeline.client.query(by_ranks).result_rows[0][0] in (TOGETHER - 1, TOGETHER)
+
+
+def test_a_rank_that_is_silent_is_given_up(pipeline: Pipeline) -> None:
+    pipeline.start_worker(grace_s=GRACE_S, silence_s=SILENCE_S)
+    run_with_a_silent_rank(pipeline.bus)
+    require_given_up(pipeline)
+
+
+def test_a_marker_of_a_transaction_at_a_partition_s_end_holds_up_no_clock(pipeline: Pipeline) -> None:
+    pipeline.start_worker(grace_s=GRACE_S, silence_s=SILENCE_S)
+    with_transactions(pipeline.bus, run_with_a_silent_rank)
+    require_given_up(pipeline)
+
+
+def with_transactions(bus: Bus, send: Callable[[Bus], object]) -> None:
+    """Let all that is sent be one transaction: it puts a marker behind the last message of each partition."""
+    config = {"bootstrap.servers": bus.bootstrap, "partitioner": PARTITIONER, "transactional.id": uuid4().hex}
+    bus.producer = Producer(config)
+    bus.producer.init_transactions(60)
+    bus.producer.begin_transaction()
+    send(bus)
+    bus.producer.commit_transaction(60)
+
+
+def test_messages_that_were_deleted_unread_hold_up_no_clock(pipeline: Pipeline) -> None:
+    bus = pipeline.bus
+    worker = pipeline.start_worker(grace_s=GRACE_S, silence_s=SILENCE_S, session_s=60.0)
+    send_undecodable(bus)
+    wait_until(lambda: len(bus.read("deadletter")) == UNDECODABLE, "a worker that reads")
+    with worker.suspended():
+        for _ in range(2):  # the first ones answer the fetch that is on its way
+            send_undecodable(bus)
+            time.sleep(1.0)
+        delete_all(bus, "bandwidth")
+    run_with_a_silent_rank(bus)
+    require_given_up(pipeline)
+    assert "event=gap topic=bandwidth" in worker.output()
+
+
+def send_undecodable(bus: Bus) -> None:
+    """Send some to each partition of a topic."""
+    for number in range(UNDECODABLE):
+        bus.send("bandwidth", b"%d" % number, b"whatever")
+    bus.flush()
+
+
+def delete_all(bus: Bus, topic: str) -> None:
+    name = bus.topics.name(topic)
+    ends = [TopicPartition(name, p, bus.reader.end_offset(name, p)) for p in bus.reader.partitions(name)]
+    admin = AdminClient({"bootstrap.servers": bus.bootstrap})
+    for done in admin.delete_records(ends).values():
+        with suppress(KafkaException):  # an empty partition
+            done.result(30)
+
+
+class NeverOver(TraceSource):
+    """A job that hangs: its processes and their agent are there, and nothing comes."""
+
+    @property
+    def is_exhausted(self) -> bool:
+        return False
+
+
+def test_a_hang_is_told(pipeline: Pipeline) -> None:
+    trace = hanging(pipeline)
+    (wanted,) = [one for one in analyze(trace, monitor_settings(pipeline.settings)).verdicts if one.kind == "hang"]
+    pipeline.start_worker(grace_s=GRACE_S, silence_s=SILENCE_S)
+    agent = Agent(NeverOver(trace, 0.0), agent_settings(pipeline.settings))
+    with ThreadPoolExecutor(1) as pool:
+        run = pool.submit(agent.run)
+        try:
+            wait_until(lambda: any(one.kind == "hang" for one in pipeline.revisions("alerts")), "the hang")
+            time.sleep(2 * SILENCE_S)  # it is told once, however long it lasts
+        finally:
+            agent.stop()
+        assert run.result(60).reason == "stopped"
+    (told,) = [one for one in pipeline.revisions() if one.kind == "hang"]
+    assert (told.verdict_id, told.suspects, told.close_reason) == (wanted.verdict_id, wanted.suspects, "silent")
+    assert len([one for one in pipeline.revisions("alerts") if one.kind == "hang"]) == 1
+
+
+def hanging(pipeline: Pipeline) -> Trace:
+    directory = pipeline.folder / "hanging"
+    job = SimulatorSettings(job="hanging", dp=2, pp=2, tp=1, iterations=60)
+    Incidents(job).run("hang:rank=1,from=50").write(directory)
+    return read_trace(directory)

@@ -1,0 +1,23 @@
+"""The broker and the database that tests share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from irregulars.infra.services.demo_database import DemoDatabase
+from irregulars.infra.services.kafka_broker import KafkaBroker
+
+SCRATCH = ("irregulars_", "sinks_", "test_")
+"""Databases of tests begin with one of these: the user of our own server may make no others."""
+
+
+@contextmanager
+def shared_services() -> Iterator[Mapping[str, str]]:
+    """Start one of each for all processes of tests, and yield the environment that tells them of it.
+
+    Otherwise each process starts its own (`tests.conftest`), which costs more than most tests.
+    """
+    with KafkaBroker() as broker, DemoDatabase(scratch=SCRATCH) as database:
+        address = database.url.replace("//", f"//{database.user}:{database.password}@")
+        yield {"KAFKA_BOOTSTRAP": broker.bootstrap, "CLICKHOUSE_URL": f"{address}/{database.database}"}
