@@ -14,7 +14,7 @@ PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13; do \
 UV_VERSION := 0.13.8
 TORCH_VERSION := 2.15.0
 
-.PHONY: help demo test lint format bench bench-analyze bench-localization bench-operators bench-recordings bench-agent \
+.PHONY: help demo test test-faults lint format bench bench-analyze bench-localization bench-operators bench-recordings bench-agent \
 	bench-sensitivity bench-torch chaos check-metamorphic licences sbom torch lock clean python java maven
 
 help:  ## List the targets
@@ -23,8 +23,11 @@ help:  ## List the targets
 demo: $(STAMP)  ## The main job in under a minute: a simulated job, a NIC that turns slow, the verdict
 	@$(BIN)/irregulars demo
 
-test: java maven $(STAMP)  ## Lint, types and all tests, on a real broker and database (needs Java 17 and Maven)
+test: java maven $(STAMP)  ## Lint, types and tests, on a real broker and database (needs Java 17 and Maven)
 	@$(BIN)/python -m tests.run_checks
+
+test-faults: java maven $(STAMP)  ## Kill, stall and starve workers, broker and database (ten minutes); OPTIONS='--within-s 300'
+	@$(BIN)/python -m tests.run_checks --faults $(OPTIONS)
 
 lint: $(STAMP)  ## Lint and types only
 	@$(BIN)/python -m tests.run_checks --lint

@@ -31,13 +31,15 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 ROOT = Path(__file__).resolve().parent.parent
 RECORDINGS = ROOT / "tests" / "recordings"
+WAITING = (("tests", "integration"), ("tests", "faults"), ("tests", "chaos"))
+"""Folders of the tests that mostly wait for real services."""
 
 collect_ignore = ["producers/torch_hook/ranks.py"]  # a training script, which needs torch
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with what takes longest and mostly waits: last, it would leave cores without work."""
-    items.sort(key=lambda item: not item.path.is_relative_to(ROOT / "tests" / "integration"))
+    items.sort(key=lambda item: item.path.relative_to(ROOT).parts[:2] not in WAITING)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@
 
 simulates the job, replays it as fast as Kafka takes it, kills the worker (SIGKILL) once half of its iterations are
 judged, starts another one, and compares the verdicts in the database with those of `analyze`. Prints a Markdown
-table. Status 1 if a verdict differs. `tests/integration/test_large_job.py` does the same with fewer ranks.
+table. Status 1 if a verdict differs. `tests/faults/test_large_job.py` does the same with fewer ranks.
 """
 
 from __future__ import annotations
