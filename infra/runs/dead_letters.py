@@ -13,7 +13,7 @@ from irregulars.errors import InputError, ServiceUnavailable
 from irregulars.streams.kafka.broker import client_config, service_error
 from irregulars.streams.kafka.log_reader import LogReader
 from irregulars.streams.kafka.topic_admin import check_topics
-from irregulars.streams.kafka.topics import HEADER_BYTES, MAX_MESSAGE_BYTES, PARTITIONER, TopicSettings
+from irregulars.streams.kafka.topics import HEADER_BYTES, MAX_MESSAGE_BYTES, SENDING, TopicSettings
 from irregulars.streams.worker.rank_stage import RANK_TOPICS
 
 REPLAYED: Final = (*RANK_TOPICS, "evidence")
@@ -153,7 +153,7 @@ class DeadLetterBox:
         """
         whole = [(self._origin(letter), self.original(letter)) for letter in letters]
         most_bytes = MAX_MESSAGE_BYTES + HEADER_BYTES
-        config = {"partitioner": PARTITIONER, "enable.idempotence": True, "message.max.bytes": most_bytes}
+        config = {**SENDING, "message.max.bytes": most_bytes}
         producer = Producer(client_config(self._bootstrap, self._security) | config)
         failed: list[Any] = []
         for (topic, partition, _), (key, value) in whole:

@@ -14,7 +14,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from irregulars.errors import InputError, ServiceError, TopicMismatch
 from irregulars.streams.kafka.broker import REFUSALS, service_error
-from irregulars.streams.kafka.topics import HEADER_BYTES, MAX_MESSAGE_BYTES, PARTITIONER, TopicSettings
+from irregulars.streams.kafka.topics import HEADER_BYTES, MAX_MESSAGE_BYTES, SENDING, TopicSettings
 
 _LOG: Final = logging.getLogger("irregulars.agent")
 _TICK_S: Final = 0.1
@@ -216,10 +216,9 @@ class Publisher:
 
     def _config(self) -> dict[str, Any]:
         settings = self._settings
-        ours = {
+        ours: dict[str, Any] = {
             "bootstrap.servers": settings.bootstrap,
-            "partitioner": PARTITIONER,
-            "enable.idempotence": True,
+            **SENDING,
             "compression.type": settings.compression,
             "linger.ms": settings.linger_ms,
             "queue.buffering.max.messages": settings.queue_messages,

@@ -16,7 +16,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from irregulars.errors import SendingGivenUp
 from irregulars.streams.kafka.broker import client_config, service_error
-from irregulars.streams.kafka.topics import HEADER_BYTES, MAX_MESSAGE_BYTES, PARTITIONER
+from irregulars.streams.kafka.topics import HEADER_BYTES, MAX_MESSAGE_BYTES, SENDING
 
 _POLL_S: Final = 0.1
 _FULL_WAIT_S: Final = 0.02
@@ -213,8 +213,7 @@ class Outbox:
 
 def _producer_config(bootstrap: str, security: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
     return client_config(bootstrap, security) | {
-        "partitioner": PARTITIONER,
-        "enable.idempotence": True,
+        **SENDING,
         "compression.type": "lz4",
         "linger.ms": 5,
         "message.timeout.ms": int(timeout_s * 1000),

@@ -8,8 +8,14 @@ from typing import Final
 
 HOUR_MS: Final = 3600 * 1000
 DAY_MS: Final = 24 * HOUR_MS
-PARTITIONER: Final = "murmur2_random"
-"""Every producer sets this: librdkafka's default differs from that of the Java and aiokafka clients."""
+SENDING: Final[Mapping[str, str | int | bool]] = {
+    "partitioner": "murmur2_random",
+    "enable.idempotence": True,
+    "max.in.flight.requests.per.connection": 1,
+}
+"""Every producer sets this. The partitioner: librdkafka's default differs from that of the Java and aiokafka clients.
+One request at a time: with more, the broker may refuse a partition's first request for a moment (its leader is still
+being made) and take the second; librdkafka then takes the first for stored, and acknowledges what nobody has."""
 
 MAX_MESSAGE_BYTES: Final = 1_000_000
 """Kafka's default limit, less the room that headers take; larger batches are split."""

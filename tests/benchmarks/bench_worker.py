@@ -31,7 +31,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from irregulars.infra.services.kafka_broker import KafkaBroker
 from irregulars.streams.kafka.log_reader import LogReader
 from irregulars.streams.kafka.topic_admin import create_topics
-from irregulars.streams.kafka.topics import PARTITIONER, TopicSettings, rank_key
+from irregulars.streams.kafka.topics import SENDING, TopicSettings, rank_key
 from irregulars.streams.messages.announcements import (
     Announcement,
     Communicator,
@@ -81,8 +81,7 @@ def fill(load: Load) -> int:
     producer = Producer(
         {
             "bootstrap.servers": load.bootstrap,
-            "partitioner": PARTITIONER,
-            "enable.idempotence": True,
+            **SENDING,
             "compression.type": load.compression,
             "linger.ms": 20,
         }

@@ -19,7 +19,7 @@ from irregulars.producers.simulator.job.settings import SimulatorSettings
 from irregulars.producers.simulator.logs.incidents import Incidents
 from irregulars.producers.trace.directory import Trace, read_trace
 from irregulars.producers.trace.source import TraceSource
-from irregulars.streams.kafka.topics import PARTITIONER, rank_key
+from irregulars.streams.kafka.topics import SENDING, rank_key
 from irregulars.streams.messages.records import encode_batch
 from tests.integration.pipelines import Pipeline
 from tests.integration.worker_runs import Bus, Job, wait_until
@@ -66,7 +66,7 @@ def test_a_marker_of_a_transaction_at_a_partition_s_end_holds_up_no_clock(pipeli
 
 def with_transactions(bus: Bus, send: Callable[[Bus], object]) -> None:
     """Let all that is sent be one transaction: it puts a marker behind the last message of each partition."""
-    config = {"bootstrap.servers": bus.bootstrap, "partitioner": PARTITIONER, "transactional.id": uuid4().hex}
+    config = {"bootstrap.servers": bus.bootstrap, **SENDING, "transactional.id": uuid4().hex}
     bus.producer = Producer(config)
     bus.producer.init_transactions(60)
     bus.producer.begin_transaction()

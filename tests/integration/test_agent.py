@@ -15,12 +15,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from aiokafka.partitioner import murmur2
-from confluent_kafka import Message
+from confluent_kafka import KafkaError, Message
 
 from irregulars.errors import ServiceRefused, ServiceUnavailable, TopicMismatch
 from irregulars.infra.services.kafka_broker import KafkaBroker
 from irregulars.infra.services.loopback import free_port
 from irregulars.producers.publishing.agent import Agent, AgentSettings, Progress
+from irregulars.producers.publishing.publisher import Publisher
 from irregulars.producers.trace.directory import Trace, read_trace
 from irregulars.producers.trace.source import TraceSource
 from irregulars.streams.kafka.log_reader import LogReader
@@ -36,6 +37,11 @@ RECORDING = RECORDINGS / "gloo-slow-nic"
 TOPICS = ("jobs", *SCHEMAS, "heartbeats")
 PARTITIONS = 4
 READ_S = 30.0
+Place = tuple[str, int, int]
+"""Topic, partition, offset."""
+
+ACKNOWLEDGED: list[set[Place]] = []
+"""Of the test that runs."""
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +59,27 @@ def topics(kafka_bootstrap: str, topic_prefix: str) -> TopicSettings:
 @pytest.fixture
 def settings(kafka_bootstrap: str, topics: TopicSettings) -> AgentSettings:
     return AgentSettings(kafka_bootstrap, topics, broker_wait_s=20.0)
+
+
+@pytest.fixture(autouse=True)
+def acknowledged(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[Place]]:
+    """Where the broker says that it has put each message of this test's agents."""
+    places: set[Place] = set()
+    count = Publisher._on_delivery
+
+    def noted(self: Publisher, topic: str, rows: int, error: KafkaError | None, message: Message) -> None:
+        if error is None:
+            places.add(place_of(message))
+        count(self, topic, rows, error, message)
+
+    monkeypatch.setattr(Publisher, "_on_delivery", noted)
+    ACKNOWLEDGED.append(places)
+    yield places
+    ACKNOWLEDGED.remove(places)
+
+
+def place_of(message: Message) -> Place:
+    return str(message.topic()), message.partition() or 0, message.offset() or 0
 
 
 @dataclass
@@ -77,8 +104,11 @@ def read_topics(settings: AgentSettings, delivered: int = 0) -> Published:
     deadline_s = time.monotonic() + READ_S
     while True:
         messages = [message for topic in TOPICS for message in read_topic(settings, topic)]
-        if len(messages) >= delivered or time.monotonic() > deadline_s:
+        if len(messages) >= delivered:
             break
+        if time.monotonic() > deadline_s:
+            missing = sorted(ACKNOWLEDGED[-1] - {place_of(message) for message in messages})
+            pytest.fail(f"{delivered} acknowledged messages must be readable; got {len(messages)} without {missing}")
     read = Published([], defaultdict(list), defaultdict(list), messages)
     for message in messages:
         topic = str(message.topic()).removeprefix(settings.topics.prefix)
@@ -245,6 +275,7 @@ class Idle(Gives):
 REPLAY = """
 import sys
 from irregulars.producers.publishing.agent import Agent, AgentSettings, stop_on_signals
+from irregulars.producers.publishing.publisher import Publisher
 from irregulars.producers.trace.directory import read_trace
 from irregulars.producers.trace.source import TraceSource
 from irregulars.streams.kafka.topics import TopicSettings

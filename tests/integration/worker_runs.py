@@ -22,7 +22,7 @@ from confluent_kafka import Message, Producer
 
 from irregulars.streams.kafka.log_reader import LogReader
 from irregulars.streams.kafka.topic_admin import create_topics
-from irregulars.streams.kafka.topics import PARTITIONER, TopicSettings, rank_key
+from irregulars.streams.kafka.topics import SENDING, TopicSettings, rank_key
 from irregulars.streams.messages.announcements import (
     Announcement,
     Communicator,
@@ -56,9 +56,7 @@ class Bus:
         self.topics = TopicSettings(prefix=f"test-{uuid4().hex[:10]}.", partitions=self.partitions)
         create_topics(self.bootstrap, self.topics)
         # Without idempotence librdkafka's retries, which a new topic causes, put batches into the log out of order.
-        config = {
-            "partitioner": PARTITIONER, "enable.idempotence": True, "linger.ms": 5, "compression.type": "zstd"
-        }  # fmt: skip
+        config = {**SENDING, "linger.ms": 5, "compression.type": "zstd"}
         self.producer = Producer({"bootstrap.servers": self.bootstrap, **config})
         self.reader = LogReader(self.bootstrap, {})
 
