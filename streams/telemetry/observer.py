@@ -1,15 +1,14 @@
-"""Looks at a worker's stages each second, from their event loop, and serves what it saw from a thread of its own."""
+"""Looks at a worker's stages each second, from their event loop; `worker_pages` shows what it saw."""
 
 from __future__ import annotations
 
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from irregulars.pages import Page, PageServer, metrics_page, parse_listen, text_page
+from irregulars.pages import Page, text_page
 from irregulars.streams.kafka.dead_letters import DeadLetters
 from irregulars.streams.kafka.outbox import Outbox
 from irregulars.streams.kafka.topics import TOPICS, TopicSettings
@@ -236,33 +235,6 @@ class Observer:
         return {
             self._short_names[name]: sent for name, sent in self._outbox.sent().items() if name in self._short_names
         }
-
-    def serve(self, listen: str) -> ExitStack:
-        """Serve the pages until the returned stack is closed; ``off`` serves none.
-
-        A port that is taken is no reason not to work: then it is any free one, and the log says which.
-
-        Raises
-        ------
-        InputError
-            If there is no such address here.
-        """
-        from irregulars.streams.telemetry.worker_metrics import WorkerCollector
-
-        stack = ExitStack()
-        address = parse_listen(listen)
-        if address is not None:
-            pages = {
-                "/metrics": metrics_page(WorkerCollector(self)),
-                "/healthz": self.healthz,
-                "/readyz": self.readyz,
-            }
-            server = PageServer(*address, pages, takes_other_port=True)
-            stack.callback(server.close)
-            LOG.info("event=metrics url=%s/metrics", server.url)
-            if server.port != address[1] != 0:
-                LOG.warning("event=metrics_port_taken wanted=%d port=%d", address[1], server.port)
-        return stack
 
 
 def _verdict_page(reason: str | None) -> Page:

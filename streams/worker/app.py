@@ -41,6 +41,7 @@ from irregulars.streams.progress.progress_log import ProgressLog
 from irregulars.streams.progress.stream_time import EVERY_S, StreamTime
 from irregulars.streams.telemetry.counters import Counters
 from irregulars.streams.telemetry.observer import OBSERVE_S, Hop, Observer
+from irregulars.streams.telemetry.worker_pages import serve_pages
 from irregulars.streams.worker.agents import add_agents
 from irregulars.streams.worker.faust_consumer import (
     BROKER_TROUBLE,
@@ -393,7 +394,7 @@ def run_worker(settings: WorkerSettings, sink: Sink | None = None, monitors: Mon
     )
     LOG.info("event=start group=%s bootstrap=%s", settings.group, settings.bootstrap)
     status = 0
-    with app.observer.serve(settings.metrics_listen):
+    with serve_pages(app.observer, settings.metrics_listen):
         try:
             worker.execute_from_commandline()
         except SystemExit as stop:

@@ -19,6 +19,7 @@ from irregulars.streams.telemetry import health
 from irregulars.streams.telemetry.counters import Counters
 from irregulars.streams.telemetry.observer import Hop, Observer
 from irregulars.streams.telemetry.worker_metrics import METRICS, PREFIX, WorkerCollector
+from irregulars.streams.telemetry.worker_pages import serve_pages
 from irregulars.streams.worker.partition_state import PartitionState, Tracked
 
 
@@ -110,7 +111,7 @@ def test_a_worker_that_becomes_stuck_says_so_once_and_answers_503(
 ) -> None:
     worker.rank.states[0] = PartitionState(0, 1, 1, {"commops": 10})
     worker.observer.saw_ends({0: {"commops": 20}})
-    with caplog.at_level(logging.INFO), worker.observer.serve("127.0.0.1:0"):
+    with caplog.at_level(logging.INFO), serve_pages(worker.observer, "127.0.0.1:0"):
         url = caplog.messages[0].removeprefix("event=metrics url=").removesuffix("/metrics")
         with monkeypatch.context() as patch:
             patch.setattr(health, "STUCK_S", 0.0)
