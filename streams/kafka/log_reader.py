@@ -7,27 +7,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from irregulars.errors import RecordError, ServiceUnavailable
+from irregulars.errors import ServiceUnavailable
 from irregulars.streams.kafka.broker import client_config, service_error
-from irregulars.streams.messages.records import Batch, decode_batch
-
-_POLL_S: Final = 0.2
-_NEAR: Final = 16
-"""Offsets closer than this are read through: a seek throws away what was fetched, and costs a round trip."""
-
-# The log may end, or have been cut below us, since its bounds were asked for: what is gone is "missing".
-_ENDS: Final = frozenset({KafkaError._PARTITION_EOF, KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
-# librdkafka goes on trying by itself; our deadline ends it.
-_PASSING: Final = frozenset({KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE})
-
-# A busy broker may forget a topic for a moment that it has just told of: the client then knows no partition of it.
-_LEADERLESS: Final = frozenset(
-    {KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE, KafkaError._UNKNOWN_PARTITION}
+from irregulars.streams.kafka.scattered_reading import (
+    CUT,
+    PASSING,
+    POLL_S,
+    LogReading,
+    ScatteredReading,
+    bounds_of,
+    offset_of,
 )
 
 
@@ -41,22 +34,6 @@ class OffsetsOfRank(Protocol):
     @property
     def offsets(self) -> Sequence[int]:
         """Offsets in it, in any order."""
-
-
-@dataclass(frozen=True, slots=True)
-class LogReading:
-    """What one call of `LogReader.read_commops` found.
-
-    Parameters
-    ----------
-    batches
-        Decoded batches, by partition and offset ascending.
-    missing
-        ``(partition, offset)`` that retention has deleted, or that hold no decodable batch.
-    """
-
-    batches: list[Batch] = field(default_factory=list)
-    missing: list[tuple[int, int]] = field(default_factory=list)
 
 
 class LogReader:
@@ -93,7 +70,7 @@ class LogReader:
         self._consumer.close()
 
     def read_commops(self, topic: str, spans: Iterable[OffsetsOfRank]) -> LogReading:
-        """Return the batches at the offsets of `spans`, one pass a partition; an offset named twice is read once.
+        """Return the batches at the offsets of `spans`, from all partitions at once; one named twice is read once.
 
         Raises
         ------
@@ -103,11 +80,7 @@ class LogReader:
         wanted: dict[int, set[int]] = {}
         for span in spans:
             wanted.setdefault(span.partition, set()).update(span.offsets)
-        found = LogReading()
-        deadline = time.monotonic() + self._deadline_s
-        for partition, offsets in sorted(wanted.items()):
-            self._read_partition(topic, partition, sorted(offsets), found, deadline)
-        return found
+        return ScatteredReading(self._consumer, self._bootstrap, self._deadline_s).read(topic, wanted)
 
     def read_tail(self, topic: str, partition: int, from_offset: int = 0) -> list[Message]:
         """Return the messages from `from_offset` up to what is the end now (of a compacted topic: what is left).
@@ -153,9 +126,9 @@ class LogReader:
         """Return the offset of the first message at or behind `begin`; if there is none, where the next may come."""
         low, high = self._bounds(topic, partition, time.monotonic() + self._deadline_s)
         found = self.messages(topic, partition, begin, high)
-        first = next(found, None)
+        first = next(found, None)  # it ends without one only where it has read to `high`
         found.close()
-        return max(begin, low, high) if first is None else _offset(first)
+        return max(begin, low, high) if first is None else offset_of(first)
 
     def offset_at(self, topic: str, partition: int, time_ms: int) -> int:
         """Return the offset of the first message that is not older than a time, ms since the epoch; or the end."""
@@ -178,48 +151,40 @@ class LogReader:
         except KafkaException as error:
             raise service_error(error.args[0], self._bootstrap, self._deadline_s) from error
 
-    def _read_partition(
-        self, topic: str, partition: int, offsets: list[int], found: LogReading, deadline: float
-    ) -> None:
-        low, _ = self._bounds(topic, partition, deadline)
-        # Not cut at the end: a broker may say too little of it (Tansu does), and these offsets were read before.
-        there = [offset for offset in offsets if offset >= low]
-        read = set()
-        for run in _runs(there):
-            for message in self._messages(topic, partition, run[0], run[-1] + 1, deadline):
-                if message.offset() in run and _append_batch(message, found.batches):
-                    read.add(message.offset())
-        found.missing.extend((partition, offset) for offset in offsets if offset not in read)
-
     def _bounds(self, topic: str, partition: int, deadline: float) -> tuple[int, int]:
-        while True:
-            left_s = max(deadline - time.monotonic(), 0.1)
-            try:
-                low, high = self._consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=left_s)
-                return low, high
-            except KafkaException as error:
-                # A partition that is new, or whose broker stopped, has no leader for a moment.
-                if error.args[0].code() not in _LEADERLESS or time.monotonic() > deadline:
-                    raise service_error(error.args[0], self._bootstrap, self._deadline_s) from error
-            time.sleep(_POLL_S)
+        return bounds_of(self._consumer, TopicPartition(topic, partition), self._bootstrap, deadline)
 
     def _messages(
         self, topic: str, partition: int, begin: int, end: int, deadline: float, *, is_each: bool = False
     ) -> Iterator[Message]:
-        """Messages with offsets from `begin` to before `end`, as far as they exist; the deadline may be for each."""
-        self._consumer.assign([TopicPartition(topic, partition, begin)])
+        """Messages with offsets from `begin` to before `end`, as far as they exist; the deadline may be for each.
+
+        It ends where the log has been read up to `end`, and nowhere else: after a change of leader a broker may say
+        for a moment that the log ends earlier, and whoever believes it loses what stands there.
+        """
+        place = TopicPartition(topic, partition, begin)
+        self._consumer.assign([place])
         try:
             while time.monotonic() < deadline:
-                message = self._consumer.poll(_POLL_S)
+                message = self._consumer.poll(POLL_S)
                 if message is None:
                     continue
-                if self._is_past(message, end):
-                    return
-                if not message.error():
-                    yield message
-                    if _offset(message) >= end - 1:
+                error = message.error()
+                if error is None:
+                    if offset_of(message) < end:
+                        yield message
+                        place.offset = offset_of(message) + 1
+                    if offset_of(message) >= end - 1:
                         return
                     deadline = time.monotonic() + self._deadline_s if is_each else deadline
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    if offset_of(message) >= end:
+                        return
+                elif error.code() in CUT:
+                    if not self._assign_again(place, end, deadline):
+                        return
+                elif error.code() not in PASSING:
+                    raise service_error(error, self._bootstrap)
         finally:
             self._consumer.unassign()
         raise ServiceUnavailable(
@@ -227,40 +192,11 @@ class LogReader:
             f"{self._deadline_s:g} s; got less. Check the broker's load, or raise the deadline"
         )
 
-    def _is_past(self, message: Message, end: int) -> bool:
-        error = message.error()
-        if error is None:
-            return _offset(message) >= end
-        if error.code() in _ENDS:
-            return True
-        if error.code() in _PASSING:
-            return False
-        raise service_error(error, self._bootstrap)
-
-
-def _offset(message: Message) -> int:
-    offset = message.offset()
-    if offset is None:
-        raise ValueError(f"message that was read from {message.topic()} must have an offset; got none")
-    return offset
-
-
-def _runs(offsets: Sequence[int]) -> Iterator[Sequence[int]]:
-    """Ascending offsets, cut where the distance is worth a seek.
-
-    >>> [list(run) for run in _runs([1, 2, 9, 100, 101])]
-    [[1, 2, 9], [100, 101]]
-    """
-    begin = 0
-    for index in range(1, len(offsets) + 1):
-        if index == len(offsets) or offsets[index] - offsets[index - 1] > _NEAR:
-            yield offsets[begin:index]
-            begin = index
-
-
-def _append_batch(message: Message, batches: list[Batch]) -> bool:
-    try:
-        batches.append(decode_batch(message.value(), "commops"))
-    except RecordError:  # it went to the dead-letter topic when it was first read
-        return False
-    return True
+    def _assign_again(self, place: TopicPartition, end: int, deadline: float) -> bool:
+        """Go on where the log begins now, if that is before `end`; the broker has no message at `place`."""
+        low, _ = self._bounds(place.topic, place.partition, deadline)
+        if low <= place.offset:  # it was there before, and comes back with the leader
+            time.sleep(POLL_S)
+        place.offset = max(low, place.offset)
+        self._consumer.assign([place])
+        return place.offset < end

@@ -24,6 +24,7 @@ from functools import partial
 from typing import Any, Final, cast
 
 import faust
+from aiokafka.errors import IllegalStateError
 from faust.types import TP
 
 from irregulars.errors import IrregularsError, SendingGivenUp, ServiceError, ServiceUnavailable, TopicMismatch
@@ -43,6 +44,7 @@ from irregulars.streams.telemetry.counters import Counters
 from irregulars.streams.telemetry.observer import OBSERVE_S, Hop, Observer
 from irregulars.streams.telemetry.worker_pages import serve_pages
 from irregulars.streams.worker.agents import add_agents
+from irregulars.streams.worker.continuity import Continuity
 from irregulars.streams.worker.faust_consumer import (
     BROKER_TROUBLE,
     DeadlineWorker,
@@ -86,16 +88,19 @@ class WorkerApp(faust.App):
         dead_letters = DeadLetters(outbox, settings.topics)
         counters = Counters()
         writer = SinkWriter(sink, dead_letters, counters)
-        self.services: Final = Services(settings, outbox, dead_letters, writer, _acknowledge, self.fail, counters)
+        self.gaps: Final = LogGaps(
+            LogReader(settings.bootstrap, settings.security, settings.broker_timeout_s), settings.topics
+        )
+        continuity = Continuity(self.gaps.first_offset, self._go_back)
+        self.services: Final = Services(
+            settings, outbox, dead_letters, writer, _acknowledge, self.fail, continuity, counters
+        )
         self.rank_stage: Final = RankStage(self.services, monitors.make_rank, monitors.restore_rank)
         self._reading: Final[ReadingWatch[TP]] = ReadingWatch(settings.stall_s)
         self.progress: Final = ProgressLog(
             settings.topics.name("progress"),
             LogReader(settings.bootstrap, settings.security, settings.broker_timeout_s),
             outbox,
-        )
-        self.gaps: Final = LogGaps(
-            LogReader(settings.bootstrap, settings.security, settings.broker_timeout_s), settings.topics
         )
         self._newest_ends: dict[int, Offsets] = {}
         self.clocks: Final = StreamTime(RANK_TOPICS, EVIDENCE, self._ends, self.progress)
@@ -249,6 +254,14 @@ class WorkerApp(faust.App):
                 f"all assigned partitions must be read; got nothing from {lost[0].topic}/{lost[0].partition}, which "
                 "has messages, though it was sought. A new worker will read it"
             )
+
+    async def _go_back(self, topic: str, partition: int, offset: int) -> None:
+        """Read a partition again from an offset, if the broker lets us: else a rebalance follows, which seeks too."""
+        place = TP(self.settings.topics.name(topic), partition)
+        try:
+            await cast(SnapshotConsumer, self.consumer).read_on({place: offset})
+        except (*BROKER_TROUBLE, IllegalStateError) as error:
+            LOG.debug("event=not_sought error=%s reason=%r", type(error).__name__, str(error))
 
     def _read_to(self) -> dict[TP, int]:
         return {

@@ -141,10 +141,25 @@ class PatientThread(driver.AIOKafkaConsumerThread):
         """Say nothing: `streams.health.reading_watch` does, and heals."""
 
 
+class NothingRead(dict[TP, int | None]):
+    """Faust's own notes of what it has read, by which it passes over what it takes for read already.
+
+    A message that was on its way during a rebalance is noted as read after the partition was sought, and Faust would
+    drop all before it. Nobody needs these notes: `streams.worker.continuity` sees to the order.
+    """
+
+    def __getitem__(self, place: TP) -> None:
+        return None
+
+
 class SnapshotConsumer(driver.Consumer):
     """Faust's consumer, which goes on where the snapshots say."""
 
     RebalanceListener = Rebalances
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._read_offset = NothingRead()
 
     def _new_consumer_thread(self) -> PatientThread:
         return PatientThread(self, loop=self.loop, beacon=self.beacon)

@@ -54,17 +54,25 @@ class LogGaps:
                 del self._standing[state, topic]
                 await self._ask(state, topic, at)
 
-    async def _ask(self, state: PartitionState[Any], topic: str, at: int) -> None:
+    async def first_offset(self, topic: str, partition: int, at: int) -> int:
+        """Return the offset of the first message at or behind `at`; if there is none, where the next may come.
+
+        Raises
+        ------
+        ServiceError
+            If the broker does not say.
+        """
         loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._thread, self._reader.next_offset, self._name(topic), partition, at)
+
+    async def _ask(self, state: PartitionState[Any], topic: str, at: int) -> None:
         try:
-            found = await loop.run_in_executor(
-                self._thread, self._reader.next_offset, self._name(topic), state.partition, at
-            )
+            found = await self.first_offset(topic, state.partition, at)
         except ServiceError as error:  # the clock stands, which accuses nobody
             LOG.debug("event=no_look error=%s reason=%r", type(error).__name__, str(error))
             return
         if found > at:
-            state.skip_to(topic, found)
+            state.skip_to(topic, found)  # never back: it may have been read on meanwhile
             LOG.info("event=gap topic=%s partition=%d from=%d to=%d", topic, state.partition, at, found)
 
     def close(self) -> None:

@@ -81,6 +81,10 @@ class PartitionState(Generic[M]):
         """Return the offsets of the next messages to read, parked ones counted as read."""
         return dict(self._next)
 
+    def next_of(self, topic: str) -> int:
+        """Return the offset of the next message of a topic."""
+        return self._next.get(topic, 0)
+
     def take(self, topic: str, offset: int, event: Any) -> None:
         """Note that a message was read, and keep its event until `release`."""
         self._next[topic] = max(offset + 1, self._next.get(topic, 0))

@@ -39,6 +39,7 @@ from irregulars.streams.snapshots.snapshot_log import SnapshotLog
 from irregulars.streams.snapshots.snapshot_writer import SnapshotWriter
 from irregulars.streams.snapshots.stored_partition import StoredPartition
 from irregulars.streams.telemetry.counters import Counters
+from irregulars.streams.worker.continuity import Continuity
 from irregulars.streams.worker.partition_state import PartitionState, Tracked
 from irregulars.streams.worker.settings import WorkerSettings
 from irregulars.streams.worker.sink_writer import SinkWriter
@@ -83,6 +84,7 @@ class Services:
     sink: SinkWriter
     acknowledge: Callable[[Event], Any]
     fail: Callable[[BaseException], None]
+    continuity: Continuity
     counters: Counters = field(default_factory=Counters)
 
 
@@ -229,7 +231,11 @@ class Stage(ABC, Generic[M]):
             message = event.message
             state = self.states.get(message.partition)
             # Faust may still hand over what it had buffered before a rebalance: it will be read again.
-            if state is not None and message.generation_id == state.generation:
+            if state is None or message.generation_id != state.generation:
+                continue
+            if not await self.services.continuity.is_next(state, topic, message.offset):
+                self.services.acknowledge(event)  # it comes again, or came before
+            elif self.holds(state):
                 await self.process(state, topic, event)
                 message.value = event.value = None  # held until the snapshot, when only the offset is of use
 

@@ -2,6 +2,7 @@
 
     python -m tests.chaos --seed 1 --faults 50
     python -m tests.chaos --faults 4 --brokers 1 --workers 2 --only 'kill worker' 'database away'
+    git worktree add ../older v0.1.0; python -m tests.chaos --older ../older --only 'kill worker' 'stop worker'
 
 Three brokers of Apache Kafka, a ClickHouse server, three workers at default settings, and real recordings that are
 replayed at their pace while the faults happen, one after the other, all chosen by the seed. At the end a process of
@@ -81,6 +82,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=3)
     parser.add_argument("--only", nargs="+", choices=tuple(FAULTS), help="only these kinds")
     parser.add_argument("--most-jobs", type=int, default=4, help="jobs that run at the same time")
+    parser.add_argument("--older", type=Path, help="a checkout of another version, which every other worker runs")
     parser.add_argument("--out", type=Path, help="write the report there as well")
     return parser.parse_args(arguments)
 
@@ -105,7 +107,7 @@ def _running(options: argparse.Namespace, choose: random.Random) -> Iterator[tup
             data_dir=Path(folder) / "data",
         )
         create_topics(cluster.direct, settings.topics())
-        system = System(cluster, database, gate, gates, settings, Path(folder), choose)
+        system = System(cluster, database, gate, gates, settings, Path(folder), choose, older=options.older)
         try:
             with ProgressWatch(cluster.direct, settings.topics().name("progress")) as watch:
                 began_s = time.time()

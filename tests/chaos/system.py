@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from irregulars.infra.configuration.settings import Settings
+from irregulars.infra.configuration.settings import CONFIG_VARIABLE, PREFIX, Settings
 from irregulars.infra.services.demo_database import DemoDatabase
 from irregulars.infra.services.loopback import free_port
 from tests.chaos.cluster import KafkaCluster
 from tests.chaos.network import Gate, Gates
-from tests.integration.pipelines import RECORDINGS, Process
+from tests.integration.pipelines import COMMAND, RECORDINGS, Process
 
 GROUP: Final = "chaos.workers"
 RECORDED: Final = (
@@ -44,9 +46,22 @@ class Job:
         return found
 
 
+def environment_for(checkout: Path, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment in which another version runs: with those settings alone that it has."""
+    found = {"PYTHONPATH": str(checkout)}
+    listed = subprocess.run(
+        [*COMMAND, "settings"], env={**os.environ, **found}, capture_output=True, text=True, check=True
+    ).stdout
+    known = {f"{PREFIX}{line.split()[0].upper()}" for line in listed.splitlines() if line.strip()}
+    return found | {name: value for name, value in environment.items() if name in {*known, CONFIG_VARIABLE}}
+
+
 @dataclass
 class System:
-    """Brokers, a database, workers and jobs; `random` makes all choices."""
+    """Brokers, a database, workers and jobs; `random` makes all choices.
+
+    `older` is a checkout of another version, which every other worker runs.
+    """
 
     cluster: KafkaCluster
     database: DemoDatabase
@@ -58,12 +73,17 @@ class System:
     workers: list[Process] = field(default_factory=list)
     ended_workers: list[Process] = field(default_factory=list)
     jobs: list[Job] = field(default_factory=list)
+    older: Path | None = None
+    _started: int = 0
 
     def start_worker(self) -> Process:
         """Start one more worker."""
         arguments = ("worker", "--group", GROUP)
-        own = replace(self.settings, web_port=free_port())
-        self.workers.append(Process(arguments, own.to_environment(), self.folder))
+        environment = replace(self.settings, web_port=free_port()).to_environment()
+        if self.older is not None and self._started % 2:
+            environment = environment_for(self.older, environment)
+        self._started += 1
+        self.workers.append(Process(arguments, environment, self.folder))
         return self.workers[-1]
 
     def take_worker(self) -> Process:

@@ -19,6 +19,7 @@ from irregulars.streams.worker.settings import WorkerSettings
 from irregulars.streams.worker.sink_writer import SinkWriter
 from irregulars.streams.worker.stage import Services
 from tests.streams.evidence_rows import came, evidence_of
+from tests.streams.worker.continuities import no_messages_between
 
 NOWHERE = "127.0.0.1:1"
 
@@ -29,7 +30,7 @@ def services() -> Iterator[Services]:
     outbox = Outbox(NOWHERE, {})
     dead_letters = DeadLetters(outbox, settings.topics)
     sink = SinkWriter(None, dead_letters)
-    yield Services(settings, outbox, dead_letters, sink, acknowledge=lambda _: None, fail=pytest.fail)
+    yield Services(settings, outbox, dead_letters, sink, lambda _: None, pytest.fail, no_messages_between())
     sink.close()
     outbox.close()
 

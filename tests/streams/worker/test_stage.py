@@ -27,6 +27,7 @@ from irregulars.streams.worker.settings import WorkerSettings
 from irregulars.streams.worker.sink_writer import SinkWriter
 from irregulars.streams.worker.stage import Services, Stage
 from tests.streams.evidence_rows import came
+from tests.streams.worker.continuities import no_messages_between
 
 NOWHERE = "127.0.0.1:1"
 DEADLINE_S = 30.0
@@ -67,7 +68,8 @@ def outbox() -> Iterator[TakesAll]:
 def services_of(outbox: Outbox, **settings: Any) -> Services:
     own = WorkerSettings(NOWHERE, **settings)
     dead_letters = DeadLetters(outbox, own.topics)
-    return Services(own, outbox, dead_letters, SinkWriter(None, dead_letters), lambda _: None, pytest.fail)
+    writer = SinkWriter(None, dead_letters)
+    return Services(own, outbox, dead_letters, writer, lambda _: None, pytest.fail, no_messages_between())
 
 
 class SlowJob:
