@@ -19,8 +19,8 @@ from irregulars.errors import ServiceError
 from irregulars.streams.worker.partition_state import PartitionState
 
 LOG: Final = logging.getLogger("irregulars.worker")
-_AGAIN_S: Final = 2.0
-"""After which reading is sent back again, s: what was on its way has come by then."""
+_AGAIN_S: Final = 10.0
+"""After which reading is sent back again, s: what was on its way, in Faust's queues too, has come by then."""
 
 FirstOffset = Callable[[str, int, int], Awaitable[int]]
 """Topic, partition, offset: gives the offset of the first message there or behind; raises `ServiceError`."""
