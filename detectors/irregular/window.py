@@ -5,10 +5,10 @@ before it. Two things make the plain rule useless on real jobs: a fault that las
 and a noisy job crosses δ by chance. So each value is clipped at δ times the mean of its own window when it enters,
 and an irregular iteration must also lie outside the noise of the regular ones.
 
-Whether an iteration is δ-irregular is decided in `IterationWindow.limit_ns`, and nowhere else. The other levels of
-the window (`suspect_ns`, `shifted_ns`) only say what is worth a closer look; `detectors.judging.suspicion` puts them
-together. δ is the setting ``delta``; it also says by how much a fault that was always there must stand out
-(`detectors.blame.standing_causes`), and what is worth reading (`detectors.judging`).
+Above what an iteration is δ-irregular is computed in `IterationWindow.limit_ns`, and nowhere else; `judge` and
+`detectors.judging.suspicion` compare with it. The other levels of the window (`suspect_ns`, `shifted_ns`) only say
+what is worth a closer look. δ is the setting ``delta``; it also says by how much a fault that was always there must
+stand out (`detectors.blame.standing_causes`), and what is worth reading (`detectors.judging`).
 """
 
 from __future__ import annotations

@@ -27,6 +27,7 @@ class StopDeadline:
         self._within_s: Final = within_s
         self._lock: Final = threading.Lock()
         self._began_s: float | None = None
+        self._ended_with: int | None = None
 
     @property
     def left_s(self) -> float:
@@ -43,8 +44,14 @@ class StopDeadline:
             self._began_s = time.monotonic()
         threading.Thread(target=self._cut_off, name="irregulars-stop", daemon=True).start()
 
+    def leave_with(self, status: int) -> None:
+        """Say that all work has ended in order: what is left are threads that wait for others, and not waited for."""
+        self._ended_with = status
+
     def _cut_off(self) -> None:
         time.sleep(self._within_s)
+        if self._ended_with is not None:
+            os._exit(self._ended_with)
         # Neither `logging` nor `print`: a thread that hangs may hold their locks.
         os.write(2, f"irregulars worker: stopping must end within {self._within_s:g} s; it did not\n".encode())
         os._exit(CUT_OFF_STATUS)

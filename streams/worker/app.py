@@ -420,6 +420,7 @@ def run_worker(settings: WorkerSettings, sink: Sink | None = None, monitors: Mon
         print(f"irregulars worker: {printable(app.failure)}", file=sys.stderr)
         return 1
     LOG.info("event=stop status=%d", status)
+    app.deadline.leave_with(status)
     return status
 
 

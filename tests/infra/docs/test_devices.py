@@ -1,0 +1,18 @@
+"""Each device that a verdict may name is known wherever people meet it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from irregulars.streams.messages.judgements import DEVICES
+
+ROOT = Path(__file__).resolve().parents[3]
+PLACES = ("infra/docs/glossary.md", "infra/docs/verdict-json.md")
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("place", PLACES)
+def test_a_device_is_named(device: str, place: str) -> None:
+    assert f"`{device}`" in (ROOT / place).read_text()
