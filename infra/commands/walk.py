@@ -1,4 +1,4 @@
-"""``irregulars walk``: follow one batch from the training process to the verdict."""
+"""``irregulars walk``: follow one batch from the operators that a rank logged to the verdict."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def walk(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Follow one batch from the training process to the verdict, station by station.
+    """Follow one batch from the operators that a rank logged to the verdict, station by station.
 
     Each station names the files and functions that do its work, and shows the values that stand there. The whole
     job goes through the stream's own monitors in one process, without Kafka or database. For people who want to
