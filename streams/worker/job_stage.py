@@ -270,10 +270,11 @@ class JobStage(Stage[JobMonitorLike]):
         for message in queued:
             if message.offset in refused:
                 await self.services.dead_letters.bury(message, refused[message.offset])
+        # Before anything is sent: a snapshot whose ends are behind these revisions must hold the state that said so,
+        # and waits for it. Time alone may have made the monitor speak.
+        tracked.is_dirty = tracked.is_dirty or _has_rows(judgements)
         await self._publish(state, judgements)
         self._work(tracked).note_end(tracked)
-        if _has_rows(judgements):  # time alone may have made it speak
-            tracked.is_dirty = True
         for message in queued:
             tracked.saw(EVIDENCE, message.offset)
             state.finish(EVIDENCE, message.offset)

@@ -11,6 +11,7 @@ import pytest
 from irregulars.streams.job_hop.job_monitor import JobMonitor
 from irregulars.streams.kafka.dead_letters import DeadLetters
 from irregulars.streams.kafka.outbox import Outbox
+from irregulars.streams.messages.judgements import Judgements
 from irregulars.streams.monitor_settings import MonitorSettings
 from irregulars.streams.snapshots.published_verdicts import PublishedVerdicts, Told
 from irregulars.streams.worker.job_stage import JobStage
@@ -45,11 +46,13 @@ class AllIsRead:
         return time.time()
 
 
-async def tick(services: Services, monitor: JobMonitor) -> bool:
+async def tick(services: Services, monitor: JobMonitor, held: list[Tracked[JobMonitor]] | None = None) -> bool:
     """Let the wall clock speak to a monitor whose snapshot is stored; return whether it is stored again."""
     stage = JobStage(services, lambda job: monitor, lambda state: monitor, lambda verdict: None, AllIsRead())
     state: PartitionState[JobMonitor] = PartitionState(0, 1, 1, {})
-    state.tracked[b"j"] = Tracked(b"j", monitor)
+    tracked = state.tracked[b"j"] = Tracked(b"j", monitor)
+    if held is not None:
+        held.append(tracked)
     stage.states, stage._published[state] = {0: state}, PublishedVerdicts(Told())
     await stage.tick()
     await asyncio.gather(*(work.task for work in stage._works.values() if work.task is not None))
@@ -66,3 +69,21 @@ def test_what_the_wall_clock_made_a_monitor_say_is_stored(services: Services) ->
     assert asyncio.run(tick(services, monitor))
     assert monitor.state().pending == ()
     assert not asyncio.run(tick(services, monitor)), "nothing is new"
+
+
+def test_a_snapshot_that_begins_while_a_verdict_is_sent_holds_what_said_it(
+    services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else its ends would be behind the verdict, its state before it, and a restart would send it again."""
+    monitor = JobMonitor("j", MonitorSettings(silence_s=600.0))
+    monitor.add([came(0), came(1), evidence_of(0, {0: 10})])
+    monitor.tick(time.time() - 700)
+    found = []
+
+    async def write(judgements: Judgements) -> None:
+        found.extend(tracked.is_dirty for tracked in held)
+
+    held: list[Tracked[JobMonitor]] = []
+    monkeypatch.setattr(services.sink, "write", write)
+    asyncio.run(tick(services, monitor, held))
+    assert found == [True]
