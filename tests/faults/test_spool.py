@@ -171,7 +171,7 @@ from pathlib import Path
 from irregulars.producers.publishing.agent import Agent, AgentSettings
 from irregulars.producers.publishing.spooling_publisher import SpoolingPublisher
 from irregulars.streams.kafka.topics import TopicSettings
-from tests.integration import test_spool as t
+from tests.faults import test_spool as t
 
 bootstrap, prefix, directory = sys.argv[1:]
 class Told(t.Numbered):
