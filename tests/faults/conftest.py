@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.integration.conftest import pipeline
+from tests.integration.conftest import bus, pipeline, start_worker
 
-__all__ = ["pipeline"]
+__all__ = ["bus", "pipeline", "start_worker"]

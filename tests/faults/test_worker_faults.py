@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import signal
 import socket
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 
-from tests.integration.worker_runs import Bus, Job, Worker, partition_of, require_each_once, wait_until
+from tests.integration.worker_runs import Bus, Job, StartWorker, Worker, partition_of, require_each_once, wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -16,79 +16,69 @@ STOP_S = 5.0
 ENDED_S = 30.0  # the process counts from the signal on; a busy machine may take long to end it
 
 
+@pytest.fixture
+def partitions() -> int:
+    return 1
+
+
+@pytest.fixture
+def bus(kafka_bootstrap: str, partitions: int) -> Iterator[Bus]:
+    bus = Bus(kafka_bootstrap, partitions=partitions)
+    yield bus
+    bus.close()
+
+
 def has_ended(worker: Worker) -> bool:
-    return worker.process.poll() is not None
+    return not worker.is_running
 
 
-def test_a_message_that_a_monitor_cannot_take_is_buried(kafka_bootstrap: str, tmp_path: Path) -> None:
-    bus = Bus(kafka_bootstrap, partitions=1)
+def test_a_message_that_a_monitor_cannot_take_is_buried(bus: Bus, start_worker: StartWorker) -> None:
     job = Job(bus, "odd", ranks=2)
     job.announce()
     job.run(8)
     job.end()
     bus.flush()
-    worker = Worker(bus, tmp_path, faults={"raises_at": 3}, evidence_linger_s=0.05)
-    try:
-        wait_until(lambda: len(bus.read("deadletter")) > 0 or has_ended(worker), "dead letter")
-        buried = bus.read("deadletter")[0]
-        headers = {name: value.decode() for name, value in buried.headers()}
-        assert "it raised OverflowError: Python int too large" in headers["reason"]
-        assert headers["topic"] == bus.topics.name("evidence")
-        assert buried.value(), "the message is kept as it came"
-        other = Job(bus, "even", ranks=2)
-        other.announce()
-        other.run(3)  # its iterations are 0 to 2
-        other.end()
-        bus.flush()
-        wait_until(lambda: set(bus.verdict_ids()) >= other.wanted_ids() or has_ended(worker), "other verdicts")
-        assert worker.stop() == 0
-    finally:
-        print(worker.output()[-6000:])
-        if worker.process.poll() is None:
-            worker.kill()
-        bus.close()
+    worker = start_worker(faults={"raises_at": 3}, evidence_linger_s=0.05)
+    wait_until(lambda: len(bus.read("deadletter")) > 0 or has_ended(worker), "dead letter")
+    buried = bus.read("deadletter")[0]
+    headers = {name: value.decode() for name, value in buried.headers()}
+    assert "it raised OverflowError: Python int too large" in headers["reason"]
+    assert headers["topic"] == bus.topics.name("evidence")
+    assert buried.value(), "the message is kept as it came"
+    other = Job(bus, "even", ranks=2)
+    other.announce()
+    other.run(3)  # its iterations are 0 to 2
+    other.end()
+    bus.flush()
+    wait_until(lambda: set(bus.verdict_ids()) >= other.wanted_ids() or has_ended(worker), "other verdicts")
+    assert worker.stop() == 0
 
 
-def test_a_fatal_error_ends_the_process_in_time_and_with_status_1(kafka_bootstrap: str, tmp_path: Path) -> None:
-    bus = Bus(kafka_bootstrap, partitions=1)
+def test_a_fatal_error_ends_the_process_in_time_and_with_status_1(bus: Bus, start_worker: StartWorker) -> None:
     job = Job(bus, "fatal", ranks=2)
     job.announce()
     job.run(4)
     bus.flush()
-    worker = Worker(bus, tmp_path, faults={"is_fatal": True}, stop_s=STOP_S)
-    try:
-        wait_until(lambda: "level=CRITICAL" in worker.output() or has_ended(worker), "fatal error")
-        assert worker.process.wait(ENDED_S) == 1
-        assert "alerts can't be made" in worker.output()
-        assert "Traceback" not in worker.output()
-    finally:
-        print(worker.output()[-6000:])
-        if worker.process.poll() is None:
-            worker.kill()
-        bus.close()
+    worker = start_worker(faults={"is_fatal": True}, stop_s=STOP_S)
+    wait_until(lambda: "level=CRITICAL" in worker.output() or has_ended(worker), "fatal error")
+    assert worker.process.wait(ENDED_S) == 1
+    assert "alerts can't be made" in worker.output()
+    assert "Traceback" not in worker.output()
 
 
-def test_a_worker_stops_in_time_while_its_database_hangs(kafka_bootstrap: str, tmp_path: Path) -> None:
-    bus = Bus(kafka_bootstrap, partitions=1)
+def test_a_worker_stops_in_time_while_its_database_hangs(bus: Bus, start_worker: StartWorker) -> None:
     job = Job(bus, "hanging", ranks=2)
     job.announce()
     job.run(4)
     bus.flush()
-    worker = Worker(bus, tmp_path, faults={"has_hanging_sink": True}, stop_s=STOP_S)
-    try:
-        wait_until(lambda: len(bus.verdict_ids()) > 0 or has_ended(worker), "first verdict")
-        worker.process.send_signal(signal.SIGTERM)
-        assert worker.process.wait(ENDED_S) in (0, 1)
-        assert "Traceback" not in worker.output()
-    finally:
-        print(worker.output()[-6000:])
-        if worker.process.poll() is None:
-            worker.kill()
-        bus.close()
+    worker = start_worker(faults={"has_hanging_sink": True}, stop_s=STOP_S)
+    wait_until(lambda: len(bus.verdict_ids()) > 0 or has_ended(worker), "first verdict")
+    worker.process.send_signal(signal.SIGTERM)
+    assert worker.process.wait(ENDED_S) in (0, 1)
+    assert "Traceback" not in worker.output()
 
 
-def test_a_busy_port_costs_the_page_and_no_worker(kafka_bootstrap: str, tmp_path: Path) -> None:
-    bus = Bus(kafka_bootstrap, partitions=1)
+def test_a_busy_port_costs_the_page_and_no_worker(bus: Bus, start_worker: StartWorker) -> None:
     job = Job(bus, "port", ranks=2)
     job.announce()
     job.run(4)
@@ -97,25 +87,19 @@ def test_a_busy_port_costs_the_page_and_no_worker(kafka_bootstrap: str, tmp_path
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        worker = Worker(bus, tmp_path, web_port=taken.getsockname()[1])
-        try:
-            wait_until(lambda: set(bus.verdict_ids()) >= job.wanted_ids() or has_ended(worker), "verdicts")
-            assert worker.output().count("event=no_page") == 1
-            assert "Traceback" not in worker.output()
-            assert worker.stop() == 0
-        finally:
-            print(worker.output()[-6000:])
-            if worker.process.poll() is None:
-                worker.kill()
-            bus.close()
+        worker = start_worker(web_port=taken.getsockname()[1])
+        wait_until(lambda: set(bus.verdict_ids()) >= job.wanted_ids() or has_ended(worker), "verdicts")
+        assert worker.output().count("event=no_page") == 1
+        assert "Traceback" not in worker.output()
+        assert worker.stop() == 0
 
 
+@pytest.mark.parametrize("partitions", [2])
 @pytest.mark.parametrize("is_for_good", [False, True])
 def test_a_partition_that_is_never_read_is_told_and_healed(
-    kafka_bootstrap: str, tmp_path: Path, is_for_good: bool
+    bus: Bus, start_worker: StartWorker, is_for_good: bool
 ) -> None:
     """Faust's issue 629, made to happen: by seeking, or by ending the process, so that another one reads on."""
-    bus = Bus(kafka_bootstrap, partitions=2)
     jobs = [Job(bus, f"unread-{number}", ranks=4) for number in range(2)]
     for job in jobs:
         job.announce()
@@ -125,18 +109,12 @@ def test_a_partition_that_is_never_read_is_told_and_healed(
     assert {partition_of(b"unread-%d/%d" % (j, r), bus) for j in range(2) for r in range(4)} == {0, 1}
     wanted = set().union(*(job.wanted_ids() for job in jobs))
     faults = {"unread": bus.topics.name("commops"), "for_good": is_for_good}
-    worker = Worker(bus, tmp_path, faults=faults, stall_s=3.0)
-    try:
-        if is_for_good:
-            assert worker.process.wait(120.0) == 1
-            assert "must be read; got nothing from" in worker.output()
-            worker = Worker(bus, tmp_path)
-        else:
-            wait_until(lambda: set(bus.verdict_ids()) >= wanted or has_ended(worker), "verdicts")
-            assert worker.output().count("event=stalled") == 1
-        require_each_once(bus, wanted, worker)
-    finally:
-        print(worker.output()[-6000:])
-        if worker.process.poll() is None:
-            worker.kill()
-        bus.close()
+    worker = start_worker(faults=faults, stall_s=3.0)
+    if is_for_good:
+        assert worker.process.wait(120.0) == 1
+        assert "must be read; got nothing from" in worker.output()
+        worker = start_worker()
+    else:
+        wait_until(lambda: set(bus.verdict_ids()) >= wanted or has_ended(worker), "verdicts")
+        assert worker.output().count("event=stalled") == 1
+    require_each_once(bus, wanted, worker)

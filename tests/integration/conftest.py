@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from uuid import uuid4
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from irregulars.sinks.connection import DatabaseSettings
 from tests.conftest import ClickHouseAddress
 from tests.integration.pipelines import Pipeline, drop
+from tests.integration.worker_runs import Bus, StartWorker
 
 
 @pytest.fixture
@@ -22,3 +24,19 @@ def pipeline(
     yield pipeline
     pipeline.close()
     drop(own)
+
+
+@pytest.fixture
+def bus(kafka_bootstrap: str) -> Iterator[Bus]:
+    """Topics of the test's own."""
+    bus = Bus(kafka_bootstrap)
+    yield bus
+    bus.close()
+
+
+@pytest.fixture
+def start_worker(bus: Bus, tmp_path: Path) -> Iterator[StartWorker]:
+    """Start workers on the bus; they end with the test."""
+    start = StartWorker(bus, tmp_path)
+    yield start
+    start.close()

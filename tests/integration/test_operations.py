@@ -13,7 +13,7 @@ import pytest
 
 from irregulars.streams.messages.judgements import Verdict, encode_verdict
 from irregulars.streams.telemetry.worker_metrics import INPUTS
-from tests.integration.worker_runs import Bus, Job, Worker, free_port, wait_until
+from tests.integration.worker_runs import Bus, Job, StartWorker, Worker, free_port, wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -22,30 +22,10 @@ IDLE_S = 8.0
 
 
 @pytest.fixture
-def bus(kafka_bootstrap: str) -> Bus:
-    return Bus(kafka_bootstrap)
-
-
-class StartWorker:
-    """Starts workers on `bus`, and ends them."""
-
-    def __init__(self, bus: Bus, folder: Path) -> None:
-        self.bus, self.folder = bus, folder
-        self.workers: list[Worker] = []
-
-    def __call__(self, **settings: object) -> Worker:
-        self.workers.append(Worker(self.bus, self.folder, **{"metrics_listen": "127.0.0.1:0", **settings}))
-        return self.workers[-1]
-
-
-@pytest.fixture
 def start_worker(bus: Bus, tmp_path: Path) -> Iterator[StartWorker]:
-    start = StartWorker(bus, tmp_path)
+    start = StartWorker(bus, tmp_path, metrics_listen="127.0.0.1:0")
     yield start
-    for worker in start.workers:
-        if worker.process.poll() is None:
-            worker.kill()
-        print(worker.log.name, worker.output()[-6000:], sep="\n")
+    start.close()
 
 
 def ask(worker: Worker, path: str) -> tuple[int, str]:

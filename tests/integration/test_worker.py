@@ -7,46 +7,15 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
 from irregulars.streams.kafka.topics import rank_key
 from irregulars.streams.messages.records import encode_batch
 from irregulars.streams.worker.rank_stage import RANK_TOPICS
-from tests.integration.worker_runs import Bus, Job, Worker, require_each_once, wait_until
+from tests.integration.worker_runs import Bus, Job, StartWorker, require_each_once, wait_until
 
 pytestmark = pytest.mark.integration
-
-
-@pytest.fixture
-def bus(kafka_bootstrap: str) -> Bus:
-    return Bus(kafka_bootstrap)
-
-
-class StartWorker:
-    """Starts workers on `bus`, and remembers them."""
-
-    def __init__(self, bus: Bus, folder: Path) -> None:
-        self.bus, self.folder = bus, folder
-        self.workers: list[Worker] = []
-
-    def __call__(self, **settings: object) -> Worker:
-        self.workers.append(Worker(self.bus, self.folder, **settings))
-        return self.workers[-1]
-
-    def outputs(self) -> str:
-        return "".join(worker.output() for worker in self.workers)
-
-
-@pytest.fixture
-def start_worker(bus: Bus, tmp_path: Path) -> Iterator[StartWorker]:
-    start = StartWorker(bus, tmp_path)
-    yield start
-    for worker in start.workers:
-        if worker.process.poll() is None:
-            worker.kill()
-        print(worker.log.name, worker.output()[-4000:], sep="\n")
 
 
 def test_each_row_is_judged_once(bus: Bus, start_worker: StartWorker) -> None:

@@ -208,6 +208,10 @@ class Worker:
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT)
 
+    @property
+    def is_running(self) -> bool:
+        return self.process.poll() is None
+
     def kill(self) -> None:
         self.process.kill()
         self.process.wait(DEADLINE_S)
@@ -219,6 +223,31 @@ class Worker:
 
     def output(self) -> str:
         return self.log.read_text()
+
+
+class StartWorker:
+    """Starts workers on `bus`, remembers them, and ends them.
+
+    `usual` are settings that each gets unless told otherwise.
+    """
+
+    def __init__(self, bus: Bus, folder: Path, **usual: Any) -> None:
+        self.bus, self.folder, self.usual = bus, folder, usual
+        self.workers: list[Worker] = []
+
+    def __call__(self, **settings: Any) -> Worker:
+        self.workers.append(Worker(self.bus, self.folder, **{**self.usual, **settings}))
+        return self.workers[-1]
+
+    def outputs(self) -> str:
+        return "".join(worker.output() for worker in self.workers)
+
+    def close(self) -> None:
+        """End what still runs; show what it said, in case that a test failed."""
+        for worker in self.workers:
+            if worker.is_running:
+                worker.kill()
+            print(worker.log.name, worker.output()[-6000:], sep="\n")
 
 
 def wait_until(is_true: Callable[[], bool], what: str) -> None:

@@ -194,6 +194,17 @@ def test_once_a_former_owner_is_still_little_must_be_read_again() -> None:
     assert len(topic.read) < 20
 
 
+def test_what_a_former_owner_wrote_of_a_monitor_is_not_deleted_over_our_own() -> None:
+    """Both had the job's first message: the one before in a session that was over, and we again."""
+    topic = MemoryTopic()
+    former = Owner(topic)
+    Owner(topic)
+    former.cycle({b"new": state([rows(1, 50_000)])})
+    owner = Owner(topic)
+    owner.cycle({b"new": state([rows(2, 60_000)])})
+    assert Owner(topic).found == {b"new": state([rows(2, 60_000)])}
+
+
 keys = st.sampled_from([b"a", b"b", b"c"])
 sizes = st.sampled_from([10, 20_000, 600_000, 1_500_000])
 steps = st.lists(
