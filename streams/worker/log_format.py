@@ -18,7 +18,8 @@ def logging_config(level: str) -> dict[str, Any]:
     ----------
     level
         Of our own lines, one of `LEVELS`; those of Faust begin at a warning, or with ``debug`` at info. aiokafka's,
-        of which each tells once more that a broker is away, are shown with ``debug`` only.
+        of which each tells once more that a broker is away, are shown with ``debug`` only; so is that Faust's commit,
+        which nothing depends on, took longer than its interval.
     """
     others = "INFO" if level == "debug" else "WARNING"
     return {
@@ -36,6 +37,7 @@ def logging_config(level: str) -> dict[str, Any]:
         "loggers": {
             "irregulars": {"level": LEVELS[level]},
             "aiokafka": {"level": "INFO" if level == "debug" else "CRITICAL"},
+            "mode.timers": {"level": "INFO" if level == "debug" else "ERROR"},
         },
     }
 
