@@ -120,7 +120,7 @@ class SnapshotWriter:
         self._written[key] = now
         self._live_bytes += now.size_bytes - before.size_bytes
         self._late.discard(key)
-        self._strays -= now.places.keys()  # a former owner wrote under this key too; now it is ours, and stays
+        self._strays -= now.places.keys()  # a former owner wrote under these keys too; now they are ours, and stay
         await self._delete(before.places.keys() - now.places.keys())
 
     async def delete_monitors(self, keys: Iterable[bytes]) -> None:

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.integration.conftest import bus, pipeline, start_worker
+from tests.integration.conftest import bus, partitions, pipeline, start_worker, usual_settings
 
-__all__ = ["bus", "pipeline", "start_worker"]
+__all__ = ["bus", "partitions", "pipeline", "start_worker", "usual_settings"]

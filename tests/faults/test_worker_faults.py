@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import socket
-from collections.abc import Iterator
 
 import pytest
 
@@ -19,13 +18,6 @@ ENDED_S = 30.0  # the process counts from the signal on; a busy machine may take
 @pytest.fixture
 def partitions() -> int:
     return 1
-
-
-@pytest.fixture
-def bus(kafka_bootstrap: str, partitions: int) -> Iterator[Bus]:
-    bus = Bus(kafka_bootstrap, partitions=partitions)
-    yield bus
-    bus.close()
 
 
 def has_ended(worker: Worker) -> bool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -27,16 +28,28 @@ def pipeline(
 
 
 @pytest.fixture
-def bus(kafka_bootstrap: str) -> Iterator[Bus]:
+def partitions() -> int:
+    """Partitions of the bus; for tests to override."""
+    return 4
+
+
+@pytest.fixture
+def usual_settings() -> Mapping[str, Any]:
+    """Settings of each worker that is told nothing else; for tests to override."""
+    return {}
+
+
+@pytest.fixture
+def bus(kafka_bootstrap: str, partitions: int) -> Iterator[Bus]:
     """Topics of the test's own."""
-    bus = Bus(kafka_bootstrap)
+    bus = Bus(kafka_bootstrap, partitions)
     yield bus
     bus.close()
 
 
 @pytest.fixture
-def start_worker(bus: Bus, tmp_path: Path) -> Iterator[StartWorker]:
+def start_worker(bus: Bus, tmp_path: Path, usual_settings: Mapping[str, Any]) -> Iterator[StartWorker]:
     """Start workers on the bus; they end with the test."""
-    start = StartWorker(bus, tmp_path)
+    start = StartWorker(bus, tmp_path, **usual_settings)
     yield start
     start.close()

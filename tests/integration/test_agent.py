@@ -40,8 +40,8 @@ READ_S = 30.0
 Place = tuple[str, int, int]
 """Topic, partition, offset."""
 
-ACKNOWLEDGED: list[set[Place]] = []
-"""Of the test that runs."""
+ACKNOWLEDGED: set[Place] = set()
+"""Where the broker says that it has put each message of the agents of the test that runs."""
 
 
 @pytest.fixture(scope="module")
@@ -62,20 +62,16 @@ def settings(kafka_bootstrap: str, topics: TopicSettings) -> AgentSettings:
 
 
 @pytest.fixture(autouse=True)
-def acknowledged(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[Place]]:
-    """Where the broker says that it has put each message of this test's agents."""
-    places: set[Place] = set()
+def acknowledged(monkeypatch: pytest.MonkeyPatch) -> None:
+    ACKNOWLEDGED.clear()
     count = Publisher._on_delivery
 
     def noted(self: Publisher, topic: str, rows: int, error: KafkaError | None, message: Message) -> None:
         if error is None:
-            places.add(place_of(message))
+            ACKNOWLEDGED.add(place_of(message))
         count(self, topic, rows, error, message)
 
     monkeypatch.setattr(Publisher, "_on_delivery", noted)
-    ACKNOWLEDGED.append(places)
-    yield places
-    ACKNOWLEDGED.remove(places)
 
 
 def place_of(message: Message) -> Place:
@@ -107,7 +103,7 @@ def read_topics(settings: AgentSettings, delivered: int = 0) -> Published:
         if len(messages) >= delivered:
             break
         if time.monotonic() > deadline_s:
-            missing = sorted(ACKNOWLEDGED[-1] - {place_of(message) for message in messages})
+            missing = sorted(ACKNOWLEDGED - {place_of(message) for message in messages})
             pytest.fail(f"{delivered} acknowledged messages must be readable; got {len(messages)} without {missing}")
     read = Published([], defaultdict(list), defaultdict(list), messages)
     for message in messages:

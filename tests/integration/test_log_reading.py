@@ -33,8 +33,8 @@ class Span:
 
 
 @pytest.fixture
-def bus(kafka_bootstrap: str) -> Bus:
-    return Bus(kafka_bootstrap, partitions=2)
+def partitions() -> int:
+    return 2
 
 
 @pytest.fixture

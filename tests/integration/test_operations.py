@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 import time
 import urllib.request
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Mapping
+from typing import Any
 from urllib.error import HTTPError, URLError
 
 import pytest
@@ -22,10 +22,8 @@ IDLE_S = 8.0
 
 
 @pytest.fixture
-def start_worker(bus: Bus, tmp_path: Path) -> Iterator[StartWorker]:
-    start = StartWorker(bus, tmp_path, metrics_listen="127.0.0.1:0")
-    yield start
-    start.close()
+def usual_settings() -> Mapping[str, Any]:
+    return {"metrics_listen": "127.0.0.1:0"}
 
 
 def ask(worker: Worker, path: str) -> tuple[int, str]:
