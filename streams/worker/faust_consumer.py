@@ -13,10 +13,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Any, Final, Protocol, cast
 
 import faust
+from aiokafka import AIOKafkaConsumer
 from aiokafka.errors import IllegalStateError, KafkaError
 from aiokafka.structs import OffsetAndMetadata, TopicPartition
 from faust.auth import OAuthCredentials
@@ -52,6 +53,22 @@ class Stoppable(Protocol):
     """`streams.worker.app.WorkerApp`, as its process uses it."""
 
     deadline: StopDeadline
+
+
+async def commit(consumer: AIOKafkaConsumer, offsets: Mapping[TP, int], own: Collection[TP]) -> bool:
+    """Tell the group's coordinator how far we are in our own partitions; whether it knows.
+
+    None of them may be ours any more: a worker that stood still for longer than its session has lost them all.
+    """
+    wanted = {TopicPartition(*tp): OffsetAndMetadata(to, "") for tp, to in offsets.items() if tp in own}
+    if not wanted:
+        return False  # aiokafka takes no empty commit
+    try:
+        await asyncio.wait_for(consumer.commit(wanted), _COMMIT_S)
+    except (*BROKER_TROUBLE, IllegalStateError) as error:
+        LOG.debug("event=not_committed reason=%r", str(error) or type(error).__name__)
+        return False
+    return True
 
 
 class Rebalances(driver.ConsumerRebalanceListener):
@@ -102,15 +119,7 @@ class PatientThread(driver.AIOKafkaConsumerThread):
         coordinator._do_heartbeat = noted
 
     async def _commit(self, offsets: Mapping[TP, int]) -> bool:
-        consumer = self._ensure_consumer()
-        own = self.assignment()
-        wanted = {TopicPartition(*tp): OffsetAndMetadata(to, "") for tp, to in offsets.items() if tp in own}
-        try:
-            await asyncio.wait_for(consumer.commit(wanted), _COMMIT_S)
-        except (*BROKER_TROUBLE, IllegalStateError) as error:
-            LOG.debug("event=not_committed reason=%r", str(error) or type(error).__name__)
-            return False
-        return True
+        return await commit(self._ensure_consumer(), offsets, self.assignment())
 
     async def on_thread_stop(self) -> None:
         """Leave the group, if there is a broker to tell."""
