@@ -148,6 +148,11 @@ class DemoDatabase(Service):
         """Process id while it runs."""
         return self._child.pid if self._child else None
 
+    @property
+    def is_running(self) -> bool:
+        """Whether the server runs."""
+        return self._child is not None and self._child.is_running
+
     def start(self) -> None:
         """Start the server and wait until it answers.
 

@@ -32,8 +32,10 @@ from irregulars.infra.configuration.wiring import database_settings
 from irregulars.infra.services.demo_database import DemoDatabase
 from irregulars.streams.kafka.topic_admin import create_topics
 from tests.chaos.account import ALL_JUDGED
+from tests.chaos.clocks import compile_library
 from tests.chaos.cluster import KafkaCluster
-from tests.chaos.faults import FAULTS, port_of
+from tests.chaos.disks import disks
+from tests.chaos.faults import FAULTS, port_of, possible
 from tests.chaos.network import Gates
 from tests.chaos.recovery import ProgressWatch
 from tests.chaos.system import System
@@ -59,7 +61,9 @@ class Happened:
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parse(arguments)
     choose = random.Random(options.seed)
-    names = options.only or [name for name in FAULTS if options.brokers > 1 or "broker" not in name]
+    allowed, left_out = possible(options.brokers)
+    names = options.only or allowed
+    print(*(f"left out: {one}\n" for one in left_out), sep="", end="", file=sys.stderr)
     faults = [names[number % len(names)] for number in range(options.faults)]  # each as often, in any order
     choose.shuffle(faults)
     with _running(options, choose) as (system, watch):
@@ -91,6 +95,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 def _running(options: argparse.Namespace, choose: random.Random) -> Iterator[tuple[System, ProgressWatch]]:
     with (
         tempfile.TemporaryDirectory(prefix="irregulars-chaos-") as folder,
+        disks(Path(folder), *(f"kafka-{one + 1}" for one in range(options.brokers)), "database") as mounted,
         Gates() as gates,
         KafkaCluster(options.brokers, Path(folder), gates) as cluster,
         DemoDatabase(Path(folder) / "database") as database,
@@ -107,7 +112,10 @@ def _running(options: argparse.Namespace, choose: random.Random) -> Iterator[tup
             data_dir=Path(folder) / "data",
         )
         create_topics(cluster.direct, settings.topics())
-        system = System(cluster, database, gate, gates, settings, Path(folder), choose, older=options.older)
+        system = System(
+            cluster, database, gate, gates, settings, Path(folder), choose,
+            disks=mounted, clock_library=compile_library(Path(folder)), older=options.older,
+        )  # fmt: skip
         try:
             with ProgressWatch(cluster.direct, settings.topics().name("progress")) as watch:
                 began_s = time.time()

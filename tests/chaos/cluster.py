@@ -1,4 +1,4 @@
-"""Three brokers of Apache Kafka that hold copies of one another's partitions; clients reach each through a gate."""
+"""Three brokers of Apache Kafka that hold copies of one another's partitions; all reach each through gates."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ class Node(KafkaBroker):
     def __init__(self, number: int, directory: Path) -> None:
         super().__init__(directory / f"kafka-{number}", start_timeout_s=90.0)
         self.number: Final = number
-        self.controller: Final = f"{HOST}:{free_port()}"
+        self.controller_port: Final = free_port()
+        self.internal_port: Final = free_port()
         self.port: Final = self._port
         self._cluster_id = _CLUSTER_ID
         self.extra: dict[str, str] = {}
@@ -39,24 +40,34 @@ class KafkaCluster:
         For the system under test: through the gates.
     direct
         For those who watch it: no fault of the network reaches them.
+    gates
+        Where clients reach each broker.
+    inner_gates
+        Where other brokers reach each, for copies of partitions and as a controller.
     """
 
     def __init__(self, count: int, directory: Path, gates: Gates) -> None:
         self.nodes: Final = [Node(number, directory) for number in range(1, count + 1)]
-        inner = {node.number: free_port() for node in self.nodes}
         self.gates: Final[list[Gate]] = [gates.open(node.port) for node in self.nodes]
+        self.inner_gates: Final = [
+            (gates.open(node.internal_port), gates.open(node.controller_port)) for node in self.nodes
+        ]
+        voters = [
+            f"{node.number}@{HOST}:{own.port}" for node, (_, own) in zip(self.nodes, self.inner_gates, strict=True)
+        ]
         copies = str(min(count, 3))
-        for node, gate in zip(self.nodes, self.gates, strict=True):
-            internal, watched = f"{HOST}:{inner[node.number]}", f"{HOST}:{free_port()}"
+        for node, gate, (inner, _) in zip(self.nodes, self.gates, self.inner_gates, strict=True):
+            watched = f"{HOST}:{free_port()}"
             node.extra = {
                 "node.id": str(node.number),
-                "listeners": f"PLAINTEXT://{node.bootstrap},INTERNAL://{internal},WATCH://{watched},"
-                f"CONTROLLER://{node.controller}",
-                "advertised.listeners": f"PLAINTEXT://{HOST}:{gate.port},INTERNAL://{internal},WATCH://{watched}",
+                "listeners": f"PLAINTEXT://{node.bootstrap},INTERNAL://{HOST}:{node.internal_port},WATCH://{watched},"
+                f"CONTROLLER://{HOST}:{node.controller_port}",
+                "advertised.listeners": f"PLAINTEXT://{HOST}:{gate.port},INTERNAL://{HOST}:{inner.port},"
+                f"WATCH://{watched}",
                 "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,INTERNAL:PLAINTEXT,"
                 "WATCH:PLAINTEXT",
                 "inter.broker.listener.name": "INTERNAL",
-                "controller.quorum.voters": ",".join(f"{one.number}@{one.controller}" for one in self.nodes),
+                "controller.quorum.voters": ",".join(voters),
                 "offsets.topic.replication.factor": copies,
                 "default.replication.factor": copies,
                 "min.insync.replicas": "2" if count > 2 else "1",

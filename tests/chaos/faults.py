@@ -9,6 +9,8 @@ from typing import Final
 from confluent_kafka import Producer
 
 from irregulars.streams.kafka.log_reader import LogReader
+from tests.chaos.clocks import can_compile
+from tests.chaos.disks import can_mount
 from tests.chaos.system import System
 
 Fault = Callable[[System], str]
@@ -74,12 +76,17 @@ def bounce_broker(system: System) -> str:
 
 def database_away(system: System) -> str:
     """Kill -9 of the database, which comes back on its data."""
-    away_s = system.random.choice((5, 20, 60))
+    away_s = system.random.choice((5, 60, 300))
     system.database.kill()
     time.sleep(away_s)
+    start_database(system)
+    return f"{away_s} s"
+
+
+def start_database(system: System) -> None:
+    """Start it on its data."""
     system.database.start()
     system.database_gate.target = port_of(system.database.url)  # it may have another one now
-    return f"{away_s} s"
 
 
 def port_of(url: str) -> int:
@@ -104,6 +111,58 @@ def cut_all_networks(system: System) -> str:
     for gate in system.cluster.gates:
         system.gates.mend(gate)
     return "all brokers for 20 s"
+
+
+def silent_network(system: System) -> str:
+    """Nothing comes from one of the brokers, and no connection breaks: clients must give up by themselves."""
+    gate = system.random.choice(system.cluster.gates)
+    system.gates.silence(gate)
+    time.sleep(30)
+    system.gates.mend(gate)
+    return "one broker for 30 s"
+
+
+def part_brokers(system: System) -> str:
+    """The other brokers no longer reach one of them, neither its copies nor its controller; clients do."""
+    number = system.random.randrange(len(system.cluster.nodes))
+    for gate in system.cluster.inner_gates[number]:
+        system.gates.cut(gate)
+    time.sleep(20)
+    for gate in system.cluster.inner_gates[number]:
+        system.gates.mend(gate)
+    return f"broker {system.cluster.nodes[number].number}, for 20 s"
+
+
+def full_disk_of_a_broker(system: System) -> str:
+    """One of three brokers can't write; where it ends by that, it comes back once there is room."""
+    node = system.random.choice(system.cluster.nodes)
+    disk = system.disks[f"kafka-{node.number}"]
+    disk.fill()
+    time.sleep(15)
+    disk.mend()
+    ended = not node.is_running
+    node.start()
+    return f"broker {node.number}, for 15 s{', which ended' * ended}"
+
+
+def full_disk_of_the_database(system: System) -> str:
+    """The database can't write."""
+    system.disks["database"].fill()
+    time.sleep(30)
+    system.disks["database"].mend()
+    if ended := not system.database.is_running:
+        start_database(system)
+    return f"30 s{', and it ended' * ended}"
+
+
+def clock_step(system: System) -> str:
+    """The time of day of one worker's host steps by an hour, and a while later back."""
+    seconds = system.random.choice((-3600, 3600))
+    clock = system.clocks[system.random.choice(system.workers)]
+    clock.step(seconds)
+    time.sleep(15)
+    clock.step(0)
+    return f"{seconds:+d} s for 15 s"
 
 
 def cut_database(system: System) -> str:
@@ -151,6 +210,18 @@ FAULTS: Final[dict[str, Fault]] = {
     fault.__name__.replace("_", " "): fault
     for fault in (
         kill_worker, stop_worker, join_and_leave, pause_worker, kill_broker, bounce_broker, database_away,
-        cut_network, cut_all_networks, cut_database, slow_network, copies_in_another_order, overload,
+        cut_network, cut_all_networks, cut_database, slow_network, silent_network, part_brokers,
+        full_disk_of_a_broker, full_disk_of_the_database, clock_step, copies_in_another_order, overload,
     )
 }  # fmt: skip
+
+
+def possible(brokers: int) -> tuple[list[str], list[str]]:
+    """Return which faults this machine and so many brokers allow, and why not the others."""
+    why = {
+        **{name: "needs several brokers" for name in FAULTS if "broker" in name and brokers < 2},
+        **{name: "needs root, who may mount a disk" for name in FAULTS if "disk" in name and not can_mount()},
+    }
+    if not can_compile():
+        why["clock step"] = "needs a C compiler (Debian: apt-get install gcc)"
+    return [name for name in FAULTS if name not in why], [f"{name}: {words}" for name, words in sorted(why.items())]

@@ -1,4 +1,4 @@
-"""A network that can be cut and slowed: every client reaches a service through a gate of ours."""
+"""A network that can be cut, slowed and silent: every client reaches a service through a gate of ours."""
 
 from __future__ import annotations
 
@@ -36,9 +36,14 @@ class Gates:
         """Let each piece of data take that much longer, until `mend`."""
         self._loop.call_soon_threadsafe(setattr, gate, "delay_s", delay_s)
 
+    def silence(self, gate: Gate) -> None:
+        """Let nothing through and break nothing, as a switch that died, until `mend`."""
+        self._loop.call_soon_threadsafe(gate.is_open.clear)
+
     def mend(self, gate: Gate) -> None:
         """Let everything through again, at once."""
         self.slow(gate, 0.0)
+        self._loop.call_soon_threadsafe(gate.is_open.set)
         self._call(gate.listen())
 
     def _call(self, work: Coroutine[Any, Any, None]) -> None:
@@ -69,6 +74,8 @@ class Gate:
     def __init__(self, target: int) -> None:
         self.port: Final = free_port()
         self.delay_s = 0.0
+        self.is_open = asyncio.Event()
+        self.is_open.set()
         self.target = target
         self._server: asyncio.Server | None = None
         self._open: set[asyncio.StreamWriter] = set()
@@ -101,6 +108,7 @@ class Gate:
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError):
             while data := await reader.read(_CHUNK_BYTES):
+                await self.is_open.wait()
                 if self.delay_s:
                     await asyncio.sleep(self.delay_s)
                 writer.write(data)

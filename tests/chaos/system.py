@@ -15,7 +15,9 @@ from typing import Final
 from irregulars.infra.configuration.settings import CONFIG_VARIABLE, PREFIX, Settings
 from irregulars.infra.services.demo_database import DemoDatabase
 from irregulars.infra.services.loopback import free_port
+from tests.chaos.clocks import Clock
 from tests.chaos.cluster import KafkaCluster
+from tests.chaos.disks import Disk
 from tests.chaos.network import Gate, Gates
 from tests.integration.pipelines import COMMAND, RECORDINGS, Process
 
@@ -60,7 +62,8 @@ def environment_for(checkout: Path, environment: Mapping[str, str]) -> dict[str,
 class System:
     """Brokers, a database, workers and jobs; `random` makes all choices.
 
-    `older` is a checkout of another version, which every other worker runs.
+    `disks` are by the name of what they hold, where the machine lets us mount any; `clocks` by worker, where it has
+    a compiler. `older` is a checkout of another version, which every other worker runs.
     """
 
     cluster: KafkaCluster
@@ -73,6 +76,9 @@ class System:
     workers: list[Process] = field(default_factory=list)
     ended_workers: list[Process] = field(default_factory=list)
     jobs: list[Job] = field(default_factory=list)
+    disks: dict[str, Disk] = field(default_factory=dict)
+    clocks: dict[Process, Clock] = field(default_factory=dict)
+    clock_library: Path | None = None
     older: Path | None = None
     _started: int = 0
 
@@ -83,8 +89,12 @@ class System:
         if self.older is not None and self._started % 2:
             environment = environment_for(self.older, environment)
         self._started += 1
-        self.workers.append(Process(arguments, environment, self.folder))
-        return self.workers[-1]
+        clock = Clock(self.folder / f"clock-{self._started}")
+        faked = clock.environment(self.clock_library) if self.clock_library else {}
+        worker = Process(arguments, environment | faked, self.folder)
+        self.workers.append(worker)
+        self.clocks[worker] = clock
+        return worker
 
     def take_worker(self) -> Process:
         """Take a worker away from those that are kept alive, and return it."""

@@ -69,3 +69,16 @@ def test_a_gate_can_be_cut_slowed_and_mended(echo: int) -> None:
         gates.mend(gate)
         with socket.create_connection((HOST, gate.port), timeout=5) as after:
             assert ask(after) == b"hello\n"
+
+
+def test_a_silent_gate_breaks_nothing_and_lets_nothing_through(echo: int) -> None:
+    with Gates() as gates:
+        gate = gates.open(echo)
+        with socket.create_connection((HOST, gate.port), timeout=0.5) as connection:
+            assert ask(connection) == b"hello\n"
+            gates.silence(gate)
+            with pytest.raises(TimeoutError):
+                ask(connection)
+            gates.mend(gate)
+            connection.settimeout(5)
+            assert connection.recv(100) == b"hello\n"
