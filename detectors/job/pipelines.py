@@ -45,11 +45,18 @@ def stages_from_transfers(
     if not all(map(_is_pipeline, pipelines, sent)):
         return {}
     stage_of = {rank: stage for one in pipelines for stage, rank in enumerate(one)}
-    return stage_of | _stages_of_silent(stage_of, groups)
+    return stage_of | stages_of_silent(stage_of, groups)
 
 
-def _stages_of_silent(stage_of: Mapping[int, int], groups: Iterable[Collection[int]]) -> dict[int, int]:
-    found = {}
+def stages_of_silent(stage_of: Mapping[int, int], groups: Iterable[Collection[int]]) -> dict[int, int]:
+    """Return the stages of ranks of which nothing tells it but the stage of all others in one of their groups.
+
+    Examples
+    --------
+    >>> stages_of_silent({0: 0, 2: 1}, [(0, 1), (2, 3), (0, 2, 4)])
+    {1: 0, 3: 1}
+    """
+    found: dict[int, int] = {}
     for ranks in groups:
         stages = {stage_of[rank] for rank in ranks if rank in stage_of}
         if len(stages) == 1:

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from irregulars.detectors.job.lanes import Lane
+from irregulars.detectors.job.pipelines import stages_of_silent
 from irregulars.streams.messages.announcements import Announcement
 from irregulars.streams.messages.records import KINDS
 
@@ -194,6 +195,10 @@ class Topology:
         return (f"nic {place.host}", place.nic)
 
 
+_WITHIN_STAGE: Final = frozenset({"tp", "dp", "cp", "ep"})
+"""Kinds of communicators whose members all work in one stage of the pipeline."""
+
+
 def topology_of(announcements: Iterable[Announcement], codes: Mapping[str, int]) -> Topology:
     """Topology from what the ranks announced; ``codes`` are the job's codes of communicator ids."""
     announcements = list(announcements)
@@ -209,13 +214,18 @@ def topology_of(announcements: Iterable[Announcement], codes: Mapping[str, int])
 
 
 def _stages(announcements: Iterable[Announcement]) -> dict[int, int]:
-    stages = {}
+    """Return the place of each rank in its pipeline, that of ranks which announce nothing included."""
+    stages: dict[int, int] = {}
+    silent: dict[int, int] = {}
     for announcement in announcements:
         pipelines = [c.ranks for c in announcement.communicators if c.kind == "pp"]
         if pipelines:
             longest = max(map(tuple, pipelines), key=len)
             stages[announcement.rank] = longest.index(announcement.rank) if announcement.rank in longest else 0
-    return stages
+            silent |= {rank: stage for stage, rank in enumerate(longest)}
+    stages = silent | stages
+    within = {c.id: c.ranks for a in announcements for c in a.communicators if c.kind in _WITHIN_STAGE}
+    return stages | stages_of_silent(stages, within.values())
 
 
 def _members(announcements: Iterable[Announcement], codes: Mapping[str, int]) -> Iterator[tuple[int, Sequence[int]]]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 
+import numpy as np
+
 from irregulars.detectors.hang.find_hang import Hang, find_hang, lost_shares
 from irregulars.detectors.judging.reading.iteration_rows import IterationRows, join_rows
 from irregulars.detectors.judging.reading.operator_reader import OperatorReader
@@ -18,7 +20,8 @@ class HangWatch:
     Attributes
     ----------
     newest
-        The newest iterations, oldest first.
+        The newest iterations of each rank, oldest first. Ranks may be some iterations apart: a rank that stopped holds
+        up its pipeline at once, and the others where gradients are summed next.
     hung
         The last iteration when a hang was found; None while a hang of the newest iterations would be news.
     told
@@ -26,13 +29,25 @@ class HangWatch:
     """
 
     def __init__(self) -> None:
-        self.newest: deque[IterationRows] = deque(maxlen=JUDGING.newest_iterations)
+        self.newest: deque[IterationRows] = deque()
         self.hung: int | None = None
         self.told: tuple[int | None, tuple[int, ...]] = (None, ())
 
     def add(self, rows: IterationRows) -> None:
         """Take in the next iteration."""
         self.newest.append(rows)
+        while len(self.newest) > JUDGING.most_apart or self._is_past():
+            self.newest.popleft()
+
+    def _is_past(self) -> bool:
+        """Whether each rank of the oldest iteration has enough newer ones."""
+        oldest, *newer = (one.columns["rank"] for one in self.newest)
+        if len(newer) < JUDGING.newest_iterations:
+            return False
+        if all(np.array_equal(oldest, ranks) for ranks in newer[-JUDGING.newest_iterations :]):
+            return True  # nearly always, and quickly told
+        ranks, iterations = np.unique(np.concatenate(newer), return_counts=True)
+        return bool(np.isin(oldest, ranks[iterations >= JUDGING.newest_iterations]).all())
 
     def add_late(self, rows: IterationRows) -> None:
         """Take in the rows of ranks that came after their iteration was judged.

@@ -95,8 +95,14 @@ class JudgingThresholds:
     newest_iterations: int = threshold(
         2,
         unit="iterations",
-        meaning="The newest ones in which a hang is looked for when a job ends or falls silent.",
+        meaning="The newest ones of each rank, in which a hang is looked for when a job ends or falls silent.",
         source="chosen: ranks may stand on both sides of the border between two iterations",
+    )
+    most_apart: int = threshold(
+        16,
+        unit="iterations",
+        meaning="Of ranks that are further behind the newest, nothing is kept.",
+        source="chosen: frameworks sum gradients over at most so many iterations of a data loader",
     )
     most_lost_share: float = threshold(
         0.02,

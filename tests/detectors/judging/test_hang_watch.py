@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from irregulars.detectors.judging.hang_watch import HangWatch
+from irregulars.detectors.judging.thresholds import JUDGING
 from tests.detectors.judging.read_job import ReadJob
 from tests.streams.lockstep_job import MS, WORLD_OF_4, LockstepJob
 
@@ -71,6 +72,37 @@ def test_a_job_whose_operators_all_ended_does_not_hang() -> None:
 def test_a_hang_is_looked_for_in_the_newest_two_iterations(after: int, is_new: bool) -> None:
     watch = watched(hung(iterations=30, stands_in=29 - after))
     assert watch.has_unended == is_new
+
+
+def apart(iterations: int, ahead: int) -> ReadJob:
+    """Rank 3 stops, rank 2 waits for it at once, and ranks 0 and 1 only some iterations later."""
+    job = LockstepJob({"world": ("world", [0, 1, 2, 3]), "tp0": ("tp", [0, 1]), "tp1": ("tp", [2, 3])})
+
+    def body(one: LockstepJob, number: int) -> None:
+        for pair in ("tp0", "tp1") if number < iterations else ("tp0",):
+            one.collective(pair, MS)
+
+    job.iterate(range(iterations + ahead), body)
+    for rank in (2, 3):
+        del job.iteration_rows[rank][iterations:]
+    for rank, communicator, sequence in ((0, "world", 0), (1, "world", 0), (2, "tp1", iterations)):
+        number = iterations if rank == 2 else iterations + ahead - 1
+        row = {"communicator": communicator, "sequence": sequence, "iteration": number}
+        job.rows[rank].append({**row, "start_ns": job.now_ns[rank]})
+    return ReadJob(job.trace())
+
+
+@pytest.mark.parametrize("ahead", [1, 3, 8])
+def test_a_rank_that_stopped_is_found_although_others_went_on_for_a_while(ahead: int) -> None:
+    job = apart(30, ahead)
+    found = watched(job).look(job.reader, job.read_back)
+    assert found is not None
+    assert found.ranks == (3,)
+
+
+def test_of_ranks_that_ended_long_ago_nothing_is_kept() -> None:
+    watch = watched(apart(10, 40))
+    assert len(watch.newest) <= JUDGING.most_apart
 
 
 @pytest.mark.parametrize(("iterations", "is_trusted"), [(60, True), (44, False)])
