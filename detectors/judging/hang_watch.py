@@ -20,8 +20,8 @@ class HangWatch:
     Attributes
     ----------
     newest
-        The newest iterations of each rank, oldest first. Ranks may be some iterations apart: a rank that stopped holds
-        up its pipeline at once, and the others where gradients are summed next.
+        The newest iterations of each rank, oldest first. Ranks may be some iterations apart: who stops holds up its
+        pipeline at once, and the others where gradients are summed next.
     hung
         The last iteration when a hang was found; None while a hang of the newest iterations would be news.
     told

@@ -14,7 +14,6 @@ from irregulars.detectors.job.topology import Topology
 from irregulars.detectors.judging.nic_rates import stage_rates, with_rates
 from irregulars.detectors.judging.reading.iteration_rows import IterationRows
 from irregulars.detectors.judging.reading.operator_reader import OperatorReader
-from irregulars.detectors.judging.reading.operator_rows import joined
 from irregulars.detectors.judging.reading.spans import ReadBack
 from irregulars.detectors.judging.reading.thresholds import READING
 from irregulars.detectors.judging.review_candidates import ToReview, late_of, ranks_to_review
@@ -111,14 +110,8 @@ def read_paths(
     -------
     The iterations, of those ranks alone, and their operators.
     """
-    # Each path may lead elsewhere, so each iteration is followed by itself; then all are completed to the same ranks.
-    paths = [
-        reader.follow(one, found.ranks, JUDGING.review_wait_share * (delta - 1) * one.elapsed_ns, read_back)
-        for one in rows
-    ]
-    ranks = found.peers.union(*(read for read, _ in paths))
-    more = [one.only(ranks - read) for one, (read, _) in zip(rows, paths, strict=True)]
-    columns = joined([*(own for _, own in paths), reader.read(more, read_back)])
+    worth_ns = JUDGING.review_wait_share * (delta - 1) * min(one.elapsed_ns for one in rows)
+    ranks, columns = reader.follow(rows, found.ranks | found.peers, worth_ns, read_back)
     return [one.only(ranks) for one in rows], columns
 
 

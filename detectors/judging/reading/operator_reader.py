@@ -222,12 +222,13 @@ class OperatorReader:
         return not quick.keys().isdisjoint(accused)
 
     def follow(
-        self, rows: IterationRows, seeds: Collection[int], worth_ns: float, read_back: ReadBack
+        self, iterations: Sequence[IterationRows], seeds: Collection[int], worth_ns: float, read_back: ReadBack
     ) -> tuple[set[int], dict[str, Column]]:
-        """Read the ranks on which the critical path of an iteration can depend; return them and their operators.
+        """Read the ranks on which the critical path of these iterations can depend; return them and their operators.
 
-        The first ranks are read, the path is walked as far as they show it, and the ranks that may have been waited
-        for are read next, until the path is certain.
+        The first ranks are read, the paths are walked as far as they show them, and the ranks that may have been
+        waited for are read next, until each path is certain. All ranks are read in all of the iterations: one that
+        was read for one of them may come last in another one, where it waited for somebody else.
 
         Parameters
         ----------
@@ -236,8 +237,8 @@ class OperatorReader:
         worth_ns
             Waits that may cost less are not followed, ns.
         """
-        summaries = rows.summaries(self.codes)
-        available = set(rows.columns["rank"].tolist())
+        summaries = [rows.summaries(self.codes) for rows in iterations]
+        available = set(iterations[-1].columns["rank"].tolist())
         read: set[int] = set()
         parts: list[dict[str, Column]] = []
         wanted = available.intersection(seeds)
@@ -245,16 +246,23 @@ class OperatorReader:
             wanted = set(sorted(wanted)[: max(READING.most_ranks - len(read), 0)])
             if not wanted:
                 break
-            parts.append(self.read([rows.only(wanted)], read_back))
+            parts.append(self.read([rows.only(wanted) for rows in iterations], read_back))
             if self._usual is not None:
                 self.learn(wanted, read_back)
             else:  # clocks that differ by more than a wait would lead the path astray
                 self.compare_clocks(joined(parts))
             read |= wanted
-            graph = self.build([rows.only(read)], joined(parts))
-            slow = None if self._usual is None else partial(self._slow_collectives, graph, rows.number, worth_ns)
-            wanted = wanted_ranks(graph, rows.number, summaries, self.topology, available - read, worth_ns, slow)
+            graph = self.build([rows.only(read) for rows in iterations], joined(parts))
+            unread, wanted = available - read, set()
+            for rows, own in zip(iterations, summaries, strict=True):
+                wanted |= self._wanted(graph, rows, own, unread, worth_ns)
         return read, joined(parts)
+
+    def _wanted(
+        self, graph: OperatorGraph, rows: IterationRows, own: Summaries, unread: Collection[int], worth_ns: float
+    ) -> set[int]:
+        slow = None if self._usual is None else partial(self._slow_collectives, graph, rows.number, worth_ns)
+        return wanted_ranks(graph, rows.number, own, self.topology, unread, worth_ns, slow)
 
     def _slow_collectives(self, graph: OperatorGraph, iteration: int, worth_ns: float) -> set[int]:
         assert self._usual is not None

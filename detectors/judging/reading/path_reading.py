@@ -61,7 +61,7 @@ class PathReading:
         """Say where the excess went; return that and the graph that shows it."""
         work_ns = self._usual.work_excess_ns(self._rows)
         seeds = _seeds(self._rows, work_ns, self._usual.complete_ranks(self._rows))
-        read, columns = self._reader.follow(self._rows, seeds, self._worth_ns, self._read_back)
+        read, columns = self._reader.follow([self._rows], seeds, self._worth_ns, self._read_back)
         graph, attribution = self._attribute(read, columns)
         accused = accused_lanes(attribution, self._reader.topology)
         quick: dict[Lane, LaneExcess] = {}

@@ -6,7 +6,13 @@ import pytest
 
 from irregulars.detectors.blame.causes import Cause
 from irregulars.detectors.job.topology import Device
-from irregulars.detectors.judging.standing_review import StandingReview, review_regular
+from irregulars.detectors.judging.review_candidates import ToReview
+from irregulars.detectors.judging.standing_review import (
+    StandingReview,
+    hold_against_peers,
+    read_paths,
+    review_regular,
+)
 from tests.detectors.judging.read_job import ReadJob
 from tests.streams.lockstep_job import MS, LockstepJob
 
@@ -86,3 +92,30 @@ def test_few_iterations_are_not_reviewed(iterations: int, is_reviewed: bool) -> 
     job = slow_from_the_start(iterations)
     found = review_regular(job.rows, job.reader, 1.1, job.read_back, has_standing=False)
     assert (found is not None) == is_reviewed
+
+
+def many_equally_late(iterations: int) -> ReadJob:
+    """Each of ten groups of four has a rank that is late, all nearly alike, and nobody is slow."""
+    quads = {f"tp{at}": ("tp", tuple(range(4 * at, 4 * at + 4))) for at in range(10)}
+    job = LockstepJob({**quads, "world": ("world", tuple(range(40)))})
+
+    def body(one: LockstepJob, number: int) -> None:
+        for rank in range(40):
+            is_late = rank % 4 == 3
+            one.work(rank, (40 * MS if is_late else 10 * MS) + (number * 7 + rank * 5) % 13 * 50_000)
+        for quad in quads:
+            one.collective(quad, MS)
+        one.collective("world", MS)
+
+    job.iterate(range(iterations), body)
+    return ReadJob(job.trace())
+
+
+def test_whoever_is_read_the_path_of_each_iteration_is_certain() -> None:
+    job = many_equally_late(12)
+    rows, peers = job.rows[-5:], {18, 25}
+    rows, columns = read_paths(rows, ToReview(True, {0}, peers), 1.1, job.reader, job.read_back)
+    assert peers <= set(rows[0].columns["rank"].tolist())
+    for one in hold_against_peers(rows, columns, job.reader):
+        waited = {lane for lane, ns in one.attribution.path_excess_ns.items() if lane.kind != "work" and ns > 5 * MS}
+        assert not waited

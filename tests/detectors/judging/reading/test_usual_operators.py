@@ -100,5 +100,5 @@ def test_of_one_iteration_no_more_than_512_ranks_are_read() -> None:
     came_first = came(0, 700).announcement
     assert came_first is not None
     reader.set_announcements({0: came_first})
-    read, _ = reader.follow(many(700, 0), range(700), 0.0, no_operators)
+    read, _ = reader.follow([many(700, 0)], range(700), 0.0, no_operators)
     assert read == set(range(512))
