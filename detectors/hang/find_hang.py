@@ -6,14 +6,15 @@ The first of these that is found is to blame:
 1. **missing**: a rank that never arrived in an operator in which others wait, and waits nowhere itself;
 2. **stopped**: a rank that stands in an operator that all have entered and others have left;
 3. **last in line**: each rank waits for those who do not stand where it stands. These chains end in a circle of
-   ranks, or in an operator that all have entered and nobody has left.
+   ranks, or in an operator that all have entered and nobody has left; or, where only some ranks are logged, all in
+   one operator with members that log nothing.
 
 All others wait, and are victims.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -160,18 +161,33 @@ class _Standing:
         return not self._absent(one)
 
     def last_in_line(self) -> set[int]:
-        """Return the ranks at which all chains of waiting end; none that may wait for a rank that logs nothing."""
-        edges: dict[int | Operation, Iterable[int | Operation]] = {}
+        """Return the ranks at which all chains of waiting end; none that may wait for a rank that logs nothing.
+
+        If each may, and all that is known of them leads to one operator, those who stand in that.
+        """
+        edges: dict[int | Operation, set[int | Operation]] = {}
         for rank, one in self.head.items():
-            edges[rank] = (one,)
+            edges[rank] = {one}
             edges.setdefault(one, self._holds_up(one))
-        found: set[int] = set()
-        for group in last_groups(edges):
-            if len(group) > 1:  # a circle
-                found |= {node for node in group if isinstance(node, int)}
-            elif _UNTOLD not in group:  # an operation that nobody holds up
-                found |= {rank for rank, one in self.head.items() if one in group}
-        return found
+        ends = last_groups(edges)
+        found = {rank for group in ends if _UNTOLD not in group for rank in self._standing_at(group)}
+        return found or self._where_all_known_chains_end(edges)
+
+    def _where_all_known_chains_end(self, edges: Mapping[int | Operation, set[int | Operation]]) -> set[int]:
+        ends = last_groups({node: waits_for - {_UNTOLD} for node, waits_for in edges.items()})
+        is_clear = len(ends) == 1 and all(self._has_silent_alone(one) for one in self.inside)
+        return self._standing_at(ends[0]) if is_clear else set()
+
+    def _standing_at(self, group: Collection[int | Operation]) -> set[int]:
+        """Return the ranks of a circle, or those who stand in an operation that nobody holds up."""
+        if len(group) > 1:
+            return {node for node in group if isinstance(node, int)}
+        return {rank for rank, one in self.head.items() if one in group}
+
+    def _has_silent_alone(self, one: Operation) -> bool:
+        """Whether everybody of whom an operation has no row, and who stands nowhere, logs nothing at all."""
+        unseen = self._absent(one) - self.head.keys()
+        return all(rank in self._topology.unlogged or rank not in self._topology.places for rank in unseen)
 
     def _holds_up(self, one: Operation) -> set[int | Operation]:
         """Who keeps an operation from ending: who has not entered it, or stands somewhere before it."""

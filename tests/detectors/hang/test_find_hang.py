@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from random import Random
 
 import numpy as np
@@ -165,3 +166,19 @@ def test_other_numbers_and_another_order_of_ranks_change_nothing_else(
     assert expected is not None
     assert found.ranks == tuple(sorted(numbers[rank] for rank in expected.ranks))
     assert (found.has_arrived, found.is_shared) == (expected.has_arrived, expected.is_shared)
+
+
+def partly_logged(*rows: Row) -> Hang | None:
+    """Ranks 0 and 2 are logged, 1 and 3 are not."""
+    topology = replace(TOPOLOGY, unlogged=frozenset({1, 3}))
+    return find_hang(columns_of(rows), topology, (0, 2))
+
+
+def test_where_all_chains_lead_to_one_operator_with_a_silent_member_who_stands_there_is_told() -> None:
+    found = partly_logged((0, WORLD, 7, None), (2, RIGHT, 4, None))
+    assert found is not None
+    assert (found.ranks, found.waiting, found.is_shared) == ((2,), 1, True)
+
+
+def test_where_chains_lead_to_several_operators_with_silent_members_nobody_is_told() -> None:
+    assert partly_logged((0, LEFT, 7, None), (2, RIGHT, 4, None)) is None
