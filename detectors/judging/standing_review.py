@@ -16,9 +16,16 @@ from irregulars.detectors.judging.reading.iteration_rows import IterationRows
 from irregulars.detectors.judging.reading.operator_reader import OperatorReader
 from irregulars.detectors.judging.reading.spans import ReadBack
 from irregulars.detectors.judging.reading.thresholds import READING
-from irregulars.detectors.judging.review_candidates import ToReview, late_of, ranks_to_review
+from irregulars.detectors.judging.review_candidates import (
+    ToReview,
+    late_of,
+    may_be_slow,
+    pairs_beside,
+    ranks_to_review,
+)
 from irregulars.detectors.judging.thresholds import JUDGING
 from irregulars.detectors.path.critical_path import Attribution, path_work_ns
+from irregulars.detectors.path.ranks_to_read import accused_lanes, lane_sums, lanes_by_role
 from irregulars.detectors.path.usual_by_peers import attribute_by_peers
 from irregulars.detectors.path.without_start_times import attribute_untimed_by_peers, find_waits
 from irregulars.dtypes import Column
@@ -85,6 +92,7 @@ def review_regular(
     if len(regular) < BLAME.review_iterations:
         return None
     rows = list(regular)[-JUDGING.reviewed_iterations :]
+    whole: list[IterationRows] = []  # of a job that is not read as a whole
     if len(rows[-1]) <= READING.whole_ranks:
         columns = reader.read(rows, read_back)
     else:
@@ -92,8 +100,11 @@ def review_regular(
         found = ranks_to_review(rows, reader.codes, reader.topology, delta)
         if rows[-1].is_untimed or (not found.is_odd and not has_standing):
             return None
+        whole = rows
         rows, columns = read_paths(rows, found, delta, reader, read_back)
     reviewed = hold_against_peers(rows, columns, reader)
+    if whole:
+        reviewed = [_with_pairs_beside(one, own, reader) for one, own in zip(reviewed, whole, strict=True)]
     observations = [
         Observation(one.number, one.elapsed_ns, one.elapsed_ns, one.start_ns, r.attribution)
         for one, r in zip(rows, reviewed, strict=True)
@@ -113,6 +124,15 @@ def read_paths(
     worth_ns = JUDGING.review_wait_share * (delta - 1) * min(one.elapsed_ns for one in rows)
     ranks, columns = reader.follow(rows, found.ranks | found.peers, worth_ns, read_back)
     return [one.only(ranks) for one in rows], columns
+
+
+def _with_pairs_beside(reviewed: Reviewed, rows: IterationRows, reader: OperatorReader) -> Reviewed:
+    """Add what summaries tell of the pairs beside slow collectives that were not read: that they were not slow."""
+    attribution, topology = reviewed.attribution, reader.topology
+    sums = lane_sums(rows.summaries(reader.codes))
+    pairs = pairs_beside(accused_lanes(attribution, topology), sums, lanes_by_role(sums, topology), topology)
+    normal = {lane: pair for lane, pair in pairs.items() if not may_be_slow(pair)}
+    return replace(reviewed, attribution=replace(attribution, lanes={**normal, **attribution.lanes}))
 
 
 def hold_against_peers(
@@ -159,7 +179,15 @@ def _by_durations(
 
 
 def _without_partial_lanes(attribution: Attribution, rows: IterationRows, topology: Topology) -> Attribution:
-    """Leave out lanes of which a rank was not read: they may have waited for it, and not be slow at all."""
+    """Leave out lanes of which a rank was not read: they may have waited for it, and not be slow at all.
+
+    Of those to which the path lost most it is known: following the path has read whoever may have come last.
+    """
     known = topology.unlogged.union(rows.columns["rank"].tolist())
-    lanes = {lane: own for lane, own in attribution.lanes.items() if known.issuperset(topology.lane_ranks(lane))}
+    accused = set(accused_lanes(attribution, topology))
+    lanes = {
+        lane: own
+        for lane, own in attribution.lanes.items()
+        if lane in accused or known.issuperset(topology.lane_ranks(lane))
+    }
     return replace(attribution, lanes=lanes)

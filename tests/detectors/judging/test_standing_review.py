@@ -119,3 +119,32 @@ def test_whoever_is_read_the_path_of_each_iteration_is_certain() -> None:
     for one in hold_against_peers(rows, columns, job.reader):
         waited = {lane for lane, ns in one.attribution.path_excess_ns.items() if lane.kind != "work" and ns > 5 * MS}
         assert not waited
+
+
+def slow_nic_in_a_large_job(iterations: int) -> ReadJob:
+    """Two stages with three rings each. What rank 7 sends is slow: its ring's collectives, and its own messages."""
+    stage = 261
+    begins = (0, 1, 2, stage, stage + 1, stage + 2)
+    rings = {f"dp{at}": ("dp", tuple(range(begin, begin + stage - 2, 3))) for at, begin in enumerate(begins)}
+    pipes = {f"pp{rank}": ("pp", (rank, rank + stage)) for rank in range(stage)}
+    job = LockstepJob({**rings, **pipes})
+
+    def body(one: LockstepJob, number: int) -> None:
+        for rank in range(stage):
+            one.work(rank, 10 * MS + (number * 7 + rank * 5) % 13 * 50_000)
+            for micro_batch in range(2):
+                usual_ns = MS + (number + rank + micro_batch) % 5 * 10_000
+                one.message(f"pp{rank}", rank, rank + stage, 4 * MS if rank == 7 else usual_ns)
+                one.message(f"pp{rank}", rank + stage, rank, usual_ns)
+        for ring, (_, ranks) in rings.items():
+            one.collective(ring, 100 * MS if 7 in ranks else 20 * MS)
+
+    job.iterate(range(iterations), body)
+    return ReadJob(job.trace())
+
+
+def test_of_a_large_ring_the_member_with_slow_messages_beside_it_has_the_slow_nic() -> None:
+    job = slow_nic_in_a_large_job(6)
+    found = review_regular(job.rows, job.reader, 1.1, job.read_back, has_standing=False)
+    assert found is not None
+    assert [(cause.kind, cause.suspects[0][0].ranks) for cause in found[0]] == [("slow_nic", (7,))]
