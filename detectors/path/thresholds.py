@@ -41,6 +41,13 @@ class PathThresholds:
         meaning="Fewer in one role say nothing of one another.",
         source="chosen: the least with which there is another one; a pipeline stage often has two ranks",
     )
+    alike_sizes: float = threshold(
+        0.1,
+        unit="share of the smaller one",
+        meaning="Transfers are held against others of about their size: up to so much larger.",
+        source="chosen: batches of replicas differ by a per cent or so in bytes (a simulator by another author, seed "
+        "102); what differs by a tenth in time is not slow",
+    )
     min_peers_of_any_stage: int = threshold(
         4,
         unit="ranks, or lanes",

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from irregulars.detectors.arrays.alike_values import alike_codes
 from irregulars.detectors.arrays.grouped_medians import MAD_TO_SIGMA, lower_medians, medians
 from irregulars.detectors.arrays.row_keys import group_rows, sort_rows, sort_within
 from irregulars.detectors.arrays.runs import begins_run, places_in_runs, run_numbers, starts_of
@@ -116,9 +117,9 @@ def _roles(graph: OperatorGraph, topology: Topology, kind: Ints) -> list[Ints]:
 def _transfer_roles(graph: OperatorGraph, topology: Topology, kind: Ints) -> Ints:
     """Number the roles of transfers: those with one number should take equally long, whatever their stage.
 
-    They are of one iteration and operator, move as many bytes, in communicators of one kind and size, over the same
-    kind of network. Stages do not count, since a switch may carry all transfers of a stage, and then only other
-    stages tell that it is slow.
+    They are of one iteration and operator, move about as many bytes (one replica's batch may be a little longer than
+    another's), in communicators of one kind and size, over the same kind of network. Stages do not count, since a
+    switch may carry all transfers of a stage, and then only other stages tell that it is slow.
     """
     codes = range(int(graph.communicator.max(initial=-1)) + 1)
     crosses = np.array([topology.crosses_network(Lane("collective", code)) for code in codes] or [False])
@@ -127,7 +128,7 @@ def _transfer_roles(graph: OperatorGraph, topology: Topology, kind: Ints) -> Int
     is_apart = hosts[graph.rank] != hosts[other]
     is_crossing = np.where(graph.is_p2p, is_apart, crosses[graph.communicator]).astype(np.int64)
     way = np.where(graph.is_p2p, np.where(graph.operator == SEND, 1, -1) * topology.ways(graph.rank, other), 0)
-    size = np.nan_to_num(graph.size_bytes).astype(np.int64)
+    size = alike_codes(graph.size_bytes, PATH.alike_sizes)
     return group_rows([graph.iteration, kind, graph.operator, way, is_crossing, size])[0]
 
 
@@ -203,7 +204,7 @@ def _usual_of_free_peers(role: Ints, owner: Ints, values: Ints, is_free: Flags) 
 def lanes_by_peers(table: LaneTable, iteration: int, topology: Topology) -> dict[Lane, UsualLane]:
     """Return what is usual for each lane of one iteration: the lower median of the lanes in its role, and the spread.
 
-    Lanes without peers are left out. Sizes are NaN, since lanes of one role move as many bytes.
+    Lanes without peers are left out. Sizes are NaN, since lanes of one role move about as many bytes.
     """
     at = int(np.searchsorted(table.iterations, iteration))
     if at == len(table.iterations) or table.iterations[at] != iteration:
@@ -211,7 +212,7 @@ def lanes_by_peers(table: LaneTable, iteration: int, topology: Topology) -> dict
     used = np.flatnonzero(table.counts[:, at])
     counts, lanes = table.counts[used, at], [table.lanes[number] for number in used.tolist()]
     mean_ns = table.sums_ns[used, at] / counts
-    sizes = np.nan_to_num(table.sizes_bytes[used, at]).astype(np.int64)
+    sizes = alike_codes(table.sizes_bytes[used, at], PATH.alike_sizes)
     found: dict[Lane, UsualLane] = {}
     for of_any_stage, least in ((False, PATH.min_peers), (True, PATH.min_peers_of_any_stage)):
         role, first = group_rows([topology.role_codes(lanes, of_any_stage=of_any_stage), sizes, counts])
