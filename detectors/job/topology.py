@@ -64,6 +64,7 @@ class Topology:
     _sets: dict[Lane, frozenset[int]] = field(init=False, repr=False, compare=False, default_factory=dict)
     _crossing: dict[Lane, bool] = field(init=False, repr=False, compare=False, default_factory=dict)  # asked often
 
+    _levels: dict[Lane, int] = field(init=False, repr=False, compare=False, default_factory=dict)
     _roles: dict[tuple[Lane, bool], int] = field(init=False, repr=False, compare=False, default_factory=dict)
     _role_codes: dict[tuple[object, ...], int] = field(init=False, repr=False, compare=False, default_factory=dict)
 
@@ -129,6 +130,14 @@ class Topology:
             crosses = self._crossing[lane] = len(ranks) > 1 and (None in hosts or len(hosts) > 1)
         return crosses
 
+    def network_level(self, lane: Lane) -> int:
+        """How far the lane's bytes go: 0 within a host, 1 beyond it, 2 from one known switch to another."""
+        level = self._levels.get(lane)
+        if level is None:
+            switches = {self.place(rank).switch for rank in self.lane_ranks(lane)} - {None}
+            level = self._levels[lane] = (1 + (len(switches) > 1)) if self.crosses_network(lane) else 0
+        return level
+
     def crosses_switches(self, lane: Lane) -> bool:
         """Whether the lane's bytes pass from one known switch to another; a rank without one may be below any."""
         return len(self.switches(self.lane_ranks(lane))) > 1
@@ -163,13 +172,13 @@ class Topology:
         return KINDS.index(kind if kind in KINDS else "unknown") + len(KINDS) * size
 
     def lane_role(self, lane: Lane, *, of_any_stage: bool) -> tuple[object, ...]:
-        """What lanes of the same role share: kind, way along the pipeline or stages, whether they leave the host."""
+        """What lanes of the same role share: kind, way along the pipeline or stages, and how far their bytes go."""
         kind = self.kind_code(lane.first) if lane.kind == "collective" else -1
         where: object = self.way(lane.first, lane.second) if lane.kind == "pair" else 0
         if not of_any_stage:
             stages = tuple(self.stage_of.get(rank, 0) for rank in self.lane_ranks(lane))
             where = stages if lane.kind == "pair" else tuple(sorted(set(stages)))
-        return lane.kind, kind, where, self.crosses_network(lane)
+        return lane.kind, kind, where, self.network_level(lane)
 
     def role_codes(self, lanes: Iterable[Lane], *, of_any_stage: bool) -> np.ndarray:
         """Return a number for the role of each lane (`lane_role`)."""
@@ -187,6 +196,12 @@ class Topology:
         codes: dict[str, int] = {}
         known = (self.place(rank).host for rank in range(ranks))
         return np.array([-1 - r if h is None else codes.setdefault(h, len(codes)) for r, h in enumerate(known)])
+
+    def switch_codes(self, ranks: int) -> np.ndarray:
+        """Return a number for the switch of each rank below `ranks`; -1 for those without a known one."""
+        codes: dict[str, int] = {}
+        known = (self.place(rank).switch for rank in range(ranks))
+        return np.array([-1 if s is None else codes.setdefault(s, len(codes)) for s in known])
 
     def _nic_key(self, rank: int) -> tuple[str, str | int]:
         place = self.place(rank)

@@ -118,18 +118,22 @@ def _transfer_roles(graph: OperatorGraph, topology: Topology, kind: Ints) -> Int
     """Number the roles of transfers: those with one number should take equally long, whatever their stage.
 
     They are of one iteration and operator, move about as many bytes (one replica's batch may be a little longer than
-    another's), in communicators of one kind and size, over the same kind of network. Stages do not count, since a
-    switch may carry all transfers of a stage, and then only other stages tell that it is slow.
+    another's), in communicators of one kind and size, within a host, a switch or beyond: uplinks of switches are
+    shared. Stages do not count, since a switch may carry all transfers of a stage, and then only other stages tell
+    that it is slow.
     """
     codes = range(int(graph.communicator.max(initial=-1)) + 1)
-    crosses = np.array([topology.crosses_network(Lane("collective", code)) for code in codes] or [False])
-    hosts = topology.host_codes(max(int(graph.rank.max(initial=0)), int(graph.peer.max(initial=0))) + 1)
+    level = np.array([topology.network_level(Lane("collective", code)) for code in codes] or [0])[graph.communicator]
+    ranks = max(int(graph.rank.max(initial=0)), int(graph.peer.max(initial=0))) + 1
+    hosts, switches = topology.host_codes(ranks), topology.switch_codes(ranks)
     other = np.where(graph.is_p2p, graph.peer, graph.rank)
-    is_apart = hosts[graph.rank] != hosts[other]
-    is_crossing = np.where(graph.is_p2p, is_apart, crosses[graph.communicator]).astype(np.int64)
+    is_beyond_host = hosts[graph.rank] != hosts[other]
+    below, other_below = switches[graph.rank], switches[other]
+    is_beyond_switch = is_beyond_host & (below != other_below) & (below >= 0) & (other_below >= 0)
+    level = np.where(graph.is_p2p, is_beyond_host.astype(np.int64) + is_beyond_switch, level)
     way = np.where(graph.is_p2p, np.where(graph.operator == SEND, 1, -1) * topology.ways(graph.rank, other), 0)
     size = alike_codes(graph.size_bytes, PATH.alike_sizes)
-    return group_rows([graph.iteration, kind, graph.operator, way, is_crossing, size])[0]
+    return group_rows([graph.iteration, kind, graph.operator, way, level, size])[0]
 
 
 def _kinds(graph: OperatorGraph, topology: Topology) -> Ints:

@@ -58,6 +58,20 @@ def test_a_group_inside_of_a_host_crosses_no_network() -> None:
     assert not TOPOLOGY.crosses_network(Lane("collective", 2))
 
 
+def test_bytes_go_within_a_host_beyond_it_or_from_one_switch_to_another() -> None:
+    apart = Topology(4, {**PLACES, 3: Place("d", 0, "mlx5_0", "leaf-1")}, {0: (0, 1), 1: (0, 3), 2: (0, 1, 2)})
+    assert [apart.network_level(Lane("collective", code)) for code in range(3)] == [0, 1, 2]
+    assert apart.network_level(Lane("pair", 0, 4)) == 1  # below an unknown switch, which may be the same
+
+
+def test_stages_of_ranks_that_announce_nothing_are_those_of_their_groups() -> None:
+    groups = (Communicator("pp0", "pp", (0, 4)), Communicator("tp0", "tp", (0, 1)), Communicator("tp2", "tp", (4, 5)))
+    said = Announcement(job="j", attempt=0, rank=0, world_size=8, logged_ranks=1, communicators=groups, sources=())
+    found = topology_of([said], {"pp0": 0, "tp0": 1, "tp2": 2})
+    assert found.stage(0) == Device("stage", (0, 1))
+    assert found.stage(4) == Device("stage", (4, 5))
+
+
 def test_ranks_without_a_known_host_count_as_apart() -> None:
     assert TOPOLOGY.crosses_network(Lane("pair", 4, 4 + 1))
     assert Topology(2, {}, {}).crosses_network(Lane("pair", 0, 1))

@@ -141,8 +141,11 @@ def test_a_hundredth_of_the_time_since_the_operator_before_began_is_what_a_launc
     assert (longer_ns[3] > 0) is is_work
 
 
-def lanes(*mean_ns: int, is_one_stage: bool) -> list[float]:
-    """What is usual for messages that took so long, of pairs of one stage or each of its own stages."""
+def lanes(*mean_ns: int, is_one_stage: bool, receivers_below: str = "") -> list[float]:
+    """What is usual for messages that took so long, of pairs of one stage or each of its own stages.
+
+    ``receivers_below``: the switches of the receivers; all senders are below switch a.
+    """
     ranks = range(2 * len(mean_ns))
     rows = [
         one
@@ -152,7 +155,9 @@ def lanes(*mean_ns: int, is_one_stage: bool) -> list[float]:
         )
     ]  # fmt: skip
     stage_of = {rank: rank % 2 if is_one_stage else rank for rank in ranks}
-    topology = Topology(len(ranks), {rank: Place(f"h{rank}") for rank in ranks}, {0: tuple(ranks)}, ("pp",), stage_of)
+    below = "".join(f"a{one}" for one in receivers_below) or [None] * len(ranks)
+    places = {rank: Place(f"h{rank}", switch=switch) for rank, switch in zip(ranks, below, strict=True)}
+    topology = Topology(len(ranks), places, {0: tuple(ranks)}, ("pp",), stage_of)
     return [one.mean_ns for one in lanes_by_peers(lane_table(graph_of(*rows)), 0, topology).values()]
 
 
@@ -161,6 +166,11 @@ def test_two_lanes_of_one_stage_are_peers_and_four_of_any_stage() -> None:
     assert lanes(10, 30, is_one_stage=True) == [10, 10]
     assert lanes(10, 20, 30, is_one_stage=False) == []
     assert lanes(10, 20, 30, 40, is_one_stage=False) == [20, 20, 20, 20]
+
+
+def test_messages_below_one_switch_are_no_peers_of_those_to_another() -> None:
+    assert lanes(10, 30, 10, 30, is_one_stage=True, receivers_below="abab") == [10, 30, 10, 30]
+    assert lanes(10, 30, 10, 30, is_one_stage=True, receivers_below="bcbc") == [10, 10, 10, 10]
 
 
 def test_ranks_whose_programs_differ_are_no_peers_though_nobody_announced_their_stages() -> None:
