@@ -186,7 +186,6 @@ class Outcome:
     replayed: Sequence[Replayed]
     took_s: float
     memory: Memory
-    lagged_s: float
     verdicts: int
     wrong: int
     said: str
@@ -197,7 +196,6 @@ class Outcome:
         yield "sustained, rows/s (as fast as Kafka takes them, until the last verdict)", f"{self.rate:,.0f}"
         yield "published at half of that: jobs, rows", f"{len(self.replayed)}, {rows:,}"
         yield "rows/s", f"{rows / self.took_s:,.0f}"
-        yield "from the last row to the last verdict, s", f"{self.lagged_s:.1f}"
         yield "verdicts; wrong ones", f"{self.verdicts}; {self.wrong}"
         tenths = ", ".join(f"{self.memory.mean_mib(share, share + 0.1):.0f}" for share in (0.1, 0.4, 0.9))
         yield "worker's memory in the second, fifth and last tenth, MiB", tenths
@@ -236,11 +234,11 @@ def run(minutes: float, folder: Path) -> Outcome:
                 own.soak(60 * minutes)
                 took_s = time.monotonic() - began_s
             wants = own.wants()
-            lagged_s = wait_for_end(settings, len(own.replayed), wants, time.monotonic() + _JUDGED_WITHIN_S)
+            wait_for_end(settings, len(own.replayed), wants, time.monotonic() + _JUDGED_WITHIN_S)
             has = own.has()
     wrong = len(wants.keys() ^ has.keys()) + sum(wants[one] != has[one] for one in wants.keys() & has.keys())
     return Outcome(
-        own.rate, own.replayed[before:], took_s, memory, lagged_s, len(wants), wrong, log.read_text()
+        own.rate, own.replayed[before:], took_s, memory, len(wants), wrong, log.read_text()
     )  # fmt: skip
 
 
