@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -33,9 +35,18 @@ class Disk:
         _run("mount", "-o", f"remount,size={size}", str(self.path))
 
 
+@cache
 def can_mount() -> bool:
-    """Whether this process may mount a disk."""
-    return os.geteuid() == 0 and shutil.which("mount") is not None
+    """Whether this process may mount a disk: root of a container often may not."""
+    if os.geteuid() != 0 or shutil.which("mount") is None:
+        return False
+    with tempfile.TemporaryDirectory(prefix="irregulars-mount-") as folder:
+        try:
+            _mount(Path(folder))
+        except subprocess.CalledProcessError:
+            return False
+        _run("umount", "--lazy", folder)
+    return True
 
 
 @contextmanager
@@ -46,10 +57,14 @@ def disks(folder: Path, *names: str) -> Iterator[dict[str, Disk]]:
         for name in names if can_mount() else ():
             path = folder / name
             path.mkdir(mode=0o700)
-            _run("mount", "-t", "tmpfs", "-o", f"size={_BYTES},mode=0700", "irregulars-chaos", str(path))
+            _mount(path)
             stack.callback(_run, "umount", "--lazy", str(path))
             found[name] = Disk(path)
         yield found
+
+
+def _mount(path: Path) -> None:
+    _run("mount", "-t", "tmpfs", "-o", f"size={_BYTES},mode=0700", "irregulars-chaos", str(path))
 
 
 def _run(*command: str) -> None:
