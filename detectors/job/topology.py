@@ -134,13 +134,12 @@ class Topology:
         """How far the lane's bytes go: 0 within a host, 1 beyond it, 2 from one known switch to another."""
         level = self._levels.get(lane)
         if level is None:
-            switches = {self.place(rank).switch for rank in self.lane_ranks(lane)} - {None}
-            level = self._levels[lane] = (1 + (len(switches) > 1)) if self.crosses_network(lane) else 0
+            level = self._levels[lane] = 1 + self.crosses_switches(lane) if self.crosses_network(lane) else 0
         return level
 
     def crosses_switches(self, lane: Lane) -> bool:
         """Whether the lane's bytes pass from one known switch to another; a rank without one may be below any."""
-        return len(self.switches(self.lane_ranks(lane))) > 1
+        return len({self.place(rank).switch for rank in self.lane_ranks(lane)} - {None}) > 1
 
     def stages(self, ranks: np.ndarray) -> np.ndarray:
         """Pipeline stage of each rank: its place in its ``pp`` communicator; ranks of one stage do the same work."""
@@ -191,18 +190,6 @@ class Topology:
             code = self._roles[lane, of_any_stage] = self._role_codes.setdefault(role, len(self._role_codes))
         return code
 
-    def host_codes(self, ranks: int) -> np.ndarray:
-        """Return a number for the host of each rank below `ranks`; those without a known host count as apart."""
-        codes: dict[str, int] = {}
-        known = (self.place(rank).host for rank in range(ranks))
-        return np.array([-1 - r if h is None else codes.setdefault(h, len(codes)) for r, h in enumerate(known)])
-
-    def switch_codes(self, ranks: int) -> np.ndarray:
-        """Return a number for the switch of each rank below `ranks`; -1 for those without a known one."""
-        codes: dict[str, int] = {}
-        known = (self.place(rank).switch for rank in range(ranks))
-        return np.array([-1 if s is None else codes.setdefault(s, len(codes)) for s in known])
-
     def _nic_key(self, rank: int) -> tuple[str, str | int]:
         place = self.place(rank)
         if place.host is None or place.nic is None:
@@ -228,7 +215,7 @@ def topology_of(announcements: Iterable[Announcement], codes: Mapping[str, int])
     )
 
 
-def _stages(announcements: Iterable[Announcement]) -> dict[int, int]:
+def _stages(announcements: Sequence[Announcement]) -> dict[int, int]:
     """Return the place of each rank in its pipeline, that of ranks which announce nothing included."""
     stages: dict[int, int] = {}
     silent: dict[int, int] = {}

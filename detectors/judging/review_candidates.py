@@ -8,15 +8,20 @@ from typing import NamedTuple
 
 import numpy as np
 
-from irregulars.detectors.arrays.grouped_medians import robust_sigma
 from irregulars.detectors.blame.slow_switches import lanes_of_slow_switch
 from irregulars.detectors.blame.standing_causes import late_against_stage
-from irregulars.detectors.job.lanes import Lane, LaneExcess
+from irregulars.detectors.job.lanes import Lane
 from irregulars.detectors.job.topology import Topology
 from irregulars.detectors.judging.reading.iteration_rows import IterationRows
 from irregulars.detectors.judging.thresholds import JUDGING
-from irregulars.detectors.path.ranks_to_read import LaneSums, ends_of, lane_sums, lanes_by_role
-from irregulars.detectors.path.thresholds import PATH
+from irregulars.detectors.path.ranks_to_read import (
+    LaneSums,
+    ends_of,
+    lane_sums,
+    lanes_by_role,
+    may_be_slow,
+    pairs_beside,
+)
 from irregulars.dtypes import Ints
 
 
@@ -31,11 +36,15 @@ class ToReview(NamedTuple):
         The ranks with which to begin: the slowest one, and the odd ones.
     peers
         The ranks of each stage to compare them with.
+    sums, roles
+        Of each iteration what summaries tell of its lanes, and which of these should take equally long.
     """
 
     is_odd: bool
     ranks: set[int]
     peers: set[int]
+    sums: Sequence[LaneSums] = ()
+    roles: Sequence[Sequence[Sequence[Lane]]] = ()
 
 
 def ranks_to_review(
@@ -55,7 +64,7 @@ def ranks_to_review(
     oddest = list(dict.fromkeys([*odd, *_ends_in_order(slow, topology)]))[: JUDGING.most_odd]
     beside = _slow_pairs_beside(slow, sums, roles, topology)
     ranks = {slowest, *oddest, *ends_of(below, topology), *ends_of(beside, topology)}
-    return ToReview(is_odd, ranks, _some_of_each_stage(rows[-1], topology))
+    return ToReview(is_odd, ranks, _some_of_each_stage(rows[-1], topology), sums, roles)
 
 
 def _ends_in_order(lanes: Sequence[Lane], topology: Topology) -> list[int]:
@@ -105,33 +114,6 @@ def _slow_lanes(
     return sorted((lane for lane, ns in typical.items() if ns > worth_ns), key=lambda lane: -typical[lane])[
         : JUDGING.most_odd
     ]
-
-
-def pairs_beside(
-    lanes: Iterable[Lane], sums: LaneSums, roles: Sequence[Sequence[Lane]], topology: Topology
-) -> dict[Lane, LaneExcess]:
-    """Return the pairs that members of these collectives send or receive on, each held against its role.
-
-    They cost nothing to speak of. But of all members of a slow collective the one with a slow NIC alone has slow
-    pairs, so they tell whose NIC it is.
-    """
-    members = {rank for lane in lanes if lane.kind == "collective" for rank in topology.lane_ranks(lane)}
-    found: dict[Lane, LaneExcess] = {}
-    for role in roles if members else ():
-        own = [lane for lane in role if lane.kind == "pair" and not members.isdisjoint((lane.first, lane.second))]
-        if own:
-            mean_ns = np.array([sums.mean_ns[lane] for lane in role])
-            usual_ns = median_low(mean_ns.tolist())
-            noise_ns = robust_sigma(mean_ns - usual_ns)
-        for lane in own:
-            count, excess_ns = sums.counts[lane], sums.mean_ns[lane] - usual_ns
-            found[lane] = LaneExcess(excess_ns * count, usual_ns * count, noise_ns * count, np.nan, max(count, 1))
-    return found
-
-
-def may_be_slow(pair: LaneExcess) -> bool:
-    """Whether a pair must be read to know that it is not slow: summaries are bounds from above."""
-    return pair.excess_ns > max(PATH.slow_lane_ratio * pair.usual_ns, PATH.slow_lane_sigmas * pair.noise_ns)
 
 
 def _slow_pairs_beside(

@@ -19,13 +19,15 @@ from irregulars.detectors.judging.reading.thresholds import READING
 from irregulars.detectors.judging.review_candidates import (
     ToReview,
     late_of,
-    may_be_slow,
-    pairs_beside,
     ranks_to_review,
 )
 from irregulars.detectors.judging.thresholds import JUDGING
 from irregulars.detectors.path.critical_path import Attribution, path_work_ns
-from irregulars.detectors.path.ranks_to_read import accused_lanes, lane_sums, lanes_by_role
+from irregulars.detectors.path.ranks_to_read import (
+    accused_lanes,
+    may_be_slow,
+    pairs_beside,
+)
 from irregulars.detectors.path.usual_by_peers import attribute_by_peers
 from irregulars.detectors.path.without_start_times import attribute_untimed_by_peers, find_waits
 from irregulars.dtypes import Column
@@ -92,19 +94,15 @@ def review_regular(
     if len(regular) < BLAME.review_iterations:
         return None
     rows = list(regular)[-JUDGING.reviewed_iterations :]
-    whole: list[IterationRows] = []  # of a job that is not read as a whole
     if len(rows[-1]) <= READING.whole_ranks:
-        columns = reader.read(rows, read_back)
+        reviewed = hold_against_peers(rows, reader.read(rows, read_back), reader)
     else:
         rows = rows[-BLAME.review_iterations :]
         found = ranks_to_review(rows, reader.codes, reader.topology, delta)
         if rows[-1].is_untimed or (not found.is_odd and not has_standing):
             return None
-        whole = rows
         rows, columns = read_paths(rows, found, delta, reader, read_back)
-    reviewed = hold_against_peers(rows, columns, reader)
-    if whole:
-        reviewed = [_with_pairs_beside(one, own, reader) for one, own in zip(reviewed, whole, strict=True)]
+        reviewed = _with_pairs_beside(hold_against_peers(rows, columns, reader), found, reader.topology)
     observations = [
         Observation(one.number, one.elapsed_ns, one.elapsed_ns, one.start_ns, r.attribution)
         for one, r in zip(rows, reviewed, strict=True)
@@ -126,13 +124,14 @@ def read_paths(
     return [one.only(ranks) for one in rows], columns
 
 
-def _with_pairs_beside(reviewed: Reviewed, rows: IterationRows, reader: OperatorReader) -> Reviewed:
+def _with_pairs_beside(reviewed: Sequence[Reviewed], found: ToReview, topology: Topology) -> list[Reviewed]:
     """Add what summaries tell of the pairs beside slow collectives that were not read: that they were not slow."""
-    attribution, topology = reviewed.attribution, reader.topology
-    sums = lane_sums(rows.summaries(reader.codes))
-    pairs = pairs_beside(accused_lanes(attribution, topology), sums, lanes_by_role(sums, topology), topology)
-    normal = {lane: pair for lane, pair in pairs.items() if not may_be_slow(pair)}
-    return replace(reviewed, attribution=replace(attribution, lanes={**normal, **attribution.lanes}))
+    more = []
+    for one, sums, roles in zip(reviewed, found.sums, found.roles, strict=True):
+        pairs = pairs_beside(accused_lanes(one.attribution, topology), sums, roles, topology)
+        normal = {lane: pair for lane, pair in pairs.items() if not may_be_slow(pair)}
+        more.append(replace(one, attribution=replace(one.attribution, lanes={**normal, **one.attribution.lanes})))
+    return more
 
 
 def hold_against_peers(

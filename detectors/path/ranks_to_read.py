@@ -9,7 +9,8 @@ class is longer than the least time that a rank that was read spent inside is no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from statistics import median_low
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -233,17 +234,47 @@ def lanes_beside(
     quick: dict[Lane, LaneExcess] = {}
     slow: list[tuple[float, Lane]] = []
     carried = set(carried)
-    for lane, mean_ns in now.mean_ns.items():
+    for lane in now.mean_ns:
         if lane not in usual or carried.isdisjoint(topology.lane_ranks(lane)):
             continue
-        usual_ns, noise_ns = usual[lane]
-        count = now.counts[lane]
-        excess_ns = mean_ns - usual_ns
-        if excess_ns > max(PATH.slow_lane_ratio * usual_ns, PATH.slow_lane_sigmas * noise_ns):
-            slow.append((-excess_ns * count, lane))
+        found = _at_most(now, lane, *usual[lane])
+        if may_be_slow(found):
+            slow.append((-found.excess_ns, lane))
         else:
-            quick[lane] = LaneExcess(excess_ns * count, usual_ns * count, noise_ns * count, np.nan, max(count, 1))
+            quick[lane] = found
     return quick, [lane for _, lane in sorted(slow)[: PATH.most_verified]]
+
+
+def pairs_beside(
+    lanes: Iterable[Lane], sums: LaneSums, roles: Sequence[Sequence[Lane]], topology: Topology
+) -> dict[Lane, LaneExcess]:
+    """Return the pairs that members of these collectives send or receive on, each held against its role.
+
+    They cost nothing to speak of. But of all members of a slow collective the one with a slow NIC alone has slow
+    pairs, so they tell whose NIC it is.
+    """
+    members = {rank for lane in lanes if lane.kind == "collective" for rank in topology.lane_ranks(lane)}
+    found: dict[Lane, LaneExcess] = {}
+    for role in roles if members else ():
+        own = [lane for lane in role if lane.kind == "pair" and not members.isdisjoint((lane.first, lane.second))]
+        if own:
+            mean_ns = np.array([sums.mean_ns[lane] for lane in role])
+            usual_ns = median_low(mean_ns.tolist())
+            noise_ns = robust_sigma(mean_ns - usual_ns)
+        for lane in own:
+            found[lane] = _at_most(sums, lane, usual_ns, noise_ns)
+    return found
+
+
+def may_be_slow(lane: LaneExcess) -> bool:
+    """Whether a lane must be read to know that it is not slow: summaries are bounds from above."""
+    return lane.excess_ns > max(PATH.slow_lane_ratio * lane.usual_ns, PATH.slow_lane_sigmas * lane.noise_ns)
+
+
+def _at_most(sums: LaneSums, lane: Lane, usual_ns: float, noise_ns: float) -> LaneExcess:
+    """Return a lane's excess as summaries bound it from above."""
+    count, excess_ns = sums.counts[lane], sums.mean_ns[lane] - usual_ns
+    return LaneExcess(excess_ns * count, usual_ns * count, noise_ns * count, np.nan, max(count, 1))
 
 
 def ends_of(lanes: Iterable[Lane], topology: Topology) -> set[int]:

@@ -124,13 +124,11 @@ def _transfer_roles(graph: OperatorGraph, topology: Topology, kind: Ints) -> Int
     """
     codes = range(int(graph.communicator.max(initial=-1)) + 1)
     level = np.array([topology.network_level(Lane("collective", code)) for code in codes] or [0])[graph.communicator]
-    ranks = max(int(graph.rank.max(initial=0)), int(graph.peer.max(initial=0))) + 1
-    hosts, switches = topology.host_codes(ranks), topology.switch_codes(ranks)
+    p2p = np.flatnonzero(graph.is_p2p)
+    pair, first = group_rows([graph.rank[p2p], graph.peer[p2p]])
+    ends = zip(graph.rank[p2p][first].tolist(), graph.peer[p2p][first].tolist(), strict=True)
+    level[p2p] = np.array([topology.network_level(Lane("pair", *own)) for own in ends], dtype=np.int64)[pair]
     other = np.where(graph.is_p2p, graph.peer, graph.rank)
-    is_beyond_host = hosts[graph.rank] != hosts[other]
-    below, other_below = switches[graph.rank], switches[other]
-    is_beyond_switch = is_beyond_host & (below != other_below) & (below >= 0) & (other_below >= 0)
-    level = np.where(graph.is_p2p, is_beyond_host.astype(np.int64) + is_beyond_switch, level)
     way = np.where(graph.is_p2p, np.where(graph.operator == SEND, 1, -1) * topology.ways(graph.rank, other), 0)
     size = alike_codes(graph.size_bytes, PATH.alike_sizes)
     return group_rows([graph.iteration, kind, graph.operator, way, level, size])[0]

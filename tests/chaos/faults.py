@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from confluent_kafka import Producer
@@ -11,6 +12,7 @@ from confluent_kafka import Producer
 from irregulars.streams.kafka.log_reader import LogReader
 from tests.chaos.clocks import can_compile
 from tests.chaos.disks import can_mount
+from tests.chaos.network import Gate
 from tests.chaos.system import System
 
 Fault = Callable[[System], str]
@@ -94,42 +96,37 @@ def port_of(url: str) -> int:
     return int(url.rsplit(":", 1)[1])
 
 
+def trouble(system: System, gates: Sequence[Gate], begin: Callable[[Gate], None], seconds: float) -> None:
+    """Let gates be in trouble for a while."""
+    for gate in gates:
+        begin(gate)
+    time.sleep(seconds)
+    for gate in gates:
+        system.gates.mend(gate)
+
+
 def cut_network(system: System) -> str:
     """No client reaches one of the brokers; brokers reach one another."""
-    gate = system.random.choice(system.cluster.gates)
-    system.gates.cut(gate)
-    time.sleep(10)
-    system.gates.mend(gate)
+    trouble(system, [system.random.choice(system.cluster.gates)], system.gates.cut, 10)
     return "one broker for 10 s"
 
 
 def cut_all_networks(system: System) -> str:
     """No client reaches any broker."""
-    for gate in system.cluster.gates:
-        system.gates.cut(gate)
-    time.sleep(20)
-    for gate in system.cluster.gates:
-        system.gates.mend(gate)
+    trouble(system, system.cluster.gates, system.gates.cut, 20)
     return "all brokers for 20 s"
 
 
 def silent_network(system: System) -> str:
     """Nothing comes from one of the brokers, and no connection breaks: clients must give up by themselves."""
-    gate = system.random.choice(system.cluster.gates)
-    system.gates.silence(gate)
-    time.sleep(30)
-    system.gates.mend(gate)
+    trouble(system, [system.random.choice(system.cluster.gates)], system.gates.silence, 30)
     return "one broker for 30 s"
 
 
 def part_brokers(system: System) -> str:
     """The other brokers no longer reach one of them, neither its copies nor its controller; clients do."""
     number = system.random.randrange(len(system.cluster.nodes))
-    for gate in system.cluster.inner_gates[number]:
-        system.gates.cut(gate)
-    time.sleep(20)
-    for gate in system.cluster.inner_gates[number]:
-        system.gates.mend(gate)
+    trouble(system, system.cluster.inner_gates[number], system.gates.cut, 20)
     return f"broker {system.cluster.nodes[number].number}, for 20 s"
 
 
@@ -167,19 +164,13 @@ def clock_step(system: System) -> str:
 
 def cut_database(system: System) -> str:
     """The database runs, and nobody reaches it."""
-    system.gates.cut(system.database_gate)
-    time.sleep(15)
-    system.gates.mend(system.database_gate)
+    trouble(system, [system.database_gate], system.gates.cut, 15)
     return "15 s"
 
 
 def slow_network(system: System) -> str:
     """Each piece of data to and from the brokers takes a fifth of a second longer."""
-    for gate in system.cluster.gates:
-        system.gates.slow(gate, 0.2)
-    time.sleep(10)
-    for gate in system.cluster.gates:
-        system.gates.mend(gate)
+    trouble(system, system.cluster.gates, partial(system.gates.slow, delay_s=0.2), 10)
     return "200 ms for 10 s"
 
 

@@ -121,9 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--count", type=int, default=12, help="jobs of each suite; twice as many of event_level")
-    parser.add_argument(
-        "--suites", nargs="+", choices=(*CLOSED_FORM, EVENT_LEVEL), default=[*CLOSED_FORM, EVENT_LEVEL]
-    )
+    parser.add_argument("--suites", nargs="+", choices=SUITES, default=SUITES)
     parser.add_argument("--keep", type=Path, help="a folder in which the jobs stay")
     own = parser.parse_args(arguments)
     folder = own.keep or Path(tempfile.mkdtemp(prefix="independent-"))
