@@ -10,12 +10,13 @@ import numpy as np
 
 from irregulars.detectors.blame.slow_switches import lanes_of_slow_switch
 from irregulars.detectors.blame.standing_causes import late_against_stage
-from irregulars.detectors.job.lanes import Lane
+from irregulars.detectors.job.lanes import Lane, LaneExcess
 from irregulars.detectors.job.topology import Topology
 from irregulars.detectors.judging.reading.iteration_rows import IterationRows
 from irregulars.detectors.judging.thresholds import JUDGING
 from irregulars.detectors.path.ranks_to_read import (
     LaneSums,
+    against_role,
     ends_of,
     lane_sums,
     lanes_by_role,
@@ -59,9 +60,10 @@ def ranks_to_review(
     slow = _slow_lanes(sums, roles, worth_ns)
     below = lanes_of_slow_switch(sums, roles, topology)
     is_uneven = median(max(one.values(), default=0.0) for one in late) > worth_ns
-    is_odd = bool(odd or slow or below) or is_uneven or _has_heavy_stage(rows, topology, worth_ns)
+    far = _far_pairs(sums, roles)
+    is_odd = bool(odd or slow or below or far) or is_uneven or _has_heavy_stage(rows, topology, worth_ns)
     slowest = int(rows[-1].columns["rank"][np.argmax(rows[-1].columns["elapsed_ns"])])
-    oddest = list(dict.fromkeys([*odd, *_ends_in_order(slow, topology)]))[: JUDGING.most_odd]
+    oddest = list(dict.fromkeys([*odd, *_ends_in_order([*slow, *far], topology)]))[: JUDGING.most_odd]
     beside = _slow_pairs_beside(slow, sums, roles, topology)
     ranks = {slowest, *oddest, *ends_of(below, topology), *ends_of(beside, topology)}
     return ToReview(is_odd, ranks, _some_of_each_stage(rows[-1], topology), sums, roles)
@@ -116,6 +118,23 @@ def _slow_lanes(
     ]
 
 
+def _far_pairs(iterations: Sequence[LaneSums], roles: Sequence[Sequence[Sequence[Lane]]]) -> list[Lane]:
+    """Return the pairs that take a multiple of what their role takes in most iterations, slowest first.
+
+    Each by itself may cost little. But where a NIC slows a collective, and with it all collectives of the role alike,
+    nothing else shows it.
+    """
+    return _often_slow(
+        {
+            lane: pair
+            for role in of_role
+            for lane, pair in against_role([lane for lane in role if lane.kind == "pair"], role, sums).items()
+            if pair.excess_ns > JUDGING.far_ratio * pair.usual_ns
+        }
+        for sums, of_role in zip(iterations, roles, strict=True)
+    )
+
+
 def _slow_pairs_beside(
     slow: Sequence[Lane],
     iterations: Sequence[LaneSums],
@@ -123,12 +142,20 @@ def _slow_pairs_beside(
     topology: Topology,
 ) -> list[Lane]:
     """Return the pairs beside slow collectives that may be slow in most iterations, slowest first."""
+    return _often_slow(
+        pairs_beside(slow, sums, of_role, topology) for sums, of_role in zip(iterations, roles, strict=True)
+    )
+
+
+def _often_slow(iterations: Iterable[Mapping[Lane, LaneExcess]]) -> list[Lane]:
+    """Return the lanes that may be slow in most iterations, slowest first."""
     ratios: dict[Lane, list[float]] = {}
-    for sums, of_role in zip(iterations, roles, strict=True):
-        for lane, pair in pairs_beside(slow, sums, of_role, topology).items():
-            if may_be_slow(pair):
-                ratios.setdefault(lane, []).append(pair.excess_ns / max(pair.usual_ns, 1.0))
-    often = [lane for lane, own in ratios.items() if 2 * len(own) > len(iterations)]
+    count = 0
+    for count, lanes in enumerate(iterations, start=1):
+        for lane, own in lanes.items():
+            if may_be_slow(own):
+                ratios.setdefault(lane, []).append(own.excess_ns / max(own.usual_ns, 1.0))
+    often = [lane for lane, own in ratios.items() if 2 * len(own) > count]
     return sorted(often, key=lambda lane: (-median(ratios[lane]), lane))[: JUDGING.most_odd]
 
 

@@ -71,6 +71,12 @@ class JudgingThresholds:
         meaning="A rank, a lane or a stage of a large job is odd, and is read for a review, if it may cost more.",
         source="chosen: evidence alone underestimates the cost, so half of what a review would tell is read",
     )
+    far_ratio: float = threshold(
+        1.0,
+        unit="share of what its role takes",
+        meaning="... as is a pair that takes longer by more, whatever it costs: it tells whose NIC slows collectives.",
+        source="chosen: twice as long is no matter of distance or load, and few pairs of a healthy job do so for long",
+    )
     most_odd: int = threshold(
         16,
         unit="ranks or lanes",

@@ -257,13 +257,18 @@ def pairs_beside(
     found: dict[Lane, LaneExcess] = {}
     for role in roles if members else ():
         own = [lane for lane in role if lane.kind == "pair" and not members.isdisjoint((lane.first, lane.second))]
-        if own:
-            mean_ns = np.array([sums.mean_ns[lane] for lane in role])
-            usual_ns = median_low(mean_ns.tolist())
-            noise_ns = robust_sigma(mean_ns - usual_ns)
-        for lane in own:
-            found[lane] = _at_most(sums, lane, usual_ns, noise_ns)
+        found |= against_role(own, role, sums)
     return found
+
+
+def against_role(lanes: Sequence[Lane], role: Sequence[Lane], sums: LaneSums) -> dict[Lane, LaneExcess]:
+    """Hold some lanes of a role against what the role takes, as summaries bound it from above."""
+    if not lanes:
+        return {}
+    mean_ns = np.array([sums.mean_ns[lane] for lane in role])
+    usual_ns = median_low(mean_ns.tolist())
+    noise_ns = robust_sigma(mean_ns - usual_ns)
+    return {lane: _at_most(sums, lane, usual_ns, noise_ns) for lane in lanes}
 
 
 def may_be_slow(lane: LaneExcess) -> bool:

@@ -55,11 +55,20 @@ def _learn(graph: OperatorGraph, topology: Topology) -> _UsualOfPeers:
     gap_ns = _usual_gaps(graph, role, group_rows(work)[0])
     # Members of one collective are not each other's peers in transfers: they share it.
     of_any_stage = _transfer_roles(graph, topology, kind)
-    transfer_ns = _usual_of_peers(of_any_stage, graph.group, graph.transfer_ns, PATH.min_peers_of_any_stage)
-    of_stage_ns = _usual_of_peers(role, graph.group, graph.transfer_ns, PATH.min_peers)
+    transfer_ns = _usual_transfers(of_any_stage, graph, PATH.min_peers_of_any_stage)
+    of_stage_ns = _usual_transfers(role, graph, PATH.min_peers)
     transfer_ns = np.where(np.isnan(transfer_ns), of_stage_ns, transfer_ns)
     transfer_ns = np.where(graph.is_partial, np.nan, transfer_ns)
     return _UsualOfPeers(topology, gap_ns, transfer_ns, lane_table(graph))
+
+
+def _usual_transfers(role: Ints, graph: OperatorGraph, least: int) -> Floats:
+    """Return what transfers of each row's role usually take, ns; each counts once, however many members were read.
+
+    The ranks that are read to know the slow ones better would make a slow transfer usual.
+    """
+    transfer, first = group_rows([role, graph.group])
+    return _usual_of_peers(role[first], graph.group[first], graph.transfer_ns[first], least)[transfer]
 
 
 def _usual_gaps(graph: OperatorGraph, role: Ints, place: Ints) -> Floats:

@@ -109,9 +109,10 @@ class VerdictThresholds:
         source="chosen: what delta allows by default",
     )  # fmt: skip
     spike_cost_of_one: float = threshold(
-        0.2, unit="share of the usual iteration",
+        1.0, unit="share of the usual iteration",
         meaning="... or this where a single rank is accused.",
-        source="chosen: healthy ranks pause for up to 18 % of one (garbage collection, data loaders)",
+        source="chosen: healthy ranks pause for a third of one (garbage collection, data loaders), and a pause that "
+        "costs less than an iteration and does not come back is nobody's task",
     )  # fmt: skip
     spike_wait: int = threshold(
         5, unit="iterations",

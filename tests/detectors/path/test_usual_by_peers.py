@@ -173,6 +173,24 @@ def test_messages_below_one_switch_are_no_peers_of_those_to_another() -> None:
     assert lanes(10, 30, 10, 30, is_one_stage=True, receivers_below="bcbc") == [10, 10, 10, 10]
 
 
+def test_a_transfer_counts_once_however_many_of_its_members_were_read() -> None:
+    """Of two slow collectives of stage 0 all members were read, of two quick ones of stage 1 the last one alone."""
+    took = {0: 300, 1: 300, 2: 100, 3: 100}
+    rows = [
+        row(4 * group + member, 10, 10 + ns, group=group, size=1e6)
+        for group, ns in took.items()
+        for member in range(4 if ns == 300 else 1)
+    ]
+    members = {group: tuple(range(4 * group, 4 * group + 4)) for group in took}
+    stage_of = {rank: rank // 8 for rank in range(16)}
+    places = {rank: Place(f"h{rank}") for rank in range(16)}
+    kinds = dict.fromkeys(took, "dp")
+    topology = Topology(16, places, members, ("dp0", "dp1", "dp2", "dp3"), stage_of, kinds=kinds)
+    excess_ns = attribute_by_peers(graph_of(*rows), 0, topology).path_excess_ns
+    assert max(excess_ns.values()) == 200
+    assert max(excess_ns, key=lambda lane: excess_ns[lane]).first in (0, 1)
+
+
 def test_ranks_whose_programs_differ_are_no_peers_though_nobody_announced_their_stages() -> None:
     """Ranks 0 and 1 reduce twice, ranks 2 and 3 three times in as many communicators of their own."""
     rows = []

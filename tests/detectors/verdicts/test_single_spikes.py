@@ -18,16 +18,17 @@ from tests.detectors.observed_iterations import MS, PAIR, TOPOLOGY, late, observ
 from tests.stored_states import stored
 
 LATE_SIGMAS = IRREGULAR.late_sigmas
+PAUSE_MS = 150.0  # more than the usual iteration of 100 ms
 
 
 def spike(number: int, rank: int = 1, sigmas: float = 9.0) -> Observation:
-    return replace(observation(number, late(rank)), sigmas=sigmas, latest=Latest(rank, 50 * MS, 20.0))
+    return replace(observation(number, late(rank, PAUSE_MS)), sigmas=sigmas, latest=Latest(rank, 50 * MS, 20.0))
 
 
 def test_a_rank_that_is_late_once_is_the_cause_if_it_stands_out_of_the_noise() -> None:
     cause = clear_cause(spike(7), TOPOLOGY)
     assert cause is not None
-    assert (cause.kind, cause.suspects[0][0].ranks, cause.explained_ns) == ("slow_rank", (1,), {7: 50 * MS})
+    assert (cause.kind, cause.suspects[0][0].ranks, cause.explained_ns) == ("slow_rank", (1,), {7: PAUSE_MS * MS})
     assert clear_cause(spike(7, sigmas=7.2), TOPOLOGY) is None
 
 
@@ -42,7 +43,7 @@ def test_the_rank_must_stand_out_of_how_late_the_latest_ranks_are() -> None:
 
 @pytest.mark.parametrize(("share", "is_clear"), [(0.9, False), (1.1, True)])
 def test_what_a_single_rank_costs_once_must_be_more_than_a_pause(share: float, is_clear: bool) -> None:
-    one = observation(7, late(1, 20 * share))
+    one = observation(7, late(1, 100 * share))
     one = replace(one, sigmas=9.0, latest=Latest(1, 50 * MS, 20.0))
     assert (clear_cause(one, TOPOLOGY) is not None) == is_clear
 
@@ -52,7 +53,7 @@ def test_rank_0_saves_and_logs_for_all_and_is_not_accused_of_being_late_once() -
     besides = replace(observation(7, {work(0): 50.0, work(1): 49.0}), sigmas=9.0)
     assert clear_cause(besides, TOPOLOGY) is None
     latest = Latest(1, 60 * MS, 20.0)
-    less = replace(observation(7, {work(0): 20.0, work(1): 60.0}), sigmas=9.0, latest=latest)
+    less = replace(observation(7, {work(0): 60.0, work(1): 160.0}), sigmas=9.0, latest=latest)
     cause = clear_cause(less, TOPOLOGY)
     assert cause is not None
     assert cause.suspects[0][0].ranks == (1,)
