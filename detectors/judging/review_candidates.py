@@ -125,13 +125,15 @@ def _far_pairs(iterations: Sequence[LaneSums], roles: Sequence[Sequence[Sequence
     nothing else shows it.
     """
     return _often_slow(
-        {
-            lane: pair
-            for role in of_role
-            for lane, pair in against_role([lane for lane in role if lane.kind == "pair"], role, sums).items()
-            if pair.excess_ns > JUDGING.far_ratio * pair.usual_ns
-        }
-        for sums, of_role in zip(iterations, roles, strict=True)
+        [
+            {
+                lane: pair
+                for role in of_role
+                for lane, pair in against_role([lane for lane in role if lane.kind == "pair"], role, sums).items()
+                if pair.excess_ns > JUDGING.far_ratio * pair.usual_ns
+            }
+            for sums, of_role in zip(iterations, roles, strict=True)
+        ]
     )
 
 
@@ -143,19 +145,18 @@ def _slow_pairs_beside(
 ) -> list[Lane]:
     """Return the pairs beside slow collectives that may be slow in most iterations, slowest first."""
     return _often_slow(
-        pairs_beside(slow, sums, of_role, topology) for sums, of_role in zip(iterations, roles, strict=True)
+        [pairs_beside(slow, sums, of_role, topology) for sums, of_role in zip(iterations, roles, strict=True)]
     )
 
 
-def _often_slow(iterations: Iterable[Mapping[Lane, LaneExcess]]) -> list[Lane]:
+def _often_slow(iterations: Sequence[Mapping[Lane, LaneExcess]]) -> list[Lane]:
     """Return the lanes that may be slow in most iterations, slowest first."""
     ratios: dict[Lane, list[float]] = {}
-    count = 0
-    for count, lanes in enumerate(iterations, start=1):
+    for lanes in iterations:
         for lane, own in lanes.items():
             if may_be_slow(own):
                 ratios.setdefault(lane, []).append(own.excess_ns / max(own.usual_ns, 1.0))
-    often = [lane for lane, own in ratios.items() if 2 * len(own) > count]
+    often = [lane for lane, own in ratios.items() if 2 * len(own) > len(iterations)]
     return sorted(often, key=lambda lane: (-median(ratios[lane]), lane))[: JUDGING.most_odd]
 
 

@@ -74,8 +74,8 @@ class JudgingThresholds:
     far_ratio: float = threshold(
         1.0,
         unit="share of what its role takes",
-        meaning="... as is a pair that takes longer by more, whatever it costs: it tells whose NIC slows collectives.",
-        source="chosen: twice as long is no matter of distance or load, and few pairs of a healthy job do so for long",
+        meaning="... as is a pair that takes longer by more, whatever it costs: it tells whose NIC slows all.",
+        source="chosen: twice as long is no matter of distance or load; hardly a healthy pair stays so for long",
     )
     most_odd: int = threshold(
         16,

@@ -42,6 +42,7 @@ TopicPrefix = Annotated[str, _matching(r"[A-Za-z0-9._-]{0,100}", "at most 100 of
 Name = Annotated[str, _matching(r"[A-Za-z_][A-Za-z0-9_]*", "a name: letters, digits and _, no digit first")]
 Listen = Annotated[str, _matching(r"off|[^\s/@]+:\d{1,5}", "host:port, or off")]
 AtLeastOne = Annotated[int, Meta(ge=1)]
+MebiBytes = Annotated[int, Meta(ge=0, le=1 << 20)]
 
 
 def _setting(default: Any, about: str, *, is_secret: bool = False) -> Any:
@@ -104,8 +105,11 @@ class Settings:
     forget_s: Positive = _setting(
         86_400.0, "Seconds without a word, not even a heartbeat, after which a rank's state is forgotten"
     )
+    recent_mib: MebiBytes = _setting(
+        64, "MiB of newest operators that a worker keeps, so that it need not ask Kafka for them again"
+    )
     detectors: tuple[str, ...] = _setting(
-        ("baseline", "peers"), "Detectors: entry points or package.module:Name, each with options in brackets"
+        ("peers",), "Detectors: entry points or package.module:Name, each with options in brackets"
     )
     alert_least_severity: Annotated[str, one_of(*SEVERITIES)] = _setting(
         "ticket", "Verdicts that are less urgent are stored, and give no alert"

@@ -13,6 +13,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from irregulars.errors import ServiceUnavailable
 from irregulars.streams.kafka.broker import client_config, service_error
+from irregulars.streams.kafka.recent_messages import RecentMessages
 from irregulars.streams.kafka.scattered_reading import (
     CUT,
     PASSING,
@@ -45,11 +46,20 @@ class LogReader:
         As in `streams.kafka.broker.client_config`.
     deadline_s
         Longest time that one call takes.
+    recent
+        Messages of ``commops`` that `read_commops` need not ask the broker for; None: it asks for all.
     """
 
-    def __init__(self, bootstrap: str, security: Mapping[str, Any], deadline_s: float = 30.0) -> None:
+    def __init__(
+        self,
+        bootstrap: str,
+        security: Mapping[str, Any],
+        deadline_s: float = 30.0,
+        recent: RecentMessages | None = None,
+    ) -> None:
         self._bootstrap: Final = bootstrap
         self._deadline_s: Final = deadline_s
+        self._recent: Final = RecentMessages(0) if recent is None else recent
         config = client_config(bootstrap, security) | {
             "group.id": "irregulars-read-back",  # librdkafka asks for one; nothing is ever committed to it
             "enable.auto.commit": False,
@@ -80,7 +90,8 @@ class LogReader:
         wanted: dict[int, set[int]] = {}
         for span in spans:
             wanted.setdefault(span.partition, set()).update(span.offsets)
-        return ScatteredReading(self._consumer, self._bootstrap, self._deadline_s).read(topic, wanted)
+        reading = ScatteredReading(self._consumer, self._bootstrap, self._deadline_s, self._recent)
+        return reading.read(topic, wanted)
 
     def read_tail(self, topic: str, partition: int, from_offset: int = 0) -> list[Message]:
         """Return the messages from `from_offset` up to what is the end now (of a compacted topic: what is left).

@@ -12,6 +12,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from irregulars.errors import RecordError, ServiceUnavailable
 from irregulars.streams.kafka.broker import service_error
+from irregulars.streams.kafka.recent_messages import RecentMessages
 from irregulars.streams.messages.records import Batch, decode_batch
 
 POLL_S: Final = 0.2
@@ -98,10 +99,13 @@ class ScatteredReading:
     ----------
     consumer
         Must tell of the ends of partitions, and not go elsewhere by itself (``auto.offset.reset=error``).
+    recent
+        Messages that need not be read; those that are read are added.
     """
 
-    def __init__(self, consumer: Consumer, bootstrap: str, deadline_s: float) -> None:
+    def __init__(self, consumer: Consumer, bootstrap: str, deadline_s: float, recent: RecentMessages) -> None:
         self._consumer: Final = consumer
+        self._recent: Final = recent
         self._bootstrap: Final = bootstrap
         self._deadline_s: Final = deadline_s
         self._deadline: Final = time.monotonic() + deadline_s
@@ -117,7 +121,8 @@ class ScatteredReading:
             If they can't all be read within the deadline.
         """
         self._found = {partition: {} for partition in sorted(wanted)}
-        self._cursors = {partition: Cursor(sorted(offsets)) for partition, offsets in wanted.items() if offsets}
+        unread = {partition: self._take_recent(partition, offsets) for partition, offsets in wanted.items()}
+        self._cursors = {partition: Cursor(sorted(offsets)) for partition, offsets in unread.items() if offsets}
         if self._cursors:
             self._assign(topic)
             try:
@@ -133,6 +138,22 @@ class ScatteredReading:
             if offset not in found
         ]
         return LogReading(batches, missing)
+
+    def _take_recent(self, partition: int, offsets: Collection[int]) -> list[int]:
+        """Take what need not be read; return what must be."""
+        unread = []
+        for offset in offsets:
+            value = self._recent.get(partition, offset)
+            if value is None:
+                unread.append(offset)
+            else:
+                self._keep(partition, offset, value)
+        return unread
+
+    def _keep(self, partition: int, offset: int, value: bytes | None) -> None:
+        batch = _decoded(value)
+        if batch is not None:
+            self._found[partition][offset] = batch
 
     def _assign(self, topic: str) -> None:
         """Read on in all partitions that are left, each at the beginning of its run."""
@@ -170,9 +191,9 @@ class ScatteredReading:
     def _take(self, message: Message, place: TopicPartition, cursor: Cursor) -> None:
         offset = offset_of(message)
         if cursor.wants(offset):
-            batch = _decoded(message)
-            if batch is not None:
-                self._found[place.partition][offset] = batch
+            value = message.value()
+            self._keep(place.partition, offset, value)
+            self._recent.add(place.partition, offset, value or b"")
         if cursor.pass_to(offset + 1):
             self._go_on(place, cursor)
 
@@ -248,8 +269,8 @@ def _runs(offsets: Sequence[int]) -> Iterator[Sequence[int]]:
             begin = index
 
 
-def _decoded(message: Message) -> Batch | None:
+def _decoded(value: bytes | None) -> Batch | None:
     try:
-        return decode_batch(message.value(), "commops")
+        return decode_batch(value, "commops")
     except RecordError:  # it went to the dead-letter topic when it was first read
         return None

@@ -37,6 +37,7 @@ from irregulars.streams.health.stop_deadline import StopDeadline
 from irregulars.streams.kafka.dead_letters import DeadLetters
 from irregulars.streams.kafka.log_reader import LogReader
 from irregulars.streams.kafka.outbox import Outbox
+from irregulars.streams.kafka.recent_messages import RecentMessages
 from irregulars.streams.kafka.topic_admin import check_topics
 from irregulars.streams.progress.progress_log import ProgressLog
 from irregulars.streams.progress.stream_time import EVERY_S, StreamTime
@@ -93,8 +94,9 @@ class WorkerApp(faust.App):
         )
         continuity = Continuity(self.gaps.first_offset, self._go_back)
         self.services: Final = Services(
-            settings, outbox, dead_letters, writer, _acknowledge, self.fail, continuity, counters
-        )
+            settings, outbox, dead_letters, writer, _acknowledge, self.fail, continuity, counters,
+            RecentMessages(settings.recent_mib << 20),
+        )  # fmt: skip
         self.rank_stage: Final = RankStage(self.services, monitors.make_rank, monitors.restore_rank)
         self._reading: Final[ReadingWatch[TP]] = ReadingWatch(settings.stall_s)
         self.progress: Final = ProgressLog(

@@ -122,7 +122,9 @@ class JobStage(Stage[JobMonitorLike]):
         self._alert_of: Final = alert_of
         settings = services.settings
         self._topics: Final = JobTopics(self.reader, settings.topics)
-        self._spans: Final = LogReader(settings.bootstrap, settings.security, settings.broker_timeout_s)
+        self._spans: Final = LogReader(
+            settings.bootstrap, settings.security, settings.broker_timeout_s, services.recent
+        )
         self._patience_s: Final = settings.broker_away_s
         self._is_closed = False
         self._judges: Final = ThreadPoolExecutor(1, thread_name_prefix="irregulars-judge")

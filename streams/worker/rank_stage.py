@@ -155,6 +155,8 @@ class RankStage(Stage[RankMonitorLike]):
         except RecordError as error:
             await self.bury(state, topic, event, str(error))
             return
+        if topic == "commops":  # the second hop reads it again if its iteration is irregular
+            self.services.recent.add(message.partition, message.offset, message.value)
         state.take(topic, message.offset, event)
         if tracked is None and not isinstance(record, Announcement):
             self._park(state, topic, message)

@@ -58,6 +58,9 @@ class WorkerSettings:
         How long rows of ranks of one partition wait for one another, to travel together.
     parked_bytes, parked_s
         How much, and how long, a partition keeps messages of ranks that were not announced.
+    recent_mib
+        How many MiB of the operators that came last are kept, so that looking into an irregular iteration need not
+        ask the broker for them.
     broker_timeout_s
         How long the broker has to answer at the start, and to send what is read again.
     broker_away_s
@@ -90,6 +93,7 @@ class WorkerSettings:
     evidence_linger_s: float = 0.5
     parked_bytes: int = 64 << 20
     parked_s: float = 60.0
+    recent_mib: int = 64
     broker_timeout_s: float = 30.0
     broker_away_s: float = 300.0
     stop_s: float = 5.0
@@ -111,5 +115,7 @@ class WorkerSettings:
         if not 0 <= self.web_port < 1 << 16:
             raise InputError(f"web_port must be 0 to 65535; got {self.web_port!r} (worker settings)")
         parse_listen(self.metrics_listen)
+        if self.recent_mib < 0:
+            raise InputError(f"recent_mib must be at least 0; got {self.recent_mib!r} (worker settings)")
         if self.grace_s < 0:
             raise InputError(f"grace_s must be at least 0 s; got {self.grace_s!r} (worker settings)")

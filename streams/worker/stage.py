@@ -27,6 +27,7 @@ from irregulars.streams.health.monitor_faults import MonitorFaults, is_broken
 from irregulars.streams.kafka.dead_letters import DeadLetters, InputMessage
 from irregulars.streams.kafka.log_reader import LogReader
 from irregulars.streams.kafka.outbox import Outbox
+from irregulars.streams.kafka.recent_messages import RecentMessages
 from irregulars.streams.snapshots.records import (
     POSITION_KEY,
     Draft,
@@ -86,6 +87,7 @@ class Services:
     fail: Callable[[BaseException], None]
     continuity: Continuity
     counters: Counters = field(default_factory=Counters)
+    recent: RecentMessages = field(default_factory=lambda: RecentMessages(0))
 
 
 class Stage(ABC, Generic[M]):

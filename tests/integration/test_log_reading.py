@@ -14,7 +14,9 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
 from irregulars.errors import ServiceUnavailable, TopicMismatch
+from irregulars.streams.kafka.log_reader import LogReader
 from irregulars.streams.kafka.outbox import Outbox
+from irregulars.streams.kafka.recent_messages import RecentMessages
 from irregulars.streams.kafka.topic_admin import check_topics, create_topics
 from irregulars.streams.kafka.topics import CLEANING, SNAPSHOT_TOPICS, TOPICS, TopicSettings
 from irregulars.streams.messages.records import encode_batch
@@ -111,6 +113,19 @@ def test_other_numbers_of_partitions_are_named(kafka_bootstrap: str) -> None:
 def test_offsets_are_read_back_once_each_in_order(bus: Bus) -> None:
     fill_commops(bus, 200)
     assert iterations_of(bus, Span(1, (150, 3, 4)), Span(1, (4, 199))) == ([3, 4, 150, 199], [])
+
+
+def test_what_is_kept_need_not_be_read_and_what_was_read_is_kept(bus: Bus) -> None:
+    fill_commops(bus, 5)
+    topic, recent = bus.topics.name("commops"), RecentMessages(1 << 20)
+    recent.add(1, 2, encode_batch(Job(bus, "kept", ranks=1).batch(0, 77)))
+    reader = LogReader(bus.bootstrap, {}, recent=recent)
+    for _ in range(2):
+        found = reader.read_commops(topic, [Span(1, (1, 2, 3))])
+        assert [int(batch.columns["iteration"][0]) for batch in found.batches] == [1, 77, 3]
+        assert found.missing == []
+        assert [offset for offset in range(5) if recent.get(1, offset) is not None] == [1, 2, 3]
+    reader.close()
 
 
 def test_reading_here_and_there_waits_for_nothing(bus: Bus) -> None:
