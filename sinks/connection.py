@@ -49,7 +49,7 @@ class DatabaseSettings:
     database
         Name of the database; the sink creates it where it is missing.
     wait_s
-        Seconds to wait for the database to answer.
+        Seconds to wait for the database to answer; 0: ask it once.
     ca_file
         Certificate authority of a database over https (PEM); `None`: the system's.
     is_reading
@@ -160,9 +160,9 @@ def _wait(pool: Any, settings: DatabaseSettings) -> None:
         except HTTPError as error:
             reason = reason_of(error)
         if time.monotonic() + _PAUSE_S > deadline:
+            within = f" within {settings.wait_s:g} s" if settings.wait_s else ""
             raise ServiceUnavailable(
-                f"database must answer within {settings.wait_s:g} s; got {reason} ({settings.address}). "
-                "Is ClickHouse running there?"
+                f"database must answer{within}; got {reason} ({settings.address}). Is ClickHouse running there?"
             )
         time.sleep(_PAUSE_S)
 

@@ -14,8 +14,8 @@ from irregulars.streams.messages.judgements import SEVERITIES
 from irregulars.streams.worker.log_format import LEVELS
 
 _ABOVE_ZERO_S: Final = (
-    "snapshot_s", "session_s", "evidence_linger_s", "parked_s", "broker_timeout_s", "broker_away_s", "stop_s",
-    "forget_s", "stall_s",
+    "snapshot_s", "session_s", "evidence_linger_s", "parked_s", "broker_timeout_s", "broker_away_s",
+    "database_away_s", "stop_s", "forget_s", "stall_s",
 )  # fmt: skip
 
 
@@ -59,9 +59,11 @@ class WorkerSettings:
     parked_bytes, parked_s
         How much, and how long, a partition keeps messages of ranks that were not announced.
     broker_timeout_s
-        How long the broker has to answer at the start, and to send what is read again.
+        How long the broker has to answer a question, and to send what is read again.
     broker_away_s
-        How long the broker may be away once the worker reads; then the worker ends.
+        How long the broker may be away, at the start and later; then the worker ends.
+    database_away_s
+        How long the sink's database may be away at the start; then the worker ends. Later it waits without end.
     stop_s
         How long stopping may take; then the process ends with status 1.
     forget_s
@@ -92,6 +94,7 @@ class WorkerSettings:
     parked_s: float = 60.0
     broker_timeout_s: float = 30.0
     broker_away_s: float = 300.0
+    database_away_s: float = 300.0
     stop_s: float = 5.0
     forget_s: float = 86_400.0
     stall_s: float = 20.0
