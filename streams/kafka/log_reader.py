@@ -49,6 +49,7 @@ class LogReader:
 
     def __init__(self, bootstrap: str, security: Mapping[str, Any], deadline_s: float = 30.0) -> None:
         self._bootstrap: Final = bootstrap
+        self._security: Final = security
         self._deadline_s: Final = deadline_s
         config = client_config(bootstrap, security) | {
             "group.id": "irregulars-read-back",  # librdkafka asks for one; nothing is ever committed to it
@@ -80,7 +81,7 @@ class LogReader:
         wanted: dict[int, set[int]] = {}
         for span in spans:
             wanted.setdefault(span.partition, set()).update(span.offsets)
-        return ScatteredReading(self._consumer, self._bootstrap, self._deadline_s).read(topic, wanted)
+        return ScatteredReading(self._consumer, self._bootstrap, self._deadline_s, self._security).read(topic, wanted)
 
     def read_tail(self, topic: str, partition: int, from_offset: int = 0) -> list[Message]:
         """Return the messages from `from_offset` up to what is the end now (of a compacted topic: what is left).
@@ -137,7 +138,7 @@ class LogReader:
                 [TopicPartition(topic, partition, max(time_ms, 0))], timeout=self._deadline_s
             )
         except KafkaException as error:
-            raise service_error(error.args[0], self._bootstrap, self._deadline_s) from error
+            raise service_error(error.args[0], self._bootstrap, self._deadline_s, self._security) from error
         return found.offset if found.offset >= 0 else self.end_offset(topic, partition)
 
     def end_offset(self, topic: str, partition: int) -> int:
@@ -149,10 +150,10 @@ class LogReader:
         try:
             return sorted(self._consumer.list_topics(topic, timeout=self._deadline_s).topics[topic].partitions)
         except KafkaException as error:
-            raise service_error(error.args[0], self._bootstrap, self._deadline_s) from error
+            raise service_error(error.args[0], self._bootstrap, self._deadline_s, self._security) from error
 
     def _bounds(self, topic: str, partition: int, deadline: float) -> tuple[int, int]:
-        return bounds_of(self._consumer, TopicPartition(topic, partition), self._bootstrap, deadline)
+        return bounds_of(self._consumer, TopicPartition(topic, partition), self._bootstrap, deadline, self._security)
 
     def _messages(
         self, topic: str, partition: int, begin: int, end: int, deadline: float, *, is_each: bool = False
@@ -184,7 +185,7 @@ class LogReader:
                     if not self._assign_again(place, end, deadline):
                         return
                 elif error.code() not in PASSING:
-                    raise service_error(error, self._bootstrap)
+                    raise service_error(error, self._bootstrap, security=self._security)
         finally:
             self._consumer.unassign()
         raise ServiceUnavailable(

@@ -22,7 +22,8 @@ def wait_for_services(settings: WorkerSettings, sink: Sink | None) -> bool:
     Raises
     ------
     ServiceUnavailable
-        If the broker is away for ``broker_away_s``, or the sink's database for ``database_away_s``.
+        If the broker, or the OAuth server that has tokens for it, is away for ``broker_away_s``, or the sink's
+        database for ``database_away_s``.
     ServiceRefused, TopicMismatch
         If one of them refuses us, or the topics do not fit together: that does not mend itself.
     """
@@ -30,6 +31,8 @@ def wait_for_services(settings: WorkerSettings, sink: Sink | None) -> bool:
     ask = partial(check_topics, settings.bootstrap, settings.topics, settings.security, within_s)
     try:
         with stop_raises():
+            if "oauth_cb" in settings.security:
+                wait_for("token_endpoint", settings.security["oauth_cb"], settings.broker_away_s)
             wait_for("broker", ask, settings.broker_away_s)
             if sink is not None:
                 wait_for("database", sink.open, settings.database_away_s)
