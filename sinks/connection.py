@@ -21,6 +21,7 @@ REFUSALS: Final = frozenset({164, 192, 193, 194, 497, 516})
 """ClickHouse error codes that mean "not you": read-only user, unknown user, wrong password, missing right."""
 
 _UNKNOWN_DATABASE: Final = 81
+_QUOTA_EXCEEDED: Final = 201
 
 _QUERY_ERRORS: Final = frozenset(
     {6, 10, 27, 36, 42, 43, 46, 47, 53, 60, 62, 63, 115, 179, 184, 207, 215, 386, 456, 457}
@@ -49,7 +50,7 @@ class DatabaseSettings:
     database
         Name of the database; the sink creates it where it is missing.
     wait_s
-        Seconds to wait for the database to answer.
+        Seconds to wait for the database to answer; 0: ask it once.
     ca_file
         Certificate authority of a database over https (PEM); `None`: the system's.
     is_reading
@@ -160,9 +161,9 @@ def _wait(pool: Any, settings: DatabaseSettings) -> None:
         except HTTPError as error:
             reason = reason_of(error)
         if time.monotonic() + _PAUSE_S > deadline:
+            within = f" within {settings.wait_s:g} s" if settings.wait_s else ""
             raise ServiceUnavailable(
-                f"database must answer within {settings.wait_s:g} s; got {reason} ({settings.address}). "
-                "Is ClickHouse running there?"
+                f"database must answer{within}; got {reason} ({settings.address}). Is ClickHouse running there?"
             )
         time.sleep(_PAUSE_S)
 
@@ -206,7 +207,7 @@ def translated(settings: DatabaseSettings) -> Iterator[None]:
     InputError
         For a query that the database does not understand.
     ServiceUnavailable
-        For everything else that goes wrong between us and the database.
+        For a quota that is spent, and everything else that goes wrong between us and the database.
     """
     from clickhouse_connect.driver.exceptions import ClickHouseError
 
@@ -221,6 +222,11 @@ def translated(settings: DatabaseSettings) -> Iterator[None]:
             ) from error
         if code == _UNKNOWN_DATABASE:
             raise ServiceRefused(f"database must exist; got {reason} ({settings.address})") from error
+        if code == _QUOTA_EXCEEDED:
+            raise ServiceUnavailable(
+                f"user {settings.user!r} must keep within its quota; got {reason} ({settings.address}). "
+                "Ask again when the interval is over"
+            ) from error
         if code in _QUERY_ERRORS:
             raise InputError(f"query must be SQL that the database understands; got {reason}") from error
         raise ServiceUnavailable(f"database must answer; got {reason} ({settings.address})") from error

@@ -45,8 +45,7 @@ def worker(
         web_port=web_port,
     )
     monitor_settings(settings)  # a wrong plug-in shows at once, not after a broker or database was waited for
-    sink = ClickHouseSink(database_settings(settings)) if is_storing else None
+    # It asks once each time that it is opened: how long a database that is away is waited for, the worker decides.
+    sink = ClickHouseSink(database_settings(settings, wait_s=0.0)) if is_storing else None
     with closing(sink) if sink is not None else nullcontext():
-        if sink is not None:
-            sink.open()
         raise typer.Exit(run_worker(worker_settings(settings, group), sink))

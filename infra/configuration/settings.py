@@ -101,6 +101,9 @@ class Settings:
         6.0, "Seconds without a sign of life after which a worker's partitions go to others"
     )
     broker_away_s: Positive = _setting(300.0, "Seconds that Kafka may be away before a worker gives up and ends")
+    database_away_s: Positive = _setting(
+        300.0, "Seconds that ClickHouse may be away when a worker starts, before that gives up and ends"
+    )
     stop_s: Positive = _setting(5.0, "Seconds that a worker may take to stop; then it ends with status 1")
     forget_s: Positive = _setting(
         86_400.0, "Seconds without a word, not even a heartbeat, after which a rank's state is forgotten"

@@ -17,11 +17,12 @@ if TYPE_CHECKING:
 _FAUST_LEVELS = {"warning": "warn", "critical": "crit"}
 
 
-def agent_settings(settings: Settings) -> AgentSettings:
-    """Return what the publishing agent needs."""
+def agent_settings(settings: Settings, *, is_asking: bool = True) -> AgentSettings:
+    """Return what the publishing agent needs; see `KafkaSecurity.client` for `is_asking`."""
     from irregulars.producers.publishing.publisher import AgentSettings
 
-    return AgentSettings(settings.kafka_bootstrap, settings.topics(), kafka_security(settings))
+    security = kafka_security(settings, is_asking=is_asking)
+    return AgentSettings(settings.kafka_bootstrap, settings.topics(), security)
 
 
 def database_settings(settings: Settings, wait_s: float = 10.0, *, is_reading: bool = False) -> DatabaseSettings:
@@ -78,12 +79,13 @@ def worker_settings(settings: Settings, group: str) -> WorkerSettings:
     return WorkerSettings(
         settings.kafka_bootstrap,
         settings.topics(),
-        kafka_security(settings),
+        kafka_security(settings, is_asking=False),
         group=group,
         snapshot_s=settings.snapshot_s,
         grace_s=settings.grace_s,
         session_s=settings.session_s,
         broker_away_s=settings.broker_away_s,
+        database_away_s=settings.database_away_s,
         stop_s=settings.stop_s,
         forget_s=settings.forget_s,
         recent_mib=settings.recent_mib,
@@ -102,6 +104,6 @@ def worker_settings(settings: Settings, group: str) -> WorkerSettings:
     )
 
 
-def kafka_security(settings: Settings) -> dict[str, Any]:
-    """Return librdkafka's settings of protocol and credentials; never log them. Raises as `KafkaSecurity.client`."""
-    return settings.kafka_security().client()
+def kafka_security(settings: Settings, *, is_asking: bool = True) -> dict[str, Any]:
+    """Return librdkafka's settings of protocol and credentials; never log them. See `KafkaSecurity.client`."""
+    return settings.kafka_security().client(is_asking=is_asking)

@@ -118,7 +118,7 @@ def _make_agent(settings: Settings, file: AgentFile, state: AgentState) -> Agent
 
     return Agent(
         state.source,
-        replace(agent_settings(settings), heartbeat_s=file.agent.heartbeat_s, linger_ms=200.0),
+        replace(agent_settings(settings, is_asking=False), heartbeat_s=file.agent.heartbeat_s, linger_ms=200.0),
         state.note,
         topics=_TOPICS,
         make_publisher=make_publisher,

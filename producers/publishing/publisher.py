@@ -13,7 +13,7 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from irregulars.errors import InputError, ServiceError, TopicMismatch
-from irregulars.streams.kafka.broker import REFUSALS, service_error
+from irregulars.streams.kafka.broker import is_refusal, service_error
 from irregulars.streams.kafka.topics import HEADER_BYTES, MAX_MESSAGE_BYTES, SENDING, TopicSettings
 
 _LOG: Final = logging.getLogger("irregulars.agent")
@@ -111,8 +111,23 @@ class Publisher:
         self._last_trouble: KafkaError | None = None
         self._is_connected = False  # before, trouble is not logged but raised: once is enough
         self._logged_codes: set[int] = set()  # each kind of trouble is logged once, until the broker answers again
+        self._made: Producer | None = None
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """Do at the start what shows that the settings are usable."""
+        self._made = self._make(self._config())
+
+    @property
+    def _producer(self) -> Producer:
+        if self._made is None:
+            self._made = self._make(self._config())
+        return self._made
+
+    @staticmethod
+    def _make(config: dict[str, Any]) -> Producer:
         try:
-            self._producer = Producer(self._config())
+            return Producer(config)
         except (KafkaException, TypeError) as error:
             text = error.args[0].str() if isinstance(error, KafkaException) else str(error)
             raise InputError(f"settings of librdkafka must be ones that it takes; got an error: {text}") from None
@@ -183,7 +198,8 @@ class Publisher:
 
     def serve(self, wait_s: float = 0.0) -> None:
         """Take in acknowledgements for `wait_s`; raises `ServiceError` once delivery has failed for good."""
-        self._producer.poll(wait_s)
+        if self._made is not None:
+            self._made.poll(wait_s)
         if self._failure is not None:
             raise self._service_error(self._failure)
 
@@ -211,8 +227,9 @@ class Publisher:
 
     def close(self) -> None:
         """Drop waiting messages and close the connections. A second time does nothing."""
-        self._producer.purge(in_queue=True, in_flight=True, blocking=False)
-        self._producer.flush(0)
+        if self._made is not None:
+            self._made.purge(in_queue=True, in_flight=True, blocking=False)
+            self._made.flush(0)
 
     def _config(self) -> dict[str, Any]:
         settings = self._settings
@@ -257,11 +274,11 @@ class Publisher:
         if self.delivered.first_failure is None:
             self.delivered.first_failure = error
             _LOG.error("event=delivery_failed topic=%s key=%r error=%r", message.topic(), message.key(), _text(error))
-        if error.code() in REFUSALS | _GONE | _NO_TOPIC:
+        if self._refuses(error) or error.code() in _GONE | _NO_TOPIC:
             self._failure = self._failure or error
 
     def _on_trouble(self, error: KafkaError) -> None:
-        if error.fatal() or error.code() in REFUSALS:
+        if error.fatal() or self._refuses(error):
             self._failure = self._failure or error
         elif error.code() == KafkaError._ALL_BROKERS_DOWN and self._last_trouble is not None:
             return  # sums up what was said of each broker, and says less
@@ -270,13 +287,16 @@ class Publisher:
             _LOG.warning("event=broker_trouble bootstrap=%s error=%r", self._settings.bootstrap, _text(error))
         self._last_trouble = error
 
+    def _refuses(self, error: KafkaError) -> bool:
+        return is_refusal(error, self._settings.kafka)
+
     def _service_error(self, error: KafkaError) -> ServiceError:
         code = error.code()
         if code in _NO_TOPIC:
             return self._no_topics(_text(error))
         if error.fatal() or code in (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError._INVALID_ARG):
             return ServiceError(f"{self._where()} must take our messages; got {_text(error)}")
-        return service_error(error, self._settings.bootstrap, self._settings.broker_wait_s)
+        return service_error(error, self._settings.bootstrap, self._settings.broker_wait_s, self._settings.kafka)
 
     def _no_topics(self, found: str) -> TopicMismatch:
         advice = "Run: irregulars topics create; or, where they are there, irregulars topics grant"

@@ -23,6 +23,7 @@ from confluent_kafka import Message as KafkaMessage
 from irregulars.errors import InputError
 from irregulars.producers.publishing.publisher import AgentSettings, Publisher
 from irregulars.producers.publishing.spool import Message, Segment, Spool
+from irregulars.streams.kafka.oauth_tokens import TokenSource
 
 _LOG: Final = logging.getLogger("irregulars.agent")
 _LEAST_BYTES: Final = 2 << 20
@@ -173,18 +174,34 @@ class SpoolingPublisher(Publisher):
     def _config(self) -> dict[str, Any]:
         return {**super()._config(), "message.timeout.ms": 0}
 
+    def _prepare(self) -> None:
+        """Make no producer yet if it needs a token: without one that takes 10 s, and fails."""
+        if self._tokens is None:
+            super()._prepare()
+
+    @property
+    def _tokens(self) -> TokenSource | None:
+        found = self._settings.kafka.get("oauth_cb")
+        return found if isinstance(found, TokenSource) else None
+
     def _try_to_connect(self) -> None:
         if time.monotonic() < self._next_try_s:
+            return
+        if self._made is None and self._tokens is not None and not self._tokens.look():
+            if self._tokens.trouble is not None:
+                self._try_later(str(self._tokens.trouble))
             return
         try:
             existing: Mapping[str, Any] = self._producer.list_topics(timeout=_ASK_S).topics
         except KafkaException as error:
-            if self._next_try_s == 0.0:
-                _LOG.warning("event=kafka_away bootstrap=%s reason=%r", self._settings.bootstrap, error.args[0].str())
-            self._next_try_s = time.monotonic() + _TRY_S
-            return
+            return self._try_later(error.args[0].str())
         self._require_topics(existing, self._topics)
         self._is_connected = True
+
+    def _try_later(self, reason: str) -> None:
+        if self._next_try_s == 0.0:
+            _LOG.warning("event=kafka_away bootstrap=%s reason=%r", self._settings.bootstrap, reason)
+        self._next_try_s = time.monotonic() + _TRY_S
 
     # --- from place to place ----------------------------------------------------------------------------------------
 

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from aiokafka.abc import AbstractTokenProvider
+from aiokafka.errors import KafkaConnectionError
 
-from irregulars.errors import InputError
+from irregulars.errors import InputError, IrregularsError
 from irregulars.streams.kafka.oauth_tokens import TokenSource
 from irregulars.streams.kafka.security import MECHANISMS
 
@@ -61,8 +62,14 @@ class _Tokens(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka ships no
         self._source = source
 
     async def token(self) -> str:
-        """Return a token that is valid now."""
-        return (await asyncio.get_running_loop().run_in_executor(None, self._source))[0]
+        """Return a token that is valid now; raises `KafkaConnectionError` where there is none.
+
+        Of other errors aiokafka takes none for a broker that is away: they would end the tasks that it retries in.
+        """
+        try:
+            return (await asyncio.get_running_loop().run_in_executor(None, self._source))[0]
+        except IrregularsError as error:
+            raise KafkaConnectionError(str(error)) from error
 
 
 def _ssl_context(security: Mapping[str, Any]) -> ssl.SSLContext:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from irregulars.errors import ServiceError, ServiceRefused, ServiceUnavailable
+from irregulars.streams.kafka.oauth_tokens import TokenSource
 
 REFUSALS: Final = frozenset(
     {
@@ -23,6 +25,9 @@ REFUSALS: Final = frozenset(
     }
 )
 """Codes of librdkafka with which a broker refuses us, however often we ask."""
+
+_NO_TOKEN: Final = ("Failed to acquire SASL OAUTHBEARER token", "OAuth token not set")
+"""What librdkafka and its Python client say, with codes of refusals, where they could not ask for a token."""
 
 _TRY_S: Final = 1.0  # a refusal shows in the background, while the call itself would wait for its whole time
 _PAUSE_S: Final = 0.1
@@ -68,17 +73,45 @@ def open_admin(bootstrap: str, security: Mapping[str, Any], timeout_s: float = 1
             return admin, admin.list_topics(timeout=max(min(left_s, _TRY_S), 0.1))
         except KafkaException as error:
             admin.poll(_PAUSE_S)  # delivers what the background thread has seen
-            refusals = [one for one in (*errors, error.args[0]) if one.code() in REFUSALS]
+            refusals = [one for one in (*errors, error.args[0]) if is_refusal(one, security)]
             if refusals or left_s <= _TRY_S:
-                raise service_error((refusals or [error.args[0]])[0], bootstrap, timeout_s) from error
+                told = (refusals or [error.args[0]])[0]
+                raise service_error(told, bootstrap, timeout_s, security) from error
 
 
-def service_error(error: KafkaError, bootstrap: str, timeout_s: float | None = None) -> ServiceError:
+def is_refusal(error: KafkaError, security: Mapping[str, Any]) -> bool:
+    """Whether a broker refuses us, however often we ask.
+
+    Where the OAuth server is away, librdkafka has no token, or one that has expired: a log-in that fails for that may
+    be tried again.
+    """
+    return error.code() in REFUSALS and not _lacks_token(error) and not _is_missed(security.get("oauth_cb"))
+
+
+def _lacks_token(error: KafkaError) -> bool:
+    return error.str().startswith(_NO_TOKEN)
+
+
+def _is_missed(tokens: object) -> bool:
+    return isinstance(tokens, TokenSource) and tokens.is_missed
+
+
+def service_error(
+    error: KafkaError,
+    bootstrap: str,
+    timeout_s: float | None = None,
+    security: Mapping[str, Any] = MappingProxyType({}),
+) -> ServiceError:
     """Return our exception for librdkafka's `error`; the text names the address, never a credential."""
-    if error.code() in REFUSALS:
+    if is_refusal(error, security):
         return ServiceRefused(
             f"Kafka at {bootstrap} must accept our credentials; got {error.name()}: {error.str()}. "
             "Check user, secret, certificates and access rights (infra/docs/access.md)"
+        )
+    if error.code() in REFUSALS:
+        return ServiceUnavailable(
+            f"Kafka at {bootstrap} must get a token of ours; there is none, or it has expired: {error.name()}: "
+            f"{error.str()}. Check that the token endpoint answers (kafka_token_url)"
         )
     within = "" if timeout_s is None else f" within {timeout_s:g} s"
     return ServiceUnavailable(

@@ -58,6 +58,7 @@ class LogReader:
         recent: RecentMessages | None = None,
     ) -> None:
         self._bootstrap: Final = bootstrap
+        self._security: Final = security
         self._deadline_s: Final = deadline_s
         self._recent: Final = RecentMessages(0) if recent is None else recent
         config = client_config(bootstrap, security) | {
@@ -90,7 +91,7 @@ class LogReader:
         wanted: dict[int, set[int]] = {}
         for span in spans:
             wanted.setdefault(span.partition, set()).update(span.offsets)
-        reading = ScatteredReading(self._consumer, self._bootstrap, self._deadline_s, self._recent)
+        reading = ScatteredReading(self._consumer, self._bootstrap, self._deadline_s, self._recent, self._security)
         return reading.read(topic, wanted)
 
     def read_tail(self, topic: str, partition: int, from_offset: int = 0) -> list[Message]:
@@ -148,7 +149,7 @@ class LogReader:
                 [TopicPartition(topic, partition, max(time_ms, 0))], timeout=self._deadline_s
             )
         except KafkaException as error:
-            raise service_error(error.args[0], self._bootstrap, self._deadline_s) from error
+            raise service_error(error.args[0], self._bootstrap, self._deadline_s, self._security) from error
         return found.offset if found.offset >= 0 else self.end_offset(topic, partition)
 
     def end_offset(self, topic: str, partition: int) -> int:
@@ -160,10 +161,10 @@ class LogReader:
         try:
             return sorted(self._consumer.list_topics(topic, timeout=self._deadline_s).topics[topic].partitions)
         except KafkaException as error:
-            raise service_error(error.args[0], self._bootstrap, self._deadline_s) from error
+            raise service_error(error.args[0], self._bootstrap, self._deadline_s, self._security) from error
 
     def _bounds(self, topic: str, partition: int, deadline: float) -> tuple[int, int]:
-        return bounds_of(self._consumer, TopicPartition(topic, partition), self._bootstrap, deadline)
+        return bounds_of(self._consumer, TopicPartition(topic, partition), self._bootstrap, deadline, self._security)
 
     def _messages(
         self, topic: str, partition: int, begin: int, end: int, deadline: float, *, is_each: bool = False
@@ -195,7 +196,7 @@ class LogReader:
                     if not self._assign_again(place, end, deadline):
                         return
                 elif error.code() not in PASSING:
-                    raise service_error(error, self._bootstrap)
+                    raise service_error(error, self._bootstrap, security=self._security)
         finally:
             self._consumer.unassign()
         raise ServiceUnavailable(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import http.client
 import json
 import ssl
 import threading
@@ -11,10 +12,11 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from irregulars.errors import InputError, ServiceRefused, ServiceUnavailable
+from irregulars.errors import InputError, IrregularsError, ServiceRefused, ServiceUnavailable
 from irregulars.secret_files import read_secret
 
 _ANSWER_S: Final = 10.0
@@ -24,6 +26,10 @@ _UNSTATED_S: Final = 60.0
 
 _USED_SHARE: Final = 0.8
 """Share of its life after which a token is renewed, as librdkafka does it."""
+
+_TOLD_LATE_S: Final = 30.0
+"""A log-in with a token that has expired may be told of this long after a new one has come, seconds. librdkafka asks
+for a token every 10 s, and tells of what failed when it is polled."""
 
 
 class Token(NamedTuple):
@@ -42,6 +48,11 @@ class TokenSource:
     ----------
     fetch
         `token_of_file` or `TokenEndpoint`.
+
+    Attributes
+    ----------
+    trouble
+        Why the last question gave no token; `None` where it gave one, or none was asked for yet.
     """
 
     def __init__(self, fetch: Callable[[], Token]) -> None:
@@ -49,15 +60,56 @@ class TokenSource:
         self._lock = threading.Lock()
         self._token: Token | None = None
         self._renew_s = 0.0
+        self._missed_s = float("-inf")
+        self._asking: threading.Thread | None = None
+        self.trouble: IrregularsError | None = None
 
     def __call__(self, _config: str = "") -> tuple[str, float]:
         """Return a token and when it expires, as confluent-kafka expects; raises as `fetch` does."""
         with self._lock:
             now_s = time.time()
             if self._token is None or now_s >= self._renew_s:
-                self._token = self._fetch()
+                self._token = self._ask()
                 self._renew_s = now_s + _USED_SHARE * (self._token.expires_s - now_s)
             return self._token.text, self._token.expires_s
+
+    def look(self) -> bool:
+        """Return whether a token is there; where none is, ask for one in the background. Never waits.
+
+        Raises
+        ------
+        InputError, ServiceRefused
+            What the last question got, if it does not mend itself.
+        """
+        if self._token is not None and time.time() < self._renew_s:
+            return True
+        if self.trouble is not None and not isinstance(self.trouble, ServiceUnavailable):
+            raise self.trouble
+        if self._asking is None or not self._asking.is_alive():
+            self._asking = threading.Thread(target=self._ask_aside, name="irregulars-token", daemon=True)
+            self._asking.start()
+        return False
+
+    def _ask_aside(self) -> None:
+        with suppress(IrregularsError):  # `trouble` tells of it
+            self()
+
+    @property
+    def is_missed(self) -> bool:
+        """Whether whoever has tokens did not answer, now or just before: a log-in that fails then is no refusal."""
+        is_lately = time.monotonic() - self._missed_s < _TOLD_LATE_S
+        return is_lately or isinstance(self.trouble, ServiceUnavailable)
+
+    def _ask(self) -> Token:
+        try:
+            token = self._fetch()
+        except IrregularsError as error:
+            self.trouble = error
+            if isinstance(error, ServiceUnavailable):
+                self._missed_s = time.monotonic()
+            raise
+        self.trouble = None
+        return token
 
 
 def token_of_file(path: Path) -> Token:
@@ -141,6 +193,8 @@ class TokenEndpoint:
                     "Check kafka_user, its secret and kafka_token_scope"
                 ) from None
             raise self._unavailable(f"HTTP status {error.code}") from None
+        except http.client.HTTPException:  # its text is whatever the other side said
+            raise self._unavailable("no answer in HTTP") from None
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             reason = getattr(error, "reason", None) or "no answer with an access_token"
             raise self._unavailable(str(reason)) from None

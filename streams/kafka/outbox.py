@@ -26,27 +26,46 @@ Headers = Sequence[tuple[str, bytes]]
 
 
 class _Line:
-    """One producer with the thread that hands out its acknowledgements."""
+    """One producer, made when it is first used, with the thread that hands out its acknowledgements.
+
+    To make one takes up to 10 s, and fails, while there is no token to log in with.
+    """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        self.producer: Final = Producer(dict(config))
+        self._config: Final = config
+        self._lock: Final = threading.Lock()
         self._is_closed = threading.Event()
-        self._poller: Final = threading.Thread(target=self._poll, name="irregulars-outbox", daemon=True)
-        self._poller.start()
+        self._producer: Producer | None = None
+        self._poller: threading.Thread | None = None
+
+    @property
+    def producer(self) -> Producer:
+        """The producer; raises `KafkaException` if none can be made."""
+        with self._lock:
+            if self._producer is None:
+                self._producer = Producer(dict(self._config))
+                self._poller = threading.Thread(
+                    target=self._poll, args=(self._producer,), name="irregulars-outbox", daemon=True
+                )
+                self._poller.start()
+            return self._producer
 
     def close(self, timeout_s: float) -> None:
-        """Stop to hand out acknowledgements."""
-        self._is_closed.set()
-        self._poller.join(timeout_s)
+        """Send what is left within `timeout_s`, and stop to hand out acknowledgements."""
+        if self._producer is not None and self._poller is not None:
+            self._producer.flush(timeout_s)
+            self._is_closed.set()
+            self._poller.join(timeout_s)
 
     def cut(self) -> None:
         """Throw away what is on its way, and stop; the thread takes the producer with it, which may take a while."""
-        self.producer.purge(blocking=False)
+        if self._producer is not None:
+            self._producer.purge(blocking=False)
         self._is_closed.set()
 
-    def _poll(self) -> None:
+    def _poll(self, producer: Producer) -> None:
         while not self._is_closed.is_set():
-            self.producer.poll(_POLL_S)
+            producer.poll(_POLL_S)
 
 
 class Outbox:
@@ -71,6 +90,7 @@ class Outbox:
         self._config: Final = _producer_config(bootstrap, security, timeout_s)
         self._lock: Final = threading.Lock()
         self._line = _Line(self._config)
+        _ = self._line.producer  # settings that librdkafka does not take show at once
         self._span = 0
         self._open: dict[int, int] = {}  # span -> messages on the way
         self._waiting: list[Callable[[], object]] = []
@@ -175,7 +195,6 @@ class Outbox:
 
     def close(self, timeout_s: float = 5.0) -> None:
         """Send what is left within `timeout_s`, and stop."""
-        self._line.producer.flush(timeout_s)
         self._line.close(timeout_s)
 
     def _delivered(self, line: _Line, span: int, error: KafkaError | None, message: Message) -> None:

@@ -6,7 +6,8 @@ import time
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from types import MappingProxyType
+from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
@@ -103,9 +104,17 @@ class ScatteredReading:
         Messages that need not be read; those that are read are added.
     """
 
-    def __init__(self, consumer: Consumer, bootstrap: str, deadline_s: float, recent: RecentMessages) -> None:
+    def __init__(
+        self,
+        consumer: Consumer,
+        bootstrap: str,
+        deadline_s: float,
+        recent: RecentMessages,
+        security: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
         self._consumer: Final = consumer
         self._recent: Final = recent
+        self._security: Final = security
         self._bootstrap: Final = bootstrap
         self._deadline_s: Final = deadline_s
         self._deadline: Final = time.monotonic() + deadline_s
@@ -177,7 +186,7 @@ class ScatteredReading:
             error, partition = message.error(), message.partition()
             code = None if error is None else error.code()
             if error is not None and code not in {*CUT, *PASSING, KafkaError._PARTITION_EOF}:
-                raise service_error(error, self._bootstrap)
+                raise service_error(error, self._bootstrap, security=self._security)
             cursor = None if partition is None else self._cursors.get(partition)
             if partition is None or cursor is None:
                 continue  # of a partition that is done, or of none
@@ -198,7 +207,7 @@ class ScatteredReading:
             self._go_on(place, cursor)
 
     def _cut(self, place: TopicPartition, cursor: Cursor) -> None:
-        low, _ = bounds_of(self._consumer, place, self._bootstrap, self._deadline)
+        low, _ = bounds_of(self._consumer, place, self._bootstrap, self._deadline, self._security)
         if not cursor.cut_below(low):  # it was there before, and comes back with the leader
             time.sleep(POLL_S)
         if cursor.is_done:
@@ -215,7 +224,9 @@ class ScatteredReading:
     def _give_up_ends(self, topic: str) -> None:
         """Give up what lies behind the ends of partitions: a leader that was behind is not any more by now."""
         for partition, cursor in list(self._cursors.items()):
-            _, high = bounds_of(self._consumer, TopicPartition(topic, partition), self._bootstrap, self._deadline)
+            _, high = bounds_of(
+                self._consumer, TopicPartition(topic, partition), self._bootstrap, self._deadline, self._security
+            )
             if cursor.begin >= high:
                 del self._cursors[partition]
 
@@ -227,7 +238,13 @@ class ScatteredReading:
         )
 
 
-def bounds_of(consumer: Consumer, place: TopicPartition, bootstrap: str, deadline: float) -> tuple[int, int]:
+def bounds_of(
+    consumer: Consumer,
+    place: TopicPartition,
+    bootstrap: str,
+    deadline: float,
+    security: Mapping[str, Any] = MappingProxyType({}),
+) -> tuple[int, int]:
     """Return the first offset of a partition that exists, and the one that the next message will get.
 
     Raises
@@ -244,7 +261,7 @@ def bounds_of(consumer: Consumer, place: TopicPartition, bootstrap: str, deadlin
         except KafkaException as error:
             # A partition that is new, or whose broker stopped, has no leader for a moment.
             if error.args[0].code() not in _LEADERLESS or time.monotonic() > deadline:
-                raise service_error(error.args[0], bootstrap, time.monotonic() - began) from error
+                raise service_error(error.args[0], bootstrap, time.monotonic() - began, security) from error
         time.sleep(POLL_S)
 
 

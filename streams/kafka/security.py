@@ -55,10 +55,16 @@ class KafkaSecurity:
                 raise InputError(f"kafka_tls must be true where kafka_{name} is set; got false")
         self._check_token() if self._takes_tokens else self._check_login()
 
-    def client(self) -> dict[str, Any]:
+    def client(self, *, is_asking: bool = True) -> dict[str, Any]:
         """Return librdkafka's settings of protocol and credentials; they hold secrets, so never log them.
 
-        Secrets are read from their files now, and a first token is fetched: what is wrong with them shows at once.
+        Secrets are read from their files now: what is wrong with them shows at once.
+
+        Parameters
+        ----------
+        is_asking
+            Fetch a first token now as well. Who can wait for it fetches it later, by calling ``oauth_cb``; librdkafka
+            makes no client without one.
 
         Raises
         ------
@@ -73,7 +79,8 @@ class KafkaSecurity:
         }
         if self._takes_tokens:
             source = self._tokens()
-            source()
+            if is_asking:
+                source()
             values |= {"sasl.mechanism": self.mechanism, "oauth_cb": source}
         elif self.user is not None:
             values |= {"sasl.mechanism": self.mechanism, "sasl.username": self.user, "sasl.password": self._secret()}

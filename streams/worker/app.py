@@ -58,6 +58,7 @@ from irregulars.streams.worker.job_topics import EVIDENCE
 from irregulars.streams.worker.log_format import logging_config
 from irregulars.streams.worker.log_gaps import LogGaps
 from irregulars.streams.worker.monitors import Monitors, make_monitors
+from irregulars.streams.worker.needed_services import wait_for_services
 from irregulars.streams.worker.partition_state import Offsets
 from irregulars.streams.worker.rank_stage import RANK_TOPICS, RankStage
 from irregulars.streams.worker.settings import WorkerSettings
@@ -388,17 +389,26 @@ def run_worker(settings: WorkerSettings, sink: Sink | None = None, monitors: Mon
 
     This owns the process: once stopping has begun, the process has ``stop_s`` to end, whoever called this included.
 
+    Parameters
+    ----------
+    sink
+        Where rows go; it is opened here, and the caller closes it.
+    monitors
+        As for `make_app`.
+
     Raises
     ------
     ServiceUnavailable, ServiceRefused, TopicMismatch
-        If the broker can't be used, or the topics do not fit together: before anything is started.
+        If the broker or the sink's database can't be used, or the topics do not fit together: before anything is
+        started. One that is away is waited for first.
     InputError
         If a setting is unusable.
     """
-    check_topics(settings.bootstrap, settings.topics, settings.security, settings.broker_timeout_s)
     make_directory(settings.data_directory)
     own_logging = logging_config(settings.log_level)
     logging.config.dictConfig(own_logging)
+    if not wait_for_services(settings, sink):
+        return 0
     settings = replace(settings, web_port=free_port_or_none(settings.web_host, settings.web_port))
     loop = new_loop()
     asyncio.set_event_loop(loop)

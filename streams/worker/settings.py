@@ -14,8 +14,8 @@ from irregulars.streams.messages.judgements import SEVERITIES
 from irregulars.streams.worker.log_format import LEVELS
 
 _ABOVE_ZERO_S: Final = (
-    "snapshot_s", "session_s", "evidence_linger_s", "parked_s", "broker_timeout_s", "broker_away_s", "stop_s",
-    "forget_s", "stall_s",
+    "snapshot_s", "session_s", "evidence_linger_s", "parked_s", "broker_timeout_s", "broker_away_s",
+    "database_away_s", "stop_s", "forget_s", "stall_s",
 )  # fmt: skip
 
 
@@ -62,9 +62,11 @@ class WorkerSettings:
         How many MiB of the operators that came last are kept, so that looking into an irregular iteration need not
         ask the broker for them.
     broker_timeout_s
-        How long the broker has to answer at the start, and to send what is read again.
+        How long the broker has to answer a question, and to send what is read again.
     broker_away_s
-        How long the broker may be away once the worker reads; then the worker ends.
+        How long the broker may be away, at the start and later; then the worker ends.
+    database_away_s
+        How long the sink's database may be away at the start; then the worker ends. Later it waits without end.
     stop_s
         How long stopping may take; then the process ends with status 1.
     forget_s
@@ -96,6 +98,7 @@ class WorkerSettings:
     recent_mib: int = 64
     broker_timeout_s: float = 30.0
     broker_away_s: float = 300.0
+    database_away_s: float = 300.0
     stop_s: float = 5.0
     forget_s: float = 86_400.0
     stall_s: float = 20.0

@@ -157,10 +157,10 @@ class Process:
         finally:
             self._process.send_signal(signal.SIGCONT)
 
-    def stop(self, timeout_s: float = 30.0) -> int:
+    def stop(self, timeout_s: float = 30.0, how: signal.Signals = signal.SIGTERM) -> int:
         """Ask it to end, and return its status."""
         if self.is_running:
-            self._process.send_signal(signal.SIGTERM)
+            self._process.send_signal(how)
         return self.wait(timeout_s)
 
     def wait(self, timeout_s: float) -> int:

@@ -84,6 +84,7 @@ class SecuredKafka(KafkaBroker):
             "sasl.oauthbearer.jwks.endpoint.url": self.signer.jwks.as_uri(),
             "sasl.oauthbearer.expected.audience": "kafka",
             "sasl.oauthbearer.expected.issuer": "test",
+            "sasl.oauthbearer.clock.skew.seconds": "1",
             "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
             "super.users": "User:ANONYMOUS",
             "allow.everyone.if.no.acl.found": "false",

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import json
 import os
 import signal
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +32,7 @@ from irregulars.streams.worker.faust_consumer import _credentials
 from tests.conftest import failing_in_one_line
 from tests.integration.pipelines import COMMAND, RECORDINGS
 from tests.integration.secured_kafka import SecuredKafka
+from tests.integration.token_endpoint import TokenServer
 from tests.integration.worker_runs import ROOT, SESSION_S, free_port, wait_until
 
 pytestmark = pytest.mark.integration
@@ -59,28 +56,10 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredKafka]:
 @pytest.fixture(scope="module")
 def token_url(broker: SecuredKafka) -> Iterator[str]:
     """An OAuth server that gives a token to each user who says the broker's password."""
-
-    class Endpoint(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            basic = self.headers["Authorization"].removeprefix("Basic ")
-            user, _, secret = base64.b64decode(basic).decode().partition(":")
-            is_known = secret == broker.password
-            token = broker.signer.token(user) if is_known else None
-            answer = json.dumps({"access_token": token, "expires_in": 600}).encode()
-            self.send_response(200 if is_known else 401)
-            self.send_header("Content-Length", str(len(answer)))
-            self.end_headers()
-            self.wfile.write(answer)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Endpoint) as server:
-        serving = threading.Thread(target=server.serve_forever, args=(0.05,))
-        serving.start()
-        yield f"http://127.0.0.1:{server.server_port}/token"
-        server.shutdown()
-        serving.join()
+    server = TokenServer(broker)
+    server.start()
+    yield server.url
+    server.stop()
 
 
 WAYS = ("mutual TLS", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "token file", "token endpoint")

@@ -1,0 +1,48 @@
+"""What a worker needs before it can begin: a broker with its topics, and a database where it stores."""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import Final
+
+from irregulars.sinks.protocol import Sink
+from irregulars.streams.health.broker_watch import QUIET_S
+from irregulars.streams.health.start_wait import StopAsked, stop_raises, wait_for
+from irregulars.streams.health.stop_deadline import StopDeadline
+from irregulars.streams.kafka.topic_admin import check_topics
+from irregulars.streams.worker.settings import WorkerSettings
+
+LOG: Final = logging.getLogger("irregulars.worker")
+
+
+def wait_for_services(settings: WorkerSettings, sink: Sink | None) -> bool:
+    """Wait until they answer, and open the sink; False if a signal asks to stop meanwhile.
+
+    Raises
+    ------
+    ServiceUnavailable
+        If the broker, or the OAuth server that has tokens for it, is away for ``broker_away_s``, or the sink's
+        database for ``database_away_s``.
+    ServiceRefused, TopicMismatch
+        If one of them refuses us, or the topics do not fit together: that does not mend itself.
+    """
+    within_s = min(settings.broker_timeout_s, QUIET_S)
+    ask = partial(check_topics, settings.bootstrap, settings.topics, settings.security, within_s)
+    try:
+        with stop_raises():
+            if "oauth_cb" in settings.security:
+                wait_for("token_endpoint", settings.security["oauth_cb"], settings.broker_away_s)
+            wait_for("broker", ask, settings.broker_away_s)
+            if sink is not None:
+                wait_for("database", sink.open, settings.database_away_s)
+    except StopAsked:
+        _stop(StopDeadline(settings.stop_s))
+        return False
+    return True
+
+
+def _stop(deadline: StopDeadline) -> None:
+    deadline.leave_with(0)
+    deadline.arm()  # a question that nobody has answered yet holds the sink's lock
+    LOG.info("event=stop status=0")

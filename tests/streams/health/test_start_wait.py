@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+
+import pytest
+
+from irregulars.errors import ServiceRefused, ServiceUnavailable
+from irregulars.streams.health.start_wait import StopAsked, stop_raises, wait_for
+
+
+class Time:
+    """A clock that only sleeping moves."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+        self.pauses_s: list[float] = []
+
+    def __call__(self) -> float:
+        return self.now_s
+
+    def sleep(self, for_s: float) -> None:
+        self.pauses_s.append(for_s)
+        self.now_s += for_s
+
+
+class Service:
+    """Is away for so many questions."""
+
+    def __init__(self, away: int) -> None:
+        self.away = away
+        self.asked = 0
+
+    def __call__(self) -> str:
+        self.asked += 1
+        if self.asked <= self.away:
+            raise ServiceUnavailable("database must answer; got nobody (db:8123).")
+        return "hello"
+
+
+def wait(service: Service, most_s: float, time: Time) -> str:
+    return wait_for("database", service, most_s, time, time.sleep)
+
+
+def test_a_service_that_answers_is_no_word_worth(caplog: pytest.LogCaptureFixture) -> None:
+    assert wait(Service(0), 300.0, Time()) == "hello"
+    assert caplog.records == []
+
+
+def test_one_that_is_away_is_told_once_and_once_when_it_is_back(caplog: pytest.LogCaptureFixture) -> None:
+    time = Time()
+    with caplog.at_level(logging.INFO):
+        assert wait(Service(7), 300.0, time) == "hello"
+    assert [record.getMessage() for record in caplog.records] == [
+        "event=database_away waits_s=300 reason='database must answer; got nobody (db:8123).'",
+        "event=database_back away_s=31.5",
+    ]
+    assert time.pauses_s == [0.5, 1.0, 2.0, 4.0, 8.0, 8.0, 8.0]
+
+
+def test_the_wait_is_bounded_and_its_end_says_how_long_it_was() -> None:
+    time, service = Time(), Service(1_000)
+    with pytest.raises(ServiceUnavailable, match=r"got nobody \(db:8123\)\. A start waits 10 s for it"):
+        wait(service, 10.0, time)
+    assert sum(time.pauses_s) == 10.0
+    assert service.asked == len(time.pauses_s) + 1, "it is asked a last time when the time is over"
+
+
+def test_one_that_refuses_us_is_not_asked_again() -> None:
+    time = Time()
+
+    def refuse() -> None:
+        raise ServiceRefused("not you")
+
+    with pytest.raises(ServiceRefused):
+        wait_for("database", refuse, 300.0, time, time.sleep)
+    assert time.pauses_s == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_a_wait_for_an_answer_that_does_not_come(number: signal.Signals) -> None:
+    before = signal.getsignal(number)
+    answers = threading.Event()
+    timer = threading.Timer(0.2, os.kill, (os.getpid(), number))
+    timer.start()
+    with pytest.raises(StopAsked), stop_raises():
+        wait_for("database", answers.wait, 300.0)
+    answers.set()
+    timer.join()
+    assert signal.getsignal(number) == before
