@@ -105,6 +105,11 @@ class Likelihoods:
         meaning="The hypothesis is about this very lane.",
         source="chosen: it was looked into since it was slow",
     )  # fmt: skip
+    passes: float = threshold(
+        0.97, unit=_SLOW,
+        meaning="It is a pair on the slow NIC.",
+        source="chosen: a message has no way around its NIC, and of 128 members of a group each has such pairs",
+    )  # fmt: skip
     crosses: float = threshold(
         0.9, unit=_SLOW,
         meaning="It crosses the device.",

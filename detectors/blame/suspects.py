@@ -7,7 +7,8 @@ in that relation is seen slow is the field of the same name of `LIKELIHOODS`:
 |---|---|---|
 | `none` | is any | `nobody` |
 | `communicator` | is the accused one | `accused` |
-| `nic` | passes it, in the slow direction | `crosses` |
+| `nic` | is a pair that passes it, in the slow direction | `passes` |
+| | is a group with a member on it | `crosses` |
 | | is a group with other members on the NIC's host | `shares_host` |
 | | stays inside the host | `inside` |
 | `switch` | passes it; its uplink, if that alone is slow | `crosses` |
@@ -34,7 +35,7 @@ from irregulars.detectors.blame.likelihoods import LIKELIHOODS
 from irregulars.detectors.job.lanes import Lane
 from irregulars.detectors.job.topology import Device, Topology
 
-Relation = Literal["accused", "crosses", "shares_host", "inside", "has_both_ends", "untouched", "nobody"]
+Relation = Literal["accused", "passes", "crosses", "shares_host", "inside", "has_both_ends", "untouched", "nobody"]
 """How a lane is related to a device that is to blame: the name of a field of `LIKELIHOODS`."""
 
 Way = Literal["both", "out", "in", "uplink"]
@@ -199,7 +200,7 @@ class _Nic(SuspectKind):
             has_others = host is not None and len(ranks.intersection(host.ranks)) > len(own)
             return "shares_host" if has_others else "crosses"
         is_other_way = way == ("in" if lane.first in own else "out")
-        return "untouched" if is_other_way else "crosses"
+        return "untouched" if is_other_way else "passes"
 
 
 class _Switch(SuspectKind):

@@ -8,13 +8,13 @@ the end of its recv, in both directions, differs by twice the offset.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 
-from irregulars.detectors.arrays.grouped_medians import robust_sigma
+from irregulars.detectors.arrays.grouped_medians import medians, robust_sigma
 from irregulars.detectors.arrays.row_keys import group_rows
 from irregulars.detectors.arrays.runs import places_in_runs, run_starts, starts_of
 from irregulars.detectors.job.thresholds import JOB
@@ -78,14 +78,64 @@ def estimate_clocks(columns: Mapping[str, Column], host_of: Mapping[int, str]) -
     between_ns = origin_ns - older_ns
     if older_ns == UNKNOWN or between_ns < JOB.least_baseline_ns:
         return Clocks(ahead_ns, {}, origin_ns)
-    before = _estimate({name: column[is_older] for name, column in columns.items()}, host_of)
+    before = _estimate({name: column[is_older] for name, column in columns.items()}, host_of, newest.joined)
     if not np.array_equal(newest.part, before.part):  # offsets of other sets of hosts do not compare
         return Clocks(ahead_ns, {}, origin_ns)
     moved_ns = {host: ns - before.offsets_ns[host] for host, ns in offsets_ns.items()}
-    least_ns = max(JOB.least_drift_ns, newest.bound_ns, before.bound_ns)
+    least_ns = max(JOB.least_drift_ns, _moved_alone_ns(newest, before))
     most_ns = JOB.most_drift_ratio * between_ns
     drifts = {host: ns / between_ns for host, ns in moved_ns.items() if least_ns < abs(ns) <= most_ns}
     return Clocks(ahead_ns, {rank: drifts[host] for rank, host in host_of.items() if host in drifts}, origin_ns)
+
+
+def follow_clocks(clocks: Clocks, columns: Mapping[str, Column], host_of: Mapping[int, str]) -> Clocks:
+    """Return the clocks as the collectives of a later iteration show them.
+
+    A drift that is extrapolated over the minutes that an incident lasts is wrong by milliseconds: a clock's rate
+    changes with its temperature, and where NTP slews it. Only how hosts that share collectives have moved against
+    one another is taken from them, as far as clocks can have drifted since; the rest stays extrapolated.
+
+    Parameters
+    ----------
+    clocks
+        As estimated from earlier iterations.
+    columns, host_of
+        As `estimate_offsets` takes them; the later iteration, as far as it was read.
+    """
+    is_timed = np.isfinite(columns["elapsed_ns"]) & (columns["start_ns"] != UNKNOWN)
+    rows = {name: column[is_timed] for name, column in columns.items()}
+    now_ns = int(rows["start_ns"].max(initial=clocks.origin_ns))
+    since_ns = now_ns - clocks.origin_ns
+    if not clocks.ahead_ns or since_ns < JOB.least_baseline_ns:
+        return clocks
+    ranks, at = np.unique(rows["rank"], return_inverse=True)
+    hosts, host = np.unique([host_of[rank] for rank in ranks.tolist()], return_inverse=True)
+    start_ns = (rows["start_ns"] - rows["start_ns"].min()).astype(np.float64)
+    ends = _shared_ends(rows, host[at], start_ns + rows["elapsed_ns"])
+    offsets_ns, noise_ns = _by_collectives(ends, len(hosts))
+    drifted_ns = np.zeros(len(hosts))
+    drifted_ns[host] = [clocks.ahead_of(rank, now_ns) for rank in ranks.tolist()]
+    moved_ns = offsets_ns - drifted_ns
+    part = np.unique(_connected(ends, len(hosts)), return_inverse=True)[1]
+    moved_ns -= medians(part, moved_ns)[part]  # one clock that was set moves no other
+    is_drift = np.abs(moved_ns) > max(JOB.least_drift_ns, JOB.drift_sigmas * noise_ns)
+    is_drift &= np.abs(moved_ns) <= JOB.most_drift_ratio * since_ns
+    moved = dict(
+        zip(hosts.tolist(), np.where(is_drift, np.rint(moved_ns), 0.0).astype(np.int64).tolist(), strict=True)
+    )
+    ahead_ns = {rank: clocks.ahead_of(rank, now_ns) + moved.get(host_of[rank], 0) for rank in clocks.ahead_ns}
+    return Clocks(ahead_ns, clocks.drift_ratio, now_ns)
+
+
+def _moved_alone_ns(newest: _Estimate, before: _Estimate) -> float:
+    """Return by how much offsets may seem to move between two estimates of clocks that keep pace, ns.
+
+    Messages that are slower one way put an offset wrong, by up to half of there and back. As long as there and back
+    take what they took, they put it wrong by as much in both estimates.
+    """
+    old_ns = {(way.one, way.two): way.bound_ns for way in before.joined}
+    apart_ns = [abs(way.bound_ns - old_ns.get((way.one, way.two), 0.0)) for way in newest.joined]
+    return max(JOB.drift_sigmas * newest.noise_ns, JOB.drift_sigmas * before.noise_ns, *apart_ns, 0.0)
 
 
 class _Ends(NamedTuple):
@@ -123,14 +173,28 @@ def estimate_offsets(columns: Mapping[str, Column], host_of: Mapping[int, str]) 
 
 
 class _Estimate(NamedTuple):
-    """Offsets of hosts' clocks, how far they may be off, ns, and for each host which hosts it is compared with."""
+    """Offsets of hosts' clocks, and what they rest on.
+
+    Parameters
+    ----------
+    noise_ns
+        Robust spread of the ends of collectives around them, ns.
+    part
+        For each host which hosts it is compared with.
+    joined
+        The messages that joined hosts which no chain of collectives connects.
+    """
 
     offsets_ns: dict[str, int]
-    bound_ns: float
+    noise_ns: float
     part: Ints
+    joined: tuple[_Way, ...] = ()
 
 
-def _estimate(columns: Mapping[str, Column], host_of: Mapping[int, str]) -> _Estimate:
+def _estimate(
+    columns: Mapping[str, Column], host_of: Mapping[int, str], joined: Sequence[_Way] | None = None
+) -> _Estimate:
+    """Estimate offsets; `joined` are the ways of another estimate, and the hosts are joined by no others."""
     hosts = sorted(set(host_of.values()))
     code = {host: at for at, host in enumerate(hosts)}
     is_timed = np.isfinite(columns["elapsed_ns"]) & (columns["start_ns"] != UNKNOWN)
@@ -143,13 +207,16 @@ def _estimate(columns: Mapping[str, Column], host_of: Mapping[int, str]) -> _Est
     ends = _shared_ends(rows, host, start_ns + rows["elapsed_ns"])
     offsets_ns, noise_ns = _by_collectives(ends, len(hosts))
     part = _connected(ends, len(hosts))
-    bounds_ns = [JOB.drift_sigmas * noise_ns]
-    bounds_ns += [way.bound_ns for way in sorted(_ways(rows, host, start_ns)) if _join(way, offsets_ns, part)]
+    ways = sorted(_ways(rows, host, start_ns))
+    if joined is not None:
+        by_hosts = {(way.one, way.two): way for way in ways}
+        ways = [by_hosts[way.one, way.two] for way in joined if (way.one, way.two) in by_hosts]
+    joining = tuple(way for way in ways if _join(way, offsets_ns, part))
     part = np.unique(part, return_inverse=True)[1]  # numbered by their hosts, in whichever order they were joined
     part = np.unique(part, return_index=True)[1][part]
     offsets_ns -= (np.bincount(part, offsets_ns) / np.maximum(np.bincount(part), 1))[part]
     found = {name: round(ns) for name, ns in zip(hosts, offsets_ns.tolist(), strict=True)}
-    return _Estimate(found, max(bounds_ns), part)
+    return _Estimate(found, noise_ns, part, joining)
 
 
 def _shared_ends(rows: Mapping[str, Column], host: Ints, end_ns: Floats) -> _Ends:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain, zip_longest
 from statistics import median, median_low
 from typing import NamedTuple
 
@@ -63,10 +64,16 @@ def ranks_to_review(
     far = _far_pairs(sums, roles)
     is_odd = bool(odd or slow or below or far) or is_uneven or _has_heavy_stage(rows, topology, worth_ns)
     slowest = int(rows[-1].columns["rank"][np.argmax(rows[-1].columns["elapsed_ns"])])
-    oddest = list(dict.fromkeys([*odd, *_ends_in_order([*slow, *far], topology)]))[: JUDGING.most_odd]
+    oddest = _in_turns(odd, _ends_in_order(slow, topology), _ends_in_order(far, topology))[: JUDGING.most_odd]
     beside = _slow_pairs_beside(slow, sums, roles, topology)
     ranks = {slowest, *oddest, *ends_of(below, topology), *ends_of(beside, topology)}
     return ToReview(is_odd, ranks, _some_of_each_stage(rows[-1], topology), sums, roles)
+
+
+def _in_turns(*lists: Sequence[int]) -> list[int]:
+    """Return what the lists hold, each once, in turns: none of them may crowd out the others."""
+    turns = chain.from_iterable(zip_longest(*lists))
+    return list(dict.fromkeys(one for one in turns if one is not None))
 
 
 def _ends_in_order(lanes: Sequence[Lane], topology: Topology) -> list[int]:

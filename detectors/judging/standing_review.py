@@ -14,6 +14,7 @@ from irregulars.detectors.job.topology import Topology
 from irregulars.detectors.judging.nic_rates import stage_rates, with_rates
 from irregulars.detectors.judging.reading.iteration_rows import IterationRows
 from irregulars.detectors.judging.reading.operator_reader import OperatorReader
+from irregulars.detectors.judging.reading.operator_rows import joined
 from irregulars.detectors.judging.reading.spans import ReadBack
 from irregulars.detectors.judging.reading.thresholds import READING
 from irregulars.detectors.judging.review_candidates import (
@@ -25,7 +26,9 @@ from irregulars.detectors.judging.thresholds import JUDGING
 from irregulars.detectors.path.critical_path import Attribution, path_work_ns
 from irregulars.detectors.path.ranks_to_read import (
     accused_lanes,
+    ends_of,
     may_be_slow,
+    narrow_groups,
     pairs_beside,
 )
 from irregulars.detectors.path.usual_by_peers import attribute_by_peers
@@ -101,13 +104,33 @@ def review_regular(
         found = ranks_to_review(rows, reader.codes, reader.topology, delta)
         if rows[-1].is_untimed or (not found.is_odd and not has_standing):
             return None
-        rows, columns = read_paths(rows, found, delta, reader, read_back)
-        reviewed = _with_pairs_beside(hold_against_peers(rows, columns, reader), found, reader.topology)
+        rows, reviewed = _hold_some_against_peers(rows, found, delta, reader, read_back)
+        reviewed = _with_pairs_beside(reviewed, found, reader.topology)
     observations = [
         Observation(one.number, one.elapsed_ns, one.elapsed_ns, one.start_ns, r.attribution)
         for one, r in zip(rows, reviewed, strict=True)
     ]
     return review(reviewed, reader.topology, delta), observations
+
+
+def _hold_some_against_peers(
+    rows: Sequence[IterationRows], found: ToReview, delta: float, reader: OperatorReader, read_back: ReadBack
+) -> tuple[list[IterationRows], list[Reviewed]]:
+    """Hold as many ranks of a large job against peers as it takes to know what these iterations lost, and to whom.
+
+    Returns
+    -------
+    The iterations, of those ranks alone, and what was found in them.
+    """
+    own, columns = read_paths(rows, found, delta, reader, read_back)
+    reviewed = hold_against_peers(own, columns, reader)
+    unread = set(rows[-1].columns["rank"].tolist()).difference(own[-1].columns["rank"].tolist())
+    more = _beside_slow_pairs(reviewed, reader.topology).intersection(unread)
+    if more:
+        columns = joined([columns, reader.read([one.only(more) for one in rows], read_back)])
+        own = [now.only({*one.columns["rank"].tolist(), *more}) for now, one in zip(rows, own, strict=True)]
+        reviewed = hold_against_peers(own, columns, reader)
+    return own, reviewed
 
 
 def read_paths(
@@ -122,6 +145,13 @@ def read_paths(
     worth_ns = JUDGING.review_wait_share * (delta - 1) * min(one.elapsed_ns for one in rows)
     ranks, columns = reader.follow(rows, found.ranks | found.peers, worth_ns, read_back)
     return [one.only(ranks) for one in rows], columns
+
+
+def _beside_slow_pairs(reviewed: Sequence[Reviewed], topology: Topology) -> set[int]:
+    """Return the ranks that tell whether a NIC makes a pair slow: it would slow its collectives as well."""
+    accused = {lane for one in reviewed for lane in accused_lanes(one.attribution, topology) if lane.kind == "pair"}
+    ends = ends_of(accused, topology)
+    return ends_of(narrow_groups(ends, topology), topology)
 
 
 def _with_pairs_beside(reviewed: Sequence[Reviewed], found: ToReview, topology: Topology) -> list[Reviewed]:

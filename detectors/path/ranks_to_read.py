@@ -228,8 +228,8 @@ def lanes_beside(
 
     Returns
     -------
-    The normal lanes, for which an upper bound is enough; and those that may be slow, the slowest first, whose ends
-    must be read to know.
+    The normal lanes, for which an upper bound is enough; and those that may be slow, whose ends must be read to know:
+    first those that stand out most, since behind a slow lane others wait for longer than its own transfers take.
     """
     quick: dict[Lane, LaneExcess] = {}
     slow: list[tuple[float, Lane]] = []
@@ -239,7 +239,7 @@ def lanes_beside(
             continue
         found = _at_most(now, lane, *usual[lane])
         if may_be_slow(found):
-            slow.append((-found.excess_ns, lane))
+            slow.append((-found.excess_ns / _slow_from_ns(found), lane))
         else:
             quick[lane] = found
     return quick, [lane for _, lane in sorted(slow)[: PATH.most_verified]]
@@ -273,7 +273,12 @@ def against_role(lanes: Sequence[Lane], role: Sequence[Lane], sums: LaneSums) ->
 
 def may_be_slow(lane: LaneExcess) -> bool:
     """Whether a lane must be read to know that it is not slow: summaries are bounds from above."""
-    return lane.excess_ns > max(PATH.slow_lane_ratio * lane.usual_ns, PATH.slow_lane_sigmas * lane.noise_ns)
+    return lane.excess_ns > _slow_from_ns(lane)
+
+
+def _slow_from_ns(lane: LaneExcess) -> float:
+    """Return the excess from which a lane may be slow, ns."""
+    return max(PATH.slow_lane_ratio * lane.usual_ns, PATH.slow_lane_sigmas * lane.noise_ns, 1.0)
 
 
 def _at_most(sums: LaneSums, lane: Lane, usual_ns: float, noise_ns: float) -> LaneExcess:

@@ -15,7 +15,7 @@ import numpy as np
 
 from irregulars.detectors.abnormal_operators.replay import abnormal_ratios
 from irregulars.detectors.blame.what_if import WhatIf
-from irregulars.detectors.job.clocks import Clocks, estimate_clocks
+from irregulars.detectors.job.clocks import Clocks, estimate_clocks, follow_clocks
 from irregulars.detectors.job.measured_time import logged_resolutions_ns
 from irregulars.detectors.job.pipelines import stages_from_transfers
 from irregulars.detectors.job.topology import Topology, topology_of
@@ -125,22 +125,31 @@ class OperatorReader:
         self._encode({name for batch in batches for name in batch.header.names})
         return gather_rows(batches, self.codes, {pair: span for rows in iterations for pair, span in rows.spans()})
 
-    def build(self, iterations: Sequence[IterationRows], columns: Mapping[str, Column]) -> OperatorGraph:
-        """Build the graph on the common clock."""
-        clocks, start_ns = self.clocks, columns["start_ns"]
+    def build(
+        self, iterations: Sequence[IterationRows], columns: Mapping[str, Column], clocks: Clocks | None = None
+    ) -> OperatorGraph:
+        """Build the graph on the common clock; None: as the regular iterations show the clocks."""
+        clocks, start_ns = clocks or self.clocks, columns["start_ns"]
         if clocks.ahead_ns:
             columns = {**columns, "resolution_ns": logged_resolutions_ns(columns)}
             start_ns = np.where(start_ns == UNKNOWN, UNKNOWN, start_ns - clocks.ahead(columns["rank"], start_ns))
         entries = {pair: ns - clocks.ahead_of(pair[0], ns) for rows in iterations for pair, ns in rows.entries()}
         return build_graph({**columns, "start_ns": start_ns}, entries)
 
+    def build_now(self, rows: IterationRows, columns: Mapping[str, Column]) -> OperatorGraph:
+        """Build the graph of one iteration, with the clocks as it shows them itself."""
+        return self.build([rows], columns, follow_clocks(self.clocks, columns, self._host_of))
+
     def compare_clocks(self, columns: Mapping[str, Column]) -> None:
         """Estimate how far each rank's clock is ahead, unless all share one."""
         if all(a.clock == "shared" for a in self._announcements.values()):
             self.clocks = Clocks()
             return
-        host_of = {rank: a.host or f"rank {rank}" for rank, a in self._announcements.items()}
-        self.clocks = estimate_clocks(columns, host_of)
+        self.clocks = estimate_clocks(columns, self._host_of)
+
+    @property
+    def _host_of(self) -> dict[int, str]:
+        return {rank: a.host or f"rank {rank}" for rank, a in self._announcements.items()}
 
     # --- where the time went ----------------------------------------------------------------------------------------
 
@@ -178,7 +187,7 @@ class OperatorReader:
         if rows.is_untimed:
             return self._attribute_untimed(self._usual, rows, read_back), self.build([], NO_OPERATORS)
         if len(rows) <= READING.whole_ranks:
-            graph = self.build([rows], self.read([rows], read_back))
+            graph = self.build_now(rows, self.read([rows], read_back))
             return attribute(graph, rows.number, self._usual.reference(self.build)), graph
         return PathReading(self, self._usual, rows, matters_ns, read_back).attribute()
 

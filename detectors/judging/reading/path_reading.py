@@ -75,7 +75,7 @@ class PathReading:
         return self._completed(attribution, read, quick, work_ns), graph
 
     def _attribute(self, read: set[int], columns: dict[str, Column]) -> tuple[OperatorGraph, Attribution]:
-        graph = self._reader.build([self._rows.only(read)], columns)
+        graph = self._reader.build_now(self._rows.only(read), columns)
         reference = self._usual.reference(self._reader.build)
         return graph, attribute(graph, self._rows.number, reference, self._common_factor)
 

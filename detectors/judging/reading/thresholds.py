@@ -35,10 +35,10 @@ class ReadingThresholds:
 
     # How far the path of a large job is followed
     most_ranks: int = threshold(
-        512,
+        1024,
         unit="ranks",
         meaning="Ranks that are read at most to follow the critical path of one iteration.",
-        source="chosen: as many as whole_ranks: what is read and held in memory is then bounded alike",
+        source="chosen: twice whole_ranks: where a thousand ranks wait for one path, it can be followed",
     )
     most_rounds: int = threshold(
         12,

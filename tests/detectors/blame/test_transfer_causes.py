@@ -185,8 +185,8 @@ def test_a_slow_pair_of_which_nothing_else_is_known() -> None:
     found = ranked(pair(1, 5), {pair(1, 5): SLOW})
     leaf_1, link = Device("switch", (4, 5, 6, 7)), Device("link", (1, 5))
     expected = weighed(
-        sender=1.0 * (0.5 * 0.9 + 0.3 * 0.9 + 0.2 * 0.05),
-        receiver=1.0 * (0.5 * 0.9 + 0.3 * 0.05 + 0.2 * 0.9),
+        sender=1.0 * (0.5 * 0.97 + 0.3 * 0.97 + 0.2 * 0.05),
+        receiver=1.0 * (0.5 * 0.97 + 0.3 * 0.05 + 0.2 * 0.97),
         link=0.5 * (0.5 * 0.95 + 0.25 * 0.95 + 0.25 * 0.05),
         leaf_0=0.3 * 0.9, leaf_1=0.3 * 0.9, fabric=0.1 * 0.9, nobody=0.05 * 0.15,
     )  # fmt: skip
@@ -424,9 +424,9 @@ def test_of_four_equal_members_of_a_group_none_stands_out(members: int, kind: st
     assert find_causes(some, topology)[0].kind == kind
 
 
-@pytest.mark.parametrize(("normal", "is_named"), [(pair(5, 0), True), (pair(0, 5), False)])
+@pytest.mark.parametrize(("normal", "is_named"), [(pair(3, 4), True), (pair(0, 5), False)])
 def test_an_alternative_of_less_than_a_fiftieth_is_not_named(normal: Lane, is_named: bool) -> None:
-    """What rank 5 receives of others is normal: its NIC has 0.0195 left, or 0.0226 if but one pair says so."""
+    """What rank 5 receives of others is normal: its NIC has 0.029 left if one pair says so, hardly any if two do."""
     lanes = {pair(1, 5): SLOW, pair(2, 5): NORMAL, normal: NORMAL}
     some = [replace(one, path_excess_ns={pair(1, 5): 30 * MS}) for one in irregular(lanes)]
     (cause,) = find_causes(some, APART)

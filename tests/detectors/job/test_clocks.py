@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from irregulars.detectors.job.clocks import Clocks, estimate_clocks, estimate_offsets
+from irregulars.detectors.job.clocks import Clocks, estimate_clocks, estimate_offsets, follow_clocks
 from irregulars.streams.messages.records import UNKNOWN
 from tests.detectors.operator_graphs import columns_of, row
 
@@ -317,3 +317,45 @@ def test_what_a_drift_is(ppm: float, every_ns: int, noise_ns: float, drifts: boo
         {}, {"h0": ppm * 1e-6, "h1": -ppm * 1e-6}, every_ns=every_ns, noise_ns=noise_ns, host_of=TWO_HOSTS
     )
     assert bool(clocks(rows, TWO_HOSTS).drift_ratio) is drifts
+
+
+# --- following clocks while an incident lasts -----------------------------------------------------------------------
+
+LATER = range(60, 61)
+
+
+def followed(now: Rows, before: Rows | None = None) -> Clocks:
+    return follow_clocks(clocks(before or collectives({"h0": 2 * MS})), columns_of(now), HOST_OF)
+
+
+def test_a_clock_whose_rate_has_changed_is_right_again_a_minute_later() -> None:
+    """At first it keeps pace; a minute later it shows what 40 ppm have made of it."""
+    now = collectives({"h0": 2 * MS, "h1": 2.4 * MS}, iterations=LATER)
+    extrapolated, found = clocks(collectives({"h0": 2 * MS})), followed(now)
+    late_ns = EPOCH + 60 * S
+    before, after = (one.ahead_of(2, late_ns) - one.ahead_of(4, late_ns) for one in (extrapolated, found))
+    assert before == pytest.approx(0, abs=20 * US)
+    assert after == pytest.approx(2.4 * MS, abs=20 * US)
+
+
+@pytest.mark.parametrize(("moved_ms", "is_followed"), [(0.005, False), (0.1, True), (7.0, True), (30.0, False)])
+def test_what_is_noise_or_faster_than_any_drift_is_not_followed(moved_ms: float, is_followed: bool) -> None:
+    found = followed(collectives({"h0": 2 * MS, "h1": moved_ms * MS}, iterations=LATER))
+    moved_ns = found.ahead_of(2, found.origin_ns) - found.ahead_of(4, found.origin_ns)
+    assert moved_ns == pytest.approx(moved_ms * MS if is_followed else 0, abs=30 * US)
+
+
+def test_hosts_without_collectives_drift_on() -> None:
+    drifts = {"h0": 20e-6, "h1": -20e-6}
+    before = collectives({}, drifts, iterations=range(30))
+    found = followed(collectives({}, drifts, iterations=LATER, members=(0, 2)), before)
+    since_ns = 60 * S
+    assert found.ahead_of(4, EPOCH + since_ns) == pytest.approx(0, abs=60 * US)
+    apart_ns = found.ahead_of(0, EPOCH + since_ns) - found.ahead_of(2, EPOCH + since_ns)
+    assert apart_ns == pytest.approx(40e-6 * since_ns, abs=60 * US)
+
+
+def test_clocks_are_not_followed_within_a_second() -> None:
+    known = clocks(collectives({"h0": 2 * MS}))
+    assert follow_clocks(known, columns_of(collectives({"h0": 2 * MS})), HOST_OF) == known
+    assert follow_clocks(Clocks(), columns_of(collectives({}, iterations=LATER)), HOST_OF) == Clocks()

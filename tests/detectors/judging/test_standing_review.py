@@ -148,3 +148,36 @@ def test_of_a_large_ring_the_member_with_slow_messages_beside_it_has_the_slow_ni
     found = review_regular(job.rows, job.reader, 1.1, job.read_back, has_standing=False)
     assert found is not None
     assert [(cause.kind, cause.suspects[0][0].ranks) for cause in found[0]] == [("slow_nic", (7,))]
+
+
+def slow_link_in_a_large_job(iterations: int) -> ReadJob:
+    """Two stages with many rings of eight. All that passes between rank 7 and its partner is slow, no ring is."""
+    stage = 264
+    begins = (*range(33), *range(stage, stage + 33))
+    rings = {f"dp{begin}": ("dp", tuple(range(begin, begin + stage, 33))) for begin in begins}
+    pipes = {f"pp{rank}": ("pp", (rank, rank + stage)) for rank in range(stage)}
+    job = LockstepJob({**rings, **pipes})
+
+    def body(one: LockstepJob, number: int) -> None:
+        for rank in range(stage):
+            one.work(rank, 10 * MS + (number * 7 + rank * 5) % 13 * 50_000)
+            for micro_batch in range(2):
+                usual_ns = MS + (number + rank + micro_batch) % 5 * 10_000
+                one.message(f"pp{rank}", rank, rank + stage, 8 * MS if rank == 7 else usual_ns)
+                one.message(f"pp{rank}", rank + stage, rank, 8 * MS if rank == 7 else usual_ns)
+        for ring in rings:
+            one.collective(ring, 20 * MS)
+
+    job.iterate(range(iterations), body)
+    return ReadJob(job.trace())
+
+
+def test_of_a_slow_pair_in_a_large_job_the_rings_of_both_ends_are_read_too() -> None:
+    """A NIC at either end would slow its ring, of which nobody waited for the slow pair."""
+    job = slow_link_in_a_large_job(6)
+    found = review_regular(job.rows, job.reader, 1.1, job.read_back, has_standing=False)
+    assert found is not None
+    (cause,) = found[0]
+    device, probability = cause.suspects[0]
+    assert (cause.kind, set(device.ranks)) == ("slow_link", {7, 271})
+    assert probability > 0.6

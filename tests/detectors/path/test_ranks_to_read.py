@@ -155,3 +155,11 @@ def test_sixteen_slow_lanes_are_read_to_know_them() -> None:
     now = lane_sums(summaries(*(recv(0, rank, 100.0 + rank) for rank in range(1, 31))))
     usual = {Lane("pair", rank, 0): (10.0, 0.0) for rank in range(1, 31)}
     assert lanes_beside(now, usual, {0}, JOB)[1] == [Lane("pair", rank, 0) for rank in range(30, 14, -1)]
+
+
+def test_lanes_that_stand_out_of_their_noise_are_read_before_those_that_lost_more() -> None:
+    """Behind a slow lane others wait, for longer than its own transfers take, but as unevenly as always."""
+    waiting, own = Lane("pair", 1, 0), Lane("pair", 2, 0)
+    now = lane_sums(summaries(recv(0, 1, 500.0), recv(0, 2, 40.0)))
+    usual = {waiting: (100.0, 50.0), own: (10.0, 0.1)}
+    assert lanes_beside(now, usual, {0}, JOB)[1] == [own, waiting]

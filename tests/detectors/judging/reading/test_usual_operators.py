@@ -95,10 +95,10 @@ def test_jobs_of_up_to_512_ranks_are_read_whole(ranks: int, iterations: int) -> 
     assert len(reader._usual.iterations) == iterations
 
 
-def test_of_one_iteration_no_more_than_512_ranks_are_read() -> None:
+def test_of_one_iteration_no_more_than_1024_ranks_are_read() -> None:
     reader = OperatorReader()
-    came_first = came(0, 700).announcement
+    came_first = came(0, 1300).announcement
     assert came_first is not None
     reader.set_announcements({0: came_first})
-    read, _ = reader.follow([many(700, 0)], range(700), 0.0, no_operators)
-    assert read == set(range(512))
+    read, _ = reader.follow([many(1300, 0)], range(1300), 0.0, no_operators)
+    assert read == set(range(1024))
