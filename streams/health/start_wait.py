@@ -6,19 +6,18 @@ import logging
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import FrameType
-from typing import Final, TypeVar
+from typing import Final
 
 from irregulars.errors import ServiceUnavailable
 
 LOG: Final = logging.getLogger("irregulars.worker")
 _FIRST_PAUSE_S: Final = 0.5
 _LONGEST_PAUSE_S: Final = 8.0
-
-Result = TypeVar("Result")
 
 
 class StopAsked(BaseException):
@@ -43,57 +42,79 @@ def stop_raises() -> Iterator[None]:
             signal.signal(one, handler)
 
 
-def wait_for(
-    service: str,
-    ask: Callable[[], Result],
-    most_s: float,
-    now_s: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], None] = time.sleep,
-) -> Result:
-    """Call `ask` until it raises no `ServiceUnavailable`, and return what it returns.
+@dataclass(frozen=True)
+class Need:
+    """A service that a start waits for.
 
-    Parameters
+    Attributes
     ----------
     service
         What is waited for, as it stands in the log: ``event=database_away``, later ``event=database_back``.
     ask
-        Asks once, within a few seconds. It runs in a thread of its own: what nothing can interrupt, like the look-up
-        of a host's name, must not hold up a signal.
+        Asks once, within a few seconds; raises `ServiceUnavailable` while it is away. It runs in a thread of its own:
+        what nothing can interrupt, like the look-up of a host's name, must not hold up a signal.
     most_s
         How long the service may be away, seconds.
+    """
+
+    service: str
+    ask: Callable[[], object]
+    most_s: float
+
+
+def wait_for(
+    needs: Sequence[Need],
+    now_s: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Return when each of them has answered once.
+
+    All are asked before any is waited for: who is refused by one hears of it though another is away.
 
     Raises
     ------
     ServiceUnavailable
-        When the time is over, with what `ask` said last.
+        When the time of one is over, with what it said last.
     """
-    began_s, pause_s, is_told = now_s(), _FIRST_PAUSE_S, False
-    while True:
-        try:
-            answer = _in_thread(ask)
-        except ServiceUnavailable as error:
-            left_s = began_s + most_s - now_s()
-            if left_s <= 0:
-                raise ServiceUnavailable(f"{error} A start waits {most_s:g} s for it") from error
-            if not is_told:
-                LOG.warning("event=%s_away waits_s=%g reason=%r", service, most_s, str(error))
-        else:
-            if is_told:
-                LOG.warning("event=%s_back away_s=%.1f", service, now_s() - began_s)
-            return answer
-        is_told = True
-        sleep(min(pause_s, left_s))
+    began_s, pause_s = now_s(), _FIRST_PAUSE_S
+    away: set[str] = set()
+    missing = list(needs)
+    while missing := [need for need in missing if not _answers(need, now_s() - began_s, away)]:
+        left_s = began_s + min(need.most_s for need in missing) - now_s()
+        sleep(max(0.0, min(pause_s, left_s)))
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
 
-def _in_thread(ask: Callable[[], Result]) -> Result:
-    answer: Future[Result] = Future()
+def _answers(need: Need, waited_s: float, away: set[str]) -> bool:
+    """Ask once; tell, and keep in `away`, what is away, and tell when it is back."""
+    try:
+        _in_thread(need.ask)
+    except ServiceUnavailable as error:
+        if waited_s >= need.most_s:
+            raise ServiceUnavailable(f"{_sentence(error)} A start waits {need.most_s:g} s for it") from error
+        if need.service not in away:
+            LOG.warning("event=%s_away waits_s=%g reason=%r", need.service, need.most_s, str(error))
+            away.add(need.service)
+        return False
+    if need.service in away:
+        LOG.warning("event=%s_back away_s=%.1f", need.service, waited_s)
+    return True
+
+
+def _sentence(error: Exception) -> str:
+    said = str(error)
+    return said if said.endswith((".", "?")) else f"{said}."
+
+
+def _in_thread(ask: Callable[[], object]) -> None:
+    answer: Future[None] = Future()
 
     def run() -> None:
         try:
-            answer.set_result(ask())
+            ask()
+            answer.set_result(None)
         except BaseException as error:  # raised again by `result`, in the thread that waits
             answer.set_exception(error)
 
     threading.Thread(target=run, name="irregulars-start", daemon=True).start()
-    return answer.result()
+    answer.result()

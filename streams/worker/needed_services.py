@@ -8,7 +8,7 @@ from typing import Final
 
 from irregulars.sinks.protocol import Sink
 from irregulars.streams.health.broker_watch import QUIET_S
-from irregulars.streams.health.start_wait import StopAsked, stop_raises, wait_for
+from irregulars.streams.health.start_wait import Need, StopAsked, stop_raises, wait_for
 from irregulars.streams.health.stop_deadline import StopDeadline
 from irregulars.streams.kafka.topic_admin import check_topics
 from irregulars.streams.worker.settings import WorkerSettings
@@ -27,19 +27,24 @@ def wait_for_services(settings: WorkerSettings, sink: Sink | None) -> bool:
     ServiceRefused, TopicMismatch
         If one of them refuses us, or the topics do not fit together: that does not mend itself.
     """
-    within_s = min(settings.broker_timeout_s, QUIET_S)
-    ask = partial(check_topics, settings.bootstrap, settings.topics, settings.security, within_s)
     try:
         with stop_raises():
-            if "oauth_cb" in settings.security:
-                wait_for("token_endpoint", settings.security["oauth_cb"], settings.broker_away_s)
-            wait_for("broker", ask, settings.broker_away_s)
-            if sink is not None:
-                wait_for("database", sink.open, settings.database_away_s)
+            wait_for(_needs(settings, sink))
     except StopAsked:
         _stop(StopDeadline(settings.stop_s))
         return False
     return True
+
+
+def _needs(settings: WorkerSettings, sink: Sink | None) -> list[Need]:
+    within_s = min(settings.broker_timeout_s, QUIET_S)
+    ask = partial(check_topics, settings.bootstrap, settings.topics, settings.security, within_s)
+    needs = [Need("broker", ask, settings.broker_away_s)]
+    if "oauth_cb" in settings.security:  # before the broker, which would only say that nobody got in
+        needs.insert(0, Need("token_endpoint", settings.security["oauth_cb"], settings.broker_away_s))
+    if sink is not None:
+        needs.append(Need("database", sink.open, settings.database_away_s))
+    return needs
 
 
 def _stop(deadline: StopDeadline) -> None:

@@ -110,8 +110,11 @@ def stranger_to(trace: Path, rank: int) -> str:
 # --- services that do not answer ------------------------------------------------------------------------------------
 
 UNREACHABLE = {
-    "worker without broker": (("worker", "--no-store"), "Kafka at 127.0.0.1:1 must answer within 30 s"),
-    "worker without database": (("worker",), "database must answer within 10 s"),
+    "worker without broker": (
+        ("--set", "broker_away_s=5", "worker", "--no-store"),
+        "a certificate). A start waits 5 s for it",
+    ),
+    "worker without database": (("--set", "database_away_s=5", "worker"), "Is ClickHouse running there? A start"),
     "topics": (("topics", "check"), "Kafka at 127.0.0.1:1 must answer within 10 s"),
     "alerts": (("alerts",), "Kafka at 127.0.0.1:1 must answer within 10 s"),
     "sql": (("sql", "--wait", "1", "jobs_now"), "database must answer within 1 s"),

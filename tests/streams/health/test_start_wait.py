@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from irregulars.errors import ServiceRefused, ServiceUnavailable
-from irregulars.streams.health.start_wait import StopAsked, stop_raises, wait_for
+from irregulars.streams.health.start_wait import Need, StopAsked, stop_raises, wait_for
 
 
 class Time:
@@ -33,26 +33,31 @@ class Service:
         self.away = away
         self.asked = 0
 
-    def __call__(self) -> str:
+    def __call__(self) -> None:
         self.asked += 1
         if self.asked <= self.away:
             raise ServiceUnavailable("database must answer; got nobody (db:8123).")
-        return "hello"
 
 
-def wait(service: Service, most_s: float, time: Time) -> str:
-    return wait_for("database", service, most_s, time, time.sleep)
+def wait(service: Service, most_s: float, time: Time) -> None:
+    wait_for([Need("database", service, most_s)], time, time.sleep)
+
+
+def refuse() -> None:
+    raise ServiceRefused("not you")
 
 
 def test_a_service_that_answers_is_no_word_worth(caplog: pytest.LogCaptureFixture) -> None:
-    assert wait(Service(0), 300.0, Time()) == "hello"
+    service = Service(0)
+    wait(service, 300.0, Time())
+    assert service.asked == 1
     assert caplog.records == []
 
 
 def test_one_that_is_away_is_told_once_and_once_when_it_is_back(caplog: pytest.LogCaptureFixture) -> None:
     time = Time()
     with caplog.at_level(logging.INFO):
-        assert wait(Service(7), 300.0, time) == "hello"
+        wait(Service(7), 300.0, time)
     assert [record.getMessage() for record in caplog.records] == [
         "event=database_away waits_s=300 reason='database must answer; got nobody (db:8123).'",
         "event=database_back away_s=31.5",
@@ -70,13 +75,24 @@ def test_the_wait_is_bounded_and_its_end_says_how_long_it_was() -> None:
 
 def test_one_that_refuses_us_is_not_asked_again() -> None:
     time = Time()
-
-    def refuse() -> None:
-        raise ServiceRefused("not you")
-
     with pytest.raises(ServiceRefused):
-        wait_for("database", refuse, 300.0, time, time.sleep)
+        wait_for([Need("database", refuse, 300.0)], time, time.sleep)
     assert time.pauses_s == []
+
+
+def test_one_that_refuses_us_is_told_though_another_is_away() -> None:
+    time = Time()
+    with pytest.raises(ServiceRefused):
+        wait_for([Need("broker", Service(9), 300.0), Need("database", refuse, 300.0)], time, time.sleep)
+    assert time.pauses_s == []
+
+
+def test_each_has_its_own_time_and_none_is_asked_after_its_answer() -> None:
+    time, broker, database = Time(), Service(2), Service(4)
+    wait_for([Need("broker", broker, 300.0), Need("database", database, 300.0)], time, time.sleep)
+    assert (broker.asked, database.asked) == (3, 5)
+    with pytest.raises(ServiceUnavailable, match="A start waits 2 s for it"):
+        wait_for([Need("broker", Service(99), 300.0), Need("database", Service(99), 2.0)], time, time.sleep)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -86,7 +102,7 @@ def test_a_signal_ends_a_wait_for_an_answer_that_does_not_come(number: signal.Si
     timer = threading.Timer(0.2, os.kill, (os.getpid(), number))
     timer.start()
     with pytest.raises(StopAsked), stop_raises():
-        wait_for("database", answers.wait, 300.0)
+        wait_for([Need("database", answers.wait, 300.0)])
     answers.set()
     timer.join()
     assert signal.getsignal(number) == before
