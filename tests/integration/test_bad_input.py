@@ -44,7 +44,9 @@ def run(*arguments: str, settings: Settings = NOBODY, directory: Path = ROOT) ->
 
 def require_refusal(done: Done, *said: str) -> None:
     assert (done.returncode, done.stdout) == (2, ""), done
-    (line,) = done.stderr.splitlines()
+    *waiting, line = done.stderr.splitlines()
+    assert all("_away waits_s=" in one for one in waiting), waiting
+    assert len(waiting) < 3
     assert line.startswith("irregulars: ")
     assert all(part in line for part in said), line
     assert "s3cret" not in line
