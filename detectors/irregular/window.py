@@ -17,12 +17,15 @@ import math
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from irregulars.detectors.arrays.grouped_medians import robust_sigma
 from irregulars.detectors.irregular.thresholds import IRREGULAR
+
+if TYPE_CHECKING:
+    from river.drift import ADWIN
 
 _DRIFT_MEMORY: Final = 512  # iterations; the state replays them all, so they are bounded
 
@@ -170,9 +173,9 @@ class IterationWindow:
     def learn(self, elapsed_ns: float, *, is_irregular: bool | None) -> None:
         """Let an iteration enter the window, with the answer that `judge` gave for it."""
         self._clipped.append(min(elapsed_ns, self._clip_ns()))
-        if len(self._all) == IRREGULAR.min_iterations - 1:
-            self._clip_first()
         self._all.append((elapsed_ns, not is_irregular))
+        if len(self._all) == IRREGULAR.min_iterations == len(self._clipped):
+            self._clip_first()
         if not is_irregular:
             self._regular.append(elapsed_ns)
         self._watch_shift()
@@ -186,9 +189,15 @@ class IterationWindow:
         self._shifted = None
 
     def _clip_first(self) -> None:
-        """Clip the first iterations, which had no window, at δ times their median: in warm-up some are long."""
-        limit_ns = self.delta * float(np.median(self._clipped))
+        """Clip the first iterations, which had no window, at δ times their median: in warm-up some are long.
+
+        They are no slow phase of the job either, which a shift would have to exceed: there they count as the median.
+        """
+        median_ns = float(np.median(self._clipped))
+        limit_ns = self.delta * median_ns
         self._clipped = deque((min(ns, limit_ns) for ns in self._clipped), maxlen=self.window)
+        kept = ((median_ns if ns > limit_ns else ns, is_regular) for ns, is_regular in self._all)
+        self._all = deque(kept, maxlen=self.window)
 
     def _clip_ns(self) -> float:
         if len(self._clipped) < IRREGULAR.min_iterations:
@@ -224,6 +233,13 @@ def _level_ns(regular_ns: list[float]) -> float:
     if len(regular_ns) < IRREGULAR.min_iterations:
         return math.nan
     return float(np.median(regular_ns[-IRREGULAR.level_iterations :]))
+
+
+def drift_detector() -> type[ADWIN]:
+    """Return River's ADWIN; who calls this beforehand does not wait a second for it in the midst of judging."""
+    from river.drift import ADWIN  # imported late: it takes a second, and short jobs never get here
+
+    return ADWIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,8 +302,6 @@ class DriftWatch:
         self._elapsed_ns, self._adwin = elapsed_ns, None
         if len(elapsed_ns) < IRREGULAR.drift_checked_every:
             return
-        from river.drift import ADWIN  # imported late: it takes a second, and short jobs never get here
-
-        self._adwin = ADWIN(delta=self.confidence, clock=IRREGULAR.drift_checked_every)
+        self._adwin = drift_detector()(delta=self.confidence, clock=IRREGULAR.drift_checked_every)
         for value_ns in elapsed_ns:
             self._adwin.update(math.log(max(value_ns, 1.0)))

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 from weakref import WeakKeyDictionary
 
+from irregulars.detectors.irregular.window import drift_detector
 from irregulars.errors import RecordError, ServiceError, ServiceUnavailable
 from irregulars.streams.health.monitor_faults import BROKEN, is_broken
 from irregulars.streams.kafka.log_reader import LogReader, OffsetsOfRank
@@ -128,6 +129,7 @@ class JobStage(Stage[JobMonitorLike]):
         self._patience_s: Final = settings.broker_away_s
         self._is_closed = False
         self._judges: Final = ThreadPoolExecutor(1, thread_name_prefix="irregulars-judge")
+        self._judges.submit(drift_detector)
         self._works: WeakKeyDictionary[Tracked[JobMonitorLike], _JobWork] = WeakKeyDictionary()
         self._published: WeakKeyDictionary[PartitionState[JobMonitorLike], PublishedVerdicts] = WeakKeyDictionary()
         self._ends: WeakKeyDictionary[PartitionState[JobMonitorLike], Ends] = WeakKeyDictionary()
