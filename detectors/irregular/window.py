@@ -123,6 +123,11 @@ class IterationWindow:
         """The time above which a shift makes an iteration suspect with those before it, ns; infinite without one."""
         return math.inf if self._shifted is None else self._shifted[0]
 
+    @property
+    def has_shift(self) -> bool:
+        """Whether the newest iterations took longer together."""
+        return self._shifted is not None
+
     def _watch_shift(self) -> None:
         """Note when a shift begins or ends.
 
@@ -172,9 +177,10 @@ class IterationWindow:
 
     def learn(self, elapsed_ns: float, *, is_irregular: bool | None) -> None:
         """Let an iteration enter the window, with the answer that `judge` gave for it."""
+        is_last_of_first = len(self._all) == IRREGULAR.min_iterations - 1
         self._clipped.append(min(elapsed_ns, self._clip_ns()))
         self._all.append((elapsed_ns, not is_irregular))
-        if len(self._all) == IRREGULAR.min_iterations == len(self._clipped):
+        if is_last_of_first:
             self._clip_first()
         if not is_irregular:
             self._regular.append(elapsed_ns)

@@ -141,6 +141,13 @@ class Investigator:
         if is_regular:
             self.regular.append(rows)
 
+    def unlearn(self, above_ns: float, newest: int) -> None:
+        """Take back those of the newest iterations that were longer: a shift had begun, and nobody knew it yet."""
+        rows = list(self.regular)
+        kept = [*rows[:-newest], *(one for one in rows[-newest:] if one.elapsed_ns <= above_ns)]
+        if len(kept) >= JUDGING.min_usual_iterations:
+            self.regular = deque(kept, maxlen=self.regular.maxlen)
+
     def forget(self) -> None:
         """Begin anew: the job has changed for good."""
         self.regular.clear()

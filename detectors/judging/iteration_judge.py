@@ -18,6 +18,7 @@ import numpy as np
 from irregulars.detectors.blame.observation import Observation
 from irregulars.detectors.irregular.late_rank import Late
 from irregulars.detectors.irregular.late_rank_history import LatenessState, LatenessWatch, latest_ranks
+from irregulars.detectors.irregular.thresholds import IRREGULAR
 from irregulars.detectors.irregular.window import DriftState, DriftWatch, IterationWindow, WindowState
 from irregulars.detectors.job.topology import Topology
 from irregulars.detectors.judging.hang_watch import HangWatch
@@ -227,8 +228,11 @@ class IterationJudge:
     def _learn(self, rows: IterationRows, *, is_irregular: bool | None, is_suspect: bool) -> None:
         """Let the window and what is usual follow the job; suspect iterations do not say what is usual."""
         has_open = self._tracker.has_open
+        had_shift = self._window.has_shift
         self._window.learn(rows.elapsed_ns, is_irregular=is_irregular)
         self._investigator.learn(rows, is_regular=not is_suspect and not has_open)
+        if self._window.has_shift and not had_shift:
+            self._investigator.unlearn(self._window.shifted_ns, IRREGULAR.shift_iterations)
         # A lasting change without a verdict is nobody's fault: it is how the job is from now on.
         if self._drift.learn(rows.elapsed_ns) and not has_open:
             self._window.restart(self._drift.recent_ns())

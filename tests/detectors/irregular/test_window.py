@@ -141,6 +141,14 @@ def test_a_shift_shows_in_a_job_whose_single_iterations_are_too_noisy() -> None:
     assert math.isinf(fed(before)[0].shifted_ns)
 
 
+def test_warm_up_is_no_slow_phase_that_a_shift_must_exceed() -> None:
+    warm_up = [440.0, 700.0, 330.0]
+    window, said = fed(warm_up + [100.0 + n % 3 for n in range(13)] + [109.0 + n % 3 for n in range(3)])
+    assert not any(said)
+    assert window.has_shift
+    assert 100.0 < window.shifted_ns < 109.0
+
+
 def test_a_shift_ends_with_the_iterations_that_were_longer() -> None:
     window, _ = fed(noisy(100.0, 40) + noisy(115.0, 12, seed=3) + [100.0] * 5)
     assert math.isinf(window.shifted_ns)

@@ -80,6 +80,15 @@ def test_the_newest_ten_regular_iterations_show_what_is_usual() -> None:
     assert [rows.number for rows in case.investigator.usual_rows] == list(range(15, 25))
 
 
+def test_what_was_longer_when_a_shift_began_does_not_show_what_is_usual() -> None:
+    case = Case({8: 2, 9: 2}, regular=10)
+    usual_ns = case.job.rows[7].elapsed_ns
+    case.investigator.unlearn(usual_ns + 5 * MS, newest=5)
+    assert [rows.number for rows in case.investigator.regular] == list(range(8))
+    case.investigator.unlearn(usual_ns - 5 * MS, newest=6)
+    assert len(case.investigator.regular) == 8, "too few would be left"
+
+
 @pytest.mark.parametrize(("has_open", "first"), [(False, 10), (True, 0)])
 def test_what_is_usual_is_renewed_when_older_than_the_window_unless_a_verdict_is_open(
     has_open: bool, first: int
