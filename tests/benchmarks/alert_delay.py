@@ -1,0 +1,204 @@
+"""How long after the iteration that decides it an alert is on its topic, for a job at its own pace.
+
+    python -m tests.benchmarks.alert_delay --jobs 5
+
+simulates jobs of 1,024 ranks (about 0.27 s and 60,000 operators an iteration), each with a fault, and replays one
+after the other at the pace at which they were recorded, into a broker and a database of its own, with one worker at
+its default settings. Each revision of a verdict says until when it knows the job (``time_ns``). The delay is from
+that moment, as the replay placed it, to the time that Kafka wrote on the message: it holds the second within which
+producers collect a batch. Prints a Markdown table; status 1 if a verdict differs from `analyze`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import platform
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from irregulars.infra.commands.traces.replay import rename_job
+from irregulars.infra.configuration.settings import Settings
+from irregulars.infra.configuration.wiring import agent_settings, monitor_settings
+from irregulars.infra.runs.analysis import analyze
+from irregulars.infra.services.demo_database import DemoDatabase
+from irregulars.infra.services.kafka_broker import KafkaBroker
+from irregulars.producers.publishing.agent import Agent
+from irregulars.producers.trace.directory import Trace, published_ns, read_trace, trace_batches
+from irregulars.producers.trace.source import TraceSource
+from irregulars.sinks.connection import DatabaseSettings
+from irregulars.streams.messages.judgements import decode_verdict
+from tests.integration.pipelines import COMMAND, Pipeline
+from tests.integration.worker_runs import wait_until
+
+_SHAPES: Final = {64: "--dp 2 --pp 4 --tp 8", 256: "--dp 8 --pp 4 --tp 8", 1024: "--dp 32 --pp 4 --tp 8"}
+_FAULTS: Final = (
+    "slow_nic:rank={},from=20,to=45,excess=0.5",
+    "slow_rank:rank={},from=20,to=45,excess=0.3",
+    "slow_host:host=node-{},from=20,to=45,excess=0.3",
+    "slow_rank:rank={},from=20,to=60,excess=0.2,shape=fluctuating",
+    "slow_nic:rank={},from=25,to=60,excess=0.3",
+)
+_ITERATIONS: Final = 60
+_AS_SHIPPED: Final = {name: getattr(Settings(), name) for name in ("snapshot_s", "session_s", "grace_s", "stop_s")}
+
+
+@dataclass(frozen=True)
+class Told:
+    """One message on ``verdicts`` or ``alerts``.
+
+    Attributes
+    ----------
+    time_ns
+        Event time of the newest iteration that it knows.
+    at_s
+        Seconds since the epoch when it was sent.
+    """
+
+    topic: str
+    name: str
+    event: str
+    time_ns: int
+    at_s: float
+
+
+@dataclass(frozen=True)
+class Delay:
+    """How long a message took, seconds."""
+
+    told: Told
+    seconds: float
+
+
+def simulate(folder: Path, number: int, ranks: int) -> Path:
+    """Write the recording of the job `number`."""
+    out = folder / f"job-{number}"
+    fault = _FAULTS[number % len(_FAULTS)].format(ranks // 10 + number)
+    own = f"simulate {out} {_SHAPES[ranks]} --iterations {_ITERATIONS} --seed {number} --fault {fault} --json"
+    subprocess.run([*COMMAND, *shlex.split(own)], check=True, stdout=subprocess.DEVNULL)
+    return out
+
+
+def named(directory: Path) -> Trace:
+    """Read a recording, and name its job as its directory."""
+    return rename_job(read_trace(directory), directory.name, None)
+
+
+def replay(directory: Path, settings: Settings) -> tuple[float, float]:
+    """Replay at the job's pace; return when it began and ended, seconds since the epoch."""
+    source = TraceSource(named(directory), 1.0)
+    began_s = time.time()
+    Agent(source, agent_settings(settings)).run()
+    return began_s, time.time()
+
+
+def times_ns(directory: Path) -> tuple[int, int]:
+    """Return the event times at which the first and the last batch are due."""
+    due = [published_ns(batch) for batch in trace_batches(named(directory)) if batch.header.watermark_ns]
+    return due[0], due[-1]
+
+
+def read_told(pipeline: Pipeline) -> Iterator[Told]:
+    """Give all messages on both topics."""
+    for topic in ("verdicts", "alerts"):
+        for message in pipeline.bus.read(topic):
+            verdict = decode_verdict(message.value(), topic)
+            at_s = message.timestamp()[1] / 1000
+            yield Told(topic, verdict.job, verdict.event or "", verdict.time_ns or 0, at_s)
+
+
+@contextmanager
+def services(folder: Path) -> Iterator[Pipeline]:
+    """Run a broker and a database, and give a pipeline on them."""
+    with KafkaBroker() as broker, DemoDatabase(folder / "database") as database:
+        own = DatabaseSettings(database.url, database.user, database.password, database.database)
+        pipeline = Pipeline(broker.bootstrap, own, folder)
+        try:
+            yield pipeline
+        finally:
+            pipeline.close()
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the replays showed."""
+
+    delays: Sequence[Delay]
+    behind_s: Sequence[float]
+    verdicts: int
+    wrong: int
+
+    def rows(self) -> Iterator[str]:
+        """Give the rows of the table."""
+        for topic in ("verdicts", "alerts"):
+            for event in ("opened", "all"):
+                own = [d.seconds for d in self.delays if d.told.topic == topic and event in (d.told.event, "all")]
+                if own:
+                    low, high = np.percentile(own, [50, 99])
+                    yield f"| {topic}, {event} | {len(own)} | {low:.2f} | {high:.2f} | {max(own):.2f} |"
+
+
+def run(jobs: int, ranks: int, folder: Path) -> Outcome:
+    """Do it all."""
+    context = multiprocessing.get_context("spawn")
+    delays: list[Delay] = []
+    behind: list[float] = []
+    with ProcessPoolExecutor(1, context) as pool, services(folder) as pipeline:
+        directories = [simulate(folder, number, ranks) for number in range(jobs)]
+        wants = {
+            one.verdict_id: one.to_json()
+            for directory in directories
+            for one in analyze(named(directory), monitor_settings(Settings())).verdicts
+        }
+        pipeline.start_worker(**_AS_SHIPPED)
+        for number, directory in enumerate(directories, start=1):
+            first_ns, last_ns = times_ns(directory)
+            began_s, ended_s = pool.submit(replay, directory, pipeline.settings).result()
+            behind.append(ended_s - began_s - (last_ns - first_ns) / 1e9)
+            wait_until(lambda least=number * _ITERATIONS: pipeline.stored_iterations() >= least, "all iterations")
+            time.sleep(2.0)  # what closes a verdict comes after its iterations
+            delays += [
+                Delay(told, told.at_s - began_s - (told.time_ns - first_ns) / 1e9)
+                for told in read_told(pipeline)
+                if told.name == directory.name
+            ]
+            print(f"{number} of {jobs}: {directory.name}", file=sys.stderr)
+        has = {one.verdict_id: one.to_json() for one in pipeline.revisions()}
+    wrong = len(wants.keys() ^ has.keys()) + sum(wants[one] != has[one] for one in wants.keys() & has.keys())
+    return Outcome(delays, behind, len(wants), wrong)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--jobs", type=int, default=5)
+    parser.add_argument("--ranks", type=int, choices=sorted(_SHAPES), default=1024)
+    own = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory(prefix="alert-delay-") as folder:
+        outcome = run(own.jobs, own.ranks, Path(folder))
+    print(
+        f"`python -m tests.benchmarks.alert_delay --jobs {own.jobs} --ranks {own.ranks}`: "
+        f"{os.cpu_count()} cores, {platform.machine()}\n"
+    )
+    print("| messages | number | median, s | 99th percentile, s | longest, s |", "|:--|--:|--:|--:|--:|", sep="\n")
+    print(*outcome.rows(), sep="\n")
+    late = ", ".join(f"{seconds:.1f}" for seconds in outcome.behind_s)
+    print(
+        f"\nThe replays ended {late} s behind their pace. {outcome.verdicts} verdicts, {outcome.wrong} of them wrong."
+    )
+    return 1 if outcome.wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
