@@ -39,16 +39,16 @@ from irregulars.streams.messages.records import RECV
 _PLANS = ("slow_stage", "imbalance")  # kinds that the next restart mends, with another plan
 
 Plan = tuple[str, tuple[int, ...]]
-"""Kind and ranks of a plan that a review would change."""
+"""Kind and ranks of what a review found."""
 
 
 class StandingReview:
-    """Says when a review is due, and remembers the plan that the last one found wanting.
+    """Says when a review is due, and remembers what the last one found: only what is found again is told.
 
     Attributes
     ----------
     planned
-        A heavy stage or uneven data that the last review found and the one before did not.
+        The plan that the last review found wanting, or whom it would have accused.
     """
 
     def __init__(self) -> None:
@@ -69,14 +69,30 @@ class StandingReview:
         return judged == IRREGULAR.min_iterations or judged % every == 0
 
     def confirmed(self, causes: list[Cause], *, has_standing: bool) -> list[Cause]:
-        """Leave out a heavy stage or uneven data that the review before did not find: no plan is urgent."""
+        """Leave out what the review before did not find: no plan is urgent, and hosts have slow phases.
+
+        A slow communicator that is nobody's fault needs no second review: it accuses nobody.
+        """
         before, self.planned = self.planned, None
-        for cause in causes:
-            if cause.kind in _PLANS:
-                self.planned = cause.kind, cause.suspects[0][0].ranks if cause.suspects else ()
-        if self.planned is None or self.planned == before or has_standing:
+        unsure = [cause for cause in causes if cause.kind in _PLANS or cause.suspects]
+        if has_standing:
             return causes
-        return [cause for cause in causes if cause.kind not in _PLANS]
+        again = [cause for cause in unsure if before is not None and _is_again(plan_of(cause), before)]
+        if unsure:
+            self.planned = plan_of((again or unsure)[0])
+        return [cause for cause in causes if cause in again or cause not in unsure]
+
+
+def plan_of(cause: Cause) -> Plan:
+    """Return a cause's kind, and the ranks of its first suspect."""
+    return cause.kind, cause.suspects[0][0].ranks if cause.suspects else ()
+
+
+def _is_again(found: Plan, before: Plan) -> bool:
+    """Whether two reviews found the same: a rank may turn out to be its host, and a link its receiver's NIC."""
+    if found[0] in _PLANS or before[0] in _PLANS:
+        return found == before
+    return not set(found[1]).isdisjoint(before[1])
 
 
 def review_regular(

@@ -62,7 +62,7 @@ class JudgingThresholds:
     review_plan_every: int = threshold(
         10,
         unit="iterations",
-        meaning="The same while a heavy stage or uneven data wait for a second review to confirm them.",
+        meaning="The same while whom a review accuses, or a plan, waits for a second one to confirm it.",
         source="chosen: as many as usual_iterations, so that both reviews see different iterations",
     )
     odd_share: float = threshold(

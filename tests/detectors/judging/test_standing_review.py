@@ -20,6 +20,10 @@ STAGE = Cause("slow_stage", ((Device("stage", (2, 3)), 0.9),), frozenset(), None
 OTHER_STAGE = Cause("slow_stage", ((Device("stage", (0, 1)), 0.9),), frozenset(), None, {1: 5.0})
 UNEVEN = Cause("imbalance", (), frozenset(), None, {1: 5.0})
 RANK = Cause("slow_rank", ((Device("gpu", (3,)), 0.9),), frozenset(), None, {1: 5.0})
+OTHER_RANK = Cause("slow_rank", ((Device("gpu", (9,)), 0.9),), frozenset(), None, {1: 5.0})
+HOST = Cause("slow_rank", ((Device("host", (2, 3)), 0.9),), frozenset(), None, {1: 5.0})
+NIC = Cause("slow_nic", ((Device("nic", (3,)), 0.9),), frozenset(), None, {1: 5.0})
+NOBODY = Cause("slow_communicator", (), frozenset(), "dp0", {1: 5.0})
 
 
 def due(review: StandingReview, *, has_standing: bool = False) -> list[int]:
@@ -44,7 +48,7 @@ def test_it_is_due_once_in_ten_while_a_plan_waits_to_be_confirmed(has_standing: 
 @pytest.mark.parametrize("plan", [STAGE, UNEVEN])
 def test_a_plan_counts_when_a_second_review_finds_it_again(plan: Cause) -> None:
     review = StandingReview()
-    assert review.confirmed([plan, RANK], has_standing=False) == [RANK]
+    assert review.confirmed([plan, NOBODY], has_standing=False) == [NOBODY]
     assert review.confirmed([plan], has_standing=False) == [plan]
 
 
@@ -60,9 +64,23 @@ def test_a_plan_that_a_verdict_tells_already_needs_no_second_review() -> None:
     assert StandingReview().confirmed([STAGE], has_standing=True) == [STAGE]
 
 
-def test_a_rank_needs_no_second_review() -> None:
+@pytest.mark.parametrize("again", [HOST, RANK, NIC])
+def test_whom_two_reviews_in_a_row_accuse_is_told_though_one_takes_it_for_its_host(again: Cause) -> None:
     review = StandingReview()
-    assert review.confirmed([RANK], has_standing=False) == [RANK]
+    assert review.confirmed([RANK], has_standing=False) == []
+    assert review.planned == ("slow_rank", (3,))
+    assert review.confirmed([OTHER_RANK, again], has_standing=False) == [again]
+
+
+def test_a_host_that_was_slow_for_one_review_is_not_accused() -> None:
+    review = StandingReview()
+    for causes in ([RANK], [OTHER_RANK], [], [RANK]):
+        assert review.confirmed(causes, has_standing=False) == []
+
+
+def test_a_slow_communicator_accuses_nobody_and_needs_no_second_review() -> None:
+    review = StandingReview()
+    assert review.confirmed([NOBODY], has_standing=False) == [NOBODY]
     assert review.planned is None
 
 
