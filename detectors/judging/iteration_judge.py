@@ -61,7 +61,7 @@ class JudgeState:
     healthy_before: Level | None
     lateness: LatenessState
     judged: int
-    planned: Plan | None
+    planned: tuple[Plan, ...] | None  # None in states of before this could be several
     newest: tuple[Part[IterationRows], ...]
     last: int | None
     hung: int | None
@@ -330,7 +330,7 @@ class IterationJudge:
         own.usual_rows, own.usual_age = [part.value for part in state.usual_rows], state.usual_age
         judge._healthy_before = state.healthy_before
         judge._lateness = LatenessWatch.from_state(state.lateness)
-        judge._judged, judge._review.planned = state.judged, state.planned
+        judge._judged, judge._review.planned = state.judged, state.planned or ()
         judge._hangs.newest.extend(part.value for part in state.newest)
         judge._last, judge._hangs.hung, judge._hangs.told = state.last, state.hung, state.told
         return judge

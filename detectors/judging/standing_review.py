@@ -48,11 +48,11 @@ class StandingReview:
     Attributes
     ----------
     planned
-        The plan that the last review found wanting, or whom it would have accused.
+        Plans that the last review found wanting, and whom it would have accused, where the one before did not.
     """
 
     def __init__(self) -> None:
-        self.planned: Plan | None = None
+        self.planned: tuple[Plan, ...] = ()
 
     def is_due(self, judged: int, *, has_standing: bool) -> bool:
         """Whether a review is due after this many judged iterations: at the first level, and then regularly.
@@ -62,7 +62,7 @@ class StandingReview:
         has_standing
             Whether a verdict is open on a fault that was always there: only reviews can confirm or close it.
         """
-        if self.planned is not None:
+        if self.planned:
             every = JUDGING.review_plan_every
         else:
             every = JUDGING.review_standing_every if has_standing else JUDGING.review_every
@@ -73,14 +73,13 @@ class StandingReview:
 
         A slow communicator that is nobody's fault needs no second review: it accuses nobody.
         """
-        before, self.planned = self.planned, None
-        unsure = [cause for cause in causes if cause.kind in _PLANS or cause.suspects]
+        before, self.planned = self.planned, ()
         if has_standing:
             return causes
-        again = [cause for cause in unsure if before is not None and _is_again(plan_of(cause), before)]
-        if unsure:
-            self.planned = plan_of((again or unsure)[0])
-        return [cause for cause in causes if cause in again or cause not in unsure]
+        unsure = [cause for cause in causes if cause.kind in _PLANS or cause.suspects]
+        new = [cause for cause in unsure if not any(_is_again(plan_of(cause), one) for one in before)]
+        self.planned = tuple(map(plan_of, new))
+        return [cause for cause in causes if cause not in new]
 
 
 def plan_of(cause: Cause) -> Plan:

@@ -68,8 +68,14 @@ def test_a_plan_that_a_verdict_tells_already_needs_no_second_review() -> None:
 def test_whom_two_reviews_in_a_row_accuse_is_told_though_one_takes_it_for_its_host(again: Cause) -> None:
     review = StandingReview()
     assert review.confirmed([RANK], has_standing=False) == []
-    assert review.planned == ("slow_rank", (3,))
+    assert review.planned == (("slow_rank", (3,)),)
     assert review.confirmed([OTHER_RANK, again], has_standing=False) == [again]
+
+
+def test_each_of_several_that_a_review_finds_may_be_confirmed() -> None:
+    review = StandingReview()
+    assert review.confirmed([RANK, STAGE], has_standing=False) == []
+    assert review.confirmed([STAGE, RANK], has_standing=False) == [STAGE, RANK]
 
 
 def test_a_host_that_was_slow_for_one_review_is_not_accused() -> None:
@@ -81,7 +87,7 @@ def test_a_host_that_was_slow_for_one_review_is_not_accused() -> None:
 def test_a_slow_communicator_accuses_nobody_and_needs_no_second_review() -> None:
     review = StandingReview()
     assert review.confirmed([NOBODY], has_standing=False) == [NOBODY]
-    assert review.planned is None
+    assert review.planned == ()
 
 
 def slow_from_the_start(iterations: int) -> ReadJob:
