@@ -61,7 +61,7 @@ class JudgeState:
     healthy_before: Level | None
     lateness: LatenessState
     judged: int
-    planned: tuple[Plan, ...] | None  # None in states of before this could be several
+    planned: tuple[Plan, ...] | None
     newest: tuple[Part[IterationRows], ...]
     last: int | None
     hung: int | None
@@ -306,7 +306,7 @@ class IterationJudge:
             healthy_before=self._healthy_before,
             lateness=self._lateness.state(),
             judged=self._judged,
-            planned=self._review.planned,
+            planned=self._review.planned or None,  # as before there could be several
             newest=parts_of(self._hangs.newest),
             last=self._last,
             hung=self._hangs.hung,

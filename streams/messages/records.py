@@ -21,7 +21,8 @@ text and dictionaries     ``None``
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -38,6 +39,8 @@ VERSION: Final = 1
 
 UNKNOWN: Final = int(np.iinfo(np.int64).min)
 """An unknown value in an ``int64`` column."""
+
+PHASE_UNKNOWN: Final = 255
 
 LATEST_NS: Final = 1 << 62
 """The latest time, ns since the epoch, that a row may have: later ones would overflow."""
@@ -144,19 +147,31 @@ class _Field(NamedTuple):
     kind: np.dtype[Any]
     limits: tuple[int, int]  # of an integer
     is_nullable: bool
+    in_numpy: np.dtype[Any]
+    unknown: float  # what stands for null in numpy
+
+
+# How nullable integers become numpy: `float` where arithmetic is done on the value itself, `int` where it is a name
+# or a time since the epoch.
+_AS_FLOAT: Final = frozenset({"elapsed_ns", "size_bytes", "tokens"})
 
 
 def _field(one: pa.Field) -> _Field:
     kind = np.dtype(one.type.to_pandas_dtype())
     limits = np.iinfo(kind) if kind.kind != "f" else np.iinfo(np.int64)
-    return _Field(one.name, one.type, kind, (int(limits.min), int(limits.max)), one.nullable)
+    in_numpy, unknown = _in_numpy(one.name, kind)
+    return _Field(one.name, one.type, kind, (int(limits.min), int(limits.max)), one.nullable, in_numpy, unknown)
+
+
+def _in_numpy(name: str, kind: np.dtype[Any]) -> tuple[np.dtype[Any], float]:
+    if name == "phase":
+        return kind, PHASE_UNKNOWN
+    if name in _AS_FLOAT or kind.kind == "f":
+        return np.dtype(np.float64), math.nan
+    return (np.dtype(np.int64) if kind.itemsize >= 4 else kind), UNKNOWN
 
 
 _FIELDS: Final = {name: tuple(_field(one) for one in schema) for name, schema in BATCH_SCHEMAS.items()}
-
-# How nullable integers become numpy: `float` where arithmetic is done on the value itself, `int` where it is a name
-# or a time since the epoch.
-_AS_FLOAT: Final = frozenset({"elapsed_ns", "size_bytes", "tokens"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,9 +218,6 @@ class Batch:
         return len(next(iter(self.columns.values())))
 
 
-PHASE_UNKNOWN: Final = 255
-
-
 def encode_batch(batch: Batch) -> bytes:
     """Encode a batch as one Arrow IPC stream, without compression (the Kafka producer compresses)."""
     schema = BATCH_SCHEMAS[batch.header.schema]
@@ -237,11 +249,13 @@ def decode_batch(value: bytes | None, expected: str) -> Batch:
             _require_end(reader)
     except (pa.ArrowException, StopIteration, OSError, UnicodeDecodeError) as error:  # the last: a column's name
         raise RecordError(f"message must be an Arrow IPC stream with one batch; got {first_line(error)}") from error
-    names = BATCH_SCHEMAS[expected].names
-    arrays = record_batch.columns if is_ours else [record_batch.column(name) for name in names]
-    _require_known(arrays, BATCH_SCHEMAS[expected])
-    columns = {name: _to_numpy(array, name) for name, array in zip(names, arrays, strict=True)}
-    batch = Batch(header, columns)
+    batch = Batch(
+        header,
+        {
+            field.name: _to_numpy(record_batch.column(place if is_ours else field.name), field)
+            for place, field in enumerate(_FIELDS[expected])
+        },
+    )
     _check_codes(batch)
     return batch
 
@@ -270,12 +284,6 @@ def _require_end(reader: Any) -> None:
     except StopIteration:
         return
     raise RecordError("message must be an Arrow IPC stream with one batch; got more")
-
-
-def _require_known(arrays: Sequence[pa.Array], wanted: pa.Schema) -> None:
-    for array, one in zip(arrays, wanted, strict=True):
-        if array.null_count and not one.nullable:
-            raise RecordError(f"column {one.name!r} must be known in each row; got {array.null_count} nulls")
 
 
 def _check_codes(batch: Batch) -> None:
@@ -322,29 +330,24 @@ def _from_buffers(column: np.ndarray, field: _Field, is_unknown: np.ndarray | No
     return pa.Array.from_buffers(field.type, len(values), [validity, pa.py_buffer(values)])
 
 
-def _to_numpy(column: pa.Array, name: str) -> np.ndarray:
-    """Turn into numpy; without copies where nothing is null, since this runs for every batch of every rank."""
-    if name in _AS_FLOAT or pa.types.is_floating(column.type):
-        if column.null_count == 0:
-            return np.asarray(column).astype(np.float64, copy=False)
-        return np.asarray(column.to_numpy(zero_copy_only=False), dtype=np.float64)
-    if name == "phase":
-        return np.asarray(column.fill_null(PHASE_UNKNOWN))
-    if column.null_count == len(column) > 0:
-        return np.full(len(column), UNKNOWN)
-    if column.null_count:
-        return _with_unknown(column)
-    array = np.asarray(column)
-    return array.astype(np.int64) if array.dtype in (np.int32, np.uint32) else array
+def _to_numpy(column: pa.Array, field: _Field) -> np.ndarray:
+    """Turn into numpy; from the buffers, and without copies where nothing is null, since this runs for every batch.
 
-
-def _with_unknown(column: pa.Array) -> np.ndarray:
-    """Integers as int64, `UNKNOWN` for null, from the buffers: casting takes as long as all the other columns."""
+    Raises
+    ------
+    RecordError
+        If a value is null that must be known.
+    """
+    nulls, count, first = column.null_count, len(column), column.offset
+    if nulls and not field.is_nullable:
+        raise RecordError(f"column {field.name!r} must be known in each row; got {nulls} nulls")
     validity, values = column.buffers()
-    past = column.offset + len(column)
-    array = np.frombuffer(values, dtype=column.type.to_pandas_dtype(), count=past)[column.offset :].astype(np.int64)
-    is_known = np.unpackbits(np.frombuffer(validity, dtype=np.uint8), count=past, bitorder="little")
-    array[is_known[column.offset :] == 0] = UNKNOWN
+    array = np.frombuffer(values, field.kind, first + count)[first:] if count else np.empty(0, field.kind)
+    if not nulls:
+        return array if array.dtype == field.in_numpy else array.astype(field.in_numpy)
+    array = array.astype(field.in_numpy)
+    is_known = np.unpackbits(np.frombuffer(validity, np.uint8), count=first + count, bitorder="little")[first:]
+    array[is_known == 0] = field.unknown
     return array
 
 

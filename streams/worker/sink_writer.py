@@ -101,7 +101,7 @@ def _write(sink: Sink, judgements: Judgements) -> None:
 
 
 def _write_samples(sink: Sink, name: str, batches: Sequence[Batch]) -> None:
-    sink.write({name: pa.concat_tables([table_of_samples(batch) for batch in batches])})
+    sink.write({name: table_of_samples(batches)})
 
 
 def _encode(table: Any) -> bytes:

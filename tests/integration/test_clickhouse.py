@@ -33,8 +33,8 @@ pytestmark = pytest.mark.integration
 
 ROWS: Rows = {
     **tables_of(made_up_job.judgements()),
-    "bandwidth": table_of_samples(made_up_job.bandwidth(rank=3)),
-    "gpu_health": table_of_samples(made_up_job.gpu_health(rank=1, samples=30)),
+    "bandwidth": table_of_samples([made_up_job.bandwidth(rank=3)]),
+    "gpu_health": table_of_samples([made_up_job.gpu_health(rank=1, samples=30)]),
 }
 DEADLINE_S = 20.0
 

@@ -79,15 +79,23 @@ def test_suspects_are_kept_for_every_revision_in_their_order() -> None:
 
 
 def test_bandwidth_is_decoded_by_the_batch_s_names() -> None:
-    table = table_of_samples(made_up_job.bandwidth(samples=4))
+    table = table_of_samples([made_up_job.bandwidth(samples=4)])
     assert table.column("device").to_pylist() == ["eth0", "eth1", "eth0", "eth1"]
     assert set(table.column("path").to_pylist()) == {"nic"}
     assert table.column("tx_bytes_per_s").to_pylist() == [None, 2.5e9, 2.5e9, 2.5e9]
 
 
+def test_samples_of_many_ranks_are_one_table_in_their_order() -> None:
+    batches = [made_up_job.bandwidth(rank=rank, samples=2) for rank in (3, 0)]
+    table = table_of_samples(batches)
+    assert table.column("rank").to_pylist() == [3, 3, 0, 0]
+    assert table.column("device").to_pylist() == ["eth0", "eth1"] * 2
+    assert table == pa.concat_tables([table_of_samples([one]) for one in batches]).combine_chunks()
+
+
 def test_throttle_reasons_are_words() -> None:
     batch = made_up_job.gpu_health(samples=22)
-    table = table_of_samples(batch)
+    table = table_of_samples([batch])
     assert table.column("throttle_reasons").to_pylist()[18:] == ["", "", "power_cap, thermal", None]
     assert table.column("xid").to_pylist()[20:] == [None, 79]
     assert table.column("device").to_pylist() == ["gpu1"] * 22
@@ -95,7 +103,7 @@ def test_throttle_reasons_are_words() -> None:
 
 def test_a_batch_without_rows_gives_a_table_without_rows() -> None:
     columns = {name: array[:0] for name, array in made_up_job.bandwidth().columns.items()}
-    assert table_of_samples(Batch(Header("bandwidth", "j", 0, 1), columns)).num_rows == 0
+    assert table_of_samples([Batch(Header("bandwidth", "j", 0, 1), columns)]).num_rows == 0
 
 
 def test_a_negative_rank_is_rejected_by_name() -> None:
