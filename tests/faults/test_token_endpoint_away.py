@@ -58,7 +58,7 @@ def settings(broker: SecuredKafka, tokens: TokenServer, tmp_path: Path) -> Setti
     return Settings(
         kafka_bootstrap=broker.sasl_bootstrap, kafka_tls=True, kafka_ca_file=broker.authority.certificate,
         kafka_mechanism="OAUTHBEARER", kafka_token_url=tokens.url, kafka_user="ada", kafka_password=broker.password,
-        topic_prefix=PREFIX, partitions=1, session_s=SESSION_S, snapshot_s=0.5, grace_s=300.0, stop_s=60.0,
+        topic_prefix=PREFIX, partitions=1, session_s=SESSION_S, snapshot_s=0.5, stop_s=60.0,
         web_port=free_port(), metrics_listen="off", data_dir=tmp_path / "data",
     )  # fmt: skip
 

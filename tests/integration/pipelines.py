@@ -54,7 +54,6 @@ class Pipeline:
             session_s=SESSION_S,
             snapshot_s=0.5,
             stop_s=60.0,  # nor cut its workers off while they stop
-            grace_s=300.0,  # a slow test machine must not make ranks look silent
             data_dir=folder / f"data-{uuid4().hex[:6]}",
         )
 

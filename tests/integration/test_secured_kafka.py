@@ -246,7 +246,7 @@ def test_the_pipeline_works_with_least_rights_and_shows_no_secret(
     secret = tmp_path / "password"
     secret.write_text(broker.password + "\n")
     common: dict[str, Any] = {"topic_prefix": "least.", "partitions": 2, "session_s": SESSION_S, "snapshot_s": 0.5,
-                              "grace_s": 300.0, "web_port": free_port(), "data_dir": tmp_path / "data",
+                              "web_port": free_port(), "data_dir": tmp_path / "data",
                               "alert_least_severity": "note"}  # fmt: skip
     in_a_file = {"kafka_password": None, "kafka_password_file": secret}
     people = {
