@@ -7,7 +7,8 @@ must stand alone among them.
 
 from __future__ import annotations
 
-from collections import deque
+import math
+from collections import Counter, deque
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
@@ -58,9 +59,17 @@ def _come_last_in_turn(ranks: Sequence[int]) -> bool:
 
 
 def _live_on_one_host(ranks: Sequence[int], topology: Topology) -> bool:
-    """Whether all of these ranks live on one host, and others elsewhere."""
-    host = topology.host(ranks[0])
-    return host is not None and set(ranks) <= set(host.ranks) and len(host.ranks) < topology.world_size
+    """Whether more of these ranks live on one host than chance would put there, by the binomial distribution.
+
+    Not all need to: another rank may pause meanwhile.
+    """
+    hosts = Counter(host.ranks for rank in ranks if (host := topology.host(rank)) is not None)
+    if not hosts:
+        return False
+    (own, seen), count = hosts.most_common(1)[0], len(ranks)
+    share = len(own) / topology.world_size
+    chance = sum(math.comb(count, k) * share**k * (1 - share) ** (count - k) for k in range(seen, count + 1))
+    return chance <= VERDICTS.host_by_chance
 
 
 class Suspicions:

@@ -137,6 +137,12 @@ class VerdictThresholds:
         meaning="Data are uneven if as many in a row were lost to ranks' own work, ...",
         source="formula: of six fair draws among four ranks, five in six show three ranks or more",
     )  # fmt: skip
+    host_by_chance: float = threshold(
+        0.05,
+        unit="probability",
+        meaning="Ranks that come last in turn are a slow host's if chance puts so many on one host more rarely.",
+        source="chosen: six of six on one of two hosts are less probable (0.02), five are not (0.11)",
+    )
     uneven_ranks: int = threshold(
         3, unit="ranks",
         meaning="... and as many came last, none of them in most.",

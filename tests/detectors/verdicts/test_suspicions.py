@@ -158,6 +158,18 @@ def test_one_or_two_ranks_that_are_late_again_and_again_are_not_uneven_data(rank
     assert list(late_in_turn(ranks).uneven(TOPOLOGY)) == []
 
 
+FOUR_HOSTS = Topology(
+    16, {rank: Place(f"h{rank // 4}", rank % 4, "eth0") for rank in range(16)}, {0: tuple(range(16))}
+)
+
+
+@pytest.mark.parametrize(("ranks", "is_uneven"), [([4, 5, 6, 13, 7, 4], False), ([4, 5, 13, 2, 7, 9], True)])
+def test_ranks_of_a_slow_host_are_not_uneven_data_though_another_one_pauses(
+    ranks: list[int], is_uneven: bool
+) -> None:
+    assert bool(late_in_turn(ranks).uneven(FOUR_HOSTS)) == is_uneven
+
+
 def test_a_slow_transfer_among_them_is_not_uneven_data() -> None:
     ranks = [0, 2, 1, 3, 0]
     attributions = [lost(at, **{f"r{rank}": 50.0}) for at, rank in enumerate(ranks)]
