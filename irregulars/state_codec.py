@@ -26,6 +26,7 @@ import msgspec
 import numpy as np
 
 from irregulars.errors import RecordError
+from irregulars.first_use import first_use
 
 T = TypeVar("T")
 
@@ -180,12 +181,17 @@ def _from_plain(kind: Any, value: Any) -> Any:
     """Turn a plain value into an array or a deque; msgspec makes a ValidationError of errors, and says where."""
     origin = get_origin(kind) or kind
     if origin is np.ndarray:
-        return _read_array(msgspec.convert(value, _Array), kind)
+        return _read_array(_convert(value, _Array), kind)
     if origin is deque:
-        return deque(msgspec.convert(value, list[get_args(kind)], dec_hook=_from_plain))  # type: ignore[misc]
+        return deque(_convert(value, list[get_args(kind)]))  # type: ignore[misc]
     if origin is Part:
-        return Part(msgspec.convert(value, _kind_of(kind), dec_hook=_from_plain))
+        return Part(_convert(value, _kind_of(kind)))
     raise TypeError(f"state must be plain values, dataclasses, named tuples and arrays; got {kind}")
+
+
+def _convert(value: Any, kind: Any) -> Any:
+    with first_use(kind):
+        return msgspec.convert(value, kind, dec_hook=_from_plain)
 
 
 def _read_array(found: _Array, kind: Any) -> np.ndarray:
@@ -222,7 +228,8 @@ def _root_decoder(kind: Any, parts: Sequence[bytes], version: int) -> msgspec.ms
             known[value] = Part(decode_state(parts[value], _kind_of(wanted), version))
         return known[value]
 
-    return msgspec.msgpack.Decoder(kind, dec_hook=hook)
+    with first_use(kind):
+        return msgspec.msgpack.Decoder(kind, dec_hook=hook)
 
 
 def _kind_of(kind: Any) -> Any:
@@ -232,7 +239,8 @@ def _kind_of(kind: Any) -> Any:
 
 @lru_cache
 def _decoder(kind: Any) -> msgspec.msgpack.Decoder[Any]:
-    return msgspec.msgpack.Decoder(kind, dec_hook=_from_plain)
+    with first_use(kind):
+        return msgspec.msgpack.Decoder(kind, dec_hook=_from_plain)
 
 
 _ENCODER: Final = msgspec.msgpack.Encoder(enc_hook=_to_plain)

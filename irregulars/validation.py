@@ -18,6 +18,7 @@ import msgspec
 from msgspec import Meta, inspect
 
 from irregulars.errors import InputError
+from irregulars.first_use import first_use
 
 LARGEST: Final = 1 << 62
 """JSON's integers have no bounds; arithmetic on these still fits into an int64."""
@@ -77,7 +78,8 @@ def checked(value: Any, kind: Any, what: str, where: str = "", error: type[Input
     irregulars.errors.InputError: ranks[1] must be an integer from 0 to 268435455; got -2
     """
     try:
-        return msgspec.convert(value, kind, dec_hook=_read_path)
+        with first_use(kind):
+            return msgspec.convert(value, kind, dec_hook=_read_path)
     except msgspec.ValidationError as reason:
         name, rule, found = _culprit(value, kind, what)
         got = "none" if found is MISSING else shown(found)
