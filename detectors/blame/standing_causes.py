@@ -8,7 +8,7 @@ stages.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from statistics import median
 
 import numpy as np
@@ -41,6 +41,9 @@ class Reviewed:
     beside_ratio
         Share of the recvs that ranks left open while they worked on. Whether they waited for them in the end or
         worked until then is in no log, so stages can't be compared by their gaps.
+    microbatch_ns
+        For each rank between the first and the last stage its work on micro-batches, ns
+        (`detectors.path.microbatch_work`), which open recvs don't hide; empty where that is not known.
     """
 
     elapsed_ns: float
@@ -48,6 +51,7 @@ class Reviewed:
     work_ns: Mapping[int, float]
     path_work_ns: Mapping[int, float]
     beside_ratio: float = 0.0
+    microbatch_ns: Mapping[int, float] = field(default_factory=dict)
 
 
 def review(reviewed: Sequence[Reviewed], topology: Topology, delta: float) -> list[Cause]:
@@ -125,33 +129,41 @@ def _slow_stage(reviewed: Sequence[Reviewed], topology: Topology) -> Cause | Non
     Its excess is the difference between the median work of its ranks and that of the ranks of the median other
     stage: the other stages wait for it in each iteration.
     """
-    stages = sorted(set(topology.stage_of.values()))
-    if len(stages) < 2 or median(one.beside_ratio for one in reviewed) > BLAME.max_beside_ratio:
+    is_beside = median(one.beside_ratio for one in reviewed) > BLAME.max_beside_ratio
+    typical = [_stage_work(one.microbatch_ns if is_beside else one.work_ns, topology) for one in reviewed]
+    stages = sorted(set.intersection(*map(set, typical)))
+    if len(stages) < 2:
         return None
-    typical = [_stage_work(one, stages, topology) for one in reviewed]
     heaviest = [max(stages, key=lambda stage: work[stage]) for work in typical]
     stage = max(stages, key=heaviest.count)
-    ranks = tuple(sorted(rank for rank, own in topology.stage_of.items() if own == stage))
-    share = min(BLAME.stage_path_share, BLAME.stage_path_times / len(stages))
     explained = {}
     for one, work in zip(reviewed, typical, strict=True):
-        path_ns = sum(ns for rank, ns in one.path_work_ns.items() if rank in ranks)
-        excess_ns = work[stage] - median(ns for other, ns in work.items() if other != stage)
-        if excess_ns > 0 and path_ns >= share * sum(one.path_work_ns.values()) > 0:
+        excess_ns = work[stage] - median(work[other] for other in stages if other != stage)
+        # Where recvs lie open, the path takes waiting for work: it can't tell on which stage the others wait.
+        if excess_ns > 0 and (is_beside or _has_the_path(one, stage, topology)):
             explained[one.attribution.iteration] = excess_ns
     if not explained:
         return None
     probability = (len(explained) + 0.5) / (len(reviewed) + 1)
-    return Cause("slow_stage", ((Device("stage", ranks), probability),), frozenset(), None, explained)
+    device = Device("stage", tuple(sorted(rank for rank, own in topology.stage_of.items() if own == stage)))
+    return Cause("slow_stage", ((device, probability),), frozenset(), None, explained)
 
 
-def _stage_work(one: Reviewed, stages: Sequence[int], topology: Topology) -> dict[int, float]:
-    """Return the median work of the ranks of each stage, ns."""
-    by_stage: dict[int, list[float]] = {stage: [0.0] for stage in stages}
-    for stage in stages:
-        known = [ns for rank, ns in one.work_ns.items() if topology.stage_of.get(rank) == stage]
-        by_stage[stage] = known or [0.0]
+def _stage_work(work_ns: Mapping[int, float], topology: Topology) -> dict[int, float]:
+    """Return the median work of the ranks of each stage of which any is known, ns."""
+    by_stage: dict[int, list[float]] = {}
+    for rank, ns in work_ns.items():
+        if rank in topology.stage_of:
+            by_stage.setdefault(topology.stage_of[rank], []).append(ns)
     return {stage: median(values) for stage, values in by_stage.items()}
+
+
+def _has_the_path(one: Reviewed, stage: int, topology: Topology) -> bool:
+    """Whether much of the critical path's work is that of a stage."""
+    stages = len(set(topology.stage_of.values()))
+    path_ns = sum(ns for rank, ns in one.path_work_ns.items() if topology.stage_of.get(rank) == stage)
+    share = min(BLAME.stage_path_share, BLAME.stage_path_times / stages)
+    return path_ns >= share * sum(one.path_work_ns.values()) > 0
 
 
 def _imbalance(reviewed: Sequence[Reviewed]) -> Cause | None:

@@ -257,7 +257,7 @@ class BlameThresholds:
     )  # fmt: skip
     max_beside_ratio: float = threshold(
         0.75, unit="share of the recvs",
-        meaning="If ranks work beside more open recvs, gaps of stages can't be compared.",
+        meaning="If ranks work beside more open recvs, stages are compared by micro-batches, not by gaps.",
         source="chosen: 1F1B that posts the next recv early leaves two in three open, interleaving more",
     )  # fmt: skip
     stage_excess: float = threshold(

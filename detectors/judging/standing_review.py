@@ -24,6 +24,7 @@ from irregulars.detectors.judging.review_candidates import (
 )
 from irregulars.detectors.judging.thresholds import JUDGING
 from irregulars.detectors.path.critical_path import Attribution, path_work_ns
+from irregulars.detectors.path.microbatch_work import microbatch_work_ns
 from irregulars.detectors.path.ranks_to_read import (
     accused_lanes,
     ends_of,
@@ -204,6 +205,7 @@ def _by_paths(rows: Sequence[IterationRows], columns: Mapping[str, Column], read
                 graph.own_work_ns(one.number),
                 path_work_ns(graph, one.number),
                 beside_ratio,
+                microbatch_work_ns(graph, one.number, topology.stage_of) if beside_ratio else {},
             )
         )
     return found

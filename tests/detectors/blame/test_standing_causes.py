@@ -134,6 +134,18 @@ def test_stages_whose_recvs_lie_open_are_not_compared(beside_ratio: float, is_sa
     assert bool(heavy(beside_ratio=beside_ratio)) == is_said
 
 
+@pytest.mark.parametrize(("excess_ms", "is_said"), [(15.5, False), (18.0, True)])
+def test_stages_whose_recvs_lie_open_are_compared_by_their_work_on_micro_batches(
+    excess_ms: float, is_said: bool
+) -> None:
+    """Of four stages the two in the middle; the path, which takes waiting for work, is not asked."""
+    topology = Topology(8, {}, {}, stage_of={rank: rank // 2 for rank in range(8)})
+    microbatch_ns = {rank: (60.0 + (excess_ms if rank < 4 else 0.0)) * MS for rank in (2, 3, 4, 5)}
+    some = [replace(reviewed(n, {}, beside_ratio=0.9), microbatch_ns=microbatch_ns) for n in range(8)]
+    causes = review(some, topology, DELTA)
+    assert [cause.suspects[0][0].ranks for cause in causes] == ([(2, 3)] if is_said else [])
+
+
 @pytest.mark.parametrize(("late_ms", "is_said"), [(19.0, False), (22.0, True)])
 def test_uneven_data_cost_two_and_a_half_times_what_delta_allows(late_ms: float, is_said: bool) -> None:
     """100 ms are more than 1.25 times the rest from 20 ms on."""
