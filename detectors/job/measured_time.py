@@ -36,7 +36,9 @@ _STEPS_NS: Final = (10, 100, 1_000, 10_000, 100_000, 1_000_000)
 
 
 def resolutions_ns(rank: Ints, start_ns: Ints, elapsed_ns: Ints) -> Ints:
-    """Resolution of each row's times: the largest power of ten that divides all times of its rank.
+    """Resolution of each row's times: that of its rank's starts or of its elapsed times, whichever is coarser.
+
+    Exporters round the two apart, and not always alike.
 
     Parameters
     ----------
@@ -50,19 +52,26 @@ def resolutions_ns(rank: Ints, start_ns: Ints, elapsed_ns: Ints) -> Ints:
     Examples
     --------
     >>> rank = np.zeros(4, dtype=np.int64)
-    >>> resolutions_ns(rank, np.array([10_000, 40_000, 50_000, 120_000]), np.array([20_000, 0, 60_000, 10_000]))
+    >>> resolutions_ns(rank, np.array([10_000, 40_000, 50_000, 120_000]), np.array([20_000, 1_000, 60_000, 10_000]))
     array([10000, 10000, 10000, 10000])
+    """
+    return np.maximum(_resolutions(rank, start_ns), _resolutions(rank, elapsed_ns))
+
+
+def _resolutions(rank: Ints, times_ns: Ints) -> Ints:
+    """Resolution of the times of each row's rank: the largest power of ten that divides all of them.
+
+    A rank all of whose times are 0 tells nothing of it.
     """
     resolution = np.full(len(rank), JOB.least_resolution_ns, dtype=np.int64)
     if not len(rank):
         return resolution
-    candidates = np.bincount(rank) >= JOB.min_rows_of_resolution  # ranks whose times are multiples of the step so far
+    candidates = np.bincount(rank, times_ns != 0) >= JOB.min_rows_of_resolution
     for step_ns in _STEPS_NS:
         rows = np.flatnonzero(candidates[rank])
         if not len(rows):
             break
-        is_finer = (start_ns[rows] % step_ns != 0) | (elapsed_ns[rows] % step_ns != 0)
-        candidates[rank[rows[is_finer]]] = False
+        candidates[rank[rows[times_ns[rows] % step_ns != 0]]] = False
         resolution[candidates[rank]] = max(step_ns, JOB.least_resolution_ns)
     return resolution
 

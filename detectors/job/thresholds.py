@@ -30,7 +30,7 @@ class JobThresholds:
         4,
         unit="rows of a rank",
         meaning="From fewer rows the resolution of a rank's times is not measured.",
-        source="computed: the starts and elapsed times of four rows are multiples of ten by chance once in 10^8",
+        source="computed: of times in whole us four are multiples of 10 us by chance once in 10^4; that does no harm",
     )
     clock_error_ns: int = threshold(
         100_000,

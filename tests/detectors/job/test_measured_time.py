@@ -61,15 +61,22 @@ def test_rows_of_ranks_may_stand_in_any_order() -> None:
     np.testing.assert_array_equal(found, np.where(rank == 5, 10 * US, US))
 
 
-def test_one_row_off_the_step_makes_the_whole_rank_finer() -> None:
-    coarse = log_of(MS)
-    assert resolutions([*coarse[:-1], (coarse[-1][0] + 30 * US, MS)]) == [10 * US]
-    assert resolutions([*coarse[:-1], (coarse[-1][0], MS + 1)]) == [US]
+def test_one_row_off_the_step_makes_the_times_of_the_whole_rank_finer() -> None:
+    fine, coarse = log_of(1), log_of(MS)
+    starts, elapsed = [start for start, _ in coarse], [ns for _, ns in coarse]
+    exact_starts, exact = [start for start, _ in fine], [ns for _, ns in fine]
+    assert resolutions(list(zip([*starts[:-1], starts[-1] + 30 * US], exact, strict=True))) == [10 * US]
+    assert resolutions(list(zip(exact_starts, [*elapsed[:-1], MS + 30 * US], strict=True))) == [10 * US]
 
 
-def test_an_exact_start_beside_a_coarse_elapsed_is_exact() -> None:
-    assert resolutions([(EPOCH + 17 * number, 10 * US * number) for number in range(20)]) == [US]
-    assert resolutions([(EPOCH + 10 * US * number, 17 * number) for number in range(20)]) == [US]
+def test_of_starts_and_elapsed_times_the_coarser_ones_count() -> None:
+    """An end is a start and an elapsed time, and it is compared with other starts."""
+    assert resolutions([(EPOCH + 17 * number, 10 * US * number) for number in range(20)]) == [10 * US]
+    assert resolutions([(EPOCH + 10 * US * number, 17 * number) for number in range(20)]) == [10 * US]
+
+
+def test_times_that_are_all_0_have_no_resolution() -> None:
+    assert resolutions([(EPOCH + 17 * number, 0) for number in range(20)]) == [US]
 
 
 def test_few_rows_say_nothing() -> None:
@@ -137,6 +144,17 @@ def test_what_ends_a_little_after_the_next_one_began_came_before_it(next_start_n
     assert graph.own_work_ns(0)[0] == 0
 
 
+def test_starts_that_are_rounded_coarser_than_elapsed_times_are_as_inexact() -> None:
+    """An exporter that writes starts in steps of 10 us and elapsed times in us: the end comes 9 us late."""
+    rows = [row(0, 100 * US, 100 * US + 60 * MS + 9 * US), row(1, 60 * MS, 60 * MS + 100 * US)]
+    rows += [
+        row(0, 60 * MS + 100 * US + number * MS, 60 * MS + number * MS + 333 * US, group=1) for number in range(4)
+    ]
+    graph = logged_graph(*rows)
+    first, second = at(graph, 0, 100 * US), at(graph, 0, 60 * MS + 100 * US)
+    assert (graph.previous[second], graph.gap_ns[second]) == (first, 0)
+
+
 @pytest.mark.parametrize(("next_start_ns", "late_ns"), [(10 * MS, 10 * US), (10 * S, 2 * MS)])
 def test_what_ends_later_than_clocks_explain_runs_beside_it(next_start_ns: int, late_ns: int) -> None:
     graph = logged_graph(
@@ -152,7 +170,7 @@ def test_a_coarse_log_has_more_slack() -> None:
         """Operators of 1 ms of which the fifth begins 10 µs before the end of the fourth, logged in such steps."""
         starts_us = [0, 1000, 2000, 3000, 4000 - 10]
         rows = [row(0, us * US, (us + 1000) * US, group=us) for us in starts_us]
-        rows += [row(0, (8000 + step_us) * US, (9000 + step_us) * US, group=9)]
+        rows += [row(0, (8000 + step_us) * US, (9000 + 3 * step_us) * US, group=9)]
         graph = logged_graph(*rows)
         return int(graph.previous[at(graph, 0, 3990 * US)])
 
