@@ -26,8 +26,9 @@ of verdict that accuses it is its `accusation`; people read its name if `streams
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar, Final, Literal
 
@@ -59,12 +60,16 @@ class Scene:
         Of each lane that tells something whether it was slow (`slow_lanes.observe_lanes`), the accused one included.
     has_moving_nics
         Whether samples show that the lane's bytes pass the NICs of its members, also if all live on one host.
+    peers
+        Which lanes were held against each other: those of one role have one number. Empty where lanes were held
+        against the job's past.
     """
 
     accused: Lane
     is_slow: Mapping[Lane, bool]
     topology: Topology
     has_moving_nics: bool = False
+    peers: Mapping[Lane, int] = field(default_factory=dict)
 
     @cached_property
     def ranks(self) -> tuple[int, ...]:
@@ -94,6 +99,16 @@ class Scene:
             for rank in self.topology.lane_ranks(lane):
                 found.setdefault(rank, []).append(lane)
         return found
+
+    def alike_if_slow(self, carried: Iterable[Lane]) -> frozenset[Lane]:
+        """Return the lanes that would not look slow if these were: they are most of those that are held against."""
+        lanes = [lane for lane in carried if lane in self.peers]
+        numbers = Counter(self.peers[lane] for lane in lanes)
+        return frozenset(lane for lane in lanes if 2 * numbers[self.peers[lane]] > self._role_sizes[self.peers[lane]])
+
+    @cached_property
+    def _role_sizes(self) -> Mapping[int, int]:
+        return Counter(self.peers.values())
 
     def touching(self, ranks: Iterable[int]) -> Collection[Lane]:
         """Return the lanes that any of these ranks takes part in, each once, in a fixed order."""

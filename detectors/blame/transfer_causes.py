@@ -34,6 +34,7 @@ from irregulars.detectors.job.lanes import Lane
 from irregulars.detectors.job.topology import Device, Topology
 from irregulars.detectors.nics.peak_caps import End, log_odds
 from irregulars.detectors.path.critical_path import Attribution
+from irregulars.detectors.path.usual_by_peers import roles_by_peers
 
 _MOST_SUSPECTS: Final = 4  # lines of a verdict
 _ANY: Final = Device("communicator", ())
@@ -99,7 +100,8 @@ def rank_devices(
     """
     low = telling_ends(lane, attributions, topology)
     has_moving_nics = bool(low) and passes_nics(lane, attributions, topology)
-    scene = Scene(lane, observe_lanes(lane, attributions), topology, has_moving_nics)
+    peers = _peers(attributions, topology)
+    scene = Scene(lane, observe_lanes(lane, attributions), topology, has_moving_nics, peers)
     devices = [device for kind in KINDS.values() for device in kind.candidates(scene)]
     weights = _log_weights(devices, scene, low)
     most = max(weights)
@@ -109,12 +111,19 @@ def rank_devices(
     return ranked, frozenset(one for one, is_slow in scene.is_slow.items() if is_slow)
 
 
+def _peers(attributions: Sequence[Attribution], topology: Topology) -> dict[Lane, int]:
+    """Number the roles of the lanes that were held against peers."""
+    lanes = sorted({lane for one in attributions if one.is_by_peers for lane in one.lanes})
+    return dict(zip(lanes, roles_by_peers(lanes, topology).tolist(), strict=True))
+
+
 def _log_weights(devices: Sequence[Device], scene: Scene, low: Mapping[End, bool]) -> list[float]:
     """For each device the logarithm of prior times likelihood of all that was seen, if it were the cause.
 
     A lane that a candidate does not touch is slow by chance alone. A large job has thousands of lanes and of
     candidates, each of which touches a few. So the likelihood of all lanes by chance, which all candidates share, is
-    left out, and of the lanes that a candidate touches only the ratio to chance counts.
+    left out, and of the lanes that a candidate touches only the ratio to chance counts. A candidate that carries most
+    of the lanes that are held against each other makes none of them look slow: they tell nothing of it.
 
     What was seen of NICs' rates (`low`, `detectors.nics.peak_caps`) counts likewise.
     """
@@ -122,7 +131,9 @@ def _log_weights(devices: Sequence[Device], scene: Scene, low: Mapping[End, bool
     weights = []
     for device in devices:
         kind = KINDS[device.kind]
-        lanes = kind.telling(device, scene)
+        told = kind.telling(device, scene)
+        alike = scene.alike_if_slow(one for one in told if is_carried(device, one, scene.accused, scene.topology))
+        lanes = [one for one in told if one not in alike]
         ways = [math.log(share) + _log_ratio(device, way, lanes, scene, least) for way, share in kind.ways().items()]
         weights.append(math.log(kind.prior_of(device)) + float(np.logaddexp.reduce(ways)) + log_odds(device, low))
     return weights

@@ -71,6 +71,8 @@ class Attribution:
         Peak rates of ranks' NICs, sent and received, as ratios to what is usual.
     swings
         How steadily ranks' NICs moved while operators of the path's communicators ran.
+    is_by_peers
+        Whether what is usual was told by peers in the same iteration, and not by the job's past.
     """
 
     iteration: int
@@ -82,6 +84,7 @@ class Attribution:
     excess_ns: float | None = None
     rates: Rates = field(default_factory=dict)
     swings: tuple[Swing, ...] = ()
+    is_by_peers: bool = False
 
 
 def attribute(

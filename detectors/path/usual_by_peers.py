@@ -8,6 +8,8 @@ or for a transfer is what is usual.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -36,7 +38,8 @@ def attribute_by_peers(graph: OperatorGraph, iteration: int, topology: Topology)
     if usual.topology is not topology:
         usual = _learn(graph, topology)
     lanes = lane_excess(usual.table, iteration, lanes_by_peers(usual.table, iteration, topology))
-    return attribute_against(graph, iteration, usual.gap_ns, usual.transfer_ns, lanes)
+    attribution = attribute_against(graph, iteration, usual.gap_ns, usual.transfer_ns, lanes)
+    return replace(attribution, is_by_peers=True)
 
 
 class _UsualOfPeers(NamedTuple):
@@ -210,6 +213,14 @@ def _usual_of_free_peers(role: Ints, owner: Ints, values: Ints, is_free: Flags) 
     of_free = _usual_of_peers(group_rows([role[free]])[0], owner[free], values[free], PATH.min_peers)
     usual[free] = np.where(np.isnan(of_free), usual[free], of_free)
     return usual
+
+
+def roles_by_peers(lanes: Sequence[Lane], topology: Topology) -> Ints:
+    """Number the roles of lanes: of any stage where enough lanes share one, else of their stage."""
+    of_any, of_stage = (topology.role_codes(lanes, of_any_stage=is_any) for is_any in (True, False))
+    role, _ = group_rows([of_any])
+    is_shared = np.bincount(role)[role] >= PATH.min_peers_of_any_stage if len(role) else of_any > 0
+    return group_rows([np.where(is_shared, of_any, -1), np.where(is_shared, -1, of_stage)])[0]
 
 
 def lanes_by_peers(table: LaneTable, iteration: int, topology: Topology) -> dict[Lane, UsualLane]:

@@ -59,9 +59,9 @@ def _come_last_in_turn(ranks: Sequence[int]) -> bool:
 
 
 def _live_on_one_host(ranks: Sequence[int], topology: Topology) -> bool:
-    """Whether more of these ranks live on one host than chance would put there, by the binomial distribution.
+    """Whether most of these ranks live on one host, and chance would hardly put as many on any host.
 
-    Not all need to: another rank may pause meanwhile.
+    Not all need to: another rank may pause meanwhile. By the binomial distribution for one host, times the hosts.
     """
     hosts = Counter(host.ranks for rank in ranks if (host := topology.host(rank)) is not None)
     if not hosts:
@@ -69,7 +69,7 @@ def _live_on_one_host(ranks: Sequence[int], topology: Topology) -> bool:
     (own, seen), count = hosts.most_common(1)[0], len(ranks)
     share = len(own) / topology.world_size
     chance = sum(math.comb(count, k) * share**k * (1 - share) ** (count - k) for k in range(seen, count + 1))
-    return chance <= VERDICTS.host_by_chance
+    return 2 * seen > count and chance / share <= VERDICTS.host_by_chance
 
 
 class Suspicions:

@@ -141,7 +141,7 @@ class VerdictThresholds:
         0.05,
         unit="probability",
         meaning="Ranks that come last in turn are a slow host's if chance puts so many on one host more rarely.",
-        source="chosen: six of six on one of two hosts are less probable (0.02), five are not (0.11)",
+        source="chosen: six of six on either of two hosts are less probable (0.03), five are not (0.22)",
     )
     uneven_ranks: int = threshold(
         3, unit="ranks",

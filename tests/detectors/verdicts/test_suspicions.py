@@ -170,6 +170,13 @@ def test_ranks_of_a_slow_host_are_not_uneven_data_though_another_one_pauses(
     assert bool(late_in_turn(ranks).uneven(FOUR_HOSTS)) == is_uneven
 
 
+@pytest.mark.parametrize("ranks", [[5, 130, 260, 390, 511, 7], [8, 130, 260, 390, 511, 70]])
+def test_of_many_hosts_one_has_some_of_the_late_ranks_by_chance(ranks: list[int]) -> None:
+    """That a certain host of 128 has one of six is rare, but some host always has."""
+    hosts = {rank: Place(f"h{rank // 4}", rank % 4, "eth0") for rank in range(512)}
+    assert late_in_turn(ranks).uneven(Topology(512, hosts, {0: tuple(range(512))}))
+
+
 def test_a_slow_transfer_among_them_is_not_uneven_data() -> None:
     ranks = [0, 2, 1, 3, 0]
     attributions = [lost(at, **{f"r{rank}": 50.0}) for at, rank in enumerate(ranks)]
