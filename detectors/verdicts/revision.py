@@ -13,7 +13,7 @@ from irregulars.detectors.job.topology import Device, Topology
 from irregulars.detectors.nics.steadiness import WHOLE, steady_text
 from irregulars.detectors.path.critical_path import Piece
 from irregulars.detectors.verdicts.open_verdict import OpenVerdict
-from irregulars.detectors.verdicts.text import evidence_text, hang_text, recovery_text, standing_text
+from irregulars.detectors.verdicts.text import evidence_text, hang_text, in_turn_text, recovery_text, standing_text
 from irregulars.detectors.verdicts.thresholds import VERDICTS
 from irregulars.streams.messages.judgements import Suspect, Verdict
 
@@ -104,8 +104,10 @@ def _suspect(device: Device, probability: float, topology: Topology) -> Suspect:
 
 def _text(verdict: OpenVerdict, topology: Topology) -> str:
     standing = verdict.standing
+    if standing is None and not verdict.cause.lanes:
+        return in_turn_text(_typical_cost_ns(verdict), verdict.seen, verdict.tried)
     if standing is None:
-        piece = _typical_piece(verdict) if verdict.cause.lanes else _piece_of_nobody(verdict)
+        piece = _typical_piece(verdict)
         return evidence_text(piece, verdict.seen, verdict.tried, topology) + _rates_text(verdict, piece)
     piece = _typical_piece(verdict) if verdict.cause.lanes else _piece_of_stage(verdict, standing.costs_ns)
     text = standing_text(verdict.cause.kind, piece, standing.costs_ns, verdict.seen, topology)
@@ -143,10 +145,9 @@ def _typical_piece(verdict: OpenVerdict) -> Piece:
     return largest[len(largest) // 2]
 
 
-def _piece_of_nobody(verdict: OpenVerdict) -> Piece:
-    """Make up a piece for what many ranks lost in turn: the median over the iterations."""
-    costs = [explained_ns(verdict.cause, o.attribution) for o in verdict.kept if o.attribution is not None]
-    return Piece(Lane("work", -1), -1, 0, 0, median(costs), 0.0)
+def _typical_cost_ns(verdict: OpenVerdict) -> float:
+    """Return what the cause cost the median iteration, ns."""
+    return median(explained_ns(verdict.cause, o.attribution) for o in verdict.kept if o.attribution is not None)
 
 
 def _piece_of_stage(verdict: OpenVerdict, costs_ns: float) -> Piece:

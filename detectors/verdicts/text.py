@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from irregulars.detectors.hang.find_hang import Hang
 from irregulars.detectors.job.topology import Topology
 from irregulars.detectors.path.critical_path import Piece
 from irregulars.streams.messages.records import OPERATORS
+
+_IN_TURN: Final = "in each iteration another rank works longer than its peers, as with uneven data"
 
 
 def standing_text(kind: str, piece: Piece, costs_ns: float, seen: int, topology: Topology) -> str:
@@ -24,7 +28,7 @@ def standing_text(kind: str, piece: Piece, costs_ns: float, seen: int, topology:
     if kind == "slow_stage":
         return f"all ranks of the stage of rank {piece.rank} work longer than those of the other stages; {cost}"
     if kind == "imbalance":
-        return f"in each iteration another rank works longer than its peers, as with uneven data; {cost}"
+        return f"{_IN_TURN}; {cost}"
     return f"{_what(piece, topology)} (its peers {_duration(piece.usual_ns)}); {cost}"
 
 
@@ -52,6 +56,11 @@ def evidence_text(piece: Piece, seen: int, tried: int, topology: Topology) -> st
         Irregular iterations in which the cause was seen, and all irregular ones meanwhile.
     """
     return f"{_what(piece, topology)} (usual {_duration(piece.usual_ns)}), in {seen} of {tried} irregular iterations"
+
+
+def in_turn_text(costs_ns: float, seen: int, tried: int) -> str:
+    """Say the same where many ranks came last in turn; ``costs_ns`` is what that typically cost an iteration."""
+    return f"{_IN_TURN}; it cost {_duration(costs_ns)}, in {seen} of {tried} irregular iterations"
 
 
 def recovery_text(recovers_ratio: float, elapsed_ns: float, usual_ns: float) -> str:

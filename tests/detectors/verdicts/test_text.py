@@ -7,7 +7,7 @@ import pytest
 from irregulars.detectors.job.lanes import Lane
 from irregulars.detectors.job.topology import Topology
 from irregulars.detectors.path.critical_path import Piece
-from irregulars.detectors.verdicts.text import _duration, evidence_text, recovery_text
+from irregulars.detectors.verdicts.text import _duration, evidence_text, in_turn_text, recovery_text
 from irregulars.streams.messages.records import OPERATOR_CODES
 
 TOPOLOGY = Topology(4, {}, {}, ("dp0", "pp0"))
@@ -33,6 +33,13 @@ def test_a_pair_names_both_ends() -> None:
 def test_a_collective_names_its_communicator() -> None:
     piece = Piece(Lane("collective", 0), 0, OPERATOR_CODES["reduce_scatter"], 0, 2e9, 1e9)
     assert text(piece).startswith("reduce_scatter on dp0 took 2 s after its last rank had arrived (usual 1 s)")
+
+
+def test_of_ranks_that_come_last_in_turn_none_is_named() -> None:
+    assert in_turn_text(2.71e9, 21, 22) == (
+        "in each iteration another rank works longer than its peers, as with uneven data; it cost 2.71 s, "
+        "in 21 of 22 irregular iterations"
+    )
 
 
 def test_a_communicator_without_a_name_has_its_code() -> None:
