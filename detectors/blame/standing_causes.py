@@ -39,8 +39,8 @@ class Reviewed:
     path_work_ns
         For each rank its own work on the critical path, ns; empty where that is not known.
     beside_ratio
-        Share of the recvs that ranks left open while they worked on. Whether they waited for them in the end or
-        worked until then is in no log, so stages can't be compared by their gaps.
+        Share of the recvs that ranks left open while they worked on. Gaps don't tell whether they waited for them in
+        the end or worked until then, so stages can't be compared by their gaps.
     microbatch_ns
         For each rank between the first and the last stage its work on micro-batches, ns
         (`detectors.path.microbatch_work`), which open recvs don't hide; empty where that is not known.
@@ -70,8 +70,8 @@ def review(reviewed: Sequence[Reviewed], topology: Topology, delta: float) -> li
     causes = [cause for cause in found if _is_one(cause) and _matters(cause, reviewed, delta)]
     if causes:
         return causes
-    stage = _slow_stage(reviewed, topology)
-    if stage is not None and _always_matters(stage, reviewed, 1 + BLAME.stage_excess * (delta - 1)):
+    stage = _slow_stage(reviewed, topology, 1 + BLAME.stage_excess * (delta - 1))
+    if stage is not None:
         return [stage]
     uneven = _imbalance(reviewed)
     limit = 1 + BLAME.uneven_excess * (delta - 1)
@@ -123,24 +123,38 @@ def _always_matters(cause: Cause, reviewed: Sequence[Reviewed], delta: float) ->
     return sum(costly) >= BLAME.review_seen_share * len(reviewed)
 
 
-def _slow_stage(reviewed: Sequence[Reviewed], topology: Topology) -> Cause | None:
+def _slow_stage(reviewed: Sequence[Reviewed], topology: Topology, delta: float) -> Cause | None:
     """Find a pipeline stage all of whose ranks work longer than the ranks of the other stages.
 
     Its excess is the difference between the median work of its ranks and that of the ranks of the median other
-    stage: the other stages wait for it in each iteration.
+    stage: the other stages wait for it in each iteration. Work is what gaps tell, of a stage that has much of the
+    path; else that on micro-batches, since gaps may hide work beside open recvs, or contain waiting.
     """
-    is_beside = median(one.beside_ratio for one in reviewed) > BLAME.max_beside_ratio
-    typical = [_stage_work(one.microbatch_ns if is_beside else one.work_ns, topology) for one in reviewed]
-    stages = sorted(set.intersection(*map(set, typical)))
+    by_gaps, by_microbatches = (
+        [_stage_work(work_ns, topology) for work_ns in of_ranks]
+        for of_ranks in ([one.work_ns for one in reviewed], [one.microbatch_ns for one in reviewed])
+    )
+    found = None
+    if median(one.beside_ratio for one in reviewed) <= BLAME.max_beside_ratio:
+        found = _heaviest_stage(by_gaps, reviewed, topology, must_have_path=True)
+    if found is None or not _always_matters(found, reviewed, delta):
+        found = _heaviest_stage(by_microbatches, reviewed, topology, must_have_path=False)
+    return found if found is not None and _always_matters(found, reviewed, delta) else None
+
+
+def _heaviest_stage(
+    work_ns: Sequence[Mapping[int, float]], reviewed: Sequence[Reviewed], topology: Topology, *, must_have_path: bool
+) -> Cause | None:
+    """Return the stage that works longest in most iterations, with its excess over the median other one."""
+    stages = sorted(set.intersection(*map(set, work_ns)))
     if len(stages) < 2:
         return None
-    heaviest = [max(stages, key=lambda stage: work[stage]) for work in typical]
+    heaviest = [max(stages, key=lambda stage: work[stage]) for work in work_ns]
     stage = max(stages, key=heaviest.count)
     explained = {}
-    for one, work in zip(reviewed, typical, strict=True):
+    for one, work in zip(reviewed, work_ns, strict=True):
         excess_ns = work[stage] - median(work[other] for other in stages if other != stage)
-        # Where recvs lie open, the path takes waiting for work: it can't tell on which stage the others wait.
-        if excess_ns > 0 and (is_beside or _has_the_path(one, stage, topology)):
+        if excess_ns > 0 and (not must_have_path or _has_the_path(one, stage, topology)):
             explained[one.attribution.iteration] = excess_ns
     if not explained:
         return None

@@ -205,7 +205,7 @@ def _by_paths(rows: Sequence[IterationRows], columns: Mapping[str, Column], read
                 graph.own_work_ns(one.number),
                 path_work_ns(graph, one.number),
                 beside_ratio,
-                microbatch_work_ns(graph, one.number, topology.stage_of) if beside_ratio else {},
+                microbatch_work_ns(graph, one.number, topology.stage_of),
             )
         )
     return found

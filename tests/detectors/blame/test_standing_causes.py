@@ -146,6 +146,20 @@ def test_stages_whose_recvs_lie_open_are_compared_by_their_work_on_micro_batches
     assert [cause.suspects[0][0].ranks for cause in causes] == ([(2, 3)] if is_said else [])
 
 
+def test_where_gaps_contain_waiting_stages_are_compared_by_their_work_on_micro_batches() -> None:
+    """By the gaps the last stage works longest, but it has nothing of the path: it waits, and logs no recv for it."""
+    topology = Topology(8, {}, {}, stage_of={rank: rank // 2 for rank in range(8)})
+    work_ns = {rank: (50.0 + 20 * (rank // 2)) * MS for rank in range(8)}
+    microbatch_ns = {2: 70 * MS, 3: 70 * MS, 4: 40 * MS, 5: 40 * MS}
+    path_work_ns = {2: 60.0 * MS, 6: 0.0}
+    some = [
+        replace(reviewed(n, {}), work_ns=work_ns, path_work_ns=path_work_ns, microbatch_ns=microbatch_ns)
+        for n in range(8)
+    ]
+    (cause,) = review(some, topology, DELTA)
+    assert (cause.suspects[0][0].ranks, set(cause.explained_ns.values())) == ((2, 3), {30 * MS})
+
+
 @pytest.mark.parametrize(("late_ms", "is_said"), [(19.0, False), (22.0, True)])
 def test_uneven_data_cost_two_and_a_half_times_what_delta_allows(late_ms: float, is_said: bool) -> None:
     """100 ms are more than 1.25 times the rest from 20 ms on."""
