@@ -431,3 +431,33 @@ def test_an_alternative_of_less_than_a_fiftieth_is_not_named(normal: Lane, is_na
     some = [replace(one, path_excess_ns={pair(1, 5): 30 * MS}) for one in irregular(lanes)]
     (cause,) = find_causes(some, APART)
     assert (NIC_5 in [device for device, _ in cause.suspects]) == is_named
+
+
+# --- lanes that were held against each other ------------------------------------------------------------------------
+
+IN_LEAF = [Lane("collective", code) for code in range(4)]
+ACROSS = [Lane("collective", code) for code in (4, 5)]
+RING_PER_LEAF = Topology(
+    8,
+    {rank: Place(f"h{rank}", 0, "nic0", f"leaf-{rank // 2}") for rank in RANKS},
+    {**{leaf: (2 * leaf, 2 * leaf + 1) for leaf in range(4)}, 4: (0, 2, 4, 6), 5: (1, 3, 5, 7)},
+)
+
+
+def of_leaf_0(*, is_by_peers: bool) -> float:
+    """Probability of the first switch: what stays below it is slow, what crosses it looks as always."""
+    seen = lanes_of(IN_LEAF[:1], [*IN_LEAF[1:], *ACROSS])
+    attributions = [replace(one, is_by_peers=is_by_peers) for one in irregular(seen)]
+    return dict(rank_devices(IN_LEAF[0], attributions, RING_PER_LEAF)[0])[Device("switch", (0, 1))]
+
+
+def test_lanes_that_all_cross_a_switch_and_are_held_against_each_other_do_not_acquit_it() -> None:
+    """Against their past both would have been slow; beside each other neither can be."""
+    assert of_leaf_0(is_by_peers=True) > 10 * of_leaf_0(is_by_peers=False)
+
+
+def test_what_joins_the_switches_makes_no_lane_slower_than_others_that_cross_it() -> None:
+    seen = lanes_of(ACROSS[:1], [*IN_LEAF, *ACROSS[1:]])
+    by_peers = [replace(one, is_by_peers=True) for one in irregular(seen)]
+    found = dict(rank_devices(ACROSS[0], by_peers, RING_PER_LEAF)[0])
+    assert found[FABRIC] < 0.01
