@@ -185,7 +185,10 @@ class OperatorGraph:
     @property
     def is_worked_beside(self) -> Flags:
         """Whether the rank began another operator before this send or recv had ended, and so did not wait for it."""
-        order = np.lexsort((self.start_ns, self.block))
+        return self.derive("is_worked_beside", self._find_worked_beside)
+
+    def _find_worked_beside(self) -> Flags:
+        order = sort_rows([self.block, self.start_ns])
         one, two = order[:-1], order[1:]
         found = np.zeros(len(self), dtype=bool)
         is_beside = (self.block[one] == self.block[two]) & (self.batch[one] != self.batch[two])
