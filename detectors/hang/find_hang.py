@@ -7,7 +7,9 @@ The first of these that is found is to blame:
 2. **stopped**: a rank that stands in an operator that all have entered and others have left;
 3. **last in line**: each rank waits for those who do not stand where it stands. These chains end in a circle of
    ranks, or in an operator that all have entered and nobody has left; or, where only some ranks are logged, all in
-   one operator with members that log nothing.
+   one operator with members that log nothing;
+4. **owing**: of two ranks that receive from each other, and so stand in a circle, the one that has got more messages
+   from the other than it sent back: it posted its next recv early, and stopped at its work on the last.
 
 All others wait, and are victims.
 """
@@ -94,6 +96,10 @@ def find_hang(
     is_shared = not stopped
     if is_shared:
         stopped = standing.last_in_line()
+        owing = standing.owing(stopped)
+        if owing:
+            waiting = [row for rank, row in standing.head_rows.items() if rank in stopped - owing]
+            return _hang(owing, columns, waiting, standing, has_arrived=False)
     if not stopped:
         return None
     heads = [row for rank, row in standing.head_rows.items() if rank in stopped]
@@ -133,7 +139,7 @@ class _Standing:
     def __init__(
         self, columns: Mapping[str, Column], open_rows: list[int], topology: Topology, trusted: frozenset[int]
     ) -> None:
-        self._topology, self._trusted = topology, trusted
+        self._columns, self._topology, self._trusted = columns, topology, trusted
         self.head_rows: dict[int, int] = {}
         for row in open_rows:
             self.head_rows.setdefault(int(columns["rank"][row]), row)
@@ -172,6 +178,25 @@ class _Standing:
         ends = last_groups(edges)
         found = {rank for group in ends if _UNTOLD not in group for rank in self._standing_at(group)}
         return found or self._where_all_known_chains_end(edges)
+
+    def owing(self, circle: Collection[int]) -> set[int]:
+        """Return which of two ranks that wait for each other's message owes the other one an answer; else nobody."""
+        if len(circle) != 2 or not self._trusted.issuperset(circle):
+            return set()
+        one, two = sorted(circle)
+        if {self.head[one][2:], self.head[two][2:]} != {(one, two), (two, one)}:
+            return set()
+        if any(self._columns["operator"][self.head_rows[rank]] != RECV for rank in circle):
+            return set()
+        more = {one: self._unanswered(one, two), two: self._unanswered(two, one)}
+        return {rank for rank, messages in more.items() if messages > 0}
+
+    def _unanswered(self, rank: int, peer: int) -> int:
+        """Return how many messages more a rank has got from another one than it sent to it."""
+        columns = self._columns
+        own = (columns["rank"] == rank) & (columns["peer"] == peer)
+        has_got = own & (columns["operator"] == RECV) & np.isfinite(columns["elapsed_ns"])
+        return int(has_got.sum()) - int((own & (columns["operator"] == SEND)).sum())
 
     def _where_all_known_chains_end(self, edges: Mapping[int | Operation, set[int | Operation]]) -> set[int]:
         ends = last_groups({node: waits_for - {_UNTOLD} for node, waits_for in edges.items()})

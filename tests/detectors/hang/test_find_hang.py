@@ -123,6 +123,31 @@ def test_ranks_that_wait_for_each_other_in_a_circle_are_accused() -> None:
     assert accused(*rows) == (1, 2)
 
 
+IN_BOTH_RECVS: list[Row] = [
+    (1, PAIR, 1, None, RECV, 2), (2, PAIR, 1, None, RECV, 1), (0, WORLD, 7, None), (3, WORLD, 7, None),
+]  # fmt: skip
+"""Ranks 1 and 2 wait for each other's second message."""
+
+
+def test_of_two_that_receive_from_each_other_the_one_that_owes_an_answer_is_accused() -> None:
+    """Rank 2 got an activation, posted the next recv, and sent no gradient back."""
+    sent: list[Row] = [(1, PAIR, 0, 1.0, SEND, 2), (2, PAIR, 0, 1.0, RECV, 1)]
+    found = hang(*sent, *IN_BOTH_RECVS)
+    assert found is not None
+    assert (found.ranks, found.waiting, found.has_arrived, found.is_shared) == ((2,), 3, False, False)
+
+
+def test_of_two_that_receive_from_each_other_and_owe_nothing_both_are_named() -> None:
+    there: list[Row] = [(1, PAIR, 0, 1.0, SEND, 2), (2, PAIR, 0, 1.0, RECV, 1)]
+    back: list[Row] = [(2, PAIR, 0, 1.0, SEND, 1), (1, PAIR, 0, 1.0, RECV, 2)]
+    assert accused(*there, *back, *IN_BOTH_RECVS) == (1, 2)
+
+
+def test_of_two_that_receive_from_each_other_none_is_told_apart_by_a_log_with_holes() -> None:
+    sent: list[Row] = [(1, PAIR, 0, 1.0, SEND, 2), (2, PAIR, 0, 1.0, RECV, 1)]
+    assert accused(*sent, *IN_BOTH_RECVS[:2], trusted=range(1)) == ()
+
+
 def test_a_missing_receiver_is_accused() -> None:
     rows: list[Row] = [
         (1, PAIR, 5, None, SEND, 2),
