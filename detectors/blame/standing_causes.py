@@ -127,25 +127,10 @@ def _slow_stage(reviewed: Sequence[Reviewed], topology: Topology, delta: float) 
     """Find a pipeline stage all of whose ranks work longer than the ranks of the other stages.
 
     Its excess is the difference between the median work of its ranks and that of the ranks of the median other
-    stage: the other stages wait for it in each iteration. Work is what gaps tell, of a stage that has much of the
-    path; else that on micro-batches, since gaps may hide work beside open recvs, or contain waiting.
+    stage: the other stages wait for it in each iteration.
     """
-    by_gaps, by_microbatches = (
-        [_stage_work(work_ns, topology) for work_ns in of_ranks]
-        for of_ranks in ([one.work_ns for one in reviewed], [one.microbatch_ns for one in reviewed])
-    )
-    found = None
-    if median(one.beside_ratio for one in reviewed) <= BLAME.max_beside_ratio:
-        found = _heaviest_stage(by_gaps, reviewed, topology, must_have_path=True)
-    if found is None or not _always_matters(found, reviewed, delta):
-        found = _heaviest_stage(by_microbatches, reviewed, topology, must_have_path=False)
-    return found if found is not None and _always_matters(found, reviewed, delta) else None
-
-
-def _heaviest_stage(
-    work_ns: Sequence[Mapping[int, float]], reviewed: Sequence[Reviewed], topology: Topology, *, must_have_path: bool
-) -> Cause | None:
-    """Return the stage that works longest in most iterations, with its excess over the median other one."""
+    hides_work = median(one.beside_ratio for one in reviewed) > BLAME.max_beside_ratio
+    work_ns = [_work_of_stages(one, topology, has_gaps=not hides_work) for one in reviewed]
     stages = sorted(set.intersection(*map(set, work_ns)))
     if len(stages) < 2:
         return None
@@ -154,13 +139,30 @@ def _heaviest_stage(
     explained = {}
     for one, work in zip(reviewed, work_ns, strict=True):
         excess_ns = work[stage] - median(work[other] for other in stages if other != stage)
-        if excess_ns > 0 and (not must_have_path or _has_the_path(one, stage, topology)):
+        is_known = stage in _stage_work(one.microbatch_ns, topology)  # else it may be waiting: it must be on the path
+        if excess_ns > 0 and (is_known or _has_the_path(one, stage, topology)):
             explained[one.attribution.iteration] = excess_ns
-    if not explained:
-        return None
     probability = (len(explained) + 0.5) / (len(reviewed) + 1)
     device = Device("stage", tuple(sorted(rank for rank, own in topology.stage_of.items() if own == stage)))
-    return Cause("slow_stage", ((device, probability),), frozenset(), None, explained)
+    cause = Cause("slow_stage", ((device, probability),), frozenset(), None, explained)
+    return cause if _always_matters(cause, reviewed, delta) else None
+
+
+def _work_of_stages(one: Reviewed, topology: Topology, *, has_gaps: bool) -> dict[int, float]:
+    """Return how long each stage works in an iteration, as far as that is known, ns.
+
+    That is the work on micro-batches, and for other stages what their gaps contain beside waiting. Stages that are
+    through with their micro-batches wait for those that are not, and no operator need show it. So what the gaps of
+    the stages between contain beside micro-batches grows, or falls, evenly along the pipeline, and a line through it
+    tells that of the first and the last one.
+    """
+    inner_ns = _stage_work(one.microbatch_ns, topology)
+    gaps_ns = _stage_work(one.work_ns, topology) if has_gaps else {}
+    rest_ns = {stage: gaps_ns[stage] - ns for stage, ns in inner_ns.items() if stage in gaps_ns}
+    if len(rest_ns) < 2:
+        return inner_ns if len(inner_ns) > 1 else gaps_ns
+    slope, base = np.polyfit(list(rest_ns), list(rest_ns.values()), 1).tolist()
+    return {stage: ns - base - slope * stage for stage, ns in gaps_ns.items()} | inner_ns
 
 
 def _stage_work(work_ns: Mapping[int, float], topology: Topology) -> dict[int, float]:

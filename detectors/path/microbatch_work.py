@@ -39,7 +39,9 @@ def microbatch_work_ns(graph: OperatorGraph, iteration: int, stage_of: Mapping[i
     known = ~np.isin(graph.rank[rows], graph.rank[_unpaired(graph, rows, step)])
     input_ns = _inputs_ns(graph, rows, step)
     main = known & (graph.operator[rows] != RECV)
-    return _work(graph, rows[main], _of_next_send(graph, rows[main], input_ns[main]))
+    rows, input_ns = rows[main], _of_next_send(graph, rows[main], input_ns[main])
+    is_passed_on = input_ns != _NEVER  # what follows the last send is on no micro-batch, and may be waiting
+    return _work(graph, rows[is_passed_on], input_ns[is_passed_on])
 
 
 def _steps(graph: OperatorGraph, rows: Ints, stage_of: Mapping[int, int]) -> Ints:
@@ -92,8 +94,6 @@ def _work(graph: OperatorGraph, rows: Ints, input_ns: Ints) -> dict[int, float]:
     owner = run_numbers(graph.rank[rows])
     is_left_open = graph.is_worked_beside[rows] & (graph.operator[rows] == SEND)
     free_ns = np.where(is_left_open, graph.start_ns[rows], graph.end_ns[rows])
-    entered_ns = np.where(input_ns == _NEVER, graph.start_ns[rows] - graph.gap_ns[rows], _NEVER)
-    before_ns = np.where(is_first, entered_ns, np.append(_NEVER, free_ns[:-1]))
-    ready_ns = np.maximum(before_ns, input_ns)
+    ready_ns = np.maximum(np.where(is_first, _NEVER, np.append(_NEVER, free_ns[:-1])), input_ns)
     sums = np.bincount(owner, np.maximum(graph.start_ns[rows] - ready_ns, 0))
     return dict(zip(graph.rank[rows[is_first]].tolist(), sums.tolist(), strict=True))

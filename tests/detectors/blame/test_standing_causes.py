@@ -146,18 +146,37 @@ def test_stages_whose_recvs_lie_open_are_compared_by_their_work_on_micro_batches
     assert [cause.suspects[0][0].ranks for cause in causes] == ([(2, 3)] if is_said else [])
 
 
-def test_where_gaps_contain_waiting_stages_are_compared_by_their_work_on_micro_batches() -> None:
-    """By the gaps the last stage works longest, but it has nothing of the path: it waits, and logs no recv for it."""
-    topology = Topology(8, {}, {}, stage_of={rank: rank // 2 for rank in range(8)})
-    work_ns = {rank: (50.0 + 20 * (rank // 2)) * MS for rank in range(8)}
-    microbatch_ns = {2: 70 * MS, 3: 70 * MS, 4: 40 * MS, 5: 40 * MS}
-    path_work_ns = {2: 60.0 * MS, 6: 0.0}
-    some = [
+def waiting(work_ms: Sequence[float], path_ms: Sequence[float]) -> list[Reviewed]:
+    """Four stages that wait 20 ms longer each than the one before, and log nothing of it."""
+    work_ns = {rank: (10.0 + 20.0 * (rank // 2) + work_ms[rank // 2]) * MS for rank in range(8)}
+    path_work_ns = {2 * stage: ms * MS for stage, ms in enumerate(path_ms)}
+    microbatch_ns = {rank: work_ms[rank // 2] * MS for rank in (2, 3, 4, 5)}
+    return [
         replace(reviewed(n, {}), work_ns=work_ns, path_work_ns=path_work_ns, microbatch_ns=microbatch_ns)
         for n in range(8)
     ]
-    (cause,) = review(some, topology, DELTA)
-    assert (cause.suspects[0][0].ranks, set(cause.explained_ns.values())) == ((2, 3), {30 * MS})
+
+
+FOUR_STAGES = Topology(8, {}, {}, stage_of={rank: rank // 2 for rank in range(8)})
+
+
+@pytest.mark.parametrize("stage", range(4))
+def test_where_gaps_contain_waiting_the_stage_that_works_longer_is_heavy(stage: int) -> None:
+    work_ms = [70.0 if one == stage else 40.0 for one in range(4)]
+    path_ms = [90.0 if one == stage else 40.0 for one in range(4)]
+    (cause,) = review(waiting(work_ms, path_ms), FOUR_STAGES, DELTA)
+    assert cause.suspects[0][0].ranks == (2 * stage, 2 * stage + 1)
+    assert list(cause.explained_ns.values()) == pytest.approx([30 * MS] * 8)
+
+
+def test_stages_that_work_as_long_and_wait_are_not_heavy() -> None:
+    """By its gaps the last one works 60 ms longer than the first."""
+    assert review(waiting([40.0] * 4, path_ms=[20.0, 20.0, 20.0, 40.0]), FOUR_STAGES, DELTA) == []
+
+
+def test_a_first_or_last_stage_that_is_not_on_the_path_is_not_heavy() -> None:
+    """What looks like its work may be waiting of another kind."""
+    assert review(waiting([40.0, 40.0, 40.0, 70.0], path_ms=[30.0, 30.0, 30.0, 10.0]), FOUR_STAGES, DELTA) == []
 
 
 @pytest.mark.parametrize(("late_ms", "is_said"), [(19.0, False), (22.0, True)])

@@ -55,6 +55,11 @@ def test_collectives_within_a_microbatch_are_not_work() -> None:
     assert work(*passed_on(0, 10, (40, 45)), collective) == {1: 5 + 15}
 
 
+def test_what_comes_after_the_last_send_is_no_work_on_micro_batches() -> None:
+    """Stages that are through early wait for the others, and no operator need show it."""
+    assert work(*passed_on(0, 10, (40, 45)), row(1, 900, 950, group=3)) == {1: 30}
+
+
 def test_backward_messages_pair_up_by_themselves() -> None:
     down = passed_on(0, 60, (80, 85), up=False)
     assert work(*passed_on(0, 10, (40, 45)), *down) == {1: 30 + 20}
