@@ -9,11 +9,15 @@ rank 1 works longer             the stage of rank 1 does        no: a heavy stag
 
 from __future__ import annotations
 
+from typing import Final
+
 from irregulars.detectors.blame.causes import Cause
 from irregulars.detectors.blame.suspects import is_carried
 from irregulars.detectors.job.lanes import Lane
 from irregulars.detectors.job.topology import Topology
 from irregulars.detectors.verdicts.thresholds import VERDICTS
+
+_OF_WORK: Final = frozenset({"slow_rank", "slow_stage"})
 
 
 def is_same(one: Cause, other: Cause) -> bool:
@@ -42,15 +46,15 @@ def is_explained(cause: Cause, by: Cause, topology: Topology) -> bool:
 
 
 def carries_lane(cause: Cause, lane: Lane, topology: Topology) -> bool:
-    """Whether a cause's first suspect carries the transfers of a lane."""
-    if not cause.suspects or cause.kind == "slow_rank" or lane.kind == "work":
+    """Whether a cause's first suspect carries the transfers of a lane: a rank, a host and a stage carry none."""
+    if not cause.suspects or cause.kind in _OF_WORK or lane.kind == "work":
         return False
     return is_carried(cause.suspects[0][0], lane, min(cause.lanes), topology)
 
 
 def _carries_all(one: Cause, other: Cause, topology: Topology) -> bool:
     """Whether the device of one cause carries all transfers that the other one blames."""
-    if not one.suspects or "slow_rank" in (one.kind, other.kind):
+    if not one.suspects or not _OF_WORK.isdisjoint((one.kind, other.kind)):
         return False
     return all(carries_lane(one, lane, topology) for lane in other.lanes if lane.kind != "work")
 

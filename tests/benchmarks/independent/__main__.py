@@ -73,11 +73,14 @@ def draw(suite: str, seed: int, count: int, folder: Path) -> None:
 
 
 def judge(suite: str, directory: Path) -> Outcome:
-    """Ask `irregulars analyze`, and compare."""
+    """Ask `irregulars analyze`, and compare; where it fails it is wrong, whatever is true."""
     command = [sys.executable, "-P", "-m", "irregulars", "analyze", str(directory), "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    label, found = json.loads((directory / "label.json").read_text()), json.loads(done.stdout)
-    job = json.loads((directory / "job.json").read_text())
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    label, job = (json.loads((directory / name).read_text()) for name in ("label.json", "job.json"))
+    if done.returncode:
+        print(f"{directory}: {done.stderr}", file=sys.stderr)
+        return Outcome(suite, directory.name, label, {"verdicts": [], "iterations": 0}, is_right=False)
+    found = json.loads(done.stdout)
     known = set(map(int, job.get("ranks", range(job["world_size"]))))
     return Outcome(suite, directory.name, label, found, is_right(label, found, known))
 

@@ -43,6 +43,12 @@ def test_a_slow_rank_of_a_heavy_stage_is_another_matter() -> None:
     assert is_same(SLOW_STAGE, replace(SLOW_STAGE, lanes=frozenset([work(0)])))
 
 
+@pytest.mark.parametrize("of_work", [SLOW_RANK, SLOW_STAGE, cause("slow_rank", Device("host", (0, 1)), work(0))])
+def test_ranks_hosts_and_stages_carry_no_transfers(of_work: Cause) -> None:
+    assert not any(carries_lane(of_work, lane, TOPOLOGY) for lane in (WORLD, PAIR, work(1)))
+    assert not is_explained(SLOW_WORLD, of_work, TOPOLOGY)
+
+
 def test_what_has_no_lanes_is_told_by_its_kind() -> None:
     assert is_same(IMBALANCE, replace(IMBALANCE, explained_ns={9: 1.0}))
     assert not is_same(IMBALANCE, cause("slow_stage", Device("stage", (0, 1))))
