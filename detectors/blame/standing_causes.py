@@ -44,6 +44,8 @@ class Reviewed:
     microbatch_ns
         For each rank between the first and the last stage its work on micro-batches, ns
         (`detectors.path.microbatch_work`), which open recvs don't hide; empty where that is not known.
+    to_last_message_ns
+        For each rank the sum of its gaps to its last message, ns; empty where that is not known.
     """
 
     elapsed_ns: float
@@ -52,6 +54,7 @@ class Reviewed:
     path_work_ns: Mapping[int, float]
     beside_ratio: float = 0.0
     microbatch_ns: Mapping[int, float] = field(default_factory=dict)
+    to_last_message_ns: Mapping[int, float] = field(default_factory=dict)
 
 
 def review(reviewed: Sequence[Reviewed], topology: Topology, delta: float) -> list[Cause]:
@@ -139,8 +142,7 @@ def _slow_stage(reviewed: Sequence[Reviewed], topology: Topology, delta: float) 
     explained = {}
     for one, work in zip(reviewed, work_ns, strict=True):
         excess_ns = work[stage] - median(work[other] for other in stages if other != stage)
-        is_known = stage in _stage_work(one.microbatch_ns, topology)  # else it may be waiting: it must be on the path
-        if excess_ns > 0 and (is_known or _has_the_path(one, stage, topology)):
+        if excess_ns > 0 and _works(one, stage, topology):
             explained[one.attribution.iteration] = excess_ns
     probability = (len(explained) + 0.5) / (len(reviewed) + 1)
     device = Device("stage", tuple(sorted(rank for rank, own in topology.stage_of.items() if own == stage)))
@@ -172,6 +174,18 @@ def _stage_work(work_ns: Mapping[int, float], topology: Topology) -> dict[int, f
         if rank in topology.stage_of:
             by_stage.setdefault(topology.stage_of[rank], []).append(ns)
     return {stage: median(values) for stage, values in by_stage.items()}
+
+
+def _works(one: Reviewed, stage: int, topology: Topology) -> bool:
+    """Whether what is taken for a stage's work is not waiting.
+
+    Unless its work on micro-batches is known, it must have much of the path, and also work longest before it is
+    through with its messages.
+    """
+    if stage in _stage_work(one.microbatch_ns, topology):
+        return True
+    before_ns = _stage_work(one.to_last_message_ns, topology)
+    return before_ns.get(stage, 0.0) >= max(before_ns.values(), default=0.0) and _has_the_path(one, stage, topology)
 
 
 def _has_the_path(one: Reviewed, stage: int, topology: Topology) -> bool:

@@ -35,7 +35,7 @@ from irregulars.detectors.path.graph_edges import (
 from irregulars.detectors.path.lost_rows import find_lost
 from irregulars.detectors.path.operator_classes import class_parts, is_p2p
 from irregulars.dtypes import Column, Flags, Floats, Ints
-from irregulars.streams.messages.records import SEND, UNKNOWN
+from irregulars.streams.messages.records import RECV, SEND, UNKNOWN
 
 Derived = TypeVar("Derived")
 
@@ -195,10 +195,16 @@ class OperatorGraph:
         found[one] = is_beside & (self.start_ns[two] + self.slack_ns[one] < self.end_ns[one])
         return found & self.is_p2p
 
-    def own_work_ns(self, iteration: int) -> dict[int, float]:
+    def own_work_ns(self, iteration: int, *, to_last_message: bool = False) -> dict[int, float]:
         """Return the time that each rank worked in an iteration, ns, also while a send of its own was still open.
 
         A rank does not wait for a send that it leaves open, so such sends are taken out before gaps are summed up.
+
+        Parameters
+        ----------
+        to_last_message
+            Count gaps to the rank's last message, and to the operator after that if it is a recv: pipeline stages
+            that are through wait for the others, and no operator need show it.
         """
         rows = np.flatnonzero((self.iteration == iteration) & ~(self.is_worked_beside & (self.operator == SEND)))
         rows = rows[np.lexsort((self.start_ns[rows], self.rank[rows]))]
@@ -210,8 +216,17 @@ class OperatorGraph:
         latest_ns = times[np.maximum.accumulate(place.ravel() + lift) - lift]
         gap_ns = np.append(0, np.maximum(self.start_ns[rows[1:]] - latest_ns[:-1], 0))
         gap_ns[is_first] = self.gap_ns[rows[is_first]]
+        if to_last_message:
+            gap_ns = np.where(self._comes_by_last_message(rows, owner), gap_ns, 0)
         sums = np.bincount(owner, gap_ns)
         return dict(zip(self.rank[rows[is_first]].tolist(), sums.tolist(), strict=True))
+
+    def _comes_by_last_message(self, rows: Ints, owner: Ints) -> Flags:
+        """Say of rows, those of each owner together, whether its last message comes later, or led to them."""
+        last = np.full(int(owner[-1]) + 1, len(rows))
+        message = np.flatnonzero(self.is_p2p[rows])
+        last[owner[message]] = message + (self.operator[rows[message]] == RECV)  # of each owner the last one is kept
+        return np.arange(len(rows)) <= last[owner]
 
     @property
     def source(self) -> Ints:

@@ -179,6 +179,16 @@ def test_a_first_or_last_stage_that_is_not_on_the_path_is_not_heavy() -> None:
     assert review(waiting([40.0, 40.0, 40.0, 70.0], path_ms=[30.0, 30.0, 30.0, 10.0]), FOUR_STAGES, DELTA) == []
 
 
+@pytest.mark.parametrize(("before_ms", "is_said"), [((60.0, 70.0), True), ((70.0, 60.0), False)])
+def test_a_heavy_stage_works_longest_before_it_is_through_with_its_messages(
+    before_ms: Sequence[float], is_said: bool
+) -> None:
+    """Where there are two stages alone: what one does later may be waiting for the other."""
+    before_ns = {rank: before_ms[rank // 4] * MS for rank in range(8)}
+    some = [replace(reviewed(n, {}, **HEAVY), to_last_message_ns=before_ns) for n in range(8)]
+    assert bool(found(some)) == is_said
+
+
 @pytest.mark.parametrize(("late_ms", "is_said"), [(17.0, False), (19.0, True)])
 def test_uneven_data_cost_twice_what_delta_allows_and_more(late_ms: float, is_said: bool) -> None:
     """100 ms are more than 1.22 times the rest from 18.03 ms on."""

@@ -352,3 +352,21 @@ def test_source_and_destination_of_p2p() -> None:
     assert graph.source.tolist() == [0, 0]
     assert graph.destination.tolist() == [3, 3]
     assert graph.operator.tolist() == [SEND, RECV]
+
+
+# --- work -----------------------------------------------------------------------------------------------------------
+
+
+def work_to_last_message(*rows: dict[str, Any]) -> dict[int, float]:
+    return graph_of(*rows, entry={(rank, 0): 0 for rank in range(2)}).own_work_ns(0, to_last_message=True)
+
+
+def test_after_the_last_send_a_rank_may_wait_and_no_operator_shows_it() -> None:
+    rows = row(1, 30, 40, "send", peer=0), row(1, 900, 950, group=3), row(0, 20, 950, group=3)
+    assert work_to_last_message(*rows) == {0: 20, 1: 30}
+    assert graph_of(*rows, entry={(1, 0): 0, (0, 0): 0}).own_work_ns(0) == {0: 20, 1: 30 + 860}
+
+
+def test_a_last_recv_leads_to_work() -> None:
+    rows = row(1, 10, 40, "recv", peer=0), row(1, 90, 120, group=3), row(1, 500, 510, group=3, sequence=1)
+    assert work_to_last_message(*rows) == {1: 10 + 50}
