@@ -215,6 +215,18 @@ def _usual_of_free_peers(role: Ints, owner: Ints, values: Ints, is_free: Flags) 
     return usual
 
 
+def _spreads(role: Ints, members: Ints, mean_ns: Floats, usual_ns: Floats) -> Floats:
+    """Return the robust standard deviation in each row's role, ns.
+
+    Where one device slows half of them, the median distance from what is usual is what it costs. The lanes below what
+    is usual are healthy, so the distance of the quickest one is another bound, if there are several.
+    """
+    spread_ns = MAD_TO_SIGMA * medians(role, np.abs(mean_ns - usual_ns))[role]
+    below_ns = np.zeros(len(members))
+    np.maximum.at(below_ns, role, usual_ns - mean_ns)
+    return np.where(members[role] >= PATH.min_peers_of_any_stage, np.minimum(spread_ns, below_ns[role]), spread_ns)
+
+
 def roles_by_peers(lanes: Sequence[Lane], topology: Topology) -> Ints:
     """Number the roles of lanes: of any stage where enough lanes share one, else of their stage."""
     of_any, of_stage = (topology.role_codes(lanes, of_any_stage=is_any) for is_any in (True, False))
@@ -240,7 +252,7 @@ def lanes_by_peers(table: LaneTable, iteration: int, topology: Topology) -> dict
         role, first = group_rows([topology.role_codes(lanes, of_any_stage=of_any_stage), sizes, counts])
         members = np.bincount(role, minlength=len(first))
         usual_ns = lower_medians(role, mean_ns)[role]
-        spread_ns = MAD_TO_SIGMA * medians(role, np.abs(mean_ns - usual_ns))[role]
+        spread_ns = _spreads(role, members, mean_ns, usual_ns)
         known = np.flatnonzero(members[role] >= least)
         rows = zip(known.tolist(), usual_ns[known].tolist(), spread_ns[known].tolist(), strict=True)
         found |= {lanes[number]: UsualLane(ns, spread, math.nan) for number, ns, spread in rows}

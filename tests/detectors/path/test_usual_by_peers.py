@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from irregulars.detectors.job.lanes import Lane
+from irregulars.detectors.job.lanes import Lane, UsualLane
 from irregulars.detectors.job.topology import Place, Topology
 from irregulars.detectors.path.lane_tables import lane_table
 from irregulars.detectors.path.usual_by_peers import _programs, attribute_by_peers, lanes_by_peers
@@ -141,7 +141,7 @@ def test_a_hundredth_of_the_time_since_the_operator_before_began_is_what_a_launc
     assert (longer_ns[3] > 0) is is_work
 
 
-def lanes(*mean_ns: int, is_one_stage: bool, receivers_below: str = "") -> list[float]:
+def usual_lanes(*mean_ns: int, is_one_stage: bool, receivers_below: str = "") -> list[UsualLane]:
     """What is usual for messages that took so long, of pairs of one stage or each of its own stages.
 
     ``receivers_below``: the switches of the receivers; all senders are below switch a.
@@ -158,7 +158,13 @@ def lanes(*mean_ns: int, is_one_stage: bool, receivers_below: str = "") -> list[
     below = "".join(f"a{one}" for one in receivers_below) or [None] * len(ranks)
     places = {rank: Place(f"h{rank}", switch=switch) for rank, switch in zip(ranks, below, strict=True)}
     topology = Topology(len(ranks), places, {0: tuple(ranks)}, ("pp",), stage_of)
-    return [one.mean_ns for one in lanes_by_peers(lane_table(graph_of(*rows)), 0, topology).values()]
+    return list(lanes_by_peers(lane_table(graph_of(*rows)), 0, topology).values())
+
+
+def lanes(*mean_ns: int, is_one_stage: bool, receivers_below: str = "") -> list[float]:
+    """Mean times of `usual_lanes`."""
+    found = usual_lanes(*mean_ns, is_one_stage=is_one_stage, receivers_below=receivers_below)
+    return [one.mean_ns for one in found]
 
 
 def test_two_lanes_of_one_stage_are_peers_and_four_of_any_stage() -> None:
@@ -171,6 +177,21 @@ def test_two_lanes_of_one_stage_are_peers_and_four_of_any_stage() -> None:
 def test_messages_below_one_switch_are_no_peers_of_those_to_another() -> None:
     assert lanes(10, 30, 10, 30, is_one_stage=True, receivers_below="abab") == [10, 30, 10, 30]
     assert lanes(10, 30, 10, 30, is_one_stage=True, receivers_below="bcbc") == [10, 10, 10, 10]
+
+
+def noise(*mean_ns: int) -> float:
+    (found,) = {one.noise_ns for one in usual_lanes(*mean_ns, is_one_stage=True)}
+    return found
+
+
+def test_the_noise_of_peers_is_their_robust_deviation() -> None:
+    assert noise(90, 100, 110, 100, 120, 100, 80) == pytest.approx(1.4826 * 10, rel=1e-3)
+
+
+def test_where_a_device_slows_half_of_the_lanes_that_is_not_their_noise() -> None:
+    """Half of them take four times as long: by the median distance they would vary by as much."""
+    assert noise(100, 98, 99, 100, 400, 402, 401, 399) == 2.0
+    assert noise(100, 130) == pytest.approx(1.4826 * 15, rel=1e-3)  # of two who knows
 
 
 def test_a_transfer_counts_once_however_many_of_its_members_were_read() -> None:
