@@ -25,7 +25,7 @@ from irregulars.detectors.path.graph_edges import NO_ORDINAL
 from irregulars.detectors.path.lane_tables import LaneTable, lane_excess, lane_table
 from irregulars.detectors.path.operator_graph import OperatorGraph
 from irregulars.detectors.path.thresholds import PATH
-from irregulars.dtypes import Flags, Floats, Ints
+from irregulars.dtypes import Flags, Floats, Ints, Numbers
 from irregulars.streams.messages.records import SEND
 
 
@@ -215,7 +215,7 @@ def _usual_of_free_peers(role: Ints, owner: Ints, values: Ints, is_free: Flags) 
     return usual
 
 
-def _spreads(role: Ints, members: Ints, mean_ns: Floats, usual_ns: Floats) -> Floats:
+def _spreads(role: Ints, members: Ints, mean_ns: Floats, usual_ns: Numbers) -> Floats:
     """Return the robust standard deviation in each row's role, ns.
 
     Where one device slows half of them, the median distance from what is usual is what it costs. The lanes below what
