@@ -164,7 +164,8 @@ def test_up_tells_that_its_worker_has_ended_and_ends(tmp_path: Path) -> None:
     run = subprocess.Popen([*COMMAND, "up"], cwd=tmp_path, env=environment, text=True, **pipes)
     try:
         assert run.stdout is not None
-        next(line for line in run.stdout if "Ctrl-C stops" in line)
+        is_up = any("Ctrl-C stops" in line for line in run.stdout)
+        assert is_up, run.communicate()[1]
         os.kill(worker_of(run.pid), signal.SIGKILL)
         _, err = run.communicate(timeout=60)
     finally:
