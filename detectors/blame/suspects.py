@@ -101,10 +101,13 @@ class Scene:
         return found
 
     def alike_if_slow(self, carried: Iterable[Lane]) -> frozenset[Lane]:
-        """Return the lanes that would not look slow if these were: they are most of those that are held against."""
+        """Return the lanes that would not look slow if these were: they are most of those that are held against.
+
+        A lane alone was held against others that are not known here.
+        """
         lanes = [lane for lane in carried if lane in self.peers]
-        numbers = Counter(self.peers[lane] for lane in lanes)
-        return frozenset(lane for lane in lanes if 2 * numbers[self.peers[lane]] > self._role_sizes[self.peers[lane]])
+        numbers, sizes = Counter(self.peers[lane] for lane in lanes), self._role_sizes
+        return frozenset(lane for lane in lanes if 2 * numbers[self.peers[lane]] > sizes[self.peers[lane]] > 1)
 
     @cached_property
     def _role_sizes(self) -> Mapping[int, int]:
