@@ -206,20 +206,27 @@ class OperatorGraph:
             Count gaps to the rank's last message, and to the operator after that if it is a recv: pipeline stages
             that are through wait for the others, and no operator need show it.
         """
+        work = self.derive(f"own work of {iteration}", lambda: self._sum_up_work(iteration))
+        return work[1 if to_last_message else 0]
+
+    def _sum_up_work(self, iteration: int) -> tuple[dict[int, float], dict[int, float]]:
+        """Return the work of each rank, and that to its last message."""
         rows = np.flatnonzero((self.iteration == iteration) & ~(self.is_worked_beside & (self.operator == SEND)))
         rows = rows[np.lexsort((self.start_ns[rows], self.rank[rows]))]
         if not len(rows):
-            return {}
+            return {}, {}
         is_first, owner = begins_run(self.rank[rows]), run_numbers(self.rank[rows])
         times, place = np.unique(self.end_ns[rows], return_inverse=True)
         lift = owner * len(times)
         latest_ns = times[np.maximum.accumulate(place.ravel() + lift) - lift]
         gap_ns = np.append(0, np.maximum(self.start_ns[rows[1:]] - latest_ns[:-1], 0))
         gap_ns[is_first] = self.gap_ns[rows[is_first]]
-        if to_last_message:
-            gap_ns = np.where(self._comes_by_last_message(rows, owner), gap_ns, 0)
-        sums = np.bincount(owner, gap_ns)
-        return dict(zip(self.rank[rows[is_first]].tolist(), sums.tolist(), strict=True))
+        ranks = self.rank[rows[is_first]].tolist()
+        to_last_ns = np.where(self._comes_by_last_message(rows, owner), gap_ns, 0)
+        all_work, to_last = (
+            dict(zip(ranks, np.bincount(owner, ns).tolist(), strict=True)) for ns in (gap_ns, to_last_ns)
+        )
+        return all_work, to_last
 
     def _comes_by_last_message(self, rows: Ints, owner: Ints) -> Flags:
         """Say of rows, those of each owner together, whether its last message comes later, or led to them."""

@@ -18,15 +18,15 @@ from irregulars.streams.snapshots.records import (
 from tests.streams.judged_streams import found
 from tests.streams.worker.recorded_states import STATES, cut
 
-READ = (2,)
+READ = (2, "2-without-peers")
 REFUSED = (1,)
 
 
-def record(version: int, name: str) -> MonitorRecord:
+def record(version: int | str, name: str) -> MonitorRecord:
     return decode_state((STATES / f"{version}-{name}.bin").read_bytes(), MonitorRecord, WHOLE_VERSION)
 
 
-def state_of(version: int, name: str) -> EncodedState:
+def state_of(version: int | str, name: str) -> EncodedState:
     return EncodedState(record(version, name).state)
 
 
@@ -44,7 +44,7 @@ def test_a_state_that_is_read_no_more_is_refused(version: int, name: str) -> Non
 
 
 @pytest.mark.parametrize("version", READ)
-def test_a_state_goes_on_to_the_same_verdicts(version: int) -> None:
+def test_a_state_goes_on_to_the_same_verdicts(version: int | str) -> None:
     whole, rest = cut()
     restored, _ = cut()
     kept = record(version, "rank")
@@ -61,7 +61,7 @@ def test_a_state_goes_on_to_the_same_verdicts(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", READ)
-def test_a_state_is_written_again_as_it_was_read(version: int) -> None:
+def test_a_state_is_written_again_as_it_was_read(version: int | str) -> None:
     for name, kind in (("rank", RankMonitorState), ("job", JobMonitorState)):
         value = encode_state(decode_monitor(state_of(version, name), kind), STATE_VERSION)
         assert encode_state(decode_monitor(EncodedState(value), kind), STATE_VERSION) == value
