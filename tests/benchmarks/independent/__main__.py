@@ -8,7 +8,8 @@ A seed that nobody has looked at is a first look; one that was looked at serves 
 
 Right is a first verdict with a suspect of the label's kind and device, and of the label's ranks as far as they are
 logged. Faults that the makers call hard (less than 8 % or twice the noise, or not to be told from another device's by
-the log) have a column of their own. In healthy jobs each verdict that accuses a device counts.
+the log) have a column of their own. In healthy jobs each verdict with a suspect counts, a stage as well. The
+calibration error compares the probability of each job's first suspect with how often such a suspect was right.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+
+from tests.benchmarks.localization.statistics import calibration_error, reliability
 
 CLOSED_FORM: Final = ("tidy", "untidy", "ddp", "dims", "large")
 EVENT_LEVEL: Final = "event_level"
@@ -51,8 +54,13 @@ class Outcome:
 
     @property
     def accused(self) -> list[Json]:
-        """Verdicts that accuse a device that somebody could replace."""
-        return [one for one in self.found["verdicts"] if one["suspects"] and one["kind"] != "slow_stage"]
+        """Verdicts that accuse somebody."""
+        return [one for one in self.found["verdicts"] if one["suspects"]]
+
+    @property
+    def promised(self) -> float | None:
+        """How sure the first accusation is; None: there is none."""
+        return self.accused[0]["suspects"][0]["probability"] if self.accused else None
 
     def told(self) -> str:
         """Say in one line what is true and what was said."""
@@ -90,7 +98,7 @@ def is_right(label: Json, found: Json, known: set[int]) -> bool:
     accusing = [one for one in found["verdicts"] if one["suspects"]]
     match label["kind"]:
         case None:
-            return all(one["kind"] == "slow_stage" for one in accusing)
+            return not accusing
         case "imbalance":
             return not accusing and any(one["kind"] == "imbalance" for one in found["verdicts"])
         case "hang":
@@ -120,6 +128,13 @@ def table(outcomes: Sequence[Outcome]) -> Iterator[str]:
         )
 
 
+def calibration(outcomes: Sequence[Outcome]) -> str:
+    """Say by how much what was promised differs from what came true, hard faults left out."""
+    own = [one for one in outcomes if one.promised is not None and not one.label["hard"]]
+    bins = reliability([one.promised or 0.0 for one in own], [one.is_right for one in own])
+    return f"Calibration error of {len(own)} first suspects: {calibration_error(bins):.3f}"
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, required=True)
@@ -139,7 +154,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     finally:
         if own.keep is None:
             shutil.rmtree(folder)
-    print(*table(outcomes), "", sep="\n")
+    print(*table(outcomes), "", calibration(outcomes), "", sep="\n")
     print(*(one.told() for one in outcomes if not one.is_right and not one.label["hard"]), sep="\n")
     return 0
 
