@@ -36,7 +36,9 @@ class NodeTable:
     poll_ms: Annotated[float, Meta(ge=1, le=5000)] = key(
         100.0, "How long sources that have nothing are left alone, ms"
     )
-    heartbeat_s: Seconds = key(1.0, "Seconds between heartbeats of a rank")
+    heartbeat_s: Seconds = key(
+        1.0, "Seconds between heartbeats of a rank that has news; ten times that of one that has none"
+    )
     sysfs: Path = key(Path("/sys"), "Where sysfs is: another place in a container that mounts the host's")
 
 

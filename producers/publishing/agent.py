@@ -33,6 +33,9 @@ __all__ = ["Agent", "AgentSettings", "Progress", "stop_on_signals"]
 _LOG: Final = logging.getLogger("irregulars.agent")
 _TOPICS: Final = ("jobs", *SCHEMAS, "heartbeats")
 _IDLE_S: Final = 0.02
+_NOTHING_NEW: Final = 10
+"""A heartbeat that says nothing new is left out, but for each tenth: batches say how far they are themselves, and
+thousands of small messages a second keep a worker from the large ones."""
 
 FINISHED: Final = "finished"
 STOPPED: Final = "stopped"
@@ -67,15 +70,29 @@ class Progress:
     reason: str | None = None
 
 
+_NO_PROGRESS: Final = SourceProgress(0)
+
+
 @dataclass(slots=True)
 class _Rank:
-    """What a rank's next heartbeat says."""
+    """What a rank's next heartbeat says, and what was said of it before."""
 
     job: str
     attempt: int
     rank: int
     sources: dict[str, SourceProgress] = field(default_factory=dict)
     lost_rows: dict[str, int] = field(default_factory=dict)  # that the source said
+    told: dict[str, SourceProgress] = field(default_factory=dict)  # by heartbeats and headers of batches
+    left_out: int = _NOTHING_NEW  # heartbeats, one after the other: the first one is sent
+
+    def published(self, schema: str, progress: SourceProgress) -> None:
+        """Note a batch, whose header says how far its source is; what was lost only heartbeats say."""
+        self.sources[schema] = progress
+        self.told[schema] = replace(progress, lost_rows=self.told.get(schema, _NO_PROGRESS).lost_rows)
+
+    def has_news(self, beat: Heartbeat) -> bool:
+        """Whether a heartbeat says more than was said before."""
+        return any(progress != self.told.get(schema, _NO_PROGRESS) for schema, progress in beat.sources.items())
 
     def move_watermark(self, schema: str, watermark_ns: int | None) -> None:
         known = self.sources.get(schema, SourceProgress(0, None))
@@ -243,9 +260,8 @@ class Agent:
     def _publish_batch(self, publisher: Publisher, batch: Batch, value: bytes) -> None:
         header = batch.header
         publisher.send(header.schema, rank_key(header.job, header.rank), value, len(batch), header.attempt)
-        rows = header.rows_before + len(batch)
-        sources = self._rank(header.job, header.attempt, header.rank).sources
-        sources[header.schema] = SourceProgress(rows, header.watermark_ns)  # a header's watermark never falls
+        progress = SourceProgress(header.rows_before + len(batch), header.watermark_ns)  # which never falls
+        self._rank(header.job, header.attempt, header.rank).published(header.schema, progress)
         self._count(len(value), batches=1, rows=len(batch))
         if header.watermark_ns is not None:
             newest_ns = max(self._progress.watermark_ns or 0, header.watermark_ns)
@@ -284,8 +300,12 @@ class Agent:
             self._beat_for(publisher, rank, reason)
 
     def _beat_for(self, publisher: Publisher, rank: _Rank, reason: str | None) -> None:
-        value = encode_heartbeat(rank.heartbeat(reason, publisher))
-        publisher.send("heartbeats", rank_key(rank.job, rank.rank), value)
+        beat = rank.heartbeat(reason, publisher)
+        if reason is None and not rank.has_news(beat) and rank.left_out < _NOTHING_NEW - 1:
+            rank.left_out += 1
+            return
+        rank.told, rank.left_out = dict(beat.sources), 0
+        publisher.send("heartbeats", rank_key(rank.job, rank.rank), encode_heartbeat(beat))
 
     def _report(self, publisher: Publisher) -> None:
         delivered = publisher.delivered.messages

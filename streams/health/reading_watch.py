@@ -2,14 +2,14 @@
 
 After a rebalance, or for no visible reason, nothing is fetched any more from one partition, or its messages are
 fetched and never handed over, while all others go on; no error is raised. It shows in our position, which stays
-behind the end of the partition. A worker that is busy, or waits for its database, looks the same, so only moments
-count at which no stage has anything to do.
+behind the end of the partition. A worker that is busy, or waits for its database, looks the same; so does one that
+has fetched a hundred thousand small messages of other topics, and hands them over first. So only time counts in which
+the consumer waited for messages and no stage had anything to do.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
@@ -33,38 +33,37 @@ class ReadingWatch(Generic[Place]):
     ----------
     stall_s
         Idle seconds without progress after which a partition counts as stalled.
-    now_s
-        A clock that never goes back.
 
     Examples
     --------
-    >>> times = iter([0.0, 2.0, 4.0, 6.0])
-    >>> watch = ReadingWatch(4.0, lambda: next(times))
-    >>> for position in (5, 5, 5, 6):
-    ...     print(watch.look({"commops/3": position}, {"commops/3": 9}, is_idle=True))
+    >>> watch = ReadingWatch(4.0)
+    >>> for position, waited_s in ((5, 0.0), (5, 2.0), (5, 4.0), (6, 6.0)):
+    ...     print(watch.look({"commops/3": position}, {"commops/3": 9}, waited_s, is_idle=True))
     []
     []
     ['commops/3']
     []
     """
 
-    def __init__(self, stall_s: float, now_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, stall_s: float) -> None:
         self._stall_s: Final = stall_s
-        self._now_s: Final = now_s
-        self._looked_s: float | None = None
+        self._waited_s: float | None = None
         self._stalls: dict[Place, _Stall] = {}
 
-    def look(self, positions: Mapping[Place, int], ends: Mapping[Place, int], *, is_idle: bool) -> list[Place]:
+    def look(
+        self, positions: Mapping[Place, int], ends: Mapping[Place, int], waited_s: float, *, is_idle: bool
+    ) -> list[Place]:
         """Note where reading is and could be; return the partitions that have just become stalled.
 
         Parameters
         ----------
+        waited_s
+            How long the consumer has waited for messages so far, seconds; it never falls.
         is_idle
             Whether all stages wait for messages.
         """
-        now_s = self._now_s()
-        passed_s = now_s - self._looked_s if self._looked_s is not None and is_idle else 0.0
-        self._looked_s = now_s
+        passed_s = waited_s - self._waited_s if self._waited_s is not None and is_idle else 0.0
+        self._waited_s = waited_s
         behind = {place: at for place, at in positions.items() if ends.get(place, 0) > at}
         self._stalls = {place: self._stall(place, at, passed_s) for place, at in behind.items()}
         new = [place for place, one in self._stalls.items() if one.since_s >= self._stall_s and not one.is_sought]
@@ -78,7 +77,7 @@ class ReadingWatch(Generic[Place]):
 
     def forget(self) -> None:
         """Begin anew with another assignment."""
-        self._stalls, self._looked_s = {}, None
+        self._stalls, self._waited_s = {}, None
 
     def _stall(self, place: Place, position: int, passed_s: float) -> _Stall:
         known = self._stalls.get(place)

@@ -123,7 +123,10 @@ class SourceProgress:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """One rank's message of each second. With ``state="ended"`` it is the last one, and ``reason`` says why."""
+    """How far one rank has come, each second if there is news.
+
+    With ``state="ended"`` it is the last one, and ``reason`` says why.
+    """
 
     job: JobName
     attempt: Integer

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+import numpy as np
 
 from irregulars.streams.rank_hop.thresholds import RANK_HOP
 
@@ -23,13 +25,20 @@ class IterationTimes(NamedTuple):
         return self.start_ns + self.elapsed_ns
 
 
+NEVER_NS: Final = int(np.iinfo(np.int64).max)
+
 ClosingTime = tuple[int, int]
 """The number of an iteration, and the watermark of ``commops`` that closes it, ns."""
 
 
 def closing_times_by_rows(iterations: Mapping[int, IterationTimes]) -> Iterator[ClosingTime]:
     """Yield when each iteration closes, where rows of ``iterations`` say when it ended."""
-    return ((number, row.end_ns + _margin_ns(row.elapsed_ns)) for number, row in iterations.items())
+    return ((number, closing_time_ns(row)) for number, row in iterations.items())
+
+
+def closing_time_ns(row: IterationTimes) -> int:
+    """Return the watermark of ``commops`` that closes an iteration, ns."""
+    return row.end_ns + _margin_ns(row.elapsed_ns)
 
 
 def closing_times_by_operators(starts_ns: Mapping[int, int]) -> Iterator[ClosingTime]:
@@ -47,6 +56,11 @@ def closing_times_by_operators(starts_ns: Mapping[int, int]) -> Iterator[Closing
 def newest_closed(times: Iterable[ClosingTime], watermark_ns: int) -> int | None:
     """Return the newest iteration that closes with a watermark, None if none does."""
     return max((number for number, close_ns in times if close_ns <= watermark_ns), default=None)
+
+
+def earliest_ns(times: Iterable[ClosingTime]) -> int:
+    """Return the lowest watermark that closes any iteration, ns; `NEVER_NS` if none does."""
+    return min((close_ns for _, close_ns in times), default=NEVER_NS)
 
 
 def _margin_ns(elapsed_ns: int) -> int:

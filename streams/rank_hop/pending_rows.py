@@ -15,7 +15,14 @@ from irregulars.dtypes import Column, Flags, Ints
 from irregulars.errors import RecordError
 from irregulars.streams.messages.records import UNKNOWN, Batch
 from irregulars.streams.messages.usable_rows import is_usable_iteration
-from irregulars.streams.rank_hop.closing_times import IterationTimes
+from irregulars.streams.rank_hop.closing_times import (
+    NEVER_NS,
+    IterationTimes,
+    closing_time_ns,
+    closing_times_by_operators,
+    closing_times_by_rows,
+    earliest_ns,
+)
 from irregulars.streams.rank_hop.operator_reduction import OPERATOR_COLUMNS
 
 MOST_UNTOLD: Final = 1 << 18
@@ -25,7 +32,6 @@ that marks some iterations and then runs on for hours must not fill the worker: 
 MOST_NAMES: Final = 1 << 16
 """Communicators of one rank in an attempt, whose names are kept: batches number theirs with 16 bits."""
 
-_NEVER_NS: Final = int(np.iinfo(np.int64).max)
 _NO_ROWS: Final = {name: np.empty(0, dtype=np.float64 if name.endswith(("elapsed_ns", "bytes")) else np.int64)
                    for name in OPERATOR_COLUMNS}  # fmt: skip
 
@@ -75,6 +81,8 @@ class PendingRows:
         self._parts: list[Rows] = []
         self._untold_rows = 0  # rows of which `_is_untold` is true, or a few more: some may have been told since
         self._told_until_ns = UNKNOWN  # end of the last iteration that was told
+        self._first_told_close_ns = NEVER_NS  # no open iteration closes before it, by its row
+        self._first_started_close_ns: int | None = None  # nor by the operators; None: to be found again
         self._codes: dict[str, int] = {}  # of communicators
         self._late_rows = 0
 
@@ -98,7 +106,16 @@ class PendingRows:
         """Return when an open iteration ends: as its row says, or when the next one begins; never, if none says."""
         if number in self.iterations:
             return self.iterations[number].end_ns
-        return min((ns for other, ns in self.starts_ns.items() if other > number), default=_NEVER_NS)
+        return min((ns for other, ns in self.starts_ns.items() if other > number), default=NEVER_NS)
+
+    def first_close_ns(self, *, by_rows: bool, by_operators: bool) -> int:
+        """Return a watermark below which no open iteration closes: so nobody need ask each of them, each time."""
+        first_ns = self._first_told_close_ns if by_rows else NEVER_NS
+        if not by_operators:
+            return first_ns
+        if self._first_started_close_ns is None:
+            self._first_started_close_ns = earliest_ns(closing_times_by_operators(self.starts_ns))
+        return min(first_ns, self._first_started_close_ns)
 
     # --- what comes in ----------------------------------------------------------------------------------------------
 
@@ -142,6 +159,7 @@ class PendingRows:
                 told = IterationTimes(start_ns, int(elapsed_ns), phase, tokens)
                 self.iterations[number] = told
                 self._told_until_ns = max(self._told_until_ns, told.end_ns)
+                self._first_told_close_ns = min(self._first_told_close_ns, closing_time_ns(told))
         return unusable
 
     def _without_closed(self, rows: Rows) -> Rows:
@@ -172,6 +190,7 @@ class PendingRows:
             known_ns = self.starts_ns.get(number)
             if known_ns is None or first_ns < known_ns:
                 self.starts_ns[number] = first_ns
+                self._first_started_close_ns = None
 
     # --- rows that no told iteration takes, bounded -----------------------------------------------------------------
 
@@ -229,7 +248,12 @@ class PendingRows:
         for number in numbers:
             self.starts_ns.pop(number, None)
             self.iterations.pop(number, None)
+        self._find_first_closes()
         return rows
+
+    def _find_first_closes(self) -> None:
+        self._first_told_close_ns = earliest_ns(closing_times_by_rows(self.iterations))
+        self._first_started_close_ns = None
 
     def place_unfinished(self) -> None:
         """Give the number after the last iteration to the operators behind it, if one of them never ended.
@@ -252,6 +276,7 @@ class PendingRows:
         if not self.starts_ns and not self.iterations:
             known = {number for part in self._parts for number in np.unique(part["iteration"]).tolist()}
             self.starts_ns = dict.fromkeys(sorted(known - {UNKNOWN}), UNKNOWN)
+            self._find_first_closes()
 
     def take_late_rows(self) -> int:
         """Return how many rows were late since the last call."""
@@ -270,7 +295,7 @@ class PendingRows:
             return {**part, "iteration": iteration}, None
         is_taken = np.isin(iteration, numbers) if has_holes else (iteration >= first) & (iteration <= last)
         # Where operators alone say when an iteration ends, nothing will ever place those that name none.
-        end_ns = self.iterations[last].end_ns if last in self.iterations else _NEVER_NS
+        end_ns = self.iterations[last].end_ns if last in self.iterations else NEVER_NS
         is_left = (iteration > last) | _starts_unnamed(iteration, part["start_ns"], end_ns)
         taken = {name: (iteration if name == "iteration" else part[name])[is_taken] for name in OPERATOR_COLUMNS}
         return taken, {name: column[is_left] for name, column in part.items()} if is_left.any() else None
@@ -290,7 +315,7 @@ class PendingRows:
 
     def _without_overlong(self, rows: Rows, numbers: Sequence[int], closing_ns: Mapping[int, int]) -> Rows:
         """Leave out operators that ended after their iteration had closed."""
-        closes_ns = np.array([closing_ns.get(number, _NEVER_NS) for number in numbers], dtype=np.int64)
+        closes_ns = np.array([closing_ns.get(number, NEVER_NS) for number in numbers], dtype=np.int64)
         is_late = ends_ns(rows) > closes_ns[np.searchsorted(numbers, rows["iteration"])]
         return self._without_late(rows, is_late & (rows["start_ns"] != UNKNOWN))
 
@@ -315,6 +340,7 @@ class PendingRows:
         pending.iterations = dict(state.iterations)
         pending._told_until_ns = max((row.end_ns for row in pending.iterations.values()), default=UNKNOWN)
         pending.starts_ns = dict(state.starts_ns)
+        pending._find_first_closes()
         pending.closed_through = state.closed_through
         if len(state.operators["iteration"]):
             pending._parts = [dict(state.operators)]

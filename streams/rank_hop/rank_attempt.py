@@ -146,7 +146,10 @@ class RankAttempt:
         ):
             return self.end(beat.reason or "ended")
         until_ns = self._arrivals.complete_until_ns(self.announcement.sources)
-        return [] if until_ns is None else self._close_through(newest_closed(self._closing_times(), until_ns))
+        has_rows = self._has_iteration_rows
+        if until_ns is None or until_ns < self._pending.first_close_ns(by_rows=has_rows, by_operators=not has_rows):
+            return []
+        return self._close_through(newest_closed(self._closing_times(), until_ns))
 
     def tick(self, now_s: float, until_s: float) -> Closed:
         """Close what has waited for longer than the grace, by the times that `RankMonitor.tick` explains.
@@ -190,8 +193,11 @@ class RankAttempt:
 
         The other sources have not passed it, or it would have closed.
         """
+        until_ns = self._arrivals.newest_ns - int(self._settings.lag_s * 1e9)
+        if until_ns < self._pending.first_close_ns(by_rows=self._has_iteration_rows, by_operators=True):
+            return None
         known = chain(self._closing_times(), closing_times_by_operators(self._pending.starts_ns))
-        return newest_closed(known, self._arrivals.newest_ns - int(self._settings.lag_s * 1e9))
+        return newest_closed(known, until_ns)
 
     def _close_through(self, last: int | None) -> Closed:
         """Close all open iterations up to `last` at once."""

@@ -243,7 +243,8 @@ class WorkerApp(faust.App):
         consumer = cast(SnapshotConsumer, self.consumer)
         try:
             ends = await consumer.highwaters(*positions)
-            stalled = self._reading.look(positions, ends, is_idle=self.rank_stage.is_idle and self.job_stage.is_idle)
+            is_idle = self.rank_stage.is_idle and self.job_stage.is_idle
+            stalled = self._reading.look(positions, ends, consumer.waited_s, is_idle=is_idle)
             for place in stalled:
                 LOG.warning("event=stalled topic=%s partition=%d position=%d", *place, positions[place])
             if stalled:

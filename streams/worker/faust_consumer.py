@@ -26,6 +26,7 @@ from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 
 from irregulars.streams.health.stop_deadline import StopDeadline
+from irregulars.streams.health.waited_time import WaitedTime
 from irregulars.streams.kafka.aiokafka_credentials import aiokafka_security
 from irregulars.streams.worker.settings import WorkerSettings
 
@@ -169,6 +170,7 @@ class SnapshotConsumer(driver.Consumer):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._read_offset = NothingRead()
+        self._waited: Final = WaitedTime()
 
     def _new_consumer_thread(self) -> PatientThread:
         return PatientThread(self, loop=self.loop, beacon=self.beacon)
@@ -177,6 +179,15 @@ class SnapshotConsumer(driver.Consumer):
     def thread(self) -> PatientThread:
         """The thread that has the connection."""
         return cast(PatientThread, self._thread)
+
+    @property
+    def waited_s(self) -> float:
+        """Seconds so far in which all that was fetched had been handed over, and the consumer waited for more."""
+        return self._waited.seconds
+
+    async def _wait_next_records(self, *wait_s: Any) -> Any:
+        with self._waited:
+            return await super()._wait_next_records(*wait_s)
 
     async def read_on(self, positions: Mapping[TP, int]) -> None:
         """Seek to where reading has come to a stop, and undo whatever may have stopped it."""

@@ -49,6 +49,10 @@ LOG: Final = logging.getLogger("irregulars.worker")
 ENDED_LINGER_S: Final = 600.0
 """How long the state of what has ended is kept, so that stragglers and repeats find it."""
 
+_REST: Final = 2.0
+_LONGEST_REST_S: Final = 20.0
+"""After a cycle of snapshots none begins for twice as long as it took: those of thousands of ranks took a quarter of
+a busy worker's time."""
 
 _UNUSABLE: Final = (RecordError, ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
 """What restoring raises of a state that can't be read, or whose values have their types and contradict each other."""
@@ -108,6 +112,7 @@ class Stage(ABC, Generic[M]):
         self._restorer = ThreadPoolExecutor(1, thread_name_prefix=f"irregulars-{self.hop}-restore")
         self._writing = asyncio.Lock()
         self._cycles: WeakKeyDictionary[PartitionState[M], asyncio.Lock] = WeakKeyDictionary()
+        self._rested_at_s: WeakKeyDictionary[PartitionState[M], float] = WeakKeyDictionary()
         self._taking = 0
         self._running: set[asyncio.Task[None]] = set()
         self.faults: Final = MonitorFaults(services.fail)
@@ -255,9 +260,11 @@ class Stage(ABC, Generic[M]):
 
     def start_snapshots(self) -> None:
         """Begin a cycle for each partition that has changed, and has none under way: a busy one holds up no other."""
+        now_s = time.monotonic()
         for state in self.states.values():
-            if self._is_due(state) and not self._cycle(state).locked():
-                self.watch(asyncio.ensure_future(self._run_cycle(state)))
+            is_free = not self._cycle(state).locked() and now_s >= self._rested_at_s.get(state, 0.0)
+            if is_free and self._is_due(state):
+                self.watch(asyncio.ensure_future(self._run_cycle_and_rest(state)))
 
     def watch(self, task: asyncio.Task[None]) -> None:
         """Keep a task that nobody awaits: whatever goes wrong in it must stop the worker."""
@@ -277,6 +284,12 @@ class Stage(ABC, Generic[M]):
         async with self._cycle(state):
             if self.holds(state) and self._is_due(state):
                 await self._snapshot(state)
+
+    async def _run_cycle_and_rest(self, state: PartitionState[M]) -> None:
+        began_s = time.monotonic()
+        await self._run_cycle(state)
+        ended_s = time.monotonic()
+        self._rested_at_s[state] = ended_s + min(_REST * (ended_s - began_s), _LONGEST_REST_S)
 
     def _is_due(self, state: PartitionState[M]) -> bool:
         return state.is_changed or any(map(self._is_silent, state.tracked.values()))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import socket
@@ -7,16 +8,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from irregulars.errors import InputError, ServiceUnavailable
 from irregulars.producers.publishing.agent import Agent, AgentSettings, stop_on_signals
+from irregulars.producers.publishing.publisher import Publisher
 from irregulars.producers.publishing.sources import Record
 from irregulars.producers.publishing.spool import Spool
 from irregulars.producers.publishing.spooling_publisher import SpoolingPublisher, SpoolSettings
 from irregulars.producers.trace.directory import Trace, read_trace
 from irregulars.producers.trace.source import TraceSource
-from irregulars.streams.messages.announcements import Announcement, decode_heartbeat
+from irregulars.streams.messages.announcements import Announcement, Heartbeat, SourceProgress, decode_heartbeat
+from irregulars.streams.messages.records import Batch, Header
 from tests.producers.trace_directories import RECORDINGS
 
 
@@ -126,6 +130,84 @@ def test_no_heartbeats_are_sent_of_attempts_before_the_newest(nowhere: str, tmp_
     assert kept is not None
     beats = [decode_heartbeat(message.value) for message in kept[1] if message.topic == "heartbeats"]
     assert [(one.attempt, one.rank) for one in beats] == [(4, 0), (4, 1)]
+
+
+class Steps:
+    """Gives the records of one step after the other."""
+
+    def __init__(self, *steps: Sequence[Record]) -> None:
+        self._steps = list(steps)
+
+    def poll(self, max_records: int) -> Sequence[Record]:
+        return self._steps.pop(0)
+
+    def position(self) -> str:
+        return ""
+
+    @property
+    def is_exhausted(self) -> bool:
+        return not self._steps
+
+    def close(self) -> None:
+        return
+
+
+class Keeps(Publisher):
+    """Keeps all messages, and knows no broker."""
+
+    def __init__(self, settings: AgentSettings) -> None:
+        super().__init__(settings)
+        self.sent: list[tuple[str, bytes]] = []
+
+    def connect(self, topics: Sequence[str]) -> None:
+        return
+
+    def send(self, topic: str, key: bytes, value: bytes, rows: int = 0, attempt: int = 0) -> None:
+        self.sent.append((topic, value))
+
+    def flush(self) -> None:
+        return
+
+
+def beats_of(source: Steps) -> list[Heartbeat]:
+    """What is said of ranks where a heartbeat is due after each record and each empty step."""
+    seconds = itertools.count()
+    settings = AgentSettings("127.0.0.1:1", heartbeat_s=0.5)
+    kept = Keeps(settings)
+    agent = Agent(
+        source, settings, clock_s=lambda: float(next(seconds)), make_publisher=lambda _: kept, idle_s=0.0,
+        ends_ranks=False,
+    )  # fmt: skip
+    agent.run()
+    return [decode_heartbeat(value) for topic, value in kept.sent if topic == "heartbeats"]
+
+
+def samples(first: int) -> Batch:
+    """Two samples of rank 0, after `first` others."""
+    header = Header("bandwidth", "job", 0, 0, rows_before=first, watermark_ns=first + 2, names=("mlx5_0",))
+    zeros = np.zeros(2)
+    own = {"time_ns": np.arange(first + 1, first + 3), "path": zeros.astype(np.uint8)}
+    own |= {"device": zeros.astype(np.uint16), "tx_bytes_per_s": zeros, "rx_bytes_per_s": zeros}
+    return Batch(header, own)
+
+
+def test_a_heartbeat_that_says_no_more_than_the_batches_is_left_out() -> None:
+    announcement = Announcement("job", 0, 0, 1, 1, (), sources=("bandwidth",))
+    told = beats_of(Steps([announcement], [samples(0)], [samples(2)], [samples(4)]))
+    assert [dict(one.sources) for one in told] == [{"bandwidth": SourceProgress(0)}]
+
+
+def test_what_only_a_heartbeat_can_say_is_said_at_once() -> None:
+    announcement = Announcement("job", 0, 0, 1, 1, (), sources=("bandwidth",))
+    lost = Heartbeat("job", 0, 0, {"bandwidth": SourceProgress(2, 9, lost_rows=5)})
+    told = beats_of(Steps([announcement], [samples(0)], [lost], [samples(2)], []))
+    assert [one.sources["bandwidth"] for one in told] == [SourceProgress(0), SourceProgress(2, 9, lost_rows=5)]
+
+
+def test_a_rank_that_says_nothing_new_is_heard_of_each_tenth_time() -> None:
+    announcement = Announcement("job", 0, 0, 1, 1, (), sources=("bandwidth",))
+    told = beats_of(Steps([announcement], *[[]] * 20))
+    assert len(told) == 3
 
 
 def test_a_name_that_no_message_can_carry_is_refused_in_one_line(nowhere: str, tmp_path: Path) -> None:

@@ -4,15 +4,16 @@ from irregulars.streams.health.reading_watch import ReadingWatch
 
 
 class Looks:
-    """A watch whose looks are a second apart."""
+    """A watch whose looks are a second of waiting apart, if `waits_s` says no other time."""
 
-    def __init__(self, stall_s: float) -> None:
-        self.now_s = 0.0
-        self.watch: ReadingWatch[str] = ReadingWatch(stall_s, lambda: self.now_s)
+    def __init__(self, stall_s: float, waits_s: float = 1.0) -> None:
+        self.waited_s = 0.0
+        self.waits_s = waits_s
+        self.watch: ReadingWatch[str] = ReadingWatch(stall_s)
 
     def look(self, positions: dict[str, int], ends: dict[str, int], is_idle: bool = True) -> list[str]:
-        self.now_s += 1.0
-        return self.watch.look(positions, ends, is_idle=is_idle)
+        self.waited_s += self.waits_s
+        return self.watch.look(positions, ends, self.waited_s, is_idle=is_idle)
 
 
 def test_a_partition_that_is_left_out_is_told_once_and_lost_in_the_end() -> None:
@@ -36,6 +37,17 @@ def test_nothing_to_read_is_no_stall() -> None:
 def test_a_worker_that_waits_for_its_database_stalls_nothing() -> None:
     looks = Looks(stall_s=5.0)
     assert not any(looks.look({"a": 3}, {"a": 9}, is_idle=False) for _ in range(50))
+
+
+def test_a_consumer_that_still_hands_over_what_it_fetched_stalls_nothing() -> None:
+    looks = Looks(stall_s=5.0, waits_s=0.0)
+    assert not any(looks.look({"heartbeats": number, "a": 3}, {"heartbeats": 99, "a": 9}) for number in range(50))
+
+
+def test_of_a_busy_worker_the_seconds_of_waiting_count() -> None:
+    looks = Looks(stall_s=5.0, waits_s=0.25)
+    said = [looks.look({"a": 3}, {"a": 9}) for _ in range(40)]
+    assert [number for number, stalled in enumerate(said) if stalled] == [20]
 
 
 def test_another_assignment_begins_anew() -> None:

@@ -181,6 +181,28 @@ def test_a_partition_whose_cycle_takes_long_holds_up_no_other(outbox: TakesAll) 
     asyncio.run(run())
 
 
+def test_after_a_long_cycle_of_snapshots_none_begins_for_a_while(outbox: TakesAll) -> None:
+    async def run() -> None:
+        stage = job_stage(outbox, SlowJob())
+        await stage.take("evidence", [evidence(0)])
+        await settle(stage)
+        busy = next(iter(stage.states[0].tracked.values()))
+        async with stage._work(busy).lock:
+            stage.start_snapshots()
+            await asyncio.sleep(0.3)
+        await asyncio.gather(*stage._running)
+        busy.is_dirty = True
+        stage.start_snapshots()
+        assert not stage._running, "it rests"
+        await asyncio.sleep(0.9)
+        stage.start_snapshots()
+        assert stage._running
+        await asyncio.gather(*stage._running)
+        stage.close()
+
+    asyncio.run(run())
+
+
 def test_a_message_that_a_job_monitor_cannot_take_is_buried_and_counted(outbox: TakesAll) -> None:
     async def run() -> None:
         monitor = SlowJob()
