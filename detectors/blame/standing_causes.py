@@ -185,15 +185,34 @@ def _works(one: Reviewed, stage: int, topology: Topology) -> bool:
     if stage in _stage_work(one.microbatch_ns, topology):
         return True
     before_ns = _stage_work(one.to_last_message_ns, topology)
-    return before_ns.get(stage, 0.0) >= max(before_ns.values(), default=0.0) and _has_the_path(one, stage, topology)
+    is_longest = before_ns.get(stage, 0.0) >= max(before_ns.values(), default=0.0)
+    return is_longest and _has_the_path(one, stage, topology) and not _hides_work(one, topology)
 
 
 def _has_the_path(one: Reviewed, stage: int, topology: Topology) -> bool:
     """Whether much of the critical path's work is that of a stage."""
     stages = len(set(topology.stage_of.values()))
-    path_ns = sum(ns for rank, ns in one.path_work_ns.items() if topology.stage_of.get(rank) == stage)
     share = min(BLAME.stage_path_share, BLAME.stage_path_times / stages)
-    return path_ns >= share * sum(one.path_work_ns.values()) > 0
+    return _path_of_stages(one, topology).get(stage, 0.0) >= share * sum(one.path_work_ns.values()) > 0
+
+
+def _hides_work(one: Reviewed, topology: Topology) -> bool:
+    """Whether a stage has more of the path than its gaps contain: some of its work is within recvs that lay open."""
+    gaps_ns = _stage_work(one.work_ns, topology)
+    return any(
+        path_ns > BLAME.stage_path_of_gaps * gaps_ns.get(stage, 0.0)
+        for stage, path_ns in _path_of_stages(one, topology).items()
+    )
+
+
+def _path_of_stages(one: Reviewed, topology: Topology) -> dict[int, float]:
+    """Return the work of each stage on the critical path, ns."""
+    path_ns: dict[int, float] = {}
+    for rank, ns in one.path_work_ns.items():
+        if rank in topology.stage_of:
+            stage = topology.stage_of[rank]
+            path_ns[stage] = path_ns.get(stage, 0.0) + ns
+    return path_ns
 
 
 def _imbalance(reviewed: Sequence[Reviewed]) -> Cause | None:
