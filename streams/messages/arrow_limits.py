@@ -53,7 +53,7 @@ def require_bounded(value: bytes) -> None:
                 raise RecordError(f"message must hold at most {MAX_BATCH_ROWS} rows; got {rows}")
             if size > MAX_BODY_BYTES:
                 raise RecordError(f"message must be at most {MAX_BODY_BYTES} bytes decompressed; got {size} or more")
-    except StructError:
+    except (StructError, OverflowError):  # the second: outside of all that can be addressed
         raise RecordError("message must be an Arrow IPC stream; got metadata that point outside of it") from None
 
 

@@ -25,7 +25,7 @@ from irregulars.streams.snapshots.records import Draft, EncodedState, Ends, Offs
 from irregulars.streams.telemetry.log_lines import log_job, log_verdict
 from irregulars.streams.worker.job_topics import EVIDENCE, JobTopics, Rows
 from irregulars.streams.worker.partition_state import PartitionState, Tracked
-from irregulars.streams.worker.stage import Event, Services, Snapshottable, Stage
+from irregulars.streams.worker.stage import Event, Services, Snapshottable, Stage, unreadable
 
 LOG: Final = logging.getLogger("irregulars.worker")
 _MAX_QUEUED: Final = 256
@@ -170,8 +170,8 @@ class JobStage(Stage[JobMonitorLike]):
             return
         try:
             rows = _decode(message.key, message.value)
-        except RecordError as error:
-            await self.bury(state, topic, event, str(error))
+        except Exception as error:
+            await self.bury(state, topic, event, unreadable(error))
             return
         published = self._published[state]
         if tracked is None and published.is_over(message.key, message.offset):

@@ -146,7 +146,7 @@ def _verdicts(topic: str, messages: Iterable[Message]) -> Iterator[Verdict]:
 def _announcement(value: bytes | None) -> Announcement | None:
     try:
         return decode_announcement(value)
-    except RecordError:  # deleted, or among the dead letters
+    except Exception:  # deleted, or among the dead letters
         return None
 
 

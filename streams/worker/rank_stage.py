@@ -21,7 +21,7 @@ from irregulars.streams.progress.stream_time import StreamTime
 from irregulars.streams.rank_hop.evidence_reduction import Closing, reduce_closings
 from irregulars.streams.snapshots.records import Draft, EncodedState, PositionRecord
 from irregulars.streams.worker.partition_state import PartitionState, Tracked
-from irregulars.streams.worker.stage import Event, Services, Snapshottable, Stage
+from irregulars.streams.worker.stage import Event, Services, Snapshottable, Stage, unreadable
 from irregulars.streams.worker.unannounced_ranks import ParkedMessage, ParkingLot
 
 RANK_TOPICS: Final = ("jobs", "commops", "iterations", "bandwidth", "gpu_health", "heartbeats")
@@ -128,7 +128,7 @@ class RankStage(Stage[RankMonitorLike]):
     def _announce_again(self, state: PartitionState[RankMonitorLike], key: bytes, message: Any) -> None:
         try:
             record = decode("jobs", key, message.value())
-        except RecordError:  # it is among the dead letters since it was read first
+        except Exception:  # it is among the dead letters since it was read first
             return
         try:
             self._feed(state, self._announce(state, key, record), "jobs", message.offset(), record)
@@ -152,8 +152,8 @@ class RankStage(Stage[RankMonitorLike]):
             return
         try:
             record = decode(topic, message.key, message.value)
-        except RecordError as error:
-            await self.bury(state, topic, event, str(error))
+        except Exception as error:
+            await self.bury(state, topic, event, unreadable(error))
             return
         if topic == "commops":  # the second hop reads it again if its iteration is irregular
             self.services.recent.add(message.partition, message.offset, message.value)

@@ -382,6 +382,16 @@ class Stage(ABC, Generic[M]):
         self._restorer.shutdown(wait=False)
 
 
+def unreadable(error: Exception) -> str:
+    """Say why a message that can't be decoded is buried.
+
+    Decoders raise `RecordError`. Whatever else one raises is a fault of ours, and no message may stop a partition.
+    """
+    if isinstance(error, RecordError):
+        return str(error)
+    return f"message must be readable; reading it raised {type(error).__name__}: {error}"
+
+
 def _has_ended_long_ago(tracked: Tracked[Any], now_s: float) -> bool:
     return tracked.ended_at_s is not None and now_s - tracked.ended_at_s >= ENDED_LINGER_S
 

@@ -222,6 +222,36 @@ def test_a_message_that_a_job_monitor_cannot_take_is_buried_and_counted(outbox: 
     assert [value for topic, _, value in outbox.sent if topic.endswith("deadletter")] == [value]
 
 
+def raises(*values: object) -> None:
+    raise OverflowError("Python int too large to convert to C ssize_t")
+
+
+def test_evidence_on_which_the_decoder_itself_fails_is_buried(
+    outbox: TakesAll, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> None:
+        stage = job_stage(outbox, SlowJob())
+        monkeypatch.setattr("irregulars.streams.worker.job_stage._decode", raises)
+        await stage.take("evidence", [evidence(0)])
+        assert (stage.states[0].position(), stage.services.dead_letters.count) == ({"evidence": 1}, 1)
+        stage.close()
+
+    asyncio.run(run())
+
+
+def test_a_message_on_which_the_decoder_itself_fails_is_buried(
+    outbox: TakesAll, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> None:
+        stage = rank_stage(outbox)
+        monkeypatch.setattr("irregulars.streams.worker.rank_stage.decode", raises)
+        await stage.take("jobs", [announced(0)])
+        assert (stage.states[0].position(), stage.services.dead_letters.count) == ({"jobs": 1}, 1)
+        stage.close()
+
+    asyncio.run(run())
+
+
 def test_a_job_that_can_never_be_judged_is_given_up_and_not_stored(outbox: TakesAll) -> None:
     async def run() -> None:
         monitor = SlowJob()
