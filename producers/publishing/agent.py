@@ -292,7 +292,7 @@ class Agent:
             return
         self._next_beat_s = now_s + self._settings.heartbeat_s
         if not publisher.is_behind:
-            self._beat(publisher, None)
+            self._beat_of_news(publisher)
         self._report(publisher)
 
     def _beat(self, publisher: Publisher, reason: str | None) -> None:
@@ -300,10 +300,18 @@ class Agent:
             self._beat_for(publisher, rank, reason)
 
     def _beat_for(self, publisher: Publisher, rank: _Rank, reason: str | None) -> None:
-        beat = rank.heartbeat(reason, publisher)
-        if reason is None and not rank.has_news(beat) and rank.left_out < _NOTHING_NEW - 1:
-            rank.left_out += 1
-            return
+        self._send_beat(publisher, rank, rank.heartbeat(reason, publisher))
+
+    def _beat_of_news(self, publisher: Publisher) -> None:
+        """Send the heartbeats that say something new, and now and then the others."""
+        for rank in self._ranks.values():
+            beat = rank.heartbeat(None, publisher)
+            if rank.has_news(beat) or rank.left_out >= _NOTHING_NEW - 1:
+                self._send_beat(publisher, rank, beat)
+            else:
+                rank.left_out += 1
+
+    def _send_beat(self, publisher: Publisher, rank: _Rank, beat: Heartbeat) -> None:
         rank.told, rank.left_out = dict(beat.sources), 0
         publisher.send("heartbeats", rank_key(rank.job, rank.rank), encode_heartbeat(beat))
 

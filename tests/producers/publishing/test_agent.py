@@ -170,7 +170,7 @@ class Keeps(Publisher):
 
 
 def beats_of(source: Steps) -> list[Heartbeat]:
-    """What is said of ranks where a heartbeat is due after each record and each empty step."""
+    """What is said of ranks before the agent's last word; a heartbeat is due after each record and empty step."""
     seconds = itertools.count()
     settings = AgentSettings("127.0.0.1:1", heartbeat_s=0.5)
     kept = Keeps(settings)
@@ -179,7 +179,7 @@ def beats_of(source: Steps) -> list[Heartbeat]:
         ends_ranks=False,
     )  # fmt: skip
     agent.run()
-    return [decode_heartbeat(value) for topic, value in kept.sent if topic == "heartbeats"]
+    return [decode_heartbeat(value) for topic, value in kept.sent if topic == "heartbeats"][:-1]
 
 
 def samples(first: int) -> Batch:
