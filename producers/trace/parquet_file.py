@@ -64,7 +64,7 @@ def _open_parquet(path: Path, schema: str) -> Iterator[tuple[pa.parquet.ParquetF
         with pa.parquet.ParquetFile(source, read_dictionary=texts.intersection(wanted)) as file:
             require_plausible_rows(path, file.metadata)
             yield file, wanted
-    except pa.ArrowException as error:
+    except (pa.ArrowException, UnicodeDecodeError) as error:  # the second: a column's name
         raise InputError(f"{path}: must be a complete parquet file; got {one_line(error)}") from None
 
 
