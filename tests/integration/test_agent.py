@@ -346,7 +346,7 @@ def own_settings(own_kafka: SaslKafka, topic_prefix: str) -> AgentSettings:
     }  # fmt: skip
     topics = TopicSettings(topic_prefix, PARTITIONS)
     create_topics(own_kafka.sasl_bootstrap, topics, kafka)
-    return AgentSettings(own_kafka.sasl_bootstrap, topics, kafka, broker_wait_s=20.0)
+    return AgentSettings(own_kafka.sasl_bootstrap, topics, kafka, broker_wait_s=60.0)
 
 
 def test_a_wrong_password_is_refused_at_once(trace: Trace, own_settings: AgentSettings) -> None:
