@@ -6,16 +6,17 @@ shows in each of its sends, also where they are a hundredth of the iteration.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
-from statistics import median
-from typing import Final
+from typing import Final, NamedTuple
 
-from irregulars.detectors.arrays.grouped_medians import MEDIAN_ERROR
+import numpy as np
+
+from irregulars.detectors.arrays.grouped_medians import MEDIAN_ERROR, medians
 from irregulars.detectors.blame.thresholds import BLAME
 from irregulars.detectors.job.lanes import Lane, LaneExcess
 from irregulars.detectors.job.thresholds import JOB
 from irregulars.detectors.path.critical_path import Attribution
+from irregulars.dtypes import Floats, Ints
 
 _USUAL_ITERATIONS: Final = 6  # at least: `detectors.path.usual_by_past` learns from as many
 
@@ -37,79 +38,99 @@ def observe_lanes(accused: Lane, attributions: Sequence[Attribution]) -> dict[La
     >>> list(observe_lanes(Lane("pair", 1, 5), [Attribution(0, {}, {}, took, {})]).values())
     [True, False]
     """
-    by_lane: dict[Lane, list[LaneExcess]] = {}
-    for attribution in attributions:
-        for lane, excess in attribution.lanes.items():
-            by_lane.setdefault(lane, []).append(excess)
-    lanes = {lane: _typical(found) for lane, found in by_lane.items()}
-    seen = {accused: True}
-    for lane, typical in lanes.items():
-        is_slow = _is_slow(typical, len(by_lane[lane]), lanes.get(accused))
-        if is_slow is not None:
-            seen.setdefault(lane, is_slow)
-    return seen
-
-
-def _is_slow(typical: LaneExcess, iterations: int, accused: LaneExcess | None) -> bool | None:
-    """Return whether a lane is slow; None if it tells nothing."""
-    is_over = typical.excess_ns > _noticed_ns(typical, iterations) and not typical.is_stray
-    expected_ns = 0.0 if accused is None else _expected_excess_ns(typical, accused)
-    if expected_ns > BLAME.telling_ratio * BLAME.lane_sigmas * _standard_error_ns(typical, iterations):
-        return is_over and typical.excess_ns > BLAME.like_accused * expected_ns
-    return True if is_over and typical.excess_ns > _queued_ns(typical, accused) else None
+    numbers: dict[Lane, int] = {}
+    rows = [(numbers.setdefault(lane, len(numbers)), own) for one in attributions for lane, own in one.lanes.items()]
+    lanes = _typical_lanes(rows)
+    known = _tell(lanes, lanes.one(numbers[accused]) if accused in numbers else None) if rows else ()
+    told = {lane: how == _SLOW for lane, how in zip(numbers, known, strict=True) if how != _TELLS_NOTHING}
+    return {accused: True} | told | {accused: True}
 
 
 def stands_out(lane: Lane, attributions: Sequence[Attribution]) -> bool:
     """Whether some iterations together show that a lane is slow, beyond the noise of it and of what is usual."""
-    typical = typical_excess(lane, attributions)
-    return typical is not None and typical.excess_ns > _noticed_ns(
-        typical, sum(lane in a.lanes for a in attributions)
-    )
+    lanes = _typical_lanes([(0, a.lanes[lane]) for a in attributions if lane in a.lanes])
+    return bool((lanes.excess_ns > _noticed_ns(lanes)).any())
 
 
 def typical_excess(lane: Lane, attributions: Iterable[Attribution]) -> LaneExcess | None:
     """Return the medians, over the iterations, of what is known of a lane; None if nothing is."""
-    found = [a.lanes[lane] for a in attributions if lane in a.lanes]
-    return _typical(found) if found else None
+    found = [(0, a.lanes[lane]) for a in attributions if lane in a.lanes]
+    return _typical_lanes(found).one(0) if found else None
 
 
-def _typical(found: Sequence[LaneExcess]) -> LaneExcess:
-    if len(found) == 1:
-        return found[0]
-    return LaneExcess(*(median(values) for values in zip(*found, strict=True)))
+# --- many lanes at once: each value is an array with one place for each lane ----------------------------------------
 
 
-def _noticed_ns(typical: LaneExcess, iterations: int) -> float:
-    """Return the excess above which a lane is slow beyond noise and drift, ns."""
-    return BLAME.lane_sigmas * _standard_error_ns(typical, iterations)
+class _Lanes(NamedTuple):
+    """What is typical of some lanes: the fields of `LaneExcess`, and in how many iterations each was seen."""
+
+    excess_ns: Floats
+    usual_ns: Floats
+    noise_ns: Floats
+    size_bytes: Floats
+    slow_transfers: Floats
+    transfers: Floats
+    most_ns: Floats
+    iterations: Ints
+
+    def one(self, at: int) -> LaneExcess:
+        """Return one of them."""
+        return LaneExcess(*(float(column[at]) for column in self[:-1]))
 
 
-def _standard_error_ns(typical: LaneExcess, iterations: int) -> float:
-    """Return the standard error of the median excess of a lane: of these iterations and of what is usual, ns."""
-    of_noise_ns = typical.noise_ns * math.sqrt(1 / iterations + 1 / _USUAL_ITERATIONS)
-    of_clock_ns = JOB.least_resolution_ns * typical.transfers  # roundings that are alike add up
-    return math.hypot(MEDIAN_ERROR * of_noise_ns, BLAME.model_error * typical.usual_ns, of_clock_ns)
+def _typical_lanes(rows: Sequence[tuple[int, LaneExcess]]) -> _Lanes:
+    """Return the medians of what is known of each lane; lanes are numbered from 0 without holes."""
+    number = np.array([lane for lane, _ in rows], dtype=np.int64)
+    table = np.array([own for _, own in rows], dtype=np.float64).reshape(len(rows), len(LaneExcess._fields))
+    typical = [medians(number, column) for column in table.T]
+    return _Lanes._make([*typical, np.bincount(number)])
 
 
-def _queued_ns(typical: LaneExcess, accused: LaneExcess | None) -> float:
-    """Return the excess that a lane may have from waiting behind the accused one's traffic alone, ns."""
-    by_time_ns = _by_time_ns(typical, accused) if accused is not None else 0.0
-    return max(BLAME.queue_ns * typical.transfers, BLAME.like_accused * by_time_ns)
+_NORMAL, _SLOW, _TELLS_NOTHING = 0, 1, 2
 
 
-def _expected_excess_ns(lane: LaneExcess, accused: LaneExcess) -> float:
-    """Return the excess that a lane would have at least if it were slowed as the accused one is, ns.
+def _tell(lanes: _Lanes, accused: LaneExcess | None) -> list[int]:
+    """Say of each lane whether it is slow or normal, or tells nothing."""
+    expected_ns = _expected_excess_ns(lanes, accused) if accused is not None else np.zeros(len(lanes.excess_ns))
+    is_stray = (lanes.transfers > 1) & (lanes.slow_transfers < JOB.stray_transfers)
+    is_over = (lanes.excess_ns > _noticed_ns(lanes)) & ~is_stray
+    if_expected = np.where(is_over & (lanes.excess_ns > BLAME.like_accused * expected_ns), _SLOW, _NORMAL)
+    if_not = np.where(is_over & (lanes.excess_ns > _queued_ns(lanes, accused)), _SLOW, _TELLS_NOTHING)
+    would_be_noticed = expected_ns > BLAME.telling_ratio * _noticed_ns(lanes)
+    told: list[int] = np.where(would_be_noticed, if_expected, if_not).tolist()
+    return told
 
-    By its usual time or by its bytes where the device is slow, by its transfers where each of them is delayed.
+
+def _noticed_ns(lanes: _Lanes) -> Floats:
+    """Return the excess above which lanes are slow beyond noise and drift, ns: some standard errors of the median.
+
+    It is of these iterations and of what is usual.
     """
-    by_time_ns = _by_time_ns(lane, accused)
-    by_count_ns = accused.excess_ns * lane.transfers / max(accused.transfers, 1.0)
-    least_ns = min(by_time_ns, by_count_ns)
-    if lane.size_bytes > 0 and accused.size_bytes > 0:
-        return min(least_ns, accused.excess_ns * lane.size_bytes / accused.size_bytes)
-    return least_ns
+    of_noise_ns = lanes.noise_ns * np.sqrt(1 / lanes.iterations + 1 / _USUAL_ITERATIONS)
+    of_clock_ns = JOB.least_resolution_ns * lanes.transfers  # roundings that are alike add up
+    of_both_ns = np.hypot(MEDIAN_ERROR * of_noise_ns, BLAME.model_error * lanes.usual_ns)
+    return np.asarray(BLAME.lane_sigmas * np.hypot(of_both_ns, of_clock_ns))
 
 
-def _by_time_ns(lane: LaneExcess, accused: LaneExcess) -> float:
-    """Return the excess of a lane whose transfers took longer in the accused one's proportion, ns."""
-    return accused.excess_ns * lane.usual_ns / max(accused.usual_ns, 1.0)
+def _queued_ns(lanes: _Lanes, accused: LaneExcess | None) -> Floats:
+    """Return the excess that lanes may have from waiting behind the accused one's traffic alone, ns."""
+    by_time_ns = _by_time_ns(lanes, accused) if accused is not None else np.zeros(len(lanes.excess_ns))
+    return np.maximum(BLAME.queue_ns * lanes.transfers, BLAME.like_accused * by_time_ns)
+
+
+def _expected_excess_ns(lanes: _Lanes, accused: LaneExcess) -> Floats:
+    """Return the excess that lanes would have at least if they were slowed as the accused one is, ns.
+
+    By their usual time or by their bytes where the device is slow, by their transfers where each of them is delayed.
+    """
+    by_count_ns = accused.excess_ns * lanes.transfers / max(accused.transfers, 1.0)
+    least_ns = np.minimum(_by_time_ns(lanes, accused), by_count_ns)
+    if not accused.size_bytes > 0:
+        return least_ns
+    by_size_ns = accused.excess_ns * lanes.size_bytes / accused.size_bytes
+    return np.where(lanes.size_bytes > 0, np.minimum(least_ns, by_size_ns), least_ns)
+
+
+def _by_time_ns(lanes: _Lanes, accused: LaneExcess) -> Floats:
+    """Return the excess of lanes whose transfers took longer in the accused one's proportion, ns."""
+    return accused.excess_ns * lanes.usual_ns / max(accused.usual_ns, 1.0)

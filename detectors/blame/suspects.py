@@ -337,12 +337,12 @@ KINDS: Final[dict[str, SuspectKind]] = {
 }
 
 
-def chance_of_slow(device: Device, lane: Lane, accused: Lane, topology: Topology, way: Way = "both") -> float:
-    """Return the chance that a lane is seen slow if this device, slow in this way, slowed the accused lane."""
-    chance: float = getattr(LIKELIHOODS, KINDS[device.kind].relation(device, lane, accused, topology, way))
+def chance_in(relation: Relation) -> float:
+    """Return the chance that a lane in this relation to the device that is to blame is seen slow."""
+    chance: float = getattr(LIKELIHOODS, relation)
     return chance
 
 
 def is_carried(device: Device, lane: Lane, accused: Lane, topology: Topology) -> bool:
     """Whether a lane is expected to be slow if this device slowed the accused lane."""
-    return chance_of_slow(device, lane, accused, topology) > LIKELIHOODS.nobody
+    return chance_in(KINDS[device.kind].relation(device, lane, accused, topology, "both")) > LIKELIHOODS.nobody

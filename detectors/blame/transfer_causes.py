@@ -7,6 +7,7 @@ tells them apart: Bayes' rule over the lanes that touch a candidate.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from statistics import median
 from typing import Final
@@ -25,7 +26,7 @@ from irregulars.detectors.blame.suspects import (
     NOBODY,
     Scene,
     Way,
-    chance_of_slow,
+    chance_in,
     is_carried,
 )
 from irregulars.detectors.blame.thresholds import BLAME
@@ -145,11 +146,12 @@ def _log_ratio(device: Device, way: Way, lanes: Collection[Lane], scene: Scene, 
     A lane of which the device predicts 0.9 and chance 0.05 adds log(0.9 / 0.05) = 2.9 if it was slow, and
     log(0.1 / 0.95) = -2.3 if it was not.
     """
+    relation, accused, topology = KINDS[device.kind].relation, scene.accused, scene.topology
+    looks = ((relation(device, lane, accused, topology, way), scene.is_slow[lane], least[lane]) for lane in lanes)
     total = 0.0
-    for lane in lanes:
-        chance = max(chance_of_slow(device, lane, scene.accused, scene.topology, way), least[lane])
-        is_slow = scene.is_slow[lane]
-        total += math.log(chance / least[lane]) if is_slow else math.log((1 - chance) / (1 - least[lane]))
+    for (related, is_slow, by_chance), number in Counter(looks).items():  # a few kinds, of hundreds of lanes
+        chance = max(chance_in(related), by_chance)
+        total += number * (math.log(chance / by_chance) if is_slow else math.log((1 - chance) / (1 - by_chance)))
     return total
 
 

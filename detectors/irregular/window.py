@@ -13,11 +13,15 @@ stand out (`detectors.blame.standing_causes`), and what is worth reading (`detec
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import math
+import sys
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 
@@ -241,11 +245,24 @@ def _level_ns(regular_ns: list[float]) -> float:
     return float(np.median(regular_ns[-IRREGULAR.level_iterations :]))
 
 
+@cache
 def drift_detector() -> type[ADWIN]:
-    """Return River's ADWIN; who calls this beforehand does not wait a second for it in the midst of judging."""
-    from river.drift import ADWIN  # imported late: it takes a second, and short jobs never get here
+    """Return River's ADWIN, without the rest of `river.drift`.
 
-    return ADWIN
+    That imports example data sets and scipy, and they scikit-learn and pandas: 1.4 s and 147 MiB for one class. So a
+    package of that name that holds nothing yet stands in for it meanwhile. Who imports `river.drift` later gets all
+    of it, and the same class. Who has threads calls this before they import anything.
+    """
+    name, own = "river.drift", "river.drift.adwin"
+    if name in sys.modules:
+        return cast("type[ADWIN]", importlib.import_module(own).ADWIN)
+    spec = importlib.util.find_spec(name)
+    assert spec is not None  # River is required
+    sys.modules[name] = importlib.util.module_from_spec(spec)
+    try:
+        return cast("type[ADWIN]", importlib.import_module(own).ADWIN)
+    finally:
+        del sys.modules[name]
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,6 +64,7 @@ class Topology:
     _sets: dict[Lane, frozenset[int]] = field(init=False, repr=False, compare=False, default_factory=dict)
     _crossing: dict[Lane, bool] = field(init=False, repr=False, compare=False, default_factory=dict)  # asked often
 
+    _above: dict[Lane, bool] = field(init=False, repr=False, compare=False, default_factory=dict)
     _levels: dict[Lane, int] = field(init=False, repr=False, compare=False, default_factory=dict)
     _roles: dict[tuple[Lane, bool], int] = field(init=False, repr=False, compare=False, default_factory=dict)
     _role_codes: dict[tuple[object, ...], int] = field(init=False, repr=False, compare=False, default_factory=dict)
@@ -139,7 +140,11 @@ class Topology:
 
     def crosses_switches(self, lane: Lane) -> bool:
         """Whether the lane's bytes pass from one known switch to another; a rank without one may be below any."""
-        return len({self.place(rank).switch for rank in self.lane_ranks(lane)} - {None}) > 1
+        crosses = self._above.get(lane)
+        if crosses is None:
+            switches = {self.place(rank).switch for rank in self.lane_ranks(lane)} - {None}
+            crosses = self._above[lane] = len(switches) > 1
+        return crosses
 
     def stages(self, ranks: np.ndarray) -> np.ndarray:
         """Pipeline stage of each rank: its place in its ``pp`` communicator; ranks of one stage do the same work."""

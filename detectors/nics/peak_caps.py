@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from irregulars.detectors.arrays.grouped_medians import MEDIAN_ERROR, robust_sigma
+from irregulars.detectors.arrays.grouped_medians import MEDIAN_ERROR, medians, robust_sigma
 from irregulars.detectors.job.topology import Device, Topology
 from irregulars.detectors.nics.thresholds import NICS
 from irregulars.dtypes import Floats, Ints
@@ -42,13 +42,9 @@ def relative_peaks(rank: Ints, tx: Floats, rx: Floats, usual: Mapping[int, tuple
 def usual_peaks(group: Ints, tx: Floats, rx: Floats) -> dict[int, tuple[float, float]]:
     """Return the medians of the peaks of each group, those that are NaN left out."""
     rows = np.flatnonzero(np.isfinite(tx) & np.isfinite(rx))
-    order = rows[np.argsort(group[rows], kind="stable")]
-    groups, begins = np.unique(group[order], return_index=True)
-    own = np.split(order, begins[1:]) if len(groups) else []
-    return {
-        one: (float(np.median(tx[at])), float(np.median(rx[at])))
-        for one, at in zip(groups.tolist(), own, strict=True)
-    }
+    groups, number = np.unique(group[rows], return_inverse=True)
+    peaks = zip(medians(number, tx[rows]).tolist(), medians(number, rx[rows]).tolist(), strict=True)
+    return dict(zip(groups.tolist(), peaks, strict=True))
 
 
 def peak_if_capped(slowdown: float) -> float:

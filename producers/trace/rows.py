@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -10,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from irregulars.arrow_numpy import from_numpy, to_numpy
 from irregulars.producers.trace.columns import TableFile
 from irregulars.producers.trace.job_file import JobFile
 from irregulars.producers.trace.order import Keys, Rows
@@ -147,7 +149,7 @@ class _Check:
         """Read a column of numbers as float64, NaN where null."""
         if name not in self._table.columns:
             return np.full(len(self._table), np.nan)
-        return np.asarray(self._table.columns[name].cast(pa.float64()).to_numpy(), dtype=np.float64)
+        return _with_nans(self._table.columns[name])
 
     def rates(self, name: str) -> np.ndarray:
         """Read a column of rates as float64, NaN where null: what no device can have is rejected."""
@@ -213,19 +215,19 @@ def _communicator(check: _Check, job: JobFile) -> np.ndarray:
 
 def _local_communicator(check: _Check, job: JobFile, rank: np.ndarray, ordinal: np.ndarray) -> np.ndarray:
     membership = job.membership
-    pair = pc.index_in(pa.array(ordinal * job.world_size + rank), value_set=pa.array(membership.keys))
-    local = np.asarray(pair.fill_null(-1)).astype(np.int64)
+    pair = pc.index_in(from_numpy(ordinal * job.world_size + rank), value_set=from_numpy(membership.keys))
+    local = to_numpy(pair, -1).astype(np.int64)
     check.reject(local < 0, "rank", "a member of its communicator", beside="communicator")
     return local - _at(membership.first_of_rank, rank)
 
 
 def _check_peers(check: _Check, job: JobFile, is_p2p: np.ndarray, ordinal: np.ndarray, peer: np.ndarray) -> None:
     rows = np.flatnonzero(is_p2p & check.is_good)
-    members = pa.array(job.membership.keys)
-    is_member = pc.is_in(pa.array((ordinal * job.world_size)[rows] + peer[rows]), value_set=members)
+    members = from_numpy(job.membership.keys)
+    is_member = pc.is_in(from_numpy((ordinal * job.world_size)[rows] + peer[rows]), value_set=members)
     is_bad = np.zeros(len(peer), dtype=bool)
     is_in_world = (peer[rows] >= 0) & (peer[rows] < job.world_size)
-    is_bad[rows] = ~(is_member.to_numpy(zero_copy_only=False) & is_in_world)
+    is_bad[rows] = ~(to_numpy(is_member) & is_in_world)
     check.reject(is_bad, "peer", "a rank of the communicator of the send or recv", beside="communicator")
 
 
@@ -253,14 +255,18 @@ def _integers(column: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray | None]:
     if pa.types.is_null(column.type):
         return np.full(len(column), UNKNOWN), None
     if pa.types.is_floating(column.type):
-        return _whole(np.asarray(column.cast(pa.float64()).to_numpy(), dtype=np.float64))
+        return _whole(_with_nans(column))
     if pa.types.is_uint64(column.type):
-        is_wrong = np.asarray(pc.fill_null(pc.greater(column, 2**63 - 1), False).to_numpy())
+        is_wrong = to_numpy(pc.fill_null(pc.greater(column, 2**63 - 1), False))
         column, wrong = pc.cast(column, pa.int64(), safe=False), is_wrong if is_wrong.any() else None
-        return np.asarray(column.fill_null(UNKNOWN).to_numpy()), wrong
+        return to_numpy(column, UNKNOWN), wrong
     if column.null_count:
-        column = column.cast(pa.int64()).fill_null(UNKNOWN)
-    return np.asarray(column.to_numpy()).astype(np.int64, copy=False), None
+        column = column.cast(pa.int64())  # which holds `UNKNOWN`
+    return to_numpy(column, UNKNOWN).astype(np.int64, copy=False), None
+
+
+def _with_nans(column: pa.ChunkedArray) -> np.ndarray:
+    return to_numpy(column.cast(pa.float64()), math.nan)
 
 
 def _whole(values: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
@@ -279,7 +285,7 @@ def _dictionary(column: pa.ChunkedArray) -> tuple[np.ndarray, list[str]]:
     if isinstance(whole, pa.ChunkedArray):  # pyarrow before 17 gives one chunk in a chunked array
         whole = whole.chunk(0)
     names = [text.decode(errors="replace") for text in whole.dictionary.cast(pa.binary()).to_pylist()]
-    return np.asarray(whole.indices.cast(pa.int64()).fill_null(-1)), names
+    return to_numpy(whole.indices.cast(pa.int64()), -1), names
 
 
 def _floats(values: np.ndarray) -> np.ndarray:

@@ -18,6 +18,9 @@ Place = TypeVar("Place")
 LEAVE_AFTER: Final = 2.0
 """Times ``stall_s``: if seeking has not healed a partition by then, only a new process will."""
 
+_MOST_BETWEEN_LOOKS: Final = 0.5
+"""Times ``stall_s``: a process that could not even look for longer could not read either."""
+
 
 @dataclass(slots=True)
 class _Stall:
@@ -63,12 +66,13 @@ class ReadingWatch(Generic[Place]):
             Whether all stages wait for messages.
         """
         passed_s = waited_s - self._waited_s if self._waited_s is not None and is_idle else 0.0
+        passed_s = min(passed_s, _MOST_BETWEEN_LOOKS * self._stall_s)
         self._waited_s = waited_s
         behind = {place: at for place, at in positions.items() if ends.get(place, 0) > at}
         self._stalls = {place: self._stall(place, at, passed_s) for place, at in behind.items()}
         new = [place for place, one in self._stalls.items() if one.since_s >= self._stall_s and not one.is_sought]
         for place in new:
-            self._stalls[place].is_sought = True
+            self._stalls[place].is_sought, self._stalls[place].since_s = True, self._stall_s  # seeking gets as long
         return new
 
     def lost(self) -> list[Place]:

@@ -8,6 +8,7 @@ operators themselves are.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Self, TypeVar
@@ -15,6 +16,7 @@ from typing import Any, Final, Self, TypeVar
 import numpy as np
 import pyarrow as pa
 
+from irregulars.arrow_numpy import to_numpy
 from irregulars.dtypes import Column, Flags, Ints, Numbers
 from irregulars.errors import RecordError
 from irregulars.streams.messages.announcements import Announcement, decode_announcement, encode_announcement
@@ -326,7 +328,7 @@ def _require_values(batch: Any, names: int) -> None:
         _require_range(batch.column(name), name, least, most)
     for name, most in _TIMES.items():
         _require_range(batch.column(name).drop_null(), name, 0, most)
-    phases = set(np.unique(np.asarray(batch.column("phase").drop_null())).tolist())
+    phases = set(np.unique(to_numpy(batch.column("phase").drop_null())).tolist())
     if not phases <= {*range(len(PHASES)), PHASE_UNKNOWN}:
         raise RecordError(f"phase codes must be below {len(PHASES)} or null; got {sorted(phases)}")
     for name in ("offsets", *(f"class_{name}" for name in CLASS_COLUMNS)):
@@ -335,7 +337,7 @@ def _require_values(batch: Any, names: int) -> None:
     _require_range(batch.column("offsets").flatten(), "offsets", 0, LARGEST)
     _require_range(batch.column("class_communicator").flatten(), "class_communicator", 0, names - 1)
     _require_range(batch.column("class_operator").flatten(), "class_operator", 0, len(OPERATORS) - 1)
-    if len({batch.column(f"class_{name}").offsets.to_numpy().tobytes() for name in CLASS_COLUMNS}) > 1:
+    if len({to_numpy(batch.column(f"class_{name}").offsets).tobytes() for name in CLASS_COLUMNS}) > 1:
         raise RecordError("columns of classes must be equally long in each row; they are not")
     if _PATTERNS in batch.schema.names:
         _require_patterns(batch.column(_PATTERNS), names)
@@ -354,27 +356,27 @@ def _require_patterns(column: Any, names: int) -> None:
 def _require_range(column: Any, name: str, least: int, most: int) -> None:
     if column.null_count:
         raise RecordError(f"column {name!r} must be known in each row; got {column.null_count} nulls")
-    values = np.asarray(column)
+    values = to_numpy(column)
     if len(values) and not least <= int(values.min()) <= int(values.max()) <= most:
         raise RecordError(f"{name} must be from {least} to {most}; got {values.min()} to {values.max()}")
 
 
 def _from_wire(column: pa.Array, name: str) -> Column:
     if name == "phase":
-        return np.asarray(column.fill_null(PHASE_UNKNOWN))
+        return to_numpy(column, PHASE_UNKNOWN)
     if pa.types.is_floating(column.type):
-        return np.asarray(column.to_numpy(zero_copy_only=False), dtype=np.float64)
-    return np.asarray(column.cast(pa.int64()).fill_null(UNKNOWN))
+        return to_numpy(column, math.nan).astype(np.float64, copy=False)
+    return to_numpy(column.cast(pa.int64()), UNKNOWN)
 
 
 def _entries(lists: Any, columns: Mapping[str, Any]) -> Ragged:
     """Make entries of columns from the wire; `lists` is one column of lists and says how many each row owns."""
-    counts = np.diff(np.asarray(lists.offsets)).astype(np.int64)
+    counts = np.diff(to_numpy(lists.offsets)).astype(np.int64)
     return Ragged(counts, {name: _wide(column) for name, column in columns.items()})
 
 
 def _wide(column: pa.Array) -> Numbers:
-    values: Column = np.asarray(column)
+    values = to_numpy(column)
     return values.astype(np.float64) if pa.types.is_floating(column.type) else values.astype(np.int64)
 
 

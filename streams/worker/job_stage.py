@@ -129,7 +129,7 @@ class JobStage(Stage[JobMonitorLike]):
         self._patience_s: Final = settings.broker_away_s
         self._is_closed = False
         self._judges: Final = ThreadPoolExecutor(1, thread_name_prefix="irregulars-judge")
-        self._judges.submit(drift_detector)
+        drift_detector()  # while no other thread imports anything
         self._works: WeakKeyDictionary[Tracked[JobMonitorLike], _JobWork] = WeakKeyDictionary()
         self._published: WeakKeyDictionary[PartitionState[JobMonitorLike], PublishedVerdicts] = WeakKeyDictionary()
         self._ends: WeakKeyDictionary[PartitionState[JobMonitorLike], Ends] = WeakKeyDictionary()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import math
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -296,3 +298,18 @@ def test_drift_is_watched_for_as_river_does_by_default() -> None:
     defaults = inspect.signature(ADWIN.__init__).parameters
     assert DriftWatch().confidence == defaults["delta"].default
     assert IRREGULAR.drift_checked_every == defaults["clock"].default
+
+
+def test_the_drift_detector_is_rivers_and_imports_nothing_else_of_it() -> None:
+    code = """
+import sys
+from irregulars.detectors.irregular.window import drift_detector
+own = drift_detector()
+heavy = [name for name in ("scipy", "sklearn", "pandas", "river.drift") if name in sys.modules]
+assert not heavy, heavy
+from river import drift
+assert drift.ADWIN is own is drift_detector()
+assert drift.datasets.AirlinePassengers and drift.KSWIN
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=False, timeout=60, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -50,6 +50,18 @@ def test_of_a_busy_worker_the_seconds_of_waiting_count() -> None:
     assert [number for number, stalled in enumerate(said) if stalled] == [20]
 
 
+def test_a_process_that_could_not_look_gives_seeking_its_time_too() -> None:
+    """A busy machine: between two looks four and a half of five seconds pass, and then nine."""
+    looks = Looks(stall_s=5.0, waits_s=4.5)
+    said = [looks.look({"a": 3}, {"a": 9}) for _ in range(3)]
+    assert said == [[], [], ["a"]]
+    looks.waits_s = 9.0
+    looks.look({"a": 3}, {"a": 9})
+    assert looks.watch.lost() == []
+    looks.look({"a": 3}, {"a": 9})
+    assert looks.watch.lost() == ["a"]
+
+
 def test_another_assignment_begins_anew() -> None:
     looks = Looks(stall_s=5.0)
     for _ in range(5):

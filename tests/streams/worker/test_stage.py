@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from irregulars.detectors.irregular.window import drift_detector
 from irregulars.streams.health.monitor_faults import MOST_FAULTS
 from irregulars.streams.kafka.dead_letters import DeadLetters
 from irregulars.streams.kafka.outbox import Outbox
@@ -132,7 +131,6 @@ def evidence(offset: int, partition: int = 0) -> Any:
 
 
 def test_a_snapshot_is_taken_while_evidence_keeps_coming(outbox: TakesAll) -> None:
-    drift_detector()  # a stage imports it in a thread, which takes longer than this waits if no test did before
 
     async def catch_up() -> None:
         monitor = SlowJob()

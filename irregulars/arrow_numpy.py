@@ -1,0 +1,49 @@
+"""From Arrow to numpy without pandas, which pyarrow's own conversion imports on first use (0.3 s, 40 MiB)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from irregulars.dtypes import Column
+
+
+def to_numpy(column: pa.Array | pa.ChunkedArray, null: float | None = None) -> Column:
+    """Return numbers as an array of their own type; without copies unless there are nulls or several chunks.
+
+    Parameters
+    ----------
+    null
+        What stands for a null; a value of the column's type. Without it nulls are an error.
+
+    >>> to_numpy(pa.chunked_array([[1, None], [3]]), -1).tolist()
+    [1, -1, 3]
+    """
+    if pa.types.is_boolean(column.type):
+        return to_numpy(column.cast(pa.uint8()), null).astype(bool)
+    chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+    kind = np.dtype(column.type.to_pandas_dtype())  # its name is all that it has of pandas
+    arrays = [_of_buffers(chunk, kind, null) for chunk in chunks if len(chunk)]
+    if len(arrays) == 1:
+        return arrays[0]
+    return np.concatenate(arrays) if arrays else np.empty(0, kind)
+
+
+def _of_buffers(chunk: pa.Array, kind: np.dtype[Any], null: float | None) -> Column:
+    first, past = chunk.offset, chunk.offset + len(chunk)
+    validity, values = chunk.buffers()
+    array = np.frombuffer(values, kind, past)[first:]
+    if not chunk.null_count:
+        return array
+    if null is None:
+        raise ValueError(f"all values must be known; got {chunk.null_count} nulls")
+    is_known = np.unpackbits(np.frombuffer(validity, np.uint8), count=past, bitorder="little")[first:]
+    return np.where(is_known, array, kind.type(null))
+
+
+def from_numpy(values: Column) -> pa.Array:
+    """Return integers or floats as an Arrow array, without copies."""
+    contiguous = np.ascontiguousarray(values)
+    return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [None, pa.py_buffer(contiguous)])
