@@ -6,6 +6,7 @@ import math
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
+from heapq import nsmallest
 from typing import Final
 
 from irregulars.detectors.irregular.late_rank import Late, Latest, find_lasting, find_latest
@@ -80,8 +81,8 @@ def latest_ranks(late_ns: Late, ranks: Iterable[int] = ()) -> dict[int, float]:
 
     A rank that lost a row in an iteration may have been late in it: unknown is not the same as on time.
     """
-    ranked = sorted(late_ns.items(), key=lambda pair: (-pair[1], pair[0]))
-    return dict(ranked[: IRREGULAR.latest_ranks]) | {rank: math.nan for rank in ranks if rank not in late_ns}
+    latest = nsmallest(IRREGULAR.latest_ranks, late_ns.items(), key=lambda pair: (-pair[1], pair[0]))
+    return dict(latest) | {rank: math.nan for rank in ranks if rank not in late_ns}
 
 
 def _is_still_late(lasting: Latest, late_ns: Late) -> bool:

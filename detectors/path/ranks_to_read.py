@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from irregulars.detectors.arrays.grouped_medians import robust_sigma
+from irregulars.detectors.arrays.grouped_medians import MAD_TO_SIGMA, medians, robust_sigma
 from irregulars.detectors.arrays.row_keys import group_rows
 from irregulars.detectors.arrays.runs import run_starts
 from irregulars.detectors.job.lanes import Lane, LaneExcess
@@ -189,15 +189,13 @@ def lanes_by_role(sums: LaneSums, topology: Topology) -> list[list[Lane]]:
 
 def usual_sums(iterations: Iterable[LaneSums]) -> dict[Lane, tuple[float, float]]:
     """Return for each lane the median over regular iterations, and its robust standard deviation, ns."""
-    values: dict[Lane, list[float]] = {}
-    for one in iterations:
-        for lane, ns in one.mean_ns.items():
-            values.setdefault(lane, []).append(ns)
-    found = {}
-    for lane, own in values.items():
-        middle = float(np.median(own))
-        found[lane] = (middle, robust_sigma(np.array(own) - middle))
-    return found
+    lanes: dict[Lane, int] = {}
+    sums = [(lanes.setdefault(lane, len(lanes)), ns) for one in iterations for lane, ns in one.mean_ns.items()]
+    lane = np.array([own for own, _ in sums], dtype=np.int64)
+    mean_ns = np.array([ns for _, ns in sums], dtype=np.float64)
+    middle_ns = medians(lane, mean_ns)
+    sigma_ns = MAD_TO_SIGMA * medians(lane, np.abs(mean_ns - middle_ns[lane]))
+    return dict(zip(lanes, zip(middle_ns.tolist(), sigma_ns.tolist(), strict=True), strict=True))
 
 
 def accused_lanes(attribution: Attribution, topology: Topology) -> list[Lane]:
