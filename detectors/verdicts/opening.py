@@ -27,7 +27,7 @@ from irregulars.detectors.job.lanes import LANE_KINDS
 from irregulars.detectors.job.topology import Topology
 from irregulars.detectors.path.critical_path import Attribution
 from irregulars.detectors.verdicts.same_cause import carries_lane, is_same
-from irregulars.detectors.verdicts.suspicions import Suspicions
+from irregulars.detectors.verdicts.suspicions import Suspicions, is_by_chance
 from irregulars.detectors.verdicts.thresholds import VERDICTS
 
 _NOT_TRANSFERS = ("slow_rank", "slow_stage", "imbalance")
@@ -98,7 +98,7 @@ class Evidence:
         seen = [o for o in self.recent if o.iteration in cause.explained_ns and o.is_mainly(cause)]
         clear = [o for o in seen if o.is_long or o.is_late(cause) or (o.is_shifted and o.is_slow_group(cause))]
         if cause.kind == "slow_rank" and len(clear) >= VERDICTS.seen:
-            return self._is_one_of_few(len(clear))
+            return self._is_one_of_few(cause, len(clear))
         if cause.kind != "slow_rank" and len(clear) >= VERDICTS.seen_transfer:
             return True
         if _is_clear_run(cause, clear):
@@ -123,12 +123,17 @@ class Evidence:
             and stands_alone(cause, self.suspicions, self.topology, _TRANSFERS)
         )
 
-    def _is_one_of_few(self, seen: int) -> bool:
-        """Whether a rank was seen in most long iterations: where data are uneven, each is last now and then."""
+    def _is_one_of_few(self, cause: Cause, seen: int) -> bool:
+        """Whether a rank was seen in most long iterations: where data are uneven, each is last now and then.
+
+        A host that holds half of the job has the last rank in five of six by chance.
+        """
         others = sum(o.is_long for o in self.recent) - seen
-        if self.is_uneven or self.suspicions.uneven(self.topology):
-            return others <= VERDICTS.few_others and seen >= VERDICTS.recent - VERDICTS.few_others
-        return seen >= 2 * others
+        if not (self.is_uneven or self.suspicions.uneven(self.topology)):
+            return seen >= 2 * others
+        if others > VERDICTS.few_others or seen < VERDICTS.recent - VERDICTS.few_others:
+            return False
+        return not is_by_chance(cause.suspects[0][0], seen, seen + max(others, 0), self.topology)
 
     def _is_in_all(self, cause: Cause, seen: Sequence[Observation]) -> bool:
         """Whether each recent iteration shows a cause, though none is long by itself.

@@ -16,7 +16,7 @@ from irregulars.detectors.blame.observation import uneven_ns
 from irregulars.detectors.blame.thresholds import BLAME
 from irregulars.detectors.blame.work_causes import is_late_together
 from irregulars.detectors.job.lanes import EVERYBODY, LANE_KINDS, Lane
-from irregulars.detectors.job.topology import Topology
+from irregulars.detectors.job.topology import Device, Topology
 from irregulars.detectors.path.critical_path import Attribution
 from irregulars.detectors.verdicts.thresholds import VERDICTS
 
@@ -61,15 +61,23 @@ def _come_last_in_turn(ranks: Sequence[int]) -> bool:
 def _live_on_one_host(ranks: Sequence[int], topology: Topology) -> bool:
     """Whether most of these ranks live on one host, and chance would hardly put as many on any host.
 
-    Not all need to: another rank may pause meanwhile. By the binomial distribution for one host, times the hosts.
+    Not all need to: another rank may pause meanwhile.
     """
-    hosts = Counter(host.ranks for rank in ranks if (host := topology.host(rank)) is not None)
+    hosts = Counter(host for rank in ranks if (host := topology.host(rank)) is not None)
     if not hosts:
         return False
-    (own, seen), count = hosts.most_common(1)[0], len(ranks)
-    share = len(own) / topology.world_size
+    host, seen = hosts.most_common(1)[0]
+    return 2 * seen > len(ranks) and not is_by_chance(host, seen, len(ranks), topology)
+
+
+def is_by_chance(device: Device, seen: int, count: int, topology: Topology) -> bool:
+    """Whether chance may well put so many of the ranks that came last on any one device as large as this one.
+
+    By the binomial distribution for one of them, times as many as there are.
+    """
+    share = len(device.ranks) / topology.world_size
     chance = sum(math.comb(count, k) * share**k * (1 - share) ** (count - k) for k in range(seen, count + 1))
-    return 2 * seen > count and chance / share <= VERDICTS.host_by_chance
+    return chance / share > VERDICTS.host_by_chance
 
 
 class Suspicions:

@@ -12,7 +12,7 @@ from irregulars.detectors.blame.observation import Observation
 from irregulars.detectors.irregular.late_rank import Latest
 from irregulars.detectors.irregular.thresholds import IRREGULAR
 from irregulars.detectors.job.lanes import Lane
-from irregulars.detectors.job.topology import Device
+from irregulars.detectors.job.topology import Device, Place, Topology
 from irregulars.detectors.verdicts.opening import Evidence, stands_alone
 from irregulars.detectors.verdicts.suspicions import Suspicions
 from tests.detectors.observed_iterations import MS, PAIR, TOPOLOGY, Step, late, observation, work
@@ -69,6 +69,19 @@ def test_a_late_rank_is_seen_twice_as_often_as_others(others: int, is_enough: bo
 def test_while_data_are_uneven_a_late_rank_is_seen_in_five_of_six(seen: int, others: int, is_enough: bool) -> None:
     some = [observation(n, late(1 if n < seen else 2)) for n in range(seen + others)]
     assert evidence(*some, is_uneven=True).is_seen_enough(rank_cause(*range(seen))) == is_enough
+
+
+@pytest.mark.parametrize(("hosts", "seen", "is_enough"), [(2, 5, False), (2, 6, True), (4, 5, True)])
+def test_while_data_are_uneven_a_host_is_seen_more_often_than_by_chance(
+    hosts: int, seen: int, is_enough: bool
+) -> None:
+    """Of six draws five or more fall on the same one of two hosts in 22 %, on the same one of four in 2 %."""
+    share = 16 // hosts
+    places = {rank: Place(f"h{rank // share}", rank % share, "eth0") for rank in range(16)}
+    topology = Topology(16, places, {0: tuple(range(16))})
+    some = [observation(n, late(1 if n < seen else 15)) for n in range(6)]
+    cause = replace(rank_cause(*range(seen)), suspects=((Device("host", tuple(range(share))), 1.0),))
+    assert replace(evidence(*some, is_uneven=True), topology=topology).is_seen_enough(cause) == is_enough
 
 
 @pytest.mark.parametrize(
