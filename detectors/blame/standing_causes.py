@@ -141,13 +141,30 @@ def _slow_stage(reviewed: Sequence[Reviewed], topology: Topology, delta: float) 
     stage = max(stages, key=heaviest.count)
     explained = {}
     for one, work in zip(reviewed, work_ns, strict=True):
-        excess_ns = work[stage] - median(work[other] for other in stages if other != stage)
+        excess_ns = min(
+            _excess_of(stage, own_ns) for own_ns in (work, _to_last_message(one, stage, topology)) if own_ns
+        )
         if excess_ns > 0 and _works(one, stage, topology):
             explained[one.attribution.iteration] = excess_ns
     probability = (len(explained) + 0.5) / (len(reviewed) + 1)
     device = Device("stage", tuple(sorted(rank for rank, own in topology.stage_of.items() if own == stage)))
     cause = Cause("slow_stage", ((device, probability),), frozenset(), None, explained)
     return cause if _always_matters(cause, reviewed, delta) else None
+
+
+def _excess_of(stage: int, work_ns: Mapping[int, float]) -> float:
+    """Return how much longer than the median other stage one stage works, ns."""
+    return work_ns.get(stage, 0.0) - median([ns for other, ns in work_ns.items() if other != stage] or [0.0])
+
+
+def _to_last_message(one: Reviewed, stage: int, topology: Topology) -> dict[int, float]:
+    """Return the work of each stage before it is through with its messages, ns; nothing if micro-batches tell more.
+
+    After that a stage may wait, and no operator need show it.
+    """
+    if stage in _stage_work(one.microbatch_ns, topology):
+        return {}
+    return _stage_work(one.to_last_message_ns, topology)
 
 
 def _work_of_stages(one: Reviewed, topology: Topology, *, has_gaps: bool) -> dict[int, float]:

@@ -367,6 +367,29 @@ def test_after_the_last_send_a_rank_may_wait_and_no_operator_shows_it() -> None:
     assert graph_of(*rows, entry={(1, 0): 0, (0, 0): 0}).own_work_ns(0) == {0: 20, 1: 30 + 860}
 
 
+def test_a_last_send_beside_a_collective_is_a_last_message_too() -> None:
+    """A stage that hands its gradients on and reduces them at the same time: 70 ns are its work."""
+    send = row(1, 90, 150, "send", peer=0)
+    rows = (
+        row(1, 0, 20, "recv", peer=0),
+        send,
+        row(1, 90, 200, group=3),
+        row(1, 95, 110, group=4),
+        row(1, 900, 950, group=3),
+    )
+    assert work_to_last_message(*rows) == {1: 70}
+
+
+def test_work_on_what_the_last_message_brought_ends_where_another_communicator_is_used() -> None:
+    """Work on a micro-batch has an operator of experts (4) in its midst; gradients (3) come after it."""
+    one = [row(0, 10, 20, group=4), row(0, 30, 40, "send", peer=1)]
+    two = [row(0, 50, 60, group=4), row(0, 70, 90, "recv", peer=1)]
+    end = [row(0, 100, 110, group=4), row(0, 120, 130, group=3), row(0, 900, 910, group=4)]
+    of_one = 10 + 10 + 10 + 10
+    assert work_to_last_message(*one, *two, *end) == {0: of_one + 10 + 10}
+    assert work_to_last_message(*one, row(0, 70, 90, "recv", peer=1), *end) == {0: 10 + 10 + 30 + 10 + 10}
+
+
 def test_a_last_recv_leads_to_work() -> None:
     rows = row(1, 10, 40, "recv", peer=0), row(1, 90, 120, group=3), row(1, 500, 510, group=3, sequence=1)
     assert work_to_last_message(*rows) == {1: 10 + 50}
