@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from irregulars.errors import IrregularsError
 from irregulars.producers.node.roster import Roster
 from irregulars.producers.publishing.sources import Record, Source, row_count
-from irregulars.streams.messages.announcements import Announcement, Heartbeat
+from irregulars.streams.messages.announcements import Announcement
+from irregulars.streams.messages.records import Batch
 
 _LOG: Final = logging.getLogger("irregulars.agent")
 
@@ -36,6 +38,7 @@ class NodeSource:
         self._sources = dict(sources)
         self._roster, self._devices = roster, devices
         self._all: Final = [*sources.values(), *([devices] if devices is not None else [])]
+        self._groups: dict[tuple[str, int, int], str | None] = {}
         self.failed_sources = 0
 
     @property
@@ -88,7 +91,19 @@ class NodeSource:
 
     def _pass(self, record: Record) -> Record:
         if isinstance(record, Announcement):
-            return self._roster.admit(record) if record.is_logged else record
-        if isinstance(record, Heartbeat) and record.state == "ended":
+            return self._admit(record)
+        if isinstance(record, Batch):
+            own = record.header
+            group = self._groups.get((own.job, own.attempt, own.rank))
+            return record if group is None else replace(record, header=replace(own, group=group))
+        if record.state == "ended":
             self._roster.release(record)
+            self._groups.pop((record.job, record.attempt, record.rank), None)
         return record
+
+    def _admit(self, announcement: Announcement) -> Announcement:
+        if not announcement.is_logged:
+            return announcement
+        admitted = self._roster.admit(announcement)
+        self._groups[admitted.job, admitted.attempt, admitted.rank] = admitted.group
+        return admitted

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from irregulars.streams.messages.announcements import Announcement, Heartbeat
+from irregulars.streams.messages.bundles import group_of
 from irregulars.streams.messages.records import Header
 
 _SAMPLED: Final = ("bandwidth", "gpu_health")
@@ -19,10 +20,11 @@ class Owner:
     job: str
     attempt: int
     rank: int
+    group: str | None = field(default=None, compare=False)
 
     def header(self, schema: str, rows_before: int, watermark_ns: int, names: tuple[str, ...]) -> Header:
         """Header of a batch of this rank."""
-        return Header(schema, self.job, self.attempt, self.rank, rows_before, watermark_ns, names)
+        return Header(schema, self.job, self.attempt, self.rank, rows_before, watermark_ns, names, self.group)
 
 
 class Roster:
@@ -56,14 +58,15 @@ class Roster:
     def admit(self, announcement: Announcement) -> Announcement:
         """Take in a rank, and complete its announcement: host, NIC, and what the agent itself samples of it."""
         nic = announcement.nic or self._nearest_nics.get(-1 if announcement.gpu is None else announcement.gpu)
-        owner = Owner(announcement.job, announcement.attempt, announcement.rank)
+        host = announcement.host or self._host
+        group = group_of(host, announcement.rank)
+        owner = Owner(announcement.job, announcement.attempt, announcement.rank, group)
         sources = list(announcement.sources)
         if self._takes_gpu(announcement.gpu, owner):
             sources += _SAMPLED
         if nic is not None and self._is_sampling_nics and self._takes_nic(nic, owner):
             sources += _SAMPLED[:1]
-        host = announcement.host or self._host
-        return replace(announcement, host=host, nic=nic, sources=tuple(dict.fromkeys(sources)))
+        return replace(announcement, host=host, nic=nic, group=group, sources=tuple(dict.fromkeys(sources)))
 
     def assign(self, owner: Owner, gpu: int | None, nic: str | None) -> None:
         """Take in a rank that announces itself elsewhere."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from types import FrameType
@@ -16,9 +16,10 @@ from typing import Final
 
 from irregulars.errors import InputError
 from irregulars.producers.publishing.batches import encode_in_parts
+from irregulars.producers.publishing.bundling import Bundler, encode_together
 from irregulars.producers.publishing.publisher import AgentSettings, Publisher
 from irregulars.producers.publishing.sources import Record, Source
-from irregulars.streams.kafka.topics import MAX_KEY_BYTES, MAX_MESSAGE_BYTES, rank_key
+from irregulars.streams.kafka.topics import MAX_KEY_BYTES, MAX_MESSAGE_BYTES, group_key, rank_key
 from irregulars.streams.messages.announcements import (
     Announcement,
     Heartbeat,
@@ -80,10 +81,16 @@ class _Rank:
     job: str
     attempt: int
     rank: int
+    group: str | None = None
     sources: dict[str, SourceProgress] = field(default_factory=dict)
     lost_rows: dict[str, int] = field(default_factory=dict)  # that the source said
     told: dict[str, SourceProgress] = field(default_factory=dict)  # by heartbeats and headers of batches
     left_out: int = _NOTHING_NEW  # heartbeats, one after the other: the first one is sent
+
+    @property
+    def key(self) -> bytes:
+        """Key of its messages, other than the announcement."""
+        return rank_key(self.job, self.rank) if self.group is None else group_key(self.job, self.group)
 
     def published(self, schema: str, progress: SourceProgress) -> None:
         """Note a batch, whose header says how far its source is; what was lost only heartbeats say."""
@@ -109,7 +116,7 @@ class _Rank:
             )
             for schema, progress in self.sources.items()
         }
-        return Heartbeat(self.job, self.attempt, self.rank, sources, state, reason)
+        return Heartbeat(self.job, self.attempt, self.rank, sources, state, reason, self.group)
 
 
 class Agent:
@@ -154,6 +161,7 @@ class Agent:
         self._topics, self._make_publisher, self._idle_s = topics, make_publisher, idle_s
         self._ends_ranks = ends_ranks
         self._ranks: dict[tuple[str, int, int], _Rank] = {}
+        self._bundler = Bundler(settings.bundle_s)
         self._progress = Progress()
         self._is_stopping = False
         self._next_beat_s = 0.0
@@ -198,11 +206,13 @@ class Agent:
             for record in records:
                 self._publish(publisher, record)
                 self._beat_if_due(publisher)
+            self._publish_together(publisher, self._bundler.take_due(self._clock_s()))
             self._beat_if_due(publisher)
             publisher.serve(0.0 if records else self._idle_s)
         return self._end(publisher, FINISHED if self._source.is_exhausted else STOPPED)
 
     def _end(self, publisher: Publisher, reason: str) -> Progress:
+        self._publish_together(publisher, self._bundler.take_all())
         self._beat(publisher, reason if self._ends_ranks else None)
         publisher.flush()
         self._progress = replace(self._progress, reason=reason)
@@ -221,9 +231,16 @@ class Agent:
             self._publish_announcement(publisher, record)
         elif isinstance(record, Heartbeat):
             self._take_heartbeat(publisher, record)
+        elif record.header.group is not None:
+            self._publish_together(publisher, self._bundler.add(record, self._clock_s()))
         else:
             for part, value in encode_in_parts(record, MAX_MESSAGE_BYTES):
-                self._publish_batch(publisher, part, value)
+                self._publish_batches(publisher, [part], value)
+
+    def _publish_together(self, publisher: Publisher, bundles: Iterable[Sequence[Batch]]) -> None:
+        for batches in bundles:
+            for some, value in encode_together(batches, MAX_MESSAGE_BYTES):
+                self._publish_batches(publisher, some, value)
 
     def _publish_announcement(self, publisher: Publisher, announcement: Announcement) -> None:
         value = encode_announcement(announcement)
@@ -233,11 +250,16 @@ class Agent:
         key = rank_key(announcement.job, announcement.rank)
         if len(key) > MAX_KEY_BYTES:
             raise InputError(f"name of the job must be below {MAX_KEY_BYTES} bytes; got {len(key)}")
-        publisher.send("jobs", key, value, attempt=announcement.attempt)
+        group = announcement.group  # its partition is that of all else which the rank sends
+        where = None if group is None else group_key(announcement.job, group)
+        if where is not None and len(where) > MAX_KEY_BYTES:
+            raise InputError(f"names of job and host must be below {MAX_KEY_BYTES} bytes; got {len(where)}")
+        publisher.send("jobs", key, value, attempt=announcement.attempt, partition_key=where)
+        self._bundler.announce(announcement)
         if announcement.is_logged:
             key_of_rank = (announcement.job, announcement.attempt, announcement.rank)
             self._forget_earlier(*key_of_rank)
-            rank = self._ranks.setdefault(key_of_rank, _Rank(*key_of_rank))
+            rank = self._ranks.setdefault(key_of_rank, _Rank(*key_of_rank, group))
             for schema in announcement.sources:
                 rank.sources.setdefault(schema, SourceProgress(0, None))
         self._count(len(value), announcements=1)
@@ -249,29 +271,37 @@ class Agent:
 
     def _take_heartbeat(self, publisher: Publisher, told: Heartbeat) -> None:
         """Take over a source's own heartbeat: lost rows, watermarks, and the end of the rank."""
-        rank = self._rank(told.job, told.attempt, told.rank)
+        rank = self._rank(told.job, told.attempt, told.rank, told.group)
+        if rank.group is not None:  # a watermark must not overtake the rows that are before it
+            self._publish_together(publisher, self._bundler.take_all())
         for schema, progress in told.sources.items():
             rank.lost_rows[schema] = max(progress.lost_rows, rank.lost_rows.get(schema, 0))
             rank.move_watermark(schema, progress.watermark_ns)
         if told.state == "ended":
+            if rank.group is not None:
+                self._bundler.forget(told.job, told.attempt, rank.group, told.rank)
             self._beat_for(publisher, rank, told.reason or FINISHED)
             self._ranks.pop((told.job, told.attempt, told.rank), None)
 
-    def _publish_batch(self, publisher: Publisher, batch: Batch, value: bytes) -> None:
-        header = batch.header
-        publisher.send(header.schema, rank_key(header.job, header.rank), value, len(batch), header.attempt)
-        progress = SourceProgress(header.rows_before + len(batch), header.watermark_ns)  # which never falls
-        self._rank(header.job, header.attempt, header.rank).published(header.schema, progress)
-        self._count(len(value), batches=1, rows=len(batch))
-        if header.watermark_ns is not None:
-            newest_ns = max(self._progress.watermark_ns or 0, header.watermark_ns)
-            self._progress = replace(self._progress, watermark_ns=newest_ns)
+    def _publish_batches(self, publisher: Publisher, batches: Sequence[Batch], value: bytes) -> None:
+        """Send one message with a batch, or with the batches of a bundle."""
+        first, rows = batches[0].header, sum(map(len, batches))
+        ranks = [self._rank(one.job, one.attempt, one.rank, one.group) for one in (each.header for each in batches)]
+        publisher.send(first.schema, ranks[0].key, value, rows, first.attempt)
+        newest_ns = self._progress.watermark_ns
+        for rank, batch in zip(ranks, batches, strict=True):
+            until_ns = batch.header.watermark_ns  # which never falls
+            rank.published(first.schema, SourceProgress(batch.header.rows_before + len(batch), until_ns))
+            if until_ns is not None:
+                newest_ns = max(newest_ns or 0, until_ns)
+        self._progress = replace(self._progress, watermark_ns=newest_ns)
+        self._count(len(value), batches=1, rows=rows)
 
-    def _rank(self, job: str, attempt: int, rank: int) -> _Rank:
+    def _rank(self, job: str, attempt: int, rank: int, group: str | None) -> _Rank:
         """Find a rank. A resumed source does not announce again: then its first batch makes it known."""
         found = self._ranks.get((job, attempt, rank))
         if found is None:
-            found = _Rank(job, attempt, rank)
+            found = _Rank(job, attempt, rank, group)
             if self._ends_ranks:
                 self._ranks[job, attempt, rank] = found
         return found
@@ -313,7 +343,7 @@ class Agent:
 
     def _send_beat(self, publisher: Publisher, rank: _Rank, beat: Heartbeat) -> None:
         rank.told, rank.left_out = dict(beat.sources), 0
-        publisher.send("heartbeats", rank_key(rank.job, rank.rank), encode_heartbeat(beat))
+        publisher.send("heartbeats", rank.key, encode_heartbeat(beat))
 
     def _report(self, publisher: Publisher) -> None:
         delivered = publisher.delivered.messages

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Final
 
@@ -83,7 +83,9 @@ def _take_ordered(batch: Batch, event_ns: np.ndarray, known: int, first: int, pa
     return Batch(header, {name: column[first:past] for name, column in batch.columns.items()})
 
 
-def encode_in_parts(batch: Batch, limit_bytes: int) -> Iterator[tuple[Batch, bytes]]:
+def encode_in_parts(
+    batch: Batch, limit_bytes: int, encode: Callable[[Batch], bytes] = encode_batch
+) -> Iterator[tuple[Batch, bytes]]:
     """Encode a batch, cut into as many parts as it takes for each to stay below `limit_bytes`.
 
     Raises
@@ -91,7 +93,7 @@ def encode_in_parts(batch: Batch, limit_bytes: int) -> Iterator[tuple[Batch, byt
     InputError
         If a single row is larger than that.
     """
-    value = encode_batch(batch)
+    value = encode(batch)
     if len(value) < limit_bytes:
         yield batch, value
         return
@@ -102,7 +104,7 @@ def encode_in_parts(batch: Batch, limit_bytes: int) -> Iterator[tuple[Batch, byt
         )
     half = len(batch) // 2
     for first, past in ((0, half), (half, len(batch))):
-        yield from encode_in_parts(_with_used_names(take_rows(batch, first, past)), limit_bytes)
+        yield from encode_in_parts(_with_used_names(take_rows(batch, first, past)), limit_bytes, encode)
 
 
 def _with_used_names(batch: Batch) -> Batch:

@@ -14,7 +14,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from irregulars.errors import InputError, ServiceError, TopicMismatch
 from irregulars.streams.kafka.broker import is_refusal, service_error
-from irregulars.streams.kafka.topics import HEADER_BYTES, MAX_MESSAGE_BYTES, SENDING, TopicSettings
+from irregulars.streams.kafka.topics import HEADER_BYTES, MAX_MESSAGE_BYTES, SENDING, TopicSettings, partition_of
 
 _LOG: Final = logging.getLogger("irregulars.agent")
 _TICK_S: Final = 0.1
@@ -49,6 +49,8 @@ class AgentSettings:
         How long a broker that does not answer is waited for, seconds.
     poll_records
         Announcements and rows that are asked of the source at once.
+    bundle_s
+        How long a batch of a rank may wait for those of the other ranks of its host, seconds.
 
     Raises
     ------
@@ -66,6 +68,7 @@ class AgentSettings:
     heartbeat_s: float = 1.0
     broker_wait_s: float = 60.0
     poll_records: int = 15_000
+    bundle_s: float = 0.25
 
     def __post_init__(self) -> None:
         if self.compression not in COMPRESSIONS:
@@ -76,6 +79,8 @@ class AgentSettings:
         for name in ("heartbeat_s", "broker_wait_s"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise InputError(f"{name} must be above 0 and finite; got {getattr(self, name)!r}")
+        if not 0 <= self.bundle_s < float("inf"):
+            raise InputError(f"bundle_s must be at least 0 and finite; got {self.bundle_s!r}")
         if not 0 <= self.linger_ms < self.broker_wait_s * 1000:
             raise InputError(f"linger_ms must be at least 0 and below broker_wait_s; got {self.linger_ms!r}")
 
@@ -112,6 +117,7 @@ class Publisher:
         self._is_connected = False  # before, trouble is not logged but raised: once is enough
         self._logged_codes: set[int] = set()  # each kind of trouble is logged once, until the broker answers again
         self._made: Producer | None = None
+        self._partitions: dict[str, int] = {}
         self._prepare()
 
     def _prepare(self) -> None:
@@ -151,13 +157,21 @@ class Publisher:
         missing = [name for name in names if name not in existing or existing[name].error is not None]
         if missing:
             raise self._no_topics(", ".join(missing))
-        counts = {name: len(existing[name].partitions) for name in names}
+        counts = self._partitions = {name: len(existing[name].partitions) for name in names}
         if len(set(counts.values())) > 1:
             found = ", ".join(f"{name}={count}" for name, count in counts.items())
             rule = "equal, so that all that one rank sends meets in one worker"
             raise TopicMismatch(f"partitions of a rank's topics must be {rule}; got {found} ({self._where()})")
 
-    def send(self, topic: str, key: bytes, value: bytes, rows: int = 0, attempt: int = 0) -> None:
+    def send(
+        self,
+        topic: str,
+        key: bytes,
+        value: bytes,
+        rows: int = 0,
+        attempt: int = 0,
+        partition_key: bytes | None = None,
+    ) -> None:
         """Queue one message; waits while the queue is full.
 
         Parameters
@@ -166,6 +180,8 @@ class Publisher:
             Without prefix.
         rows, attempt
             Of a batch; what can't be delivered is counted by them.
+        partition_key
+            The key whose partition it goes to, where that is not its own.
 
         Raises
         ------
@@ -176,13 +192,21 @@ class Publisher:
         while True:
             try:
                 self._producer.produce(
-                    name, value=value, key=key, on_delivery=partial(self._on_delivery, topic, rows)
+                    name,
+                    value=value,
+                    key=key,
+                    partition=self._partition(name, partition_key),
+                    on_delivery=partial(self._on_delivery, topic, rows),
                 )
                 return
             except BufferError:
                 self.serve(_TICK_S)
             except KafkaException as error:
                 raise self._service_error(error.args[0]) from None
+
+    def _partition(self, name: str, key: bytes | None) -> int:
+        """Return the partition of a key in a topic, -1 where librdkafka is to choose it by the message's own."""
+        return -1 if key is None else partition_of(key, self._partitions[name])
 
     @property
     def is_behind(self) -> bool:

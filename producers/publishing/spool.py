@@ -15,6 +15,7 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -22,9 +23,11 @@ from irregulars.errors import InputError
 from irregulars.private_files import make_private_directory, write_private_file
 
 _LOG: Final = logging.getLogger("irregulars.agent")
-_MAGIC: Final = b"IRSPOOL1"
+_MAGIC: Final = b"IRSPOOL2"
+_OLD_MAGIC: Final = b"IRSPOOL1"
 _CHECKSUM: Final = struct.Struct("<I")
-_FRAME: Final = struct.Struct("<BHIIq")  # lengths of topic, key and value; rows; attempt
+_FRAME: Final = struct.Struct("<BHIIqH")  # lengths of topic, key and value; rows; attempt; length of partition key
+_OLD_FRAME: Final = struct.Struct("<BHIIq")
 _SUFFIX: Final = ".spool"
 _NAME: Final = re.compile(r"[0-9]{20}\.spool")
 _NUMBERS_APART: Final = 1 << 32
@@ -32,18 +35,23 @@ _NUMBERS_APART: Final = 1 << 32
 
 
 class Message(NamedTuple):
-    """One message for Kafka; ``topic`` is without prefix, ``rows`` and ``attempt`` are 0 where it has none."""
+    """One message for Kafka, as `producers.publishing.publisher.Publisher.send` describes it.
+
+    ``topic`` is without prefix, ``rows`` and ``attempt`` are 0 where it has none, ``partition_key`` is empty where it
+    is the key.
+    """
 
     topic: str
     key: bytes
     value: bytes
     rows: int = 0
     attempt: int = 0
+    partition_key: bytes = b""
 
     @property
     def size_bytes(self) -> int:
         """Bytes that it takes in a segment, about those that it takes in memory."""
-        return _FRAME.size + len(self.topic) + len(self.key) + len(self.value)
+        return _FRAME.size + len(self.topic) + len(self.key) + len(self.value) + len(self.partition_key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,26 +199,26 @@ class Spool:
 def _frame(message: Message) -> bytes:
     topic = message.topic.encode()
     lengths = (len(topic), len(message.key), len(message.value))
-    return b"".join((_FRAME.pack(*lengths, message.rows, message.attempt), topic, message.key, message.value))
+    frame = _FRAME.pack(*lengths, message.rows, message.attempt, len(message.partition_key))
+    return b"".join((frame, topic, message.key, message.value, message.partition_key))
 
 
 def _unframe(content: bytes) -> list[Message]:
     """Read a segment back; raises `ValueError` where it is not whole."""
     start = len(_MAGIC) + _CHECKSUM.size
-    if content[: len(_MAGIC)] != _MAGIC or len(content) < start:
+    if content[: len(_MAGIC)] not in (_MAGIC, _OLD_MAGIC) or len(content) < start:
         raise ValueError("segment must begin as one of ours; it does not")
     if _CHECKSUM.unpack_from(content, len(_MAGIC))[0] != zlib.crc32(content[start:]):
         raise ValueError("segment must have the checksum that it names; it has another")
+    frame = _FRAME if content.startswith(_MAGIC) else _OLD_FRAME  # an agent of the version before wrote it
     messages, at = [], start
     while at < len(content):
-        topic_length, key_length, value_length, rows, attempt = _FRAME.unpack_from(content, at)
-        at += _FRAME.size
-        if at + topic_length + key_length + value_length > len(content):
+        topic_length, key_length, value_length, rows, attempt, *other = frame.unpack_from(content, at)
+        at += frame.size
+        ends = list(accumulate((topic_length, key_length, value_length, *other), initial=at))
+        if ends[-1] > len(content):
             raise ValueError("last message of a segment must be whole; it is not")
-        topic = content[at : at + topic_length].decode()
-        at += topic_length
-        key = content[at : at + key_length]
-        at += key_length
-        messages.append(Message(topic, key, content[at : at + value_length], rows, attempt))
-        at += value_length
+        topic, key, value, *where = (content[first:past] for first, past in pairwise(ends))
+        messages.append(Message(topic.decode(), key, value, rows, attempt, *where))
+        at = ends[-1]
     return messages

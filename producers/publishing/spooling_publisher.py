@@ -12,6 +12,7 @@ import logging
 import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -20,10 +21,13 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import Message as KafkaMessage
 
-from irregulars.errors import InputError
+from irregulars.errors import InputError, RecordError
 from irregulars.producers.publishing.publisher import AgentSettings, Publisher
 from irregulars.producers.publishing.spool import Message, Segment, Spool
 from irregulars.streams.kafka.oauth_tokens import TokenSource
+from irregulars.streams.kafka.topics import rank_key
+from irregulars.streams.messages.bundles import Bundle, decode_rows
+from irregulars.streams.messages.records import BATCH_SCHEMAS, Batch
 
 _LOG: Final = logging.getLogger("irregulars.agent")
 _LEAST_BYTES: Final = 2 << 20
@@ -135,9 +139,17 @@ class SpoolingPublisher(Publisher):
         self._topics = tuple(topics)
         self._try_to_connect()
 
-    def send(self, topic: str, key: bytes, value: bytes, rows: int = 0, attempt: int = 0) -> None:
+    def send(
+        self,
+        topic: str,
+        key: bytes,
+        value: bytes,
+        rows: int = 0,
+        attempt: int = 0,
+        partition_key: bytes | None = None,
+    ) -> None:
         """Put a message behind all others; never waits. See `Publisher.send`."""
-        message = Message(topic, key, value, rows, attempt)
+        message = Message(topic, key, value, rows, attempt, partition_key or b"")
         if topic == "jobs":
             self._newest_attempts[key] = attempt
         self._waiting.append(message)
@@ -247,7 +259,11 @@ class SpoolingPublisher(Publisher):
         name = self._settings.topics.name(message.topic)
         try:
             self._producer.produce(
-                name, value=message.value, key=message.key, on_delivery=partial(self._on_result, number)
+                name,
+                value=message.value,
+                key=message.key,
+                partition=self._partition(name, message.partition_key or None),
+                on_delivery=partial(self._on_result, number),
             )
         except KafkaException as error:
             self._on_result(number, error.args[0], None)
@@ -284,7 +300,7 @@ class SpoolingPublisher(Publisher):
 
     def _count_refused(self, message: Message, error: KafkaError) -> None:
         self.delivered.failed_messages += 1
-        self._dropped_rows[message.topic, message.key, message.attempt] += message.rows
+        self._note_dropped(message)
         _LOG.error("event=message_refused topic=%s key=%r error=%r", message.topic, message.key, error.str())
 
     def _count_dropped(self, messages: Sequence[Message]) -> None:
@@ -296,7 +312,12 @@ class SpoolingPublisher(Publisher):
                     self._waiting_bytes += message.size_bytes
             else:
                 self.dropped_messages += 1
-                self._dropped_rows[message.topic, message.key, message.attempt] += message.rows
+                self._note_dropped(message)
+
+    def _note_dropped(self, message: Message) -> None:
+        """Count the rows of a message that nobody will get, by the rank whose they are."""
+        for key, rows in _rows_by_rank(message).items():
+            self._dropped_rows[message.topic, key, message.attempt] += rows
 
     def _save(self) -> None:
         given_out = [(number, sent.message) for number, sent in self._in_flight.items()] + list(self._loaded)
@@ -313,3 +334,15 @@ class SpoolingPublisher(Publisher):
             self._number += len(messages)
         if kept:
             _LOG.warning("event=spool_kept messages=%d bytes=%d", kept, self.spool_bytes)
+
+
+def _rows_by_rank(message: Message) -> Mapping[bytes, int]:
+    """Say how many rows of each rank a message holds, by the rank's key."""
+    found: Batch | Bundle | None = None
+    if message.topic in BATCH_SCHEMAS:
+        with suppress(RecordError):  # an earlier agent's, from a disk
+            found = decode_rows(message.value, message.topic)
+    if not isinstance(found, Bundle):
+        return {message.key: message.rows}
+    own = found.header
+    return {rank_key(own.job, rank): rows for rank, rows in zip(own.ranks, own.rows, strict=True)}

@@ -6,12 +6,14 @@ import math
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
 from irregulars.errors import InputError
 from irregulars.producers.publishing.batches import BATCH_ROWS, BATCH_SPAN_S, take_rows
 from irregulars.producers.trace.directory import Trace, published_ns, trace_batches
 from irregulars.streams.messages.announcements import Announcement
+from irregulars.streams.messages.bundles import group_of
 from irregulars.streams.messages.records import Batch
 
 _POSITION: Final = re.compile(r"announcements=(\d+) rows=(\d+)")
@@ -52,6 +54,7 @@ class TraceSource:
         if not (math.isfinite(speed) and speed >= 0):
             raise InputError(f"speed must be a number of at least 0; got {speed!r}; 0 replays as fast as possible")
         self._trace, self._speed, self._clock_s = trace, speed, clock_s
+        self._groups: Final = {one.rank: group_of(one.host, one.rank) for one in trace.announcements}
         self._announced, self._rows = 0, 0
         self._batches: Iterator[Batch] = trace_batches(trace, max_rows, max_span_s)
         self._next = next(self._batches, None)
@@ -64,9 +67,10 @@ class TraceSource:
         """Give what is due, at most `max_records` announcements and rows."""
         if self._started_s is None:
             self._started_s = self._clock_s()
-        polled: list[Announcement | Batch] = list(
-            self._trace.announcements[self._announced : self._announced + max_records]
-        )
+        polled: list[Announcement | Batch] = [
+            replace(one, group=self._groups[one.rank])
+            for one in self._trace.announcements[self._announced : self._announced + max_records]
+        ]
         self._announced += len(polled)
         room = max_records - len(polled)
         while room > 0 and self._next is not None and self._is_due(self._next):
@@ -101,6 +105,7 @@ class TraceSource:
 
     def _take(self, batch: Batch, most: int) -> Batch:
         taken = batch if most >= len(batch) else take_rows(batch, 0, most)
+        taken = replace(taken, header=replace(taken.header, group=self._groups.get(taken.header.rank)))
         rest = len(batch) - len(taken)
         self._next = take_rows(batch, len(taken), len(batch)) if rest else next(self._batches, None)
         self._rows += len(taken)

@@ -29,6 +29,10 @@ class OffsetsOfRank(Protocol):
     """Where operators of one rank lie: offsets in one partition of ``commops``."""
 
     @property
+    def rank(self) -> int:
+        """Whose operators they are."""
+
+    @property
     def partition(self) -> int:
         """Partition of ``commops``."""
 
@@ -89,10 +93,12 @@ class LogReader:
             If they can't all be read within the deadline.
         """
         wanted: dict[int, set[int]] = {}
+        ranks: dict[int, set[int]] = {}
         for span in spans:
             wanted.setdefault(span.partition, set()).update(span.offsets)
+            ranks.setdefault(span.partition, set()).add(span.rank)
         reading = ScatteredReading(self._consumer, self._bootstrap, self._deadline_s, self._recent, self._security)
-        return reading.read(topic, wanted)
+        return reading.read(topic, wanted, ranks)
 
     def read_tail(self, topic: str, partition: int, from_offset: int = 0) -> list[Message]:
         """Return the messages from `from_offset` up to what is the end now (of a compacted topic: what is left).

@@ -14,7 +14,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from irregulars.errors import RecordError, ServiceUnavailable
 from irregulars.streams.kafka.broker import service_error
 from irregulars.streams.kafka.recent_messages import RecentMessages
-from irregulars.streams.messages.records import Batch, decode_batch
+from irregulars.streams.messages.bundles import decode_batches
+from irregulars.streams.messages.records import Batch
 
 POLL_S: Final = 0.2
 _NEAR: Final = 16
@@ -119,16 +120,20 @@ class ScatteredReading:
         self._deadline_s: Final = deadline_s
         self._deadline: Final = time.monotonic() + deadline_s
         self._cursors: dict[int, Cursor] = {}
-        self._found: dict[int, dict[int, Batch]] = {}
+        self._found: dict[int, dict[int, list[Batch]]] = {}
+        self._ranks: Mapping[int, Collection[int]] = {}
 
-    def read(self, topic: str, wanted: Mapping[int, Collection[int]]) -> LogReading:
-        """Return the batches at some offsets, by partition.
+    def read(
+        self, topic: str, wanted: Mapping[int, Collection[int]], ranks: Mapping[int, Collection[int]]
+    ) -> LogReading:
+        """Return the batches of some ranks at some offsets, both by partition.
 
         Raises
         ------
         ServiceUnavailable
             If they can't all be read within the deadline.
         """
+        self._ranks = ranks
         self._found = {partition: {} for partition in sorted(wanted)}
         unread = {partition: self._take_recent(partition, offsets) for partition, offsets in wanted.items()}
         self._cursors = {partition: Cursor(sorted(offsets)) for partition, offsets in unread.items() if offsets}
@@ -139,7 +144,9 @@ class ScatteredReading:
             finally:
                 self._consumer.resume(self._consumer.assignment())  # a pause would outlast the assignment
                 self._consumer.unassign()
-        batches = [batch for found in self._found.values() for _, batch in sorted(found.items())]
+        batches = [
+            batch for found in self._found.values() for _, own in sorted(found.items(), key=_offset) for batch in own
+        ]
         missing = [
             (partition, offset)
             for partition, found in self._found.items()
@@ -160,9 +167,10 @@ class ScatteredReading:
         return unread
 
     def _keep(self, partition: int, offset: int, value: bytes | None) -> None:
-        batch = _decoded(value)
-        if batch is not None:
-            self._found[partition][offset] = batch
+        batches = _decoded(value)
+        if batches is not None:
+            wanted = self._ranks[partition]
+            self._found[partition][offset] = [batch for batch in batches if batch.header.rank in wanted]
 
     def _assign(self, topic: str) -> None:
         """Read on in all partitions that are left, each at the beginning of its run."""
@@ -286,8 +294,12 @@ def _runs(offsets: Sequence[int]) -> Iterator[Sequence[int]]:
             begin = index
 
 
-def _decoded(value: bytes | None) -> Batch | None:
+def _decoded(value: bytes | None) -> list[Batch] | None:
     try:
-        return decode_batch(value, "commops")
+        return decode_batches(value, "commops")
     except RecordError:  # it went to the dead-letter topic when it was first read
         return None
+
+
+def _offset(found: tuple[int, list[Batch]]) -> int:
+    return found[0]

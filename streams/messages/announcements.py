@@ -93,6 +93,8 @@ class Announcement:
         Rows that this rank's exporter is known to have dropped; `None` if it does not count them.
     communicators
         Those that this rank is in.
+    group
+        The group with whose bundles the rank's rows come (`streams.messages.bundles`); None: they come by themselves.
     """
 
     job: JobName
@@ -110,6 +112,7 @@ class Announcement:
     switch: Label | None = None
     lost_rows: RowCount | None = None
     recorded_until_ns: Integer | None = None
+    group: Name | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +137,7 @@ class Heartbeat:
     sources: Mapping[str, SourceProgress] = field(default_factory=dict)
     state: Name = "running"
     reason: Label | None = None
+    group: Name | None = None
 
 
 def encode_announcement(announcement: Announcement) -> bytes:

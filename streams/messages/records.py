@@ -22,9 +22,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -32,7 +32,7 @@ import pyarrow as pa
 from irregulars.errors import RecordError
 from irregulars.streams.messages.arrow_limits import require_bounded
 from irregulars.streams.messages.json_fields import first_line, json_object
-from irregulars.validation import Integer, JobName, Label, Rank, RowCount, checked
+from irregulars.validation import Integer, JobName, Label, Name, Rank, RowCount, checked
 
 VERSION: Final = 1
 """Version of every record: a reader refuses a newer one, and reads all older ones."""
@@ -171,6 +171,11 @@ def _in_numpy(name: str, kind: np.dtype[Any]) -> tuple[np.dtype[Any], float]:
     return (np.dtype(np.int64) if kind.itemsize >= 4 else kind), UNKNOWN
 
 
+CODED: Final = ("communicator", "device")
+"""Columns that hold indices into the names of a header."""
+
+_NOT_SENT: Final = ("schema", "group")  # the one stands beside the header, the other in that of a bundle
+
 _FIELDS: Final = {name: tuple(_field(one) for one in schema) for name, schema in BATCH_SCHEMAS.items()}
 
 
@@ -192,6 +197,8 @@ class Header:
         is complete with this batch; `None` if the source does not know.
     names
         Dictionary of the batch: communicator ids (commops) or device names (bandwidth).
+    group
+        The group with whose bundles the batch travels (`streams.messages.bundles`); None: it travels by itself.
     """
 
     schema: str
@@ -201,6 +208,7 @@ class Header:
     rows_before: RowCount = 0
     watermark_ns: Integer | None = None
     names: tuple[Label, ...] = ()
+    group: Name | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,10 +228,14 @@ class Batch:
 
 def encode_batch(batch: Batch) -> bytes:
     """Encode a batch as one Arrow IPC stream, without compression (the Kafka producer compresses)."""
-    schema = BATCH_SCHEMAS[batch.header.schema]
-    arrays = [_to_arrow(batch.columns[field.name], field) for field in _FIELDS[batch.header.schema]]
-    header = {name: getattr(batch.header, name) for name in Header.__slots__ if name != "schema"}
-    return encode_arrow(batch.header.schema, header, pa.RecordBatch.from_arrays(arrays, schema=schema))
+    header = {name: getattr(batch.header, name) for name in Header.__slots__ if name not in _NOT_SENT}
+    return encode_arrow(batch.header.schema, header, to_record_batch(batch.header.schema, batch.columns))
+
+
+def to_record_batch(schema: str, columns: Mapping[str, np.ndarray]) -> pa.RecordBatch:
+    """Turn the columns of a batch into Arrow."""
+    arrays = [_to_arrow(columns[field.name], field) for field in _FIELDS[schema]]
+    return pa.RecordBatch.from_arrays(arrays, schema=BATCH_SCHEMAS[schema])
 
 
 def decode_batch(value: bytes | None, expected: str) -> Batch:
@@ -235,12 +247,39 @@ def decode_batch(value: bytes | None, expected: str) -> Batch:
         If the bytes are no Arrow stream, declare more rows or bytes than a worker can hold, the schema or its version
         is another, a header value is missing, or a code lies outside its dictionary.
     """
+    header, columns = decode_table(value, expected, read_header)
+    return Batch(header, columns)
+
+
+class Named(Protocol):
+    """A header of rows whose codes are indices into its names."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Dictionary of the message."""
+
+
+H = TypeVar("H", bound=Named)
+
+
+def decode_table(
+    value: bytes | None, expected: str, read: Callable[[Mapping[str, Any]], H], newest: int = VERSION
+) -> tuple[H, dict[str, np.ndarray]]:
+    """Decode the header and the columns of a message; raises as `decode_batch` does.
+
+    Parameters
+    ----------
+    read
+        Makes the header of its values; raises `RecordError`.
+    newest
+        Version up to which the message is read.
+    """
     if not value:
         raise RecordError(f"message must be an Arrow IPC stream; got {'no value' if value is None else 'zero bytes'}")
     require_bounded(value)
     try:
         with pa.ipc.open_stream(value) as reader:
-            header = _header(reader.schema, expected)
+            header = read(_header_values(reader.schema, expected, newest))
             is_ours = reader.schema.equals(BATCH_SCHEMAS[expected])
             if not is_ours:
                 _require_fields(reader.schema, BATCH_SCHEMAS[expected])
@@ -249,22 +288,24 @@ def decode_batch(value: bytes | None, expected: str) -> Batch:
             _require_end(reader)
     except (pa.ArrowException, StopIteration, OSError, UnicodeDecodeError) as error:  # the last: a column's name
         raise RecordError(f"message must be an Arrow IPC stream with one batch; got {first_line(error)}") from error
-    batch = Batch(
-        header,
-        {
-            field.name: _to_numpy(record_batch.column(place if is_ours else field.name), field)
-            for place, field in enumerate(_FIELDS[expected])
-        },
-    )
-    _check_codes(batch)
-    return batch
+    columns = {
+        field.name: _to_numpy(record_batch.column(place if is_ours else field.name), field)
+        for place, field in enumerate(_FIELDS[expected])
+    }
+    _check_codes(columns, len(header.names))
+    return header, columns
 
 
-def _header(schema: pa.Schema, expected: str) -> Header:
-    values = json_object((schema.metadata or {}).get(b"irregulars"), "metadata `irregulars`")
-    check_version(values, expected)
-    header: Header = checked({"rows_before": None, "names": None} | values, Header, "", "header", RecordError)
+def read_header(values: Mapping[str, Any]) -> Header:
+    """Read the header of a batch; raises `RecordError`."""
+    header: Header = checked({"rows_before": None, "names": None, **values}, Header, "", "header", RecordError)
     return header
+
+
+def _header_values(schema: pa.Schema, expected: str, newest: int) -> dict[str, Any]:
+    values = json_object((schema.metadata or {}).get(b"irregulars"), "metadata `irregulars`")
+    check_version(values, expected, newest)
+    return values
 
 
 def _require_fields(found: pa.Schema, wanted: pa.Schema) -> None:
@@ -286,14 +327,14 @@ def _require_end(reader: Any) -> None:
     raise RecordError("message must be an Arrow IPC stream with one batch; got more")
 
 
-def _check_codes(batch: Batch) -> None:
+def _check_codes(columns: Mapping[str, np.ndarray], names: int) -> None:
     limits = {"operator": len(OPERATORS), "path": len(PATHS)}
-    limits |= dict.fromkeys(("communicator", "device"), len(batch.header.names))
+    limits |= dict.fromkeys(CODED, names)
     for name, limit in limits.items():
-        column = batch.columns.get(name)
+        column = columns.get(name)
         if column is not None and len(column) and int(column.max()) >= limit:
             raise RecordError(f"{name} codes must be below {limit}; got {int(column.max())}")
-    phase = batch.columns.get("phase")
+    phase = columns.get("phase")
     if phase is not None and np.any((phase >= len(PHASES)) & (phase != PHASE_UNKNOWN)):
         raise RecordError(f"phase codes must be below {len(PHASES)} or null; got {sorted(set(phase.tolist()))}")
 
@@ -364,12 +405,14 @@ def decode_json(value: bytes | None, expected: str) -> dict[str, Any]:
     return values
 
 
-def encode_json(schema: str, values: Mapping[str, Any]) -> bytes:
+def encode_json(schema: str, values: Mapping[str, Any], version: int = VERSION) -> bytes:
     """Encode a JSON record of `schema`, in the version that we write."""
-    return json.dumps({"schema": schema, "version": VERSION, **values}, separators=(",", ":")).encode()
+    return json.dumps({"schema": schema, "version": version, **values}, separators=(",", ":")).encode()
 
 
-def encode_arrow(schema: str, header: Mapping[str, Any], batch: pa.RecordBatch, options: Any = None) -> bytes:
+def encode_arrow(
+    schema: str, header: Mapping[str, Any], batch: pa.RecordBatch, options: Any = None, version: int = VERSION
+) -> bytes:
     """Encode a batch of `schema` as an Arrow IPC stream, with the header as JSON in its metadata.
 
     Parameters
@@ -377,7 +420,7 @@ def encode_arrow(schema: str, header: Mapping[str, Any], batch: pa.RecordBatch, 
     options
         `pyarrow.ipc.IpcWriteOptions`: compression, for example.
     """
-    batch = batch.replace_schema_metadata({"irregulars": encode_json(schema, header)})
+    batch = batch.replace_schema_metadata({"irregulars": encode_json(schema, header, version)})
     if options is None:  # these three messages are the whole stream, and pyarrow's writer takes twice as long
         return b"".join((batch.schema.serialize(), batch.serialize(), _END_OF_STREAM))
     sink = pa.BufferOutputStream()
@@ -386,10 +429,10 @@ def encode_arrow(schema: str, header: Mapping[str, Any], batch: pa.RecordBatch, 
     return bytes(sink.getvalue())
 
 
-def check_version(values: Mapping[str, Any], expected: str) -> None:
+def check_version(values: Mapping[str, Any], expected: str, newest: int = VERSION) -> None:
     """Raise `RecordError` unless `values` are of schema `expected`, in a version that we read."""
     if values.get("schema") != expected:
         raise RecordError(f"schema must be {expected!r}; got {values.get('schema')!r}")
     version = values.get("version")
-    if not isinstance(version, int) or not 1 <= version <= VERSION:
-        raise RecordError(f"version must be 1 to {VERSION}; got {version!r} (a newer producer? upgrade the worker)")
+    if not isinstance(version, int) or not 1 <= version <= newest:
+        raise RecordError(f"version must be 1 to {newest}; got {version!r} (a newer producer? upgrade the worker)")

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from functools import partial
 
 from irregulars.detectors.plugins.loading import load_detectors
-from irregulars.errors import InputError
+from irregulars.errors import InputError, RecordError
 from irregulars.sinks.alerts import alert_of
 from irregulars.streams.job_hop.job_monitor import JobMonitor, JobMonitorState
 from irregulars.streams.messages.judgements import Verdict
 from irregulars.streams.monitor_settings import MonitorSettings
-from irregulars.streams.rank_hop.rank_monitor import RankMonitor, RankMonitorState
+from irregulars.streams.rank_hop.group_monitor import GroupMonitor, GroupMonitorState
+from irregulars.streams.rank_hop.rank_monitor import RankMonitorState
 from irregulars.streams.snapshots.records import EncodedState, decode_monitor
 from irregulars.streams.worker.job_stage import JobMonitorLike
 from irregulars.streams.worker.rank_stage import MakeRankMonitor, RankMonitorLike
@@ -26,7 +27,7 @@ class Monitors:
     Parameters
     ----------
     make_rank, make_job
-        New ones: of job, rank and partition; of a job.
+        New ones: of job and partition; of a job.
     restore_rank, restore_job
         Of what their ``state()`` returned, encoded; raise `RecordError` where that can't be read.
     alert_of
@@ -52,12 +53,20 @@ def make_monitors(settings: WorkerSettings) -> Monitors:
     """
     own = worker_monitor_settings(settings)
     return Monitors(
-        make_rank=lambda job, rank, partition: RankMonitor(job, rank, own, partition=partition),
-        restore_rank=lambda value: RankMonitor.from_state(decode_monitor(value, RankMonitorState), own),
+        make_rank=lambda job, partition: GroupMonitor(job, own, partition=partition),
+        restore_rank=lambda value: GroupMonitor.from_state(_group_state(value), own),
         make_job=partial(JobMonitor, settings=own),
         restore_job=lambda value: JobMonitor.from_state(decode_monitor(value, JobMonitorState), own),
         alert_of=partial(alert_of, least_severity=settings.alert_least_severity),
     )
+
+
+def _group_state(value: EncodedState) -> GroupMonitorState | RankMonitorState:
+    """Decode a state of the first hop; until version 0.5 each rank had its own."""
+    try:
+        return decode_monitor(value, GroupMonitorState)
+    except RecordError:
+        return decode_monitor(value, RankMonitorState)
 
 
 def worker_monitor_settings(settings: WorkerSettings) -> MonitorSettings:

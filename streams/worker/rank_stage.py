@@ -1,4 +1,4 @@
-"""The first hop: what ranks send goes through RankMonitors and leaves as evidence."""
+"""The first hop: what ranks send goes through GroupMonitors and leaves as evidence."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ from weakref import WeakKeyDictionary
 
 from irregulars.errors import RecordError
 from irregulars.streams.health.monitor_faults import BROKEN, is_broken
-from irregulars.streams.kafka.topics import MAX_MESSAGE_BYTES, rank_key
+from irregulars.streams.kafka.topics import MAX_MESSAGE_BYTES, group_key, rank_key
 from irregulars.streams.messages.announcements import Announcement, Heartbeat, decode_announcement, decode_heartbeat
+from irregulars.streams.messages.bundles import Bundle, BundleHeader, bundle_of, decode_rows, encode_bundle
 from irregulars.streams.messages.evidence import Evidence, Membership
 from irregulars.streams.messages.evidence_parts import encode_within_limit
-from irregulars.streams.messages.records import Batch, decode_batch, encode_batch
+from irregulars.streams.messages.records import Batch, encode_batch
 from irregulars.streams.progress.progress_log import ProgressLog
 from irregulars.streams.progress.stream_time import StreamTime
 from irregulars.streams.rank_hop.evidence_reduction import Closing, reduce_closings
+from irregulars.streams.rank_hop.group_monitor import Refused
 from irregulars.streams.snapshots.records import Draft, EncodedState, PositionRecord
 from irregulars.streams.worker.partition_state import PartitionState, Tracked
 from irregulars.streams.worker.stage import Event, Services, Snapshottable, Stage, unreadable
@@ -31,38 +33,43 @@ _MAX_TOUCHED: Final = 64
 _GIVE_WAY: Final = 32
 
 Rows = Sequence[Evidence | Membership]
-Record = Announcement | Batch | Heartbeat
+Record = Announcement | Batch | Bundle | Heartbeat
 
 
 class RankMonitorLike(Snapshottable, Protocol):
-    """`streams.rank_hop.rank_monitor.RankMonitor`, as this stage uses it."""
+    """`streams.rank_hop.group_monitor.GroupMonitor`, as this stage uses it."""
 
     job: str
 
     def announce(self, announcement: Announcement) -> None:
-        """See RankMonitor."""
+        """See GroupMonitor."""
 
-    def add(self, batch: Batch, offset: int) -> None:
-        """See RankMonitor."""
+    def add(self, rows: Batch | Bundle, offset: int) -> Sequence[Refused]:
+        """See GroupMonitor."""
 
     def beat(self, heartbeat: Heartbeat) -> None:
-        """See RankMonitor."""
+        """See GroupMonitor."""
 
     def tick(self, now_s: float, until_s: float) -> None:
-        """See RankMonitor."""
+        """See GroupMonitor."""
 
     def drain(self) -> list[Evidence | Membership]:
-        """See RankMonitor."""
+        """See GroupMonitor."""
 
     def take_closed(self) -> list[Closing | Membership]:
-        """See RankMonitor."""
+        """See GroupMonitor."""
 
     def take_unannounced(self) -> list[tuple[Batch, int]]:
-        """See RankMonitor."""
+        """See GroupMonitor."""
 
 
-MakeRankMonitor = Callable[[str, int, int], RankMonitorLike]
-"""Job, rank, partition."""
+
+class _NotFed(Exception):
+    """Why a monitor took nothing of a message."""
+
+
+MakeRankMonitor = Callable[[str, int], RankMonitorLike]
+"""Job, partition."""
 
 
 _State = PartitionState[RankMonitorLike]
@@ -119,22 +126,26 @@ class RankStage(Stage[RankMonitorLike]):
         loop = asyncio.get_running_loop()
         topic = self.services.settings.topics.name("jobs")
         messages = await loop.run_in_executor(self._restorer, self.reader.read_tail, topic, state.partition)
-        newest = {key: message for message in messages if (key := message.key()) in keys and key is not None}
-        for key, message in newest.items():
+        newest = {message.key(): message for message in messages}
+        for message in newest.values():
             if message.value() is not None and (message.offset() or 0) < stored.positions.get("jobs", 0):
-                self._announce_again(state, key, message)
+                self._announce_again(state, keys, message)
         return stored
 
-    def _announce_again(self, state: PartitionState[RankMonitorLike], key: bytes, message: Any) -> None:
+    def _announce_again(self, state: PartitionState[RankMonitorLike], keys: Set[bytes], message: Any) -> None:
         try:
-            record = decode("jobs", key, message.value())
+            record = decode("jobs", message.key(), message.value())
         except Exception:  # it is among the dead letters since it was read first
             return
+        key = monitor_key(record)
+        if key not in keys:
+            return
         try:
-            self._feed(state, self._announce(state, key, record), "jobs", message.offset(), record)
+            tracked = state.tracked.get(key) or self._make_monitor(state, key, record)
+            self._feed(state, tracked, "jobs", message.offset(), record)
         except Exception as error:  # whatever a monitor raises, it must not take the worker with it
             self.faults.raised(self.hop, key, error)
-            del state.tracked[key]
+            state.tracked.pop(key, None)
 
     async def take(self, topic: str, events: Sequence[Event]) -> None:
         """Take in events of one topic, and send evidence early where much has gathered."""
@@ -144,9 +155,9 @@ class RankStage(Stage[RankMonitorLike]):
                 await self.settle(state)
 
     async def process(self, state: PartitionState[RankMonitorLike], topic: str, event: Event) -> None:
-        """Feed one message to its rank's monitor, park it, or bury it."""
+        """Feed one message to the monitor of its ranks, park it, or bury it."""
         message = event.message
-        tracked = state.tracked.get(message.key)
+        tracked = state.tracked.get(message.key)  # the key of an announcement may be another
         if (tracked is not None and tracked.has_seen(topic, message.offset)) or _is_tombstone(topic, message):
             state.take(topic, message.offset, event)
             return
@@ -158,21 +169,39 @@ class RankStage(Stage[RankMonitorLike]):
         if topic == "commops":  # the second hop reads it again if its iteration is irregular
             self.services.recent.add(message.partition, message.offset, message.value)
         state.take(topic, message.offset, event)
-        if tracked is None and not isinstance(record, Announcement):
+        if isinstance(record, Announcement):
+            await self._take_announcement(state, message, record)
+        elif tracked is None:
             self._park(state, topic, message)
-            return
+        else:
+            await self._feed_or_bury(state, tracked, topic, message, record)
+
+    async def _take_announcement(self, state: _State, message: Any, record: Announcement) -> None:
+        key = monitor_key(record)
+        tracked = state.tracked.get(key)
         is_new = tracked is None
         if tracked is None:
-            tracked = self._announce(state, message.key, record)
-        reason = self._try_to_feed(state, tracked, topic, message.offset, record)
-        if reason is not None:
-            await self.services.dead_letters.bury(message, reason)
-            if is_new:
-                del state.tracked[message.key]
+            tracked = self._make_monitor(state, key, record)
+        elif tracked.has_seen("jobs", message.offset):
             return
-        # Without giving way in between: a newer message of the rank must not overtake its parked ones.
-        for parked in self._work(state).parked.take(message.key):
+        is_fed = await self._feed_or_bury(state, tracked, "jobs", message, record)
+        if is_new and not is_fed:
+            del state.tracked[key]
+            return
+        # Without giving way in between: a newer message of these ranks must not overtake the parked ones.
+        for parked in self._work(state).parked.take(key):
             await self._feed_parked(state, tracked, parked)
+
+    async def _feed_or_bury(self, state: _State, tracked: _Tracked, topic: str, message: Any, record: Record) -> bool:
+        """Feed one message to its monitor, and bury what that refuses; return whether it took any of it."""
+        try:
+            refused = self._try_to_feed(state, tracked, topic, message.offset, record)
+        except _NotFed as error:
+            await self.services.dead_letters.bury(message, str(error))
+            return False
+        for letter in self._letters_of(refused, tracked, message):
+            await self.services.dead_letters.bury(letter, letter.reason)
+        return True
 
     async def settle(self, state: PartitionState[RankMonitorLike]) -> None:
         """Send the rows that monitors drained, those of one job together, and what was given up."""
@@ -244,43 +273,45 @@ class RankStage(Stage[RankMonitorLike]):
             work = self._works[state] = _PartitionWork(ParkingLot(settings.parked_bytes, settings.parked_s))
         return work
 
-    def _announce(
-        self, state: PartitionState[RankMonitorLike], key: bytes, record: Record
-    ) -> Tracked[RankMonitorLike]:
+    def _make_monitor(self, state: _State, key: bytes, record: Record) -> _Tracked:
         assert isinstance(record, Announcement)
-        monitor = self._make(record.job, record.rank, state.partition)
-        state.tracked[key] = Tracked(key, monitor)
+        state.tracked[key] = Tracked(key, self._make(record.job, state.partition))
         return state.tracked[key]
 
-    def _try_to_feed(self, state: _State, tracked: _Tracked, topic: str, offset: int, record: Record) -> str | None:
-        """Feed one message to its monitor; return why it must be buried, if it must."""
+    def _try_to_feed(
+        self, state: _State, tracked: _Tracked, topic: str, offset: int, record: Record
+    ) -> Sequence[Refused]:
+        """Feed one message to its monitor; return the parts that it refused, or raise why it took nothing at all."""
         if is_broken(tracked):
-            return BROKEN
+            raise _NotFed(BROKEN)
         try:
-            self._feed(state, tracked, topic, offset, record)
+            return self._feed(state, tracked, topic, offset, record)
         except RecordError as error:  # it can be read, and can't be true: the monitor took nothing of it
             tracked.saw(topic, offset)
-            return str(error)
+            raise _NotFed(str(error)) from error
         except Exception as error:  # whatever a monitor raises, it must not take the worker with it
             tracked.saw(topic, offset)
-            return self.faults.raised(self.hop, tracked.key, error)
-        return None
+            raise _NotFed(self.faults.raised(self.hop, tracked.key, error)) from error
 
-    def _feed(self, state: _State, tracked: _Tracked, topic: str, offset: int, record: Record) -> None:
+    def _feed(
+        self, state: _State, tracked: _Tracked, topic: str, offset: int, record: Record
+    ) -> Sequence[Refused]:
+        refused: Sequence[Refused] = ()
         if isinstance(record, Announcement):
             tracked.monitor.announce(record)
         elif isinstance(record, Heartbeat):
             tracked.monitor.beat(record)
         else:
-            tracked.monitor.add(record, offset)
+            refused = tracked.monitor.add(record, offset)
             self._work(state).given_up += self._unannounced(tracked, state.partition)
             if topic in _SAMPLES:
-                self._work(state).samples.append(record)
-        self.services.counters.took(topic, len(record) if isinstance(record, Batch) else 1)
+                self._work(state).samples += [record] if isinstance(record, Batch) else record.batches()
+        self.services.counters.took(topic, len(record) if isinstance(record, Batch | Bundle) else 1)
         tracked.saw(topic, offset)
         work = self._work(state)
         work.touched[tracked.key] = tracked
         work.fed += 1
+        return refused
 
     def _park(self, state: PartitionState[RankMonitorLike], topic: str, message: Any) -> None:
         parked = ParkedMessage(
@@ -295,17 +326,23 @@ class RankStage(Stage[RankMonitorLike]):
     ) -> None:
         if not tracked.has_seen(parked.short_topic, parked.offset):  # its topic may have been read twice meanwhile
             record = decode(parked.short_topic, parked.key, parked.value)
-            reason = self._try_to_feed(state, tracked, parked.short_topic, parked.offset, record)
-            if reason is not None:
-                await self.services.dead_letters.bury(parked, reason)
+            await self._feed_or_bury(state, tracked, parked.short_topic, parked, record)
         state.finish(parked.short_topic, parked.offset)
+
+    def _letters_of(self, refused: Sequence[Refused], tracked: _Tracked, message: Any) -> Iterator[ParkedMessage]:
+        """Give what a monitor refused, as messages again: those of the ranks whose rows they are."""
+        for batch, reason in refused:
+            yield ParkedMessage(
+                message.topic, message.partition, message.offset, message.timestamp, tracked.key, _encode(batch),
+                batch.header.schema, 0.0, reason,
+            )  # fmt: skip
 
     def _unannounced(self, tracked: Tracked[RankMonitorLike], partition: int) -> list[ParkedMessage]:
         """Return what a monitor gives up of an attempt that was never announced, as messages again."""
         topics = self.services.settings.topics
         return [
             ParkedMessage(
-                topics.name(batch.header.schema), partition, offset, 0.0, tracked.key, encode_batch(batch),
+                topics.name(batch.header.schema), partition, offset, 0.0, tracked.key, _encode(batch),
                 batch.header.schema, 0.0,
             )
             for batch, offset in tracked.monitor.take_unannounced()
@@ -366,21 +403,37 @@ def decode(topic: str, key: bytes | None, value: bytes | None) -> Record:
     Raises
     ------
     RecordError
-        If it can't be decoded, or its key is not that of the rank inside.
+        If it can't be decoded, or its key is not that of the rank or the group inside.
     """
     record: Record
     if topic == "jobs":
         record = decode_announcement(value)
-        job, rank = record.job, record.rank
-    elif topic == "heartbeats":
-        record = decode_heartbeat(value)
-        job, rank = record.job, record.rank
+        wanted = rank_key(record.job, record.rank)  # compacted: each rank's own, though its partition is its group's
     else:
-        record = decode_batch(value, topic)
-        job, rank = record.header.job, record.header.rank
-    if key != rank_key(job, rank):
-        raise RecordError(f"key must be {rank_key(job, rank)!r}, the rank inside; got {key!r}")
+        record = decode_heartbeat(value) if topic == "heartbeats" else decode_rows(value, topic)
+        wanted = monitor_key(record)
+    if key != wanted:
+        raise RecordError(f"key must be {wanted!r}, the {_owner(record)} inside; got {key!r}")
     return record
+
+
+def monitor_key(record: Record) -> bytes:
+    """Return the key of the monitor that a record goes to: that of its group, or of its rank where it has none."""
+    own = record.header if isinstance(record, Batch | Bundle) else record
+    if own.group is not None:
+        return group_key(own.job, own.group)
+    assert not isinstance(own, BundleHeader)
+    return rank_key(own.job, own.rank)
+
+
+def _owner(record: Record) -> str:
+    is_bundle = isinstance(record, Bundle) or (isinstance(record, Heartbeat) and record.group is not None)
+    return "group" if is_bundle else "rank"
+
+
+def _encode(batch: Batch) -> bytes:
+    """Encode a batch as it came: by itself, or as a bundle."""
+    return encode_batch(batch) if batch.header.group is None else encode_bundle(bundle_of([batch]))
 
 
 def _parts(touched: list[Tracked[RankMonitorLike]], size: int) -> Iterator[list[Tracked[RankMonitorLike]]]:

@@ -26,9 +26,10 @@ from irregulars.producers.trace.directory import Trace, read_trace
 from irregulars.producers.trace.source import TraceSource
 from irregulars.streams.kafka.log_reader import LogReader
 from irregulars.streams.kafka.topic_admin import create_topics
-from irregulars.streams.kafka.topics import MAX_MESSAGE_BYTES, TopicSettings, rank_key
+from irregulars.streams.kafka.topics import MAX_MESSAGE_BYTES, TopicSettings, group_key, rank_key
 from irregulars.streams.messages.announcements import Announcement, Heartbeat, decode_announcement, decode_heartbeat
-from irregulars.streams.messages.records import SCHEMAS, Batch, Header, decode_batch
+from irregulars.streams.messages.bundles import decode_batches
+from irregulars.streams.messages.records import SCHEMAS, Batch, Header
 from tests.producers.trace_directories import RECORDINGS
 
 pytestmark = pytest.mark.integration
@@ -114,8 +115,8 @@ def read_topics(settings: AgentSettings, delivered: int = 0) -> Published:
             beat = decode_heartbeat(message.value())
             read.heartbeats[beat.rank].append(beat)
         else:
-            batch = decode_batch(message.value(), topic)
-            read.batches[topic, batch.header.rank].append(batch)
+            for batch in decode_batches(message.value(), topic):
+                read.batches[topic, batch.header.rank].append(batch)
     return read
 
 
@@ -152,7 +153,8 @@ def wait_for_settled_ends(reader: LogReader, name: str) -> None:
 
 def assert_all_is_there(published: Published, trace: Trace) -> None:
     """Each announcement and row of the trace, once, in its rank's order, with true counts."""
-    assert sorted(published.announcements, key=lambda a: a.rank) == list(trace.announcements)
+    announced = [replace(one, group=None) for one in published.announcements]
+    assert sorted(announced, key=lambda a: a.rank) == list(trace.announcements)
     for schema in SCHEMAS:
         for rank, batch in trace.batches(schema).items():
             rows = published.rows(schema, rank)
@@ -187,12 +189,30 @@ def test_a_trace_stands_whole_on_the_topics(trace: Trace, settings: AgentSetting
     assert reports[-1] == done
 
 
-def test_all_that_a_rank_sends_meets_in_javas_partition(trace: Trace, settings: AgentSettings) -> None:
-    done = Agent(TraceSource(trace, 0), settings).run()
+@pytest.mark.parametrize("host", ["node-1", None])
+def test_all_that_a_group_sends_meets_in_javas_partition(
+    trace: Trace, settings: AgentSettings, host: str | None
+) -> None:
+    """An announcement too, whose key is the rank's own: the topic is compacted by it."""
+    own = replace(trace, announcements=tuple(replace(one, host=host) for one in trace.announcements))
+    done = Agent(TraceSource(own, 0), settings).run()
+    group = group_key(trace.job, "node-1/0")
     for message in read_topics(settings, done.delivered_messages).messages:
         key = message.key()
-        assert key in {rank_key(trace.job, rank) for rank in range(4)}
-        assert message.partition() == (murmur2(key) & 0x7FFFFFFF) % PARTITIONS
+        if str(message.topic()).endswith("jobs") or host is None:
+            assert key in {rank_key(trace.job, rank) for rank in range(4)}
+        else:
+            assert key == group
+        where = key if host is None else group
+        assert message.partition() == (murmur2(where) & 0x7FFFFFFF) % PARTITIONS
+
+
+def test_the_ranks_of_a_host_cost_one_message(trace: Trace, settings: AgentSettings) -> None:
+    alone = Agent(TraceSource(trace, 0, max_rows=100), replace(settings, bundle_s=0.0)).run()
+    one_host = tuple(replace(one, host="node-1") for one in trace.announcements)
+    together = Agent(TraceSource(replace(trace, announcements=one_host), 0, max_rows=100), settings).run()
+    assert together.rows == alone.rows
+    assert together.batches <= alone.batches / 3  # of four ranks
 
 
 @pytest.mark.parametrize("compression", ["zstd", "lz4"])

@@ -25,7 +25,8 @@ from irregulars.producers.trace.directory import read_trace
 from irregulars.sinks.connection import DatabaseSettings
 from irregulars.streams.kafka.topic_admin import create_topics
 from irregulars.streams.kafka.topics import TopicSettings
-from irregulars.streams.messages.records import PATHS, decode_batch
+from irregulars.streams.messages.bundles import decode_batches, decode_rows
+from irregulars.streams.messages.records import PATHS
 from tests.benchmarks.agent_load import make_sysfs
 from tests.conftest import ClickHouseAddress
 from tests.integration.pipelines import Pipeline
@@ -159,7 +160,7 @@ def test_a_node_s_devices_and_operators_travel_together(settings: AgentSettings,
         assert set(samples(published, rank, "pcie")["tx_bytes_per_s"]) == {900.0 * (1 << 20)}
         last = published.heartbeats[rank][-1]
         assert (last.state, last.sources["commops"].rows) == ("running", len(sequence))
-    health = [decode_batch(message.value(), "gpu_health") for message in read_topic(settings, "gpu_health")]
+    health = [one for m in read_topic(settings, "gpu_health") for one in decode_batches(m.value(), "gpu_health")]
     assert {(batch.header.rank, batch.header.names) for batch in health} == {(r, (f"gpu{r}",)) for r in range(4)}
     assert {clock for batch in health for clock in batch.columns["sm_clock_mhz"].tolist()} == {1980.0}
 
@@ -241,12 +242,12 @@ def test_the_state_of_gpus_stands_in_the_database(pipeline: Pipeline, stub: Path
         worker = pipeline.start_worker()
         running.wait_for(lambda: running.metric("delivered_messages_total") >= 100)
         assert running.end()[0] == 0
-    sent = [decode_batch(message.value(), "gpu_health") for message in bus.read("gpu_health")]
+    sent = [one for message in bus.read("gpu_health") for one in decode_batches(message.value(), "gpu_health")]
     rows = sum(map(len, sent))
     assert rows > 40
     wait_until(lambda: bool(pipeline.query("EXISTS TABLE gpu_health")), "tables")
     wait_until(lambda: pipeline.count("gpu_health") == rows, "all states stored")
     assert pipeline.query("SELECT groupUniqArray(throttle_reasons) FROM gpu_health") == "['']"
-    sampled = sum(len(decode_batch(message.value(), "bandwidth")) for message in bus.read("bandwidth"))
+    sampled = sum(len(decode_rows(message.value(), "bandwidth")) for message in bus.read("bandwidth"))
     wait_until(lambda: pipeline.count("bandwidth") == sampled, "all rates stored")
     assert worker.stop() == 0

@@ -1,0 +1,129 @@
+"""The ranks of one group, whose rows come together: each has a `RankMonitor`, all of them one place in a worker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from irregulars.errors import RecordError
+from irregulars.streams.messages.announcements import Announcement, Heartbeat
+from irregulars.streams.messages.bundles import MAX_GROUP_RANKS, Bundle
+from irregulars.streams.messages.evidence import Evidence, Membership
+from irregulars.streams.messages.records import Batch
+from irregulars.streams.monitor_settings import MonitorSettings
+from irregulars.streams.rank_hop.evidence_reduction import reduce_closings
+from irregulars.streams.rank_hop.rank_attempt import Closed
+from irregulars.streams.rank_hop.rank_monitor import RankMonitor, RankMonitorState
+
+
+class Refused(NamedTuple):
+    """A part of a message that can't be true, and why."""
+
+    batch: Batch
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMonitorState:
+    """What a `GroupMonitor` keeps."""
+
+    job: str
+    partition: int
+    ranks: tuple[RankMonitorState, ...]
+
+
+class GroupMonitor:
+    """Follow the ranks of one group, or a single rank that has none.
+
+    Parameters
+    ----------
+    job
+        Whose ranks these are.
+    settings
+        Of the ranks' monitors.
+    partition
+        Of ``commops``; goes into the evidence with the offsets.
+    """
+
+    def __init__(self, job: str, settings: MonitorSettings, *, partition: int = 0) -> None:
+        self.job = job
+        self.settings = settings
+        self.partition = partition
+        self._monitors: dict[int, RankMonitor] = {}
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether the last row of each rank has been reduced."""
+        return bool(self._monitors) and all(monitor.is_ended for monitor in self._monitors.values())
+
+    # --- what comes in ----------------------------------------------------------------------------------------------
+
+    def announce(self, announcement: Announcement) -> None:
+        """Take in the announcement of a rank; raises `RecordError` where the group has too many."""
+        self._monitor(announcement.rank).announce(announcement)
+
+    def add(self, rows: Batch | Bundle, offset: int) -> list[Refused]:
+        """Take in a message with rows of some ranks; return the parts of it that can't be true."""
+        refused = []
+        for batch in _batches(rows):
+            try:
+                self._monitor(batch.header.rank).add(batch, offset)
+            except RecordError as error:
+                refused.append(Refused(batch, str(error)))
+        return refused
+
+    def beat(self, heartbeat: Heartbeat) -> None:
+        """Take in the heartbeat of a rank; raises `RecordError` as `RankMonitor.beat` does."""
+        self._monitor(heartbeat.rank).beat(heartbeat)
+
+    def tick(self, now_s: float, until_s: float) -> None:
+        """Close what has waited for longer than the grace: see `RankMonitor.tick`."""
+        for monitor in self._monitors.values():
+            monitor.tick(now_s, until_s)
+
+    def _monitor(self, rank: int) -> RankMonitor:
+        monitor = self._monitors.get(rank)
+        if monitor is None:
+            if len(self._monitors) >= MAX_GROUP_RANKS:
+                raise RecordError(f"ranks of a group must be at most {MAX_GROUP_RANKS}; got rank {rank} besides them")
+            monitor = RankMonitor(self.job, rank, self.settings, partition=self.partition)
+            self._monitors[rank] = monitor
+        return monitor
+
+    # --- what comes out ---------------------------------------------------------------------------------------------
+
+    def drain(self) -> list[Evidence | Membership]:
+        """Reduce the iterations that are complete; return the new evidence and memberships, each rank's oldest first."""
+        return reduce_closings(self.job, self.take_closed())
+
+    def take_closed(self) -> Closed:
+        """Close the iterations that are complete; return them unreduced, those of one rank after those of another."""
+        return [one for monitor in self._monitors.values() for one in monitor.take_closed()]
+
+    def take_unannounced(self) -> list[tuple[Batch, int]]:
+        """Give up the oldest batches of attempts that were never announced, where too many are held."""
+        return [one for monitor in self._monitors.values() for one in monitor.take_unannounced()]
+
+    # --- snapshots --------------------------------------------------------------------------------------------------
+
+    def state(self) -> GroupMonitorState:
+        """Everything that `from_state` needs; drain before, or what is closed is lost."""
+        return GroupMonitorState(
+            self.job, self.partition, tuple(monitor.state() for monitor in self._monitors.values())
+        )
+
+    @classmethod
+    def from_state(cls, state: GroupMonitorState | RankMonitorState, settings: MonitorSettings) -> GroupMonitor:
+        """Restore; of a single rank, as the version before stored it, too."""
+        monitor = cls(state.job, settings, partition=state.partition)
+        ranks: Iterable[RankMonitorState] = (state,) if isinstance(state, RankMonitorState) else state.ranks
+        monitor._monitors = {one.rank: RankMonitor.from_state(one, settings) for one in ranks}
+        return monitor
+
+
+def _batches(rows: Batch | Bundle) -> Iterator[Batch]:
+    if isinstance(rows, Batch):
+        yield rows
+    else:
+        yield from rows.batches()
