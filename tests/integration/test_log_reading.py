@@ -32,6 +32,7 @@ pytestmark = pytest.mark.integration
 class Span:
     partition: int
     offsets: tuple[int, ...]
+    rank: int = 0
 
 
 @pytest.fixture

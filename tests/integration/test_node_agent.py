@@ -161,7 +161,8 @@ def test_a_node_s_devices_and_operators_travel_together(settings: AgentSettings,
         last = published.heartbeats[rank][-1]
         assert (last.state, last.sources["commops"].rows) == ("running", len(sequence))
     health = [one for m in read_topic(settings, "gpu_health") for one in decode_batches(m.value(), "gpu_health")]
-    assert {(batch.header.rank, batch.header.names) for batch in health} == {(r, (f"gpu{r}",)) for r in range(4)}
+    named = {(b.header.rank, b.header.names[code]) for b in health for code in b.columns["device"].tolist()}
+    assert named == {(rank, f"gpu{rank}") for rank in range(4)}
     assert {clock for batch in health for clock in batch.columns["sm_clock_mhz"].tolist()} == {1980.0}
 
 
