@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -15,6 +15,7 @@ from irregulars.streams.monitor_settings import MonitorSettings
 from irregulars.streams.rank_hop.evidence_reduction import reduce_closings
 from irregulars.streams.rank_hop.rank_attempt import Closed
 from irregulars.streams.rank_hop.rank_monitor import RankMonitor, RankMonitorState
+from irregulars.streams.rank_hop.row_summaries import summarize
 
 
 class Refused(NamedTuple):
@@ -65,10 +66,14 @@ class GroupMonitor:
 
     def add(self, rows: Batch | Bundle, offset: int) -> list[Refused]:
         """Take in a message with rows of some ranks; return the parts of it that can't be true."""
+        if len(rows) == 0:
+            return []
+        batches = [rows] if isinstance(rows, Batch) else list(rows.batches())
+        summaries = summarize(rows.header.schema, rows.columns, list(map(len, batches)))
         refused = []
-        for batch in _batches(rows):
+        for batch, summary in zip(batches, summaries, strict=True):
             try:
-                self._monitor(batch.header.rank).add(batch, offset)
+                self._monitor(batch.header.rank).add(batch, offset, summary)
             except RecordError as error:
                 refused.append(Refused(batch, str(error)))
         return refused
@@ -94,7 +99,7 @@ class GroupMonitor:
     # --- what comes out ---------------------------------------------------------------------------------------------
 
     def drain(self) -> list[Evidence | Membership]:
-        """Reduce the iterations that are complete; return the new evidence and memberships, each rank's oldest first."""
+        """Reduce what is complete; return the new evidence and memberships, each rank's oldest first."""
         return reduce_closings(self.job, self.take_closed())
 
     def take_closed(self) -> Closed:
@@ -120,10 +125,3 @@ class GroupMonitor:
         ranks: Iterable[RankMonitorState] = (state,) if isinstance(state, RankMonitorState) else state.ranks
         monitor._monitors = {one.rank: RankMonitor.from_state(one, settings) for one in ranks}
         return monitor
-
-
-def _batches(rows: Batch | Bundle) -> Iterator[Batch]:
-    if isinstance(rows, Batch):
-        yield rows
-    else:
-        yield from rows.batches()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from irregulars.streams.rank_hop.closing_times import (
     earliest_ns,
 )
 from irregulars.streams.rank_hop.operator_reduction import OPERATOR_COLUMNS
+from irregulars.streams.rank_hop.row_summaries import Runs
 
 MOST_UNTOLD: Final = 1 << 18
 """Rows kept that name no iteration and start after all that were told; above that the oldest quarter goes. A script
@@ -49,6 +50,35 @@ class PendingState:
     operators: Mapping[str, Column]
     names: tuple[str, ...]
     late_rows: int
+
+
+class Taken(NamedTuple):
+    """Operators of iterations that close, and when the last operator of the last of them ended (or `UNKNOWN`)."""
+
+    rows: Rows
+    last_end_ns: int
+
+
+@dataclass(slots=True)
+class _Part:
+    """Rows as they came; `runs` where these stand together by iteration, and can be cut without a look at them."""
+
+    rows: Rows
+    runs: Runs | None = None
+
+    def cut(self, count: int) -> tuple[_Part | None, _Part | None]:
+        """Return the rows of the first iterations, and the rest."""
+        assert self.runs is not None
+        if count == 0:
+            return None, self
+        if count == len(self.runs.iterations):
+            return self, None
+        row = self.runs.splits[count]
+        first, rest = self.runs.cut(count)
+        return (
+            _Part({name: column[:row] for name, column in self.rows.items()}, first),
+            _Part({name: column[row:] for name, column in self.rows.items()}, rest),
+        )
 
 
 class PendingRows:
@@ -78,12 +108,14 @@ class PendingRows:
         self.starts_ns: dict[int, int] = {}  # first start of each open iteration, by the operators that name it
         self.closed_through: int | None = None
         self.has_unended = False  # some operator had not ended when it was sent
-        self._parts: list[Rows] = []
+        self._parts: list[_Part] = []
         self._untold_rows = 0  # rows of which `_is_untold` is true, or a few more: some may have been told since
         self._told_until_ns = UNKNOWN  # end of the last iteration that was told
         self._first_told_close_ns = NEVER_NS  # no open iteration closes before it, by its row
         self._first_started_close_ns: int | None = None  # nor by the operators; None: to be found again
         self._codes: dict[str, int] = {}  # of communicators
+        self._names: tuple[str, ...] | None = None  # of the last batch, and their codes
+        self._codes_of_names: Ints = np.empty(0, dtype=np.int64)
         self._late_rows = 0
 
     @property
@@ -131,18 +163,36 @@ class PendingRows:
 
     def add_operators(self, columns: Mapping[str, Column], names: Sequence[str], offset: int) -> None:
         """Take in columns of ``commops``, whose communicators are indices into `names`, of the batch at `offset`."""
-        codes = [self._codes.setdefault(name, len(self._codes)) for name in names]
-        rows = {name: columns[name] for name in OPERATOR_COLUMNS if name in columns}
-        rows["communicator"] = np.array(codes, dtype=np.int64)[columns["communicator"]]
-        rows["offset"] = np.full(len(rows["operator"]), offset, dtype=np.int64)
-        rows = self._without_closed(rows)
+        rows = self._without_closed(self._coded(columns, names, offset))
         if len(rows["offset"]):
-            self._parts.append(rows)
+            self._parts.append(_Part(rows))
             self._note_starts(rows)
             self.has_unended = self.has_unended or _has_unended(rows)
             self._untold_rows += int(self._is_untold(rows).sum())
             if self._untold_rows > MOST_UNTOLD:
                 self._drop_oldest_untold()
+
+    def has_open(self, runs: Runs) -> bool:
+        """Whether none of these iterations has closed."""
+        return self.closed_through is None or runs.iterations[0] > self.closed_through
+
+    def add_runs(
+        self, columns: Mapping[str, Column], names: Sequence[str], offset: int, runs: Runs, *, has_unended: bool
+    ) -> None:
+        """Do the same for rows of open iterations that stand together by iteration: without a look at each row."""
+        self._parts.append(_Part(self._coded(columns, names, offset), runs))
+        self.has_unended = self.has_unended or has_unended
+        for number, first_ns in zip(runs.iterations, runs.first_ns, strict=True):
+            self._note_start(number, first_ns)
+
+    def _coded(self, columns: Mapping[str, Column], names: Sequence[str], offset: int) -> Rows:
+        if names != self._names:
+            codes = [self._codes.setdefault(name, len(self._codes)) for name in names]
+            self._names, self._codes_of_names = tuple(names), np.array(codes, dtype=np.int64)
+        rows = {name: columns[name] for name in OPERATOR_COLUMNS if name in columns}
+        rows["communicator"] = self._codes_of_names[columns["communicator"]]
+        rows["offset"] = np.full(len(rows["operator"]), offset, dtype=np.int64)
+        return rows
 
     def add_iterations(self, batch: Batch) -> int:
         """Take in a batch of ``iterations``; return how many of its rows can't be used."""
@@ -187,10 +237,13 @@ class PendingRows:
         firsts = run_starts(iteration)
         earliest_ns = np.minimum.reduceat(start_ns, firsts)
         for number, first_ns in zip(iteration[firsts].tolist(), earliest_ns.tolist(), strict=True):
-            known_ns = self.starts_ns.get(number)
-            if known_ns is None or first_ns < known_ns:
-                self.starts_ns[number] = first_ns
-                self._first_started_close_ns = None
+            self._note_start(number, first_ns)
+
+    def _note_start(self, number: int, first_ns: int) -> None:
+        known_ns = self.starts_ns.get(number)
+        if known_ns is None or first_ns < known_ns:
+            self.starts_ns[number] = first_ns
+            self._first_started_close_ns = None
 
     # --- rows that no told iteration takes, bounded -----------------------------------------------------------------
 
@@ -207,12 +260,12 @@ class PendingRows:
         surplus = self._untold_rows - MOST_UNTOLD // 4 * 3 if self._untold_rows > MOST_UNTOLD else 0
         parts, self._parts = self._parts, []
         for part in parts:
-            is_old = np.zeros(len(part["iteration"]), dtype=np.bool_)
-            is_old[np.flatnonzero(self._is_untold(part))[:surplus]] = True
+            is_old = np.zeros(len(part.rows["iteration"]), dtype=np.bool_)
+            is_old[np.flatnonzero(self._is_untold(part.rows))[:surplus]] = True
             surplus -= int(is_old.sum())
-            left = self._without_late(part, is_old)
+            left = self._without_late(part.rows, is_old)
             if len(left["iteration"]):
-                self._parts.append(left)
+                self._parts.append(part if left is part.rows else _Part(left))
         self._recount()
 
     def _recount(self) -> None:
@@ -220,12 +273,12 @@ class PendingRows:
 
         Fewer rows are left than before, so that a false or a zero holds still and needs no look at the rows.
         """
-        self.has_unended = self.has_unended and any(map(_has_unended, self._parts))
-        self._untold_rows = self._untold_rows and sum(int(self._is_untold(part).sum()) for part in self._parts)
+        self.has_unended = self.has_unended and any(_has_unended(part.rows) for part in self._parts)
+        self._untold_rows = self._untold_rows and sum(int(self._is_untold(part.rows).sum()) for part in self._parts)
 
     # --- what an iteration takes ------------------------------------------------------------------------------------
 
-    def take(self, numbers: Sequence[int], closing_ns: Mapping[int, int]) -> Rows:
+    def take(self, numbers: Sequence[int], closing_ns: Mapping[int, int]) -> Taken:
         """Close iterations: return their operators, and forget them and what no later iteration can take.
 
         Parameters
@@ -236,20 +289,27 @@ class PendingRows:
             When each of them closes, where that is known. Operators that ended later are late, also those that came
             in time: so the result does not show where batches happened to begin and end.
         """
-        parts, self._parts = self._parts, []
-        taken = []
-        for part in parts:
-            own, left = self._split(part, np.array(numbers, dtype=np.int64))
-            taken += [own] if own is not None else []
-            self._parts += [left] if left is not None else []
-        rows = self._without_overlong(_joined(taken), numbers, closing_ns)
+        taken = self._take_rows(numbers, closing_ns)
         self.closed_through = numbers[-1]
         self._recount()
         for number in numbers:
             self.starts_ns.pop(number, None)
             self.iterations.pop(number, None)
         self._find_first_closes()
-        return rows
+        return taken
+
+    def _take_rows(self, numbers: Sequence[int], closing_ns: Mapping[int, int]) -> Taken:
+        parts, self._parts = self._parts, []
+        taken: list[_Part] = []
+        for part in parts:
+            own, left = self._split(part, numbers)
+            taken += [own] if own is not None else []
+            self._parts += [left] if left is not None else []
+        rows, last = _joined([part.rows for part in taken]), numbers[-1]
+        if all(part.runs is not None and _is_in_time(part.runs, closing_ns) for part in taken):
+            return Taken(rows, max((part.runs.end_of(last) for part in taken if part.runs), default=UNKNOWN))
+        rows = self._without_overlong(rows, numbers, closing_ns)
+        return Taken(rows, _last_end_ns(rows, last))
 
     def _find_first_closes(self) -> None:
         self._first_told_close_ns = earliest_ns(closing_times_by_rows(self.iterations))
@@ -265,16 +325,17 @@ class PendingRows:
             return
         # Once the last one has closed, only rows behind it are left.
         end_ns = self.iterations[last].end_ns if last in self.iterations else UNKNOWN
-        own = [_starts_unnamed(part["iteration"], part["start_ns"], end_ns) for part in self._parts]
-        if any(np.isnan(part["elapsed_ns"][mask]).any() for part, mask in zip(self._parts, own, strict=True)):
-            for part, mask in zip(self._parts, own, strict=True):
+        parts = [part.rows for part in self._parts]
+        own = [_starts_unnamed(part["iteration"], part["start_ns"], end_ns) for part in parts]
+        if any(np.isnan(part["elapsed_ns"][mask]).any() for part, mask in zip(parts, own, strict=True)):
+            for part, mask in zip(parts, own, strict=True):
                 part["iteration"] = np.where(mask, last + 1, part["iteration"])
                 self._note_starts(part)
 
     def note_untimed(self) -> None:
         """Let operators stand for their iterations where nothing has a time: they still tell who came and left."""
         if not self.starts_ns and not self.iterations:
-            known = {number for part in self._parts for number in np.unique(part["iteration"]).tolist()}
+            known = {number for part in self._parts for number in np.unique(part.rows["iteration"]).tolist()}
             self.starts_ns = dict.fromkeys(sorted(known - {UNKNOWN}), UNKNOWN)
             self._find_first_closes()
 
@@ -283,8 +344,14 @@ class PendingRows:
         late_rows, self._late_rows = self._late_rows, 0
         return late_rows
 
-    def _split(self, part: Rows, numbers: Ints) -> tuple[Rows | None, Rows | None]:
+    def _split(self, part: _Part, numbers: Sequence[int]) -> tuple[_Part | None, _Part | None]:
         """Return the rows of a part that some iterations take, and those that are left for later ones."""
+        if part.runs is not None:  # all of them open and known: those that close are its first
+            return part.cut(bisect_right(part.runs.iterations, numbers[-1]))
+        own, left = self._split_rows(part.rows, np.array(numbers, dtype=np.int64))
+        return None if own is None else _Part(own), None if left is None else _Part(left)
+
+    def _split_rows(self, part: Rows, numbers: Ints) -> tuple[Rows | None, Rows | None]:
         iteration = self._told_iterations(part)
         first, last = int(numbers[0]), int(numbers[-1])
         lowest, highest = int(iteration.min()), int(iteration.max())
@@ -323,7 +390,7 @@ class PendingRows:
 
     def state(self) -> PendingState:
         """Everything that `from_state` needs."""
-        parts = self._parts or [_NO_ROWS]
+        parts = [part.rows for part in self._parts] or [_NO_ROWS]
         return PendingState(
             iterations=dict(self.iterations),
             starts_ns=dict(self.starts_ns),
@@ -343,12 +410,27 @@ class PendingRows:
         pending._find_first_closes()
         pending.closed_through = state.closed_through
         if len(state.operators["iteration"]):
-            pending._parts = [dict(state.operators)]
-            pending.has_unended = _has_unended(pending._parts[0])
-            pending._untold_rows = int(pending._is_untold(pending._parts[0]).sum())
+            rows = dict(state.operators)
+            pending._parts = [_Part(rows)]
+            pending.has_unended = _has_unended(rows)
+            pending._untold_rows = int(pending._is_untold(rows).sum())
         pending._codes = {name: code for code, name in enumerate(state.names)}
         pending._late_rows = state.late_rows
         return pending
+
+
+def _is_in_time(runs: Runs, closing_ns: Mapping[int, int]) -> bool:
+    """Whether no operator ended after its iteration closes."""
+    return all(
+        last_ns <= closing_ns.get(number, NEVER_NS)
+        for number, last_ns in zip(runs.iterations, runs.last_ns, strict=True)
+    )
+
+
+def _last_end_ns(rows: Mapping[str, Column], number: int) -> int:
+    """End of the last operator of an iteration; `UNKNOWN` if none has a time."""
+    is_own = (rows["iteration"] == number) & (rows["start_ns"] != UNKNOWN)
+    return int(ends_ns(rows)[is_own].max(initial=UNKNOWN))
 
 
 def ends_ns(rows: Mapping[str, Column]) -> Ints:

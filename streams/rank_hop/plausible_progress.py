@@ -17,6 +17,7 @@ from irregulars.dtypes import Column, Flags, Ints
 from irregulars.errors import RecordError
 from irregulars.streams.messages.announcements import Heartbeat, SourceProgress
 from irregulars.streams.messages.records import UNKNOWN, Batch
+from irregulars.streams.rank_hop.row_summaries import RowSummary
 from irregulars.streams.rank_hop.thresholds import RANK_HOP
 
 _DAY_NS: Final = 86_400 * 10**9
@@ -48,6 +49,28 @@ class PlausibleProgress:
         """Take in the present, where a clock tells it."""
         now_ns = int(now_s * 1e9)
         self._now_ns = now_ns if now_ns > _CLOCK_IS_SET_NS else None
+
+    def is_ordinary(self, summary: RowSummary, watermark_ns: int | None) -> bool:
+        """Whether a batch runs ahead in nothing; it is admitted then, and nothing of it need be looked at."""
+        latest_ns = self._latest_ns(self._newest_ns)
+        if self._newest_ns is None or latest_ns is None or summary.newest_ns > latest_ns:
+            return False
+        if summary.newest_iteration != UNKNOWN and (
+            self._newest_iteration is None or summary.newest_iteration > self._newest_iteration + self._most_skipped
+        ):
+            return False
+        newest_ns = max(self._newest_ns, summary.newest_ns)
+        if watermark_ns is not None:
+            most_ns = self._latest_ns(newest_ns)
+            if most_ns is None or watermark_ns > most_ns:
+                return False
+            newest_ns = max(newest_ns, watermark_ns)
+        self._newest_ns = newest_ns
+        if summary.newest_iteration != UNKNOWN:
+            self._newest_iteration = _newest(self._newest_iteration, summary.newest_iteration)
+            self._doubts["iteration"] = 0
+        self._doubts["time"] = self._doubts["watermark"] = 0
+        return True
 
     def admit(self, batch: Batch) -> tuple[Batch, Flags | None]:
         """Return a batch with a watermark that can be, and which of its rows can be (None: all).

@@ -29,8 +29,9 @@ from irregulars.streams.rank_hop.closing_times import (
 )
 from irregulars.streams.rank_hop.evidence_reduction import Closing
 from irregulars.streams.rank_hop.nic_samples import NicSamples, NicSamplesState, Samples
-from irregulars.streams.rank_hop.pending_rows import PendingRows, PendingState, ends_ns
+from irregulars.streams.rank_hop.pending_rows import PendingRows, PendingState
 from irregulars.streams.rank_hop.plausible_progress import PlausibleProgress
+from irregulars.streams.rank_hop.row_summaries import RowSummary, summarize
 from irregulars.streams.rank_hop.source_arrivals import ArrivalsState, SourceArrivals
 from irregulars.streams.rank_hop.waiting_timer import WaitingTimer
 
@@ -88,8 +89,13 @@ class RankAttempt:
 
     # --- what comes in ----------------------------------------------------------------------------------------------
 
-    def add(self, batch: Batch, offset: int) -> None:
+    def add(self, batch: Batch, offset: int, summary: RowSummary | None = None) -> None:
         """Take in a batch of this attempt.
+
+        Parameters
+        ----------
+        summary
+            Of its rows; None: nobody has made one yet.
 
         Raises
         ------
@@ -98,20 +104,34 @@ class RankAttempt:
         """
         if self.is_ended or len(batch) == 0:
             return
+        summary = summary or summarize(batch.header.schema, batch.columns, [len(batch)])[0]
         self._pending.require_names(batch)
-        batch, is_plausible = self._progress.admit(batch)
+        is_plausible = None
+        if not self._progress.is_ordinary(summary, batch.header.watermark_ns):
+            batch, is_plausible = self._progress.admit(batch)
         self._arrivals.count(batch)
-        batch = Batch(batch.header, self._usable(batch.columns, is_plausible))
+        if is_plausible is not None:
+            batch = Batch(batch.header, self._usable(batch.columns, is_plausible))
+            summary = summary._replace(is_usable=False, runs=None)
         if batch.header.schema in _OF_TRAINING:
             self._silence.restart()
         if batch.header.schema == "commops":
-            columns = self._placeable(self._usable(batch.columns, usable_operators(batch.columns)))
-            self._pending.add_operators(columns, batch.header.names, offset)
+            self._add_operators(batch, offset, summary)
         elif batch.header.schema == "iterations":
             self._arrivals.lost_rows += self._pending.add_iterations(batch)
         elif batch.header.schema == "bandwidth":
-            columns = self._usable(batch.columns, usable_samples(batch.columns))
-            self._samples.add(Batch(batch.header, columns))
+            self._samples.add(batch if summary.is_usable else self._usable_samples(batch))
+
+    def _add_operators(self, batch: Batch, offset: int, summary: RowSummary) -> None:
+        names = batch.header.names
+        if summary.runs is not None and self._pending.has_open(summary.runs):
+            self._pending.add_runs(batch.columns, names, offset, summary.runs, has_unended=summary.has_unended)
+            return
+        columns = batch.columns if summary.is_usable else self._usable(batch.columns, usable_operators(batch.columns))
+        self._pending.add_operators(self._placeable(columns), names, offset)
+
+    def _usable_samples(self, batch: Batch) -> Batch:
+        return Batch(batch.header, self._usable(batch.columns, usable_samples(batch.columns)))
 
     def beat(self, heartbeat: Heartbeat) -> None:
         """Take in a heartbeat of this attempt; raises as `add` does."""
@@ -209,9 +229,9 @@ class RankAttempt:
         entry_ns = self._last_end_ns if follows else UNKNOWN
         own = [pending.iterations.get(number, _NOT_TOLD) for number in numbers]
         samples = self._samples.take(pending.end_ns(last))
-        rows = pending.take(numbers, dict(self._closing_times()))
-        self._last_end_ns = _last_end_ns(rows, last)
-        return [self._closing(numbers, own, rows, samples, entry_ns)]
+        taken = pending.take(numbers, dict(self._closing_times()))
+        self._last_end_ns = taken.last_end_ns
+        return [self._closing(numbers, own, taken.rows, samples, entry_ns)]
 
     def _closing(
         self,
@@ -273,8 +293,3 @@ class RankAttempt:
         attempt._last_end_ns = state.last_end_ns
         return attempt
 
-
-def _last_end_ns(rows: Mapping[str, Column], number: int) -> int:
-    """End of the last operator of an iteration; `UNKNOWN` if none has a time."""
-    is_own = (rows["iteration"] == number) & (rows["start_ns"] != UNKNOWN)
-    return int(ends_ns(rows)[is_own].max(initial=UNKNOWN))

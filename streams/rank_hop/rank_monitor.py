@@ -17,6 +17,7 @@ from irregulars.streams.messages.records import Batch
 from irregulars.streams.monitor_settings import MonitorSettings
 from irregulars.streams.rank_hop.evidence_reduction import reduce_closings
 from irregulars.streams.rank_hop.rank_attempt import AttemptState, Closed, RankAttempt
+from irregulars.streams.rank_hop.row_summaries import RowSummary
 from irregulars.streams.rank_hop.unannounced_messages import HeldMessages, HeldState
 from irregulars.streams.rank_hop.waiting_timer import WaitingTimer
 
@@ -83,8 +84,13 @@ class RankMonitor:
             if self.is_ended or self._held.has_operators(announcement.attempt):
                 self._succeed(announcement)
 
-    def add(self, batch: Batch, offset: int) -> None:
+    def add(self, batch: Batch, offset: int, summary: RowSummary | None = None) -> None:
         """Take in a batch; rows of an attempt that was not announced yet are held.
+
+        Parameters
+        ----------
+        summary
+            Of its rows, where these were looked at together with others'.
 
         Raises
         ------
@@ -97,7 +103,7 @@ class RankMonitor:
             if self._successor is not None and self._held.has_operators(self._successor.attempt):
                 self._succeed(self._successor)
         elif attempt == self._attempt.announcement.attempt:
-            self._attempt.add(batch, offset)
+            self._attempt.add(batch, offset, summary)
 
     def beat(self, heartbeat: Heartbeat) -> None:
         """Take in a heartbeat; raises as `add` does."""

@@ -45,24 +45,24 @@ def starts(rows: Mapping[str, np.ndarray]) -> list[int]:
 def test_an_iteration_takes_its_operators_and_leaves_those_of_later_ones() -> None:
     made = pending(operator(0, 1), operator(1, 11), operator(2, 21))
     assert made.numbers() == [0, 1, 2]
-    assert starts(made.take(made.numbers(1), {})) == [1, 11]
+    assert starts(made.take(made.numbers(1), {}).rows) == [1, 11]
     assert (made.numbers(), made.closed_through) == ([2], 1)
-    assert starts(made.take([2], {})) == [21]
+    assert starts(made.take([2], {}).rows) == [21]
 
 
 def test_rows_keep_the_offset_of_their_batch_and_the_name_of_their_communicator() -> None:
     made = pending(operator(0, 1, communicator="tp"))
     add(made, operator(0, 2, communicator="dp"), operator(0, 7, communicator="tp"), offset=9)
-    rows = made.take([0], {})
+    rows = made.take([0], {}).rows
     assert rows["offset"].tolist() == [0, 9, 9]
     assert [made.names[code] for code in rows["communicator"]] == ["tp", "dp", "tp"]
 
 
 def test_an_operator_without_an_iteration_goes_where_it_starts_or_waits_for_what_is_to_come() -> None:
     made = pending(operator(UNKNOWN, 3), operator(UNKNOWN, 12), operator(UNKNOWN, -5), turns=(turn(0, 0),))
-    assert starts(made.take([0], {})) == [3]
+    assert starts(made.take([0], {}).rows) == [3]
     made.add_iterations(iteration_batch(0, [turn(1, 10)]))
-    assert starts(made.take([1], {})) == [12]
+    assert starts(made.take([1], {}).rows) == [12]
 
 
 def test_what_comes_for_a_closed_iteration_is_late() -> None:
@@ -70,20 +70,20 @@ def test_what_comes_for_a_closed_iteration_is_late() -> None:
     made.take([0], {})
     add(made, operator(0, 5), operator(1, 11))
     made.add_iterations(iteration_batch(0, [turn(0, 0), turn(1, 10)]))
-    assert starts(made.take([1], {})) == [11]
+    assert starts(made.take([1], {}).rows) == [11]
     assert (made.take_late_rows(), made.take_late_rows()) == (2, 0)
 
 
 def test_an_operator_that_ends_after_its_iteration_has_closed_is_late() -> None:
     made = pending(operator(0, 1), operator(0, 2, 50.0), operator(1, 12, 50.0))
-    assert starts(made.take([0, 1], {0: 15})) == [1, 12]
+    assert starts(made.take([0, 1], {0: 15}).rows) == [1, 12]
     assert made.take_late_rows() == 1
 
 
 def test_rows_of_older_iterations_than_those_that_close_go_with_them() -> None:
     made = pending(operator(4, 1), operator(6, 21), operator(7, 31))
-    assert starts(made.take([4, 7], {})) == [1, 31]
-    assert starts(made.take([8], {})) == []
+    assert starts(made.take([4, 7], {}).rows) == [1, 31]
+    assert starts(made.take([8], {}).rows) == []
 
 
 def test_iteration_rows_that_no_honest_producer_sends_are_counted_and_left_out() -> None:
@@ -100,7 +100,7 @@ def test_a_snapshot_restores_all_that_is_pending() -> None:
     for each in (made, twin):
         add(each, operator(2, 21, communicator="tp"), offset=3)
     assert (twin.numbers(), twin.iterations, twin.closed_through) == (made.numbers(), made.iterations, 0)
-    taken = [{name: column.tolist() for name, column in each.take([1, 2], {}).items()} for each in (made, twin)]
+    taken = [{name: column.tolist() for name, column in each.take([1, 2], {}).rows.items()} for each in (made, twin)]
     assert taken[0] == taken[1]
     assert made.take_late_rows() == twin.take_late_rows() == 1
 
@@ -110,7 +110,7 @@ def test_operators_without_any_time_stand_for_their_iterations_at_the_end() -> N
     assert made.numbers() == []
     made.note_untimed()
     assert made.numbers() == [3, 4]
-    assert len(made.take([3, 4], {3: UNKNOWN})["offset"]) == 2
+    assert len(made.take([3, 4], {3: UNKNOWN}).rows["offset"]) == 2
 
 
 def test_operators_that_no_iteration_takes_are_bounded_and_the_newest_stay() -> None:
@@ -123,11 +123,11 @@ def test_operators_that_no_iteration_takes_are_bounded_and_the_newest_stay() -> 
         if n == 300:
             made = PendingRows.from_state(stored(made.state()))
     add(made, operator(UNKNOWN, 600_000, np.nan))
-    held = sum(len(part["offset"]) for part in made._parts)
+    held = sum(len(part.rows["offset"]) for part in made._parts)
     assert MOST_UNTOLD // 4 * 3 <= held <= MOST_UNTOLD
     assert len(encode_state(made.state(), 1)) < MOST_STATE_BYTES
     made.place_unfinished()
-    taken = made.take(made.numbers(), {})
+    taken = made.take(made.numbers(), {}).rows
     assert (len(taken["iteration"]), taken["start_ns"].max()) == (held, 600_000)
     assert made.take_late_rows() == 500_001 - held
 
@@ -138,5 +138,5 @@ def test_operators_of_iterations_that_were_told_all_stay() -> None:
     rows = operator_batch(0, [operator(UNKNOWN, n, 0.5) for n in range(1000)])
     for n in range(300):
         made.add_operators({**rows.columns, "start_ns": rows.columns["start_ns"] + 1000 * n}, rows.header.names, n)
-    assert len(made.take(made.numbers(), {})["iteration"]) == 300_000 > MOST_UNTOLD
+    assert len(made.take(made.numbers(), {}).rows["iteration"]) == 300_000 > MOST_UNTOLD
     assert made.take_late_rows() == 0

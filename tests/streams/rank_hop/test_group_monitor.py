@@ -1,0 +1,172 @@
+"""A group's rows are looked at together: what comes out is what each rank's monitor makes of its own rows alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from irregulars.errors import RecordError
+from irregulars.streams.messages.announcements import Announcement, Communicator, Heartbeat, SourceProgress
+from irregulars.streams.messages.bundles import MAX_GROUP_RANKS, bundle_of, decode_rows, encode_bundle
+from irregulars.streams.messages.evidence import encode_evidence
+from irregulars.streams.messages.records import UNKNOWN, Batch
+from irregulars.streams.monitor_settings import MonitorSettings
+from irregulars.streams.rank_hop.evidence_reduction import reduce_closings
+from irregulars.streams.rank_hop.group_monitor import GroupMonitor
+from irregulars.streams.rank_hop.rank_monitor import RankMonitor
+from irregulars.streams.rank_hop.row_summaries import RowSummary, summarize
+from tests.streams.lockstep_job import iteration_batch, operator_batch
+from tests.stored_states import stored
+
+MS = 1_000_000
+T0 = 1_800_000_000_000_000_000
+RANKS = (3, 4, 7)
+UNSEEN = RowSummary(1 << 62, UNKNOWN, is_usable=False)
+"""Says nothing that could spare a look at each row."""
+
+
+def announced(rank: int, sources: tuple[str, ...]) -> Announcement:
+    world = (Communicator("world", "world", RANKS), Communicator(f"dp{rank}", "dp", (rank, 9)))
+    return Announcement("lockstep", 1, rank, 10, 3, world, sources, host="node-1", group="node-1/0")
+
+
+def rows_of(random: Random, iteration: int, at_ms: int) -> Iterator[dict[str, Any]]:
+    """Some operators of an iteration; now and then one that no look at the whole can deal with."""
+    for place in range(random.randrange(5)):
+        odd = random.random() if random.random() < 0.1 else 1.0
+        start_ns = T0 + (at_ms + place) * MS
+        yield {
+            "iteration": UNKNOWN if odd < 0.2 else iteration - 2 if odd < 0.3 else iteration,
+            "sequence": at_ms + place,
+            "start_ns": UNKNOWN if 0.3 < odd < 0.4 else start_ns + (1 << 60 if 0.4 < odd < 0.5 else 0),
+            "elapsed_ns": np.nan if 0.5 < odd < 0.7 else -1.0 if 0.7 < odd < 0.8 else random.randrange(30) * MS / 10,
+            "size_bytes": 64.0,
+            "communicator": random.choice(("world", "tp")),
+        }
+
+
+class Sender:
+    """Batches of one rank with true counts, but for some that are lost."""
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+        self.sent = {"commops": 0, "iterations": 0}
+
+    def batch(self, random: Random, schema: str, rows: list[dict[str, Any]], until_ms: int) -> Batch:
+        make = operator_batch if schema == "commops" else iteration_batch
+        watermark_ns = None if random.random() < 0.1 else T0 + until_ms * MS
+        made = make(self.rank, rows, rows_before=self.sent[schema], watermark_ns=watermark_ns)
+        self.sent[schema] += len(made) + (random.random() < 0.02)
+        return replace(made, header=replace(made.header, group="node-1/0"))
+
+
+def messages(random: Random, sources: tuple[str, ...]) -> Iterator[list[Batch] | list[Heartbeat] | float]:
+    """What the ranks of a group send over 40 iterations of 10 ms, and moments at which time speaks."""
+    senders = [Sender(rank) for rank in RANKS]
+    waiting: dict[int, list[dict[str, Any]]] = {rank: [] for rank in RANKS}
+    told: dict[int, list[dict[str, Any]]] = {rank: [] for rank in RANKS}
+    for iteration in range(40):
+        for rank in RANKS:
+            waiting[rank] += rows_of(random, iteration, 10 * iteration)
+            told[rank].append({"iteration": iteration, "start_ns": T0 + 10 * iteration * MS, "elapsed_ns": 10.0 * MS})
+        if random.random() < 0.4:
+            for schema, rows in (("commops", waiting), ("iterations", told))[: len(sources)]:
+                own = [sender for sender in senders if rows[sender.rank] and random.random() < 0.9]
+                until_ms = 10 * iteration + random.randrange(9)
+                yield [sender.batch(random, schema, rows[sender.rank], until_ms) for sender in own]
+                for sender in own:
+                    rows[sender.rank] = []
+        if random.random() < 0.1:
+            yield [
+                Heartbeat(
+                    "lockstep", 1, one.rank, {name: SourceProgress(one.sent[name], T0 + 10 * iteration * MS) for name in sources},
+                    group="node-1/0",
+                )
+                for one in senders
+            ]  # fmt: skip
+        if random.random() < 0.05:
+            yield T0 / 1e9 + iteration * 0.01 + random.choice((0.0, 100.0))
+
+
+def outcome(closed: list[Any]) -> list[bytes]:
+    """Evidence of each rank by itself: which iterations of which ranks close together is no matter."""
+    found = []
+    for rank in RANKS:
+        found += encode_evidence(reduce_closings("lockstep", [one for one in closed if one.rank == rank]), "lockstep")
+    return found
+
+
+@pytest.mark.parametrize("sources", [("commops",), ("commops", "iterations")])
+@pytest.mark.parametrize("seed", range(30))
+def test_a_look_at_the_whole_changes_nothing(seed: int, sources: tuple[str, ...]) -> None:
+    settings = MonitorSettings(grace_s=10.0, silence_s=50.0)
+    group = GroupMonitor("lockstep", settings, partition=2)
+    alone = {rank: RankMonitor("lockstep", rank, settings, partition=2) for rank in RANKS}
+    closed: tuple[list[Any], list[Any]] = ([], [])
+    for rank in RANKS:
+        group.announce(announced(rank, sources))
+        alone[rank].announce(announced(rank, sources))
+    for offset, message in enumerate(messages(Random(seed), sources)):
+        if isinstance(message, float):
+            group.tick(message, message)
+            for one in alone.values():
+                one.tick(message, message)
+        elif message and isinstance(message[0], Heartbeat):
+            for beat in message:
+                assert isinstance(beat, Heartbeat)
+                with suppress(RecordError):
+                    group.beat(beat)
+                with suppress(RecordError):
+                    alone[beat.rank].beat(beat)
+        elif message:
+            feed(group, alone, message, offset)
+        closed[0].extend(group.take_closed())
+        closed[1].extend(one for monitor in alone.values() for one in monitor.take_closed())
+        if seed % 3 == 0:
+            group = GroupMonitor.from_state(stored(group.state()), settings)
+    assert len(closed[0]) == len(closed[1]) > 20
+    assert outcome(closed[0]) == outcome(closed[1])
+
+
+def feed(group: GroupMonitor, alone: dict[int, RankMonitor], batches: list[Any], offset: int) -> None:
+    """Give the same rows to the group at once, and to each rank without a summary; both refuse the same."""
+    refused = []
+    bundle = decode_rows(encode_bundle(bundle_of(batches)), batches[0].header.schema)
+    assert not isinstance(bundle, Batch)
+    for batch in bundle.batches():
+        try:
+            alone[batch.header.rank].add(batch, offset, UNSEEN)
+        except RecordError as error:
+            refused.append((batch.header.rank, str(error)))
+    assert [(one.batch.header.rank, one.reason) for one in group.add(bundle, offset)] == refused
+
+
+def test_runs_are_those_of_rows_that_stand_together_by_iteration() -> None:
+    ordinary = operator_batch(0, [{"iteration": n, "start_ns": T0 + n, "elapsed_ns": 2.0} for n in (4, 4, 6)])
+    back = operator_batch(0, [{"iteration": n, "start_ns": T0 + n, "elapsed_ns": np.nan} for n in (6, 4)])
+    columns = {name: np.concatenate([ordinary.columns[name], back.columns[name]]) for name in ordinary.columns}
+    first, second = summarize("commops", columns, [3, 2])
+    assert first.runs == ([4, 6], [0, 2, 3], [T0 + 4, T0 + 6], [T0 + 6, T0 + 8])
+    assert (first.newest_ns, first.newest_iteration, first.is_usable, first.has_unended) == (T0 + 8, 6, True, False)
+    assert second == (T0 + 6, 6, True, True, None)
+    assert first.runs is not None
+    assert first.runs.cut(1) == (
+        ([4], [0, 2], [T0 + 4], [T0 + 6]),
+        ([6], [0, 1], [T0 + 6], [T0 + 8]),
+    )
+
+
+def test_a_group_has_no_more_ranks_than_a_host() -> None:
+    group = GroupMonitor("lockstep", MonitorSettings())
+    for rank in range(MAX_GROUP_RANKS):
+        group.announce(announced(rank, ("commops",)))
+    with pytest.raises(RecordError, match=f"ranks of a group must be at most {MAX_GROUP_RANKS}; got rank 64"):
+        group.announce(announced(64, ("commops",)))
+    refused = group.add(operator_batch(64, [{"iteration": 0, "start_ns": T0, "elapsed_ns": 1.0}]), 0)
+    assert [one.batch.header.rank for one in refused] == [64]
