@@ -17,9 +17,10 @@ from irregulars.dtypes import Column, Flags, Floats, Ints
 from irregulars.streams.messages.evidence import COLUMNS, Evidence, Membership, no_patterns
 from irregulars.streams.messages.ragged import Ragged
 from irregulars.streams.messages.records import RECV, UNKNOWN
-from irregulars.streams.rank_hop.nic_patterns import place_samples, reduce_patterns
+from irregulars.streams.rank_hop.nic_patterns import reduce_patterns, sampled_blocks
 from irregulars.streams.rank_hop.nic_samples import Samples
 from irregulars.streams.rank_hop.operator_reduction import OPERATOR_COLUMNS, Reduction, reduce_blocks
+from irregulars.streams.rank_hop.sample_places import Placed, place_in_blocks
 
 if TYPE_CHECKING:
     from irregulars.detectors.plugins.protocol import Detector
@@ -166,13 +167,15 @@ def _reduce(job: str, closings: Sequence[Closing]) -> Evidence:
     rows = _operators(blocks, names)
     reduction = reduce_blocks(rows, blocks.is_next, blocks.joined("free_ns"), _is_summed(rows, closings, names))
     times = _times(blocks, reduction)
+    parts = blocks.sampled()
+    placed = place_in_blocks(parts, times.start_ns, times.elapsed_ns) if parts else None
     return Evidence(
         job=job,
         names=names,
-        columns=_columns(blocks, reduction, times),
+        columns=_columns(blocks, reduction, times, placed),
         offsets=reduction.offsets,
         classes=reduction.classes,
-        patterns=_patterns(blocks, reduction, times),
+        patterns=_patterns(reduction, times, placed),
     )
 
 
@@ -244,8 +247,8 @@ def _times(blocks: _Blocks, reduction: Reduction) -> _Times:
     return _Times(start_ns, elapsed_ns, entry_ns, np.where(is_untimed, left_ns, reduction.work_ns))
 
 
-def _columns(blocks: _Blocks, reduction: Reduction, times: _Times) -> dict[str, Column]:
-    tx_peak, rx_peak = _peaks(blocks, times)
+def _columns(blocks: _Blocks, reduction: Reduction, times: _Times, placed: Placed | None) -> dict[str, Column]:
+    tx_peak, rx_peak = np.full((2, len(blocks)), np.nan) if placed is None else placed.peaks(len(blocks))
     columns: dict[str, Column] = {
         "attempt": blocks.spread("attempt"),
         "rank": blocks.spread("rank"),
@@ -271,21 +274,11 @@ def _columns(blocks: _Blocks, reduction: Reduction, times: _Times) -> dict[str, 
     return columns
 
 
-def _peaks(blocks: _Blocks, times: _Times) -> Floats:
-    """Return the peak rates of the rank's NIC in each block, sent and received; NaN where no sample falls into it."""
-    found = np.full((2, len(blocks)), np.nan)
-    for samples, own in blocks.sampled():
-        start_ns = times.start_ns[own]
-        found[:, own] = samples.peaks(start_ns, start_ns + times.elapsed_ns[own])
-    return found
-
-
-def _patterns(blocks: _Blocks, reduction: Reduction, times: _Times) -> Ragged:
+def _patterns(reduction: Reduction, times: _Times, placed: Placed | None) -> Ragged:
     """Make the behaviour patterns of those ranks whose NICs were sampled."""
-    parts = blocks.sampled()
-    if not parts:
-        return no_patterns(len(blocks))
-    sampled = place_samples(parts, times.start_ns, times.elapsed_ns)
+    if placed is None:
+        return no_patterns(len(times.start_ns))
+    sampled = sampled_blocks(placed, times.start_ns, times.elapsed_ns)
     return reduce_patterns(reduction.rows, times.elapsed_ns, times.start_ns, sampled)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -12,7 +12,6 @@ from irregulars.detectors.arrays.runs import starts_of
 from irregulars.detectors.nics.behaviour_patterns import (
     Executions,
     Intervals,
-    is_one_counter,
     merge_executions,
     shares,
     statistics,
@@ -22,7 +21,7 @@ from irregulars.dtypes import Column, Flags, Floats, Ints
 from irregulars.streams.messages.evidence import PATTERN_COLUMNS, no_patterns
 from irregulars.streams.messages.ragged import Ragged
 from irregulars.streams.messages.records import UNKNOWN
-from irregulars.streams.rank_hop.nic_samples import Samples
+from irregulars.streams.rank_hop.sample_places import Placed
 
 _LONGEST_NS: Final = 86_400_000_000_000  # a longer iteration has wrong times, of which a sum might overflow
 _LEADING_BITS: Final = np.uint32(0xFFFC0000)
@@ -50,18 +49,33 @@ class Sampled(NamedTuple):
     rx: Floats
 
 
-def place_samples(parts: Sequence[tuple[Samples, slice]], start_ns: Ints, elapsed_ns: Ints) -> Sampled:
-    """Give each sample to the iteration in which the middle of its interval lies, and cut it off at its borders.
+def sampled_blocks(placed: Placed, start_ns: Ints, elapsed_ns: Ints) -> Sampled:
+    """Bring placed samples in order of block and time, and cut each off at the borders of its block.
+
+    Those of a rank whose intervals can't be of one counter are left out.
 
     Parameters
     ----------
-    parts
-        The samples of a rank, and its blocks; at least one rank.
     start_ns, elapsed_ns
-        Of all blocks; a rank's are ascending.
+        Of all blocks.
     """
-    placed = [_place(own.start, samples, start_ns[own], elapsed_ns[own]) for samples, own in parts]
-    return Sampled(*(np.concatenate(columns) for columns in zip(*placed, strict=True)))
+    is_sane = (start_ns != UNKNOWN) & (elapsed_ns > 0) & (elapsed_ns < _LONGEST_NS)
+    kept = np.flatnonzero(is_sane[placed.block])
+    kept = kept[np.lexsort((placed.samples.end_ns[kept], placed.block[kept], placed.rank[kept]))]
+    kept = kept[~_overlaps(placed, kept)]
+    block, samples = placed.block[kept], placed.samples
+    begin_ns = np.maximum(samples.begin_ns[kept] - start_ns[block], 0)
+    past_ns = np.minimum(samples.end_ns[kept] - start_ns[block], elapsed_ns[block])
+    return Sampled(block, begin_ns, past_ns, samples.tx[kept], samples.rx[kept])
+
+
+def _overlaps(placed: Placed, kept: Ints) -> Flags:
+    """Say which samples are of a rank of which two overlap, as `behaviour_patterns.is_one_counter` has it."""
+    rank, begin_ns, end_ns = placed.rank[kept], placed.samples.begin_ns[kept], placed.samples.end_ns[kept]
+    is_bad = (rank[1:] == rank[:-1]) & (begin_ns[1:] < end_ns[:-1])
+    if not is_bad.any():
+        return np.zeros(len(kept), dtype=np.bool_)
+    return np.asarray(np.isin(rank, rank[1:][is_bad]))
 
 
 def reduce_patterns(rows: Mapping[str, Column], elapsed_ns: Ints, start_ns: Ints, sampled: Sampled) -> Ragged:
@@ -103,22 +117,6 @@ def reduce_patterns(rows: Mapping[str, Column], elapsed_ns: Ints, start_ns: Ints
     assert found.keys() == PATTERN_COLUMNS.keys()
     counts = np.bincount(block[kept], minlength=blocks)
     return Ragged(counts, {name: column[kept] for name, column in found.items()})
-
-
-def _place(first: int, samples: Samples, start_ns: Ints, elapsed_ns: Ints) -> Sampled:
-    """Do what `place_samples` says, for one rank, whose blocks are numbered from `first`."""
-    end_ns = start_ns + elapsed_ns
-    at = np.searchsorted(start_ns, samples.middle_ns, side="right") - 1
-    own = np.maximum(at, 0)
-    is_sane = (start_ns != UNKNOWN) & (elapsed_ns > 0) & (elapsed_ns < _LONGEST_NS)
-    kept = np.flatnonzero((at >= 0) & is_sane[own] & (samples.middle_ns < end_ns[own]))
-    kept = kept[np.lexsort((samples.end_ns[kept], own[kept]))]
-    if not is_one_counter(samples.begin_ns[kept], samples.end_ns[kept]):
-        kept = kept[:0]
-    own = own[kept]
-    begin_ns = np.maximum(samples.begin_ns[kept], start_ns[own]) - start_ns[own]
-    past_ns = np.minimum(samples.end_ns[kept], end_ns[own]) - start_ns[own]
-    return Sampled(first + own, begin_ns, past_ns, samples.tx[kept], samples.rx[kept])
 
 
 def _executions(

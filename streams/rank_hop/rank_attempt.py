@@ -292,4 +292,3 @@ class RankAttempt:
         attempt._heartbeat = state.heartbeat
         attempt._last_end_ns = state.last_end_ns
         return attempt
-

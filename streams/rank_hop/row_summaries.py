@@ -38,9 +38,7 @@ class Runs(NamedTuple):
     def cut(self, count: int) -> tuple[Runs, Runs]:
         """Return the first `count` iterations, and the rest."""
         row = self.splits[count]
-        first = Runs(
-            self.iterations[:count], self.splits[: count + 1], self.first_ns[:count], self.last_ns[:count]
-        )
+        first = Runs(self.iterations[:count], self.splits[: count + 1], self.first_ns[:count], self.last_ns[:count])
         rest = [split - row for split in self.splits[count:]]
         return first, Runs(self.iterations[count:], rest, self.first_ns[count:], self.last_ns[count:])
 

@@ -63,7 +63,6 @@ class RankMonitorLike(Snapshottable, Protocol):
         """See GroupMonitor."""
 
 
-
 class _NotFed(Exception):
     """Why a monitor took nothing of a message."""
 
@@ -293,9 +292,7 @@ class RankStage(Stage[RankMonitorLike]):
             tracked.saw(topic, offset)
             raise _NotFed(self.faults.raised(self.hop, tracked.key, error)) from error
 
-    def _feed(
-        self, state: _State, tracked: _Tracked, topic: str, offset: int, record: Record
-    ) -> Sequence[Refused]:
+    def _feed(self, state: _State, tracked: _Tracked, topic: str, offset: int, record: Record) -> Sequence[Refused]:
         refused: Sequence[Refused] = ()
         if isinstance(record, Announcement):
             tracked.monitor.announce(record)

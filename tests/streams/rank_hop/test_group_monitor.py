@@ -21,8 +21,8 @@ from irregulars.streams.rank_hop.evidence_reduction import reduce_closings
 from irregulars.streams.rank_hop.group_monitor import GroupMonitor
 from irregulars.streams.rank_hop.rank_monitor import RankMonitor
 from irregulars.streams.rank_hop.row_summaries import RowSummary, summarize
-from tests.streams.lockstep_job import iteration_batch, operator_batch
 from tests.stored_states import stored
+from tests.streams.lockstep_job import iteration_batch, operator_batch
 
 MS = 1_000_000
 T0 = 1_800_000_000_000_000_000
@@ -65,6 +65,10 @@ class Sender:
         self.sent[schema] += len(made) + (random.random() < 0.02)
         return replace(made, header=replace(made.header, group="node-1/0"))
 
+    def heartbeat(self, sources: tuple[str, ...], until_ms: int) -> Heartbeat:
+        known = {name: SourceProgress(self.sent[name], T0 + until_ms * MS) for name in sources}
+        return Heartbeat("lockstep", 1, self.rank, known, group="node-1/0")
+
 
 def messages(random: Random, sources: tuple[str, ...]) -> Iterator[list[Batch] | list[Heartbeat] | float]:
     """What the ranks of a group send over 40 iterations of 10 ms, and moments at which time speaks."""
@@ -83,13 +87,7 @@ def messages(random: Random, sources: tuple[str, ...]) -> Iterator[list[Batch] |
                 for sender in own:
                     rows[sender.rank] = []
         if random.random() < 0.1:
-            yield [
-                Heartbeat(
-                    "lockstep", 1, one.rank, {name: SourceProgress(one.sent[name], T0 + 10 * iteration * MS) for name in sources},
-                    group="node-1/0",
-                )
-                for one in senders
-            ]  # fmt: skip
+            yield [one.heartbeat(sources, 10 * iteration) for one in senders]
         if random.random() < 0.05:
             yield T0 / 1e9 + iteration * 0.01 + random.choice((0.0, 100.0))
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from irregulars.streams.messages.records import PATHS, Batch, Header
-from irregulars.streams.rank_hop.nic_samples import MOST_SAMPLES, NicSamples
+from irregulars.streams.rank_hop.nic_samples import MOST_SAMPLES, NicSamples, Samples
+from irregulars.streams.rank_hop.sample_places import place_in_blocks
 from tests.stored_states import stored
 
 MS = 1_000_000
@@ -30,7 +31,8 @@ def batch(rows: Sequence[tuple[int, str, float, float]], path: str = "nic") -> B
 
 def peaks(samples: NicSamples, *iterations: tuple[int, int]) -> list[list[float]]:
     starts, ends = (np.array(column, dtype=np.int64) * MS for column in zip(*iterations, strict=True))
-    return [peak.tolist() for peak in samples.take(int(ends[-1])).peaks(starts, ends)]
+    parts = [(samples.take(int(ends[-1])), slice(0, len(starts)))]
+    return [peak.tolist() for peak in place_in_blocks(parts, starts, ends - starts).peaks(len(starts))]
 
 
 def test_an_iteration_has_the_highest_rates_of_the_intervals_whose_middle_lies_in_it() -> None:
@@ -76,3 +78,16 @@ def test_memory_is_bounded() -> None:
     samples = NicSamples("eth0")
     samples.add(batch([(n, "eth0", float(n), 0.0) for n in range(MOST_SAMPLES + 10)]))
     assert len(samples.take(10**18).tx) == MOST_SAMPLES
+
+
+def test_ranks_whose_clocks_are_ages_apart_have_their_samples_placed_alike() -> None:
+    """Then their times can't be lifted above each other's, and each rank is searched by itself."""
+    near = Samples(*(np.arange(4) * 10 + add for add in (0, 10)), np.arange(4.0), np.arange(4.0))
+    far = Samples(near.begin_ns + (1 << 61), near.end_ns + (1 << 61), near.tx, near.rx)
+    parts = [(near, slice(0, 2)), (near, slice(2, 4)), (far, slice(4, 6))]
+    starts = np.array([3, 20, 12, 22, (1 << 61) + 3, (1 << 61) + 20])
+    elapsed = np.array([17, 100, 10, 5, 17, 100])
+    placed = place_in_blocks(parts, starts, elapsed)
+    assert placed.block.tolist() == [0, 0, 1, 1, 2, 3, 4, 4, 5, 5]
+    alone = [place_in_blocks([part], starts, elapsed).block.tolist() for part in parts]
+    assert placed.block.tolist() == sum(alone, [])
