@@ -11,6 +11,7 @@ have its partitions: it lets go of them and of what it had on its way, and begin
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import logging.config
 import os
@@ -67,6 +68,8 @@ from irregulars.streams.worker.stage import Services
 
 LOG: Final = logging.getLogger("irregulars.worker")
 LOOK_S: Final = 1.0
+_TURN_S: Final = 0.0005
+_GARBAGE: Final = (20_000, 20, 20)
 """Between two questions to the broker."""
 
 _SNAPSHOT_SHARE: Final = 0.3  # of the time to stop; Faust takes up to half of it
@@ -385,6 +388,18 @@ def make_app(settings: WorkerSettings, sink: Sink | None = None, monitors: Monit
     return app
 
 
+def share_the_interpreter() -> None:
+    """Let threads take turns ten times as often as Python does by itself, and look for cyclic garbage less often.
+
+    Numpy lets go of the interpreter's lock in each call, and whoever wants it back waits for as long as a turn of the
+    event loop's thread may last: with Python's 5 ms judging 1,024 ranks stood still for ten seconds beside a busy
+    first hop. What is alive when a worker starts stays alive, and rows are arrays, which are in no cycles.
+    """
+    sys.setswitchinterval(_TURN_S)
+    gc.freeze()
+    gc.set_threshold(*_GARBAGE)
+
+
 def run_worker(settings: WorkerSettings, sink: Sink | None = None, monitors: Monitors | None = None) -> int:
     """Run one worker until SIGTERM or SIGINT, and return its exit status: 0 when it was asked to stop, else 1.
 
@@ -405,6 +420,7 @@ def run_worker(settings: WorkerSettings, sink: Sink | None = None, monitors: Mon
     InputError
         If a setting is unusable.
     """
+    share_the_interpreter()
     make_directory(settings.data_directory)
     own_logging = logging_config(settings.log_level)
     logging.config.dictConfig(own_logging)

@@ -49,7 +49,7 @@ LOG: Final = logging.getLogger("irregulars.worker")
 ENDED_LINGER_S: Final = 600.0
 """How long the state of what has ended is kept, so that stragglers and repeats find it."""
 
-_REST: Final = 2.0
+_REST: Final = 5.0
 _LONGEST_REST_S: Final = 20.0
 """After a cycle of snapshots none begins for twice as long as it took: those of thousands of ranks took a quarter of
 a busy worker's time."""

@@ -90,4 +90,4 @@ def test_ranks_whose_clocks_are_ages_apart_have_their_samples_placed_alike() -> 
     placed = place_in_blocks(parts, starts, elapsed)
     assert placed.block.tolist() == [0, 0, 1, 1, 2, 3, 4, 4, 5, 5]
     alone = [place_in_blocks([part], starts, elapsed).block.tolist() for part in parts]
-    assert placed.block.tolist() == sum(alone, [])
+    assert placed.block.tolist() == [block for one in alone for block in one]
