@@ -51,8 +51,8 @@ ENDED_LINGER_S: Final = 600.0
 
 _REST: Final = 5.0
 _LONGEST_REST_S: Final = 20.0
-"""After a cycle of snapshots none begins for twice as long as it took: those of thousands of ranks took a quarter of
-a busy worker's time."""
+"""After a cycle of snapshots none begins for five times as long as it took: those of thousands of ranks took a sixth
+of a busy worker's time where it rested for twice as long."""
 
 _UNUSABLE: Final = (RecordError, ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
 """What restoring raises of a state that can't be read, or whose values have their types and contradict each other."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,6 +32,7 @@ from irregulars.streams.messages.announcements import (
     encode_announcement,
     encode_heartbeat,
 )
+from irregulars.streams.messages.bundles import bundle_of, decode_batches, decode_rows, encode_bundle
 from irregulars.streams.messages.evidence import Membership, decode_evidence, encode_evidence
 from irregulars.streams.messages.judgements import Suspect, Verdict, decode_verdict, encode_verdict
 from irregulars.streams.messages.records import (
@@ -40,11 +41,10 @@ from irregulars.streams.messages.records import (
     UNKNOWN,
     Batch,
     Header,
-    decode_batch,
     encode_batch,
 )
 from irregulars.streams.monitor_settings import MonitorSettings
-from irregulars.streams.rank_hop.rank_monitor import RankMonitor, RankMonitorState
+from irregulars.streams.rank_hop.group_monitor import GroupMonitor, GroupMonitorState
 from tests.producers.importers.test_hostile_files import NAMES, VALID
 from tests.streams.evidence_rows import evidence_of
 
@@ -77,10 +77,10 @@ def batch_of(schema: str) -> Batch:
 
 def monitored(value: bytes) -> object:
     """Decode operators and give them to a monitor that has begun: what decodes must not stop it."""
-    monitor = RankMonitor("j", 0, MonitorSettings())
+    monitor = GroupMonitor("j", MonitorSettings())
     monitor.announce(Announcement("j", 1, 0, 2, 2, (WORLD,)))
     monitor.add(batch_of("commops"), 0)
-    monitor.add(decode_batch(value, "commops"), 1)
+    monitor.add(decode_rows(value, "commops"), 1)
     monitor.tick(1e9, 2e9)
     drained = monitor.drain()
     return [decode_evidence(one) for one in encode_evidence(drained, "j")]
@@ -109,14 +109,21 @@ def import_one(kind: str) -> Callable[[Path], object]:
 
 
 def state() -> bytes:
-    monitor = RankMonitor("j", 0, MonitorSettings())
+    monitor = GroupMonitor("j", MonitorSettings())
     monitor.announce(Announcement("j", 1, 0, 2, 2, (WORLD,)))
     monitor.add(batch_of("commops"), 0)
     return encode_state(monitor.state(), 1)
 
 
 def restored(value: bytes) -> object:
-    return decode_state(value, RankMonitorState, 1)
+    return decode_state(value, GroupMonitorState, 1)
+
+
+def bundle_of_two(schema: str) -> bytes:
+    """Two ranks with three rows each."""
+    first = batch_of(schema)
+    headers = [replace(first.header, rank=rank, group="node-0/0") for rank in (0, 1)]
+    return encode_bundle(bundle_of([replace(first, header=header) for header in headers]))
 
 
 def rows_of_recording() -> list[dict[str, Any]]:
@@ -145,14 +152,15 @@ def _topics() -> Iterator[tuple[str, Target]]:
     beat = Heartbeat("j", 1, 0, {"commops": SourceProgress(3, 5)})
     for schema in BATCH_SCHEMAS:
         seed = encode_batch(batch_of(schema))
-        yield schema, Target(lambda value, schema=schema: decode_batch(value, schema), (seed, packed(seed)))  # type: ignore[misc]  # a default binds the name
+        seeds = (seed, packed(seed), bundle_of_two(schema))
+        yield schema, Target(lambda value, schema=schema: decode_batches(value, schema), seeds)  # type: ignore[misc]  # a default binds the name
     yield "jobs", Target(decode_announcement, (encode_announcement(announcement),))
     yield "heartbeats", Target(decode_heartbeat, (encode_heartbeat(beat),))
     yield "evidence", Target(decode_evidence, tuple(evidence))
     yield "verdicts", Target(decode_verdict, (encode_verdict(verdict),))
     yield "alerts", Target(alert_line, (alert,))
     yield "rank_snapshots", Target(restored, (state(),))
-    yield "monitor", Target(monitored, (encode_batch(batch_of("commops")),))
+    yield "monitor", Target(monitored, (encode_batch(batch_of("commops")), bundle_of_two("commops")))
 
 
 def packed(value: bytes) -> bytes:

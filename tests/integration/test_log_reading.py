@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import uuid4
 
@@ -19,6 +19,7 @@ from irregulars.streams.kafka.outbox import Outbox
 from irregulars.streams.kafka.recent_messages import RecentMessages
 from irregulars.streams.kafka.topic_admin import check_topics, create_topics
 from irregulars.streams.kafka.topics import CLEANING, SNAPSHOT_TOPICS, TOPICS, TopicSettings
+from irregulars.streams.messages.bundles import bundle_of, encode_bundle
 from irregulars.streams.messages.records import encode_batch
 from irregulars.streams.snapshots.records import POSITION_KEY, PositionRecord, decode_monitor, draft_of
 from irregulars.streams.snapshots.snapshot_log import SnapshotLog
@@ -114,6 +115,18 @@ def test_other_numbers_of_partitions_are_named(kafka_bootstrap: str) -> None:
 def test_offsets_are_read_back_once_each_in_order(bus: Bus) -> None:
     fill_commops(bus, 200)
     assert iterations_of(bus, Span(1, (150, 3, 4)), Span(1, (4, 199))) == ([3, 4, 150, 199], [])
+
+
+def test_of_a_bundle_the_ranks_are_read_that_were_asked_for(bus: Bus) -> None:
+    job = Job(bus, "read", ranks=3)
+    batches = [job.batch(rank, 0) for rank in range(3)]
+    grouped = [replace(one, header=replace(one.header, group="node/0")) for one in batches]
+    bus.producer.produce(bus.topics.name("commops"), encode_bundle(bundle_of(grouped)), partition=1)
+    bus.flush()
+    spans = [Span(1, (0,), rank=2), Span(1, (0,), rank=0)]
+    for _ in range(2):  # the second time it is kept
+        found = bus.reader.read_commops(bus.topics.name("commops"), spans)
+        assert [batch.header.rank for batch in found.batches] == [0, 2]
 
 
 def test_what_is_kept_need_not_be_read_and_what_was_read_is_kept(bus: Bus) -> None:

@@ -13,11 +13,13 @@ import pytest
 from irregulars.streams.health.monitor_faults import MOST_FAULTS
 from irregulars.streams.kafka.dead_letters import DeadLetters
 from irregulars.streams.kafka.outbox import Outbox
-from irregulars.streams.kafka.topics import rank_key
+from irregulars.streams.kafka.topics import group_key, rank_key
 from irregulars.streams.messages.announcements import Announcement, Communicator, encode_announcement
+from irregulars.streams.messages.bundles import bundle_of, decode_batches, encode_bundle
 from irregulars.streams.messages.evidence import encode_evidence
 from irregulars.streams.messages.judgements import Judgements
 from irregulars.streams.snapshots.published_verdicts import PublishedVerdicts, Told
+from irregulars.streams.snapshots.records import PositionRecord
 from irregulars.streams.snapshots.stored_partition import StoredPartition
 from irregulars.streams.worker.job_stage import JobStage
 from irregulars.streams.worker.monitors import make_monitors
@@ -27,6 +29,7 @@ from irregulars.streams.worker.settings import WorkerSettings
 from irregulars.streams.worker.sink_writer import SinkWriter
 from irregulars.streams.worker.stage import Services, Stage
 from tests.streams.evidence_rows import came
+from tests.streams.lockstep_job import operator_batch
 from tests.streams.worker.continuities import no_messages_between
 
 NOWHERE = "127.0.0.1:1"
@@ -187,7 +190,7 @@ def test_after_a_long_cycle_of_snapshots_none_begins_for_a_while(outbox: TakesAl
         busy = next(iter(stage.states[0].tracked.values()))
         async with stage._work(busy).lock:
             stage.start_snapshots()
-            await asyncio.sleep(0.3)
+            await asyncio.sleep(0.12)
         await asyncio.gather(*stage._running)
         busy.is_dirty = True
         stage.start_snapshots()
@@ -300,6 +303,76 @@ def test_a_rank_that_never_came_back_is_forgotten(outbox: TakesAll) -> None:
 
     asyncio.run(run())
     assert [value for _, key, value in outbox.sent if key == rank_key("j", 0)][-1] is None, "a tombstone"
+
+
+GROUP = "node/0"
+
+
+def grouped(rank: int, offset: int) -> Any:
+    world = Communicator("world", "world", (0, 1))
+    announcement = Announcement("lockstep", 1, rank, 2, 2, (world,), clock="shared", host="node", group=GROUP)
+    return event("jobs", offset, rank_key("lockstep", rank), encode_announcement(announcement))
+
+
+def bundle(offset: int, starts_ns: Sequence[int]) -> Any:
+    batches = [
+        operator_batch(
+            rank, [{"iteration": offset, "start_ns": ns, "elapsed_ns": 5.0}], rows_before=offset, group=GROUP
+        )
+        for rank, ns in enumerate(starts_ns)
+    ]
+    return event("commops", offset, group_key("lockstep", GROUP), encode_bundle(bundle_of(batches)))
+
+
+def test_the_ranks_of_a_group_have_one_monitor_wherever_their_announcements_stand(outbox: TakesAll) -> None:
+    async def run() -> None:
+        stage = rank_stage(outbox)
+        state = stage.states[0]
+        await stage.take("commops", [bundle(0, (1000, 1000))])
+        assert state.position() == {"commops": 0}, "parked until they are announced"
+        await stage.take("jobs", [grouped(0, 0), grouped(1, 1)])
+        assert set(state.tracked) == {group_key("lockstep", GROUP)}
+        assert state.position() == {"commops": 1, "jobs": 2}
+        await stage.take("commops", [bundle(1, (2000, 2000))])
+        await stage.snapshot_all()
+        stage.close()
+
+    asyncio.run(run())
+    assert outbox.keys("rank_snapshots")[:1] == [group_key("lockstep", GROUP)]
+    assert outbox.keys("deadletter") == []
+
+
+def test_of_a_bundle_only_the_part_that_cannot_be_true_is_buried(outbox: TakesAll) -> None:
+    now_ns = time.time_ns()
+
+    async def run() -> None:
+        stage = rank_stage(outbox)
+        await stage.take("jobs", [grouped(0, 0), grouped(1, 1)])
+        await stage.take("commops", [bundle(0, (now_ns, now_ns)), bundle(1, (now_ns + 10, now_ns + (1 << 61)))])
+        assert stage.states[0].position() == {"commops": 2, "jobs": 2}
+        stage.close()
+
+    asyncio.run(run())
+    (letter,) = [value for topic, _, value in outbox.sent if topic.endswith("deadletter")]
+    assert [one.header.rank for one in decode_batches(letter, "commops")] == [1]
+
+
+def test_a_group_whose_state_is_spoilt_begins_anew_with_all_its_ranks(outbox: TakesAll) -> None:
+    async def run() -> None:
+        stage = rank_stage(outbox)
+        state = stage.states[0]
+        told = [SimpleNamespace(**{n: (lambda v=v: v) for n, v in (
+            ("key", one.message.key), ("value", one.message.value), ("offset", one.message.offset))})
+            for one in (grouped(0, 0), grouped(1, 1), announced(0))]  # fmt: skip
+        stage.reader.read_tail = lambda *_: told  # type: ignore[assignment,method-assign,return-value]
+        key = group_key("lockstep", GROUP)
+        await stage.begin_anew(state, {key}, PositionRecord(positions={"jobs": 3}))
+        assert set(state.tracked) == {key}, "the other rank's state could be read"
+        monitor: Any = state.tracked[key].monitor
+        assert [one.rank for one in monitor.drain()] == [0, 1]
+        stage.close()
+
+    asyncio.run(run())
 
 
 def test_a_rank_monitor_that_raises_costs_its_message_and_no_other(outbox: TakesAll) -> None:
