@@ -50,7 +50,8 @@ class Topic:
     name
         Name without the prefix.
     key
-        What the key of its messages is made of: ``rank`` (``job/rank``), ``job``, ``verdict`` or ``partition``.
+        What the key of its messages is made of: ``rank`` (``job/rank``), ``group`` (``job/@group``, or ``job/rank``
+        where the rank is in no group), ``job``, ``verdict`` or ``partition``.
     is_compacted
         Keep the newest message of each key for ever, instead of all messages for `retention_ms`.
     is_parted_by_rank
@@ -71,12 +72,12 @@ TOPICS: Final[Mapping[str, Topic]] = {
     topic.name: topic
     for topic in (
         Topic("jobs", "rank", is_compacted=True, is_parted_by_rank=True),
-        Topic("commops", "rank", retention_ms=2 * DAY_MS, is_parted_by_rank=True),
-        Topic("bandwidth", "rank", retention_ms=2 * DAY_MS, is_parted_by_rank=True),
-        Topic("iterations", "rank", is_parted_by_rank=True),
-        Topic("gpu_health", "rank", retention_ms=2 * DAY_MS, is_parted_by_rank=True),
-        Topic("heartbeats", "rank", retention_ms=DAY_MS, is_parted_by_rank=True),
-        Topic("rank_snapshots", "rank", is_compacted=True, is_parted_by_rank=True),
+        Topic("commops", "group", retention_ms=2 * DAY_MS, is_parted_by_rank=True),
+        Topic("bandwidth", "group", retention_ms=2 * DAY_MS, is_parted_by_rank=True),
+        Topic("iterations", "group", is_parted_by_rank=True),
+        Topic("gpu_health", "group", retention_ms=2 * DAY_MS, is_parted_by_rank=True),
+        Topic("heartbeats", "group", retention_ms=DAY_MS, is_parted_by_rank=True),
+        Topic("rank_snapshots", "group", is_compacted=True, is_parted_by_rank=True),
         Topic("evidence", "job"),
         Topic("progress", "partition", retention_ms=HOUR_MS, segment_ms=HOUR_MS),
         Topic("job_snapshots", "job", is_compacted=True),

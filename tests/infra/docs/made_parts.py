@@ -31,7 +31,13 @@ ROOT = Path(__file__).resolve().parents[3]
 DOCS = ROOT / "infra" / "docs"
 SCHEMAS = ROOT / "streams" / "messages" / "schemas"
 PART = re.compile(r"<!-- made: ([\w -]+) -->\n(.*?)<!-- end -->", re.DOTALL)
-KEYS = {"rank": "`job/rank`", "job": "`job`", "verdict": "the verdict's id", "partition": "a partition's number"}
+KEYS = {
+    "rank": "`job/rank`",
+    "group": "`job/@group` or `job/rank`",
+    "job": "`job`",
+    "verdict": "the verdict's id",
+    "partition": "a partition's number",
+}
 ROWS_SHOWN = 2
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import jsonschema
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -22,9 +23,10 @@ from irregulars.streams.messages.announcements import (
     encode_announcement,
     encode_heartbeat,
 )
+from irregulars.streams.messages.bundles import Bundle, BundleHeader, decode_batches, encode_bundle
 from irregulars.streams.messages.evidence import Evidence, Membership, decode_evidence
 from irregulars.streams.messages.judgements import decode_verdict, encode_verdict
-from irregulars.streams.messages.records import BATCH_SCHEMAS, decode_batch, encode_arrow, encode_batch
+from irregulars.streams.messages.records import BATCH_SCHEMAS, COMMOPS, decode_batch, encode_arrow, encode_batch
 from tests.infra.docs.made_parts import DOCS, ROWS_SHOWN, SCHEMAS, bus
 
 SECTIONS = dict(re.findall(r"^## ([\w, ]+)$(.*?)(?=^## |\Z)", (DOCS / "topics.md").read_text(), re.M | re.S))
@@ -78,6 +80,22 @@ def test_batches_read_and_write_the_same(topic: str) -> None:
     with pa.ipc.open_stream(encode_batch(batch)) as reader:
         assert json.loads(reader.schema.metadata[b"irregulars"]) == example["irregulars"]
         assert reader.read_next_batch().to_pylist() == example["rows"]
+
+
+def test_the_header_of_a_bundle_is_as_it_is_sent() -> None:
+    (example,) = examples("Bundles")
+    header = {name: value for name, value in example.items() if name != "version"}
+    rows = sum(example["rows"])
+    columns = {
+        field.name: np.zeros(rows, np.float64 if field.name in ("elapsed_ns", "size_bytes") else np.int64)
+        for field in COMMOPS
+    }
+    for name, kind in (("communicator", np.uint16), ("operator", np.uint8)):
+        columns[name] = columns[name].astype(kind)
+    value = encode_bundle(Bundle(BundleHeader(**header), columns))
+    with pa.ipc.open_stream(value) as reader:
+        assert json.loads(reader.schema.metadata[b"irregulars"]) == example
+    assert [batch.header.rank for batch in decode_batches(value, "commops")] == example["ranks"]
 
 
 def test_the_evidence_that_is_shown_is_read_by_the_second_hop() -> None:
