@@ -42,7 +42,7 @@ def as_bytes(example: dict[str, Any]) -> bytes:
 
 
 def test_each_topic_has_a_section() -> None:
-    assert {name for title in SECTIONS for name in title.split(", ")} == set(TOPICS)
+    assert {name for title in SECTIONS for name in title.split(", ")} == {*TOPICS, "Bundles"}
 
 
 @pytest.mark.parametrize("topic", ["jobs", "heartbeats", "verdicts", "alerts"])
@@ -86,12 +86,8 @@ def test_the_header_of_a_bundle_is_as_it_is_sent() -> None:
     (example,) = examples("Bundles")
     header = {name: value for name, value in example.items() if name != "version"}
     rows = sum(example["rows"])
-    columns = {
-        field.name: np.zeros(rows, np.float64 if field.name in ("elapsed_ns", "size_bytes") else np.int64)
-        for field in COMMOPS
-    }
-    for name, kind in (("communicator", np.uint16), ("operator", np.uint8)):
-        columns[name] = columns[name].astype(kind)
+    own = {"communicator": np.uint16, "operator": np.uint8, "elapsed_ns": np.float64, "size_bytes": np.float64}
+    columns = {field.name: np.zeros(rows, own.get(field.name, np.int64)) for field in COMMOPS}
     value = encode_bundle(Bundle(BundleHeader(**header), columns))
     with pa.ipc.open_stream(value) as reader:
         assert json.loads(reader.schema.metadata[b"irregulars"]) == example
