@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from irregulars.dtypes import Column
+from irregulars.dtypes import Column, Flags
 
 
 def to_numpy(column: pa.Array | pa.ChunkedArray, null: float | None = None) -> Column:
@@ -43,7 +43,13 @@ def _of_buffers(chunk: pa.Array, kind: np.dtype[Any], null: float | None) -> Col
     return np.where(is_known, array, kind.type(null))
 
 
-def from_numpy(values: Column) -> pa.Array:
-    """Return integers or floats as an Arrow array, without copies."""
+def from_numpy(values: Column, is_null: Flags | None = None) -> pa.Array:
+    """Return integers or floats as an Arrow array, without copies; those at which `is_null` is true are null.
+
+    >>> from_numpy(np.array([7, 8, 9]), np.array([False, True, False])).to_pylist()
+    [7, None, 9]
+    """
     contiguous = np.ascontiguousarray(values)
-    return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [None, pa.py_buffer(contiguous)])
+    validity = None if is_null is None else pa.py_buffer(np.packbits(~is_null, bitorder="little"))
+    kind = pa.from_numpy_dtype(values.dtype)
+    return pa.Array.from_buffers(kind, len(values), [validity, pa.py_buffer(contiguous)])

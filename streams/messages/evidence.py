@@ -16,7 +16,7 @@ from typing import Any, Final, Self, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from irregulars.arrow_numpy import to_numpy
+from irregulars.arrow_numpy import from_numpy, to_numpy
 from irregulars.dtypes import Column, Flags, Ints, Numbers
 from irregulars.errors import RecordError
 from irregulars.streams.messages.announcements import Announcement, decode_announcement, encode_announcement
@@ -272,15 +272,15 @@ def _encode_rows(evidence: Evidence) -> bytes:
 
 
 def _to_wire(column: Column, kind: Any) -> pa.Array:
-    if column.dtype.kind == "f":
-        return pa.array(column, type=kind)
-    mask = column == UNKNOWN if column.dtype == np.int64 else None
-    return pa.array(np.where(mask, 0, column) if mask is not None else column, mask=mask).cast(kind)
+    is_unknown = column == UNKNOWN if column.dtype == np.int64 else None
+    if is_unknown is None or not is_unknown.any():
+        return from_numpy(column).cast(kind)
+    return from_numpy(np.where(is_unknown, 0, column), is_unknown).cast(kind)
 
 
 def _lists(entries: Ragged, name: str, kind: Any) -> pa.ListArray:
-    splits = pa.array(entries.splits.astype(np.int32))
-    return pa.ListArray.from_arrays(splits, pa.array(entries[name]).cast(kind))
+    splits = from_numpy(entries.splits.astype(np.int32))
+    return pa.ListArray.from_arrays(splits, from_numpy(entries[name]).cast(kind))
 
 
 @dataclass(frozen=True, slots=True)
@@ -381,9 +381,9 @@ def _wide(column: pa.Array) -> Numbers:
 
 
 def _pattern_lists(patterns: Ragged) -> pa.ListArray:
-    fields = [pa.array(patterns[name]).cast(kind) for name, kind in PATTERN_COLUMNS.items()]
+    fields = [from_numpy(patterns[name]).cast(kind) for name, kind in PATTERN_COLUMNS.items()]
     rows = pa.StructArray.from_arrays(fields, fields=list(_PATTERN))
-    splits = pa.array(patterns.splits.astype(np.int32))
+    splits = from_numpy(patterns.splits.astype(np.int32))
     return pa.ListArray.from_arrays(splits, rows, type=pa.list_(_PATTERN))
 
 
