@@ -293,6 +293,7 @@ class RankStage(Stage[RankMonitorLike]):
             raise _NotFed(self.faults.raised(self.hop, tracked.key, error)) from error
 
     def _feed(self, state: _State, tracked: _Tracked, topic: str, offset: int, record: Record) -> Sequence[Refused]:
+        _require_job(record, tracked.monitor.job)
         refused: Sequence[Refused] = ()
         if isinstance(record, Announcement):
             tracked.monitor.announce(record)
@@ -421,6 +422,13 @@ def monitor_key(record: Record) -> bytes:
         return group_key(own.job, own.group)
     assert not isinstance(own, BundleHeader)
     return rank_key(own.job, own.rank)
+
+
+def _require_job(record: Record, job: str) -> None:
+    """Raise `RecordError` for records of another job: rank 3 of ``a/@b`` has the key of group ``b/3`` of ``a``."""
+    own = record.header if isinstance(record, Batch | Bundle) else record
+    if own.job != job:
+        raise RecordError(f"job must be {job!r}, whose key this was first; got {own.job!r}")
 
 
 def _owner(record: Record) -> str:

@@ -357,6 +357,21 @@ def test_of_a_bundle_only_the_part_that_cannot_be_true_is_buried(outbox: TakesAl
     assert [one.header.rank for one in decode_batches(letter, "commops")] == [1]
 
 
+def test_a_job_whose_key_is_that_of_another_job_s_group_is_kept_apart(outbox: TakesAll) -> None:
+    async def run() -> None:
+        stage = rank_stage(outbox)
+        alike = Announcement("lockstep/@node", 1, 0, 2, 2, (Communicator("world", "world", (0, 1)),))
+        assert rank_key("lockstep/@node", 0) == group_key("lockstep", GROUP)
+        await stage.take(
+            "jobs", [grouped(0, 0), event("jobs", 1, rank_key(alike.job, 0), encode_announcement(alike))]
+        )
+        assert stage.states[0].position() == {"jobs": 2}
+        assert stage.services.dead_letters.count == 1
+        stage.close()
+
+    asyncio.run(run())
+
+
 def test_a_group_whose_state_is_spoilt_begins_anew_with_all_its_ranks(outbox: TakesAll) -> None:
     async def run() -> None:
         stage = rank_stage(outbox)
