@@ -68,9 +68,10 @@ from irregulars.streams.worker.stage import Services
 
 LOG: Final = logging.getLogger("irregulars.worker")
 LOOK_S: Final = 1.0
+"""Between two questions to the broker."""
+
 _TURN_S: Final = 0.0005
 _GARBAGE: Final = (20_000, 20, 20)
-"""Between two questions to the broker."""
 
 _SNAPSHOT_SHARE: Final = 0.3  # of the time to stop; Faust takes up to half of it
 _FLUSH_SHARE: Final = 0.2

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
 from typing import Any, Final, Protocol, cast
 
 import faust
@@ -72,6 +72,16 @@ async def commit(consumer: AIOKafkaConsumer, offsets: Mapping[TP, int], own: Col
     return True
 
 
+async def try_for(limit_s: float, work: Coroutine[Any, Any, None]) -> bool:
+    """Do `work` for at most `limit_s`, and return whether it was done; Faust's own may not heed being cancelled."""
+    task = asyncio.ensure_future(work)
+    await asyncio.wait({task}, timeout=limit_s)
+    if not task.done():
+        task.cancel()
+        return False
+    return not task.cancelled() and task.exception() is None
+
+
 class Rebalances(driver.ConsumerRebalanceListener):
     """Numbers the assignments of this process, and tells Faust of them."""
 
@@ -124,11 +134,7 @@ class PatientThread(driver.AIOKafkaConsumerThread):
 
     async def on_thread_stop(self) -> None:
         """Leave the group, if there is a broker to tell."""
-        leaving = asyncio.ensure_future(super().on_thread_stop())
-        await asyncio.wait({leaving}, timeout=_LEAVE_S)
-        if not leaving.done():
-            leaving.cancel()
-        elif leaving.cancelled() or leaving.exception() is not None:
+        if not await try_for(_LEAVE_S, super().on_thread_stop()):
             LOG.debug("event=not_left")
 
     def position_of(self, place: TP) -> int:
@@ -188,6 +194,11 @@ class SnapshotConsumer(driver.Consumer):
     async def _wait_next_records(self, *wait_s: Any) -> Any:
         with self._waited:
             return await super()._wait_next_records(*wait_s)
+
+    async def on_stop(self) -> None:
+        """Commit a last time, if that is soon done: the thread may have calls that get no answer."""
+        if not await try_for(_LEAVE_S, super().on_stop()):
+            LOG.debug("event=not_committed reason='the worker stops'")
 
     async def read_on(self, positions: Mapping[TP, int]) -> None:
         """Seek to where reading has come to a stop, and undo whatever may have stopped it."""

@@ -20,12 +20,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -52,6 +52,7 @@ _FAULTS: Final = (
     "slow_nic:rank={},from=25,to=60,excess=0.3",
 )
 _ITERATIONS: Final = 60
+_SETTLED_S: Final = 30.0
 _AS_SHIPPED: Final = {name: getattr(Settings(), name) for name in ("snapshot_s", "session_s", "grace_s", "stop_s")}
 
 
@@ -119,6 +120,16 @@ def read_told(pipeline: Pipeline) -> Iterator[Told]:
             yield Told(topic, verdict.job, verdict.event or "", verdict.time_ns or 0, at_s)
 
 
+def last_revisions(pipeline: Pipeline, wants: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the newest revision of each verdict, once they are as wanted; else what they are after some time."""
+    until_s = time.monotonic() + _SETTLED_S
+    while True:
+        has = {one.verdict_id: one.to_json() for one in pipeline.revisions()}
+        if has == wants or time.monotonic() > until_s:
+            return has
+        time.sleep(0.5)
+
+
 @contextmanager
 def services(folder: Path) -> Iterator[Pipeline]:
     """Run a broker and a database, and give a pipeline on them."""
@@ -175,7 +186,7 @@ def run(jobs: int, ranks: int, folder: Path) -> Outcome:
                 if told.name == directory.name
             ]
             print(f"{number} of {jobs}: {directory.name}", file=sys.stderr)
-        has = {one.verdict_id: one.to_json() for one in pipeline.revisions()}
+        has = last_revisions(pipeline, wants)
     wrong = len(wants.keys() ^ has.keys()) + sum(wants[one] != has[one] for one in wants.keys() & has.keys())
     return Outcome(delays, behind, len(wants), wrong)
 

@@ -70,6 +70,18 @@ def test_a_worker_stops_in_time_while_its_database_hangs(bus: Bus, start_worker:
     assert "Traceback" not in worker.output()
 
 
+def test_a_worker_stops_in_order_though_its_commits_get_no_answer(bus: Bus, start_worker: StartWorker) -> None:
+    job = Job(bus, "uncommitted", ranks=2)
+    job.announce()
+    job.run(4)
+    job.end()
+    bus.flush()
+    worker = start_worker(faults={"hangs_in_commits": True})
+    wait_until(lambda: set(bus.verdict_ids()) >= job.wanted_ids() or has_ended(worker), "verdicts")
+    worker.process.send_signal(signal.SIGTERM)
+    assert worker.process.wait(ENDED_S) == 0
+
+
 def test_a_busy_port_costs_the_page_and_no_worker(bus: Bus, start_worker: StartWorker) -> None:
     job = Job(bus, "port", ranks=2)
     job.announce()

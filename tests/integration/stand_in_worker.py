@@ -2,11 +2,13 @@
 
 Run as ``python -m tests.integration.stand_in_worker JSON`` with settings of the worker as JSON. Among them may stand
 ``faults``, what is to go wrong: ``raises_at`` (iteration at which the monitor raises), ``is_fatal`` (alerts can't be
-made), ``has_hanging_sink``, ``unread`` (a topic whose partition 0 Faust forgets to read, once, or ``for_good``).
+made), ``has_hanging_sink``, ``unread`` (a topic whose partition 0 Faust forgets to read, once, or ``for_good``),
+``hangs_in_commits``.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 import time
@@ -116,6 +118,16 @@ def forget_to_read(topic: str, *, is_for_good: bool) -> None:
     SnapshotConsumer.resume_partitions = without  # type: ignore[method-assign]  # Faust's fault, made to happen
 
 
+def hang_in_commits() -> None:
+    """Let no commit of Faust's consumer come to an end."""
+    from irregulars.streams.worker.faust_consumer import PatientThread
+
+    async def hang(self: PatientThread, offsets: Any) -> bool:
+        return await asyncio.Event().wait()
+
+    PatientThread._commit = hang  # type: ignore[method-assign]  # a broker's fault, made to happen
+
+
 def main(text: str) -> int:
     from irregulars.streams.worker.app import run_worker
     from irregulars.streams.worker.monitors import Monitors, make_monitors
@@ -125,6 +137,8 @@ def main(text: str) -> int:
     EveryRowAccused.raises_at = faults.get("raises_at", -1)
     if "unread" in faults:
         forget_to_read(faults["unread"], is_for_good=faults.get("for_good", False))
+    if faults.get("hangs_in_commits"):
+        hang_in_commits()
     settings = WorkerSettings(**{**values, "topics": TopicSettings(**values["topics"])})
     real = make_monitors(settings)
     monitors: Monitors = replace(
