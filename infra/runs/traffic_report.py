@@ -9,7 +9,8 @@ import numpy as np
 from irregulars.detectors.job.topology import Topology, topology_of
 from irregulars.detectors.nics.steady_stretches import Stretch, Traffic, steady_stretches
 from irregulars.producers.trace.directory import Trace
-from irregulars.streams.rank_hop.nic_samples import NicSamples
+from irregulars.streams.rank_hop.message_rows import part_of
+from irregulars.streams.rank_hop.nic_samples import NicSamples, joined_samples
 
 _ALL_NS = int(np.iinfo(np.int64).max)
 
@@ -28,8 +29,8 @@ def report_traffic(trace: Trace) -> Iterator[str]:
 
 def _traffic(trace: Trace, rank: int, nic: str | None) -> Traffic:
     samples = NicSamples(nic)
-    samples.add(trace.bandwidth[rank])
-    return Traffic(*samples.take(_ALL_NS))
+    samples.add(part_of(trace.bandwidth[rank], -1))
+    return Traffic(*joined_samples(samples.take(_ALL_NS)))
 
 
 def _since_first(own: Traffic) -> Traffic:

@@ -162,12 +162,13 @@ def _batch(job: WalkedJob, place: Place) -> Station:
 
 def _closed(job: WalkedJob, place: Place) -> Station:
     for closing, cause in job.closings:
-        at = np.flatnonzero(closing.numbers == place.iteration)
-        if closing.rank == place.rank and len(at):
+        if closing.rank == place.rank and place.iteration in closing.numbers:
             values = {
                 "closed_by": {"topic": cause.topic, "offset": cause.offset},
-                "closed_with": _range(closing.numbers),
-                "operators": int(np.count_nonzero(closing.rows["iteration"] == place.iteration)),
+                "closed_with": _range(np.array(closing.numbers)),
+                "operators": sum(
+                    int(np.count_nonzero(cut.column("iteration") == place.iteration)) for cut in closing.cuts
+                ),
             }
             return Station("closed", "The iteration is complete on this rank: it closes", _by(RankMonitor), values)
     return Station("closed", "The iteration did not close on this rank", _by(RankMonitor))

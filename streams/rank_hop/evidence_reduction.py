@@ -5,20 +5,21 @@ Those of many ranks are reduced at once, since numpy's cost is per call and not 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
 from irregulars.detectors.arrays.runs import starts_of
-from irregulars.detectors.path.ranks_to_read import WIDE
 from irregulars.dtypes import Column, Flags, Floats, Ints
 from irregulars.streams.messages.evidence import COLUMNS, Evidence, Membership, no_patterns
 from irregulars.streams.messages.ragged import Ragged
 from irregulars.streams.messages.records import RECV, UNKNOWN
+from irregulars.streams.rank_hop.message_rows import Cut, MessageRows
 from irregulars.streams.rank_hop.nic_patterns import reduce_patterns, sampled_blocks
-from irregulars.streams.rank_hop.nic_samples import Samples
+from irregulars.streams.rank_hop.nic_samples import Piece
 from irregulars.streams.rank_hop.operator_reduction import OPERATOR_COLUMNS, Reduction, reduce_blocks
 from irregulars.streams.rank_hop.sample_places import Placed, place_in_blocks
 
@@ -35,12 +36,12 @@ class Closing:
 
     Parameters
     ----------
-    names, sizes
-        Communicator ids by the code in ``rows``; how many ranks those that were announced have.
+    wide
+        Ids of the communicators of more than `WIDE` ranks that were announced.
     numbers
         The iterations, ascending.
-    rows
-        Their operators, `streams.rank_hop.operator_reduction.OPERATOR_COLUMNS`.
+    cuts
+        Their operators; columns as those of ``commops``.
     free_ns
         For each iteration when the rank was free to begin it, as `reduce_blocks` says.
     entry_ns
@@ -50,26 +51,30 @@ class Closing:
     late_rows, lost_rows
         Rows that came too late since the closing before, and rows lost so far.
     samples
-        Of the rank's NIC; None if there are none.
+        Of the rank's NIC.
     """
 
     attempt: int
     rank: int
     partition: int
-    names: tuple[str, ...]
-    sizes: Mapping[str, int]
-    numbers: Ints
-    rows: Mapping[str, Column]
-    free_ns: Ints
+    wide: frozenset[str]
+    numbers: Sequence[int]
+    cuts: Sequence[Cut]
+    free_ns: Sequence[int]
     entry_ns: int
-    start_ns: Ints
-    elapsed_ns: Ints
-    phase: Column
-    tokens: Floats
+    start_ns: Sequence[int]
+    elapsed_ns: Sequence[int]
+    phase: Sequence[int]
+    tokens: Sequence[float]
     late_rows: int
     lost_rows: int
     detectors: Sequence[Detector] = ()
-    samples: Samples | None = None
+    samples: Sequence[Piece] = ()
+
+    @property
+    def rows(self) -> int:
+        """How many operators these are."""
+        return sum(cut.rows for cut in self.cuts)
 
 
 def reduce_closings(job: str, closed: Sequence[Closing | Membership]) -> list[Evidence | Membership]:
@@ -105,7 +110,7 @@ def _runs(closed: Sequence[Closing | Membership]) -> Iterator[Membership | list[
             yield one
         else:
             run.append(one)
-            rows += len(one.rows["offset"])
+            rows += one.rows
     if run:
         yield run
 
@@ -129,7 +134,7 @@ class _Blocks:
         self.closings = closings
         self._counts = np.array([len(one.numbers) for one in closings])
         self.firsts: Ints = starts_of(self._counts)
-        self.iteration = self.joined("numbers")
+        self.iteration: Ints = self.joined("numbers", np.int64)
         self.is_next: Flags = np.zeros(len(self), dtype=np.bool_)
         self.is_next[1:] = self.iteration[1:] == self.iteration[:-1] + 1
         self.is_next[self.firsts] = False
@@ -137,9 +142,9 @@ class _Blocks:
     def __len__(self) -> int:
         return int(self._counts.sum())
 
-    def joined(self, name: str) -> Column:
+    def joined(self, name: str, dtype: Any) -> Column:
         """Return a field that closings have once for each iteration."""
-        return _joined([getattr(one, name) for one in self.closings])
+        return np.array(list(chain.from_iterable(getattr(one, name) for one in self.closings)), dtype=dtype)
 
     def spread(self, name: str) -> Ints:
         """Return a field that closings have once, for each of their blocks."""
@@ -156,16 +161,30 @@ class _Blocks:
         for one, first in zip(self.closings, self.firsts.tolist(), strict=True):
             yield one, slice(first, first + len(one.numbers))
 
-    def sampled(self) -> list[tuple[Samples, slice]]:
+    def sampled(self) -> list[tuple[Sequence[Piece], slice]]:
         """Return the samples of each rank whose NIC was sampled, with the rank's blocks."""
-        return [(one.samples, own) for one, own in self.slices() if one.samples is not None and len(one.samples.tx)]
+        return [(one.samples, own) for one, own in self.slices() if any(piece.rows for piece in one.samples)]
+
+    def of_rows(self, iteration: Ints) -> Ints:
+        """Return the block of each operator, given the iterations of those of all closings."""
+        lengths = [one.rows for one in self.closings]
+        first = np.array([one.numbers[0] for one in self.closings])
+        last = np.array([one.numbers[-1] for one in self.closings])
+        if np.array_equal(last - first + 1, self._counts):  # no number was left out, as always in training
+            return np.asarray(iteration + np.repeat(self.firsts - first, lengths))
+        past = np.cumsum(lengths)
+        of_closing = zip(self.slices(), (past - lengths).tolist(), past.tolist(), strict=True)
+        found = [own.start + np.searchsorted(one.numbers, iteration[a:b]) for (one, own), a, b in of_closing]
+        return np.concatenate(found)
 
 
 def _reduce(job: str, closings: Sequence[Closing]) -> Evidence:
     blocks = _Blocks(closings)
-    names = tuple(dict.fromkeys(name for one in closings for name in one.names))
-    rows = _operators(blocks, names)
-    reduction = reduce_blocks(rows, blocks.is_next, blocks.joined("free_ns"), _is_summed(rows, closings, names))
+    cuts = [cut for one in closings for cut in one.cuts] or [_NO_ROWS]
+    names = tuple(dict.fromkeys(name for cut in _distinct(cuts) for name in cut.source.names))
+    rows = _operators(blocks, cuts, names)
+    wide = frozenset[str]().union(*{one.wide for one in closings})
+    reduction = reduce_blocks(rows, blocks.is_next, blocks.joined("free_ns", np.int64), _is_summed(rows, wide, names))
     times = _times(blocks, reduction)
     parts = blocks.sampled()
     placed = place_in_blocks(parts, times.start_ns, times.elapsed_ns) if parts else None
@@ -186,37 +205,56 @@ def _joined(parts: Sequence[Any]) -> Any:
 # --- operators of all closings --------------------------------------------------------------------------------------
 
 
-def _operators(blocks: _Blocks, names: Sequence[str]) -> dict[str, Column]:
+_NO_ROWS: Final = Cut(MessageRows({name: np.empty(0, np.int64) for name in OPERATOR_COLUMNS}, (), None), 0, 0)
+
+
+def _operators(blocks: _Blocks, cuts: Sequence[Cut], names: Sequence[str]) -> dict[str, Column]:
     """Return the operators of all closings, each with its block, and its communicator as an index into `names`."""
-    closings = blocks.closings
-    rows: dict[str, Column] = {name: _joined([one.rows[name] for one in closings]) for name in OPERATOR_COLUMNS}
-    rows["block"] = _joined(
-        [own.start + np.searchsorted(one.numbers, one.rows["iteration"]) for one, own in blocks.slices()]
-    )
-    if len(closings) > 1:
-        # Detectors are promised codes that never change within a rank: they get those that the rank itself gave.
-        if any(one.detectors for one in closings):
-            rows["own_communicator"] = rows["communicator"]
-        rows["communicator"] = _shared_codes(closings, rows["communicator"], names)
+    rows: dict[str, Column] = {
+        name: _joined([cut.column(name) for cut in cuts]) for name in OPERATOR_COLUMNS if name != "offset"
+    }
+    lengths = [cut.rows for cut in cuts]
+    rows["offset"] = _offsets(cuts, lengths)
+    rows["block"] = blocks.of_rows(rows["iteration"])
+    if any(one.detectors for one in blocks.closings):
+        rows["own_communicator"] = rows["communicator"]
+    rows["communicator"] = _shared_codes(cuts, lengths, rows["communicator"], names)
     return rows
 
 
-def _shared_codes(closings: Sequence[Closing], own_codes: Ints, names: Sequence[str]) -> Ints:
-    """Return the codes that stand for the same communicators in all closings.
+def _offsets(cuts: Sequence[Cut], lengths: Sequence[int]) -> Ints:
+    known = [cut.source.offset for cut in cuts]
+    if None not in known:
+        return np.repeat(np.array(known, dtype=np.int64), lengths)
+    own = (
+        cut.column("offset") if cut.source.offset is None else np.full(rows, cut.source.offset, dtype=np.int64)
+        for cut, rows in zip(cuts, lengths, strict=True)
+    )
+    return np.concatenate(list(own))
 
-    Where the closings have the names ``dp tp`` and ``tp pp``, the table below is ``0 1 1 2``. The second closing's
+
+def _shared_codes(cuts: Sequence[Cut], lengths: Sequence[int], own_codes: Ints, names: Sequence[str]) -> Ints:
+    """Return the codes that stand for the same communicators in all messages.
+
+    Where the messages have the names ``dp tp`` and ``tp pp``, the table below is ``0 1 1 2``. The second message's
     names begin at its place 2, so that its code 1 stands at place 3: ``pp``.
     """
     codes = {name: code for code, name in enumerate(names)}
-    table = np.array([codes[name] for one in closings for name in one.names] or [0], dtype=np.int64)
-    begins = starts_of(np.array([len(one.names) for one in closings]))
-    return table[own_codes + np.repeat(begins, [len(one.rows["offset"]) for one in closings])]
+    sources = [cut.source for cut in _distinct(cuts)]
+    table = np.array([codes[name] for source in sources for name in source.names] or [0], dtype=np.int64)
+    begins = starts_of(np.array([len(source.names) for source in sources])).tolist()
+    begin_of = {id(source): begin for source, begin in zip(sources, begins, strict=True)}
+    return np.asarray(table[own_codes + np.repeat([begin_of[id(cut.source)] for cut in cuts], lengths)])
 
 
-def _is_summed(rows: Mapping[str, Column], closings: Sequence[Closing], names: Sequence[str]) -> Flags:
+def _distinct(cuts: Sequence[Cut]) -> Collection[Cut]:
+    """Return one cut of each message."""
+    return {id(cut.source): cut for cut in cuts}.values()
+
+
+def _is_summed(rows: Mapping[str, Column], wide: Set[str], names: Sequence[str]) -> Flags:
     """Say of which operators the evidence has class summaries: recvs, and collectives of more than `WIDE` ranks."""
-    sizes = {name: one.sizes.get(name, 0) for one in closings for name in one.names}
-    is_wide = np.array([sizes[name] > WIDE for name in names] or [False])
+    is_wide = np.array([name in wide for name in names] or [False])
     return (rows["operator"] == RECV) | (is_wide[rows["communicator"]] & (rows["peer"] == UNKNOWN))
 
 
@@ -234,7 +272,7 @@ class _Times(NamedTuple):
 
 def _times(blocks: _Blocks, reduction: Reduction) -> _Times:
     """Take the times of an iteration from its own row, where there is one, and else from its operators."""
-    start_ns, elapsed_ns = blocks.joined("start_ns"), blocks.joined("elapsed_ns")
+    start_ns, elapsed_ns = blocks.joined("start_ns", np.int64), blocks.joined("elapsed_ns", np.int64)
     has_row = start_ns != UNKNOWN
     start_ns = np.where(has_row, start_ns, reduction.first_start_ns)
     elapsed_ns = np.where(has_row, elapsed_ns, reduction.last_end_ns - reduction.first_start_ns)
@@ -263,8 +301,8 @@ def _columns(blocks: _Blocks, reduction: Reduction, times: _Times, placed: Place
         "unended": reduction.unended.astype(np.int64),
         "late_rows": blocks.at_firsts("late_rows", 0),
         "lost_rows": blocks.spread("lost_rows"),
-        "phase": blocks.joined("phase"),
-        "tokens": blocks.joined("tokens"),
+        "phase": blocks.joined("phase", np.uint8),
+        "tokens": blocks.joined("tokens", np.float64),
         "score": _scores(blocks, reduction),
         "nic_tx_peak": tx_peak,
         "nic_rx_peak": rx_peak,

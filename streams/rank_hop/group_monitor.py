@@ -13,9 +13,9 @@ from irregulars.streams.messages.evidence import Evidence, Membership
 from irregulars.streams.messages.records import Batch
 from irregulars.streams.monitor_settings import MonitorSettings
 from irregulars.streams.rank_hop.evidence_reduction import reduce_closings
+from irregulars.streams.rank_hop.message_rows import parts_of
 from irregulars.streams.rank_hop.rank_attempt import Closed
 from irregulars.streams.rank_hop.rank_monitor import RankMonitor, RankMonitorState
-from irregulars.streams.rank_hop.row_summaries import summarize
 
 
 class Refused(NamedTuple):
@@ -66,16 +66,12 @@ class GroupMonitor:
 
     def add(self, rows: Batch | Bundle, offset: int) -> list[Refused]:
         """Take in a message with rows of some ranks; return the parts of it that can't be true."""
-        if len(rows) == 0:
-            return []
-        batches = [rows] if isinstance(rows, Batch) else list(rows.batches())
-        summaries = summarize(rows.header.schema, rows.columns, list(map(len, batches)))
         refused = []
-        for batch, summary in zip(batches, summaries, strict=True):
+        for part in parts_of(rows, offset):
             try:
-                self._monitor(batch.header.rank).add(batch, offset, summary)
+                self._monitor(part.rank).add_part(part)
             except RecordError as error:
-                refused.append(Refused(batch, str(error)))
+                refused.append(Refused(part.batch(), str(error)))
         return refused
 
     def beat(self, heartbeat: Heartbeat) -> None:

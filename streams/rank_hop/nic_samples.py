@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
 
-from irregulars.detectors.arrays.runs import is_ascending
+from irregulars.detectors.arrays.runs import is_ascending, starts_of
 from irregulars.dtypes import Flags, Floats, Ints
 from irregulars.streams.messages.records import PATHS, UNKNOWN, Batch
+from irregulars.streams.messages.usable_rows import usable_samples
+from irregulars.streams.rank_hop.message_rows import MessageRows, Part
 
 MOST_SAMPLES: Final = 100_000
 """Samples kept for iterations that have not closed; if there are more, the oldest ones are dropped."""
@@ -32,10 +35,77 @@ class Samples(NamedTuple):
         """Middle of each interval; a sample belongs to the iteration in which its middle lies."""
         return self.begin_ns + (self.end_ns - self.begin_ns) // 2
 
+    @property
+    def rows(self) -> int:
+        """How many these are."""
+        return len(self.tx)
+
     def where(self, is_wanted: Flags) -> Samples:
         """Return some of the samples."""
         own = self.begin_ns[is_wanted], self.end_ns[is_wanted], self.tx[is_wanted], self.rx[is_wanted]
         return Samples(*own)
+
+    def until(self, until_ns: int) -> tuple[Samples, Samples]:
+        """Return the samples whose middle lies before a time, and the others."""
+        is_due = self.middle_ns < until_ns
+        return self.where(is_due), self.where(~is_due)
+
+
+class SampleCut(NamedTuple):
+    """Neighbouring samples of one device in a message, each newer than the one before it.
+
+    Parameters
+    ----------
+    before_ns
+        When the device's sample before the first of them was taken.
+    """
+
+    source: MessageRows
+    first: int
+    past: int
+    before_ns: int
+
+    @property
+    def rows(self) -> int:
+        """How many these are."""
+        return self.past - self.first
+
+    def until(self, until_ns: int) -> tuple[SampleCut, SampleCut]:
+        """Return the samples whose middle lies before a time, and the others."""
+        source, first, past, before_ns = self
+        times_ns = source.times_ns
+        if first == past or before_ns + (times_ns[first] - before_ns) // 2 >= until_ns:
+            return SampleCut(source, first, first, before_ns), self
+        row = bisect_left(source.middles_ns, until_ns, first + 1, past)
+        if row == past:
+            return self, SampleCut(source, past, past, times_ns[past - 1])
+        return SampleCut(source, first, row, before_ns), SampleCut(source, row, past, times_ns[row - 1])
+
+
+Piece = Samples | SampleCut
+
+
+def joined_samples(pieces: Sequence[Piece]) -> Samples:
+    """Join samples that came in pieces."""
+    if not pieces:
+        return Samples(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0), np.empty(0))
+    end_ns, tx, rx = (np.concatenate(columns) for columns in zip(*map(_rates, pieces), strict=True))
+    begin_ns = np.empty_like(end_ns)
+    begin_ns[1:] = end_ns[:-1]
+    firsts = starts_of(np.array([piece.rows for piece in pieces])).tolist()
+    for piece, first in zip(pieces, firsts, strict=True):
+        if isinstance(piece, Samples):
+            begin_ns[first : first + piece.rows] = piece.begin_ns
+        elif piece.rows:
+            begin_ns[first] = piece.before_ns
+    return Samples(begin_ns, end_ns, tx, rx)
+
+
+def _rates(piece: Piece) -> tuple[Ints, Floats, Floats]:
+    if isinstance(piece, Samples):
+        return piece.end_ns, piece.tx, piece.rx
+    time_ns, tx, rx = (piece.source.columns[name][piece.first : piece.past] for name in _READ)
+    return time_ns, tx, rx
 
 
 class _Read(NamedTuple):
@@ -67,30 +137,68 @@ class NicSamples:
 
     def __init__(self, device: str | None) -> None:
         self._device = device
-        self._waiting = Samples(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0), np.empty(0))
+        self._waiting = joined_samples([])
         self._newest_ns: dict[str, int] = {}  # of each device, end of its last interval
         self._read: list[_Read] = []  # and not looked at yet: what comes within an iteration is looked at once
-        self._read_rows = 0
+        self._cuts: list[SampleCut] = []  # came after all that was read
+        self._rows = 0  # of both
 
-    def add(self, batch: Batch) -> None:
-        """Take in a batch of ``bandwidth``; a device's first sample has an unknown beginning and is left out."""
+    def add(self, part: Part) -> int:
+        """Take in a rank's rows of ``bandwidth``; return how many of them no honest producer sends.
+
+        A device's first sample has an unknown beginning and is left out.
+        """
+        device = part.summary.device
+        if device is not None and not self._read and self._add_cut(part, part.names[device]):
+            return 0
+        batch = part.batch()
+        is_usable = None if part.summary.is_usable else usable_samples(batch.columns)
+        if is_usable is not None:
+            batch = Batch(batch.header, {name: column[is_usable] for name, column in batch.columns.items()})
+        self._add_rows(batch)
+        return part.cut.rows - len(batch)
+
+    def _add_cut(self, part: Part, name: str) -> bool:
+        """Take in samples of one device without a look at each; return whether they follow those before them."""
+        if self._device not in (name, None):
+            return True
+        source, first, past = part.cut
+        times_ns = source.times_ns
+        before_ns = self._newest_ns.get(name, UNKNOWN)
+        if before_ns >= times_ns[first] or self._rows + past - first > MOST_SAMPLES:
+            return False
+        self._newest_ns[name] = times_ns[past - 1]
+        if before_ns == UNKNOWN:
+            before_ns, first = times_ns[first], first + 1
+        if first < past:
+            self._cuts.append(SampleCut(source, first, past, before_ns))
+            self._rows += past - first
+        return True
+
+    def _add_rows(self, batch: Batch) -> None:
+        if self._cuts:
+            self._look()
         columns, names = batch.columns, batch.header.names
         wanted = range(len(names)) if self._device is None else _place_of(self._device, names)
         for code in wanted:
             is_own = (columns["device"] == code) & (columns["path"] == _NIC)
             if is_own.any():
                 self._read.append(_Read(names[code], *(columns[name][is_own] for name in _READ)))
-                self._read_rows += len(self._read[-1].time_ns)
-        if self._read_rows > MOST_SAMPLES:
+                self._rows += len(self._read[-1].time_ns)
+        if self._rows > MOST_SAMPLES:
             self._look()
 
     def _look(self) -> None:
         """Make intervals of what was read."""
-        read, self._read, self._read_rows = self._read, [], 0
-        found: list[Samples] = [self._waiting, *(self._intervals(one) for one in _joined(read))]
-        if len(found) > 1:
-            joined = [np.concatenate(columns) for columns in zip(*found, strict=True)]
-            self._waiting = Samples(*(column[-MOST_SAMPLES:] for column in joined))
+        if not self._read and not self._cuts:
+            return
+        read, self._read = self._read, []
+        cuts, self._cuts = self._cuts, []
+        self._rows = 0
+        pieces: list[Piece] = [self._waiting, *(self._intervals(one) for one in _joined(read)), *cuts]
+        waiting = joined_samples(pieces)
+        is_kept = np.arange(waiting.rows) >= waiting.rows - MOST_SAMPLES
+        self._waiting = waiting if is_kept.all() else waiting.where(is_kept)
 
     def _intervals(self, read: _Read) -> Samples:
         time_ns = read.time_ns
@@ -100,17 +208,29 @@ class NicSamples:
         is_known = (before_ns != UNKNOWN) & (before_ns < time_ns)
         return samples if is_known.all() else samples.where(is_known)
 
-    def take(self, until_ns: int) -> Samples:
+    def take(self, until_ns: int) -> list[Piece]:
         """Take out the samples whose middle lies before a time."""
-        self._look()
-        is_due = self._waiting.middle_ns < until_ns
-        due, self._waiting = self._waiting.where(is_due), self._waiting.where(~is_due)
+        if self._read:
+            self._look()
+        due: list[Piece] = []
+        if self._waiting.rows:
+            own, self._waiting = self._waiting.until(until_ns)
+            due.append(own)
+        cuts, self._cuts = self._cuts, []
+        for cut in cuts:
+            own_cut, left = cut.until(until_ns)
+            if own_cut.rows:
+                due.append(own_cut)
+            if left.rows:
+                self._cuts.append(left)
+        self._rows = sum(cut.rows for cut in self._cuts)
         return due
 
     def state(self) -> NicSamplesState:
         """Everything that `from_state` needs."""
-        self._look()
-        return NicSamplesState(self._device, self._waiting, dict(self._newest_ns))
+        if self._read:
+            self._look()
+        return NicSamplesState(self._device, joined_samples([self._waiting, *self._cuts]), dict(self._newest_ns))
 
     @classmethod
     def from_state(cls, state: NicSamplesState) -> NicSamples:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -13,7 +13,7 @@ from irregulars.detectors.arrays.row_keys import stable_order
 from irregulars.detectors.arrays.runs import is_ascending, run_starts
 from irregulars.dtypes import Column, Flags, Ints
 from irregulars.errors import RecordError
-from irregulars.streams.messages.records import UNKNOWN, Batch
+from irregulars.streams.messages.records import UNKNOWN
 from irregulars.streams.messages.usable_rows import is_usable_iteration
 from irregulars.streams.rank_hop.closing_times import (
     NEVER_NS,
@@ -23,6 +23,7 @@ from irregulars.streams.rank_hop.closing_times import (
     closing_times_by_rows,
     earliest_ns,
 )
+from irregulars.streams.rank_hop.message_rows import Cut, IterationRow, MessageRows
 from irregulars.streams.rank_hop.operator_reduction import OPERATOR_COLUMNS
 from irregulars.streams.rank_hop.row_summaries import Runs
 
@@ -55,30 +56,36 @@ class PendingState:
 class Taken(NamedTuple):
     """Operators of iterations that close, and when the last operator of the last of them ended (or `UNKNOWN`)."""
 
-    rows: Rows
+    cuts: list[Cut]
     last_end_ns: int
 
 
 @dataclass(slots=True)
 class _Part:
-    """Rows as they came; `runs` where these stand together by iteration, and can be cut without a look at them."""
+    """Some rows.
 
-    rows: Rows
+    Parameters
+    ----------
+    cut
+        The rows: of a message as it came where there are runs; else looked at, with our own codes and their offsets.
+    runs
+        How these rows stand together by iteration, so that they can be cut without a look at them.
+    """
+
+    cut: Cut
     runs: Runs | None = None
 
-    def cut(self, count: int) -> tuple[_Part | None, _Part | None]:
+    def split(self, count: int) -> tuple[_Part | None, _Part | None]:
         """Return the rows of the first iterations, and the rest."""
         assert self.runs is not None
         if count == 0:
             return None, self
         if count == len(self.runs.iterations):
             return self, None
+        source, first, past = self.cut
         row = self.runs.splits[count]
-        first, rest = self.runs.cut(count)
-        return (
-            _Part({name: column[:row] for name, column in self.rows.items()}, first),
-            _Part({name: column[row:] for name, column in self.rows.items()}, rest),
-        )
+        one, rest = self.runs.cut(count)
+        return _Part(Cut(source, first, row), one), _Part(Cut(source, row, past), rest)
 
 
 class PendingRows:
@@ -151,10 +158,9 @@ class PendingRows:
 
     # --- what comes in ----------------------------------------------------------------------------------------------
 
-    def require_names(self, batch: Batch) -> None:
-        """Raise `RecordError` for a batch of operators that names more communicators than a rank can have."""
-        names = batch.header.names
-        if batch.header.schema == "commops" and len(self._codes) + len(names) > MOST_NAMES:
+    def require_names(self, names: Sequence[str]) -> None:
+        """Raise `RecordError` for operators that name more communicators than a rank can have."""
+        if len(self._codes) + len(names) > MOST_NAMES:
             count = len(self._codes.keys() | set(names))
             if count > MOST_NAMES:
                 raise RecordError(
@@ -165,7 +171,7 @@ class PendingRows:
         """Take in columns of ``commops``, whose communicators are indices into `names`, of the batch at `offset`."""
         rows = self._without_closed(self._coded(columns, names, offset))
         if len(rows["offset"]):
-            self._parts.append(_Part(rows))
+            self._parts.append(_looked_at(rows))
             self._note_starts(rows)
             self.has_unended = self.has_unended or _has_unended(rows)
             self._untold_rows += int(self._is_untold(rows).sum())
@@ -176,29 +182,36 @@ class PendingRows:
         """Whether none of these iterations has closed."""
         return self.closed_through is None or runs.iterations[0] > self.closed_through
 
-    def add_runs(
-        self, columns: Mapping[str, Column], names: Sequence[str], offset: int, runs: Runs, *, has_unended: bool
-    ) -> None:
+    def add_runs(self, cut: Cut, runs: Runs, *, has_unended: bool) -> None:
         """Do the same for rows of open iterations that stand together by iteration: without a look at each row."""
-        self._parts.append(_Part(self._coded(columns, names, offset), runs))
+        self._note_names(cut.source.names)
+        self._parts.append(_Part(cut, runs))
         self.has_unended = self.has_unended or has_unended
         for number, first_ns in zip(runs.iterations, runs.first_ns, strict=True):
             self._note_start(number, first_ns)
 
-    def _coded(self, columns: Mapping[str, Column], names: Sequence[str], offset: int) -> Rows:
-        if names != self._names:
+    def _note_names(self, names: Sequence[str]) -> None:
+        if names is not self._names and names != self._names:
             codes = [self._codes.setdefault(name, len(self._codes)) for name in names]
             self._names, self._codes_of_names = tuple(names), np.array(codes, dtype=np.int64)
+
+    def _coded(self, columns: Mapping[str, Column], names: Sequence[str], offset: int) -> Rows:
+        self._note_names(names)
         rows = {name: columns[name] for name in OPERATOR_COLUMNS if name in columns}
         rows["communicator"] = self._codes_of_names[columns["communicator"]]
         rows["offset"] = np.full(len(rows["operator"]), offset, dtype=np.int64)
         return rows
 
-    def add_iterations(self, batch: Batch) -> int:
-        """Take in a batch of ``iterations``; return how many of its rows can't be used."""
-        columns = batch.columns
-        rows = zip(*(columns[name].tolist() for name in ("iteration", "start_ns", "elapsed_ns", "phase", "tokens")),
-                   strict=True)  # fmt: skip
+    def _rows(self, part: _Part) -> Rows:
+        """Return rows with our own codes."""
+        source = part.cut.source
+        if source.offset is None:
+            return dict(source.columns)
+        own = {name: part.cut.column(name) for name in source.columns}
+        return self._coded(own, source.names, source.offset)
+
+    def add_iterations(self, rows: Iterable[IterationRow]) -> int:
+        """Take in rows of ``iterations``; return how many of them can't be used."""
         unusable = 0
         for number, start_ns, elapsed_ns, phase, tokens in rows:
             if not is_usable_iteration(number, start_ns, elapsed_ns):
@@ -260,12 +273,16 @@ class PendingRows:
         surplus = self._untold_rows - MOST_UNTOLD // 4 * 3 if self._untold_rows > MOST_UNTOLD else 0
         parts, self._parts = self._parts, []
         for part in parts:
-            is_old = np.zeros(len(part.rows["iteration"]), dtype=np.bool_)
-            is_old[np.flatnonzero(self._is_untold(part.rows))[:surplus]] = True
+            if part.runs is not None:  # all of them name their iteration
+                self._parts.append(part)
+                continue
+            rows = self._rows(part)
+            is_old = np.zeros(part.cut.rows, dtype=np.bool_)
+            is_old[np.flatnonzero(self._is_untold(rows))[:surplus]] = True
             surplus -= int(is_old.sum())
-            left = self._without_late(part.rows, is_old)
+            left = self._without_late(rows, is_old)
             if len(left["iteration"]):
-                self._parts.append(part if left is part.rows else _Part(left))
+                self._parts.append(_looked_at(left))
         self._recount()
 
     def _recount(self) -> None:
@@ -273,8 +290,10 @@ class PendingRows:
 
         Fewer rows are left than before, so that a false or a zero holds still and needs no look at the rows.
         """
-        self.has_unended = self.has_unended and any(_has_unended(part.rows) for part in self._parts)
-        self._untold_rows = self._untold_rows and sum(int(self._is_untold(part.rows).sum()) for part in self._parts)
+        self.has_unended = self.has_unended and any(_has_unended(self._rows(part)) for part in self._parts)
+        self._untold_rows = self._untold_rows and sum(
+            int(self._is_untold(self._rows(part)).sum()) for part in self._parts
+        )
 
     # --- what an iteration takes ------------------------------------------------------------------------------------
 
@@ -305,11 +324,12 @@ class PendingRows:
             own, left = self._split(part, numbers)
             taken += [own] if own is not None else []
             self._parts += [left] if left is not None else []
-        rows, last = _joined([part.rows for part in taken]), numbers[-1]
+        last = numbers[-1]
         if all(part.runs is not None and _is_in_time(part.runs, closing_ns) for part in taken):
-            return Taken(rows, max((part.runs.end_of(last) for part in taken if part.runs), default=UNKNOWN))
-        rows = self._without_overlong(rows, numbers, closing_ns)
-        return Taken(rows, _last_end_ns(rows, last))
+            last_end_ns = max((part.runs.end_of(last) for part in taken if part.runs), default=UNKNOWN)
+            return Taken([part.cut for part in taken], last_end_ns)
+        rows = self._without_overlong(_joined([self._rows(part) for part in taken]), numbers, closing_ns)
+        return Taken([_cut_of(rows, self.names)], _last_end_ns(rows, last))
 
     def _find_first_closes(self) -> None:
         self._first_told_close_ns = earliest_ns(closing_times_by_rows(self.iterations))
@@ -325,17 +345,18 @@ class PendingRows:
             return
         # Once the last one has closed, only rows behind it are left.
         end_ns = self.iterations[last].end_ns if last in self.iterations else UNKNOWN
-        parts = [part.rows for part in self._parts]
+        parts = [self._rows(part) for part in self._parts]
         own = [_starts_unnamed(part["iteration"], part["start_ns"], end_ns) for part in parts]
         if any(np.isnan(part["elapsed_ns"][mask]).any() for part, mask in zip(parts, own, strict=True)):
             for part, mask in zip(parts, own, strict=True):
                 part["iteration"] = np.where(mask, last + 1, part["iteration"])
                 self._note_starts(part)
+            self._parts = list(map(_looked_at, parts))
 
     def note_untimed(self) -> None:
         """Let operators stand for their iterations where nothing has a time: they still tell who came and left."""
         if not self.starts_ns and not self.iterations:
-            known = {number for part in self._parts for number in np.unique(part.rows["iteration"]).tolist()}
+            known = {number for part in self._parts for number in np.unique(part.cut.column("iteration")).tolist()}
             self.starts_ns = dict.fromkeys(sorted(known - {UNKNOWN}), UNKNOWN)
             self._find_first_closes()
 
@@ -347,9 +368,9 @@ class PendingRows:
     def _split(self, part: _Part, numbers: Sequence[int]) -> tuple[_Part | None, _Part | None]:
         """Return the rows of a part that some iterations take, and those that are left for later ones."""
         if part.runs is not None:  # all of them open and known: those that close are its first
-            return part.cut(bisect_right(part.runs.iterations, numbers[-1]))
-        own, left = self._split_rows(part.rows, np.array(numbers, dtype=np.int64))
-        return None if own is None else _Part(own), None if left is None else _Part(left)
+            return part.split(bisect_right(part.runs.iterations, numbers[-1]))
+        own, left = self._split_rows(self._rows(part), np.array(numbers, dtype=np.int64))
+        return None if own is None else _looked_at(own), None if left is None else _looked_at(left)
 
     def _split_rows(self, part: Rows, numbers: Ints) -> tuple[Rows | None, Rows | None]:
         iteration = self._told_iterations(part)
@@ -390,7 +411,7 @@ class PendingRows:
 
     def state(self) -> PendingState:
         """Everything that `from_state` needs."""
-        parts = [part.rows for part in self._parts] or [_NO_ROWS]
+        parts = [self._rows(part) for part in self._parts] or [_NO_ROWS]
         return PendingState(
             iterations=dict(self.iterations),
             starts_ns=dict(self.starts_ns),
@@ -411,12 +432,20 @@ class PendingRows:
         pending.closed_through = state.closed_through
         if len(state.operators["iteration"]):
             rows = dict(state.operators)
-            pending._parts = [_Part(rows)]
+            pending._parts = [_looked_at(rows)]
             pending.has_unended = _has_unended(rows)
             pending._untold_rows = int(pending._is_untold(rows).sum())
         pending._codes = {name: code for code, name in enumerate(state.names)}
         pending._late_rows = state.late_rows
         return pending
+
+
+def _cut_of(rows: Rows, names: tuple[str, ...]) -> Cut:
+    return Cut(MessageRows(rows, names, None), 0, len(rows["offset"]))
+
+
+def _looked_at(rows: Rows) -> _Part:
+    return _Part(_cut_of(rows, ()))
 
 
 def _is_in_time(runs: Runs, closing_ns: Mapping[int, int]) -> bool:

@@ -9,6 +9,7 @@ from typing import Final
 
 import numpy as np
 
+from irregulars.detectors.path.ranks_to_read import WIDE
 from irregulars.dtypes import Column, Flags
 from irregulars.streams.messages.announcements import (
     Announcement,
@@ -18,7 +19,7 @@ from irregulars.streams.messages.announcements import (
 )
 from irregulars.streams.messages.evidence import Membership
 from irregulars.streams.messages.records import PHASE_UNKNOWN, UNKNOWN, Batch
-from irregulars.streams.messages.usable_rows import usable_operators, usable_samples
+from irregulars.streams.messages.usable_rows import usable_operators
 from irregulars.streams.monitor_settings import MonitorSettings
 from irregulars.streams.rank_hop.closing_times import (
     ClosingTime,
@@ -28,10 +29,10 @@ from irregulars.streams.rank_hop.closing_times import (
     newest_closed,
 )
 from irregulars.streams.rank_hop.evidence_reduction import Closing
-from irregulars.streams.rank_hop.nic_samples import NicSamples, NicSamplesState, Samples
+from irregulars.streams.rank_hop.message_rows import Cut, Part, part_of
+from irregulars.streams.rank_hop.nic_samples import NicSamples, NicSamplesState, Piece
 from irregulars.streams.rank_hop.pending_rows import PendingRows, PendingState
 from irregulars.streams.rank_hop.plausible_progress import PlausibleProgress
-from irregulars.streams.rank_hop.row_summaries import RowSummary, summarize
 from irregulars.streams.rank_hop.source_arrivals import ArrivalsState, SourceArrivals
 from irregulars.streams.rank_hop.waiting_timer import WaitingTimer
 
@@ -80,58 +81,61 @@ class RankAttempt:
         self._pending = PendingRows()
         self._samples = NicSamples(announcement.nic)
         self._heartbeat: Heartbeat | None = None
+        self._applied: Heartbeat | None = None  # the one whose rows have all arrived
         self._grace = WaitingTimer(settings.grace_s)
         self._silence = WaitingTimer(settings.silence_s)
         self._last_end_ns = UNKNOWN  # of the operators that were closed last
         self._detectors = [make() for make in settings.operator_detectors]
-        self._sizes = {c.id: len(c.ranks) for c in announcement.communicators}
+        self._wide = frozenset(c.id for c in announcement.communicators if len(c.ranks) > WIDE)
         self._has_iteration_rows = "iterations" in announcement.sources
 
     # --- what comes in ----------------------------------------------------------------------------------------------
 
-    def add(self, batch: Batch, offset: int, summary: RowSummary | None = None) -> None:
-        """Take in a batch of this attempt.
-
-        Parameters
-        ----------
-        summary
-            Of its rows; None: nobody has made one yet.
+    def add(self, part: Part) -> None:
+        """Take in rows of this attempt.
 
         Raises
         ------
         RecordError
-            If it can't be true. Nothing is taken in then.
+            If they can't be true. Nothing is taken in then.
         """
-        if self.is_ended or len(batch) == 0:
+        if self.is_ended:
             return
-        summary = summary or summarize(batch.header.schema, batch.columns, [len(batch)])[0]
-        self._pending.require_names(batch)
-        is_plausible = None
-        if not self._progress.is_ordinary(summary, batch.header.watermark_ns):
-            batch, is_plausible = self._progress.admit(batch)
-        self._arrivals.count(batch)
+        if part.schema == "commops":
+            self._pending.require_names(part.names)
+        is_plausible: Flags | None = None
+        watermark_ns = part.watermark_ns
+        if not self._progress.is_ordinary(part.summary, watermark_ns):
+            batch, is_plausible = self._progress.admit(part.batch())
+            watermark_ns = batch.header.watermark_ns
+        self._arrivals.count(part.schema, part.rows_before, part.cut.rows, watermark_ns)
         if is_plausible is not None:
             batch = Batch(batch.header, self._usable(batch.columns, is_plausible))
-            summary = summary._replace(is_usable=False, runs=None)
-        if batch.header.schema in _OF_TRAINING:
+            if len(batch) == 0:
+                return
+            part = part_of(batch, part.offset, part.summary._replace(is_usable=False, runs=None, device=None))
+        self._take(part)
+
+    def _take(self, part: Part) -> None:
+        if part.schema in _OF_TRAINING:
             self._silence.restart()
-        if batch.header.schema == "commops":
-            self._add_operators(batch, offset, summary)
-        elif batch.header.schema == "iterations":
-            self._arrivals.lost_rows += self._pending.add_iterations(batch)
-        elif batch.header.schema == "bandwidth":
-            self._samples.add(batch if summary.is_usable else self._usable_samples(batch))
+        if part.schema == "commops":
+            self._take_operators(part)
+        elif part.schema == "iterations":
+            self._arrivals.lost_rows += self._pending.add_iterations(part.iterations)
+        elif part.schema == "bandwidth":
+            self._arrivals.lost_rows += self._samples.add(part)
 
-    def _add_operators(self, batch: Batch, offset: int, summary: RowSummary) -> None:
-        names = batch.header.names
-        if summary.runs is not None and self._pending.has_open(summary.runs):
-            self._pending.add_runs(batch.columns, names, offset, summary.runs, has_unended=summary.has_unended)
+    def _take_operators(self, part: Part) -> None:
+        runs = part.summary.runs
+        # Detectors are promised codes that never change: they get rows that were looked at, with our own.
+        if runs is not None and self._pending.has_open(runs) and not self._detectors:
+            self._pending.add_runs(part.cut, runs, has_unended=part.summary.has_unended)
             return
-        columns = batch.columns if summary.is_usable else self._usable(batch.columns, usable_operators(batch.columns))
-        self._pending.add_operators(self._placeable(columns), names, offset)
-
-    def _usable_samples(self, batch: Batch) -> Batch:
-        return Batch(batch.header, self._usable(batch.columns, usable_samples(batch.columns)))
+        columns = part.batch().columns
+        if not part.summary.is_usable:
+            columns = self._usable(columns, usable_operators(columns))
+        self._pending.add_operators(self._placeable(columns), part.names, part.offset)
 
     def beat(self, heartbeat: Heartbeat) -> None:
         """Take in a heartbeat of this attempt; raises as `add` does."""
@@ -159,12 +163,11 @@ class RankAttempt:
         if self.is_ended:
             return []
         beat = self._heartbeat
-        if (
-            beat is not None
-            and self._arrivals.apply(beat.sources, self.announcement.sources)
-            and beat.state == "ended"
-        ):
-            return self.end(beat.reason or "ended")
+        if beat is not None and beat is not self._applied:
+            if self._arrivals.apply(beat.sources, self.announcement.sources):
+                self._applied = beat
+            if self._applied is beat and beat.state == "ended":
+                return self.end(beat.reason or "ended")
         until_ns = self._arrivals.complete_until_ns(self.announcement.sources)
         has_rows = self._has_iteration_rows
         if until_ns is None or until_ns < self._pending.first_close_ns(by_rows=has_rows, by_operators=not has_rows):
@@ -231,34 +234,31 @@ class RankAttempt:
         samples = self._samples.take(pending.end_ns(last))
         taken = pending.take(numbers, dict(self._closing_times()))
         self._last_end_ns = taken.last_end_ns
-        return [self._closing(numbers, own, taken.rows, samples, entry_ns)]
+        return [self._closing(numbers, own, taken.cuts, samples, entry_ns)]
 
     def _closing(
         self,
         numbers: Sequence[int],
         own: Sequence[IterationTimes],
-        rows: Mapping[str, Column],
-        samples: Samples,
+        cuts: Sequence[Cut],
+        samples: Sequence[Piece],
         entry_ns: int,
     ) -> Closing:
         start_ns, elapsed_ns, phase, tokens = zip(*own, strict=True)
-        free_ns = np.array(start_ns, dtype=np.int64)
-        if entry_ns != UNKNOWN:
-            free_ns[0] = entry_ns
+        free_ns = start_ns if entry_ns == UNKNOWN else (entry_ns, *start_ns[1:])
         return Closing(
             attempt=self.announcement.attempt,
             rank=self.announcement.rank,
             partition=self._partition,
-            names=self._pending.names,
-            sizes=self._sizes,
-            numbers=np.array(numbers, dtype=np.int64),
-            rows=rows,
+            wide=self._wide,
+            numbers=numbers,
+            cuts=cuts,
             free_ns=free_ns,
             entry_ns=entry_ns,
-            start_ns=np.array(start_ns, dtype=np.int64),
-            elapsed_ns=np.array(elapsed_ns, dtype=np.int64),
-            phase=np.array(phase, dtype=np.uint8),
-            tokens=np.array(tokens, dtype=np.float64),
+            start_ns=start_ns,
+            elapsed_ns=elapsed_ns,
+            phase=phase,
+            tokens=tokens,
             late_rows=self._pending.take_late_rows(),
             lost_rows=self._arrivals.lost_rows,
             detectors=self._detectors,

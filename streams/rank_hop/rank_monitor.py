@@ -16,6 +16,7 @@ from irregulars.streams.messages.evidence import Evidence, Membership
 from irregulars.streams.messages.records import Batch
 from irregulars.streams.monitor_settings import MonitorSettings
 from irregulars.streams.rank_hop.evidence_reduction import reduce_closings
+from irregulars.streams.rank_hop.message_rows import Part, part_of
 from irregulars.streams.rank_hop.rank_attempt import AttemptState, Closed, RankAttempt
 from irregulars.streams.rank_hop.row_summaries import RowSummary
 from irregulars.streams.rank_hop.unannounced_messages import HeldMessages, HeldState
@@ -85,25 +86,30 @@ class RankMonitor:
                 self._succeed(announcement)
 
     def add(self, batch: Batch, offset: int, summary: RowSummary | None = None) -> None:
-        """Take in a batch; rows of an attempt that was not announced yet are held.
+        """Take in a batch, as `add_part` does.
 
         Parameters
         ----------
         summary
-            Of its rows, where these were looked at together with others'.
+            Of its rows; None: nobody has made one yet.
+        """
+        if len(batch):
+            self.add_part(part_of(batch, offset, summary))
+
+    def add_part(self, part: Part) -> None:
+        """Take in rows of a message; those of an attempt that was not announced yet are held.
 
         Raises
         ------
         RecordError
-            If it can't be true (`streams.rank_hop.plausible_progress`). Nothing is taken in then.
+            If they can't be true (`streams.rank_hop.plausible_progress`). Nothing is taken in then.
         """
-        attempt = batch.header.attempt
-        if self._attempt is None or self._is_later(attempt):
-            self._held.add(batch, offset)
+        if self._attempt is None or self._is_later(part.attempt):
+            self._held.add(part.batch(), part.offset)
             if self._successor is not None and self._held.has_operators(self._successor.attempt):
                 self._succeed(self._successor)
-        elif attempt == self._attempt.announcement.attempt:
-            self._attempt.add(batch, offset, summary)
+        elif part.attempt == self._attempt.announcement.attempt:
+            self._attempt.add(part)
 
     def beat(self, heartbeat: Heartbeat) -> None:
         """Take in a heartbeat; raises as `add` does."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from irregulars.detectors.arrays.runs import starts_of
 from irregulars.dtypes import Column, Flags, Ints
-from irregulars.streams.messages.records import UNKNOWN
+from irregulars.streams.messages.records import PATHS, UNKNOWN
 from irregulars.streams.messages.usable_rows import usable_operators, usable_samples
 
 
@@ -25,7 +25,7 @@ class Runs(NamedTuple):
     iterations
         Their numbers.
     splits
-        Row at which each begins, and at the end how many rows there are.
+        Row of the message at which each begins, and the row past the last of them.
     first_ns, last_ns
         Earliest start and latest end of each, ns since the epoch; what never ended ends where it starts.
     """
@@ -37,10 +37,9 @@ class Runs(NamedTuple):
 
     def cut(self, count: int) -> tuple[Runs, Runs]:
         """Return the first `count` iterations, and the rest."""
-        row = self.splits[count]
         first = Runs(self.iterations[:count], self.splits[: count + 1], self.first_ns[:count], self.last_ns[:count])
-        rest = [split - row for split in self.splits[count:]]
-        return first, Runs(self.iterations[count:], rest, self.first_ns[count:], self.last_ns[count:])
+        rest = self.iterations[count:], self.splits[count:], self.first_ns[count:], self.last_ns[count:]
+        return first, Runs(*rest)
 
     def end_of(self, iteration: int) -> int:
         """Return the latest end of one iteration; `UNKNOWN` if it is not among them."""
@@ -65,6 +64,8 @@ class RowSummary(NamedTuple):
         Whether some operator was entered and has not ended.
     runs
         Of operators that can all be used, all name their iteration, and all have a start time; None of others.
+    device
+        Code of the NIC that all samples are of, if each is newer than the one before it; else None.
     """
 
     newest_ns: int
@@ -72,6 +73,7 @@ class RowSummary(NamedTuple):
     is_usable: bool
     has_unended: bool = False
     runs: Runs | None = None
+    device: int | None = None
 
 
 def summarize(schema: str, columns: Mapping[str, Column], counts: Sequence[int]) -> list[RowSummary]:
@@ -95,7 +97,9 @@ def summarize(schema: str, columns: Mapping[str, Column], counts: Sequence[int])
         newest = np.maximum.reduceat(columns["iteration"], firsts).tolist()
     usable = _usable(schema, columns, firsts)
     if schema != "commops":
-        return [RowSummary(*one) for one in zip(newest_ns, newest, usable, strict=True)]
+        devices = _devices(columns, firsts) if schema == "bandwidth" and all(usable) else [None] * len(counts)
+        ranks = zip(newest_ns, newest, usable, devices, strict=True)
+        return [RowSummary(ns, number, is_usable, device=device) for ns, number, is_usable, device in ranks]
     is_unended = np.isnan(columns["elapsed_ns"])
     unended = np.logical_or.reduceat(is_unended, firsts).tolist() if is_unended.any() else [False] * len(counts)
     runs = _runs(columns, is_unended, firsts) if all(usable) else [None] * len(counts)
@@ -115,6 +119,17 @@ def _usable(schema: str, columns: Mapping[str, Column], firsts: Ints) -> list[bo
     elif schema == "bandwidth":
         found = usable_samples(columns)
     return [True] * len(firsts) if found is None else np.logical_and.reduceat(found, firsts).tolist()
+
+
+def _devices(columns: Mapping[str, Column], firsts: Ints) -> list[int | None]:
+    """Return for each rank the code of the one NIC of which its samples are, one after the other; None: no such."""
+    device, time_ns = columns["device"], columns["time_ns"]
+    is_plain = columns["path"] == PATHS.index("nic")
+    is_next = (device[1:] == device[:-1]) & (time_ns[1:] > time_ns[:-1])
+    is_next[firsts[1:] - 1] = True
+    is_plain[1:] &= is_next
+    found = zip(device[firsts].tolist(), np.logical_and.reduceat(is_plain, firsts).tolist(), strict=True)
+    return [code if is_own else None for code, is_own in found]
 
 
 def _runs(columns: Mapping[str, Column], is_unended: Flags, firsts: Ints) -> list[Runs | None]:
@@ -145,4 +160,4 @@ def _runs(columns: Mapping[str, Column], is_unended: Flags, firsts: Ints) -> lis
 
 def _cut(lists: Sequence[list[int]], first: int, past: int, end: int) -> Runs:
     numbers, rows, first_ns, last_ns = (column[first:past] for column in lists)
-    return Runs(numbers, [row - rows[0] for row in (*rows, end)], first_ns, last_ns)
+    return Runs(numbers, [*rows, end], first_ns, last_ns)

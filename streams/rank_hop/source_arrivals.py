@@ -8,7 +8,7 @@ from typing import Final
 
 from irregulars.errors import RecordError
 from irregulars.streams.messages.announcements import SourceProgress
-from irregulars.streams.messages.records import UNKNOWN, Batch
+from irregulars.streams.messages.records import UNKNOWN
 
 MOST_LOST_ROWS: Final = 1 << 40
 """Rows that can be lost between two batches of a rank: a million a second, for twelve days."""
@@ -40,24 +40,23 @@ class SourceArrivals:
         self._rows: dict[str, int] = {}  # received of each schema
         self._watermarks_ns: dict[str, int] = {}
 
-    def count(self, batch: Batch) -> None:
-        """Count a batch; rows that were published before it and have not arrived are lost.
+    def count(self, schema: str, rows_before: int, rows: int, watermark_ns: int | None) -> None:
+        """Count the rows of a message; rows that were published before them and have not arrived are lost.
 
-        Of 30 rows before it, 20 have arrived: 10 are lost. Batches come in their order, so that these never will.
+        Of 30 rows before them, 20 have arrived: 10 are lost. Messages come in their order, so that these never will.
 
         Raises
         ------
         RecordError
             If more were published than can be. Nothing is changed then.
         """
-        header = batch.header
-        received = self._rows.get(header.schema, 0)
-        if header.rows_before - received > MOST_LOST_ROWS:
+        received = self._rows.get(schema, 0)
+        if rows_before - received > MOST_LOST_ROWS:
             rule = f"at most {received + MOST_LOST_ROWS} after {received} rows that arrived"
-            raise RecordError(f"rows_before must be {rule}; got {header.rows_before}")
-        self.lost_rows += max(header.rows_before - received, 0)
-        self._rows[header.schema] = max(received, header.rows_before + len(batch))
-        self._raise_watermark(header.schema, header.watermark_ns)
+            raise RecordError(f"rows_before must be {rule}; got {rows_before}")
+        self.lost_rows += max(rows_before - received, 0)
+        self._rows[schema] = max(received, rows_before + rows)
+        self._raise_watermark(schema, watermark_ns)
 
     def apply(self, sources: Mapping[str, SourceProgress], announced: Collection[str]) -> bool:
         """Raise the watermarks to those of a heartbeat, if all rows that it counts have arrived; return whether so.
@@ -91,8 +90,8 @@ class SourceArrivals:
         return None if sampled_ns is None else min(until_ns, sampled_ns)
 
     def _raise_watermark(self, schema: str, watermark_ns: int | None) -> None:
-        if watermark_ns is not None:
-            self._watermarks_ns[schema] = max(self._watermarks_ns.get(schema, UNKNOWN), watermark_ns)
+        if watermark_ns is not None and watermark_ns > self._watermarks_ns.get(schema, UNKNOWN):
+            self._watermarks_ns[schema] = watermark_ns
 
     def state(self) -> ArrivalsState:
         """Everything that `from_state` needs."""

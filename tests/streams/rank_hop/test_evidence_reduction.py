@@ -12,6 +12,7 @@ from irregulars.detectors.plugins.baseline import RobustBaseline
 from irregulars.streams.messages.evidence import CLASS_COLUMNS, COLUMNS, Evidence, Membership, concatenate
 from irregulars.streams.messages.records import PHASE_UNKNOWN, RECV, UNKNOWN
 from irregulars.streams.rank_hop.evidence_reduction import Closing, reduce_all, reduce_closings
+from irregulars.streams.rank_hop.message_rows import Cut, MessageRows
 from irregulars.streams.rank_hop.operator_reduction import OPERATOR_COLUMNS
 
 FLOATS = ("elapsed_ns", "size_bytes")
@@ -44,16 +45,20 @@ def dtype_of(name: str) -> Any:
 
 def closing(rank: int, numbers: list[int], rows: dict[str, np.ndarray], **changes: Any) -> Closing:
     size = len(numbers)
-    free_ns = np.full(size, UNKNOWN)
-    free_ns[0] = changes.pop("free_ns", UNKNOWN)
+    free_ns = [changes.pop("free_ns", UNKNOWN), *[UNKNOWN] * (size - 1)]
     values: dict[str, Any] = {
-        "attempt": 1, "rank": rank, "partition": 2, "names": (f"own {rank}", "all"), "sizes": {"all": 99},
-        "numbers": np.array(numbers), "rows": rows, "free_ns": free_ns, "entry_ns": UNKNOWN,
-        "start_ns": np.full(size, UNKNOWN), "elapsed_ns": np.full(size, UNKNOWN),
-        "phase": np.full(size, PHASE_UNKNOWN, np.uint8), "tokens": np.full(size, np.nan), "late_rows": rank,
+        "attempt": 1, "rank": rank, "partition": 2, "wide": frozenset({"all"}),
+        "numbers": numbers, "cuts": [cut_of(rows, (f"own {rank}", "all"))], "free_ns": free_ns, "entry_ns": UNKNOWN,
+        "start_ns": [UNKNOWN] * size, "elapsed_ns": [UNKNOWN] * size,
+        "phase": [PHASE_UNKNOWN] * size, "tokens": [np.nan] * size, "late_rows": rank,
         "lost_rows": 0,
     }  # fmt: skip
     return Closing(**values | changes)
+
+
+def cut_of(rows: dict[str, np.ndarray], names: tuple[str, ...]) -> Cut:
+    """All rows of a message, of which each says its own offset."""
+    return Cut(MessageRows(rows, names, None), 0, len(rows["offset"]))
 
 
 def joined(rows: list[Evidence | Membership]) -> Evidence:
@@ -95,6 +100,16 @@ def test_classes_are_kept_of_recvs_and_of_collectives_of_many() -> None:
         (0, 3),
         (1, -1),
     ]
+
+
+def test_classes_are_kept_of_what_one_rank_of_several_announced_as_wide() -> None:
+    """The ranks of a bundle share its names, and each announces its own communicators."""
+    source = MessageRows(rows_of(0, 0), ("many",), None)
+    wide = (frozenset({"many"}), frozenset[str]())
+    closings = [
+        closing(n, [0], {"offset": np.empty(0)}, cuts=[Cut(source, n, n + 1)], wide=wide[n]) for n in range(2)
+    ]
+    assert joined(reduce_closings("j", closings)).classes.counts.tolist() == [1, 1]
 
 
 def test_arrivals_come_before_evidence_and_departures_after_it() -> None:

@@ -14,7 +14,7 @@ import pytest
 from irregulars.errors import RecordError
 from irregulars.streams.messages.announcements import Announcement, Communicator, Heartbeat, SourceProgress
 from irregulars.streams.messages.bundles import MAX_GROUP_RANKS, bundle_of, decode_rows, encode_bundle
-from irregulars.streams.messages.evidence import encode_evidence
+from irregulars.streams.messages.evidence import CLASS_COLUMNS, Evidence
 from irregulars.streams.messages.records import UNKNOWN, Batch
 from irregulars.streams.monitor_settings import MonitorSettings
 from irregulars.streams.rank_hop.evidence_reduction import reduce_closings
@@ -92,12 +92,22 @@ def messages(random: Random, sources: tuple[str, ...]) -> Iterator[list[Batch] |
             yield T0 / 1e9 + iteration * 0.01 + random.choice((0.0, 100.0))
 
 
-def outcome(closed: list[Any]) -> list[bytes]:
+def outcome(closed: list[Any]) -> list[Any]:
     """Evidence of each rank by itself: which iterations of which ranks close together is no matter."""
-    found = []
+    found: list[Any] = []
     for rank in RANKS:
-        found += encode_evidence(reduce_closings("lockstep", [one for one in closed if one.rank == rank]), "lockstep")
+        for one in reduce_closings("lockstep", [one for one in closed if one.rank == rank]):
+            found += told(one) if isinstance(one, Evidence) else [one]
     return found
+
+
+def told(evidence: Evidence) -> Iterator[Any]:
+    """Each row; communicators by name, since a message's codes are its own."""
+    names = [evidence.names[code] for code in evidence.classes["communicator"].tolist()]
+    own = [evidence.classes[name].tolist() for name in CLASS_COLUMNS if name != "communicator"]
+    classes = sorted(zip(evidence.classes.of_entries(np.arange(len(evidence))).tolist(), names, *own, strict=True))
+    yield from zip(*(np.nan_to_num(column, nan=-1.0).tolist() for column in evidence.columns.values()), strict=True)
+    yield [one for one in classes if one[-1] == one[-1]], list(evidence.offsets.lists("offset"))
 
 
 @pytest.mark.parametrize("sources", [("commops",), ("commops", "iterations")])
@@ -152,11 +162,11 @@ def test_runs_are_those_of_rows_that_stand_together_by_iteration() -> None:
     first, second = summarize("commops", columns, [3, 2])
     assert first.runs == ([4, 6], [0, 2, 3], [T0 + 4, T0 + 6], [T0 + 6, T0 + 8])
     assert (first.newest_ns, first.newest_iteration, first.is_usable, first.has_unended) == (T0 + 8, 6, True, False)
-    assert second == (T0 + 6, 6, True, True, None)
+    assert second == (T0 + 6, 6, True, True, None, None)
     assert first.runs is not None
     assert first.runs.cut(1) == (
         ([4], [0, 2], [T0 + 4], [T0 + 6]),
-        ([6], [0, 1], [T0 + 6], [T0 + 8]),
+        ([6], [2, 3], [T0 + 6], [T0 + 8]),
     )
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from irregulars.state_codec import encode_state
 from irregulars.streams.messages.records import UNKNOWN
+from irregulars.streams.rank_hop.message_rows import part_of
 from irregulars.streams.rank_hop.pending_rows import MOST_UNTOLD, PendingRows
 from tests.stored_states import stored
 from tests.streams.lockstep_job import iteration_batch, operator_batch
@@ -28,7 +29,7 @@ def turn(number: int, start_ns: int, elapsed_ns: float = 10.0) -> dict[str, Any]
 
 def pending(*operators: dict[str, Any], turns: tuple[dict[str, Any], ...] = ()) -> PendingRows:
     made = PendingRows()
-    made.add_iterations(iteration_batch(0, turns))
+    told(made, *turns)
     add(made, *operators)
     return made
 
@@ -38,6 +39,16 @@ def add(made: PendingRows, *operators: dict[str, Any], offset: int = 0) -> None:
     made.add_operators(batch.columns, batch.header.names, offset)
 
 
+def told(made: PendingRows, *turns: dict[str, Any]) -> int:
+    return made.add_iterations(part_of(iteration_batch(0, turns), 0).iterations) if turns else 0
+
+
+def taken(made: PendingRows, numbers: list[int], closing_ns: Mapping[int, int]) -> dict[str, np.ndarray]:
+    """Operators of iterations that close."""
+    cuts = made.take(numbers, closing_ns).cuts
+    return {name: np.concatenate([cut.column(name) for cut in cuts]) for name in cuts[0].source.columns}
+
+
 def starts(rows: Mapping[str, np.ndarray]) -> list[int]:
     return sorted(rows["start_ns"].tolist())
 
@@ -45,50 +56,50 @@ def starts(rows: Mapping[str, np.ndarray]) -> list[int]:
 def test_an_iteration_takes_its_operators_and_leaves_those_of_later_ones() -> None:
     made = pending(operator(0, 1), operator(1, 11), operator(2, 21))
     assert made.numbers() == [0, 1, 2]
-    assert starts(made.take(made.numbers(1), {}).rows) == [1, 11]
+    assert starts(taken(made, made.numbers(1), {})) == [1, 11]
     assert (made.numbers(), made.closed_through) == ([2], 1)
-    assert starts(made.take([2], {}).rows) == [21]
+    assert starts(taken(made, [2], {})) == [21]
 
 
 def test_rows_keep_the_offset_of_their_batch_and_the_name_of_their_communicator() -> None:
     made = pending(operator(0, 1, communicator="tp"))
     add(made, operator(0, 2, communicator="dp"), operator(0, 7, communicator="tp"), offset=9)
-    rows = made.take([0], {}).rows
+    rows = taken(made, [0], {})
     assert rows["offset"].tolist() == [0, 9, 9]
     assert [made.names[code] for code in rows["communicator"]] == ["tp", "dp", "tp"]
 
 
 def test_an_operator_without_an_iteration_goes_where_it_starts_or_waits_for_what_is_to_come() -> None:
     made = pending(operator(UNKNOWN, 3), operator(UNKNOWN, 12), operator(UNKNOWN, -5), turns=(turn(0, 0),))
-    assert starts(made.take([0], {}).rows) == [3]
-    made.add_iterations(iteration_batch(0, [turn(1, 10)]))
-    assert starts(made.take([1], {}).rows) == [12]
+    assert starts(taken(made, [0], {})) == [3]
+    told(made, turn(1, 10))
+    assert starts(taken(made, [1], {})) == [12]
 
 
 def test_what_comes_for_a_closed_iteration_is_late() -> None:
     made = pending(operator(0, 1), turns=(turn(0, 0),))
     made.take([0], {})
     add(made, operator(0, 5), operator(1, 11))
-    made.add_iterations(iteration_batch(0, [turn(0, 0), turn(1, 10)]))
-    assert starts(made.take([1], {}).rows) == [11]
+    told(made, turn(0, 0), turn(1, 10))
+    assert starts(taken(made, [1], {})) == [11]
     assert (made.take_late_rows(), made.take_late_rows()) == (2, 0)
 
 
 def test_an_operator_that_ends_after_its_iteration_has_closed_is_late() -> None:
     made = pending(operator(0, 1), operator(0, 2, 50.0), operator(1, 12, 50.0))
-    assert starts(made.take([0, 1], {0: 15}).rows) == [1, 12]
+    assert starts(taken(made, [0, 1], {0: 15})) == [1, 12]
     assert made.take_late_rows() == 1
 
 
 def test_rows_of_older_iterations_than_those_that_close_go_with_them() -> None:
     made = pending(operator(4, 1), operator(6, 21), operator(7, 31))
-    assert starts(made.take([4, 7], {}).rows) == [1, 31]
-    assert starts(made.take([8], {}).rows) == []
+    assert starts(taken(made, [4, 7], {})) == [1, 31]
+    assert made.take([8], {}).cuts == []
 
 
 def test_iteration_rows_that_no_honest_producer_sends_are_counted_and_left_out() -> None:
     made = PendingRows()
-    assert made.add_iterations(iteration_batch(0, [turn(0, 0), turn(1, -7), turn(2, 20, -1.0)])) == 2
+    assert told(made, turn(0, 0), turn(1, -7), turn(2, 20, -1.0)) == 2
     assert made.numbers() == [0]
 
 
@@ -100,8 +111,8 @@ def test_a_snapshot_restores_all_that_is_pending() -> None:
     for each in (made, twin):
         add(each, operator(2, 21, communicator="tp"), offset=3)
     assert (twin.numbers(), twin.iterations, twin.closed_through) == (made.numbers(), made.iterations, 0)
-    taken = [{name: column.tolist() for name, column in each.take([1, 2], {}).rows.items()} for each in (made, twin)]
-    assert taken[0] == taken[1]
+    both = [{name: column.tolist() for name, column in taken(each, [1, 2], {}).items()} for each in (made, twin)]
+    assert both[0] == both[1]
     assert made.take_late_rows() == twin.take_late_rows() == 1
 
 
@@ -110,7 +121,7 @@ def test_operators_without_any_time_stand_for_their_iterations_at_the_end() -> N
     assert made.numbers() == []
     made.note_untimed()
     assert made.numbers() == [3, 4]
-    assert len(made.take([3, 4], {3: UNKNOWN}).rows["offset"]) == 2
+    assert len(taken(made, [3, 4], {3: UNKNOWN})["offset"]) == 2
 
 
 def test_operators_that_no_iteration_takes_are_bounded_and_the_newest_stay() -> None:
@@ -123,12 +134,12 @@ def test_operators_that_no_iteration_takes_are_bounded_and_the_newest_stay() -> 
         if n == 300:
             made = PendingRows.from_state(stored(made.state()))
     add(made, operator(UNKNOWN, 600_000, np.nan))
-    held = sum(len(part.rows["offset"]) for part in made._parts)
+    held = sum(part.cut.rows for part in made._parts)
     assert MOST_UNTOLD // 4 * 3 <= held <= MOST_UNTOLD
     assert len(encode_state(made.state(), 1)) < MOST_STATE_BYTES
     made.place_unfinished()
-    taken = made.take(made.numbers(), {}).rows
-    assert (len(taken["iteration"]), taken["start_ns"].max()) == (held, 600_000)
+    rest = taken(made, made.numbers(), {})
+    assert (len(rest["iteration"]), rest["start_ns"].max()) == (held, 600_000)
     assert made.take_late_rows() == 500_001 - held
 
 
@@ -138,5 +149,5 @@ def test_operators_of_iterations_that_were_told_all_stay() -> None:
     rows = operator_batch(0, [operator(UNKNOWN, n, 0.5) for n in range(1000)])
     for n in range(300):
         made.add_operators({**rows.columns, "start_ns": rows.columns["start_ns"] + 1000 * n}, rows.header.names, n)
-    assert len(made.take(made.numbers(), {}).rows["iteration"]) == 300_000 > MOST_UNTOLD
+    assert len(taken(made, made.numbers(), {})["iteration"]) == 300_000 > MOST_UNTOLD
     assert made.take_late_rows() == 0

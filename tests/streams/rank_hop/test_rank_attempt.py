@@ -12,6 +12,7 @@ from irregulars.streams.messages.evidence import Membership
 from irregulars.streams.messages.records import PHASE_UNKNOWN, UNKNOWN
 from irregulars.streams.monitor_settings import MonitorSettings
 from irregulars.streams.rank_hop.evidence_reduction import Closing
+from irregulars.streams.rank_hop.message_rows import part_of
 from irregulars.streams.rank_hop.rank_attempt import Closed, RankAttempt
 from tests.streams.lockstep_job import iteration_batch, operator_batch
 
@@ -38,21 +39,21 @@ def only(closed: Closed) -> Closing:
 
 def test_iterations_that_follow_each_other_begin_when_the_last_operator_ended() -> None:
     made = attempt()
-    made.add(iteration_batch(0, [turn(0, 0), turn(1, 10), turn(2, 20)]), 0)
-    made.add(operator_batch(0, [operator(0, 1), operator(1, 12)], watermark_ns=15), 1)
+    made.add(part_of(iteration_batch(0, [turn(0, 0), turn(1, 10), turn(2, 20)]), 0))
+    made.add(part_of(operator_batch(0, [operator(0, 1), operator(1, 12)], watermark_ns=15), 1))
     first = only(made.settle())
-    assert (first.numbers.tolist(), first.entry_ns, first.free_ns.tolist()) == ([0], UNKNOWN, [0])
-    made.add(operator_batch(0, [operator(2, 21)], rows_before=2, watermark_ns=25), 2)
+    assert (first.numbers, first.entry_ns, list(first.free_ns)) == ([0], UNKNOWN, [0])
+    made.add(part_of(operator_batch(0, [operator(2, 21)], rows_before=2, watermark_ns=25), 2))
     second = only(made.settle())
-    assert (second.numbers.tolist(), second.entry_ns, second.free_ns.tolist()) == ([1], 5, [5])
-    assert (second.partition, second.start_ns.tolist(), second.elapsed_ns.tolist()) == (3, [10], [10])
+    assert (second.numbers, second.entry_ns, list(second.free_ns)) == ([1], 5, [5])
+    assert (second.partition, list(second.start_ns), list(second.elapsed_ns)) == (3, [10], [10])
 
 
 def test_iterations_without_a_row_of_their_own_have_no_times_but_those_of_their_operators() -> None:
     made = attempt(sources=("commops",))
-    made.add(operator_batch(0, [operator(0, 1), operator(1, 12), operator(2, 22)], watermark_ns=17), 0)
+    made.add(part_of(operator_batch(0, [operator(0, 1), operator(1, 12), operator(2, 22)], watermark_ns=17), 0))
     closing = only(made.settle())
-    assert (closing.numbers.tolist(), closing.start_ns.tolist(), closing.phase.tolist()) == (
+    assert (closing.numbers, list(closing.start_ns), list(closing.phase)) == (
         [0],
         [UNKNOWN],
         [PHASE_UNKNOWN],
@@ -62,29 +63,30 @@ def test_iterations_without_a_row_of_their_own_have_no_times_but_those_of_their_
 
 def test_rows_that_no_honest_producer_sends_are_lost() -> None:
     made = attempt(lost_rows=4)
-    made.add(iteration_batch(0, [turn(0, 0), turn(1, -5)]), 0)
-    made.add(operator_batch(0, [operator(0, 1), operator(0, -7)], watermark_ns=15), 1)
+    made.add(part_of(iteration_batch(0, [turn(0, 0), turn(1, -5)]), 0))
+    made.add(part_of(operator_batch(0, [operator(0, 1), operator(0, -7)], watermark_ns=15), 1))
     closing = only(made.settle())
-    assert (closing.rows["start_ns"].tolist(), closing.lost_rows) == ([1], 6)
+    assert ([cut.column("start_ns").tolist() for cut in closing.cuts], closing.lost_rows) == ([[1]], 6)
 
 
 def test_operators_of_no_iteration_are_left_out_where_nothing_will_place_them() -> None:
     placed = []
     for sources in (("commops",), ("commops", "iterations")):
         made = attempt(sources=sources)
-        made.add(iteration_batch(0, [turn(0, 0)]), 0)
-        made.add(operator_batch(0, [operator(0, 1), operator(UNKNOWN, 2), operator(1, 11)], watermark_ns=30), 1)
-        placed.append(only(made.settle()).rows["start_ns"].tolist())
+        made.add(part_of(iteration_batch(0, [turn(0, 0)]), 0))
+        rows = [operator(0, 1), operator(UNKNOWN, 2), operator(1, 11)]
+        made.add(part_of(operator_batch(0, rows, watermark_ns=30), 1))
+        placed.append([ns for cut in only(made.settle()).cuts for ns in cut.column("start_ns").tolist()])
     assert placed == [[1], [1, 2]]
 
 
 def test_its_end_closes_all_and_nothing_is_heard_after_it() -> None:
     made = attempt()
-    made.add(iteration_batch(0, [turn(0, 0), turn(1, 10)]), 0)
+    made.add(part_of(iteration_batch(0, [turn(0, 0), turn(1, 10)]), 0))
     made.beat(Heartbeat("lockstep", 1, 0, state="ended", reason="finished"))
     closed = made.settle()
-    assert only(closed).numbers.tolist() == [0, 1]
+    assert only(closed).numbers == [0, 1]
     assert closed[-1] == Membership("lockstep", 1, 0, reason="finished")
-    made.add(iteration_batch(0, [turn(2, 20)]), 1)
+    made.add(part_of(iteration_batch(0, [turn(2, 20)]), 1))
     assert made.is_ended
     assert made.settle() == made.tick(1e9, 1e9) == []

@@ -1,0 +1,155 @@
+"""Rows of a message as they came, undivided: ranks and iterations hold cuts of them until they are reduced.
+
+A bundle holds rows of some ranks, and of some iterations of each. Cutting its columns for each of these would cost
+more than reducing the rows does; a cut of two numbers costs nothing, and columns are joined once for all ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from itertools import accumulate, pairwise
+from typing import NamedTuple
+
+from irregulars.dtypes import Column, Ints
+from irregulars.streams.messages.bundles import Bundle
+from irregulars.streams.messages.records import Batch, Header
+from irregulars.streams.rank_hop.row_summaries import RowSummary, summarize
+
+IterationRow = tuple[int, int, float, int, float]
+"""Number, start, elapsed, phase and tokens, as a row of ``iterations`` says."""
+
+
+class MessageRows:
+    """All rows of one message, or of one rank that had to be looked at one by one.
+
+    Parameters
+    ----------
+    columns
+        Of the message's schema. Rows that were looked at have a column ``offset`` besides.
+    names
+        The message's dictionary.
+    offset
+        Of the message on Kafka; None: each row says its own.
+    """
+
+    def __init__(self, columns: Mapping[str, Column], names: tuple[str, ...], offset: int | None) -> None:
+        self.columns = columns
+        self.names = names
+        self.offset = offset
+
+    @cached_property
+    def iterations(self) -> list[IterationRow]:
+        """Rows of ``iterations``."""
+        names = ("iteration", "start_ns", "elapsed_ns", "phase", "tokens")
+        return list(zip(*(self.columns[name].tolist() for name in names), strict=True))
+
+    @cached_property
+    def times_ns(self) -> list[int]:
+        """Times of samples."""
+        times: list[int] = self.columns["time_ns"].tolist()
+        return times
+
+    @cached_property
+    def middles_ns(self) -> list[int]:
+        """Middles of the intervals between each sample and the row before it; of the first row its own time."""
+        times_ns: Ints = self.columns["time_ns"]
+        middle_ns = times_ns.copy()
+        middle_ns[1:] = times_ns[:-1] + (times_ns[1:] - times_ns[:-1]) // 2
+        found: list[int] = middle_ns.tolist()
+        return found
+
+
+class Cut(NamedTuple):
+    """Some neighbouring rows of a message."""
+
+    source: MessageRows
+    first: int
+    past: int
+
+    @property
+    def rows(self) -> int:
+        """How many these are."""
+        return self.past - self.first
+
+    def column(self, name: str) -> Column:
+        """Return a column of these rows."""
+        return self.source.columns[name][self.first : self.past]
+
+
+class Part(NamedTuple):
+    """The rows of one rank in one message.
+
+    Parameters
+    ----------
+    summary
+        Of its rows; its runs count rows from the beginning of the message.
+    """
+
+    schema: str
+    attempt: int
+    rank: int
+    rows_before: int
+    watermark_ns: int | None
+    cut: Cut
+    summary: RowSummary
+    group: str | None = None
+    job: str = ""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The message's dictionary."""
+        return self.cut.source.names
+
+    @property
+    def offset(self) -> int:
+        """Of the message on Kafka."""
+        assert self.cut.source.offset is not None
+        return self.cut.source.offset
+
+    @property
+    def iterations(self) -> list[IterationRow]:
+        """The rank's rows of ``iterations``."""
+        return self.cut.source.iterations[self.cut.first : self.cut.past]
+
+    def batch(self) -> Batch:
+        """Return the rows as a batch, for where each of them must be looked at."""
+        header = Header(
+            self.schema,
+            self.job,
+            self.attempt,
+            self.rank,
+            self.rows_before,
+            self.watermark_ns,
+            self.names,
+            self.group,
+        )
+        return Batch(header, {name: self.cut.column(name) for name in self.cut.source.columns})
+
+
+def part_of(batch: Batch, offset: int, summary: RowSummary | None = None) -> Part:
+    """Return a batch as the only part of its message; it must have a row."""
+    own, rows = batch.header, len(batch)
+    summary = summary or summarize(own.schema, batch.columns, [rows])[0]
+    cut = Cut(MessageRows(batch.columns, own.names, offset), 0, rows)
+    return Part(
+        own.schema, own.attempt, own.rank, own.rows_before, own.watermark_ns, cut, summary, own.group, own.job
+    )
+
+
+def parts_of(rows: Batch | Bundle, offset: int) -> Iterator[Part]:
+    """Give the part of each rank that has rows in a message, which are looked at together."""
+    if isinstance(rows, Batch):
+        if len(rows):
+            yield part_of(rows, offset)
+        return
+    own, source = rows.header, MessageRows(rows.columns, rows.header.names, offset)
+    cuts = [Cut(source, *border) for border in pairwise((0, *accumulate(own.rows)))]
+    counts = [count for count in own.rows if count]
+    summaries = iter(summarize(own.schema, rows.columns, counts) if counts else ())
+    ranks = zip(own.ranks, own.rows_before, own.watermarks_ns, cuts, strict=True)
+    for rank, rows_before, watermark_ns, cut in ranks:
+        if cut.rows:
+            yield Part(
+                own.schema, own.attempt, rank, rows_before, watermark_ns, cut, next(summaries), own.group, own.job
+            )
