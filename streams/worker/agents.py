@@ -16,7 +16,7 @@ from irregulars.streams.worker.rank_stage import RANK_TOPICS, RankStage
 from irregulars.streams.worker.stage import Event, Stage
 
 _MAX_EVENTS: Final = 100
-_WITHIN_S: Final = 0.05
+_WITHIN_S: Final = 0.02
 
 
 def add_agents(app: faust.App, topics: TopicSettings, rank_stage: RankStage, job_stage: JobStage) -> None:

@@ -24,6 +24,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -62,8 +63,8 @@ class Told:
 
     Attributes
     ----------
-    time_ns
-        Event time of the newest iteration that it knows.
+    newest
+        The newest iteration that it covers.
     at_s
         Seconds since the epoch when it was sent.
     """
@@ -71,7 +72,7 @@ class Told:
     topic: str
     name: str
     event: str
-    time_ns: int
+    newest: int
     at_s: float
 
 
@@ -111,13 +112,29 @@ def times_ns(directory: Path) -> tuple[int, int]:
     return due[0], due[-1]
 
 
+def ends_ns(directory: Path) -> dict[int, int]:
+    """Return when each iteration of a recording ended on its last rank."""
+    ends: dict[int, int] = {}
+    for batch in read_trace(directory).iterations.values():
+        end_ns = batch.columns["start_ns"] + batch.columns["elapsed_ns"].astype(np.int64)
+        for number, ns in zip(batch.columns["iteration"].tolist(), end_ns.tolist(), strict=True):
+            ends[number] = max(ns, ends.get(number, 0))
+    return ends
+
+
+def has_stored(pipeline: Pipeline, iterations: int) -> bool:
+    return pipeline.stored_iterations() >= iterations
+
+
 def read_told(pipeline: Pipeline) -> Iterator[Told]:
-    """Give all messages on both topics."""
+    """Give what opened a verdict, on both topics: those that close one wait for healthy iterations, by design."""
     for topic in ("verdicts", "alerts"):
         for message in pipeline.bus.read(topic):
             verdict = decode_verdict(message.value(), topic)
+            if verdict.event not in ("opened", "raised"):
+                continue
             at_s = message.timestamp()[1] / 1000
-            yield Told(topic, verdict.job, verdict.event or "", verdict.time_ns or 0, at_s)
+            yield Told(topic, verdict.job, verdict.event or "", verdict.iterations[1] - 1, at_s)
 
 
 def last_revisions(pipeline: Pipeline, wants: Mapping[str, Any]) -> dict[str, Any]:
@@ -154,8 +171,8 @@ class Outcome:
     def rows(self) -> Iterator[str]:
         """Give the rows of the table."""
         for topic in ("verdicts", "alerts"):
-            for event in ("opened", "all"):
-                own = [d.seconds for d in self.delays if d.told.topic == topic and event in (d.told.event, "all")]
+            for event in ("opened", "raised"):
+                own = [d.seconds for d in self.delays if (d.told.topic, d.told.event) == (topic, event)]
                 if own:
                     low, high = np.percentile(own, [50, 99])
                     yield f"| {topic}, {event} | {len(own)} | {low:.2f} | {high:.2f} | {max(own):.2f} |"
@@ -178,10 +195,11 @@ def run(jobs: int, ranks: int, folder: Path) -> Outcome:
             first_ns, last_ns = times_ns(directory)
             began_s, ended_s = pool.submit(replay, directory, pipeline.settings).result()
             behind.append(ended_s - began_s - (last_ns - first_ns) / 1e9)
-            wait_until(lambda least=number * _ITERATIONS: pipeline.stored_iterations() >= least, "all iterations")
+            wait_until(partial(has_stored, pipeline, number * _ITERATIONS), "all iterations")
             time.sleep(2.0)  # what closes a verdict comes after its iterations
+            ends = ends_ns(directory)
             delays += [
-                Delay(told, told.at_s - began_s - (told.time_ns - first_ns) / 1e9)
+                Delay(told, told.at_s - began_s - (ends[told.newest] - first_ns) / 1e9)
                 for told in read_told(pipeline)
                 if told.name == directory.name
             ]
