@@ -1,0 +1,194 @@
+"""What one job costs, from 128 to 100,000 ranks: seconds, memory, snapshot and bytes, by rank.
+
+    python -m tests.benchmarks.bench_scale
+    python -m tests.benchmarks.bench_scale --ranks 128 8192 --json scale.json
+
+simulates a job of each size, in which one rank turns slow, an iteration at a time. Each iteration is reduced by the
+ranks' monitors and judged by the job's, in memory, in a process of its own for each size. Operators are kept encoded,
+as Kafka keeps them: reading some back decodes their messages. Prints a Markdown table. The job of 100,000 ranks takes
+some ten minutes and 12 GiB, most of both for the simulator and for the log.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import platform
+import resource
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from irregulars.detectors.judging.reading.spans import Span
+from irregulars.producers.simulator.job.faults import parse_fault
+from irregulars.producers.simulator.job.settings import SimulatorSettings
+from irregulars.producers.simulator.logs.simulation import Simulation
+from irregulars.state_codec import encode_state
+from irregulars.streams.job_hop.job_monitor import JobMonitor
+from irregulars.streams.messages.evidence import Evidence, Membership, decode_evidence, encode_evidence
+from irregulars.streams.messages.records import Batch, decode_batch, encode_batch
+from irregulars.streams.monitor_settings import MonitorSettings
+from irregulars.streams.rank_hop.evidence_reduction import reduce_all
+from irregulars.streams.rank_hop.rank_monitor import RankMonitor
+
+_SIZES: Final = (128, 1_024, 8_192, 32_768, 100_000)
+_ITERATIONS: Final = 26
+_SLOW: Final = (18, 24)
+_RANKS_AT_ONCE: Final = 256
+_START_NS: Final = 1_800_000_000_000_000_000
+
+
+@dataclass
+class Cost:
+    """What one job took; seconds are of CPU time.
+
+    Attributes
+    ----------
+    reduce_s
+        Of the first hop, all iterations together.
+    regular_s, irregular_s
+        Of the second hop for each iteration: taking in its evidence, and judging it.
+    memory_mib
+        By which the second hop raised the process's memory; the log of operators is not part of it.
+    """
+
+    ranks: int
+    operators: int = 0
+    reduce_s: float = 0.0
+    regular_s: list[float] = field(default_factory=list)
+    irregular_s: list[float] = field(default_factory=list)
+    read_operators: int = 0
+    evidence_bytes: int = 0
+    snapshot_bytes: int = 0
+    memory_mib: float = 0.0
+    verdicts: list[str] = field(default_factory=list)
+
+    def row(self) -> str:
+        """As a row of the table."""
+        each = self.ranks * _ITERATIONS
+        regular, irregular = float(np.median(self.regular_s)), max(self.irregular_s, default=float("nan"))
+        return (
+            f"| {self.ranks:,} | {self.operators / each:.0f} | {self.reduce_s / each * 1e6:.1f} | {regular:.3f} | "
+            f"{irregular:.2f} | {sum(self.regular_s + self.irregular_s) / each * 1e6:.1f} | "
+            f"{self.read_operators / self.operators:.1%} | {self.evidence_bytes / each:.0f} | "
+            f"{self.snapshot_bytes / self.ranks:.0f} | {self.memory_mib:,.0f} | {', '.join(self.verdicts)} |"
+        )
+
+
+_HEAD: Final = (
+    "| ranks | operators per rank and iteration | first hop, us per rank and iteration | second hop, a regular "
+    "iteration, s | slowest irregular one, s | second hop, us per rank and iteration | read back | evidence, bytes "
+    "per rank and iteration | snapshot, bytes per rank | second hop, MiB | verdict |\n" + "|--:" * 10 + "|:--|"
+)
+
+
+class Log:
+    """Messages of operators."""
+
+    def __init__(self) -> None:
+        self._values: list[bytes] = []
+        self.read = 0
+
+    def append(self, batch: Batch) -> int:
+        """Keep a batch; return its offset."""
+        self._values.append(encode_batch(batch))
+        return len(self._values) - 1
+
+    def read_back(self, spans: Sequence[Span]) -> list[Batch]:
+        """Decode the batches of some spans."""
+        found = [decode_batch(self._values[offset], "commops") for span in spans for offset in span.offsets]
+        self.read += sum(map(len, found))
+        return found
+
+
+def settings_of(ranks: int, seed: int) -> SimulatorSettings:
+    """Return a job of about so many ranks, one of which turns slow."""
+    pp, tp = 4, 8
+    fault = parse_fault(f"slow_rank:rank={ranks // 3},from={_SLOW[0]},to={_SLOW[1]},excess=0.3")
+    return SimulatorSettings(
+        job=f"job-{ranks}", dp=max(ranks // (pp * tp), 1), pp=pp, tp=tp, micro_batches=4, tp_operators=1,
+        iterations=_ITERATIONS, seed=seed, faults=(fault,),
+    )  # fmt: skip
+
+
+def measure(ranks: int, seed: int) -> Cost:
+    """Run and judge one job."""
+    settings = settings_of(ranks, seed)
+    simulation, log = Simulation(settings, _START_NS), Log()
+    announcements = list(simulation.announcements())
+    cost = Cost(len(announcements))
+    of_job = MonitorSettings()
+    monitors = {one.rank: RankMonitor(settings.job, one.rank, of_job) for one in announcements}
+    for one in announcements:
+        monitors[one.rank].announce(one)
+    judge = JobMonitor(settings.job, of_job)
+    for part in simulation.parts(max_span_s=0.0, max_rows=1):
+        for batch in part.batches:
+            offset = log.append(batch) if batch.header.schema == "commops" else -1
+            cost.operators += len(batch) if offset >= 0 else 0
+            monitors[batch.header.rank].add(batch, offset)
+        for evidence in reduced(settings.job, list(monitors.values()), cost):
+            judged(judge, evidence, log, cost)
+        print(f"{ranks} ranks: {part.past} of {_ITERATIONS} iterations", file=sys.stderr)
+    cost.read_operators = log.read
+    cost.snapshot_bytes = len(encode_state(judge.state(), 1))
+    return cost
+
+
+def reduced(job: str, monitors: Sequence[RankMonitor], cost: Cost) -> Iterator[list[Evidence | Membership]]:
+    """Reduce what is complete; give it as it travels, each iteration by itself."""
+    began_s = time.process_time()
+    rows: list[Evidence | Membership] = []
+    for first in range(0, len(monitors), _RANKS_AT_ONCE):
+        closed = [one for monitor in monitors[first : first + _RANKS_AT_ONCE] for one in monitor.take_closed()]
+        rows += reduce_all(job, closed)
+    values = list(encode_evidence(rows, job))
+    cost.reduce_s += time.process_time() - began_s
+    cost.evidence_bytes += sum(map(len, values))
+    yield [one for value in values for one in decode_evidence(value)]
+
+
+def judged(judge: JobMonitor, rows: Sequence[Evidence | Membership], log: Log, cost: Cost) -> None:
+    """Judge what came, and note what that took."""
+    before_kib, began_s = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+    judge.add(rows)
+    judgements = judge.advance(log.read_back)
+    took_s = time.process_time() - began_s
+    cost.memory_mib += (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib) / 1024
+    for one in judgements.iterations:
+        (cost.irregular_s if one.is_irregular else cost.regular_s).append(took_s / len(judgements.iterations))
+    cost.verdicts += [
+        f"{one.kind} {one.suspects[0].ranks}" for one in judgements.verdicts if one.event == "opened" and one.suspects
+    ]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ranks", type=int, nargs="+", default=list(_SIZES), help="multiples of 32")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--json", type=Path)
+    own = parser.parse_args(arguments)
+    costs = []
+    context = multiprocessing.get_context("spawn")
+    for ranks in own.ranks:
+        with ProcessPoolExecutor(1, context) as pool:
+            costs.append(pool.submit(measure, ranks, own.seed).result())
+    print(
+        f"`python -m tests.benchmarks.bench_scale`: seed {own.seed}; {os.cpu_count()} cores, {platform.machine()}\n"
+    )
+    print(_HEAD, *(cost.row() for cost in costs), sep="\n")
+    if own.json is not None:
+        own.json.write_text(json.dumps([asdict(cost) for cost in costs], indent=1) + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
