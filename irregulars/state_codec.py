@@ -6,9 +6,14 @@ are the format: `encode_state` writes with msgspec, and `decode_state` checks ea
 No pickle: whoever may write to the snapshot topic must not be able to run code in a worker. Layout::
 
     "IRS"  version:u8  CRC-32 of the rest:u32 little-endian  MessagePack
+    "IRZ"  version:u8  CRC-32 of the rest:u32 little-endian  length:u64 little-endian  MessagePack, by Zstandard
 
-An array is written as ``[dtype, shape, bytes]``, a deque as a list. A `Part` is written as its value, or, where
-`encode_root` leaves it out, as its number.
+An array is written as ``[dtype, shape, bytes, packing]``, a deque as a list. A `Part` is written as its value, or,
+where `encode_root` leaves it out, as its number.
+
+Large states are compressed, and large arrays before that by themselves: the first bytes of all values, then the
+second bytes of all values, and so on. Values of neighbours (ranks of a job) differ in their last bytes alone, so that
+a job's state takes an eighth.
 """
 
 from __future__ import annotations
@@ -31,16 +36,25 @@ from irregulars.first_use import first_use
 T = TypeVar("T")
 
 _MAGIC: Final = b"IRS"
+_MAGIC_PACKED: Final = b"IRZ"
 _PREFIX: Final = struct.Struct("<3sBI")
+_LENGTH: Final = struct.Struct("<Q")
 _DTYPE: Final = re.compile(r"[<>|=]([biufSU])[1-9]\d{0,5}")  # bool, integers, floats, fixed-width bytes and text
 
 
+_PACKED: Final = "zstd bytes by place"
+_LEAST_PACKED: Final = 2_048
+_MOST_PACKED: Final = 256 << 20
+"""Bytes of what is packed: a few bytes of a message must not unfold to more than a worker holds."""
+
+
 class _Array(NamedTuple):
-    """A numpy array on its way."""
+    """A numpy array on its way; ``packing`` is `_PACKED`, or empty where the bytes are as in memory."""
 
     dtype: str
     shape: tuple[int, ...]
     data: memoryview
+    packing: str = ""
 
 
 class Part(Generic[T]):
@@ -137,26 +151,51 @@ def decode_state(value: bytes | None, kind: type[T], version: int, parts: Sequen
 
 def version_of(value: bytes | None) -> int | None:
     """Return the version that a state's bytes are said to be of; None where they are no state."""
-    if value is None or len(value) < _PREFIX.size or not value.startswith(_MAGIC):
+    if value is None or len(value) < _PREFIX.size or not value.startswith((_MAGIC, _MAGIC_PACKED)):
         return None
     return int(_PREFIX.unpack_from(value)[1])
 
 
 def _framed(body: bytes, version: int) -> bytes:
-    return b"".join((_PREFIX.pack(_MAGIC, version, zlib.crc32(body)), body))
+    magic, content = _MAGIC, body
+    if _LEAST_PACKED <= len(body) <= _MOST_PACKED:
+        packed = _LENGTH.pack(len(body)) + _zstd().compress(body, asbytes=True)
+        magic, content = (_MAGIC_PACKED, packed) if len(packed) < len(body) else (magic, body)
+    return b"".join((_PREFIX.pack(magic, version, zlib.crc32(content)), content))
 
 
 def _body(value: bytes, name: str, version: int) -> memoryview:
-    if len(value) < _PREFIX.size or not value.startswith(_MAGIC):
+    if len(value) < _PREFIX.size or not value.startswith((_MAGIC, _MAGIC_PACKED)):
         raise RecordError(f"state must begin with {_MAGIC!r}, version and checksum; got {value[:8]!r} ({name})")
-    _, found, checksum = _PREFIX.unpack_from(value)
+    magic, found, checksum = _PREFIX.unpack_from(value)
     if found != version:
         advice = "a newer process wrote it: upgrade this one" if found > version else "an older process wrote it"
         raise RecordError(f"version of a state must be {version}; got {found} ({name}; {advice})")
-    body = memoryview(value)[_PREFIX.size :]
-    if zlib.crc32(body) != checksum:
-        raise RecordError(f"state must have the checksum {checksum}; got {zlib.crc32(body)} ({name}; it is damaged)")
-    return body
+    content = memoryview(value)[_PREFIX.size :]
+    if zlib.crc32(content) != checksum:
+        raise RecordError(
+            f"state must have the checksum {checksum}; got {zlib.crc32(content)} ({name}; it is damaged)"
+        )
+    try:
+        return content if magic == _MAGIC else _unfolded(content)
+    except ValueError as error:
+        raise RecordError(f"state must be a {name}; got another one: {error}") from error
+
+
+def _unfolded(content: memoryview) -> memoryview:
+    """Return the MessagePack of a compressed state; raises ValueError."""
+    (size_bytes,) = _LENGTH.unpack_from(content) if len(content) >= _LENGTH.size else (0,)
+    return memoryview(_decompressed(content[_LENGTH.size :], size_bytes))
+
+
+def _decompressed(packed: memoryview, size_bytes: int) -> Any:
+    """Return so many bytes; raises ValueError if they are more than can be, or other ones."""
+    if not 0 < size_bytes <= _MOST_PACKED:
+        raise ValueError(f"length of what is packed must be 1 to {_MOST_PACKED} bytes; got {size_bytes}")
+    try:
+        return _zstd().decompress(packed, decompressed_size=size_bytes)
+    except OSError as error:
+        raise ValueError(f"bytes must be packed as they say; got {error}") from error
 
 
 # --- what msgspec does not know by itself ---------------------------------------------------------------------------
@@ -167,7 +206,8 @@ def _to_plain(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         if not _DTYPE.fullmatch(value.dtype.str):
             raise TypeError(f"array must hold booleans, numbers or fixed-width text; got {value.dtype}")
-        return _Array(value.dtype.str, value.shape, np.ascontiguousarray(value).reshape(-1).view(np.uint8).data)
+        data = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
+        return _Array(value.dtype.str, value.shape, *_pack(data, value.itemsize))
     if isinstance(value, np.generic) and value.dtype.kind in "biuf":
         return value.item()
     if isinstance(value, deque):
@@ -175,6 +215,32 @@ def _to_plain(value: Any) -> Any:
     if isinstance(value, Part):
         return value.value
     raise TypeError(f"state must be plain values, dataclasses, named tuples and arrays; got {type(value).__name__}")
+
+
+def _pack(data: np.ndarray, item_bytes: int) -> tuple[memoryview, str]:
+    """Return the bytes of an array as they are written, and how."""
+    if not _LEAST_PACKED <= len(data) <= _MOST_PACKED:
+        return data.data, ""
+    by_place = np.ascontiguousarray(data.reshape(-1, item_bytes).T)
+    packed: bytes = _zstd().compress(by_place, asbytes=True)
+    return (memoryview(packed), _PACKED) if len(packed) < len(data) else (data.data, "")
+
+
+def _unpack(found: _Array, size_bytes: int, item_bytes: int) -> bytearray:
+    """Return the bytes of an array as in memory."""
+    if not found.packing:
+        return bytearray(found.data)
+    if found.packing != _PACKED:
+        raise ValueError(f"packing of an array must be {_PACKED!r}; got {found.packing!r}")
+    by_place = np.frombuffer(_decompressed(found.data, size_bytes), np.uint8)
+    return bytearray(by_place.reshape(item_bytes, -1).T.tobytes())
+
+
+@lru_cache
+def _zstd() -> Any:
+    import pyarrow as pa  # takes longer to load than all else here
+
+    return pa.Codec("zstd", compression_level=1)
 
 
 def _from_plain(kind: Any, value: Any) -> Any:
@@ -201,9 +267,10 @@ def _read_array(found: _Array, kind: Any) -> np.ndarray:
     wanted = _wanted_scalar(kind)
     if wanted is not None and dtype.type is not wanted:
         raise ValueError(f"array must hold {wanted.__name__}; got {dtype}")
-    if min(found.shape, default=0) < 0 or math.prod(found.shape) * dtype.itemsize != len(found.data):
+    size_bytes = math.prod(found.shape) * dtype.itemsize
+    if min(found.shape, default=0) < 0 or not (found.packing or size_bytes == len(found.data)):
         raise ValueError(f"array of {dtype} and shape {found.shape} must have as many bytes; got {len(found.data)}")
-    return np.ndarray(found.shape, dtype, bytearray(found.data))
+    return np.ndarray(found.shape, dtype, _unpack(found, size_bytes, dtype.itemsize))
 
 
 @lru_cache

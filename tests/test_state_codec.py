@@ -211,3 +211,55 @@ class Odd(NamedTuple):
 def test_what_is_no_state_is_a_programming_error(inside: Any) -> None:
     with pytest.raises(TypeError, match="must"):
         encode_state(Odd(inside), 1)
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.arange(3000),
+        np.zeros((40, 50)),
+        np.arange(5000, dtype=np.uint8),
+        np.array(["abc", "d"] * 600),
+        np.arange(9),
+    ],
+)
+def test_a_large_array_is_packed_and_comes_back_equal(array: np.ndarray) -> None:
+    value = encode_state({"a": array}, 1)
+    found = decode_state(value, dict[str, np.ndarray], 1)["a"]
+    np.testing.assert_array_equal(found, array)
+    assert (found.dtype, found.shape, found.flags.writeable) == (array.dtype, array.shape, True)
+    assert len(value) < array.nbytes / 3 or array.nbytes < 2048
+
+
+def test_numbers_without_an_order_are_written_as_they_are() -> None:
+    noise = np.frombuffer(np.random.default_rng(1).bytes(80_000), np.int64)
+    assert len(encode_state({"a": noise}, 1)) == pytest.approx(noise.nbytes, rel=0.01)
+
+
+def test_an_array_of_the_version_before_which_packed_none_is_read() -> None:
+    body = msgspec.msgpack.encode({"a": ["<i8", [3], np.arange(3).tobytes()]})
+    value = struct.pack("<3sBI", b"IRS", 1, zlib.crc32(body)) + body
+    np.testing.assert_array_equal(decode_state(value, dict[str, np.ndarray], 1)["a"], np.arange(3))
+
+
+@pytest.mark.parametrize(
+    ("shape", "packed", "packing"),
+    [
+        ([3], b"\0" * 24, "zstd bytes by place"),
+        ([1 << 40], b"(\xb5/\xfd", "zstd bytes by place"),
+        ([0], b"", "zstd bytes by place"),
+        ([3], b"\0" * 24, "of another kind"),
+    ],
+)
+def test_an_array_that_is_not_packed_as_it_says_is_refused(shape: list[int], packed: bytes, packing: str) -> None:
+    body = msgspec.msgpack.encode({"a": ["<i8", shape, packed, packing]})
+    value = struct.pack("<3sBI", b"IRS", 1, zlib.crc32(body)) + body
+    with pytest.raises(RecordError, match=r"packed|packing"):
+        decode_state(value, dict[str, np.ndarray], 1)
+
+
+@pytest.mark.parametrize("content", [b"", b"\1\0\0\0", struct.pack("<Q", 1 << 50), struct.pack("<Q", 9) + b"garbage"])
+def test_a_state_that_is_not_compressed_as_it_says_is_refused(content: bytes) -> None:
+    value = struct.pack("<3sBI", b"IRZ", 1, zlib.crc32(content)) + content
+    with pytest.raises(RecordError, match="state must be a dict; got another one"):
+        decode_state(value, dict[str, int], 1)

@@ -31,13 +31,13 @@ from irregulars.detectors.judging.reading.spans import Span
 from irregulars.producers.simulator.job.faults import parse_fault
 from irregulars.producers.simulator.job.settings import SimulatorSettings
 from irregulars.producers.simulator.logs.simulation import Simulation
-from irregulars.state_codec import encode_state
 from irregulars.streams.job_hop.job_monitor import JobMonitor
 from irregulars.streams.messages.evidence import Evidence, Membership, decode_evidence, encode_evidence
 from irregulars.streams.messages.records import Batch, decode_batch, encode_batch
 from irregulars.streams.monitor_settings import MonitorSettings
 from irregulars.streams.rank_hop.evidence_reduction import reduce_all
 from irregulars.streams.rank_hop.rank_monitor import RankMonitor
+from irregulars.streams.snapshots.records import draft_of, encode_part
 
 _SIZES: Final = (128, 1_024, 8_192, 32_768, 100_000)
 _ITERATIONS: Final = 26
@@ -139,7 +139,8 @@ def measure(ranks: int, seed: int) -> Cost:
             judged(judge, evidence, log, cost)
         print(f"{ranks} ranks: {part.past} of {_ITERATIONS} iterations", file=sys.stderr)
     cost.read_operators = log.read
-    cost.snapshot_bytes = len(encode_state(judge.state(), 1))
+    draft = draft_of({}, judge.state())
+    cost.snapshot_bytes = len(draft.root) + sum(len(encode_part(part)) for part in draft.parts)
     return cost
 
 

@@ -11,7 +11,7 @@ the default order, the seat is the rank.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -21,7 +21,7 @@ from irregulars.errors import InputError
 from irregulars.producers.simulator.job.groups import Groups, sizes_of
 from irregulars.producers.simulator.job.noise import logging_generator
 from irregulars.producers.simulator.job.settings import SimulatorSettings
-from irregulars.streams.messages.announcements import Announcement
+from irregulars.streams.messages.announcements import Announcement, Ranks, ranks_to_runs
 
 Ints = NDArray[np.int64]
 
@@ -159,6 +159,8 @@ class Topology:
         """
         s = self.settings
         logged_ranks = int(np.count_nonzero(self.is_logged))
+        # As runs: 100,000 ranks that each list all others would be ten thousand million numbers to encode.
+        communicators = [replace(one, ranks=Ranks(ranks_to_runs(one.ranks))) for one in self.groups.communicators]
         for rank in range(self.world_size):
             nic = int(self.nic[rank])
             is_logged = bool(self.is_logged[rank])
@@ -169,7 +171,7 @@ class Topology:
                 rank=rank,
                 world_size=self.world_size,
                 logged_ranks=logged_ranks,
-                communicators=tuple(self.groups.communicators[c] for c in self.groups.of_rank(rank)),
+                communicators=tuple(communicators[c] for c in self.groups.of_rank(rank)),
                 sources=own,
                 is_logged=is_logged,
                 clock=s.clock,
