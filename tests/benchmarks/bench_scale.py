@@ -32,7 +32,9 @@ from irregulars.producers.simulator.job.faults import parse_fault
 from irregulars.producers.simulator.job.settings import SimulatorSettings
 from irregulars.producers.simulator.logs.simulation import Simulation
 from irregulars.streams.job_hop.job_monitor import JobMonitor
-from irregulars.streams.messages.evidence import Evidence, Membership, decode_evidence, encode_evidence
+from irregulars.streams.kafka.topics import MAX_MESSAGE_BYTES
+from irregulars.streams.messages.evidence import Evidence, Membership, decode_evidence
+from irregulars.streams.messages.evidence_parts import encode_within_limit
 from irregulars.streams.messages.records import Batch, decode_batch, encode_batch
 from irregulars.streams.monitor_settings import MonitorSettings
 from irregulars.streams.rank_hop.evidence_reduction import reduce_all
@@ -109,19 +111,19 @@ class Log:
         return found
 
 
-def settings_of(ranks: int, seed: int) -> SimulatorSettings:
+def settings_of(ranks: int, seed: int, micro_batches: int) -> SimulatorSettings:
     """Return a job of about so many ranks, one of which turns slow."""
     pp, tp = 4, 8
     fault = parse_fault(f"slow_rank:rank={ranks // 3},from={_SLOW[0]},to={_SLOW[1]},excess=0.3")
     return SimulatorSettings(
-        job=f"job-{ranks}", dp=max(ranks // (pp * tp), 1), pp=pp, tp=tp, micro_batches=4, tp_operators=1,
+        job=f"job-{ranks}", dp=max(ranks // (pp * tp), 1), pp=pp, tp=tp, micro_batches=micro_batches, tp_operators=1,
         iterations=_ITERATIONS, seed=seed, faults=(fault,),
     )  # fmt: skip
 
 
-def measure(ranks: int, seed: int) -> Cost:
+def measure(ranks: int, seed: int, micro_batches: int) -> Cost:
     """Run and judge one job."""
-    settings = settings_of(ranks, seed)
+    settings = settings_of(ranks, seed, micro_batches)
     simulation, log = Simulation(settings, _START_NS), Log()
     announcements = list(simulation.announcements())
     cost = Cost(len(announcements))
@@ -151,7 +153,7 @@ def reduced(job: str, monitors: Sequence[RankMonitor], cost: Cost) -> Iterator[l
     for first in range(0, len(monitors), _RANKS_AT_ONCE):
         closed = [one for monitor in monitors[first : first + _RANKS_AT_ONCE] for one in monitor.take_closed()]
         rows += reduce_all(job, closed)
-    values = list(encode_evidence(rows, job))
+    values = list(encode_within_limit(rows, job, MAX_MESSAGE_BYTES))
     cost.reduce_s += time.process_time() - began_s
     cost.evidence_bytes += sum(map(len, values))
     yield [one for value in values for one in decode_evidence(value)]
@@ -174,6 +176,7 @@ def judged(judge: JobMonitor, rows: Sequence[Evidence | Membership], log: Log, c
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, nargs="+", default=list(_SIZES), help="multiples of 32")
+    parser.add_argument("--micro-batches", type=int, default=4, help="more of them: more operators")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=Path)
     own = parser.parse_args(arguments)
@@ -181,7 +184,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     context = multiprocessing.get_context("spawn")
     for ranks in own.ranks:
         with ProcessPoolExecutor(1, context) as pool:
-            costs.append(pool.submit(measure, ranks, own.seed).result())
+            costs.append(pool.submit(measure, ranks, own.seed, own.micro_batches).result())
     print(
         f"`python -m tests.benchmarks.bench_scale`: seed {own.seed}; {os.cpu_count()} cores, {platform.machine()}\n"
     )
