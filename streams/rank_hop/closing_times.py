@@ -31,11 +31,6 @@ ClosingTime = tuple[int, int]
 """The number of an iteration, and the watermark of ``commops`` that closes it, ns."""
 
 
-def closing_times_by_rows(iterations: Mapping[int, IterationTimes]) -> Iterator[ClosingTime]:
-    """Yield when each iteration closes, where rows of ``iterations`` say when it ended."""
-    return ((number, closing_time_ns(row)) for number, row in iterations.items())
-
-
 def closing_time_ns(row: IterationTimes) -> int:
     """Return the watermark of ``commops`` that closes an iteration, ns."""
     return row.end_ns + _margin_ns(row.elapsed_ns)

@@ -20,7 +20,6 @@ from irregulars.streams.rank_hop.closing_times import (
     IterationTimes,
     closing_time_ns,
     closing_times_by_operators,
-    closing_times_by_rows,
     earliest_ns,
 )
 from irregulars.streams.rank_hop.message_rows import Cut, IterationRow, MessageRows
@@ -118,6 +117,7 @@ class PendingRows:
         self._parts: list[_Part] = []
         self._untold_rows = 0  # rows of which `_is_untold` is true, or a few more: some may have been told since
         self._told_until_ns = UNKNOWN  # end of the last iteration that was told
+        self.closes_ns: dict[int, int] = {}  # of each of `iterations`, the watermark that closes it
         self._first_told_close_ns = NEVER_NS  # no open iteration closes before it, by its row
         self._first_started_close_ns: int | None = None  # nor by the operators; None: to be found again
         self._codes: dict[str, int] = {}  # of communicators
@@ -221,8 +221,9 @@ class PendingRows:
             else:
                 told = IterationTimes(start_ns, int(elapsed_ns), phase, tokens)
                 self.iterations[number] = told
+                self.closes_ns[number] = closing_time_ns(told)
                 self._told_until_ns = max(self._told_until_ns, told.end_ns)
-                self._first_told_close_ns = min(self._first_told_close_ns, closing_time_ns(told))
+                self._first_told_close_ns = min(self._first_told_close_ns, self.closes_ns[number])
         return unusable
 
     def _without_closed(self, rows: Rows) -> Rows:
@@ -313,7 +314,8 @@ class PendingRows:
         self._recount()
         for number in numbers:
             self.starts_ns.pop(number, None)
-            self.iterations.pop(number, None)
+            if number in self.iterations:
+                del self.iterations[number], self.closes_ns[number]
         self._find_first_closes()
         return taken
 
@@ -332,7 +334,7 @@ class PendingRows:
         return Taken([_cut_of(rows, self.names)], _last_end_ns(rows, last))
 
     def _find_first_closes(self) -> None:
-        self._first_told_close_ns = earliest_ns(closing_times_by_rows(self.iterations))
+        self._first_told_close_ns = min(self.closes_ns.values(), default=NEVER_NS)
         self._first_started_close_ns = None
 
     def place_unfinished(self) -> None:
@@ -426,6 +428,7 @@ class PendingRows:
         """Restore."""
         pending = cls()
         pending.iterations = dict(state.iterations)
+        pending.closes_ns = {number: closing_time_ns(row) for number, row in pending.iterations.items()}
         pending._told_until_ns = max((row.end_ns for row in pending.iterations.values()), default=UNKNOWN)
         pending.starts_ns = dict(state.starts_ns)
         pending._find_first_closes()

@@ -25,7 +25,6 @@ from irregulars.streams.rank_hop.closing_times import (
     ClosingTime,
     IterationTimes,
     closing_times_by_operators,
-    closing_times_by_rows,
     newest_closed,
 )
 from irregulars.streams.rank_hop.evidence_reduction import Closing
@@ -208,7 +207,7 @@ class RankAttempt:
 
     def _closing_times(self) -> Iterable[ClosingTime]:
         if self._has_iteration_rows:
-            return closing_times_by_rows(self._pending.iterations)
+            return self._pending.closes_ns.items()
         return closing_times_by_operators(self._pending.starts_ns)
 
     def _overdue(self) -> int | None:

@@ -6,8 +6,8 @@ import pytest
 
 from irregulars.streams.rank_hop.closing_times import (
     IterationTimes,
+    closing_time_ns,
     closing_times_by_operators,
-    closing_times_by_rows,
     newest_closed,
 )
 
@@ -18,8 +18,8 @@ S = 1_000_000_000
 def test_an_iteration_closes_half_its_length_after_its_end_but_a_second_at_most(
     elapsed_ns: int, margin_ns: int
 ) -> None:
-    (closes,) = closing_times_by_rows({7: IterationTimes(1000, elapsed_ns, 0, 1.0)})
-    assert closes == (7, 1000 + elapsed_ns + margin_ns)
+    closes_ns = closing_time_ns(IterationTimes(1000, elapsed_ns, 0, 1.0))
+    assert closes_ns == 1000 + elapsed_ns + margin_ns
 
 
 def test_by_its_operators_an_iteration_ends_where_the_next_begins() -> None:
