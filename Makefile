@@ -15,7 +15,7 @@ UV_VERSION := 0.13.8
 TORCH_VERSION := 2.15.0
 
 .PHONY: help demo test test-faults lint format bench bench-analyze bench-localization bench-operators bench-recordings bench-agent \
-	bench-sensitivity bench-torch chaos check-metamorphic licences sbom torch lock clean python java maven
+	bench-scale bench-store bench-sensitivity bench-torch chaos check-metamorphic licences sbom torch lock clean python java maven
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 28
@@ -37,6 +37,13 @@ format: $(STAMP)  ## Let ruff sort imports and lay out the code
 
 bench: java maven $(STAMP)  ## Operators per second through one worker, beside the limits of Faust and Kafka
 	@$(BIN)/python -m tests.benchmarks.bench_worker
+
+bench-scale: $(STAMP)  ## What one job costs, from 128 to 100,000 ranks (half an hour, 12 GiB); OPTIONS="--ranks 128 8192"
+	@mkdir -p build && $(BIN)/python -m tests.benchmarks.bench_scale --json build/bench-scale.json $(OPTIONS) | \
+		tee build/bench-scale.md
+
+bench-store: $(STAMP)  ## Operators per second that the sink stores in ClickHouse, beside what the database takes
+	@$(BIN)/python -m tests.benchmarks.bench_store $(OPTIONS)
 
 bench-agent: java maven $(STAMP)  ## CPU time and memory of a node's agent, at several rates of sampling (needs a C compiler)
 	@$(BIN)/python -m tests.benchmarks.bench_agent
