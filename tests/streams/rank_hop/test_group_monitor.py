@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -12,6 +13,9 @@ import numpy as np
 import pytest
 
 from irregulars.errors import RecordError
+from irregulars.producers.simulator.job.settings import SimulatorSettings
+from irregulars.producers.simulator.logs.source import simulate_trace
+from irregulars.producers.trace.directory import read_trace
 from irregulars.streams.messages.announcements import Announcement, Communicator, Heartbeat, SourceProgress
 from irregulars.streams.messages.bundles import MAX_GROUP_RANKS, bundle_of, decode_rows, encode_bundle
 from irregulars.streams.messages.evidence import CLASS_COLUMNS, Evidence
@@ -92,10 +96,10 @@ def messages(random: Random, sources: tuple[str, ...]) -> Iterator[list[Batch] |
             yield T0 / 1e9 + iteration * 0.01 + random.choice((0.0, 100.0))
 
 
-def outcome(closed: list[Any]) -> list[Any]:
+def outcome(closed: list[Any], ranks: Sequence[int] = RANKS) -> list[Any]:
     """Evidence of each rank by itself: which iterations of which ranks close together is no matter."""
     found: list[Any] = []
-    for rank in RANKS:
+    for rank in ranks:
         for one in reduce_closings("lockstep", [one for one in closed if one.rank == rank]):
             found += told(one) if isinstance(one, Evidence) else [one]
     return found
@@ -178,3 +182,39 @@ def test_a_group_has_no_more_ranks_than_a_host() -> None:
         group.announce(announced(64, ("commops",)))
     refused = group.add(operator_batch(64, [{"iteration": 0, "start_ns": T0, "elapsed_ns": 1.0}]), 0)
     assert [one.batch.header.rank for one in refused] == [64]
+
+
+def test_hosts_whose_ranks_come_together_give_the_evidence_of_ranks_that_come_alone(tmp_path: Path) -> None:
+    """In a job with communicators of more ranks than are read back whole, which each rank announces for itself."""
+    settings = SimulatorSettings(job="lockstep", dp=24, pp=1, tp=2, iterations=6, micro_batches=1, seed=3)
+    simulate_trace(tmp_path, settings)
+    trace = read_trace(tmp_path)
+    announced = [replace(one, group=f"{one.host}/0") for one in trace.announcements]
+    groups = {one.group: GroupMonitor("lockstep", MonitorSettings()) for one in announced}
+    alone = {one.rank: RankMonitor("lockstep", one.rank, MonitorSettings()) for one in announced}
+    for one in announced:
+        groups[one.group].announce(one)
+        alone[one.rank].announce(one)
+    for schema in ("iterations", "commops"):
+        batches = trace.batches(schema)
+        for offset, (group, monitor) in enumerate(groups.items()):
+            ranks = [one.rank for one in announced if one.group == group]
+            monitor.add(bundle_of([with_group(batches[rank], str(group)) for rank in ranks]), offset)
+            for rank in ranks:
+                alone[rank].add(batches[rank], offset)
+    for one in announced:
+        for hearer in (groups[one.group], alone[one.rank]):
+            hearer.beat(Heartbeat("lockstep", trace.attempt, one.rank, {}, "ended", "finished", one.group))
+    together = [one for monitor in groups.values() for one in monitor.take_closed()]
+    apart = [one for monitor in alone.values() for one in monitor.take_closed()]
+    ranks = tuple(one.rank for one in announced)
+    assert outcome(together, ranks) == outcome(apart, ranks)
+    assert any(evidence.classes.has_entries for evidence in evidences(together))
+
+
+def with_group(batch: Batch, group: str) -> Batch:
+    return replace(batch, header=replace(batch.header, group=group))
+
+
+def evidences(closed: list[Any]) -> list[Evidence]:
+    return [one for one in reduce_closings("lockstep", closed) if isinstance(one, Evidence)]
