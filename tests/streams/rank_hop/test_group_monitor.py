@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +21,7 @@ from irregulars.streams.messages.bundles import MAX_GROUP_RANKS, bundle_of, deco
 from irregulars.streams.messages.evidence import CLASS_COLUMNS, Evidence
 from irregulars.streams.messages.records import UNKNOWN, Batch
 from irregulars.streams.monitor_settings import MonitorSettings
-from irregulars.streams.rank_hop.evidence_reduction import reduce_closings
+from irregulars.streams.rank_hop.evidence_reduction import reduce_all, reduce_closings
 from irregulars.streams.rank_hop.group_monitor import GroupMonitor
 from irregulars.streams.rank_hop.rank_monitor import RankMonitor
 from irregulars.streams.rank_hop.row_summaries import RowSummary, summarize
@@ -96,22 +96,26 @@ def messages(random: Random, sources: tuple[str, ...]) -> Iterator[list[Batch] |
             yield T0 / 1e9 + iteration * 0.01 + random.choice((0.0, 100.0))
 
 
-def outcome(closed: list[Any], ranks: Sequence[int] = RANKS) -> list[Any]:
+def outcome(closed: list[Any]) -> list[Any]:
     """Evidence of each rank by itself: which iterations of which ranks close together is no matter."""
     found: list[Any] = []
-    for rank in ranks:
+    for rank in RANKS:
         for one in reduce_closings("lockstep", [one for one in closed if one.rank == rank]):
             found += told(one) if isinstance(one, Evidence) else [one]
     return found
 
 
 def told(evidence: Evidence) -> Iterator[Any]:
-    """Each row; communicators by name, since a message's codes are its own."""
+    """Each row, with its classes; communicators by name, since a message's codes are its own."""
     names = [evidence.names[code] for code in evidence.classes["communicator"].tolist()]
-    own = [evidence.classes[name].tolist() for name in CLASS_COLUMNS if name != "communicator"]
-    classes = sorted(zip(evidence.classes.of_entries(np.arange(len(evidence))).tolist(), names, *own, strict=True))
-    yield from zip(*(np.nan_to_num(column, nan=-1.0).tolist() for column in evidence.columns.values()), strict=True)
-    yield [one for one in classes if one[-1] == one[-1]], list(evidence.offsets.lists("offset"))
+    own = [
+        np.nan_to_num(evidence.classes[name], nan=-1.0).tolist() for name in CLASS_COLUMNS if name != "communicator"
+    ]
+    owners = evidence.classes.of_entries(np.arange(len(evidence))).tolist()
+    classes = sorted(zip(owners, names, *own, strict=True))
+    columns = (np.nan_to_num(column, nan=-1.0).tolist() for column in evidence.columns.values())
+    for number, row in enumerate(zip(*columns, evidence.offsets.lists("offset"), strict=True)):
+        yield row, [one[1:] for one in classes if one[0] == number]
 
 
 @pytest.mark.parametrize("sources", [("commops",), ("commops", "iterations")])
@@ -207,14 +211,16 @@ def test_hosts_whose_ranks_come_together_give_the_evidence_of_ranks_that_come_al
             hearer.beat(Heartbeat("lockstep", trace.attempt, one.rank, {}, "ended", "finished", one.group))
     together = [one for monitor in groups.values() for one in monitor.take_closed()]
     apart = [one for monitor in alone.values() for one in monitor.take_closed()]
-    ranks = tuple(one.rank for one in announced)
-    assert outcome(together, ranks) == outcome(apart, ranks)
-    assert any(evidence.classes.has_entries for evidence in evidences(together))
+    assert rows_told(reduce_all("lockstep", together)) == rows_told(
+        [row for one in apart for row in reduce_closings("lockstep", [one])]
+    )
 
 
 def with_group(batch: Batch, group: str) -> Batch:
     return replace(batch, header=replace(batch.header, group=group))
 
 
-def evidences(closed: list[Any]) -> list[Evidence]:
-    return [one for one in reduce_closings("lockstep", closed) if isinstance(one, Evidence)]
+def rows_told(rows: list[Any]) -> list[Any]:
+    found = sorted(row for one in rows if isinstance(one, Evidence) for row in told(one))
+    assert any(classes for _, classes in found)
+    return found
