@@ -18,10 +18,9 @@ from irregulars.streams.messages.evidence import COLUMNS, Evidence, Membership, 
 from irregulars.streams.messages.ragged import Ragged
 from irregulars.streams.messages.records import RECV, UNKNOWN
 from irregulars.streams.rank_hop.message_rows import Cut, MessageRows
-from irregulars.streams.rank_hop.nic_patterns import reduce_patterns, sampled_blocks
+from irregulars.streams.rank_hop.nic_patterns import Placed, place_in_blocks, reduce_patterns, sampled_blocks
 from irregulars.streams.rank_hop.nic_samples import Piece
 from irregulars.streams.rank_hop.operator_reduction import OPERATOR_COLUMNS, Reduction, reduce_blocks
-from irregulars.streams.rank_hop.sample_places import Placed, place_in_blocks
 
 if TYPE_CHECKING:
     from irregulars.detectors.plugins.protocol import Detector

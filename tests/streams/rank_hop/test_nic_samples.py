@@ -10,8 +10,8 @@ import pytest
 
 from irregulars.streams.messages.records import PATHS, Batch, Header
 from irregulars.streams.rank_hop.message_rows import Part, part_of
+from irregulars.streams.rank_hop.nic_patterns import place_in_blocks
 from irregulars.streams.rank_hop.nic_samples import MOST_SAMPLES, NicSamples, Samples, joined_samples
-from irregulars.streams.rank_hop.sample_places import place_in_blocks
 from tests.stored_states import stored
 
 MS = 1_000_000
