@@ -78,10 +78,12 @@ class Cut(NamedTuple):
 
 
 class Part(NamedTuple):
-    """The rows of one rank in one message.
+    """The rows of one rank in one message; the other fields are those of the message's header.
 
     Parameters
     ----------
+    cut
+        These rows.
     summary
         Of its rows; its runs count rows from the beginning of the message.
     """
