@@ -22,6 +22,7 @@ from irregulars.streams.messages.announcements import (
     Announcement,
     Communicator,
     Heartbeat,
+    SourceProgress,
     encode_announcement,
     encode_heartbeat,
 )
@@ -91,7 +92,9 @@ def long_closing(pipeline: Pipeline) -> None:
         batch = iteration_batch(0, rows, rows_before=first)
         batch = replace(batch, header=replace(batch.header, watermark_ns=None))
         pipeline.bus.send("iterations", key, encode_batch(batch))
-    beat = Heartbeat("lockstep", 1, 0, {}, "ended", "finished")
+    # It counts its rows: topics have no order among them, and it must not be taken for true before they have come.
+    sources = {"iterations": SourceProgress(ROWS_OF_A_CLOSING)}
+    beat = Heartbeat("lockstep", 1, 0, sources, "ended", "finished")
     pipeline.bus.send("heartbeats", key, encode_heartbeat(beat))
 
 
