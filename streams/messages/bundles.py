@@ -34,6 +34,7 @@ from irregulars.streams.messages.records import (
     decode_table,
     encode_arrow,
     read_header,
+    rows_of,
     to_record_batch,
 )
 from irregulars.validation import Integer, JobName, Label, Name, Rank, RowCount, checked
@@ -70,7 +71,7 @@ class Bundle:
     columns: Mapping[str, np.ndarray]
 
     def __len__(self) -> int:
-        return len(next(iter(self.columns.values())))
+        return rows_of(self.columns)
 
     def batches(self) -> Iterator[Batch]:
         """Give the batch of each rank that has rows; its columns are views of the bundle's."""
@@ -141,7 +142,7 @@ def decode_rows(value: bytes | None, expected: str) -> Batch | Bundle:
     header, columns = decode_table(value, expected, _read_header, newest=BUNDLE_VERSION)
     if isinstance(header, Header):
         return Batch(header, columns)
-    _require_lists(header, len(next(iter(columns.values()))))
+    _require_lists(header, rows_of(columns))
     return Bundle(header, columns)
 
 

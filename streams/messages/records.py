@@ -32,6 +32,7 @@ import pyarrow as pa
 from irregulars.errors import RecordError
 from irregulars.streams.messages.arrow_limits import require_bounded
 from irregulars.streams.messages.json_fields import first_line, json_object
+from irregulars.streams.messages.plain_messages import PlainColumns, find_plain, layout_of
 from irregulars.validation import Integer, JobName, Label, Name, Rank, RowCount, checked
 
 VERSION: Final = 1
@@ -177,6 +178,7 @@ CODED: Final = ("communicator", "device")
 _NOT_SENT: Final = ("schema", "group")  # the one stands beside the header, the other in that of a bundle
 
 _FIELDS: Final = {name: tuple(_field(one) for one in schema) for name, schema in BATCH_SCHEMAS.items()}
+_LAYOUTS: Final = {name: layout_of(fields) for name, fields in _FIELDS.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +225,12 @@ class Batch:
     columns: Mapping[str, np.ndarray]
 
     def __len__(self) -> int:
-        return len(next(iter(self.columns.values())))
+        return rows_of(self.columns)
+
+
+def rows_of(columns: Mapping[str, np.ndarray]) -> int:
+    """Return how many rows columns have."""
+    return columns.rows if isinstance(columns, PlainColumns) else len(next(iter(columns.values())))
 
 
 def encode_batch(batch: Batch) -> bytes:
@@ -264,7 +271,7 @@ H = TypeVar("H", bound=Named)
 
 def decode_table(
     value: bytes | None, expected: str, read: Callable[[Mapping[str, Any]], H], newest: int = VERSION
-) -> tuple[H, dict[str, np.ndarray]]:
+) -> tuple[H, Mapping[str, np.ndarray]]:
     """Decode the header and the columns of a message; raises as `decode_batch` does.
 
     Parameters
@@ -276,10 +283,23 @@ def decode_table(
     """
     if not value:
         raise RecordError(f"message must be an Arrow IPC stream; got {'no value' if value is None else 'zero bytes'}")
+    plain = find_plain(value, _LAYOUTS[expected])
+    if plain is not None:
+        metadata, columns = plain
+        header = read(_header_values(metadata, expected, newest))
+    else:
+        header, columns = _decode_with_arrow(value, expected, read, newest)
+    _check_codes(columns, len(header.names))
+    return header, columns
+
+
+def _decode_with_arrow(
+    value: bytes, expected: str, read: Callable[[Mapping[str, Any]], H], newest: int
+) -> tuple[H, Mapping[str, np.ndarray]]:
     require_bounded(value)
     try:
         with pa.ipc.open_stream(value) as reader:
-            header = read(_header_values(reader.schema, expected, newest))
+            header = read(_header_values((reader.schema.metadata or {}).get(b"irregulars"), expected, newest))
             is_ours = reader.schema.equals(BATCH_SCHEMAS[expected])
             if not is_ours:
                 _require_fields(reader.schema, BATCH_SCHEMAS[expected])
@@ -292,7 +312,6 @@ def decode_table(
         field.name: _to_numpy(record_batch.column(place if is_ours else field.name), field)
         for place, field in enumerate(_FIELDS[expected])
     }
-    _check_codes(columns, len(header.names))
     return header, columns
 
 
@@ -302,8 +321,8 @@ def read_header(values: Mapping[str, Any]) -> Header:
     return header
 
 
-def _header_values(schema: pa.Schema, expected: str, newest: int) -> dict[str, Any]:
-    values = json_object((schema.metadata or {}).get(b"irregulars"), "metadata `irregulars`")
+def _header_values(metadata: bytes | None, expected: str, newest: int) -> dict[str, Any]:
+    values = json_object(metadata, "metadata `irregulars`")
     check_version(values, expected, newest)
     return values
 

@@ -5,8 +5,9 @@ Those of many ranks are reduced at once, since numpy's cost is per call and not 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from functools import cached_property, partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -17,6 +18,7 @@ from irregulars.dtypes import Column, Flags, Floats, Ints
 from irregulars.streams.messages.evidence import COLUMNS, Evidence, Membership, no_patterns
 from irregulars.streams.messages.ragged import Ragged
 from irregulars.streams.messages.records import RECV, UNKNOWN
+from irregulars.streams.rank_hop.block_sums import Blocks, sum_blocks
 from irregulars.streams.rank_hop.message_rows import Cut, MessageRows
 from irregulars.streams.rank_hop.nic_patterns import Placed, place_in_blocks, reduce_patterns, sampled_blocks
 from irregulars.streams.rank_hop.nic_samples import Piece
@@ -131,15 +133,15 @@ class _Blocks:
 
     def __init__(self, closings: Sequence[Closing]) -> None:
         self.closings = closings
-        self._counts = np.array([len(one.numbers) for one in closings])
-        self.firsts: Ints = starts_of(self._counts)
+        self.counts: Ints = np.array([len(one.numbers) for one in closings])
+        self.firsts: Ints = starts_of(self.counts)
         self.iteration: Ints = self.joined("numbers", np.int64)
         self.is_next: Flags = np.zeros(len(self), dtype=np.bool_)
         self.is_next[1:] = self.iteration[1:] == self.iteration[:-1] + 1
         self.is_next[self.firsts] = False
 
     def __len__(self) -> int:
-        return int(self._counts.sum())
+        return int(self.counts.sum())
 
     def joined(self, name: str, dtype: Any) -> Column:
         """Return a field that closings have once for each iteration."""
@@ -147,7 +149,7 @@ class _Blocks:
 
     def spread(self, name: str) -> Ints:
         """Return a field that closings have once, for each of their blocks."""
-        return np.repeat(np.array([getattr(one, name) for one in self.closings], dtype=np.int64), self._counts)
+        return np.repeat(np.array([getattr(one, name) for one in self.closings], dtype=np.int64), self.counts)
 
     def at_firsts(self, name: str, elsewhere: int) -> Ints:
         """Return a field that closings have once, for the first of their blocks alone."""
@@ -169,7 +171,7 @@ class _Blocks:
         lengths = [one.rows for one in self.closings]
         first = np.array([one.numbers[0] for one in self.closings])
         last = np.array([one.numbers[-1] for one in self.closings])
-        if np.array_equal(last - first + 1, self._counts):  # no number was left out, as always in training
+        if np.array_equal(last - first + 1, self.counts):  # no number was left out, as always in training
             return np.asarray(iteration + np.repeat(self.firsts - first, lengths))
         past = np.cumsum(lengths)
         of_closing = zip(self.slices(), (past - lengths).tolist(), past.tolist(), strict=True)
@@ -180,10 +182,9 @@ class _Blocks:
 def _reduce(job: str, closings: Sequence[Closing]) -> Evidence:
     blocks = _Blocks(closings)
     cuts = [cut for one in closings for cut in one.cuts] or [_NO_ROWS]
-    names = tuple(dict.fromkeys(name for cut in _distinct(cuts) for name in cut.source.names))
-    rows = _operators(blocks, cuts, names)
-    wide = frozenset[str]().union(*{one.wide for one in closings})
-    reduction = reduce_blocks(rows, blocks.is_next, blocks.joined("free_ns", np.int64), _is_summed(rows, wide, names))
+    dictionaries = dict.fromkeys(cut.source.names for cut in _distinct(cuts))
+    names = tuple(dict.fromkeys(chain.from_iterable(dictionaries)))
+    reduction = _sums(blocks, cuts, names)
     times = _times(blocks, reduction)
     parts = blocks.sampled()
     placed = place_in_blocks(parts, times.start_ns, times.elapsed_ns) if parts else None
@@ -195,6 +196,39 @@ def _reduce(job: str, closings: Sequence[Closing]) -> Evidence:
         classes=reduction.classes,
         patterns=_patterns(reduction, times, placed),
     )
+
+
+def _sums(blocks: _Blocks, cuts: Sequence[Cut], names: tuple[str, ...]) -> Reduction:
+    """Sum up the operators of all closings; their rows are there too, but where nobody reads them."""
+    wide = frozenset[str]().union(*{one.wide for one in blocks.closings})
+    free_ns = blocks.joined("free_ns", np.int64)
+    if not any(one.detectors for one in blocks.closings):
+        asked = Blocks(blocks.counts, blocks.iteration, blocks.is_next, free_ns)
+        found = sum_blocks(asked, [one.cuts for one in blocks.closings], names, wide)
+        if found is not None:
+            return found._replace(rows=_LazyRows(partial(_operators, blocks, cuts, names)))
+    rows = _operators(blocks, cuts, names)
+    return reduce_blocks(rows, blocks.is_next, free_ns, _is_summed(rows, wide, names))
+
+
+class _LazyRows(Mapping[str, Column]):
+    """Rows that are made when the first of their columns is asked for: most often none is."""
+
+    def __init__(self, make: Callable[[], Mapping[str, Column]]) -> None:
+        self._make = make
+
+    @cached_property
+    def _rows(self) -> Mapping[str, Column]:
+        return self._make()
+
+    def __getitem__(self, name: str) -> Column:
+        return self._rows[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
 
 
 def _joined(parts: Sequence[Any]) -> Any:

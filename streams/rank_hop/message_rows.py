@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from irregulars.dtypes import Column, Ints
 from irregulars.streams.messages.bundles import Bundle
+from irregulars.streams.messages.plain_messages import PlainColumns
 from irregulars.streams.messages.records import Batch, Header
 from irregulars.streams.rank_hop.row_summaries import RowSummary, summarize
 
@@ -74,7 +75,10 @@ class Cut(NamedTuple):
 
     def column(self, name: str) -> Column:
         """Return a column of these rows."""
-        return self.source.columns[name][self.first : self.past]
+        columns = self.source.columns
+        if isinstance(columns, PlainColumns):
+            return columns.part(name, self.first, self.past)
+        return columns[name][self.first : self.past]
 
 
 class Part(NamedTuple):

@@ -46,7 +46,7 @@ class Reduction(NamedTuple):
         Classes of operators of each block, columns as `streams.messages.evidence.CLASS_COLUMNS` says.
     """
 
-    rows: dict[str, Column]
+    rows: Mapping[str, Column]
     gap_ns: Floats
     first_start_ns: Ints
     last_end_ns: Ints
@@ -225,13 +225,13 @@ def _classes(rows: Mapping[str, Column], block: Ints, size: int) -> Ragged:
         "operator": operator,
         "peer": peer,
         "count": run_lengths(begins, len(order)),
-        "shortest_ns": _rounded_down(np.fmin.reduceat(known_ns[order], begins) if len(begins) else np.empty(0)),
+        "shortest_ns": rounded_down(np.fmin.reduceat(known_ns[order], begins) if len(begins) else np.empty(0)),
     }
     assert found.keys() == CLASS_COLUMNS.keys()
     return Ragged(np.bincount(block[order][begins], minlength=size), found)
 
 
-def _rounded_down(values: Floats) -> Floats:
+def rounded_down(values: Floats) -> Floats:
     """Keep 11 binary digits, which compress to half the bytes; the result is lower by 0.1 % at most."""
     return (values.astype(np.float32).view(np.uint32) & _LEADING_BITS).view(np.float32).astype(np.float64)
 

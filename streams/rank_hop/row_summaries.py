@@ -7,14 +7,20 @@ and when these begin and end) decides whether its rows must be looked at one by 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
+from irregulars.compiled import KERNEL, Kernel
 from irregulars.detectors.arrays.runs import starts_of
 from irregulars.dtypes import Column, Flags, Ints
+from irregulars.streams.messages.plain_messages import PlainColumns
 from irregulars.streams.messages.records import PATHS, UNKNOWN
 from irregulars.streams.messages.usable_rows import usable_operators, usable_samples
+
+_LOOK_VALUES: Final = 6
+_RUN_VALUES: Final = 4
+_ANY_NAME: Final = 1 << 16  # codes of communicators have 16 bits
 
 
 class Runs(NamedTuple):
@@ -86,6 +92,8 @@ def summarize(schema: str, columns: Mapping[str, Column], counts: Sequence[int])
     counts
         How many rows each of them has, at least one.
     """
+    if schema == "commops" and KERNEL is not None and isinstance(columns, PlainColumns):
+        return _look_compiled(KERNEL, columns, counts)
     firsts = starts_of(np.array(counts))
     times_ns = columns["start_ns"] if "start_ns" in columns else columns["time_ns"]
     newest_ns = np.maximum.reduceat(times_ns, firsts).tolist()
@@ -104,6 +112,23 @@ def summarize(schema: str, columns: Mapping[str, Column], counts: Sequence[int])
     unended = np.logical_or.reduceat(is_unended, firsts).tolist() if is_unended.any() else [False] * len(counts)
     runs = _runs(columns, is_unended, firsts) if all(usable) else [None] * len(counts)
     return [RowSummary(*one) for one in zip(newest_ns, newest, usable, unended, runs, strict=True)]
+
+
+def _look_compiled(kernel: Kernel, columns: PlainColumns, counts: Sequence[int]) -> list[RowSummary]:
+    """Do the same for operators as they stand in a message, without making columns of them."""
+    looks = np.empty((len(counts), _LOOK_VALUES), np.int64)
+    runs = np.empty((columns.rows, _RUN_VALUES), np.int64)
+    count = kernel.look(columns.value, columns.places, np.array(counts, np.int64), _ANY_NAME, looks, runs)
+    assert count >= 0, "codes are checked when a message is decoded"
+    lists = runs[:count].T.tolist()
+    found, first, past_row = [], 0, 0
+    for (newest_ns, longest_ns, number, is_usable, has_unended, own), rows in zip(looks.tolist(), counts, strict=True):
+        past_row += rows
+        cut = _cut(lists, first, first + own, past_row) if own else None
+        newest_ns = _after(newest_ns, float(longest_ns))
+        found.append(RowSummary(newest_ns, number, bool(is_usable), bool(has_unended), cut))
+        first += own
+    return found
 
 
 def _after(newest_ns: int, longest_ns: float) -> int:

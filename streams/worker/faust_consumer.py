@@ -107,6 +107,7 @@ class PatientThread(driver.AIOKafkaConsumerThread):
             self._consumer = self._create_consumer(loop=self.thread_loop)
             # Faust would wait for a restore no longer than for one request; it has one setting for both.
             self._consumer._client._request_timeout_ms = int(_REQUEST_S * 1000)
+            self._consumer._fetch_max_wait_ms = 20
             try:
                 await self._consumer.start()
             except BROKER_TROUBLE as error:

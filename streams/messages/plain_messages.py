@@ -1,0 +1,143 @@
+"""Messages that are laid out as ours are: their columns straight from the bytes, each when it is asked for.
+
+Most messages were encoded by our own agents: one Arrow stream with one batch, the schema's fields in their order,
+nothing compressed. The compiled loop finds where their columns stand in a microsecond, and reads those of operators
+as they are. Arrow itself reads all others, and says what is wrong with those that are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from struct import Struct
+from typing import Any, Final, NamedTuple, Protocol
+
+import numpy as np
+
+from irregulars.compiled import KERNEL
+from irregulars.dtypes import Column
+from irregulars.streams.messages.arrow_limits import MAX_BATCH_ROWS
+
+_PLACES: Final = Struct("<qq")
+_ROWS: Final = Struct("<q")
+_NO_NULLS: Final = -1
+
+
+class Field(Protocol):
+    """A field of a schema; see `streams.messages.records`."""
+
+    @property
+    def name(self) -> str:
+        """Of the column."""
+
+    @property
+    def kind(self) -> np.dtype[Any]:
+        """On the wire."""
+
+    @property
+    def in_numpy(self) -> np.dtype[Any]:
+        """In the process."""
+
+    @property
+    def is_nullable(self) -> bool:
+        """Whether values may be unknown."""
+
+    @property
+    def unknown(self) -> float:
+        """What stands for an unknown value in the process."""
+
+
+class Layout(NamedTuple):
+    """How messages of one schema are laid out.
+
+    Parameters
+    ----------
+    fields
+        By name, with their places.
+    plan
+        The same, as the compiled loop reads it.
+    """
+
+    fields: Mapping[str, tuple[int, Field]]
+    plan: bytes
+
+
+def layout_of(fields: Sequence[Field]) -> Layout:
+    """Describe the fields of a schema."""
+    plan = b"".join(map(_plan, fields))
+    return Layout({field.name: (place, field) for place, field in enumerate(fields)}, plan)
+
+
+def _plan(field: Field) -> bytes:
+    """Write a field's name and type: length of the name, name, Arrow's number of the type, bits, sign, null."""
+    name, kind = field.name.encode(), field.kind
+    arrow_type = 3 if kind.kind == "f" else 2  # FloatingPoint, Int in Arrow's `Schema.fbs`
+    return bytes([len(name)]) + name + bytes([arrow_type, kind.itemsize * 8, kind.kind == "i", field.is_nullable])
+
+
+class PlainColumns(Mapping[str, np.ndarray]):
+    """The columns of a message, made of its bytes when they are asked for.
+
+    Parameters
+    ----------
+    value
+        The message.
+    places
+        Where its columns stand: see ``irregulars/_kernel.c``.
+    layout
+        Of its schema.
+    """
+
+    __slots__ = ("_found", "_layout", "places", "rows", "value")
+
+    def __init__(self, value: bytes, places: bytes, layout: Layout) -> None:
+        self.value = value
+        self.places = places
+        self.rows: int = _ROWS.unpack_from(places)[0]
+        self._layout = layout
+        self._found: dict[str, Column] = {}
+
+    def __getitem__(self, name: str) -> Column:
+        found = self._found.get(name)
+        if found is None:
+            found = self._found[name] = self._made(name, 0, self.rows)
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._layout.fields)
+
+    def __len__(self) -> int:
+        return len(self._layout.fields)
+
+    def part(self, name: str, first: int, past: int) -> Column:
+        """Return some rows of a column, which is not kept for it."""
+        known = self._found.get(name)
+        return self._made(name, first, past) if known is None else known[first:past]
+
+    def on_wire(self, name: str) -> Column:
+        """Return a column as it stands in the message: what is null there may be anything."""
+        place, field = self._layout.fields[name]
+        data, _ = _PLACES.unpack_from(self.places, _ROWS.size + place * _PLACES.size)
+        return np.frombuffer(self.value, field.kind, self.rows, data)
+
+    def _made(self, name: str, first: int, past: int) -> Column:
+        place, field = self._layout.fields[name]
+        data, valid = _PLACES.unpack_from(self.places, _ROWS.size + place * _PLACES.size)
+        array = np.frombuffer(self.value, field.kind, past - first, data + first * field.kind.itemsize)
+        if valid == _NO_NULLS:
+            return array.astype(field.in_numpy, copy=False)
+        array = array.astype(field.in_numpy)
+        bits = np.frombuffer(self.value, np.uint8, (past + 7) // 8 - first // 8, valid + first // 8)
+        is_known = np.unpackbits(bits, bitorder="little")[first % 8 : first % 8 + past - first]
+        array[is_known == 0] = field.unknown
+        return array
+
+
+def find_plain(value: bytes, layout: Layout) -> tuple[bytes, PlainColumns] | None:
+    """Return the metadata of a message and its columns, if it is laid out as ours are; None: ask Arrow."""
+    if KERNEL is None or not isinstance(value, bytes):
+        return None
+    found = KERNEL.plain_layout(value, layout.plan, len(layout.fields), MAX_BATCH_ROWS)
+    if found is None:
+        return None
+    first, length, places = found
+    return value[first : first + length], PlainColumns(value, places, layout)
