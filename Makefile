@@ -111,7 +111,7 @@ maven:
 
 # Hashes first and the project itself without dependencies: what runs is what the lock file names, and nothing else.
 # The stamp comes last, so that an interrupted installation is taken up again.
-$(STAMP): pyproject.toml requirements.lock | python
+$(STAMP): pyproject.toml requirements.lock irregulars/_kernel.c | python
 	@echo "Installing $$(grep -c == requirements.lock) locked distributions into $(VENV) (once; a minute or two)"
 	@test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV) || { rm -rf $(VENV); echo "$(PYTHON) must be able to make \
 	virtual environments; it is not (Debian: install python3-venv)." >&2; exit 2; }

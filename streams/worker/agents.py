@@ -1,22 +1,19 @@
-"""The Faust agents: one per input topic. They take events without acknowledging them, and hand them to a stage."""
+"""The Faust agents: one per input topic. They take blocks of messages without acknowledging them, and hand them to a stage."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any
 
 import faust
 
 from irregulars.errors import SendingGivenUp
+from irregulars.streams.kafka.message_blocks import events_of
 from irregulars.streams.kafka.topics import TopicSettings
 from irregulars.streams.worker.job_stage import JobStage
 from irregulars.streams.worker.job_topics import EVIDENCE
 from irregulars.streams.worker.rank_stage import RANK_TOPICS, RankStage
-from irregulars.streams.worker.stage import Event, Stage
-
-_MAX_EVENTS: Final = 100
-_WITHIN_S: Final = 0.02
+from irregulars.streams.worker.stage import Stage
 
 
 def add_agents(app: faust.App, topics: TopicSettings, rank_stage: RankStage, job_stage: JobStage) -> None:
@@ -30,12 +27,11 @@ def _add_agent(app: faust.App, topics: TopicSettings, topic: str, stage: Stage[A
     channel = app.topic(topics.name(topic), key_serializer="raw", value_serializer="raw")
 
     async def agent(stream: Any) -> None:
-        # `noack_take`, because all other ways to read a stream acknowledge an event as soon as the loop has seen it.
-        batches: AsyncIterator[Sequence[Event]] = stream.noack_take(_MAX_EVENTS, within=_WITHIN_S)
-        async for events in batches:
+        stream.enable_acks = False  # else an event is acknowledged as soon as the loop has seen it
+        async for event in stream.events():
             # What was given up belongs to partitions that were dropped: they will be read again.
             with suppress(SendingGivenUp), stage.taking():
-                await stage.take(topic, events)
+                await stage.take(topic, events_of(event.value, event))
 
     agent.__qualname__ = agent.__name__ = topic  # Faust's log and metrics show it
     app.agent(channel, name=f"irregulars.{topic}")(agent)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol, cast
 
 import faust
@@ -23,11 +23,13 @@ from aiokafka.structs import OffsetAndMetadata, TopicPartition
 from faust.auth import OAuthCredentials
 from faust.transport.consumer import ensure_TPset
 from faust.transport.drivers import aiokafka as driver
-from faust.types import TP
+from faust.types import TP, Message
+from faust.types.tuples import ConsumerMessage
 
 from irregulars.streams.health.stop_deadline import StopDeadline
 from irregulars.streams.health.waited_time import WaitedTime
 from irregulars.streams.kafka.aiokafka_credentials import aiokafka_security
+from irregulars.streams.kafka.message_blocks import Record, cut_blocks
 from irregulars.streams.worker.settings import WorkerSettings
 
 LOG: Final = logging.getLogger("irregulars.worker")
@@ -36,6 +38,12 @@ _LEAVE_S: Final = 1.5
 _AGAIN_S: Final = 0.5
 _REQUEST_S: Final = 35.0
 """How long the broker has to answer one request of the consumer: longer than a rebalance or a session may take."""
+
+_FETCH_WAIT_S: Final = 0.02
+"""How long the broker holds a fetch of partitions in which nothing is new: while it does, no other partition is
+fetched. Faust's 1.5 s let a worker wait half of its time."""
+
+_MOST_BLOCKS: Final = 32
 
 BROKER_TROUBLE: Final = (KafkaError, OSError, TimeoutError)
 """What aiokafka raises while a broker is away."""
@@ -107,7 +115,7 @@ class PatientThread(driver.AIOKafkaConsumerThread):
             self._consumer = self._create_consumer(loop=self.thread_loop)
             # Faust would wait for a restore no longer than for one request; it has one setting for both.
             self._consumer._client._request_timeout_ms = int(_REQUEST_S * 1000)
-            self._consumer._fetch_max_wait_ms = 20
+            self._consumer._fetch_max_wait_ms = int(_FETCH_WAIT_S * 1000)
             try:
                 await self._consumer.start()
             except BROKER_TROUBLE as error:
@@ -196,6 +204,33 @@ class SnapshotConsumer(driver.Consumer):
         with self._waited:
             return await super()._wait_next_records(*wait_s)
 
+    async def getmany(self, timeout: float) -> AsyncIterator[tuple[TP, Message]]:
+        """Give what was fetched of each partition as blocks; else as Faust's own does."""
+        records, active = await self._wait_next_records(timeout)
+        generation = self.app.consumer_generation_id
+        if records is None or self.should_stop:
+            return
+        if not self.flow_active:
+            await self.perform_seek()
+            return
+        for place, own in records.items():
+            if active is not None and place not in active and place not in self._buffered_partitions:
+                continue
+            for block in cut_blocks([_record(one, generation) for one in own]):
+                if not self.flow_active or self.app.consumer_generation_id != generation:
+                    return
+                yield place, _block_message(place, block, generation)
+
+    def _new_offset(self, tp: TP) -> int | None:
+        """Return the newest offset of a partition that was acknowledged: we do that in order, a block at a time."""
+        acked = self._acked[tp]
+        if not acked:
+            return None
+        newest = max(acked)
+        acked.clear()
+        self._acked_index[tp].clear()
+        return newest
+
     async def on_stop(self) -> None:
         """Commit a last time, if that is soon done: the thread may have calls that get no answer."""
         if not await try_for(_LEAVE_S, super().on_stop()):
@@ -221,6 +256,22 @@ class SnapshotConsumer(driver.Consumer):
         It counts from the start of the process. After five minutes it would write an error for each partition that
         was just assigned and has not been fetched yet.
         """
+
+
+def _record(record: Any, generation: int) -> Record:
+    timestamp_s = (record.timestamp or 0) / 1000
+    return Record(
+        record.topic, record.partition, record.offset, timestamp_s, record.key, record.value, generation
+    )
+
+
+def _block_message(place: TP, block: Sequence[Record], generation: int) -> Message:
+    """Make Faust's message of a block; it stands at the offset of the last one."""
+    last = block[-1]
+    return ConsumerMessage(
+        place.topic, place.partition, last.offset, last.timestamp, 0, None, None, block, None, None, None, place,
+        generation_id=generation,
+    )  # fmt: skip
 
 
 class NoProducer(driver.Producer):
@@ -270,6 +321,8 @@ def faust_config(settings: WorkerSettings) -> dict[str, Any]:
         # Faust gives a restore no longer than this; requests themselves get less (`PatientThread`).
         "broker_request_timeout": 2 * settings.broker_away_s + settings.session_s,
         "broker_commit_interval": min(settings.snapshot_s, 2.8),
+        # Of blocks: what is read ahead must be bounded in bytes.
+        "stream_buffer_maxsize": _MOST_BLOCKS,
         # Events are held until a snapshot: a rebalance that waits for them would wait for ever.
         "stream_wait_empty": False,
         # With 0 Faust would let aiokafka assign partitions round robin, and scatter those that belong together.

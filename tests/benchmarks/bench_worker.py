@@ -194,7 +194,7 @@ class Ignoring:
     def add(self, rows: Sequence[Evidence | Membership]) -> None:
         pass
 
-    def tick(self, now_s: float) -> None:
+    def tick(self, now_s: float, until_s: float) -> None:
         pass
 
     def advance(self, read_back: Callable[..., Any]) -> Judgements:
