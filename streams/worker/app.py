@@ -256,7 +256,7 @@ class WorkerApp(faust.App):
         except BROKER_TROUBLE as error:
             LOG.debug("event=no_look error=%s reason=%r", type(error).__name__, str(error))
             return
-        lost = [place for place in self._reading.lost() if consumer.thread.position_of(place) < ends[place]]
+        lost = [place for place in self._reading.lost() if consumer.position_of(place) < ends[place]]
         if lost:
             raise ServiceUnavailable(
                 f"all assigned partitions must be read; got nothing from {lost[0].topic}/{lost[0].partition}, which "

@@ -14,6 +14,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final, Protocol, cast
 
 import faust
@@ -29,19 +30,18 @@ from faust.types.tuples import ConsumerMessage
 from irregulars.streams.health.stop_deadline import StopDeadline
 from irregulars.streams.health.waited_time import WaitedTime
 from irregulars.streams.kafka.aiokafka_credentials import aiokafka_security
+from irregulars.streams.kafka.block_fetcher import BlockFetcher, Place
 from irregulars.streams.kafka.message_blocks import Record, cut_blocks
+from irregulars.streams.worker.job_topics import EVIDENCE
 from irregulars.streams.worker.settings import WorkerSettings
 
 LOG: Final = logging.getLogger("irregulars.worker")
 _COMMIT_S: Final = 5.0
 _LEAVE_S: Final = 1.5
+_CLOSE_S: Final = 0.2
 _AGAIN_S: Final = 0.5
 _REQUEST_S: Final = 35.0
 """How long the broker has to answer one request of the consumer: longer than a rebalance or a session may take."""
-
-_FETCH_WAIT_S: Final = 0.02
-"""How long the broker holds a fetch of partitions in which nothing is new: while it does, no other partition is
-fetched. Faust's 1.5 s let a worker wait half of its time."""
 
 _MOST_BLOCKS: Final = 32
 
@@ -53,6 +53,7 @@ class Restorer(Protocol):
     """`streams.worker.app.WorkerApp`, as its consumer uses it."""
 
     consumer_generation_id: int
+    settings: WorkerSettings
 
     async def restore(self, assignment: set[TP]) -> dict[TP, int]:
         """See WorkerApp."""
@@ -97,6 +98,7 @@ class Rebalances(driver.ConsumerRebalanceListener):
         """See `faust.transport.drivers.aiokafka`; there it is the group's generation."""
         thread = cast("PatientThread", self._thread)
         thread.heard_s = time.monotonic()
+        thread.fetch_nothing(assigned)
         app = cast(Restorer, thread.app)
         app.consumer_generation_id += 1
         await thread.on_partitions_assigned(ensure_TPset(assigned), app.consumer_generation_id)
@@ -115,7 +117,8 @@ class PatientThread(driver.AIOKafkaConsumerThread):
             self._consumer = self._create_consumer(loop=self.thread_loop)
             # Faust would wait for a restore no longer than for one request; it has one setting for both.
             self._consumer._client._request_timeout_ms = int(_REQUEST_S * 1000)
-            self._consumer._fetch_max_wait_ms = int(_FETCH_WAIT_S * 1000)
+            # It leaves a group whose member does not fetch; ours fetches with `BlockFetcher`.
+            self._consumer._subscription._fetch_count += 1
             try:
                 await self._consumer.start()
             except BROKER_TROUBLE as error:
@@ -146,15 +149,9 @@ class PatientThread(driver.AIOKafkaConsumerThread):
         if not await try_for(_LEAVE_S, super().on_thread_stop()):
             LOG.debug("event=not_left")
 
-    def position_of(self, place: TP) -> int:
-        """Return to where aiokafka has read a partition; it passes what holds no messages. -1: it does not know."""
-        assignment = self._ensure_consumer()._subscription.subscription.assignment
-        known = assignment.state_value(TopicPartition(*place))
-        return known.position if known is not None and known.has_valid_position else -1
-
-    async def resume(self, places: Iterable[TP]) -> None:
-        """Fetch from these again, if aiokafka was told not to."""
-        self._ensure_consumer().resume(*[TopicPartition(*place) for place in places])
+    def fetch_nothing(self, assigned: Iterable[Any]) -> None:
+        """Leave these partitions to `BlockFetcher`; before they have a position, nothing of them is fetched."""
+        self._ensure_consumer().pause(*assigned)
 
     def join_again(self) -> None:
         """Ask for a new assignment, as a member that the group may have forgotten."""
@@ -186,6 +183,13 @@ class SnapshotConsumer(driver.Consumer):
         super().__init__(*args, **kwargs)
         self._read_offset = NothingRead()
         self._waited: Final = WaitedTime()
+        self._fetched: Final = asyncio.Event()
+        settings = cast(Restorer, self.app).settings
+        self._evidence: Final = settings.topics.name(EVIDENCE)
+        # One for each hop: while one waits for its monitors, the other reads on.
+        self._fetchers: Final = tuple(
+            BlockFetcher(settings.bootstrap, settings.security, self._wake) for _ in ("rank", "job")
+        )
 
     def _new_consumer_thread(self) -> PatientThread:
         return PatientThread(self, loop=self.loop, beacon=self.beacon)
@@ -207,7 +211,6 @@ class SnapshotConsumer(driver.Consumer):
     async def getmany(self, timeout: float) -> AsyncIterator[tuple[TP, Message]]:
         """Give what was fetched of each partition as blocks; else as Faust's own does."""
         records, active = await self._wait_next_records(timeout)
-        generation = self.app.consumer_generation_id
         if records is None or self.should_stop:
             return
         if not self.flow_active:
@@ -216,10 +219,10 @@ class SnapshotConsumer(driver.Consumer):
         for place, own in records.items():
             if active is not None and place not in active and place not in self._buffered_partitions:
                 continue
-            for block in cut_blocks([_record(one, generation) for one in own]):
-                if not self.flow_active or self.app.consumer_generation_id != generation:
+            for block in cut_blocks(own):
+                if not self.flow_active or block[0].generation_id != self.app.consumer_generation_id:
                     return
-                yield place, _block_message(place, block, generation)
+                yield place, _block_message(place, block)
 
     def _new_offset(self, tp: TP) -> int | None:
         """Return the newest offset of a partition that was acknowledged: we do that in order, a block at a time."""
@@ -235,20 +238,73 @@ class SnapshotConsumer(driver.Consumer):
         """Commit a last time, if that is soon done: the thread may have calls that get no answer."""
         if not await try_for(_LEAVE_S, super().on_stop()):
             LOG.debug("event=not_committed reason='the worker stops'")
+        for fetcher in self._fetchers:
+            fetcher.close(_CLOSE_S)
+
+    # --- fetching ---------------------------------------------------------------------------------------------------
+
+    async def on_start(self) -> None:
+        """Begin to fetch, as soon as partitions are assigned."""
+        await super().on_start()
+        for fetcher in self._fetchers:
+            fetcher.start()
+
+    def _wake(self) -> None:
+        with suppress(RuntimeError):  # the loop is closed: the process ends
+            self.loop.call_soon_threadsafe(self._fetched.set)
+
+    def on_buffer_drop(self, tp: TP) -> None:
+        """Go on with a partition whose events had filled their queue."""
+        super().on_buffer_drop(tp)
+        self._fetched.set()
+
+    async def _getmany(self, active_partitions: set[TP] | None, timeout: float) -> dict[TP, Sequence[Record]]:
+        self._fetched.clear()
+        found = self._take(active_partitions)
+        if not found:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._fetched.wait(), timeout)
+            found = self._take(active_partitions)
+        return found
+
+    def _take(self, places: set[TP] | None) -> dict[TP, Sequence[Record]]:
+        own = [fetcher.take(places) for fetcher in self._fetchers]
+        return {TP(*place): records for found in own for place, records in found.items()}
+
+    def _split(self, positions: Mapping[TP, int]) -> tuple[dict[Place, int], dict[Place, int]]:
+        """Return the positions of the first hop's partitions, and of the second hop's."""
+        own: tuple[dict[Place, int], dict[Place, int]] = {}, {}
+        for place, at in positions.items():
+            own[place.topic == self._evidence][place.topic, place.partition] = at
+        return own
 
     async def read_on(self, positions: Mapping[TP, int]) -> None:
         """Seek to where reading has come to a stop, and undo whatever may have stopped it."""
-        await self._thread.call_thread(self.thread.resume, positions)
         self.resume_partitions(set(positions))
-        await self.seek_wait(positions)
+        for fetcher, own in zip(self._fetchers, self._split(positions), strict=True):
+            fetcher.seek(own)
         self.resume_flow()
 
+    def position_of(self, place: TP) -> int:
+        """Return to where a partition was fetched; it passes what holds no messages. -1: it is not."""
+        return self._fetchers[place.topic == self._evidence].position((place.topic, place.partition))
+
     async def seek_to_committed(self) -> Mapping[TP, int]:
-        """Restore the state of what is assigned, and seek to behind it; Faust calls this after each rebalance."""
-        positions = await cast(Restorer, self.app).restore(self.assignment())
+        """Restore the state of what is assigned, and read from behind it; Faust calls this after each rebalance."""
+        app = cast(Restorer, self.app)
+        positions = await app.restore(self.assignment())
         if positions:
-            await self._thread.seek_wait(positions)
+            self._read_from(positions, app.consumer_generation_id)
         return positions
+
+    async def on_partitions_revoked(self, revoked: set[TP]) -> None:
+        """Fetch no more: an assignment follows."""
+        self._read_from({}, 0)
+        await super().on_partitions_revoked(revoked)
+
+    def _read_from(self, positions: Mapping[TP, int], generation: int) -> None:
+        for fetcher, own in zip(self._fetchers, self._split(positions), strict=True):
+            fetcher.assign(own, generation)
 
     def verify_event_path(self, now: float, tp: TP) -> None:
         """Leave to `streams.telemetry.health` who stands: Faust takes each partition after a rebalance for one.
@@ -258,19 +314,12 @@ class SnapshotConsumer(driver.Consumer):
         """
 
 
-def _record(record: Any, generation: int) -> Record:
-    timestamp_s = (record.timestamp or 0) / 1000
-    return Record(
-        record.topic, record.partition, record.offset, timestamp_s, record.key, record.value, generation
-    )
-
-
-def _block_message(place: TP, block: Sequence[Record], generation: int) -> Message:
+def _block_message(place: TP, block: Sequence[Record]) -> Message:
     """Make Faust's message of a block; it stands at the offset of the last one."""
     last = block[-1]
     return ConsumerMessage(
         place.topic, place.partition, last.offset, last.timestamp, 0, None, None, block, None, None, None, place,
-        generation_id=generation,
+        generation_id=last.generation_id,
     )  # fmt: skip
 
 
