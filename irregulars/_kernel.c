@@ -147,9 +147,24 @@ static int is_schema(const uint8_t *value, int64_t size, const uint8_t *plan, in
     return *header_at > 0;
 }
 
+/* The highest of a column's codes of 8 or 16 bits, all of which are known; -1 for other columns. */
+static int64_t highest_code(const uint8_t *data, int64_t rows, const uint8_t *wanted)
+{
+    if (wanted[0] != 2 || wanted[1] > 16 || wanted[2] || wanted[3]) return -1;
+    uint16_t highest = 0;
+    if (wanted[1] == 8)
+        for (int64_t row = 0; row < rows; row++) highest = data[row] > highest ? data[row] : highest;
+    else
+        for (int64_t row = 0; row < rows; row++) {
+            uint16_t code = u16_at(data + 2 * row);
+            highest = code > highest ? code : highest;
+        }
+    return highest;
+}
+
 /* Find the columns of the record batch at `at`, and require that the stream ends behind it. */
 static int find_columns(const uint8_t *value, int64_t size, int64_t at, const uint8_t *plan, int fields,
-                        int64_t most_rows, int64_t *layout)
+                        int64_t most_rows, int64_t *layout, int64_t *highest)
 {
     Metadata own;
     int64_t batch, kind, body, body_bytes, rows, nodes, buffers;
@@ -172,6 +187,7 @@ static int find_columns(const uint8_t *value, int64_t size, int64_t at, const ui
             if (begin < 0 || begin % 8 || length < least || begin > body_bytes || length > body_bytes - begin) return 0;
             layout[1 + 2 * field + 1 - of_data] = of_data || nulls ? body + begin : -1;
         }
+        highest[field] = highest_code(value + layout[1 + 2 * field], rows, wanted);
     }
     return 1;
 }
@@ -179,7 +195,7 @@ static int find_columns(const uint8_t *value, int64_t size, int64_t at, const ui
 PyDoc_STRVAR(plain_layout_doc,
 "plain_layout(value, plan, fields, most_rows)\n--\n\n"
 "Find the columns of an Arrow stream of one batch that is laid out as ours are; None: Arrow has to look itself.\n\n"
-"Returns offset and length of the metadata, and the layout.");
+"Returns offset and length of the metadata, the layout, and for each field the highest of its codes or -1.");
 
 static PyObject *plain_layout(PyObject *self, PyObject *args)
 {
@@ -188,7 +204,7 @@ static PyObject *plain_layout(PyObject *self, PyObject *args)
     int fields;
     long long most_rows;
     if (!PyArg_ParseTuple(args, "y#y#iL", &value, &size, &plan, &plan_bytes, &fields, &most_rows)) return NULL;
-    int64_t layout[1 + 2 * MOST_FIELDS], next, header_at, header_bytes, planned = 0;
+    int64_t layout[1 + 2 * MOST_FIELDS], highest[MOST_FIELDS], next, header_at, header_bytes, planned = 0;
     for (int field = 0; field < fields; field++) planned += planned < plan_bytes ? 5 + (uint8_t)plan[planned] : 1;
     if (fields < 1 || fields > MOST_FIELDS || planned != plan_bytes) {
         PyErr_SetString(PyExc_ValueError, "plan must describe each of the fields");
@@ -196,10 +212,11 @@ static PyObject *plain_layout(PyObject *self, PyObject *args)
     }
     const uint8_t *bytes = (const uint8_t *)value, *own_plan = (const uint8_t *)plan;
     if (!is_schema(bytes, size, own_plan, fields, &next, &header_at, &header_bytes) ||
-        !find_columns(bytes, size, next, own_plan, fields, most_rows, layout))
+        !find_columns(bytes, size, next, own_plan, fields, most_rows, layout, highest))
         Py_RETURN_NONE;
-    return Py_BuildValue("LLy#", (long long)header_at, (long long)header_bytes, (const char *)layout,
-                         (Py_ssize_t)((1 + 2 * fields) * sizeof(int64_t)));
+    return Py_BuildValue("LLy#y#", (long long)header_at, (long long)header_bytes, (const char *)layout,
+                         (Py_ssize_t)((1 + 2 * fields) * sizeof(int64_t)), (const char *)highest,
+                         (Py_ssize_t)(fields * sizeof(int64_t)));
 }
 
 /* --- columns of commops ------------------------------------------------------------------------------------------- */
@@ -410,7 +427,7 @@ static int write_classes(Classes *own, Output *out)
 typedef struct { int64_t source, first, past, offset; } Cut;
 typedef struct { int64_t cuts, blocks; } Closing;
 typedef struct { int64_t first_ns, last_ns, operators, offsets, classes; double work_ns, communication_ns; } Block;
-typedef struct { int64_t start_ns, sequence, key; } Tie;
+typedef struct { int64_t sequence, key; } Tie;
 
 typedef struct {
     const Columns *sources;
@@ -468,7 +485,7 @@ static int reduce_closing(Reduction *own, const Cut *cuts, int64_t cut_count, in
             for (int64_t tie = 0; tie < ties; tie++)
                 if (tied[tie].sequence == sequence && tied[tie].key == key) return ODD;
             if (ties == MOST_TIES) return ODD;
-            tied[ties++] = (Tie){start_ns, sequence, key};
+            tied[ties++] = (Tie){sequence, key};
             last_start_ns = start_ns;
             if (noted != block) {
                 int64_t before = sums->offsets ? i64_at((uint8_t *)own->offsets.bytes + own->offsets.size - 8) : -1;

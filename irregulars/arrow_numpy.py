@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -23,12 +24,19 @@ def to_numpy(column: pa.Array | pa.ChunkedArray, null: float | None = None) -> C
     """
     if pa.types.is_boolean(column.type):
         return to_numpy(column.cast(pa.uint8()), null).astype(bool)
-    chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
-    kind = np.dtype(column.type.to_pandas_dtype())  # its name is all that it has of pandas
+    kind = _dtype_of(column.type)
+    if isinstance(column, pa.Array):
+        return _of_buffers(column, kind, null) if len(column) else np.empty(0, kind)
+    chunks = column.chunks
     arrays = [_of_buffers(chunk, kind, null) for chunk in chunks if len(chunk)]
     if len(arrays) == 1:
         return arrays[0]
     return np.concatenate(arrays) if arrays else np.empty(0, kind)
+
+
+@cache
+def _dtype_of(kind: pa.DataType) -> np.dtype[Any]:
+    return np.dtype(kind.to_pandas_dtype())  # its name is all that it has of pandas
 
 
 def _of_buffers(chunk: pa.Array, kind: np.dtype[Any], null: float | None) -> Column:
@@ -41,6 +49,17 @@ def _of_buffers(chunk: pa.Array, kind: np.dtype[Any], null: float | None) -> Col
         raise ValueError(f"all values must be known; got {chunk.null_count} nulls")
     is_known = np.unpackbits(np.frombuffer(validity, np.uint8), count=past, bitorder="little")[first:]
     return np.where(is_known, array, kind.type(null))
+
+
+def to_arrow(values: Column, kind: pa.DataType, dtype: np.dtype[Any], is_null: Flags | None = None) -> pa.Array:
+    """Return numbers as an Arrow array of type `kind`, which numpy calls `dtype`; the caller knows that they fit.
+
+    >>> to_arrow(np.array([7, 8, 9]), pa.int8(), np.dtype(np.int8), np.array([False, True, False])).to_pylist()
+    [7, None, 9]
+    """
+    narrow = np.ascontiguousarray(values, dtype=dtype)
+    validity = None if is_null is None else pa.py_buffer(np.packbits(~is_null, bitorder="little"))
+    return pa.Array.from_buffers(kind, len(narrow), [validity, pa.py_buffer(narrow)])
 
 
 def from_numpy(values: Column, is_null: Flags | None = None) -> pa.Array:

@@ -17,7 +17,9 @@ from irregulars.dtypes import Flags, Ints
 class Kernel(Protocol):
     """The compiled loops; each says in its docstring what it takes."""
 
-    def plain_layout(self, value: bytes, plan: bytes, fields: int, most_rows: int) -> tuple[int, int, bytes] | None:
+    def plain_layout(
+        self, value: bytes, plan: bytes, fields: int, most_rows: int
+    ) -> tuple[int, int, bytes, bytes] | None:
         """Find the columns of an Arrow stream that is laid out as ours are."""
 
     def look(self, value: bytes, layout: bytes, counts: Ints, names: int, looks: Ints, runs: Ints) -> int:

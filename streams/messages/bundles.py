@@ -23,17 +23,22 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Annotated, Any, Final
 
+import msgspec
 import numpy as np
 from msgspec import Meta
 
 from irregulars.errors import RecordError
 from irregulars.streams.messages.records import (
+    BATCH_HEADERS,
     CODED,
+    VERSION,
     Batch,
     Header,
     decode_table,
     encode_arrow,
-    read_header,
+    header_of,
+    header_values,
+    quick_header,
     rows_of,
     to_record_batch,
 )
@@ -61,6 +66,9 @@ class BundleHeader:
     rows_before: tuple[RowCount, ...]
     watermarks_ns: tuple[Integer | None, ...]
     names: tuple[Label, ...] = ()
+
+
+_HEADERS: Final = msgspec.json.Decoder(BundleHeader)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +147,7 @@ def decode_rows(value: bytes | None, expected: str) -> Batch | Bundle:
     RecordError
         As `streams.messages.records.decode_batch` does; or if the lists of a bundle's header do not fit together.
     """
-    header, columns = decode_table(value, expected, _read_header, newest=BUNDLE_VERSION)
+    header, columns = decode_table(value, expected, _read_header)
     if isinstance(header, Header):
         return Batch(header, columns)
     _require_lists(header, rows_of(columns))
@@ -152,9 +160,14 @@ def decode_batches(value: bytes | None, expected: str) -> list[Batch]:
     return [rows] if isinstance(rows, Batch) else list(rows.batches())
 
 
-def _read_header(values: Mapping[str, Any]) -> Header | BundleHeader:
+def _read_header(metadata: bytes | None, expected: str) -> Header | BundleHeader:
+    known: Header | BundleHeader | None = quick_header(metadata, expected, BUNDLE_VERSION, _HEADERS)
+    known = known or quick_header(metadata, expected, VERSION, BATCH_HEADERS)
+    if known is not None:
+        return known
+    values = header_values(metadata, expected, BUNDLE_VERSION)
     if values["version"] < BUNDLE_VERSION:
-        return read_header(values)
+        return header_of(values)
     header: BundleHeader = checked({"names": None, **values}, BundleHeader, "", "header", RecordError)
     return header
 

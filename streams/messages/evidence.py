@@ -16,7 +16,7 @@ from typing import Any, Final, Self, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from irregulars.arrow_numpy import from_numpy, to_numpy
+from irregulars.arrow_numpy import from_numpy, to_arrow, to_numpy
 from irregulars.dtypes import Column, Flags, Ints, Numbers
 from irregulars.errors import RecordError
 from irregulars.streams.messages.announcements import Announcement, decode_announcement, encode_announcement
@@ -97,6 +97,23 @@ _PATTERN: Final = pa.struct([pa.field(name, kind, nullable=False) for name, kind
 """One pattern; a batch that has any holds a list of them per row in the column ``patterns``."""
 
 
+def _with_dtypes(kinds: Mapping[str, Any]) -> dict[str, tuple[Any, np.dtype[Any]]]:
+    """Return the types of columns on the wire, and what numpy calls them."""
+    return {name: (kind, np.dtype(kind.to_pandas_dtype())) for name, kind in kinds.items()}
+
+
+_ON_WIRE: Final = _with_dtypes(COLUMNS)
+_CLASSES_ON_WIRE: Final = _with_dtypes(CLASS_COLUMNS)
+_SCHEMA: Final = pa.schema(
+    [pa.field(name, kind) for name, kind in COLUMNS.items()]
+    + [pa.field("offsets", pa.list_(pa.int64()))]
+    + [pa.field(f"class_{name}", pa.list_(kind)) for name, kind in CLASS_COLUMNS.items()]
+)
+_SCHEMA_WITH_PATTERNS: Final = _SCHEMA.append(pa.field(_PATTERNS, pa.list_(_PATTERN)))
+_MOST_NAMES: Final = 1 << 16
+_WORTH_COMPRESSING: Final = 1 << 16
+
+
 @dataclass(frozen=True, slots=True)
 class EvidenceRows:
     """Evidence rows as columns: one row for each rank and iteration.
@@ -165,6 +182,8 @@ Rows = TypeVar("Rows", bound=EvidenceRows)
 
 def concatenate(parts: Sequence[Rows]) -> Rows:
     """Join evidence rows of one job, in order; the result has the names of all parts."""
+    if len(parts) == 1:
+        return parts[0]
     names = tuple(dict.fromkeys(name for part in parts for name in part.names))
     return replace(
         parts[0],
@@ -260,27 +279,32 @@ def _decode_member(job: str, member: _Member) -> Membership:
 
 
 def _encode_rows(evidence: Evidence) -> bytes:
-    arrays = {name: _to_wire(evidence.columns[name], kind) for name, kind in COLUMNS.items()}
-    arrays["offsets"] = _lists(evidence.offsets, "offset", pa.int64())
-    for name, kind in CLASS_COLUMNS.items():
-        arrays[f"class_{name}"] = _lists(evidence.classes, name, kind)
+    if len(evidence.names) > _MOST_NAMES:
+        raise pa.ArrowInvalid(f"communicators must be at most {_MOST_NAMES}; got {len(evidence.names)}")
+    arrays = [_to_wire(evidence.columns[name], kind, dtype) for name, (kind, dtype) in _ON_WIRE.items()]
+    arrays.append(_lists(evidence.offsets, "offset", pa.int64(), np.dtype(np.int64)))
+    arrays += [_lists(evidence.classes, name, kind, dtype) for name, (kind, dtype) in _CLASSES_ON_WIRE.items()]
+    schema = _SCHEMA
     if evidence.patterns.has_entries:  # without samples of NICs there are none, and columns without rows cost too
-        arrays[_PATTERNS] = _pattern_lists(evidence.patterns)
-    batch = pa.RecordBatch.from_arrays(list(arrays.values()), names=list(arrays))
-    options = pa.ipc.IpcWriteOptions(compression="zstd")  # it moves on every iteration of every rank
+        arrays.append(_pattern_lists(evidence.patterns))
+        schema = _SCHEMA_WITH_PATTERNS
+    batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
+    # It moves on every iteration of every rank. To compress some dozen short columns takes longer than to send them,
+    # and the producer compresses all messages anyway.
+    options = None if evidence.size_bytes < _WORTH_COMPRESSING else pa.ipc.IpcWriteOptions(compression="zstd")
     return encode_arrow("evidence", {"job": evidence.job, "names": evidence.names}, batch, options)
 
 
-def _to_wire(column: Column, kind: Any) -> pa.Array:
+def _to_wire(column: Column, kind: pa.DataType, dtype: np.dtype[Any]) -> pa.Array:
     is_unknown = column == UNKNOWN if column.dtype == np.int64 else None
     if is_unknown is None or not is_unknown.any():
-        return from_numpy(column).cast(kind)
-    return from_numpy(np.where(is_unknown, 0, column), is_unknown).cast(kind)
+        return to_arrow(column, kind, dtype)
+    return to_arrow(np.where(is_unknown, 0, column), kind, dtype, is_unknown)
 
 
-def _lists(entries: Ragged, name: str, kind: Any) -> pa.ListArray:
-    splits = from_numpy(entries.splits.astype(np.int32))
-    return pa.ListArray.from_arrays(splits, from_numpy(entries[name]).cast(kind))
+def _lists(entries: Ragged, name: str, kind: pa.DataType, dtype: np.dtype[Any]) -> pa.ListArray:
+    splits = to_arrow(entries.splits, pa.int32(), np.dtype(np.int32))
+    return pa.ListArray.from_arrays(splits, to_arrow(entries[name], kind, dtype))
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,13 +323,18 @@ def _decode_rows(value: bytes) -> Evidence:
             batch = reader.read_next_batch()
             batch.validate(full=True)
         _require_columns(batch)
-        _require_values(batch, len(own.names))
+        offsets = batch.column("offsets").flatten()
         classes = {name: batch.column(f"class_{name}").flatten() for name in CLASS_COLUMNS}
+        _require_values(batch, len(own.names))
+        _require_entries(batch, {"offsets": offsets, **{f"class_{name}": one for name, one in classes.items()}})
+        _require_range(offsets, "offsets", 0, LARGEST)
+        _require_range(classes["communicator"], "class_communicator", 0, len(own.names) - 1)
+        _require_range(classes["operator"], "class_operator", 0, len(OPERATORS) - 1)
         return Evidence(
             job=own.job,
             names=own.names,
             columns={name: _from_wire(batch.column(name), name) for name in COLUMNS},
-            offsets=_entries(batch.column("offsets"), {"offset": batch.column("offsets").flatten()}),
+            offsets=_entries(batch.column("offsets"), {"offset": offsets}),
             classes=_entries(batch.column("class_count"), classes),
             patterns=_patterns_from_wire(batch),
         )
@@ -327,20 +356,27 @@ def _require_values(batch: Any, names: int) -> None:
     for name, (least, most) in _RANGES.items():
         _require_range(batch.column(name), name, least, most)
     for name, most in _TIMES.items():
-        _require_range(batch.column(name).drop_null(), name, 0, most)
-    phases = set(np.unique(to_numpy(batch.column("phase").drop_null())).tolist())
-    if not phases <= {*range(len(PHASES)), PHASE_UNKNOWN}:
-        raise RecordError(f"phase codes must be below {len(PHASES)} or null; got {sorted(phases)}")
-    for name in ("offsets", *(f"class_{name}" for name in CLASS_COLUMNS)):
-        if batch.column(name).null_count or batch.column(name).flatten().null_count:
-            raise RecordError(f"column {name!r} must be known in each row; got nulls")
-    _require_range(batch.column("offsets").flatten(), "offsets", 0, LARGEST)
-    _require_range(batch.column("class_communicator").flatten(), "class_communicator", 0, names - 1)
-    _require_range(batch.column("class_operator").flatten(), "class_operator", 0, len(OPERATORS) - 1)
-    if len({to_numpy(batch.column(f"class_{name}").offsets).tobytes() for name in CLASS_COLUMNS}) > 1:
-        raise RecordError("columns of classes must be equally long in each row; they are not")
+        _require_times(batch.column(name), name, most)
+    phase = to_numpy(batch.column("phase"), PHASE_UNKNOWN)
+    if np.any((phase >= len(PHASES)) & (phase != PHASE_UNKNOWN)):
+        raise RecordError(f"phase codes must be below {len(PHASES)} or null; got {sorted(set(phase.tolist()))}")
     if _PATTERNS in batch.schema.names:
         _require_patterns(batch.column(_PATTERNS), names)
+
+
+def _require_entries(batch: Any, entries: Mapping[str, Any]) -> None:
+    """Require that lists and what they hold are known, and that those of classes are equally long."""
+    for name, one in entries.items():
+        if batch.column(name).null_count or one.null_count:
+            raise RecordError(f"column {name!r} must be known in each row; got nulls")
+    if len({to_numpy(batch.column(f"class_{name}").offsets).tobytes() for name in CLASS_COLUMNS}) > 1:
+        raise RecordError("columns of classes must be equally long in each row; they are not")
+
+
+def _require_times(column: Any, name: str, most: int) -> None:
+    values = to_numpy(column, 0)
+    if len(values) and not 0 <= int(values.min()) <= int(values.max()) <= most:
+        raise RecordError(f"{name} must be from 0 to {most}; got {values.min()} to {values.max()}")
 
 
 def _require_patterns(column: Any, names: int) -> None:
@@ -366,6 +402,8 @@ def _from_wire(column: pa.Array, name: str) -> Column:
         return to_numpy(column, PHASE_UNKNOWN)
     if pa.types.is_floating(column.type):
         return to_numpy(column, math.nan).astype(np.float64, copy=False)
+    if not column.null_count:
+        return to_numpy(column).astype(np.int64, copy=False)
     return to_numpy(column.cast(pa.int64()), UNKNOWN)
 
 

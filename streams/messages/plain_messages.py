@@ -83,16 +83,19 @@ class PlainColumns(Mapping[str, np.ndarray]):
         The message.
     places
         Where its columns stand: see ``irregulars/_kernel.c``.
+    highest
+        For each field the highest of its codes, -1 if it has none.
     layout
         Of its schema.
     """
 
-    __slots__ = ("_found", "_layout", "places", "rows", "value")
+    __slots__ = ("_found", "_highest", "_layout", "places", "rows", "value")
 
-    def __init__(self, value: bytes, places: bytes, layout: Layout) -> None:
+    def __init__(self, value: bytes, places: bytes, highest: bytes, layout: Layout) -> None:
         self.value = value
         self.places = places
         self.rows: int = _ROWS.unpack_from(places)[0]
+        self._highest = highest
         self._layout = layout
         self._found: dict[str, Column] = {}
 
@@ -113,11 +116,10 @@ class PlainColumns(Mapping[str, np.ndarray]):
         known = self._found.get(name)
         return self._made(name, first, past) if known is None else known[first:past]
 
-    def on_wire(self, name: str) -> Column:
-        """Return a column as it stands in the message: what is null there may be anything."""
-        place, field = self._layout.fields[name]
-        data, _ = _PLACES.unpack_from(self.places, _ROWS.size + place * _PLACES.size)
-        return np.frombuffer(self.value, field.kind, self.rows, data)
+    def highest(self, name: str) -> int:
+        """Return the highest code in a column of codes."""
+        found: int = _ROWS.unpack_from(self._highest, self._layout.fields[name][0] * _ROWS.size)[0]
+        return found
 
     def _made(self, name: str, first: int, past: int) -> Column:
         place, field = self._layout.fields[name]
@@ -139,5 +141,5 @@ def find_plain(value: bytes, layout: Layout) -> tuple[bytes, PlainColumns] | Non
     found = KERNEL.plain_layout(value, layout.plan, len(layout.fields), MAX_BATCH_ROWS)
     if found is None:
         return None
-    first, length, places = found
-    return value[first : first + length], PlainColumns(value, places, layout)
+    first, length, places, highest = found
+    return value[first : first + length], PlainColumns(value, places, highest, layout)

@@ -26,6 +26,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -177,6 +178,13 @@ CODED: Final = ("communicator", "device")
 
 _NOT_SENT: Final = ("schema", "group")  # the one stands beside the header, the other in that of a bundle
 
+_LIMITS: Final = {"operator": len(OPERATORS), "path": len(PATHS), **dict.fromkeys(CODED, None)}
+_CODES: Final[Mapping[str, tuple[tuple[str, int | None], ...]]] = {
+    name: tuple((column, _LIMITS[column]) for column in schema.names if column in _LIMITS)
+    for name, schema in BATCH_SCHEMAS.items()
+}
+"""Columns of codes, and what these must be below; None: as many as the header has names."""
+
 _FIELDS: Final = {name: tuple(_field(one) for one in schema) for name, schema in BATCH_SCHEMAS.items()}
 _LAYOUTS: Final = {name: layout_of(fields) for name, fields in _FIELDS.items()}
 
@@ -211,6 +219,9 @@ class Header:
     watermark_ns: Integer | None = None
     names: tuple[Label, ...] = ()
     group: Name | None = None
+
+
+BATCH_HEADERS: Final = msgspec.json.Decoder(Header)
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,36 +281,34 @@ H = TypeVar("H", bound=Named)
 
 
 def decode_table(
-    value: bytes | None, expected: str, read: Callable[[Mapping[str, Any]], H], newest: int = VERSION
+    value: bytes | None, expected: str, read: Callable[[bytes | None, str], H]
 ) -> tuple[H, Mapping[str, np.ndarray]]:
     """Decode the header and the columns of a message; raises as `decode_batch` does.
 
     Parameters
     ----------
     read
-        Makes the header of its values; raises `RecordError`.
-    newest
-        Version up to which the message is read.
+        Makes the header of the metadata and the expected schema; raises `RecordError`.
     """
     if not value:
         raise RecordError(f"message must be an Arrow IPC stream; got {'no value' if value is None else 'zero bytes'}")
     plain = find_plain(value, _LAYOUTS[expected])
     if plain is not None:
         metadata, columns = plain
-        header = read(_header_values(metadata, expected, newest))
+        header = read(metadata, expected)
     else:
-        header, columns = _decode_with_arrow(value, expected, read, newest)
-    _check_codes(columns, len(header.names))
+        header, columns = _decode_with_arrow(value, expected, read)
+    _check_codes(expected, columns, len(header.names))
     return header, columns
 
 
 def _decode_with_arrow(
-    value: bytes, expected: str, read: Callable[[Mapping[str, Any]], H], newest: int
+    value: bytes, expected: str, read: Callable[[bytes | None, str], H]
 ) -> tuple[H, Mapping[str, np.ndarray]]:
     require_bounded(value)
     try:
         with pa.ipc.open_stream(value) as reader:
-            header = read(_header_values((reader.schema.metadata or {}).get(b"irregulars"), expected, newest))
+            header = read((reader.schema.metadata or {}).get(b"irregulars"), expected)
             is_ours = reader.schema.equals(BATCH_SCHEMAS[expected])
             if not is_ours:
                 _require_fields(reader.schema, BATCH_SCHEMAS[expected])
@@ -315,13 +324,31 @@ def _decode_with_arrow(
     return header, columns
 
 
-def read_header(values: Mapping[str, Any]) -> Header:
+def read_header(metadata: bytes | None, expected: str) -> Header:
     """Read the header of a batch; raises `RecordError`."""
+    header: Header | None = quick_header(metadata, expected, VERSION, BATCH_HEADERS)
+    return header_of(header_values(metadata, expected)) if header is None else header
+
+
+def header_of(values: Mapping[str, Any]) -> Header:
+    """Make the header of a batch of its values; raises `RecordError`."""
     header: Header = checked({"rows_before": None, "names": None, **values}, Header, "", "header", RecordError)
     return header
 
 
-def _header_values(metadata: bytes | None, expected: str, newest: int) -> dict[str, Any]:
+def quick_header(metadata: bytes | None, expected: str, version: int, decoder: Any) -> Any:
+    """Return a header as our own producers write it; None: it is another one, or something is wrong with it."""
+    is_ours = metadata is not None and metadata.startswith(b'{"schema":"%b","version":%d,' % (expected.encode(), version))
+    if metadata is None or not is_ours or b'"rows_before":' not in metadata or b'"names":' not in metadata:
+        return None
+    try:
+        return decoder.decode(metadata)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+
+
+def header_values(metadata: bytes | None, expected: str, newest: int = VERSION) -> dict[str, Any]:
+    """Decode a message's metadata, and check schema and version; raises `RecordError`."""
     values = json_object(metadata, "metadata `irregulars`")
     check_version(values, expected, newest)
     return values
@@ -346,16 +373,22 @@ def _require_end(reader: Any) -> None:
     raise RecordError("message must be an Arrow IPC stream with one batch; got more")
 
 
-def _check_codes(columns: Mapping[str, np.ndarray], names: int) -> None:
-    limits = {"operator": len(OPERATORS), "path": len(PATHS)}
-    limits |= dict.fromkeys(CODED, names)
-    for name, limit in limits.items():
-        column = columns.get(name)
-        if column is not None and len(column) and int(column.max()) >= limit:
-            raise RecordError(f"{name} codes must be below {limit}; got {int(column.max())}")
-    phase = columns.get("phase")
-    if phase is not None and np.any((phase >= len(PHASES)) & (phase != PHASE_UNKNOWN)):
-        raise RecordError(f"phase codes must be below {len(PHASES)} or null; got {sorted(set(phase.tolist()))}")
+def _check_codes(schema: str, columns: Mapping[str, np.ndarray], names: int) -> None:
+    for name, known in _CODES[schema]:
+        limit = names if known is None else known
+        highest = _highest(columns, name)
+        if highest >= limit:
+            raise RecordError(f"{name} codes must be below {limit}; got {highest}")
+    if schema == "iterations":
+        phase = columns["phase"]
+        if np.any((phase >= len(PHASES)) & (phase != PHASE_UNKNOWN)):
+            raise RecordError(f"phase codes must be below {len(PHASES)} or null; got {sorted(set(phase.tolist()))}")
+
+
+def _highest(columns: Mapping[str, np.ndarray], name: str) -> int:
+    if isinstance(columns, PlainColumns):
+        return columns.highest(name)
+    return int(columns[name].max()) if len(columns[name]) else -1
 
 
 def _to_arrow(column: np.ndarray, field: _Field) -> pa.Array:

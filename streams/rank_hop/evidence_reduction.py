@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
+from irregulars.compiled import KERNEL
 from irregulars.detectors.arrays.runs import starts_of
 from irregulars.dtypes import Column, Flags, Floats, Ints
 from irregulars.streams.messages.evidence import COLUMNS, Evidence, Membership, no_patterns
@@ -27,8 +28,8 @@ from irregulars.streams.rank_hop.operator_reduction import OPERATOR_COLUMNS, Red
 if TYPE_CHECKING:
     from irregulars.detectors.plugins.protocol import Detector
 
-_MOST_ROWS: Final = 12_000
-"""Rows reduced at once: more would fall out of the caches."""
+_MOST_ROWS: Final = 12_000 if KERNEL is None else 200_000
+"""Rows reduced at once: numpy makes columns of them, and more would fall out of the caches; the compiled loop does not."""
 
 
 @dataclass(frozen=True, slots=True)
