@@ -18,6 +18,7 @@
 #define UNKNOWN INT64_MIN
 #define MOST_FIELDS 64
 #define MOST_TIES 64
+#define MOST_STRUCTURE 16384 /* metadata of our messages have some 2,000 bytes, most of them names */
 
 /* Fields of commops, by their place in the schema. */
 enum { COMMUNICATOR, OPERATOR, SEQUENCE, PEER, START, ELAPSED, SIZE, ITERATION, COMMOPS_FIELDS };
@@ -129,8 +130,22 @@ static int64_t own_metadata(const Metadata *own, int64_t schema, const uint8_t *
     return text < 0 ? 0 : own->base + text - value;
 }
 
+/* What a message's metadata say beside the numbers and the text that differ from message to message. */
+typedef struct { uint8_t bytes[MOST_STRUCTURE]; int64_t size; } Structure;
+
+/* Note metadata without some of their bytes; 0: there is no room. */
+static int note_structure(Structure *all, const Metadata *own, const int64_t (*left_out)[2], int count)
+{
+    if (own->size > MOST_STRUCTURE - all->size) return 0;
+    uint8_t *copy = all->bytes + all->size;
+    memcpy(copy, own->base, (size_t)own->size);
+    for (int number = 0; number < count; number++) memset(copy + left_out[number][0], 0, (size_t)left_out[number][1]);
+    all->size += own->size;
+    return 1;
+}
+
 static int is_schema(const uint8_t *value, int64_t size, const uint8_t *plan, int fields, int64_t *next,
-                     int64_t *header_at, int64_t *header_bytes)
+                     int64_t *header_at, int64_t *header_bytes, Structure *structure)
 {
     Metadata own;
     int64_t schema, kind, body, body_bytes, count, endianness;
@@ -144,7 +159,9 @@ static int is_schema(const uint8_t *value, int64_t size, const uint8_t *plan, in
     }
     *header_at = own_metadata(&own, schema, value, header_bytes);
     *next = body;
-    return *header_at > 0;
+    if (*header_at <= 0) return 0;
+    const int64_t text[1][2] = {{*header_at - (own.base - value), *header_bytes}};
+    return note_structure(structure, &own, text, 1);
 }
 
 /* The highest of a column's codes of 8 or 16 bits, all of which are known; -1 for other columns. */
@@ -164,7 +181,7 @@ static int64_t highest_code(const uint8_t *data, int64_t rows, const uint8_t *wa
 
 /* Find the columns of the record batch at `at`, and require that the stream ends behind it. */
 static int find_columns(const uint8_t *value, int64_t size, int64_t at, const uint8_t *plan, int fields,
-                        int64_t most_rows, int64_t *layout, int64_t *highest)
+                        int64_t most_rows, int64_t *layout, int64_t *highest, Structure *structure)
 {
     Metadata own;
     int64_t batch, kind, body, body_bytes, rows, nodes, buffers;
@@ -189,13 +206,20 @@ static int find_columns(const uint8_t *value, int64_t size, int64_t at, const ui
         }
         highest[field] = highest_code(value + layout[1 + 2 * field], rows, wanted);
     }
-    return 1;
+    const int64_t message = u32_at(own.base);
+    const int64_t numbers[4][2] = {
+        {field_of(&own, message, 3, 8), 8}, {field_of(&own, batch, 0, 8), 8},
+        {node, 16 * fields}, {buffer, 32 * (int64_t)fields},
+    };
+    return note_structure(structure, &own, numbers, 4);
 }
 
 PyDoc_STRVAR(plain_layout_doc,
 "plain_layout(value, plan, fields, most_rows)\n--\n\n"
 "Find the columns of an Arrow stream of one batch that is laid out as ours are; None: Arrow has to look itself.\n\n"
-"Returns offset and length of the metadata, the layout, and for each field the highest of its codes or -1.");
+"Returns offset and length of the metadata, the layout, for each field the highest of its codes\n"
+"or -1, and the structure: the metadata without what differs from message to message. Whether Arrow takes a message\n"
+"of this structure, it alone can say.");
 
 static PyObject *plain_layout(PyObject *self, PyObject *args)
 {
@@ -211,12 +235,15 @@ static PyObject *plain_layout(PyObject *self, PyObject *args)
         return NULL;
     }
     const uint8_t *bytes = (const uint8_t *)value, *own_plan = (const uint8_t *)plan;
-    if (!is_schema(bytes, size, own_plan, fields, &next, &header_at, &header_bytes) ||
-        !find_columns(bytes, size, next, own_plan, fields, most_rows, layout, highest))
+    Structure structure;
+    structure.size = 0;
+    if (!is_schema(bytes, size, own_plan, fields, &next, &header_at, &header_bytes, &structure) ||
+        !find_columns(bytes, size, next, own_plan, fields, most_rows, layout, highest, &structure))
         Py_RETURN_NONE;
-    return Py_BuildValue("LLy#y#", (long long)header_at, (long long)header_bytes, (const char *)layout,
+    return Py_BuildValue("LLy#y#y#", (long long)header_at, (long long)header_bytes, (const char *)layout,
                          (Py_ssize_t)((1 + 2 * fields) * sizeof(int64_t)), (const char *)highest,
-                         (Py_ssize_t)(fields * sizeof(int64_t)));
+                         (Py_ssize_t)(fields * sizeof(int64_t)), (const char *)structure.bytes,
+                         (Py_ssize_t)structure.size);
 }
 
 /* --- columns of commops ------------------------------------------------------------------------------------------- */

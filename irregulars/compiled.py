@@ -19,7 +19,7 @@ class Kernel(Protocol):
 
     def plain_layout(
         self, value: bytes, plan: bytes, fields: int, most_rows: int
-    ) -> tuple[int, int, bytes, bytes] | None:
+    ) -> tuple[int, int, bytes, bytes, bytes] | None:
         """Find the columns of an Arrow stream that is laid out as ours are."""
 
     def look(self, value: bytes, layout: bytes, counts: Ints, names: int, looks: Ints, runs: Ints) -> int:

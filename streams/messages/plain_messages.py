@@ -20,6 +20,8 @@ from irregulars.streams.messages.arrow_limits import MAX_BATCH_ROWS
 _PLACES: Final = Struct("<qq")
 _ROWS: Final = Struct("<q")
 _NO_NULLS: Final = -1
+_MOST_KNOWN: Final = 4096
+"""Structures of one schema: they differ by the length of the header, and by the version of Arrow that wrote them."""
 
 
 class Field(Protocol):
@@ -55,16 +57,19 @@ class Layout(NamedTuple):
         By name, with their places.
     plan
         The same, as the compiled loop reads it.
+    known
+        Structures of messages that Arrow has taken: it checks more of the metadata than where columns stand.
     """
 
     fields: Mapping[str, tuple[int, Field]]
     plan: bytes
+    known: set[bytes]
 
 
 def layout_of(fields: Sequence[Field]) -> Layout:
     """Describe the fields of a schema."""
     plan = b"".join(map(_plan, fields))
-    return Layout({field.name: (place, field) for place, field in enumerate(fields)}, plan)
+    return Layout({field.name: (place, field) for place, field in enumerate(fields)}, plan, set())
 
 
 def _plan(field: Field) -> bytes:
@@ -134,12 +139,34 @@ class PlainColumns(Mapping[str, np.ndarray]):
         return array
 
 
-def find_plain(value: bytes, layout: Layout) -> tuple[bytes, PlainColumns] | None:
-    """Return the metadata of a message and its columns, if it is laid out as ours are; None: ask Arrow."""
+class PlainMessage(NamedTuple):
+    """A message that is laid out as ours are.
+
+    Parameters
+    ----------
+    metadata
+        The header, as JSON.
+    structure
+        See `Layout.known`.
+    """
+
+    metadata: bytes
+    columns: PlainColumns
+    structure: bytes
+
+
+def find_plain(value: bytes, layout: Layout) -> PlainMessage | None:
+    """Return a message as the compiled loop finds it; None: it is laid out in another way, and Arrow has to read it."""
     if KERNEL is None or not isinstance(value, bytes):
         return None
     found = KERNEL.plain_layout(value, layout.plan, len(layout.fields), MAX_BATCH_ROWS)
     if found is None:
         return None
-    first, length, places, highest = found
-    return value[first : first + length], PlainColumns(value, places, highest, layout)
+    first, length, places, highest, structure = found
+    return PlainMessage(value[first : first + length], PlainColumns(value, places, highest, layout), structure)
+
+
+def note_known(message: PlainMessage | None, layout: Layout) -> None:
+    """Note that Arrow has taken a message: it will take all others of the same structure."""
+    if message is not None and len(layout.known) < _MOST_KNOWN:
+        layout.known.add(message.structure)

@@ -33,7 +33,7 @@ import pyarrow as pa
 from irregulars.errors import RecordError
 from irregulars.streams.messages.arrow_limits import require_bounded
 from irregulars.streams.messages.json_fields import first_line, json_object
-from irregulars.streams.messages.plain_messages import PlainColumns, find_plain, layout_of
+from irregulars.streams.messages.plain_messages import PlainColumns, find_plain, layout_of, note_known
 from irregulars.validation import Integer, JobName, Label, Name, Rank, RowCount, checked
 
 VERSION: Final = 1
@@ -292,12 +292,13 @@ def decode_table(
     """
     if not value:
         raise RecordError(f"message must be an Arrow IPC stream; got {'no value' if value is None else 'zero bytes'}")
-    plain = find_plain(value, _LAYOUTS[expected])
-    if plain is not None:
-        metadata, columns = plain
-        header = read(metadata, expected)
+    layout = _LAYOUTS[expected]
+    plain = find_plain(value, layout)
+    if plain is not None and plain.structure in layout.known:
+        header, columns = read(plain.metadata, expected), plain.columns
     else:
         header, columns = _decode_with_arrow(value, expected, read)
+        note_known(plain, layout)
     _check_codes(expected, columns, len(header.names))
     return header, columns
 

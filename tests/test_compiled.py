@@ -1,0 +1,297 @@
+"""Each compiled loop says what its twin in numpy says, or leaves it to that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from irregulars import compiled
+from irregulars.dtypes import Column
+from irregulars.errors import RecordError
+from irregulars.streams.messages import plain_messages
+from irregulars.streams.messages.bundles import bundle_of, decode_rows, encode_bundle
+from irregulars.streams.messages.plain_messages import PlainColumns
+from irregulars.streams.messages.records import (
+    BATCH_SCHEMAS,
+    LAST_ITERATION,
+    LATEST_NS,
+    LONGEST_NS,
+    OPERATORS,
+    RECV,
+    SEND,
+    UNKNOWN,
+    Batch,
+    Header,
+    decode_batch,
+    encode_batch,
+)
+from irregulars.streams.messages.usable_rows import MAX_PEER
+from irregulars.streams.rank_hop import evidence_reduction, row_summaries
+from irregulars.streams.rank_hop.evidence_reduction import Closing, reduce_closings
+from irregulars.streams.rank_hop.message_rows import Cut, MessageRows
+from irregulars.streams.rank_hop.row_summaries import RowSummary, summarize
+from tests.fuzz.mutations import mutate
+
+NAMES = ("world", "dp", "tp0", "pp")
+T0 = 1_800_000_000_000_000_000
+ODD_NUMBERS = (UNKNOWN, UNKNOWN + 1, -1, 0, 1, LAST_ITERATION, LAST_ITERATION + 1, (1 << 63) - 1)
+ODD_TIMES = (UNKNOWN, -1, 0, LATEST_NS, LATEST_NS + 1, (1 << 63) - 1)
+ODD_LENGTHS = (np.nan, -1.0, 0.0, float(LONGEST_NS), 2.0 * LONGEST_NS)
+ODD_PEERS = (UNKNOWN, -1, 0, MAX_PEER - 1, MAX_PEER)
+
+pytestmark = pytest.mark.filterwarnings("error")
+
+
+def test_the_compiled_loops_were_built() -> None:
+    """Without a C compiler all works; but then nothing here would compare anything."""
+    assert compiled.KERNEL is not None, "irregulars/_kernel.c must be built: pip install -e . with a C compiler"
+
+
+# --- columns --------------------------------------------------------------------------------------------------------
+
+
+def operators(random: Random, rows: int, odd: float) -> dict[str, Column]:
+    """Operators of a rank in their order, some of them odd in one of their values."""
+
+    def some(usual: list[Any], unusual: tuple[Any, ...]) -> list[Any]:
+        return [random.choice(unusual) if random.random() < odd else value for value in usual]
+
+    starts = sorted(T0 + random.randrange(10**6) for _ in range(rows))
+    kinds = [random.choice((0, 1, SEND, RECV)) for _ in range(rows)]
+    peers = [random.randrange(4) if kind in (SEND, RECV) else UNKNOWN for kind in kinds]
+    return {
+        "communicator": np.array([random.randrange(len(NAMES)) for _ in range(rows)], np.uint16),
+        "operator": np.array(kinds, np.uint8),
+        "sequence": np.array([random.randrange(5) for _ in range(rows)], np.int64),
+        "peer": np.array(some(peers, ODD_PEERS), np.int64),
+        "start_ns": np.array(some(starts, ODD_TIMES), np.int64),
+        "elapsed_ns": np.array(some([float(random.randrange(1000)) for _ in starts], ODD_LENGTHS)),
+        "size_bytes": np.array(some([1024.0] * rows, (np.nan,))),
+        "iteration": np.array(some(sorted(random.randrange(4) for _ in starts), ODD_NUMBERS), np.int64),
+    }
+
+
+def batch_of(columns: Mapping[str, Column], rank: int = 0) -> Batch:
+    return Batch(Header("commops", "job", 1, rank, 0, None, NAMES, "host/0"), columns)
+
+
+def with_arrow(monkeypatch: pytest.MonkeyPatch, value: bytes, schema: str) -> Batch | Any:
+    with monkeypatch.context() as without:
+        without.setattr(plain_messages, "KERNEL", None)
+        return decode_rows(value, schema)
+
+
+def read_twice(value: bytes, schema: str) -> Batch | Any:
+    """Read a message as a worker does once it has seen another one of the same structure."""
+    decode_rows(value, schema)
+    return decode_rows(value, schema)
+
+
+def random_batch(random: Random, schema: str) -> Batch:
+    rows = random.randrange(1, 30)
+    columns: dict[str, Column] = {}
+    for field in BATCH_SCHEMAS[schema]:
+        kind = np.dtype(field.type.to_pandas_dtype())
+        if kind.itemsize <= 2:
+            columns[field.name] = np.array([random.randrange(2) for _ in range(rows)], kind)
+            continue
+        is_float = kind.kind == "f" or field.name in ("elapsed_ns", "size_bytes", "tokens")
+        unknown = np.nan if is_float else UNKNOWN
+        most = 2**31 if kind.itemsize == 4 else 2**40
+        values = [
+            unknown if field.nullable and random.random() < 0.2 else random.randrange(most) for _ in range(rows)
+        ]
+        columns[field.name] = np.array(values, np.float64 if is_float else np.int64)
+    return Batch(Header(schema, "job", 1, 3, 5, None, NAMES), columns)
+
+
+@pytest.mark.parametrize("schema", BATCH_SCHEMAS)
+def test_columns_of_our_messages_are_those_that_arrow_reads(schema: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    random = Random(schema)
+    for _ in range(50):
+        value = encode_batch(random_batch(random, schema))
+        found, wanted = read_twice(value, schema), with_arrow(monkeypatch, value, schema)
+        assert isinstance(found.columns, PlainColumns)
+        assert not isinstance(wanted.columns, PlainColumns)
+        assert found.header == wanted.header
+        assert_equal_columns(found.columns, wanted.columns)
+        first = random.randrange(len(found))
+        past = random.randrange(first, len(found)) + 1
+        fresh = decode_batch(value, schema).columns
+        assert isinstance(fresh, PlainColumns)
+        part = {name: fresh.part(name, first, past) for name in fresh}
+        assert_equal_columns(part, {name: column[first:past] for name, column in wanted.columns.items()})
+
+
+def assert_equal_columns(found: Mapping[str, Column], wanted: Mapping[str, Column]) -> None:
+    assert list(found) == list(wanted)
+    for name, column in wanted.items():
+        assert found[name].dtype == column.dtype, name
+        np.testing.assert_array_equal(found[name], column, err_msg=name)
+
+
+def test_a_message_that_was_changed_is_read_as_arrow_reads_it_or_left_to_arrow(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Bytes of strangers: nothing is read outside of them, and nothing is taken that Arrow refuses."""
+    random = Random(5)
+    taken = 0
+    for number in range(4000):
+        schema = random.choice(list(BATCH_SCHEMAS))
+        value = changed(random, encode_batch(random_batch(random, schema)), is_light=number % 2 == 0)
+        try:
+            wanted: Any = with_arrow(monkeypatch, value, schema)
+        except RecordError:
+            wanted = None
+        try:
+            found: Any = decode_rows(value, schema)
+        except RecordError:
+            found = None
+        assert (found is None) == (wanted is None)
+        if found is not None:
+            assert found.header == wanted.header
+            assert_equal_columns(found.columns, wanted.columns)
+            taken += isinstance(found.columns, PlainColumns)
+    assert taken > 100, "few changed messages reached the compiled loop: it shows little"
+
+
+def changed(random: Random, value: bytes, *, is_light: bool) -> bytes:
+    if not is_light:
+        return mutate(value, random)
+    bytes_ = bytearray(value)
+    bytes_[random.randrange(len(bytes_))] ^= 1 << random.randrange(8)
+    return bytes(bytes_)
+
+
+# --- a first look ---------------------------------------------------------------------------------------------------
+
+
+def looked_at(batches: list[Batch]) -> tuple[list[RowSummary], list[RowSummary]]:
+    """Summaries of a bundle's ranks by the compiled loop, and by numpy."""
+    bundle = read_twice(encode_bundle(bundle_of(batches)), "commops")
+    counts = list(map(len, batches))
+    assert isinstance(bundle.columns, PlainColumns)
+    plain = {name: bundle.columns[name] for name in bundle.columns}
+    return summarize("commops", bundle.columns, counts), summarize("commops", plain, counts)
+
+
+@pytest.mark.parametrize("odd", [0.0, 0.01, 0.1])
+def test_a_look_says_what_numpy_says(odd: float) -> None:
+    random = Random(f"{odd}")
+    plain = 0
+    for _ in range(300):
+        batches = [batch_of(operators(random, random.randrange(1, 12), odd), rank) for rank in range(3)]
+        found, wanted = looked_at(batches)
+        for one, other in zip(found, wanted, strict=True):
+            assert one._replace(runs=None) == other._replace(runs=None)
+            # numpy looks for runs only where every row of all ranks can be used
+            assert one.runs == other.runs or not all(summary.is_usable for summary in wanted)
+            plain += one.runs is not None
+    assert plain > 10
+
+
+def test_codes_of_operators_and_communicators_are_checked() -> None:
+    random = Random(2)
+    columns = operators(random, 5, 0.0)
+    for name, code in (("operator", len(OPERATORS)), ("communicator", len(NAMES))):
+        wrong = {**columns, name: np.where(np.arange(5) == 3, code, columns[name]).astype(columns[name].dtype)}
+        decode_batch(encode_batch(batch_of(columns)), "commops")  # of the same structure
+        with pytest.raises(RecordError, match=f"^{name} codes must be below {code}; got {code}$"):
+            decode_batch(encode_batch(batch_of(wrong)), "commops")
+
+
+# --- sums -----------------------------------------------------------------------------------------------------------
+
+
+def closings(random: Random, odd: float) -> Iterator[Closing]:
+    """Closings of some ranks, whose rows lie in one or two messages each."""
+    for rank in range(random.randrange(1, 4)):
+        columns = operators(random, random.randrange(1, 25), 0.0)
+        columns["iteration"] = np.sort(columns["iteration"])
+        if random.random() < odd:
+            place = random.randrange(len(columns["operator"]))
+            name, value = random.choice([("start_ns", T0 + 5), ("elapsed_ns", np.nan), ("iteration", 0)])
+            columns[name][place] = value
+        numbers = sorted({*columns["iteration"].tolist(), *random.sample(range(4), 2)})
+        yield Closing(
+            attempt=1, rank=rank, partition=0, wide=frozenset(random.sample(NAMES, 2)), numbers=numbers,
+            cuts=list(cuts_of(random, columns, rank)),
+            free_ns=[random.choice((UNKNOWN, T0 - 100, T0 + 500_000)) for _ in numbers],
+            entry_ns=UNKNOWN, start_ns=[T0 + number for number in numbers], elapsed_ns=[10**6] * len(numbers),
+            phase=[0] * len(numbers), tokens=[np.nan] * len(numbers), late_rows=0, lost_rows=0,
+        )  # fmt: skip
+
+
+def cuts_of(random: Random, columns: Mapping[str, Column], rank: int) -> Iterator[Cut]:
+    border = random.randrange(len(columns["operator"]) + 1)
+    offset = random.randrange(100)
+    for first, past in ((0, border), (border, len(columns["operator"]))):
+        if first == past:
+            continue
+        names = tuple(random.sample(NAMES, len(NAMES)))  # each message numbers them anew
+        codes = np.array([names.index(NAMES[code]) for code in columns["communicator"].tolist()], np.uint16)
+        own = {**columns, "communicator": codes}
+        batch = read_twice(encode_batch(Batch(Header("commops", "job", 1, rank, 0, None, names), own)), "commops")
+        offset += random.randrange(2)
+        yield Cut(MessageRows(batch.columns, names, offset), first, past)
+
+
+@pytest.mark.parametrize("odd", [0.0, 0.3])
+def test_sums_are_those_of_numpy(odd: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    random = Random(f"sums {odd}")
+    compiled_sums = 0
+    for _ in range(300):
+        closed = list(closings(random, odd))
+        compiled_sums += by_kernel(closed)
+        found = reduce_closings("job", closed)
+        with monkeypatch.context() as without:
+            without.setattr(evidence_reduction, "sum_blocks", lambda *_: None)
+            wanted = reduce_closings("job", closed)
+        assert_equal_evidence(found, wanted)
+    assert compiled_sums > 50
+
+
+def by_kernel(closed: list[Closing]) -> bool:
+    """Whether the compiled loop does it all."""
+    blocks = evidence_reduction._Blocks(closed)
+    names = tuple(dict.fromkeys(name for one in closed for cut in one.cuts for name in cut.source.names))
+    cuts = [cut for one in closed for cut in one.cuts]
+    return isinstance(evidence_reduction._sums(blocks, cuts, names).rows, evidence_reduction._LazyRows)
+
+
+def assert_equal_evidence(found: list[Any], wanted: list[Any]) -> None:
+    for one, other in zip(found, wanted, strict=True):
+        assert one.names == other.names
+        assert_equal_columns(one.columns, other.columns)
+        for name in ("offsets", "classes", "patterns"):
+            entries, expected = getattr(one, name), getattr(other, name)
+            np.testing.assert_array_equal(entries.counts, expected.counts, err_msg=name)
+            assert_equal_columns(entries.columns, expected.columns)
+
+
+def test_the_kernel_refuses_what_does_not_fit_together() -> None:
+    kernel = compiled.KERNEL
+    assert kernel is not None
+    batch = read_twice(encode_batch(batch_of(operators(Random(1), 4, 0.0))), "commops")
+    columns = batch.columns
+    assert isinstance(columns, PlainColumns)
+    looks, runs = np.empty((1, 6), np.int64), np.empty((4, 4), np.int64)
+    with pytest.raises(ValueError, match=r"^layout, counts, looks and runs must fit together$"):
+        kernel.look(columns.value, columns.places, np.array([5]), 4, looks, runs)
+    with pytest.raises(ValueError, match=r"^layout, counts, looks and runs must fit together$"):
+        kernel.look(columns.value[:-200], columns.places, np.array([4]), 4, looks, runs)
+    with pytest.raises(ValueError, match=r"^plan must describe each of the fields$"):
+        kernel.plain_layout(columns.value, b"\x09abc", 1, 10)
+
+
+def test_without_the_compiled_loops_all_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("IRREGULARS_COMPILED", "0")
+    assert compiled.load_kernel() is None
+    monkeypatch.setattr(plain_messages, "KERNEL", None)
+    monkeypatch.setattr(row_summaries, "KERNEL", None)
+    batch = batch_of(operators(Random(1), 4, 0.0))
+    assert_equal_columns(dict(decode_batch(encode_batch(batch), "commops").columns), batch.columns)
