@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import msgspec
 import numpy as np

@@ -156,7 +156,7 @@ class PlainMessage(NamedTuple):
 
 
 def find_plain(value: bytes, layout: Layout) -> PlainMessage | None:
-    """Return a message as the compiled loop finds it; None: it is laid out in another way, and Arrow has to read it."""
+    """Return a message as the compiled loop finds it; None: it is laid out in another way, and Arrow must read it."""
     if KERNEL is None or not isinstance(value, bytes):
         return None
     found = KERNEL.plain_layout(value, layout.plan, len(layout.fields), MAX_BATCH_ROWS)

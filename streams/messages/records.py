@@ -294,6 +294,7 @@ def decode_table(
         raise RecordError(f"message must be an Arrow IPC stream; got {'no value' if value is None else 'zero bytes'}")
     layout = _LAYOUTS[expected]
     plain = find_plain(value, layout)
+    columns: Mapping[str, np.ndarray]
     if plain is not None and plain.structure in layout.known:
         header, columns = read(plain.metadata, expected), plain.columns
     else:
@@ -339,7 +340,9 @@ def header_of(values: Mapping[str, Any]) -> Header:
 
 def quick_header(metadata: bytes | None, expected: str, version: int, decoder: Any) -> Any:
     """Return a header as our own producers write it; None: it is another one, or something is wrong with it."""
-    is_ours = metadata is not None and metadata.startswith(b'{"schema":"%b","version":%d,' % (expected.encode(), version))
+    is_ours = metadata is not None and metadata.startswith(
+        b'{"schema":"%b","version":%d,' % (expected.encode(), version)
+    )
     if metadata is None or not is_ours or b'"rows_before":' not in metadata or b'"names":' not in metadata:
         return None
     try:

@@ -1,7 +1,7 @@
 """Sums of the operators of many iterations by the compiled loop, straight from the messages that hold them.
 
-It does what `reduce_blocks` does, for rows that stand in their messages as they came, in order, without duplicates, and
-all of which have ended: so nearly all are. Anything else it leaves to `reduce_blocks`.
+It does what `reduce_blocks` does, for rows that stand in their messages as they came, in order, without duplicates,
+and all of which have ended: so nearly all are. Anything else it leaves to `reduce_blocks`.
 """
 
 from __future__ import annotations

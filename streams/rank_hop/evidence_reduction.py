@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from irregulars.detectors.plugins.protocol import Detector
 
 _MOST_ROWS: Final = 12_000 if KERNEL is None else 200_000
-"""Rows reduced at once: numpy makes columns of them, and more would fall out of the caches; the compiled loop does not."""
+"""Rows reduced at once: of more, numpy's columns would fall out of the caches; the compiled loop makes none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,7 +122,9 @@ def _look_compiled(kernel: Kernel, columns: PlainColumns, counts: Sequence[int])
     assert count >= 0, "codes are checked when a message is decoded"
     lists = runs[:count].T.tolist()
     found, first, past_row = [], 0, 0
-    for (newest_ns, longest_ns, number, is_usable, has_unended, own), rows in zip(looks.tolist(), counts, strict=True):
+    for (newest_ns, longest_ns, number, is_usable, has_unended, own), rows in zip(
+        looks.tolist(), counts, strict=True
+    ):
         past_row += rows
         cut = _cut(lists, first, first + own, past_row) if own else None
         newest_ns = _after(newest_ns, float(longest_ns))

@@ -1,4 +1,4 @@
-"""The Faust agents: one per input topic. They take blocks of messages without acknowledging them, and hand them to a stage."""
+"""The Faust agents: one per input topic. They hand blocks of messages to a stage, without acknowledging them."""
 
 from __future__ import annotations
 

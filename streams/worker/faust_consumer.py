@@ -208,7 +208,7 @@ class SnapshotConsumer(driver.Consumer):
         with self._waited:
             return await super()._wait_next_records(*wait_s)
 
-    async def getmany(self, timeout: float) -> AsyncIterator[tuple[TP, Message]]:
+    async def getmany(self, timeout: float) -> AsyncIterator[tuple[TP, Message]]:  # noqa: ASYNC109
         """Give what was fetched of each partition as blocks; else as Faust's own does."""
         records, active = await self._wait_next_records(timeout)
         if records is None or self.should_stop:
@@ -258,16 +258,21 @@ class SnapshotConsumer(driver.Consumer):
         super().on_buffer_drop(tp)
         self._fetched.set()
 
-    async def _getmany(self, active_partitions: set[TP] | None, timeout: float) -> dict[TP, Sequence[Record]]:
+    async def _getmany(
+        self,
+        active_partitions: set[TP] | None,
+        timeout: float,  # noqa: ASYNC109  # Faust's signature
+    ) -> dict[TP, list[Any]]:
         self._fetched.clear()
         found = self._take(active_partitions)
         if not found:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._fetched.wait(), timeout)
+                async with asyncio.timeout(timeout):
+                    await self._fetched.wait()
             found = self._take(active_partitions)
         return found
 
-    def _take(self, places: set[TP] | None) -> dict[TP, Sequence[Record]]:
+    def _take(self, places: set[TP] | None) -> dict[TP, list[Any]]:
         own = [fetcher.take(places) for fetcher in self._fetchers]
         return {TP(*place): records for found in own for place, records in found.items()}
 
@@ -316,9 +321,9 @@ class SnapshotConsumer(driver.Consumer):
 
 def _block_message(place: TP, block: Sequence[Record]) -> Message:
     """Make Faust's message of a block; it stands at the offset of the last one."""
-    last = block[-1]
+    last, value = block[-1], cast(bytes, block)  # Faust hands it on as it is
     return ConsumerMessage(
-        place.topic, place.partition, last.offset, last.timestamp, 0, None, None, block, None, None, None, place,
+        place.topic, place.partition, last.offset, last.timestamp, 0, None, None, value, None, None, None, place,
         generation_id=last.generation_id,
     )  # fmt: skip
 

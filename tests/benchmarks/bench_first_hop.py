@@ -174,8 +174,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if own.iterations:
         logs["hosts"] = of_hosts(own.iterations, own.seed)
     rates = {name: measure(log, own.runs) for name, log in logs.items()}
-    print(f"`python -m tests.benchmarks.bench_first_hop`: seed {own.seed}; {os.cpu_count()} cores, Python "
-          f"{platform.python_version()}\n\n| load | operators | messages | M operators/s |\n|:--|--:|--:|--:|")  # fmt: skip
+    machine = f"{os.cpu_count()} cores, Python {platform.python_version()}"
+    print(f"`python -m tests.benchmarks.bench_first_hop`: seed {own.seed}; {machine}\n")
+    print("| load | operators | messages | M operators/s |", "|:--|--:|--:|--:|", sep="\n")
     for name, log in logs.items():
         print(f"| {name} | {log.operators:,} | {len(log.messages):,} | {rates[name]:.2f} |")
     if own.json is not None:
