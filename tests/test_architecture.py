@@ -32,7 +32,7 @@ MOST_FILES = 16
 MOST_COMMANDS = 20  # a file each, as the command line lists them
 GENERATED = {"build", "dist", "target", "__pycache__"}
 SOURCES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
-DATA_SUFFIXES = {".cpp", ".json", ".sql", ".xml", ".yaml", ".properties", ".md", ".toml", ".service", ".typed"}
+DATA_SUFFIXES = {".c", ".cpp", ".json", ".sql", ".xml", ".yaml", ".properties", ".md", ".toml", ".service", ".typed"}
 
 
 def imported_modules(source: str) -> Iterator[str]:

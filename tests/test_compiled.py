@@ -32,8 +32,8 @@ from irregulars.streams.messages.records import (
 from irregulars.streams.messages.usable_rows import MAX_PEER
 from irregulars.streams.rank_hop import evidence_reduction, row_summaries
 from irregulars.streams.rank_hop.evidence_reduction import Closing, reduce_closings
-from irregulars.streams.rank_hop.message_rows import Cut, MessageRows
-from irregulars.streams.rank_hop.row_summaries import RowSummary, summarize
+from irregulars.streams.rank_hop.rows.message_rows import Cut, MessageRows
+from irregulars.streams.rank_hop.rows.row_summaries import RowSummary, summarize
 from tests.fuzz.mutations import mutate
 
 NAMES = ("world", "dp", "tp0", "pp")

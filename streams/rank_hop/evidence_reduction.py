@@ -19,11 +19,11 @@ from irregulars.dtypes import Column, Flags, Floats, Ints
 from irregulars.streams.messages.evidence import COLUMNS, Evidence, Membership, no_patterns
 from irregulars.streams.messages.ragged import Ragged
 from irregulars.streams.messages.records import RECV, UNKNOWN
-from irregulars.streams.rank_hop.block_sums import Blocks, sum_blocks
-from irregulars.streams.rank_hop.message_rows import Cut, MessageRows
 from irregulars.streams.rank_hop.nic_patterns import Placed, place_in_blocks, reduce_patterns, sampled_blocks
 from irregulars.streams.rank_hop.nic_samples import Piece
-from irregulars.streams.rank_hop.operator_reduction import OPERATOR_COLUMNS, Reduction, reduce_blocks
+from irregulars.streams.rank_hop.rows.block_sums import Blocks, sum_blocks
+from irregulars.streams.rank_hop.rows.message_rows import Cut, MessageRows
+from irregulars.streams.rank_hop.rows.operator_reduction import OPERATOR_COLUMNS, Reduction, reduce_blocks
 
 if TYPE_CHECKING:
     from irregulars.detectors.plugins.protocol import Detector

@@ -13,9 +13,9 @@ from irregulars.streams.messages.evidence import Evidence, Membership
 from irregulars.streams.messages.records import Batch
 from irregulars.streams.monitor_settings import MonitorSettings
 from irregulars.streams.rank_hop.evidence_reduction import reduce_closings
-from irregulars.streams.rank_hop.message_rows import parts_of
 from irregulars.streams.rank_hop.rank_attempt import Closed
 from irregulars.streams.rank_hop.rank_monitor import RankMonitor, RankMonitorState
+from irregulars.streams.rank_hop.rows.message_rows import parts_of
 
 
 class Refused(NamedTuple):

@@ -13,7 +13,7 @@ from irregulars.detectors.arrays.runs import is_ascending, starts_of
 from irregulars.dtypes import Flags, Floats, Ints
 from irregulars.streams.messages.records import PATHS, UNKNOWN, Batch
 from irregulars.streams.messages.usable_rows import usable_samples
-from irregulars.streams.rank_hop.message_rows import MessageRows, Part
+from irregulars.streams.rank_hop.rows.message_rows import MessageRows, Part
 
 MOST_SAMPLES: Final = 100_000
 """Samples kept for iterations that have not closed; if there are more, the oldest ones are dropped."""

@@ -22,9 +22,9 @@ from irregulars.streams.rank_hop.closing_times import (
     closing_times_by_operators,
     earliest_ns,
 )
-from irregulars.streams.rank_hop.message_rows import Cut, IterationRow, MessageRows
-from irregulars.streams.rank_hop.operator_reduction import OPERATOR_COLUMNS
-from irregulars.streams.rank_hop.row_summaries import Runs
+from irregulars.streams.rank_hop.rows.message_rows import Cut, IterationRow, MessageRows
+from irregulars.streams.rank_hop.rows.operator_reduction import OPERATOR_COLUMNS
+from irregulars.streams.rank_hop.rows.row_summaries import Runs
 
 MOST_UNTOLD: Final = 1 << 18
 """Rows kept that name no iteration and start after all that were told; above that the oldest quarter goes. A script

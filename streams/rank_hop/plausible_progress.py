@@ -17,7 +17,7 @@ from irregulars.dtypes import Column, Flags, Ints
 from irregulars.errors import RecordError
 from irregulars.streams.messages.announcements import Heartbeat, SourceProgress
 from irregulars.streams.messages.records import UNKNOWN, Batch
-from irregulars.streams.rank_hop.row_summaries import RowSummary
+from irregulars.streams.rank_hop.rows.row_summaries import RowSummary
 from irregulars.streams.rank_hop.thresholds import RANK_HOP
 
 _DAY_NS: Final = 86_400 * 10**9

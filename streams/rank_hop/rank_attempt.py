@@ -28,10 +28,10 @@ from irregulars.streams.rank_hop.closing_times import (
     newest_closed,
 )
 from irregulars.streams.rank_hop.evidence_reduction import Closing
-from irregulars.streams.rank_hop.message_rows import Cut, Part, part_of
 from irregulars.streams.rank_hop.nic_samples import NicSamples, NicSamplesState, Piece
 from irregulars.streams.rank_hop.pending_rows import PendingRows, PendingState
 from irregulars.streams.rank_hop.plausible_progress import PlausibleProgress
+from irregulars.streams.rank_hop.rows.message_rows import Cut, Part, part_of
 from irregulars.streams.rank_hop.source_arrivals import ArrivalsState, SourceArrivals
 from irregulars.streams.rank_hop.waiting_timer import WaitingTimer
 

@@ -16,9 +16,9 @@ from irregulars.streams.messages.evidence import Evidence, Membership
 from irregulars.streams.messages.records import Batch
 from irregulars.streams.monitor_settings import MonitorSettings
 from irregulars.streams.rank_hop.evidence_reduction import reduce_closings
-from irregulars.streams.rank_hop.message_rows import Part, part_of
 from irregulars.streams.rank_hop.rank_attempt import AttemptState, Closed, RankAttempt
-from irregulars.streams.rank_hop.row_summaries import RowSummary
+from irregulars.streams.rank_hop.rows.message_rows import Part, part_of
+from irregulars.streams.rank_hop.rows.row_summaries import RowSummary
 from irregulars.streams.rank_hop.unannounced_messages import HeldMessages, HeldState
 from irregulars.streams.rank_hop.waiting_timer import WaitingTimer
 

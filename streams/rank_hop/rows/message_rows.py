@@ -15,7 +15,7 @@ from irregulars.dtypes import Column, Ints
 from irregulars.streams.messages.bundles import Bundle
 from irregulars.streams.messages.plain_messages import PlainColumns
 from irregulars.streams.messages.records import Batch, Header
-from irregulars.streams.rank_hop.row_summaries import RowSummary, summarize
+from irregulars.streams.rank_hop.rows.row_summaries import RowSummary, summarize
 
 IterationRow = tuple[int, int, float, int, float]
 """Number, start, elapsed, phase and tokens, as a row of ``iterations`` says."""

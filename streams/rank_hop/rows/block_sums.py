@@ -17,8 +17,8 @@ from irregulars.detectors.path.operator_classes import unpack_class
 from irregulars.dtypes import Column, Flags, Ints
 from irregulars.streams.messages.plain_messages import PlainColumns
 from irregulars.streams.messages.ragged import Ragged
-from irregulars.streams.rank_hop.message_rows import Cut, MessageRows
-from irregulars.streams.rank_hop.operator_reduction import Reduction, rounded_down
+from irregulars.streams.rank_hop.rows.message_rows import Cut, MessageRows
+from irregulars.streams.rank_hop.rows.operator_reduction import Reduction, rounded_down
 
 _SUMS: Final = np.dtype(
     [(name, np.int64) for name in ("first_start_ns", "last_end_ns", "operators", "offsets", "classes")]
