@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import random
+import re
 import socket
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +25,7 @@ from irregulars.sinks.connection import connect
 from irregulars.sinks.investigations import run, shipped_investigations
 from irregulars.sinks.migrate import migrate, shipped_migrations
 from irregulars.sinks.protocol import Rows, Sink, check_sink
+from irregulars.sinks.retention import keep
 from irregulars.sinks.tables import TABLES, sort_by_key, table_of_samples, tables_of
 from tests.sinks import made_up_job
 
@@ -268,6 +271,37 @@ def test_a_full_buffer_is_flushed_by_the_next_write(settings: DatabaseSettings) 
     assert sink.buffered_rows == 1
     assert read(settings, "iterations").num_rows == 10
     sink.close()
+
+
+def test_rows_that_wait_for_long_are_stored_by_the_next_write(settings: DatabaseSettings) -> None:
+    now_s = 100.0
+    sink = ClickHouseSink(settings, buffer_s=5, clock=lambda: now_s)
+    sink.open()
+    for first, at_s in enumerate((100.0, 104.9)):
+        now_s = at_s
+        sink.write({"iterations": ROWS["iterations"].slice(first, 1)})
+    assert sink.buffered_rows == 2
+    now_s = 105.0
+    sink.write({"iterations": ROWS["iterations"].slice(2, 1)})
+    assert (sink.buffered_rows, read(settings, "iterations").num_rows) == (1, 2)
+    now_s = 109.9  # the buffer's age counts from its first row, which came at 105
+    sink.write({"iterations": ROWS["iterations"].slice(3, 1)})
+    assert sink.buffered_rows == 2
+    sink.close()
+
+
+@pytest.mark.parametrize("writes", [[40], [7, 3, 1, 29], [10, 10, 20]])
+def test_no_insert_has_more_rows_than_it_may(settings: DatabaseSettings, writes: list[int]) -> None:
+    sink = ClickHouseSink(settings, buffer_rows=10)
+    sink.open()
+    never_merges = "max_bytes_to_merge_at_max_space_in_pool = 1, max_bytes_to_merge_at_min_space_in_pool = 1"
+    command(settings, f"ALTER TABLE iterations MODIFY SETTING {never_merges}")
+    for past, count in zip(itertools.accumulate(writes), writes, strict=True):
+        sink.write({"iterations": ROWS["iterations"].slice(past - count, count)})
+    sink.close()
+    inserts = command(settings, "SELECT count() FROM iterations GROUP BY _part ORDER BY _part FORMAT TSV")
+    assert max(map(int, str(inserts).split())) <= 10
+    assert read(settings, "iterations").equals(sort_by_key("iterations", ROWS["iterations"]))
 
 
 def test_a_sink_must_be_open(settings: DatabaseSettings) -> None:
@@ -556,3 +590,68 @@ def test_a_suspect_s_gpu_is_shown_with_what_held_it_back(filled: Client) -> None
 
 def test_a_parameter_travels_beside_the_sql_never_in_it(filled: Client) -> None:
     assert answer(filled, "irregular_iterations", job="' OR 1 = 1 --") == []
+
+
+# --- retention ------------------------------------------------------------------------------------------------------
+
+
+def ttl_of(settings: DatabaseSettings, table: str) -> str:
+    engine = command(
+        settings, f"SELECT engine_full FROM system.tables WHERE database = currentDatabase() AND name = '{table}'"
+    )
+    found = re.search(r"TTL (\S+ \+ \w+\(\d+\))", engine)
+    assert found
+    return found[1]
+
+
+@pytest.mark.parametrize("table", ["operators", "behaviour_patterns", "rank_iterations", "bandwidth", "gpu_health"])
+def test_what_is_set_to_be_kept_for_longer_is_kept_for_longer(settings: DatabaseSettings, table: str) -> None:
+    store(settings, {})
+    client = connect(settings)
+    assert (
+        ttl_of(settings, table) == f"stored_at + toIntervalDay({7 if table in ('bandwidth', 'gpu_health') else 30})"
+    )
+    assert keep(client, {table: 60}) == [table]
+    assert keep(client, {table: 60}) == []
+    assert ttl_of(settings, table) == "stored_at + toIntervalDay(60)"
+    client.close_connections()
+
+
+@pytest.mark.parametrize("table", ["operators", "rank_iterations"])
+def test_rows_go_when_their_days_are_over_and_not_before(settings: DatabaseSettings, table: str) -> None:
+    store(settings, {})
+    client = connect(settings)
+    keep(client, {table: 60})
+    store_as_of_days_ago(settings, table, days=40)
+    client.command(f"OPTIMIZE TABLE {table} FINAL")
+    assert read(settings, table).num_rows == ROWS[table].num_rows
+    keep(client, {table: 30})
+    wait_until(lambda: read(settings, table).num_rows == 0)
+    client.close_connections()
+
+
+def store_as_of_days_ago(settings: DatabaseSettings, table: str, days: int) -> None:
+    names = ", ".join(TABLES[table].schema.names)
+    store(settings, {table: ROWS[table]})
+    command(settings, f"CREATE TABLE aged AS {table}")
+    copy = f"INSERT INTO aged ({names}, stored_at) SELECT {names}, stored_at - INTERVAL {days} DAY FROM {table}"
+    command(settings, f"{copy} SETTINGS insert_allow_materialized_columns = 1")
+    command(settings, f"DROP TABLE {table}")
+    command(settings, f"RENAME TABLE aged TO {table}")
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + DEADLINE_S
+    while not is_so():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.1)
+
+
+def test_a_sink_keeps_what_it_was_told_and_leaves_other_tables_alone(settings: DatabaseSettings) -> None:
+    store(settings, {})
+    command(settings, "ALTER TABLE rank_iterations MODIFY TTL stored_at + INTERVAL 90 DAY")
+    sink = ClickHouseSink(settings, keep_days={"operators": 14})
+    sink.open()
+    sink.close()
+    assert ttl_of(settings, "operators") == "stored_at + toIntervalDay(14)"
+    assert ttl_of(settings, "rank_iterations") == "stored_at + toIntervalDay(90)"
