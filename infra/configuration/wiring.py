@@ -49,6 +49,7 @@ def keep_days(settings: Settings) -> dict[str, int]:
     """Return how many days which table keeps its rows, of those that are set."""
     days = {
         "operators": settings.keep_operators_days,
+        "transfers": settings.keep_operators_days,
         "behaviour_patterns": settings.keep_operators_days,
         "rank_iterations": settings.keep_rank_iterations_days,
         "bandwidth": settings.keep_samples_days,

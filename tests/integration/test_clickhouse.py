@@ -22,7 +22,7 @@ import pytest
 from irregulars.errors import InputError, ServiceRefused, SinkBusy, SinkError, SinkRejected
 from irregulars.sinks.clickhouse import ClickHouseSink, DatabaseSettings
 from irregulars.sinks.connection import connect
-from irregulars.sinks.investigations import run, shipped_investigations
+from irregulars.sinks.investigations import bind, run, shipped_investigations
 from irregulars.sinks.migrate import migrate, shipped_migrations
 from irregulars.sinks.protocol import Rows, Sink, check_sink
 from irregulars.sinks.retention import keep
@@ -592,6 +592,111 @@ def test_a_parameter_travels_beside_the_sql_never_in_it(filled: Client) -> None:
     assert answer(filled, "irregular_iterations", job="' OR 1 = 1 --") == []
 
 
+# --- transfers, and questions over many rows ------------------------------------------------------------------------
+
+RECVS = (
+    "SELECT job, attempt, iteration, rank, assumeNotNull(operators.peer) AS peer, communicator, sequence, "
+    "started_at, size_bytes, transfer_ns FROM operators FINAL "
+    "WHERE operators.operator = 'recv' AND operators.peer IS NOT NULL"
+)
+TRANSFERS = RECVS.partition(" WHERE ")[0].replace("operators FINAL", "transfers FINAL").replace(
+    "assumeNotNull(operators.peer) AS peer", "peer"
+)  # fmt: skip
+
+
+def rejudged_operators() -> Rows:
+    """The made-up job's operators, judged again: each third row has no transfer any more, the others longer ones."""
+    columns = {name: column.copy() for name, column in made_up_job.operators().items()}
+    columns["transfer_ns"] = np.where(np.arange(len(columns["rank"])) % 3 == 0, np.nan, columns["transfer_ns"] + 7e6)
+    return {"operators": tables_of(replace(made_up_job.judgements(), operators=columns))["operators"]}
+
+
+def test_transfers_are_the_newest_rows_of_all_recvs(settings: DatabaseSettings) -> None:
+    store(settings, ROWS)
+    client = connect(settings)
+    for rows in (rejudged_operators(), {"operators": rejudged_operators()["operators"].slice(1, 9)}):
+        store(settings, rows)
+        assert rows_of(client, TRANSFERS) == rows_of(client, RECVS)
+        assert rows_of(client, TRANSFERS)
+    client.command("OPTIMIZE TABLE transfers FINAL")
+    assert rows_of(client, TRANSFERS.replace("FINAL", "")) == rows_of(client, RECVS)
+    client.close_connections()
+
+
+def test_recvs_of_before_the_table_of_transfers_are_in_it(settings: DatabaseSettings) -> None:
+    client = connect(settings, is_creating=True)
+    migrate(client, [one for one in shipped_migrations() if one.version < 7])
+    for rows in (ROWS["operators"], rejudged_operators()["operators"].slice(0, 20)):
+        client.insert_arrow("operators", rows)
+    assert 7 in migrate(client)
+    assert rows_of(client, TRANSFERS) == rows_of(client, RECVS)
+    for statement in shipped_migrations()[6].statements():  # another worker did the same at the same moment
+        client.command(statement)
+    assert rows_of(client, TRANSFERS) == rows_of(client, RECVS)
+    client.close_connections()
+
+
+def test_the_slowest_links_are_those_that_operators_show(settings: DatabaseSettings) -> None:
+    store(settings, ROWS, rejudged_operators())
+    client = connect(settings)
+    values = bind(shipped_investigations()["slowest_links"], {"job": made_up_job.JOB})
+    sql = shipped_investigations()["slowest_links"].sql.replace("FROM transfers FINAL", f"FROM ({RECVS})")
+    assert RECVS in sql
+    found = run(client, "slowest_links", {"job": made_up_job.JOB})
+    assert found.rows == tuple(tuple(row) for row in client.query(sql, parameters=values).result_rows)
+    assert found.rows
+    client.close_connections()
+
+
+def rows_of(client: Client, sql: str) -> list[Any]:
+    return list(client.query(f"SELECT * FROM ({sql}) ORDER BY ALL").result_rows)
+
+
+@pytest.fixture(scope="module")
+def crowded(clickhouse: Server) -> Iterator[Client]:
+    """A client of a database with many rows of one job, whose newest attempt was not stored last; read only."""
+    for settings in own_database(clickhouse):
+        store(settings, {})
+        client = connect(settings)
+        operator = "'j', {attempt}, intDiv(number, 600), intDiv(number, 60) % 10, 'c', 'all_reduce', number % 60"
+        rank = "'j', {attempt}, intDiv(number, 60), number % 60, 60, 0"
+        at = "addSeconds(toDateTime64('2026-10-01', 9, 'UTC'), number)"
+        sampled = f"'j', {{attempt}}, number % 10, 'nic', 'eth0', {at}, {{attempt}} * 1e9"
+        for attempt in (0, 2, 1):
+            for table, columns, values in (
+                ("operators", "job, attempt, iteration, rank, communicator, operator, sequence", operator),
+                ("rank_iterations", "job, attempt, iteration, rank, operators, late_rows", rank),
+                ("bandwidth", "job, attempt, rank, path, device, sampled_at, tx_bytes_per_s", sampled),
+            ):
+                row = values.format(attempt=attempt)
+                client.command(f"INSERT INTO {table} ({columns}) SELECT {row} FROM numbers(100000)")
+        yield client
+        client.close_connections()
+
+
+@pytest.mark.parametrize(
+    ("name", "table", "values"),
+    [
+        ("rank_operators", "operators", {"rank": 3, "iteration": 60}),
+        ("ranks_of_iteration", "rank_iterations", {"iteration": 60}),
+    ],
+)
+def test_a_question_about_one_iteration_reads_a_small_part(
+    crowded: Client, name: str, table: str, values: dict[str, object]
+) -> None:
+    investigation = shipped_investigations()[name]
+    of_newest, of_chosen = (bind(investigation, {"job": "j", **values, **more}) for more in ({}, {"attempt": 2}))
+    found = crowded.query(investigation.sql, of_newest, settings={"wait_end_of_query": 1})
+    assert int(found.summary["read_rows"]) < 0.4 * crowded.command(f"SELECT count() FROM {table}")
+    assert found.result_rows == crowded.query(investigation.sql, of_chosen).result_rows
+    assert len(found.result_rows) > 10
+
+
+def test_the_newest_attempt_is_the_largest_not_the_last_that_was_stored(crowded: Client) -> None:
+    rows = answer(crowded, "bandwidth_of_rank", job="j", rank=3)
+    assert {row["tx_mean_gbytes_per_s"] for row in rows} == {2.0}
+
+
 # --- retention ------------------------------------------------------------------------------------------------------
 
 
@@ -604,7 +709,9 @@ def ttl_of(settings: DatabaseSettings, table: str) -> str:
     return found[1]
 
 
-@pytest.mark.parametrize("table", ["operators", "behaviour_patterns", "rank_iterations", "bandwidth", "gpu_health"])
+@pytest.mark.parametrize(
+    "table", ["operators", "transfers", "behaviour_patterns", "rank_iterations", "bandwidth", "gpu_health"]
+)
 def test_what_is_set_to_be_kept_for_longer_is_kept_for_longer(settings: DatabaseSettings, table: str) -> None:
     store(settings, {})
     client = connect(settings)

@@ -17,7 +17,10 @@ SELECT
 FROM bandwidth FINAL
 WHERE job = {job:String}
     AND rank = {rank:UInt32}
-    AND attempt = ifNull({attempt:Nullable(Int64)}, (SELECT max(attempt) FROM bandwidth WHERE job = {job:String}))
+    AND attempt = ifNull(
+        {attempt:Nullable(Int64)},
+        (SELECT attempt FROM bandwidth WHERE job = {job:String} ORDER BY attempt DESC LIMIT 1)
+    )
 GROUP BY minute, path, device
 ORDER BY minute DESC, path, device
 LIMIT {limit:UInt32}
