@@ -45,13 +45,14 @@ _SETTLE_S: Final = 600.0
 _DAY_ITERATIONS: Final = 86_400 // ITERATION_S
 _DAILY: Final = {
     "operators": _DAY_ITERATIONS // 100 * OPERATORS,
+    "transfers": _DAY_ITERATIONS // 100 * OPERATORS // 8,
     "behaviour_patterns": _DAY_ITERATIONS // 100 * 4,
     "rank_iterations": _DAY_ITERATIONS,
     "bandwidth": 86_400,
-    "gpu_health": 86_400,
+    "gpu_health": 86_400 // 5,
 }
-"""Rows per rank and day, if of one iteration of a hundred all ranks are stored, and each samples one NIC and GPU a
-second."""
+"""Rows per rank and day, if all ranks of one iteration of a hundred are stored, and each rank samples one NIC a second
+and one GPU each five, as agents do."""
 
 
 @dataclass(frozen=True, slots=True)

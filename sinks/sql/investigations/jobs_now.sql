@@ -19,7 +19,8 @@ WITH
             attempt,
             max(iteration) AS last_iteration,
             max(started_at) AS last_seen_at,
-            arrayAvg(groupArraySorted(50)((-iteration, elapsed_ns)).2) / 1e9 AS recent_iteration_s,
+            arrayAvg(arraySlice(arrayPartialReverseSort(x -> x.1, 50, groupArray((iteration, elapsed_ns))), 1, 50).2) / 1e9
+                AS recent_iteration_s,
             countIf(is_irregular) AS irregular_iterations
         FROM iterations FINAL
         WHERE (job, attempt) IN (SELECT job, attempt FROM attempts)
