@@ -51,8 +51,8 @@ _DAILY: Final = {
     "bandwidth": 86_400,
     "gpu_health": 86_400 // 5,
 }
-"""Rows per rank and day, if all ranks of one iteration of a hundred are stored, and each rank samples one NIC a second
-and one GPU each five, as agents do."""
+"""Rows per rank and day, if all ranks of one iteration of a hundred are stored, and each rank samples a NIC each
+second and a GPU each five, as agents do."""
 
 
 @dataclass(frozen=True, slots=True)
