@@ -48,11 +48,11 @@ _DAILY: Final = {
     "transfers": _DAY_ITERATIONS // 100 * OPERATORS // 8,
     "behaviour_patterns": _DAY_ITERATIONS // 100 * 4,
     "rank_iterations": _DAY_ITERATIONS,
-    "bandwidth": 86_400,
+    "bandwidth": 86_400 * 100,
     "gpu_health": 86_400 // 5,
 }
-"""Rows per rank and day, if all ranks of one iteration of a hundred are stored, and each rank samples a NIC each
-second and a GPU each five, as agents do."""
+"""Rows per rank and day, if all ranks of one iteration of a hundred are stored, and a rank samples a NIC each 10 ms
+and a GPU each 5 s, as agents do unless told otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ def cases(client: Client) -> Iterator[tuple[str, dict[str, object]]]:
     known: dict[str, object] = {"job": _LARGEST, "iteration": iteration, "rank": rank, "verdict_id": "v7"}
     [(whole,)] = client.query("SELECT max(iteration) FROM rank_iterations").result_rows
     own: dict[str, dict[str, object]] = {
-        "bandwidth_of_rank": {"job": _SAMPLED, "rank": 100},
+        "bandwidth_of_rank": {"job": _SAMPLED, "rank": 10},
         "gpu_health_of_verdict": {"job": _SAMPLED},
         "ranks_of_iteration": {"iteration": whole - 3},
     }

@@ -20,6 +20,8 @@ OPERATORS: Final = 64
 STORED_RANKS: Final = 256
 """Ranks whose operators are stored, of an iteration that was looked into."""
 ITERATION_S: Final = 10
+SAMPLED_NICS: Final = 16
+"""Ranks of the smallest job that sampled their NICs."""
 
 _SLOTS: Final = (0, 1, 2, 2, 3, 3, 4, 4, 5, 5, 5, 6, 6, 6, 6, 6)
 """To which job each of sixteen iterations in turn belongs."""
@@ -67,8 +69,13 @@ class StoredJobs:
 
     @property
     def seconds(self) -> int:
-        """Seconds for which the ranks of the smallest job sampled their NICs and GPUs."""
+        """Seconds for which the ranks of the smallest job sampled their GPUs."""
         return max(6_000, self.rows // 10 // RANKS[0])
+
+    @property
+    def samples(self) -> int:
+        """Samples of each NIC that was sampled, one each 10 ms."""
+        return max(60_000, self.rows // 10 // SAMPLED_NICS)
 
     @property
     def whole_iterations(self) -> int:
@@ -118,9 +125,10 @@ class StoredJobs:
             self._rank_iterations(),
             (f"intDiv(number, {sum(RANKS)}) AS n, {_rank_of(f'number % {sum(RANKS)}')}"),
         )
-        sample = f"number % {RANKS[0]} AS rank_, intDiv(number, {RANKS[0]}) AS second"
-        yield "bandwidth", self.seconds * RANKS[0], self._bandwidth(), sample
-        yield "gpu_health", self.seconds * RANKS[0], self._gpu_health(), sample
+        of_nic = f"number % {SAMPLED_NICS} AS rank_, intDiv(number, {SAMPLED_NICS}) * 10 AS at_ms"
+        yield "bandwidth", self.samples * SAMPLED_NICS, self._bandwidth(), of_nic
+        of_gpu = f"number % {RANKS[0]} AS rank_, intDiv(number, {RANKS[0]}) * 1000 AS at_ms"
+        yield "gpu_health", self.seconds * RANKS[0], self._gpu_health(), of_gpu
 
     def _place(self, rows_of_rank: int) -> str:
         """SQL for job, rank, iteration and operator of the rows of iterations that were looked into."""
@@ -263,7 +271,7 @@ class StoredJobs:
 
     def _bandwidth(self) -> dict[str, str]:
         return {
-            **self._sample("mlx5_"),
+            **self._sample("mlx5_", self.samples * 10, 200_000),
             "path": "'nic'",
             "tx_bytes_per_s": self._lognormal(2e10, 0.2, 1),
             "rx_bytes_per_s": self._lognormal(2e10, 0.2, 2),
@@ -271,7 +279,7 @@ class StoredJobs:
 
     def _gpu_health(self) -> dict[str, str]:
         return {
-            **self._sample("gpu"),
+            **self._sample("gpu", self.seconds * 1_000, 2_000_000),
             "sm_clock_mhz": f"1980 - 15 * ({self._hash('number')} % 4)",
             "memory_clock_mhz": "2619",
             "power_w": f"round({self._lognormal(650, 0.05, 1)})",
@@ -282,14 +290,14 @@ class StoredJobs:
             "ecc_uncorrected": "0",
         }
 
-    def _sample(self, device: str) -> dict[str, str]:
-        end = f"addSeconds({_FIRST}, {self.iterations * ITERATION_S - self.seconds} + second)"
+    def _sample(self, device: str, span_ms: int, jitter_ns: int) -> dict[str, str]:
+        at = f"addMilliseconds({_FIRST}, {self.iterations * ITERATION_S * 1_000 - span_ms} + at_ms)"
         return {
             "job": "'job-0'",
             "attempt": "2",
             "rank": "rank_",
             "device": f"concat('{device}', toString(rank_ % 8))",
-            "sampled_at": f"addNanoseconds({end}, {self._hash('number', 7)} % 2000000)",
+            "sampled_at": f"addNanoseconds({at}, {self._hash('number', 7)} % {jitter_ns})",
         }
 
     def _row(self, iteration: str) -> dict[str, str]:

@@ -697,6 +697,22 @@ def test_the_newest_attempt_is_the_largest_not_the_last_that_was_stored(crowded:
     assert {row["tx_mean_gbytes_per_s"] for row in rows} == {2.0}
 
 
+@pytest.mark.parametrize("lines", [1, 2, 3, 7])
+def test_few_lines_of_bandwidth_are_the_newest_of_many_over_gaps_and_replays(
+    settings: DatabaseSettings, lines: int
+) -> None:
+    store(settings, ROWS, ROWS)
+    gap = "INTERVAL if(device = 'eth0', 90, 2880) MINUTE"
+    names = ", ".join(TABLES["bandwidth"].schema.names)
+    older = names.replace("sampled_at", f"sampled_at - {gap} AS sampled_at")
+    command(settings, f"INSERT INTO bandwidth ({names}) SELECT {older} FROM bandwidth FINAL")
+    client = connect(settings)
+    every = answer(client, "bandwidth_of_rank", job=made_up_job.JOB, rank=3)
+    assert len({row["minute"] for row in every}) > 3
+    assert answer(client, "bandwidth_of_rank", job=made_up_job.JOB, rank=3, limit=lines) == every[:lines]
+    client.close_connections()
+
+
 # --- retention ------------------------------------------------------------------------------------------------------
 
 
