@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -11,6 +13,7 @@ from irregulars.errors import SinkBusy, SinkError, SinkRejected
 from irregulars.sinks.connection import DatabaseSettings, connect, reason_of, translated
 from irregulars.sinks.migrate import migrate
 from irregulars.sinks.protocol import Rows
+from irregulars.sinks.retention import keep
 from irregulars.sinks.tables import conform
 
 if TYPE_CHECKING:
@@ -46,14 +49,34 @@ class ClickHouseSink:
     settings
         Where the database is.
     buffer_rows
-        A write that finds this many rows buffered flushes them first; bounds memory, and makes inserts large.
+        A write that finds this many rows buffered stores them first, and no insert has more: bounds the memory here
+        and in the database, and makes inserts large.
+    buffer_s
+        A write that finds rows which have waited for this long stores them first, so that snapshots that come seldom
+        do not hold rows back.
+    keep_days
+        Days that a table keeps its rows, by table; see `sinks.retention.keep`.
+    clock
+        Seconds that only grow; tests pass one of their own.
     """
 
-    def __init__(self, settings: DatabaseSettings, *, buffer_rows: int = 100_000) -> None:
+    def __init__(
+        self,
+        settings: DatabaseSettings,
+        *,
+        buffer_rows: int = 100_000,
+        buffer_s: float = 5.0,
+        keep_days: Mapping[str, int] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._settings = settings
         self._buffer_rows = buffer_rows
+        self._buffer_s = buffer_s
+        self._keep_days = dict(keep_days or {})
+        self._clock = clock
         self._client: Client | None = None
         self._buffer: dict[str, list[pa.Table]] = {}
+        self._oldest_at_s = 0.0  # when the first of the buffered rows came; means nothing while there are none
         self._refused: list[tuple[str, pa.Table, str]] = []  # waits for a flush that ends without SinkBusy
         self._failures = 0
         self._lock = threading.RLock()
@@ -76,6 +99,7 @@ class ClickHouseSink:
             client = connect(self._settings, is_creating=True)
             with translated(self._settings):
                 migrate(client)
+                keep(client, self._keep_days)
             self._client = client
 
     def write(self, rows: Rows) -> None:
@@ -83,10 +107,12 @@ class ClickHouseSink:
         tables = conform(rows)
         with self._lock:
             self._require_open()
-            if self.buffered_rows >= self._buffer_rows:
+            if self._is_due():
                 self._store_buffer()  # what is refused now, the next flush reports: these rows are not to blame
+            if not self._buffer:
+                self._oldest_at_s = self._clock()
             for name, table in tables.items():
-                self._buffer.setdefault(name, []).append(table)
+                self._buffer.setdefault(name, []).extend(_slices(table, self._buffer_rows))
 
     def flush(self) -> None:
         """Store what is buffered; see `sinks.protocol.Sink.flush`."""
@@ -116,6 +142,10 @@ class ClickHouseSink:
         """Rows taken, and not stored yet."""
         return sum(chunk.num_rows for chunks in self._buffer.values() for chunk in chunks)
 
+    def _is_due(self) -> bool:
+        is_old = bool(self._buffer) and self._clock() - self._oldest_at_s >= self._buffer_s
+        return is_old or self.buffered_rows >= self._buffer_rows
+
     def _require_open(self) -> Client:
         if self._client is None:
             raise SinkError("sink must be open; call open() before write() and flush()")
@@ -124,7 +154,8 @@ class ClickHouseSink:
     def _store_buffer(self) -> None:
         client = self._require_open()
         for name in list(self._buffer):
-            refused = self._store(client, name, self._buffer[name])
+            inserts = _inserts(self._buffer[name], self._buffer_rows)
+            refused = [one for chunks in inserts for one in self._store(client, name, chunks)]
             self._refused.extend((name, chunk, reason) for chunk, reason in refused)
             del self._buffer[name]
 
@@ -157,3 +188,21 @@ class ClickHouseSink:
     def _next_retry_s(self) -> float:
         self._failures += 1
         return float(min(_FIRST_RETRY_S * 2 ** (self._failures - 1), _LAST_RETRY_S))
+
+
+def _slices(table: pa.Table, rows: int) -> Iterator[pa.Table]:
+    """Cut a table into pieces of at most `rows` rows."""
+    for first in range(0, table.num_rows, rows):
+        yield table.slice(first, rows)
+
+
+def _inserts(chunks: list[pa.Table], rows: int) -> Iterator[list[pa.Table]]:
+    """Group chunks, none of which has more than `rows` rows, into inserts that have no more either."""
+    group: list[pa.Table] = []
+    for chunk in chunks:
+        if sum(one.num_rows for one in (*group, chunk)) > rows:
+            yield group
+            group = []
+        group.append(chunk)
+    if group:
+        yield group

@@ -40,7 +40,7 @@ def sql(
     ] = None,
     is_listing: Annotated[bool, typer.Option("--list", help="List the investigations and their parameters.")] = False,
     is_creating: Annotated[
-        bool, typer.Option("--create-tables", help="Make the tables that are missing, as clickhouse_user.")
+        bool, typer.Option("--create-tables", help="Make missing tables as clickhouse_user, and set what they keep.")
     ] = False,
     is_printing: Annotated[
         bool, typer.Option("--print-access", help="Print the SQL that makes the users reader, writer and admin.")
@@ -87,18 +87,22 @@ def _print_access(database: str) -> None:
 
 
 def _create_tables(settings: Settings, wait_s: float) -> None:
-    from irregulars.infra.configuration.wiring import database_settings
+    from irregulars.infra.configuration.wiring import database_settings, keep_days
     from irregulars.sinks.connection import connect, translated
     from irregulars.sinks.migrate import migrate
+    from irregulars.sinks.retention import keep
 
     target = database_settings(settings, wait_s)
     client = connect(target, is_creating=True)
     try:
         with translated(target):
             applied = migrate(client)
+            changed = keep(client, keep_days(settings))
     finally:
         client.close()
-    print(f"{target.database}: {len(applied)} migrations applied" if applied else f"{target.database}: up to date")
+    done = [f"{len(applied)} migrations applied"] if applied else []
+    done += [f"retention changed of {', '.join(changed)}"] if changed else []
+    print(f"{target.database}: {'; '.join(done) or 'up to date'}")
 
 
 def _pairs(texts: Sequence[str]) -> dict[str, str]:

@@ -31,7 +31,12 @@ def worker(
 
     Example: irregulars worker --bootstrap kafka-0:9092 --clickhouse-url http://clickhouse:8123
     """
-    from irregulars.infra.configuration.wiring import database_settings, monitor_settings, worker_settings
+    from irregulars.infra.configuration.wiring import (
+        database_settings,
+        keep_days,
+        monitor_settings,
+        worker_settings,
+    )
     from irregulars.sinks.clickhouse import ClickHouseSink
     from irregulars.streams.worker.app import run_worker
 
@@ -46,6 +51,7 @@ def worker(
     )
     monitor_settings(settings)  # a wrong plug-in shows at once, not after a broker or database was waited for
     # It asks once each time that it is opened: how long a database that is away is waited for, the worker decides.
-    sink = ClickHouseSink(database_settings(settings, wait_s=0.0)) if is_storing else None
+    target = database_settings(settings, wait_s=0.0)
+    sink = ClickHouseSink(target, keep_days=keep_days(settings)) if is_storing else None
     with closing(sink) if sink is not None else nullcontext():
         raise typer.Exit(run_worker(worker_settings(settings, group), sink))

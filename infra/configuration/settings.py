@@ -19,6 +19,7 @@ from msgspec import Meta
 from irregulars.errors import InputError
 from irregulars.infra.configuration.toml_file import read_toml
 from irregulars.secret_files import read_secret
+from irregulars.sinks.retention import LONGEST_DAYS
 from irregulars.streams.kafka.security import MECHANISMS, KafkaSecurity
 from irregulars.streams.kafka.topics import TopicSettings
 from irregulars.validation import NotNegative, Positive, Share, checked, describe, one_of, require_known
@@ -43,6 +44,7 @@ Name = Annotated[str, _matching(r"[A-Za-z_][A-Za-z0-9_]*", "a name: letters, dig
 Listen = Annotated[str, _matching(r"off|[^\s/@]+:\d{1,5}", "host:port, or off")]
 AtLeastOne = Annotated[int, Meta(ge=1)]
 MebiBytes = Annotated[int, Meta(ge=0, le=1 << 20)]
+Days = Annotated[int, Meta(ge=1, le=LONGEST_DAYS)]
 
 
 def _setting(default: Any, about: str, *, is_secret: bool = False) -> Any:
@@ -84,6 +86,15 @@ class Settings:
     clickhouse_reader_password: str = _setting("", "Its password; in the environment", is_secret=True)
     clickhouse_reader_password_file: Path | None = _setting(None, "The file that holds it, instead")
     clickhouse_database: Name = _setting("irregulars", "ClickHouse database")
+    keep_operators_days: Days | None = _setting(
+        None, "Days that operators and behaviour patterns are stored; none: as the tables are, at first 30"
+    )
+    keep_rank_iterations_days: Days | None = _setting(
+        None, "Days that a row for each rank and iteration is stored; none: as the table is, at first 30"
+    )
+    keep_samples_days: Days | None = _setting(
+        None, "Days that samples of bandwidth and of GPUs' health are stored; none: as the tables are, at first 7"
+    )
     delta: Annotated[float, Meta(gt=1, le=1e308)] = _setting(
         1.1, "An iteration is irregular above delta times the mean of its window"
     )

@@ -45,6 +45,19 @@ def database_settings(settings: Settings, wait_s: float = 10.0, *, is_reading: b
     )
 
 
+def keep_days(settings: Settings) -> dict[str, int]:
+    """Return how many days which table keeps its rows, of those that are set."""
+    days = {
+        "operators": settings.keep_operators_days,
+        "transfers": settings.keep_operators_days,
+        "behaviour_patterns": settings.keep_operators_days,
+        "rank_iterations": settings.keep_rank_iterations_days,
+        "bandwidth": settings.keep_samples_days,
+        "gpu_health": settings.keep_samples_days,
+    }
+    return {table: count for table, count in days.items() if count is not None}
+
+
 def monitor_settings(settings: Settings) -> MonitorSettings:
     """Return what the monitors need; raises `PluginError` if a detector can't be used."""
     from irregulars.detectors.plugins.loading import load_detectors

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import random
+import re
 import socket
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,9 +22,10 @@ import pytest
 from irregulars.errors import InputError, ServiceRefused, SinkBusy, SinkError, SinkRejected
 from irregulars.sinks.clickhouse import ClickHouseSink, DatabaseSettings
 from irregulars.sinks.connection import connect
-from irregulars.sinks.investigations import run, shipped_investigations
+from irregulars.sinks.investigations import bind, run, shipped_investigations
 from irregulars.sinks.migrate import migrate, shipped_migrations
 from irregulars.sinks.protocol import Rows, Sink, check_sink
+from irregulars.sinks.retention import keep
 from irregulars.sinks.tables import TABLES, sort_by_key, table_of_samples, tables_of
 from tests.sinks import made_up_job
 
@@ -268,6 +271,37 @@ def test_a_full_buffer_is_flushed_by_the_next_write(settings: DatabaseSettings) 
     assert sink.buffered_rows == 1
     assert read(settings, "iterations").num_rows == 10
     sink.close()
+
+
+def test_rows_that_wait_for_long_are_stored_by_the_next_write(settings: DatabaseSettings) -> None:
+    now_s = 100.0
+    sink = ClickHouseSink(settings, buffer_s=5, clock=lambda: now_s)
+    sink.open()
+    for first, at_s in enumerate((100.0, 104.9)):
+        now_s = at_s
+        sink.write({"iterations": ROWS["iterations"].slice(first, 1)})
+    assert sink.buffered_rows == 2
+    now_s = 105.0
+    sink.write({"iterations": ROWS["iterations"].slice(2, 1)})
+    assert (sink.buffered_rows, read(settings, "iterations").num_rows) == (1, 2)
+    now_s = 109.9  # the buffer's age counts from its first row, which came at 105
+    sink.write({"iterations": ROWS["iterations"].slice(3, 1)})
+    assert sink.buffered_rows == 2
+    sink.close()
+
+
+@pytest.mark.parametrize("writes", [[40], [7, 3, 1, 29], [10, 10, 20]])
+def test_no_insert_has_more_rows_than_it_may(settings: DatabaseSettings, writes: list[int]) -> None:
+    sink = ClickHouseSink(settings, buffer_rows=10)
+    sink.open()
+    never_merges = "max_bytes_to_merge_at_max_space_in_pool = 1, max_bytes_to_merge_at_min_space_in_pool = 1"
+    command(settings, f"ALTER TABLE iterations MODIFY SETTING {never_merges}")
+    for past, count in zip(itertools.accumulate(writes), writes, strict=True):
+        sink.write({"iterations": ROWS["iterations"].slice(past - count, count)})
+    sink.close()
+    inserts = command(settings, "SELECT count() FROM iterations GROUP BY _part ORDER BY _part FORMAT TSV")
+    assert max(map(int, str(inserts).split())) <= 10
+    assert read(settings, "iterations").equals(sort_by_key("iterations", ROWS["iterations"]))
 
 
 def test_a_sink_must_be_open(settings: DatabaseSettings) -> None:
@@ -556,3 +590,191 @@ def test_a_suspect_s_gpu_is_shown_with_what_held_it_back(filled: Client) -> None
 
 def test_a_parameter_travels_beside_the_sql_never_in_it(filled: Client) -> None:
     assert answer(filled, "irregular_iterations", job="' OR 1 = 1 --") == []
+
+
+# --- transfers, and questions over many rows ------------------------------------------------------------------------
+
+RECVS = (
+    "SELECT job, attempt, iteration, rank, assumeNotNull(operators.peer) AS peer, communicator, sequence, "
+    "started_at, size_bytes, transfer_ns FROM operators FINAL "
+    "WHERE operators.operator = 'recv' AND operators.peer IS NOT NULL"
+)
+TRANSFERS = RECVS.partition(" WHERE ")[0].replace("operators FINAL", "transfers FINAL").replace(
+    "assumeNotNull(operators.peer) AS peer", "peer"
+)  # fmt: skip
+
+
+def rejudged_operators() -> Rows:
+    """The made-up job's operators, judged again: each third row has no transfer any more, the others longer ones."""
+    columns = {name: column.copy() for name, column in made_up_job.operators().items()}
+    columns["transfer_ns"] = np.where(np.arange(len(columns["rank"])) % 3 == 0, np.nan, columns["transfer_ns"] + 7e6)
+    return {"operators": tables_of(replace(made_up_job.judgements(), operators=columns))["operators"]}
+
+
+def test_transfers_are_the_newest_rows_of_all_recvs(settings: DatabaseSettings) -> None:
+    store(settings, ROWS)
+    client = connect(settings)
+    for rows in (rejudged_operators(), {"operators": rejudged_operators()["operators"].slice(1, 9)}):
+        store(settings, rows)
+        assert rows_of(client, TRANSFERS) == rows_of(client, RECVS)
+        assert rows_of(client, TRANSFERS)
+    client.command("OPTIMIZE TABLE transfers FINAL")
+    assert rows_of(client, TRANSFERS.replace("FINAL", "")) == rows_of(client, RECVS)
+    client.close_connections()
+
+
+def test_recvs_of_before_the_table_of_transfers_are_in_it(settings: DatabaseSettings) -> None:
+    client = connect(settings, is_creating=True)
+    migrate(client, [one for one in shipped_migrations() if one.version < 7])
+    for rows in (ROWS["operators"], rejudged_operators()["operators"].slice(0, 20)):
+        client.insert_arrow("operators", rows)
+    assert 7 in migrate(client)
+    assert rows_of(client, TRANSFERS) == rows_of(client, RECVS)
+    for statement in shipped_migrations()[6].statements():  # another worker did the same at the same moment
+        client.command(statement)
+    assert rows_of(client, TRANSFERS) == rows_of(client, RECVS)
+    client.close_connections()
+
+
+def test_the_slowest_links_are_those_that_operators_show(settings: DatabaseSettings) -> None:
+    store(settings, ROWS, rejudged_operators())
+    client = connect(settings)
+    values = bind(shipped_investigations()["slowest_links"], {"job": made_up_job.JOB})
+    sql = shipped_investigations()["slowest_links"].sql.replace("FROM transfers FINAL", f"FROM ({RECVS})")
+    assert RECVS in sql
+    found = run(client, "slowest_links", {"job": made_up_job.JOB})
+    assert found.rows == tuple(tuple(row) for row in client.query(sql, parameters=values).result_rows)
+    assert found.rows
+    client.close_connections()
+
+
+def rows_of(client: Client, sql: str) -> list[Any]:
+    return list(client.query(f"SELECT * FROM ({sql}) ORDER BY ALL").result_rows)
+
+
+@pytest.fixture(scope="module")
+def crowded(clickhouse: Server) -> Iterator[Client]:
+    """A client of a database with many rows of one job, whose newest attempt was not stored last; read only."""
+    for settings in own_database(clickhouse):
+        store(settings, {})
+        client = connect(settings)
+        operator = "'j', {attempt}, intDiv(number, 600), intDiv(number, 60) % 10, 'c', 'all_reduce', number % 60"
+        rank = "'j', {attempt}, intDiv(number, 60), number % 60, 60, 0"
+        at = "addSeconds(toDateTime64('2026-10-01', 9, 'UTC'), number)"
+        sampled = f"'j', {{attempt}}, number % 10, 'nic', 'eth0', {at}, {{attempt}} * 1e9"
+        for attempt in (0, 2, 1):
+            for table, columns, values in (
+                ("operators", "job, attempt, iteration, rank, communicator, operator, sequence", operator),
+                ("rank_iterations", "job, attempt, iteration, rank, operators, late_rows", rank),
+                ("bandwidth", "job, attempt, rank, path, device, sampled_at, tx_bytes_per_s", sampled),
+            ):
+                row = values.format(attempt=attempt)
+                client.command(f"INSERT INTO {table} ({columns}) SELECT {row} FROM numbers(100000)")
+        yield client
+        client.close_connections()
+
+
+@pytest.mark.parametrize(
+    ("name", "table", "values"),
+    [
+        ("rank_operators", "operators", {"rank": 3, "iteration": 60}),
+        ("ranks_of_iteration", "rank_iterations", {"iteration": 60}),
+    ],
+)
+def test_a_question_about_one_iteration_reads_a_small_part(
+    crowded: Client, name: str, table: str, values: dict[str, object]
+) -> None:
+    investigation = shipped_investigations()[name]
+    of_newest, of_chosen = (bind(investigation, {"job": "j", **values, **more}) for more in ({}, {"attempt": 2}))
+    found = crowded.query(investigation.sql, of_newest, settings={"wait_end_of_query": 1})
+    assert int(found.summary["read_rows"]) < 0.4 * crowded.command(f"SELECT count() FROM {table}")
+    assert found.result_rows == crowded.query(investigation.sql, of_chosen).result_rows
+    assert len(found.result_rows) > 10
+
+
+def test_the_newest_attempt_is_the_largest_not_the_last_that_was_stored(crowded: Client) -> None:
+    rows = answer(crowded, "bandwidth_of_rank", job="j", rank=3)
+    assert {row["tx_mean_gbytes_per_s"] for row in rows} == {2.0}
+
+
+@pytest.mark.parametrize("lines", [1, 2, 3, 7])
+def test_few_lines_of_bandwidth_are_the_newest_of_many_over_gaps_and_replays(
+    settings: DatabaseSettings, lines: int
+) -> None:
+    store(settings, ROWS, ROWS)
+    gap = "INTERVAL if(device = 'eth0', 90, 2880) MINUTE"
+    names = ", ".join(TABLES["bandwidth"].schema.names)
+    older = names.replace("sampled_at", f"sampled_at - {gap} AS sampled_at")
+    command(settings, f"INSERT INTO bandwidth ({names}) SELECT {older} FROM bandwidth FINAL")
+    client = connect(settings)
+    every = answer(client, "bandwidth_of_rank", job=made_up_job.JOB, rank=3)
+    assert len({row["minute"] for row in every}) > 3
+    assert answer(client, "bandwidth_of_rank", job=made_up_job.JOB, rank=3, limit=lines) == every[:lines]
+    client.close_connections()
+
+
+# --- retention ------------------------------------------------------------------------------------------------------
+
+
+def ttl_of(settings: DatabaseSettings, table: str) -> str:
+    engine = command(
+        settings, f"SELECT engine_full FROM system.tables WHERE database = currentDatabase() AND name = '{table}'"
+    )
+    found = re.search(r"TTL (\S+ \+ \w+\(\d+\))", engine)
+    assert found
+    return found[1]
+
+
+@pytest.mark.parametrize(
+    "table", ["operators", "transfers", "behaviour_patterns", "rank_iterations", "bandwidth", "gpu_health"]
+)
+def test_what_is_set_to_be_kept_for_longer_is_kept_for_longer(settings: DatabaseSettings, table: str) -> None:
+    store(settings, {})
+    client = connect(settings)
+    assert (
+        ttl_of(settings, table) == f"stored_at + toIntervalDay({7 if table in ('bandwidth', 'gpu_health') else 30})"
+    )
+    assert keep(client, {table: 60}) == [table]
+    assert keep(client, {table: 60}) == []
+    assert ttl_of(settings, table) == "stored_at + toIntervalDay(60)"
+    client.close_connections()
+
+
+@pytest.mark.parametrize("table", ["operators", "rank_iterations"])
+def test_rows_go_when_their_days_are_over_and_not_before(settings: DatabaseSettings, table: str) -> None:
+    store(settings, {})
+    client = connect(settings)
+    keep(client, {table: 60})
+    store_as_of_days_ago(settings, table, days=40)
+    client.command(f"OPTIMIZE TABLE {table} FINAL")
+    assert read(settings, table).num_rows == ROWS[table].num_rows
+    keep(client, {table: 30})
+    wait_until(lambda: read(settings, table).num_rows == 0)
+    client.close_connections()
+
+
+def store_as_of_days_ago(settings: DatabaseSettings, table: str, days: int) -> None:
+    names = ", ".join(TABLES[table].schema.names)
+    store(settings, {table: ROWS[table]})
+    command(settings, f"CREATE TABLE aged AS {table}")
+    copy = f"INSERT INTO aged ({names}, stored_at) SELECT {names}, stored_at - INTERVAL {days} DAY FROM {table}"
+    command(settings, f"{copy} SETTINGS insert_allow_materialized_columns = 1")
+    command(settings, f"DROP TABLE {table}")
+    command(settings, f"RENAME TABLE aged TO {table}")
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + DEADLINE_S
+    while not is_so():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.1)
+
+
+def test_a_sink_keeps_what_it_was_told_and_leaves_other_tables_alone(settings: DatabaseSettings) -> None:
+    store(settings, {})
+    command(settings, "ALTER TABLE rank_iterations MODIFY TTL stored_at + INTERVAL 90 DAY")
+    sink = ClickHouseSink(settings, keep_days={"operators": 14})
+    sink.open()
+    sink.close()
+    assert ttl_of(settings, "operators") == "stored_at + toIntervalDay(14)"
+    assert ttl_of(settings, "rank_iterations") == "stored_at + toIntervalDay(90)"

@@ -19,15 +19,17 @@ import pytest
 
 from irregulars.errors import InputError, ServiceRefused, ServiceUnavailable
 from irregulars.infra.configuration.settings import Settings
-from irregulars.infra.configuration.wiring import database_settings
+from irregulars.infra.configuration.wiring import database_settings, keep_days
 from irregulars.infra.services.demo_database import DemoDatabase
 from irregulars.sinks.access import access_sql
 from irregulars.sinks.clickhouse import ClickHouseSink
 from irregulars.sinks.connection import DatabaseSettings, connect, translated
 from irregulars.sinks.migrate import Migration
+from irregulars.sinks.tables import tables_of
 from tests.integration.certificates import Authority
 from tests.integration.pipelines import COMMAND
 from tests.integration.worker_runs import ROOT
+from tests.sinks import made_up_job
 
 pytestmark = pytest.mark.integration
 
@@ -192,6 +194,32 @@ def test_the_admin_makes_tables_and_no_users(database: GuardedDatabase) -> None:
     ask(database, "admin", "DROP TABLE made")
     with pytest.raises(ServiceRefused):
         ask(database, "admin", "CREATE USER other")
+
+
+def test_how_long_tables_keep_rows_is_the_admin_s_to_say(database: GuardedDatabase) -> None:
+    done = run(database.settings("admin", keep_operators_days=20), "sql", "--create-tables")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "retention changed of operators, transfers, behaviour_patterns" in done.stdout
+    assert "up to date" in run(database.settings("admin", keep_operators_days=20), "sql", "--create-tables").stdout
+    open_as_worker(database.settings("writer", keep_operators_days=20))
+    with pytest.raises(ServiceRefused, match="Not enough privileges"):
+        open_as_worker(database.settings("writer", keep_operators_days=21))
+
+
+def open_as_worker(settings: Settings) -> None:
+    sink = ClickHouseSink(database_settings(settings), keep_days=keep_days(settings))
+    sink.open()
+    sink.close()
+
+
+def test_what_a_writer_stores_of_operators_fills_the_transfers(database: GuardedDatabase) -> None:
+    sink = ClickHouseSink(database_settings(database.settings("writer")))
+    sink.open()
+    sink.write(tables_of(made_up_job.judgements()))
+    sink.close()
+    [[recvs]] = ask(database, "reader", "SELECT countIf(operator = 'recv') FROM operators FINAL")
+    assert ask(database, "reader", "SELECT count() FROM transfers FINAL") == [(recvs,)]
+    assert recvs > 0
 
 
 @pytest.fixture

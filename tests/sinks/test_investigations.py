@@ -20,12 +20,21 @@ def test_the_promised_ones_ship() -> None:
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_each_reads_merged_rows_and_is_bounded(name: str) -> None:
-    """FINAL everywhere, but for the largest attempt: copies of a row do not change it."""
+    """FINAL everywhere, but for the largest attempt and sets: copies of a row do not change them."""
     sql = SHIPPED[name].sql
-    reads = [line for line in sql.splitlines() if re.search(rf"FROM ({'|'.join(TABLES)})\b", line)]
+    reads = [line for line in sql.splitlines() if re.search(rf"FROM ({'|'.join((*TABLES, 'transfers'))})\b", line)]
     assert reads
-    assert all(" FINAL" in line or "max(attempt)" in line for line in reads)
+    assert all(
+        re.search(r" FINAL|\(SELECT attempt FROM|SELECT DISTINCT [^()]*\([^()]*\)[^()]* FROM", line) for line in reads
+    )
     assert "LIMIT {limit:UInt32}" in sql
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_none_reads_all_rows_of_a_job_to_find_its_newest_attempt(name: str) -> None:
+    newest = re.compile(r"SELECT attempt FROM \w+ WHERE job = \{job:String\} ORDER BY attempt DESC LIMIT 1")
+    sql = SHIPPED[name].sql
+    assert "{attempt:" not in sql or (newest.search(sql) and "max(attempt)" not in sql)
 
 
 @pytest.mark.parametrize("name", SHIPPED)

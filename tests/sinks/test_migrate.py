@@ -8,8 +8,10 @@ from irregulars.errors import InputError
 from irregulars.sinks.migrate import Migration, read_migrations, shipped_migrations
 from irregulars.sinks.tables import TABLES
 
+# Rows that come twice replace each other, so that an INSERT of a SELECT may too.
 REPEATABLE = re.compile(
-    r"CREATE (TABLE|VIEW) IF NOT EXISTS|DROP (TABLE|VIEW) IF EXISTS|ALTER TABLE \w+ \w+ COLUMN IF (NOT )?EXISTS"
+    r"CREATE (TABLE|VIEW|MATERIALIZED VIEW) IF NOT EXISTS|DROP (TABLE|VIEW) IF EXISTS|"
+    r"ALTER TABLE \w+ \w+ COLUMN IF (NOT )?EXISTS|INSERT INTO transfers\n"
 )
 STATEMENTS = [statement for migration in shipped_migrations() for statement in migration.statements()]
 

@@ -5,6 +5,24 @@
 -- parameter: rank UInt32 | global rank
 -- parameter: attempt Nullable(Int64) = NULL | start number of the job; default: the newest
 -- parameter: limit UInt32 = 60 | lines at most
+WITH
+    (
+        SELECT ifNull(
+            {attempt:Nullable(Int64)},
+            (SELECT attempt FROM bandwidth WHERE job = {job:String} ORDER BY attempt DESC LIMIT 1)
+        )
+    ) AS wanted,
+    -- From where on all lines are that are shown. It takes no merging to know, and a day has millions of samples.
+    (
+        SELECT min(line_minute)
+        FROM
+        (
+            SELECT DISTINCT toStartOfMinute(sampled_at) AS line_minute, path, device FROM bandwidth
+            WHERE job = {job:String} AND rank = {rank:UInt32} AND attempt = wanted
+            ORDER BY line_minute DESC, path, device
+            LIMIT {limit:UInt32}
+        )
+    ) AS oldest
 SELECT
     toStartOfMinute(sampled_at) AS minute,
     path,
@@ -17,7 +35,8 @@ SELECT
 FROM bandwidth FINAL
 WHERE job = {job:String}
     AND rank = {rank:UInt32}
-    AND attempt = ifNull({attempt:Nullable(Int64)}, (SELECT max(attempt) FROM bandwidth WHERE job = {job:String}))
+    AND attempt = wanted
+    AND sampled_at >= oldest
 GROUP BY minute, path, device
 ORDER BY minute DESC, path, device
 LIMIT {limit:UInt32}

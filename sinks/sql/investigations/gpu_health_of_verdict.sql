@@ -53,7 +53,7 @@ SELECT
     round(states.throttled_ratio, 3) AS throttled_ratio,
     states.reasons AS reasons,
     round(states.sm_clock_mhz, 1) AS sm_clock_mhz,
-    round((SELECT median(sm_clock_mhz) FROM states), 1) AS median_sm_clock_mhz,
+    round(median(states.sm_clock_mhz) OVER (), 1) AS median_sm_clock_mhz,
     states.hottest_c AS hottest_c,
     round(states.power_w, 1) AS power_w,
     round(states.sm_active_ratio, 3) AS sm_active_ratio,

@@ -13,7 +13,10 @@ SELECT
     verdict_ids
 FROM iterations FINAL
 WHERE job = {job:String}
-    AND attempt = ifNull({attempt:Nullable(Int64)}, (SELECT max(attempt) FROM iterations WHERE job = {job:String}))
+    AND attempt = ifNull(
+        {attempt:Nullable(Int64)},
+        (SELECT attempt FROM iterations WHERE job = {job:String} ORDER BY attempt DESC LIMIT 1)
+    )
     AND is_irregular
 ORDER BY iteration DESC
 LIMIT {limit:UInt32}

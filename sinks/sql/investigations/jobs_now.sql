@@ -19,9 +19,11 @@ WITH
             attempt,
             max(iteration) AS last_iteration,
             max(started_at) AS last_seen_at,
-            arrayAvg(arraySlice(arrayReverseSort(x -> x.1, groupArray((iteration, elapsed_ns))), 1, 50).2) / 1e9 AS recent_iteration_s,
+            arrayAvg(arraySlice(arrayPartialReverseSort(x -> x.1, 50, groupArray((iteration, elapsed_ns))), 1, 50).2) / 1e9
+                AS recent_iteration_s,
             countIf(is_irregular) AS irregular_iterations
         FROM iterations FINAL
+        WHERE (job, attempt) IN (SELECT job, attempt FROM attempts)
         GROUP BY job, attempt
     ),
     blame AS

@@ -21,7 +21,8 @@ FROM behaviour_patterns FINAL
 WHERE job = {job:String}
     AND iteration = {iteration:Int64}
     AND attempt = ifNull(
-        {attempt:Nullable(Int64)}, (SELECT max(attempt) FROM behaviour_patterns WHERE job = {job:String})
+        {attempt:Nullable(Int64)},
+        (SELECT attempt FROM behaviour_patterns WHERE job = {job:String} ORDER BY attempt DESC LIMIT 1)
     )
 ORDER BY communicator, operator, least(ifNull(tx_swing, inf), ifNull(rx_swing, inf)), rank
 LIMIT {limit:UInt32}

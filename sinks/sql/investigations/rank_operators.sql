@@ -24,6 +24,9 @@ FROM operators FINAL
 WHERE job = {job:String}
     AND rank = {rank:UInt32}
     AND iteration = {iteration:Int64}
-    AND attempt = ifNull({attempt:Nullable(Int64)}, (SELECT max(attempt) FROM operators WHERE job = {job:String}))
+    AND attempt = ifNull(
+        {attempt:Nullable(Int64)},
+        (SELECT attempt FROM operators WHERE job = {job:String} ORDER BY attempt DESC LIMIT 1)
+    )
 ORDER BY started_at NULLS LAST, communicator, sequence
 LIMIT {limit:UInt32}

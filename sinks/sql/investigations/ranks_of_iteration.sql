@@ -7,7 +7,10 @@
 -- parameter: limit UInt32 = 50 | ranks at most, most work first
 WITH
     (
-        SELECT ifNull({attempt:Nullable(Int64)}, max(attempt)) FROM rank_iterations WHERE job = {job:String}
+        SELECT ifNull(
+            {attempt:Nullable(Int64)},
+            (SELECT attempt FROM rank_iterations WHERE job = {job:String} ORDER BY attempt DESC LIMIT 1)
+        )
     ) AS wanted,
     chosen AS
     (

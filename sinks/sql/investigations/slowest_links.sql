@@ -8,7 +8,10 @@
 -- parameter: limit UInt32 = 30 | pairs at most, the slowest first
 WITH
     (
-        SELECT ifNull({attempt:Nullable(Int64)}, max(attempt)) FROM operators WHERE job = {job:String}
+        SELECT ifNull(
+            {attempt:Nullable(Int64)},
+            (SELECT attempt FROM operators WHERE job = {job:String} ORDER BY attempt DESC LIMIT 1)
+        )
     ) AS wanted,
     places AS
     (
@@ -28,17 +31,15 @@ SELECT
 FROM
 (
     SELECT
-        assumeNotNull(peer) AS source,
+        peer AS source,
         rank AS destination,
         count() AS transfers,
         median(transfer_ns) AS median_ns,
         max(transfer_ns) AS longest_ns,
         median(size_bytes / transfer_ns) AS rate
-    FROM operators FINAL
+    FROM transfers FINAL
     WHERE job = {job:String}
         AND attempt = wanted
-        AND operator = 'recv'
-        AND peer IS NOT NULL
         AND transfer_ns > 0
         AND iteration >= {first_iteration:Int64}
         AND ({past_last_iteration:Nullable(Int64)} IS NULL OR iteration < {past_last_iteration:Nullable(Int64)})
