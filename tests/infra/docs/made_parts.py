@@ -98,7 +98,12 @@ def arrow_message(topic: str) -> str:
     with pa.ipc.open_stream(value) as reader:
         header = json.loads(reader.schema.metadata[b"irregulars"])
         rows = reader.read_next_batch().slice(0, ROWS_SHOWN if topic != "evidence" else 1)
-    return block("json", pretty({"irregulars": header, "rows": rows.to_pylist()}))
+    return block("json", pretty({"irregulars": header, "rows": [rounded(row) for row in rows.to_pylist()]}))
+
+
+def rounded(row: dict[str, Any]) -> dict[str, Any]:
+    """Leave out the last digits of large rates: they differ between processors."""
+    return {name: round(one, 3) if isinstance(one, float) and one > 1e6 else one for name, one in row.items()}
 
 
 def columns(topic: str) -> str:
