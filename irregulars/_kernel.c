@@ -454,7 +454,6 @@ static int write_classes(Classes *own, Output *out)
 typedef struct { int64_t source, first, past, offset; } Cut;
 typedef struct { int64_t cuts, blocks; } Closing;
 typedef struct { int64_t first_ns, last_ns, operators, offsets, classes; double work_ns, communication_ns; } Block;
-typedef struct { int64_t sequence, key; } Tie;
 
 typedef struct {
     const Columns *sources;
@@ -481,11 +480,21 @@ static inline int64_t class_of(const Reduction *own, const Columns *source, int6
     return (shared << 33) | ((int64_t)source->data[OPERATOR][row] << 29) | (peer + 1);
 }
 
+/* Whether a row tells of the same operator as one of those before it that began at the same time. */
+static int is_repeated(const Reduction *own, const Columns *source, int64_t code_begin, int64_t first, int64_t row)
+{
+    int64_t key = class_of(own, source, code_begin, row);
+    uint32_t sequence = u32_at(source->data[SEQUENCE] + 4 * row);
+    for (int64_t other = first; other < row; other++)
+        if (u32_at(source->data[SEQUENCE] + 4 * other) == sequence && class_of(own, source, code_begin, other) == key)
+            return 1;
+    return 0;
+}
+
 /* Reduce the blocks of one closing; its rows must be in order, without duplicates, and all of them have ended. */
 static int reduce_closing(Reduction *own, const Cut *cuts, int64_t cut_count, int64_t first_block, int64_t past_block)
 {
-    int64_t block = first_block, latest_ns = UNKNOWN, last_start_ns = UNKNOWN, ties = 0;
-    Tie tied[MOST_TIES];
+    int64_t block = first_block, latest_ns = UNKNOWN, last_start_ns = UNKNOWN;
     for (int64_t b = first_block; b < past_block; b++) own->blocks[b] = (Block){UNKNOWN, UNKNOWN, 0, 0, 0, 0.0, 0.0};
     for (int64_t c = 0; c < cut_count; c++) {
         const Cut *cut = cuts + c;
@@ -493,6 +502,8 @@ static int reduce_closing(Reduction *own, const Cut *cuts, int64_t cut_count, in
         const Columns *source = own->sources + cut->source;
         if (cut->first < 0 || cut->first > cut->past || cut->past > source->rows) return ODD;
         int64_t noted = -1; /* the block whose batches were last noted to hold this offset */
+        int64_t tied = -1; /* the first of the rows before this one that began when the last of them did */
+        int64_t code_begin = own->code_begins[cut->source];
         for (int64_t row = cut->first; row < cut->past; row++) {
             int64_t iteration = i64_at(source->data[ITERATION] + 8 * row);
             int64_t start_ns = i64_at(source->data[START] + 8 * row);
@@ -505,14 +516,10 @@ static int reduce_closing(Reduction *own, const Cut *cuts, int64_t cut_count, in
                 last_start_ns = UNKNOWN;
             }
             Block *sums = own->blocks + block;
-            int64_t key = class_of(own, source, own->code_begins[cut->source], row);
+            int64_t key = class_of(own, source, code_begin, row);
             if (key < 0 || start_ns < last_start_ns) return ODD;
-            int64_t sequence = u32_at(source->data[SEQUENCE] + 4 * row);
-            if (start_ns > last_start_ns || sums->operators == 0) ties = 0;
-            for (int64_t tie = 0; tie < ties; tie++)
-                if (tied[tie].sequence == sequence && tied[tie].key == key) return ODD;
-            if (ties == MOST_TIES) return ODD;
-            tied[ties++] = (Tie){sequence, key};
+            if (start_ns > last_start_ns || sums->operators == 0) tied = row;
+            else if (tied < 0 || row - tied > MOST_TIES || is_repeated(own, source, code_begin, tied, row)) return ODD;
             last_start_ns = start_ns;
             if (noted != block) {
                 int64_t before = sums->offsets ? i64_at((uint8_t *)own->offsets.bytes + own->offsets.size - 8) : -1;

@@ -30,8 +30,9 @@ from irregulars.streams.messages.records import (
     encode_batch,
 )
 from irregulars.streams.messages.usable_rows import MAX_PEER
-from irregulars.streams.rank_hop import evidence_reduction, row_summaries
+from irregulars.streams.rank_hop import evidence_reduction
 from irregulars.streams.rank_hop.evidence_reduction import Closing, reduce_closings
+from irregulars.streams.rank_hop.rows import row_summaries
 from irregulars.streams.rank_hop.rows.message_rows import Cut, MessageRows
 from irregulars.streams.rank_hop.rows.row_summaries import RowSummary, summarize
 from tests.fuzz.mutations import mutate

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 from weakref import WeakKeyDictionary
@@ -149,9 +150,8 @@ class RankStage(Stage[RankMonitorLike]):
     async def take(self, topic: str, events: Sequence[Event]) -> None:
         """Take in events of one topic, and send evidence early where much has gathered."""
         await super().take(topic, events)
-        for state in list(self.states.values()):
-            if self._work(state).fed >= _MAX_TOUCHED:
-                await self.settle(state)
+        if sum(self._work(state).fed for state in self.states.values()) >= _MAX_TOUCHED:
+            await self.settle_all()
 
     async def process(self, state: PartitionState[RankMonitorLike], topic: str, event: Event) -> None:
         """Feed one message to the monitor of its ranks, park it, or bury it."""
@@ -204,7 +204,17 @@ class RankStage(Stage[RankMonitorLike]):
 
     async def settle(self, state: PartitionState[RankMonitorLike]) -> None:
         """Send the rows that monitors drained, those of one job together, and what was given up."""
-        await self._settle_rows(state)
+        await self._settle_rows([state])
+        await self._settle_rest(state)
+
+    async def settle_all(self) -> None:
+        """Send what has gathered in all partitions: of a job whose ranks lie in many, one message."""
+        states = list(self.states.values())
+        await self._settle_rows(states)
+        for state in states:
+            await self._settle_rest(state)
+
+    async def _settle_rest(self, state: PartitionState[RankMonitorLike]) -> None:
         work = self._work(state)
         async with work.sink_lock:
             samples, work.samples = work.samples, []
@@ -213,12 +223,14 @@ class RankStage(Stage[RankMonitorLike]):
             for message in given_up:
                 await self._bury_given_up(state, message)
 
-    async def _settle_rows(self, state: PartitionState[RankMonitorLike]) -> None:
+    async def _settle_rows(self, states: Sequence[PartitionState[RankMonitorLike]]) -> None:
         """Send the rows alone: a database that is away must hold up neither verdicts nor everybody's clocks."""
-        work = self._work(state)
-        async with work.lock:  # whoever comes after must know that it was sent, not that it is being sent
+        works = [self._work(state) for state in states]
+        async with AsyncExitStack() as held:
+            for work in works:  # whoever comes after must know that it was sent, not that it is being sent
+                await held.enter_async_context(work.lock)
             # One pass: what comes in meanwhile waits for the next one, and is drained with more.
-            await self._send_rows(await self._drain(work))
+            await self._send_rows(await self._drain(works))
 
     async def capture(self, state: PartitionState[RankMonitorLike], tracked: Tracked[RankMonitorLike]) -> Draft:
         """Encode a monitor's state, and send what it drained: a state holds no drained rows."""
@@ -228,11 +240,6 @@ class RankStage(Stage[RankMonitorLike]):
             if rows:
                 await self._send_rows({tracked.monitor.job: rows})
             return value
-
-    async def settle_all(self) -> None:
-        """Send what has gathered in all partitions."""
-        for state in list(self.states.values()):
-            await self.settle(state)
 
     async def tick(self, clocks: StreamTime) -> None:
         """Let time speak to all monitors, and give up messages of ranks that were never announced."""
@@ -258,8 +265,7 @@ class RankStage(Stage[RankMonitorLike]):
     async def tell_progress(self, log: ProgressLog) -> None:
         """Tell the others how far each partition has been read, once all evidence of it stands on the bus."""
         told = [(state, state.read_to()) for state in list(self.states.values())]
-        for state, _ in told:
-            await self._settle_rows(state)
+        await self._settle_rows([state for state, _ in told])
         await self.services.outbox.barrier()
         for state, positions in told:
             if self.holds(state):
@@ -346,11 +352,13 @@ class RankStage(Stage[RankMonitorLike]):
             for batch, offset in tracked.monitor.take_unannounced()
         ]  # fmt: skip
 
-    async def _drain(self, work: _PartitionWork) -> dict[str, list[Evidence | Membership]]:
+    async def _drain(self, works: Sequence[_PartitionWork]) -> dict[str, list[Evidence | Membership]]:
         """Drain the monitors that have something new: not after each message, since a drain has its price."""
-        touched, work.touched, work.fed = work.touched, {}, 0
+        touched = [tracked for work in works for tracked in work.touched.values()]
+        for work in works:
+            work.touched, work.fed = {}, 0
         rows: dict[str, list[Evidence | Membership]] = {}
-        for some in _parts(list(touched.values()), _GIVE_WAY):
+        for some in _parts(touched, _GIVE_WAY):
             for job, own in self._take_closed(some).items():
                 rows.setdefault(job, []).extend(self._reduce(job, own))
             await asyncio.sleep(0)  # thousands of monitors must not hold up the event loop
