@@ -194,7 +194,7 @@ class Ignoring:
     def add(self, rows: Sequence[Evidence | Membership]) -> None:
         pass
 
-    def tick(self, now_s: float) -> None:
+    def tick(self, now_s: float, until_s: float | None = None) -> None:
         pass
 
     def advance(self, read_back: Callable[..., Any]) -> Judgements:
@@ -204,7 +204,7 @@ class Ignoring:
         return {}
 
 
-def work(load: Load) -> int:
+def work(load: Load, session_s: float = 10.0) -> int:
     """Run in a process of its own: one worker as it is, but for judging."""
     from dataclasses import replace
 
@@ -213,7 +213,7 @@ def work(load: Load) -> int:
     from irregulars.streams.worker.settings import WorkerSettings
 
     settings = WorkerSettings(
-        load.bootstrap, load.topics, group=f"{load.prefix}worker", session_s=10.0, log_level="warn",
+        load.bootstrap, load.topics, group=f"{load.prefix}worker", session_s=session_s, log_level="warn",
         data_directory=tempfile.mkdtemp(), web_port=0,
     )  # fmt: skip
     monitors = replace(make_monitors(settings), make_job=lambda job: Ignoring(), restore_job=lambda state: Ignoring())
