@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -314,6 +315,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--compression", default="none", choices=["none", "lz4", "zstd"])
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--timeout-s", type=float, default=300.0)
+    parser.add_argument("--json", type=Path)
     parser.add_argument("--role", help=argparse.SUPPRESS)
     parser.add_argument("--load", help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -330,7 +332,11 @@ def main() -> int:
             found.ranks, found.partitions, found.compression, found.seed,
         )  # fmt: skip
         size_bytes = fill(load)
-        print(report(load, size_bytes, measure(load, found.timeout_s)))
+        took_s = measure(load, found.timeout_s)
+        print(report(load, size_bytes, took_s))
+        if found.json:
+            told = {"batches": load.batches, "operators": load.total, "size_bytes": size_bytes, "took_s": took_s}
+            found.json.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
     return 0
 
 
