@@ -87,7 +87,8 @@ def measure(operators: int, iterations: int, seed: int) -> Kept:
     drafts = [draft_of({}, monitor.state()) for monitor in monitors.values()]
     snapshot_bytes = sum(len(one.root) + sum(len(encode_part(each)) for each in one.parts) for one in drafts)
     ranks = len(monitors)
-    return Kept(ranks, rows / ranks / iterations, iterations, (all_bytes - open_bytes) / ranks, open_bytes / ranks, snapshot_bytes / ranks)
+    sizes = [one / ranks for one in (all_bytes - open_bytes, open_bytes, snapshot_bytes)]
+    return Kept(ranks, rows / ranks / iterations, iterations, *sizes)
 
 
 def traced_bytes(*files: str) -> int:

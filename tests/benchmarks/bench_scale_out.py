@@ -6,10 +6,10 @@ One broker, and workers that share a consumer group, as in `bench_worker`, with 
 partitions. In each run the workers have joined and stand still (SIGSTOP) while the backlog is written, and begin at
 the same moment. Two series:
 
-* whole cores: workers are pinned in turn to all cores, of which the broker has the last. With two cores, two workers
-  show what is left when one of them shares its core with the broker.
-* a quota: each worker may use `--share` of a core (a control group's CPU quota) on all cores but the broker's, less if
-  there are so many that they would fill them. No worker then waits for another's core, so that throughput shows
+* whole cores: workers are pinned in turn to all cores, of which the broker has the last. With two cores, two
+  workers show what is left when one of them shares its core with the broker.
+* a quota: each worker may use `--share` of a core (a control group's CPU quota) on all cores but the broker's, less
+  if there are so many that they would fill them. No worker then waits for another's core, so that throughput shows
   whether more workers bring more, with two cores as with many.
 
 CPU seconds come from ``/proc/PID/stat``. The models stand in `scale_out_model.py`. Prints Markdown tables.
@@ -119,7 +119,7 @@ def wait_for_group(load: Load, count: int) -> list[list[int]]:
     deadline_s = time.monotonic() + _TIMEOUT_S
     while time.monotonic() < deadline_s:
         time.sleep(2.0)
-        found = admin.describe_consumer_groups([group])[group].result(10)
+        found = admin.describe_consumer_groups([group], request_timeout=60)[group].result(70)
         given = sorted(partitions_of(member, topic) for member in found.members)
         is_stable = found.state == ConsumerGroupState.STABLE and len(given) == count
         if is_stable and given == before and sum(map(len, given)) == load.partitions:
@@ -266,15 +266,15 @@ def forecast_table(found: Sequence[Forecast], operators: int) -> Iterator[str]:
 def report(runs: Sequence[Run], seed: int, out: Path | None) -> None:
     """Print the tables, and write all that stands in them."""
     print(
-        f"`python -m tests.benchmarks.bench_scale_out`: {runs[0].messages} messages of {runs[0].operators} operators; "
-        f"{len(_OWN)} cores, {platform.machine()}\n"
+        f"`python -m tests.benchmarks.bench_scale_out`: {runs[0].messages} messages of {runs[0].operators} "
+        f"operators; {len(_OWN)} cores, {platform.machine()}\n"
     )
     print(*measured_table(runs), sep="\n")
     costs, law, found = fit_costs(runs), fit_scalability(runs), forecasts(runs, seed)
     print(
-        f"\nA message takes a worker {costs.worker_message_s * 1e6:.0f} us and {costs.worker_more_s * 1e6:.2f} more with "
-        f"each further worker, the broker {costs.broker_message_s * 1e6:.0f} and {costs.broker_more_s * 1e6:.2f}; a "
-        f"worker with nothing to read {costs.worker_idle_ratio:.1%} of a core, and the broker "
+        f"\nA message takes a worker {costs.worker_message_s * 1e6:.0f} us and {costs.worker_more_s * 1e6:.2f} more "
+        f"with each further worker, its ranks together {costs.ranks_ratio:.1%} of a core, the broker {costs.broker_message_s * 1e6:.0f} and {costs.broker_more_s * 1e6:.2f}; "
+        f"a worker with nothing to read {costs.worker_idle_ratio:.1%} of a core, and the broker "
         f"{costs.broker_worker_ratio:.1%} for each. In line: {law.in_line:.4f}, each pair: {law.each_pair:.5f}.\n"
     )
     print(*forecast_table(found, runs[0].operators), sep="\n")
@@ -297,6 +297,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--partitions", type=int, default=16)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--runs", type=Path, help="JSON of an earlier call: fit the models to its runs again")
     parser.add_argument("--load", help=argparse.SUPPRESS)
     return parser.parse_args(arguments)
 
@@ -305,6 +306,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     own = parse(arguments)
     if own.load:
         return work(Load(**json.loads(own.load)), _SESSION_S)
+    if own.runs:
+        runs = [Run(**one) for one in json.loads(own.runs.read_text(encoding="utf-8"))["runs"]]
+    else:
+        runs = measure_all(own)
+    report(runs, own.seed, own.json)
+    return 0
+
+
+def measure_all(own: argparse.Namespace) -> list[Run]:
+    """Run all cases, one after the other, as often as is wanted."""
     runs: list[Run] = []
     with ExitStack() as stack:
         groups = CpuGroups()
@@ -316,9 +327,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for turn in range(own.repeat):
             for case in cases(own.workers, own.share):
                 runs.append(measure(broker, load, case, groups))
-                print(f"turn {turn + 1} of {own.repeat}: {runs[-1]}", file=sys.stderr, flush=True)
-    report(runs, own.seed, own.json)
-    return 0
+                print(f"turn {turn + 1} of {own.repeat}: {json.dumps(asdict(runs[-1]))}", file=sys.stderr, flush=True)
+    return runs
 
 
 if __name__ == "__main__":

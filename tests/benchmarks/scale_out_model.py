@@ -2,13 +2,15 @@
 
 Two models are fitted to the same runs, by least squares with no coefficient below zero:
 
-* **Costs.** CPU seconds of the workers for a message, ``w0 + w1 (N - 1)`` with `N` workers, beside those that a worker
-  takes for each second that it runs; the same of the broker. A throughput then follows from the cores that there are.
-* **Throughput.** Gunther's Universal Scalability Law, ``X(N) = l N / (1 + s (N - 1) + k N (N - 1))``: `s` is the share
-  that stands in line for something, `k` what each pair of workers costs each other.
+* **Costs.** CPU seconds of the workers for a message, ``w0 + w1 (N - 1)`` with `N` workers, beside those that a
+  worker takes for each second that it runs and those that the job's ranks take for each second (their snapshots);
+  the same of the broker. The throughput follows from the cores there are.
+* **Throughput.** Gunther's Universal Scalability Law, ``X(N) = l N / (1 + s (N - 1) + k N (N - 1))``: `s` is the
+  share that stands in line for something, `k` what each pair of workers costs each other.
 
-The first asks what a core can do, the second whether workers wait for each other: they see different errors. Intervals
-come from fitting anew to runs that are drawn from the measured ones, with replacement among those of equal `N`.
+The first asks what a core can do, the second whether workers wait for each other: they see different errors.
+Intervals come from fitting anew to runs that are drawn from the measured ones, with replacement among those of equal
+`N`.
 """
 
 from __future__ import annotations
@@ -73,11 +75,12 @@ class Run:
 
 @dataclass(frozen=True)
 class Costs:
-    """CPU seconds: of a message, and for each second of a running worker."""
+    """CPU seconds: of a message, for each second of a running worker, and for each second of the job's ranks."""
 
     worker_message_s: float
     worker_more_s: float
     worker_idle_ratio: float
+    ranks_ratio: float
     broker_message_s: float
     broker_more_s: float
     broker_idle_ratio: float
@@ -89,7 +92,8 @@ class Costs:
 
     def messages_per_s(self, workers: float, quota: float = 1.0) -> float:
         """Messages a second of workers that have a `quota` of a core each, all of them equally many."""
-        return workers * max(quota - self.worker_idle_ratio, 0.0) / self.worker_s(workers)
+        free = workers * (quota - self.worker_idle_ratio) - self.ranks_ratio
+        return max(free, 0.0) / self.worker_s(workers)
 
     def broker_cores(self, workers: float) -> float:
         """Cores of brokers for as much as so many workers can read, a core each."""
@@ -161,8 +165,10 @@ def fit_costs(runs: Sequence[Run]) -> Costs:
     worker_s = _each(runs, lambda run: (run.worker_s - idle * run.workers * run.took_s) / run.messages)
     beside = _each(runs, lambda run: (broker_idle + each_worker * run.workers) * run.took_s)
     broker_s = (_each(runs, lambda run: run.broker_s) - beside) / _each(runs, lambda run: run.messages)
-    own, others = least_squares([ones, workers - 1], worker_s), least_squares([ones, workers - 1], broker_s)
-    return Costs(own[0], own[1], idle, others[0], others[1], broker_idle, each_worker)
+    seconds = _each(runs, lambda run: run.took_s / run.messages)
+    own = least_squares([ones, workers - 1, seconds], worker_s)
+    others = least_squares([ones, workers - 1], broker_s)
+    return Costs(own[0], own[1], idle, own[2], others[0], others[1], broker_idle, each_worker)
 
 
 def fit_scalability(runs: Sequence[Run]) -> Scalability:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -15,28 +17,28 @@ from tests.benchmarks.scale_out_model import (
     least_squares,
 )
 
-COSTS = Costs(8e-4, 2e-6, 0.01, 1e-4, 1e-6, 0.02, 0.003)
+COSTS = Costs(8e-4, 2e-6, 0.01, 0.05, 1e-4, 1e-6, 0.02, 0.003)
 LAW = Scalability(1000.0, 0.02, 0.001)
 
 
-def run_of(workers: int, noise: float = 0.0, seed: int = 0) -> Run:
+def run_of(workers: int, noise: float = 0.0, seed: int = 0, quota: float = 0.1) -> Run:
     """Return what a run shows whose parts cost as in `COSTS`, and which takes as long as `LAW` says."""
     rng = np.random.default_rng([seed, workers])
     factors = 1 + noise * rng.standard_normal(3)
-    messages, quota = 4000, 0.1
+    messages = 4000
     took_s = messages / (LAW.messages_per_s(workers) * quota) * factors[0]
     broker_s = COSTS.broker_message_s + COSTS.broker_more_s * (workers - 1)
     beside = COSTS.broker_idle_ratio + COSTS.broker_worker_ratio * workers
     return Run(
         workers, quota, True, messages, 2000, 1 / workers, took_s,
-        worker_s=(COSTS.worker_s(workers) * messages + COSTS.worker_idle_ratio * workers * took_s) * factors[1],
+        worker_s=(COSTS.worker_s(workers) * messages + (COSTS.worker_idle_ratio * workers + COSTS.ranks_ratio) * took_s) * factors[1],
         broker_s=(broker_s * messages + beside * took_s) * factors[2],
         idle_s=5.0, idle_worker_s=5 * COSTS.worker_idle_ratio * workers, idle_broker_s=5 * beside,
     )  # fmt: skip
 
 
 def test_costs_are_found_again() -> None:
-    found = fit_costs([run_of(workers) for workers in (1, 2, 4, 8)])
+    found = fit_costs([run_of(workers, quota=quota) for workers in (1, 2, 4, 8) for quota in (0.1, 1.0)])
     assert vars(found) == pytest.approx(vars(COSTS))
 
 
@@ -47,9 +49,8 @@ def test_the_law_is_found_again() -> None:
 
 def test_uneven_partitions_are_no_contention() -> None:
     even = [run_of(workers) for workers in (1, 2, 4)]
-    uneven = [
-        Run(**{**vars(run), "largest_share": 1.5 / run.workers, "took_s": run.took_s * 1.5}) if run.workers > 1 else run
-        for run in even
+    uneven = even[:1] + [
+        replace(run, largest_share=1.5 / run.workers, took_s=run.took_s * 1.5) for run in even if run.workers > 1
     ]
     assert vars(fit_scalability(uneven)) == pytest.approx(vars(fit_scalability(even)))
 

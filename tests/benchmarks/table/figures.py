@@ -175,7 +175,8 @@ FIGURES: Final[Sequence[Figure]] = (
         12.0, True,
     ),
     Figure(
-        "first_hop_hosts", "… messages of hosts with 8 GPUs", "M operators/s", "first-hop", field("hosts"), None, True,
+        "first_hop_hosts", "… messages of hosts with 8 GPUs", "M operators/s", "first-hop", field("hosts"),
+        None, True,
     ),
     Figure(
         "rank_state", "first hop, state of a rank with 1,000 operators", "KiB", "rank-state",
@@ -202,7 +203,8 @@ FIGURES: Final[Sequence[Figure]] = (
     ),
     Figure("localization", "8,192 ranks × 1,000 operators, slowest irregular iteration", "s CPU", "thousand",
            of_size(8192, irregular_s), 2.0),
-    Figure("regular_100000", "100,000 ranks, a regular iteration", "s CPU", "large", of_size(100_000, regular_s), 0.5),
+    Figure("regular_100000", "100,000 ranks, a regular iteration", "s CPU", "large",
+           of_size(100_000, regular_s), 0.5),
     Figure("irregular_100000", "… the slowest irregular one", "s CPU", "large", of_size(100_000, irregular_s), 20.0),
     Figure("memory_100000", "… memory of the second hop", "GiB", "large",
            of_size(100_000, field("memory_mib", scale=1 / 1024)), 8.0),
@@ -220,7 +222,8 @@ FIGURES: Final[Sequence[Figure]] = (
     Figure("agent", "a node's agent", "% of a core", "agent", lambda told: told[0]["core_ratio"] * 100, 2.0),
     Figure("help", "`irregulars --help`", "s", "command-line", field("help", "took_s"), 0.25),
     Figure("help_cpu", "… CPU", "s CPU", "command-line", field("help", "cpu_s")),
-    Figure("analyze", "`irregulars analyze` of a small recording", "s", "command-line", field("analyze", "took_s"), 1.0),
+    Figure("analyze", "`irregulars analyze` of a small recording", "s", "command-line",
+           field("analyze", "took_s"), 1.0),
     Figure("analyze_cpu", "… CPU", "s CPU", "command-line", field("analyze", "cpu_s")),
 )  # fmt: skip
 

@@ -82,7 +82,7 @@ def machine_line(machine: Mapping[str, Any]) -> str:
     """Return the machine in a sentence or two."""
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
     return (
-        f"{machine['cores']} cores ({machine['cpu']}), {machine['memory_gib']:.0f} GiB, {machine['kernel']}; {versions}.\n"
-        f"Load when it began: {machine['load']:.1f}. Calibration: {machine['python_loop_s']:.3f} s for a fixed loop of "
-        f"Python, {machine['numpy_loop_s']:.3f} s for one of numpy, the quickest of five, CPU time."
+        f"{machine['cores']} cores ({machine['cpu']}), {machine['memory_gib']:.0f} GiB, {machine['kernel']}; "
+        f"{versions}.\nLoad when it began: {machine['load']:.1f}. Calibration: {machine['python_loop_s']:.3f} s for "
+        f"a fixed loop of Python, {machine['numpy_loop_s']:.3f} s for one of numpy, the quickest of five, CPU time."
     )
