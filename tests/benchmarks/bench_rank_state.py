@@ -22,6 +22,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
+import pyarrow as pa
+
 from irregulars.producers.simulator.job.settings import SimulatorSettings
 from irregulars.producers.simulator.logs.simulation import Simulation
 from irregulars.streams.messages import records
@@ -44,6 +46,8 @@ class Kept:
     ----------
     memory_bytes, open_bytes
         Of the monitors' state, and of the messages whose iteration is open.
+    message_bytes, compressed_bytes
+        Of an operator in a message, as it is and as a producer compresses it (zstd).
     """
 
     ranks: int
@@ -52,6 +56,8 @@ class Kept:
     memory_bytes: float
     open_bytes: float
     snapshot_bytes: float
+    message_bytes: float
+    compressed_bytes: float
 
 
 def settings_of(operators: int, iterations: int, seed: int) -> SimulatorSettings:
@@ -88,7 +94,12 @@ def measure(operators: int, iterations: int, seed: int) -> Kept:
     snapshot_bytes = sum(len(one.root) + sum(len(encode_part(each)) for each in one.parts) for one in drafts)
     ranks = len(monitors)
     sizes = [one / ranks for one in (all_bytes - open_bytes, open_bytes, snapshot_bytes)]
-    return Kept(ranks, rows / ranks / iterations, iterations, *sizes)
+    values = [value for part in parts for schema, _, value in part if schema == "commops"]
+    bytes_each = [
+        sum(map(len, values)) / rows,
+        sum(len(pa.compress(value, "zstd", asbytes=True)) for value in values) / rows,
+    ]
+    return Kept(ranks, rows / ranks / iterations, iterations, *sizes, *bytes_each)
 
 
 def traced_bytes(*files: str) -> int:
@@ -109,7 +120,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print("| ranks | operators per rank and iteration | state | messages of an open iteration | snapshot |")
     print("|--:|--:|--:|--:|--:|")
     kib = " | ".join(f"{one / 1024:.1f}" for one in (kept.memory_bytes, kept.open_bytes, kept.snapshot_bytes))
-    print(f"| {kept.ranks} | {kept.operators:.0f} | {kib} |\n\nKiB of each rank.")
+    print(
+        f"| {kept.ranks} | {kept.operators:.0f} | {kib} |\n\nKiB of each rank. Bytes of an operator in a message: "
+        f"{kept.message_bytes:.1f}, with zstd {kept.compressed_bytes:.1f}."
+    )
     if own.json:
         own.json.write_text(json.dumps(asdict(kept), indent=1) + "\n", encoding="utf-8")
     return 0

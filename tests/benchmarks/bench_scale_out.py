@@ -273,7 +273,8 @@ def report(runs: Sequence[Run], seed: int, out: Path | None) -> None:
     costs, law, found = fit_costs(runs), fit_scalability(runs), forecasts(runs, seed)
     print(
         f"\nA message takes a worker {costs.worker_message_s * 1e6:.0f} us and {costs.worker_more_s * 1e6:.2f} more "
-        f"with each further worker, its ranks together {costs.ranks_ratio:.1%} of a core, the broker {costs.broker_message_s * 1e6:.0f} and {costs.broker_more_s * 1e6:.2f}; "
+        f"with each further worker, its ranks together {costs.ranks_ratio:.1%} of "
+        f"a core, the broker {costs.broker_message_s * 1e6:.0f} and {costs.broker_more_s * 1e6:.2f}; "
         f"a worker with nothing to read {costs.worker_idle_ratio:.1%} of a core, and the broker "
         f"{costs.broker_worker_ratio:.1%} for each. In line: {law.in_line:.4f}, each pair: {law.each_pair:.5f}.\n"
     )

@@ -27,11 +27,12 @@ def run_of(workers: int, noise: float = 0.0, seed: int = 0, quota: float = 0.1) 
     factors = 1 + noise * rng.standard_normal(3)
     messages = 4000
     took_s = messages / (LAW.messages_per_s(workers) * quota) * factors[0]
+    each_s = COSTS.worker_idle_ratio * workers + COSTS.ranks_ratio
     broker_s = COSTS.broker_message_s + COSTS.broker_more_s * (workers - 1)
     beside = COSTS.broker_idle_ratio + COSTS.broker_worker_ratio * workers
     return Run(
         workers, quota, True, messages, 2000, 1 / workers, took_s,
-        worker_s=(COSTS.worker_s(workers) * messages + (COSTS.worker_idle_ratio * workers + COSTS.ranks_ratio) * took_s) * factors[1],
+        worker_s=(COSTS.worker_s(workers) * messages + each_s * took_s) * factors[1],
         broker_s=(broker_s * messages + beside * took_s) * factors[2],
         idle_s=5.0, idle_worker_s=5 * COSTS.worker_idle_ratio * workers, idle_broker_s=5 * beside,
     )  # fmt: skip

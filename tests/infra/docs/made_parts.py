@@ -26,6 +26,10 @@ from irregulars.streams.kafka.topic_admin import partitions_of, topic_config
 from irregulars.streams.kafka.topics import DAY_MS, HOUR_MS, TOPICS, TopicSettings
 from irregulars.streams.messages.evidence import CLASS_COLUMNS, COLUMNS, PATTERN_COLUMNS
 from irregulars.streams.messages.records import BATCH_SCHEMAS
+from tests.benchmarks.table import sizing
+from tests.benchmarks.table.__main__ import read_committed
+from tests.benchmarks.table.comparing import committed_lines
+from tests.benchmarks.table.rendering import page
 
 ROOT = Path(__file__).resolve().parents[3]
 DOCS = ROOT / "infra" / "docs"
@@ -166,6 +170,12 @@ def station(number: int) -> str:
     return block("text", stations()[number - 1])
 
 
+def figures() -> str:
+    """The committed figures of all benchmarks."""
+    committed = read_committed()
+    return page(committed, committed_lines(committed))
+
+
 MAKERS: Mapping[str, Callable[[], str]] = {
     **{f"station {number}": partial(station, number) for number in range(1, 10)},
     "topics": topics,
@@ -180,6 +190,8 @@ MAKERS: Mapping[str, Callable[[], str]] = {
     "fields of suspects": suspect_fields,
     "fields of alerts": partial(fields, "alerts", "verdicts"),
     "analysis": analysis,
+    "figures": figures,
+    "sizes": sizing.page_part,
 }
 
 
