@@ -216,7 +216,7 @@ FIGURES: Final[Sequence[Figure]] = (
            of_size(100_000, field("memory_mib", scale=1 / 1024)), 8.0),
     Figure("evidence_bytes", "evidence of a rank and iteration", "bytes", "scale",
            of_size(8192, lambda cost: cost["evidence_bytes"] / cost["ranks"] / 26)),
-    Figure("read_share", "operators that the walk reads back, 8,192 ranks, 6 of 26 iterations irregular", "%", "scale",
+    Figure("read_share", "operators read back, 8,192 ranks, 6 of 26 iterations irregular", "%", "scale",
            of_size(8192, lambda cost: 100 * cost["read_operators"] / cost["operators"])),
     Figure("second_hop_8192", "8,192 ranks, a regular iteration", "s CPU", "scale", of_size(8192, regular_s)),
     Figure("stored", "operators stored in ClickHouse", "rows/s", "store",

@@ -63,7 +63,7 @@ def notes(lines: Sequence[Line]) -> Iterator[str]:
         yield f"* Worse than the committed ratio by more than {WORSE:.0%}: {'; '.join(worse)}."
 
 
-def page(committed: Mapping[str, Any], lines: Sequence[Line]) -> str:
+def committed_table(committed: Mapping[str, Any], lines: Sequence[Line]) -> str:
     """Return the table of the committed figures for the page of benchmarks."""
     commits = committed.get("commits", {})
     head = ["| figure | value | unit | must be | reached | on |", "|:--|--:|:--|--:|:--|:--|"]

@@ -102,7 +102,7 @@ def partitions_for(workers: int) -> int:
 def table(sizes: Sequence[Size]) -> str:
     """Return sizes as Markdown."""
     head = (
-        "| GPUs | cores in use | workers, a core each | partitions | Kafka, disk | ClickHouse, disk | rows/s stored |\n"
+        "| GPUs | cores in use | workers | partitions | Kafka, disk | ClickHouse, disk | rows/s stored |\n"
         "|--:|--:|--:|--:|--:|--:|--:|"
     )
     rows = [
@@ -151,8 +151,8 @@ def worked(one: Size, site: Site, figures: Mapping[str, float]) -> str:
         f"    cores      {one.gpus:,} × ({site.operators_per_s:g} / {figures['worker']:.3g} M + {cost:.3g} µs / "
         f"{site.iteration_s:g} + {snapshots:.3g} µs) = {one.cores:.2f}\n"
         f"    workers    {one.cores:.2f} / {site.used_ratio:g} = {one.workers}, and {one.partitions} partitions\n"
-        f"    Kafka      {site.replicas} × 86,400 × {one.gpus:,} × ({site.operators_days:g} × {site.operators_per_s:g} × "
-        f"{figures['operator_compressed']:.3g} + {site.evidence_days:g} × {figures['evidence_bytes']:.3g} / "
+        f"    Kafka      {site.replicas} × 86,400 × {one.gpus:,} × ({site.operators_days:g} × {site.operators_per_s:g} "
+        f"× {figures['operator_compressed']:.3g} + {site.evidence_days:g} × {figures['evidence_bytes']:.3g} / "
         f"{site.iteration_s:g}) bytes = {disk(one.kafka_gib)}\n"
         f"    ClickHouse 86,400 × {one.gpus:,} × {figures['stored_bytes']:.3g} × ({site.rows_days:g} × "
         f"(1 / {site.iteration_s:g} + {figures['read_share'] / 100:.3g} × {site.operators_per_s:g}) + "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.benchmarks.table.comparing import Line
 from tests.benchmarks.table.figures import Figure
 from tests.benchmarks.table.machine import describe
-from tests.benchmarks.table.rendering import against_committed, machine_line, page
+from tests.benchmarks.table.rendering import against_committed, committed_table, machine_line
 
 RATIO = Figure("ratio", "of Faust", "", "worker", float, 0.6, True, True)
 RATE = Figure("rate", "worker", "M operators/s", "worker", float, None, True)
@@ -36,7 +36,7 @@ def test_the_page_says_on_which_commit_each_was_measured() -> None:
         "load": 0.5, "python_loop_s": 0.1, "numpy_loop_s": 0.1,
     }  # fmt: skip
     lines = [Line(RATIO, 0.7, None), Line(DELAY, None, None, "not measured")]
-    found = page({"machine": machine, "commits": {"ratio": "abc1234"}}, lines)
+    found = committed_table({"machine": machine, "commits": {"ratio": "abc1234"}}, lines)
     assert "2 cores (EPYC), 24 GiB, Linux 6.1; Python 3.11.7." in found
     assert found.splitlines()[-2:] == [
         "| of Faust | 0.700 | ratio | ≥ 0.6 | yes | abc1234 |",

@@ -29,7 +29,7 @@ from irregulars.streams.messages.records import BATCH_SCHEMAS
 from tests.benchmarks.table import sizing
 from tests.benchmarks.table.__main__ import read_committed
 from tests.benchmarks.table.comparing import committed_lines
-from tests.benchmarks.table.rendering import page
+from tests.benchmarks.table.rendering import committed_table
 
 ROOT = Path(__file__).resolve().parents[3]
 DOCS = ROOT / "infra" / "docs"
@@ -173,7 +173,7 @@ def station(number: int) -> str:
 def figures() -> str:
     """The committed figures of all benchmarks."""
     committed = read_committed()
-    return page(committed, committed_lines(committed))
+    return committed_table(committed, committed_lines(committed))
 
 
 MAKERS: Mapping[str, Callable[[], str]] = {
