@@ -146,17 +146,17 @@ def page_part() -> str:
 def worked(one: Size, site: Site, figures: Mapping[str, float]) -> str:
     """Return the arithmetic behind one size, term by term."""
     cost, snapshots = figures["rank_cost_8192"], figures.get("rank_second", 0.0)
+    a, i = f"{site.operators_per_s:g}", f"{site.iteration_s:g}"
     return (
         f"The {one.gpus:,} GPUs, term by term:\n\n"
-        f"    cores      {one.gpus:,} × ({site.operators_per_s:g} / {figures['worker']:.3g} M + {cost:.3g} µs / "
-        f"{site.iteration_s:g} + {snapshots:.3g} µs) = {one.cores:.2f}\n"
+        f"    cores      {one.gpus:,} × ({a} / {figures['worker']:.3g} M + {cost:.3g} µs / {i} + {snapshots:.3g} µs) "
+        f"= {one.cores:.2f}\n"
         f"    workers    {one.cores:.2f} / {site.used_ratio:g} = {one.workers}, and {one.partitions} partitions\n"
-        f"    Kafka      {site.replicas} × 86,400 × {one.gpus:,} × ({site.operators_days:g} × {site.operators_per_s:g} "
-        f"× {figures['operator_compressed']:.3g} + {site.evidence_days:g} × {figures['evidence_bytes']:.3g} / "
-        f"{site.iteration_s:g}) bytes = {disk(one.kafka_gib)}\n"
-        f"    ClickHouse 86,400 × {one.gpus:,} × {figures['stored_bytes']:.3g} × ({site.rows_days:g} × "
-        f"(1 / {site.iteration_s:g} + {figures['read_share'] / 100:.3g} × {site.operators_per_s:g}) + "
-        f"{site.samples_days:g}) bytes = {disk(one.clickhouse_gib)}\n"
+        f"    Kafka      {site.replicas} × 86,400 × {one.gpus:,} × ({site.operators_days:g} × {a} × "
+        f"{figures['operator_compressed']:.3g} + {site.evidence_days:g} × {figures['evidence_bytes']:.3g} / {i}) "
+        f"bytes = {disk(one.kafka_gib)}\n"
+        f"    ClickHouse 86,400 × {one.gpus:,} × {figures['stored_bytes']:.3g} × ({site.rows_days:g} × (1 / {i} + "
+        f"{figures['read_share'] / 100:.3g} × {a}) + {site.samples_days:g}) bytes = {disk(one.clickhouse_gib)}\n"
     )
 
 
