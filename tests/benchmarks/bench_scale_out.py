@@ -49,6 +49,10 @@ _SESSION_S: Final = 120.0
 
 _IDLE_S: Final = 6.0
 _TIMEOUT_S: Final = 300.0
+_PERIOD_US: Final = 200_000
+"""How often a quota is refilled: a worker with a tenth of a core then runs for 20 ms at a time, long enough not to find
+all of its data gone from the processor's caches each time it is let on."""
+
 _FILLED: Final = 0.8
 """Share of the cores without the broker that all quotas together leave to workers at most: others need some too."""
 
@@ -319,7 +323,7 @@ def measure_all(own: argparse.Namespace) -> list[Run]:
     """Run all cases, one after the other, as often as is wanted."""
     runs: list[Run] = []
     with ExitStack() as stack:
-        groups = CpuGroups()
+        groups = CpuGroups(period_us=_PERIOD_US)
         stack.callback(groups.close)
         with pinned(_OWN[-1:]):
             broker = stack.enter_context(KafkaBroker())

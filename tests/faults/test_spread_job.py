@@ -66,7 +66,7 @@ def wait_for_iterations(pipeline: Pipeline, count: int) -> None:
 
 def test_a_worker_that_joins_and_one_that_is_killed_change_no_verdict(recording: Path, pipeline: Pipeline) -> None:
     trace = read_trace(recording)
-    groups = {one.group or f"node-{one.rank // 8}/0" for one in trace.announcements.values()}
+    groups = {f"{one.host}/0" for one in trace.announcements}
     spread = {partition_of(group_key("spread", group), PARTITIONS) for group in groups}
     assert len(spread) > PARTITIONS // 2, "ranks must lie on most partitions"
     first, second = start_worker(pipeline), start_worker(pipeline)
