@@ -148,9 +148,9 @@ def time_evidence(load: Load, began_s: float) -> float:
         time.sleep(0.5)
         for partition, offset in offsets.items():
             for message in reader.read_tail(name, partition, offset):
-                offsets[partition] = message.offset() + 1
+                offsets[partition] = (message.offset() or 0) + 1
                 newest_s = max(newest_s, message.timestamp()[1] / 1000)
-                found += operators_in(message.value())
+                found += operators_in(message.value() or b"")
     reader.close()
     if found > load.total:
         raise SystemExit(f"evidence must hold each operator once; got {found} of {load.total}")

@@ -20,6 +20,7 @@ from tests.benchmarks.table.rendering import number
 DAY_S: Final = 86_400
 _GIB: Final = 1 << 30
 EXAMPLES: Final = (1_024, 8_192, 100_000)
+NEEDED: Final = {"worker", "rank_cost_8192", "operator_compressed", "evidence_bytes", "read_share", "stored_bytes"}
 
 
 @dataclass(frozen=True)
@@ -139,6 +140,8 @@ def inputs(figures: Mapping[str, float]) -> str:
 def page_part() -> str:
     """Return both tables, of the committed figures and the examples of the page."""
     figures = read_committed()["figures"]
+    if missing := sorted(NEEDED - figures.keys()):
+        return f"{inputs(figures)}\nNot known before these are measured: {', '.join(missing)}.\n"
     sizes = [size(gpus, Site(), figures) for gpus in EXAMPLES]
     return f"{inputs(figures)}\n{table(sizes)}\n{worked(sizes[1], Site(), figures)}"
 
