@@ -4,7 +4,7 @@
 
 One broker, and workers that share a consumer group, as in `bench_worker`, with all ranks of one job spread over the
 partitions. In each run the workers have joined and stand still (SIGSTOP) while the backlog is written, and begin at
-the same moment. Two series:
+the same moment; measured are the last four fifths of it. Two series:
 
 * whole cores: workers are pinned in turn to all cores, of which the broker has the last. With two cores, two
   workers show what is left when one of them shares its core with the broker.
@@ -33,14 +33,16 @@ from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
 
-from confluent_kafka import ConsumerGroupState
+from confluent_kafka import ConsumerGroupState, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from irregulars.infra.services.kafka_broker import KafkaBroker
 from irregulars.streams.kafka.log_reader import LogReader
 from irregulars.streams.kafka.topic_admin import create_topics
+from irregulars.streams.kafka.topics import partition_of, rank_key
+from irregulars.streams.messages.evidence import EvidenceRows, decode_evidence
 from tests.benchmarks.bench_agent import cpu_s
-from tests.benchmarks.bench_worker import Load, fill, operators_in, work
+from tests.benchmarks.bench_worker import JOB, Load, fill, work
 from tests.benchmarks.recordings.cgroups import CpuGroups
 from tests.benchmarks.scale_out_model import Estimate, Run, estimate, fit_costs, fit_scalability
 
@@ -50,8 +52,11 @@ _SESSION_S: Final = 120.0
 _IDLE_S: Final = 6.0
 _TIMEOUT_S: Final = 300.0
 _PERIOD_US: Final = 200_000
-"""How often a quota is refilled: a worker with a tenth of a core then runs for 20 ms at a time, long enough not to find
-all of its data gone from the processor's caches each time it is let on."""
+"""How often a quota is refilled: a worker with a tenth of a core then runs for 20 ms at a time, long enough not to
+find all of its data gone from the processor's caches each time it is let on."""
+
+_WARM: Final = 0.2
+"""Share of the backlog before the measurement begins: what each process does for the first time is not in it."""
 
 _FILLED: Final = 0.8
 """Share of the cores without the broker that all quotas together leave to workers at most: others need some too."""
@@ -123,7 +128,10 @@ def wait_for_group(load: Load, count: int) -> list[list[int]]:
     deadline_s = time.monotonic() + _TIMEOUT_S
     while time.monotonic() < deadline_s:
         time.sleep(2.0)
-        found = admin.describe_consumer_groups([group], request_timeout=60)[group].result(70)
+        try:
+            found = admin.describe_consumer_groups([group], request_timeout=60)[group].result(70)
+        except KafkaException:
+            continue  # the group's coordinator is not there yet
         given = sorted(partitions_of(member, topic) for member in found.members)
         is_stable = found.state == ConsumerGroupState.STABLE and len(given) == count
         if is_stable and given == before and sum(map(len, given)) == load.partitions:
@@ -137,32 +145,53 @@ def partitions_of(member: Any, topic: str) -> list[int]:
     return [one.partition for one in assignment.topic_partitions if one.topic == topic] if assignment else []
 
 
-def time_evidence(load: Load, began_s: float) -> float:
-    """Return the seconds until the last evidence, by the times that Kafka keeps."""
-    reader, found, newest_s = LogReader(load.bootstrap, {}), 0, began_s
-    name = load.topics.name("evidence")
-    offsets = dict.fromkeys(reader.partitions(name), 0)
-    while found < load.total:
-        if time.time() > began_s + _TIMEOUT_S:
-            raise SystemExit(f"evidence must hold {load.total} operators within {_TIMEOUT_S:g} s; got {found}")
-        time.sleep(0.5)
-        for partition, offset in offsets.items():
-            for message in reader.read_tail(name, partition, offset):
-                offsets[partition] = (message.offset() or 0) + 1
-                newest_s = max(newest_s, message.timestamp()[1] / 1000)
-                found += operators_in(message.value() or b"")
-    reader.close()
-    if found > load.total:
-        raise SystemExit(f"evidence must hold each operator once; got {found} of {load.total}")
-    return newest_s - began_s
+class Evidence:
+    """What stands on the topic so far: operators of each partition of the backlog, by the ranks that they are of."""
 
+    def __init__(self, load: Load) -> None:
+        self.load = load
+        self.operators: Counter[int] = Counter()
+        self.newest_s = 0.0
+        self._reader = LogReader(load.bootstrap, {})
+        self._topic = load.topics.name("evidence")
+        self._offsets = dict.fromkeys(self._reader.partitions(self._topic), 0)
+        self._ends = {
+            one: self._reader.end_offset(load.topics.name("commops"), one) for one in range(load.partitions)
+        }
 
-def largest_share(load: Load, given: Sequence[Sequence[int]]) -> float:
-    """Return the share of the messages that lie on one worker's partitions."""
-    reader, topic = LogReader(load.bootstrap, {}), load.topics.name("commops")
-    counts = Counter({one: reader.end_offset(topic, one) for one in range(load.partitions)})
-    reader.close()
-    return max(sum(counts[one] for one in own) for own in given) / counts.total()
+    def wait_for(self, share: float) -> float:
+        """Wait until this share of the backlog stands there; return when its newest message was written."""
+        deadline_s = time.monotonic() + _TIMEOUT_S
+        while self.operators.total() < share * self.load.total:
+            if time.monotonic() > deadline_s:
+                raise SystemExit(
+                    f"evidence must hold {share:.0%} of {self.load.total} operators within {_TIMEOUT_S:g} s; "
+                    f"got {self.operators.total()}"
+                )
+            time.sleep(0.25)
+            self._look()
+        return self.newest_s
+
+    def left(self, given: Sequence[Sequence[int]]) -> list[float]:
+        """Return how many messages of the backlog each worker still has, by its partitions."""
+        done = {one: self.operators[one] / self.load.operators for one in self._ends}
+        return [sum(self._ends[one] - done[one] for one in own) for own in given]
+
+    def close(self) -> None:
+        self._reader.close()
+
+    def _look(self) -> None:
+        for partition, offset in self._offsets.items():
+            for message in self._reader.read_tail(self._topic, partition, offset):
+                self._offsets[partition] = (message.offset() or 0) + 1
+                self.newest_s = max(self.newest_s, message.timestamp()[1] / 1000)
+                for rows in decode_evidence(message.value() or b""):
+                    if isinstance(rows, EvidenceRows):
+                        self._add(rows.columns["rank"].tolist(), rows.columns["operators"].tolist())
+
+    def _add(self, ranks: Sequence[int], operators: Sequence[int]) -> None:
+        for rank, count in zip(ranks, operators, strict=True):
+            self.operators[partition_of(rank_key(JOB, rank), self.load.partitions)] += count
 
 
 def measure(broker: KafkaBroker, load: Load, case: Case, groups: CpuGroups) -> Run:
@@ -180,19 +209,24 @@ def measure(broker: KafkaBroker, load: Load, case: Case, groups: CpuGroups) -> R
         fill(own)
         for one in running if case.quota is not None else []:
             groups.limit(groups.make([one.pid]), case.quota)
-        before_s, began_s = [cpu_s(one) for one in clocks], time.time()
-        for one in running:
-            one.send_signal(signal.SIGCONT)
+        evidence = Evidence(own)
         with pinned(_OWN[-1:]):
-            took_s = time_evidence(own, began_s)
-        busy_cpu_s = taken(clocks, before_s)
-        if wait_for_group(own, case.workers) != given:
-            raise SystemExit("the group must not be shared out anew while it is measured; it was")
-        share = largest_share(own, given)
+            for one in running:
+                one.send_signal(signal.SIGCONT)
+            began_s = evidence.wait_for(_WARM)
+            before_s, left = [cpu_s(one) for one in clocks], evidence.left(given)
+            took_s = evidence.wait_for(1.0) - began_s
+        busy_cpu_s, total = taken(clocks, before_s), evidence.operators.total()
+        evidence.close()
+        if total > own.total or wait_for_group(own, case.workers) != given:
+            raise SystemExit(
+                f"the group must rest while it is measured; it did not ({total} of {own.total} operators)"
+            )
     remove(own)
     return Run(
-        case.workers, case.quota or 1.0, case.quota is not None, own.batches, own.operators, share, took_s,
-        sum(busy_cpu_s[:-1]), busy_cpu_s[-1], idle_s, sum(idle_cpu_s[:-1]), idle_cpu_s[-1], os.getloadavg()[0],
+        case.workers, case.quota or 1.0, case.quota is not None, round(sum(left)), own.operators,
+        max(left) / sum(left), took_s, sum(busy_cpu_s[:-1]), busy_cpu_s[-1], idle_s, sum(idle_cpu_s[:-1]),
+        idle_cpu_s[-1], os.getloadavg()[0],
     )  # fmt: skip
 
 
