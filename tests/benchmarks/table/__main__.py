@@ -4,6 +4,7 @@
     make bench OPTIONS=--all                     # everything: two hours, 16 GiB
     make bench OPTIONS="--only worker alerts"    # some of it
     make bench OPTIONS="--only worker --write"   # and keep it: infra/docs/bench.json, and the pages made from it
+    make bench OPTIONS="--kept --write"          # run nothing: keep what stands in build/bench/ already
 
 Each benchmark is a process of its own, one after the other; Ctrl-C prints what is done so far. Logs and JSON of each
 stay in ``build/bench/``. Figures that are ratios are held against the committed ones: one that is worse by a fifth is
@@ -24,7 +25,7 @@ from tests.benchmarks.table.comparing import lines_of, merged
 from tests.benchmarks.table.figures import PROGRAMS, Program
 from tests.benchmarks.table.machine import describe
 from tests.benchmarks.table.rendering import against_committed, machine_line
-from tests.benchmarks.table.running import Outcome, run_all
+from tests.benchmarks.table.running import Outcome, kept, run_all
 
 ROOT: Final = Path(__file__).resolve().parents[3]
 COMMITTED: Final = ROOT / "infra" / "docs" / "bench.json"
@@ -61,12 +62,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--all", action="store_true", help="what takes long, too")
     parser.add_argument("--only", nargs="+", choices=[one.name for one in PROGRAMS], metavar="NAME")
     parser.add_argument("--write", action="store_true", help="keep the figures in infra/docs")
+    parser.add_argument("--kept", action="store_true", help="run nothing: take the JSON of earlier runs")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "bench", help="logs and JSON of each benchmark")
     own = parser.parse_args(arguments)
     machine, outcomes = describe(), list[Outcome]()
     print(machine_line(machine), flush=True)
     try:
-        for outcome in run_all(chosen(own.only, own.all), own.out):
+        programs = chosen(own.only, own.all or own.kept)
+        for outcome in kept(programs, own.out) if own.kept else run_all(programs, own.out):
             outcomes.append(outcome)
     except KeyboardInterrupt:
         print("interrupted: what is done so far", file=sys.stderr)

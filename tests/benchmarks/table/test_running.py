@@ -59,6 +59,12 @@ def test_figures_of_an_earlier_run_are_not_taken_for_this_one_s(programs: Path) 
     assert run(program("bad"), programs).told is None
 
 
+def test_json_of_earlier_runs_can_be_taken_again(programs: Path) -> None:
+    run(program("good"), programs)
+    found = list(running.kept([program("good"), program("bad")], programs))
+    assert [(one.program.name, one.told, one.problem) for one in found] == [("good", {"value": 2}, None)]
+
+
 def test_ctrl_c_ends_the_benchmark_that_runs(programs: Path) -> None:
     code = f"""
         from pathlib import Path
