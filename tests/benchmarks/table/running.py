@@ -58,7 +58,7 @@ def kept(programs: Sequence[Program], folder: Path) -> Iterator[Outcome]:
     for program in programs:
         told = _read(folder / f"{program.name}.json")
         if told is not None:
-            yield Outcome(program, told)
+            yield Outcome(program, told, _text(folder / f"{program.name}.problem"))
 
 
 def run(program: Program, folder: Path) -> Outcome:
@@ -80,6 +80,7 @@ def run(program: Program, folder: Path) -> Outcome:
         finally:
             _end(process)
     problem = f"ended after {program.limit_s:g} s" if is_over_time else _problem(process.returncode, log)
+    out.with_suffix(".problem").write_text(problem or "")
     return Outcome(program, _read(out), problem, time.monotonic() - began_s)
 
 
@@ -122,6 +123,10 @@ def _read(out: Path) -> Any:
         return json.loads(out.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
+
+
+def _text(path: Path) -> str | None:
+    return (path.read_text() or None) if path.exists() else None
 
 
 def _say(text: str) -> None:
