@@ -146,7 +146,7 @@ PROGRAMS: Final[Sequence[Program]] = (
     Program("idle", "tests.benchmarks.bench_idle", limit_s=300),
     Program("publish", "tests.benchmarks.bench_publish", limit_s=300),
     Program("store", "tests.benchmarks.bench_store", limit_s=300),
-    Program("scale", "tests.benchmarks.bench_scale", ("--ranks", "128", "1024", "8192"), limit_s=900),
+    Program("scale", "tests.benchmarks.bench_scale", ("--ranks", "128", "1024", "8192"), limit_s=1800),
     Program("alerts", "tests.benchmarks.alert_delay", ("--jobs", "3"), limit_s=900),
     Program("agent", "tests.benchmarks.bench_agent", ("--only", "4"), limit_s=200),
     Program(
