@@ -44,7 +44,7 @@ from irregulars.streams.messages.evidence import EvidenceRows, decode_evidence
 from tests.benchmarks.bench_agent import cpu_s
 from tests.benchmarks.bench_worker import JOB, Load, fill, work
 from tests.benchmarks.recordings.cgroups import CpuGroups
-from tests.benchmarks.scale_out_model import Estimate, Run, estimate, fit_costs, fit_scalability
+from tests.benchmarks.scale_out_model import Estimate, Fit, Run, estimate, fits
 
 _SESSION_S: Final = 120.0
 """How long a group waits for a worker; longer than the backlog takes to be written, during which workers stand."""
@@ -273,20 +273,13 @@ class Forecast:
     by_law: Estimate
 
 
-def forecasts(runs: Sequence[Run], seed: int) -> list[Forecast]:
-    """Return what both models say of more cores."""
-    return [forecast(runs, seed, count) for count in _CORES]
-
-
-def forecast(runs: Sequence[Run], seed: int, count: int) -> Forecast:
-    def workers(own: Sequence[Run]) -> float:
-        return fit_costs(own).workers_on(count)
-
+def forecast(found: Sequence[Fit], count: int) -> Forecast:
+    """Return what both models say of so many cores, of which brokers get what they need."""
     return Forecast(
         count,
-        estimate(runs, seed, workers),
-        estimate(runs, seed, lambda own: fit_costs(own).messages_per_s(workers(own))),
-        estimate(runs, seed, lambda own: fit_scalability(own).messages_per_s(workers(own))),
+        estimate(found, lambda fit: fit.costs.workers_on(count)),
+        estimate(found, lambda fit: fit.costs.messages_per_s(fit.costs.workers_on(count))),
+        estimate(found, lambda fit: fit.law.messages_per_s(fit.costs.workers_on(count))),
     )
 
 
@@ -308,7 +301,8 @@ def report(runs: Sequence[Run], seed: int, out: Path | None) -> None:
         f"operators; {len(_OWN)} cores, {platform.machine()}\n"
     )
     print(*measured_table(runs), sep="\n")
-    costs, law, found = fit_costs(runs), fit_scalability(runs), forecasts(runs, seed)
+    fitted = fits(runs, seed)
+    costs, law, found = fitted[0].costs, fitted[0].law, [forecast(fitted, count) for count in _CORES]
     print(
         f"\nA message takes a worker {costs.worker_message_s * 1e6:.0f} us and {costs.worker_more_s * 1e6:.2f} more "
         f"with each further worker, its ranks together {costs.ranks_ratio:.1%} of "

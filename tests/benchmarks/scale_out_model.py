@@ -195,8 +195,21 @@ def drawn(runs: Sequence[Run], seed: int) -> Iterator[list[Run]]:
         yield [own[place] for own in groups.values() for place in rng.integers(0, len(own), len(own))]
 
 
-def estimate(runs: Sequence[Run], seed: int, value: Callable[[Sequence[Run]], float]) -> Estimate:
-    """Return a value of some runs with its interval."""
-    values = [value(own) for own in drawn(runs, seed)]
-    low, high = np.percentile(values, _INTERVAL)
-    return Estimate(value(runs), float(low), float(high))
+@dataclass(frozen=True)
+class Fit:
+    """Both models, fitted to the same runs."""
+
+    costs: Costs
+    law: Scalability
+
+
+def fits(runs: Sequence[Run], seed: int) -> list[Fit]:
+    """Return what is fitted to the runs, and after it what is fitted to drawn ones."""
+    return [Fit(fit_costs(own), fit_scalability(own)) for own in (list(runs), *drawn(runs, seed))]
+
+
+def estimate(found: Sequence[Fit], value: Callable[[Fit], float]) -> Estimate:
+    """Return a value by the first fit, with its interval by the others."""
+    first, *others = [value(one) for one in found]
+    low, high = np.percentile(others, _INTERVAL)
+    return Estimate(first, float(low), float(high))

@@ -14,6 +14,7 @@ from tests.benchmarks.scale_out_model import (
     estimate,
     fit_costs,
     fit_scalability,
+    fits,
     least_squares,
 )
 
@@ -64,7 +65,7 @@ def test_no_coefficient_falls_below_zero() -> None:
 def test_the_interval_holds_the_value_and_grows_with_the_noise() -> None:
     def width(noise: float) -> float:
         runs = [run_of(workers, noise, seed) for workers in (1, 2, 4, 8) for seed in range(3)]
-        found = estimate(runs, 1, lambda own: fit_costs(own).messages_per_s(16))
+        found = estimate(fits(runs, 1), lambda fit: fit.costs.messages_per_s(16))
         assert found.low <= found.value <= found.high
         return found.high - found.low
 

@@ -191,6 +191,8 @@ FIGURES: Final[Sequence[Figure]] = (
     ),
     Figure("idle", "idle worker of 1,024 ranks", "MiB", "idle", field("rss_mib"), 300.0),
     Figure("scaled_4", "4 workers of a fifth of a core each, of one", "", "scale-out", scaled(4), 3.6, True, True),
+    Figure("worker_core", "a worker's operators in a second of CPU time", "M operators", "scale-out",
+           lambda told: told["runs"][0]["operators"] / told["costs"]["worker_message_s"] / 1e6, None, True),
     Figure("broker_message", "broker, CPU for a message", "us", "scale-out",
            field("costs", "broker_message_s", scale=1e6)),
     Figure("worker_message", "worker, CPU for a message", "us", "scale-out",

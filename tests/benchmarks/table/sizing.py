@@ -20,7 +20,15 @@ from tests.benchmarks.table.rendering import number
 DAY_S: Final = 86_400
 _GIB: Final = 1 << 30
 EXAMPLES: Final = (1_024, 8_192, 100_000)
-NEEDED: Final = {"worker", "rank_cost_8192", "operator_compressed", "evidence_bytes", "read_share", "stored_bytes"}
+NEEDED: Final = {
+    "worker_core",
+    "rank_second",
+    "rank_cost_8192",
+    "operator_compressed",
+    "evidence_bytes",
+    "read_share",
+    "stored_bytes",
+}
 
 
 @dataclass(frozen=True)
@@ -74,9 +82,9 @@ def size(gpus: int, site: Site, figures: Mapping[str, float]) -> Size:
     """
     operators_per_s, iterations_per_s = gpus * site.operators_per_s, gpus / site.iteration_s
     cores = (
-        operators_per_s / (figures["worker"] * 1e6)
+        operators_per_s / (figures["worker_core"] * 1e6)
         + iterations_per_s * figures["rank_cost_8192"] / 1e6
-        + gpus * figures.get("rank_second", 0.0) / 1e6
+        + gpus * figures["rank_second"] / 1e6
     )
     workers = max(2, math.ceil(cores / site.used_ratio))
     read_per_s = operators_per_s * figures["read_share"] / 100
@@ -122,7 +130,7 @@ def disk(gib: float) -> str:
 def inputs(figures: Mapping[str, float]) -> str:
     """Return the figures that the formula reads, as Markdown."""
     names = {
-        "worker": ("`R`", "operators a second of a worker", "M/s"),
+        "worker_core": ("`R`", "operators of a worker in a second of CPU time", "M"),
         "rank_cost_8192": ("`c`", "CPU of a rank and iteration, both hops", "µs"),
         "rank_second": ("`s`", "CPU of a rank's snapshots in a second", "µs"),
         "operator_compressed": ("`k`", "an operator on Kafka, compressed", "bytes"),
@@ -148,11 +156,12 @@ def page_part() -> str:
 
 def worked(one: Size, site: Site, figures: Mapping[str, float]) -> str:
     """Return the arithmetic behind one size, term by term."""
-    cost, snapshots = figures["rank_cost_8192"], figures.get("rank_second", 0.0)
+    cost, snapshots = figures["rank_cost_8192"], figures["rank_second"]
+    core = f"{figures['worker_core']:.3g}"
     a, i = f"{site.operators_per_s:g}", f"{site.iteration_s:g}"
     return (
         f"The {one.gpus:,} GPUs, term by term:\n\n"
-        f"    cores      {one.gpus:,} × ({a} / {figures['worker']:.3g} M + {cost:.3g} µs / {i} + {snapshots:.3g} µs) "
+        f"    cores      {one.gpus:,} × ({a} / {core} M + {cost:.3g} µs / {i} + {snapshots:.3g} µs) "
         f"= {one.cores:.2f}\n"
         f"    workers    {one.cores:.2f} / {site.used_ratio:g} = {one.workers}, and {one.partitions} partitions\n"
         f"    Kafka      {site.replicas} × 86,400 × {one.gpus:,} × ({site.operators_days:g} × {a} × "

@@ -8,8 +8,8 @@ from tests.benchmarks.table.__main__ import read_committed
 from tests.benchmarks.table.sizing import DAY_S, Site, disk, page_part, partitions_for, size, table
 
 FIGURES = {
-    "worker": 2.0, "rank_cost_8192": 50.0, "rank_second": 100.0, "operator_compressed": 8.0, "evidence_bytes": 80.0,
-    "read_share": 1.0, "stored_bytes": 16.0,
+    "worker_core": 2.0, "rank_cost_8192": 50.0, "rank_second": 100.0, "operator_compressed": 8.0,
+    "evidence_bytes": 80.0, "read_share": 1.0, "stored_bytes": 16.0,
 }  # fmt: skip
 SITE = Site(operators_per_s=200.0, iteration_s=2.0, used_ratio=0.5, replicas=3)
 
