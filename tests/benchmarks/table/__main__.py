@@ -54,7 +54,7 @@ def write(outcomes: Sequence[Outcome], machine: dict[str, Any]) -> None:
     """Renew the committed figures and the pages that are made from them."""
     found = merged(read_committed(), outcomes, machine, commit())
     COMMITTED.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    subprocess.run([sys.executable, "-m", "tests.infra.docs.made_parts"], cwd=ROOT, check=True)
+    subprocess.run([sys.executable, "-m", "tests.infra.docs.made_parts", "figures", "sizes"], cwd=ROOT, check=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -11,7 +11,7 @@ import io
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -202,13 +202,18 @@ def parts() -> Iterator[tuple[str, str, str]]:
             yield page.name, name, text
 
 
-def renew() -> None:
-    """Write all parts anew."""
+def renew(names: Collection[str] = ()) -> None:
+    """Write parts anew: those that are named, or all."""
+
+    def part(found: re.Match[str]) -> str:
+        if names and found[1] not in names:
+            return found[0]
+        return f"<!-- made: {found[1]} -->\n{MAKERS[found[1]]()}<!-- end -->"
+
     for page in sorted(DOCS.glob("*.md")):
         text = page.read_text()
-        new = PART.sub(lambda found: f"<!-- made: {found[1]} -->\n{MAKERS[found[1]]()}<!-- end -->", text)
-        page.write_text(new)
+        page.write_text(PART.sub(part, text))
 
 
 if __name__ == "__main__":
-    renew()
+    renew(sys.argv[1:])
