@@ -96,7 +96,7 @@ def merged(
     problems |= {outcome.program.name: outcome.problem for outcome in outcomes if outcome.problem}
     values, commits = dict(committed.get("figures", {})), dict(committed.get("commits", {}))
     for line in lines:
-        if line.value is not None:
+        if line.value is not None and values.get(line.figure.key) != _rounded(line.value):
             values[line.figure.key], commits[line.figure.key] = _rounded(line.value), commit
     keys = [figure.key for figure in FIGURES if figure.key in values]
     return {
