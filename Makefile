@@ -14,8 +14,8 @@ PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13; do \
 UV_VERSION := 0.13.8
 TORCH_VERSION := 2.15.0
 
-.PHONY: help demo test test-faults lint format bench bench-analyze bench-localization bench-operators bench-recordings bench-agent \
-	bench-scale bench-store bench-sensitivity bench-torch chaos check-metamorphic licences sbom torch lock clean python java maven
+.PHONY: help demo test test-faults lint format bench bench-worker bench-analyze bench-localization bench-operators \
+	bench-recordings bench-agent bench-scale bench-scale-out bench-store bench-sensitivity bench-torch plot-growth chaos check-metamorphic licences sbom torch lock clean python java maven
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 28
@@ -35,12 +35,22 @@ lint: $(STAMP)  ## Lint and types only
 format: $(STAMP)  ## Let ruff sort imports and lay out the code
 	@$(BIN)/ruff check --fix-only --quiet . && $(BIN)/ruff format --quiet .
 
-bench: java maven $(STAMP)  ## Operators per second through one worker, beside the limits of Faust and Kafka
-	@$(BIN)/python -m tests.benchmarks.bench_worker
+bench: java maven $(STAMP)  ## One table of all figures beside the committed ones (ten minutes); OPTIONS=--all, OPTIONS="--only worker"
+	@$(BIN)/python -m tests.benchmarks.table $(OPTIONS)
+
+bench-worker: java maven $(STAMP)  ## Operators per second through one worker, beside the limits of Faust and Kafka
+	@$(BIN)/python -m tests.benchmarks.bench_worker $(OPTIONS)
+
+bench-scale-out: java maven $(STAMP)  ## Operators per second through 1 to 8 workers, and models of 4 to 64 cores (15 minutes, root)
+	@mkdir -p build && $(BIN)/python -m tests.benchmarks.bench_scale_out --json build/scale-out.json $(OPTIONS) | \
+		tee build/scale-out.md
 
 bench-scale: $(STAMP)  ## What one job costs, from 128 to 100,000 ranks (half an hour, 12 GiB); OPTIONS="--ranks 128 8192"
 	@mkdir -p build && $(BIN)/python -m tests.benchmarks.bench_scale --json build/bench-scale.json $(OPTIONS) | \
 		tee build/bench-scale.md
+
+plot-growth: $(STAMP)  ## infra/docs/growth.png; OPTIONS=build/bench-scale.json takes what bench-scale measured into it first
+	@$(BIN)/python -m tests.benchmarks.table.growth $(OPTIONS)
 
 bench-store: $(STAMP)  ## Operators per second that the sink stores in ClickHouse, beside what the database takes
 	@$(BIN)/python -m tests.benchmarks.bench_store $(OPTIONS)

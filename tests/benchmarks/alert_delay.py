@@ -12,6 +12,7 @@ producers collect a batch. Prints a Markdown table; status 1 if a verdict differ
 from __future__ import annotations
 
 import argparse
+import json
 import multiprocessing
 import os
 import platform
@@ -168,6 +169,14 @@ class Outcome:
     verdicts: int
     wrong: int
 
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values; `delays` in the order in which they were told."""
+        delays = [
+            {"topic": one.told.topic, "job": one.told.name, "event": one.told.event, "seconds": one.seconds}
+            for one in self.delays
+        ]
+        return {"delays": delays, "behind_s": list(self.behind_s), "verdicts": self.verdicts, "wrong": self.wrong}
+
     def rows(self) -> Iterator[str]:
         """Give the rows of the table."""
         for topic in ("verdicts", "alerts"):
@@ -213,6 +222,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int, default=5)
     parser.add_argument("--ranks", type=int, choices=sorted(_SHAPES), default=1024)
+    parser.add_argument("--json", type=Path)
     own = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="alert-delay-") as folder:
         outcome = run(own.jobs, own.ranks, Path(folder))
@@ -226,6 +236,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(
         f"\nThe replays ended {late} s behind their pace. {outcome.verdicts} verdicts, {outcome.wrong} of them wrong."
     )
+    if own.json:
+        own.json.write_text(json.dumps(outcome.to_json(), indent=1) + "\n", encoding="utf-8")
     return 1 if outcome.wrong else 0
 
 

@@ -11,6 +11,7 @@ processes on the machine change it little, unlike wall time. Prints a Markdown t
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import signal
 import subprocess
@@ -19,7 +20,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from irregulars.infra.services.kafka_broker import KafkaBroker
@@ -151,10 +152,12 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=20.0, help="of each case")
     parser.add_argument("--only", type=int, nargs="*", help="cases by their place, from 0")
+    parser.add_argument("--json", type=Path)
     given = parser.parse_args(arguments)
     print(
         f"Reference: a thread that only sleeps 10 ms takes {sleeping_ratio():.2%} of a core; load {os.getloadavg()}\n"
     )
+    told = []
     print("| case | operators/s a rank | NICs, ms | GPUs, s | one core | resident, MiB | peak, MiB |")
     print("|---|---|---|---|---|---|---|", flush=True)
     with KafkaBroker() as broker:
@@ -163,11 +166,14 @@ def main(arguments: Sequence[str]) -> int:
                 prefix = f"bench-{place}."
                 create_topics(broker.bootstrap, TopicSettings(prefix))
                 cost = measure(case, broker.bootstrap, prefix, given.seconds)
+                told.append({**asdict(case), **asdict(cost)})
                 print(
                     f"| {case.about} | {case.operators_per_s:,} | {case.nic_ms or 'off'} | {case.gpu_s or 'off'} "
                     f"| {cost.core_ratio:.2%} | {cost.rss_mib:.0f} | {cost.peak_mib:.0f} |",
                     flush=True,
                 )
+    if given.json:
+        given.json.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
     return 0
 
 

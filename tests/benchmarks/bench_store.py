@@ -10,6 +10,7 @@ Prints a Markdown table.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import platform
 import sys
@@ -78,10 +79,25 @@ def inserted_s(sink: ClickHouseSink, tables: Sequence[dict[str, pa.Table]]) -> f
     return time.monotonic() - began_s
 
 
+def stored_bytes(database: Path) -> int:
+    """Return the bytes on disk of all that was inserted into the table ``operators``, told by its columns.
+
+    A part's folder is called ``PARTITION_FIRST_LAST_LEVEL``, by the numbers of its inserts. Those of one insert are
+    summed: merged ones hold the same rows again, and stay for some minutes beside what they were merged of.
+    """
+    newest: dict[tuple[str, str], Path] = {}
+    for columns in sorted(database.rglob("*_*_*_*/columns.txt")):
+        partition, first, last, _ = columns.parent.name.split("_")
+        if first == last and "transfer_ns" in columns.read_text():
+            newest[partition, first] = columns.parent
+    return sum(file.stat().st_size for part in newest.values() for file in part.iterdir())
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--iterations", type=int, default=40)
     parser.add_argument("--operators", type=int, default=60, help="of each rank in an iteration")
+    parser.add_argument("--json", type=Path)
     own = parser.parse_args(arguments)
     judged = list(iterations(own.iterations, own.operators))
     tables = [tables_of(one) for one in judged]
@@ -94,6 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sink = ClickHouseSink(settings)
         sink.open()
         inserted_s(sink, tables[:2])  # the first insert of a new database is slower
+        bytes_per_row = stored_bytes(Path(folder)) / (2 * own.operators * _RANKS)
         took = {"insert of ready tables": inserted_s(sink, tables), "sink, from numpy": stored_s(sink, judged)}
         sink.close()
     print(
@@ -104,6 +121,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     least_s = took["insert of ready tables"]
     for name, seconds in took.items():
         print(f"| {name} | {seconds:.2f} | {rows / seconds:,.0f} | {least_s / seconds:.2f} |")
+    print(f"\nOn disk: {bytes_per_row:.1f} bytes a row.")
+    if own.json:
+        told = {"rows": rows, "took_s": took, "bytes_per_row": bytes_per_row}
+        own.json.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
     return 0
 
 

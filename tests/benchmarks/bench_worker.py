@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -194,7 +195,7 @@ class Ignoring:
     def add(self, rows: Sequence[Evidence | Membership]) -> None:
         pass
 
-    def tick(self, now_s: float, until_s: float) -> None:
+    def tick(self, now_s: float, until_s: float | None = None) -> None:
         pass
 
     def advance(self, read_back: Callable[..., Any]) -> Judgements:
@@ -204,7 +205,7 @@ class Ignoring:
         return {}
 
 
-def work(load: Load) -> int:
+def work(load: Load, session_s: float = 10.0) -> int:
     """Run in a process of its own: one worker as it is, but for judging."""
     from dataclasses import replace
 
@@ -213,7 +214,7 @@ def work(load: Load) -> int:
     from irregulars.streams.worker.settings import WorkerSettings
 
     settings = WorkerSettings(
-        load.bootstrap, load.topics, group=f"{load.prefix}worker", session_s=10.0, log_level="warn",
+        load.bootstrap, load.topics, group=f"{load.prefix}worker", session_s=session_s, log_level="warn",
         data_directory=tempfile.mkdtemp(), web_port=0,
     )  # fmt: skip
     monitors = replace(make_monitors(settings), make_job=lambda job: Ignoring(), restore_job=lambda state: Ignoring())
@@ -314,6 +315,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--compression", default="none", choices=["none", "lz4", "zstd"])
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--timeout-s", type=float, default=300.0)
+    parser.add_argument("--json", type=Path)
     parser.add_argument("--role", help=argparse.SUPPRESS)
     parser.add_argument("--load", help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -330,7 +332,11 @@ def main() -> int:
             found.ranks, found.partitions, found.compression, found.seed,
         )  # fmt: skip
         size_bytes = fill(load)
-        print(report(load, size_bytes, measure(load, found.timeout_s)))
+        took_s = measure(load, found.timeout_s)
+        print(report(load, size_bytes, took_s))
+        if found.json:
+            told = {"batches": load.batches, "operators": load.total, "size_bytes": size_bytes, "took_s": took_s}
+            found.json.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
     return 0
 
 

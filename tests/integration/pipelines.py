@@ -39,8 +39,8 @@ class Pipeline:
     `database` says where the server is and who we are there; its `database` is the name to use.
     """
 
-    def __init__(self, bootstrap: str, database: DatabaseSettings, folder: Path) -> None:
-        self.bus = Bus(bootstrap)
+    def __init__(self, bootstrap: str, database: DatabaseSettings, folder: Path, partitions: int = 4) -> None:
+        self.bus = Bus(bootstrap, partitions)
         self.folder = folder
         self.processes: list[Process] = []
         self.settings = Settings(

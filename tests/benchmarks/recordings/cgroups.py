@@ -30,6 +30,8 @@ class CpuGroups:
     ----------
     root
         Where control groups are mounted.
+    period_us
+        How often quotas are refilled, µs.
 
     Raises
     ------
@@ -37,11 +39,12 @@ class CpuGroups:
         If there is no controller for CPU time that this process may use.
     """
 
-    def __init__(self, root: Path = ROOT) -> None:
+    def __init__(self, root: Path = ROOT, period_us: int = PERIOD_US) -> None:
         self._is_first = (root / "cpu" / "cpu.cfs_quota_us").exists() or (root / "cpu" / "cpu.shares").exists()
         self._parent = root / "cpu" if self._is_first else root
         self._prefix = f"irregulars-recording-{secrets.token_hex(4)}"
         self._made: list[Path] = []
+        self._period_us = period_us
         if not self._is_first and "cpu" not in _words(root / "cgroup.subtree_control"):
             raise ServiceUnavailable(f"{root}: must offer the controller cpu to new groups; it does not")
 
@@ -61,12 +64,12 @@ class CpuGroups:
 
     def limit(self, group: Path, cores: float | None) -> None:
         """Give a group so many cores at most; `None`: all that there are."""
-        quota_us = None if cores is None else round(cores * PERIOD_US)
+        quota_us = None if cores is None else round(cores * self._period_us)
         if self._is_first:
-            (group / "cpu.cfs_period_us").write_text(str(PERIOD_US))
+            (group / "cpu.cfs_period_us").write_text(str(self._period_us))
             (group / "cpu.cfs_quota_us").write_text(str(-1 if quota_us is None else quota_us))
         else:
-            (group / "cpu.max").write_text(f"{'max' if quota_us is None else quota_us} {PERIOD_US}")
+            (group / "cpu.max").write_text(f"{'max' if quota_us is None else quota_us} {self._period_us}")
 
     def close(self) -> None:
         """Remove the groups; their processes have ended, or go back to the parent."""

@@ -11,7 +11,7 @@ import io
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,10 @@ from irregulars.streams.kafka.topic_admin import partitions_of, topic_config
 from irregulars.streams.kafka.topics import DAY_MS, HOUR_MS, TOPICS, TopicSettings
 from irregulars.streams.messages.evidence import CLASS_COLUMNS, COLUMNS, PATTERN_COLUMNS
 from irregulars.streams.messages.records import BATCH_SCHEMAS
+from tests.benchmarks.table import sizing
+from tests.benchmarks.table.__main__ import read_committed
+from tests.benchmarks.table.comparing import committed_lines
+from tests.benchmarks.table.rendering import committed_table
 
 ROOT = Path(__file__).resolve().parents[3]
 DOCS = ROOT / "infra" / "docs"
@@ -171,6 +175,12 @@ def station(number: int) -> str:
     return block("text", stations()[number - 1])
 
 
+def figures() -> str:
+    """The committed figures of all benchmarks."""
+    committed = read_committed()
+    return committed_table(committed, committed_lines(committed))
+
+
 MAKERS: Mapping[str, Callable[[], str]] = {
     **{f"station {number}": partial(station, number) for number in range(1, 10)},
     "topics": topics,
@@ -185,6 +195,8 @@ MAKERS: Mapping[str, Callable[[], str]] = {
     "fields of suspects": suspect_fields,
     "fields of alerts": partial(fields, "alerts", "verdicts"),
     "analysis": analysis,
+    "figures": figures,
+    "sizes": sizing.page_part,
 }
 
 
@@ -195,13 +207,18 @@ def parts() -> Iterator[tuple[str, str, str]]:
             yield page.name, name, text
 
 
-def renew() -> None:
-    """Write all parts anew."""
+def renew(names: Collection[str] = ()) -> None:
+    """Write parts anew: those that are named, or all."""
+
+    def part(found: re.Match[str]) -> str:
+        if names and found[1] not in names:
+            return found[0]
+        return f"<!-- made: {found[1]} -->\n{MAKERS[found[1]]()}<!-- end -->"
+
     for page in sorted(DOCS.glob("*.md")):
         text = page.read_text()
-        new = PART.sub(lambda found: f"<!-- made: {found[1]} -->\n{MAKERS[found[1]]()}<!-- end -->", text)
-        page.write_text(new)
+        page.write_text(PART.sub(part, text))
 
 
 if __name__ == "__main__":
-    renew()
+    renew(sys.argv[1:])

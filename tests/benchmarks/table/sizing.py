@@ -1,0 +1,190 @@
+"""How many workers, partitions, and how much disk for some GPUs, from the committed figures.
+
+    python -m tests.benchmarks.table.sizing --gpus 2048 --operators-per-s 400 --iteration-s 2
+
+`infra/docs/sizing.md` explains the formula; the table there is made here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from tests.benchmarks.table.__main__ import read_committed
+from tests.benchmarks.table.rendering import number
+
+DAY_S: Final = 86_400
+_GIB: Final = 1 << 30
+EXAMPLES: Final = (1_024, 8_192, 100_000)
+NEEDED: Final = {
+    "worker_core",
+    "rank_second",
+    "rank_cost_8192",
+    "operator_compressed",
+    "evidence_bytes",
+    "read_share",
+    "stored_bytes",
+}
+
+
+@dataclass(frozen=True)
+class Site:
+    """What is known of an installation beside its GPUs.
+
+    Attributes
+    ----------
+    operators_per_s
+        Of one GPU.
+    iteration_s
+        Of its jobs.
+    used_ratio
+        Share of a worker's core that may be used: the rest catches up after a restart.
+    replicas
+        Copies that Kafka keeps.
+    operators_days, evidence_days, rows_days, samples_days
+        How long Kafka keeps operators and evidence, and ClickHouse rows and samples of NICs: our defaults.
+    """
+
+    operators_per_s: float = 250.0
+    iteration_s: float = 4.0
+    used_ratio: float = 0.5
+    replicas: int = 3
+    operators_days: float = 2.0
+    evidence_days: float = 7.0
+    rows_days: float = 30.0
+    samples_days: float = 7.0
+
+
+@dataclass(frozen=True)
+class Size:
+    """What is needed; disk in GiB."""
+
+    gpus: int
+    cores: float
+    workers: int
+    partitions: int
+    kafka_gib: float
+    clickhouse_gib: float
+    rows_per_s: float
+
+
+def size(gpus: int, site: Site, figures: Mapping[str, float]) -> Size:
+    """Return what some GPUs need.
+
+    Parameters
+    ----------
+    figures
+        Those of ``infra/docs/bench.json`` by key.
+    """
+    operators_per_s, iterations_per_s = gpus * site.operators_per_s, gpus / site.iteration_s
+    cores = (
+        operators_per_s / (figures["worker_core"] * 1e6)
+        + iterations_per_s * figures["rank_cost_8192"] / 1e6
+        + gpus * figures["rank_second"] / 1e6
+    )
+    workers = max(2, math.ceil(cores / site.used_ratio))
+    read_per_s = operators_per_s * figures["read_share"] / 100
+    kafka_bytes = DAY_S * site.replicas * (
+        operators_per_s * figures["operator_compressed"] * site.operators_days
+        + iterations_per_s * figures["evidence_bytes"] * site.evidence_days
+    )  # fmt: skip
+    rows = DAY_S * ((iterations_per_s + read_per_s) * site.rows_days + gpus * site.samples_days)
+    return Size(
+        gpus, cores, workers, partitions_for(workers), kafka_bytes / _GIB,
+        rows * figures["stored_bytes"] / _GIB, iterations_per_s + read_per_s + gpus,
+    )  # fmt: skip
+
+
+def partitions_for(workers: int) -> int:
+    """Return twice as many as workers, so that none has much more than another; a power of two from 8 on.
+
+    >>> [partitions_for(workers) for workers in (1, 4, 5, 40)]
+    [8, 8, 16, 128]
+    """
+    return max(8, 1 << math.ceil(math.log2(2 * workers)))
+
+
+def table(sizes: Sequence[Size]) -> str:
+    """Return sizes as Markdown."""
+    head = (
+        "| GPUs | cores in use | workers | partitions | Kafka, disk | ClickHouse, disk | rows/s stored |\n"
+        "|--:|--:|--:|--:|--:|--:|--:|"
+    )
+    rows = [
+        f"| {one.gpus:,} | {number(one.cores)} | {one.workers:,} | {one.partitions:,} | {disk(one.kafka_gib)} | "
+        f"{disk(one.clickhouse_gib)} | {one.rows_per_s:,.0f} |"
+        for one in sizes
+    ]
+    return "\n".join([head, *rows]) + "\n"
+
+
+def disk(gib: float) -> str:
+    """Return GiB or TiB."""
+    return f"{number(gib / 1024)} TiB" if gib >= 1024 else f"{number(gib)} GiB"
+
+
+def inputs(figures: Mapping[str, float]) -> str:
+    """Return the figures that the formula reads, as Markdown."""
+    names = {
+        "worker_core": ("`R`", "operators of a worker in a second of CPU time", "M"),
+        "rank_cost_8192": ("`c`", "CPU of a rank and iteration, both hops", "µs"),
+        "rank_second": ("`s`", "CPU of a rank's snapshots in a second", "µs"),
+        "operator_compressed": ("`k`", "an operator on Kafka, compressed", "bytes"),
+        "evidence_bytes": ("`e`", "evidence of a rank and iteration", "bytes"),
+        "read_share": ("`r`", "operators that are read back, and stored", "%"),
+        "stored_bytes": ("`d`", "a row in ClickHouse", "bytes"),
+    }
+    rows = [
+        f"| {sign} | {about} | {number(figures[key]) if key in figures else 'not measured'} {unit} |"
+        for key, (sign, about, unit) in names.items()
+    ]
+    return "\n".join(["| | figure | value |", "|---|:--|--:|", *rows]) + "\n"
+
+
+def page_part() -> str:
+    """Return both tables, of the committed figures and the examples of the page."""
+    figures = read_committed()["figures"]
+    if missing := sorted(NEEDED - figures.keys()):
+        return f"{inputs(figures)}\nNot known before these are measured: {', '.join(missing)}.\n"
+    sizes = [size(gpus, Site(), figures) for gpus in EXAMPLES]
+    return f"{inputs(figures)}\n{table(sizes)}\n{worked(sizes[1], Site(), figures)}"
+
+
+def worked(one: Size, site: Site, figures: Mapping[str, float]) -> str:
+    """Return the arithmetic behind one size, term by term."""
+    cost, snapshots = figures["rank_cost_8192"], figures["rank_second"]
+    core = f"{figures['worker_core']:.3g}"
+    a, i = f"{site.operators_per_s:g}", f"{site.iteration_s:g}"
+    return (
+        f"The {one.gpus:,} GPUs, term by term:\n\n"
+        f"    cores      {one.gpus:,} × ({a} / {core} M + {cost:.3g} µs / {i} + {snapshots:.3g} µs) "
+        f"= {one.cores:.2f}\n"
+        f"    workers    {one.cores:.2f} / {site.used_ratio:g} = {one.workers}, and {one.partitions} partitions\n"
+        f"    Kafka      {site.replicas} × 86,400 × {one.gpus:,} × ({site.operators_days:g} × {a} × "
+        f"{figures['operator_compressed']:.3g} + {site.evidence_days:g} × {figures['evidence_bytes']:.3g} / {i}) "
+        f"bytes = {disk(one.kafka_gib)}\n"
+        f"    ClickHouse 86,400 × {one.gpus:,} × {figures['stored_bytes']:.3g} × ({site.rows_days:g} × (1 / {i} + "
+        f"{figures['read_share'] / 100:.3g} × {a}) + {site.samples_days:g}) bytes = {disk(one.clickhouse_gib)}\n"
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    usual = Site()
+    parser.add_argument("--gpus", type=int, nargs="+", default=list(EXAMPLES))
+    parser.add_argument("--operators-per-s", type=float, default=usual.operators_per_s, help="of one GPU")
+    parser.add_argument("--iteration-s", type=float, default=usual.iteration_s)
+    parser.add_argument("--used-ratio", type=float, default=usual.used_ratio, help="of a worker's core")
+    parser.add_argument("--replicas", type=int, default=usual.replicas, help="copies that Kafka keeps")
+    own = vars(parser.parse_args(arguments))
+    gpus = own.pop("gpus")
+    print(table([size(one, replace(usual, **own), read_committed()["figures"]) for one in gpus]), end="")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
