@@ -491,65 +491,104 @@ static int is_repeated(const Reduction *own, const Columns *source, int64_t code
     return 0;
 }
 
+/* Where the walk through a closing's rows stands. */
+typedef struct {
+    int64_t first_block, block, past_block;
+    int64_t latest_ns;     /* the latest end so far in the block; before its first row, when the rank was free */
+    int64_t last_start_ns; /* of the row before this one, in this block */
+    int64_t tied;          /* the first row of the cut that began then; -1: it lies in another cut */
+} Walk;
+
+/* Write the classes of the block, and go on to the next one. */
+static int leave_block(Reduction *own, Walk *walk)
+{
+    own->blocks[walk->block].classes = own->table.taken;
+    walk->block++;
+    walk->last_start_ns = UNKNOWN;
+    return write_classes(&own->table, &own->classes) ? DONE : NO_MEMORY;
+}
+
+/* Note that a block has rows in the message at `offset`; messages come in the order of their offsets. */
+static int note_offset(Reduction *own, Block *sums, int64_t offset)
+{
+    int64_t before = sums->offsets ? i64_at((uint8_t *)own->offsets.bytes + own->offsets.size - 8) : -1;
+    if (sums->offsets && before >= offset) return before == offset ? DONE : ODD;
+    sums->offsets++;
+    return append(&own->offsets, &offset, 8) ? DONE : NO_MEMORY;
+}
+
+static void begin_block(const Reduction *own, Walk *walk, int64_t start_ns)
+{
+    const Block *before = own->blocks + walk->block - 1;
+    int is_after = walk->block > walk->first_block && own->is_next[walk->block] && before->operators > 0;
+    int64_t free_ns = is_after ? before->last_ns : own->free_ns[walk->block];
+    own->blocks[walk->block].first_ns = start_ns;
+    walk->latest_ns = free_ns == UNKNOWN ? start_ns : free_ns;
+}
+
+/* Whether a row comes in its order, and tells of no operator of which a row before it told. */
+static int is_in_order(const Reduction *own, Walk *walk, const Columns *source, const Cut *cut, int64_t row,
+                       int64_t start_ns)
+{
+    if (start_ns < walk->last_start_ns) return 0;
+    if (start_ns > walk->last_start_ns || own->blocks[walk->block].operators == 0) {
+        walk->tied = row;
+        return 1;
+    }
+    if (walk->tied < 0 || row - walk->tied > MOST_TIES) return 0;
+    return !is_repeated(own, source, own->code_begins[cut->source], walk->tied, row);
+}
+
+static int add_row(Reduction *own, Walk *walk, const Columns *source, int64_t row, int64_t start_ns, int64_t key)
+{
+    Block *sums = own->blocks + walk->block;
+    int64_t elapsed_ns = i64_at(source->data[ELAPSED] + 8 * row), end_ns = start_ns + elapsed_ns;
+    if (sums->operators == 0) begin_block(own, walk, start_ns);
+    if (start_ns > walk->latest_ns) sums->work_ns += (double)(start_ns - walk->latest_ns);
+    if (sums->operators == 0 || end_ns > walk->latest_ns) walk->latest_ns = end_ns;
+    if (end_ns > sums->last_ns) sums->last_ns = end_ns;
+    sums->communication_ns += (double)elapsed_ns;
+    sums->operators++;
+    walk->last_start_ns = start_ns;
+    int is_recv = source->data[OPERATOR][row] == RECV, has_peer = (key & ((1 << 29) - 1)) != 0;
+    if (!is_recv && (has_peer || !own->is_wide[key >> 33])) return DONE;
+    return count_class(&own->table, key, (double)elapsed_ns) ? DONE : NO_MEMORY;
+}
+
+/* Add the rows of one cut to their blocks. */
+static int reduce_cut(Reduction *own, Walk *walk, const Cut *cut)
+{
+    if (cut->source < 0 || cut->source >= own->source_count) return ODD;
+    const Columns *source = own->sources + cut->source;
+    if (cut->first < 0 || cut->first > cut->past || cut->past > source->rows) return ODD;
+    int64_t noted = -1, code_begin = own->code_begins[cut->source];
+    int status = DONE;
+    walk->tied = -1;
+    for (int64_t row = cut->first; row < cut->past && status == DONE; row++) {
+        int64_t iteration = i64_at(source->data[ITERATION] + 8 * row), start_ns = i64_at(source->data[START] + 8 * row);
+        while (iteration != own->numbers[walk->block]) {
+            if (leave_block(own, walk) != DONE) return NO_MEMORY;
+            if (walk->block == walk->past_block) return ODD; /* it goes back, or is none of these */
+        }
+        int64_t key = class_of(own, source, code_begin, row);
+        if (key < 0 || !is_set(source->valid[ELAPSED], row)) return ODD;
+        if (!is_in_order(own, walk, source, cut, row, start_ns)) return ODD;
+        if (noted != walk->block) status = note_offset(own, own->blocks + (noted = walk->block), cut->offset);
+        if (status == DONE) status = add_row(own, walk, source, row, start_ns, key);
+    }
+    return status;
+}
+
 /* Reduce the blocks of one closing; its rows must be in order, without duplicates, and all of them have ended. */
 static int reduce_closing(Reduction *own, const Cut *cuts, int64_t cut_count, int64_t first_block, int64_t past_block)
 {
-    int64_t block = first_block, latest_ns = UNKNOWN, last_start_ns = UNKNOWN;
+    Walk walk = {first_block, first_block, past_block, UNKNOWN, UNKNOWN, -1};
     for (int64_t b = first_block; b < past_block; b++) own->blocks[b] = (Block){UNKNOWN, UNKNOWN, 0, 0, 0, 0.0, 0.0};
-    for (int64_t c = 0; c < cut_count; c++) {
-        const Cut *cut = cuts + c;
-        if (cut->source < 0 || cut->source >= own->source_count) return ODD;
-        const Columns *source = own->sources + cut->source;
-        if (cut->first < 0 || cut->first > cut->past || cut->past > source->rows) return ODD;
-        int64_t noted = -1; /* the block whose batches were last noted to hold this offset */
-        int64_t tied = -1; /* the first of the rows before this one that began when the last of them did */
-        int64_t code_begin = own->code_begins[cut->source];
-        for (int64_t row = cut->first; row < cut->past; row++) {
-            int64_t iteration = i64_at(source->data[ITERATION] + 8 * row);
-            int64_t start_ns = i64_at(source->data[START] + 8 * row);
-            int64_t elapsed_ns = i64_at(source->data[ELAPSED] + 8 * row);
-            if (!is_set(source->valid[ELAPSED], row)) return ODD;
-            while (iteration != own->numbers[block]) {
-                own->blocks[block].classes = own->table.taken;
-                if (!write_classes(&own->table, &own->classes)) return NO_MEMORY;
-                if (++block == past_block) return ODD; /* it goes back, or is none of these */
-                last_start_ns = UNKNOWN;
-            }
-            Block *sums = own->blocks + block;
-            int64_t key = class_of(own, source, code_begin, row);
-            if (key < 0 || start_ns < last_start_ns) return ODD;
-            if (start_ns > last_start_ns || sums->operators == 0) tied = row;
-            else if (tied < 0 || row - tied > MOST_TIES || is_repeated(own, source, code_begin, tied, row)) return ODD;
-            last_start_ns = start_ns;
-            if (noted != block) {
-                int64_t before = sums->offsets ? i64_at((uint8_t *)own->offsets.bytes + own->offsets.size - 8) : -1;
-                if (sums->offsets && before > cut->offset) return ODD;
-                if (!sums->offsets || before != cut->offset) {
-                    if (!append(&own->offsets, &cut->offset, 8)) return NO_MEMORY;
-                    sums->offsets++;
-                }
-                noted = block;
-            }
-            if (sums->operators == 0) {
-                int is_after = own->is_next[block] && block > first_block && own->blocks[block - 1].operators > 0;
-                int64_t free_ns = is_after ? own->blocks[block - 1].last_ns : own->free_ns[block];
-                sums->first_ns = start_ns;
-                latest_ns = free_ns == UNKNOWN ? start_ns : free_ns;
-                sums->last_ns = UNKNOWN;
-            }
-            if (start_ns > latest_ns) sums->work_ns += (double)(start_ns - latest_ns);
-            int64_t end_ns = start_ns + elapsed_ns;
-            if (sums->operators == 0 || end_ns > latest_ns) latest_ns = end_ns;
-            if (end_ns > sums->last_ns) sums->last_ns = end_ns;
-            sums->communication_ns += (double)elapsed_ns;
-            sums->operators++;
-            int is_recv = source->data[OPERATOR][row] == RECV, has_peer = (key & ((1 << 29) - 1)) != 0;
-            if (is_recv || (!has_peer && own->is_wide[key >> 33]))
-                if (!count_class(&own->table, key, (double)elapsed_ns)) return NO_MEMORY;
-        }
+    for (int64_t number = 0; number < cut_count; number++) {
+        int status = reduce_cut(own, &walk, cuts + number);
+        if (status != DONE) return status;
     }
-    own->blocks[block].classes = own->table.taken;
-    return write_classes(&own->table, &own->classes) ? DONE : NO_MEMORY;
+    return leave_block(own, &walk);
 }
 
 /* Columns of all messages; NULL with an error set where they are no pairs of bytes that fit together. */
