@@ -63,7 +63,7 @@ class Topology:
     _carried: Mapping[tuple[str, str | int], tuple[int, ...]] = field(init=False, repr=False)
     _sets: dict[Lane, frozenset[int]] = field(init=False, repr=False, compare=False, default_factory=dict)
     _crossing: dict[Lane, bool] = field(init=False, repr=False, compare=False, default_factory=dict)  # asked often
-
+    _tables: list[np.ndarray] = field(init=False, repr=False, compare=False, default_factory=list)
     _above: dict[Lane, bool] = field(init=False, repr=False, compare=False, default_factory=dict)
     _levels: dict[Lane, int] = field(init=False, repr=False, compare=False, default_factory=dict)
     _roles: dict[tuple[Lane, bool], int] = field(init=False, repr=False, compare=False, default_factory=dict)
@@ -148,9 +148,17 @@ class Topology:
 
     def stages(self, ranks: np.ndarray) -> np.ndarray:
         """Pipeline stage of each rank: its place in its ``pp`` communicator; ranks of one stage do the same work."""
-        table = np.zeros(max(int(ranks.max(initial=0)), max(self.stage_of, default=0)) + 1, dtype=np.int64)
-        table[list(self.stage_of)] = list(self.stage_of.values())
-        return table[ranks]
+        table = self._stage_table()
+        beyond = int(ranks.max(initial=0)) + 1 - len(table)  # ranks that nobody announced
+        return (np.append(table, np.zeros(beyond, dtype=np.int64)) if beyond > 0 else table)[ranks]
+
+    def _stage_table(self) -> np.ndarray:
+        """Stage of each rank, at the place of its number."""
+        if not self._tables:
+            table = np.zeros(max(self.stage_of, default=0) + 1, dtype=np.int64)
+            table[list(self.stage_of)] = list(self.stage_of.values())
+            self._tables.append(table)
+        return self._tables[0]
 
     def way(self, source: int, destination: int) -> int:
         """Which way along the pipeline a send goes: 1 to a later stage, -1 to an earlier one, 0 to the same one.

@@ -24,7 +24,7 @@ from irregulars.detectors.path.ranks_to_read import (
     may_be_slow,
     pairs_beside,
 )
-from irregulars.dtypes import Ints
+from irregulars.dtypes import Ints, Numbers
 
 
 class ToReview(NamedTuple):
@@ -81,7 +81,15 @@ def _ends_in_order(lanes: Sequence[Lane], topology: Topology) -> list[int]:
 
 
 def late_of(rows: IterationRows, topology: Topology, others: Iterable[IterationRows] = ()) -> dict[int, float]:
-    """Return by how much each rank works longer than its stage, ns.
+    """Return what `lateness_of` returns by rank."""
+    rank, late_ns = lateness_of(rows, topology, others)
+    return dict(zip(rank.tolist(), late_ns.tolist(), strict=True))
+
+
+def lateness_of(
+    rows: IterationRows, topology: Topology, others: Iterable[IterationRows] = ()
+) -> tuple[Ints, Numbers]:
+    """Return ranks, and by how much each works longer than its stage, ns.
 
     Parameters
     ----------
