@@ -63,7 +63,7 @@ class Topology:
     _carried: Mapping[tuple[str, str | int], tuple[int, ...]] = field(init=False, repr=False)
     _sets: dict[Lane, frozenset[int]] = field(init=False, repr=False, compare=False, default_factory=dict)
     _crossing: dict[Lane, bool] = field(init=False, repr=False, compare=False, default_factory=dict)  # asked often
-    _tables: list[np.ndarray] = field(init=False, repr=False, compare=False, default_factory=list)
+    _tables: dict[str, np.ndarray] = field(init=False, repr=False, compare=False, default_factory=dict)
     _above: dict[Lane, bool] = field(init=False, repr=False, compare=False, default_factory=dict)
     _levels: dict[Lane, int] = field(init=False, repr=False, compare=False, default_factory=dict)
     _roles: dict[tuple[Lane, bool], int] = field(init=False, repr=False, compare=False, default_factory=dict)
@@ -154,11 +154,40 @@ class Topology:
 
     def _stage_table(self) -> np.ndarray:
         """Stage of each rank, at the place of its number."""
-        if not self._tables:
+        if "stage" not in self._tables:
             table = np.zeros(max(self.stage_of, default=0) + 1, dtype=np.int64)
             table[list(self.stage_of)] = list(self.stage_of.values())
-            self._tables.append(table)
-        return self._tables[0]
+            self._tables["stage"] = table
+        return self._tables["stage"]
+
+    def pair_roles(self, source: np.ndarray, destination: np.ndarray) -> list[np.ndarray]:
+        """Return columns that agree, all of them, for pairs of ranks whose `lane_role` of one stage is the same."""
+        hosts, switches = self._codes("host"), self._codes("switch")
+        one, two = ({name: _at(table, rank) for name, table in (("host", hosts), ("switch", switches))}
+                    for rank in (source, destination))  # fmt: skip
+        crosses = (one["host"] < 0) | (two["host"] < 0) | (one["host"] != two["host"])
+        is_above = (one["switch"] >= 0) & (two["switch"] >= 0) & (one["switch"] != two["switch"])
+        stages = (_at(np.append(self._stage_table(), 0), rank) for rank in (source, destination))
+        return [*stages, np.where(crosses, 1 + is_above, 0)]
+
+    def switch_codes(self, ranks: np.ndarray) -> np.ndarray:
+        """Return a number for the switch that each rank's NIC is plugged into; -1 where nobody said."""
+        return _at(self._codes("switch"), ranks)
+
+    def _codes(self, what: str) -> np.ndarray:
+        """Return a number for the host or switch of each rank, at the place of its number; -1 where nobody said.
+
+        The last one is that of ranks that nobody announced.
+        """
+        if what not in self._tables:
+            codes: dict[str, int] = {}
+            table = np.full(max(self.places, default=0) + 2, -1, dtype=np.int64)
+            for rank, place in self.places.items():
+                name = getattr(place, what)
+                if name is not None:
+                    table[rank] = codes.setdefault(name, len(codes))
+            self._tables[what] = table
+        return self._tables[what]
 
     def way(self, source: int, destination: int) -> int:
         """Which way along the pipeline a send goes: 1 to a later stage, -1 to an earlier one, 0 to the same one.
@@ -208,6 +237,13 @@ class Topology:
         if place.host is None or place.nic is None:
             return ("rank", rank)
         return (f"nic {place.host}", place.nic)
+
+
+def _at(table: np.ndarray, rank: np.ndarray) -> np.ndarray:
+    """Return what a table says of ranks; its last row is that of ranks beyond it."""
+    unknown = len(table) - 1
+    found: np.ndarray = table[np.where((rank >= 0) & (rank < unknown), rank, unknown)]
+    return found
 
 
 _WITHIN_STAGE: Final = frozenset({"tp", "dp", "cp", "ep"})

@@ -15,8 +15,9 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from irregulars.detectors.arrays.group_search import find_sorted
 from irregulars.detectors.arrays.grouped_medians import MAD_TO_SIGMA, medians, robust_sigma
-from irregulars.detectors.arrays.row_keys import group_rows
+from irregulars.detectors.arrays.row_keys import group_rows, stable_order
 from irregulars.detectors.arrays.runs import run_starts
 from irregulars.detectors.job.lanes import Lane, LaneExcess
 from irregulars.detectors.job.topology import Topology
@@ -155,24 +156,45 @@ def lane_sums(summaries: Summaries) -> LaneSums:
     member that spent least time inside, which was the last to arrive, or nearly so.
     """
     is_recv = summaries.operator == RECV
-    mean_ns: dict[Lane, float] = {}
-    counts: dict[Lane, int] = {}
-    columns = (summaries.peer, summaries.rank, summaries.shortest_ns, summaries.counts)
-    for one, two, ns, count in zip(*(column[is_recv].tolist() for column in columns), strict=True):
-        lane = Lane("pair", one, two)
-        mean_ns[lane] = min(ns, mean_ns.get(lane, np.inf))
-        counts[lane] = counts.get(lane, 0) + count
+    mean_ns, counts = _sums_of_pairs(Summaries(*(column[is_recv] for column in summaries)))
     rows = np.flatnonzero(~is_recv)
     group, first = group_rows([summaries.communicator[rows], summaries.operator[rows]])
     least_ns = np.full(len(first), np.inf)
     np.minimum.at(least_ns, group, summaries.shortest_ns[rows])
-    sums: dict[Lane, float] = {}
-    for at, row in enumerate(rows[first].tolist()):
-        lane = Lane("collective", int(summaries.communicator[row]))
-        sums[lane] = sums.get(lane, 0.0) + float(least_ns[at]) * int(summaries.counts[row])
-        counts[lane] = counts.get(lane, 0) + int(summaries.counts[row])
-    mean_ns |= {lane: ns / max(counts[lane], 1) for lane, ns in sums.items()}
+    communicators, lane = np.unique(summaries.communicator[rows[first]], return_inverse=True)
+    numbers = summaries.counts[rows[first]]
+    sums_ns = np.bincount(lane, least_ns * numbers)
+    found = zip(communicators.tolist(), sums_ns.tolist(), np.bincount(lane, numbers).tolist(), strict=True)
+    for communicator, ns, number in found:
+        own = Lane("collective", communicator)
+        mean_ns[own], counts[own] = ns / max(number, 1), int(number)
     return LaneSums(mean_ns, counts)
+
+
+def _sums_of_pairs(recvs: Summaries) -> tuple[dict[Lane, float], dict[Lane, int]]:
+    """Return the shortest recv of each pair, ns, and how many it had, in the order in which pairs appear."""
+    group, first = group_rows([recvs.peer, recvs.rank])
+    least_ns = np.full(len(first), np.nan)
+    np.fmin.at(least_ns, group, recvs.shortest_ns)
+    counts = np.bincount(group, recvs.counts, len(first)).astype(np.int64)
+    order = np.argsort(first)
+    rows = first[order]
+    lanes = [Lane("pair", *ends) for ends in zip(recvs.peer[rows].tolist(), recvs.rank[rows].tolist(), strict=True)]
+    of_lanes = (dict(zip(lanes, values[order].tolist(), strict=True)) for values in (least_ns, counts))
+    mean_ns, numbers = of_lanes
+    return mean_ns, numbers
+
+
+def beside(summaries: Summaries, carried: Collection[int], topology: Topology) -> Summaries:
+    """Return the summaries of lanes that touch these ranks: of a large job a few, of which `lane_sums` makes lanes."""
+    ranks = np.array(sorted(carried), dtype=np.int64)
+    is_recv = summaries.operator == RECV
+    collectives = np.unique(summaries.communicator[~is_recv])
+    touching = [not topology.lane_set(Lane("collective", one)).isdisjoint(carried) for one in collectives.tolist()]
+    at, _ = find_sorted(collectives, summaries.communicator)
+    ends = np.isin(summaries.rank, ranks) | np.isin(summaries.peer, ranks)
+    is_beside = np.where(is_recv, ends, np.array([*touching, False])[at])
+    return Summaries(*(column[is_beside] for column in summaries))
 
 
 def lanes_by_role(sums: LaneSums, topology: Topology) -> list[list[Lane]]:
@@ -181,10 +203,25 @@ def lanes_by_role(sums: LaneSums, topology: Topology) -> list[list[Lane]]:
     Lanes of one group are of the same stages, since the shortest recv holds waiting, which differs from stage to
     stage in a healthy pipeline.
     """
-    roles: dict[tuple[object, ...], list[Lane]] = {}
-    for lane in sums.mean_ns:
-        roles.setdefault((*topology.lane_role(lane, of_any_stage=False), sums.counts[lane]), []).append(lane)
-    return list(roles.values())
+    lanes = list(sums.mean_ns)
+    role = _roles(lanes, topology)
+    counts = np.fromiter((sums.counts[lane] for lane in lanes), dtype=np.int64, count=len(lanes))
+    group, first = group_rows([role, counts])
+    order = stable_order(group)
+    of_group = np.split(order, run_starts(group[order])[1:]) if len(lanes) else []
+    return [[lanes[at] for at in of_group[number].tolist()] for number in np.argsort(first).tolist()]
+
+
+def _roles(lanes: Sequence[Lane], topology: Topology) -> Ints:
+    """Number the roles of lanes, as far as these lanes go."""
+    role = np.empty(len(lanes), dtype=np.int64)
+    is_pair = np.fromiter((lane.kind == "pair" for lane in lanes), dtype=bool, count=len(lanes))
+    ends = np.array([(lane.first, lane.second) for lane in lanes if lane.kind == "pair"], dtype=np.int64)
+    of_pair, first = group_rows(topology.pair_roles(*ends.reshape(-1, 2).T))
+    role[is_pair] = of_pair
+    others = [lane for lane in lanes if lane.kind != "pair"]  # of a large job a few
+    role[~is_pair] = len(first) + topology.role_codes(others, of_any_stage=False)
+    return role
 
 
 def usual_sums(iterations: Iterable[LaneSums]) -> dict[Lane, tuple[float, float]]:

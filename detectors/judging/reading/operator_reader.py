@@ -225,9 +225,11 @@ class OperatorReader:
         """Whether evidence alone shows that transfers accused by an earlier attribution are not slow any more."""
         assert self._usual is not None
         accused = accused_lanes(read, self.topology)
+        if not accused:
+            return False
         ranks = {rank for lane in accused for rank in self.topology.lane_ranks(lane)}
         now = lane_sums(rows.only(ranks).summaries(self.codes))
-        quick, _ = lanes_beside(now, self._usual.lanes(self.codes), ranks, self.topology)
+        quick, _ = lanes_beside(now, self._usual.lanes(self.codes, ranks, self.topology), ranks, self.topology)
         return not quick.keys().isdisjoint(accused)
 
     def follow(

@@ -18,6 +18,7 @@ from irregulars.detectors.path.critical_path import Attribution, attribute
 from irregulars.detectors.path.operator_graph import OperatorGraph
 from irregulars.detectors.path.ranks_to_read import (
     accused_lanes,
+    beside,
     devices_of,
     ends_of,
     is_known,
@@ -88,8 +89,8 @@ class PathReading:
         """
         topology, codes = self._reader.topology, self._reader.codes
         carried = devices_of(accused, topology)
-        now = lane_sums(self._rows.summaries(codes))
-        quick, slow = lanes_beside(now, self._usual.lanes(codes), carried, topology)
+        now = lane_sums(beside(self._rows.summaries(codes), carried, topology))
+        quick, slow = lanes_beside(now, self._usual.lanes(codes, carried, topology), carried, topology)
         ends = {rank for lane in accused if lane.kind == "pair" for rank in topology.lane_ranks(lane)}
         more = ends_of([*slow, *narrow_groups(ends, topology)], topology)
         return quick, more.intersection(self._available) - read
