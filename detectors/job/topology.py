@@ -63,6 +63,7 @@ class Topology:
     _carried: Mapping[tuple[str, str | int], tuple[int, ...]] = field(init=False, repr=False)
     _sets: dict[Lane, frozenset[int]] = field(init=False, repr=False, compare=False, default_factory=dict)
     _crossing: dict[Lane, bool] = field(init=False, repr=False, compare=False, default_factory=dict)  # asked often
+    _stages: dict[int, list[int]] = field(init=False, repr=False, compare=False, default_factory=dict)
     _tables: dict[str, np.ndarray] = field(init=False, repr=False, compare=False, default_factory=dict)
     _above: dict[Lane, bool] = field(init=False, repr=False, compare=False, default_factory=dict)
     _levels: dict[Lane, int] = field(init=False, repr=False, compare=False, default_factory=dict)
@@ -95,10 +96,12 @@ class Topology:
 
     def stage(self, rank: int) -> Device | None:
         """The pipeline stage that a rank works in, with all of its ranks; None if there are no stages."""
-        if rank not in self.stage_of or len(set(self.stage_of.values())) < 2:
+        if not self._stages:
+            for one in sorted(self.stage_of):
+                self._stages.setdefault(self.stage_of[one], []).append(one)
+        if rank not in self.stage_of or len(self._stages) < 2:
             return None
-        own = self.stage_of[rank]
-        return Device("stage", tuple(sorted(one for one, stage in self.stage_of.items() if stage == own)))
+        return Device("stage", tuple(self._stages[self.stage_of[rank]]))
 
     def switch(self, rank: int) -> Device | None:
         """The switch that a rank's NIC is plugged into, with all ranks below it; None if nobody said."""

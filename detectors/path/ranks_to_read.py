@@ -10,6 +10,7 @@ class is longer than the least time that a rank that was read spent inside is no
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from statistics import median_low
 from typing import Final, NamedTuple
 
@@ -88,12 +89,13 @@ def wanted_ranks(
     wanted = _partners(graph, rows[is_p2p], topology).intersection(unread)
     least_ns = _least_inside(graph, rows[~is_p2p])
     narrow: dict[int, set[int]] = {}
+    unread = frozenset(unread)
     for (communicator, operator), inside_ns in least_ns.items():
-        missing = set(topology.members.get(communicator, ())).intersection(unread)
-        if missing and len(topology.members.get(communicator, ())) <= WIDE:
+        members = topology.lane_set(Lane("collective", communicator))
+        if len(members) > WIDE:
+            wanted |= _may_be_last(summaries, communicator, operator, members, unread, inside_ns - worth_ns)
+        elif missing := set(members & unread):
             narrow[communicator] = missing
-        elif missing:
-            wanted |= _may_be_last(summaries, communicator, operator, missing, inside_ns - worth_ns)
     is_asked = slow is not None and not wanted.issuperset(rank for missing in narrow.values() for rank in missing)
     known = slow() if slow is not None and is_asked else narrow.keys()
     return wanted.union(*(missing for communicator, missing in narrow.items() if communicator in known))
@@ -134,16 +136,20 @@ def _least_inside(graph: OperatorGraph, rows: Ints) -> dict[tuple[int, int], flo
 
 
 def _may_be_last(
-    summaries: Summaries, communicator: int, operator: int, missing: set[int], below_ns: float
+    summaries: Summaries,
+    communicator: int,
+    operator: int,
+    members: Collection[int],
+    unread: Collection[int],
+    below_ns: float,
 ) -> set[int]:
-    """Return the missing members that may have spent less time inside than all that were read, the likeliest few."""
+    """Return the unread members that may have spent less time inside than all that were read, the likeliest few."""
     is_own = (summaries.communicator == communicator) & (summaries.operator == operator)
-    is_own &= np.isin(summaries.rank, list(missing)) & (summaries.shortest_ns < below_ns)
-    rows = np.flatnonzero(is_own)
-    if len(rows) == 0:
-        return set()
-    likeliest = rows[np.argsort(summaries.shortest_ns[rows], kind="stable")][: PATH.most_candidates]
-    return set(summaries.rank[likeliest].tolist())
+    rows = np.flatnonzero(is_own & (summaries.shortest_ns < below_ns))
+    likeliest = rows[np.argsort(summaries.shortest_ns[rows], kind="stable")]
+    # Of 100,000 members a few are asked for: no set of all that are missing is made for each operator on the path.
+    missing = (rank for rank in summaries.rank[likeliest].tolist() if rank in members and rank in unread)
+    return set(islice(missing, PATH.most_candidates))
 
 
 # --- what lies beside a slow transfer -------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from heapq import nsmallest
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -127,7 +128,7 @@ def _seeds(rows: IterationRows, work_excess_ns: Mapping[int, float], complete: C
         Ranks that lost no operator.
     """
     slowest = int(rows.columns["rank"][np.argmax(rows.columns["elapsed_ns"])])
-    latest = sorted(work_excess_ns, key=lambda rank: (rank not in complete, -work_excess_ns[rank], rank))[
-        : READING.first_ranks
-    ]
+    latest = nsmallest(
+        READING.first_ranks, work_excess_ns, key=lambda rank: (rank not in complete, -work_excess_ns[rank], rank)
+    )
     return {slowest, *latest}
