@@ -104,7 +104,8 @@ def _late_as(rank: int, attributions: Sequence[Attribution], share: float) -> se
     """Return the ranks whose work, on the path or not, takes about as much longer than usual as this one's."""
     parts = [_by_rank(attribution.work_excess_ns) for attribution in attributions]
     ranks, own = np.unique(np.concatenate([ranks for ranks, _ in parts]), return_inverse=True)
-    late_ns = np.bincount(own, np.concatenate([late_ns for _, late_ns in parts]), minlength=len(ranks))
+    late_ns = np.zeros(len(ranks))
+    np.add.at(late_ns, own, np.concatenate([late_ns for _, late_ns in parts]))
     return {rank} | _as_late_as(float(late_ns[ranks == rank].sum()), ranks, late_ns, share)
 
 

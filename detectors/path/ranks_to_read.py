@@ -25,7 +25,7 @@ from irregulars.detectors.job.topology import Topology
 from irregulars.detectors.path.critical_path import Attribution, path_steps
 from irregulars.detectors.path.operator_graph import OperatorGraph
 from irregulars.detectors.path.thresholds import PATH
-from irregulars.dtypes import Floats, Ints
+from irregulars.dtypes import Flags, Floats, Ints
 from irregulars.streams.messages.records import RECV
 
 WIDE: Final = 16
@@ -45,6 +45,11 @@ class Summaries(NamedTuple):
     peer: Ints
     counts: Ints
     shortest_ns: Floats
+
+    def take(self, rows: Flags) -> Summaries:
+        """Return some of them."""
+        ints = (self.rank, self.communicator, self.operator, self.peer, self.counts)
+        return Summaries(*(column[rows] for column in ints), self.shortest_ns[rows])
 
 
 class LaneSums(NamedTuple):
@@ -162,7 +167,7 @@ def lane_sums(summaries: Summaries) -> LaneSums:
     member that spent least time inside, which was the last to arrive, or nearly so.
     """
     is_recv = summaries.operator == RECV
-    mean_ns, counts = _sums_of_pairs(Summaries(*(column[is_recv] for column in summaries)))
+    mean_ns, counts = _sums_of_pairs(summaries.take(is_recv))
     rows = np.flatnonzero(~is_recv)
     group, first = group_rows([summaries.communicator[rows], summaries.operator[rows]])
     least_ns = np.full(len(first), np.inf)
@@ -192,7 +197,7 @@ def _sums_of_pairs(recvs: Summaries) -> tuple[dict[Lane, float], dict[Lane, int]
 
 
 def beside(summaries: Summaries, carried: Collection[int], topology: Topology) -> Summaries:
-    """Return the summaries of lanes that touch these ranks: of a large job a few, of which `lane_sums` makes lanes."""
+    """Return the summaries of lanes that touch these ranks: a few of a large job's, for `lane_sums` to sum up."""
     ranks = np.array(sorted(carried), dtype=np.int64)
     is_recv = summaries.operator == RECV
     collectives = np.unique(summaries.communicator[~is_recv])
@@ -200,7 +205,7 @@ def beside(summaries: Summaries, carried: Collection[int], topology: Topology) -
     at, _ = find_sorted(collectives, summaries.communicator)
     ends = np.isin(summaries.rank, ranks) | np.isin(summaries.peer, ranks)
     is_beside = np.where(is_recv, ends, np.array([*touching, False])[at])
-    return Summaries(*(column[is_beside] for column in summaries))
+    return summaries.take(is_beside)
 
 
 def lanes_by_role(sums: LaneSums, topology: Topology) -> list[list[Lane]]:
