@@ -48,8 +48,14 @@ class Summaries(NamedTuple):
 
     def take(self, rows: Flags) -> Summaries:
         """Return some of them."""
-        ints = (self.rank, self.communicator, self.operator, self.peer, self.counts)
-        return Summaries(*(column[rows] for column in ints), self.shortest_ns[rows])
+        return Summaries(
+            rank=self.rank[rows],
+            communicator=self.communicator[rows],
+            operator=self.operator[rows],
+            peer=self.peer[rows],
+            counts=self.counts[rows],
+            shortest_ns=self.shortest_ns[rows],
+        )
 
 
 class LaneSums(NamedTuple):
