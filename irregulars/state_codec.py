@@ -44,6 +44,11 @@ _DTYPE: Final = re.compile(r"[<>|=]([biufSU])[1-9]\d{0,5}")  # bool, integers, f
 
 _PACKED: Final = "zstd bytes by place"
 _LEAST_PACKED: Final = 2_048
+"""Bytes from which a state is worth compressing."""
+
+_LEAST_PACKED_ARRAY: Final = 1_024
+"""The same of an array by itself: a column of 128 ranks. Of shorter ones it costs time and saves nothing."""
+
 _MOST_PACKED: Final = 256 << 20
 """Bytes of what is packed: a few bytes of a message must not unfold to more than a worker holds."""
 
@@ -219,7 +224,7 @@ def _to_plain(value: Any) -> Any:
 
 def _pack(data: np.ndarray, item_bytes: int) -> tuple[memoryview, str]:
     """Return the bytes of an array as they are written, and how."""
-    if not _LEAST_PACKED <= len(data) <= _MOST_PACKED:
+    if not _LEAST_PACKED_ARRAY <= len(data) <= _MOST_PACKED:
         return data.data, ""
     by_place = np.ascontiguousarray(data.reshape(-1, item_bytes).T)
     packed: bytes = _zstd().compress(by_place, asbytes=True)

@@ -14,7 +14,8 @@ from statistics import median
 import numpy as np
 
 from irregulars.detectors.arrays.grouped_medians import lower_medians
-from irregulars.detectors.arrays.row_keys import group_rows
+from irregulars.detectors.arrays.row_keys import group_rows, sort_rows, stable_order
+from irregulars.detectors.arrays.runs import run_ends
 from irregulars.detectors.blame.causes import Cause, find_causes, is_sure
 from irregulars.detectors.blame.observation import uneven_ns
 from irregulars.detectors.blame.thresholds import BLAME
@@ -251,8 +252,8 @@ def _imbalance(reviewed: Sequence[Reviewed]) -> Cause | None:
 
 def late_against_stage(
     rank: Ints, work_ns: Numbers, operators: Ints, topology: Topology, most: Ints | None = None
-) -> dict[int, float]:
-    """Return by how much each rank with peers works longer than their lower median, ns.
+) -> tuple[Ints, Numbers]:
+    """Return the ranks with peers, and by how much each works longer than their lower median, ns.
 
     Peers are ranks of the same stage with the same `most`. If they were those that logged as many operators in this
     iteration, the ranks of a slow host would be on time wherever each other rank lost a row. Ranks with fewer
@@ -262,22 +263,29 @@ def late_against_stage(
     ----------
     most
         How many operators each rank runs at most; None: those of this iteration.
+
+    Returns
+    -------
+    Peers stand together.
     """
     stage, most = topology.stages(rank), operators if most is None else most
     role, first = group_rows([stage, most])
     is_alone = np.bincount(role)[role] == 1  # it ran one more once: its peers' most is what it ran now
     role, first = group_rows([stage, np.where(is_alone, operators, most)])
     usual_ns = lower_medians(role, work_ns)  # the lower: half of the peers may be late
-    late: dict[int, float] = {}
-    for one in range(len(first)):
-        own = np.flatnonzero(role == one)
-        if len(own) > 1:
-            own = own[operators[own] >= _mode(operators[own])]
-            late |= dict(zip(rank[own].tolist(), (work_ns[own] - usual_ns[one]).tolist(), strict=True))
-    return late
+    has_peers = np.bincount(role, minlength=len(first)) > 1
+    own = np.flatnonzero(has_peers[role] & (operators >= _modes(role, operators)[role]))
+    own = own[stable_order(role[own])]
+    return rank[own], work_ns[own] - usual_ns[role[own]]
 
 
-def _mode(values: Ints) -> int:
-    """Return the most frequent value, of several the largest."""
-    found, counts = np.unique(values, return_counts=True)
-    return int(found[counts == counts.max()][-1])
+def _modes(group: Ints, values: Ints) -> Ints:
+    """Return the most frequent value of each group, of several the largest; groups are numbered without holes.
+
+    >>> _modes(np.array([0, 1, 0, 0, 0]), np.array([4, 9, 7, 4, 7]))
+    array([7, 9])
+    """
+    alike, first = group_rows([group, values])
+    counts = np.bincount(alike, minlength=len(first))
+    order = sort_rows([group[first], counts, values[first]])
+    return values[first[order[run_ends(group[first[order]])]]]

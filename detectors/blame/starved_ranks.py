@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
+from irregulars.detectors.arrays.group_search import find_sorted
 from irregulars.detectors.arrays.grouped_medians import MEDIAN_ERROR, robust_sigma
 from irregulars.detectors.blame.thresholds import BLAME
 from irregulars.dtypes import Floats
@@ -79,4 +80,9 @@ def are_in_step(work_excess_ns: Sequence[Mapping[int, float]], ranks: Collection
 
 
 def _table(work_excess_ns: Sequence[Mapping[int, float]], ranks: Sequence[int]) -> Floats:
-    return np.array([[one.get(rank, math.nan) for one in work_excess_ns] for rank in ranks])
+    """Return a row for each of these ranks (ascending), and a column for each iteration; NaN where not known."""
+    table = np.full((len(ranks), len(work_excess_ns)), math.nan)
+    for column, one in zip(table.T, work_excess_ns, strict=True):
+        at, is_asked = find_sorted(np.array(ranks, dtype=np.int64), np.fromiter(one, np.int64, len(one)))
+        column[at[is_asked]] = np.fromiter(one.values(), np.float64, len(one))[is_asked]
+    return table

@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from statistics import median
 
+import numpy as np
+
 from irregulars.detectors.blame.explanation import Explanation, PathExcess, Unexplained
 from irregulars.detectors.blame.thresholds import BLAME
 from irregulars.detectors.job.lanes import EVERYBODY, Lane
 from irregulars.detectors.job.topology import Device, Topology
 from irregulars.detectors.path.critical_path import Attribution
+from irregulars.dtypes import Floats, Ints
 
 
 def explain_work(lane: Lane, unexplained: Unexplained, accused: Device | None) -> Explanation:
@@ -99,14 +102,19 @@ def _are_all_late(host: Device, attributions: Sequence[Attribution]) -> bool:
 
 def _late_as(rank: int, attributions: Sequence[Attribution], share: float) -> set[int]:
     """Return the ranks whose work, on the path or not, takes about as much longer than usual as this one's."""
-    late_ns: dict[int, float] = {}
-    for attribution in attributions:
-        for one, ns in attribution.work_excess_ns.items():
-            late_ns[one] = late_ns.get(one, 0.0) + ns
-    return {rank} | _as_late_as(late_ns.get(rank, 0.0), late_ns, share)
+    parts = [_by_rank(attribution.work_excess_ns) for attribution in attributions]
+    ranks, own = np.unique(np.concatenate([ranks for ranks, _ in parts]), return_inverse=True)
+    late_ns = np.zeros(len(ranks))
+    np.add.at(late_ns, own, np.concatenate([late_ns for _, late_ns in parts]))
+    return {rank} | _as_late_as(float(late_ns[ranks == rank].sum()), ranks, late_ns, share)
 
 
-def _as_late_as(worst_ns: float, late_ns: Mapping[int, float], share: float) -> set[int]:
+def _by_rank(values: Mapping[int, float]) -> tuple[Ints, Floats]:
+    """Return ranks, and the value of each: of a large job there are as many as it has ranks."""
+    return np.fromiter(values, np.int64, len(values)), np.fromiter(values.values(), np.float64, len(values))
+
+
+def _as_late_as(worst_ns: float, ranks: Ints, late_ns: Floats, share: float) -> set[int]:
     """Return the ranks that are late by this share of `worst_ns`, above what all ranks are.
 
     Where operators overlap, time in which a rank waits for a late one looks like its work: all ranks seem to work
@@ -115,14 +123,15 @@ def _as_late_as(worst_ns: float, late_ns: Mapping[int, float], share: float) -> 
     """
     common_ns = _common_ns(late_ns)
     common_ns = common_ns if common_ns < BLAME.max_common_share * worst_ns else 0.0
-    return {rank for rank, ns in late_ns.items() if ns - common_ns >= share * (worst_ns - common_ns) > 0}
+    least_ns = share * (worst_ns - common_ns)
+    return set(ranks[late_ns - common_ns >= least_ns].tolist()) if least_ns > 0 else set()
 
 
-def _common_ns(late_ns: Mapping[int, float]) -> float:
+def _common_ns(late_ns: Floats) -> float:
     """Return by how much all ranks are late, ns: the lower quartile, where there are enough of them."""
     if len(late_ns) < BLAME.common_ranks:
         return 0.0
-    return max(sorted(late_ns.values())[len(late_ns) // 4], 0.0)
+    return max(float(np.sort(late_ns)[len(late_ns) // 4]), 0.0)
 
 
 def _known_ranks(attributions: Sequence[Attribution]) -> int:
@@ -169,7 +178,8 @@ def is_late_together(device: Device, attributions: Sequence[Attribution]) -> boo
         late_ns = attribution.work_excess_ns
         worst_ns = max(late_ns.get(rank, 0.0) for rank in device.ranks)
         if worst_ns > 0:
-            found.append(_likeness(_as_late_as(worst_ns, late_ns, BLAME.late_together_share), device))
+            late = _as_late_as(worst_ns, *_by_rank(late_ns), BLAME.late_together_share)
+            found.append(_likeness(late, device))
     return bool(found) and median(found) > BLAME.min_typical_likeness
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable
 from dataclasses import dataclass
-from heapq import nsmallest
 from typing import Final
+
+import numpy as np
 
 from irregulars.detectors.irregular.late_rank import Late, Latest, find_lasting, find_latest
 from irregulars.detectors.irregular.thresholds import IRREGULAR
+from irregulars.dtypes import Ints, Numbers
 
 HISTORY: Final = 64
 """Iterations whose latest ranks are remembered; it bounds how far back a standing fault can be dated."""
@@ -76,13 +77,31 @@ class LatenessWatch:
         return watch
 
 
-def latest_ranks(late_ns: Late, ranks: Iterable[int] = ()) -> dict[int, float]:
+def latest_ranks(rank: Ints, late_ns: Numbers, ranks: Ints) -> dict[int, float]:
     """Keep the latest `IRREGULAR.latest_ranks` ranks, and mark those of `ranks` whose lateness is unknown with NaN.
 
     A rank that lost a row in an iteration may have been late in it: unknown is not the same as on time.
+
+    Parameters
+    ----------
+    rank, late_ns
+        The ranks whose lateness is known, in any order, and by how much they are late, ns.
+    ranks
+        All ranks of the iteration.
+
+    Examples
+    --------
+    >>> latest_ranks(np.array([4, 3]), np.array([1e6, 9e6]), np.array([3, 4, 7]))
+    {3: 9000000.0, 4: 1000000.0, 7: nan}
     """
-    latest = nsmallest(IRREGULAR.latest_ranks, late_ns.items(), key=lambda pair: (-pair[1], pair[0]))
-    return dict(latest) | {rank: math.nan for rank in ranks if rank not in late_ns}
+    rows = np.arange(len(rank))
+    if len(rank) > IRREGULAR.latest_ranks:  # sorting all of a large job would be most of the work
+        last = len(rank) - IRREGULAR.latest_ranks
+        rows = np.flatnonzero(late_ns >= np.partition(late_ns, last)[last])
+    rows = rows[np.lexsort((rank[rows], -late_ns[rows]))][: IRREGULAR.latest_ranks]
+    latest: dict[int, float] = dict(zip(rank[rows].tolist(), late_ns[rows].tolist(), strict=True))
+    unknown = ranks[~np.isin(ranks, rank)] if len(rank) < len(ranks) else ranks[:0]
+    return latest | dict.fromkeys(unknown.tolist(), math.nan)
 
 
 def _is_still_late(lasting: Latest, late_ns: Late) -> bool:

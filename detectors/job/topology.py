@@ -63,7 +63,8 @@ class Topology:
     _carried: Mapping[tuple[str, str | int], tuple[int, ...]] = field(init=False, repr=False)
     _sets: dict[Lane, frozenset[int]] = field(init=False, repr=False, compare=False, default_factory=dict)
     _crossing: dict[Lane, bool] = field(init=False, repr=False, compare=False, default_factory=dict)  # asked often
-
+    _stages: dict[int, list[int]] = field(init=False, repr=False, compare=False, default_factory=dict)
+    _tables: dict[str, np.ndarray] = field(init=False, repr=False, compare=False, default_factory=dict)
     _above: dict[Lane, bool] = field(init=False, repr=False, compare=False, default_factory=dict)
     _levels: dict[Lane, int] = field(init=False, repr=False, compare=False, default_factory=dict)
     _roles: dict[tuple[Lane, bool], int] = field(init=False, repr=False, compare=False, default_factory=dict)
@@ -95,10 +96,12 @@ class Topology:
 
     def stage(self, rank: int) -> Device | None:
         """The pipeline stage that a rank works in, with all of its ranks; None if there are no stages."""
-        if rank not in self.stage_of or len(set(self.stage_of.values())) < 2:
+        if not self._stages:
+            for one in sorted(self.stage_of):
+                self._stages.setdefault(self.stage_of[one], []).append(one)
+        if rank not in self.stage_of or len(self._stages) < 2:
             return None
-        own = self.stage_of[rank]
-        return Device("stage", tuple(sorted(one for one, stage in self.stage_of.items() if stage == own)))
+        return Device("stage", tuple(self._stages[self.stage_of[rank]]))
 
     def switch(self, rank: int) -> Device | None:
         """The switch that a rank's NIC is plugged into, with all ranks below it; None if nobody said."""
@@ -148,9 +151,46 @@ class Topology:
 
     def stages(self, ranks: np.ndarray) -> np.ndarray:
         """Pipeline stage of each rank: its place in its ``pp`` communicator; ranks of one stage do the same work."""
-        table = np.zeros(max(int(ranks.max(initial=0)), max(self.stage_of, default=0)) + 1, dtype=np.int64)
-        table[list(self.stage_of)] = list(self.stage_of.values())
-        return table[ranks]
+        table = self._stage_table()
+        beyond = int(ranks.max(initial=0)) + 1 - len(table)  # ranks that nobody announced
+        return (np.append(table, np.zeros(beyond, dtype=np.int64)) if beyond > 0 else table)[ranks]
+
+    def _stage_table(self) -> np.ndarray:
+        """Stage of each rank, at the place of its number."""
+        if "stage" not in self._tables:
+            table = np.zeros(max(self.stage_of, default=0) + 1, dtype=np.int64)
+            table[list(self.stage_of)] = list(self.stage_of.values())
+            self._tables["stage"] = table
+        return self._tables["stage"]
+
+    def pair_roles(self, source: np.ndarray, destination: np.ndarray) -> list[np.ndarray]:
+        """Return columns that agree, all of them, for pairs of ranks whose `lane_role` of one stage is the same."""
+        hosts, switches = self._codes("host"), self._codes("switch")
+        one, two = ({name: _at(table, rank) for name, table in (("host", hosts), ("switch", switches))}
+                    for rank in (source, destination))  # fmt: skip
+        crosses = (one["host"] < 0) | (two["host"] < 0) | (one["host"] != two["host"])
+        is_above = (one["switch"] >= 0) & (two["switch"] >= 0) & (one["switch"] != two["switch"])
+        stages = (_at(np.append(self._stage_table(), 0), rank) for rank in (source, destination))
+        return [*stages, np.where(crosses, 1 + is_above, 0)]
+
+    def switch_codes(self, ranks: np.ndarray) -> np.ndarray:
+        """Return a number for the switch that each rank's NIC is plugged into; -1 where nobody said."""
+        return _at(self._codes("switch"), ranks)
+
+    def _codes(self, what: str) -> np.ndarray:
+        """Return a number for the host or switch of each rank, at the place of its number; -1 where nobody said.
+
+        The last one is that of ranks that nobody announced.
+        """
+        if what not in self._tables:
+            codes: dict[str, int] = {}
+            table = np.full(max(self.places, default=0) + 2, -1, dtype=np.int64)
+            for rank, place in self.places.items():
+                name = getattr(place, what)
+                if name is not None:
+                    table[rank] = codes.setdefault(name, len(codes))
+            self._tables[what] = table
+        return self._tables[what]
 
     def way(self, source: int, destination: int) -> int:
         """Which way along the pipeline a send goes: 1 to a later stage, -1 to an earlier one, 0 to the same one.
@@ -200,6 +240,13 @@ class Topology:
         if place.host is None or place.nic is None:
             return ("rank", rank)
         return (f"nic {place.host}", place.nic)
+
+
+def _at(table: np.ndarray, rank: np.ndarray) -> np.ndarray:
+    """Return what a table says of ranks; its last row is that of ranks beyond it."""
+    unknown = len(table) - 1
+    found: np.ndarray = table[np.where((rank >= 0) & (rank < unknown), rank, unknown)]
+    return found
 
 
 _WITHIN_STAGE: Final = frozenset({"tp", "dp", "cp", "ep"})

@@ -28,7 +28,7 @@ from irregulars.detectors.judging.reading.operator_reader import Announcements, 
 from irregulars.detectors.judging.reading.reading_budget import BudgetState, ReadingBudget
 from irregulars.detectors.judging.reading.spans import ReadBack
 from irregulars.detectors.judging.result_log import JudgementLog
-from irregulars.detectors.judging.review_candidates import late_of
+from irregulars.detectors.judging.review_candidates import lateness_of
 from irregulars.detectors.judging.settings import JudgeSettings
 from irregulars.detectors.judging.standing_review import Plan, StandingReview, review_regular
 from irregulars.detectors.judging.suspicion import Suspicion, suspicion_of
@@ -162,8 +162,8 @@ class IterationJudge:
         self, rows: IterationRows, read_back: ReadBack, *, is_irregular: bool | None
     ) -> tuple[str, ...]:
         """Judge an iteration and learn from it; return the ids of the verdicts whose cause was seen in it."""
-        late_of_stage_ns = late_of(rows, self._topology, self._investigator.regular)
-        late_ns = latest_ranks(late_of_stage_ns, rows.columns["rank"].tolist())
+        lateness = lateness_of(rows, self._topology, self._investigator.regular)
+        late_ns = latest_ranks(*lateness, rows.columns["rank"])
         observation, suspicion, finding = self._observe(rows, late_ns, read_back)
         if self._watch is not None:
             self._watch(observation, self._window, self._topology)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, zip_longest
-from statistics import median, median_low
+from statistics import median
 from typing import NamedTuple
 
 import numpy as np
 
+from irregulars.detectors.arrays.group_search import find_sorted
+from irregulars.detectors.arrays.grouped_medians import lower_median
+from irregulars.detectors.arrays.row_keys import stable_order
 from irregulars.detectors.blame.slow_switches import lanes_of_slow_switch
 from irregulars.detectors.blame.standing_causes import late_against_stage
 from irregulars.detectors.job.lanes import Lane, LaneExcess
@@ -24,7 +27,7 @@ from irregulars.detectors.path.ranks_to_read import (
     may_be_slow,
     pairs_beside,
 )
-from irregulars.dtypes import Ints
+from irregulars.dtypes import Floats, Ints, Numbers
 
 
 class ToReview(NamedTuple):
@@ -54,13 +57,13 @@ def ranks_to_review(
 ) -> ToReview:
     """Look through regular iterations for late ranks, slow lanes and heavy stages, each held against its peers."""
     worth_ns = JUDGING.odd_share * (delta - 1) * median(one.elapsed_ns for one in rows)
-    late = [late_of(one, topology, rows) for one in rows]
+    late = [lateness_of(one, topology, rows) for one in rows]
     sums = [lane_sums(one.summaries(codes)) for one in rows]
     odd = _odd_ranks(late, worth_ns)
     roles = [lanes_by_role(one, topology) for one in sums]
     slow = _slow_lanes(sums, roles, worth_ns)
     below = lanes_of_slow_switch(sums, roles, topology)
-    is_uneven = median(max(one.values(), default=0.0) for one in late) > worth_ns
+    is_uneven = median(float(np.max(late_ns)) if len(late_ns) else 0.0 for _, late_ns in late) > worth_ns
     far = _far_pairs(sums, roles)
     is_odd = bool(odd or slow or below or far) or is_uneven or _has_heavy_stage(rows, topology, worth_ns)
     slowest = int(rows[-1].columns["rank"][np.argmax(rows[-1].columns["elapsed_ns"])])
@@ -81,7 +84,15 @@ def _ends_in_order(lanes: Sequence[Lane], topology: Topology) -> list[int]:
 
 
 def late_of(rows: IterationRows, topology: Topology, others: Iterable[IterationRows] = ()) -> dict[int, float]:
-    """Return by how much each rank works longer than its stage, ns.
+    """Return what `lateness_of` returns by rank."""
+    rank, late_ns = lateness_of(rows, topology, others)
+    return dict(zip(rank.tolist(), late_ns.tolist(), strict=True))
+
+
+def lateness_of(
+    rows: IterationRows, topology: Topology, others: Iterable[IterationRows] = ()
+) -> tuple[Ints, Numbers]:
+    """Return ranks, and by how much each works longer than its stage, ns.
 
     Parameters
     ----------
@@ -102,27 +113,48 @@ def _most_operators(iterations: Sequence[IterationRows]) -> Ints:
     return most
 
 
-def _odd_ranks(late: Sequence[Mapping[int, float]], worth_ns: float) -> list[int]:
+def _odd_ranks(late: Sequence[tuple[Ints, Numbers]], worth_ns: float) -> list[int]:
     """Return the ranks whose median lateness is worth a look, the latest first."""
-    typical = {rank: median(one.get(rank, 0.0) for one in late) for rank in late[-1]}
-    return sorted((r for r, ns in typical.items() if ns > worth_ns), key=lambda r: -typical[r])[: JUDGING.most_odd]
+    ranks = late[-1][0]
+    table = np.zeros((len(late), len(ranks)))
+    for own, (rank, late_ns) in zip(table, late, strict=True):
+        order = stable_order(rank)
+        at, is_known = find_sorted(rank[order], ranks)
+        own[is_known] = late_ns[order][at[is_known]]
+    typical_ns = np.median(table, axis=0)
+    odd = np.flatnonzero(typical_ns > worth_ns)
+    found: list[int] = ranks[odd[np.argsort(-typical_ns[odd], kind="stable")]].tolist()
+    return found[: JUDGING.most_odd]
 
 
 def _slow_lanes(
     iterations: Sequence[LaneSums], roles: Sequence[Sequence[Sequence[Lane]]], worth_ns: float
 ) -> list[Lane]:
     """Return the lanes that lose more than this to others in the same role in the median iteration, slowest first."""
+    pairs = list(zip(iterations, roles, strict=True))
+    # Of most lanes no iteration lost as much, and no more has to be known of them.
+    slow = {lane for sums, of_role in pairs for lanes in of_role for lane in _slowest(lanes, sums, worth_ns)}
     excess: dict[Lane, list[float]] = {}
-    for sums, of_role in zip(iterations, roles, strict=True):
+    for sums, of_role in pairs if slow else ():
         for lanes in of_role:
-            own = sorted((sums.mean_ns[lane] * sums.counts[lane], lane) for lane in lanes)
-            usual_ns = median_low(ns for ns, _ in own)
-            for ns, lane in own:
+            some = [lane for lane in lanes if lane in slow]
+            usual_ns = lower_median(_totals_ns(lanes, sums)) if some else 0.0
+            for ns, lane in sorted(zip(_totals_ns(some, sums).tolist(), some, strict=True)):
                 excess.setdefault(lane, []).append(ns - usual_ns)
-    typical = {lane: median(own) for lane, own in excess.items() if max(own) > worth_ns}
+    typical = {lane: median(own) for lane, own in excess.items()}
     return sorted((lane for lane, ns in typical.items() if ns > worth_ns), key=lambda lane: -typical[lane])[
         : JUDGING.most_odd
     ]
+
+
+def _slowest(lanes: Sequence[Lane], sums: LaneSums, worth_ns: float) -> list[Lane]:
+    """Return the lanes of a role that lose more than this to the others in one iteration."""
+    totals_ns = _totals_ns(lanes, sums)
+    return [lanes[at] for at in np.flatnonzero(totals_ns - lower_median(totals_ns) > worth_ns).tolist()]
+
+
+def _totals_ns(lanes: Sequence[Lane], sums: LaneSums) -> Floats:
+    return np.array([sums.mean_ns[lane] * sums.counts[lane] for lane in lanes], dtype=np.float64)
 
 
 def _far_pairs(iterations: Sequence[LaneSums], roles: Sequence[Sequence[Sequence[Lane]]]) -> list[Lane]:
@@ -136,12 +168,21 @@ def _far_pairs(iterations: Sequence[LaneSums], roles: Sequence[Sequence[Sequence
             {
                 lane: pair
                 for role in of_role
-                for lane, pair in against_role([lane for lane in role if lane.kind == "pair"], role, sums).items()
+                for lane, pair in against_role(_far(role, sums), role, sums).items()
                 if pair.excess_ns > JUDGING.far_ratio * pair.usual_ns
             }
             for sums, of_role in zip(iterations, roles, strict=True)
         ]
     )
+
+
+def _far(role: Sequence[Lane], sums: LaneSums) -> list[Lane]:
+    """Return the pairs of a role that may be far: a few, of thousands."""
+    if role[0].kind != "pair":  # a role is of one kind
+        return []
+    mean_ns = np.array([sums.mean_ns[lane] for lane in role])
+    least_ns = (1 + JUDGING.far_ratio / 2) * lower_median(mean_ns)  # well below: rounding must lose none
+    return [role[at] for at in np.flatnonzero(~(mean_ns < least_ns)).tolist()]
 
 
 def _slow_pairs_beside(

@@ -10,20 +10,22 @@ class is longer than the least time that a rank that was read spent inside is no
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from statistics import median_low
 from typing import Final, NamedTuple
 
 import numpy as np
 
+from irregulars.detectors.arrays.group_search import find_sorted
 from irregulars.detectors.arrays.grouped_medians import MAD_TO_SIGMA, medians, robust_sigma
-from irregulars.detectors.arrays.row_keys import group_rows
+from irregulars.detectors.arrays.row_keys import group_rows, stable_order
 from irregulars.detectors.arrays.runs import run_starts
 from irregulars.detectors.job.lanes import Lane, LaneExcess
 from irregulars.detectors.job.topology import Topology
 from irregulars.detectors.path.critical_path import Attribution, path_steps
 from irregulars.detectors.path.operator_graph import OperatorGraph
 from irregulars.detectors.path.thresholds import PATH
-from irregulars.dtypes import Floats, Ints
+from irregulars.dtypes import Flags, Floats, Ints
 from irregulars.streams.messages.records import RECV
 
 WIDE: Final = 16
@@ -43,6 +45,17 @@ class Summaries(NamedTuple):
     peer: Ints
     counts: Ints
     shortest_ns: Floats
+
+    def take(self, rows: Flags) -> Summaries:
+        """Return some of them."""
+        return Summaries(
+            rank=self.rank[rows],
+            communicator=self.communicator[rows],
+            operator=self.operator[rows],
+            peer=self.peer[rows],
+            counts=self.counts[rows],
+            shortest_ns=self.shortest_ns[rows],
+        )
 
 
 class LaneSums(NamedTuple):
@@ -87,12 +100,13 @@ def wanted_ranks(
     wanted = _partners(graph, rows[is_p2p], topology).intersection(unread)
     least_ns = _least_inside(graph, rows[~is_p2p])
     narrow: dict[int, set[int]] = {}
+    unread = frozenset(unread)
     for (communicator, operator), inside_ns in least_ns.items():
-        missing = set(topology.members.get(communicator, ())).intersection(unread)
-        if missing and len(topology.members.get(communicator, ())) <= WIDE:
+        members = topology.lane_set(Lane("collective", communicator))
+        if len(members) > WIDE:
+            wanted |= _may_be_last(summaries, communicator, operator, members, unread, inside_ns - worth_ns)
+        elif missing := set(members & unread):
             narrow[communicator] = missing
-        elif missing:
-            wanted |= _may_be_last(summaries, communicator, operator, missing, inside_ns - worth_ns)
     is_asked = slow is not None and not wanted.issuperset(rank for missing in narrow.values() for rank in missing)
     known = slow() if slow is not None and is_asked else narrow.keys()
     return wanted.union(*(missing for communicator, missing in narrow.items() if communicator in known))
@@ -133,16 +147,20 @@ def _least_inside(graph: OperatorGraph, rows: Ints) -> dict[tuple[int, int], flo
 
 
 def _may_be_last(
-    summaries: Summaries, communicator: int, operator: int, missing: set[int], below_ns: float
+    summaries: Summaries,
+    communicator: int,
+    operator: int,
+    members: Collection[int],
+    unread: Collection[int],
+    below_ns: float,
 ) -> set[int]:
-    """Return the missing members that may have spent less time inside than all that were read, the likeliest few."""
+    """Return the unread members that may have spent less time inside than all that were read, the likeliest few."""
     is_own = (summaries.communicator == communicator) & (summaries.operator == operator)
-    is_own &= np.isin(summaries.rank, list(missing)) & (summaries.shortest_ns < below_ns)
-    rows = np.flatnonzero(is_own)
-    if len(rows) == 0:
-        return set()
-    likeliest = rows[np.argsort(summaries.shortest_ns[rows], kind="stable")][: PATH.most_candidates]
-    return set(summaries.rank[likeliest].tolist())
+    rows = np.flatnonzero(is_own & (summaries.shortest_ns < below_ns))
+    likeliest = rows[np.argsort(summaries.shortest_ns[rows], kind="stable")]
+    # Of 100,000 members a few are asked for: no set of all that are missing is made for each operator on the path.
+    missing = (rank for rank in summaries.rank[likeliest].tolist() if rank in members and rank in unread)
+    return set(islice(missing, PATH.most_candidates))
 
 
 # --- what lies beside a slow transfer -------------------------------------------------------------------------------
@@ -155,24 +173,45 @@ def lane_sums(summaries: Summaries) -> LaneSums:
     member that spent least time inside, which was the last to arrive, or nearly so.
     """
     is_recv = summaries.operator == RECV
-    mean_ns: dict[Lane, float] = {}
-    counts: dict[Lane, int] = {}
-    columns = (summaries.peer, summaries.rank, summaries.shortest_ns, summaries.counts)
-    for one, two, ns, count in zip(*(column[is_recv].tolist() for column in columns), strict=True):
-        lane = Lane("pair", one, two)
-        mean_ns[lane] = min(ns, mean_ns.get(lane, np.inf))
-        counts[lane] = counts.get(lane, 0) + count
+    mean_ns, counts = _sums_of_pairs(summaries.take(is_recv))
     rows = np.flatnonzero(~is_recv)
     group, first = group_rows([summaries.communicator[rows], summaries.operator[rows]])
     least_ns = np.full(len(first), np.inf)
     np.minimum.at(least_ns, group, summaries.shortest_ns[rows])
-    sums: dict[Lane, float] = {}
-    for at, row in enumerate(rows[first].tolist()):
-        lane = Lane("collective", int(summaries.communicator[row]))
-        sums[lane] = sums.get(lane, 0.0) + float(least_ns[at]) * int(summaries.counts[row])
-        counts[lane] = counts.get(lane, 0) + int(summaries.counts[row])
-    mean_ns |= {lane: ns / max(counts[lane], 1) for lane, ns in sums.items()}
+    communicators, lane = np.unique(summaries.communicator[rows[first]], return_inverse=True)
+    numbers = summaries.counts[rows[first]]
+    sums_ns = np.bincount(lane, least_ns * numbers)
+    found = zip(communicators.tolist(), sums_ns.tolist(), np.bincount(lane, numbers).tolist(), strict=True)
+    for communicator, ns, number in found:
+        own = Lane("collective", communicator)
+        mean_ns[own], counts[own] = ns / max(number, 1), int(number)
     return LaneSums(mean_ns, counts)
+
+
+def _sums_of_pairs(recvs: Summaries) -> tuple[dict[Lane, float], dict[Lane, int]]:
+    """Return the shortest recv of each pair, ns, and how many it had, in the order in which pairs appear."""
+    group, first = group_rows([recvs.peer, recvs.rank])
+    least_ns = np.full(len(first), np.nan)
+    np.fmin.at(least_ns, group, recvs.shortest_ns)
+    counts = np.bincount(group, recvs.counts, len(first)).astype(np.int64)
+    order = np.argsort(first)
+    rows = first[order]
+    lanes = [Lane("pair", *ends) for ends in zip(recvs.peer[rows].tolist(), recvs.rank[rows].tolist(), strict=True)]
+    of_lanes = (dict(zip(lanes, values[order].tolist(), strict=True)) for values in (least_ns, counts))
+    mean_ns, numbers = of_lanes
+    return mean_ns, numbers
+
+
+def beside(summaries: Summaries, carried: Collection[int], topology: Topology) -> Summaries:
+    """Return the summaries of lanes that touch these ranks: a few of a large job's, for `lane_sums` to sum up."""
+    ranks = np.array(sorted(carried), dtype=np.int64)
+    is_recv = summaries.operator == RECV
+    collectives = np.unique(summaries.communicator[~is_recv])
+    touching = [not topology.lane_set(Lane("collective", one)).isdisjoint(carried) for one in collectives.tolist()]
+    at, _ = find_sorted(collectives, summaries.communicator)
+    ends = np.isin(summaries.rank, ranks) | np.isin(summaries.peer, ranks)
+    is_beside = np.where(is_recv, ends, np.array([*touching, False])[at])
+    return summaries.take(is_beside)
 
 
 def lanes_by_role(sums: LaneSums, topology: Topology) -> list[list[Lane]]:
@@ -181,10 +220,25 @@ def lanes_by_role(sums: LaneSums, topology: Topology) -> list[list[Lane]]:
     Lanes of one group are of the same stages, since the shortest recv holds waiting, which differs from stage to
     stage in a healthy pipeline.
     """
-    roles: dict[tuple[object, ...], list[Lane]] = {}
-    for lane in sums.mean_ns:
-        roles.setdefault((*topology.lane_role(lane, of_any_stage=False), sums.counts[lane]), []).append(lane)
-    return list(roles.values())
+    lanes = list(sums.mean_ns)
+    role = _roles(lanes, topology)
+    counts = np.fromiter((sums.counts[lane] for lane in lanes), dtype=np.int64, count=len(lanes))
+    group, first = group_rows([role, counts])
+    order = stable_order(group)
+    of_group = np.split(order, run_starts(group[order])[1:]) if len(lanes) else []
+    return [[lanes[at] for at in of_group[number].tolist()] for number in np.argsort(first).tolist()]
+
+
+def _roles(lanes: Sequence[Lane], topology: Topology) -> Ints:
+    """Number the roles of lanes, as far as these lanes go."""
+    role = np.empty(len(lanes), dtype=np.int64)
+    is_pair = np.fromiter((lane.kind == "pair" for lane in lanes), dtype=bool, count=len(lanes))
+    ends = np.array([(lane.first, lane.second) for lane in lanes if lane.kind == "pair"], dtype=np.int64)
+    of_pair, first = group_rows(topology.pair_roles(*ends.reshape(-1, 2).T))
+    role[is_pair] = of_pair
+    others = [lane for lane in lanes if lane.kind != "pair"]  # of a large job a few
+    role[~is_pair] = len(first) + topology.role_codes(others, of_any_stage=False)
+    return role
 
 
 def usual_sums(iterations: Iterable[LaneSums]) -> dict[Lane, tuple[float, float]]:

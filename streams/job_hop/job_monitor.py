@@ -12,6 +12,7 @@ from irregulars.detectors.judging.reading.iteration_rows import IterationRows, j
 from irregulars.detectors.judging.reading.operator_reader import LogTraffic
 from irregulars.detectors.judging.reading.spans import ReadBack
 from irregulars.detectors.judging.result_columns import concatenate_columns
+from irregulars.dtypes import Flags
 from irregulars.state_codec import Part
 from irregulars.streams.job_hop.job_clock import JobClock, Presence
 from irregulars.streams.job_hop.job_roster import JobRoster, RosterState
@@ -179,19 +180,22 @@ class JobMonitor:
         if len(evidence) and self._is_of_later(int(attempts.max())):
             is_later = attempts > (self._attempt or 0)  # a message may hold the end of one and the begin of the next
             self._later.append(evidence.take(is_later))
-            evidence, attempts = evidence.take(~is_later), attempts[~is_later]
+            evidence = evidence.take(~is_later)
         if self._is_ended:  # its verdicts are closed, and nobody waits for more
             return
-        pairs = zip(evidence.columns["rank"].tolist(), evidence.columns["iteration"].tolist(), strict=True)
-        is_new = [
-            attempt == self._attempt and self._roster.deliver(rank, iteration)
-            for attempt, (rank, iteration) in zip(attempts.tolist(), pairs, strict=True)
-        ]
-        for rows in split_by_iteration(evidence, np.array(is_new, dtype=bool)):
+        for rows in split_by_iteration(evidence, self._are_new(evidence)):
             if self._judge.is_before(rows.number):
                 self._pending.setdefault(rows.number, []).append(rows)
             else:
                 self._judge.add_late(rows)
+
+    def _are_new(self, evidence: Evidence) -> Flags:
+        """Say of each row whether it is of this attempt, and was not delivered before."""
+        columns = evidence.columns
+        is_new = np.zeros(len(evidence), dtype=bool)
+        own = np.flatnonzero(columns["attempt"] == self._attempt) if self._attempt is not None else np.empty(0, int)
+        is_new[own] = self._roster.deliver(*(columns[name][own].astype(np.int64) for name in ("rank", "iteration")))
+        return is_new
 
     def state(self) -> JobMonitorState:
         """Everything that `from_state` needs."""

@@ -6,11 +6,20 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
+
+from irregulars.detectors.arrays.group_search import find_sorted
+from irregulars.detectors.arrays.row_keys import stable_order
+from irregulars.detectors.arrays.runs import begins_run
+from irregulars.dtypes import Flags, Ints
 from irregulars.state_codec import Part
 from irregulars.streams.messages.announcements import Announcement, decode_announcement, encode_announcement
 
 _MOST_SKIPPED: Final = 1 << 21
 """Iterations that a job may skip at once: twice the first hop's bound, since ranks are at different iterations."""
+
+_NOTHING: Final = int(np.iinfo(np.int64).min)
+"""Stands for the newest iteration of a rank that has delivered none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,46 +43,101 @@ class JobRoster:
         self.announcements: dict[int, Announcement] = {}
         self._encoded: tuple[bytes, ...] = ()  # of the first announcements; most states are taken when all have come
         self.reasons: dict[int, str] = {}  # of ranks that have ended
-        self._through: dict[int, int] = {}  # newest iteration that each rank delivered
+        # Of all ranks that were announced or delivered something, ascending. Arrays, as a job of 100,000 ranks
+        # delivers as many rows in each iteration.
+        self._ranks: Ints = np.empty(0, dtype=np.int64)
+        self._through: Ints = np.empty(0, dtype=np.int64)  # newest iteration that each delivered
+        self._is_awaited: Flags | None = None  # of each; None: it is to be found out anew
         self._newest: int | None = None  # of any rank
         self._leaps = 0  # rows far ahead of that, one after the other
-        self._slowest: tuple[int, int] | None = None  # a rank that was behind, and the iteration that it lacked
+        self._slowest = 0  # place of a rank that was behind when somebody asked
         self._given_up: set[int] = set()
+        self._logged = 0  # ranks that were announced and log
+        self._expected = 1  # as many as are to log
         self._is_complete = False
 
     def announce(self, announcement: Announcement) -> bool:
         """Take in an announcement; return whether it is new. A rank's first one holds for the whole attempt."""
-        is_new = announcement.rank not in self.announcements
-        self.announcements.setdefault(announcement.rank, announcement)
-        return is_new
+        if announcement.rank in self.announcements:
+            return False
+        self.announcements[announcement.rank] = announcement
+        self._logged += announcement.is_logged
+        self._expected = max(self._expected, announcement.logged_ranks)
+        self._is_awaited = None
+        return True
 
     def end(self, rank: int, reason: str) -> None:
         """Take in that a rank has ended, and its reason."""
         self.reasons[rank] = reason
+        if self._is_awaited is not None and rank in self.announcements:
+            self._is_awaited[np.searchsorted(self._ranks, rank)] = False
 
-    def deliver(self, rank: int, iteration: int) -> bool:
-        """Note an evidence row; return False for an iteration that was delivered before, or can't have come yet.
+    def deliver(self, rank: Ints, iteration: Ints) -> Flags:
+        """Note evidence rows; return False for those that were delivered before, or can't have come yet.
 
         The first hop refuses leaps itself, so that one here comes of a damaged or foreign message. A second one after
         it is believed.
+
+        Parameters
+        ----------
+        rank, iteration
+            int64, of each row. Of several rows of one rank those count that are newer than all before them.
         """
-        if iteration <= self._through.get(rank, iteration - 1) or not self._is_plausible(iteration):
+        if not len(rank):
+            return np.zeros(0, dtype=bool)
+        if self._may_leap(iteration):
+            pairs = zip(rank.tolist(), iteration.tolist(), strict=True)
+            return np.array([self._deliver_one(*pair) for pair in pairs], dtype=bool)
+        place = self._places(rank)
+        is_new = (iteration > self._through[place]) & _are_newest(place, iteration)
+        if is_new.any():
+            self._leaps = 0
+            self._note(place[is_new], iteration[is_new])
+        return is_new
+
+    def _may_leap(self, iteration: Ints) -> bool:
+        """Whether one of these rows may be far ahead; if not, they need not be looked at one by one."""
+        newest = int(iteration.min()) if self._newest is None else self._newest
+        return int(iteration.max()) - newest > _MOST_SKIPPED
+
+    def _deliver_one(self, rank: int, iteration: int) -> bool:
+        place = self._places(np.array([rank]))
+        if iteration <= self._through.item(place[0]) or not self._is_plausible(iteration):
             return False
-        self._through[rank] = iteration
-        self._given_up.discard(rank)
+        self._note(place, np.array([iteration]))
         return True
 
     def _is_plausible(self, iteration: int) -> bool:
         is_leap = self._newest is not None and iteration - self._newest > _MOST_SKIPPED
         self._leaps = self._leaps + 1 if is_leap else 0
-        if self._leaps == 1:
-            return False
-        self._newest = iteration if self._newest is None else max(iteration, self._newest)
-        return True
+        return self._leaps != 1
+
+    def _note(self, place: Ints, iteration: Ints) -> None:
+        """Note new rows of the ranks at these places."""
+        np.maximum.at(self._through, place, iteration)
+        newest = int(iteration.max())
+        self._newest = newest if self._newest is None else max(newest, self._newest)
+        if self._given_up:
+            self._given_up.difference_update(self._ranks[place].tolist())
+            self._is_awaited = None
+
+    def _places(self, rank: Ints) -> Ints:
+        """Return where each rank stands in `_ranks`; new ones are put there."""
+        place, is_known = find_sorted(self._ranks, rank)
+        if is_known.all():
+            return place
+        before, through = self._ranks, self._through
+        self._ranks = np.union1d(before, rank)
+        self._through = np.full(len(self._ranks), _NOTHING)
+        self._through[np.searchsorted(self._ranks, before)] = through
+        self._is_awaited = None
+        return np.searchsorted(self._ranks, rank)
 
     def lagging(self, iteration: int) -> list[int]:
-        """Return the ranks that log and have not delivered an iteration yet."""
-        return [rank for rank in self.announcements if self._is_behind(rank, iteration)]
+        """Return the ranks that log and have not delivered an iteration yet, ascending."""
+        is_behind = self._awaited() & (self._through < iteration)
+        behind: list[int] = self._ranks[is_behind].tolist()
+        return behind
 
     def has_all(self, iteration: int) -> bool:
         """Whether every rank has delivered an iteration that it is awaited for.
@@ -81,32 +145,36 @@ class JobRoster:
         It is asked far more often than the answer changes, and the rank that lacked an iteration before mostly still
         lacks it: that one is asked first.
         """
-        if self._slowest is not None:
-            rank, wanted = self._slowest
-            if iteration >= wanted and self._is_awaited(rank) and self._through.get(rank, iteration - 1) < iteration:
-                return False
-        behind = next((rank for rank in self.announcements if self._is_behind(rank, iteration)), None)
-        self._slowest = None if behind is None else (behind, iteration)
-        return behind is None
+        is_awaited, at = self._awaited(), self._slowest
+        if at < len(is_awaited) and is_awaited[at] and self._through[at] < iteration:
+            return False
+        behind = np.flatnonzero(is_awaited & (self._through < iteration))
+        self._slowest = int(behind[0]) if len(behind) else 0
+        return not len(behind)
 
-    def _is_awaited(self, rank: int) -> bool:
-        return self.announcements[rank].is_logged and rank not in self.reasons and rank not in self._given_up
-
-    def _is_behind(self, rank: int, iteration: int) -> bool:
-        return self._is_awaited(rank) and self._through.get(rank, iteration - 1) < iteration
+    def _awaited(self) -> Flags:
+        """Say of each of `_ranks` whether it is awaited: it logs, has not ended and was not given up."""
+        if self._is_awaited is None:
+            awaited = [
+                rank
+                for rank, a in self.announcements.items()
+                if a.is_logged and rank not in self.reasons and rank not in self._given_up
+            ]
+            place = self._places(np.array(awaited, dtype=np.int64))
+            self._is_awaited = np.zeros(len(self._ranks), dtype=bool)
+            self._is_awaited[place] = True
+        return self._is_awaited
 
     def give_up(self, ranks: Iterable[int]) -> None:
         """Wait no longer for these ranks, until they deliver again, nor for ranks that were never announced."""
         self._given_up.update(ranks)
+        self._is_awaited = None
         self._is_complete = True
 
     @property
     def is_complete(self) -> bool:
         """Whether all ranks that log have been announced."""
-        if not self._is_complete:
-            logged = sum(a.is_logged for a in self.announcements.values())
-            expected = max((a.logged_ranks for a in self.announcements.values()), default=1)
-            self._is_complete = logged >= expected
+        self._is_complete = self._is_complete or self._logged >= self._expected
         return self._is_complete
 
     @property
@@ -125,10 +193,15 @@ class JobRoster:
         return RosterState(
             announcements=self._announced(),
             reasons=dict(self.reasons),
-            through=dict(self._through),
+            through=self._delivered(),
             given_up=frozenset(self._given_up),
             is_complete=self._is_complete,
         )
+
+    def _delivered(self) -> dict[int, int]:
+        """Return the newest iteration of each rank that has delivered any."""
+        is_known = self._through != _NOTHING
+        return dict(zip(self._ranks[is_known].tolist(), self._through[is_known].tolist(), strict=True))
 
     def _announced(self) -> Part[tuple[bytes, ...]]:
         """Return all announcements encoded: the same object as long as no further one has come."""
@@ -145,8 +218,26 @@ class JobRoster:
         for value in roster._encoded:
             roster.announce(decode_announcement(value))
         roster.reasons = dict(state.reasons)
-        roster._through = dict(state.through)
+        through = sorted(state.through.items())
+        roster._ranks, roster._through = np.array(through, dtype=np.int64).reshape(-1, 2).T.copy()
         roster._newest = max(state.through.values(), default=None)
         roster._given_up = set(state.given_up)
         roster._is_complete = state.is_complete
         return roster
+
+
+def _are_newest(place: Ints, iteration: Ints) -> Flags:
+    """Say of each row whether it is newer than all rows of the same place before it.
+
+    >>> _are_newest(np.array([4, 4, 2, 4]), np.array([7, 9, 1, 8])).tolist()
+    [True, True, True, False]
+    """
+    if bool(np.all(place[1:] > place[:-1])):  # as messages of one iteration have it
+        return np.ones(len(place), dtype=bool)
+    order = stable_order(place)
+    numbers, code = np.unique(iteration[order], return_inverse=True)
+    lift = place[order] * len(numbers)
+    newest = np.maximum.accumulate(code + lift) - lift  # of the row's place, up to the row
+    is_newest = np.empty(len(place), dtype=bool)
+    is_newest[order] = begins_run(place[order], newest)
+    return is_newest

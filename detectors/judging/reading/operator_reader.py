@@ -71,6 +71,7 @@ class OperatorReader:
         self.codes: dict[str, int] = dict(codes or {})
         self.clocks = Clocks()  # how far each rank's clock is ahead, where clocks differ
         self._topology: Topology | None = None
+        self._has_one_clock = True  # as far as ranks were announced
         self._announcements: Announcements = {}
         self._usual: UsualOperators | None = None
         self.stages: dict[int, int] = {}  # inferred from transfers, where no pipeline was announced
@@ -92,6 +93,7 @@ class OperatorReader:
         """Take in the announcements of all ranks that are known so far; they only ever become more."""
         if self._topology is None or len(self._topology.places) != len(announcements):
             self._announcements = announcements
+            self._has_one_clock = all(a.clock == "shared" for a in announcements.values())
             self._encode({c.id for a in announcements.values() for c in a.communicators})
             self._rebuild_topology()
 
@@ -142,7 +144,7 @@ class OperatorReader:
 
     def compare_clocks(self, columns: Mapping[str, Column]) -> None:
         """Estimate how far each rank's clock is ahead, unless all share one."""
-        if all(a.clock == "shared" for a in self._announcements.values()):
+        if self._has_one_clock:
             self.clocks = Clocks()
             return
         self.clocks = estimate_clocks(columns, self._host_of)
@@ -225,9 +227,11 @@ class OperatorReader:
         """Whether evidence alone shows that transfers accused by an earlier attribution are not slow any more."""
         assert self._usual is not None
         accused = accused_lanes(read, self.topology)
+        if not accused:
+            return False
         ranks = {rank for lane in accused for rank in self.topology.lane_ranks(lane)}
         now = lane_sums(rows.only(ranks).summaries(self.codes))
-        quick, _ = lanes_beside(now, self._usual.lanes(self.codes), ranks, self.topology)
+        quick, _ = lanes_beside(now, self._usual.lanes(self.codes, ranks, self.topology), ranks, self.topology)
         return not quick.keys().isdisjoint(accused)
 
     def follow(

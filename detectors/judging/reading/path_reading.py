@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from heapq import nsmallest
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,6 +19,7 @@ from irregulars.detectors.path.critical_path import Attribution, attribute
 from irregulars.detectors.path.operator_graph import OperatorGraph
 from irregulars.detectors.path.ranks_to_read import (
     accused_lanes,
+    beside,
     devices_of,
     ends_of,
     is_known,
@@ -88,8 +90,8 @@ class PathReading:
         """
         topology, codes = self._reader.topology, self._reader.codes
         carried = devices_of(accused, topology)
-        now = lane_sums(self._rows.summaries(codes))
-        quick, slow = lanes_beside(now, self._usual.lanes(codes), carried, topology)
+        now = lane_sums(beside(self._rows.summaries(codes), carried, topology))
+        quick, slow = lanes_beside(now, self._usual.lanes(codes, carried, topology), carried, topology)
         ends = {rank for lane in accused if lane.kind == "pair" for rank in topology.lane_ranks(lane)}
         more = ends_of([*slow, *narrow_groups(ends, topology)], topology)
         return quick, more.intersection(self._available) - read
@@ -126,7 +128,7 @@ def _seeds(rows: IterationRows, work_excess_ns: Mapping[int, float], complete: C
         Ranks that lost no operator.
     """
     slowest = int(rows.columns["rank"][np.argmax(rows.columns["elapsed_ns"])])
-    latest = sorted(work_excess_ns, key=lambda rank: (rank not in complete, -work_excess_ns[rank], rank))[
-        : READING.first_ranks
-    ]
+    latest = nsmallest(
+        READING.first_ranks, work_excess_ns, key=lambda rank: (rank not in complete, -work_excess_ns[rank], rank)
+    )
     return {slowest, *latest}

@@ -9,12 +9,13 @@ import numpy as np
 from irregulars.detectors.abnormal_operators.usual_pieces import UsualPieces, learn_usual_pieces
 from irregulars.detectors.arrays.grouped_medians import lower_median, medians
 from irregulars.detectors.job.lanes import Lane, UsualLane
+from irregulars.detectors.job.topology import Topology
 from irregulars.detectors.judging.reading.iteration_rows import IterationRows
 from irregulars.detectors.judging.reading.operator_rows import NO_OPERATORS, joined
 from irregulars.detectors.judging.reading.thresholds import READING
 from irregulars.detectors.path.lane_tables import usual_lanes
 from irregulars.detectors.path.operator_graph import OperatorGraph
-from irregulars.detectors.path.ranks_to_read import lane_sums, usual_sums
+from irregulars.detectors.path.ranks_to_read import beside, lane_sums, usual_sums
 from irregulars.detectors.path.usual_by_past import Reference, learn_reference
 from irregulars.detectors.path.without_start_times import find_waits
 from irregulars.dtypes import Column, Floats, Ints
@@ -43,7 +44,6 @@ class UsualOperators:
         self._learned_untimed: dict[Lane, UsualLane] | None = None
         self._pieces: UsualPieces | None = None
         self._graph: OperatorGraph | None = None  # kept until the pieces are learned from it
-        self._lanes: dict[Lane, tuple[float, float]] | None = None
         rank = np.concatenate([rows.columns["rank"] for rows in iterations])
         work_ns = np.concatenate([rows.columns["work_ns"] for rows in iterations])
         self.work_ranks, number = np.unique(rank, return_inverse=True)
@@ -81,11 +81,12 @@ class UsualOperators:
             self._learned_untimed = usual_lanes(find_waits(self.columns or NO_OPERATORS).table)
         return self._learned_untimed
 
-    def lanes(self, codes: Mapping[str, int]) -> dict[Lane, tuple[float, float]]:
-        """Return what is usual on each lane, by the summaries of the evidence."""
-        if self._lanes is None:
-            self._lanes = usual_sums(lane_sums(rows.summaries(codes)) for rows in self.iterations)
-        return self._lanes
+    def lanes(
+        self, codes: Mapping[str, int], carried: Collection[int], topology: Topology
+    ) -> dict[Lane, tuple[float, float]]:
+        """Return what is usual on each lane that touches these ranks, by the summaries of the evidence."""
+        summaries = (beside(rows.summaries(codes), carried, topology) for rows in self.iterations)
+        return usual_sums(map(lane_sums, summaries))
 
     def work_excess_ns(self, rows: IterationRows) -> dict[int, float]:
         """Return how much longer than usual each rank worked, less the factor that all have in common; ns."""

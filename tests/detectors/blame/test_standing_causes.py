@@ -20,7 +20,8 @@ TOPOLOGY = Topology(8, {}, {}, stage_of={rank: rank // 4 for rank in range(8)})
 
 def late(work: list[float], operators: list[int], most: list[int] | None = None) -> dict[int, float]:
     known = None if most is None else np.array(most)
-    return late_against_stage(RANKS, np.array(work), np.array(operators), TOPOLOGY, known)
+    rank, late_ns = late_against_stage(RANKS, np.array(work), np.array(operators), TOPOLOGY, known)
+    return dict(zip(rank.tolist(), late_ns.tolist(), strict=True))
 
 
 def test_ranks_are_late_against_their_stage() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from random import Random
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -59,7 +61,7 @@ def test_a_long_fault_is_what_is_usual_in_the_end_unless_a_verdict_is_open() -> 
 
 
 def test_a_rank_of_which_it_is_not_known_counts_as_none_of_the_latest() -> None:
-    late_ns = latest_ranks({3: 9.0 * MS, 4: 1.0 * MS}, [3, 4, 7])
+    late_ns = latest_ranks(np.array([3, 4]), np.array([9.0 * MS, 1.0 * MS]), np.array([3, 4, 7]))
     assert late_ns.keys() == {3, 4, 7}
     assert math.isnan(late_ns[7])
     one, other = watched([])[0], watched([])[0]
@@ -84,8 +86,12 @@ def test_a_snapshot_forgets_nothing(late_ms: list[float], has_open: bool) -> Non
     assert restored.look({3: 9.0 * MS}) == watch.look({3: 9.0 * MS})
 
 
-def test_the_latest_ranks_are_kept() -> None:
-    late = {rank: float(rank % 7) for rank in range(40)}
-    kept = latest_ranks(late)
-    assert len(kept) == 16
-    assert min(kept.values()) >= max(ns for rank, ns in late.items() if rank not in kept)
+@given(st.lists(st.integers(-3, 3), max_size=60), st.randoms())
+def test_the_latest_ranks_are_kept(late_ns: list[int], random: Random) -> None:
+    """Of equally late ones those with the lower numbers, so that the order of rows changes nothing."""
+    rank = random.sample(range(100), len(late_ns))
+    kept = latest_ranks(np.array(rank, dtype=np.int64), np.array(late_ns, dtype=np.float64), np.arange(100))
+    wanted = sorted(zip(rank, late_ns, strict=True), key=lambda pair: (-pair[1], pair[0]))[: IRREGULAR.latest_ranks]
+    assert list(kept.items())[: len(wanted)] == wanted
+    assert [one for one, ns in kept.items() if math.isnan(ns)] == [one for one in range(100) if one not in rank]
+    assert len(kept) == len(wanted) + 100 - len(rank)

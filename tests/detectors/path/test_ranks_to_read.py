@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from irregulars.detectors.job.lanes import Lane
 from irregulars.detectors.job.topology import Place, Topology
@@ -12,10 +14,12 @@ from irregulars.detectors.path.ranks_to_read import (
     WIDE,
     Summaries,
     accused_lanes,
+    beside,
     ends_of,
     is_known,
     lane_sums,
     lanes_beside,
+    lanes_by_role,
     path_rows,
     usual_sums,
     wanted_ranks,
@@ -163,3 +167,64 @@ def test_lanes_that_stand_out_of_their_noise_are_read_before_those_that_lost_mor
     now = lane_sums(summaries(recv(0, 1, 500.0), recv(0, 2, 40.0)))
     usual = {waiting: (100.0, 50.0), own: (10.0, 0.1)}
     assert lanes_beside(now, usual, {0}, JOB)[1] == [own, waiting]
+
+
+# --- against plain words --------------------------------------------------------------------------------------------
+
+PLACED = Topology(
+    24,
+    {rank: Place(f"h{rank // 4}" if rank != 5 else None, 0, None, f"s{rank // 8}" if rank < 16 else None)
+     for rank in range(22)},
+    {0: tuple(range(20)), 1: tuple(range(4, 24))},
+    stage_of={rank: rank // 6 for rank in range(20)},
+)  # fmt: skip
+ENTRIES = st.lists(
+    st.one_of(
+        st.tuples(st.integers(0, 23), st.just(2), st.just(RECV), st.integers(-1, 23), st.integers(1, 3),
+                  st.sampled_from([3.0, 5.0, 8.5])),
+        st.tuples(st.integers(0, 23), st.integers(0, 1), st.just(ALL_REDUCE), st.just(-1), st.integers(1, 3),
+                  st.sampled_from([3.0, 5.0, 8.5])),
+    ),
+    max_size=60,
+)  # fmt: skip
+
+
+def pairs_one_by_one(rows: list[Row]) -> dict[Lane, tuple[float, int]]:
+    found: dict[Lane, tuple[float, int]] = {}
+    for rank, _, operator, peer, count, ns in rows:
+        if operator == RECV:
+            before_ns, before = found.get(Lane("pair", peer, rank), (np.inf, 0))
+            found[Lane("pair", peer, rank)] = min(before_ns, ns), before + count
+    return found
+
+
+@given(ENTRIES)
+def test_pairs_are_summed_up_in_the_order_in_which_they_appear(rows: list[Row]) -> None:
+    """Their order is that of the parts of sums, so it must not change."""
+    sums = lane_sums(summaries(*rows))
+    pairs = {lane: (sums.mean_ns[lane], sums.counts[lane]) for lane in sums.mean_ns if lane.kind == "pair"}
+    assert list(pairs.items()) == list(pairs_one_by_one(rows).items())
+    assert list(sums.counts) == list(sums.mean_ns)
+
+
+@given(ENTRIES, st.sets(st.integers(0, 23), max_size=4))
+def test_what_lies_beside_some_ranks_is_what_all_lanes_say_of_them(rows: list[Row], carried: set[int]) -> None:
+    every, some = lane_sums(summaries(*rows)), lane_sums(beside(summaries(*rows), carried, PLACED))
+    touching = [lane for lane in every.mean_ns if not carried.isdisjoint(PLACED.lane_ranks(lane))]
+    assert list(some.mean_ns.items()) == [(lane, every.mean_ns[lane]) for lane in touching]
+    assert some.counts == {lane: every.counts[lane] for lane in touching}
+
+
+@given(ENTRIES)
+def test_roles_are_those_of_single_lanes(rows: list[Row]) -> None:
+    sums = lane_sums(summaries(*rows))
+    roles: dict[tuple[object, ...], list[Lane]] = {}
+    for lane in sums.mean_ns:
+        roles.setdefault((*PLACED.lane_role(lane, of_any_stage=False), sums.counts[lane]), []).append(lane)
+    assert lanes_by_role(sums, PLACED) == list(roles.values())
+
+
+def test_a_recv_that_never_ended_says_nothing_of_its_pair() -> None:
+    sums = lane_sums(summaries(recv(0, 5, np.nan), recv(0, 5, 7.0), recv(1, 5, np.nan)))
+    assert sums.mean_ns[Lane("pair", 5, 0)] == 7.0
+    assert np.isnan(sums.mean_ns[Lane("pair", 5, 1)])

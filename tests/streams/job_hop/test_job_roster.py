@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,6 +20,12 @@ def roster(*ranks: int) -> JobRoster:
     for rank in ranks:
         made.announce(announcement(rank, len(ranks)))
     return made
+
+
+def deliver(made: JobRoster, *rows: tuple[int, int]) -> list[bool]:
+    """Deliver rows of rank and iteration, all at once."""
+    rank, iteration = np.array(rows, dtype=np.int64).reshape(-1, 2).T
+    return [bool(one) for one in made.deliver(rank, iteration)]
 
 
 def test_it_is_complete_when_as_many_as_log_were_announced() -> None:
@@ -40,18 +47,25 @@ def test_an_announcement_that_comes_twice_is_not_new() -> None:
 
 def test_what_was_delivered_before_is_not_new() -> None:
     made = roster(0)
-    assert [made.deliver(0, number) for number in (3, 3, 2, 4)] == [True, False, False, True]
+    assert [deliver(made, (0, number))[0] for number in (3, 3, 2, 4)] == [True, False, False, True]
+    assert deliver(made, (0, 4), (1, 4), (0, 5), (1, 3), (0, 5)) == [False, True, True, False, False]
+    assert deliver(made) == []
 
 
 def test_a_first_delivery_may_have_any_number() -> None:
-    assert roster(0).deliver(0, -(2**62))
-    assert roster(0).deliver(0, 2**62)
+    assert deliver(roster(0), (0, -(2**62))) == [True]
+    assert deliver(roster(0), (0, 2**62)) == [True]
+
+
+def test_a_leap_is_believed_when_it_comes_twice() -> None:
+    made = roster(0, 1)
+    assert deliver(made, (0, 5), (1, 2**40), (0, 6), (1, 2**40), (1, 2**40 + 1)) == [True, False, True, False, True]
+    assert deliver(made, (0, 2**40 + 1)) == [True]
 
 
 def test_those_are_behind_who_are_to_deliver_still() -> None:
     made = roster(0, 1, 2)
-    made.deliver(0, 5)
-    made.deliver(1, 4)
+    deliver(made, (0, 5), (1, 4))
     made.end(2, "finished")
     assert made.lagging(5) == [1]
     assert made.lagging(4) == []
@@ -60,10 +74,10 @@ def test_those_are_behind_who_are_to_deliver_still() -> None:
 
 def test_who_was_given_up_is_awaited_again_after_delivering() -> None:
     made = roster(0, 1)
-    made.deliver(0, 5)
+    deliver(made, (0, 5))
     made.give_up([1])
     assert made.has_all(5)
-    made.deliver(1, 5)
+    deliver(made, (1, 5))
     assert made.lagging(6) == [0, 1]
 
 
@@ -100,7 +114,7 @@ def test_the_short_answer_is_the_long_one(steps: list[tuple[str, int, int]]) -> 
     made = roster(0, 1, 2, 3)
     for what, rank, number in steps:
         if what == "deliver":
-            made.deliver(rank, number)
+            deliver(made, (rank, number))
         elif what == "end":
             made.end(rank, "finished")
         elif what == "give_up":
@@ -110,3 +124,36 @@ def test_the_short_answer_is_the_long_one(steps: list[tuple[str, int, int]]) -> 
     for number in range(8):
         assert twin.lagging(number) == made.lagging(number)
     assert (twin.is_ended, twin.is_complete, twin.reasons) == (made.is_ended, made.is_complete, made.reasons)
+
+
+class _OneByOne:
+    """What a roster says of rows, in plain words."""
+
+    def __init__(self) -> None:
+        self.through: dict[int, int] = {}
+        self.newest: int | None = None
+        self.leaps = 0
+
+    def deliver(self, rank: int, iteration: int) -> bool:
+        if rank in self.through and iteration <= self.through[rank]:
+            return False
+        is_leap = self.newest is not None and iteration - self.newest > 1 << 21
+        self.leaps = self.leaps + 1 if is_leap else 0
+        if self.leaps == 1:
+            return False
+        self.newest = iteration if self.newest is None else max(self.newest, iteration)
+        self.through[rank] = iteration
+        return True
+
+
+@given(
+    st.lists(
+        st.lists(st.tuples(st.integers(0, 5), st.one_of(st.integers(-2, 9), st.just(2**40), st.just(-(2**40))))),
+        max_size=8,
+    )
+)
+def test_rows_that_come_together_count_as_they_do_one_by_one(messages: list[list[tuple[int, int]]]) -> None:
+    made, plain = roster(0, 1, 2), _OneByOne()
+    for rows in messages:
+        assert deliver(made, *rows) == [plain.deliver(*row) for row in rows]
+    assert made.state().through == plain.through

@@ -46,6 +46,14 @@ def test_only_kept_rows_are_split() -> None:
     assert list(split_by_iteration(evidence, np.zeros(3, dtype=bool))) == []
 
 
+@pytest.mark.parametrize("ranks", [[0, 1, 3, 7], [7, 0, 3, 1]])
+def test_the_rows_of_some_ranks_are_found_in_any_order(ranks: list[int]) -> None:
+    rows = rows_of(*(with_offsets(evidence_of(rank, {4: 10 + rank}), [[rank, 9]]) for rank in ranks))
+    found = rows.only({3, 0, 5})
+    assert found.columns["rank"].tolist() == [rank for rank in ranks if rank in (0, 3)]
+    assert [offsets for _, _, offsets in found.rank_offsets()] == [(rank, 9) for rank in ranks if rank in (0, 3)]
+
+
 def test_joined_rows_are_in_order_of_ranks_whatever_came_first() -> None:
     parts = [
         rows_of(with_offsets(evidence_of(rank, {5: rank}), [[rank, rank + 100][: rank % 3]])) for rank in range(5)
