@@ -109,7 +109,9 @@ def bundle_of(batches: Sequence[Batch]) -> Bundle:
         watermarks_ns=tuple(batch.header.watermark_ns for batch in batches),
         names=names,
     )
-    columns = {name: np.concatenate([_column(batch, name, names) for batch in batches]) for name in batches[0].columns}
+    columns = {
+        name: np.concatenate([_column(batch, name, names) for batch in batches]) for name in batches[0].columns
+    }
     return Bundle(header, columns)
 
 

@@ -50,7 +50,9 @@ class Operators:
         given, self._given = self._given, self._given + self._per_s
         now_ns = time.time_ns() - 10**9
         moved = {"sequence": given, "start_ns": now_ns, "iteration": given // 100}
-        columns = {name: column + moved[name] if name in moved else column for name, column in self._columns.items()}
+        columns: dict[str, np.ndarray] = {
+            name: column + moved[name] if name in moved else column for name, column in self._columns.items()
+        }
         return [
             Batch(Header("commops", JOB, 0, rank, given, now_ns, ("world", "dp")), columns)
             for rank in range(self._ranks)

@@ -2,7 +2,7 @@
 
     python -m tests.benchmarks.bench_publish
 
-The operators of a host's ranks are ready as numpy columns. Three ways, which take turns in one process: encoding alone
+The operators of a host's ranks are ready as numpy columns. Three ways take turns in one process: encoding alone
 (columns to the bytes of messages), plain confluent-kafka that sends these bytes with the settings of our producers,
 and the agent as it is (`producers.publishing.agent.Agent`: bundles, Arrow, librdkafka, acknowledgements). The broker
 is a real Apache Kafka. Counted is the processor time of this process, all of librdkafka's threads included; other
@@ -81,7 +81,7 @@ def batches_of(load: Load) -> list[Batch]:
         for rank in range(load.ranks):
             starts_ns = START_NS + ordinals * 100_000 + random.integers(0, 20_000, load.rows)
             is_p2p = random.random(load.rows) < 0.1
-            columns = {
+            columns: dict[str, np.ndarray] = {
                 "communicator": random.integers(0, len(NAMES), load.rows).astype(np.uint16),
                 "operator": np.where(is_p2p, 9, random.integers(0, 3, load.rows)).astype(np.uint8),
                 "sequence": ordinals,
@@ -102,9 +102,7 @@ def announcements(load: Load) -> list[Announcement]:
     everybody = tuple(range(load.ranks))
     groups = tuple(Communicator(name, "dp", everybody) for name in NAMES)
     group = group_of(HOST, 0) if load.is_bundled else None
-    return [
-        Announcement(JOB, 0, rank, load.ranks, load.ranks, groups, host=HOST, group=group) for rank in everybody
-    ]
+    return [Announcement(JOB, 0, rank, load.ranks, load.ranks, groups, host=HOST, group=group) for rank in everybody]
 
 
 class Ready:
