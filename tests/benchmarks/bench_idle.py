@@ -39,7 +39,8 @@ from irregulars.producers.trace.source import TraceSource
 from irregulars.streams.kafka.log_reader import LogReader
 from irregulars.streams.kafka.topic_admin import create_topics
 
-COMMAND: Final = [sys.executable, "-P", "-m", "irregulars"]
+ROOT: Final = Path(__file__).resolve().parents[2]
+COMMAND: Final = [sys.executable, "-m", "irregulars"]
 SHAPES: Final = {64: "--dp 2 --pp 4 --tp 8", 256: "--dp 8 --pp 4 --tp 8", 1024: "--dp 32 --pp 4 --tp 8"}
 FRESH_S: Final = 15.0
 QUIET_S: Final = 30.0
@@ -54,7 +55,7 @@ def simulate(folder: Path, ranks: int, iterations: int, seed: int) -> Path:
     out = folder / "job"
     fault = f"slow_rank:rank={ranks // 10},from={iterations // 3},to={2 * iterations // 3},excess=0.3"
     own = f"simulate {out} {SHAPES[ranks]} --iterations {iterations} --seed {seed} --fault {fault} --json"
-    subprocess.run([*COMMAND, *shlex.split(own)], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([*COMMAND, *shlex.split(own)], check=True, stdout=subprocess.DEVNULL, cwd=ROOT)
     return out
 
 
@@ -67,11 +68,11 @@ def publish(directory: Path, settings: Settings, speed: float) -> None:
 def working(settings: Settings, log: Path, is_storing: bool) -> Iterator[int]:
     """Let one worker run; gives its process id."""
     command = [*COMMAND, "worker", "--store" if is_storing else "--no-store"]
-    environment = {**os.environ, **settings.to_environment()}
+    environment = {**os.environ, **settings.to_environment(), "PYTHONPATH": str(ROOT)}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # compiling leaves garbage, which users have once
     with (
         log.open("wb") as output,
-        subprocess.Popen(command, env=environment, stdout=output, stderr=output) as worker,
+        subprocess.Popen(command, env=environment, cwd=ROOT, stdout=output, stderr=output) as worker,
     ):
         try:
             yield worker.pid
