@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from mmap import mmap
+from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 from threading import Lock
 from typing import Final, NamedTuple
 
@@ -37,7 +37,7 @@ class RecentMessages:
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes: Final = most_bytes
-        self._ring: Final = mmap(-1, max(most_bytes, 1))
+        self._ring: Final = mmap(-1, max(most_bytes, 1), flags=MAP_PRIVATE | MAP_ANONYMOUS)
         self._slots: Final[dict[tuple[int, int], _Slot]] = {}
         self._order: Final[deque[tuple[tuple[int, int], _Slot]]] = deque()
         self._bytes = 0
