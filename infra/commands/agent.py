@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging.config
 from pathlib import Path
 from typing import Annotated
 
@@ -26,6 +25,8 @@ def agent(
 
     Example: irregulars agent infra/node/agent.toml
     """
+    import logging.config
+
     from irregulars.infra.configuration.agent_settings import ARRAYS, TABLES, read_agent_file
     from irregulars.infra.configuration.agent_sources import check_source
     from irregulars.streams.worker.log_format import logging_config

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from irregulars.infra.configuration.settings import Settings, load_settings
 from irregulars.printing import json_text, printable, printable_lines
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from irregulars.infra.configuration.settings import Settings
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 Bootstrap = Annotated[
@@ -59,6 +60,8 @@ def settings_of(
     InputError
         If a source holds an unknown name or an unusable value.
     """
+    from irregulars.infra.configuration.settings import load_settings
+
     invocation = context.obj if isinstance(context.obj, Invocation) else Invocation()
     given = {name: value for name, value in flags.items() if value is not None}
     return load_settings({**invocation.assignments, **given}, file or invocation.config, others=others)

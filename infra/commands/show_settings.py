@@ -9,7 +9,6 @@ from typing import Any
 import typer
 
 from irregulars.infra.commands.options import Json, print_json, settings_of
-from irregulars.infra.configuration.settings import FIELDS
 
 
 def show_settings(context: typer.Context, json: Json = False) -> None:
@@ -18,7 +17,7 @@ def show_settings(context: typer.Context, json: Json = False) -> None:
     Example: irregulars --set delta=1.2 settings
     """
     settings = settings_of(context)
-    values = {name: _shown(name, getattr(settings, name)) for name in FIELDS}
+    values = {one.name: _shown(one, getattr(settings, one.name)) for one in dataclasses.fields(settings)}
     if json:
         print_json(values)
         return
@@ -26,7 +25,7 @@ def show_settings(context: typer.Context, json: Json = False) -> None:
         print(f"{one.name:<22} {values[one.name]}")
 
 
-def _shown(name: str, value: Any) -> Any:
-    if FIELDS[name].metadata["is_secret"]:
+def _shown(one: dataclasses.Field[Any], value: Any) -> Any:
+    if one.metadata["is_secret"]:
         return "hidden" if value else None
     return str(value) if isinstance(value, Path) else value

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import deque
+from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 from threading import Lock
-from typing import Final
+from typing import Final, NamedTuple
+
+
+class _Slot(NamedTuple):
+    """Where a value stands in the ring; one that goes beyond its end goes on at its beginning."""
+
+    begin: int
+    length: int
 
 
 class RecentMessages:
     """Values of one topic's messages by partition and offset, as many as fit; what was added first goes first.
 
-    Threads may share one: a worker's reading adds, and its judge asks.
+    They stand in a ring, which takes memory as it fills: as objects of their own, of some ten KiB each, they would
+    leave holes all over the heap when they go. Threads may share one: a worker's reading adds, and its judge asks.
 
     Parameters
     ----------
@@ -28,22 +37,42 @@ class RecentMessages:
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes: Final = most_bytes
-        self._values: Final[OrderedDict[tuple[int, int], bytes]] = OrderedDict()
+        self._ring: Final = mmap(-1, max(most_bytes, 1), flags=MAP_PRIVATE | MAP_ANONYMOUS)
+        self._slots: Final[dict[tuple[int, int], _Slot]] = {}
+        self._order: Final[deque[tuple[tuple[int, int], _Slot]]] = deque()
         self._bytes = 0
+        self._next = 0
         self._lock: Final = Lock()
 
     def __len__(self) -> int:
-        return len(self._values)
+        return len(self._slots)
 
     def add(self, partition: int, offset: int, value: bytes) -> None:
         """Keep a message; one that is kept already counts as new again."""
         with self._lock:
-            self._bytes += len(value) - len(self._values.pop((partition, offset), b""))
-            self._values[partition, offset] = value
-            while self._bytes > self._most_bytes:
-                _, oldest = self._values.popitem(last=False)
-                self._bytes -= len(oldest)
+            while self._order and self._bytes + len(value) > self._most_bytes:
+                key, oldest = self._order.popleft()
+                self._bytes -= oldest.length
+                if self._slots.get(key) == oldest:  # else it was added again since
+                    del self._slots[key]
+            if len(value) <= self._most_bytes:
+                self._write((partition, offset), value)
 
     def get(self, partition: int, offset: int) -> bytes | None:
         """Return a message's value, or None if it is not kept."""
-        return self._values.get((partition, offset))
+        with self._lock:
+            slot = self._slots.get((partition, offset))
+            if slot is None:
+                return None
+            first = self._ring[slot.begin : min(slot.begin + slot.length, self._most_bytes)]
+            return first + self._ring[: slot.length - len(first)]
+
+    def _write(self, key: tuple[int, int], value: bytes) -> None:
+        slot = _Slot(self._next, len(value))
+        until_end = min(slot.length, self._most_bytes - slot.begin)
+        self._ring[slot.begin : slot.begin + until_end] = value[:until_end]
+        self._ring[: slot.length - until_end] = value[until_end:]
+        self._slots[key] = slot
+        self._order.append((key, slot))
+        self._bytes += slot.length
+        self._next = (slot.begin + slot.length) % self._most_bytes if self._most_bytes else 0

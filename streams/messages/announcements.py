@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from operator import eq
 from typing import Final, overload
+from weakref import WeakValueDictionary
 
 from irregulars.errors import RecordError
 from irregulars.streams.messages.records import BATCH_SCHEMAS, decode_json, encode_json
@@ -68,7 +69,7 @@ class Ranks(Sequence[int]):
         return [[run.start, run.stop, run.step] for run in self._runs]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Communicator:
     """A group of ranks that communicate; ``id`` is unique in the job. ``ranks`` are global, in communicator order."""
 
@@ -187,7 +188,19 @@ def _communicators(listed: Sequence[_Runs]) -> tuple[Communicator, ...]:
         raise RecordError(f"ranks of a communicator must be at most {MAX_RANK}; got those before {beyond}")
     if sum(len(range(*run)) for run in runs) > MAX_MEMBERS:
         raise RecordError(f"communicators of a rank must have at most {MAX_MEMBERS} ranks; got more")
-    return tuple(Communicator(one.id, one.kind, Ranks(one.ranks)) for one in listed)
+    return tuple(map(_shared, listed))
+
+
+_SHARED: Final[WeakValueDictionary[_Runs, Communicator]] = WeakValueDictionary()
+"""Communicators that some announcement holds. All members announce the same ones: 1,024 ranks have 4,096 of them, of
+which some hundreds differ."""
+
+
+def _shared(one: _Runs) -> Communicator:
+    found = _SHARED.get(one)
+    if found is None:
+        found = _SHARED[one] = Communicator(one.id, one.kind, Ranks(one.ranks))
+    return found
 
 
 def encode_heartbeat(heartbeat: Heartbeat) -> bytes:

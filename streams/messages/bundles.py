@@ -118,18 +118,20 @@ def bundle_of(batches: Sequence[Batch]) -> Bundle:
         watermarks_ns=tuple(batch.header.watermark_ns for batch in batches),
         names=names,
     )
-    columns = {name: np.concatenate([batch.columns[name] for batch in batches]) for name in batches[0].columns}
-    for name in set(CODED) & columns.keys():
-        columns[name] = np.concatenate([_with_codes_of(names, batch, name) for batch in batches])
+    columns = {
+        name: np.concatenate([_column(batch, name, names) for batch in batches]) for name in batches[0].columns
+    }
     return Bundle(header, columns)
 
 
-def _with_codes_of(names: Sequence[str], batch: Batch, name: str) -> np.ndarray:
-    if batch.header.names == names:
-        return batch.columns[name]
+def _column(batch: Batch, name: str, names: Sequence[str]) -> np.ndarray:
+    """Return a column of a batch, whose codes are indices into `names`."""
+    column = batch.columns[name]
+    if name not in CODED or batch.header.names == names:
+        return column
     codes = {one: code for code, one in enumerate(names)}
-    own = np.array([codes[one] for one in batch.header.names] or [0], dtype=batch.columns[name].dtype)
-    return own[batch.columns[name]]
+    own = np.array([codes[one] for one in batch.header.names] or [0], dtype=column.dtype)
+    return own[column]
 
 
 def encode_bundle(bundle: Bundle) -> bytes:

@@ -448,6 +448,7 @@ def _to_numpy(column: pa.Array, field: _Field) -> np.ndarray:
     return array
 
 
+_JSON: Final = json.JSONEncoder(separators=(",", ":"))
 _END_OF_STREAM: Final = b"\xff\xff\xff\xff\0\0\0\0"
 
 
@@ -463,7 +464,7 @@ def decode_json(value: bytes | None, expected: str) -> dict[str, Any]:
 
 def encode_json(schema: str, values: Mapping[str, Any], version: int = VERSION) -> bytes:
     """Encode a JSON record of `schema`, in the version that we write."""
-    return json.dumps({"schema": schema, "version": version, **values}, separators=(",", ":")).encode()
+    return _JSON.encode({"schema": schema, "version": version, **values}).encode()
 
 
 def encode_arrow(

@@ -34,6 +34,7 @@ from irregulars.sinks.protocol import Sink
 from irregulars.streams.health.broker_watch import QUIET_S, BrokerWatch
 from irregulars.streams.health.process_start import free_port_or_none, make_directory, new_loop
 from irregulars.streams.health.reading_watch import ReadingWatch
+from irregulars.streams.health.spare_memory import GIVE_BACK_S, SpareMemory, share_few_heaps
 from irregulars.streams.health.stop_deadline import StopDeadline
 from irregulars.streams.kafka.dead_letters import DeadLetters
 from irregulars.streams.kafka.log_reader import LogReader
@@ -124,6 +125,7 @@ class WorkerApp(faust.App):
         self._partition_counts: Mapping[str, int] = {}
         self._restoring = asyncio.Lock()
         self._asker: Final = ThreadPoolExecutor(1, thread_name_prefix="irregulars-broker")
+        self._memory: Final = SpareMemory()
 
     def _new_transport(self) -> SnapshotTransport:
         return SnapshotTransport(self.conf.broker_consumer, self)
@@ -228,6 +230,10 @@ class WorkerApp(faust.App):
             self._drop()
             self.services.outbox.give_up()
             consumer.thread.join_again()
+
+    async def give_back_memory(self) -> None:
+        """Give freed memory back to the system, unless the worker is busy."""
+        await asyncio.get_running_loop().run_in_executor(self._asker, self._memory.look)
 
     async def tick(self) -> None:
         """Let time speak: of what was sent until when everything has been read."""
@@ -384,6 +390,7 @@ def make_app(settings: WorkerSettings, sink: Sink | None = None, monitors: Monit
         (LOOK_S, app.look_after_broker),
         (min(EVERY_S, settings.stall_s / 4), app.watch_reading),
         (OBSERVE_S, app.observer.observe),
+        (GIVE_BACK_S, app.give_back_memory),
     ):
         app.task(_repeating(app, every_s, work))
     return app
@@ -421,6 +428,7 @@ def run_worker(settings: WorkerSettings, sink: Sink | None = None, monitors: Mon
     InputError
         If a setting is unusable.
     """
+    share_few_heaps()
     share_the_interpreter()
     make_directory(settings.data_directory)
     own_logging = logging_config(settings.log_level)

@@ -29,7 +29,7 @@ class Operators:
         self._is_announced = False
         random = np.random.default_rng(1)
         ordinals = np.arange(per_s, dtype=np.int64)
-        self._columns = {
+        self._columns: dict[str, np.ndarray] = {
             "communicator": random.integers(0, 2, per_s).astype(np.uint16),
             "operator": random.integers(0, 3, per_s).astype(np.uint8),
             "sequence": ordinals,
@@ -50,7 +50,9 @@ class Operators:
         given, self._given = self._given, self._given + self._per_s
         now_ns = time.time_ns() - 10**9
         moved = {"sequence": given, "start_ns": now_ns, "iteration": given // 100}
-        columns = {name: column + moved[name] if name in moved else column for name, column in self._columns.items()}
+        columns = {
+            name: np.add(column, moved[name]) if name in moved else column for name, column in self._columns.items()
+        }
         return [
             Batch(Header("commops", JOB, 0, rank, given, now_ns, ("world", "dp")), columns)
             for rank in range(self._ranks)

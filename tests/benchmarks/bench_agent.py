@@ -56,6 +56,7 @@ CASES = (
     Case("NICs at 1 ms", nic_ms=1),
     Case("GPUs at 0.1 s", gpu_s=0.1),
     Case("operators 10,000/s a rank", operators_per_s=10_000),
+    Case("**operators 10,000/s a rank alone: the target**", 10_000, 0, 0),
 )
 
 

@@ -66,3 +66,11 @@ def test_more_ranks_than_a_worker_holds_are_refused_before_they_are_made() -> No
 )
 def test_a_heartbeat_comes_back_as_it_went(beat: Heartbeat) -> None:
     assert decode_heartbeat(encode_heartbeat(beat)) == beat
+
+
+def test_members_of_one_communicator_share_it() -> None:
+    """So that a job's announcements take what its communicators take once, and not once for each of its ranks."""
+    first, other = (decode_announcement(encode_announcement(replace(PLAIN, rank=rank))) for rank in (0, 1))
+    assert first.communicators[0] is other.communicators[0]
+    renamed = replace(PLAIN, communicators=(replace(PLAIN.communicators[0], kind="dp"),))
+    assert decode_announcement(encode_announcement(renamed)) == renamed
