@@ -162,7 +162,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--store", action="store_true", help="with a database")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--json", type=Path, help="write the figures to this file as well")
     return parser.parse_args(arguments)
 
 
@@ -170,9 +170,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     own = parse(arguments)
     with tempfile.TemporaryDirectory(prefix="bench-idle-") as folder:
         found = run(own, Path(folder))
-    if own.json:
-        print(json.dumps(found, indent=2))
-        return 0
+    if own.json is not None:
+        own.json.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
     print(
         f"A job of {own.ranks} ranks, {own.iterations} iterations, seed {own.seed}, speed {own.speed:g}, "
         f"{'stored' if own.store else 'not stored'}; Python {platform.python_version()}, {os.cpu_count()} cores. "

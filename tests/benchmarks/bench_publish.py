@@ -21,6 +21,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -233,7 +234,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--compression", nargs="*", default=list(COMPRESSIONS), choices=COMPRESSIONS)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--json", type=Path, help="write the figures to this file as well")
     return parser.parse_args(arguments)
 
 
@@ -245,9 +246,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for is_bundled in (True, False):
                 load = Load(own.ranks, own.batches, own.rows, is_bundled, compression, own.seed)
                 reports.append(report(load, measure(load, broker.bootstrap, own.rounds)))
-    if own.json:
-        print(json.dumps(reports, indent=2))
-        return 0
+    if own.json is not None:
+        own.json.write_text(json.dumps(reports, indent=2) + "\n", encoding="utf-8")
     print(f"{own.ranks * own.batches * own.rows:,} operators a round, {own.rounds} rounds, seed {own.seed}; "
           f"{os.cpu_count()} cores, Python {platform.python_version()}, load {os.getloadavg()[0]:.1f}\n")  # fmt: skip
     print(table(reports))
