@@ -69,8 +69,9 @@ class JobRoster:
     def end(self, rank: int, reason: str) -> None:
         """Take in that a rank has ended, and its reason."""
         self.reasons[rank] = reason
-        if self._is_awaited is not None and rank in self.announcements:
-            self._is_awaited[np.searchsorted(self._ranks, rank)] = False
+        place, is_known = find_sorted(self._ranks, np.array([rank]))
+        if self._is_awaited is not None and is_known[0]:  # one that ended before it was awaited has no place
+            self._is_awaited[place[0]] = False
 
     def deliver(self, rank: Ints, iteration: Ints) -> Flags:
         """Note evidence rows; return False for those that were delivered before, or can't have come yet.

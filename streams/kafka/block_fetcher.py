@@ -89,9 +89,10 @@ class BlockFetcher:
         return {place: list(own) for place, own in taken.items()}
 
     def position(self, place: Place) -> int:
-        """Return the offset behind what was fetched, and behind what holds no messages; -1: it is not assigned."""
+        """Return the offset behind what was taken, and behind what holds no messages; -1: it is not assigned."""
         with self._lock:
-            return self._wanted.get(place, -1)
+            ready = self._ready.get(place)
+            return ready[0].offset if ready else self._wanted.get(place, -1)
 
     def close(self, within_s: float) -> None:
         """Stop fetching."""

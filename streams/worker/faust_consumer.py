@@ -291,7 +291,7 @@ class SnapshotConsumer(driver.Consumer):
         self.resume_flow()
 
     def position_of(self, place: TP) -> int:
-        """Return to where a partition was fetched; it passes what holds no messages. -1: it is not."""
+        """Return to where a partition was handed over; it passes what holds no messages. -1: it is not ours."""
         return self._fetchers[place.topic == self._evidence].position((place.topic, place.partition))
 
     async def seek_to_committed(self) -> Mapping[TP, int]:

@@ -143,7 +143,8 @@ def test_what_nobody_takes_is_bounded(kafka_bootstrap: str, topic: str, monkeypa
         taken.fetcher.assign({(topic, 0): 0}, 1)
         assert taken.ready.wait(WITHIN_S)
         threading.Event().wait(1.0)
-        fetched = taken.fetcher.position((topic, 0))
-        assert 0 < fetched <= 10, "fetching must wait until something is taken"
+        assert taken.fetcher.position((topic, 0)) == 0, "nothing was taken"
+        taken.take()
+        assert 0 < taken.fetcher.position((topic, 0)) <= 10, "fetching must wait until something is taken"
         taken.take_until(lambda: len(taken.offsets((topic, 0))) >= 50)
         assert taken.offsets((topic, 0)) == list(range(50))

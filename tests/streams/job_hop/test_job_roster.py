@@ -106,6 +106,13 @@ def test_the_end_of_a_stranger_is_no_error() -> None:
     assert (made.is_ended, made.end_reason) == (True, "finished")
 
 
+def test_a_rank_that_ends_twice_takes_no_other_with_it() -> None:
+    made = roster(0, 1, 2)
+    for _ in range(2):
+        made.end(0, "finished")
+        assert made.lagging(0) == [1, 2]
+
+
 @given(
     st.lists(st.tuples(st.sampled_from(["deliver", "end", "give_up", "ask"]), st.integers(0, 3), st.integers(0, 6)))
 )
