@@ -14,6 +14,7 @@ from irregulars.dtypes import Column
 from irregulars.errors import RecordError
 from irregulars.streams.messages import plain_messages
 from irregulars.streams.messages.bundles import bundle_of, decode_rows, encode_bundle
+from irregulars.streams.messages.evidence import Evidence
 from irregulars.streams.messages.plain_messages import PlainColumns
 from irregulars.streams.messages.records import (
     BATCH_SCHEMAS,
@@ -28,6 +29,7 @@ from irregulars.streams.messages.records import (
     Header,
     decode_batch,
     encode_batch,
+    read_header,
 )
 from irregulars.streams.messages.usable_rows import MAX_PEER
 from irregulars.streams.rank_hop import evidence_reduction
@@ -168,6 +170,18 @@ def changed(random: Random, value: bytes, *, is_light: bool) -> bytes:
     return bytes(bytes_)
 
 
+@pytest.mark.parametrize(
+    "twice",
+    [b'"schema":"gpu_health"', b'"version":99', b'"\\u0073chema":"gpu_health"'],
+)
+def test_a_header_that_names_a_key_twice_is_read_as_json_has_it(twice: bytes) -> None:
+    """The last one counts; a header that is read quickly must not differ from one that is read slowly."""
+    ours = b'{"schema":"commops","version":1,"job":"j","attempt":1,"rank":0,"rows_before":0,"names":[]}'
+    assert read_header(ours, "commops") == Header("commops", "j", 1, 0)
+    with pytest.raises(RecordError, match=r"^(schema|version) must be"):
+        read_header(ours[:-1] + b"," + twice + b"}", "commops")
+
+
 # --- a first look ---------------------------------------------------------------------------------------------------
 
 
@@ -254,6 +268,38 @@ def test_sums_are_those_of_numpy(odd: float, monkeypatch: pytest.MonkeyPatch) ->
             wanted = reduce_closings("job", closed)
         assert_equal_evidence(found, wanted)
     assert compiled_sums > 50
+
+
+def test_operators_that_began_at_different_times_are_different_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever their sequence: a producer may have none to give."""
+    columns = {
+        "communicator": np.zeros(4, np.uint16),
+        "operator": np.array([SEND, RECV, SEND, RECV], np.uint8),
+        "sequence": np.zeros(4, np.int64),
+        "peer": np.ones(4, np.int64),
+        "start_ns": T0 + np.array([10, 10, 20, 20]),
+        "elapsed_ns": np.full(4, 5.0),
+        "size_bytes": np.full(4, np.nan),
+        "iteration": np.zeros(4, np.int64),
+    }
+    batch = read_twice(encode_batch(batch_of(columns)), "commops")
+    (made,) = closings_of([Cut(MessageRows(batch.columns, NAMES, 3), 0, 4)])
+    found = reduce_closings("job", [made])
+    with monkeypatch.context() as without:
+        without.setattr(evidence_reduction, "sum_blocks", lambda *_: None)
+        wanted = reduce_closings("job", [made])
+    assert_equal_evidence(found, wanted)
+    assert [int(row.columns["operators"].sum()) for row in found if isinstance(row, Evidence)] == [4]
+
+
+def closings_of(cuts: list[Cut]) -> list[Closing]:
+    """One closing of iteration 0."""
+    return [
+        Closing(
+            attempt=1, rank=0, partition=0, wide=frozenset(), numbers=[0], cuts=cuts, free_ns=[UNKNOWN],
+            entry_ns=UNKNOWN, start_ns=[T0], elapsed_ns=[100], phase=[0], tokens=[np.nan], late_rows=0, lost_rows=0,
+        )
+    ]  # fmt: skip
 
 
 def by_kernel(closed: list[Closing]) -> bool:

@@ -17,7 +17,7 @@ from typing import Any, Final
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from irregulars.streams.kafka.broker import client_config
-from irregulars.streams.kafka.message_blocks import Record
+from irregulars.streams.kafka.message_blocks import MOST_BYTES, MOST_MESSAGES, Record
 
 LOG: Final = logging.getLogger("irregulars.worker")
 Place = tuple[str, int]
@@ -27,6 +27,7 @@ MOST_READY_BYTES: Final = 16 << 20
 """Of messages that were fetched and not taken: then fetching waits."""
 
 _POLL_S: Final = 0.1
+_MOST_TAKEN: Final = 2 * MOST_MESSAGES
 _AT_ONCE: Final = 256
 
 
@@ -52,10 +53,12 @@ class BlockFetcher:
         self._ready: dict[Place, deque[Record]] = {}
         self._ready_bytes = 0
         self._is_closed = False
-        self._thread: Final = threading.Thread(target=self._run, name="irregulars-fetch", daemon=True)
+        self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin to fetch."""
+        """Begin to fetch; also after `close`."""
+        self._is_closed, self._is_changed = False, True
+        self._thread = threading.Thread(target=self._run, name="irregulars-fetch", daemon=True)
         self._thread.start()
 
     # --- for the event loop -----------------------------------------------------------------------------------------
@@ -80,13 +83,25 @@ class BlockFetcher:
             self._has_room.notify()
 
     def take(self, places: Collection[Place] | None) -> dict[Place, list[Record]]:
-        """Return what was fetched of some partitions (None: of all), each one's messages in their order."""
+        """Return what was fetched of some partitions (None: of all), each one's messages in their order.
+
+        Of each partition only some: whoever takes them may have room for no more, and says so by leaving it out.
+        """
         with self._lock:
             wanted = [place for place in self._ready if places is None or place in places]
-            taken = {place: self._ready.pop(place) for place in wanted}
+            taken = {place: self._take_some(place) for place in wanted}
             self._ready_bytes -= sum(record.size_bytes for own in taken.values() for record in own)
             self._has_room.notify()
-        return {place: list(own) for place, own in taken.items()}
+        return taken
+
+    def _take_some(self, place: Place) -> list[Record]:
+        ready, taken, size_bytes = self._ready[place], list[Record](), 0
+        while ready and len(taken) < _MOST_TAKEN and size_bytes < MOST_BYTES:
+            taken.append(ready.popleft())
+            size_bytes += taken[-1].size_bytes
+        if not ready:
+            del self._ready[place]
+        return taken
 
     def position(self, place: Place) -> int:
         """Return the offset behind what was taken, and behind what holds no messages; -1: it is not assigned."""
@@ -99,7 +114,7 @@ class BlockFetcher:
         with self._lock:
             self._is_closed = True
             self._has_room.notify()
-        if self._thread.is_alive():
+        if self._thread is not None:
             self._thread.join(within_s)
 
     # --- the thread -------------------------------------------------------------------------------------------------
@@ -112,11 +127,17 @@ class BlockFetcher:
                 self._turn(consumer)
             except KafkaException as error:  # no token to log in with, for example: it is tried again
                 LOG.debug("event=fetch_again reason=%r", str(error))
-                with self._has_room:
-                    self._is_changed = True
-                    self._has_room.wait(_POLL_S)
+                self._begin_anew()
+            except Exception as error:  # whatever it is: without this thread nothing more would be read
+                LOG.warning("event=fetch_again error=%s reason=%r", type(error).__name__, str(error))
+                self._begin_anew()
         if consumer is not None:
             consumer.close()
+
+    def _begin_anew(self) -> None:
+        with self._has_room:
+            self._is_changed = True
+            self._has_room.wait(_POLL_S)
 
     def _turn(self, consumer: Consumer) -> None:
         with self._has_room:
@@ -174,7 +195,7 @@ def _record(message: Message, place: Place, offset: int) -> Record:
 
 def _consumer_config(bootstrap: str, security: Mapping[str, Any]) -> dict[str, Any]:
     return client_config(bootstrap, security) | {
-        "group.id": "irregulars-fetch",  # librdkafka asks for one; nothing is ever asked of it, or committed to it
+        "group.id": "irregulars-read-back",  # librdkafka asks for one; nothing is ever committed to it
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
         "auto.offset.reset": "earliest",  # retention may have deleted what was still to be read

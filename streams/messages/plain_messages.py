@@ -20,7 +20,7 @@ from irregulars.streams.messages.arrow_limits import MAX_BATCH_ROWS
 _PLACES: Final = Struct("<qq")
 _ROWS: Final = Struct("<q")
 _NO_NULLS: Final = -1
-_MOST_KNOWN: Final = 4096
+_MOST_KNOWN: Final = 1024
 """Structures of one schema: they differ by the length of the header, and by the version of Arrow that wrote them."""
 
 

@@ -345,6 +345,9 @@ def quick_header(metadata: bytes | None, expected: str, version: int, decoder: A
     )
     if metadata is None or not is_ours or b'"rows_before":' not in metadata or b'"names":' not in metadata:
         return None
+    # JSON may name a key twice, with escapes as well, and then the last one counts.
+    if metadata.count(b'"schema":') != 1 or metadata.count(b'"version":') != 1 or b"\\u" in metadata:
+        return None
     try:
         return decoder.decode(metadata)
     except (msgspec.MsgspecError, UnicodeDecodeError):

@@ -139,12 +139,13 @@ class WorkerApp(faust.App):
 
         While the broker does not answer this waits; another failure stops the worker, and nothing is read then.
         """
+        generation = self.consumer_generation_id
         until_s = time.monotonic() + self.settings.broker_away_s
         wait_s = _AGAIN_S
         while True:
             try:
                 async with self._restoring:
-                    return await self._restore_once(assignment)
+                    return await self._restore_once(assignment, generation)
             except (ServiceUnavailable, *BROKER_TROUBLE) as error:
                 if time.monotonic() > until_s:
                     self.fail(error)
@@ -157,11 +158,13 @@ class WorkerApp(faust.App):
             await asyncio.sleep(wait_s)
             wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
 
-    async def _restore_once(self, assignment: set[TP]) -> dict[TP, int]:
-        if self._gone_generation == self.consumer_generation_id:  # Faust also asks between two assignments
+    async def _restore_once(self, assignment: set[TP], generation: int) -> dict[TP, int]:
+        if generation != self.consumer_generation_id:  # another assignment has come meanwhile, and is restored itself
             return {}
-        if self._generation != self.consumer_generation_id:
-            await self._restore_stages(assignment, self.consumer_generation_id)
+        if self._gone_generation == generation:  # Faust also asks between two assignments
+            return {}
+        if self._generation != generation:
+            await self._restore_stages(assignment, generation)
         return await self._positions(assignment)
 
     async def on_stop(self) -> None:
@@ -169,8 +172,10 @@ class WorkerApp(faust.App):
         self.deadline.arm()
         if self.failure is None:
             await self._try_last_snapshot(self._last_snapshot())
-        await super().on_stop()
+        # Before anything else: a snapshot that was cut short may have taken rows which it did not send, and no other
+        # may store what comes after them.
         self._drop()
+        await super().on_stop()
         for stage in (self.rank_stage, self.job_stage):
             stage.close()
         self.services.sink.close()
@@ -198,6 +203,8 @@ class WorkerApp(faust.App):
         """Do `work` again and again until the app stops; an error of it stops the worker."""
         while not self.should_stop:
             await self.sleep(every_s)
+            if self.should_stop:
+                return
             try:
                 await work()
             except SendingGivenUp:  # the partitions were dropped as well

@@ -210,29 +210,28 @@ class SnapshotConsumer(driver.Consumer):
 
     async def getmany(self, timeout: float) -> AsyncIterator[tuple[TP, Message]]:  # noqa: ASYNC109
         """Give what was fetched of each partition as blocks; else as Faust's own does."""
-        records, active = await self._wait_next_records(timeout)
+        records, _ = await self._wait_next_records(timeout)
         if records is None or self.should_stop:
             return
         if not self.flow_active:
-            await self.perform_seek()
+            with suppress(*BROKER_TROUBLE):  # a rebalance is under way: it seeks as well
+                await self.perform_seek()
             return
         for place, own in records.items():
-            if active is not None and place not in active and place not in self._buffered_partitions:
-                continue
             for block in cut_blocks(own):
                 if not self.flow_active or block[0].generation_id != self.app.consumer_generation_id:
                     return
                 yield place, _block_message(place, block)
 
     def _new_offset(self, tp: TP) -> int | None:
-        """Return the newest offset of a partition that was acknowledged: we do that in order, a block at a time."""
+        """Return the offset behind what was acknowledged of a partition: we do that in order, a block at a time."""
         acked = self._acked[tp]
         if not acked:
             return None
-        newest = max(acked)
+        behind = max(acked) + 1
         acked.clear()
         self._acked_index[tp].clear()
-        return newest
+        return behind
 
     async def on_stop(self) -> None:
         """Commit a last time, if that is soon done: the thread may have calls that get no answer."""
@@ -297,9 +296,10 @@ class SnapshotConsumer(driver.Consumer):
     async def seek_to_committed(self) -> Mapping[TP, int]:
         """Restore the state of what is assigned, and read from behind it; Faust calls this after each rebalance."""
         app = cast(Restorer, self.app)
+        generation = app.consumer_generation_id
         positions = await app.restore(self.assignment())
-        if positions:
-            self._read_from(positions, app.consumer_generation_id)
+        if app.consumer_generation_id == generation:  # else another assignment has come, and seeks by itself
+            self._read_from(positions, generation)
         return positions
 
     async def on_partitions_revoked(self, revoked: set[TP]) -> None:

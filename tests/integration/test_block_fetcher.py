@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from irregulars.streams.kafka import block_fetcher
 from irregulars.streams.kafka.block_fetcher import BlockFetcher, Place
-from irregulars.streams.kafka.message_blocks import Record
+from irregulars.streams.kafka.message_blocks import MOST_MESSAGES, Record
 
 pytestmark = pytest.mark.integration
 WITHIN_S = 60.0
@@ -144,7 +144,23 @@ def test_what_nobody_takes_is_bounded(kafka_bootstrap: str, topic: str, monkeypa
         assert taken.ready.wait(WITHIN_S)
         threading.Event().wait(1.0)
         assert taken.fetcher.position((topic, 0)) == 0, "nothing was taken"
-        taken.take()
+        taken.take_until(lambda: bool(taken.records))
         assert 0 < taken.fetcher.position((topic, 0)) <= 10, "fetching must wait until something is taken"
         taken.take_until(lambda: len(taken.offsets((topic, 0))) >= 50)
         assert taken.offsets((topic, 0)) == list(range(50))
+
+
+def test_of_a_partition_only_some_are_taken_at_once(kafka_bootstrap: str, topic: str) -> None:
+    """Whoever takes them may have room for no more."""
+    fill(kafka_bootstrap, topic, 0, [b"x"] * 500)
+    with fetching(kafka_bootstrap) as taken:
+        taken.fetcher.assign({(topic, 0): 0}, 1)
+        until_s = monotonic() + WITHIN_S
+        while taken.fetcher._wanted.get((topic, 0)) != 500:
+            assert monotonic() < until_s
+            threading.Event().wait(0.05)
+        taken.take()
+        assert taken.offsets((topic, 0)) == list(range(2 * MOST_MESSAGES))
+        assert taken.fetcher.position((topic, 0)) == 2 * MOST_MESSAGES
+        taken.take_until(lambda: len(taken.offsets((topic, 0))) >= 500)
+        assert taken.offsets((topic, 0)) == list(range(500))

@@ -144,7 +144,7 @@ def _without_duplicates(rows: dict[str, Column]) -> dict[str, Column]:
     if not len(tied):
         return rows
     own = {name: rows[name][tied].astype(np.int64) for name in (*_CLASS, "block", "sequence")}
-    _, first = group_rows([own["block"], pack_class(own), own["sequence"]])
+    _, first = group_rows([own["block"], pack_class(own), own["sequence"], start_ns[tied]])
     if len(first) == len(tied):
         return rows
     is_kept = np.ones(len(start_ns), dtype=bool)
