@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -99,9 +100,10 @@ class Steps:
         self.states = {3: self.state}
         self.is_held = True
 
-    async def _settle_rows(self, state: PartitionState[Any]) -> None:
+    async def _settle_rows(self, states: Sequence[PartitionState[Any]]) -> None:
         self.done.append("rows sent")
-        state.take("commops", 4, None)  # read meanwhile: its evidence is not among what was sent
+        for state in states:
+            state.take("commops", 4, None)  # read meanwhile: its evidence is not among what was sent
 
     async def barrier(self) -> None:
         self.done.append("acknowledged")
