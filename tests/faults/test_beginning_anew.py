@@ -45,6 +45,7 @@ def test_verdicts_that_can_t_come_again_are_not_read_at_each_start(kafka_bootstr
     bus.spoil("job_snapshots", "damaged")
     workers = [Worker(bus, tmp_path)]
     wait_until(lambda: "event=begun_anew" in workers[0].output(), "a beginning anew")
+    wait_until(lambda: "event=restored hop=job partition=0" in workers[0].output(), "a restored partition")
     time.sleep(3.0)  # what would come twice comes now
     assert workers[0].stop() == 0
     assert max(bus.verdict_ids().values()) == max(bus.verdict_ids("alerts").values()) == 1
