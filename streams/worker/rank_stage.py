@@ -32,6 +32,8 @@ _SAMPLES: Final = ("bandwidth", "gpu_health")
 _MAX_TOUCHED: Final = 64
 """Monitors are drained once so many messages have gone into them: longer rounds were measured to be slower."""
 _GIVE_WAY: Final = 32
+_MOST_SAMPLES: Final = 256
+"""Batches of samples of a partition that wait for the database, until reading waits for it as well."""
 
 Rows = Sequence[Evidence | Membership]
 Record = Announcement | Batch | Bundle | Heartbeat
@@ -150,8 +152,12 @@ class RankStage(Stage[RankMonitorLike]):
     async def take(self, topic: str, events: Sequence[Event]) -> None:
         """Take in events of one topic, and send evidence early where much has gathered."""
         await super().take(topic, events)
-        if sum(self._work(state).fed for state in self.states.values()) >= _MAX_TOUCHED:
-            await self.settle_all()
+        states = list(self.states.values())
+        if sum(self._work(state).fed for state in states) >= _MAX_TOUCHED:
+            await self._settle_rows(states)
+        for state in states:
+            if len(self._work(state).samples) >= _MOST_SAMPLES:  # a database that is away stops reading, in the end
+                await self._settle_rest(state)
 
     async def process(self, state: PartitionState[RankMonitorLike], topic: str, event: Event) -> None:
         """Feed one message to the monitor of its ranks, park it, or bury it."""
