@@ -68,7 +68,4 @@ def from_numpy(values: Column, is_null: Flags | None = None) -> pa.Array:
     >>> from_numpy(np.array([7, 8, 9]), np.array([False, True, False])).to_pylist()
     [7, None, 9]
     """
-    contiguous = np.ascontiguousarray(values)
-    validity = None if is_null is None else pa.py_buffer(np.packbits(~is_null, bitorder="little"))
-    kind = pa.from_numpy_dtype(values.dtype)
-    return pa.Array.from_buffers(kind, len(values), [validity, pa.py_buffer(contiguous)])
+    return to_arrow(values, pa.from_numpy_dtype(values.dtype), values.dtype, is_null)

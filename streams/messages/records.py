@@ -30,6 +30,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from irregulars.arrow_numpy import to_arrow
 from irregulars.errors import RecordError
 from irregulars.streams.messages.arrow_limits import require_bounded
 from irregulars.streams.messages.json_fields import first_line, json_object
@@ -401,14 +402,14 @@ def _highest(columns: Mapping[str, np.ndarray], name: str) -> int:
 def _to_arrow(column: np.ndarray, field: _Field) -> pa.Array:
     """Turn into Arrow, from buffers: ``pa.array`` loads pandas where there is one, 40 MiB of a node's memory."""
     if not field.is_nullable:
-        return _from_buffers(column, field, None)
+        return to_arrow(column, field.type, field.kind)
     if column.dtype.kind == "f":
         is_unknown = np.isnan(column)
     else:
         is_unknown = column == (PHASE_UNKNOWN if field.name == "phase" else UNKNOWN)
     if not is_unknown.any():
-        return _from_buffers(_narrowed(column, field), field, None)
-    return _from_buffers(_narrowed(np.where(is_unknown, 0, column), field), field, is_unknown)
+        return to_arrow(_narrowed(column, field), field.type, field.kind)
+    return to_arrow(_narrowed(np.where(is_unknown, 0, column), field), field.type, field.kind, is_unknown)
 
 
 def _narrowed(column: np.ndarray, field: _Field) -> np.ndarray:
@@ -422,12 +423,6 @@ def _narrowed(column: np.ndarray, field: _Field) -> np.ndarray:
             rule = f"{lowest} to {highest}"
             raise pa.ArrowInvalid(f"{field.name} must be {rule}; got {least if least < lowest else most}")
     return column
-
-
-def _from_buffers(column: np.ndarray, field: _Field, is_unknown: np.ndarray | None) -> pa.Array:
-    values = np.ascontiguousarray(column, dtype=field.kind)
-    validity = None if is_unknown is None else pa.py_buffer(np.packbits(~is_unknown, bitorder="little"))
-    return pa.Array.from_buffers(field.type, len(values), [validity, pa.py_buffer(values)])
 
 
 def _to_numpy(column: pa.Array, field: _Field) -> np.ndarray:

@@ -22,7 +22,7 @@ from irregulars.streams.messages.records import RECV, UNKNOWN
 from irregulars.streams.rank_hop.nic_patterns import Placed, place_in_blocks, reduce_patterns, sampled_blocks
 from irregulars.streams.rank_hop.nic_samples import Piece
 from irregulars.streams.rank_hop.rows.block_sums import Blocks, sum_blocks
-from irregulars.streams.rank_hop.rows.message_rows import Cut, MessageRows
+from irregulars.streams.rank_hop.rows.message_rows import Cut, MessageRows, shared_codes
 from irregulars.streams.rank_hop.rows.operator_reduction import OPERATOR_COLUMNS, Reduction, reduce_blocks
 
 if TYPE_CHECKING:
@@ -268,16 +268,10 @@ def _offsets(cuts: Sequence[Cut], lengths: Sequence[int]) -> Ints:
 
 
 def _shared_codes(cuts: Sequence[Cut], lengths: Sequence[int], own_codes: Ints, names: Sequence[str]) -> Ints:
-    """Return the codes that stand for the same communicators in all messages.
-
-    Where the messages have the names ``dp tp`` and ``tp pp``, the table below is ``0 1 1 2``. The second message's
-    names begin at its place 2, so that its code 1 stands at place 3: ``pp``.
-    """
-    codes = {name: code for code, name in enumerate(names)}
+    """Return the codes that stand for the same communicators in all messages."""
     sources = [cut.source for cut in _distinct(cuts)]
-    table = np.array([codes[name] for source in sources for name in source.names] or [0], dtype=np.int64)
-    begins = starts_of(np.array([len(source.names) for source in sources])).tolist()
-    begin_of = {id(source): begin for source, begin in zip(sources, begins, strict=True)}
+    table, begins = shared_codes(sources, names)
+    begin_of = {id(source): begin for source, begin in zip(sources, begins.tolist(), strict=True)}
     return np.asarray(table[own_codes + np.repeat([begin_of[id(cut.source)] for cut in cuts], lengths)])
 
 

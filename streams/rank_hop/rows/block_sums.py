@@ -6,18 +6,17 @@ and all of which have ended: so nearly all are. Anything else it leaves to `redu
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Sequence, Set
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from irregulars.compiled import KERNEL
-from irregulars.detectors.arrays.runs import starts_of
 from irregulars.detectors.path.operator_classes import unpack_class
 from irregulars.dtypes import Column, Flags, Ints
 from irregulars.streams.messages.plain_messages import PlainColumns
 from irregulars.streams.messages.ragged import Ragged
-from irregulars.streams.rank_hop.rows.message_rows import Cut, MessageRows
+from irregulars.streams.rank_hop.rows.message_rows import Cut, MessageRows, shared_codes
 from irregulars.streams.rank_hop.rows.operator_reduction import Reduction, rounded_down
 
 _SUMS: Final = np.dtype(
@@ -68,7 +67,7 @@ def sum_blocks(
     places = {id(source): place for place, source in enumerate(sources)}
     columns = [source.columns for source in sources if isinstance(source.columns, PlainColumns)]
     rows = [(places[id(cut[0])], cut[1], cut[2], cut[0].offset) for own in cuts for cut in own]
-    codes, begins = _shared_codes(sources, names)
+    codes, begins = shared_codes(sources, names)
     found = KERNEL.reduce(
         [one.value for one in columns],
         [one.places for one in columns],
@@ -89,16 +88,6 @@ def _sources(cuts: Sequence[Sequence[Cut]]) -> list[MessageRows] | None:
     sources = {id(cut[0]): cut[0] for own in cuts for cut in own}
     is_plain = all(one.offset is not None and isinstance(one.columns, PlainColumns) for one in sources.values())
     return list(sources.values()) if is_plain and sources else None
-
-
-def _shared_codes(sources: Sequence[MessageRows], names: Sequence[str]) -> tuple[Ints, Ints]:
-    """Return the place in `names` of each name of each message, and where those of each message begin."""
-    codes = {name: code for code, name in enumerate(names)}
-    dictionaries: Mapping[tuple[str, ...], None] = dict.fromkeys(source.names for source in sources)
-    table = np.array([codes[name] for own in dictionaries for name in own], dtype=np.int64)
-    begins = starts_of(np.array([len(own) for own in dictionaries])).tolist()
-    begin_of = dict(zip(dictionaries, begins, strict=True))
-    return table, np.array([begin_of[source.names] for source in sources], dtype=np.int64)
 
 
 def _reduction(sums: bytes, offsets: bytes, classes: bytes) -> Reduction:

@@ -6,11 +6,14 @@ more than reducing the rows does; a cut of two numbers costs nothing, and column
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
+import numpy as np
+
+from irregulars.detectors.arrays.runs import starts_of
 from irregulars.dtypes import Column, Ints
 from irregulars.streams.messages.bundles import Bundle
 from irregulars.streams.messages.plain_messages import PlainColumns
@@ -159,3 +162,24 @@ def parts_of(rows: Batch | Bundle, offset: int) -> Iterator[Part]:
             yield Part(
                 own.schema, own.attempt, rank, rows_before, watermark_ns, cut, next(summaries), own.group, own.job
             )
+
+
+def shared_codes(sources: Sequence[MessageRows], names: Sequence[str]) -> tuple[Ints, Ints]:
+    """Return the codes that stand for the same communicators in all messages: their places in `names`.
+
+    Returns
+    -------
+    A table of the codes of each dictionary, and where that of each message begins in it. Where the messages have the
+    names ``dp tp`` and ``tp pp``, the table is ``0 1 1 2``. The second message's names begin at its place 2, so that
+    its code 1 stands at place 3: ``pp``.
+
+    >>> messages = [MessageRows({}, own, 0) for own in (("dp", "tp"), ("tp", "pp"))]
+    >>> [column.tolist() for column in shared_codes(messages, ("dp", "tp", "pp"))]
+    [[0, 1, 1, 2], [0, 2]]
+    """
+    codes = {name: code for code, name in enumerate(names)}
+    dictionaries = list(dict.fromkeys(source.names for source in sources))
+    table = np.array([codes[name] for own in dictionaries for name in own] or [0], dtype=np.int64)
+    begins = starts_of(np.array([len(own) for own in dictionaries])).tolist()
+    begin_of = dict(zip(dictionaries, begins, strict=True))
+    return table, np.array([begin_of[source.names] for source in sources], dtype=np.int64)
