@@ -166,7 +166,7 @@ def find_plain(value: bytes, layout: Layout) -> PlainMessage | None:
     return PlainMessage(value[first : first + length], PlainColumns(value, places, highest, layout), structure)
 
 
-def note_known(message: PlainMessage | None, layout: Layout) -> None:
+def note_known(message: PlainMessage, layout: Layout) -> None:
     """Note that Arrow has taken a message: it will take all others of the same structure."""
-    if message is not None and len(layout.known) < _MOST_KNOWN:
+    if len(layout.known) < _MOST_KNOWN:
         layout.known.add(message.structure)

@@ -300,7 +300,9 @@ def decode_table(
         header, columns = read(plain.metadata, expected), plain.columns
     else:
         header, columns = _decode_with_arrow(value, expected, read)
-        note_known(plain, layout)
+        if plain is not None:  # Arrow took it: all that follow of this structure are read as it is from here on
+            note_known(plain, layout)
+            columns = plain.columns
     _check_codes(expected, columns, len(header.names))
     return header, columns
 

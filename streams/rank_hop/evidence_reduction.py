@@ -78,6 +78,11 @@ class Closing:
         """How many operators these are."""
         return sum(cut.rows for cut in self.cuts)
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether its operators stand in their messages as they came."""
+        return all(cut.source.is_plain for cut in self.cuts)
+
 
 def reduce_closings(job: str, closed: Sequence[Closing | Membership]) -> list[Evidence | Membership]:
     """Reduce what RankMonitors of one job closed; who came and went keeps their place between the evidence."""
@@ -86,7 +91,10 @@ def reduce_closings(job: str, closed: Sequence[Closing | Membership]) -> list[Ev
         if isinstance(run, Membership):
             reduced.append(run)
         else:
-            reduced.append(_reduce(job, run))
+            # Apart: one rank whose rows were looked at must not keep those of a thousand others from the compiled loop.
+            plain = [one for one in run if one.is_plain]
+            other = [one for one in run if not one.is_plain]
+            reduced += [_reduce(job, some) for some in (plain, other) if some]
     return reduced
 
 

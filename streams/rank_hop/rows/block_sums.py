@@ -86,8 +86,7 @@ def sum_blocks(
 def _sources(cuts: Sequence[Sequence[Cut]]) -> list[MessageRows] | None:
     """Return the messages of which these are cuts; None: rows of some were looked at, and stand in no message."""
     sources = {id(cut[0]): cut[0] for own in cuts for cut in own}
-    is_plain = all(one.offset is not None and isinstance(one.columns, PlainColumns) for one in sources.values())
-    return list(sources.values()) if is_plain and sources else None
+    return list(sources.values()) if sources and all(one.is_plain for one in sources.values()) else None
 
 
 def _reduction(sums: bytes, offsets: bytes, classes: bytes) -> Reduction:

@@ -41,6 +41,7 @@ class MessageRows:
         self.columns = columns
         self.names = names
         self.offset = offset
+        self.is_plain = offset is not None and isinstance(columns, PlainColumns)  # as the compiled loop reads them
 
     @cached_property
     def iterations(self) -> list[IterationRow]:
