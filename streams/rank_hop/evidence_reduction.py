@@ -91,11 +91,17 @@ def reduce_closings(job: str, closed: Sequence[Closing | Membership]) -> list[Ev
         if isinstance(run, Membership):
             reduced.append(run)
         else:
-            # Apart: one rank whose rows were looked at must not keep those of a thousand others from the compiled loop.
-            plain = [one for one in run if one.is_plain]
-            other = [one for one in run if not one.is_plain]
-            reduced += [_reduce(job, some) for some in (plain, other) if some]
+            reduced += [_reduce(job, some) for some in _apart(run)]
     return reduced
+
+
+def _apart(closings: Sequence[Closing]) -> list[Sequence[Closing]]:
+    """Take ranks whose rows were looked at apart: they must not keep a thousand others from the compiled loop."""
+    looked_at = {one.rank for one in closings if not one.is_plain}
+    if not looked_at:
+        return [closings]
+    plain = [one for one in closings if one.rank not in looked_at]
+    return [some for some in (plain, [one for one in closings if one.rank in looked_at]) if some]
 
 
 def reduce_all(job: str, closed: Sequence[Closing | Membership]) -> list[Evidence | Membership]:
