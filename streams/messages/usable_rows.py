@@ -45,8 +45,9 @@ def usable_samples(columns: Mapping[str, Column]) -> Flags | None:
     return ~is_bad if is_bad.any() else None
 
 
-def is_usable_iteration(number: int, start_ns: int, elapsed_ns: float) -> bool:
-    """Say whether a row of ``iterations`` can be used."""
-    return (
-        -LAST_ITERATION <= number <= LAST_ITERATION and 0 <= start_ns <= LATEST_NS and 0 <= elapsed_ns <= LONGEST_NS
-    )
+def usable_iterations(columns: Mapping[str, Column]) -> Flags | None:
+    """Say which rows of ``iterations`` can be used; None: all of them can."""
+    number, start_ns, elapsed_ns = columns["iteration"], columns["start_ns"], columns["elapsed_ns"]
+    is_bad = (number < -LAST_ITERATION) | (number > LAST_ITERATION) | (start_ns < 0) | (start_ns > LATEST_NS)
+    is_bad |= ~((elapsed_ns >= 0) & (elapsed_ns <= LONGEST_NS))  # NaN as well
+    return ~is_bad if is_bad.any() else None

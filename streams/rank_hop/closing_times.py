@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from irregulars.dtypes import Ints
 from irregulars.streams.rank_hop.thresholds import RANK_HOP
 
 
@@ -34,6 +35,12 @@ ClosingTime = tuple[int, int]
 def closing_time_ns(row: IterationTimes) -> int:
     """Return the watermark of ``commops`` that closes an iteration, ns."""
     return row.end_ns + _margin_ns(row.elapsed_ns)
+
+
+def closing_times_ns(start_ns: Ints, elapsed_ns: Ints) -> Ints:
+    """Do the same for many iterations at once."""
+    margin_ns = (RANK_HOP.closing_margin_ratio * elapsed_ns).astype(np.int64)
+    return np.asarray(start_ns + elapsed_ns + np.minimum(margin_ns, RANK_HOP.most_closing_margin_ns))
 
 
 def closing_times_by_operators(starts_ns: Mapping[int, int]) -> Iterator[ClosingTime]:

@@ -6,7 +6,6 @@ Those of many ranks are reduced at once, since numpy's cost is per call and not 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -32,8 +31,7 @@ _MOST_ROWS: Final = 12_000 if KERNEL is None else 200_000
 """Rows reduced at once: of more, numpy's columns would fall out of the caches; the compiled loop makes none."""
 
 
-@dataclass(frozen=True, slots=True)
-class Closing:
+class Closing(NamedTuple):
     """Complete iterations of one rank, at least one, and all that is known of them.
 
     Parameters
@@ -76,12 +74,12 @@ class Closing:
     @property
     def rows(self) -> int:
         """How many operators these are."""
-        return sum(cut.rows for cut in self.cuts)
+        return sum([past - first for _, first, past in self.cuts])
 
     @property
     def is_plain(self) -> bool:
         """Whether its operators stand in their messages as they came."""
-        return all(cut.source.is_plain for cut in self.cuts)
+        return all(source.is_plain for source, _, _ in self.cuts)
 
 
 def reduce_closings(job: str, closed: Sequence[Closing | Membership]) -> list[Evidence | Membership]:

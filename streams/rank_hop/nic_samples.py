@@ -9,8 +9,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from irregulars.detectors.arrays.runs import is_ascending, starts_of
-from irregulars.dtypes import Flags, Floats, Ints
+from irregulars.detectors.arrays.runs import is_ascending, places_in_runs, starts_of
+from irregulars.dtypes import Column, Flags, Floats, Ints
 from irregulars.streams.messages.records import PATHS, UNKNOWN, Batch
 from irregulars.streams.messages.usable_rows import usable_samples
 from irregulars.streams.rank_hop.rows.message_rows import MessageRows, Part
@@ -52,7 +52,7 @@ class Samples(NamedTuple):
 
 
 class SampleCut(NamedTuple):
-    """Neighbouring samples of one device in a message, each newer than the one before it.
+    """Neighbouring samples of one device in a message, at least one, each newer than the one before it.
 
     Parameters
     ----------
@@ -70,15 +70,15 @@ class SampleCut(NamedTuple):
         """How many these are."""
         return self.past - self.first
 
-    def until(self, until_ns: int) -> tuple[SampleCut, SampleCut]:
-        """Return the samples whose middle lies before a time, and the others."""
+    def until(self, until_ns: int) -> tuple[SampleCut | None, SampleCut | None]:
+        """Return the samples whose middle lies before a time, and the others; None where these are none."""
         source, first, past, before_ns = self
         times_ns = source.times_ns
-        if first == past or before_ns + (times_ns[first] - before_ns) // 2 >= until_ns:
-            return SampleCut(source, first, first, before_ns), self
+        if before_ns + (times_ns[first] - before_ns) // 2 >= until_ns:
+            return None, self
         row = bisect_left(source.middles_ns, until_ns, first + 1, past)
         if row == past:
-            return self, SampleCut(source, past, past, times_ns[past - 1])
+            return self, None
         return SampleCut(source, first, row, before_ns), SampleCut(source, row, past, times_ns[row - 1])
 
 
@@ -89,23 +89,31 @@ def joined_samples(pieces: Sequence[Piece]) -> Samples:
     """Join samples that came in pieces."""
     if not pieces:
         return Samples(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0), np.empty(0))
-    end_ns, tx, rx = (np.concatenate(columns) for columns in zip(*map(_rates, pieces), strict=True))
+    cuts = [piece for piece in pieces if isinstance(piece, SampleCut)]
+    if len(cuts) == len(pieces):
+        return _gathered(cuts)
+    own = [_gathered([piece]) if isinstance(piece, SampleCut) else piece for piece in pieces]
+    return Samples(*(np.concatenate(columns) for columns in zip(*own, strict=True)))
+
+
+def _gathered(cuts: Sequence[SampleCut]) -> Samples:
+    """Take the rows of all cuts from their messages at once: numpy's cost is per call, and cuts are short."""
+    sources = list({id(cut.source): cut.source for cut in cuts}.values())
+    lengths = np.array([len(source.columns["time_ns"]) for source in sources])
+    base = {id(source): first for source, first in zip(sources, starts_of(lengths).tolist(), strict=True)}
+    counts = np.array([past - first for _, first, past, _ in cuts])
+    rows = np.repeat([base[id(source)] + first for source, first, _, _ in cuts], counts) + places_in_runs(counts)
+    end_ns, tx, rx = (_joined_columns(sources, name)[rows] for name in _READ)
     begin_ns = np.empty_like(end_ns)
     begin_ns[1:] = end_ns[:-1]
-    firsts = starts_of(np.array([piece.rows for piece in pieces])).tolist()
-    for piece, first in zip(pieces, firsts, strict=True):
-        if isinstance(piece, Samples):
-            begin_ns[first : first + piece.rows] = piece.begin_ns
-        elif piece.rows:
-            begin_ns[first] = piece.before_ns
+    has_rows = counts > 0
+    begin_ns[starts_of(counts)[has_rows]] = np.array([cut.before_ns for cut in cuts])[has_rows]
     return Samples(begin_ns, end_ns, tx, rx)
 
 
-def _rates(piece: Piece) -> tuple[Ints, Floats, Floats]:
-    if isinstance(piece, Samples):
-        return piece.end_ns, piece.tx, piece.rx
-    time_ns, tx, rx = (piece.source.columns[name][piece.first : piece.past] for name in _READ)
-    return time_ns, tx, rx
+def _joined_columns(sources: Sequence[MessageRows], name: str) -> Column:
+    columns = [source.columns[name] for source in sources]
+    return columns[0] if len(columns) == 1 else np.concatenate(columns)
 
 
 class _Read(NamedTuple):
@@ -216,14 +224,14 @@ class NicSamples:
         if self._waiting.rows:
             own, self._waiting = self._waiting.until(until_ns)
             due.append(own)
-        cuts, self._cuts = self._cuts, []
+        cuts, self._cuts, self._rows = self._cuts, [], 0
         for cut in cuts:
             own_cut, left = cut.until(until_ns)
-            if own_cut.rows:
+            if own_cut is not None:
                 due.append(own_cut)
-            if left.rows:
+            if left is not None:
                 self._cuts.append(left)
-        self._rows = sum(cut.rows for cut in self._cuts)
+                self._rows += left.rows
         return due
 
     def state(self) -> NicSamplesState:

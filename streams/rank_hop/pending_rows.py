@@ -14,7 +14,6 @@ from irregulars.detectors.arrays.runs import is_ascending, run_starts
 from irregulars.dtypes import Column, Flags, Ints
 from irregulars.errors import RecordError
 from irregulars.streams.messages.records import UNKNOWN
-from irregulars.streams.messages.usable_rows import is_usable_iteration
 from irregulars.streams.rank_hop.closing_times import (
     NEVER_NS,
     IterationTimes,
@@ -22,7 +21,7 @@ from irregulars.streams.rank_hop.closing_times import (
     closing_times_by_operators,
     earliest_ns,
 )
-from irregulars.streams.rank_hop.rows.message_rows import Cut, IterationRow, MessageRows
+from irregulars.streams.rank_hop.rows.message_rows import Cut, MessageRows, ToldIteration
 from irregulars.streams.rank_hop.rows.operator_reduction import OPERATOR_COLUMNS
 from irregulars.streams.rank_hop.rows.row_summaries import Runs
 
@@ -69,22 +68,26 @@ class _Part:
         The rows: of a message as it came where there are runs; else looked at, with our own codes and their offsets.
     runs
         How these rows stand together by iteration, so that they can be cut without a look at them.
+    taken
+        How many of the runs have gone.
     """
 
     cut: Cut
     runs: Runs | None = None
+    taken: int = 0
 
-    def split(self, count: int) -> tuple[_Part | None, _Part | None]:
-        """Return the rows of the first iterations, and the rest."""
+    def count_until(self, last: int) -> int:
+        """Return how many runs there were up to an iteration, with those that have gone."""
         assert self.runs is not None
-        if count == 0:
-            return None, self
-        if count == len(self.runs.iterations):
-            return self, None
+        return bisect_right(self.runs.iterations, last, self.taken)
+
+    def take(self, count: int) -> Cut:
+        """Take out the rows of the first iterations, so many from the beginning; they may be none."""
+        assert self.runs is not None
         source, first, past = self.cut
         row = self.runs.splits[count]
-        one, rest = self.runs.cut(count)
-        return _Part(Cut(source, first, row), one), _Part(Cut(source, row, past), rest)
+        self.cut, self.taken = Cut(source, row, past), count
+        return Cut(source, first, row)
 
 
 class PendingRows:
@@ -210,20 +213,18 @@ class PendingRows:
         own = {name: part.cut.column(name) for name in source.columns}
         return self._coded(own, source.names, source.offset)
 
-    def add_iterations(self, rows: Iterable[IterationRow]) -> int:
+    def add_iterations(self, rows: Iterable[ToldIteration]) -> int:
         """Take in rows of ``iterations``; return how many of them can't be used."""
         unusable = 0
-        for number, start_ns, elapsed_ns, phase, tokens in rows:
-            if not is_usable_iteration(number, start_ns, elapsed_ns):
+        for number, times, closes_ns in rows:
+            if times is None:
                 unusable += 1
             elif self.closed_through is not None and number <= self.closed_through:
                 self._late_rows += 1
             else:
-                told = IterationTimes(start_ns, int(elapsed_ns), phase, tokens)
-                self.iterations[number] = told
-                self.closes_ns[number] = closing_time_ns(told)
-                self._told_until_ns = max(self._told_until_ns, told.end_ns)
-                self._first_told_close_ns = min(self._first_told_close_ns, self.closes_ns[number])
+                self.iterations[number], self.closes_ns[number] = times, closes_ns
+                self._told_until_ns = max(self._told_until_ns, times.end_ns)
+                self._first_told_close_ns = min(self._first_told_close_ns, closes_ns)
         return unusable
 
     def _without_closed(self, rows: Rows) -> Rows:
@@ -320,18 +321,40 @@ class PendingRows:
         return taken
 
     def _take_rows(self, numbers: Sequence[int], closing_ns: Mapping[int, int]) -> Taken:
+        known = self._take_runs(numbers[-1], closing_ns)
+        if known is not None:
+            return known
         parts, self._parts = self._parts, []
         taken: list[_Part] = []
         for part in parts:
             own, left = self._split(part, numbers)
             taken += [own] if own is not None else []
             self._parts += [left] if left is not None else []
-        last = numbers[-1]
-        if all(part.runs is not None and _is_in_time(part.runs, closing_ns) for part in taken):
-            last_end_ns = max((part.runs.end_of(last) for part in taken if part.runs), default=UNKNOWN)
-            return Taken([part.cut for part in taken], last_end_ns)
         rows = self._without_overlong(_joined([self._rows(part) for part in taken]), numbers, closing_ns)
-        return Taken([_cut_of(rows, self.names)], _last_end_ns(rows, last))
+        return Taken([_cut_of(rows, self.names)], _last_end_ns(rows, numbers[-1]))
+
+    def _take_runs(self, last: int, closing_ns: Mapping[int, int]) -> Taken | None:
+        """Take rows without a look at each; None: some must be looked at, and nothing was taken."""
+        counts = []
+        for part in self._parts:
+            runs = part.runs
+            if runs is None:
+                return None
+            counts.append(part.count_until(last))
+            for place in range(part.taken, counts[-1]):
+                if runs.last_ns[place] > closing_ns.get(runs.iterations[place], NEVER_NS):
+                    return None  # an operator ended after its iteration closes
+        cuts, left, last_end_ns = [], [], UNKNOWN
+        for part, count in zip(self._parts, counts, strict=True):
+            assert part.runs is not None
+            if count > part.taken:
+                if part.runs.iterations[count - 1] == last:
+                    last_end_ns = max(last_end_ns, part.runs.last_ns[count - 1])
+                cuts.append(part.take(count))
+            if count < len(part.runs.iterations):
+                left.append(part)
+        self._parts = left
+        return Taken(cuts, last_end_ns)
 
     def _find_first_closes(self) -> None:
         self._first_told_close_ns = min(self.closes_ns.values(), default=NEVER_NS)
@@ -370,7 +393,8 @@ class PendingRows:
     def _split(self, part: _Part, numbers: Sequence[int]) -> tuple[_Part | None, _Part | None]:
         """Return the rows of a part that some iterations take, and those that are left for later ones."""
         if part.runs is not None:  # all of them open and known: those that close are its first
-            return part.split(bisect_right(part.runs.iterations, numbers[-1]))
+            own_cut = part.take(part.count_until(numbers[-1]))
+            return _Part(own_cut) if own_cut.rows else None, part if part.cut.rows else None
         own, left = self._split_rows(self._rows(part), np.array(numbers, dtype=np.int64))
         return None if own is None else _looked_at(own), None if left is None else _looked_at(left)
 
@@ -449,14 +473,6 @@ def _cut_of(rows: Rows, names: tuple[str, ...]) -> Cut:
 
 def _looked_at(rows: Rows) -> _Part:
     return _Part(_cut_of(rows, ()))
-
-
-def _is_in_time(runs: Runs, closing_ns: Mapping[int, int]) -> bool:
-    """Whether no operator ended after its iteration closes."""
-    return all(
-        last_ns <= closing_ns.get(number, NEVER_NS)
-        for number, last_ns in zip(runs.iterations, runs.last_ns, strict=True)
-    )
 
 
 def _last_end_ns(rows: Mapping[str, Column], number: int) -> int:

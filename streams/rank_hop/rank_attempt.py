@@ -87,6 +87,7 @@ class RankAttempt:
         self._detectors = [make() for make in settings.operator_detectors]
         self._wide = frozenset(c.id for c in announcement.communicators if len(c.ranks) > WIDE)
         self._has_iteration_rows = "iterations" in announcement.sources
+        self._announcement_value: bytes | None = None  # encoded
 
     # --- what comes in ----------------------------------------------------------------------------------------------
 
@@ -231,7 +232,8 @@ class RankAttempt:
         entry_ns = self._last_end_ns if follows else UNKNOWN
         own = [pending.iterations.get(number, _NOT_TOLD) for number in numbers]
         samples = self._samples.take(pending.end_ns(last))
-        taken = pending.take(numbers, dict(self._closing_times()))
+        closes_ns = pending.closes_ns if self._has_iteration_rows else dict(self._closing_times())
+        taken = pending.take(numbers, closes_ns)
         self._last_end_ns = taken.last_end_ns
         return [self._closing(numbers, own, taken.cuts, samples, entry_ns)]
 
@@ -269,7 +271,7 @@ class RankAttempt:
     def state(self) -> AttemptState:
         """Everything that `from_state` needs; detectors begin anew after it."""
         return AttemptState(
-            announcement=encode_announcement(self.announcement),
+            announcement=self._encoded_announcement(),
             is_ended=self.is_ended,
             arrivals=self._arrivals.state(),
             pending=self._pending.state(),
@@ -278,10 +280,17 @@ class RankAttempt:
             last_end_ns=self._last_end_ns,
         )
 
+    def _encoded_announcement(self) -> bytes:
+        """Encode it once: it goes into each snapshot, and never changes."""
+        if self._announcement_value is None:
+            self._announcement_value = encode_announcement(self.announcement)
+        return self._announcement_value
+
     @classmethod
     def from_state(cls, state: AttemptState, partition: int, settings: MonitorSettings) -> RankAttempt:
         """Restore."""
         attempt = cls(decode_announcement(state.announcement), partition, settings)
+        attempt._announcement_value = state.announcement
         attempt.is_ended = state.is_ended
         attempt._arrivals = SourceArrivals.from_state(state.arrivals)
         attempt._pending = PendingRows.from_state(state.pending)

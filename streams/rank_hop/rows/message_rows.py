@@ -18,10 +18,25 @@ from irregulars.dtypes import Column, Ints
 from irregulars.streams.messages.bundles import Bundle
 from irregulars.streams.messages.plain_messages import PlainColumns
 from irregulars.streams.messages.records import Batch, Header
+from irregulars.streams.messages.usable_rows import usable_iterations
+from irregulars.streams.rank_hop.closing_times import IterationTimes, closing_times_ns
 from irregulars.streams.rank_hop.rows.row_summaries import RowSummary, summarize
 
-IterationRow = tuple[int, int, float, int, float]
-"""Number, start, elapsed, phase and tokens, as a row of ``iterations`` says."""
+
+class ToldIteration(NamedTuple):
+    """What a row of ``iterations`` says.
+
+    Parameters
+    ----------
+    times
+        None: no honest producer sends such a row.
+    closes_ns
+        The watermark that closes the iteration, ns.
+    """
+
+    number: int
+    times: IterationTimes | None
+    closes_ns: int
 
 
 class MessageRows:
@@ -44,10 +59,16 @@ class MessageRows:
         self.is_plain = offset is not None and isinstance(columns, PlainColumns)  # as the compiled loop reads them
 
     @cached_property
-    def iterations(self) -> list[IterationRow]:
+    def iterations(self) -> list[ToldIteration]:
         """Rows of ``iterations``."""
-        names = ("iteration", "start_ns", "elapsed_ns", "phase", "tokens")
-        return list(zip(*(self.columns[name].tolist() for name in names), strict=True))
+        columns, is_usable = self.columns, usable_iterations(self.columns)
+        known_ns = columns["elapsed_ns"] if is_usable is None else np.where(is_usable, columns["elapsed_ns"], 0.0)
+        start_ns, elapsed_ns = columns["start_ns"], known_ns.astype(np.int64)
+        own = (column.tolist() for column in (start_ns, elapsed_ns, columns["phase"], columns["tokens"]))
+        times: list[IterationTimes | None] = list(map(IterationTimes, *own))
+        if is_usable is not None:
+            times = [one if is_own else None for one, is_own in zip(times, is_usable.tolist(), strict=True)]
+        return list(map(ToldIteration, columns["iteration"].tolist(), times, _closes_ns(start_ns, elapsed_ns)))
 
     @cached_property
     def times_ns(self) -> list[int]:
@@ -63,6 +84,11 @@ class MessageRows:
         middle_ns[1:] = times_ns[:-1] + (times_ns[1:] - times_ns[:-1]) // 2
         found: list[int] = middle_ns.tolist()
         return found
+
+
+def _closes_ns(start_ns: Ints, elapsed_ns: Ints) -> list[int]:
+    found: list[int] = closing_times_ns(start_ns, elapsed_ns).tolist()
+    return found
 
 
 class Cut(NamedTuple):
@@ -118,7 +144,7 @@ class Part(NamedTuple):
         return self.cut.source.offset
 
     @property
-    def iterations(self) -> list[IterationRow]:
+    def iterations(self) -> list[ToldIteration]:
         """The rank's rows of ``iterations``."""
         return self.cut.source.iterations[self.cut.first : self.cut.past]
 

@@ -41,19 +41,6 @@ class Runs(NamedTuple):
     first_ns: list[int]
     last_ns: list[int]
 
-    def cut(self, count: int) -> tuple[Runs, Runs]:
-        """Return the first `count` iterations, and the rest."""
-        first = Runs(self.iterations[:count], self.splits[: count + 1], self.first_ns[:count], self.last_ns[:count])
-        rest = self.iterations[count:], self.splits[count:], self.first_ns[count:], self.last_ns[count:]
-        return first, Runs(*rest)
-
-    def end_of(self, iteration: int) -> int:
-        """Return the latest end of one iteration; `UNKNOWN` if it is not among them."""
-        is_last = bool(self.iterations) and self.iterations[-1] == iteration
-        if is_last:
-            return self.last_ns[-1]
-        return self.last_ns[self.iterations.index(iteration)] if iteration in self.iterations else UNKNOWN
-
 
 class RowSummary(NamedTuple):
     """What the rows of one rank in one message say as a whole.

@@ -14,7 +14,7 @@ from irregulars.streams.messages.records import (
     SEND,
     UNKNOWN,
 )
-from irregulars.streams.messages.usable_rows import MAX_PEER, is_usable_iteration, usable_operators, usable_samples
+from irregulars.streams.messages.usable_rows import MAX_PEER, usable_iterations, usable_operators, usable_samples
 
 GOOD = {"start_ns": 5, "elapsed_ns": 7.0, "peer": UNKNOWN, "operator": 0, "iteration": 3}
 
@@ -88,7 +88,10 @@ def test_rows_that_can_not(changes: dict[str, float]) -> None:
     ],
 )
 def test_rows_of_iterations(row: tuple[int, int, float], expected: bool) -> None:
-    assert is_usable_iteration(*row) is expected
+    values = {"iteration": np.int64, "start_ns": np.int64, "elapsed_ns": np.float64}
+    own = zip(values.items(), row, (1, 2, 3.0), strict=True)
+    mask = usable_iterations({name: np.array([value, good], dtype) for (name, dtype), value, good in own})
+    assert mask is None if expected else mask is not None and mask.tolist() == [False, True]
 
 
 SAMPLE = {"time_ns": 5, "tx_bytes_per_s": 1e9, "rx_bytes_per_s": 0.0}

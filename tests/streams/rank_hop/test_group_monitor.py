@@ -171,11 +171,6 @@ def test_runs_are_those_of_rows_that_stand_together_by_iteration() -> None:
     assert first.runs == ([4, 6], [0, 2, 3], [T0 + 4, T0 + 6], [T0 + 6, T0 + 8])
     assert (first.newest_ns, first.newest_iteration, first.is_usable, first.has_unended) == (T0 + 8, 6, True, False)
     assert second == (T0 + 6, 6, True, True, None, None)
-    assert first.runs is not None
-    assert first.runs.cut(1) == (
-        ([4], [0, 2], [T0 + 4], [T0 + 6]),
-        ([6], [2, 3], [T0 + 6], [T0 + 8]),
-    )
 
 
 def test_a_group_has_no_more_ranks_than_a_host() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -101,7 +100,7 @@ def test_ranks_reduced_together_and_iterations_closed_apart_give_the_same() -> N
         own = samples_of(tx, 100 * numbers[0], 10 // 3)
         return closing(rank, rows, {n: (100 * n, 90) for n in numbers}, samples=[own])
 
-    ranks = [of_rank(rank, [1, 2, 3]) for rank in range(3)] + [replace(of_rank(3, [1, 2, 3]), samples=[])]
+    ranks = [of_rank(rank, [1, 2, 3]) for rank in range(3)] + [of_rank(3, [1, 2, 3])._replace(samples=[])]
     together, apart = reduced(*ranks), concatenate([reduced(one) for one in ranks])
     assert patterns(together) == patterns(apart)
     assert together.patterns.counts.tolist()[9:] == [0, 0, 0]
