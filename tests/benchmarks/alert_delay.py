@@ -4,7 +4,8 @@
 
 simulates jobs of 1,024 ranks (about 0.27 s and 60,000 operators an iteration), each with a fault, and replays one
 after the other at the pace at which they were recorded, into a broker and a database of its own, with one worker at
-its default settings. Each revision of a verdict says until when it knows the job (``time_ns``). The delay is from
+its default settings. What an agent sends is made before the replay (`tests.benchmarks.prepared_load`), since the
+agents of a job run on its hosts and not beside the worker. Each revision of a verdict says until when it knows the job (``time_ns``). The delay is from
 that moment, as the replay placed it, to the time that Kafka wrote on the message: it holds the second within which
 producers collect a batch. Prints a Markdown table; status 1 if a verdict differs from `analyze`.
 """
@@ -37,11 +38,11 @@ from irregulars.infra.configuration.wiring import agent_settings, monitor_settin
 from irregulars.infra.runs.analysis import analyze
 from irregulars.infra.services.demo_database import DemoDatabase
 from irregulars.infra.services.kafka_broker import KafkaBroker
-from irregulars.producers.publishing.agent import Agent
 from irregulars.producers.trace.directory import Trace, published_ns, read_trace, trace_batches
-from irregulars.producers.trace.source import TraceSource
 from irregulars.sinks.connection import DatabaseSettings
 from irregulars.streams.messages.judgements import decode_verdict
+from irregulars.streams.worker.rank_stage import RANK_TOPICS
+from tests.benchmarks.prepared_load import prepare, send
 from tests.integration.pipelines import COMMAND, Pipeline
 from tests.integration.worker_runs import wait_until
 
@@ -101,10 +102,8 @@ def named(directory: Path) -> Trace:
 
 def replay(directory: Path, settings: Settings) -> tuple[float, float]:
     """Replay at the job's pace; return when it began and ended, seconds since the epoch."""
-    source = TraceSource(named(directory), 1.0)
-    began_s = time.time()
-    Agent(source, agent_settings(settings)).run()
-    return began_s, time.time()
+    own = agent_settings(settings)
+    return send(prepare(named(directory), own), own, RANK_TOPICS)
 
 
 def times_ns(directory: Path) -> tuple[int, int]:
