@@ -92,12 +92,14 @@ def joined_samples(pieces: Sequence[Piece]) -> Samples:
     cuts = [piece for piece in pieces if isinstance(piece, SampleCut)]
     if len(cuts) == len(pieces):
         return _gathered(cuts)
-    own = [_gathered([piece]) if isinstance(piece, SampleCut) else piece for piece in pieces]
+    own = [_intervals_of(piece) if isinstance(piece, SampleCut) else piece for piece in pieces]
     return Samples(*(np.concatenate(columns) for columns in zip(*own, strict=True)))
 
 
 def _gathered(cuts: Sequence[SampleCut]) -> Samples:
     """Take the rows of all cuts from their messages at once: numpy's cost is per call, and cuts are short."""
+    if len(cuts) == 1:
+        return _intervals_of(cuts[0])
     sources = list({id(cut.source): cut.source for cut in cuts}.values())
     lengths = np.array([len(source.columns["time_ns"]) for source in sources])
     base = {id(source): first for source, first in zip(sources, starts_of(lengths).tolist(), strict=True)}
@@ -106,8 +108,15 @@ def _gathered(cuts: Sequence[SampleCut]) -> Samples:
     end_ns, tx, rx = (_joined_columns(sources, name)[rows] for name in _READ)
     begin_ns = np.empty_like(end_ns)
     begin_ns[1:] = end_ns[:-1]
-    has_rows = counts > 0
-    begin_ns[starts_of(counts)[has_rows]] = np.array([cut.before_ns for cut in cuts])[has_rows]
+    begin_ns[starts_of(counts)] = [cut.before_ns for cut in cuts]
+    return Samples(begin_ns, end_ns, tx, rx)
+
+
+def _intervals_of(cut: SampleCut) -> Samples:
+    end_ns, tx, rx = (cut.source.columns[name][cut.first : cut.past] for name in _READ)
+    begin_ns = np.empty_like(end_ns)
+    begin_ns[1:] = end_ns[:-1]
+    begin_ns[:1] = cut.before_ns
     return Samples(begin_ns, end_ns, tx, rx)
 
 
