@@ -4,10 +4,11 @@
 
 simulates jobs of 1,024 ranks (about 0.27 s and 60,000 operators an iteration), each with a fault, and replays one
 after the other at the pace at which they were recorded, into a broker and a database of its own, with one worker at
-its default settings. What an agent sends is made before the replay (`tests.benchmarks.prepared_load`), since the
-agents of a job run on its hosts and not beside the worker. Each revision of a verdict says until when it knows the job (``time_ns``). The delay is from
-that moment, as the replay placed it, to the time that Kafka wrote on the message: it holds the second within which
-producers collect a batch. Prints a Markdown table; status 1 if a verdict differs from `analyze`.
+its default settings. What an agent sends is made before the replay (`tests.benchmarks.prepared_load`), since agents
+run on the hosts of a job and not beside the worker. Each revision of a verdict says until when it knows the job
+(``time_ns``). The delay is from that moment, as the replay placed it, to the time that Kafka wrote on the message: it
+holds the second within which producers collect a batch. Prints a Markdown table; status 1 if a verdict differs from
+`analyze`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What agents publish, prepared before it is sent: a load whose making takes none of the time that is measured.
 
 Agents run on the hosts of a job, and encode there. A benchmark on one machine would share its cores between them and
-the worker. So the agent runs beforehand, on a clock that stands still while it works, and its messages are sent later,
-each when the agent had sent it.
+the worker. So the agent runs beforehand, on a clock that stands still while it works, and its messages are sent
+later, each when the agent had sent it.
 """
 
 from __future__ import annotations
