@@ -12,9 +12,9 @@ rank, communicator, operator, peer and place in the iteration) in regular iterat
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -22,10 +22,19 @@ from irregulars.detectors.arrays.grouped_medians import lower_median, weighted_m
 from irregulars.detectors.job.lanes import EVERYBODY, Lane, LaneExcess
 from irregulars.detectors.nics.peak_caps import Rates
 from irregulars.detectors.nics.steadiness import Swing
-from irregulars.detectors.path.lane_tables import lane_excess, lane_of, lane_table, with_slow_transfers
+from irregulars.detectors.path.lane_tables import (
+    LaneColumns,
+    lane_columns,
+    lane_excess,
+    lane_of,
+    lane_table,
+    with_slow_transfers,
+)
 from irregulars.detectors.path.operator_graph import OperatorGraph
 from irregulars.detectors.path.usual_by_past import Reference, incomplete_ranks, usual_times
 from irregulars.dtypes import Floats, Ints
+
+Derived = TypeVar("Derived")
 
 
 class Piece(NamedTuple):
@@ -48,8 +57,28 @@ class Piece(NamedTuple):
         return self.elapsed_ns - self.usual_ns
 
 
+class _Derived:
+    """Keeps what was computed from a value that never changes, beside its fields: it is in no state of a worker."""
+
+    __slots__ = ("_derived",)
+
+    _derived: dict[str, Any]
+
+    def _derive(self, name: str, make: Callable[[], Derived]) -> Derived:
+        """Return what was computed under this name before; else compute it, and keep it."""
+        try:
+            known = self._derived
+        except AttributeError:  # nothing was yet
+            known = {}
+            object.__setattr__(self, "_derived", known)  # the value is frozen
+        if name not in known:
+            known[name] = make()
+        found: Derived = known[name]
+        return found
+
+
 @dataclass(frozen=True, slots=True)
-class Attribution:
+class Attribution(_Derived):
     """Where one iteration's excess went.
 
     Parameters
@@ -85,6 +114,20 @@ class Attribution:
     rates: Rates = field(default_factory=dict)
     swings: tuple[Swing, ...] = ()
     is_by_peers: bool = False
+
+    @property
+    def lane_columns(self) -> LaneColumns:
+        """`lanes` as arrays."""
+        return self._derive("lanes", lambda: lane_columns(self.lanes))
+
+    @property
+    def work_columns(self) -> tuple[Ints, Floats]:
+        """`work_excess_ns` as arrays: ranks, and the excess of each, ns."""
+        return self._derive("work", lambda: _keys_and_values(self.work_excess_ns))
+
+
+def _keys_and_values(values: Mapping[int, float]) -> tuple[Ints, Floats]:
+    return np.fromiter(values, np.int64, len(values)), np.fromiter(values.values(), np.float64, len(values))
 
 
 def attribute(

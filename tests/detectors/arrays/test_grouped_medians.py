@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from random import Random
 from statistics import median_low
 
 import numpy as np
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from irregulars.detectors.arrays.grouped_medians import (
+    column_medians,
     lower_median,
     lower_medians,
     medians,
@@ -41,6 +43,16 @@ def of_each(group: np.ndarray, values: np.ndarray) -> list[np.ndarray]:
 def test_medians_are_those_of_numpy(rows: tuple[np.ndarray, np.ndarray]) -> None:
     expected = [np.median(own) for own in of_each(*rows)]
     np.testing.assert_allclose(medians(*rows), expected, rtol=1e-15, atol=5e-324)
+
+
+@given(groups(), st.randoms(use_true_random=False))
+def test_medians_of_columns_are_those_of_each_column(rows: tuple[np.ndarray, np.ndarray], random: Random) -> None:
+    group, values = rows[0], rows[1].astype(np.float64)
+    own = values.copy()
+    own[[at for at in range(len(own)) if random.random() < 0.3]] = np.nan  # where a size is not known
+    table = np.stack([values, own, -values], axis=1)
+    found = column_medians(group, table)
+    np.testing.assert_array_equal(found, np.stack([medians(group, column) for column in table.T], axis=1))
 
 
 @given(groups())
