@@ -31,7 +31,13 @@ from irregulars.detectors.path.lane_tables import (
     with_slow_transfers,
 )
 from irregulars.detectors.path.operator_graph import OperatorGraph
-from irregulars.detectors.path.usual_by_past import Reference, incomplete_ranks, usual_times
+from irregulars.detectors.path.usual_by_past import (
+    Reference,
+    UsualTransfers,
+    incomplete_ranks,
+    usual_times,
+    usual_transfers,
+)
 from irregulars.dtypes import Floats, Ints
 
 Derived = TypeVar("Derived")
@@ -195,20 +201,31 @@ def path_steps(graph: OperatorGraph, iteration: int) -> Iterator[tuple[int, int]
         row = previous.item(blocker)
 
 
-def slow_collectives(graph: OperatorGraph, iteration: int, reference: Reference, worth_ns: float) -> set[int]:
+def path_collectives(graph: OperatorGraph, iteration: int) -> Ints:
+    """Return the rows of the collectives on the critical path, the last one first."""
+    rows = [row for row, _ in path_steps(graph, iteration)]
+    return np.array([row for row in rows if not graph.is_p2p[row]], dtype=np.int64)
+
+
+def slow_collectives(
+    graph: OperatorGraph, rows: Ints, usual: Reference | UsualTransfers, worth_ns: float
+) -> set[int]:
     """Return the communicators whose collectives on the critical path took more than `worth_ns` longer than usual.
 
     It is also an upper bound of the time by which a member that is missing from the graph may have come later.
+
+    Parameters
+    ----------
+    rows
+        The collectives on the path (`path_collectives`).
+    usual
+        What is usual of their communicators at least.
     """
-    _, transfer_ns = usual_times(graph, reference)
+    usual_ns = np.nan_to_num(usual_transfers(graph, rows, usual))  # never seen before: all of it is new
     excess_ns: dict[int, float] = {}
-    transfers_ns = graph.transfer_ns
-    for row, _ in path_steps(graph, iteration):
-        if not graph.is_p2p[row]:
-            usual_ns = float(np.nan_to_num(transfer_ns[row]))  # never seen before: all of it is new
-            communicator = int(graph.communicator[row])
-            elapsed_ns = float(transfers_ns[row])
-            excess_ns[communicator] = excess_ns.get(communicator, 0.0) + elapsed_ns - usual_ns
+    columns = (graph.communicator[rows], graph.transfer_ns[rows].astype(np.float64), usual_ns)
+    for communicator, elapsed_ns, ns in zip(*(column.tolist() for column in columns), strict=True):
+        excess_ns[communicator] = excess_ns.get(communicator, 0.0) + elapsed_ns - ns
     return {communicator for communicator, ns in excess_ns.items() if ns > worth_ns}
 
 

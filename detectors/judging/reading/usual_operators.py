@@ -8,15 +8,21 @@ import numpy as np
 
 from irregulars.detectors.abnormal_operators.usual_pieces import UsualPieces, learn_usual_pieces
 from irregulars.detectors.arrays.grouped_medians import lower_median, medians
+from irregulars.detectors.job.clocks import Clocks
 from irregulars.detectors.job.lanes import Lane, UsualLane
 from irregulars.detectors.job.topology import Topology
 from irregulars.detectors.judging.reading.iteration_rows import IterationRows
-from irregulars.detectors.judging.reading.operator_rows import NO_OPERATORS, joined
+from irregulars.detectors.judging.reading.operator_rows import NO_OPERATORS, joined, on_one_clock
 from irregulars.detectors.judging.reading.thresholds import READING
 from irregulars.detectors.path.lane_tables import usual_lanes
-from irregulars.detectors.path.operator_graph import OperatorGraph
+from irregulars.detectors.path.operator_graph import OperatorGraph, collective_rows
 from irregulars.detectors.path.ranks_to_read import beside, lane_sums, usual_sums
-from irregulars.detectors.path.usual_by_past import Reference, learn_reference
+from irregulars.detectors.path.usual_by_past import (
+    Reference,
+    UsualTransfers,
+    learn_reference,
+    learn_transfers,
+)
 from irregulars.detectors.path.without_start_times import find_waits
 from irregulars.dtypes import Column, Floats, Ints
 
@@ -67,6 +73,15 @@ class UsualOperators:
             is_small = self._is_whole and len(graph) <= READING.most_replayed_rows * len(own)
             self._graph, self._pieces = graph if is_small else None, None
         return self._learned
+
+    def transfers(self, communicators: Collection[int], clocks: Clocks) -> Reference | UsualTransfers:
+        """Return what is usual of the transfers of some communicators' collectives, and perhaps of all else.
+
+        While a path is followed each round reads more ranks, and asks for no more than that.
+        """
+        if self._learned is not None:
+            return self._learned
+        return learn_transfers(collective_rows(on_one_clock(self.columns, clocks), communicators))
 
     @property
     def pieces(self) -> UsualPieces | None:
