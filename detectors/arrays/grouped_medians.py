@@ -77,6 +77,16 @@ def column_medians(group: Ints, table: Floats) -> Floats:
     return found.T
 
 
+def nan_medians(table: Floats) -> Floats:
+    """Return the median of each row, without what is NaN, of which no row may be whole.
+
+    >>> nan_medians(np.array([[1.0, np.nan, 4.0], [3.0, 1.0, 2.0]]))
+    array([2.5, 2. ])
+    """
+    # Where all is known the plain median is the same, at a tenth of the price.
+    return np.nanmedian(table, axis=1) if np.isnan(table).any() else np.median(table, axis=1)
+
+
 def lower_medians(group: Ints, values: Numbers) -> Numbers:
     """Return the lower median of each group, of the dtype of `values`; parameters as for `medians`.
 

@@ -13,7 +13,7 @@ from collections.abc import Collection, Sequence
 import numpy as np
 
 from irregulars.detectors.arrays.group_search import find_sorted
-from irregulars.detectors.arrays.grouped_medians import MEDIAN_ERROR, robust_sigma
+from irregulars.detectors.arrays.grouped_medians import MEDIAN_ERROR, nan_medians, robust_sigma
 from irregulars.detectors.blame.thresholds import BLAME
 from irregulars.detectors.path.critical_path import Attribution
 from irregulars.dtypes import Floats, Ints
@@ -48,7 +48,7 @@ def starved_ranks(attributions: Sequence[Attribution], least_ns: float) -> set[i
     is_known = np.isfinite(table)
     if (is_known.sum(axis=1) < BLAME.starved_iterations).any():
         return set()  # a rank that is hardly known may be the one
-    typical_ns = np.median(table, axis=1) if is_known.all() else np.nanmedian(table, axis=1)  # the same, and quicker
+    typical_ns = nan_medians(table)
     over_ns = typical_ns - np.median(typical_ns)
     deviations_ns = (table - typical_ns[:, None])[is_known]
     error_ns = MEDIAN_ERROR * robust_sigma(deviations_ns) / math.sqrt(table.shape[1])

@@ -255,6 +255,12 @@ class _Nic(SuspectKind):
         return found
 
 
+_INSIDE: Final[Relations] = ("inside", "inside")  # both ways, uplink
+_BY_ENDS_BELOW: Final[tuple[Relations, ...]] = (
+    ("untouched", "untouched"), ("crosses", "crosses"), ("crosses", "untouched"),
+)  # fmt: skip
+
+
 class _Switch(SuspectKind):
     """A switch, with all ranks whose NICs are plugged into it."""
 
@@ -287,9 +293,14 @@ class _Switch(SuspectKind):
         own = frozenset(device.ranks)
         found: list[Relations] = []
         for lane in lanes:
-            one = self.relation(device, lane, accused, topology, "both")
-            is_below_it = one == "crosses" and own.issuperset(topology.lane_set(lane))
-            found.append((one, "untouched" if is_below_it else one))
+            if lane.kind == "pair":  # most are
+                below = (lane.first in own) + (lane.second in own)
+                crosses = topology.crosses_network(lane) if below else False
+                found.append(_BY_ENDS_BELOW[below] if crosses or not below else _INSIDE)
+            else:
+                one = self.relation(device, lane, accused, topology, "both")
+                is_below_it = one == "crosses" and own.issuperset(topology.lane_set(lane))
+                found.append((one, "untouched" if is_below_it else one))
         return found
 
 

@@ -149,7 +149,7 @@ def _log_weights(devices: Sequence[Device], scene: Scene, low: Mapping[End, bool
 
     What was seen of NICs' rates (`low`, `detectors.nics.peak_caps`) counts likewise.
     """
-    looks = {lane: (is_slow, _least_chance(lane, scene.topology)) for lane, is_slow in scene.is_slow.items()}
+    looks = _looks(scene)
     weights = []
     for device in devices:
         kind = KINDS[device.kind]
@@ -159,6 +159,15 @@ def _log_weights(devices: Sequence[Device], scene: Scene, low: Mapping[End, bool
         ways = [math.log(share) + _log_ratio(seen, at) for at, share in enumerate(kind.ways().values())]
         weights.append(math.log(kind.prior_of(device)) + float(np.logaddexp.reduce(ways)) + log_odds(device, low))
     return weights
+
+
+def _looks(scene: Scene) -> dict[Lane, Look]:
+    """Return how each lane looks."""
+    topology, is_slow = scene.topology, scene.is_slow
+    if topology.unlogged:
+        return {lane: (slow, _least_chance(lane, topology)) for lane, slow in is_slow.items()}
+    normal, slow_one = (False, LIKELIHOODS.untouched), (True, LIKELIHOODS.untouched)
+    return {lane: slow_one if slow else normal for lane, slow in is_slow.items()}
 
 
 def _held_apart(device: Device, told: Collection[Lane], scene: Scene) -> Collection[Lane]:

@@ -48,6 +48,7 @@ class UsualOperators:
         self.columns: dict[str, Column] = {}
         self._learned: Reference | None = None
         self._learned_untimed: dict[Lane, UsualLane] | None = None
+        self._lanes: tuple[tuple[frozenset[int], Topology], dict[Lane, tuple[float, float]]] | None = None
         self._pieces: UsualPieces | None = None
         self._graph: OperatorGraph | None = None  # kept until the pieces are learned from it
         rank = np.concatenate([rows.columns["rank"] for rows in iterations])
@@ -98,10 +99,16 @@ class UsualOperators:
 
     def lanes(
         self, codes: Mapping[str, int], carried: Collection[int], topology: Topology
-    ) -> dict[Lane, tuple[float, float]]:
-        """Return what is usual on each lane that touches these ranks, by the summaries of the evidence."""
-        summaries = (beside(rows.summaries(codes), carried, topology) for rows in self.iterations)
-        return usual_sums(map(lane_sums, summaries))
+    ) -> Mapping[Lane, tuple[float, float]]:
+        """Return what is usual on each lane that touches these ranks, by the summaries of the evidence.
+
+        Each iteration of an incident asks for the same ranks, so that the newest answer is kept.
+        """
+        asked = frozenset(carried), topology
+        if self._lanes is None or self._lanes[0][0] != asked[0] or self._lanes[0][1] is not topology:
+            summaries = (beside(rows.summaries(codes), carried, topology) for rows in self.iterations)
+            self._lanes = asked, usual_sums(map(lane_sums, summaries))
+        return self._lanes[1]
 
     def work_excess_ns(self, rows: IterationRows) -> dict[int, float]:
         """Return how much longer than usual each rank worked, less the factor that all have in common; ns."""
