@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import msgspec
@@ -159,6 +159,14 @@ def test_what_is_missing_or_of_another_type_is_named(tree: Any, said: str) -> No
 def test_another_version_is_named(version: int, advice: str) -> None:
     with pytest.raises(RecordError, match=rf"version of a state must be 2; got {version} \(Watch; an? {advice}"):
         decode_state(encode_state(Watch("a", WORK), version), Watch, 2)
+
+
+def test_what_was_computed_from_a_value_is_in_no_state() -> None:
+    one = replace(FULL)
+    before = encode_state(one, 1)
+    assert (len(one.lane_columns.keys), len(one.work_columns[0])) == (2, 2)
+    assert encode_state(one, 1) == before
+    assert stored(one) == one
 
 
 def test_damage_is_named() -> None:

@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from irregulars.detectors.arrays.row_keys import order_within, sort_within
+from irregulars.detectors.arrays.row_keys import order_within, sort_within, stable_order
 from irregulars.detectors.arrays.runs import starts_of
 from irregulars.dtypes import Floats, Ints, Numbers
 
@@ -46,6 +46,45 @@ def medians(group: Ints, values: Numbers) -> Floats:
     """
     lower, upper = _middles(group, values)
     return np.asarray(lower / 2 + upper / 2)  # the sum of the two might overflow
+
+
+def column_medians(group: Ints, table: Floats) -> Floats:
+    """Return the median of each group in each column of a table: `medians` of all columns, for the price of one.
+
+    Parameters
+    ----------
+    group
+        Group of each row; groups are numbered from 0 without holes.
+    table
+        float64, a row for each of `group`. NaN counts as larger than all.
+
+    Returns
+    -------
+    A row for each group.
+
+    >>> column_medians(np.array([1, 0, 1]), np.array([[30.0, 1.0], [4.0, 2.0], [10.0, 4.0]]))
+    array([[ 4. ,  2. ],
+           [20. ,  2.5]])
+    """
+    sizes = np.bincount(group)
+    firsts = starts_of(sizes)
+    columns = np.ascontiguousarray(table[stable_order(group)].T)
+    found = np.empty((len(columns), len(sizes)))
+    for size in np.unique(sizes).tolist():  # a few: most groups have a row of each iteration
+        own = np.flatnonzero(sizes == size)
+        values = np.sort(columns[:, firsts[own][:, None] + np.arange(size)], axis=-1)
+        found[:, own] = values[..., (size - 1) // 2] / 2 + values[..., size // 2] / 2
+    return found.T
+
+
+def nan_medians(table: Floats) -> Floats:
+    """Return the median of each row, without what is NaN, of which no row may be whole.
+
+    >>> nan_medians(np.array([[1.0, np.nan, 4.0], [3.0, 1.0, 2.0]]))
+    array([2.5, 2. ])
+    """
+    # Where all is known the plain median is the same, at a tenth of the price.
+    return np.nanmedian(table, axis=1) if np.isnan(table).any() else np.median(table, axis=1)
 
 
 def lower_medians(group: Ints, values: Numbers) -> Numbers:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from irregulars.detectors.blame.likelihoods import Suspects
+from irregulars.detectors.blame.slow_lanes import SeenLanes
 from irregulars.detectors.job.lanes import Lane
 from irregulars.detectors.job.topology import Topology
 from irregulars.detectors.path.critical_path import Attribution
@@ -41,20 +42,26 @@ class Unexplained:
     Parameters
     ----------
     attributions
-        The iterations, without the transfers that a cause explains: that they are slow says nothing of what else is.
+        The iterations.
     path_excess_ns
         Of each iteration what is left of the excess on its path.
+    explained
+        The lanes that a cause explains: that they are slow says nothing of what else is.
+    seen
+        The lanes of the iterations, explained or not.
     """
 
     attributions: Sequence[Attribution]
     path_excess_ns: Sequence[PathExcess]
     topology: Topology
+    explained: frozenset[Lane]
+    seen: SeenLanes
 
     @classmethod
     def of(cls, attributions: Sequence[Attribution], topology: Topology) -> Unexplained:
         """Return all of what the iterations took longer; what was quicker than usual is no excess."""
         left = [{lane: ns for lane, ns in a.path_excess_ns.items() if ns > 0} for a in attributions]
-        return cls(attributions, left, topology)
+        return cls(attributions, left, topology, frozenset(), SeenLanes(attributions))
 
     def own_ns(self, lanes: Collection[Lane]) -> list[float]:
         """Return of each iteration the excess that is left in these lanes, ns."""
@@ -63,7 +70,7 @@ class Unexplained:
     def without(self, lanes: frozenset[Lane]) -> Unexplained:
         """Take away what a cause explains."""
         left = [{lane: ns for lane, ns in path.items() if lane not in lanes} for path in self.path_excess_ns]
-        return Unexplained([_without(a, lanes) for a in self.attributions], left, self.topology)
+        return replace(self, path_excess_ns=left, explained=self.explained | lanes)
 
     def share(self, lanes: frozenset[Lane]) -> float:
         """Return which share of the excess, in the iterations where these lanes have any, is theirs."""
@@ -74,11 +81,6 @@ class Unexplained:
         ]
         total_ns = sum(total for total, ns in zip(totals, own, strict=True) if ns > 0)
         return sum(own) / total_ns if total_ns > 0 else 0.0
-
-
-def _without(attribution: Attribution, lanes: frozenset[Lane]) -> Attribution:
-    kept = {lane: excess for lane, excess in attribution.lanes.items() if lane not in lanes}
-    return attribution if len(kept) == len(attribution.lanes) else replace(attribution, lanes=kept)
 
 
 def _to_explain_ns(attribution: Attribution, own_ns: float, parts_ns: float) -> float:

@@ -6,12 +6,15 @@ shows in each of its sends, also where they are a hundredth of the iteration.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from functools import cached_property
+from itertools import chain
 from typing import Final, NamedTuple
 
 import numpy as np
 
-from irregulars.detectors.arrays.grouped_medians import MEDIAN_ERROR, medians
+from irregulars.detectors.arrays.grouped_medians import MEDIAN_ERROR, column_medians
+from irregulars.detectors.arrays.row_keys import group_rows
 from irregulars.detectors.blame.thresholds import BLAME
 from irregulars.detectors.job.lanes import Lane, LaneExcess
 from irregulars.detectors.job.thresholds import JOB
@@ -38,12 +41,39 @@ def observe_lanes(accused: Lane, attributions: Sequence[Attribution]) -> dict[La
     >>> list(observe_lanes(Lane("pair", 1, 5), [Attribution(0, {}, {}, took, {})]).values())
     [True, False]
     """
-    numbers: dict[Lane, int] = {}
-    rows = [(numbers.setdefault(lane, len(numbers)), own) for one in attributions for lane, own in one.lanes.items()]
-    lanes = _typical_lanes(rows)
-    known = _tell(lanes, lanes.one(numbers[accused]) if accused in numbers else None) if rows else ()
-    told = {lane: how == _SLOW for lane, how in zip(numbers, known, strict=True) if how != _TELLS_NOTHING}
-    return {accused: True} | told | {accused: True}
+    return SeenLanes(attributions).observe(accused)
+
+
+class SeenLanes:
+    """The lanes of some iterations: what is typical of each is computed once, whichever of them is accused."""
+
+    def __init__(self, attributions: Sequence[Attribution]) -> None:
+        self._attributions = attributions
+
+    def observe(self, accused: Lane, explained: Collection[Lane] = ()) -> dict[Lane, bool]:
+        """Return what `observe_lanes` does; of the explained lanes nothing, as if they had not been seen."""
+        lanes, typical = self._typical
+        numbers = {lane: number for number, lane in enumerate(lanes) if lane not in explained}
+        if not numbers:
+            return {accused: True}
+        own = typical.one(numbers[accused]) if accused in numbers else None
+        known = _tell(typical, own)
+        told = {lane: known[at] == _SLOW for lane, at in numbers.items() if known[at] != _TELLS_NOTHING}
+        return {accused: True} | told | {accused: True}
+
+    @cached_property
+    def _typical(self) -> tuple[list[Lane], _Lanes]:
+        """The lanes, in the order in which they appear, and what is typical of each."""
+        parts = [one.lane_columns for one in self._attributions]
+        if not any(len(part.keys) for part in parts):
+            return [], _typical_lanes([])
+        in_key_order, first = group_rows(list(np.concatenate([part.keys for part in parts]).T))
+        order = np.argsort(first)
+        number = np.empty(len(order), dtype=np.int64)
+        number[order] = np.arange(len(order))
+        lanes = list(chain.from_iterable(one.lanes for one in self._attributions))
+        typical = _medians_of(number[in_key_order], np.concatenate([part.values for part in parts]))
+        return [lanes[at] for at in first[order].tolist()], typical
 
 
 def stands_out(lane: Lane, attributions: Sequence[Attribution]) -> bool:
@@ -82,8 +112,12 @@ def _typical_lanes(rows: Sequence[tuple[int, LaneExcess]]) -> _Lanes:
     """Return the medians of what is known of each lane; lanes are numbered from 0 without holes."""
     number = np.array([lane for lane, _ in rows], dtype=np.int64)
     table = np.array([own for _, own in rows], dtype=np.float64).reshape(len(rows), len(LaneExcess._fields))
-    typical = [medians(number, column) for column in table.T]
-    return _Lanes._make([*typical, np.bincount(number)])
+    return _medians_of(number, table)
+
+
+def _medians_of(number: Ints, table: Floats) -> _Lanes:
+    """Return the medians of rows of `LaneExcess`, by the number of the lane of each."""
+    return _Lanes._make([*column_medians(number, table).T, np.bincount(number)])
 
 
 _NORMAL, _SLOW, _TELLS_NOTHING = 0, 1, 2

@@ -26,10 +26,11 @@ of verdict that accuses it is its `accusation`; people read its name if `streams
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from typing import ClassVar, Final, Literal
 
 from irregulars.detectors.blame.likelihoods import LIKELIHOODS
@@ -38,6 +39,9 @@ from irregulars.detectors.job.topology import Device, Topology
 
 Relation = Literal["accused", "passes", "crosses", "shares_host", "inside", "has_both_ends", "untouched", "nobody"]
 """How a lane is related to a device that is to blame: the name of a field of `LIKELIHOODS`."""
+
+Relations = tuple[Relation, ...]
+"""How a lane is related to a device in each of the ways in which that may be slow."""
 
 Way = Literal["both", "out", "in", "uplink"]
 """Which part of a slow device is slow."""
@@ -94,11 +98,11 @@ class Scene:
     @cached_property
     def by_rank(self) -> Mapping[int, list[Lane]]:
         """For each rank the lanes that it takes part in."""
-        found: dict[int, list[Lane]] = {}
+        found: defaultdict[int, list[Lane]] = defaultdict(list)
         for lane in self.is_slow:
             for rank in self.topology.lane_ranks(lane):
-                found.setdefault(rank, []).append(lane)
-        return found
+                found[rank].append(lane)
+        return dict(found)
 
     def alike_if_slow(self, carried: Iterable[Lane]) -> frozenset[Lane]:
         """Return the lanes that would not look slow if these were: they are most of those that are held against.
@@ -115,7 +119,7 @@ class Scene:
 
     def touching(self, ranks: Iterable[int]) -> Collection[Lane]:
         """Return the lanes that any of these ranks takes part in, each once, in a fixed order."""
-        return dict.fromkeys(lane for rank in ranks for lane in self.by_rank.get(rank, ()))
+        return dict.fromkeys(chain.from_iterable(self.by_rank.get(rank, ()) for rank in ranks))
 
 
 class SuspectKind(ABC):
@@ -139,6 +143,13 @@ class SuspectKind(ABC):
     @abstractmethod
     def relation(self, device: Device, lane: Lane, accused: Lane, topology: Topology, way: Way) -> Relation:
         """Return how a lane is related to a device that slowed the accused lane, and is slow in this way."""
+
+    def relations(
+        self, device: Device, lanes: Collection[Lane], accused: Lane, topology: Topology
+    ) -> list[Relations]:
+        """Return the `relation` of each lane in all of the `ways`, in their order."""
+        ways = tuple(self.ways())
+        return [tuple(self.relation(device, lane, accused, topology, way) for way in ways) for lane in lanes]
 
     def ways(self) -> Mapping[Way, float]:
         """Return in which ways such a device may be slow, with the share of each."""
@@ -168,6 +179,11 @@ class _Nobody(SuspectKind):
     def relation(self, device: Device, lane: Lane, accused: Lane, topology: Topology, way: Way) -> Relation:
         return "nobody"
 
+    def relations(
+        self, device: Device, lanes: Collection[Lane], accused: Lane, topology: Topology
+    ) -> list[Relations]:
+        return [("nobody",)] * len(lanes)
+
     def telling(self, device: Device, scene: Scene) -> Collection[Lane]:
         return scene.is_slow.keys()
 
@@ -189,6 +205,10 @@ class _Communicator(SuspectKind):
 
     def telling(self, device: Device, scene: Scene) -> Collection[Lane]:
         return [scene.accused]  # it slows no other, of which a large job has thousands
+
+
+_SENDS: Final[Relations] = ("passes", "passes", "untouched")  # both ways, out, in
+_RECEIVES: Final[Relations] = ("passes", "untouched", "passes")
 
 
 class _Nic(SuspectKind):
@@ -220,6 +240,26 @@ class _Nic(SuspectKind):
         is_other_way = way == ("in" if lane.first in own else "out")
         return "untouched" if is_other_way else "passes"
 
+    def relations(
+        self, device: Device, lanes: Collection[Lane], accused: Lane, topology: Topology
+    ) -> list[Relations]:
+        """See `SuspectKind.relations`; the way matters to pairs alone, of which those that send pass it outwards."""
+        own = device.ranks
+        found: list[Relations] = []
+        for lane in lanes:
+            if lane.kind == "pair" and (lane.first in own or lane.second in own) and topology.crosses_network(lane):
+                found.append(_SENDS if lane.first in own else _RECEIVES)
+            else:
+                one = self.relation(device, lane, accused, topology, "both")
+                found.append((one, one, one))
+        return found
+
+
+_INSIDE: Final[Relations] = ("inside", "inside")  # both ways, uplink
+_BY_ENDS_BELOW: Final[tuple[Relations, ...]] = (
+    ("untouched", "untouched"), ("crosses", "crosses"), ("crosses", "untouched"),
+)  # fmt: skip
+
 
 class _Switch(SuspectKind):
     """A switch, with all ranks whose NICs are plugged into it."""
@@ -246,6 +286,23 @@ class _Switch(SuspectKind):
         is_below_it = len(own) == len(ranks)
         return "untouched" if way == "uplink" and is_below_it else "crosses"
 
+    def relations(
+        self, device: Device, lanes: Collection[Lane], accused: Lane, topology: Topology
+    ) -> list[Relations]:
+        """See `SuspectKind.relations`; the way matters to lanes alone that stay below the switch."""
+        own = frozenset(device.ranks)
+        found: list[Relations] = []
+        for lane in lanes:
+            if lane.kind == "pair":  # most are
+                below = (lane.first in own) + (lane.second in own)
+                crosses = topology.crosses_network(lane) if below else False
+                found.append(_BY_ENDS_BELOW[below] if crosses or not below else _INSIDE)
+            else:
+                one = self.relation(device, lane, accused, topology, "both")
+                is_below_it = one == "crosses" and own.issuperset(topology.lane_set(lane))
+                found.append((one, "untouched" if is_below_it else one))
+        return found
+
 
 class _Fabric(SuspectKind):
     """What joins the switches of the job: spines, which no log names."""
@@ -261,6 +318,11 @@ class _Fabric(SuspectKind):
 
     def relation(self, device: Device, lane: Lane, accused: Lane, topology: Topology, way: Way) -> Relation:
         return "crosses" if topology.crosses_switches(lane) else "untouched"
+
+    def relations(
+        self, device: Device, lanes: Collection[Lane], accused: Lane, topology: Topology
+    ) -> list[Relations]:
+        return [("crosses",) if topology.crosses_switches(lane) else ("untouched",) for lane in lanes]
 
     def telling(self, device: Device, scene: Scene) -> Collection[Lane]:
         return scene.touching(scene.by_rank)

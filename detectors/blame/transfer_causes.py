@@ -24,8 +24,9 @@ from irregulars.detectors.blame.suspects import (
     FABRIC,
     KINDS,
     NOBODY,
+    Relation,
+    Relations,
     Scene,
-    Way,
     chance_in,
     is_carried,
 )
@@ -42,6 +43,9 @@ _ANY: Final = Device("communicator", ())
 
 Ranked = list[tuple[Device, float]]
 """Devices with the probability of each, best first."""
+
+Look = tuple[bool, float]
+"""Whether a lane was slow, and the chance of that whichever device is to blame."""
 
 
 def explain_transfers(lane: Lane, unexplained: Unexplained) -> Explanation:
@@ -61,7 +65,9 @@ def explain_by_bandwidth(lane: Lane, unexplained: Unexplained) -> Explanation:
 def _slow_device(lane: Lane, unexplained: Unexplained) -> Explanation:
     """Accuse the likeliest device, or nobody where that has no name or does not stand out of a group's members."""
     topology = unexplained.topology
-    ranked, slow = rank_devices(lane, unexplained.attributions, topology)
+    is_slow = unexplained.seen.observe(lane, unexplained.explained)
+    ranked = _ranked(lane, unexplained.attributions, topology, is_slow, unexplained.explained)
+    slow = _slow_ones(is_slow)
     device, probability = next(pair for pair in [*ranked, (_ANY, 1.0)] if pair[0] != NOBODY)
     on_path = {one for path in unexplained.path_excess_ns for one in path if one.kind != "work"}
     accusation = KINDS[device.kind].accusation
@@ -99,22 +105,37 @@ def rank_devices(
     The devices with the probability of each, best first; and the lanes that were seen slow, the accused one among
     them.
     """
+    is_slow = observe_lanes(lane, attributions)
+    return _ranked(lane, attributions, topology, is_slow), _slow_ones(is_slow)
+
+
+def _slow_ones(is_slow: Mapping[Lane, bool]) -> frozenset[Lane]:
+    return frozenset(lane for lane, slow in is_slow.items() if slow)
+
+
+def _ranked(
+    lane: Lane,
+    attributions: Sequence[Attribution],
+    topology: Topology,
+    is_slow: Mapping[Lane, bool],
+    explained: frozenset[Lane] = frozenset(),
+) -> Ranked:
+    """Return which devices may have slowed a lane; `is_slow` is what was seen of all lanes but the explained ones."""
     low = telling_ends(lane, attributions, topology)
     has_moving_nics = bool(low) and passes_nics(lane, attributions, topology)
-    peers = _peers(attributions, topology)
-    scene = Scene(lane, observe_lanes(lane, attributions), topology, has_moving_nics, peers)
+    peers = _peers(attributions, topology, explained)
+    scene = Scene(lane, is_slow, topology, has_moving_nics, peers)
     devices = [device for kind in KINDS.values() for device in kind.candidates(scene)]
     weights = _log_weights(devices, scene, low)
     most = max(weights)
     odds = [math.exp(weight - most) for weight in weights]
     total = sum(odds)
-    ranked = sorted(((d, o / total) for d, o in zip(devices, odds, strict=True)), key=lambda p: (-p[1], p[0]))
-    return ranked, frozenset(one for one, is_slow in scene.is_slow.items() if is_slow)
+    return sorted(((d, o / total) for d, o in zip(devices, odds, strict=True)), key=lambda p: (-p[1], p[0]))
 
 
-def _peers(attributions: Sequence[Attribution], topology: Topology) -> dict[Lane, int]:
-    """Number the roles of the lanes that were held against peers."""
-    lanes = sorted({lane for one in attributions if one.is_by_peers for lane in one.lanes})
+def _peers(attributions: Sequence[Attribution], topology: Topology, explained: frozenset[Lane]) -> dict[Lane, int]:
+    """Number the roles of the lanes that were held against peers, and that nothing explains yet."""
+    lanes = sorted({lane for one in attributions if one.is_by_peers for lane in one.lanes if lane not in explained})
     return dict(zip(lanes, roles_by_peers(lanes, topology).tolist(), strict=True))
 
 
@@ -128,28 +149,54 @@ def _log_weights(devices: Sequence[Device], scene: Scene, low: Mapping[End, bool
 
     What was seen of NICs' rates (`low`, `detectors.nics.peak_caps`) counts likewise.
     """
-    least = {lane: _least_chance(lane, scene.topology) for lane in scene.is_slow}
+    looks = _looks(scene)
     weights = []
     for device in devices:
         kind = KINDS[device.kind]
-        told = kind.telling(device, scene)
-        alike = scene.alike_if_slow(one for one in told if is_carried(device, one, scene.accused, scene.topology))
-        lanes = [one for one in told if one not in alike]
-        ways = [math.log(share) + _log_ratio(device, way, lanes, scene, least) for way, share in kind.ways().items()]
+        told = _held_apart(device, kind.telling(device, scene), scene)
+        relations = kind.relations(device, told, scene.accused, scene.topology)
+        seen = Counter(zip(relations, map(looks.__getitem__, told), strict=True))  # a few kinds, of hundreds of lanes
+        ways = [math.log(share) + _log_ratio(seen, at) for at, share in enumerate(kind.ways().values())]
         weights.append(math.log(kind.prior_of(device)) + float(np.logaddexp.reduce(ways)) + log_odds(device, low))
     return weights
 
 
-def _log_ratio(device: Device, way: Way, lanes: Collection[Lane], scene: Scene, least: Mapping[Lane, float]) -> float:
-    """Return the logarithm of how much likelier these lanes look as they do if a device is slow in this way.
+def _looks(scene: Scene) -> dict[Lane, Look]:
+    """Return how each lane looks."""
+    topology, is_slow = scene.topology, scene.is_slow
+    if topology.unlogged:
+        return {lane: (slow, _least_chance(lane, topology)) for lane, slow in is_slow.items()}
+    normal, slow_one = (False, LIKELIHOODS.untouched), (True, LIKELIHOODS.untouched)
+    return {lane: slow_one if slow else normal for lane, slow in is_slow.items()}
+
+
+def _held_apart(device: Device, told: Collection[Lane], scene: Scene) -> Collection[Lane]:
+    """Leave out the lanes that would look as always if this device were slow, as most that they are held against."""
+    if not scene.peers:
+        return told
+    alike = scene.alike_if_slow(one for one in told if is_carried(device, one, scene.accused, scene.topology))
+    return [one for one in told if one not in alike]
+
+
+def _log_ratio(seen: Mapping[tuple[Relations, Look], int], way: int) -> float:
+    """Return the logarithm of how much likelier lanes look as they do if a device is slow in this way.
 
     A lane of which the device predicts 0.9 and chance 0.05 adds log(0.9 / 0.05) = 2.9 if it was slow, and
     log(0.1 / 0.95) = -2.3 if it was not.
+
+    Parameters
+    ----------
+    seen
+        How many lanes are so related to the device and look so.
+    way
+        Number of the way, of the kind's `ways`.
     """
-    relation, accused, topology = KINDS[device.kind].relation, scene.accused, scene.topology
-    looks = ((relation(device, lane, accused, topology, way), scene.is_slow[lane], least[lane]) for lane in lanes)
+    numbers: dict[tuple[Relation, Look], int] = {}
+    for (relations, look), number in seen.items():
+        key = relations[way], look
+        numbers[key] = numbers.get(key, 0) + number
     total = 0.0
-    for (related, is_slow, by_chance), number in Counter(looks).items():  # a few kinds, of hundreds of lanes
+    for (related, (is_slow, by_chance)), number in numbers.items():
         chance = max(chance_in(related), by_chance)
         total += number * (math.log(chance / by_chance) if is_slow else math.log((1 - chance) / (1 - by_chance)))
     return total
@@ -175,11 +222,10 @@ def _or_starved(found: Explanation, lane: Lane, unexplained: Unexplained) -> Exp
         return found
     lost_ns = unexplained.own_ns(found.lanes)
     seen = [a for a, ns in zip(unexplained.attributions, lost_ns, strict=True) if ns > 0]
-    work_ns = [a.work_excess_ns for a in seen]
     typical_ns = median([ns for ns in lost_ns if ns > 0] or [0.0])
-    late = starved_ranks(work_ns, BLAME.starved_cost_share * typical_ns)
+    late = starved_ranks(seen, BLAME.starved_cost_share * typical_ns)
     starved = owner(late, seen, unexplained.topology)
-    if starved is None or are_in_step(work_ns, late):
+    if starved is None or are_in_step(seen, late):
         return found
     ranks = unexplained.topology.lane_ranks(lane) if device is None else device.ranks
     is_among = 2 * len(set(ranks).intersection(starved.ranks)) > (0 if device is None else len(set(ranks)))

@@ -6,7 +6,7 @@ nearly all ranks of the job, it is the job that changed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from statistics import median
 
 import numpy as np
@@ -102,16 +102,11 @@ def _are_all_late(host: Device, attributions: Sequence[Attribution]) -> bool:
 
 def _late_as(rank: int, attributions: Sequence[Attribution], share: float) -> set[int]:
     """Return the ranks whose work, on the path or not, takes about as much longer than usual as this one's."""
-    parts = [_by_rank(attribution.work_excess_ns) for attribution in attributions]
+    parts = [attribution.work_columns for attribution in attributions]
     ranks, own = np.unique(np.concatenate([ranks for ranks, _ in parts]), return_inverse=True)
     late_ns = np.zeros(len(ranks))
     np.add.at(late_ns, own, np.concatenate([late_ns for _, late_ns in parts]))
     return {rank} | _as_late_as(float(late_ns[ranks == rank].sum()), ranks, late_ns, share)
-
-
-def _by_rank(values: Mapping[int, float]) -> tuple[Ints, Floats]:
-    """Return ranks, and the value of each: of a large job there are as many as it has ranks."""
-    return np.fromiter(values, np.int64, len(values)), np.fromiter(values.values(), np.float64, len(values))
 
 
 def _as_late_as(worst_ns: float, ranks: Ints, late_ns: Floats, share: float) -> set[int]:
@@ -178,7 +173,7 @@ def is_late_together(device: Device, attributions: Sequence[Attribution]) -> boo
         late_ns = attribution.work_excess_ns
         worst_ns = max(late_ns.get(rank, 0.0) for rank in device.ranks)
         if worst_ns > 0:
-            late = _as_late_as(worst_ns, *_by_rank(late_ns), BLAME.late_together_share)
+            late = _as_late_as(worst_ns, *attribution.work_columns, BLAME.late_together_share)
             found.append(_likeness(late, device))
     return bool(found) and median(found) > BLAME.min_typical_likeness
 

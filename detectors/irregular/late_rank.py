@@ -7,6 +7,7 @@ not, so a fault shows there that the iteration's time alone would leave in doubt
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from statistics import median
 from typing import NamedTuple
 
@@ -61,7 +62,8 @@ def find_latest(late_ns: Late, history: Sequence[Late]) -> Latest | None:
     history = history[-IRREGULAR.level_iterations :]
     if len(history) < IRREGULAR.min_iterations or not late_ns:
         return None
-    usual_ns = {rank: median(one.get(rank, 0.0) for one in history) for rank in {*late_ns, *_ranks(history)}}
+    ranks = sorted({*late_ns, *_ranks(history)})
+    usual_ns = dict(zip(ranks, np.median(_table(history, ranks), axis=1).tolist(), strict=True))
     rank = max(sorted(late_ns), key=lambda one: late_ns[one] - usual_ns[one])
     over_ns = late_ns[rank] - usual_ns[rank]
     past = [max((ns - usual_ns[one] for one, ns in late.items()), default=0.0) for late in history]
@@ -150,8 +152,17 @@ def _most_unknown_ns(late_ns: Late) -> float:
 
 
 def _table(iterations: Sequence[Late], ranks: Sequence[int]) -> Floats:
-    """Return a row for each rank and a column for each iteration; 0 where a rank was not among the latest."""
-    return np.array([[late.get(rank, 0.0) for late in iterations] for rank in ranks])
+    """Return a row for each rank and a column for each iteration; 0 where a rank was not among the latest.
+
+    The ranks ascend, and are all that there are in these iterations, at least.
+    """
+    table = np.zeros((len(ranks), len(iterations)))
+    counts = [len(late) for late in iterations]
+    rank = np.fromiter(chain.from_iterable(iterations), np.int64, sum(counts))
+    late_ns = np.fromiter(chain.from_iterable(late.values() for late in iterations), np.float64, sum(counts))
+    own = np.searchsorted(np.array(ranks, dtype=np.int64), rank)
+    table[own, np.repeat(np.arange(len(counts)), counts)] = late_ns
+    return table
 
 
 def _ranks(history: Sequence[Late]) -> set[int]:

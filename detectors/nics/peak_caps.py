@@ -13,7 +13,8 @@ from typing import Final
 
 import numpy as np
 
-from irregulars.detectors.arrays.grouped_medians import MEDIAN_ERROR, medians, robust_sigma
+from irregulars.detectors.arrays.grouped_medians import MEDIAN_ERROR, medians, nan_medians, robust_sigma
+from irregulars.detectors.arrays.runs import starts_of
 from irregulars.detectors.job.topology import Device, Topology
 from irregulars.detectors.nics.thresholds import NICS
 from irregulars.dtypes import Floats, Ints
@@ -23,6 +24,7 @@ Rates = Mapping[int, tuple[float, float]]
 
 _NOTHING: Final = 1e-9  # of the usual peak: has a logarithm
 
+_NOT_SAMPLED: Final = (math.nan, math.nan)
 _NOT_IN_NETWORK: Final = ("communicator", "none", "unseen")
 
 End = tuple[Device, int]
@@ -73,13 +75,14 @@ def capped_ends(
     """
     nics = sorted({topology.nic(rank) for rank in ranks})
     ends = [(nic, way) for nic in nics for way in (0, 1)]
-    peaks = np.array([[_peak(end, one) for one in rates] for end in ends]).reshape(len(ends), len(rates))
+    peaks = _peaks(nics, rates)
     if not peaks.size or not np.isfinite(peaks).any(axis=1).all():
         return {}
-    typical = np.nanmedian(peaks, axis=1)
+    typical = nan_medians(peaks)
+    if typical.min() > (NICS.capped_ratio if at_most is None else at_most):
+        return {}
     low = as_low(peaks, typical)
-    is_cap = typical.min() <= (NICS.capped_ratio if at_most is None else at_most)
-    return dict(zip(ends, low.tolist(), strict=True)) if is_cap and low.mean() <= NICS.most_alike_ratio else {}
+    return dict(zip(ends, low.tolist(), strict=True)) if low.mean() <= NICS.most_alike_ratio else {}
 
 
 def as_low(values: Floats, typical: Floats) -> Floats:
@@ -107,10 +110,18 @@ def as_low(values: Floats, typical: Floats) -> Floats:
     return np.asarray(is_near)
 
 
-def _peak(end: End, rates: Rates) -> float:
-    """Return the peak of a NIC in one direction, by any of the ranks that share it; NaN if none has sampled it."""
-    nic, way = end
-    return min((rates[rank][way] for rank in nic.ranks if rank in rates), default=math.nan)
+def _peaks(nics: Sequence[Device], rates: Sequence[Rates]) -> Floats:
+    """Return the peak of each NIC, sending and receiving, in each iteration.
+
+    It is the lowest that any of the ranks that share the NIC has sampled; NaN if none has. Rows are the ends, in
+    turns what a NIC sends and what it receives.
+    """
+    if not nics or not rates:
+        return np.empty((0, 0))
+    ranks = [rank for nic in nics for rank in nic.ranks]
+    sampled = np.array([[one.get(rank, _NOT_SAMPLED) for rank in ranks] for one in rates])
+    lowest = np.fmin.reduceat(sampled, starts_of(np.array([len(nic.ranks) for nic in nics])), axis=1)
+    return np.ascontiguousarray(lowest.reshape(len(rates), -1).T)
 
 
 def log_odds(device: Device, low: Mapping[End, bool]) -> float:

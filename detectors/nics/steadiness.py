@@ -100,11 +100,15 @@ def steady_ends(
     Empty if the swings say nothing: an end has no pattern, nobody bursts, or nobody is steady.
     """
     ends = [(nic, way) for nic in sorted({topology.nic(rank) for rank in ranks}) for way in (0, 1)]
-    by_place = by_places(swings)
-    typical = {end: typical_swing(end, communicator, by_place) for end in ends}
-    if len(ends) < NICS.min_ends or any(swing is None for swing in typical.values()):
+    if len(ends) < NICS.min_ends:
         return {}
-    known = {end: swing for end, swing in typical.items() if swing is not None}
+    by_place = by_places(swings)
+    known: dict[End, float] = {}
+    for end in ends:
+        swing = typical_swing(end, communicator, by_place)
+        if swing is None:
+            return {}  # mostly the first one: of few communicators there are patterns
+        known[end] = swing
     middle = median(known.values())
 
     def is_capped(end: End) -> bool:

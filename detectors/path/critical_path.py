@@ -12,9 +12,9 @@ rank, communicator, operator, peer and place in the iteration) in regular iterat
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -22,10 +22,25 @@ from irregulars.detectors.arrays.grouped_medians import lower_median, weighted_m
 from irregulars.detectors.job.lanes import EVERYBODY, Lane, LaneExcess
 from irregulars.detectors.nics.peak_caps import Rates
 from irregulars.detectors.nics.steadiness import Swing
-from irregulars.detectors.path.lane_tables import lane_excess, lane_of, lane_table, with_slow_transfers
+from irregulars.detectors.path.lane_tables import (
+    LaneColumns,
+    lane_columns,
+    lane_excess,
+    lane_of,
+    lane_table,
+    with_slow_transfers,
+)
 from irregulars.detectors.path.operator_graph import OperatorGraph
-from irregulars.detectors.path.usual_by_past import Reference, incomplete_ranks, usual_times
+from irregulars.detectors.path.usual_by_past import (
+    Reference,
+    UsualTransfers,
+    incomplete_ranks,
+    usual_times,
+    usual_transfers,
+)
 from irregulars.dtypes import Floats, Ints
+
+Derived = TypeVar("Derived")
 
 
 class Piece(NamedTuple):
@@ -48,8 +63,28 @@ class Piece(NamedTuple):
         return self.elapsed_ns - self.usual_ns
 
 
+class _Derived:
+    """Keeps what was computed from a value that never changes, beside its fields: it is in no state of a worker."""
+
+    __slots__ = ("_derived",)
+
+    _derived: dict[str, Any]
+
+    def _derive(self, name: str, make: Callable[[], Derived]) -> Derived:
+        """Return what was computed under this name before; else compute it, and keep it."""
+        try:
+            known = self._derived
+        except AttributeError:  # nothing was yet
+            known = {}
+            object.__setattr__(self, "_derived", known)  # the value is frozen
+        if name not in known:
+            known[name] = make()
+        found: Derived = known[name]
+        return found
+
+
 @dataclass(frozen=True, slots=True)
-class Attribution:
+class Attribution(_Derived):
     """Where one iteration's excess went.
 
     Parameters
@@ -85,6 +120,20 @@ class Attribution:
     rates: Rates = field(default_factory=dict)
     swings: tuple[Swing, ...] = ()
     is_by_peers: bool = False
+
+    @property
+    def lane_columns(self) -> LaneColumns:
+        """`lanes` as arrays."""
+        return self._derive("lanes", lambda: lane_columns(self.lanes))
+
+    @property
+    def work_columns(self) -> tuple[Ints, Floats]:
+        """`work_excess_ns` as arrays: ranks, and the excess of each, ns."""
+        return self._derive("work", lambda: _keys_and_values(self.work_excess_ns))
+
+
+def _keys_and_values(values: Mapping[int, float]) -> tuple[Ints, Floats]:
+    return np.fromiter(values, np.int64, len(values)), np.fromiter(values.values(), np.float64, len(values))
 
 
 def attribute(
@@ -152,20 +201,31 @@ def path_steps(graph: OperatorGraph, iteration: int) -> Iterator[tuple[int, int]
         row = previous.item(blocker)
 
 
-def slow_collectives(graph: OperatorGraph, iteration: int, reference: Reference, worth_ns: float) -> set[int]:
+def path_collectives(graph: OperatorGraph, iteration: int) -> Ints:
+    """Return the rows of the collectives on the critical path, the last one first."""
+    rows = [row for row, _ in path_steps(graph, iteration)]
+    return np.array([row for row in rows if not graph.is_p2p[row]], dtype=np.int64)
+
+
+def slow_collectives(
+    graph: OperatorGraph, rows: Ints, usual: Reference | UsualTransfers, worth_ns: float
+) -> set[int]:
     """Return the communicators whose collectives on the critical path took more than `worth_ns` longer than usual.
 
     It is also an upper bound of the time by which a member that is missing from the graph may have come later.
+
+    Parameters
+    ----------
+    rows
+        The collectives on the path (`path_collectives`).
+    usual
+        What is usual of their communicators at least.
     """
-    _, transfer_ns = usual_times(graph, reference)
+    usual_ns = np.nan_to_num(usual_transfers(graph, rows, usual))  # never seen before: all of it is new
     excess_ns: dict[int, float] = {}
-    transfers_ns = graph.transfer_ns
-    for row, _ in path_steps(graph, iteration):
-        if not graph.is_p2p[row]:
-            usual_ns = float(np.nan_to_num(transfer_ns[row]))  # never seen before: all of it is new
-            communicator = int(graph.communicator[row])
-            elapsed_ns = float(transfers_ns[row])
-            excess_ns[communicator] = excess_ns.get(communicator, 0.0) + elapsed_ns - usual_ns
+    columns = (graph.communicator[rows], graph.transfer_ns[rows].astype(np.float64), usual_ns)
+    for communicator, elapsed_ns, ns in zip(*(column.tolist() for column in columns), strict=True):
+        excess_ns[communicator] = excess_ns.get(communicator, 0.0) + elapsed_ns - ns
     return {communicator for communicator, ns in excess_ns.items() if ns > worth_ns}
 
 

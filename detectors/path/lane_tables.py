@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from itertools import chain
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from irregulars.detectors.arrays.grouped_medians import MAD_TO_SIGMA, medians
 from irregulars.detectors.arrays.row_keys import group_rows
-from irregulars.detectors.job.lanes import Lane, LaneExcess, UsualLane
+from irregulars.detectors.job.lanes import LANE_KINDS, Lane, LaneExcess, UsualLane
 from irregulars.detectors.path.operator_graph import OperatorGraph
 from irregulars.dtypes import Floats, Ints, Numbers
 from irregulars.streams.messages.records import RECV, SEND
+
+_KIND_NUMBERS: Final = {kind: number for number, kind in enumerate(LANE_KINDS)}
 
 
 def lane_of(graph: OperatorGraph, row: int) -> Lane:
@@ -31,6 +34,25 @@ class LaneTable(NamedTuple):
     sums_ns: Numbers
     counts: Numbers
     sizes_bytes: Numbers
+
+
+class LaneColumns(NamedTuple):
+    """What is known of some lanes, as arrays: a row for each of them, in their order.
+
+    ``keys`` (int64) are the number of the kind in `LANE_KINDS`, ``first`` and ``second``; ``values`` (float64) the
+    fields of `LaneExcess`.
+    """
+
+    keys: Ints
+    values: Floats
+
+
+def lane_columns(lanes: Mapping[Lane, LaneExcess]) -> LaneColumns:
+    """Return lanes as arrays."""
+    keys = np.array([(_KIND_NUMBERS[kind], first, second) for kind, first, second in lanes], dtype=np.int64)
+    fields = len(LaneExcess._fields)
+    values = np.fromiter(chain.from_iterable(lanes.values()), np.float64, fields * len(lanes))
+    return LaneColumns(keys.reshape(-1, 3), values.reshape(-1, fields))
 
 
 def lane_table(graph: OperatorGraph) -> LaneTable:

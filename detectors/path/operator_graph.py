@@ -12,9 +12,9 @@ for every row, from times alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -297,14 +297,12 @@ def build_graph(
         Whether the times are exact and of one clock, as only those of a simulator can be. Otherwise their slack is
         computed from their resolution (`detectors.job.measured_time`).
     """
-    columns = _sorted_and_known(columns)
-    elapsed_ns = columns["elapsed_ns"].astype(np.int64)
-    start_ns, end_ns = columns["start_ns"], columns["start_ns"] + elapsed_ns
-    slack = np.zeros_like(end_ns) if is_exact else slack_ns(columns["resolution_ns"], elapsed_ns)
+    columns = _sorted(_known(columns))
+    start_ns = columns["start_ns"]
+    end_ns, slack = _ends(columns, is_exact=is_exact)
     block, is_first_of_block = find_blocks(columns["rank"], columns["iteration"])
     group = group_partners(columns)
-    clock_error_ns = 0 if is_exact else JOB.clock_error_ns
-    ready_ns, blocker = find_arrivals_of_partners(columns, group, end_ns + slack, clock_error_ns)
+    ready_ns, blocker = find_arrivals_of_partners(columns, group, end_ns + slack, _clock_error_ns(is_exact))
     batch = find_batches(columns, block, end_ns, slack)
     ready_ns, blocker = join_batches(batch, ready_ns, blocker)
     previous = find_previous(block, start_ns, end_ns - slack, is_first_of_block)
@@ -333,7 +331,61 @@ def build_graph(
     )
 
 
-def _sorted_and_known(columns: Mapping[str, Column]) -> dict[str, Column]:
+class CollectiveRows(NamedTuple):
+    """Rows of some collectives, as those of an `OperatorGraph`; all arrays have one length."""
+
+    rank: Ints
+    communicator: Ints
+    operator: Ints
+    peer: Ints
+    ordinal: Ints
+    transfer_ns: Ints
+    size_bytes: Floats
+
+
+def collective_rows(
+    columns: Mapping[str, Column], communicators: Collection[int], *, is_exact: bool = False
+) -> CollectiveRows:
+    """Compute what the graph of these operators says of the collectives of some communicators, without the others.
+
+    Who waited for whom in a communicator does not depend on what runs beside it; gaps do, and are left out.
+
+    Parameters
+    ----------
+    columns, is_exact
+        As for `build_graph`.
+    """
+    known = _known(columns)  # all of a rank's operators say how exactly its times were logged
+    is_own = np.isin(known["communicator"], list(communicators)) & ~is_p2p(known["operator"])
+    own = _sorted({name: column[is_own] for name, column in known.items()})
+    end_ns, slack = _ends(own, is_exact=is_exact)
+    block, _ = find_blocks(own["rank"], own["iteration"])
+    ready_ns, _ = find_arrivals_of_partners(own, group_partners(own), end_ns + slack, _clock_error_ns(is_exact))
+    return CollectiveRows(
+        rank=own["rank"],
+        communicator=own["communicator"],
+        operator=own["operator"],
+        peer=own["peer"],
+        ordinal=find_ordinals(own, block),
+        transfer_ns=np.maximum(end_ns - ready_ns, 0),
+        size_bytes=own["size_bytes"],
+    )
+
+
+def _ends(columns: Mapping[str, Column], *, is_exact: bool) -> tuple[Ints, Ints]:
+    """Return the end of each row and its slack, ns."""
+    elapsed_ns = columns["elapsed_ns"].astype(np.int64)
+    end_ns = columns["start_ns"] + elapsed_ns
+    slack = np.zeros_like(end_ns) if is_exact else slack_ns(columns["resolution_ns"], elapsed_ns)
+    return end_ns, slack
+
+
+def _clock_error_ns(is_exact: bool) -> int:
+    return 0 if is_exact else JOB.clock_error_ns
+
+
+def _known(columns: Mapping[str, Column]) -> dict[str, Column]:
+    """Return the rows whose start and end are known, with the resolution of their times."""
     elapsed_ns = np.where(np.isnan(columns["elapsed_ns"]), -1.0, columns["elapsed_ns"]).astype(np.int64)
     end_ns = columns["start_ns"] + elapsed_ns  # where a clock told nonsense it wraps: then it ends before its start
     known = (elapsed_ns >= 0) & (columns["start_ns"] != UNKNOWN) & (end_ns >= columns["start_ns"])
@@ -341,15 +393,21 @@ def _sorted_and_known(columns: Mapping[str, Column]) -> dict[str, Column]:
     kept = {name: columns[name].astype(np.int64, copy=False) for name in ints}
     kept |= {name: columns[name] for name in ("elapsed_ns", "size_bytes")}
     if not known.all():
-        kept, end_ns = {name: column[known] for name, column in kept.items()}, end_ns[known]
+        kept = {name: column[known] for name, column in kept.items()}
     if "resolution_ns" in columns:
         kept["resolution_ns"] = columns["resolution_ns"] if known.all() else columns["resolution_ns"][known]
     else:
         elapsed_ns = kept["elapsed_ns"].astype(np.int64)
         kept["resolution_ns"] = resolutions_ns(kept["rank"], kept["start_ns"], elapsed_ns)
+    return kept
+
+
+def _sorted(known: dict[str, Column]) -> dict[str, Column]:
+    """Return rows in the order of the graph."""
+    end_ns = known["start_ns"] + known["elapsed_ns"].astype(np.int64)
     # Parts of a p2p batch have one start and one end.
-    ties = [kept["start_ns"], *class_parts(kept), kept["sequence"]]
-    order = sort_nearly([kept["rank"], kept["iteration"], end_ns], ties)
+    ties = [known["start_ns"], *class_parts(known), known["sequence"]]
+    order = sort_nearly([known["rank"], known["iteration"], end_ns], ties)
     if np.all(order[1:] > order[:-1]):
-        return kept
-    return {name: column[order] for name, column in kept.items()}
+        return known
+    return {name: column[order] for name, column in known.items()}

@@ -18,7 +18,7 @@ import numpy as np
 
 from irregulars.detectors.arrays.group_search import find_sorted
 from irregulars.detectors.arrays.grouped_medians import MAD_TO_SIGMA, medians, robust_sigma
-from irregulars.detectors.arrays.row_keys import group_rows, stable_order
+from irregulars.detectors.arrays.row_keys import group_rows, pack_columns, stable_order
 from irregulars.detectors.arrays.runs import run_starts
 from irregulars.detectors.job.lanes import Lane, LaneExcess
 from irregulars.detectors.job.topology import Topology
@@ -115,9 +115,10 @@ def wanted_ranks(
 def _partners(graph: OperatorGraph, rows: Ints, topology: Topology) -> set[int]:
     """Return the partners of sends and recvs and of their batches, and all members of their (small) communicators."""
     partners: set[int] = set()
-    for row in rows.tolist():
-        own = (graph.block == graph.block[row]) & (graph.start_ns == graph.start_ns[row]) & graph.is_p2p
-        partners.update(graph.peer[own].tolist())
+    if len(rows):
+        messages = np.flatnonzero(graph.is_p2p)  # a row's batch began with it
+        began = pack_columns([graph.block[messages], graph.start_ns[messages]])
+        partners.update(graph.peer[messages[np.isin(began, began[np.searchsorted(messages, rows)])]].tolist())
     for communicator in set(graph.communicator[rows].tolist()):
         members = topology.members.get(communicator, ())
         if len(members) <= WIDE:

@@ -4,24 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 
 from irregulars.detectors.arrays.group_search import find_sorted
-from irregulars.detectors.arrays.grouped_medians import medians
+from irregulars.detectors.arrays.grouped_medians import column_medians
 from irregulars.detectors.arrays.row_keys import group_rows, sort_within
 from irregulars.detectors.arrays.runs import run_ends, run_lengths, run_starts
 from irregulars.detectors.job.lanes import Lane, UsualLane
 from irregulars.detectors.path.lane_tables import lane_table, usual_lanes
 from irregulars.detectors.path.operator_classes import pack_class
-from irregulars.detectors.path.operator_graph import OperatorGraph
+from irregulars.detectors.path.operator_graph import CollectiveRows, OperatorGraph
 from irregulars.detectors.path.thresholds import PATH
 from irregulars.dtypes import Column, Flags, Floats, Ints
 
 _ORDINALS: Final = 1 << 20
 _FIRST: Final = -1  # place before the first operators of a rank's iteration
 _NEW: Final = -2  # place of an operator that no regular iteration had
+
+
+class _Placed(NamedTuple):
+    """Some rows of a graph, as far as they say where their places are."""
+
+    rank: Ints
+    communicator: Ints
+    operator: Ints
+    peer: Ints
+    ordinal: Ints
+
+
+Rows: TypeAlias = OperatorGraph | CollectiveRows | _Placed
+"""What says of each row its class and its ordinal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,22 +65,50 @@ class Reference:
     operators: Mapping[int, int] = field(default_factory=dict)
 
 
+class UsualTransfers(NamedTuple):
+    """What is usual of transfers alone; names and meanings are those of `Reference`."""
+
+    classes: Ints
+    places: Ints
+    transfer_ns: Floats
+    size_bytes: Floats
+
+
+def learn_transfers(rows: CollectiveRows) -> UsualTransfers:
+    """Learn from collectives of regular iterations what `learn_reference` learns of their transfers."""
+    classes, keys = _places_of(rows)
+    place, first = group_rows([keys])
+    values = np.stack([rows.transfer_ns.astype(np.float64), _whole_bytes(rows.size_bytes)], axis=1)
+    transfer_ns, size_bytes = column_medians(place, values).T
+    return UsualTransfers(classes, keys[first], transfer_ns, size_bytes)
+
+
+def usual_transfers(graph: OperatorGraph, rows: Ints, usual: Reference | UsualTransfers) -> Floats:
+    """Return the usual transfer of some rows, ns, as `usual_times` does for all; NaN where the place is new."""
+    if len(usual.places) == 0:
+        return np.full(len(rows), np.nan)
+    place, is_known = _find_places(_Placed(*(getattr(graph, name)[rows] for name in _Placed._fields)), usual)
+    transfer_ns = np.where(is_known & ~graph.is_partial[rows], usual.transfer_ns[place], np.nan)
+    return transfer_ns * _times_as_large(graph.size_bytes[rows], usual.size_bytes[place])
+
+
 def learn_reference(graph: OperatorGraph) -> Reference:
     """Learn what is usual from the rows of regular iterations."""
-    packed = pack_class(class_columns(graph))
-    classes = np.unique(packed)
-    keys = place_keys(graph, np.searchsorted(classes, packed), len(classes))
+    classes, keys = _places_of(graph)
     inverse, first = group_rows([keys])
     places = keys[first]
     begun_ns = _block_starts(graph)
-    gap_ns = medians(inverse, graph.gap_ns)
-    since_ns = medians(inverse, graph.since_previous_ns)
-    end_ns = medians(inverse, graph.end_ns - begun_ns)
+    columns = (
+        graph.start_ns - begun_ns, graph.end_ns - begun_ns, graph.gap_ns, graph.since_previous_ns, graph.transfer_ns,
+        _whole_bytes(graph.size_bytes),
+    )  # fmt: skip
+    usual = column_medians(inverse, np.stack(columns, axis=1).astype(np.float64, copy=False))
+    start_ns, end_ns, gap_ns, since_ns, transfer_ns, size_bytes = np.ascontiguousarray(usual.T)
     return Reference(
         classes=classes,
         places=places,
         previous=_most_common(inverse, graph.of_previous(inverse, _FIRST), len(places), end_ns),
-        start_ns=medians(inverse, graph.start_ns - begun_ns),
+        start_ns=start_ns,
         end_ns=end_ns,
         gap_ns=gap_ns,
         since_ns=since_ns,
@@ -76,8 +118,8 @@ def learn_reference(graph: OperatorGraph) -> Reference:
             np.abs(graph.gap_ns - gap_ns[inverse]),
             np.abs(graph.since_previous_ns - since_ns[inverse]),
         ),
-        transfer_ns=medians(inverse, graph.transfer_ns),
-        size_bytes=medians(inverse, np.nan_to_num(graph.size_bytes).astype(np.int64)),
+        transfer_ns=transfer_ns,
+        size_bytes=size_bytes,
         lanes=usual_lanes(lane_table(graph)),
         iterations=tuple(np.unique(graph.iteration).tolist()),
         operators=_usual_operators(graph),
@@ -86,11 +128,7 @@ def learn_reference(graph: OperatorGraph) -> Reference:
 
 def usual_times(graph: OperatorGraph, reference: Reference) -> tuple[Floats, Floats]:
     """Return the usual gap and the usual transfer of each row, ns; NaN where the place is new."""
-    packed = pack_class(class_columns(graph))
-    class_index, is_known_class = find_sorted(reference.classes, packed)
-    keys = place_keys(graph, class_index, len(reference.classes))
-    place, is_known = find_sorted(reference.places, keys)
-    is_known &= is_known_class
+    place, is_known = _find_places(graph, reference)
     nan = np.full(len(graph), np.nan)
     if len(reference.places) == 0:
         return nan, nan
@@ -102,6 +140,25 @@ def usual_times(graph: OperatorGraph, reference: Reference) -> tuple[Floats, Flo
     gap_ns = np.where(is_known, gap_ns, nan)
     transfer_ns = np.where(is_known & ~graph.is_partial, reference.transfer_ns[place], nan)
     return gap_ns, transfer_ns * _times_as_large(graph.size_bytes, reference.size_bytes[place])
+
+
+def _places_of(rows: Rows) -> tuple[Ints, Ints]:
+    """Return the classes of some rows, ascending, and the place of each row."""
+    packed = pack_class(class_columns(rows))
+    classes = np.unique(packed)
+    return classes, place_keys(rows, np.searchsorted(classes, packed), len(classes))
+
+
+def _find_places(rows: Rows, usual: Reference | UsualTransfers) -> tuple[Ints, Flags]:
+    """Return the number of each row's place, and whether it is known; where it is not, it is only a valid index."""
+    class_index, is_known_class = find_sorted(usual.classes, pack_class(class_columns(rows)))
+    place, is_known = find_sorted(usual.places, place_keys(rows, class_index, len(usual.classes)))
+    return place, is_known & is_known_class
+
+
+def _whole_bytes(size_bytes: Floats) -> Floats:
+    """Return sizes as whole numbers; 0 where one is not known."""
+    return np.nan_to_num(size_bytes).astype(np.int64).astype(np.float64)
 
 
 def _gap_after(reference: Reference, place: Ints, after: Ints) -> Floats:
@@ -156,12 +213,12 @@ def incomplete_ranks(graph: OperatorGraph, iteration: int, reference: Reference)
     return frozenset(rank for rank, usual in reference.operators.items() if logged.get(rank, 0) < usual)
 
 
-def class_columns(graph: OperatorGraph) -> dict[str, Column]:
+def class_columns(graph: Rows) -> dict[str, Column]:
     """Return the columns of a graph that `pack_class` packs."""
     return {"communicator": graph.communicator, "operator": graph.operator, "peer": graph.peer}
 
 
-def place_keys(graph: OperatorGraph, class_index: Ints, classes: int) -> Ints:
+def place_keys(graph: Rows, class_index: Ints, classes: int) -> Ints:
     """Pack rank, class and ordinal of each row: the place of an operator in its iteration."""
     return (graph.rank * max(classes, 1) + class_index) * _ORDINALS + np.minimum(graph.ordinal, _ORDINALS - 1)
 

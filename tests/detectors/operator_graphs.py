@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from hypothesis import strategies as st
 
 from irregulars.detectors.path.operator_graph import OperatorGraph, build_graph
 from irregulars.streams.messages.records import OPERATOR_CODES, UNKNOWN
@@ -67,3 +68,25 @@ def at(graph: OperatorGraph, rank: int, start: int, operator: str | None = None)
         is_it &= graph.operator == OPERATOR_CODES[operator]
     (found,) = np.flatnonzero(is_it).tolist()
     return int(found)
+
+
+@st.composite
+def any_rows(draw: st.DrawFn) -> list[dict[str, Any]]:
+    """Operators of few ranks, groups and times, so that ties, overlaps and lengths of zero are common."""
+    rows: dict[Any, dict[str, Any]] = {}
+    for _ in range(draw(st.integers(0, 24))):
+        operator = draw(st.sampled_from(["all_reduce", "broadcast", "send", "recv"]))
+        rank, start = draw(st.integers(0, 3)), draw(st.integers(-3, 12))
+        peer = draw(st.integers(0, 3)) if operator in ("send", "recv") else None
+        one = row(
+            rank,
+            start,
+            start + draw(st.integers(0, 6)),
+            operator,
+            group=draw(st.integers(0, 1)),
+            peer=peer,
+            sequence=draw(st.integers(0, 2)),
+            iteration=draw(st.integers(0, 1)),
+        )
+        rows[rank, operator, peer, one["communicator"], one["sequence"]] = one
+    return list(rows.values())

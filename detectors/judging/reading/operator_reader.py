@@ -16,22 +16,21 @@ import numpy as np
 from irregulars.detectors.abnormal_operators.replay import abnormal_ratios
 from irregulars.detectors.blame.what_if import WhatIf
 from irregulars.detectors.job.clocks import Clocks, estimate_clocks, follow_clocks
-from irregulars.detectors.job.measured_time import logged_resolutions_ns
 from irregulars.detectors.job.pipelines import stages_from_transfers
 from irregulars.detectors.job.topology import Topology, topology_of
 from irregulars.detectors.judging.reading.iteration_rows import IterationRows
-from irregulars.detectors.judging.reading.operator_rows import NO_OPERATORS, gather_rows, joined
+from irregulars.detectors.judging.reading.operator_rows import NO_OPERATORS, gather_rows, joined, on_one_clock
 from irregulars.detectors.judging.reading.path_reading import PathReading
 from irregulars.detectors.judging.reading.spans import ReadBack, spans_of
 from irregulars.detectors.judging.reading.thresholds import READING
 from irregulars.detectors.judging.reading.usual_operators import UsualOperators
-from irregulars.detectors.path.critical_path import Attribution, attribute, slow_collectives
+from irregulars.detectors.path.critical_path import Attribution, attribute, path_collectives, slow_collectives
 from irregulars.detectors.path.operator_graph import OperatorGraph, build_graph
 from irregulars.detectors.path.ranks_to_read import Summaries, accused_lanes, lane_sums, lanes_beside, wanted_ranks
 from irregulars.detectors.path.without_start_times import Work, attribute_untimed, find_waits
 from irregulars.dtypes import Column, Floats
 from irregulars.streams.messages.announcements import Announcement
-from irregulars.streams.messages.records import RECV, UNKNOWN
+from irregulars.streams.messages.records import RECV
 
 Announcements = Mapping[int, Announcement]
 
@@ -131,12 +130,9 @@ class OperatorReader:
         self, iterations: Sequence[IterationRows], columns: Mapping[str, Column], clocks: Clocks | None = None
     ) -> OperatorGraph:
         """Build the graph on the common clock; None: as the regular iterations show the clocks."""
-        clocks, start_ns = clocks or self.clocks, columns["start_ns"]
-        if clocks.ahead_ns:
-            columns = {**columns, "resolution_ns": logged_resolutions_ns(columns)}
-            start_ns = np.where(start_ns == UNKNOWN, UNKNOWN, start_ns - clocks.ahead(columns["rank"], start_ns))
+        clocks = clocks or self.clocks
         entries = {pair: ns - clocks.ahead_of(pair[0], ns) for rows in iterations for pair, ns in rows.entries()}
-        return build_graph({**columns, "start_ns": start_ns}, entries)
+        return build_graph(on_one_clock(columns, clocks), entries)
 
     def build_now(self, rows: IterationRows, columns: Mapping[str, Column]) -> OperatorGraph:
         """Build the graph of one iteration, with the clocks as it shows them itself."""
@@ -279,7 +275,9 @@ class OperatorReader:
 
     def _slow_collectives(self, graph: OperatorGraph, iteration: int, worth_ns: float) -> set[int]:
         assert self._usual is not None
-        return slow_collectives(graph, iteration, self._usual.reference(self.build), worth_ns)
+        rows = path_collectives(graph, iteration)
+        usual = self._usual.transfers(np.unique(graph.communicator[rows]).tolist(), self.clocks)
+        return slow_collectives(graph, rows, usual, worth_ns)
 
     def learn(self, ranks: Collection[int], read_back: ReadBack) -> None:
         """Read these ranks in the regular iterations too, so that what is usual is known of them."""

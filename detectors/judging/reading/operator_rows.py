@@ -9,6 +9,8 @@ import numpy as np
 
 from irregulars.detectors.arrays.row_keys import group_rows, pack_columns, stable_order
 from irregulars.detectors.arrays.runs import begins_run
+from irregulars.detectors.job.clocks import Clocks
+from irregulars.detectors.job.measured_time import logged_resolutions_ns
 from irregulars.detectors.judging.reading.iteration_rows import IterationSpan
 from irregulars.detectors.path.operator_classes import class_parts
 from irregulars.dtypes import Column, Flags, Ints
@@ -200,6 +202,18 @@ def _placed(iteration: Ints, start_ns: Ints, own: Mapping[int, IterationSpan]) -
     for number, span in own.items():
         placed[is_unknown & (start_ns >= span.start_ns) & (start_ns < span.past_ns)] = number
     return placed
+
+
+def on_one_clock(columns: Mapping[str, Column], clocks: Clocks) -> Mapping[str, Column]:
+    """Return operators with their starts on the common clock, and with the resolution at which they were logged."""
+    if not clocks.ahead_ns:
+        return columns
+    start_ns = columns["start_ns"]
+    return {
+        **columns,
+        "resolution_ns": logged_resolutions_ns(columns),
+        "start_ns": np.where(start_ns == UNKNOWN, UNKNOWN, start_ns - clocks.ahead(columns["rank"], start_ns)),
+    }
 
 
 def joined(parts: Sequence[dict[str, Column]]) -> dict[str, Column]:

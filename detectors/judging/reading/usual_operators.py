@@ -8,15 +8,21 @@ import numpy as np
 
 from irregulars.detectors.abnormal_operators.usual_pieces import UsualPieces, learn_usual_pieces
 from irregulars.detectors.arrays.grouped_medians import lower_median, medians
+from irregulars.detectors.job.clocks import Clocks
 from irregulars.detectors.job.lanes import Lane, UsualLane
 from irregulars.detectors.job.topology import Topology
 from irregulars.detectors.judging.reading.iteration_rows import IterationRows
-from irregulars.detectors.judging.reading.operator_rows import NO_OPERATORS, joined
+from irregulars.detectors.judging.reading.operator_rows import NO_OPERATORS, joined, on_one_clock
 from irregulars.detectors.judging.reading.thresholds import READING
 from irregulars.detectors.path.lane_tables import usual_lanes
-from irregulars.detectors.path.operator_graph import OperatorGraph
+from irregulars.detectors.path.operator_graph import OperatorGraph, collective_rows
 from irregulars.detectors.path.ranks_to_read import beside, lane_sums, usual_sums
-from irregulars.detectors.path.usual_by_past import Reference, learn_reference
+from irregulars.detectors.path.usual_by_past import (
+    Reference,
+    UsualTransfers,
+    learn_reference,
+    learn_transfers,
+)
 from irregulars.detectors.path.without_start_times import find_waits
 from irregulars.dtypes import Column, Floats, Ints
 
@@ -42,6 +48,7 @@ class UsualOperators:
         self.columns: dict[str, Column] = {}
         self._learned: Reference | None = None
         self._learned_untimed: dict[Lane, UsualLane] | None = None
+        self._lanes: tuple[tuple[frozenset[int], Topology], dict[Lane, tuple[float, float]]] | None = None
         self._pieces: UsualPieces | None = None
         self._graph: OperatorGraph | None = None  # kept until the pieces are learned from it
         rank = np.concatenate([rows.columns["rank"] for rows in iterations])
@@ -68,6 +75,15 @@ class UsualOperators:
             self._graph, self._pieces = graph if is_small else None, None
         return self._learned
 
+    def transfers(self, communicators: Collection[int], clocks: Clocks) -> Reference | UsualTransfers:
+        """Return what is usual of the transfers of some communicators' collectives, and perhaps of all else.
+
+        While a path is followed each round reads more ranks, and asks for no more than that.
+        """
+        if self._learned is not None:
+            return self._learned
+        return learn_transfers(collective_rows(on_one_clock(self.columns, clocks), communicators))
+
     @property
     def pieces(self) -> UsualPieces | None:
         """What is usual of single operators, of jobs read whole and not too large, once `reference` was asked."""
@@ -83,10 +99,16 @@ class UsualOperators:
 
     def lanes(
         self, codes: Mapping[str, int], carried: Collection[int], topology: Topology
-    ) -> dict[Lane, tuple[float, float]]:
-        """Return what is usual on each lane that touches these ranks, by the summaries of the evidence."""
-        summaries = (beside(rows.summaries(codes), carried, topology) for rows in self.iterations)
-        return usual_sums(map(lane_sums, summaries))
+    ) -> Mapping[Lane, tuple[float, float]]:
+        """Return what is usual on each lane that touches these ranks, by the summaries of the evidence.
+
+        Each iteration of an incident asks for the same ranks, so that the newest answer is kept.
+        """
+        asked = frozenset(carried), topology
+        if self._lanes is None or self._lanes[0][0] != asked[0] or self._lanes[0][1] is not topology:
+            summaries = (beside(rows.summaries(codes), carried, topology) for rows in self.iterations)
+            self._lanes = asked, usual_sums(map(lane_sums, summaries))
+        return self._lanes[1]
 
     def work_excess_ns(self, rows: IterationRows) -> dict[int, float]:
         """Return how much longer than usual each rank worked, less the factor that all have in common; ns."""

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from random import Random
 from statistics import median_low
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
 
 from irregulars.detectors.arrays.grouped_medians import (
+    column_medians,
     lower_median,
     lower_medians,
     medians,
+    nan_medians,
     robust_sigma,
     weighted_medians,
 )
@@ -41,6 +45,27 @@ def of_each(group: np.ndarray, values: np.ndarray) -> list[np.ndarray]:
 def test_medians_are_those_of_numpy(rows: tuple[np.ndarray, np.ndarray]) -> None:
     expected = [np.median(own) for own in of_each(*rows)]
     np.testing.assert_allclose(medians(*rows), expected, rtol=1e-15, atol=5e-324)
+
+
+@given(groups(), st.randoms(use_true_random=False))
+def test_medians_of_columns_are_those_of_each_column(rows: tuple[np.ndarray, np.ndarray], random: Random) -> None:
+    group, values = rows[0], rows[1].astype(np.float64)
+    own = values.copy()
+    own[[at for at in range(len(own)) if random.random() < 0.3]] = np.nan  # where a size is not known
+    table = np.stack([values, own, -values], axis=1)
+    found = column_medians(group, table)
+    np.testing.assert_array_equal(found, np.stack([medians(group, column) for column in table.T], axis=1))
+
+
+@given(
+    hnp.arrays(np.float64, hnp.array_shapes(min_dims=2, max_dims=2, max_side=7), elements=st.floats(-1e300, 1e300)),
+    st.randoms(use_true_random=False),
+)
+def test_medians_of_what_is_known_are_those_of_numpy(table: np.ndarray, random: Random) -> None:
+    np.testing.assert_array_equal(nan_medians(table), np.nanmedian(table, axis=1))
+    for row in table:
+        row[random.sample(range(len(row)), random.randrange(len(row)))] = np.nan
+    np.testing.assert_array_equal(nan_medians(table), np.nanmedian(table, axis=1))
 
 
 @given(groups())

@@ -21,7 +21,8 @@ def test_what_a_cause_explains_is_taken_from_path_and_lanes() -> None:
     left = Unexplained.of([seen(0, {WORK[1]: 50.0, PAIR: 30.0}, {PAIR: 30.0, pair(0, 2): 5.0})], APART)
     rest = left.without(frozenset([PAIR]))
     assert rest.path_excess_ns == [{WORK[1]: 50 * MS}]
-    assert rest.attributions[0].lanes.keys() == {pair(0, 2)}
+    assert rest.seen.observe(pair(0, 2), rest.explained).keys() == {pair(0, 2)}
+    assert left.seen.observe(pair(0, 2), left.explained).keys() == {pair(0, 2), PAIR}
     assert rest.own_ns([WORK[1], PAIR]) == [50 * MS]
 
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-import pytest
+import math
+from dataclasses import replace
 
-from irregulars.detectors.blame.slow_lanes import observe_lanes, stands_out, typical_excess
-from irregulars.detectors.job.lanes import LaneExcess
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from irregulars.detectors.blame.slow_lanes import SeenLanes, observe_lanes, stands_out, typical_excess
+from irregulars.detectors.job.lanes import Lane, LaneExcess
 from irregulars.detectors.path.critical_path import Attribution
 from tests.detectors.transfers import MS, NORMAL, OF_1_AND_2, SLOW, WORLD, irregular, pair, small
 
@@ -102,6 +107,29 @@ def test_small_messages_that_met_the_queues_of_a_slow_communicator_are_no_eviden
 ) -> None:
     seen = observe_lanes(WORLD, irregular({WORLD: SLOW, pair(1, 5): lane}))
     assert seen == {WORLD: True} | ({pair(1, 5): True} if is_seen else {})
+
+
+KNOWN = st.dictionaries(
+    st.sampled_from([ACCUSED, OTHER, WORLD, OF_1_AND_2, pair(2, 3), pair(5, 1)]),
+    st.builds(
+        LaneExcess,
+        st.floats(-MS, 40 * MS), st.floats(0, 20 * MS), st.floats(0, MS), st.sampled_from([1e6, 8.0, math.nan]),
+        st.floats(1, 4), st.sampled_from([1.0, 4.0]), st.floats(0, MS),
+    ),
+)  # fmt: skip
+
+
+@given(st.lists(KNOWN, min_size=1, max_size=8), st.frozensets(st.sampled_from([OTHER, WORLD, pair(2, 3)])))
+def test_lanes_that_are_explained_are_as_if_they_had_not_been_seen(
+    seen: list[dict[Lane, LaneExcess]], explained: frozenset[Lane]
+) -> None:
+    """Each lane is told by its own medians; and in the order in which lanes appear, which sums depend on."""
+    some = [Attribution(number, {}, {}, one, {}) for number, one in enumerate(seen)]
+    left = [replace(one, lanes={k: v for k, v in one.lanes.items() if k not in explained}) for one in some]
+    found = SeenLanes(some).observe(ACCUSED, explained)
+    assert list(found.items()) == list(observe_lanes(ACCUSED, left).items())
+    order = [ACCUSED, *(lane for one in left for lane in one.lanes if lane != ACCUSED)]
+    assert list(found) == [lane for lane in dict.fromkeys(order) if lane in found]
 
 
 def test_what_is_typical_of_a_lane_are_its_medians() -> None:

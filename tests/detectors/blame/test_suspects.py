@@ -21,7 +21,7 @@ from irregulars.detectors.blame.suspects import (
     is_carried,
 )  # fmt: skip
 from irregulars.detectors.job.lanes import Lane
-from irregulars.detectors.job.topology import Device, Topology
+from irregulars.detectors.job.topology import Device, Place, Topology
 from irregulars.streams.messages.judgements import DEVICES, VERDICT_KINDS
 from tests.detectors.transfers import (
     APART,
@@ -55,6 +55,22 @@ def test_what_is_accused_is_what_verdicts_know() -> None:
     accused = {kind.name: kind.accusation for kind in KINDS.values() if kind.accusation is not None}
     assert accused.keys() <= set(DEVICES)
     assert set(accused.values()) <= set(VERDICT_KINDS)
+
+
+DEVICES_OF_KINDS = [
+    NOBODY, FABRIC, Device("communicator", tuple(range(8))), Device(UNLOGGED, (3, 4)), Device("link", (1, 5)),
+    *(Device("nic", ranks) for ranks in ((1,), (2, 3), (0, 1, 2, 3))),
+    *(Device("switch", ranks) for ranks in ((0, 1), (0, 1, 2, 3), tuple(range(8)))),
+]  # fmt: skip
+PARTLY_KNOWN = replace(TOGETHER, places={0: Place("h0", 0, "nic0", "leaf-0"), 1: Place("h0", 1, "nic1"), 2: Place()})
+
+
+@pytest.mark.parametrize("topology", [APART, TOGETHER, PARTLY_KNOWN], ids=["apart", "together", "partly known"])
+@pytest.mark.parametrize("device", DEVICES_OF_KINDS, ids=str)
+def test_many_lanes_are_related_to_a_device_as_each_of_them_is(device: Device, topology: Topology) -> None:
+    kind, lanes = KINDS[device.kind], [WORLD, OF_1_AND_2, OF_HOSTS_0_AND_1, *PAIRS]
+    each = [tuple(kind.relation(device, lane, WORLD, topology, way) for way in kind.ways()) for lane in lanes]
+    assert kind.relations(device, lanes, WORLD, topology) == each
 
 
 class Bridge(SuspectKind):

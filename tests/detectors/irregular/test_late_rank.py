@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from irregulars.detectors.irregular.late_rank import Late, Latest, find_lasting, find_latest, lasting_ns
+from irregulars.detectors.irregular.late_rank import Late, Latest, _table, find_lasting, find_latest, lasting_ns
 from irregulars.detectors.irregular.thresholds import IRREGULAR
 
 MS = 1e6
@@ -39,6 +41,16 @@ def test_a_rank_that_is_always_late_is_held_against_its_own_past() -> None:
     more = find_latest({0: 90 * MS, 2: 5 * MS}, history)
     assert more is not None
     assert (more.rank, more.over_ns) == (0, pytest.approx(59 * MS))
+
+
+LATES = st.dictionaries(st.integers(0, 40), st.floats(0, 1e9), max_size=6)
+
+
+@given(st.lists(LATES, max_size=8), st.frozensets(st.integers(0, 50)))
+def test_a_rank_that_was_not_among_the_latest_was_on_time(history: list[Late], more: frozenset[int]) -> None:
+    ranks = sorted({*more, *(rank for late in history for rank in late)})
+    expected = [[late.get(rank, 0.0) for late in history] for rank in ranks]
+    np.testing.assert_array_equal(_table(history, ranks), np.array(expected).reshape(len(ranks), len(history)))
 
 
 def test_no_order_of_the_ranks_changes_who_it_is() -> None:

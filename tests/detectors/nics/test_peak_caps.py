@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from irregulars.detectors.job.topology import Device, Place, Topology
 from irregulars.detectors.nics.peak_caps import (
     End,
+    _peaks,
     as_low,
     capped_ends,
     log_odds,
@@ -45,6 +46,26 @@ def test_a_nic_that_is_slow_both_ways_is_told_from_its_neighbours() -> None:
 
 def test_neither_a_switch_nor_the_communicator_is_likelier_than_a_nic_that_is_capped_alone() -> None:
     assert favourite(CAPPED, Device("switch", RANKS), Device("communicator", RANKS)) == NIC[1]
+
+
+SHARED = Topology(5, {rank: Place("h", rank, f"eth{max(rank - 2, 0)}", "s") for rank in range(5)}, {}, ())
+"""Ranks 0, 1 and 2 share a NIC."""
+
+SAMPLED = st.dictionaries(st.integers(0, 5), st.tuples(st.floats(0.0, 2.0), st.floats(0.0, 2.0)))
+
+
+@given(st.lists(SAMPLED, max_size=4))
+def test_the_peak_of_a_nic_is_the_lowest_that_any_of_its_ranks_sampled(
+    rates: list[dict[int, tuple[float, float]]],
+) -> None:
+    nics = [SHARED.nic(0), SHARED.nic(3), SHARED.nic(4)]
+    assert [len(nic.ranks) for nic in nics] == [3, 1, 1]
+    expected = [
+        [min((one[rank][way] for rank in nic.ranks if rank in one), default=math.nan) for one in rates]
+        for nic in nics
+        for way in (0, 1)
+    ]
+    np.testing.assert_array_equal(_peaks(nics, rates), np.array(expected).reshape(6 if rates else 0, len(rates)))
 
 
 @pytest.mark.parametrize(

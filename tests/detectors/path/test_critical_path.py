@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from irregulars.detectors.job.lanes import Lane
-from irregulars.detectors.path.critical_path import _walk, attribute, slow_collectives
+from irregulars.detectors.path.critical_path import _walk, attribute, path_collectives, slow_collectives
 from irregulars.detectors.path.usual_by_past import learn_reference
 from irregulars.streams.messages.records import SEND
 from tests.detectors.batched_rings import QUICK, RING, SLOW, ring_rows
@@ -62,7 +62,7 @@ def slow(worth_us: float, *, read: set[int], **last: Any) -> set[int]:
     own = [one for one in rows if one["rank"] in read]
     reference = learn_reference(exact_graph([one for one in own if one["iteration"] < 5], entries))
     irregular = exact_graph([one for one in own if one["iteration"] == 5], entries)
-    return slow_collectives(irregular, 5, reference, worth_us * US)
+    return slow_collectives(irregular, path_collectives(irregular, 5), reference, worth_us * US)
 
 
 def test_a_collective_is_slow_where_a_member_that_was_not_read_is_late() -> None:
@@ -77,8 +77,9 @@ def test_no_collective_is_slow_where_the_late_one_was_read_or_nobody_is_late() -
 
 def test_a_collective_that_was_never_seen_is_slow() -> None:
     reference = learn_reference(graph_of(row(0, 10, 20, group=3)))
-    assert slow_collectives(graph_of(row(0, 10, 50, group=4)), 0, reference, 30.0) == {4}
-    assert slow_collectives(graph_of(row(0, 10, 50, group=4)), 0, reference, 50.0) == set()
+    graph = graph_of(row(0, 10, 50, group=4))
+    assert slow_collectives(graph, path_collectives(graph, 0), reference, 30.0) == {4}
+    assert slow_collectives(graph, path_collectives(graph, 0), reference, 50.0) == set()
 
 
 def excess(attribution: Any) -> dict[Lane, float]:

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from irregulars.detectors.path.operator_graph import OperatorGraph
-from irregulars.streams.messages.records import RECV, SEND
+from irregulars.detectors.path.operator_graph import OperatorGraph, build_graph, collective_rows
+from irregulars.streams.messages.records import OPERATOR_CODES, RECV, SEND
 from tests.detectors.batched_rings import QUICK, RING, SLOW, WORK, ring_rows
-from tests.detectors.operator_graphs import at, exact_graph, graph_of, row
+from tests.detectors.operator_graphs import any_rows, at, columns_of, exact_graph, graph_of, row
 
 
 def waits(graph: OperatorGraph, rank: int, start: int) -> tuple[int, int, int]:
@@ -238,28 +238,6 @@ def test_a_lost_operator_does_not_move_the_ordinals_of_those_after_it() -> None:
 # --- what always holds ----------------------------------------------------------------------------------------------
 
 
-@st.composite
-def any_rows(draw: st.DrawFn) -> list[dict[str, Any]]:
-    """Operators of few ranks, groups and times, so that ties, overlaps and lengths of zero are common."""
-    rows: dict[Any, dict[str, Any]] = {}
-    for _ in range(draw(st.integers(0, 24))):
-        operator = draw(st.sampled_from(["all_reduce", "broadcast", "send", "recv"]))
-        rank, start = draw(st.integers(0, 3)), draw(st.integers(-3, 12))
-        peer = draw(st.integers(0, 3)) if operator in ("send", "recv") else None
-        one = row(
-            rank,
-            start,
-            start + draw(st.integers(0, 6)),
-            operator,
-            group=draw(st.integers(0, 1)),
-            peer=peer,
-            sequence=draw(st.integers(0, 2)),
-            iteration=draw(st.integers(0, 1)),
-        )
-        rows[rank, operator, peer, one["communicator"], one["sequence"]] = one
-    return list(rows.values())
-
-
 @given(rows=any_rows())
 def test_every_row_splits_into_wait_and_transfer(rows: list[dict[str, Any]]) -> None:
     graph = exact_graph(rows, {})
@@ -293,6 +271,33 @@ def test_the_operator_before_is_found_as_by_hand(rows: list[dict[str, Any]]) -> 
             latest = graph.end_ns[ended].max() if ended.any() else None
             before = int(graph.previous[here])
             assert (None if before < 0 else int(graph.end_ns[before])) == latest
+
+
+@given(rows=any_rows(), communicators=st.sampled_from([[], [0], [1], [0, 1]]), step=st.sampled_from([0, 7, 50_000]))
+def test_the_collectives_of_some_communicators_are_as_in_the_graph_of_all_operators(
+    rows: list[dict[str, Any]], communicators: list[int], step: int
+) -> None:
+    """Also where times are logged, in whole steps of ns: what else a rank ran says how exactly."""
+    steps = {"start_ns": step or 1, "elapsed_ns": step or 1}
+    columns = {name: column * steps.get(name, 1) for name, column in columns_of(rows).items()}
+    graph = build_graph(columns, {}, is_exact=not step)
+    found = collective_rows(columns, communicators, is_exact=not step)
+    own = np.isin(graph.communicator, communicators) & ~graph.is_p2p
+    for name, column in found._asdict().items():
+        np.testing.assert_array_equal(column, getattr(graph, name)[own], err_msg=name)
+
+
+def test_a_message_says_how_exactly_the_collectives_beside_it_were_logged() -> None:
+    """One recv is not in whole milliseconds, so that the broadcast ended in time for its late leaf to be apart."""
+    rows = [row(rank, at * 10**6, (at + 1) * 10**6, sequence=at) for rank in (0, 1) for at in range(40)]
+    rows += [
+        row(0, 10**9, 10**9 + 10**6, "broadcast", sequence=90),
+        row(1, 1_001_500_000, 10**9 + 2 * 10**6, "broadcast", sequence=90),
+    ]
+    for messages in ([], [row(0, 1, 2, "recv", peer=1), row(0, 5, 7, "recv", peer=1, sequence=1)]):
+        graph, found = build_graph(columns_of(rows + messages), {}), collective_rows(columns_of(rows + messages), [0])
+        np.testing.assert_array_equal(found.transfer_ns, graph.transfer_ns[~graph.is_p2p])
+        assert found.transfer_ns[found.operator == OPERATOR_CODES["broadcast"]][0] == (10**6 if messages else 0)
 
 
 @given(rows=any_rows(), data=st.data())

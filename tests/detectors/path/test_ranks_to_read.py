@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -13,6 +15,7 @@ from irregulars.detectors.path.critical_path import Attribution
 from irregulars.detectors.path.ranks_to_read import (
     WIDE,
     Summaries,
+    _partners,
     accused_lanes,
     beside,
     ends_of,
@@ -25,7 +28,7 @@ from irregulars.detectors.path.ranks_to_read import (
     wanted_ranks,
 )
 from irregulars.streams.messages.records import OPERATOR_CODES, RECV
-from tests.detectors.operator_graphs import graph_of, row
+from tests.detectors.operator_graphs import any_rows, graph_of, row
 
 ALL_REDUCE = OPERATOR_CODES["all_reduce"]
 MANY = tuple(range(2 * WIDE))
@@ -72,6 +75,19 @@ def test_members_of_a_small_collective_that_took_no_longer_than_usual_are_not() 
 
 def test_the_other_end_of_a_recv_is_wanted_with_its_pipeline() -> None:
     assert wanted(row(0, 10, 50, "recv", group=2, peer=5), known=summaries(), read={0}) == {5}
+
+
+@given(rows=any_rows(), data=st.data())
+def test_partners_are_those_of_all_parts_of_each_batch(rows: list[dict[str, Any]], data: st.DataObject) -> None:
+    graph = graph_of(*rows)
+    messages = np.flatnonzero(graph.is_p2p)
+    own = np.array(data.draw(st.lists(st.sampled_from(messages.tolist() or [0]))), dtype=np.int64)
+    own = own if len(messages) else own[:0]
+    parts = [
+        graph.peer[(graph.block == graph.block[at]) & (graph.start_ns == graph.start_ns[at]) & graph.is_p2p].tolist()
+        for at in own
+    ]
+    assert _partners(graph, own, Topology(4, {}, {})) == {rank for peers in parts for rank in peers}
 
 
 def test_of_a_wide_collective_only_those_who_may_have_come_later_are_wanted() -> None:

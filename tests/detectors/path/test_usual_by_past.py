@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from itertools import permutations
+from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from irregulars.detectors.job.lanes import Lane
 from irregulars.detectors.path.critical_path import attribute
-from irregulars.detectors.path.usual_by_past import _overlapped, learn_reference, usual_times
-from tests.detectors.operator_graphs import graph_of, row
+from irregulars.detectors.path.operator_graph import build_graph, collective_rows
+from irregulars.detectors.path.usual_by_past import (
+    _overlapped,
+    learn_reference,
+    learn_transfers,
+    usual_times,
+    usual_transfers,
+)
+from tests.detectors.operator_graphs import any_rows, columns_of, exact_graph, graph_of, row
 from tests.detectors.overlapped_work import BUCKETS, LATER_NS, RANKS, rows_of
 
 
@@ -53,6 +63,23 @@ def test_which_operator_usually_ends_last_does_not_depend_on_numbers_of_communic
     after_first = (graph.communicator == 3) & np.isin(graph.iteration, (0, 3, 6))
     assert usual_gap_ns[after_first].tolist() == [60.0] * 3
     assert usual_gap_ns[(graph.communicator == 3) & ~after_first].tolist() != [60.0] * 4
+
+
+@given(usual=any_rows(), now=any_rows(), kept=st.sampled_from([1.0, 0.8]), size=st.sampled_from([np.nan, 64.0]))
+def test_what_is_usual_of_transfers_alone_is_what_is_usual_of_them_among_all(
+    usual: list[dict[str, Any]], now: list[dict[str, Any]], kept: float, size: float
+) -> None:
+    """Of regular iterations the collectives of the communicators that are asked for suffice."""
+    graph = exact_graph([one | {"size_bytes": size * (1 + one["sequence"])} for one in now])
+    columns = columns_of([one | {"size_bytes": 64.0} for one in usual[: int(kept * len(usual))]])
+    reference = learn_reference(build_graph(columns, {}, is_exact=True))
+    rows = np.flatnonzero(~graph.is_p2p)[::-1]
+    of_all = usual_times(graph, reference)[1][rows]
+    np.testing.assert_array_equal(usual_transfers(graph, rows, reference), of_all)
+    for communicator in (0, 1):
+        own = graph.communicator[rows] == communicator
+        alone = learn_transfers(collective_rows(columns, [communicator], is_exact=True))
+        np.testing.assert_array_equal(usual_transfers(graph, rows[own], alone), of_all[own])
 
 
 @pytest.mark.parametrize(("since_apart_ns", "is_overlapped"), [(0.65, True), (0.8, False)])

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from irregulars.detectors.job.lanes import Lane
 from irregulars.detectors.judging.reading.iteration_rows import IterationRows, split_by_iteration
 from irregulars.detectors.judging.reading.operator_reader import OperatorReader
 from irregulars.detectors.judging.reading.thresholds import READING
@@ -67,6 +70,27 @@ def test_a_job_that_is_read_whole_learns_from_all_its_regular_iterations_and_ano
     assert read_of_usual(lockstep()) == set(range(8))
     with moved(READING, "whole_ranks", 3):
         assert read_of_usual(lockstep()) == set(range(2, 8))
+
+
+def test_what_is_usual_on_lanes_is_kept_for_as_long_as_the_same_ranks_are_asked_for() -> None:
+    job = LockstepJob(WORLD_OF_4)
+
+    def body(one: LockstepJob, number: int) -> None:
+        for sender in range(3):
+            one.message("world", sender, sender + 1, (2 + sender) * MS)
+
+    job.iterate(range(8), body)
+    read = ReadJob(job.trace())
+    codes, topology = read.reader.codes, read.reader.topology
+    kept = UsualOperators(read.rows, is_whole=True)
+    for ranks in ([0], [0], [1, 2], [3], [0]):
+        found = kept.lanes(codes, ranks, topology)
+        assert found == UsualOperators(read.rows, is_whole=True).lanes(codes, ranks, topology)
+        assert found.keys() == {
+            Lane("pair", one, one + 1) for one in range(3) if not {one, one + 1}.isdisjoint(ranks)
+        }
+    assert kept.lanes(codes, [0], topology) is found
+    assert kept.lanes(codes, [0], replace(topology)) is not found  # who is a member may have changed
 
 
 @pytest.mark.parametrize(("most_rows", "is_known"), [(4, True), (3, False)])
