@@ -1,8 +1,8 @@
 /* Loops over operators for the first hop, without Python's lock: what a message's rows say, and their sums.
  *
  * Everything here has a twin in Python, which decides wherever this is not sure: `plain_layout` knows only messages
- * that are laid out as ours are, `reduce` only rows in order and without duplicates, and both return None for all
- * others. Offsets that come from a message are checked against its length before anything is read there.
+ * that are laid out as ours are, `reduce` only rows in order and without duplicates, and both leave all others to
+ * Python. Offsets that come from a message are checked against its length before anything is read there.
  *
  * Columns of a message are addressed by a layout: an int64 for the rows, then for each field the offset of its data in
  * the message, and that of its validity bitmap or -1 where no value is null.
@@ -451,6 +451,12 @@ static int write_classes(Classes *own, Output *out)
     return 1;
 }
 
+static void clear_classes(Classes *own)
+{
+    memset(own->places, 0, (size_t)own->size * sizeof(Class));
+    own->taken = 0;
+}
+
 typedef struct { int64_t source, first, past, offset; } Cut;
 typedef struct { int64_t cuts, blocks; } Closing;
 typedef struct { int64_t first_ns, last_ns, operators, offsets, classes; double work_ns, communication_ns; } Block;
@@ -579,7 +585,7 @@ static int reduce_cut(Reduction *own, Walk *walk, const Cut *cut)
     return status;
 }
 
-/* Reduce the blocks of one closing; its rows must be in order, without duplicates, and all of them have ended. */
+/* Reduce the blocks of one closing; ODD: its rows are not in order, or tell of an operator twice or before its end. */
 static int reduce_closing(Reduction *own, const Cut *cuts, int64_t cut_count, int64_t first_block, int64_t past_block)
 {
     Walk walk = {first_block, first_block, past_block, UNKNOWN, UNKNOWN, -1};
@@ -618,20 +624,23 @@ static Columns *sources_of(PyObject *values, PyObject *layouts, int64_t *count)
     return found;
 }
 
+/* Reduce all closings, and note in `is_odd` which of them numpy has to do; ODD: some are, or the counts don't fit. */
 static int reduce_all(Reduction *own, const Closing *closings, int64_t closing_count, int64_t cut_count,
-                      int64_t block_count)
+                      int64_t block_count, char *is_odd)
 {
     int64_t cut = 0, block = 0;
-    int status = DONE;
+    int status = DONE, found;
     own->table = (Classes){calloc(64, sizeof(Class)), 64, 0};
     if (own->table.places == NULL) return NO_MEMORY;
-    for (int64_t number = 0; number < closing_count && status == DONE; number++) {
+    for (int64_t number = 0; number < closing_count && status != NO_MEMORY; number++) {
         const Closing *closing = closings + number;
         if (closing->cuts < 0 || closing->blocks < 1 || closing->cuts > cut_count - cut ||
             closing->blocks > block_count - block)
-            status = ODD;
-        else
-            status = reduce_closing(own, own->cuts + cut, closing->cuts, block, block + closing->blocks);
+            break;
+        found = reduce_closing(own, own->cuts + cut, closing->cuts, block, block + closing->blocks);
+        if (found == ODD) clear_classes(&own->table); /* of the block in which it was left */
+        if (found != DONE) status = found;
+        is_odd[number] = found == ODD;
         cut += closing->cuts;
         block += closing->blocks;
     }
@@ -641,8 +650,9 @@ static int reduce_all(Reduction *own, const Closing *closings, int64_t closing_c
 
 PyDoc_STRVAR(reduce_doc,
 "reduce(values, layouts, code_begins, cuts, closings, numbers, is_next, free_ns, codes, is_wide)\n--\n\n"
-"Sum up the operators of some closings: see streams/rank_hop/rows/block_sums.py. None: numpy has to do it.\n\n"
-"Returns bytes: rows of 7 values for each block, the offsets, and rows of 3 values for each class.");
+"Sum up the operators of some closings: see streams/rank_hop/rows/block_sums.py.\n\n"
+"Returns bytes: rows of 7 values for each block, the offsets, and rows of 3 values for each class. Or a byte for each\n"
+"closing, 1 where numpy has to do it, if it has to do some of them.");
 
 static PyObject *reduce(PyObject *self, PyObject *args)
 {
@@ -665,17 +675,20 @@ static PyObject *reduce(PyObject *self, PyObject *args)
     int status = NO_MEMORY;
     own.sources = sources;
     own.blocks = malloc((size_t)(block_count + 1) * sizeof(Block));
-    if (own.blocks != NULL) {
+    Py_ssize_t closing_count = in[2].len / (Py_ssize_t)sizeof(Closing);
+    char *is_odd = calloc((size_t)(closing_count + 1), 1);
+    if (own.blocks != NULL && is_odd != NULL) {
         Py_BEGIN_ALLOW_THREADS
-        status = reduce_all(&own, in[2].buf, in[2].len / (Py_ssize_t)sizeof(Closing), cut_count, block_count);
+        status = reduce_all(&own, in[2].buf, closing_count, cut_count, block_count, is_odd);
         Py_END_ALLOW_THREADS
     }
     if (status == NO_MEMORY) PyErr_NoMemory();
-    else if (status == ODD) result = Py_NewRef(Py_None);
+    else if (status == ODD) result = PyBytes_FromStringAndSize(is_odd, closing_count);
     else
         result = Py_BuildValue("y#y#y#", (char *)own.blocks, (Py_ssize_t)(block_count * (int64_t)sizeof(Block)),
                                own.offsets.bytes ? own.offsets.bytes : "", (Py_ssize_t)own.offsets.size,
                                own.classes.bytes ? own.classes.bytes : "", (Py_ssize_t)own.classes.size);
+    free(is_odd);
     free(own.blocks);
     free(own.offsets.bytes);
     free(own.classes.bytes);

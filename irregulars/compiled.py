@@ -28,8 +28,8 @@ class Kernel(Protocol):
     def reduce(
         self, values: list[bytes], layouts: list[bytes], code_begins: Ints, cuts: Ints, closings: Ints, numbers: Ints,
         is_next: Flags, free_ns: Ints, codes: Ints, is_wide: Flags,
-    ) -> tuple[bytes, bytes, bytes] | None:  # fmt: skip
-        """Sum up the operators of some closings."""
+    ) -> tuple[bytes, bytes, bytes] | bytes:  # fmt: skip
+        """Sum up the operators of some closings, or say which of them numpy has to do."""
 
 
 def load_kernel() -> Kernel | None:

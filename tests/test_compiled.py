@@ -36,6 +36,7 @@ from irregulars.streams.rank_hop import evidence_reduction
 from irregulars.streams.rank_hop.evidence_reduction import Closing, reduce_closings
 from irregulars.streams.rank_hop.rows import row_summaries
 from irregulars.streams.rank_hop.rows.message_rows import Cut, MessageRows
+from irregulars.streams.rank_hop.rows.operator_reduction import Reduction
 from irregulars.streams.rank_hop.rows.row_summaries import RowSummary, summarize
 from tests.fuzz.mutations import mutate
 
@@ -261,13 +262,27 @@ def test_sums_are_those_of_numpy(odd: float, monkeypatch: pytest.MonkeyPatch) ->
     compiled_sums = 0
     for _ in range(300):
         closed = list(closings(random, odd))
-        compiled_sums += by_kernel(closed)
+        is_compiled = by_kernel(closed)
+        compiled_sums += sum(is_compiled)
+        plain = [one for one, is_own in zip(closed, is_compiled, strict=True) if is_own]
+        others = [one for one, is_own in zip(closed, is_compiled, strict=True) if not is_own]
         found = reduce_closings("job", closed)
         with monkeypatch.context() as without:
-            without.setattr(evidence_reduction, "sum_blocks", lambda *_: None)
-            wanted = reduce_closings("job", closed)
+            without.setattr(evidence_reduction, "KERNEL", None)
+            wanted = [row for some in (plain, others) if some for row in reduce_closings("job", some)]
         assert_equal_evidence(found, wanted)
     assert compiled_sums > 50
+
+
+def test_a_rank_that_only_numpy_can_do_keeps_no_other_from_the_compiled_loop() -> None:
+    random = Random(7)
+    columns = operators(random, 20, 0.0) | {"iteration": np.zeros(20, np.int64)}
+    plain = closings_of(list(cuts_of(random, columns, 0)))
+    odd = closings_of(list(cuts_of(random, columns | {"elapsed_ns": np.full(20, np.nan)}, 0)))
+    ranks = [one._replace(rank=rank) for rank, one in enumerate([*plain * 3, *odd, *plain * 2])]
+    assert by_kernel(ranks) == [True, True, True, False, True, True]
+    rows = [row for row in reduce_closings("job", ranks) if isinstance(row, Evidence)]
+    assert [row.columns["rank"].tolist() for row in rows] == [[0, 1, 2, 4, 5], [3]]
 
 
 def test_operators_that_began_at_different_times_are_different_ones(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -286,7 +301,7 @@ def test_operators_that_began_at_different_times_are_different_ones(monkeypatch:
     (made,) = closings_of([Cut(MessageRows(batch.columns, NAMES, 3), 0, 4)])
     found = reduce_closings("job", [made])
     with monkeypatch.context() as without:
-        without.setattr(evidence_reduction, "sum_blocks", lambda *_: None)
+        without.setattr(evidence_reduction, "KERNEL", None)
         wanted = reduce_closings("job", [made])
     assert_equal_evidence(found, wanted)
     assert [int(row.columns["operators"].sum()) for row in found if isinstance(row, Evidence)] == [4]
@@ -302,12 +317,10 @@ def closings_of(cuts: list[Cut]) -> list[Closing]:
     ]  # fmt: skip
 
 
-def by_kernel(closed: list[Closing]) -> bool:
-    """Whether the compiled loop does it all."""
-    blocks = evidence_reduction._Blocks(closed)
-    names = tuple(dict.fromkeys(name for one in closed for cut in one.cuts for name in cut.source.names))
-    cuts = [cut for one in closed for cut in one.cuts]
-    return isinstance(evidence_reduction._sums(blocks, cuts, names).rows, evidence_reduction._LazyRows)
+def by_kernel(closed: list[Closing]) -> list[bool]:
+    """For each rank whether the compiled loop does it."""
+    found = evidence_reduction._compiled_sums(evidence_reduction._work_on(closed))
+    return [True] * len(closed) if isinstance(found, Reduction) else (~found).tolist()
 
 
 def assert_equal_evidence(found: list[Any], wanted: list[Any]) -> None:

@@ -89,17 +89,8 @@ def reduce_closings(job: str, closed: Sequence[Closing | Membership]) -> list[Ev
         if isinstance(run, Membership):
             reduced.append(run)
         else:
-            reduced += [_reduce(job, some) for some in _apart(run)]
+            reduced += _reduce(job, run)
     return reduced
-
-
-def _apart(closings: Sequence[Closing]) -> list[Sequence[Closing]]:
-    """Take ranks whose rows were looked at apart: they must not keep a thousand others from the compiled loop."""
-    looked_at = {one.rank for one in closings if not one.is_plain}
-    if not looked_at:
-        return [closings]
-    plain = [one for one in closings if one.rank not in looked_at]
-    return [some for some in (plain, [one for one in closings if one.rank in looked_at]) if some]
 
 
 def reduce_all(job: str, closed: Sequence[Closing | Membership]) -> list[Evidence | Membership]:
@@ -192,36 +183,73 @@ class _Blocks:
         return np.concatenate(found)
 
 
-def _reduce(job: str, closings: Sequence[Closing]) -> Evidence:
-    blocks = _Blocks(closings)
+def _reduce(job: str, closings: Sequence[Closing]) -> Iterator[Evidence]:
+    """Reduce closings: what the compiled loop leaves to numpy apart, so that it keeps no others from it."""
+    work = _work_on(closings)
+    found = _compiled_sums(work)
+    if isinstance(found, Reduction):
+        yield _evidence(job, work, found)
+        return
+    odd_ranks = {one.rank for one, is_odd in zip(closings, found.tolist(), strict=True) if is_odd}
+    odd = [one for one in closings if one.rank in odd_ranks]  # all of a rank: its oldest iteration comes first
+    if len(odd) < len(closings):
+        yield from _reduce(job, [one for one in closings if one.rank not in odd_ranks])
+        work = _work_on(odd)
+    rows = _operators(work)
+    is_summed = _is_summed(rows, work.wide, work.names)
+    yield _evidence(job, work, reduce_blocks(rows, work.blocks.is_next, work.free_ns, is_summed))
+
+
+class _Work(NamedTuple):
+    """What is to be reduced: blocks, their operators, and the communicators that these name."""
+
+    blocks: _Blocks
+    cuts: Sequence[Cut]
+    names: tuple[str, ...]
+
+    @property
+    def wide(self) -> frozenset[str]:
+        """Communicators of more than `WIDE` ranks."""
+        return frozenset[str]().union(*{one.wide for one in self.blocks.closings})
+
+    @property
+    def free_ns(self) -> Ints:
+        """When the rank was free to begin each block."""
+        return self.blocks.joined("free_ns", np.int64)
+
+
+def _work_on(closings: Sequence[Closing]) -> _Work:
     cuts = [cut for one in closings for cut in one.cuts] or [_NO_ROWS]
     dictionaries = dict.fromkeys(cut.source.names for cut in _distinct(cuts))
-    names = tuple(dict.fromkeys(chain.from_iterable(dictionaries)))
-    reduction = _sums(blocks, cuts, names)
-    times = _times(blocks, reduction)
-    parts = blocks.sampled()
+    return _Work(_Blocks(closings), cuts, tuple(dict.fromkeys(chain.from_iterable(dictionaries))))
+
+
+def _evidence(job: str, work: _Work, reduction: Reduction) -> Evidence:
+    times = _times(work.blocks, reduction)
+    parts = work.blocks.sampled()
     placed = place_in_blocks(parts, times.start_ns, times.elapsed_ns) if parts else None
     return Evidence(
         job=job,
-        names=names,
-        columns=_columns(blocks, reduction, times, placed),
+        names=work.names,
+        columns=_columns(work.blocks, reduction, times, placed),
         offsets=reduction.offsets,
         classes=reduction.classes,
         patterns=_patterns(reduction, times, placed),
     )
 
 
-def _sums(blocks: _Blocks, cuts: Sequence[Cut], names: tuple[str, ...]) -> Reduction:
-    """Sum up the operators of all closings; their rows are there too, but where nobody reads them."""
-    wide = frozenset[str]().union(*{one.wide for one in blocks.closings})
-    free_ns = blocks.joined("free_ns", np.int64)
-    if not any(one.detectors for one in blocks.closings):
-        asked = Blocks(blocks.counts, blocks.iteration, blocks.is_next, free_ns)
-        found = sum_blocks(asked, [one.cuts for one in blocks.closings], names, wide)
-        if found is not None:
-            return found._replace(rows=_LazyRows(partial(_operators, blocks, cuts, names)))
-    rows = _operators(blocks, cuts, names)
-    return reduce_blocks(rows, blocks.is_next, free_ns, _is_summed(rows, wide, names))
+def _compiled_sums(work: _Work) -> Reduction | Flags:
+    """Sum up the operators of all closings, whose rows are made if they are asked for; or say what numpy must do."""
+    closings = work.blocks.closings
+    is_odd = np.array([bool(one.detectors) or not one.is_plain for one in closings])
+    if KERNEL is None or is_odd.any():
+        return is_odd if KERNEL is not None else np.ones(len(closings), dtype=np.bool_)
+    blocks = work.blocks
+    asked = Blocks(blocks.counts, blocks.iteration, blocks.is_next, work.free_ns)
+    found = sum_blocks(asked, [one.cuts for one in closings], work.names, work.wide)
+    if isinstance(found, Reduction):
+        return found._replace(rows=_LazyRows(partial(_operators, work)))
+    return found
 
 
 class _LazyRows(Mapping[str, Column]):
@@ -254,8 +282,9 @@ def _joined(parts: Sequence[Any]) -> Any:
 _NO_ROWS: Final = Cut(MessageRows({name: np.empty(0, np.int64) for name in OPERATOR_COLUMNS}, (), None), 0, 0)
 
 
-def _operators(blocks: _Blocks, cuts: Sequence[Cut], names: Sequence[str]) -> dict[str, Column]:
-    """Return the operators of all closings, each with its block, and its communicator as an index into `names`."""
+def _operators(work: _Work) -> dict[str, Column]:
+    """Return the operators of all closings, each with its block, and its communicator as an index into the names."""
+    blocks, cuts, names = work
     rows: dict[str, Column] = {
         name: _joined([cut.column(name) for cut in cuts]) for name in OPERATOR_COLUMNS if name != "offset"
     }

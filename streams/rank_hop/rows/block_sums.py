@@ -16,7 +16,7 @@ from irregulars.detectors.path.operator_classes import unpack_class
 from irregulars.dtypes import Column, Flags, Ints
 from irregulars.streams.messages.plain_messages import PlainColumns
 from irregulars.streams.messages.ragged import Ragged
-from irregulars.streams.rank_hop.rows.message_rows import Cut, MessageRows, shared_codes
+from irregulars.streams.rank_hop.rows.message_rows import Cut, shared_codes
 from irregulars.streams.rank_hop.rows.operator_reduction import Reduction, rounded_down
 
 _SUMS: Final = np.dtype(
@@ -45,13 +45,13 @@ class Blocks(NamedTuple):
 
 def sum_blocks(
     blocks: Blocks, cuts: Sequence[Sequence[Cut]], names: Sequence[str], wide: Set[str]
-) -> Reduction | None:
-    """Reduce the operators of some closings; None: `reduce_blocks` has to do it.
+) -> Reduction | Flags:
+    """Reduce the operators of some closings, or say which of them `reduce_blocks` has to do.
 
     Parameters
     ----------
     cuts
-        The operators of each closing.
+        The operators of each closing, as they stand in their messages.
     names
         Communicators: classes name them by their place here.
     wide
@@ -61,9 +61,10 @@ def sum_blocks(
     -------
     All but the rows and their gaps, which are left empty.
     """
-    sources = _sources(cuts)
-    if KERNEL is None or sources is None:
-        return None
+    assert KERNEL is not None
+    sources = list({id(cut[0]): cut[0] for own in cuts for cut in own}.values())
+    if not sources:
+        return np.ones(len(cuts), dtype=np.bool_)
     places = {id(source): place for place, source in enumerate(sources)}
     columns = [source.columns for source in sources if isinstance(source.columns, PlainColumns)]
     rows = [(places[id(cut[0])], cut[1], cut[2], cut[0].offset) for own in cuts for cut in own]
@@ -80,13 +81,10 @@ def sum_blocks(
         codes,
         np.array([name in wide for name in names] or [False]),
     )
-    return None if found is None else _reduction(*found)
-
-
-def _sources(cuts: Sequence[Sequence[Cut]]) -> list[MessageRows] | None:
-    """Return the messages of which these are cuts; None: rows of some were looked at, and stand in no message."""
-    sources = {id(cut[0]): cut[0] for own in cuts for cut in own}
-    return list(sources.values()) if sources and all(one.is_plain for one in sources.values()) else None
+    if not isinstance(found, bytes):
+        return _reduction(*found)
+    is_odd = np.frombuffer(found, np.bool_)
+    return is_odd if is_odd.any() else np.ones(len(cuts), dtype=np.bool_)
 
 
 def _reduction(sums: bytes, offsets: bytes, classes: bytes) -> Reduction:
