@@ -55,7 +55,7 @@ def group_rows(columns: Sequence[Ints]) -> tuple[Ints, Ints]:
     ordered = key[order]
     is_new = begins_run(ordered)
     group = np.empty(len(key), dtype=np.int64)
-    group[order] = np.cumsum(is_new) - 1
+    group[order] = is_new.cumsum() - 1
     return group, order[is_new]
 
 
@@ -177,10 +177,10 @@ def _as_whole(values: Numbers) -> Ints | None:
     """Return values as int64; None if some are no whole numbers, or too large to be told from their neighbours."""
     if values.dtype.kind != "f":
         return np.asarray(values, dtype=np.int64)
-    if not np.all(np.abs(values) <= _MAX_WHOLE):  # also where one is NaN, which no integer stands for
+    if not (np.abs(values) <= _MAX_WHOLE).all():  # also where one is NaN, which no integer stands for
         return None
     whole = values.astype(np.int64)
-    return whole if np.array_equal(whole, values) else None
+    return whole if (whole == values).all() else None
 
 
 def _places(key: Ints, own: Ints, bits: int) -> Ints:

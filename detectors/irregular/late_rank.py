@@ -6,13 +6,13 @@ not, so a fault shows there that the iteration's time alone would leave in doubt
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
-from statistics import median
 from typing import NamedTuple
 
 import numpy as np
 
-from irregulars.detectors.arrays.grouped_medians import MAD_TO_SIGMA, robust_sigma
+from irregulars.detectors.arrays.grouped_medians import MAD_TO_SIGMA, median, robust_sigma, row_medians
 from irregulars.detectors.irregular.thresholds import IRREGULAR
 from irregulars.dtypes import Floats
 
@@ -61,12 +61,12 @@ def find_latest(late_ns: Late, history: Sequence[Late]) -> Latest | None:
     history = history[-IRREGULAR.level_iterations :]
     if len(history) < IRREGULAR.min_iterations or not late_ns:
         return None
-    usual_ns = {rank: median(one.get(rank, 0.0) for one in history) for rank in {*late_ns, *_ranks(history)}}
+    usual_ns = {rank: statistics.median(one.get(rank, 0.0) for one in history) for rank in {*late_ns, *_ranks(history)}}
     rank = max(sorted(late_ns), key=lambda one: late_ns[one] - usual_ns[one])
     over_ns = late_ns[rank] - usual_ns[rank]
     past = [max((ns - usual_ns[one] for one, ns in late.items()), default=0.0) for late in history]
-    typical_ns = median(past)
-    sigma_ns = MAD_TO_SIGMA * median(abs(ns - typical_ns) for ns in past)
+    typical_ns = statistics.median(past)
+    sigma_ns = MAD_TO_SIGMA * statistics.median(abs(ns - typical_ns) for ns in past)
     sigma_ns = max(sigma_ns, IRREGULAR.least_sigma_ratio * typical_ns, 1.0)
     return Latest(rank, over_ns, (over_ns - typical_ns) / sigma_ns)
 
@@ -95,10 +95,10 @@ def find_lasting(recent: Sequence[Late], before: Sequence[Late]) -> Latest | Non
     if not ranks:
         return None
     past_ns, now_ns = _table(before, ranks), _table(recent, ranks)
-    usual_ns = np.median(past_ns, axis=1, keepdims=True)
+    usual_ns = row_medians(past_ns)[:, None]
     over_ns = lasting_ns(now_ns - usual_ns)[:, 0]
     by_chance_ns = _lasting_by_chance_ns(past_ns - usual_ns, before)
-    typical_ns = float(np.median(by_chance_ns))
+    typical_ns = median(by_chance_ns)
     sigma_ns = robust_sigma(by_chance_ns - typical_ns)
     sigma_ns = max(sigma_ns, IRREGULAR.least_lasting_sigma_ratio * typical_ns, 1.0)
     latest = int(np.argmax(over_ns))

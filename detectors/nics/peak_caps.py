@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from irregulars.detectors.arrays.grouped_medians import MEDIAN_ERROR, medians, robust_sigma
+from irregulars.detectors.arrays.grouped_medians import MEDIAN_ERROR, median, medians, robust_sigma, row_medians
 from irregulars.detectors.job.topology import Device, Topology
 from irregulars.detectors.nics.thresholds import NICS
 from irregulars.dtypes import Floats, Ints
@@ -76,7 +76,7 @@ def capped_ends(
     peaks = np.array([[_peak(end, one) for one in rates] for end in ends]).reshape(len(ends), len(rates))
     if not peaks.size or not np.isfinite(peaks).any(axis=1).all():
         return {}
-    typical = np.nanmedian(peaks, axis=1)
+    typical = np.nanmedian(peaks, axis=1) if np.isnan(peaks).any() else row_medians(peaks)  # the second is cheap
     low = as_low(peaks, typical)
     is_cap = typical.min() <= (NICS.capped_ratio if at_most is None else at_most)
     return dict(zip(ends, low.tolist(), strict=True)) if is_cap and low.mean() <= NICS.most_alike_ratio else {}
@@ -101,7 +101,7 @@ def as_low(values: Floats, typical: Floats) -> Floats:
     for end in np.flatnonzero(is_near & (typical > NICS.alike_ratio * typical[lowest])):
         known = higher[end][np.isfinite(higher[end])]
         if len(known) >= NICS.min_paired:
-            middle = float(np.median(known))
+            middle = median(known)
             error = MEDIAN_ERROR * robust_sigma(known - middle) / math.sqrt(len(known))
             is_near[end] = middle <= NICS.higher_sigmas * error
     return np.asarray(is_near)
