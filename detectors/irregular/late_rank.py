@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 
 from irregulars.detectors.arrays.grouped_medians import MAD_TO_SIGMA, median, robust_sigma, row_medians
 from irregulars.detectors.irregular.thresholds import IRREGULAR
-from irregulars.dtypes import Floats
+from irregulars.dtypes import Floats, Ints
 
 Late = Mapping[int, float]
 """By how much each of the latest ranks of one iteration worked longer than its stage, ns."""
@@ -129,9 +130,15 @@ def lasting_ns(over_ns: Floats) -> Floats:
     >>> lasting_ns(np.array([[9.0, 0.0, 7.0, 0.0, 8.0, 0.0, 1.0]]))
     array([[7., 1.]])
     """
-    windows = np.lib.stride_tricks.sliding_window_view(over_ns, IRREGULAR.lasting_window, axis=1)
-    largest_last: Floats = np.sort(windows, axis=-1)
-    return largest_last[..., -IRREGULAR.lasting_seen]
+    windows: Floats = over_ns[:, _windows(over_ns.shape[1], IRREGULAR.lasting_window)]
+    windows.sort(axis=-1)
+    return windows[..., -IRREGULAR.lasting_seen]
+
+
+@cache
+def _windows(iterations: int, width: int) -> Ints:
+    """Return the places of each window of `width` iterations in a row, a row for each: few numbers, asked for often."""
+    return np.arange(iterations - width + 1)[:, None] + np.arange(width)
 
 
 def _lasting_by_chance_ns(over_ns: Floats, before: Sequence[Late]) -> Floats:
