@@ -62,7 +62,8 @@ def find_latest(late_ns: Late, history: Sequence[Late]) -> Latest | None:
     history = history[-IRREGULAR.level_iterations :]
     if len(history) < IRREGULAR.min_iterations or not late_ns:
         return None
-    usual_ns = {rank: statistics.median(one.get(rank, 0.0) for one in history) for rank in {*late_ns, *_ranks(history)}}
+    ranks = {*late_ns, *_ranks(history)}
+    usual_ns = {rank: statistics.median(one.get(rank, 0.0) for one in history) for rank in ranks}
     rank = max(sorted(late_ns), key=lambda one: late_ns[one] - usual_ns[one])
     over_ns = late_ns[rank] - usual_ns[rank]
     past = [max((ns - usual_ns[one] for one, ns in late.items()), default=0.0) for late in history]
@@ -137,7 +138,7 @@ def lasting_ns(over_ns: Floats) -> Floats:
 
 @cache
 def _windows(iterations: int, width: int) -> Ints:
-    """Return the places of each window of `width` iterations in a row, a row for each: few numbers, asked for often."""
+    """Return the places of each window of `width` iterations in a row, a row for each; they are asked for often."""
     return np.arange(iterations - width + 1)[:, None] + np.arange(width)
 
 

@@ -14,11 +14,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from irregulars.detectors.arrays.grouped_medians import lower_median, weighted_medians
+from irregulars.detectors.arrays.significant import round_to_bits
 from irregulars.detectors.job.lanes import EVERYBODY, Lane, LaneExcess
 from irregulars.detectors.nics.peak_caps import Rates
 from irregulars.detectors.nics.steadiness import Swing
@@ -26,6 +27,8 @@ from irregulars.detectors.path.lane_tables import lane_excess, lane_of, lane_tab
 from irregulars.detectors.path.operator_graph import OperatorGraph
 from irregulars.detectors.path.usual_by_past import Reference, incomplete_ranks, usual_times
 from irregulars.dtypes import Floats, Ints
+
+_WORK_BITS: Final = 15  # significant ones, of what each snapshot holds: 3 us of a rank that is late by 100 ms
 
 
 class Piece(NamedTuple):
@@ -235,4 +238,4 @@ def _work_excess(graph: OperatorGraph, iteration: int, usual_gap_ns: Floats) -> 
     rows = np.flatnonzero((graph.iteration == iteration) & np.isfinite(usual_gap_ns))
     ranks, inverse = np.unique(graph.rank[rows], return_inverse=True)
     sums = np.bincount(inverse, weights=graph.gap_ns[rows] - usual_gap_ns[rows], minlength=len(ranks))
-    return dict(zip(ranks.tolist(), sums.tolist(), strict=True))
+    return dict(zip(ranks.tolist(), round_to_bits(sums, _WORK_BITS).tolist(), strict=True))

@@ -128,7 +128,8 @@ def test_analyze_does_without_pandas_and_scikit_learn() -> None:
     """River and pyarrow import them where nobody asked: 1.7 of the 2.9 s that a small recording took."""
     heavy = (
         "pandas sklearn scipy faust aiokafka river.drift torch clickhouse_connect confluent_kafka chdb "
-        "logging.config rich.table rich.markdown"
+        "logging.config rich.table rich.markdown pydantic pyarrow.compute tomllib "
+        "irregulars.producers.iteration_inference.inference irregulars.detectors.plugins.loading"
     )
     code = (
         "import sys\nfrom irregulars.infra import cli\n"
