@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from irregulars.errors import IrregularsError
 from irregulars.infra.commands.agent import agent
@@ -16,6 +17,7 @@ from irregulars.infra.commands.alerts import alerts
 from irregulars.infra.commands.deadletter import deadletter
 from irregulars.infra.commands.demo import demo
 from irregulars.infra.commands.options import Invocation
+from irregulars.infra.commands.plain_values import spare_models
 from irregulars.infra.commands.plugins import plugins
 from irregulars.infra.commands.show_settings import show_settings
 from irregulars.infra.commands.sql import sql
@@ -47,6 +49,14 @@ class _Group(TyperGroup):
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, one.get_short_help_str(_WHOLE)) for name, one in self.commands.items()])
+
+    def get_params(self, ctx: Any) -> Any:
+        return spare_models(super().get_params(ctx))
+
+
+class _Command(TyperCommand):
+    def get_params(self, ctx: Any) -> Any:
+        return spare_models(super().get_params(ctx))
 
 
 class _Commands(_Group):
@@ -134,12 +144,27 @@ def _start(
 
 
 for one in (demo, analyze, walk, check, simulate, up, worker, agent, replay, alerts, sql):
-    app.command()(one)
-app.command("import")(import_trace)
-app.command("settings")(show_settings)
+    app.command(cls=_Command)(one)
+app.command("import", cls=_Command)(import_trace)
+app.command("settings", cls=_Command)(show_settings)
 app.add_typer(topics, name="topics", cls=_Group)
 app.add_typer(deadletter, name="deadletter", cls=_Group)
 app.add_typer(plugins, name="plugins", cls=_Group)
+
+
+def _with_alone(name: str) -> typer.Typer:
+    """Return the command line with only the command of that name, or with all where none has it.
+
+    Typer makes every command that is registered, of which one runs: that takes longer than to import them all.
+    """
+    alone = copy.copy(app)
+    alone.registered_commands = [one for one in app.registered_commands if _name(one) == name]
+    alone.registered_groups = [one for one in app.registered_groups if one.name == name]
+    return alone if alone.registered_commands or alone.registered_groups else app
+
+
+def _name(command: Any) -> str:
+    return str(command.name or command.callback.__name__)
 
 
 def main() -> None:
@@ -147,4 +172,4 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # a name may hold half of a surrogate pair, which UTF-8 can't
             stream.reconfigure(errors="backslashreplace")
-    app(prog_name="irregulars")
+    _with_alone(sys.argv[1] if len(sys.argv) > 1 else "")(prog_name="irregulars")

@@ -22,8 +22,6 @@ def to_numpy(column: pa.Array | pa.ChunkedArray, null: float | None = None) -> C
     >>> to_numpy(pa.chunked_array([[1, None], [3]]), -1).tolist()
     [1, -1, 3]
     """
-    if pa.types.is_boolean(column.type):
-        return to_numpy(column.cast(pa.uint8()), null).astype(bool)
     kind = _dtype_of(column.type)
     if isinstance(column, pa.Array):
         return _of_buffers(column, kind, null) if len(column) else np.empty(0, kind)
@@ -42,13 +40,16 @@ def _dtype_of(kind: pa.DataType) -> np.dtype[Any]:
 def _of_buffers(chunk: pa.Array, kind: np.dtype[Any], null: float | None) -> Column:
     first, past = chunk.offset, chunk.offset + len(chunk)
     validity, values = chunk.buffers()
-    array = np.frombuffer(values, kind, past)[first:]
+    array = _bits(values, first, past) if kind == np.bool_ else np.frombuffer(values, kind, past)[first:]
     if not chunk.null_count:
         return array
     if null is None:
         raise ValueError(f"all values must be known; got {chunk.null_count} nulls")
-    is_known = np.unpackbits(np.frombuffer(validity, np.uint8), count=past, bitorder="little")[first:]
-    return np.where(is_known, array, kind.type(null))
+    return np.where(_bits(validity, first, past), array, kind.type(null))
+
+
+def _bits(buffer: Any, first: int, past: int) -> Flags:
+    return np.unpackbits(np.frombuffer(buffer, np.uint8), count=past, bitorder="little")[first:].view(np.bool_)
 
 
 def to_arrow(values: Column, kind: pa.DataType, dtype: np.dtype[Any], is_null: Flags | None = None) -> pa.Array:

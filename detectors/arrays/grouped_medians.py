@@ -1,12 +1,14 @@
 """Medians: of many groups of rows at once, and of deviations, as a measure of noise that stray values can't move.
 
-Three definitions are in use. `medians` takes the mean of the two middle values, as `numpy.median` does.
+Three definitions are in use. `median`, `row_medians` and `medians` take the mean of the two middle values, as
+`numpy.median` does, which needs five times as long for the few values of a window.
 `lower_medians` takes the lower of the two: of two peers the slower is the odd one, so the faster says what is usual.
 `weighted_medians` takes the lowest value up to which half of the weight lies.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 import numpy as np
@@ -28,7 +30,37 @@ def robust_sigma(deviations: Numbers) -> float:
     >>> round(robust_sigma(np.array([-1.0, 0.0, 1.0, 1.0, 900.0])), 4)
     1.4826
     """
-    return MAD_TO_SIGMA * float(np.median(np.abs(deviations)))
+    return MAD_TO_SIGMA * median(np.abs(deviations))
+
+
+def median(values: Numbers) -> float:
+    """Return the median of some values, at least one: the mean of the two middle ones; NaN if one of them is NaN.
+
+    >>> median(np.array([4.0, 1.0, 3.0, 2.0])), median(np.array([4, 1, 3]))
+    (2.5, 3.0)
+    """
+    ordered = np.sort(values)  # NaN comes last
+    upper = len(ordered) // 2
+    if ordered[-1] != ordered[-1]:
+        return math.nan
+    return float(ordered[upper]) if len(ordered) % 2 else (float(ordered[upper - 1]) + float(ordered[upper])) / 2
+
+
+def row_medians(table: Floats) -> Floats:
+    """Return the median of each row of a table: the mean of its two middle values.
+
+    Parameters
+    ----------
+    table
+        Rows of at least one value each, none of them NaN.
+
+    >>> row_medians(np.array([[4.0, 1.0, 3.0, 2.0], [0.0, 0.0, 9.0, 9.0]]))
+    array([2.5, 4.5])
+    """
+    ordered, upper = np.sort(table, axis=-1), table.shape[-1] // 2
+    if table.shape[-1] % 2:
+        return np.asarray(ordered[..., upper])
+    return np.asarray((ordered[..., upper - 1] + ordered[..., upper]) / 2)
 
 
 def medians(group: Ints, values: Numbers) -> Floats:
@@ -84,7 +116,7 @@ def nan_medians(table: Floats) -> Floats:
     array([2.5, 2. ])
     """
     # Where all is known the plain median is the same, at a tenth of the price.
-    return np.nanmedian(table, axis=1) if np.isnan(table).any() else np.median(table, axis=1)
+    return np.nanmedian(table, axis=1) if np.isnan(table).any() else row_medians(table)
 
 
 def lower_medians(group: Ints, values: Numbers) -> Numbers:

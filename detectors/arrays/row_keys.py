@@ -12,6 +12,7 @@ from irregulars.dtypes import Ints, Numbers
 
 _MAX_SPAN: Final = 1 << 62
 _MAX_BITS: Final = 31
+_FEW: Final = 256  # rows up to which numpy's plain sorts cost less than what prepares a packed one
 _MAX_WHOLE: Final = 2.0**53  # above it, float64 skips integers
 
 
@@ -50,12 +51,15 @@ def group_rows(columns: Sequence[Ints]) -> tuple[Ints, Ints]:
     -------
     The group of each row, and for each group its first row.
     """
-    key = pack_columns(columns)
-    order = stable_order(key)
-    ordered = key[order]
-    is_new = begins_run(ordered)
-    group = np.empty(len(key), dtype=np.int64)
-    group[order] = np.cumsum(is_new) - 1
+    if len(columns[0]) <= _FEW:
+        order = np.lexsort(tuple(columns[::-1]))
+        is_new = begins_run(*(column[order] for column in columns))
+    else:
+        key = pack_columns(columns)
+        order = stable_order(key)
+        is_new = begins_run(key[order])
+    group = np.empty(len(order), dtype=np.int64)
+    group[order] = is_new.cumsum() - 1
     return group, order[is_new]
 
 
@@ -90,6 +94,8 @@ def stable_order(key: Ints) -> Ints:
     The place of each value goes into its lowest bits: sorting such values is several times as fast as sorting places
     by them (numpy sorts integers with vector instructions, and places by merging).
     """
+    if len(key) <= _FEW:
+        return key.argsort(kind="stable")
     own = np.arange(len(key))
     if is_ascending(key):
         return own
@@ -128,6 +134,9 @@ def sort_within(group: Ints, values: Numbers, size: int) -> Numbers:
     """
     if not len(values):
         return values
+    if len(values) <= _FEW:
+        few: Numbers = values[np.lexsort((values, group))]
+        return few if few.dtype.kind == "f" else np.asarray(few, dtype=np.int64)
     # Times are whole numbers, also where they are float64: then one sort of packed integers does.
     whole = _as_whole(values)
     if whole is not None:
@@ -177,10 +186,10 @@ def _as_whole(values: Numbers) -> Ints | None:
     """Return values as int64; None if some are no whole numbers, or too large to be told from their neighbours."""
     if values.dtype.kind != "f":
         return np.asarray(values, dtype=np.int64)
-    if not np.all(np.abs(values) <= _MAX_WHOLE):  # also where one is NaN, which no integer stands for
+    if not (np.abs(values) <= _MAX_WHOLE).all():  # also where one is NaN, which no integer stands for
         return None
     whole = values.astype(np.int64)
-    return whole if np.array_equal(whole, values) else None
+    return whole if (whole == values).all() else None
 
 
 def _places(key: Ints, own: Ints, bits: int) -> Ints:

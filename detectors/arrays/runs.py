@@ -64,7 +64,7 @@ def starts_of(lengths: Ints) -> Ints:
     >>> starts_of(np.array([2, 0, 1]))
     array([0, 2, 2])
     """
-    return np.asarray(np.cumsum(lengths) - lengths)
+    return np.asarray(lengths.cumsum() - lengths)
 
 
 def places_in_runs(lengths: Ints) -> Ints:
@@ -93,4 +93,4 @@ def is_ascending(column: Column) -> bool:
     >>> is_ascending(np.array([3, 3, 4])), is_ascending(np.array([3, 2]))
     (True, False)
     """
-    return bool(np.all(column[1:] >= column[:-1]))
+    return bool((column[1:] >= column[:-1]).all())

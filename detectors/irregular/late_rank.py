@@ -6,16 +6,17 @@ not, so a fault shows there that the iteration's time alone would leave in doubt
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
+from functools import cache
 from itertools import chain
-from statistics import median
 from typing import NamedTuple
 
 import numpy as np
 
-from irregulars.detectors.arrays.grouped_medians import MAD_TO_SIGMA, robust_sigma
+from irregulars.detectors.arrays.grouped_medians import MAD_TO_SIGMA, robust_sigma, row_medians
 from irregulars.detectors.irregular.thresholds import IRREGULAR
-from irregulars.dtypes import Floats
+from irregulars.dtypes import Floats, Ints
 
 Late = Mapping[int, float]
 """By how much each of the latest ranks of one iteration worked longer than its stage, ns."""
@@ -67,8 +68,8 @@ def find_latest(late_ns: Late, history: Sequence[Late]) -> Latest | None:
     rank = max(sorted(late_ns), key=lambda one: late_ns[one] - usual_ns[one])
     over_ns = late_ns[rank] - usual_ns[rank]
     past = [max((ns - usual_ns[one] for one, ns in late.items()), default=0.0) for late in history]
-    typical_ns = median(past)
-    sigma_ns = MAD_TO_SIGMA * median(abs(ns - typical_ns) for ns in past)
+    typical_ns = statistics.median(past)
+    sigma_ns = MAD_TO_SIGMA * statistics.median(abs(ns - typical_ns) for ns in past)
     sigma_ns = max(sigma_ns, IRREGULAR.least_sigma_ratio * typical_ns, 1.0)
     return Latest(rank, over_ns, (over_ns - typical_ns) / sigma_ns)
 
@@ -97,10 +98,10 @@ def find_lasting(recent: Sequence[Late], before: Sequence[Late]) -> Latest | Non
     if not ranks:
         return None
     past_ns, now_ns = _table(before, ranks), _table(recent, ranks)
-    usual_ns = np.median(past_ns, axis=1, keepdims=True)
+    usual_ns = row_medians(past_ns)[:, None]
     over_ns = lasting_ns(now_ns - usual_ns)[:, 0]
     by_chance_ns = _lasting_by_chance_ns(past_ns - usual_ns, before)
-    typical_ns = float(np.median(by_chance_ns))
+    typical_ns = statistics.median(by_chance_ns)
     sigma_ns = robust_sigma(by_chance_ns - typical_ns)
     sigma_ns = max(sigma_ns, IRREGULAR.least_lasting_sigma_ratio * typical_ns, 1.0)
     latest = int(np.argmax(over_ns))
@@ -131,9 +132,15 @@ def lasting_ns(over_ns: Floats) -> Floats:
     >>> lasting_ns(np.array([[9.0, 0.0, 7.0, 0.0, 8.0, 0.0, 1.0]]))
     array([[7., 1.]])
     """
-    windows = np.lib.stride_tricks.sliding_window_view(over_ns, IRREGULAR.lasting_window, axis=1)
-    largest_last: Floats = np.sort(windows, axis=-1)
-    return largest_last[..., -IRREGULAR.lasting_seen]
+    windows: Floats = over_ns[:, _windows(over_ns.shape[1], IRREGULAR.lasting_window)]
+    windows.sort(axis=-1)
+    return windows[..., -IRREGULAR.lasting_seen]
+
+
+@cache
+def _windows(iterations: int, width: int) -> Ints:
+    """Return the places of each window of `width` iterations in a row, a row for each; they are asked for often."""
+    return np.arange(iterations - width + 1)[:, None] + np.arange(width)
 
 
 def _lasting_by_chance_ns(over_ns: Floats, before: Sequence[Late]) -> Floats:

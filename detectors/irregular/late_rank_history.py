@@ -30,6 +30,7 @@ class LatenessWatch:
 
     def __init__(self) -> None:
         self.history: deque[tuple[int, Late]] = deque(maxlen=HISTORY)
+        self._known: deque[Late] = deque(maxlen=HISTORY)  # the same without ranks whose lateness is not known
         # The iterations before the open verdict. Later ones hold its fault, which must not become what is usual.
         self._before: list[Late] | None = None
 
@@ -45,7 +46,7 @@ class LatenessWatch:
         -------
         None while there is too little history.
         """
-        known = [_known(late) for _, late in self.history]
+        known = list(self._known)
         before = known if self._before is None else [_known(late) for late in self._before]
         late_ns = _known(late_ns)
         lasting = find_lasting([*known, late_ns], before)
@@ -58,11 +59,12 @@ class LatenessWatch:
         if not has_open:
             self._before = None
         elif self._before is None:
-            self._before = [_known(late) for _, late in self.history][-IRREGULAR.level_iterations :]
+            self._before = list(self._known)[-IRREGULAR.level_iterations :]
         # NaN is kept only of ranks that were late before: of the others nobody will ask.
-        latest = {rank for _, late in self.history for rank in _known(late)}
+        latest = {rank for late in self._known for rank in late}
         kept = {rank: ns for rank, ns in late_ns.items() if rank in latest or not math.isnan(ns)}
         self.history.append((iteration, kept))
+        self._known.append(_known(kept))
 
     def state(self) -> LatenessState:
         """Everything that `from_state` needs."""
@@ -73,6 +75,7 @@ class LatenessWatch:
         """Restore."""
         watch = cls()
         watch.history.extend(state.history)
+        watch._known.extend(_known(late) for _, late in state.history)
         watch._before = None if state.before is None else list(state.before)
         return watch
 

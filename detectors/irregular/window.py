@@ -21,12 +21,13 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import numpy as np
 
-from irregulars.detectors.arrays.grouped_medians import robust_sigma
+from irregulars.detectors.arrays.grouped_medians import median, robust_sigma, row_medians
 from irregulars.detectors.irregular.thresholds import IRREGULAR
+from irregulars.dtypes import Floats
 
 if TYPE_CHECKING:
     from river.drift import ADWIN
@@ -42,6 +43,14 @@ class WindowState:
     regular: tuple[float, ...]
     all: tuple[tuple[float, bool], ...]
     shifted: tuple[float, int] | None
+
+
+class _Levels(NamedTuple):
+    """What the regular iterations of a window say, ns."""
+
+    level_ns: float
+    noise_ns: float
+    noise_limit_ns: float
 
 
 class IterationWindow:
@@ -78,6 +87,14 @@ class IterationWindow:
         self._regular: deque[float] = deque(maxlen=window)
         self._all: deque[tuple[float, bool]] = deque(maxlen=window)  # with whether they are regular
         self._shifted: tuple[float, int] | None = None  # the level that shifted iterations exceed, ns, and its age
+        self._levels: _Levels | None = None  # of what is in the window now; none: not asked for since it changed
+
+    def _now(self) -> _Levels:
+        """Return the levels of the window; they are asked for several times before the next iteration enters."""
+        if self._levels is None:
+            regular = np.fromiter(self._regular, dtype=np.float64)
+            self._levels = _Levels(_level_ns(regular), _noise_ns(regular), _noise_limit_ns(regular))
+        return self._levels
 
     @property
     def mean_ns(self) -> float:
@@ -95,12 +112,12 @@ class IterationWindow:
         mean_ns = self.mean_ns
         if math.isnan(mean_ns):
             return math.nan
-        return max(self.delta * mean_ns, self._noise_limit_ns())
+        return max(self.delta * mean_ns, self._now().noise_limit_ns)
 
     @property
     def level_ns(self) -> float:
         """Median of the newest regular iterations, ns; NaN before `IRREGULAR.min_iterations`."""
-        return _level_ns(list(self._regular))
+        return self._now().level_ns
 
     @property
     def noise_ns(self) -> float:
@@ -109,10 +126,7 @@ class IterationWindow:
         It is measured by the steps between neighbours, so that a slow drift of the level does not count as noise. The
         step between two independent values has √2 times their standard deviation.
         """
-        if len(self._regular) < IRREGULAR.min_iterations:
-            return math.nan
-        steps = np.diff(np.array(self._regular))
-        return robust_sigma(steps) / math.sqrt(2.0)
+        return self._now().noise_ns
 
     @property
     def suspect_ns(self) -> float:
@@ -143,7 +157,7 @@ class IterationWindow:
         times_ns = np.array([ns for ns, _ in self._all])
         if len(times_ns) < newest + IRREGULAR.min_iterations:
             return
-        medians_ns = np.median(np.lib.stride_tricks.sliding_window_view(times_ns, newest), axis=1)
+        medians_ns = row_medians(np.lib.stride_tricks.sliding_window_view(times_ns, newest))
         if self._shifted is not None:
             limit_ns, age = self._shifted
             is_over = medians_ns[-1] <= limit_ns or age >= self.window
@@ -166,11 +180,11 @@ class IterationWindow:
     def rise_ns(self) -> float:
         """Median of the newest `IRREGULAR.shift_iterations` above the level before them, ns; NaN while unknown."""
         newest = [ns for ns, _ in self._all][-IRREGULAR.shift_iterations :]
-        return float(np.median(newest)) - self._level_before_ns() if newest else math.nan
+        return median(np.array(newest)) - self._level_before_ns() if newest else math.nan
 
     def _level_before_ns(self) -> float:
         """The level before the newest iterations, ns; NaN while unknown."""
-        regular = list(self._regular)
+        regular = np.fromiter(self._regular, dtype=np.float64)
         newest = list(self._all)[-IRREGULAR.shift_iterations :]
         return _level_ns(regular[: len(regular) - sum(is_regular for _, is_regular in newest)])
 
@@ -188,6 +202,7 @@ class IterationWindow:
             self._clip_first()
         if not is_irregular:
             self._regular.append(elapsed_ns)
+            self._levels = None
         self._watch_shift()
 
     def restart(self, elapsed_ns: Iterable[float]) -> None:
@@ -195,6 +210,7 @@ class IterationWindow:
         recent = list(elapsed_ns)[-self.window :]
         self._clipped = deque(recent, maxlen=self.window)
         self._regular = deque(recent, maxlen=self.window)
+        self._levels = None
         self._all = deque(((ns, True) for ns in recent), maxlen=self.window)
         self._shifted = None
 
@@ -203,7 +219,7 @@ class IterationWindow:
 
         They are no slow phase of the job either, which a shift would have to exceed: there they count as the median.
         """
-        median_ns = float(np.median(self._clipped))
+        median_ns = median(np.array(self._clipped))
         limit_ns = self.delta * median_ns
         self._clipped = deque((min(ns, limit_ns) for ns in self._clipped), maxlen=self.window)
         kept = ((median_ns if ns > limit_ns else ns, is_regular) for ns, is_regular in self._all)
@@ -213,15 +229,6 @@ class IterationWindow:
         if len(self._clipped) < IRREGULAR.min_iterations:
             return math.inf
         return self.delta * math.fsum(self._clipped) / len(self._clipped)
-
-    def _noise_limit_ns(self) -> float:
-        """Upper end of the regular iterations' noise, ns; by median and MAD, which stray values can't move."""
-        regular = np.fromiter(self._regular, dtype=np.float64)
-        if len(regular) == 0:
-            return -math.inf
-        median_ns = float(np.median(regular))
-        sigma_ns = robust_sigma(regular - median_ns)
-        return median_ns + IRREGULAR.noise_sigmas * sigma_ns
 
     def state(self) -> WindowState:
         """Everything that `from_state` needs."""
@@ -238,11 +245,26 @@ class IterationWindow:
         return restored
 
 
-def _level_ns(regular_ns: list[float]) -> float:
+def _level_ns(regular_ns: Floats) -> float:
     """Median of the newest of these regular iterations, ns; NaN if there are too few."""
     if len(regular_ns) < IRREGULAR.min_iterations:
         return math.nan
-    return float(np.median(regular_ns[-IRREGULAR.level_iterations :]))
+    return median(regular_ns[-IRREGULAR.level_iterations :])
+
+
+def _noise_ns(regular_ns: Floats) -> float:
+    """Robust standard deviation of these regular iterations by their steps, ns; NaN if there are too few."""
+    if len(regular_ns) < IRREGULAR.min_iterations:
+        return math.nan
+    return robust_sigma(regular_ns[1:] - regular_ns[:-1]) / math.sqrt(2.0)
+
+
+def _noise_limit_ns(regular_ns: Floats) -> float:
+    """Upper end of these regular iterations' noise, ns; by median and MAD, which stray values can't move."""
+    if len(regular_ns) == 0:
+        return -math.inf
+    median_ns = median(regular_ns)
+    return median_ns + IRREGULAR.noise_sigmas * robust_sigma(regular_ns - median_ns)
 
 
 @cache

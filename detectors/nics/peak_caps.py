@@ -13,14 +13,17 @@ from typing import Final
 
 import numpy as np
 
-from irregulars.detectors.arrays.grouped_medians import MEDIAN_ERROR, medians, nan_medians, robust_sigma
+from irregulars.detectors.arrays.grouped_medians import MEDIAN_ERROR, median, medians, nan_medians, robust_sigma
 from irregulars.detectors.arrays.runs import starts_of
+from irregulars.detectors.arrays.significant import round_to_bits
 from irregulars.detectors.job.topology import Device, Topology
 from irregulars.detectors.nics.thresholds import NICS
 from irregulars.dtypes import Floats, Ints
 
 Rates = Mapping[int, tuple[float, float]]
 """Peak rates of ranks' NICs, sent and received, as ratios to what is usual."""
+
+_RATE_BITS: Final = 10  # significant ones of a ratio: of some hundred samples one is the peak
 
 _NOTHING: Final = 1e-9  # of the usual peak: has a logarithm
 
@@ -32,13 +35,13 @@ End = tuple[Device, int]
 
 
 def relative_peaks(rank: Ints, tx: Floats, rx: Floats, usual: Mapping[int, tuple[float, float]]) -> Rates:
-    """Divide peak rates by the usual ones; ranks without either are left out."""
-    found = {}
-    for one, sent, received in zip(rank.tolist(), tx.tolist(), rx.tolist(), strict=True):
-        usual_tx, usual_rx = usual.get(one, (math.nan, math.nan))
-        if sent >= 0 and received >= 0 and usual_tx > 0 and usual_rx > 0:
-            found[one] = (sent / usual_tx, received / usual_rx)
-    return found
+    """Divide peak rates by the usual ones, to `_RATE_BITS`; ranks without either are left out."""
+    ranks, peaks = rank.tolist(), np.array([tx, rx], dtype=np.float64).T
+    usual_peaks = np.array([usual.get(one, (math.nan, math.nan)) for one in ranks]).reshape(-1, 2)
+    is_known = ((peaks >= 0) & (usual_peaks > 0)).all(axis=1)
+    ratios = round_to_bits(peaks[is_known] / usual_peaks[is_known], _RATE_BITS)
+    known = np.flatnonzero(is_known).tolist()
+    return {ranks[at]: (sent, received) for at, (sent, received) in zip(known, ratios.tolist(), strict=True)}
 
 
 def usual_peaks(group: Ints, tx: Floats, rx: Floats) -> dict[int, tuple[float, float]]:
@@ -104,7 +107,7 @@ def as_low(values: Floats, typical: Floats) -> Floats:
     for end in np.flatnonzero(is_near & (typical > NICS.alike_ratio * typical[lowest])):
         known = higher[end][np.isfinite(higher[end])]
         if len(known) >= NICS.min_paired:
-            middle = float(np.median(known))
+            middle = median(known)
             error = MEDIAN_ERROR * robust_sigma(known - middle) / math.sqrt(len(known))
             is_near[end] = middle <= NICS.higher_sigmas * error
     return np.asarray(is_near)

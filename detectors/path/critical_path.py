@@ -14,11 +14,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 
 from irregulars.detectors.arrays.grouped_medians import lower_median, weighted_medians
+from irregulars.detectors.arrays.significant import round_to_bits
 from irregulars.detectors.job.lanes import EVERYBODY, Lane, LaneExcess
 from irregulars.detectors.nics.peak_caps import Rates
 from irregulars.detectors.nics.steadiness import Swing
@@ -41,6 +42,7 @@ from irregulars.detectors.path.usual_by_past import (
 from irregulars.dtypes import Floats, Ints
 
 Derived = TypeVar("Derived")
+_WORK_BITS: Final = 15  # significant ones, of what each snapshot holds: 3 us of a rank that is late by 100 ms
 
 
 class Piece(NamedTuple):
@@ -295,4 +297,4 @@ def _work_excess(graph: OperatorGraph, iteration: int, usual_gap_ns: Floats) -> 
     rows = np.flatnonzero((graph.iteration == iteration) & np.isfinite(usual_gap_ns))
     ranks, inverse = np.unique(graph.rank[rows], return_inverse=True)
     sums = np.bincount(inverse, weights=graph.gap_ns[rows] - usual_gap_ns[rows], minlength=len(ranks))
-    return dict(zip(ranks.tolist(), sums.tolist(), strict=True))
+    return dict(zip(ranks.tolist(), round_to_bits(sums, _WORK_BITS).tolist(), strict=True))

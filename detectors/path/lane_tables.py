@@ -10,12 +10,15 @@ import numpy as np
 
 from irregulars.detectors.arrays.grouped_medians import MAD_TO_SIGMA, medians
 from irregulars.detectors.arrays.row_keys import group_rows
+from irregulars.detectors.arrays.significant import round_to_bits
 from irregulars.detectors.job.lanes import LANE_KINDS, Lane, LaneExcess, UsualLane
 from irregulars.detectors.path.operator_graph import OperatorGraph
 from irregulars.dtypes import Floats, Ints, Numbers
 from irregulars.streams.messages.records import RECV, SEND
 
 _KIND_NUMBERS: Final = {kind: number for number, kind in enumerate(LANE_KINDS)}
+_EXCESS_BITS: Final = 9  # significant ones: an error of 0.2 % at most, where the noise of a lane is some per cent
+_SPREAD_STEP: Final = 1 / 8  # transfers; `JOB.stray_transfers` is a multiple of it
 
 
 def lane_of(graph: OperatorGraph, row: int) -> Lane:
@@ -121,7 +124,10 @@ def usual_lanes(table: LaneTable) -> dict[Lane, UsualLane]:
 def with_slow_transfers(
     lanes: Mapping[Lane, LaneExcess], graph: OperatorGraph, iteration: int, usual_transfer_ns: Floats
 ) -> dict[Lane, LaneExcess]:
-    """Fill in over how many transfers each lane's excess is spread (`LaneExcess.slow_transfers`)."""
+    """Fill in over how many transfers each lane's excess is spread (`LaneExcess.slow_transfers`).
+
+    That is told in whole `_SPREAD_STEP`, and the excess to `_EXCESS_BITS`: the rest is noise, and snapshots hold all.
+    """
     is_seen = ~graph.is_p2p | (graph.operator == RECV)
     rows = np.flatnonzero((graph.iteration == iteration) & is_seen & np.isfinite(usual_transfer_ns))
     found = _transfers(graph, rows)
@@ -130,8 +136,12 @@ def with_slow_transfers(
     sums = np.bincount(found.lane, excess_ns, minlength=len(found.lanes))
     squares = np.bincount(found.lane, excess_ns**2, minlength=len(found.lanes))
     counts = np.divide(sums**2, squares, out=np.ones(len(sums)), where=squares > 0)
-    slow = dict(zip(found.lanes, counts.tolist(), strict=True))
-    return {lane: excess._replace(slow_transfers=slow.get(lane, 1.0)) for lane, excess in lanes.items()}
+    slow = dict(zip(found.lanes, (np.floor(counts / _SPREAD_STEP) * _SPREAD_STEP).tolist(), strict=True))
+    rounded_ns = round_to_bits(np.array([own.excess_ns for own in lanes.values()], dtype=np.float64), _EXCESS_BITS)
+    return {
+        lane: own._replace(excess_ns=ns, slow_transfers=slow.get(lane, 1.0))
+        for (lane, own), ns in zip(lanes.items(), rounded_ns.tolist(), strict=True)
+    }
 
 
 class _Transfers(NamedTuple):

@@ -10,13 +10,15 @@ import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from irregulars.detectors.plugins.checks import check_detector
 from irregulars.detectors.plugins.protocol import Detector, Frame, MakeDetector, Scores, strange_from
 from irregulars.errors import PluginError
 from irregulars.streams.messages.json_fields import first_line
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 GROUP: Final = "irregulars.detectors"
 
@@ -116,6 +118,8 @@ def _make_comparable(make: MakeDetector) -> Comparable:
 
 def installed_detectors() -> dict[str, str]:
     """Return the entry points of the group by name, with what they point to."""
+    from importlib.metadata import entry_points
+
     return {point.name: point.value for point in sorted(entry_points(group=GROUP), key=lambda point: point.name)}
 
 
@@ -140,6 +144,8 @@ def _find(target: str) -> Any:
 
 
 def _entry_point(name: str) -> EntryPoint:
+    from importlib.metadata import entry_points  # reads a file of every package that is installed
+
     found = list({point.value: point for point in entry_points(group=GROUP, name=name)}.values())
     if len(found) == 1:
         return found[0]

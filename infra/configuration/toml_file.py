@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,8 @@ def read_toml(path: Path, what: str) -> dict[str, Any]:
     InputError
         If it can't be read, or is no TOML.
     """
+    import tomllib  # most calls read no such file
+
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from irregulars.infra.configuration.settings import Settings
+from irregulars.infra.configuration.settings import FIELDS, Settings
 
 if TYPE_CHECKING:
+    from irregulars.detectors.plugins.protocol import MakeDetector
     from irregulars.detectors.verdicts.severity import SeverityLimits
     from irregulars.producers.publishing.publisher import AgentSettings
     from irregulars.sinks.connection import DatabaseSettings
@@ -58,12 +59,22 @@ def keep_days(settings: Settings) -> dict[str, int]:
     return {table: count for table, count in days.items() if count is not None}
 
 
-def monitor_settings(settings: Settings) -> MonitorSettings:
-    """Return what the monitors need; raises `PluginError` if a detector can't be used."""
-    from irregulars.detectors.plugins.loading import load_detectors
+def monitor_settings(settings: Settings, *, has_detectors: bool = True) -> MonitorSettings:
+    """Return what the monitors need.
+
+    Parameters
+    ----------
+    has_detectors
+        Whether detectors score anything. If not, those that nobody chose are not even looked for.
+
+    Raises
+    ------
+    PluginError
+        If a detector can't be used.
+    """
     from irregulars.streams.monitor_settings import MonitorSettings
 
-    detectors = load_detectors(settings.detectors)
+    detectors = _detectors(settings) if has_detectors or settings.detectors != FIELDS["detectors"].default else {}
     return MonitorSettings(
         delta=settings.delta,
         window=settings.window,
@@ -71,9 +82,15 @@ def monitor_settings(settings: Settings) -> MonitorSettings:
         lag_s=settings.grace_s,
         silence_s=settings.silence_s,
         severity=severity_limits(settings),
-        operator_detectors=detectors["operator"],
-        rank_detectors=detectors["rank"],
+        operator_detectors=detectors.get("operator", ()),
+        rank_detectors=detectors.get("rank", ()),
     )
+
+
+def _detectors(settings: Settings) -> dict[str, tuple[MakeDetector, ...]]:
+    from irregulars.detectors.plugins.loading import load_detectors
+
+    return load_detectors(settings.detectors)
 
 
 def severity_limits(settings: Settings) -> SeverityLimits:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from irregulars.producers.iteration_inference.inference import Inferred, infer_iterations
-from irregulars.producers.iteration_inference.online import anchor_kinds
-from irregulars.producers.iteration_inference.per_kind_sequences import are_counted_apart, split, split_kinds, whole
 from irregulars.producers.trace.directory import Trace
 from irregulars.streams.messages.records import PHASES, UNKNOWN, Batch, Header
+
+if TYPE_CHECKING:
+    from irregulars.producers.iteration_inference.inference import Inferred
 
 Array = np.ndarray
 
@@ -33,6 +33,15 @@ def number_iterations(trace: Trace) -> Numbered:
         return Numbered(trace, f"{trace.job}: there are no operators, and no iterations are known: nothing is judged")
     if not trace.commops or has_marks(trace):
         return Numbered(trace)
+    # Most traces mark their iterations, and need none of it.
+    from irregulars.producers.iteration_inference.inference import infer_iterations
+    from irregulars.producers.iteration_inference.per_kind_sequences import (
+        are_counted_apart,
+        split,
+        split_kinds,
+        whole,
+    )
+
     columns, kinds = job_columns(trace)
     is_apart = are_counted_apart(columns["operator"], columns["sequence"])
     if is_apart:
@@ -51,6 +60,8 @@ def has_marks(trace: Trace) -> bool:
 
 def job_columns(trace: Trace) -> tuple[dict[str, Array], list[str]]:
     """Join the operators of all ranks; communicators become codes of the whole job, whose kinds come second."""
+    from irregulars.producers.iteration_inference.online import anchor_kinds
+
     kinds: dict[str, str] = {}
     for announcement in trace.announcements:
         kinds |= anchor_kinds(announcement)

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
+from pyarrow._compute import CastOptions, SetLookupOptions, call_function  # pyarrow.compute takes 40 ms to import
 
 from irregulars.arrow_numpy import from_numpy, to_numpy
 from irregulars.producers.trace.columns import TableFile
@@ -215,7 +215,8 @@ def _communicator(check: _Check, job: JobFile) -> np.ndarray:
 
 def _local_communicator(check: _Check, job: JobFile, rank: np.ndarray, ordinal: np.ndarray) -> np.ndarray:
     membership = job.membership
-    pair = pc.index_in(from_numpy(ordinal * job.world_size + rank), value_set=from_numpy(membership.keys))
+    members = SetLookupOptions(value_set=from_numpy(membership.keys))
+    pair = call_function("index_in", [from_numpy(ordinal * job.world_size + rank)], members)
     local = to_numpy(pair, -1).astype(np.int64)
     check.reject(local < 0, "rank", "a member of its communicator", beside="communicator")
     return local - _at(membership.first_of_rank, rank)
@@ -223,8 +224,8 @@ def _local_communicator(check: _Check, job: JobFile, rank: np.ndarray, ordinal: 
 
 def _check_peers(check: _Check, job: JobFile, is_p2p: np.ndarray, ordinal: np.ndarray, peer: np.ndarray) -> None:
     rows = np.flatnonzero(is_p2p & check.is_good)
-    members = from_numpy(job.membership.keys)
-    is_member = pc.is_in(from_numpy((ordinal * job.world_size)[rows] + peer[rows]), value_set=members)
+    members = SetLookupOptions(value_set=from_numpy(job.membership.keys))
+    is_member = call_function("is_in", [from_numpy((ordinal * job.world_size)[rows] + peer[rows])], members)
     is_bad = np.zeros(len(peer), dtype=bool)
     is_in_world = (peer[rows] >= 0) & (peer[rows] < job.world_size)
     is_bad[rows] = ~(to_numpy(is_member) & is_in_world)
@@ -257,16 +258,21 @@ def _integers(column: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray | None]:
     if pa.types.is_floating(column.type):
         return _whole(_with_nans(column))
     if pa.types.is_uint64(column.type):
-        is_wrong = to_numpy(pc.fill_null(pc.greater(column, 2**63 - 1), False))
-        column, wrong = pc.cast(column, pa.int64(), safe=False), is_wrong if is_wrong.any() else None
+        is_wrong = to_numpy(call_function("greater", [column, pa.scalar(2**63 - 1, pa.uint64())]), False)
+        column, wrong = column.cast(pa.int64(), safe=False), is_wrong if is_wrong.any() else None
         return to_numpy(column, UNKNOWN), wrong
     if column.null_count:
-        column = column.cast(pa.int64())  # which holds `UNKNOWN`
+        column = _as_type(column, pa.int64())  # which holds `UNKNOWN`
     return to_numpy(column, UNKNOWN).astype(np.int64, copy=False), None
 
 
 def _with_nans(column: pa.ChunkedArray) -> np.ndarray:
-    return to_numpy(column.cast(pa.float64()), math.nan)
+    return to_numpy(_as_type(column, pa.float64()), math.nan)
+
+
+def _as_type(column: Any, kind: pa.DataType) -> Any:
+    """Cast what is of another type, as `cast` of a column does, which imports `pyarrow.compute`."""
+    return column if column.type == kind else call_function("cast", [column], CastOptions.safe(kind))
 
 
 def _whole(values: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
@@ -284,8 +290,16 @@ def _dictionary(column: pa.ChunkedArray) -> tuple[np.ndarray, list[str]]:
     whole = encoded.unify_dictionaries().combine_chunks()
     if isinstance(whole, pa.ChunkedArray):  # pyarrow before 17 gives one chunk in a chunked array
         whole = whole.chunk(0)
-    names = [text.decode(errors="replace") for text in whole.dictionary.cast(pa.binary()).to_pylist()]
-    return to_numpy(whole.indices.cast(pa.int64()), -1), names
+    is_signed = pa.types.is_signed_integer(whole.indices.type)
+    indices = whole.indices if is_signed else whole.indices.cast(pa.int64())
+    return to_numpy(indices, -1).astype(np.int64), _texts(whole.dictionary)
+
+
+def _texts(column: pa.Array) -> list[str]:
+    try:
+        return list(column.to_pylist())
+    except UnicodeDecodeError:
+        return [text.decode(errors="replace") for text in column.cast(pa.binary()).to_pylist()]
 
 
 def _floats(values: np.ndarray) -> np.ndarray:

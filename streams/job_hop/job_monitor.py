@@ -16,6 +16,7 @@ from irregulars.dtypes import Flags
 from irregulars.state_codec import Part
 from irregulars.streams.job_hop.job_clock import JobClock, Presence
 from irregulars.streams.job_hop.job_roster import JobRoster, RosterState
+from irregulars.streams.job_hop.stored_attributions import StoredAttributions, put_back, take_out
 from irregulars.streams.messages.announcements import Announcement
 from irregulars.streams.messages.evidence import Evidence, Membership, decode_evidence, encode_evidence
 from irregulars.streams.messages.judgements import Judgements
@@ -36,6 +37,8 @@ class JobMonitorState:
         What came of the next attempt, as messages of ``evidence``.
     still_s
         For how long the job has not moved.
+    attributions
+        Those of `judge`, which is without them; None: it has its own, as before version 3.
     """
 
     job: str
@@ -48,6 +51,7 @@ class JobMonitorState:
     moved_s: float | None
     later: tuple[bytes, ...]
     still_s: float | None = None
+    attributions: StoredAttributions | None = None
 
 
 class JobMonitor:
@@ -199,17 +203,19 @@ class JobMonitor:
 
     def state(self) -> JobMonitorState:
         """Everything that `from_state` needs."""
+        judge, attributions = take_out(self._judge.state())
         return JobMonitorState(
             job=self.job,
             attempt=self._attempt,
             roster=self._roster.state(),
             pending=parts_of(rows for number in sorted(self._pending) for rows in self._pending[number]),
-            judge=self._judge.state(),
+            judge=judge,
             announced=tuple(announcement.rank for announcement in self._announced),
             is_ended=self._is_ended,
             moved_s=None,
             later=tuple(value for row in self._later for value in encode_evidence([row], self.job)),
             still_s=self._clock.still_s,
+            attributions=attributions,
         )
 
     @classmethod
@@ -221,7 +227,8 @@ class JobMonitor:
         monitor._roster = JobRoster.from_state(state.roster)
         for rows in (part.value for part in state.pending):
             monitor._pending.setdefault(rows.number, []).append(rows)
-        monitor._judge = IterationJudge.from_state(state.judge, settings)
+        judge = state.judge if state.attributions is None else put_back(state.judge, state.attributions)
+        monitor._judge = IterationJudge.from_state(judge, settings)
         monitor._announced = [monitor._roster.announcements[rank] for rank in state.announced]
         monitor._is_ended, monitor._clock.still_s = state.is_ended, state.still_s
         monitor._later = [row for value in state.later for row in decode_evidence(value)]

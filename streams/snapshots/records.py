@@ -32,9 +32,12 @@ WHOLE_VERSION: Final = 2
 """Of records that need nothing of version 3: written as of this one, so that workers of the version before, which may
 run beside us during an upgrade, go on with them."""
 
-STATE_VERSION: Final = 2
+STATE_VERSION: Final = 3
 """Of the states of monitors: raise it with each change of their classes but that of a new field with a default. A
 worker lets those begin anew whose states are of another version (`streams.worker.stage`)."""
+
+READ_STATE_VERSION: Final = 2
+"""A version whose states are read as well: in version 3 attributions are stored apart, as columns."""
 
 PIECE_BYTES: Final = 512 * 1024
 """Longest piece, bytes: half of what a broker takes in one message unless it is told otherwise (1 MiB)."""
@@ -163,7 +166,8 @@ def encode_part(part: Any) -> bytes:
 
 def decode_monitor(state: EncodedState, kind: type[T]) -> T:
     """Decode a monitor's state; raises `RecordError`."""
-    return decode_state(state.root, kind, STATE_VERSION, state.parts)
+    is_older = version_of(state.root) == READ_STATE_VERSION
+    return decode_state(state.root, kind, READ_STATE_VERSION if is_older else STATE_VERSION, state.parts)
 
 
 def cut(value: bytes, monitor: bytes, epoch: int) -> Iterator[tuple[bytes, bytes]]:

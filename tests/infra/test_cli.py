@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import json
 import subprocess
 import sys
@@ -128,7 +129,8 @@ def test_analyze_does_without_pandas_and_scikit_learn() -> None:
     """River and pyarrow import them where nobody asked: 1.7 of the 2.9 s that a small recording took."""
     heavy = (
         "pandas sklearn scipy faust aiokafka river.drift torch clickhouse_connect confluent_kafka chdb "
-        "logging.config rich.table rich.markdown"
+        "logging.config rich.table rich.markdown pydantic pyarrow.compute tomllib "
+        "irregulars.producers.iteration_inference.inference irregulars.detectors.plugins.loading"
     )
     code = (
         "import sys\nfrom irregulars.infra import cli\n"
@@ -141,6 +143,28 @@ def test_analyze_does_without_pandas_and_scikit_learn() -> None:
         [sys.executable, "-c", code], cwd=ROOT, check=False, timeout=60, capture_output=True, text=True
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_one_command_is_made_and_all_where_none_is_named() -> None:
+    alone = cli._with_alone("analyze")
+    assert [one.callback.__name__ for one in alone.registered_commands if one.callback] == ["analyze"]
+    assert [one.name for one in cli._with_alone("topics").registered_groups] == ["topics"]
+    assert cli._with_alone("no-such-command") is cli._with_alone("") is cli.app
+
+
+def test_analyze_leaves_the_pace_of_collections_as_it_was(run: Run) -> None:
+    before = gc.get_threshold()
+    assert run("analyze", str(ROOT / "tests" / "recordings" / "gloo-clean"), "--json")[0] == 0
+    assert gc.get_threshold() == before
+    assert run("analyze", "/nowhere")[0] == 2
+    assert gc.get_threshold() == before
+
+
+def test_detectors_that_somebody_chose_are_looked_for_where_they_score_nothing(run: Run) -> None:
+    status, _, err = run(
+        "--set", "detectors=not_there:X", "analyze", str(ROOT / "tests" / "recordings" / "gloo-clean")
+    )
+    assert (status, "must be importable" in err) == (2, True)
 
 
 @pytest.mark.parametrize(

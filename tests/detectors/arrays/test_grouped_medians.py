@@ -15,9 +15,11 @@ from irregulars.detectors.arrays.grouped_medians import (
     column_medians,
     lower_median,
     lower_medians,
+    median,
     medians,
     nan_medians,
     robust_sigma,
+    row_medians,
     weighted_medians,
 )
 
@@ -118,3 +120,15 @@ def test_the_noise_does_not_follow_a_stray_value() -> None:
     noise = rng.normal(0.0, 2.0, 10_000)
     noise[:100] = 1e12
     assert robust_sigma(noise) == pytest.approx(2.0, rel=0.05)
+
+
+@given(st.lists(st.one_of(st.floats(allow_infinity=False), st.integers(-3, 3).map(float)), min_size=1, max_size=9))
+def test_the_median_is_that_of_numpy(values: list[float]) -> None:
+    with np.errstate(over="ignore"):
+        assert np.array_equal(median(np.array(values) / 4), np.median(np.array(values) / 4), equal_nan=True)
+
+
+@pytest.mark.parametrize("columns", [1, 2, 5, 8])
+def test_medians_of_rows_are_those_of_numpy(columns: int) -> None:
+    table = np.random.default_rng(columns).normal(size=(7, columns))
+    assert row_medians(table).tolist() == np.median(table, axis=1).tolist()

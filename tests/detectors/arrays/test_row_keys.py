@@ -78,3 +78,18 @@ def test_floats_are_ordered_within_their_groups(rows: list[tuple[int, float]]) -
 def test_what_is_not_known_comes_last_in_its_group() -> None:
     group, values = array([1, 0, 1, 0]), np.array([np.nan, 2.0, -np.inf, np.nan])
     np.testing.assert_array_equal(sort_within(group, values, 2), [2.0, np.nan, -np.inf, np.nan])
+
+
+def test_few_rows_are_grouped_and_sorted_as_many_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = np.random.default_rng(5)
+    columns = [draw.integers(-3, 3, 200) for _ in range(3)]
+    group, values = draw.integers(0, 4, 200), draw.integers(-9, 9, 200) / 2
+    values[:5] = np.nan
+
+    def found() -> list[list[float]]:
+        arrays = *group_rows(columns), stable_order(group), sort_within(group, values, 4)
+        return [np.nan_to_num(one, nan=99.0).tolist() for one in arrays]
+
+    few = found()
+    monkeypatch.setattr("irregulars.detectors.arrays.row_keys._FEW", 0)
+    assert found() == few

@@ -1,0 +1,247 @@
+"""The attributions in a judge's state, each once and all of them as columns.
+
+An open verdict keeps up to 64 of them, and the newest iterations and the last reading hold some of the same. As a
+record each, with the names of hundreds of lanes and what is usual of these in every one, they were nine tenths of a
+snapshot. Columns compress: what is the same in all iterations takes next to nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from irregulars.detectors.blame.observation import Observation
+from irregulars.detectors.job.lanes import Lane, LaneExcess
+from irregulars.detectors.judging.iteration_judge import JudgeState
+from irregulars.detectors.nics.steadiness import Swing
+from irregulars.detectors.path.critical_path import Attribution, Piece
+from irregulars.dtypes import Column, Floats, Ints, Numbers
+from irregulars.errors import RecordError
+from irregulars.streams.messages.ragged import Ragged
+
+_NOWHERE: Final = -1  # the number of an attribution that there is not
+_MANTISSA_BITS: Final = 15  # of an int16
+_EXPONENT: Final = "_exponent"  # stands behind the name of the column that it belongs to
+_PIECE: Final = Piece._fields[1:]  # the first is the lane
+
+
+class Head(NamedTuple):
+    """What there is one of in an attribution; names are those of `Attribution`."""
+
+    iteration: int
+    incomplete: frozenset[int]
+    excess_ns: float | None
+    swings: tuple[Swing, ...]
+    is_by_peers: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StoredAttributions:
+    """Attributions, and where in a judge's state they belong.
+
+    Parameters
+    ----------
+    heads
+        One for each attribution.
+    lanes
+        All lanes that occur; tables name them by their place here.
+    path, pieces, excess, work, rates
+        What each attribution has of lanes or ranks: `path_excess_ns` (NaN: the excess of the lane's piece), `pieces`,
+        `lanes`, `work_excess_ns` and `rates`.
+    observations
+        The attribution of each observation of the state, in the order of `_observed`; -1: it has none.
+    read_last
+        That of the last reading; -1: nothing was read.
+    read_excess_ns
+        What is kept beside it.
+
+    Raises
+    ------
+    ValueError
+        If a number is none of an attribution or lane.
+    """
+
+    heads: tuple[Head, ...]
+    lanes: tuple[Lane, ...]
+    path: Ragged
+    pieces: Ragged
+    excess: Ragged
+    work: Ragged
+    rates: Ragged
+    observations: Ints
+    read_last: int
+    read_excess_ns: float
+
+    def __post_init__(self) -> None:
+        numbers = [*self.observations.tolist(), self.read_last]
+        if min(numbers) < _NOWHERE or max(numbers) >= len(self.heads):
+            raise ValueError(f"numbers of attributions must be below {len(self.heads)}")
+        for table in (self.path, self.pieces, self.excess):
+            lane = table["lane"]
+            if len(lane) and not 0 <= lane.min() <= lane.max() < len(self.lanes):
+                raise ValueError(f"numbers of lanes must be below {len(self.lanes)}")
+
+
+def take_out(judge: JudgeState) -> tuple[JudgeState, StoredAttributions]:
+    """Return a judge's state without its attributions, and these."""
+    found = [one.attribution for one in _observed(judge)]
+    distinct = {id(one): one for one in [*found, judge.read_last and judge.read_last[0]] if one is not None}
+    numbers = {key: number for number, key in enumerate(distinct)} | {id(None): _NOWHERE}
+    read, read_excess_ns = judge.read_last or (None, math.nan)
+    stored = _store(
+        list(distinct.values()), [numbers[id(one)] for one in found], numbers[id(read)], float(read_excess_ns)
+    )
+    return replace(_changed(judge, lambda one: replace(one, attribution=None)), read_last=None), stored
+
+
+def put_back(judge: JudgeState, stored: StoredAttributions) -> JudgeState:
+    """Return a judge's state with its attributions; raises `RecordError` if they are those of another one."""
+    if len(stored.observations) != sum(1 for _ in _observed(judge)):
+        raise RecordError(f"state must have {len(stored.observations)} observations; got others")
+    known = [*_restore(stored), None]  # -1, the place after the last, is none
+    own = iter(stored.observations.tolist())
+    judge = _changed(judge, lambda one: replace(one, attribution=known[next(own)]))
+    read = known[stored.read_last]
+    return replace(judge, read_last=None if read is None else (read, stored.read_excess_ns))
+
+
+# --- where they are -------------------------------------------------------------------------------------------------
+
+
+def _observed(judge: JudgeState) -> Iterator[Observation]:
+    """Yield the observations of a state, in the order in which `_changed` changes them."""
+    tracker = judge.tracker
+    for some in (tracker.recent, tracker.looked_into, tracker.spikes, *(verdict.kept for verdict in tracker.open)):
+        yield from some
+
+
+def _changed(judge: JudgeState, change: Callable[[Observation], Observation]) -> JudgeState:
+    def each(some: Iterable[Observation]) -> tuple[Observation, ...]:
+        return tuple(change(one) for one in some)
+
+    tracker = judge.tracker
+    recent, looked_into, spikes = each(tracker.recent), each(tracker.looked_into), each(tracker.spikes)
+    opened = tuple(replace(verdict, kept=deque(each(verdict.kept))) for verdict in tracker.open)
+    return replace(
+        judge, tracker=replace(tracker, recent=recent, looked_into=looked_into, spikes=spikes, open=opened)
+    )
+
+
+# --- columns --------------------------------------------------------------------------------------------------------
+
+
+def _store(
+    some: Sequence[Attribution], observations: Sequence[int], read: int, excess_ns: float
+) -> StoredAttributions:
+    lanes: dict[Lane, int] = {}
+
+    def number(lane: Lane) -> int:
+        return lanes.setdefault(lane, len(lanes))
+
+    path = [
+        [(number(lane), _unless_of_piece(lane, ns, one)) for lane, ns in one.path_excess_ns.items()] for one in some
+    ]
+    pieces = [[(number(lane), *piece[1:]) for lane, piece in one.pieces.items()] for one in some]
+    excess = [[(number(lane), *own) for lane, own in one.lanes.items()] for one in some]
+    work = [list(one.work_excess_ns.items()) for one in some]
+    rates = [[(rank, *own) for rank, own in one.rates.items()] for one in some]
+    piece_kinds: dict[str, Any] = dict.fromkeys(_PIECE[:3], np.int32) | dict.fromkeys(_PIECE[3:], np.float64)
+    lane_kinds: dict[str, Any] = dict.fromkeys(LaneExcess._fields, np.float64)
+    return StoredAttributions(
+        heads=tuple(Head(a.iteration, a.incomplete, a.excess_ns, a.swings, a.is_by_peers) for a in some),
+        lanes=tuple(lanes),
+        path=_table(path, lane=np.int32, ns=np.float64),
+        pieces=_table(pieces, lane=np.int32, **piece_kinds),
+        excess=_table(excess, ("excess_ns", "slow_transfers"), lane=np.int32, **lane_kinds),
+        work=_table(work, ("ns",), rank=np.int32, ns=np.float64),
+        rates=_table(rates, rank=np.int32, tx=np.float64, rx=np.float64),
+        observations=np.array(observations, dtype=np.int64),
+        read_last=read,
+        read_excess_ns=excess_ns,
+    )
+
+
+def _unless_of_piece(lane: Lane, ns: float, attribution: Attribution) -> float:
+    """NaN where a lane's excess is that of its only piece, and follows from that."""
+    return math.nan if lane in attribution.pieces and attribution.pieces[lane].excess_ns == ns else ns
+
+
+def _table(rows: Sequence[Sequence[tuple[Any, ...]]], rounded: Sequence[str] = (), /, **kinds: Any) -> Ragged:
+    """Make a table of the rows of each attribution; columns that are `rounded` take fewer bytes, if that is exact."""
+    values = list(zip(*(row for some in rows for row in some), strict=True)) or [()] * len(kinds)
+    columns = {name: np.array(column, kind) for (name, kind), column in zip(kinds.items(), values, strict=True)}
+    for name in rounded:
+        columns |= _split(name, columns[name])
+    return Ragged(np.array([len(some) for some in rows], dtype=np.int64), columns)
+
+
+def _split(name: str, values: Floats) -> dict[str, Column]:
+    """Return floats of few digits (`detectors.arrays.significant`) in fewer bytes; others as they are.
+
+    They are eighths of small numbers, or mantissas and exponents.
+    """
+    with np.errstate(over="ignore"):
+        eighths = values * 8
+    if _are_whole(eighths, 1 << 7):
+        return {name: eighths.astype(np.int8)}
+    mantissa, exponent = np.frexp(values)
+    whole = np.ldexp(mantissa, _MANTISSA_BITS)
+    if _are_whole(whole, 1 << _MANTISSA_BITS) and _are_whole(exponent, 1 << 7):
+        return {name: whole.astype(np.int16), name + _EXPONENT: exponent.astype(np.int8)}
+    return {name: values}
+
+
+def _are_whole(values: Numbers, past: int) -> bool:
+    return bool(((values == np.rint(values)) & (np.abs(values) < past)).all())
+
+
+def _joined(columns: Mapping[str, Column]) -> Iterator[Column]:
+    """Yield the columns of a table as they were before `_split`."""
+    for name, column in columns.items():
+        if column.dtype == np.int8 and not name.endswith(_EXPONENT):
+            yield column / 8
+        elif name + _EXPONENT in columns:
+            yield np.ldexp(column.astype(np.float64), columns[name + _EXPONENT].astype(np.int64) - _MANTISSA_BITS)
+        elif not name.endswith(_EXPONENT):
+            yield column
+
+
+def _restore(stored: StoredAttributions) -> list[Attribution]:
+    lanes = stored.lanes
+    found = []
+    tables = (stored.path, stored.pieces, stored.excess, stored.work, stored.rates)
+    for head, path, pieces, excess, work, rates in zip(stored.heads, *map(_rows, tables), strict=True):
+        own = {lanes[lane]: Piece(lanes[lane], *row) for lane, *row in pieces}
+        found.append(
+            Attribution(
+                iteration=head.iteration,
+                path_excess_ns={lanes[lane]: _of_piece(ns, own.get(lanes[lane])) for lane, ns in path},
+                pieces=own,
+                lanes={lanes[lane]: LaneExcess(*row) for lane, *row in excess},
+                work_excess_ns=dict(work),
+                incomplete=head.incomplete,
+                excess_ns=head.excess_ns,
+                rates={rank: (tx, rx) for rank, tx, rx in rates},
+                swings=head.swings,
+                is_by_peers=head.is_by_peers,
+            )
+        )
+    return found
+
+
+def _of_piece(ns: float, piece: Piece | None) -> float:
+    return piece.excess_ns if piece is not None and math.isnan(ns) else ns
+
+
+def _rows(table: Ragged) -> Iterator[list[tuple[Any, ...]]]:
+    """Yield what each attribution has in a table, row by row."""
+    rows: list[tuple[Any, ...]] = list(zip(*(one.tolist() for one in _joined(table.columns)), strict=True))
+    splits = table.splits.tolist()
+    for begin, end in pairwise(splits):
+        yield rows[begin:end]
