@@ -168,7 +168,7 @@ def _gap_after(reference: Reference, place: Ints, after: Ints) -> Floats:
     100 ms, the next operator of the rank begins while it is still open, and follows an older one. The gap after that
     one holds the work that usually hides behind the bucket. NaN after an operator that is new.
     """
-    end_ns = np.where(after >= 0, reference.end_ns[after], 0.0)
+    end_ns = np.where(after >= 0, reference.end_ns[np.maximum(after, 0)], 0.0)
     return np.where(after == _NEW, np.nan, np.maximum(reference.start_ns[place] - end_ns, 0.0))
 
 

@@ -17,7 +17,7 @@ from irregulars.streams.messages.evidence import Evidence, Membership, concatena
 from irregulars.streams.messages.judgements import JudgedIteration, Verdict
 from irregulars.streams.messages.records import Batch
 from irregulars.streams.monitor_settings import MonitorSettings
-from irregulars.streams.rank_hop.evidence_reduction import Closing, reduce_all
+from irregulars.streams.rank_hop.evidence_reduction import Closing, reduce_closings
 from irregulars.streams.rank_hop.rank_monitor import RankMonitor
 
 _BATCH_ROWS = 4_096
@@ -115,7 +115,7 @@ def _reduce(trace: Trace, settings: MonitorSettings, log: _Log) -> list[Evidence
     reduced: list[Evidence | Membership] = []
     for first in range(0, len(trace.announcements), _RANKS_AT_ONCE):
         some = trace.announcements[first : first + _RANKS_AT_ONCE]
-        reduced += reduce_all(trace.job, [one for each in some for one in _close(trace, each, settings, log)])
+        reduced += reduce_closings(trace.job, [one for each in some for one in _close(trace, each, settings, log)])
     rows = [one for one in reduced if isinstance(one, Evidence)]
     members = [one for one in reduced if isinstance(one, Membership)]
     came, went = ([one for one in members if (one.reason is None) is is_first] for is_first in (True, False))

@@ -83,9 +83,14 @@ class Closing(NamedTuple):
 
 
 def reduce_closings(job: str, closed: Sequence[Closing | Membership]) -> list[Evidence | Membership]:
-    """Reduce what RankMonitors of one job closed; who came and went keeps their place between the evidence."""
+    """Reduce what RankMonitors of one job closed, each rank's oldest first.
+
+    Nothing depends on the order of different ranks. So all that came stand before the evidence and all that went
+    behind it, and a few large reductions take the place of many small ones: a job of 1,024 ranks begins and ends with
+    as many memberships.
+    """
     reduced: list[Evidence | Membership] = []
-    for run in _runs(closed):
+    for run in _runs(_in_few_runs(closed)):
         if isinstance(run, Membership):
             reduced.append(run)
         else:
@@ -93,14 +98,14 @@ def reduce_closings(job: str, closed: Sequence[Closing | Membership]) -> list[Ev
     return reduced
 
 
-def reduce_all(job: str, closed: Sequence[Closing | Membership]) -> list[Evidence | Membership]:
-    """Reduce what many RankMonitors closed, each rank at most once: arrivals first, departures last.
-
-    Nothing depends on the order of different ranks, so that few large reductions take the place of many small ones.
-    """
-    came = [one for one in closed if isinstance(one, Membership) and one.reason is None]
-    went = [one for one in closed if isinstance(one, Membership) and one.reason is not None]
-    return reduce_closings(job, [*came, *(one for one in closed if isinstance(one, Closing)), *went])
+def _in_few_runs(closed: Sequence[Closing | Membership]) -> Sequence[Closing | Membership]:
+    """Bring who came to the front and who went to the back, unless a rank did both: it ended, and began again."""
+    members = [one for one in closed if isinstance(one, Membership)]
+    if len({one.rank for one in members}) < len(members):
+        return closed
+    came = [one for one in members if one.reason is None]
+    went = [one for one in members if one.reason is not None]
+    return [*came, *(one for one in closed if isinstance(one, Closing)), *went]
 
 
 def _runs(closed: Sequence[Closing | Membership]) -> Iterator[Membership | list[Closing]]:

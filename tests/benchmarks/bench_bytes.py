@@ -32,7 +32,7 @@ from irregulars.streams.messages.announcements import Heartbeat
 from irregulars.streams.messages.evidence import Membership, decode_evidence, encode_evidence
 from irregulars.streams.messages.records import Batch, encode_batch
 from irregulars.streams.monitor_settings import MonitorSettings
-from irregulars.streams.rank_hop.evidence_reduction import Closing, reduce_all
+from irregulars.streams.rank_hop.evidence_reduction import Closing, reduce_closings
 from irregulars.streams.rank_hop.rank_monitor import RankMonitor
 
 _CHUNK_ROWS = 5_000_000  # made at once
@@ -115,7 +115,7 @@ def measure(settings: SimulatorSettings) -> dict[str, Any]:
             closed: list[Closing | Membership] = []
             for monitor in everybody[first : first + _ROUND]:
                 closed += monitor.take_closed()
-            for value in encode_evidence(reduce_all(job.job, closed), job.job):
+            for value in encode_evidence(reduce_closings(job.job, closed), job.job):
                 if value[:1] != b"{":  # a job announces itself once
                     evidence.add(value)
                 job.add(decode_evidence(value))

@@ -29,7 +29,7 @@ from irregulars.producers.simulator.logs.simulation import Simulation
 from irregulars.streams.messages import records
 from irregulars.streams.messages.records import decode_batch, encode_batch
 from irregulars.streams.monitor_settings import MonitorSettings
-from irregulars.streams.rank_hop.evidence_reduction import reduce_all
+from irregulars.streams.rank_hop.evidence_reduction import reduce_closings
 from irregulars.streams.rank_hop.rank_monitor import RankMonitor
 from irregulars.streams.snapshots.records import draft_of, encode_part
 
@@ -85,7 +85,7 @@ def measure(operators: int, iterations: int, seed: int) -> Kept:
             batch = decode_batch(value[:-1] + value[-1:], schema)  # a copy, which is traced if somebody keeps it
             rows += len(batch) if schema == "commops" else 0
             monitors[rank].add(batch, offset)
-        reduce_all(settings.job, [one for monitor in monitors.values() for one in monitor.take_closed()])
+        reduce_closings(settings.job, [one for monitor in monitors.values() for one in monitor.take_closed()])
         del batch
     gc.collect()
     all_bytes, open_bytes = traced_bytes(), traced_bytes(__file__, records.__file__)

@@ -40,7 +40,7 @@ from irregulars.streams.messages.evidence import Evidence, Membership, decode_ev
 from irregulars.streams.messages.evidence_parts import encode_within_limit
 from irregulars.streams.messages.records import Batch, decode_batch, encode_batch
 from irregulars.streams.monitor_settings import MonitorSettings
-from irregulars.streams.rank_hop.evidence_reduction import reduce_all
+from irregulars.streams.rank_hop.evidence_reduction import reduce_closings
 from irregulars.streams.rank_hop.rank_monitor import RankMonitor
 from irregulars.streams.snapshots.records import draft_of, encode_part
 from irregulars.streams.worker.app import share_the_interpreter
@@ -161,7 +161,7 @@ def reduced(job: str, monitors: Sequence[RankMonitor], cost: Cost) -> Iterator[l
     rows: list[Evidence | Membership] = []
     for first in range(0, len(monitors), _RANKS_AT_ONCE):
         closed = [one for monitor in monitors[first : first + _RANKS_AT_ONCE] for one in monitor.take_closed()]
-        rows += reduce_all(job, closed)
+        rows += reduce_closings(job, closed)
     values = list(encode_within_limit(rows, job, MAX_MESSAGE_BYTES))
     cost.reduce_s += time.process_time() - began_s
     cost.evidence_bytes += sum(map(len, values))

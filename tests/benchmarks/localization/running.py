@@ -19,7 +19,7 @@ from irregulars.streams.messages.evidence import Evidence, Membership, concatena
 from irregulars.streams.messages.judgements import JudgedIteration, Judgements, Verdict
 from irregulars.streams.messages.records import Batch, encode_batch
 from irregulars.streams.monitor_settings import MonitorSettings
-from irregulars.streams.rank_hop.evidence_reduction import Closing, reduce_all
+from irregulars.streams.rank_hop.evidence_reduction import Closing, reduce_closings
 from irregulars.streams.rank_hop.rank_monitor import RankMonitor
 from tests.benchmarks.localization.cases import BEFORE, Case
 from tests.benchmarks.localization.places import draw_fault
@@ -121,7 +121,7 @@ class Hearing:
                 if is_end:
                     monitor.beat(Heartbeat(self.job, self.attempt, rank, {}, "ended", "finished"))
                 closed += monitor.take_closed()
-            reduced += reduce_all(self.job, closed)
+            reduced += reduce_closings(self.job, closed)
         self.reduced_s += time.process_time() - began_s
         return _in_one_piece(reduced)
 

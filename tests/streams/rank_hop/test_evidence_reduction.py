@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from irregulars.detectors.plugins.baseline import RobustBaseline
 from irregulars.streams.messages.evidence import CLASS_COLUMNS, COLUMNS, Evidence, Membership, concatenate
 from irregulars.streams.messages.records import PHASE_UNKNOWN, RECV, UNKNOWN
-from irregulars.streams.rank_hop.evidence_reduction import Closing, reduce_all, reduce_closings
+from irregulars.streams.rank_hop.evidence_reduction import Closing, reduce_closings
 from irregulars.streams.rank_hop.rows.message_rows import Cut, MessageRows
 from irregulars.streams.rank_hop.rows.operator_reduction import OPERATOR_COLUMNS
 
@@ -114,9 +114,17 @@ def test_classes_are_kept_of_what_one_rank_of_several_announced_as_wide() -> Non
 
 def test_arrivals_come_before_evidence_and_departures_after_it() -> None:
     went = Membership("j", 1, 0, reason="finished")
-    rows = reduce_all("j", [closing(0, [0], rows_of(0)), went, closing(1, [0], rows_of(0))])
+    rows = reduce_closings("j", [closing(0, [0], rows_of(0)), went, closing(1, [0], rows_of(0))])
     assert [type(row) for row in rows] == [Evidence, Membership]
     assert joined(rows).columns["rank"].tolist() == [0, 1]
+
+
+def test_a_rank_that_ended_and_began_again_keeps_its_order() -> None:
+    first, second = closing(0, [0], rows_of(0)), closing(0, [0], rows_of(0), attempt=2)
+    went, came = Membership("j", 1, 0, reason="restarted"), Membership("j", 2, 0)
+    rows = reduce_closings("j", [first, went, came, second])
+    assert [type(row) for row in rows] == [Evidence, Membership, Membership, Evidence]
+    assert rows[1:3] == [went, came]
 
 
 def test_no_border_of_a_drain_shows_in_the_scores() -> None:

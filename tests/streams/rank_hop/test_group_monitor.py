@@ -21,7 +21,7 @@ from irregulars.streams.messages.bundles import MAX_GROUP_RANKS, bundle_of, deco
 from irregulars.streams.messages.evidence import CLASS_COLUMNS, Evidence
 from irregulars.streams.messages.records import UNKNOWN, Batch
 from irregulars.streams.monitor_settings import MonitorSettings
-from irregulars.streams.rank_hop.evidence_reduction import reduce_all, reduce_closings
+from irregulars.streams.rank_hop.evidence_reduction import reduce_closings
 from irregulars.streams.rank_hop.group_monitor import GroupMonitor
 from irregulars.streams.rank_hop.rank_monitor import RankMonitor
 from irregulars.streams.rank_hop.rows.row_summaries import RowSummary, summarize
@@ -206,7 +206,7 @@ def test_hosts_whose_ranks_come_together_give_the_evidence_of_ranks_that_come_al
             hearer.beat(Heartbeat("lockstep", trace.attempt, one.rank, {}, "ended", "finished", one.group))
     together = [one for monitor in groups.values() for one in monitor.take_closed()]
     apart = [one for monitor in alone.values() for one in monitor.take_closed()]
-    assert rows_told(reduce_all("lockstep", together)) == rows_told(
+    assert rows_told(reduce_closings("lockstep", together)) == rows_told(
         [row for one in apart for row in reduce_closings("lockstep", [one])]
     )
 
