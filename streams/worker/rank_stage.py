@@ -29,8 +29,10 @@ from irregulars.streams.worker.unannounced_ranks import ParkedMessage, ParkingLo
 
 RANK_TOPICS: Final = ("jobs", "commops", "iterations", "bandwidth", "gpu_health", "heartbeats")
 _SAMPLES: Final = ("bandwidth", "gpu_health")
-_MAX_TOUCHED: Final = 64
-"""Monitors are drained once so many messages have gone into them: longer rounds were measured to be slower."""
+_MOST_ROWS: Final = 1 << 17
+"""Monitors are drained once so many rows have gone into them: longer rounds were measured to be slower."""
+_MOST_MESSAGES: Final = 512
+"""Or so many messages: those of hosts are small, and a drain has its price for each rank."""
 _GIVE_WAY: Final = 32
 _MOST_SAMPLES: Final = 256
 """Batches of samples of a partition that wait for the database, until reading waits for it as well."""
@@ -85,7 +87,8 @@ class _PartitionWork:
 
     parked: ParkingLot
     touched: dict[bytes, Tracked[RankMonitorLike]] = field(default_factory=dict)  # monitors with something new
-    fed: int = 0  # messages that went into them
+    messages: int = 0  # that went into them
+    rows: int = 0  # that were in these
     samples: list[Batch] = field(default_factory=list)
     given_up: list[ParkedMessage] = field(default_factory=list)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -153,7 +156,8 @@ class RankStage(Stage[RankMonitorLike]):
         """Take in events of one topic, and send evidence early where much has gathered."""
         await super().take(topic, events)
         states = list(self.states.values())
-        if sum(self._work(state).fed for state in states) >= _MAX_TOUCHED:
+        works = [self._work(state) for state in states]
+        if sum(one.rows for one in works) >= _MOST_ROWS or sum(one.messages for one in works) >= _MOST_MESSAGES:
             await self._settle_rows(states)
         for state in states:
             if len(self._work(state).samples) >= _MOST_SAMPLES:  # a database that is away stops reading, in the end
@@ -316,11 +320,13 @@ class RankStage(Stage[RankMonitorLike]):
             self._work(state).given_up += self._unannounced(tracked, state.partition)
             if topic in _SAMPLES:
                 self._work(state).samples += [record] if isinstance(record, Batch) else record.batches()
-        self.services.counters.took(topic, len(record) if isinstance(record, Batch | Bundle) else 1)
+        rows = len(record) if isinstance(record, Batch | Bundle) else 1
+        self.services.counters.took(topic, rows)
         tracked.saw(topic, offset)
         work = self._work(state)
         work.touched[tracked.key] = tracked
-        work.fed += 1
+        work.messages += 1
+        work.rows += rows
         return refused
 
     def _park(self, state: PartitionState[RankMonitorLike], topic: str, message: Any) -> None:
@@ -362,7 +368,7 @@ class RankStage(Stage[RankMonitorLike]):
         """Drain the monitors that have something new: not after each message, since a drain has its price."""
         touched = [tracked for work in works for tracked in work.touched.values()]
         for work in works:
-            work.touched, work.fed = {}, 0
+            work.touched, work.messages, work.rows = {}, 0, 0
         rows: dict[str, list[Evidence | Membership]] = {}
         for some in _parts(touched, _GIVE_WAY):
             for job, own in self._take_closed(some).items():

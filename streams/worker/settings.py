@@ -92,7 +92,7 @@ class WorkerSettings:
     detectors: tuple[str, ...] = ()
     judgement: Mapping[str, Any] = field(default_factory=dict)
     alert_least_severity: str = LEAST_SEVERITY
-    evidence_linger_s: float = 0.05
+    evidence_linger_s: float = 0.1
     parked_bytes: int = 64 << 20
     parked_s: float = 60.0
     recent_mib: int = 64
