@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
@@ -19,11 +20,17 @@ from irregulars.streams.worker.stage import Stage
 def add_agents(app: faust.App, topics: TopicSettings, rank_stage: RankStage, job_stage: JobStage) -> None:
     """Subscribe the stages to their topics."""
     for topic in RANK_TOPICS:
-        _add_agent(app, topics, topic, rank_stage)
+        _add_agent(app, topics, topic, rank_stage, job_stage.give_way)
     _add_agent(app, topics, EVIDENCE, job_stage)
 
 
-def _add_agent(app: faust.App, topics: TopicSettings, topic: str, stage: Stage[Any]) -> None:
+def _add_agent(
+    app: faust.App,
+    topics: TopicSettings,
+    topic: str,
+    stage: Stage[Any],
+    before: Callable[[], Awaitable[None]] | None = None,
+) -> None:
     channel = app.topic(topics.name(topic), key_serializer="raw", value_serializer="raw")
 
     async def agent(stream: Any) -> None:
@@ -31,6 +38,8 @@ def _add_agent(app: faust.App, topics: TopicSettings, topic: str, stage: Stage[A
         async for event in stream.events():
             # What was given up belongs to partitions that were dropped: they will be read again.
             with suppress(SendingGivenUp), stage.taking():
+                if before is not None:
+                    await before()
                 await stage.take(topic, events_of(event.value, event))
 
     agent.__qualname__ = agent.__name__ = topic  # Faust's log and metrics show it

@@ -33,6 +33,9 @@ _MAX_QUEUED: Final = 256
 
 
 _AGAIN_S: Final = 0.5
+_WAY_S: Final = 0.005
+_LONGEST_WAY_S: Final = 0.1
+"""A busy judge slows reading, and never stops it: the job that it is busy with may be one of many."""
 _EVIDENCE_KEPT_S: Final = TOPICS[EVIDENCE].retention_ms / 1000
 """A job is not forgotten before its evidence: it may hang, and its ranks live."""
 
@@ -128,6 +131,7 @@ class JobStage(Stage[JobMonitorLike]):
         )
         self._patience_s: Final = settings.broker_away_s
         self._is_closed = False
+        self._judging = 0
         self._judges: Final = ThreadPoolExecutor(1, thread_name_prefix="irregulars-judge")
         drift_detector()  # while no other thread imports anything
         self._works: WeakKeyDictionary[Tracked[JobMonitorLike], _JobWork] = WeakKeyDictionary()
@@ -292,6 +296,7 @@ class JobStage(Stage[JobMonitorLike]):
             return nothing, dict.fromkeys((message.offset for message in queued), BROKEN)
         until_s = self._clocks.job_until_s(state.partition, state.position())
         loop = asyncio.get_running_loop()
+        self._judging += 1
         try:
             return await loop.run_in_executor(self._judges, self._judge, tracked, queued, until_s)
         except ServiceError:
@@ -299,6 +304,18 @@ class JobStage(Stage[JobMonitorLike]):
         except Exception as error:  # whatever a monitor raises, it must not take the worker with it
             reason = self.faults.failed(self.hop, tracked, error)
             return nothing, dict.fromkeys((message.offset for message in queued), reason)
+        finally:
+            self._judging -= 1
+
+    async def give_way(self) -> None:
+        """Wait for a judgement that is being made, within bounds: what is read meanwhile only makes it wait.
+
+        The thread that judges and the one that reads share Python's lock. Of an iteration that is looked into an
+        alert may come, and nothing that is read after it changes that.
+        """
+        until_s = time.monotonic() + _LONGEST_WAY_S
+        while self._judging and time.monotonic() < until_s:  # noqa: ASYNC110 - bounded, and mostly over at once
+            await asyncio.sleep(_WAY_S)
 
     def _judge(
         self, tracked: Tracked[JobMonitorLike], queued: Sequence[_Queued], until_s: float | None

@@ -161,6 +161,27 @@ def test_a_snapshot_is_taken_while_evidence_keeps_coming(outbox: TakesAll) -> No
     assert b"j" in outbox.keys("job_snapshots")
 
 
+def test_reading_gives_way_to_a_judgement_and_goes_on_where_that_takes_long(outbox: TakesAll) -> None:
+    async def run() -> tuple[bool, bool, float]:
+        is_done = False
+        stage = job_stage(outbox, SlowJob(lambda: is_done))
+        await stage.give_way()  # nobody judges
+        await stage.take("evidence", [evidence(0)])
+        while not stage._judging:
+            await asyncio.sleep(0.001)
+        began_s = time.monotonic()
+        await asyncio.wait_for(stage.give_way(), DEADLINE_S)
+        waited_s, is_busy = time.monotonic() - began_s, bool(stage._judging)
+        is_done = True
+        await asyncio.wait_for(stage.snapshot_all(), DEADLINE_S)
+        stage.close()
+        return is_busy, bool(stage._judging), waited_s
+
+    is_busy, is_busy_later, waited_s = asyncio.run(run())
+    assert (is_busy, is_busy_later) == (True, False)
+    assert waited_s >= 0.09
+
+
 def test_a_partition_whose_cycle_takes_long_holds_up_no_other(outbox: TakesAll) -> None:
     async def run() -> None:
         stage = job_stage(outbox, SlowJob(), partitions=2)
