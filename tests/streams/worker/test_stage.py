@@ -167,13 +167,12 @@ def test_reading_gives_way_to_a_judgement_and_goes_on_where_that_takes_long(outb
         stage = job_stage(outbox, SlowJob(lambda: is_done))
         await stage.give_way()  # nobody judges
         await stage.take("evidence", [evidence(0)])
-        while not stage._judging:
-            await asyncio.sleep(0.001)
+        await asyncio.sleep(0.02)  # the judge begins
         began_s = time.monotonic()
         await asyncio.wait_for(stage.give_way(), DEADLINE_S)
         waited_s, is_busy = time.monotonic() - began_s, bool(stage._judging)
         is_done = True
-        await asyncio.wait_for(stage.snapshot_all(), DEADLINE_S)
+        await asyncio.wait_for(stage.give_way(), DEADLINE_S)
         stage.close()
         return is_busy, bool(stage._judging), waited_s
 
