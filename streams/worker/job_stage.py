@@ -266,7 +266,8 @@ class JobStage(Stage[JobMonitorLike]):
             async with work.lock:  # given back after each round: a snapshot waits for it while evidence keeps coming
                 if not self.holds(state):  # dropped while we waited, and the thread may have ended
                     return
-                queued, work.inbox, work.is_due = work.inbox, deque(), False
+                # One by one: what the first of them decides is told before the next ones are judged.
+                queued, work.is_due = [work.inbox.popleft()] if work.inbox else [], False
                 await self._judge_some(state, tracked, queued)
 
     async def _judge_some(
