@@ -37,7 +37,14 @@ class PlainValue:
         info = self._descriptor.parameter_info
         is_checked = info.writable or info.resolve_path or not (info.file_okay and info.dir_okay)
         is_special = is_checked or info.parser is not None or info.path_type is not None
-        return self._descriptor.annotation is Path and not is_special and os.access(value, os.R_OK)
+        return self._descriptor.annotation is Path and not is_special and _can_be_read(value)
+
+
+def _can_be_read(path: str) -> bool:
+    try:
+        return os.access(path, os.R_OK)
+    except ValueError:  # half of a surrogate pair, or a zero byte: no file has such a name
+        return False
 
 
 def spare_models(parameters: list[Any]) -> list[Any]:

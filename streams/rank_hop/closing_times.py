@@ -4,27 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
-from irregulars.dtypes import Ints
+from irregulars.streams.rank_hop.rows.message_rows import IterationTimes
 from irregulars.streams.rank_hop.thresholds import RANK_HOP
-
-
-class IterationTimes(NamedTuple):
-    """Start, length, phase and tokens of an iteration, as a row of ``iterations`` gives them."""
-
-    start_ns: int
-    elapsed_ns: int
-    phase: int
-    tokens: float
-
-    @property
-    def end_ns(self) -> int:
-        """When it ended."""
-        return self.start_ns + self.elapsed_ns
-
 
 NEVER_NS: Final = int(np.iinfo(np.int64).max)
 
@@ -35,12 +20,6 @@ ClosingTime = tuple[int, int]
 def closing_time_ns(row: IterationTimes) -> int:
     """Return the watermark of ``commops`` that closes an iteration, ns."""
     return row.end_ns + _margin_ns(row.elapsed_ns)
-
-
-def closing_times_ns(start_ns: Ints, elapsed_ns: Ints) -> Ints:
-    """Do the same for many iterations at once."""
-    margin_ns = (RANK_HOP.closing_margin_ratio * elapsed_ns).astype(np.int64)
-    return np.asarray(start_ns + elapsed_ns + np.minimum(margin_ns, RANK_HOP.most_closing_margin_ns))
 
 
 def closing_times_by_operators(starts_ns: Mapping[int, int]) -> Iterator[ClosingTime]:

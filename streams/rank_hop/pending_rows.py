@@ -16,12 +16,11 @@ from irregulars.errors import RecordError
 from irregulars.streams.messages.records import UNKNOWN
 from irregulars.streams.rank_hop.closing_times import (
     NEVER_NS,
-    IterationTimes,
     closing_time_ns,
     closing_times_by_operators,
     earliest_ns,
 )
-from irregulars.streams.rank_hop.rows.message_rows import Cut, MessageRows, ToldIteration
+from irregulars.streams.rank_hop.rows.message_rows import Cut, IterationTimes, MessageRows, ToldIteration
 from irregulars.streams.rank_hop.rows.operator_reduction import OPERATOR_COLUMNS
 from irregulars.streams.rank_hop.rows.row_summaries import Runs
 
@@ -216,15 +215,16 @@ class PendingRows:
     def add_iterations(self, rows: Iterable[ToldIteration]) -> int:
         """Take in rows of ``iterations``; return how many of them can't be used."""
         unusable = 0
-        for number, times, closes_ns in rows:
+        for number, times in rows:
             if times is None:
                 unusable += 1
             elif self.closed_through is not None and number <= self.closed_through:
                 self._late_rows += 1
             else:
-                self.iterations[number], self.closes_ns[number] = times, closes_ns
+                self.iterations[number] = times
+                self.closes_ns[number] = closing_time_ns(times)
                 self._told_until_ns = max(self._told_until_ns, times.end_ns)
-                self._first_told_close_ns = min(self._first_told_close_ns, closes_ns)
+                self._first_told_close_ns = min(self._first_told_close_ns, self.closes_ns[number])
         return unusable
 
     def _without_closed(self, rows: Rows) -> Rows:

@@ -23,7 +23,6 @@ from irregulars.streams.messages.usable_rows import usable_operators
 from irregulars.streams.monitor_settings import MonitorSettings
 from irregulars.streams.rank_hop.closing_times import (
     ClosingTime,
-    IterationTimes,
     closing_times_by_operators,
     newest_closed,
 )
@@ -31,7 +30,7 @@ from irregulars.streams.rank_hop.evidence_reduction import Closing
 from irregulars.streams.rank_hop.nic_samples import NicSamples, NicSamplesState, Piece
 from irregulars.streams.rank_hop.pending_rows import PendingRows, PendingState
 from irregulars.streams.rank_hop.plausible_progress import PlausibleProgress
-from irregulars.streams.rank_hop.rows.message_rows import Cut, Part, part_of
+from irregulars.streams.rank_hop.rows.message_rows import Cut, IterationTimes, Part, part_of
 from irregulars.streams.rank_hop.source_arrivals import ArrivalsState, SourceArrivals
 from irregulars.streams.rank_hop.waiting_timer import WaitingTimer
 

@@ -19,24 +19,25 @@ from irregulars.streams.messages.bundles import Bundle
 from irregulars.streams.messages.plain_messages import PlainColumns
 from irregulars.streams.messages.records import Batch, Header
 from irregulars.streams.messages.usable_rows import usable_iterations
-from irregulars.streams.rank_hop.closing_times import IterationTimes, closing_times_ns
 from irregulars.streams.rank_hop.rows.row_summaries import RowSummary, summarize
 
 
-class ToldIteration(NamedTuple):
-    """What a row of ``iterations`` says.
+class IterationTimes(NamedTuple):
+    """Start, length, phase and tokens of an iteration, as a row of ``iterations`` gives them."""
 
-    Parameters
-    ----------
-    times
-        None: no honest producer sends such a row.
-    closes_ns
-        The watermark that closes the iteration, ns.
-    """
+    start_ns: int
+    elapsed_ns: int
+    phase: int
+    tokens: float
 
-    number: int
-    times: IterationTimes | None
-    closes_ns: int
+    @property
+    def end_ns(self) -> int:
+        """When it ended."""
+        return self.start_ns + self.elapsed_ns
+
+
+ToldIteration = tuple[int, IterationTimes | None]
+"""Number and times, as a row of ``iterations`` says; None: no honest producer sends such a row."""
 
 
 class MessageRows:
@@ -68,7 +69,7 @@ class MessageRows:
         times: list[IterationTimes | None] = list(map(IterationTimes, *own))
         if is_usable is not None:
             times = [one if is_own else None for one, is_own in zip(times, is_usable.tolist(), strict=True)]
-        return list(map(ToldIteration, columns["iteration"].tolist(), times, _closes_ns(start_ns, elapsed_ns)))
+        return list(zip(columns["iteration"].tolist(), times, strict=True))
 
     @cached_property
     def times_ns(self) -> list[int]:
@@ -84,11 +85,6 @@ class MessageRows:
         middle_ns[1:] = times_ns[:-1] + (times_ns[1:] - times_ns[:-1]) // 2
         found: list[int] = middle_ns.tolist()
         return found
-
-
-def _closes_ns(start_ns: Ints, elapsed_ns: Ints) -> list[int]:
-    found: list[int] = closing_times_ns(start_ns, elapsed_ns).tolist()
-    return found
 
 
 class Cut(NamedTuple):

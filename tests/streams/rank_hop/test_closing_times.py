@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from irregulars.streams.rank_hop.closing_times import (
-    IterationTimes,
     closing_time_ns,
     closing_times_by_operators,
     newest_closed,
 )
+from irregulars.streams.rank_hop.rows.message_rows import IterationTimes
 
 S = 1_000_000_000
 
