@@ -133,6 +133,15 @@ class Attribution(_Derived):
         """`work_excess_ns` as arrays: ranks, and the excess of each, ns."""
         return self._derive("work", lambda: _keys_and_values(self.work_excess_ns))
 
+    @property
+    def rate_columns(self) -> tuple[Ints, Floats]:
+        """`rates` as arrays: ranks, and a row of both ratios for each."""
+        return self._derive("rates", lambda: _ranks_and_rates(self.rates))
+
+
+def _ranks_and_rates(rates: Rates) -> tuple[Ints, Floats]:
+    return np.fromiter(rates, np.int64, len(rates)), np.array(list(rates.values()), np.float64).reshape(-1, 2)
+
 
 def _keys_and_values(values: Mapping[int, float]) -> tuple[Ints, Floats]:
     return np.fromiter(values, np.int64, len(values)), np.fromiter(values.values(), np.float64, len(values))

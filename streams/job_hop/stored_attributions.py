@@ -16,8 +16,9 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from irregulars.detectors.arrays.row_keys import pack_columns
 from irregulars.detectors.blame.observation import Observation
-from irregulars.detectors.job.lanes import Lane, LaneExcess
+from irregulars.detectors.job.lanes import LANE_KINDS, Lane, LaneExcess
 from irregulars.detectors.judging.iteration_judge import JudgeState
 from irregulars.detectors.nics.steadiness import Swing
 from irregulars.detectors.path.critical_path import Attribution, Piece
@@ -148,19 +149,16 @@ def _store(
         [(number(lane), _unless_of_piece(lane, ns, one)) for lane, ns in one.path_excess_ns.items()] for one in some
     ]
     pieces = [[(number(lane), *piece[1:]) for lane, piece in one.pieces.items()] for one in some]
-    excess = [[(number(lane), *own) for lane, own in one.lanes.items()] for one in some]
-    work = [list(one.work_excess_ns.items()) for one in some]
-    rates = [[(rank, *own) for rank, own in one.rates.items()] for one in some]
     piece_kinds: dict[str, Any] = dict.fromkeys(_PIECE[:3], np.int32) | dict.fromkeys(_PIECE[3:], np.float64)
-    lane_kinds: dict[str, Any] = dict.fromkeys(LaneExcess._fields, np.float64)
+    excess = _excess(some, number)
     return StoredAttributions(
         heads=tuple(Head(a.iteration, a.incomplete, a.excess_ns, a.swings, a.is_by_peers) for a in some),
         lanes=tuple(lanes),
         path=_table(path, lane=np.int32, ns=np.float64),
         pieces=_table(pieces, lane=np.int32, **piece_kinds),
-        excess=_table(excess, ("excess_ns", "slow_transfers"), lane=np.int32, **lane_kinds),
-        work=_table(work, ("ns",), rank=np.int32, ns=np.float64),
-        rates=_table(rates, rank=np.int32, tx=np.float64, rx=np.float64),
+        excess=excess,
+        work=_of_ranks([(ranks, ns[:, None]) for ranks, ns in (one.work_columns for one in some)], ("ns",), ("ns",)),
+        rates=_of_ranks([one.rate_columns for one in some], ("tx", "rx")),
         observations=np.array(observations, dtype=np.int64),
         read_last=read,
         read_excess_ns=excess_ns,
@@ -172,12 +170,33 @@ def _unless_of_piece(lane: Lane, ns: float, attribution: Attribution) -> float:
     return math.nan if lane in attribution.pieces and attribution.pieces[lane].excess_ns == ns else ns
 
 
-def _table(rows: Sequence[Sequence[tuple[Any, ...]]], rounded: Sequence[str] = (), /, **kinds: Any) -> Ragged:
-    """Make a table of the rows of each attribution; columns that are `rounded` take fewer bytes, if that is exact."""
+def _excess(some: Sequence[Attribution], number: Callable[[Lane], int]) -> Ragged:
+    """Make the table of `Attribution.lanes`, from their arrays: those of all iterations are tens of thousands."""
+    own = [one.lane_columns for one in some]
+    keys = np.concatenate([np.empty((0, 3), np.int64), *(one.keys for one in own)])
+    values = np.concatenate([np.empty((0, len(LaneExcess._fields))), *(one.values for one in own)])
+    _, first, which = np.unique(pack_columns([*keys.T]), return_index=True, return_inverse=True)
+    numbers = [number(Lane(LANE_KINDS[kind], *ends)) for kind, *ends in keys[first].tolist()]
+    columns: dict[str, Column] = {"lane": np.array(numbers, dtype=np.int32)[which]}
+    for name, column in zip(LaneExcess._fields, values.T, strict=True):
+        columns |= _split(name, column) if name in ("excess_ns", "slow_transfers") else {name: column.copy()}
+    return Ragged(np.array([len(one.keys) for one in own], dtype=np.int64), columns)
+
+
+def _of_ranks(own: Sequence[tuple[Ints, Floats]], names: Sequence[str], rounded: Sequence[str] = ()) -> Ragged:
+    """Make a table of values of ranks: for each attribution ranks, and a row of values for each of them."""
+    ranks = np.concatenate([np.empty(0, np.int64), *(ranks for ranks, _ in own)])
+    values = np.concatenate([np.empty((0, len(names))), *(values for _, values in own)])
+    columns: dict[str, Column] = {"rank": ranks.astype(np.int32)}
+    for name, column in zip(names, values.T, strict=True):
+        columns |= _split(name, column) if name in rounded else {name: column.copy()}
+    return Ragged(np.array([len(ranks) for ranks, _ in own], dtype=np.int64), columns)
+
+
+def _table(rows: Sequence[Sequence[tuple[Any, ...]]], **kinds: Any) -> Ragged:
+    """Make a table of the rows of each attribution."""
     values = list(zip(*(row for some in rows for row in some), strict=True)) or [()] * len(kinds)
     columns = {name: np.array(column, kind) for (name, kind), column in zip(kinds.items(), values, strict=True)}
-    for name in rounded:
-        columns |= _split(name, columns[name])
     return Ragged(np.array([len(some) for some in rows], dtype=np.int64), columns)
 
 
