@@ -64,7 +64,7 @@ def find_latest(late_ns: Late, history: Sequence[Late]) -> Latest | None:
     if len(history) < IRREGULAR.min_iterations or not late_ns:
         return None
     ranks = sorted({*late_ns, *_ranks(history)})
-    usual_ns = dict(zip(ranks, np.median(_table(history, ranks), axis=1).tolist(), strict=True))
+    usual_ns = dict(zip(ranks, row_medians(_table(history, ranks)).tolist(), strict=True))
     rank = max(sorted(late_ns), key=lambda one: late_ns[one] - usual_ns[one])
     over_ns = late_ns[rank] - usual_ns[rank]
     past = [max((ns - usual_ns[one] for one, ns in late.items()), default=0.0) for late in history]

@@ -177,9 +177,8 @@ def _excess(some: Sequence[Attribution], number: Callable[[Lane], int]) -> Ragge
     values = np.concatenate([np.empty((0, len(LaneExcess._fields))), *(one.values for one in own)])
     _, first, which = np.unique(pack_columns([*keys.T]), return_index=True, return_inverse=True)
     numbers = [number(Lane(LANE_KINDS[kind], *ends)) for kind, *ends in keys[first].tolist()]
-    columns: dict[str, Column] = {"lane": np.array(numbers, dtype=np.int32)[which]}
-    for name, column in zip(LaneExcess._fields, values.T, strict=True):
-        columns |= _split(name, column) if name in ("excess_ns", "slow_transfers") else {name: column.copy()}
+    columns = {"lane": np.array(numbers, dtype=np.int32)[which]}
+    columns |= _values(LaneExcess._fields, values, ("excess_ns", "slow_transfers"))
     return Ragged(np.array([len(one.keys) for one in own], dtype=np.int64), columns)
 
 
@@ -187,10 +186,16 @@ def _of_ranks(own: Sequence[tuple[Ints, Floats]], names: Sequence[str], rounded:
     """Make a table of values of ranks: for each attribution ranks, and a row of values for each of them."""
     ranks = np.concatenate([np.empty(0, np.int64), *(ranks for ranks, _ in own)])
     values = np.concatenate([np.empty((0, len(names))), *(values for _, values in own)])
-    columns: dict[str, Column] = {"rank": ranks.astype(np.int32)}
+    columns = {"rank": ranks.astype(np.int32), **_values(names, values, rounded)}
+    return Ragged(np.array([len(ranks) for ranks, _ in own], dtype=np.int64), columns)
+
+
+def _values(names: Sequence[str], values: Floats, rounded: Sequence[str]) -> dict[str, Column]:
+    """Return the columns of some rows of values; those that are `rounded` take fewer bytes, if that is exact."""
+    columns: dict[str, Column] = {}
     for name, column in zip(names, values.T, strict=True):
         columns |= _split(name, column) if name in rounded else {name: column.copy()}
-    return Ragged(np.array([len(ranks) for ranks, _ in own], dtype=np.int64), columns)
+    return columns
 
 
 def _table(rows: Sequence[Sequence[tuple[Any, ...]]], **kinds: Any) -> Ragged:

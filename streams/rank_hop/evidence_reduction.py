@@ -74,12 +74,12 @@ class Closing(NamedTuple):
     @property
     def rows(self) -> int:
         """How many operators these are."""
-        return sum([past - first for _, first, past in self.cuts])
+        return sum(cut.rows for cut in self.cuts)
 
     @property
     def is_plain(self) -> bool:
         """Whether its operators stand in their messages as they came."""
-        return all(source.is_plain for source, _, _ in self.cuts)
+        return all(cut.source.is_plain for cut in self.cuts)
 
 
 def reduce_closings(job: str, closed: Sequence[Closing | Membership]) -> list[Evidence | Membership]:
@@ -246,9 +246,9 @@ def _evidence(job: str, work: _Work, reduction: Reduction) -> Evidence:
 def _compiled_sums(work: _Work) -> Reduction | Flags:
     """Sum up the operators of all closings, whose rows are made if they are asked for; or say what numpy must do."""
     closings = work.blocks.closings
-    is_odd = np.array([bool(one.detectors) or not one.is_plain for one in closings])
-    if KERNEL is None or is_odd.any():
-        return is_odd if KERNEL is not None else np.ones(len(closings), dtype=np.bool_)
+    is_odd = np.array([KERNEL is None or bool(one.detectors) or not one.is_plain for one in closings])
+    if is_odd.any():
+        return is_odd
     blocks = work.blocks
     asked = Blocks(blocks.counts, blocks.iteration, blocks.is_next, work.free_ns)
     found = sum_blocks(asked, [one.cuts for one in closings], work.names, work.wide)

@@ -106,18 +106,20 @@ def _gathered(cuts: Sequence[SampleCut]) -> Samples:
     counts = np.array([past - first for _, first, past, _ in cuts])
     rows = np.repeat([base[id(source)] + first for source, first, _, _ in cuts], counts) + places_in_runs(counts)
     end_ns, tx, rx = (_joined_columns(sources, name)[rows] for name in _READ)
-    begin_ns = np.empty_like(end_ns)
-    begin_ns[1:] = end_ns[:-1]
-    begin_ns[starts_of(counts)] = [cut.before_ns for cut in cuts]
-    return Samples(begin_ns, end_ns, tx, rx)
+    return Samples(_begins(end_ns, starts_of(counts), [cut.before_ns for cut in cuts]), end_ns, tx, rx)
 
 
 def _intervals_of(cut: SampleCut) -> Samples:
     end_ns, tx, rx = (cut.source.columns[name][cut.first : cut.past] for name in _READ)
+    return Samples(_begins(end_ns, 0, cut.before_ns), end_ns, tx, rx)
+
+
+def _begins(end_ns: Ints, firsts: Ints | int, before_ns: Sequence[int] | int) -> Ints:
+    """Return when intervals begin: as the one before ends, or at `before_ns` where a cut begins."""
     begin_ns = np.empty_like(end_ns)
     begin_ns[1:] = end_ns[:-1]
-    begin_ns[:1] = cut.before_ns
-    return Samples(begin_ns, end_ns, tx, rx)
+    begin_ns[firsts] = before_ns
+    return begin_ns
 
 
 def _joined_columns(sources: Sequence[MessageRows], name: str) -> Column:

@@ -267,44 +267,42 @@ class JobStage(Stage[JobMonitorLike]):
                 if not self.holds(state):  # dropped while we waited, and the thread may have ended
                     return
                 # One by one: what the first of them decides is told before the next ones are judged.
-                queued, work.is_due = [work.inbox.popleft()] if work.inbox else [], False
-                await self._judge_some(state, tracked, queued)
+                message, work.is_due = work.inbox.popleft() if work.inbox else None, False
+                await self._judge_one(state, tracked, message)
 
-    async def _judge_some(
-        self, state: PartitionState[JobMonitorLike], tracked: Tracked[JobMonitorLike], queued: Sequence[_Queued]
+    async def _judge_one(
+        self, state: PartitionState[JobMonitorLike], tracked: Tracked[JobMonitorLike], message: _Queued | None
     ) -> None:
-        judgements, refused = await self._judged(state, tracked, queued)
+        judgements, refused = await self._judged(state, tracked, message)
         if not self.holds(state):
             return
-        for message in queued:
-            if message.offset in refused:
-                await self.services.dead_letters.bury(message, refused[message.offset])
+        if message is not None and refused is not None:
+            await self.services.dead_letters.bury(message, refused)
         # Before anything is sent: a snapshot whose ends are behind these revisions must hold the state that said so,
         # and waits for it. Time alone may have made the monitor speak.
         tracked.is_dirty = tracked.is_dirty or _has_rows(judgements)
         await self._publish(state, judgements)
         self._work(tracked).note_end(tracked)
-        for message in queued:
+        if message is not None:
             tracked.saw(EVIDENCE, message.offset)
             state.finish(EVIDENCE, message.offset)
 
     async def _judged(
-        self, state: PartitionState[JobMonitorLike], tracked: Tracked[JobMonitorLike], queued: Sequence[_Queued]
-    ) -> tuple[Judgements, dict[int, str]]:
-        """Let the monitor judge in its thread; return what it says, and by offset why a message could not be used."""
+        self, state: PartitionState[JobMonitorLike], tracked: Tracked[JobMonitorLike], message: _Queued | None
+    ) -> tuple[Judgements, str | None]:
+        """Let the monitor judge in its thread; return what it says, and why the message could not be used."""
         nothing = Judgements(tracked.key.decode())
         if is_broken(tracked):
-            return nothing, dict.fromkeys((message.offset for message in queued), BROKEN)
+            return nothing, BROKEN
         until_s = self._clocks.job_until_s(state.partition, state.position())
         loop = asyncio.get_running_loop()
         self._judging += 1
         try:
-            return await loop.run_in_executor(self._judges, self._judge, tracked, queued, until_s)
+            return await loop.run_in_executor(self._judges, self._judge, tracked, message, until_s)
         except ServiceError:
             raise
         except Exception as error:  # whatever a monitor raises, it must not take the worker with it
-            reason = self.faults.failed(self.hop, tracked, error)
-            return nothing, dict.fromkeys((message.offset for message in queued), reason)
+            return nothing, self.faults.failed(self.hop, tracked, error)
         finally:
             self._judging -= 1
 
@@ -319,18 +317,18 @@ class JobStage(Stage[JobMonitorLike]):
             await asyncio.sleep(_WAY_S)
 
     def _judge(
-        self, tracked: Tracked[JobMonitorLike], queued: Sequence[_Queued], until_s: float | None
-    ) -> tuple[Judgements, dict[int, str]]:
-        refused = {}
-        for message in queued:
+        self, tracked: Tracked[JobMonitorLike], message: _Queued | None, until_s: float | None
+    ) -> tuple[Judgements, str | None]:
+        refused: str | None = None
+        if message is not None:
             try:
                 tracked.monitor.add(message.rows)
             except Exception as error:  # as above
-                refused[message.offset] = self.faults.raised(self.hop, tracked.key, error)
+                refused = self.faults.raised(self.hop, tracked.key, error)
         if until_s is not None:
             tracked.monitor.tick(self._clocks.now_s(), until_s)
         judgements = tracked.monitor.advance(self._read_back)
-        if len(refused) < len(queued) or not queued:
+        if refused is None:
             self.faults.works(tracked)
         return judgements, refused
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from irregulars.producers.publishing.agent import Agent
 from irregulars.producers.publishing.publisher import AgentSettings, Publisher
 from irregulars.producers.trace.directory import Trace
 from irregulars.producers.trace.source import TraceSource
 
-_LONGEST_WAIT_S = 0.02
+_LONGEST_WAIT_S: Final = 0.02
 
 
 class Prepared(NamedTuple):
@@ -96,10 +96,8 @@ def send(messages: Sequence[Prepared], settings: AgentSettings, topics: Sequence
     publisher.connect(topics)
     began_s = time.time()
     for message in messages:
-        wait_s = message.at_s - (time.time() - began_s)
-        while wait_s > 0:
+        while (wait_s := began_s + message.at_s - time.time()) > 0:
             publisher.serve(min(wait_s, _LONGEST_WAIT_S))
-            wait_s = message.at_s - (time.time() - began_s)
         publisher.send(*message[1:])
     publisher.flush()
     publisher.close()
