@@ -1,0 +1,1 @@
+"""What people and machines are told about verdicts, and over which channels. Start at `notice.py`."""
