@@ -141,9 +141,8 @@ class CloudEventsOptions:
 
 
 def _open_cloudevents(name: str, options: CloudEventsOptions, where: str, settings: Settings) -> Channel:
-    from irregulars.sinks.notices.channels.cloudevents import CloudEventsChannel
-
     from irregulars.infra.configuration.wiring import kafka_security
+    from irregulars.sinks.notices.channels.cloudevents import CloudEventsChannel
     from irregulars.streams.kafka.broker import client_config
     from irregulars.streams.kafka.topics import SENDING, TOPICS
 

@@ -281,9 +281,9 @@ class Notifier:
         log.record(loaded.ledger.given_up(name, due, now_ns, may_have_arrived=outcome.may_have_arrived))
 
     def _say(self, level: int, event: str, outcome: Outcome, more: str = "") -> None:
-        notice = outcome.due.notice
+        name, notice = outcome.channel, outcome.due.notice
         reason = "" if outcome.failure is None else f" reason={outcome.failure!r}"
-        LOG.log(level, "event=%s channel=%s notice=%s incident=%r revision=%d severity=%s%s%s", event, outcome.channel,
+        LOG.log(level, "event=%s channel=%s notice=%s incident=%r revision=%d severity=%s%s%s", event, name,
                 notice.event, notice.incident, notice.revision, notice.severity, more, reason)  # fmt: skip
 
     # --- what is settled --------------------------------------------------------------------------------------------
@@ -307,7 +307,10 @@ class Notifier:
         topic = self._settings.topics.name("alerts")
         places = [TopicPartition(topic, one, offset) for one, offset in settled.items()]
         try:
-            consumer.commit(offsets=places, asynchronous=is_asynchronous)
+            if is_asynchronous:
+                consumer.commit(offsets=places, asynchronous=True)
+            else:
+                consumer.commit(offsets=places, asynchronous=False)
             self._committed = settled
         except KafkaException as error:  # all that follows is told again, and found told already
             LOG.warning("event=not_committed reason=%r", str(error))

@@ -136,7 +136,7 @@ class StateLog:
                 name, value, key, headers=list(headers), on_delivery=lambda error, _: outcomes.append(error)
             )
         except KafkaException as error:
-            return error.args[0]  # type: ignore[no-any-return]
+            return error.args[0]
         while not outcomes:
             self._producer.flush(_FLUSH_S)
             if not outcomes and self._is_stopping.is_set():

@@ -134,7 +134,8 @@ class Ledger:
         Returns
         -------
         Told
-            A record of an intention that may go from its topic again: nothing has arrived so far. None: there is none.
+            A record of an intention that may go from its topic again, since nothing has arrived; None: there is
+            none.
         """
         key = (due.incident.verdict_id, channel)
         self._pending[channel][due.incident.verdict_id] = _Pending(until_ns, "retry")

@@ -63,7 +63,7 @@ class Notice:
 class NotArrived(SinkBusy):
     """The channel can't take a notice now, and surely did not take it: what never arrived needs no end.
 
-    After a plain `SinkBusy` (no answer in time, for example) it may have: then the incident's end is told in any case.
+    After a plain `SinkBusy` (no answer in time, for example) it may have: then the incident's end is told anyway.
     """
 
 

@@ -25,8 +25,9 @@ class Told:
     verdict_id, channel
         Which incident, and the channel's name.
     state
-        ``trying``: it is being told that it opened; ``open``: it has heard that; ``doubtful``: the try was given up, and may have arrived;
-        ``refused``: the channel wants none of it; ``closed``: it has heard of the end, or will not any more.
+        ``trying``: it is being told that it opened; ``open``: it has heard that; ``doubtful``: the try was given
+        up, and may have arrived; ``refused``: the channel wants none of it; ``closed``: it has heard of the end, or
+        will not any more.
     event, revision, severity
         Of the newest notice: of which revision of the verdict, and how urgent it was told to be.
     job

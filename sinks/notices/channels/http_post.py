@@ -1,8 +1,8 @@
 """POST a message over HTTP, with a time limit and without ever showing a secret.
 
-URLs, headers and bodies may hold secrets (a Slack webhook's URL is one), and the texts of urllib3's errors quote URLs.
-So errors name the channel's host at most, the kind of the failure, and what the other side answered, with all secrets
-struck out.
+URLs, headers and bodies may hold secrets (a Slack webhook's URL is one), and the texts of urllib3's errors quote
+URLs. So errors name the channel's host at most, the kind of the failure, and what the other side answered, with all
+secrets struck out.
 """
 
 from __future__ import annotations
