@@ -16,6 +16,8 @@ from irregulars.infra.commands.agent import agent
 from irregulars.infra.commands.alerts import alerts
 from irregulars.infra.commands.deadletter import deadletter
 from irregulars.infra.commands.demo import demo
+from irregulars.infra.commands.mutes import mutes
+from irregulars.infra.commands.notify import notify
 from irregulars.infra.commands.options import Invocation
 from irregulars.infra.commands.plain_values import spare_models
 from irregulars.infra.commands.plugins import plugins
@@ -143,12 +145,13 @@ def _start(
     context.obj = Invocation(config, dict(parse_assignment(text) for text in assignments or []))
 
 
-for one in (demo, analyze, walk, check, simulate, up, worker, agent, replay, alerts, sql):
+for one in (demo, analyze, walk, check, simulate, up, worker, agent, replay, alerts, notify, sql):
     app.command(cls=_Command)(one)
 app.command("import", cls=_Command)(import_trace)
 app.command("settings", cls=_Command)(show_settings)
 app.add_typer(topics, name="topics", cls=_Group)
 app.add_typer(deadletter, name="deadletter", cls=_Group)
+app.add_typer(mutes, name="mutes", cls=_Group)
 app.add_typer(plugins, name="plugins", cls=_Group)
 
 

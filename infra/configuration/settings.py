@@ -141,6 +141,19 @@ class Settings:
     )
     alert_page_share: Share = _setting(0.05, "A page: share of the job's time that is lost")
     alert_page_after_s: NotNegative = _setting(300.0, "A page: seconds of the job's time for which it has gone on")
+    notify_hold_s: NotNegative = _setting(
+        60.0, "Seconds for which a page is told as a ticket at most: an incident that ends by then pages nobody"
+    )
+    notify_least_gpu_hours: NotNegative = _setting(0.0, "Nobody is told of an incident that has cost fewer GPU-hours")
+    notify_jobs: tuple[str, ...] = _setting(
+        ("*",), "Shell patterns: people are told of jobs that match one of them"
+    )
+    notify_give_up_s: Positive = _setting(
+        3600.0, "Seconds from the first failure after which a notice goes to the dead letters"
+    )
+    notify_listen: Listen = _setting(
+        "127.0.0.1:9466", "Where /metrics and /healthz of irregulars notify are; port 0: any free one"
+    )
     data_dir: Path = _setting(Path(".irregulars"), "Where a worker and the embedded services keep files")
     log_level: Annotated[str, one_of(*LOG_LEVELS)] = _setting("info", "Least level that is logged")
     metrics_listen: Listen = _setting(

@@ -1,1 +1,1 @@
-"""What people and machines are told about verdicts, and over which channels. Start at `notice.py`."""
+"""What people and machines are told about verdicts: start at `notice.py`, then `policy.py`; channels have a room."""

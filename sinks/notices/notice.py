@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any, Literal, Protocol
+
+from irregulars.errors import SinkBusy
 
 NoticeEvent = Literal["opened", "updated", "resolved"]
 
@@ -29,6 +32,8 @@ class Notice:
         Ids of verdicts on the same device within the week before, oldest first: a repeat offender has two or more.
     reference
         What the channel returned for this incident's notice before, for channels that update a message; else None.
+    muted
+        Of an incident that was muted while it was open already: until when, by whom and why; else None.
     """
 
     event: NoticeEvent
@@ -36,11 +41,30 @@ class Notice:
     severity: str
     earlier: tuple[str, ...] = ()
     reference: str | None = None
+    muted: str | None = None
 
     @property
     def incident(self) -> str:
         """Id of the incident: the verdict's."""
         return str(self.alert["verdict_id"])
+
+    @property
+    def revision(self) -> int:
+        """Revision of the verdict that it rests on."""
+        return int(self.alert["revision"])
+
+    @property
+    def idempotency_key(self) -> str:
+        """32 hexadecimal digits, the same for the same notice, however often it is delivered."""
+        named = f"{self.incident}\n{self.revision}\n{self.event}\n{self.severity}"
+        return sha256(named.encode(errors="surrogatepass")).hexdigest()[:32]
+
+
+class NotArrived(SinkBusy):
+    """The channel can't take a notice now, and surely did not take it: what never arrived needs no end.
+
+    After a plain `SinkBusy` (no answer in time, for example) it may have: then the incident's end is told anyway.
+    """
 
 
 class Channel(Protocol):
@@ -61,7 +85,7 @@ class Channel(Protocol):
         Raises
         ------
         SinkBusy
-            Not now: the same notice comes again after ``retry_after_s``.
+            Not now: the same notice comes again after ``retry_after_s``. Or `NotArrived`, where that is known.
         SinkRejected
             Never: the notice goes to the dead-letter topic with the reason, and the incident's next one is tried.
         """

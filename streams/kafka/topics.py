@@ -51,7 +51,8 @@ class Topic:
         Name without the prefix.
     key
         What the key of its messages is made of: ``rank`` (``job/rank``), ``group`` (``job/@group``, or ``job/rank``
-        where the rank is in no group), ``job``, ``verdict`` or ``partition``.
+        where the rank is in no group), ``job``, ``verdict``, ``notice`` (``verdict/channel``), ``mute`` or
+        ``partition``.
     is_compacted
         Keep the newest message of each key for ever, instead of all messages for `retention_ms`.
     is_parted_by_rank
@@ -83,6 +84,8 @@ TOPICS: Final[Mapping[str, Topic]] = {
         Topic("job_snapshots", "job", is_compacted=True),
         Topic("verdicts", "verdict", retention_ms=365 * DAY_MS),
         Topic("alerts", "verdict", retention_ms=365 * DAY_MS),
+        Topic("notices", "notice", is_compacted=True),
+        Topic("mutes", "mute", is_compacted=True),
         Topic("deadletter", "rank", retention_ms=30 * DAY_MS),
     )
 }

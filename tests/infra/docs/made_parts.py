@@ -40,6 +40,8 @@ KEYS = {
     "group": "`job/@group` or `job/rank`",
     "job": "`job`",
     "verdict": "the verdict's id",
+    "notice": "`verdict/channel`",
+    "mute": "the mute's id",
     "partition": "a partition's number",
 }
 ROWS_SHOWN = 2

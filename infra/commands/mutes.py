@@ -1,0 +1,153 @@
+"""``irregulars mutes``: maintenance windows, and silence for what is known."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from irregulars.errors import InputError
+from irregulars.infra.commands.options import Bootstrap, Json, TopicPrefix, print_json, settings_of
+from irregulars.printing import printable
+
+if TYPE_CHECKING:
+    from irregulars.infra.notifying.state_log import StateLog
+
+mutes = typer.Typer(help="Hold notices back for a while: maintenance windows per host, job, device or kind.",
+                    no_args_is_help=True)  # fmt: skip
+
+
+@mutes.command()
+def add(
+    context: typer.Context,
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="Why; it is told when the mute is over.")],
+    host: Annotated[str | None, typer.Option(metavar="PATTERN", help="Host of the first suspect.")] = None,
+    job: Annotated[str | None, typer.Option(metavar="PATTERN", help="Training job.")] = None,
+    device: Annotated[
+        str | None, typer.Option(metavar="PATTERN", help="Device: nic:node-3/mlx5_1, gpu:node-3/2.")
+    ] = None,
+    kind: Annotated[str | None, typer.Option(metavar="PATTERN", help="Kind of the verdict: imbalance.")] = None,
+    lasting: Annotated[str | None, typer.Option("--for", metavar="TIME", help="How long: 90m, 2h, 3d, 1w.")] = None,
+    begin: Annotated[
+        str | None, typer.Option("--from", metavar="TIME", help="2026-11-25T22:00Z; default: now.")
+    ] = None,
+    end: Annotated[str | None, typer.Option("--until", metavar="TIME", help="Instead of --for.")] = None,
+    who: Annotated[str | None, typer.Option(metavar="NAME", help="Who says so; default: user and host.")] = None,
+    bootstrap: Bootstrap = None,
+    topic_prefix: TopicPrefix = None,
+    json: Json = False,
+) -> None:
+    """Tell nobody of incidents that all given patterns match (shell patterns), while the mute holds.
+
+    What is still open when it ends is told then, and said to have been muted. Ends of incidents are always told.
+
+    Example: irregulars mutes add --host node-3 --for 2h --reason "new firmware"
+    """
+    import time
+
+    from irregulars.infra.notifying.mute_times import mute_span, new_mute
+
+    span = mute_span(time.time_ns(), lasting, begin, end)
+    mute = new_mute(span, reason, who, host=host, job=job, device=device, kind=kind)
+    with _open(context, bootstrap, topic_prefix) as log:
+        log.set_mute(mute)
+    if json:
+        print_json(_to_json([mute])[0])
+        return
+    print(printable(f"{mute.mute_id}: {mute.what()} {mute.describe()}"))
+
+
+@mutes.command("list")
+def list_mutes(
+    context: typer.Context,
+    is_all: Annotated[bool, typer.Option("--all", help="Those that are over, too.")] = False,
+    bootstrap: Bootstrap = None,
+    topic_prefix: TopicPrefix = None,
+    json: Json = False,
+) -> None:
+    """List mutes that hold or will, by their end: id, what, until when, who and why.
+
+    Example: irregulars mutes list --json | jq -r '.[].mute_id'
+    """
+    import time
+
+    now_ns = time.time_ns()
+    with _open(context, bootstrap, topic_prefix) as log:
+        found = sorted(log.mutes(), key=lambda one: (one.until_ns, one.mute_id))
+    shown = [one for one in found if is_all or one.until_ns > now_ns]
+    if json:
+        print_json(_to_json(shown))
+        return
+    for one in shown:
+        when = "" if one.is_active(now_ns) else " (over)" if one.until_ns <= now_ns else f" ({one.begins()})"
+        print(printable(f"{one.mute_id}: {one.what()} {one.describe()}{when}"))
+    if not shown:
+        print("no mutes")
+
+
+@mutes.command()
+def remove(
+    context: typer.Context,
+    mute_id: Annotated[str, typer.Argument(metavar="ID", help="Of the list.")],
+    bootstrap: Bootstrap = None,
+    topic_prefix: TopicPrefix = None,
+) -> None:
+    """End a mute now: what it held back is told, and said to have been muted.
+
+    Example: irregulars mutes remove m-20261125-0312-4f1c
+    """
+    import time
+    from dataclasses import replace
+
+    from irregulars.sinks.notices.mutes import KEPT_NS
+
+    now_ns = time.time_ns()
+    with _open(context, bootstrap, topic_prefix) as log:
+        known = {one.mute_id: one for one in log.mutes()}
+        if mute_id not in known:
+            raise InputError(f"mute must be one that is kept; got {mute_id!r}. See: irregulars mutes list --all")
+        found = known[mute_id]
+        if found.from_ns >= now_ns or found.until_ns < now_ns - KEPT_NS:  # it held nothing back that is remembered
+            log.erase_mute(mute_id)
+        elif found.until_ns > now_ns:
+            log.set_mute(replace(found, until_ns=now_ns))
+        for one in known.values():
+            if one.until_ns < now_ns - KEPT_NS and one is not found:
+                log.erase_mute(one.mute_id)
+    print(printable(f"{mute_id} is over"))
+
+
+class _Opened:
+    """A connection that is closed at the end of a command."""
+
+    def __init__(self, log: StateLog) -> None:
+        self._log = log
+
+    def __enter__(self) -> StateLog:
+        return self._log
+
+    def __exit__(self, *error: object) -> None:
+        self._log.close()
+
+
+def _open(context: typer.Context, bootstrap: str | None, topic_prefix: str | None) -> _Opened:
+    import threading
+
+    from irregulars.errors import TopicMismatch
+    from irregulars.infra.configuration.wiring import kafka_security
+    from irregulars.infra.notifying.state_log import StateLog
+    from irregulars.streams.kafka.broker import open_admin
+
+    settings = settings_of(context, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix)
+    security, name = kafka_security(settings), settings.topics().name("mutes")
+    _, metadata = open_admin(settings.kafka_bootstrap, security)
+    if name not in metadata.topics:
+        raise TopicMismatch(f"topic must exist; got none named {name} (Kafka at {settings.kafka_bootstrap}). "
+                            "Run: irregulars topics create; where it is there, irregulars topics grant")  # fmt: skip
+    return _Opened(StateLog(settings.kafka_bootstrap, settings.topics(), security, threading.Event()))
+
+
+def _to_json(found: list) -> list[dict[str, object]]:  # type: ignore[type-arg]
+    from dataclasses import asdict
+
+    return [asdict(one) for one in found]

@@ -1,0 +1,250 @@
+"""Kinds of channels that notify's file may name, and how each is opened.
+
+A new kind is a dataclass of its options and a function that opens it; both stand in `KINDS`. A kind
+``package.module:Name`` is anybody's: it is called with ``name`` and the options, and gives a channel.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+from msgspec import Meta
+
+from irregulars.errors import InputError, PluginError
+from irregulars.infra.configuration.agent_settings import key, read_table
+from irregulars.infra.configuration.notify_settings import ChannelEntry
+from irregulars.infra.configuration.settings import Settings
+from irregulars.secret_files import read_secret
+from irregulars.sinks.notices.channels.http_post import HttpSettings, Secret
+from irregulars.sinks.notices.notice import Channel
+from irregulars.sinks.notices.policy import Rules
+from irregulars.validation import Text
+
+Url = Annotated[str, Meta(pattern=r"\Ahttps?://[^\s/@]+(/\S*)?\Z", description="http:// or https://, no credentials")]
+Variable = Annotated[str, Meta(pattern=r"\A[A-Za-z_][A-Za-z0-9_]*\Z", description="the name of a variable")]
+TimeLimit = Annotated[float, Meta(ge=0.1, le=300)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpOptions:
+    """What every channel over HTTP takes."""
+
+    timeout_s: TimeLimit = key(10.0, "Seconds for connecting, and again for the answer")
+    ca_file: Path | None = key(None, "Certificate authority of the other side (PEM); else the system's")
+    proxy: Url | None = key(None, "Proxy on the way there; variables of the environment are not asked")
+
+    def http(self) -> HttpSettings:
+        """Return these as the channels take them."""
+        return HttpSettings(timeout_s=self.timeout_s, ca_file=self.ca_file, proxy=self.proxy)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebhookOptions(HttpOptions):
+    """Any receiver of JSON."""
+
+    url: Url | None = key(None, "Where to post; or, where the URL is a secret:")
+    url_file: Path | None = key(None, "the file that holds it,")
+    url_env: Variable | None = key(None, "or the variable of the environment")
+    token_file: Path | None = key(None, "File with a bearer token")
+    token_env: Variable | None = key(None, "Or the variable that holds it")
+    key_file: Path | None = key(None, "File with the key of the signature")
+    key_env: Variable | None = key(None, "Or the variable that holds it")
+
+
+def _open_webhook(name: str, options: WebhookOptions, where: str, _: Settings) -> Channel:
+    from irregulars.sinks.notices.channels.webhook import WebhookChannel
+
+    secret = partial(_secret, options, where)
+    url, hidden_url = options.url, secret("url")
+    if (url is None) == (hidden_url is None):
+        raise InputError(f"one of url, url_file and url_env must be given; got both or none ({where})")
+    return WebhookChannel(name, hidden_url or partial(str, url), options.http(), secret("token"), secret("key"),
+                          is_url_secret=hidden_url is not None)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlertmanagerOptions(HttpOptions):
+    """Prometheus's Alertmanager; several that form a cluster are several channels."""
+
+    url: Url = key(MISSING, "Its address, with the path of its `--web.route-prefix` where it has one")
+    token_file: Path | None = key(None, "File with a bearer token")
+    token_env: Variable | None = key(None, "Or the variable that holds it")
+    labels: Mapping[str, str] = key((), "Labels of each alert beside our own: cluster, team, …")
+    expires_s: Annotated[float, Meta(ge=30, le=86_400)] = key(
+        600.0, "An open alert ends after so many seconds unless it is told again, every third of that"
+    )
+
+
+def _open_alertmanager(name: str, options: AlertmanagerOptions, where: str, _: Settings) -> Channel:
+    from irregulars.sinks.notices.channels.alertmanager import AlertmanagerChannel
+
+    return AlertmanagerChannel(name, options.url, options.http(), _secret(options, where, "token"),
+                               dict(options.labels), options.expires_s)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PagerDutyOptions(HttpOptions):
+    """PagerDuty's Events API v2."""
+
+    routing_key_file: Path | None = key(None, "File with the integration key of a service; or")
+    routing_key_env: Variable | None = key(None, "the variable that holds it. One must be given")
+    url: Url = key(
+        "https://events.pagerduty.com/v2/enqueue", "In Europe: `https://events.eu.pagerduty.com/v2/enqueue`"
+    )
+
+
+def _open_pagerduty(name: str, options: PagerDutyOptions, where: str, _: Settings) -> Channel:
+    from irregulars.sinks.notices.channels.pagerduty import PagerDutyChannel
+
+    return PagerDutyChannel(name, _needed(options, where, "routing_key"), options.url, options.http())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlackOptions(HttpOptions):
+    """Slack, as a bot (one message, updated) or by an incoming webhook (a message each)."""
+
+    channel: Text | None = key(None, "With a token: id of the channel")
+    token_file: Path | None = key(None, "File with the bot's token (scope `chat:write`)")
+    token_env: Variable | None = key(None, "Or the variable that holds it")
+    webhook_url_file: Path | None = key(None, "Instead: file with the URL of an incoming webhook")
+    webhook_url_env: Variable | None = key(None, "Or the variable that holds it")
+    api_url: Url = key("https://slack.com/api", "Where the Web API is")
+
+
+def _open_slack(name: str, options: SlackOptions, where: str, _: Settings) -> Channel:
+    from irregulars.sinks.notices.channels.slack import SlackBotChannel, SlackWebhookChannel
+
+    token, url = (_secret(options, where, one) for one in ("token", "webhook_url"))
+    if (token is None) == (url is None) or (token is None) != (options.channel is None):
+        rule = "a token and a channel, or the URL of an incoming webhook, must be given"
+        raise InputError(f"{rule}; got another combination ({where})")
+    if token is not None and options.channel is not None:
+        return SlackBotChannel(name, token, options.channel, options.api_url, options.http())
+    assert url is not None
+    return SlackWebhookChannel(name, url, options.http())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CloudEventsOptions:
+    """CloudEvents on a topic of Kafka, in binary mode."""
+
+    topic: Text = key(MISSING, "Full name of the topic, which must exist; none of ours")
+    source: Text = key("irregulars", "`ce_source`: who sends them")
+    bootstrap: Text | None = key(None, "Other brokers than `kafka_bootstrap`; who we are is the same")
+    timeout_s: TimeLimit = key(30.0, "Seconds for the broker's acknowledgement")
+
+
+def _open_cloudevents(name: str, options: CloudEventsOptions, where: str, settings: Settings) -> Channel:
+    from irregulars.infra.configuration.wiring import kafka_security
+    from irregulars.sinks.notices.channels.cloudevents import CloudEventsChannel
+    from irregulars.streams.kafka.broker import client_config
+    from irregulars.streams.kafka.topics import SENDING, TOPICS
+
+    if options.topic in {settings.topics().name(one) for one in TOPICS}:
+        raise InputError(f"topic must be none of ours; got {options.topic!r} ({where}, key topic)")
+    security = kafka_security(settings, is_asking=False)
+    config = client_config(options.bootstrap or settings.kafka_bootstrap, security) | dict(SENDING)
+    return CloudEventsChannel(name, options.topic, config, options.source, options.timeout_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandOptions:
+    """A program of this machine: the notice on its standard input."""
+
+    argv: Annotated[tuple[Text, ...], Meta(min_length=1)] = key(MISSING, "Program and arguments; no shell reads them")
+    timeout_s: TimeLimit = key(30.0, "Seconds after which it, and what it started, is killed")
+
+
+def _open_command(name: str, options: CommandOptions, _where: str, _: Settings) -> Channel:
+    from irregulars.sinks.notices.channels.command import CommandChannel
+
+    return CommandChannel(name, options.argv, options.timeout_s)
+
+
+Open = Callable[[str, Any, str, Settings], Channel]
+KINDS: Final[Mapping[str, tuple[type, Open]]] = {
+    "alertmanager": (AlertmanagerOptions, _open_alertmanager),
+    "pagerduty": (PagerDutyOptions, _open_pagerduty),
+    "slack": (SlackOptions, _open_slack),
+    "webhook": (WebhookOptions, _open_webhook),
+    "cloudevents": (CloudEventsOptions, _open_cloudevents),
+    "command": (CommandOptions, _open_command),
+}
+
+
+def open_channel(entry: ChannelEntry, settings: Settings) -> Channel:
+    """Open one channel of notify's file; nothing is sent.
+
+    Raises
+    ------
+    InputError
+        If the kind is unknown, its options are not those that it takes, or a secret can't be read.
+    PluginError
+        If a kind of somebody else's can't be imported, or does not take the options.
+    """
+    kind, name = entry.table.kind, entry.table.name
+    if kind in KINDS:
+        options, open_it = KINDS[kind]
+        read: Any = read_table(dict(entry.options), options, entry.where)
+        try:
+            return open_it(name, read, entry.where, settings)
+        except InputError as error:
+            raise InputError(str(error) if entry.where in str(error) else f"{error} ({entry.where})") from error
+    if ":" in kind:
+        return _open_plugin(entry)
+    rule = f"one of {', '.join(KINDS)}, or package.module:Name"
+    raise InputError(f"kind must be {rule}; got {kind!r} ({entry.where}, key kind)")
+
+
+def rules_of(entry: ChannelEntry, settings: Settings, channel: Channel) -> Rules:
+    """Return what a channel wants to hear; how often it is to be told again, it says itself (``repeat_s``)."""
+    table = entry.table
+    least = settings.notify_least_gpu_hours if table.least_gpu_hours is None else table.least_gpu_hours
+    jobs = settings.notify_jobs if table.jobs is None else table.jobs
+    return Rules(settings.notify_hold_s, table.least_severity, least, jobs, getattr(channel, "repeat_s", None))
+
+
+def _open_plugin(entry: ChannelEntry) -> Channel:
+    module, _, name = entry.table.kind.partition(":")
+    try:
+        channel: Channel = getattr(importlib.import_module(module), name)(name=entry.table.name, **entry.options)
+        missing = [one for one in ("name", "deliver", "close") if not hasattr(channel, one)]
+        if missing:
+            raise TypeError(f"a {type(channel).__name__} without {', '.join(missing)} is no channel")
+    except (Exception, SystemExit) as error:  # whatever a stranger's code raises, it can't be used
+        found = " ".join(f"{type(error).__name__}: {error}".split())
+        text = f"kind must be one that can be imported and called with its options; got {found} ({entry.where})"
+        raise PluginError(text) from error
+    return channel
+
+
+def _needed(options: object, where: str, name: str) -> Secret:
+    secret = _secret(options, where, name)
+    if secret is None:
+        raise InputError(f"one of {name}_file and {name}_env must be given; got none ({where})")
+    return secret
+
+
+def _secret(options: object, where: str, name: str) -> Secret | None:
+    """Return how a secret is read, from the file or the variable that the options name; None: they name none."""
+    path, variable = getattr(options, f"{name}_file"), getattr(options, f"{name}_env")
+    if path is not None and variable is not None:
+        raise InputError(f"one of {name}_file and {name}_env must be given; got both ({where})")
+    if path is None and variable is None:
+        return None
+    read = partial(_of_environment, variable, where) if path is None else partial(read_secret, path, f"{name}_file")
+    read()  # what is missing shows at once, not with the first page
+    return read
+
+
+def _of_environment(variable: str, where: str) -> str:
+    value = os.environ.get(variable, "").strip()
+    if not value or "\n" in value:
+        raise InputError(f"variable {variable} must hold one line; got none ({where})")
+    return value

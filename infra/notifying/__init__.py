@@ -1,0 +1,1 @@
+"""The process that tells people: alerts in, notices out. Start at `process.py`."""

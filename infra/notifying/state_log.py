@@ -1,0 +1,160 @@
+"""What outlasts a restart, on Kafka: what was told, mutes, and the alerts themselves. No file is kept."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from irregulars.errors import RecordError, ServiceUnavailable
+from irregulars.sinks.notices.mutes import Mute, decode_mute, encode_mute
+from irregulars.sinks.notices.told import Told, decode_told, encode_told
+from irregulars.streams.kafka.broker import client_config, is_refusal, service_error
+from irregulars.streams.kafka.dead_letters import REASON_CHARACTERS
+from irregulars.streams.kafka.log_reader import LogReader
+from irregulars.streams.kafka.topics import MAX_KEY_BYTES, MAX_MESSAGE_BYTES, SENDING, TopicSettings
+
+LOG: Final = logging.getLogger("irregulars.notify")
+_FLUSH_S: Final = 0.5
+_LARGEST: Final = MAX_MESSAGE_BYTES - MAX_KEY_BYTES
+_Record = TypeVar("_Record")
+Headers = Sequence[tuple[str, bytes]]
+
+
+class StateLog:
+    """Reads and writes the topics of one installation. One thread at a time.
+
+    Parameters
+    ----------
+    bootstrap, topics, security
+        Where they are, and librdkafka's settings of protocol and credentials.
+    is_stopping
+        Whether waiting for a broker that is away is to end.
+    """
+
+    def __init__(
+        self, bootstrap: str, topics: TopicSettings, security: Mapping[str, Any], is_stopping: threading.Event
+    ) -> None:
+        self._bootstrap: Final = bootstrap
+        self._topics: Final = topics
+        self._security: Final = security
+        self._is_stopping: Final = is_stopping
+        self._reader: Final = LogReader(bootstrap, security)
+        self._producer: Final = Producer(client_config(bootstrap, security) | dict(SENDING))
+        self._mutes: Final[dict[bytes, Mute]] = {}
+        self._mutes_read: Final[dict[int, int]] = {}
+
+    def close(self) -> None:
+        """Let go of the connections."""
+        self._reader.close()
+
+    def told(self) -> list[Told]:
+        """Return the newest record of each incident and channel; raises `ServiceUnavailable`."""
+        newest: dict[bytes, Told] = {}
+        for message in self._all("notices"):
+            _take(newest, message, decode_told)
+        return list(newest.values())
+
+    def mutes(self) -> list[Mute]:
+        """Return all mutes that stand on the topic now; reads what is new. Raises `ServiceUnavailable`."""
+        name = self._topics.name("mutes")
+        for partition in self._reader.partitions(name) if not self._mutes_read else tuple(self._mutes_read):
+            begin = self._mutes_read.get(partition, 0)
+            end = self._reader.end_offset(name, partition)
+            for message in self._reader.messages(name, partition, begin, end) if end > begin else ():
+                _take(self._mutes, message, decode_mute)
+            self._mutes_read[partition] = end
+        return list(self._mutes.values())
+
+    def alerts(self, partition: int, begin: int, end: int) -> Iterator[Message]:
+        """Yield messages of ``alerts`` from `begin` to before `end`; raises `ServiceUnavailable`."""
+        return self._reader.messages(self._topics.name("alerts"), partition, begin, end)
+
+    def alert_partitions(self) -> list[int]:
+        """Return the partitions of ``alerts``."""
+        return self._reader.partitions(self._topics.name("alerts"))
+
+    def alert_bounds(self, partition: int, since_ns: int) -> tuple[int, int]:
+        """Return the offset of the first alert that is not older than a time, and where the next will stand."""
+        name = self._topics.name("alerts")
+        return self._reader.offset_at(name, partition, since_ns // 10**6), self._reader.end_offset(name, partition)
+
+    def record(self, told: Told) -> None:
+        """Keep what a channel was told; on return it stands on the broker."""
+        self._write("notices", told.key, encode_told(told))
+
+    def erase(self, told: Told) -> None:
+        """Let a record go."""
+        self._write("notices", told.key, None)
+
+    def set_mute(self, mute: Mute) -> None:
+        """Add a mute, or change one."""
+        self._write("mutes", mute.mute_id.encode(), encode_mute(mute))
+
+    def erase_mute(self, mute_id: str) -> None:
+        """Let a mute go, and all memory of it."""
+        self._write("mutes", mute_id.encode(), None)
+
+    def bury(self, key: bytes | None, value: bytes | None, place: tuple[int, int], reason: str, channel: str) -> None:
+        """Send an alert to the dead letters, with the reason, where it stood and which channel would not have it."""
+        texts = {
+            "reason": reason[:REASON_CHARACTERS],
+            "topic": self._topics.name("alerts"),
+            "partition": str(place[0]),
+            "offset": str(place[1]),
+            "channel": channel,
+            "key_bytes": str(len(key or b"")),
+            "value_bytes": str(len(value or b"")),
+        }
+        headers = [(name, text.encode(errors="backslashreplace")) for name, text in texts.items()]
+        head = None if value is None else value[:_LARGEST]
+        self._write("deadletter", None if key is None else key[:MAX_KEY_BYTES], head, headers)
+
+    def _all(self, topic: str) -> Iterator[Message]:
+        name = self._topics.name(topic)
+        for partition in self._reader.partitions(name):
+            yield from self._reader.messages(name, partition)
+
+    def _write(self, topic: str, key: bytes | None, value: bytes | None, headers: Headers = ()) -> None:
+        """Send, and wait for the acknowledgement, however long the broker is away: nothing goes on without it."""
+        name = self._topics.name(topic)
+        while True:
+            outcome = self._sent(name, key, value, headers)
+            if outcome is None:
+                return
+            if is_refusal(outcome, self._security) or (not outcome.retriable() and outcome.code() not in _AWAY):
+                raise service_error(outcome, self._bootstrap)
+            LOG.warning("event=broker_away topic=%s error=%s", name, outcome.name())
+
+    def _sent(self, name: str, key: bytes | None, value: bytes | None, headers: Headers) -> KafkaError | None:
+        outcomes: list[KafkaError | None] = []
+        try:
+            self._producer.produce(
+                name, value, key, headers=list(headers), on_delivery=lambda error, _: outcomes.append(error)
+            )
+        except KafkaException as error:
+            return error.args[0]
+        while not outcomes:
+            self._producer.flush(_FLUSH_S)
+            if not outcomes and self._is_stopping.is_set():
+                raise ServiceUnavailable(
+                    f"Kafka at {self._bootstrap} must acknowledge what was told; got a stop first"
+                )
+        return outcomes[0]
+
+
+_AWAY: Final = frozenset({KafkaError._MSG_TIMED_OUT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT})
+
+
+def _take(newest: dict[bytes, _Record], message: Message, decode: Callable[[bytes | None], _Record]) -> None:
+    key, value = message.key() or b"", message.value()
+    if value is None:
+        newest.pop(key, None)
+        return
+    try:
+        newest[key] = decode(value)
+    except RecordError as error:
+        LOG.warning("event=unreadable topic=%s offset=%s reason=%r", message.topic(), message.offset(), str(error))

@@ -1,0 +1,1 @@
+"""Channels that ship, a file each. Start at `webhook.py`; `http_post.py` is what those over HTTP share."""

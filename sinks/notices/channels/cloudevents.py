@@ -1,0 +1,94 @@
+"""CloudEvents on a topic of Kafka, in binary mode: attributes in headers, the notice as JSON in the value."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from irregulars.errors import SinkBusy, SinkRejected
+from irregulars.sinks.notices.notice import Notice
+from irregulars.sinks.notices.text import encode_notice
+
+TYPE: Final = "irregulars.incident"
+_NEVER: Final = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG, KafkaError.INVALID_RECORD})
+_POLL_S: Final = 0.2
+
+
+class CloudEventsChannel:
+    """Produces a message for each notice, keyed by the incident: one incident's stand in order in one partition.
+
+    Parameters
+    ----------
+    name
+        Of the channel.
+    topic
+        Full name of a topic that exists.
+    config
+        librdkafka's configuration of a producer; may hold secrets.
+    source
+        Who sends: ``ce_source``.
+    timeout_s
+        Seconds that the broker has for its acknowledgement.
+    """
+
+    def __init__(
+        self, name: str, topic: str, config: Mapping[str, Any], source: str = "irregulars", timeout_s: float = 30.0
+    ) -> None:
+        self.name: Final = name
+        self._topic, self._source, self._timeout_s = topic, source, timeout_s
+        own = {"message.timeout.ms": int(timeout_s * 1000), "allow.auto.create.topics": False}
+        self._producer: Final = Producer({**config, **own})
+
+    def deliver(self, notice: Notice) -> str | None:
+        """Produce it, and wait for the acknowledgement; see `Channel.deliver`."""
+        done, outcome = threading.Event(), list[KafkaError | None]()
+
+        def note(error: KafkaError | None, _: object) -> None:
+            outcome.append(error)
+            done.set()
+
+        headers: Any = [
+            (key, value.encode(errors="replace")) for key, value in headers_of(notice, self._source).items()
+        ]
+        try:
+            self._producer.produce(
+                self._topic, encode_notice(notice), notice.incident.encode(), headers=headers, on_delivery=note
+            )
+        except (KafkaException, BufferError) as error:
+            raise self._failure(error.args[0]) from error
+        while not done.is_set():  # librdkafka calls back within the message's time limit
+            self._producer.poll(_POLL_S)
+        if outcome[0] is not None:
+            raise self._failure(outcome[0])
+        return None
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self._producer.flush(0)
+
+    def _failure(self, error: object) -> SinkBusy | SinkRejected:
+        text = f"topic {self._topic} must take the event"
+        if not isinstance(error, KafkaError):
+            return SinkBusy(f"{text}; got a full queue", 0.0)
+        text = f"{text}; got {error.name()}"
+        return SinkRejected(text) if error.code() in _NEVER else SinkBusy(text, 0.0)
+
+
+def headers_of(notice: Notice, source: str) -> dict[str, str]:
+    """Return the attributes as headers; `ce_id` is the same for the same notice."""
+    headers = {
+        "ce_specversion": "1.0",
+        "ce_id": notice.idempotency_key,
+        "ce_source": source,
+        "ce_type": f"{TYPE}.{notice.event}",
+        "ce_subject": notice.incident,
+        "content-type": "application/json",
+    }
+    time_ns = notice.alert.get("time_ns")
+    if isinstance(time_ns, int) and 0 <= time_ns < 1 << 62:
+        headers["ce_time"] = datetime.fromtimestamp(time_ns / 10**9, UTC).isoformat("T", "milliseconds")
+    return headers

@@ -1,0 +1,219 @@
+"""POST a message over HTTP, with a time limit and without ever showing a secret.
+
+URLs, headers and bodies may hold secrets (a Slack webhook's URL is one), and the texts of urllib3's errors quote
+URLs. So errors name the channel's host at most, the kind of the failure, and what the other side answered, with all
+secrets struck out.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+import urllib3
+from urllib3.util import Timeout
+
+from irregulars.errors import InputError, SinkBusy, SinkRejected
+from irregulars.printing import printable
+from irregulars.sinks.notices.notice import NotArrived
+
+Secret = Callable[[], str]
+"""Gives a secret each time that it is needed: a file that holds it may change while we run."""
+
+LONGEST_WAIT_S: Final = 3600.0
+"""Most seconds that another side can make us wait by ``Retry-After``."""
+
+_PASSING: Final = frozenset({401, 403, 407, 408, 425, 429})
+"""Refusals that may pass: a secret is being exchanged (401, 403, 407), or it was too early or too much."""
+
+_NOT_SENT: Final = (
+    urllib3.exceptions.NewConnectionError,
+    urllib3.exceptions.ConnectTimeoutError,
+    urllib3.exceptions.SSLError,
+    urllib3.exceptions.ProxyError,
+)
+"""Errors before anything was sent."""
+
+_CREDENTIALS: Final = frozenset({401, 403, 407})
+_CREDENTIALS_S: Final = 60.0
+_SHOWN: Final = 200
+_MOST_BYTES: Final = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the other side said; `body` is its beginning."""
+
+    status: int
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpSettings:
+    """How to reach the other side.
+
+    Parameters
+    ----------
+    timeout_s
+        Seconds for connecting, and again for the answer.
+    ca_file
+        Certificate authority of the other side (PEM); None: the system's.
+    proxy
+        ``http://host:port`` of a proxy; None: none.
+    """
+
+    timeout_s: float = 10.0
+    ca_file: Path | None = None
+    proxy: str | None = None
+
+
+class HttpPost:
+    """Posts to one URL.
+
+    Parameters
+    ----------
+    url
+        Gives the URL.
+    settings
+        How to reach it.
+    secrets
+        What must stand in no error, beside the URL's path where that is secret.
+    is_url_secret
+        Whether the URL is one: then no more than its host is named, and it must be https, except on this machine.
+
+    Raises
+    ------
+    InputError
+        If the URL, or a file that is named, can't be used.
+    """
+
+    def __init__(
+        self,
+        url: Secret,
+        settings: HttpSettings | None = None,
+        secrets: Collection[Secret] = (),
+        *,
+        is_url_secret: bool = False,
+    ) -> None:
+        settings = settings or HttpSettings()
+        self._url: Final = url
+        self._secrets: Final = (*secrets, url) if is_url_secret else tuple(secrets)
+        self._must_be_safe: Final = bool(self._secrets)
+        self._timeout: Final = Timeout(connect=settings.timeout_s, read=settings.timeout_s)
+        self._pool: Final = _pool(settings)
+        self._checked_url()
+
+    def post(self, body: bytes, headers: Mapping[str, str], path: str = "") -> Answer:
+        """Send `body` and return the answer to it, if it was taken.
+
+        Raises
+        ------
+        SinkBusy
+            If nobody answers, or the other side says that it can't take it now.
+        SinkRejected
+            If it says that it will never take it.
+        """
+        url = self._checked_url() + path
+        try:
+            answer = self._pool.request(
+                "POST", url, body=body, headers=dict(headers), timeout=self._timeout, retries=False, redirect=False,
+                preload_content=False,
+            )  # fmt: skip
+            try:
+                found = Answer(answer.status, answer.read(_MOST_BYTES))
+            finally:
+                answer.close()
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            text = f"{self._host(url)} must answer; got {_kind_of(error)}"
+            kind = NotArrived if isinstance(error, _NOT_SENT) else SinkBusy
+            raise kind(text, 0.0) from None  # the error's own text quotes the URL
+        return self._judged(found, answer.headers.get("Retry-After"), url)
+
+    def rejection(self, what: str, said: bytes | str) -> str:
+        """Return a reason that quotes what the other side said, without secrets."""
+        text = said.decode(errors="replace") if isinstance(said, bytes) else said
+        for secret in self._secrets:
+            text = text.replace(secret(), "***")
+        return f"{what}; got {printable(text[:_SHOWN])!r}"
+
+    def close(self) -> None:
+        """Let go of the connections."""
+        self._pool.clear()
+
+    def _judged(self, answer: Answer, retry_after: str | None, url: str) -> Answer:
+        if 200 <= answer.status < 300:
+            return answer
+        reason = self.rejection(f"{self._host(url)} must accept; got status {answer.status}", answer.body)
+        if answer.status in _CREDENTIALS:
+            raise NotArrived(reason, max(_CREDENTIALS_S, retry_after_s(retry_after)))
+        if answer.status in _PASSING:
+            raise NotArrived(reason, retry_after_s(retry_after))
+        if answer.status >= 500:  # 503: it says so itself; a gateway knows nothing of what became of it
+            raise (NotArrived if answer.status == 503 else SinkBusy)(reason, retry_after_s(retry_after))
+        raise SinkRejected(reason)
+
+    def _checked_url(self) -> str:
+        url = self._url()
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.username:
+            raise InputError("url must be http://host or https://host, without credentials; got another one")
+        if self._must_be_safe and parts.scheme == "http" and not _is_here(parts.hostname):
+            rule = "https where a secret is sent, except to this machine"
+            raise InputError(f"url must be {rule}; got http ({parts.hostname})")
+        return url
+
+    def _host(self, url: str) -> str:
+        return urlsplit(url).netloc
+
+
+def retry_after_s(text: str | None, now: datetime | None = None) -> float:
+    """Read ``Retry-After``: seconds or a date; 0 where it is neither.
+
+    >>> retry_after_s("120"), retry_after_s(None), retry_after_s("soon"), retry_after_s("1e9")
+    (120.0, 0.0, 0.0, 0.0)
+    """
+    if text is None:
+        return 0.0
+    if text.strip().isascii() and text.strip().isdecimal():
+        return min(float(text), LONGEST_WAIT_S)
+    try:
+        wait_s = (parsedate_to_datetime(text) - (now or datetime.now(UTC))).total_seconds()
+    except (TypeError, ValueError):
+        return 0.0
+    return min(max(wait_s, 0.0), LONGEST_WAIT_S)
+
+
+def _pool(settings: HttpSettings) -> urllib3.PoolManager:
+    if settings.ca_file is not None and not settings.ca_file.is_file():
+        raise InputError(f"ca_file must be a readable file; got none ({settings.ca_file})")
+    try:
+        context = ssl.create_default_context(cafile=None if settings.ca_file is None else str(settings.ca_file))
+    except (ssl.SSLError, OSError) as error:
+        raise InputError(f"ca_file must hold certificates (PEM); got {type(error).__name__}") from error
+    if settings.proxy is None:
+        return urllib3.PoolManager(ssl_context=context)
+    return urllib3.ProxyManager(settings.proxy, ssl_context=context)
+
+
+def _kind_of(error: BaseException) -> str:
+    """Name a failure without its text; of TLS, why the certificate was not believed."""
+    inner: BaseException | None = error
+    while inner is not None:
+        if isinstance(inner, ssl.SSLCertVerificationError):
+            return f"a certificate that is not trusted: {inner.verify_message}"
+        inner = inner.__cause__ or inner.__context__ or _argument(inner)
+    return type(error).__name__
+
+
+def _argument(error: BaseException) -> BaseException | None:
+    return next((one for one in error.args if isinstance(one, BaseException)), None)
+
+
+def _is_here(host: str) -> bool:
+    return host in ("localhost", "127.0.0.1", "::1")

@@ -1,0 +1,126 @@
+"""Slack: as a bot one message for each incident, which is updated; by an incoming webhook one for each notice."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from irregulars.errors import SinkBusy, SinkRejected
+from irregulars.sinks.notices.channels.http_post import HttpPost, HttpSettings, Secret
+from irregulars.sinks.notices.notice import NotArrived, Notice
+from irregulars.sinks.notices.text import summary_of
+
+API: Final = "https://slack.com/api"
+COLOURS: Final = {"page": "#c0392b", "ticket": "#e67e22", "note": "#7f8c8d", "resolved": "#27ae60"}
+_LONGEST: Final = 2900
+_PASSING: Final = frozenset({"ratelimited", "rate_limited", "internal_error", "fatal_error", "service_unavailable",
+                             "request_timeout", "team_added_to_org"})  # fmt: skip
+_CREDENTIALS: Final = frozenset({"not_authed", "invalid_auth", "token_expired", "token_revoked", "account_inactive",
+                                 "missing_scope", "not_in_channel"})  # fmt: skip
+_GONE: Final = frozenset({"message_not_found", "cant_update_message", "edit_window_closed"})
+_CREDENTIALS_S: Final = 60.0
+
+
+class SlackBotChannel:
+    """Posts a message when an incident opens, and updates it when it changes and ends (scope ``chat:write``).
+
+    Parameters
+    ----------
+    name
+        Of the channel.
+    token
+        Gives the bot's token.
+    channel
+        Where to post: the id of a channel.
+    api
+        Where the Web API is.
+    settings
+        How to reach it.
+    """
+
+    def __init__(
+        self, name: str, token: Secret, channel: str, api: str = API, settings: HttpSettings | None = None
+    ) -> None:
+        self.name: Final = name
+        self._token, self._channel = token, channel
+        self._http: Final = HttpPost(lambda: api.rstrip("/"), settings, [token])
+
+    def deliver(self, notice: Notice) -> str | None:
+        """Post or update; the reference is channel and time stamp of the message."""
+        if notice.reference is not None and ":" in notice.reference:
+            channel, _, stamp = notice.reference.partition(":")
+            try:
+                return self._call("chat.update", {"channel": channel, "ts": stamp, **message_of(notice)})
+            except _MessageGone:
+                pass  # somebody deleted it, or it may not be changed any more: a new one then
+        return self._call("chat.postMessage", {"channel": self._channel, **message_of(notice)})
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self._http.close()
+
+    def _call(self, method: str, arguments: dict[str, Any]) -> str | None:
+        headers = {"Content-Type": "application/json; charset=utf-8", "Authorization": f"Bearer {self._token()}"}
+        answer = self._http.post(json.dumps(arguments).encode(), headers, f"/{method}")
+        try:
+            said: dict[str, Any] = json.loads(answer.body)
+            if said["ok"]:
+                return f"{said['channel']}:{said['ts']}"
+            error = str(said.get("error"))
+        except (ValueError, KeyError, TypeError) as reason:
+            raise SinkBusy(self._http.rejection(f"{method} must answer with JSON", answer.body), 0.0) from reason
+        text = self._http.rejection(f"{method} must be done", error)
+        if error in _GONE and method == "chat.update":
+            raise _MessageGone(text)
+        if error in _PASSING | _CREDENTIALS:
+            raise NotArrived(text, _CREDENTIALS_S if error in _CREDENTIALS else 0.0)
+        raise SinkRejected(text)
+
+
+class _MessageGone(SinkRejected):
+    """The message that was to be updated can't be."""
+
+
+class SlackWebhookChannel:
+    """Posts a message for each notice to an incoming webhook, whose URL is a secret.
+
+    Parameters
+    ----------
+    name
+        Of the channel.
+    url
+        Gives the URL.
+    settings
+        How to reach it.
+    """
+
+    def __init__(self, name: str, url: Secret, settings: HttpSettings | None = None) -> None:
+        self.name: Final = name
+        self._http: Final = HttpPost(url, settings, is_url_secret=True)
+
+    def deliver(self, notice: Notice) -> str | None:
+        """Post it; see `Channel.deliver`."""
+        self._http.post(json.dumps(message_of(notice)).encode(), {"Content-Type": "application/json"})
+        return None
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self._http.close()
+
+
+def message_of(notice: Notice) -> dict[str, Any]:
+    """Return text and attachment of a message: what happened, what it rests on, what to do."""
+    summary, alert = _plain(summary_of(notice, _LONGEST)), notice.alert
+    colour = COLOURS["resolved" if notice.event == "resolved" else notice.severity]
+    fields = [
+        {"title": "Evidence", "value": _plain(str(alert["evidence"])[:_LONGEST]), "short": False},
+        {"title": "Next", "value": _plain(str(alert["next_step"])[:_LONGEST]), "short": False},
+    ]
+    footer = _plain(f"{notice.incident} revision {notice.revision}")
+    attachment = {"color": colour, "fallback": summary, "fields": fields, "footer": footer, "mrkdwn_in": []}
+    return {"text": summary, "attachments": [attachment]}
+
+
+def _plain(text: str) -> str:
+    """Return a text in which nothing is a link, a mention or a command: names come from jobs."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

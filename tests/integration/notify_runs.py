@@ -1,0 +1,69 @@
+"""Processes of ``irregulars notify``, and what they tell whom."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from tests.integration.pipelines import COMMAND
+from tests.integration.worker_runs import DEADLINE_S, ROOT, Bus
+from tests.sinks.notices.alerts import alert_bytes
+
+
+class NotifyRun:
+    """One process on the topics of a bus, with the channels of a TOML text."""
+
+    def __init__(self, bus: Bus, folder: Path, channels: str, **settings: Any) -> None:
+        self.file = folder / f"notify-{uuid4().hex[:6]}.toml"
+        values: Mapping[str, Any] = {"notify_listen": "127.0.0.1:0", "notify_hold_s": 0.0, **settings}
+        lines = [f"{name} = {_toml(value)}" for name, value in values.items()]
+        self.file.write_text("\n".join([*lines, channels]))
+        self.log = self.file.with_suffix(".log")
+        self.arguments = ["notify", str(self.file), "--bootstrap", bus.bootstrap, "--topic-prefix", bus.topics.prefix]
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen([*COMMAND, *self.arguments], cwd=ROOT, stdout=log, stderr=log)
+
+    def output(self) -> str:
+        return self.log.read_text()
+
+    def is_loaded(self) -> bool:
+        assert self.process.poll() is None, self.output()
+        return "event=loaded" in self.output()
+
+    def page(self, path: str) -> str:
+        found = re.search(r"metrics=(http://\S+)", self.output())
+        assert found is not None
+        with urllib.request.urlopen(found[1] + path, timeout=10) as answer:
+            return str(answer.read().decode())
+
+    def metric(self, name: str) -> float:
+        found = re.search(rf"^irregulars_notify_{re.escape(name)} (\S+)$", self.page("/metrics"), re.MULTILINE)
+        assert found is not None, name
+        return float(found[1])
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait(DEADLINE_S)
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        return self.process.wait(DEADLINE_S)
+
+
+def send_alert(bus: Bus, verdict_id: str, revision: int = 1, event: str = "opened", **facts: Any) -> None:
+    """Send an alert as a worker would, and wait until it stands on the broker."""
+    bus.send("alerts", verdict_id.encode(), alert_bytes(verdict_id, revision, event, **facts))
+    bus.flush()
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return repr(value) if isinstance(value, int | float) else f'"{value}"'

@@ -1,0 +1,140 @@
+"""`irregulars notify` on a real broker: what is told, and what is told again after a crash."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from irregulars.sinks.notices.told import decode_told
+from tests.integration.notify_runs import NotifyRun, send_alert
+from tests.integration.worker_runs import Bus, wait_until
+from tests.sinks.notices.receiver import Receiver, Reply
+
+pytestmark = pytest.mark.integration
+
+Start = Callable[..., NotifyRun]
+WEBHOOK = '[[channel]]\nkind = "webhook"\nname = "hook"\nurl = "{url}"\n'
+
+
+@pytest.fixture
+def start(bus: Bus, tmp_path: Path) -> Iterator[Start]:
+    """Start processes of notify; they end with the test."""
+    runs: list[NotifyRun] = []
+
+    def start(channels: str, **settings: Any) -> NotifyRun:
+        runs.append(NotifyRun(bus, tmp_path, channels, **settings))
+        return runs[-1]
+
+    yield start
+    for one in runs:
+        if one.process.poll() is None:
+            one.kill()
+        print(one.log.name, one.output()[-6000:], sep="\n")
+
+
+def events(receiver: Receiver) -> list[tuple[str, str]]:
+    return [(one["incident"], one["event"]) for one in receiver.bodies()]
+
+
+def test_an_incident_is_told_to_open_change_and_end_and_a_restart_tells_nothing_again(bus: Bus, start: Start) -> None:
+    with Receiver() as receiver:
+        first = start(WEBHOOK.format(url=receiver.url))
+        wait_until(first.is_loaded, "start")
+        send_alert(bus, "v1")
+        wait_until(lambda: events(receiver) == [("v1", "opened")], "an opened one")
+        send_alert(bus, "v1", 2, "raised", severity="page")
+        wait_until(lambda: len(receiver.requests) == 2, "an update")
+        assert first.stop() == 0
+        second = start(WEBHOOK.format(url=receiver.url))
+        wait_until(second.is_loaded, "restart")
+        send_alert(bus, "v1", 1)  # a worker that began anew may say what it said
+        send_alert(bus, "v1", 3, "closed", severity="page")
+        wait_until(lambda: len(receiver.requests) >= 3, "the end")
+        assert second.stop() == 0
+        assert events(receiver) == [("v1", "opened"), ("v1", "updated"), ("v1", "resolved")]
+    (record,) = {m.key(): decode_told(m.value()) for m in bus.read("notices")}.values()
+    assert (record.state, record.revision, record.severity) == ("closed", 3, "page")
+    assert "Traceback" not in first.output() + second.output()
+
+
+def test_a_process_killed_before_it_wrote_down_what_it_told_pages_nobody_twice(bus: Bus, start: Start) -> None:
+    """Between the receiver's answer and the record the process is killed: the same notice comes with the same key."""
+    runs: list[NotifyRun] = []
+
+    def kill_first(_: object) -> Reply:
+        if len(runs) == 1 and runs[0].process.poll() is None:
+            runs[0].kill()
+        return Reply()
+
+    with Receiver(kill_first) as receiver:
+        runs.append(start(WEBHOOK.format(url=receiver.url)))
+        wait_until(runs[0].is_loaded, "start")
+        for number in range(5):
+            send_alert(bus, f"v{number}")
+        wait_until(lambda: runs[0].process.poll() is not None, "the kill")
+        runs.append(start(WEBHOOK.format(url=receiver.url)))
+        for number in range(5):
+            send_alert(bus, f"v{number}", 2, "closed")
+        wait_until(lambda: sum(event == "resolved" for _, event in events(receiver)) >= 1, "ends")
+        wait_until(lambda: bus_is_settled(bus), "all settled")
+        assert runs[1].stop() == 0
+        keys = Counter(one.headers["Idempotency-Key"] for one in receiver.requests)
+        told = {key: one for one in receiver.requests for key in [one.headers["Idempotency-Key"]]}
+        by_incident = Counter((one.json()["incident"], one.json()["event"]) for one in told.values())
+    assert set(by_incident.values()) == {1}, "a receiver that knows the key sees each notice once"
+    assert ("v0", "opened") in by_incident
+    assert ("v0", "resolved") in by_incident
+    assert max(keys.values()) <= 2
+
+
+def bus_is_settled(bus: Bus) -> bool:
+    newest = {m.key(): decode_told(m.value()) for m in bus.read("notices")}
+    return all(one.state == "closed" for one in newest.values()) and bool(newest)
+
+
+def test_a_channel_that_is_away_stops_no_other_and_hears_all_when_it_is_back(bus: Bus, start: Start) -> None:
+    is_away = True
+
+    def answer(_: object) -> Reply:
+        return Reply(503, headers=(("Retry-After", "1"),)) if is_away else Reply()
+
+    with Receiver() as well, Receiver(answer) as ill:
+        channels = WEBHOOK.format(url=well.url) + WEBHOOK.format(url=ill.url).replace("hook", "ill")
+        channels = channels.replace('kind = "webill"', 'kind = "webhook"')
+        run = start(channels)
+        wait_until(run.is_loaded, "start")
+        send_alert(bus, "v1")
+        send_alert(bus, "v2", nic="mlx5_2")
+        wait_until(lambda: len(well.requests) == 2, "the well one")
+        wait_until(lambda: run.metric('retried_total{channel="ill"}') >= 1, "a retry")
+        assert run.metric('delivered_total{channel="ill",event="opened"}') == 0
+        is_away = False
+        wait_until(lambda: run.metric('delivered_total{channel="ill",event="opened"}') == 2, "both")
+        assert run.metric('last_success_seconds{channel="ill"}') > time.time() - 300
+        assert run.page("/healthz") == "ok\n"
+        assert run.stop() == 0
+
+
+def test_what_a_channel_refuses_goes_to_the_dead_letters_with_the_reason(bus: Bus, start: Start) -> None:
+    with Receiver(lambda _: Reply(400, b"no such thing")) as receiver:
+        run = start(WEBHOOK.format(url=receiver.url))
+        wait_until(run.is_loaded, "start")
+        send_alert(bus, "v1")
+        bus.send("alerts", b"v2", b"no alert at all")
+        bus.flush()
+        wait_until(lambda: len(bus.read("deadletter")) == 2, "dead letters")
+        headers: list[dict[str, Any]] = [dict(one.headers() or ()) for one in bus.read("deadletter")]  # type: ignore[arg-type]
+        send_alert(bus, "v1", 2, "closed")
+        send_alert(bus, "v3")
+        wait_until(lambda: len(bus.read("deadletter")) == 3, "the third")
+        assert run.stop() == 0
+        assert [one for one, _ in events(receiver)] == ["v1", "v3"], "who never heard of it hears of no end"
+    reasons = {str(one["channel"], "utf-8"): str(one["reason"], "utf-8") for one in headers}
+    assert "status 400" in reasons["hook"]
+    assert "no such thing" in reasons["hook"]
+    assert "must be JSON" in reasons["all"]

@@ -1,0 +1,334 @@
+"""What is told of an incident, and when: whatever the order in which alerts come, and however often."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from irregulars.sinks.notices.ledger import Due, Ledger
+from irregulars.sinks.notices.mutes import Mute
+from irregulars.sinks.notices.policy import Rules
+from irregulars.sinks.notices.text import summary_of
+from irregulars.sinks.notices.told import decode_told, encode_told
+from tests.sinks.notices.alerts import alert
+
+S = 10**9
+T0 = 1_800_000_000 * S
+HOUR = 3600 * S
+DAY = 24 * HOUR
+
+
+def tell_all(ledger: Ledger, now_ns: int, channel: str = "c") -> list[Due]:
+    """Deliver all that is due, as the process does."""
+    told = []
+    while (due := ledger.next_due(channel, now_ns)) is not None:
+        ledger.intend(channel, due, now_ns)
+        ledger.delivered(channel, due, None, now_ns)
+        told.append(due)
+    return told
+
+
+def said(dues: Sequence[Due]) -> list[tuple[str, str]]:
+    return [(one.notice.event, one.notice.severity) for one in dues]
+
+
+def ledger_of(**rules: Any) -> Ledger:
+    return Ledger({"c": Rules(**rules)})
+
+
+def mute(until_ns: int, from_ns: int = T0 - HOUR, **patterns: str) -> Mute:
+    return Mute("m1", from_ns, until_ns, "new firmware", "ann", **patterns)
+
+
+# --- one incident, one life -----------------------------------------------------------------------------------------
+
+
+def test_an_incident_opens_changes_and_ends_once() -> None:
+    ledger = ledger_of()
+    ledger.take_alert(alert(), T0)
+    assert said(tell_all(ledger, T0)) == [("opened", "ticket")]
+    ledger.take_alert(alert(revision=2, event="changed"), T0 + S)
+    assert said(tell_all(ledger, T0 + S)) == [("updated", "ticket")]
+    ledger.take_alert(alert(revision=3, event="closed"), T0 + 2 * S)
+    assert said(tell_all(ledger, T0 + 2 * S)) == [("resolved", "ticket")]
+    assert tell_all(ledger, T0 + DAY) == []
+
+
+def test_an_incident_that_nobody_was_told_of_has_no_end_to_tell() -> None:
+    ledger = ledger_of()
+    ledger.take_alert(alert(), T0)
+    ledger.take_alert(alert(revision=2, event="closed"), T0)
+    assert tell_all(ledger, T0 + DAY) == []
+
+
+def lives() -> st.SearchStrategy[list[tuple[dict[str, Any], int]]]:
+    """Alerts of some incidents, each with when it came; duplicated, and in any order."""
+
+    def life(number: int, events: list[str], severities: list[str]) -> list[tuple[dict[str, Any], int]]:
+        names = ["opened", *events, "closed"]
+        worst = sorted([*severities, "page"][: len(names)] + ["page"] * len(names))[::-1][: len(names)]
+        return [
+            (alert(f"v{number}", at + 1, name, severity=worst[at]), T0 + at * S) for at, name in enumerate(names)
+        ]
+
+    events = st.lists(st.sampled_from(["changed", "raised"]), max_size=3)
+    severities = st.lists(st.sampled_from(["ticket", "page"]), max_size=5)
+    whole = st.lists(st.tuples(events, severities), min_size=1, max_size=3).map(
+        lambda all_of: [one for number, (e, s) in enumerate(all_of) for one in life(number, e, s)]
+    )
+    return whole.flatmap(lambda alerts: st.lists(st.sampled_from(alerts), max_size=2 * len(alerts)).flatmap(
+        lambda again: st.permutations([*alerts, *again])))  # fmt: skip
+
+
+@given(lives(), st.lists(st.booleans(), min_size=60, max_size=60), st.sampled_from([0.0, 2.0, 60.0]))
+def test_any_order_and_duplication_of_alerts_opens_an_incident_once_and_ends_it_at_most_once(
+    alerts: list[tuple[dict[str, Any], int]], stops: list[bool], hold_s: float
+) -> None:
+    """The process tells what is due after some of the alerts, and may be restarted there: its records outlast it."""
+    ledger, told, records = ledger_of(hold_s=hold_s), list[Due](), dict[bytes, bytes]()
+    for step, (one, came_ns) in enumerate(alerts):
+        ledger.take_alert(one, came_ns)
+        if stops[step % len(stops)]:
+            while (due := ledger.next_due("c", T0 + step * S)) is not None:
+                ledger.intend("c", due, T0 + step * S)
+                record = ledger.delivered("c", due, None, T0 + step * S)
+                records[record.key] = encode_told(record)
+                told.append(due)
+            ledger = ledger_of(hold_s=hold_s)
+            for value in records.values():
+                ledger.take_told(decode_told(value))
+            for seen, seen_ns in alerts[: step + 1]:
+                ledger.take_alert(seen, seen_ns)
+    told += tell_all(ledger, T0 + DAY)
+    counts = Counter((one.incident.verdict_id, one.notice.event) for one in told)
+    opened = {name for name, event in counts if event == "opened"}
+    assert {name for name, event in counts if event == "resolved"} == opened, "all have ended"
+    assert all(count == 1 for (_, event), count in counts.items() if event != "updated")
+    for name in opened:
+        revisions = [one.notice.revision for one in told if one.incident.verdict_id == name]
+        assert revisions == sorted(revisions)
+        assert next(one.notice.event for one in told if one.incident.verdict_id == name) == "opened"
+
+
+# --- severity, hold time, loss, jobs --------------------------------------------------------------------------------
+
+
+def test_a_page_is_told_as_a_ticket_until_it_was_held_long_enough() -> None:
+    ledger = ledger_of(hold_s=60.0)
+    ledger.take_alert(alert(severity="page"), T0)
+    assert said(tell_all(ledger, T0)) == [("opened", "ticket")]
+    assert tell_all(ledger, T0 + 59 * S) == []
+    assert said(tell_all(ledger, T0 + 60 * S)) == [("updated", "page")]
+
+
+def test_an_incident_that_ends_within_the_hold_time_pages_nobody() -> None:
+    ledger = ledger_of(hold_s=60.0, least_severity="page")
+    ledger.take_alert(alert(severity="page"), T0)
+    assert tell_all(ledger, T0 + 30 * S) == []
+    assert ledger.waiting("c") == {"held": 1}
+    ledger.take_alert(alert(revision=2, event="closed", severity="page"), T0 + 40 * S)
+    assert tell_all(ledger, T0 + HOUR) == []
+
+
+def test_the_hold_time_begins_with_the_first_page_of_the_incident() -> None:
+    ledger = ledger_of(hold_s=60.0, least_severity="page")
+    ledger.take_alert(alert(), T0)
+    ledger.take_alert(alert(revision=2, event="raised", severity="page"), T0 + 100 * S)
+    ledger.take_alert(alert(revision=3, event="changed", severity="page"), T0 + 130 * S)
+    assert tell_all(ledger, T0 + 159 * S) == []
+    assert said(tell_all(ledger, T0 + 160 * S)) == [("opened", "page")]
+
+
+@pytest.mark.parametrize(
+    ("rules", "is_told"),
+    [
+        ({"least_gpu_hours": 25.0}, True), ({"least_gpu_hours": 26.0}, False),
+        ({"jobs": ("gpt*", "lla*")}, True), ({"jobs": ("gpt*",)}, False), ({"least_severity": "page"}, False),
+    ],
+)  # fmt: skip
+def test_a_channel_hears_of_what_costs_enough_and_of_its_jobs(rules: dict[str, Any], is_told: bool) -> None:
+    ledger = ledger_of(**rules)
+    ledger.take_alert(alert(lost_s=90.0), T0)  # 25.6 GPU-hours on 1,024 GPUs
+    assert bool(tell_all(ledger, T0)) == is_told
+
+
+def test_a_cost_that_nobody_knows_is_no_small_one_and_a_severity_that_nobody_said_is_a_ticket() -> None:
+    ledger = ledger_of(least_gpu_hours=26.0)
+    ledger.take_alert({**alert(severity=None), "gpu_hours_lost": None}, T0)
+    assert said(tell_all(ledger, T0)) == [("opened", "ticket")]
+
+
+def test_an_alert_is_told_again_before_it_expires_while_it_is_open() -> None:
+    ledger = ledger_of(repeat_s=200.0)
+    ledger.take_alert(alert(), T0)
+    assert said(tell_all(ledger, T0)) == [("opened", "ticket")]
+    assert tell_all(ledger, T0 + 199 * S) == []
+    (again,) = tell_all(ledger, T0 + 200 * S)
+    assert (again.notice.event, again.is_repeat) == ("updated", True)
+    assert ledger.unsettled(0) is None, "a repetition holds no offset back"
+
+
+# --- mutes ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("patterns", "is_muted"),
+    [
+        ({"host": "node-3"}, True), ({"host": "node-?"}, True), ({"host": "node-4"}, False), ({"job": "llama"}, True),
+        ({"device": "nic:node-3/*"}, True), ({"device": "gpu:*"}, False), ({"kind": "slow_nic"}, True),
+        ({"host": "node-3", "kind": "hang"}, False),
+    ],
+)  # fmt: skip
+def test_a_mute_holds_back_what_all_its_patterns_match(patterns: dict[str, str], is_muted: bool) -> None:
+    ledger = ledger_of()
+    ledger.set_mutes([mute(T0 + HOUR, **patterns)])
+    ledger.take_alert(alert(), T0)
+    assert bool(tell_all(ledger, T0)) != is_muted
+
+
+def test_a_muted_incident_that_is_still_open_is_told_afterwards_and_said_to_have_been_muted() -> None:
+    ledger = ledger_of()
+    ledger.set_mutes([mute(T0 + HOUR, host="node-3")])
+    ledger.take_alert(alert(), T0)
+    assert tell_all(ledger, T0 + HOUR - S) == []
+    (due,) = tell_all(ledger, T0 + HOUR)
+    assert due.notice.muted == "muted until 2027-01-15 09:00:00Z by ann: new firmware"
+    assert summary_of(due.notice).endswith("It was muted until 2027-01-15 09:00:00Z by ann: new firmware.")
+
+
+def test_a_muted_incident_that_ends_meanwhile_is_never_told() -> None:
+    ledger = ledger_of()
+    ledger.set_mutes([mute(T0 + HOUR, host="node-3")])
+    ledger.take_alert(alert(), T0)
+    assert tell_all(ledger, T0) == []
+    ledger.take_alert(alert(revision=2, event="closed"), T0 + S)
+    assert tell_all(ledger, T0 + DAY) == []
+
+
+def test_the_end_of_an_incident_that_was_told_is_told_in_spite_of_a_mute() -> None:
+    ledger = ledger_of()
+    ledger.take_alert(alert(), T0)
+    tell_all(ledger, T0)
+    ledger.set_mutes([mute(T0 + HOUR, host="node-3")])
+    ledger.take_alert(alert(revision=2, event="changed"), T0 + S)
+    assert tell_all(ledger, T0 + S) == []
+    ledger.take_alert(alert(revision=3, event="closed"), T0 + 2 * S)
+    assert said(tell_all(ledger, T0 + 2 * S)) == [("resolved", "ticket")]
+
+
+def test_a_mute_that_is_lifted_lets_go_of_what_it_held_back() -> None:
+    ledger = ledger_of()
+    ledger.set_mutes([mute(T0 + DAY, host="node-3")])
+    ledger.take_alert(alert(), T0)
+    assert tell_all(ledger, T0) == []
+    ledger.set_mutes([mute(T0 + HOUR, host="node-3")])
+    (due,) = tell_all(ledger, T0 + HOUR)
+    assert due.notice.muted is not None
+
+
+def test_a_mute_that_was_over_before_the_incident_is_not_mentioned() -> None:
+    ledger = ledger_of()
+    ledger.set_mutes([mute(T0 - S, host="node-3")])
+    ledger.take_alert(alert(), T0)
+    (due,) = tell_all(ledger, T0)
+    assert due.notice.muted is None
+
+
+# --- repeat offenders -----------------------------------------------------------------------------------------------
+
+
+def test_the_third_verdict_on_a_device_within_a_week_is_told_as_such() -> None:
+    ledger = ledger_of()
+    for number, days in enumerate([-8, -3, 0]):
+        ledger.take_alert(alert(f"v{number}"), T0 + days * DAY)
+    ledger.take_alert(alert("v3", nic="mlx5_2"), T0)
+    ledger.take_alert(alert("v4"), T0 + HOUR)
+    found = {one.incident.verdict_id: one.notice for one in tell_all(ledger, T0 + HOUR)}
+    assert found["v2"].earlier == ("v1",)
+    assert found["v3"].earlier == ()
+    assert found["v4"].earlier == ("v1", "v2")
+    assert "third verdict on this device within 7 days" in summary_of(found["v4"])
+    assert "within 7 days" not in summary_of(found["v2"])
+
+
+def test_a_device_that_nobody_can_name_is_no_repeat_offender() -> None:
+    ledger = ledger_of()
+    for number in range(4):
+        ledger.take_alert(alert(f"v{number}", host=None), T0)
+    assert [one.notice.earlier for one in tell_all(ledger, T0)] == [()] * 4
+
+
+# --- tries that fail ------------------------------------------------------------------------------------------------
+
+
+def next_of(ledger: Ledger, now_ns: int) -> Due:
+    due = ledger.next_due("c", now_ns)
+    assert due is not None
+    return due
+
+
+@pytest.mark.parametrize(("may_have_arrived", "ends"), [(False, 0), (True, 1)])
+def test_the_end_is_told_to_whom_the_opening_may_have_reached(may_have_arrived: bool, ends: int) -> None:
+    ledger = ledger_of()
+    ledger.take_alert(alert(), T0)
+    due = next_of(ledger, T0)
+    assert ledger.intend("c", due, T0) is not None
+    retracted = ledger.postpone("c", due, T0 + S, may_have_arrived=may_have_arrived)
+    assert (retracted is None) == may_have_arrived
+    ledger.take_alert(alert(revision=2, event="closed"), T0 + S)
+    assert len(tell_all(ledger, T0 + S)) == ends
+
+
+def test_a_later_try_that_surely_failed_makes_nothing_of_an_earlier_one_certain() -> None:
+    ledger = ledger_of()
+    ledger.take_alert(alert(), T0)
+    due = next_of(ledger, T0)
+    ledger.intend("c", due, T0)
+    ledger.postpone("c", due, T0, may_have_arrived=True)
+    again = next_of(ledger, T0)
+    assert ledger.intend("c", again, T0) is None
+    assert ledger.postpone("c", again, T0, may_have_arrived=False) is None
+    assert ledger.given_up("c", again, T0, may_have_arrived=False).state == "doubtful"
+
+
+def test_a_notice_that_was_refused_is_not_tried_again_and_the_next_one_opens_the_incident() -> None:
+    ledger = ledger_of()
+    ledger.take_alert(alert(), T0)
+    due = next_of(ledger, T0)
+    ledger.intend("c", due, T0)
+    assert ledger.given_up("c", due, T0, may_have_arrived=False).state == "refused"
+    assert tell_all(ledger, T0) == []
+    ledger.take_alert(alert(revision=2, event="raised"), T0)
+    assert said(tell_all(ledger, T0)) == [("opened", "ticket")]
+
+
+def test_an_offset_is_settled_when_every_channel_was_told() -> None:
+    ledger = Ledger({"a": Rules(), "b": Rules()})
+    ledger.take_alert(alert("v1"), T0, 0, 7)
+    ledger.take_alert(alert("v2"), T0, 0, 8)
+    tell_all(ledger, T0, "a")
+    assert ledger.unsettled(0) == 7
+    due = ledger.next_due("b", T0)
+    assert due is not None
+    ledger.delivered("b", due, None, T0)
+    assert ledger.next_due("b", T0) is not None
+    assert ledger.unsettled(0) == 8
+    tell_all(ledger, T0, "b")
+    assert ledger.unsettled(0) is None
+
+
+def test_what_is_over_is_forgotten_and_what_is_open_is_not() -> None:
+    ledger = ledger_of()
+    ledger.take_alert(alert("v1"), T0)
+    ledger.take_alert(alert("v2"), T0)
+    tell_all(ledger, T0)
+    ledger.take_alert(alert("v1", 2, "closed"), T0 + S)
+    tell_all(ledger, T0 + S)
+    (old,) = ledger.forget_old(T0 + 31 * DAY)
+    assert (old.verdict_id, old.state) == ("v1", "closed")
+    assert ledger.oldest_open(0) == 0
