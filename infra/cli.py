@@ -12,6 +12,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from irregulars.errors import IrregularsError
+from irregulars.infra.commands.act import act
 from irregulars.infra.commands.agent import agent
 from irregulars.infra.commands.alerts import alerts
 from irregulars.infra.commands.deadletter import deadletter
@@ -147,6 +148,7 @@ for one in (demo, analyze, walk, check, simulate, up, worker, agent, replay, ale
     app.command(cls=_Command)(one)
 app.command("import", cls=_Command)(import_trace)
 app.command("settings", cls=_Command)(show_settings)
+app.add_typer(act, name="act", cls=_Group)
 app.add_typer(topics, name="topics", cls=_Group)
 app.add_typer(deadletter, name="deadletter", cls=_Group)
 app.add_typer(plugins, name="plugins", cls=_Group)

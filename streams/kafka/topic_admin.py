@@ -25,7 +25,9 @@ from irregulars.streams.kafka.topics import (
 )
 
 _POLL_S: Final = 0.05
-_UNPARTED: Final = ("verdicts", "alerts", "deadletter", "progress")  # few messages: one partition keeps their order
+_UNPARTED: Final = ("verdicts", "alerts", "actions", "deadletter", "progress")
+"""Of few messages: one partition keeps their order, and one member of a group has them all."""
+
 
 
 @dataclass(frozen=True, slots=True)

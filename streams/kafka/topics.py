@@ -83,6 +83,7 @@ TOPICS: Final[Mapping[str, Topic]] = {
         Topic("job_snapshots", "job", is_compacted=True),
         Topic("verdicts", "verdict", retention_ms=365 * DAY_MS),
         Topic("alerts", "verdict", retention_ms=365 * DAY_MS),
+        Topic("actions", "verdict", retention_ms=30 * DAY_MS),
         Topic("deadletter", "rank", retention_ms=30 * DAY_MS),
     )
 }
