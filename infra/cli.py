@@ -17,6 +17,7 @@ from irregulars.infra.commands.agent import agent
 from irregulars.infra.commands.alerts import alerts
 from irregulars.infra.commands.deadletter import deadletter
 from irregulars.infra.commands.demo import demo
+from irregulars.infra.commands.node_check import node_check
 from irregulars.infra.commands.options import Invocation
 from irregulars.infra.commands.plain_values import spare_models
 from irregulars.infra.commands.plugins import plugins
@@ -41,6 +42,7 @@ INTERRUPTED = 130
 _EXTRAS = {
     "faust": "worker", "mode": "worker", "aiokafka": "worker", "uvloop": "worker", "river": "worker",
     "sklearn": "train", "clickhouse_connect": "worker", "chdb": "demo", "tansu": "demo", "torch": "torch",
+    "urllib3": "worker",
 }  # fmt: skip
 
 
@@ -148,6 +150,7 @@ for one in (demo, analyze, walk, check, simulate, up, worker, agent, replay, ale
     app.command(cls=_Command)(one)
 app.command("import", cls=_Command)(import_trace)
 app.command("settings", cls=_Command)(show_settings)
+app.command("node-check", cls=_Command)(node_check)
 app.add_typer(act, name="act", cls=_Group)
 app.add_typer(topics, name="topics", cls=_Group)
 app.add_typer(deadletter, name="deadletter", cls=_Group)

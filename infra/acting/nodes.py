@@ -26,8 +26,9 @@ class Marked:
 
 
 class Nodes(Protocol):
-    """The nodes of one orchestrator. All its methods raise `ServiceUnavailable` where that does not answer, and
-    `ServiceRefused` where it refuses us.
+    """The nodes of one orchestrator.
+
+    All its methods raise `ServiceUnavailable` where that does not answer, and `ServiceRefused` where it refuses us.
     """
 
     def marked(self) -> Marked:

@@ -82,10 +82,10 @@ def kubernetes(
     Example: irregulars act kubernetes --do-it
     """
     from irregulars.infra.acting.kubernetes import KubernetesNodes
-    from irregulars.infra.acting.kubernetes_api import KubernetesApi, in_cluster
+    from irregulars.infra.acting.kubernetes_api import KubernetesApi, api_access
     from irregulars.sinks.notices.node_plan import ActingLimits
 
-    access = in_cluster(os.environ, server, token_file, ca_file)
+    access = api_access(os.environ, server, token_file, ca_file)
     feed = _open(context, bootstrap, topic_prefix, group or "irregulars-act-kubernetes", is_from_start=True)
     _run(
         feed,
