@@ -37,9 +37,9 @@ class Polled:
 
 
 class ActionFeed:
-    """Reads the topic in a consumer group: of several consumers that are started one acts, and another takes over.
+    """Reads the topic: as a member of a consumer group, of which one has the topic at a time, or as a bystander.
 
-    The topic has one partition, which one member of the group has at a time.
+    The topic has one partition: of several consumers that are started one acts, and another takes over from it.
 
     Parameters
     ----------
@@ -48,6 +48,8 @@ class ActionFeed:
     is_from_start
         Read all messages that are kept each time, and commit nothing: for who works out the present from all of them.
         Else go on behind the last message that `commit` was called for.
+    is_member
+        Whether it joins the group. Who only looks must not: the one that acts would lose the topic to it.
     timeout_s
         How long the broker may take to answer at the start.
 
@@ -61,7 +63,7 @@ class ActionFeed:
 
     def __init__(
         self, bootstrap: str, topics: TopicSettings, security: Mapping[str, Any], group: str, *,
-        is_from_start: bool, timeout_s: float = 10.0,
+        is_from_start: bool, is_member: bool = True, timeout_s: float = 10.0,
     ) -> None:  # fmt: skip
         self._bootstrap: Final = bootstrap
         self._is_from_start: Final = is_from_start
@@ -72,7 +74,11 @@ class ActionFeed:
             "group.id": group, "enable.auto.commit": False, "enable.partition.eof": True,
             "auto.offset.reset": "earliest", "session.timeout.ms": _SESSION_MS,
         })  # fmt: skip
-        self._consumer.subscribe([topics.name("actions")], on_assign=self._assigned, on_revoke=self._revoked)
+        name = topics.name("actions")
+        if is_member:
+            self._consumer.subscribe([name], on_assign=self._assigned, on_revoke=self._revoked)
+        else:
+            self._assigned(self._consumer, [TopicPartition(name, number) for number in sorted(self._partitions)])
 
     def poll(self, timeout_s: float) -> Polled:
         """Return what came within `timeout_s`; raises as the class does."""

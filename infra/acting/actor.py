@@ -26,6 +26,9 @@ LOOK_S: Final = 60.0
 AWAY_S: Final = 10.0
 """Seconds until an orchestrator that did not answer is asked again."""
 
+END_S: Final = 60.0
+"""Seconds in which somebody who acts once must have the topic to itself."""
+
 _POLL_S: Final = 0.5
 _WHY_LEFT: Final = {
     "limit": "as many nodes as --most-nodes are cordoned already",
@@ -133,24 +136,23 @@ def _cost(one: Proposal) -> str:
     return "" if hourly is None else f", {hourly:.3g} GPU-hours lost an hour"
 
 
-def run_actor(feed: ActionFeed, actor: Actor, *, is_ending: bool, most_s: float | None = None) -> None:
+def run_actor(feed: ActionFeed, actor: Actor, *, is_ending: bool) -> None:
     """Act on what the topic says, for ever, or, with `is_ending`, once on all that stands there.
 
     An orchestrator that does not answer is asked again; one that refuses us ends it.
 
-    Parameters
-    ----------
-    most_s
-        Seconds after which it ends whatever is left to do; None: never.
-
     Raises
     ------
     ServiceRefused, ServiceUnavailable
-        If Kafka or the orchestrator refuses us; with `is_ending` also if the orchestrator does not answer.
+        If Kafka or the orchestrator refuses us. With `is_ending` also if the orchestrator does not answer, or if
+        another member of the group has the topic.
     """
     began_s, next_s = time.monotonic(), 0.0
-    while most_s is None or time.monotonic() < began_s + most_s:
+    while True:
         polled = feed.poll(_POLL_S)
+        if is_ending and not polled.is_current and time.monotonic() > began_s + END_S:
+            raise ServiceUnavailable(f"the topic actions must be ours and read within {END_S:g} s; got less. Does "
+                                     "another consumer of the same group act?")  # fmt: skip
         next_s = 0.0 if actor.take(polled) else next_s
         if not polled.is_current or time.monotonic() < next_s:
             continue

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -53,7 +55,7 @@ def slurm(
     from irregulars.infra.acting.slurm import SlurmNodes
     from irregulars.sinks.notices.node_plan import ActingLimits
 
-    feed = _open(context, bootstrap, topic_prefix, group or "irregulars-act-slurm", is_from_start=True)
+    feed = _open(context, bootstrap, topic_prefix, group or "irregulars-act-slurm", is_acting)
     _run(feed, SlurmNodes(folder), ActingLimits(most_nodes, least_probability), is_acting, is_ending)
 
 
@@ -86,7 +88,7 @@ def kubernetes(
     from irregulars.sinks.notices.node_plan import ActingLimits
 
     access = api_access(os.environ, server, token_file, ca_file)
-    feed = _open(context, bootstrap, topic_prefix, group or "irregulars-act-kubernetes", is_from_start=True)
+    feed = _open(context, bootstrap, topic_prefix, group or "irregulars-act-kubernetes", is_acting)
     _run(
         feed,
         KubernetesNodes(KubernetesApi(access)),
@@ -120,23 +122,24 @@ def nvsentinel(
     """
     from irregulars.infra.acting.health_events import open_output, run_health_events
 
-    feed = _open(context, bootstrap, topic_prefix, group or "irregulars-act-nvsentinel", is_from_start=False)
     with open_output(output) as write:
-        try:
+        feed = _open(context, bootstrap, topic_prefix, group or "irregulars-act-nvsentinel", None)
+        with closing(feed), _stopping():
             run_health_events(feed, write, cluster, least_probability, is_executed=is_acting, is_ending=is_ending)
-        finally:
-            feed.close()
 
 
 def _open(
-    context: typer.Context, bootstrap: str | None, topic_prefix: str | None, group: str, *, is_from_start: bool
+    context: typer.Context, bootstrap: str | None, topic_prefix: str | None, group: str, is_acting: bool | None
 ) -> ActionFeed:
+    """Open the topic: for all that stands there, or, with `is_acting` of None, for what is new to the group."""
     from irregulars.infra.acting.action_feed import ActionFeed
     from irregulars.infra.configuration.wiring import kafka_security
 
     settings = settings_of(context, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix)
-    security = kafka_security(settings)
-    return ActionFeed(settings.kafka_bootstrap, settings.topics(), security, group, is_from_start=is_from_start)
+    return ActionFeed(
+        settings.kafka_bootstrap, settings.topics(), kafka_security(settings), group,
+        is_from_start=is_acting is not None, is_member=is_acting is not False,
+    )  # fmt: skip
 
 
 def _run(feed: ActionFeed, nodes: Nodes, limits: ActingLimits, is_acting: bool, is_ending: bool) -> None:
@@ -144,10 +147,17 @@ def _run(feed: ActionFeed, nodes: Nodes, limits: ActingLimits, is_acting: bool, 
 
     if not is_acting:
         _say("dry run    nothing is changed; --do-it acts")
-    try:
+    with closing(feed), _stopping():
         run_actor(feed, Actor(nodes, limits, is_acting, _say), is_ending=is_ending)
-    finally:
-        feed.close()
+
+
+@contextmanager
+def _stopping() -> Iterator[None]:
+    """Let SIGTERM and Ctrl-C end it with status 0: what is half done is finished by the next one."""
+    from irregulars.streams.health.start_wait import StopAsked, stop_raises
+
+    with suppress(StopAsked), stop_raises():
+        yield
 
 
 def _say(line: str) -> None:
