@@ -37,6 +37,15 @@ def name_ranks(ranks: Sequence[int]) -> str:
     return f"{'rank' if len(set(ranks)) == 1 else 'ranks'} {shown}"
 
 
+def name_kind(kind: str) -> str:
+    """Name a kind of verdict as people do.
+
+    >>> name_kind("slow_nic"), name_kind("slow_rank")
+    ('slow NIC', 'slow rank')
+    """
+    return "slow NIC" if kind == "slow_nic" else kind.replace("_", " ")
+
+
 def name_device(suspect: Suspect) -> str:
     """Name a suspect as a technician would: device, host, and its ranks.
 
@@ -106,14 +115,14 @@ class Plan:
     sentence
         For people; begins in lower case, ends without a stop.
     actions
-        For orchestrators, of `ACTIONS`: all concern the first suspect. Empty: a machine can do nothing.
+        For orchestrators, of `ACTION_NAMES`: all concern the first suspect. Empty: a machine can do nothing.
     """
 
     sentence: str
     actions: tuple[str, ...] = ()
 
 
-ACTIONS: Final = ("cordon", "drain", "checkpoint_now", "test_device", "replan_stages")
+ACTION_NAMES: Final = ("cordon", "drain", "checkpoint_now", "test_device", "replan_stages")
 """What an orchestrator may be told to do: let no new work onto the host; move the job off it at its next checkpoint;
 write that checkpoint now; test the device; give the pipeline stage fewer layers."""
 
@@ -130,7 +139,7 @@ def plan_of(verdict: Verdict) -> Plan:
     if verdict.severity == "note":
         return Plan("nothing yet, it costs too little; see whether it comes back or goes on")
     suspect = verdict.suspects[0] if verdict.suspects else None
-    sentence, actions = _SENTENCES[verdict.kind](suspect), _actions(verdict.kind, suspect)
+    sentence, actions = _ACTIONS[verdict.kind](suspect), _actions(verdict.kind, suspect)
     if suspect is not None and suspect.probability < SURE and verdict.kind in _DRAINING:
         return Plan(f"confirm before you drain anything, then {sentence}", actions)
     return Plan(sentence, actions)
@@ -148,9 +157,10 @@ _STEPS: Final[dict[str, tuple[str, ...]]] = {
 def _actions(kind: str, suspect: Suspect | None) -> tuple[str, ...]:
     if suspect is None:
         return ()
-    if suspect.probability >= SURE:
-        return _STEPS[kind]
-    return () if kind in ("slow_stage", "imbalance") else _TEST  # neither has a device to test
+    steps = _STEPS.get(kind, ())
+    if suspect.probability >= SURE or not steps:
+        return steps
+    return () if kind == "slow_stage" else _TEST  # of a stage there is no device to test
 
 
 def _host(suspect: Suspect | None) -> str:
@@ -205,7 +215,7 @@ def _act_on_hang(suspect: Suspect | None) -> str:
     )
 
 
-_SENTENCES: Final[dict[str, Callable[[Suspect | None], str]]] = {
+_ACTIONS: Final[dict[str, Callable[[Suspect | None], str]]] = {
     "slow_rank": _act_on_rank, "slow_nic": _act_on_nic, "slow_link": _act_on_link,
     "slow_communicator": _act_on_communicator, "slow_stage": _act_on_stage, "imbalance": _act_on_imbalance,
     "hang": _act_on_hang,

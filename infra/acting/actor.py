@@ -30,8 +30,8 @@ END_S: Final = 60.0
 """Seconds in which somebody who acts once must have the topic to itself."""
 
 _POLL_S: Final = 0.5
+_LIMIT: Final = "as many nodes as --most-nodes are cordoned by us already"
 _WHY_LEFT: Final = {
-    "limit": "as many nodes as --most-nodes are cordoned already",
     "improbable": "its probability is below --least-probability",
     "expired": "its time to live is over",
     "future": "it says a time that lies in the future",
@@ -87,8 +87,9 @@ class Actor:
         plan = plan_nodes(self._messages, marked.cordoned, self._done | marked.undone, self.limits, self.now_ns())
         for host, why in plan.release.items():
             self._release(host, why, marked.cordoned[host])
+        free = plan.free
         for one in plan.cordon:
-            self._cordon(one)
+            free -= self._cordon(one, is_free=free > 0)
         if self.is_acting:
             self.nodes.accuse(plan.accused)
         self._say_left(plan)
@@ -102,15 +103,19 @@ class Actor:
         if newer(self._messages, found):
             self._messages[found.verdict_id] = found
 
-    def _cordon(self, one: Proposal) -> None:
-        told = f"{one.host}: {one.action.reason}{_cost(one)}  [{one.message.verdict_id}]"
-        if not self.is_acting:
-            self._say_once(f"would cordon   {told}")
-            return
-        left = self.nodes.cordon(one)
-        self._say_once(f"cordoned   {told}" if left is None else f"left       {one.host}: {left}")
-        if left is None:
+    def _cordon(self, one: Proposal, *, is_free: bool) -> bool:
+        """Cordon a node, or say what is in the way; return whether it takes one of the places."""
+        obstacle = self.nodes.obstacle(one.host) if is_free else _LIMIT
+        if obstacle is None and self.is_acting:
+            obstacle = self.nodes.cordon(one)
+        if obstacle is not None:
+            self._say_once(f"left       {one.host}: {obstacle}  [{one.message.verdict_id}]")
+            return False
+        if self.is_acting:
             self._done.add(one.action.action_id)
+        verb = "cordoned " if self.is_acting else "would cordon "
+        self._say_once(f"{verb}  {one.host}: {one.action.reason}{_cost(one)}  [{one.message.verdict_id}]")
+        return True
 
     def _release(self, host: str, why: str, action_id: str) -> None:
         if not self.is_acting:

@@ -22,6 +22,7 @@ VERDICT: Final = "irregulars/verdict"
 
 CONDITION: Final = "IrregularsStraggler"
 _TRIES: Final = 5
+_NO_NODE: Final = "Kubernetes knows no node {}"
 
 
 class KubernetesNodes:
@@ -40,13 +41,18 @@ class KubernetesNodes:
         cordoned = {name: mark for name, (mark, is_cordoned) in found.items() if mark is not None and is_cordoned}
         return Marked(cordoned, frozenset(mark for mark, is_on in found.values() if mark is not None and not is_on))
 
+    def obstacle(self, host: str) -> str | None:
+        """Return why a node can't be cordoned by us."""
+        node = self._api.node(host)
+        return _NO_NODE.format(host) if node is None else _obstacle(node)
+
     def cordon(self, one: Proposal) -> str | None:
         """Cordon a node and mark it, in one step, unless somebody else has cordoned it."""
 
         def change(node: Mapping[str, Any]) -> dict[str, Any] | str:
-            mark = _annotations(node).get(CORDONED)
-            if _is_cordoned(node) and mark is None:
-                return "it is cordoned already, and not by us"
+            obstacle = _obstacle(node)
+            if obstacle is not None:
+                return obstacle
             marks = {CORDONED: one.action.action_id, VERDICT: one.message.verdict_id}
             return {"metadata": {"labels": {LABEL: "true"}, "annotations": marks}, "spec": {"unschedulable": True}}
 
@@ -108,7 +114,7 @@ class KubernetesNodes:
         for _ in range(_TRIES):
             node = self._api.node(host)
             if node is None:
-                return f"Kubernetes knows no node {host}"
+                return _NO_NODE.format(host)
             wanted = change(node)
             if isinstance(wanted, str):
                 return wanted
@@ -122,6 +128,11 @@ class KubernetesNodes:
 
 
 _NO_MARKS: Final[dict[str, None]] = {CORDONED: None, VERDICT: None}
+
+
+def _obstacle(node: Mapping[str, Any]) -> str | None:
+    is_ours = CORDONED in _annotations(node)
+    return "it is cordoned already, and not by us" if _is_cordoned(node) and not is_ours else None
 
 
 def _name(node: Mapping[str, Any]) -> str:

@@ -34,6 +34,9 @@ class Nodes(Protocol):
     def marked(self) -> Marked:
         """Return what we did to nodes before, from the nodes themselves."""
 
+    def obstacle(self, host: str) -> str | None:
+        """Return why a node can't be cordoned by us: there is none of that name, or somebody else cordoned it."""
+
     def cordon(self, one: Proposal) -> str | None:
         """Let no new work onto a node, and mark it as ours.
 

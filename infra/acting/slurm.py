@@ -56,13 +56,20 @@ class SlurmNodes:
         """Return the nodes that we drained; who resumed one by hand leaves no trace on it."""
         return Marked({node.host: node.action_id for node in self._nodes() if node.action_id is not None})
 
-    def cordon(self, one: Proposal) -> str | None:
-        """Drain a node, unless it is drained, or carries somebody's reason, already."""
-        node = self._node(one.host)
+    def obstacle(self, host: str) -> str | None:
+        """Return why a node can't be drained by us."""
+        node = self._node(host)
         if node is None:
-            return f"Slurm knows no node {one.host}"
+            return f"Slurm knows no node {host}"
         if node.reason or node.state.startswith("drain"):
             return f"it is {node.state} already ({node.reason or 'no reason given'})"
+        return None
+
+    def cordon(self, one: Proposal) -> str | None:
+        """Drain a node, unless it is drained, or carries somebody's reason, already."""
+        obstacle = self.obstacle(one.host)
+        if obstacle is not None:
+            return obstacle
         reason = f"{PREFIX}{one.action.action_id} {one.action.reason}"[:_REASON_CHARACTERS]
         self._run("scontrol", "update", f"nodename={one.host}", "state=drain", f"reason={reason}")
         return None

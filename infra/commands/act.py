@@ -29,7 +29,10 @@ LeastProbability = Annotated[
     float, typer.Option(min=0.0, max=1.0, help="Below this probability a node is left to people.")
 ]
 End = Annotated[bool, typer.Option("--end", help="Act once on what stands there now, and end.")]
-Group = Annotated[str | None, typer.Option(help="Consumer group: of its members one acts.")]
+Group = Annotated[
+    str | None,
+    typer.Option(help="Consumer group, of whose members one acts; default: prefix and act-slurm, for example."),
+]
 
 
 @act.command()
@@ -55,7 +58,7 @@ def slurm(
     from irregulars.infra.acting.slurm import SlurmNodes
     from irregulars.sinks.notices.node_plan import ActingLimits
 
-    feed = _open(context, bootstrap, topic_prefix, group or "irregulars-act-slurm", is_acting)
+    feed = _open(context, bootstrap, topic_prefix, group, "slurm", is_acting)
     _run(feed, SlurmNodes(folder), ActingLimits(most_nodes, least_probability), is_acting, is_ending)
 
 
@@ -88,7 +91,7 @@ def kubernetes(
     from irregulars.sinks.notices.node_plan import ActingLimits
 
     access = api_access(os.environ, server, token_file, ca_file)
-    feed = _open(context, bootstrap, topic_prefix, group or "irregulars-act-kubernetes", is_acting)
+    feed = _open(context, bootstrap, topic_prefix, group, "kubernetes", is_acting)
     _run(
         feed,
         KubernetesNodes(KubernetesApi(access)),
@@ -123,19 +126,21 @@ def nvsentinel(
     from irregulars.infra.acting.health_events import open_output, run_health_events
 
     with open_output(output) as write:
-        feed = _open(context, bootstrap, topic_prefix, group or "irregulars-act-nvsentinel", None)
+        feed = _open(context, bootstrap, topic_prefix, group, "nvsentinel", None)
         with closing(feed), _stopping():
             run_health_events(feed, write, cluster, least_probability, is_executed=is_acting, is_ending=is_ending)
 
 
 def _open(
-    context: typer.Context, bootstrap: str | None, topic_prefix: str | None, group: str, is_acting: bool | None
-) -> ActionFeed:
+    context: typer.Context, bootstrap: str | None, topic_prefix: str | None, group: str | None, orchestrator: str,
+    is_acting: bool | None,
+) -> ActionFeed:  # fmt: skip
     """Open the topic: for all that stands there, or, with `is_acting` of None, for what is new to the group."""
     from irregulars.infra.acting.action_feed import ActionFeed
     from irregulars.infra.configuration.wiring import kafka_security
 
     settings = settings_of(context, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix)
+    group = group or f"{settings.topic_prefix}act-{orchestrator}"
     return ActionFeed(
         settings.kafka_bootstrap, settings.topics(), kafka_security(settings), group,
         is_from_start=is_acting is not None, is_member=is_acting is not False,

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Final, Literal
 
 from irregulars.errors import RecordError
-from irregulars.sinks.advice import name_device, plan_of
+from irregulars.sinks.advice import name_device, name_kind, plan_of
 from irregulars.sinks.alerts import gpu_hours_lost
 from irregulars.sinks.notices.notice import Notice
 from irregulars.streams.messages.judgements import Suspect, Verdict, decode_verdict
@@ -41,7 +41,7 @@ class Action:
     action_id
         The same for the same verdict, action and device, in every run.
     action
-        One of `sinks.advice.ACTIONS`.
+        One of `sinks.advice.ACTION_NAMES`.
     state
         ``withdrawn``: do it no more, and undo it if it was done.
     suspect
@@ -128,8 +128,8 @@ def _while_open(notice: Notice, verdict: Verdict) -> tuple[tuple[str, Suspect], 
 
 def _proposed(verdict: Verdict, action: str, suspect: Suspect) -> Action:
     expires_at_ns = None if verdict.time_ns is None else verdict.time_ns + TIME_TO_LIVE_NS[action]
-    kind = verdict.kind.replace("_", " ")
-    reason = f"{kind} in {verdict.job}: {name_device(suspect)}, {min(round(100 * suspect.probability), 99)}% sure"
+    percent = min(round(100 * suspect.probability), 99)  # nobody is ever 100% sure
+    reason = f"{name_kind(verdict.kind)} in {verdict.job}: {name_device(suspect)}, {percent}% sure"
     return _action(verdict, action, "proposed", suspect, expires_at_ns, reason)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from irregulars.sinks.advice import name_device, plan_of
+from irregulars.sinks.advice import name_device, name_kind, plan_of
 from irregulars.streams.messages.judgements import Verdict
 
 OK: Final = 0
@@ -56,4 +56,4 @@ def _accuses(verdict: Verdict, host: str) -> bool:
 def _told(verdict: Verdict) -> str:
     suspect = verdict.suspects[0]
     percent = min(round(100 * suspect.probability), 99)
-    return f"{verdict.kind.replace('_', ' ')} {percent}%: {name_device(suspect)}, job {verdict.job}"
+    return f"{name_kind(verdict.kind)} {percent}%: {name_device(suspect)}, job {verdict.job}"

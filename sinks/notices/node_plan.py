@@ -23,7 +23,7 @@ _EVERY_NODE: Final = "all"
 _SLACK_NS: Final = HOUR_NS // 12
 """How far a host's clock may run ahead of ours, ns. Evidence from further ahead proves nothing about now."""
 
-Reason = Literal["limit", "improbable", "expired", "future", "unusable", "done"]
+Reason = Literal["improbable", "expired", "future", "unusable", "done"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,10 @@ class NodePlan:
     Parameters
     ----------
     cordon
-        Cordons to begin, the one that saves most first.
+        Cordons to begin, the one that saves most first: as many of them as `free` says. One that turns out to be
+        somebody else's business takes no place.
+    free
+        How many nodes more may be cordoned by us.
     release
         Nodes to give back, and why, one line each.
     left
@@ -72,6 +75,7 @@ class NodePlan:
     """
 
     cordon: tuple[Proposal, ...]
+    free: int
     release: Mapping[str, str]
     left: tuple[tuple[Proposal, Reason], ...]
     accused: Mapping[str, Proposal]
@@ -103,10 +107,9 @@ def plan_nodes(
     ready = sorted((one for one, why in judged if why is None), key=_worth, reverse=True)
     first_of_host = list({one.host: one for one in reversed(ready)}.values())[::-1]
     free = max(limits.most_nodes - len(marks) + len(release), 0)
-    left = [(one, why) for one, why in judged if why is not None]
-    left += [(one, "limit") for one in first_of_host[free:]]
+    left = tuple((one, why) for one, why in judged if why is not None)
     accused = {one.host: one for one in standing if _accuses(one, limits)}
-    return NodePlan(tuple(first_of_host[:free]), release, tuple(left), accused)
+    return NodePlan(tuple(first_of_host), free, release, left, accused)
 
 
 def _is_cordon(action: Action) -> bool:

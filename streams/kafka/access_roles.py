@@ -57,12 +57,16 @@ def rights_of(role: str, topics: TopicSettings, group: str) -> tuple[Right, ...]
         raise InputError(f"role must be one of {', '.join(ROLES)}; got {role!r}")
     text = files("irregulars.streams").joinpath("kafka", "roles", f"{role}.toml").read_text("utf-8")
     found = [
-        Right(_KINDS[section], topics.name(name) if section == "topics" else name.format(group=group), operation)
+        Right(_KINDS[section], topics.name(name) if section == "topics" else _group(name, topics, group), operation)
         for section, operations in tomllib.loads(text).items()
         for operation, names in operations.items()
         for name in names
     ]
     return tuple(sorted(found))
+
+
+def _group(name: str, topics: TopicSettings, group: str) -> str:
+    return name.format(group=group, prefix=topics.prefix)
 
 
 def grant(

@@ -29,7 +29,6 @@ _UNPARTED: Final = ("verdicts", "alerts", "actions", "deadletter", "progress")
 """Of few messages: one partition keeps their order, and one member of a group has them all."""
 
 
-
 @dataclass(frozen=True, slots=True)
 class TopicReport:
     """What `create_topics` did, by full names of topics.

@@ -1,4 +1,4 @@
-"""An orchestrator in memory, which fills the protocol `Nodes` as Slurm and Kubernetes do."""
+"""An orchestrator in memory, which fills the protocol `Nodes` as the real ones do; and messages without Kafka."""
 
 from __future__ import annotations
 
@@ -26,10 +26,13 @@ class MemoryNodes:
         found = {host: owner for host, owner in self.owners.items() if owner and owner.startswith("cordon-")}
         return Marked(found, self.undone)
 
+    def obstacle(self, host: str) -> str | None:
+        self._answer()
+        owner = self.owners.get(host, "nobody knows it")
+        return None if owner is None else f"it is {owner}'s"
+
     def cordon(self, one: Proposal) -> str | None:
         self._answer()
-        if one.host not in self.owners or self.owners[one.host]:
-            return "not known" if one.host not in self.owners else f"{self.owners[one.host]}'s already"
         self.calls.append(f"cordon {one.host}")
         self.owners[one.host] = one.action.action_id
         return None
@@ -47,3 +50,16 @@ class MemoryNodes:
         if self.away:
             self.away -= 1
             raise ServiceUnavailable("the orchestrator must answer; got nothing")
+
+
+@dataclass
+class Received:
+    """What is used of a message of the topic."""
+
+    data: bytes
+
+    def value(self) -> bytes:
+        return self.data
+
+    def offset(self) -> int:
+        return 7

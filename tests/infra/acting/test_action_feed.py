@@ -16,13 +16,13 @@ from confluent_kafka import Message, Producer
 
 from irregulars.errors import ServiceUnavailable, SinkBusy, SinkRejected, TopicMismatch
 from irregulars.infra.acting.action_feed import ActionFeed, Polled
-from irregulars.infra.acting.actions_channel import ActionsChannel
 from irregulars.sinks.alerts import alert_of
 from irregulars.sinks.notices.action_messages import decode_actions
 from irregulars.sinks.notices.notice import Channel, Notice
 from irregulars.streams.kafka.topic_admin import create_topics
 from irregulars.streams.kafka.topics import SENDING, TopicSettings
 from irregulars.streams.messages.judgements import Verdict
+from tests.infra.acting.told import open_channel
 from tests.sinks.notices.made_up_notices import GPU, VERDICT, notice_of
 
 pytestmark = pytest.mark.integration
@@ -39,7 +39,7 @@ def topics(kafka_bootstrap: str, topic_prefix: str) -> TopicSettings:
 
 @pytest.fixture
 def channel(kafka_bootstrap: str, topics: TopicSettings) -> Iterator[Channel]:
-    with closing(ActionsChannel(kafka_bootstrap, topics, {})) as channel:
+    with closing(open_channel(kafka_bootstrap, topics)) as channel:
         yield channel
 
 
@@ -110,7 +110,7 @@ def test_a_notice_that_cannot_be_read_never_comes_again(channel: Channel) -> Non
 
 
 def test_a_broker_that_is_away_is_tried_again(topics: TopicSettings) -> None:
-    with closing(ActionsChannel("127.0.0.1:1", topics, {}, timeout_s=1.0)) as channel:
+    with closing(open_channel("127.0.0.1:1", topics, timeout_s=1.0)) as channel:
         with pytest.raises(SinkBusy, match=r"topic .*actions must take actions; got _MSG_TIMED_OUT.*127.0.0.1:1"):
             channel.deliver(notice_of())
         channel.close()

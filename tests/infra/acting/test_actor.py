@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -15,23 +15,10 @@ from irregulars.sinks.notices.action_messages import encode_actions
 from irregulars.sinks.notices.actions import HOUR_NS
 from irregulars.sinks.notices.node_plan import ActingLimits
 from irregulars.streams.messages.judgements import Verdict
-from tests.infra.acting.memory_nodes import MemoryNodes
+from tests.infra.acting.memory_nodes import MemoryNodes, Received
 from tests.sinks.notices.made_up_notices import GPU, NOW_NS, VERDICT, notice_of
 
 RECOVERED: dict[str, Any] = {"state": "closed", "close_reason": "recovered", "event": "closed", "revision": 9}
-
-
-@dataclass
-class Received:
-    """What is used of a message of the topic."""
-
-    data: bytes
-
-    def value(self) -> bytes:
-        return self.data
-
-    def offset(self) -> int:
-        return 7
 
 
 def on(host: str, verdict_id: str = "v1", **changes: Any) -> Verdict:
@@ -119,7 +106,7 @@ def test_at_most_so_many_nodes_are_cordoned_and_the_next_when_one_is_free() -> N
     scene.tell(on("node-1", "v1", delta=3.0), on("node-2", "v2"))
     scene.actor.act()
     assert scene.nodes.calls == ["cordon node-1"]
-    assert "left       node-2: as many nodes as --most-nodes are cordoned already  [v2]" in scene.lines
+    assert "left       node-2: as many nodes as --most-nodes are cordoned by us already  [v2]" in scene.lines
     assert scene.nodes.accused == ["node-1", "node-2"]
     scene.tell(on("node-1", "v1", **RECOVERED))
     scene.actor.act()
@@ -155,7 +142,20 @@ def test_a_node_of_somebody_else_is_left_and_said_once() -> None:
     scene.tell(on("node-1"))
     scene.actor.act()
     scene.actor.act()
-    assert (scene.nodes.calls, scene.lines) == ([], ["left       node-1: ada's already"])
+    assert (scene.nodes.calls, scene.lines) == ([], ["left       node-1: it is ada's  [v1]"])
+
+
+@pytest.mark.parametrize("is_acting", [True, False])
+def test_a_node_that_is_not_ours_to_take_keeps_no_other_from_being_taken(is_acting: bool) -> None:
+    """Else one that a person drained, and that costs most, would hold the only place for as long as it is accused."""
+    scene = Scene("node-1", "node-2", most=1, is_acting=is_acting)
+    scene.nodes.owners["node-1"] = "ada"
+    scene.tell(on("node-1", "v1", delta=9.0), on("node-2", "v2"))
+    scene.actor.act()
+    assert scene.nodes.calls == (["cordon node-2"] if is_acting else [])
+    assert [line.split(":")[0] for line in scene.lines] == [
+        "left       node-1", "cordoned   node-2" if is_acting else "would cordon   node-2",
+    ]  # fmt: skip
 
 
 def test_an_orchestrator_that_is_away_is_asked_again_for_what_is_not_done() -> None:

@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 
 from irregulars.errors import InputError, ServiceError, ServiceRefused, ServiceUnavailable
+from irregulars.infra import cli
 from irregulars.infra.acting.kubernetes import CONDITION, CORDONED, LABEL, VERDICT, KubernetesNodes
 from irregulars.infra.acting.kubernetes_api import ApiAccess, KubernetesApi, api_access
 from irregulars.sinks.notices.action_messages import decode_actions, encode_actions
 from irregulars.sinks.notices.node_plan import Proposal
 from tests.infra.acting.kubernetes_server import READY, TOKEN, KubernetesServer
+from tests.infra.acting.told import Told
 from tests.integration.certificates import Authority
 from tests.sinks.notices.made_up_notices import GPU, notice_of
 from tests.sinks.notices.made_up_notices import VERDICT as ACCUSING
@@ -132,7 +134,7 @@ def test_an_accused_node_shows_it_beside_the_kubelet_s_conditions(
     found = conditions(server)
     assert found["Ready"] == READY
     assert (found[CONDITION]["status"], found[CONDITION]["reason"]) == ("True", "SlowNic")
-    assert found[CONDITION]["message"].startswith("slow nic in llama: GPU 0 on node-1")
+    assert found[CONDITION]["message"].startswith("slow NIC in llama: GPU 0 on node-1")
     assert server.nodes["node-1"]["metadata"]["labels"] == CLEAN | {LABEL: "true"}
     assert "unschedulable" not in server.nodes["node-1"]["spec"]
     nodes.accuse({})
@@ -216,3 +218,47 @@ def test_a_server_that_cannot_be_one_is_refused(server: str | None, text: str) -
     with pytest.raises(InputError, match=text) as caught:
         api_access({}, server, None, None)
     assert "secret" not in str(caught.value)
+
+
+# --- the whole: a notice on the broker, the command, the cluster ----------------------------------------------------
+
+
+@pytest.mark.integration
+def test_the_command_cordons_the_accused_node_and_gives_it_back(
+    server: KubernetesServer, access: ApiAccess, kafka_bootstrap: str, topic_prefix: str
+) -> None:
+    told = Told("kubernetes", kafka_bootstrap, topic_prefix)
+    account = ("--server", access.server, "--token-file", str(access.token_file), "--ca-file", str(access.ca_file))
+    told.tell(ACCUSING)
+
+    assert told.act(*account)[1].startswith("would cordon   node-1: slow rank in llama")
+    assert server.writes == []
+
+    assert told.act(*account, "--do-it")[0].startswith("cordoned   node-1: ")
+    writes = len(server.writes)
+    assert told.act(*account, "--do-it") == []
+    assert len(server.writes) == writes
+    assert (server.nodes["node-1"]["spec"]["unschedulable"], conditions(server)[CONDITION]["status"]) == (
+        True,
+        "True",
+    )
+
+    other = replace(ACCUSING, revision=2, event="changed", suspects=(replace(GPU, host="node-2"),))
+    told.tell(other)
+    released, cordoned = told.act(*account, "--do-it")
+    assert released.startswith("released   node-1: the verdict now says GPU 0 on node-2")
+    assert cordoned.startswith("cordoned   node-2: ")
+    assert server.nodes["node-1"]["metadata"]["labels"] == CLEAN
+    assert (server.nodes["node-1"]["spec"], conditions(server)[CONDITION]["status"]) == (
+        {"podCIDR": "10.0.0.0/24"}, "False",
+    )  # fmt: skip
+
+    told.tell(replace(other, revision=3, event="closed", state="closed", close_reason="restarted"))
+    assert told.act(*account, "--do-it") == []  # its job left it: nobody has seen it well
+    assert server.nodes["node-2"]["spec"]["unschedulable"] is True
+
+
+def test_a_call_outside_of_a_pod_says_what_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        cli.app(["act", "kubernetes"], prog_name="irregulars")
+    assert (stop.value.code, "--server must be given outside of a pod" in capsys.readouterr().err) == (2, True)

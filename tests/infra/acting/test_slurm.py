@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from time import time_ns
 
 import pytest
 
 from irregulars.errors import ServiceRefused, ServiceUnavailable
-from irregulars.infra.acting.actions_channel import ActionsChannel
 from irregulars.infra.acting.slurm import SlurmNode, SlurmNodes
 from irregulars.sinks.notices.action_messages import decode_actions, encode_actions
 from irregulars.sinks.notices.node_plan import Proposal
-from irregulars.streams.kafka.topic_admin import create_topics
-from irregulars.streams.kafka.topics import TopicSettings
-from irregulars.streams.messages.judgements import Verdict
 from tests.infra.acting.slurm_cluster import SlurmCluster, missing_programs
+from tests.infra.acting.told import Told
 from tests.sinks.notices.made_up_notices import GPU, VERDICT, notice_of
 
-ROOT = Path(__file__).resolve().parents[3]
 MISSING = missing_programs()
 needs_slurm = pytest.mark.skipif(
     bool(MISSING), reason=f"Slurm must be installed (Debian: slurmctld slurmd munge); missing: {', '.join(MISSING)}"
@@ -128,37 +120,12 @@ def test_a_controller_that_is_away_is_waited_for(cluster: SlurmCluster, monkeypa
 # --- the whole: a notice on the broker, the command, the cluster ----------------------------------------------------
 
 
-class Told:
-    """Tells notices through the channel, and runs the command on what it published."""
-
-    def __init__(self, bootstrap: str, prefix: str) -> None:
-        topics = TopicSettings(prefix, 1)
-        create_topics(bootstrap, topics)
-        self._options = ("--bootstrap", bootstrap, "--topic-prefix", prefix, "--group", f"{prefix}act", "--end")
-        self._channel = ActionsChannel(bootstrap, topics, {})
-        self._reference: str | None = None
-
-    def tell(self, verdict: Verdict) -> None:
-        event = "resolved" if verdict.state == "closed" else "opened" if verdict.revision == 1 else "updated"
-        notice = notice_of(replace(verdict, time_ns=time_ns()), event, self._reference)  # type: ignore[arg-type]
-        self._reference = self._channel.deliver(notice)
-
-    def act(self, *arguments: str) -> list[str]:
-        command = [sys.executable, "-m", "irregulars", "act", "slurm", *self._options, *arguments]
-        done = subprocess.run(
-            command, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=120,
-            check=False, cwd=ROOT,
-        )  # fmt: skip
-        assert (done.returncode, done.stderr) == (0, "")
-        return done.stdout.splitlines()
-
-
 @needs_slurm
 @pytest.mark.integration
 def test_the_command_drains_the_accused_node_and_gives_it_back(
     cluster: SlurmCluster, kafka_bootstrap: str, topic_prefix: str
 ) -> None:
-    told = Told(kafka_bootstrap, topic_prefix)
+    told = Told("slurm", kafka_bootstrap, topic_prefix)
     on_node_0 = replace(VERDICT, suspects=(replace(GPU, host="node-0"),))
     told.tell(on_node_0)
 

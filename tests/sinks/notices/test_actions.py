@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 
 from irregulars.errors import RecordError
-from irregulars.sinks.advice import ACTIONS, SURE, advise, plan_of
+from irregulars.sinks.advice import ACTION_NAMES, SURE, advise, plan_of
 from irregulars.sinks.notices.actions import TIME_TO_LIVE_NS, Action, actions_of, recall, remember
 from irregulars.streams.messages.judgements import DEVICES, VERDICT_KINDS, Suspect, Verdict
 from tests.sinks.notices.made_up_notices import GPU, NOW_NS, VERDICT, notice_of
@@ -43,7 +43,7 @@ def test_advice_and_actions_never_contradict_each_other(kind: str) -> None:
     for verdict in every(kind):
         text, actions = advise(verdict), plan_of(verdict).actions
         is_unsure = verdict.suspects[0].probability < SURE
-        assert set(actions) <= set(ACTIONS)
+        assert set(actions) <= set(ACTION_NAMES)
         assert ("drain" in actions) == ("drain it at the next checkpoint" in text and not is_unsure)
         assert ("checkpoint_now" in actions) == ("drain" in actions)
         assert ("cordon" in actions) == (any(words in text for words in OUT_OF_SERVICE) and not is_unsure), verdict

@@ -11,10 +11,11 @@ from irregulars.errors import RecordError, SinkBusy, SinkRejected
 from irregulars.sinks.notices.action_messages import encode_actions
 from irregulars.sinks.notices.actions import actions_of, remember
 from irregulars.sinks.notices.notice import Notice
-from irregulars.streams.kafka.broker import client_config, is_refusal
-from irregulars.streams.kafka.topics import HEADER_BYTES, MAX_MESSAGE_BYTES, SENDING, TopicSettings
 
 _RETRY_S: Final = 5.0
+_MOST_BYTES: Final = 1 << 20
+"""Of a message: what the topic takes."""
+
 _NEVER: Final = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG})
 
 
@@ -26,26 +27,22 @@ class ActionsChannel:
 
     Parameters
     ----------
-    bootstrap, security
-        As in `streams.kafka.broker.client_config`.
-    topics
-        How the topics are named.
+    name
+        Short name: in settings, metrics, and in the log of what was delivered.
+    topic
+        Full name of the topic ``actions``.
+    config
+        librdkafka's, with the brokers, who we are, and what all our producers set (`streams.kafka.topics.SENDING`).
     timeout_s
-        How long the broker may take for a message, before the notice is to come again.
+        How long the broker may take for a message, before the notice is to come again, s.
     """
 
-    name: Final = "actions"
-
-    def __init__(
-        self, bootstrap: str, topics: TopicSettings, security: Mapping[str, Any], timeout_s: float = 30.0
-    ) -> None:
-        self._security: Final = security
-        self._bootstrap: Final = bootstrap
-        self._topic: Final = topics.name("actions")
-        self._config: Final = client_config(bootstrap, security) | {
-            **SENDING, "acks": "all", "message.timeout.ms": int(timeout_s * 1000),
-            "message.max.bytes": MAX_MESSAGE_BYTES + HEADER_BYTES,
-        }  # fmt: skip
+    def __init__(self, name: str, topic: str, config: Mapping[str, Any], timeout_s: float = 30.0) -> None:
+        self.name: Final = name
+        self._topic: Final = topic
+        self._brokers: Final = config.get("bootstrap.servers", "")
+        safe = {"enable.idempotence": True, "acks": "all", "message.timeout.ms": int(timeout_s * 1000)}
+        self._config: Final = {**config, **safe, "message.max.bytes": _MOST_BYTES}
         self._producer: Producer | None = None
 
     def deliver(self, notice: Notice) -> str | None:
@@ -82,8 +79,7 @@ class ActionsChannel:
     def _fail(self, error: KafkaError | None, notice: Notice) -> None:
         self._producer = None  # a failure may be fatal to an idempotent one
         told = "no acknowledgement" if error is None else f"{error.name()}: {error.str()}"
-        reason = f"topic {self._topic} must take actions; got {told} (Kafka at {self._bootstrap})"
+        reason = f"topic {self._topic} must take actions; got {told} (Kafka at {self._brokers})"
         if error is not None and error.code() in _NEVER:
             raise SinkRejected(reason, (notice,))
-        hint = ". Check user and rights (infra/docs/access.md)" if error and is_refusal(error, self._security) else ""
-        raise SinkBusy(reason + hint, _RETRY_S)
+        raise SinkBusy(reason, _RETRY_S)
