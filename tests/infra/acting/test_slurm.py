@@ -150,3 +150,24 @@ def test_the_command_drains_the_accused_node_and_gives_it_back(
     told.tell(replace(on_node_1, revision=3, event="closed", state="closed", close_reason="recovered"))
     assert told.act("--do-it") == ["released   node-1: the verdict closed: recovered (job llama)"]
     assert cluster.sinfo()["node-1"] == ("idle", "none")
+
+
+@needs_slurm
+@pytest.mark.integration
+def test_a_consumer_that_was_killed_is_followed_by_one_that_finishes_and_ends_when_asked(
+    cluster: SlurmCluster, kafka_bootstrap: str, topic_prefix: str
+) -> None:
+    told = Told("slurm", kafka_bootstrap, topic_prefix)
+    verdict = replace(VERDICT, suspects=(replace(GPU, host="node-0"),))
+    with told.acting() as first:
+        told.tell(verdict)
+        cluster.wait_for("drained", "node-0")
+        first.kill()
+        first.wait(10)
+    told.tell(replace(verdict, revision=2, event="closed", state="closed", close_reason="recovered"))
+    with told.acting() as second:  # once the group has found out that the first is dead
+        cluster.wait_for("idle", "node-0")
+        second.terminate()
+        assert second.wait(20) == 0
+        assert second.stdout is not None
+        assert second.stdout.read() == "released   node-0: the verdict closed: recovered (job llama)\n"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from time import time_ns
@@ -17,6 +19,7 @@ from irregulars.streams.messages.judgements import Verdict
 from tests.sinks.notices.made_up_notices import notice_of
 
 ROOT = Path(__file__).resolve().parents[3]
+ENVIRONMENT = {"PYTHONPATH": str(ROOT)}
 
 
 def open_channel(bootstrap: str, topics: TopicSettings, timeout_s: float = 30.0) -> ActionsChannel:
@@ -31,7 +34,7 @@ class Told:
         self._command = [sys.executable, "-m", "irregulars", "act", orchestrator]
         topics = TopicSettings(prefix, 1)
         create_topics(bootstrap, topics)
-        self._options = ("--bootstrap", bootstrap, "--topic-prefix", prefix, "--end")
+        self._options = ("--bootstrap", bootstrap, "--topic-prefix", prefix)
         self._channel = open_channel(bootstrap, topics)
         self._reference: str | None = None
 
@@ -42,8 +45,24 @@ class Told:
 
     def act(self, *arguments: str) -> list[str]:
         done = subprocess.run(
-            [*self._command, *self._options, *arguments], env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=120,
-            check=False, cwd=ROOT,
+            [*self._command, *self._options, "--end", *arguments], env={**os.environ, **ENVIRONMENT}, cwd=ROOT,
+            capture_output=True, text=True, timeout=120, check=False,
         )  # fmt: skip
         assert (done.returncode, done.stderr) == (0, "")
         return done.stdout.splitlines()
+
+    @contextmanager
+    def acting(self) -> Iterator[subprocess.Popen[str]]:
+        """Run the command for ever; it is killed at the end if it still runs."""
+        process = subprocess.Popen(
+            [*self._command, *self._options, "--do-it"],
+            env={**os.environ, **ENVIRONMENT},
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+        )
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.communicate()
