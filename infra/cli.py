@@ -12,12 +12,14 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from irregulars.errors import IrregularsError
+from irregulars.infra.commands.act import act
 from irregulars.infra.commands.agent import agent
 from irregulars.infra.commands.alerts import alerts
 from irregulars.infra.commands.deadletter import deadletter
 from irregulars.infra.commands.demo import demo
 from irregulars.infra.commands.mutes import mutes
 from irregulars.infra.commands.notify import notify
+from irregulars.infra.commands.node_check import node_check
 from irregulars.infra.commands.options import Invocation
 from irregulars.infra.commands.plain_values import spare_models
 from irregulars.infra.commands.plugins import plugins
@@ -42,6 +44,7 @@ INTERRUPTED = 130
 _EXTRAS = {
     "faust": "worker", "mode": "worker", "aiokafka": "worker", "uvloop": "worker", "river": "worker",
     "sklearn": "train", "clickhouse_connect": "worker", "chdb": "demo", "tansu": "demo", "torch": "torch",
+    "urllib3": "worker",
 }  # fmt: skip
 
 
@@ -149,6 +152,8 @@ for one in (demo, analyze, walk, check, simulate, up, worker, agent, replay, ale
     app.command(cls=_Command)(one)
 app.command("import", cls=_Command)(import_trace)
 app.command("settings", cls=_Command)(show_settings)
+app.command("node-check", cls=_Command)(node_check)
+app.add_typer(act, name="act", cls=_Group)
 app.add_typer(topics, name="topics", cls=_Group)
 app.add_typer(deadletter, name="deadletter", cls=_Group)
 app.add_typer(mutes, name="mutes", cls=_Group)

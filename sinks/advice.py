@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from irregulars.streams.messages.judgements import Suspect, Verdict
@@ -34,6 +35,15 @@ def name_ranks(ranks: Sequence[int]) -> str:
     if len(runs) > _RUNS_SHOWN:
         shown += f" and others, {len(set(ranks))} in all"
     return f"{'rank' if len(set(ranks)) == 1 else 'ranks'} {shown}"
+
+
+def name_kind(kind: str) -> str:
+    """Name a kind of verdict as people do.
+
+    >>> name_kind("slow_nic"), name_kind("slow_rank")
+    ('slow NIC', 'slow rank')
+    """
+    return "slow NIC" if kind == "slow_nic" else kind.replace("_", " ")
 
 
 def name_device(suspect: Suspect) -> str:
@@ -96,20 +106,61 @@ def _bracket(*parts: str | None) -> str:
     return f" ({', '.join(known)})" if known else ""
 
 
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to do next, for people and for machines: made together, so that neither says what the other does not.
+
+    Parameters
+    ----------
+    sentence
+        For people; begins in lower case, ends without a stop.
+    actions
+        For orchestrators, of `ACTION_NAMES`: all concern the first suspect. Empty: a machine can do nothing.
+    """
+
+    sentence: str
+    actions: tuple[str, ...] = ()
+
+
+ACTION_NAMES: Final = ("cordon", "drain", "checkpoint_now", "test_device", "replan_stages")
+"""What an orchestrator may be told to do: let no new work onto the host; move the job off it at its next checkpoint;
+write that checkpoint now; test the device; give the pipeline stage fewer layers."""
+
+
 def advise(verdict: Verdict) -> str:
     """Say in one sentence what to do next; begins in lower case, ends without a stop."""
+    return plan_of(verdict).sentence
+
+
+def plan_of(verdict: Verdict) -> Plan:
+    """Return what to do next. Without a suspect, or below `SURE`, nobody is told to take a host out of service."""
     if verdict.state == "closed":
-        return _advise_closed(verdict)
+        return _plan_closed(verdict)
     if verdict.severity == "note":
-        return "nothing yet, it costs too little; see whether it comes back or goes on"
+        return Plan("nothing yet, it costs too little; see whether it comes back or goes on")
     suspect = verdict.suspects[0] if verdict.suspects else None
-    sentence = _ACTIONS[verdict.kind](suspect)
+    sentence, actions = _ACTIONS[verdict.kind](suspect), _actions(verdict.kind, suspect)
     if suspect is not None and suspect.probability < SURE and verdict.kind in _DRAINING:
-        return f"confirm before you drain anything, then {sentence}"
-    return sentence
+        return Plan(f"confirm before you drain anything, then {sentence}", actions)
+    return Plan(sentence, actions)
 
 
 _DRAINING: Final = frozenset({"slow_rank", "slow_nic", "hang"})
+_TEST: Final = ("test_device",)
+_STEPS: Final[dict[str, tuple[str, ...]]] = {
+    "slow_rank": ("cordon", "drain", "checkpoint_now"), "slow_nic": ("cordon", "drain", "checkpoint_now"),
+    "hang": ("cordon",),  # it reaches no checkpoint any more: it is restarted from the last one
+    "slow_link": _TEST, "slow_communicator": _TEST, "slow_stage": ("replan_stages",), "imbalance": (),
+}  # fmt: skip
+
+
+def _actions(kind: str, suspect: Suspect | None) -> tuple[str, ...]:
+    if suspect is None:
+        return ()
+    steps = _STEPS.get(kind, ())
+    if suspect.probability >= SURE or not steps:
+        return steps
+    return () if kind == "slow_stage" else _TEST  # of a stage there is no device to test
 
 
 def _host(suspect: Suspect | None) -> str:
@@ -171,19 +222,35 @@ _ACTIONS: Final[dict[str, Callable[[Suspect | None], str]]] = {
 }  # fmt: skip
 
 
-def _advise_closed(verdict: Verdict) -> str:
+def _plan_closed(verdict: Verdict) -> Plan:
     suspect = verdict.suspects[0] if verdict.suspects else None
-    place = _host(suspect) if suspect is not None and verdict.kind in _DRAINING else None
     if verdict.close_reason == "silent" and verdict.kind == "hang":  # it still does
-        return _act_on_hang(suspect)
+        return Plan(_act_on_hang(suspect), _actions("hang", suspect))
+    about = _plan_of_host(verdict, suspect)
     if verdict.close_reason == "silent":
-        return "see whether the job still runs: its ranks have fallen silent"
-    if place is None or verdict.severity == "note":
-        return "nothing now; the history is in the database"
-    return {
+        sentence = "see whether the job still runs: its ranks have fallen silent"
+        return Plan(sentence) if about is None else Plan(f"{sentence}; {about.sentence}", about.actions)
+    return about or Plan("nothing now; the history is in the database")
+
+
+def _plan_of_host(verdict: Verdict, suspect: Suspect | None) -> Plan | None:
+    """Return what to do with the host that was accused, now that the verdict is closed.
+
+    A host that was seen to be as usual again takes work. One of a job that ended or moved away was not: a job that
+    was restarted elsewhere because the host is cordoned must not bring it back.
+    """
+    if suspect is None or verdict.kind not in _DRAINING or verdict.severity == "note":
+        return None
+    place = _host(suspect)
+    if suspect.probability < SURE:
+        return Plan(f"test {place} when it is free", _TEST)
+    if verdict.close_reason == "recovered":
+        return Plan(f"let {place} take work again if it was cordoned for this, and test it when it is free", _TEST)
+    sentence = {
         "finished": f"keep {place} out of the next job until it is tested",
         "restarted": f"make sure that the new attempt does not run on {place}",
     }.get(verdict.close_reason or "", f"test {place} before it takes work again")
+    return Plan(sentence, ("cordon", *_TEST))
 
 
 def where_to_look(verdict: Verdict) -> str:

@@ -25,8 +25,8 @@ from irregulars.streams.kafka.topics import (
 )
 
 _POLL_S: Final = 0.05
-_UNPARTED: Final = ("verdicts", "alerts", "notices", "mutes", "deadletter", "progress")
-"""Topics with few messages: one partition keeps their order."""
+_UNPARTED: Final = ("verdicts", "alerts", "notices", "mutes", "actions", "deadletter", "progress")
+"""Topics with few messages: one partition keeps their order, and one member of a group has them all."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,6 +86,7 @@ TOPICS: Final[Mapping[str, Topic]] = {
         Topic("alerts", "verdict", retention_ms=365 * DAY_MS),
         Topic("notices", "notice", is_compacted=True),
         Topic("mutes", "mute", is_compacted=True),
+        Topic("actions", "verdict", retention_ms=30 * DAY_MS),
         Topic("deadletter", "rank", retention_ms=30 * DAY_MS),
     )
 }

@@ -70,7 +70,7 @@ def test_a_host_name_is_quoted_for_the_shell() -> None:
 @pytest.mark.parametrize(
     ("reason", "text"),
     [
-        ("recovered", "test node-1 before it takes work again"),
+        ("recovered", "let node-1 take work again if it was cordoned"),
         ("finished", "keep node-1 out of the next job"),
         ("restarted", "new attempt does not run on node-1"),
         ("silent", "whether the job still runs"),

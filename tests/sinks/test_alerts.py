@@ -76,8 +76,8 @@ def test_an_opening_says_who_how_slow_what_it_cost_and_what_to_do() -> None:
 def test_a_closing_says_why_and_speaks_of_the_past() -> None:
     assert summarise(CLOSED) == (
         "CLOSED slow NIC in llama (page, recovered): NIC mlx5_0 on node-3 (GPU 2, rank 26), 91% sure; iterations "
-        "took 2.4x the usual time in iterations 60 to 79; 12.3 GPU-hours lost on 64 GPUs. Next: test node-3 before "
-        "it takes work again."
+        "took 2.4x the usual time in iterations 60 to 79; 12.3 GPU-hours lost on 64 GPUs. Next: let node-3 take "
+        "work again if it was cordoned for this, and test it when it is free."
     )
 
 

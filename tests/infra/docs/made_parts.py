@@ -22,6 +22,8 @@ from irregulars.infra import cli
 from irregulars.infra.runs.analysis import analyze
 from irregulars.infra.runs.walk import MemoryBus, simulated_job, walk
 from irregulars.producers.trace.directory import read_trace
+from irregulars.sinks.notices.action_messages import encode_actions
+from irregulars.sinks.notices.notice import Notice
 from irregulars.streams.kafka.topic_admin import partitions_of, topic_config
 from irregulars.streams.kafka.topics import DAY_MS, HOUR_MS, TOPICS, TopicSettings
 from irregulars.streams.messages.evidence import CLASS_COLUMNS, COLUMNS, PATTERN_COLUMNS
@@ -93,6 +95,12 @@ def json_message(topic: str) -> str:
     return block("json", pretty(json.loads(bus().topics[topic][0].value)))
 
 
+def actions_message() -> str:
+    """What notify would publish of the first alert."""
+    alert = json.loads(bus().topics["alerts"][0].value)
+    return block("json", pretty(json.loads(encode_actions(Notice("opened", alert, alert["severity"])))))
+
+
 def membership() -> str:
     value = next(one.value for one in bus().topics["evidence"] if one.value[:1] == b"{")
     return block("json", pretty(json.loads(value)))
@@ -153,6 +161,11 @@ def fields(schema: str, left_out: str | None = None) -> str:
     return table(("field", "type", "meaning"), rows)
 
 
+def action_fields() -> str:
+    properties = json.loads((SCHEMAS / "actions.json").read_text())["properties"]["actions"]["items"]["properties"]
+    return table(("field", "type", "meaning"), [(n, _type(one), one["description"]) for n, one in properties.items()])
+
+
 def suspect_fields() -> str:
     suspects = json.loads((SCHEMAS / "verdicts.json").read_text())["properties"]["suspects"]
     properties = suspects["items"]["properties"]
@@ -191,11 +204,14 @@ MAKERS: Mapping[str, Callable[[], str]] = {
         f"message {name}": partial(arrow_message, name) for name in ("commops", "bandwidth", "iterations", "evidence")
     },
     "message membership": membership,
+    "message actions": actions_message,
     **{f"columns {name}": partial(columns, name) for name in BATCH_SCHEMAS},
     "columns evidence": evidence_columns,
     "fields of verdicts": partial(fields, "verdicts"),
     "fields of suspects": suspect_fields,
     "fields of alerts": partial(fields, "alerts", "verdicts"),
+    "fields of actions": partial(fields, "actions"),
+    "fields of an action": action_fields,
     "analysis": analysis,
     "figures": figures,
     "sizes": sizing.page_part,

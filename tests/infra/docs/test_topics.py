@@ -14,6 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from irregulars.sinks.notices.action_messages import decode_actions, encode_actions
+from irregulars.sinks.notices.notice import Notice
 from irregulars.streams.kafka.dead_letters import DeadLetters
 from irregulars.streams.kafka.outbox import Outbox
 from irregulars.streams.kafka.topics import TOPICS, TopicSettings
@@ -45,7 +47,7 @@ def test_each_topic_has_a_section() -> None:
     assert {name for title in SECTIONS for name in title.split(", ")} == {*TOPICS, "Bundles"}
 
 
-@pytest.mark.parametrize("topic", ["jobs", "heartbeats", "verdicts", "alerts"])
+@pytest.mark.parametrize("topic", ["jobs", "heartbeats", "verdicts", "alerts", "actions"])
 def test_json_follows_its_published_schema(topic: str) -> None:
     (example,) = examples(topic)
     jsonschema.validate(example, json.loads((SCHEMAS / f"{topic}.json").read_text()))
@@ -68,6 +70,12 @@ def test_an_alert_holds_its_verdict() -> None:
     (alert,), (verdict,) = examples("alerts"), examples("verdicts")
     assert decode_verdict(as_bytes(alert), "alerts").verdict_id == verdict["verdict_id"]
     assert set(verdict) - set(alert) == set()
+
+
+def test_the_actions_are_those_of_the_alert_that_is_shown() -> None:
+    (alert,), (example,) = examples("alerts"), examples("actions")
+    assert json.loads(encode_actions(Notice("opened", alert, alert["severity"]))) == example
+    assert [one.action for one in decode_actions(as_bytes(example)).actions] == ["cordon", "drain", "checkpoint_now"]
 
 
 @pytest.mark.parametrize("topic", sorted(BATCH_SCHEMAS))

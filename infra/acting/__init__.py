@@ -1,0 +1,1 @@
+"""Consumers of the topic `actions`: what carries out, or undoes, what a verdict proposes. Start at `actor.py`."""

@@ -1,0 +1,128 @@
+"""The topic `actions` as a consumer of it reads it: alone in its group, and knowing when it has caught up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from irregulars.errors import ServiceUnavailable, TopicMismatch
+from irregulars.streams.kafka.broker import client_config, open_admin, service_error
+from irregulars.streams.kafka.topics import TopicSettings
+
+_SESSION_MS: Final = 10_000
+_MOST_BATCH: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Polled:
+    """What one look at the topic gave.
+
+    Parameters
+    ----------
+    messages
+        New ones, in order.
+    is_current
+        Whether all partitions are ours and were read to their end: only then what is known is the whole truth.
+    is_new_owner
+        Whether the topic was given to us since the last look, and is read anew: what was known before is to be
+        forgotten.
+    """
+
+    messages: tuple[Message, ...]
+    is_current: bool
+    is_new_owner: bool = False
+
+
+class ActionFeed:
+    """Reads the topic: as a member of a consumer group, of which one has the topic at a time, or as a bystander.
+
+    The topic has one partition: of several consumers that are started one acts, and another takes over from it.
+
+    Parameters
+    ----------
+    group
+        Name of the group. One for each orchestrator: two of them must not act for one another.
+    is_from_start
+        Read all messages that are kept each time, and commit nothing: for who works out the present from all of them.
+        Else go on behind the last message that `commit` was called for.
+    is_member
+        Whether it joins the group. Who only looks must not: the one that acts would lose the topic to it.
+    timeout_s
+        How long the broker may take to answer at the start.
+
+    Raises
+    ------
+    ServiceUnavailable, ServiceRefused
+        If the broker does not answer, or refuses us.
+    TopicMismatch
+        If there is no topic ``actions``.
+    """
+
+    def __init__(
+        self, bootstrap: str, topics: TopicSettings, security: Mapping[str, Any], group: str, *,
+        is_from_start: bool, is_member: bool = True, timeout_s: float = 10.0,
+    ) -> None:  # fmt: skip
+        self._bootstrap: Final = bootstrap
+        self._is_from_start: Final = is_from_start
+        self._partitions: Final = _partitions(bootstrap, topics, security, timeout_s)
+        self._unread: set[int] | None = None  # None: the topic is not ours
+        self._is_new_owner = False
+        self._consumer: Final = Consumer(client_config(bootstrap, security) | {
+            "group.id": group, "enable.auto.commit": False, "enable.partition.eof": True,
+            "auto.offset.reset": "earliest", "session.timeout.ms": _SESSION_MS,
+        })  # fmt: skip
+        name = topics.name("actions")
+        if is_member:
+            self._consumer.subscribe([name], on_assign=self._assigned, on_revoke=self._revoked)
+        else:
+            self._assigned(self._consumer, [TopicPartition(name, number) for number in sorted(self._partitions)])
+
+    def poll(self, timeout_s: float) -> Polled:
+        """Return what came within `timeout_s`; raises as the class does."""
+        messages = []
+        for one in self._consumer.consume(_MOST_BATCH, timeout_s):
+            error = one.error()
+            if error is None:
+                messages.append(one)
+            elif error.code() == KafkaError._PARTITION_EOF and self._unread is not None:
+                self._unread.discard(one.partition() or 0)
+            elif error.code() != KafkaError._PARTITION_EOF and (error.fatal() or not error.retriable()):
+                raise service_error(error, self._bootstrap) or ServiceUnavailable(str(error))
+        is_new, self._is_new_owner = self._is_new_owner, False
+        return Polled(tuple(messages), self._unread is not None and not self._unread, is_new)
+
+    def commit(self, message: Message) -> None:
+        """Note that all up to a message is done with; raises as the class does."""
+        try:
+            self._consumer.commit(message=message, asynchronous=False)
+        except KafkaException as error:
+            raise service_error(error.args[0], self._bootstrap) from error
+
+    def close(self) -> None:
+        """Leave the group: another consumer takes over at once."""
+        self._consumer.close()
+
+    def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        if self._is_from_start:
+            for one in partitions:
+                one.offset = OFFSET_BEGINNING
+        consumer.assign(partitions)
+        self._is_new_owner = True
+        ours = {one.partition for one in partitions}
+        self._unread = ours if ours == self._partitions else None
+
+    def _revoked(self, consumer: Consumer, _partitions: list[TopicPartition]) -> None:
+        self._unread = None
+        consumer.unassign()
+
+
+def _partitions(bootstrap: str, topics: TopicSettings, security: Mapping[str, Any], timeout_s: float) -> set[int]:
+    _, metadata = open_admin(bootstrap, security, timeout_s)
+    name = topics.name("actions")
+    if name not in metadata.topics:
+        raise TopicMismatch(f"topic must exist; got none named {name} (Kafka at {bootstrap}). "
+                            "Run: irregulars topics create; where it is there, irregulars topics grant")  # fmt: skip
+    return set(metadata.topics[name].partitions)

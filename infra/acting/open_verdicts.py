@@ -1,0 +1,81 @@
+"""The newest alerts from Kafka, within a bounded time: for a check that a node's monitor runs every minute."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from irregulars.errors import RecordError, ServiceUnavailable, TopicMismatch
+from irregulars.streams.kafka.broker import client_config, open_admin, service_error
+from irregulars.streams.kafka.topics import TopicSettings
+from irregulars.streams.messages.judgements import Verdict, decode_verdict
+
+_MOST_BATCH: Final = 1000
+_POLL_S: Final = 0.2
+_GROUP: Final = "irregulars-alerts"  # nothing is committed; the role `reader` may describe it
+
+
+def recent_verdicts(
+    bootstrap: str, topics: TopicSettings, security: Mapping[str, Any], since_ns: int, within_s: float
+) -> Iterator[Verdict]:
+    """Yield the verdicts of the alerts since a time, to the end of the topic; what can't be read is passed over.
+
+    Parameters
+    ----------
+    since_ns
+        Time of the oldest message that is read, ns since the epoch.
+    within_s
+        How long all of it may take, s.
+
+    Raises
+    ------
+    ServiceUnavailable, ServiceRefused
+        If the broker refuses us, or not all was read in time.
+    TopicMismatch
+        If there is no topic ``alerts``.
+    """
+    deadline_s = time.monotonic() + within_s
+    _, metadata = open_admin(bootstrap, security, within_s)
+    name = topics.name("alerts")
+    if name not in metadata.topics:
+        raise TopicMismatch(f"topic must exist; got none named {name}")
+    consumer = Consumer(client_config(bootstrap, security) | {
+        "group.id": _GROUP, "enable.auto.commit": False, "enable.partition.eof": True,
+    })  # fmt: skip
+    try:
+        starts = [TopicPartition(name, number, since_ns // 1_000_000) for number in metadata.topics[name].partitions]
+        consumer.assign(consumer.offsets_for_times(starts, timeout=_left_s(deadline_s)))
+        yield from _read(consumer, set(metadata.topics[name].partitions), bootstrap, deadline_s)
+    except KafkaException as error:
+        raise service_error(error.args[0], bootstrap, within_s, security) from error
+    finally:
+        consumer.close()
+
+
+def _read(consumer: Consumer, unread: set[int], bootstrap: str, deadline_s: float) -> Iterator[Verdict]:
+    while unread:
+        for message in consumer.consume(_MOST_BATCH, min(_POLL_S, _left_s(deadline_s))):
+            error = message.error()
+            if error is None:
+                yield from _verdict(message.value())
+            elif error.code() == KafkaError._PARTITION_EOF:
+                unread.discard(message.partition() or 0)
+            elif error.fatal() or not error.retriable():
+                raise service_error(error, bootstrap)
+
+
+def _verdict(value: bytes | None) -> Iterator[Verdict]:
+    try:
+        yield decode_verdict(value, "alerts")
+    except RecordError:
+        return
+
+
+def _left_s(deadline_s: float) -> float:
+    left_s = deadline_s - time.monotonic()
+    if left_s <= 0:
+        raise ServiceUnavailable("Kafka must give all alerts in time; got some of them")
+    return left_s

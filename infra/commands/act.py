@@ -1,0 +1,169 @@
+"""``irregulars act``: consumers of the topic ``actions``, one for each orchestrator."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from irregulars.infra.commands.options import Bootstrap, TopicPrefix, settings_of
+from irregulars.printing import printable
+
+if TYPE_CHECKING:
+    from irregulars.infra.acting.action_feed import ActionFeed
+    from irregulars.infra.acting.nodes import Nodes
+    from irregulars.sinks.notices.node_plan import ActingLimits
+
+act = typer.Typer(
+    help="Cordon the nodes that verdicts accuse, and give them back; without --do-it it only says what it would do.",
+    no_args_is_help=True,
+)
+
+DoIt = Annotated[bool, typer.Option("--do-it", help="Act. Without it: only say what would be done.")]
+MostNodes = Annotated[int, typer.Option(min=0, help="Nodes that may be cordoned by us at the same time.")]
+LeastProbability = Annotated[
+    float, typer.Option(min=0.0, max=1.0, help="Below this probability a node is left to people.")
+]
+End = Annotated[bool, typer.Option("--end", help="Act once on what stands there now, and end.")]
+Group = Annotated[
+    str | None,
+    typer.Option(help="Consumer group, of whose members one acts; default: prefix and act-slurm, for example."),
+]
+
+
+@act.command()
+def slurm(
+    context: typer.Context,
+    is_acting: DoIt = False,
+    most_nodes: MostNodes = 1,
+    least_probability: LeastProbability = 0.9,
+    is_ending: End = False,
+    folder: Annotated[
+        Path | None, typer.Option("--slurm-bin", metavar="DIR", help="Where scontrol and sinfo are; default: PATH.")
+    ] = None,
+    group: Group = None,
+    bootstrap: Bootstrap = None,
+    topic_prefix: TopicPrefix = None,
+) -> None:
+    """Drain the node of an accused device, with a reason, and take the drain off when the verdict is withdrawn.
+
+    Jobs on the node go on. A node that carries somebody else's reason is never touched.
+
+    Example: irregulars act slurm --do-it --most-nodes 2
+    """
+    from irregulars.infra.acting.slurm import SlurmNodes
+    from irregulars.sinks.notices.node_plan import ActingLimits
+
+    feed = _open(context, bootstrap, topic_prefix, group, "slurm", is_acting)
+    _run(feed, SlurmNodes(folder), ActingLimits(most_nodes, least_probability), is_acting, is_ending)
+
+
+@act.command()
+def kubernetes(
+    context: typer.Context,
+    is_acting: DoIt = False,
+    most_nodes: MostNodes = 1,
+    least_probability: LeastProbability = 0.9,
+    is_ending: End = False,
+    server: Annotated[
+        str | None, typer.Option(metavar="URL", help="The API server; default: that of the pod's service account.")
+    ] = None,
+    token_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Bearer token, read anew each minute.")
+    ] = None,
+    ca_file: Annotated[Path | None, typer.Option(metavar="FILE", help="Certificate authority of the server.")] = None,
+    group: Group = None,
+    bootstrap: Bootstrap = None,
+    topic_prefix: TopicPrefix = None,
+) -> None:
+    """Cordon the node of an accused device, show it as a condition, and undo both when the verdict is withdrawn.
+
+    Pods on the node go on. A node that somebody else cordoned is never touched. infra/node/actor.yaml has the rights.
+
+    Example: irregulars act kubernetes --do-it
+    """
+    from irregulars.infra.acting.kubernetes import KubernetesNodes
+    from irregulars.infra.acting.kubernetes_api import KubernetesApi, api_access
+    from irregulars.sinks.notices.node_plan import ActingLimits
+
+    access = api_access(os.environ, server, token_file, ca_file)
+    feed = _open(context, bootstrap, topic_prefix, group, "kubernetes", is_acting)
+    _run(
+        feed,
+        KubernetesNodes(KubernetesApi(access)),
+        ActingLimits(most_nodes, least_probability),
+        is_acting,
+        is_ending,
+    )
+
+
+@act.command()
+def nvsentinel(
+    context: typer.Context,
+    output: Annotated[
+        str,
+        typer.Option("--output", metavar="FILE|URL|-", help="Where events go: a file, an HTTP endpoint, or stdout."),
+    ] = "-",
+    cluster: Annotated[str, typer.Option(help="Name of the cluster, in the events' source.")] = "default",
+    is_acting: Annotated[
+        bool,
+        typer.Option("--do-it", help="EXECUTE_REMEDIATION: NVSentinel may act. Without it: STORE_ONLY."),
+    ] = False,
+    least_probability: LeastProbability = 0.9,
+    is_ending: End = False,
+    group: Group = None,
+    bootstrap: Bootstrap = None,
+    topic_prefix: TopicPrefix = None,
+) -> None:
+    """Give NVSentinel's health events, as CloudEvents in JSON: a device is unhealthy, and healthy again.
+
+    Example: irregulars act nvsentinel --output https://events.example/health
+    """
+    from irregulars.infra.acting.health_events import open_output, run_health_events
+
+    with open_output(output) as write:
+        feed = _open(context, bootstrap, topic_prefix, group, "nvsentinel", None)
+        with closing(feed), _stopping():
+            run_health_events(feed, write, cluster, least_probability, is_executed=is_acting, is_ending=is_ending)
+
+
+def _open(
+    context: typer.Context, bootstrap: str | None, topic_prefix: str | None, group: str | None, orchestrator: str,
+    is_acting: bool | None,
+) -> ActionFeed:  # fmt: skip
+    """Open the topic: for all that stands there, or, with `is_acting` of None, for what is new to the group."""
+    from irregulars.infra.acting.action_feed import ActionFeed
+    from irregulars.infra.configuration.wiring import kafka_security
+
+    settings = settings_of(context, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix)
+    group = group or f"{settings.topic_prefix}act-{orchestrator}"
+    return ActionFeed(
+        settings.kafka_bootstrap, settings.topics(), kafka_security(settings), group,
+        is_from_start=is_acting is not None, is_member=is_acting is not False,
+    )  # fmt: skip
+
+
+def _run(feed: ActionFeed, nodes: Nodes, limits: ActingLimits, is_acting: bool, is_ending: bool) -> None:
+    from irregulars.infra.acting.actor import Actor, run_actor
+
+    if not is_acting:
+        _say("dry run    nothing is changed; --do-it acts")
+    with closing(feed), _stopping():
+        run_actor(feed, Actor(nodes, limits, is_acting, _say), is_ending=is_ending)
+
+
+@contextmanager
+def _stopping() -> Iterator[None]:
+    """Let SIGTERM and Ctrl-C end it with status 0: what is half done is finished by the next one."""
+    from irregulars.streams.health.start_wait import StopAsked, stop_raises
+
+    with suppress(StopAsked), stop_raises():
+        yield
+
+
+def _say(line: str) -> None:
+    print(printable(line), flush=True)

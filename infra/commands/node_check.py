@@ -1,0 +1,46 @@
+"""``irregulars node-check``: a plug-in of node-problem-detector."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from typing import Annotated
+
+import typer
+
+from irregulars.infra.commands.options import Bootstrap, TopicPrefix, settings_of
+
+
+def node_check(
+    context: typer.Context,
+    host: Annotated[
+        str | None, typer.Option(help="The host, as verdicts name it; default: NODE_NAME, else the machine's name.")
+    ] = None,
+    within_s: Annotated[float, typer.Option(min=0.1, max=60.0, help="Seconds that it may take.")] = 5.0,
+    days: Annotated[float, typer.Option(min=0.01, help="Alerts of so many days are read.")] = 7.0,
+    bootstrap: Bootstrap = None,
+    topic_prefix: TopicPrefix = None,
+) -> None:
+    """Say whether an open verdict accuses this host, as node-problem-detector asks it.
+
+    One line of at most 80 characters. Status 0: none does; 1: one is sure enough to cordon it; 2: nobody knows.
+
+    Example: irregulars node-check --host node-3
+    """
+    from irregulars.errors import IrregularsError
+    from irregulars.infra.acting.open_verdicts import recent_verdicts
+    from irregulars.infra.configuration.wiring import kafka_security
+    from irregulars.sinks.notices.node_health import UNKNOWN, check_host, short_line
+
+    name = host or os.environ.get("NODE_NAME") or socket.gethostname()
+    try:
+        settings = settings_of(context, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix)
+        since_ns = time.time_ns() - int(days * 86_400 * 10**9)
+        security = kafka_security(settings)
+        found = recent_verdicts(settings.kafka_bootstrap, settings.topics(), security, since_ns, within_s)
+        status, line = check_host(found, name)
+    except IrregularsError as error:
+        status, line = UNKNOWN, short_line(f"not known: {error}")
+    print(line)
+    raise typer.Exit(status)

@@ -1,0 +1,85 @@
+"""The channel of notices that publishes what may be done on the topic `actions`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from irregulars.errors import RecordError, SinkBusy, SinkRejected
+from irregulars.sinks.notices.action_messages import encode_actions
+from irregulars.sinks.notices.actions import actions_of, remember
+from irregulars.sinks.notices.notice import Notice
+
+_RETRY_S: Final = 5.0
+_MOST_BYTES: Final = 1 << 20
+"""Of a message: what the topic takes."""
+
+_NEVER: Final = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG})
+
+
+class ActionsChannel:
+    """Publishes the actions of each incident; a notice that comes again gives the same message again.
+
+    A message is there when `deliver` returns: the producer is idempotent, and all replicas in sync have it. A notice
+    without any action, now or before, is not published.
+
+    Parameters
+    ----------
+    name
+        Short name: in settings, metrics, and in the log of what was delivered.
+    topic
+        Full name of the topic ``actions``.
+    config
+        librdkafka's, with the brokers, who we are, and what all our producers set (`streams.kafka.topics.SENDING`).
+    timeout_s
+        How long the broker may take for a message, before the notice is to come again, s.
+    """
+
+    def __init__(self, name: str, topic: str, config: Mapping[str, Any], timeout_s: float = 30.0) -> None:
+        self.name: Final = name
+        self._topic: Final = topic
+        self._brokers: Final = config.get("bootstrap.servers", "")
+        safe = {"enable.idempotence": True, "acks": "all", "message.timeout.ms": int(timeout_s * 1000)}
+        self._config: Final = {**config, **safe, "message.max.bytes": _MOST_BYTES}
+        self._producer: Producer | None = None
+
+    def deliver(self, notice: Notice) -> str | None:
+        """Publish; returns what the incident's next notice shall carry. Raises `SinkBusy` and `SinkRejected`."""
+        try:
+            actions = actions_of(notice)
+            value = encode_actions(notice, actions)
+        except RecordError as error:
+            raise SinkRejected(str(error), (notice,)) from error
+        if actions:
+            self._send(notice, value)
+        return remember(actions)
+
+    def close(self) -> None:
+        """Let go of the producer; nothing is on its way."""
+        self._producer = None
+
+    def _send(self, notice: Notice, value: bytes) -> None:
+        failures: list[KafkaError | None] = []
+
+        def delivered(error: KafkaError | None, _message: Message) -> None:
+            failures.append(error)
+
+        try:
+            self._producer = self._producer or Producer(dict(self._config))
+            self._producer.produce(self._topic, value, notice.incident.encode(), on_delivery=delivered)
+            self._producer.flush()  # ends: message.timeout.ms
+        except KafkaException as error:
+            failures.append(error.args[0])
+        if failures and failures[0] is None:
+            return
+        self._fail(failures[0] if failures else None, notice)
+
+    def _fail(self, error: KafkaError | None, notice: Notice) -> None:
+        self._producer = None  # a failure may be fatal to an idempotent one
+        told = "no acknowledgement" if error is None else f"{error.name()}: {error.str()}"
+        reason = f"topic {self._topic} must take actions; got {told} (Kafka at {self._brokers})"
+        if error is not None and error.code() in _NEVER:
+            raise SinkRejected(reason, (notice,))
+        raise SinkBusy(reason, _RETRY_S)
