@@ -14,7 +14,7 @@ from irregulars.producers.trace.directory import Trace
 from irregulars.streams.job_hop.job_monitor import JobMonitor
 from irregulars.streams.messages.announcements import Announcement, Heartbeat
 from irregulars.streams.messages.evidence import Evidence, Membership, concatenate
-from irregulars.streams.messages.judgements import JudgedIteration, Verdict
+from irregulars.streams.messages.judgements import JudgedIteration, Judgements, Verdict
 from irregulars.streams.messages.records import Batch
 from irregulars.streams.monitor_settings import MonitorSettings
 from irregulars.streams.rank_hop.evidence_reduction import Closing, reduce_closings
@@ -91,18 +91,38 @@ def analyze(trace: Trace, settings: MonitorSettings | None = None) -> Analysis:
     settings
         As the worker's.
     """
-    # Detectors and single operators fill columns of the database, and have no say in verdicts.
-    settings = replace(settings or MonitorSettings(), operator_detectors=(), rank_detectors=(), fills_columns=False)
+    return analysis_of(trace, *judge_trace(trace, settings))
+
+
+def analysis_of(trace: Trace, judgements: Judgements, refused_rows: int) -> Analysis:
+    """Return what was found in a trace that `judge_trace` judged."""
+    newest = {verdict.verdict_id: verdict for verdict in judgements.verdicts}
+    return Analysis(
+        trace.job,
+        trace.rejected.count + refused_rows,
+        list(judgements.iterations),
+        sorted(newest.values(), key=order),
+    )
+
+
+def judge_trace(
+    trace: Trace, settings: MonitorSettings | None = None, *, fills_columns: bool = False
+) -> tuple[Judgements, int]:
+    """Judge a trace; return all that was decided, and how many rows a monitor refused.
+
+    Parameters
+    ----------
+    fills_columns
+        Whether operators and behaviour patterns of irregular iterations are wanted too; verdicts need none.
+    """
+    # Detectors fill a column of the database, and have no say in verdicts.
+    settings = replace(
+        settings or MonitorSettings(), operator_detectors=(), rank_detectors=(), fills_columns=fills_columns
+    )
     log = _Log()
     job = JobMonitor(trace.job, settings)
-    analysis = Analysis(trace.job, trace.rejected.count)
     job.add(_reduce(trace, settings, log))
-    analysis.rejected_rows += log.refused_rows
-    judgements = job.advance(log.read_back)
-    analysis.iterations = list(judgements.iterations)
-    newest = {verdict.verdict_id: verdict for verdict in judgements.verdicts}
-    analysis.verdicts = sorted(newest.values(), key=order)
-    return analysis
+    return job.advance(log.read_back), log.refused_rows
 
 
 def order(verdict: Verdict) -> tuple[bool, float, str]:

@@ -69,13 +69,18 @@ def analyze(
     if json:
         print_json(analysis.to_json())
     else:
-        _show(open_console(), analysis)
+        show_analysis(analysis)
 
 
 def _analyze(settings: Settings, directory: Path, without: Collection[str]) -> Analysis:
-    """Read and judge, and say on standard error what was left out or inferred."""
     from irregulars.infra.configuration.wiring import monitor_settings
     from irregulars.infra.runs.analysis import analyze as judge
+
+    return judge(read_and_report(directory, without), monitor_settings(settings, has_detectors=False))
+
+
+def read_and_report(directory: Path, without: Collection[str] = ()) -> Trace:
+    """Read a recorded job, and say on standard error what was left out or inferred."""
     from irregulars.infra.runs.traffic_report import report_traffic
     from irregulars.producers.trace.directory import read_trace
     from irregulars.producers.trace.iterations import number_iterations
@@ -87,7 +92,7 @@ def _analyze(settings: Settings, directory: Path, without: Collection[str]) -> A
         print(f"irregulars: {printable(numbered.report)}", file=sys.stderr)
     for line in report_traffic(trace):
         print(f"irregulars: {printable(line)}", file=sys.stderr)
-    return judge(numbered.trace, monitor_settings(settings, has_detectors=False))
+    return numbered.trace
 
 
 @contextmanager
@@ -116,7 +121,9 @@ def report_rejected(trace: Trace) -> None:
             print(f"  {printable(reason)}", file=sys.stderr)
 
 
-def _show(console: Console, analysis: Analysis) -> None:
+def show_analysis(analysis: Analysis) -> None:
+    """Print what was found, for people."""
+    console = open_console()
     ranges = analysis.irregular_ranges
     count = sum(past - first for first, past in ranges)
     shown = ", ".join(f"{first} to {past - 1}" for first, past in ranges)
