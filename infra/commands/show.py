@@ -23,11 +23,12 @@ def show(
         str | None,
         typer.Argument(
             metavar="[VERDICT|JOB|DIR]",
-            help="A verdict's id, a job (its newest verdict), or a trace directory; default: the newest open verdict.",
+            help="A verdict's id, a job (its newest), or a trace directory; default: the newest open one.",
         ),
     ] = None,
     verdict_id: Annotated[
-        str | None, typer.Option("--verdict", metavar="ID", help="Of a trace directory: which; default: the costliest.")
+        str | None,
+        typer.Option("--verdict", metavar="ID", help="Of a trace directory: which; default: the costliest."),
     ] = None,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the screen as one HTML file.")] = None,
     wait_s: Annotated[float, typer.Option("--wait", help="Seconds to wait for the database.")] = 10,

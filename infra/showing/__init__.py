@@ -1,1 +1,1 @@
-"""One screen about one verdict, for `irregulars show`: what was read, what follows, and how it is told. Start at `screen.py`."""
+"""One screen about one verdict: what was read, what follows from it, how it is told. Start at `screen.py`."""

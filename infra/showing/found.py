@@ -1,12 +1,12 @@
 """What was read about a verdict, from the database or from a recording, before anything is made of it.
 
-Both readers (`from_database.py`, `from_recording.py`) fill the same fields, so that the screen is the same. A part that
-is missing (rows expired, nothing sampled) is empty.
+Both readers (`from_database.py`, `from_recording.py`) fill the same fields, so that the screen is the same. A part
+that is missing (rows expired, nothing sampled) is empty.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -21,11 +21,8 @@ OPERATOR_COLUMNS: Final = (
 )  # fmt: skip
 """Columns of `Found.operators`: int64 (`peer`: `UNKNOWN` in collectives), float64 (NaN: not known), object."""
 
-BEFORE, DURING = 0, 1
-"""Periods: iterations before the first one of the verdict that were regular, and those in which its cause was seen."""
-
 BEFORE_SHOWN: Final = 40
-"""Iterations before a verdict that are read. Of them the line of blocks shows how steady the job was."""
+"""Iterations before a verdict that are read: they show how steady the job was."""
 
 AFTER_SHOWN: Final = 20
 """Iterations behind a verdict that are read: is it over?"""
@@ -77,17 +74,31 @@ class Cell(NamedTuple):
 
 
 class NicRates(NamedTuple):
-    """Peaks of one NIC, sent and received together, bytes/s, in the two periods; NaN where nothing was sampled."""
+    """Peaks of one NIC in the two periods, bytes/s; NaN where nothing was sampled."""
 
     rank: int
     device: str
-    before: float
-    during: float
+    sent_before: float
+    sent_during: float
+    received_before: float
+    received_during: float
+
+    def peaks(self, direction: str) -> tuple[float, float]:
+        """Return the peaks before and during, of ``sent`` or ``received``."""
+        return (
+            (self.sent_before, self.sent_during)
+            if direction == "sent"
+            else (self.received_before, self.received_during)
+        )
 
 
 class RateSample(NamedTuple):
-    """Rates in one stretch of time: the accused NIC's, and the least, median and largest of all others."""
+    """Peaks in one stretch of time, bytes/s: the accused NIC's, and the least, median and largest of all others'.
 
+    ``direction`` is ``sent`` or ``received``.
+    """
+
+    direction: str
     time_ns: int
     own: float
     others_least: float
@@ -208,7 +219,7 @@ class Periods:
 def periods_of(verdict: Verdict, iterations: Sequence[Iteration]) -> Periods:
     """Split the iterations around a verdict into those before and those with its cause.
 
-    A fault that was there from the start has none before it; then the regular ones of its range, if any, are compared.
+    A fault that was there from the start has none before it: the regular ones of its range, if any, are compared.
     """
     first, past = verdict.iterations
     own = [one for one in iterations if first <= one.iteration < past]
@@ -222,8 +233,25 @@ def _numbers(values: Sequence[int]) -> Ints:
     return np.array(values, dtype=np.int64)
 
 
-def median_ns(values: Floats | Sequence[float]) -> float:
+def median_of(values: Floats | Sequence[float]) -> float:
     """Return the median of the known values; NaN if there is none."""
     known = np.asarray(values, dtype=np.float64)
     known = known[np.isfinite(known)]
     return float(np.median(known)) if len(known) else float("nan")
+
+
+def span_of(iterations: Iterable[Iteration], numbers: Collection[int] | None = None) -> tuple[int, int]:
+    """Return begin and end of some iterations, ns; zeros of none."""
+    own = [one for one in iterations if numbers is None or one.iteration in numbers]
+    if not own:
+        return 0, 0
+    return own[0].started_ns, max(one.started_ns + one.elapsed_ns for one in own)
+
+
+def sampled_spans(iterations: Sequence[Iteration], periods: Periods) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Return begin and end of both periods for samples, which tell of the time since the sample before.
+
+    The second period leaves out its first and its last iteration, in which the cause may have come and gone.
+    """
+    during = periods.during.tolist()
+    return span_of(iterations, set(periods.before.tolist())), span_of(iterations, set(during[1:-1] or during))

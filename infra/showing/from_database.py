@@ -29,6 +29,8 @@ from irregulars.infra.showing.found import (
     RateSample,
     no_operators,
     periods_of,
+    sampled_spans,
+    span_of,
 )
 from irregulars.infra.showing.same_device import device_name
 from irregulars.streams.messages.judgements import Suspect, Verdict
@@ -45,7 +47,7 @@ _MOST_NAMED: Final = 500  # iterations or ranks in one question: they stand in i
 _EARLIER_DAYS: Final = 90
 _EARLIER_READ: Final = 50
 
-Row = tuple[Any, ...]
+Row = Sequence[Any]
 
 _VERDICT: Final = """
 SELECT verdict_id, revision, state, job, kind, first_iteration, past_last_iteration, delta, lost_s, communicator,
@@ -90,7 +92,8 @@ WHERE job = {job:String} AND attempt = {attempt:Int64}
 ORDER BY rank"""
 
 _WORK: Final = """
-SELECT rank, medianIf(work_ns, iteration IN {before:Array(Int64)}), medianIf(work_ns, iteration IN {during:Array(Int64)})
+SELECT rank, medianIf(work_ns, iteration IN {before:Array(Int64)}),
+    medianIf(work_ns, iteration IN {during:Array(Int64)})
 FROM rank_iterations FINAL
 WHERE job = {job:String} AND attempt = {attempt:Int64}
     AND iteration IN arrayConcat({before:Array(Int64)}, {during:Array(Int64)}) AND work_ns IS NOT NULL
@@ -104,42 +107,43 @@ WHERE job = {job:String} AND attempt = {attempt:Int64} AND iteration IN {wanted:
 GROUP BY iteration, bin
 ORDER BY iteration, bin"""
 
-# Counters tell what was sent and what was received; a NIC that only sends is as busy as one that does both by halves.
 _RATES: Final = """
 SELECT rank, device,
-    maxIf(ifNull(tx_bytes_per_s, 0) + ifNull(rx_bytes_per_s, 0), sampled_at > before_begin AND sampled_at <= before_end),
-    maxIf(ifNull(tx_bytes_per_s, 0) + ifNull(rx_bytes_per_s, 0), sampled_at > during_begin AND sampled_at <= during_end),
-    countIf(sampled_at > before_begin AND sampled_at <= before_end),
-    countIf(sampled_at > during_begin AND sampled_at <= during_end),
-    fromUnixTimestamp64Nano({before_begin:Int64}, 'UTC') AS before_begin,
-    fromUnixTimestamp64Nano({before_end:Int64}, 'UTC') AS before_end,
-    fromUnixTimestamp64Nano({during_begin:Int64}, 'UTC') AS during_begin,
-    fromUnixTimestamp64Nano({during_end:Int64}, 'UTC') AS during_end
-FROM bandwidth FINAL
-WHERE job = {job:String} AND attempt = {attempt:Int64} AND path = 'nic'
-    AND NOT (tx_bytes_per_s IS NULL AND rx_bytes_per_s IS NULL)
-    AND ((sampled_at > before_begin AND sampled_at <= before_end)
-        OR (sampled_at > during_begin AND sampled_at <= during_end))
+    if(countIf(is_before) = 0, NULL, maxIf(tx_bytes_per_s, is_before)),
+    if(countIf(NOT is_before) = 0, NULL, maxIf(tx_bytes_per_s, NOT is_before)),
+    if(countIf(is_before) = 0, NULL, maxIf(rx_bytes_per_s, is_before)),
+    if(countIf(NOT is_before) = 0, NULL, maxIf(rx_bytes_per_s, NOT is_before))
+FROM
+(
+    SELECT rank, device, tx_bytes_per_s, rx_bytes_per_s, toUnixTimestamp64Nano(sampled_at) AS time_ns,
+        time_ns <= {before_end:Int64} AS is_before
+    FROM bandwidth FINAL
+    WHERE job = {job:String} AND attempt = {attempt:Int64} AND path = 'nic'
+        AND sampled_at > fromUnixTimestamp64Nano({begin:Int64}, 'UTC')
+        AND sampled_at <= fromUnixTimestamp64Nano({end:Int64}, 'UTC')
+)
+WHERE time_ns <= {before_end:Int64} OR time_ns > {during_begin:Int64}
 GROUP BY rank, device
 ORDER BY rank, device"""
 
 _RATE_SAMPLES: Final = """
-SELECT stretch, maxIf(peak, is_own), minIf(peak, NOT is_own), medianIf(peak, NOT is_own), maxIf(peak, NOT is_own),
-    countIf(is_own), countIf(NOT is_own)
+SELECT direction, stretch, if(countIf(is_own) = 0, NULL, maxIf(peak, is_own)),
+    if(countIf(NOT is_own) = 0, NULL, minIf(peak, NOT is_own)),
+    if(countIf(NOT is_own) = 0, NULL, medianIf(peak, NOT is_own)),
+    if(countIf(NOT is_own) = 0, NULL, maxIf(peak, NOT is_own))
 FROM
 (
-    SELECT rank, rank IN {ranks:Array(UInt32)} AS is_own,
-        intDiv(toUnixTimestamp64Nano(sampled_at) - {begin:Int64} - 1, {width:Int64}) AS stretch,
-        max(ifNull(tx_bytes_per_s, 0) + ifNull(rx_bytes_per_s, 0)) AS peak
+    SELECT rank, rank IN {ranks:Array(UInt32)} AS is_own, rate.1 AS direction,
+        intDiv(toUnixTimestamp64Nano(sampled_at) - {begin:Int64} - 1, {width:Int64}) AS stretch, max(rate.2) AS peak
     FROM bandwidth FINAL
+    ARRAY JOIN [('sent', tx_bytes_per_s), ('received', rx_bytes_per_s)] AS rate
     WHERE job = {job:String} AND attempt = {attempt:Int64} AND path = 'nic'
-        AND NOT (tx_bytes_per_s IS NULL AND rx_bytes_per_s IS NULL)
         AND sampled_at > fromUnixTimestamp64Nano({begin:Int64}, 'UTC')
         AND sampled_at <= fromUnixTimestamp64Nano({end:Int64}, 'UTC')
-    GROUP BY rank, is_own, stretch
+    GROUP BY rank, is_own, direction, stretch
 )
-GROUP BY stretch
-ORDER BY stretch"""
+GROUP BY direction, stretch
+ORDER BY direction DESC, stretch"""
 
 _PATTERNS: Final = """
 SELECT rank, countIf(is_abnormal), count()
@@ -232,14 +236,13 @@ class _Reader:
         operators = self._operators(iterations, periods)
         bin_ranks = -(-verdict.world_size // BINS) or 1
         places, members, clock = self._places(operators)
-        span = _span(iterations)
         return Found(
             verdict=verdict, source=source, now_ns=now_ns, clock=clock,
             iterations=iterations, places=places, members=members, operators=operators,
             work=self._work(periods),
             cells=self._cells(periods, bin_ranks), bin_ranks=bin_ranks,
             rates=self._rates(iterations, periods),
-            rate_samples=self._rate_samples(span),
+            rate_samples=self._rate_samples(span_of(iterations)),
             patterns=self._patterns(periods),
             gpus=self._gpus(iterations),
             earlier=self._earlier(now_ns),
@@ -252,7 +255,10 @@ class _Reader:
         first, past = self._verdict.iterations
         rows = self._ask(_ITERATIONS, verdict_id=self._verdict.verdict_id, first=first - BEFORE_SHOWN,
                          past=past + AFTER_SHOWN, limit=_MOST_ITERATIONS)  # fmt: skip
-        return [Iteration(*row[:5], bool(row[5])) for row in reversed(rows)]
+        return [
+            Iteration(iteration, started_ns, elapsed_ns, reference_ns, is_irregular, bool(has_cause))
+            for iteration, started_ns, elapsed_ns, reference_ns, is_irregular, has_cause in reversed(rows)
+        ]
 
     def _operators(self, iterations: Sequence[Iteration], periods: Periods) -> Mapping[str, Column]:
         """Read some irregular iterations, and some regular ones to compare with."""
@@ -265,9 +271,7 @@ class _Reader:
         read = self._ask(_OPERATORS, wanted=wanted, limit=_MOST_OPERATORS) if wanted else ()
         return _columns(read)
 
-    def _places(
-        self, operators: Mapping[str, Column]
-    ) -> tuple[dict[int, Place], dict[str, Sequence[int]], str]:
+    def _places(self, operators: Mapping[str, Column]) -> tuple[dict[int, Place], dict[str, Sequence[int]], str]:
         """Return where ranks live, which of them are in which communicator that operators name, and the clock."""
         suspects = self._verdict.suspects[:_MOST_NAMED]
         ranks = {rank for one in suspects for rank in (one.rank, one.peer) if rank is not None}
@@ -291,26 +295,23 @@ class _Reader:
         return [Cell(iteration, number, float(work_ns), rank) for iteration, number, work_ns, rank in rows]
 
     def _rates(self, iterations: Sequence[Iteration], periods: Periods) -> list[NicRates]:
-        before, during = (_span_of(iterations, some.tolist()) for some in (periods.before, periods.during))
+        before, during = sampled_spans(iterations, periods)
         if during[1] <= during[0]:
             return []
-        rows = self._ask(_RATES, before_begin=before[0], before_end=before[1], during_begin=during[0],
-                         during_end=during[1])  # fmt: skip
-        return [NicRates(rank, device, one if n else math.nan, two if m else math.nan)
-                for rank, device, one, two, n, m, *_ in rows]  # fmt: skip
+        rows = self._ask(_RATES, begin=before[0] or during[0], before_end=before[1], during_begin=during[0],
+                         end=during[1])  # fmt: skip
+        return [NicRates(rank, device, *map(_number, peaks)) for rank, device, *peaks in rows]
 
     def _rate_samples(self, span: tuple[int, int]) -> list[RateSample]:
         if self._suspect is None or span[1] <= span[0]:
             return []
+        ranks = list(self._suspect.ranks[:_MOST_NAMED])
         width = -(-(span[1] - span[0]) // STRETCHES_SHOWN)
-        rows = self._ask(_RATE_SAMPLES, ranks=list(self._suspect.ranks[:_MOST_NAMED]), begin=span[0], end=span[1], width=width)
+        rows = self._ask(_RATE_SAMPLES, ranks=ranks, begin=span[0], end=span[1], width=width)
         return [
-            RateSample(
-                span[0] + (stretch + 1) * width, own if n else math.nan,
-                *((least, middle, most) if m else (math.nan,) * 3),
-            )
-            for stretch, own, least, middle, most, n, m in rows
-        ]  # fmt: skip
+            RateSample(direction, span[0] + (stretch + 1) * width, *map(_number, rates))
+            for direction, stretch, *rates in rows
+        ]
 
     def _patterns(self, periods: Periods) -> list[PatternShare]:
         wanted = periods.during[:BEFORE_SHOWN].tolist()
@@ -318,7 +319,7 @@ class _Reader:
 
     def _gpus(self, iterations: Sequence[Iteration]) -> list[GpuState]:
         first, past = self._verdict.iterations
-        begin, end = _span([one for one in iterations if first <= one.iteration < past])
+        begin, end = span_of(iterations, range(first, past))
         if end <= begin:
             return []
         return [
@@ -363,18 +364,6 @@ def _column(name: str, values: Sequence[Any]) -> Column:
     if name in ("elapsed_ns", "gap_ns", "wait_ns", "transfer_ns"):
         return np.array([_number(one) for one in values], dtype=np.float64)
     return np.array([UNKNOWN if one is None else one for one in values], dtype=np.int64)
-
-
-def _span(iterations: Sequence[Iteration]) -> tuple[int, int]:
-    """Return begin and end of some iterations, ns; zeros of none."""
-    if not iterations:
-        return 0, 0
-    return iterations[0].started_ns, max(one.started_ns + one.elapsed_ns for one in iterations)
-
-
-def _span_of(iterations: Sequence[Iteration], numbers: Sequence[int]) -> tuple[int, int]:
-    wanted = set(numbers)
-    return _span([one for one in iterations if one.iteration in wanted])
 
 
 def _number(value: float | None) -> float:

@@ -26,13 +26,16 @@ from irregulars.infra.showing.found import (
     RateSample,
     no_operators,
     periods_of,
+    sampled_spans,
+    span_of,
 )
-from irregulars.producers.trace.directory import Trace
 from irregulars.infra.showing.same_device import is_same_device
+from irregulars.producers.trace.directory import Trace
 from irregulars.streams.messages.judgements import Judgements, Verdict
 from irregulars.streams.messages.records import PATHS, Batch
 
 _NIC: Final = PATHS.index("nic")
+_COLUMNS: Final = {"sent": "tx_bytes_per_s", "received": "rx_bytes_per_s"}
 
 
 def found_in_recording(directory: str, trace: Trace, judgements: Judgements, verdict: Verdict) -> Found:
@@ -41,7 +44,6 @@ def found_in_recording(directory: str, trace: Trace, judgements: Judgements, ver
     periods = periods_of(verdict, iterations)
     ranks = judgements.rank_iterations
     bin_ranks = -(-max((a.rank for a in trace.announcements), default=0) // BINS) or 1
-    times = _span(iterations)
     return Found(
         verdict=verdict,
         recording=directory,
@@ -55,7 +57,7 @@ def found_in_recording(directory: str, trace: Trace, judgements: Judgements, ver
         cells=_cells(ranks, periods.looked_into, bin_ranks),
         bin_ranks=bin_ranks,
         rates=list(_rates(trace.bandwidth, iterations, periods)),
-        rate_samples=_rate_samples(trace.bandwidth, verdict, times),
+        rate_samples=list(_rate_samples(trace.bandwidth, verdict, span_of(iterations))),
         patterns=_patterns(judgements, periods),
         earlier=list(_earlier(judgements, verdict)),
     )
@@ -116,31 +118,16 @@ def _cells(ranks: Mapping[str, Column], iterations: Ints, bin_ranks: int) -> lis
     return list(cells.values())
 
 
-def _span(iterations: Sequence[Iteration]) -> tuple[int, int]:
-    """Return begin and end of the iterations, ns."""
-    if not iterations:
-        return 0, 0
-    return iterations[0].started_ns, max(one.started_ns + one.elapsed_ns for one in iterations)
-
-
-def _rates(
-    bandwidth: Mapping[int, Batch], iterations: Sequence[Iteration], periods: Periods
-) -> Iterator[NicRates]:
-    before, during = (_span([one for one in iterations if one.iteration in set(some.tolist())])
-                      for some in (periods.before, periods.during))  # fmt: skip
+def _rates(bandwidth: Mapping[int, Batch], iterations: Sequence[Iteration], periods: Periods) -> Iterator[NicRates]:
+    before, during = sampled_spans(iterations, periods)
     for rank, batch in bandwidth.items():
-        time_ns, rates = batch.columns["time_ns"], _both(batch)
+        time_ns = batch.columns["time_ns"]
+        is_before, is_during = _within(time_ns, before), _within(time_ns, during)
         for code, device in enumerate(batch.header.names):
             own = (batch.columns["device"] == code) & (batch.columns["path"] == _NIC)
-            if not own.any():
-                continue
-            yield NicRates(rank, device, *(_peak(rates[own & _within(time_ns, one)]) for one in (before, during)))
-
-
-def _both(batch: Batch) -> Floats:
-    """Return what was sent and received together, bytes/s."""
-    sent, received = (np.asarray(batch.columns[name], np.float64) for name in ("tx_bytes_per_s", "rx_bytes_per_s"))
-    return np.where(np.isfinite(sent) | np.isfinite(received), np.nan_to_num(sent) + np.nan_to_num(received), np.nan)
+            if own.any():
+                yield NicRates(rank, device, *(_peak(batch.columns[name][own & when]) for name in _COLUMNS.values()
+                                               for when in (is_before, is_during)))  # fmt: skip
 
 
 def _within(time_ns: Ints, span: tuple[int, int]) -> Flags:
@@ -152,22 +139,27 @@ def _peak(rates: Floats) -> float:
     return float(known.max()) if len(known) else float("nan")
 
 
-def _rate_samples(bandwidth: Mapping[int, Batch], verdict: Verdict, span: tuple[int, int]) -> list[RateSample]:
-    """Return the accused NIC's highest rate in each stretch of time, beside that of all others."""
+def _rate_samples(bandwidth: Mapping[int, Batch], verdict: Verdict, span: tuple[int, int]) -> Iterator[RateSample]:
+    """Yield the accused NIC's highest rate in each stretch of time, beside that of all others."""
     if not verdict.suspects or not bandwidth or span[1] <= span[0]:
-        return []
+        return
     edges = np.linspace(span[0], span[1], STRETCHES_SHOWN + 1).astype(np.int64)
-    table = np.full((len(bandwidth), STRETCHES_SHOWN), np.nan)
+    is_own = np.isin(list(bandwidth), verdict.suspects[0].ranks)
+    for direction, column in _COLUMNS.items():
+        table = _peaks(bandwidth, column, edges)
+        for at in np.flatnonzero(np.isfinite(table).any(axis=0)).tolist():
+            own, others = _peak(table[is_own, at]), _spread(table[~is_own, at])
+            yield RateSample(direction, int(edges[at + 1]), own, *others)
+
+
+def _peaks(bandwidth: Mapping[int, Batch], column: str, edges: Ints) -> Floats:
+    """Return the highest rate of each rank in each stretch; NaN without samples."""
+    table = np.full((len(bandwidth), len(edges) - 1), np.nan)
     for row, batch in enumerate(bandwidth.values()):
         place = np.searchsorted(edges, batch.columns["time_ns"], side="left") - 1
-        is_inside = (place >= 0) & (place < STRETCHES_SHOWN) & (batch.columns["path"] == _NIC)
-        np.fmax.at(table[row], place[is_inside], _both(batch)[is_inside])
-    is_own = np.isin(list(bandwidth), verdict.suspects[0].ranks)
-    return [
-        RateSample(int(edges[at + 1]), _peak(table[is_own, at]), *_spread(table[~is_own, at]))
-        for at in range(STRETCHES_SHOWN)
-        if np.isfinite(table[:, at]).any()
-    ]
+        is_inside = (place >= 0) & (place < table.shape[1]) & (batch.columns["path"] == _NIC)
+        np.fmax.at(table[row], place[is_inside], batch.columns[column][is_inside])
+    return table
 
 
 def _spread(rates: Floats) -> tuple[float, float, float]:
@@ -190,7 +182,11 @@ def _earlier(judgements: Judgements, verdict: Verdict) -> Iterator[Earlier]:
     """Yield the other verdicts of the recording on the same device that began before, the newest first."""
     newest = {one.verdict_id: one for one in judgements.verdicts}
     for one in sorted(newest.values(), key=lambda other: -other.iterations[0]):
-        if one.verdict_id != verdict.verdict_id and one.iterations[0] <= verdict.iterations[0] and _is_same(one, verdict):
+        if (
+            one.verdict_id != verdict.verdict_id
+            and one.iterations[0] <= verdict.iterations[0]
+            and _is_same(one, verdict)
+        ):
             yield Earlier(one.job, one.verdict_id, one.kind, one.iterations, one.lost_s, one.world_size, one.time_ns)
 
 

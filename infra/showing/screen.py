@@ -19,11 +19,11 @@ from irregulars.infra.showing.found import (
     Periods,
     Place,
     RateSample,
-    median_ns,
+    median_of,
     periods_of,
 )
-from irregulars.infra.showing.ruled_out import Finding, find_alternatives
-from irregulars.infra.showing.waiting_chain import Chain, find_chain, lane_ratios
+from irregulars.infra.showing.ruled_out import Finding, find_alternatives, nic_text
+from irregulars.infra.showing.waiting_chain import Chain, find_chain, find_ways
 from irregulars.sinks.advice import advise, name_device, where_to_look
 from irregulars.sinks.alerts import gpu_hours_lost, summarise
 from irregulars.streams.messages.judgements import Verdict
@@ -65,8 +65,10 @@ class Screen:
         Median iteration time before and with the cause; NaN where not known.
     without_ns
         Estimated iteration time with the first suspect as usual; NaN where not known.
-    looked_at
-        Irregular iterations whose operators are stored.
+    nic
+        At which rate the accused NIC moved, in words; empty where nobody knows.
+    gpu_median_mhz
+        Median clock of all GPUs of the job; NaN where not known.
     missing
         What could not be told, and why: a line each.
     """
@@ -85,6 +87,7 @@ class Screen:
     without_ns: float
     chain: Chain | None
     alternatives: Sequence[Finding]
+    nic: str
     places: Mapping[int, Place]
     gpus: Sequence[GpuState]
     gpu_median_mhz: float
@@ -98,7 +101,7 @@ class Screen:
     missing: Sequence[str]
 
     def to_json(self) -> dict[str, Any]:
-        """Return all values as JSON has them. Ranges are half-open, as their names say; times are ns since the epoch."""
+        """Return all values as JSON has them. Ranges are half-open: `past_last`; times are ns since the epoch."""
         values = {name: _plain(getattr(self, name)) for name in self.__slots__ if name not in ("verdict", "cells")}
         first, past = self.verdict.iterations
         return {
@@ -129,11 +132,12 @@ def gather(found: Found) -> Screen:
     periods = periods_of(verdict, found.iterations)
     suspect = verdict.suspects[0] if verdict.suspects else None
     times = {one.iteration: float(one.elapsed_ns) for one in found.iterations}
-    before_ns, during_ns = (median_ns([times[i] for i in some.tolist()]) for some in (periods.before, periods.during))
+    before_ns, during_ns = (median_of([times[i] for i in some.tolist()]) for some in (periods.before, periods.during))
     stored = np.unique(found.operators["iteration"]).astype(np.int64)
     regular = [one for one in stored.tolist() if one in _regular(found.iterations)]
-    chain = find_chain(found.operators, _candidates(stored, periods, times), regular, suspect, found.members)
-    ways = {} if suspect is None else lane_ratios(found.operators, periods.during.tolist(), regular, suspect.rank)
+    chain = find_chain(found.operators, _candidates(stored.tolist(), periods, times), regular, suspect, found.members)
+    irregular = periods.during.tolist()
+    ways = [] if suspect is None else find_ways(found.operators, irregular, regular, suspect.rank)
     return Screen(
         verdict=verdict, recording=found.recording, source=found.source, now_ns=found.now_ns,
         device=None if suspect is None else name_device(suspect),
@@ -143,10 +147,11 @@ def gather(found: Found) -> Screen:
         iterations=found.iterations,
         before_ns=before_ns, during_ns=during_ns, without_ns=_without(verdict, before_ns, during_ns),
         chain=chain,
-        alternatives=find_alternatives(found, ways),
+        alternatives=find_alternatives(found, ways, max(during_ns - before_ns, 0.0)),
+        nic=nic_text(found),
         places=_named_places(found, chain),
         gpus=_accused_gpus(found),
-        gpu_median_mhz=median_ns([one.sm_clock_mhz for one in found.gpus]),
+        gpu_median_mhz=median_of([one.sm_clock_mhz for one in found.gpus]),
         rates=found.rates, rate_samples=found.rate_samples,
         cells=found.cells, bin_ranks=found.bin_ranks,
         earlier=found.earlier,
@@ -162,8 +167,8 @@ def _regular(iterations: Sequence[Iteration]) -> set[int]:
 
 def _candidates(stored: Sequence[int], periods: Periods, times: Mapping[int, float]) -> list[int]:
     """Return the irregular iterations with operators, the most typical first: whose time is nearest to the median."""
-    typical = median_ns([times[one] for one in periods.during.tolist() if one in times])
-    own = sorted(set(periods.during.tolist()) & {int(one) for one in stored})
+    typical = median_of([times[one] for one in periods.during.tolist() if one in times])
+    own = sorted(set(periods.during.tolist()) & set(stored))
     return sorted(own, key=lambda one: abs(times.get(one, math.inf) - typical))
 
 

@@ -37,10 +37,9 @@ def lines_of(screen: Screen) -> list[str]:
 
 def _told(label: str, text: str) -> Iterator[str]:
     """Wrap a text behind a label; the rest stands under its begin."""
-    yield from textwrap.wrap(
-        " ".join(printable(text).split()), WIDTH, initial_indent=f"{label:<{_INDENT}}", subsequent_indent=" " * _INDENT,
-        break_on_hyphens=False,
-    )  # fmt: skip
+    first, others = f"{label:<{_INDENT}}", " " * _INDENT
+    told = " ".join(printable(text).split())
+    yield from textwrap.wrap(told, WIDTH, initial_indent=first, subsequent_indent=others, break_on_hyphens=False)
 
 
 def _head(screen: Screen) -> Iterator[str]:
@@ -53,6 +52,7 @@ def _head(screen: Screen) -> Iterator[str]:
     yield from _told("Cost", cost_text(screen))
     if text := without_text(screen):
         yield from _told("Without", text)
+    yield from _told("Do", f"{screen.next_step}.")
 
 
 def _device(screen: Screen) -> str:
@@ -84,9 +84,10 @@ def cost_text(screen: Screen) -> str:
     cost, verdict = screen.cost, screen.verdict
     is_open = verdict.state == "open"
     parts = []
+    lasted = "" if is_open else " while it lasted"
     if cost.gpu_hours_per_hour is not None:
-        verb = "costs" if is_open else "cost"
-        parts.append(f"{verb} {amount(cost.gpu_hours_per_hour)} GPU-hours an hour on {verdict.world_size:,} GPUs")
+        hourly = f"{amount(cost.gpu_hours_per_hour)} GPU-hours an hour{lasted}"
+        parts.append(f"{hourly}, on {verdict.world_size:,} GPUs")
     elif cost.share is not None:
         parts.append(f"{cost.share:.0%} of the job's time")
     so_far = " so far" if is_open else ""
@@ -124,8 +125,9 @@ def _times(screen: Screen) -> Iterator[str]:
     bars = bars_of(screen.iterations, _BLOCKS)
     most = max(longest for _, longest in bars)
     each = len(bars[0][0])
-    yield from _told("Times", f"{span((screen.iterations[0].iteration, screen.iterations[-1].iteration + 1))}, "
-                     f"{'one' if each == 1 else f'the longest of {each}'} a block, 0 to {duration(most)}")  # fmt: skip
+    shown = span((screen.iterations[0].iteration, screen.iterations[-1].iteration + 1))
+    share = "one" if each == 1 else f"the longest of {each}"
+    yield from _told("Times", f"{shown}, {share} a block, 0 to {duration(most)}")
     yield " " * _INDENT + blocks([longest for _, longest in bars], most)
     yield " " * _INDENT + "".join(_mark(group) for group, _ in bars).rstrip()
     yield from _told("", times_text(screen))
@@ -213,6 +215,8 @@ def finding_text(one: Finding) -> str:
 
 
 def _state(screen: Screen) -> Iterator[str]:
+    if screen.nic:
+        yield from _told("NIC", screen.nic)
     for number, one in enumerate(screen.gpus[:_GPUS_SHOWN]):
         yield from _told("GPU" if not number else "", gpu_text(one, screen.gpu_median_mhz))
     yield from _told("Earlier", earlier_text(screen.earlier, screen.verdict, screen.recording is not None))
@@ -254,7 +258,6 @@ def _earlier(one: Earlier) -> str:
 
 
 def _commands(screen: Screen) -> Iterator[str]:
-    yield from _told("Do", f"{screen.next_step}.")
     for number, text in enumerate(commands_of(screen)):
         yield from _told("Look" if not number else "", text)
 

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from irregulars.dtypes import Column, Floats, Ints
-from irregulars.infra.showing.found import median_ns
+from irregulars.infra.showing.found import median_of
 from irregulars.streams.messages.judgements import Suspect
 from irregulars.streams.messages.records import UNKNOWN
 
@@ -173,7 +173,7 @@ class _Usual:
     def of(self, key: tuple[object, ...]) -> tuple[float, float]:
         """Return usual gap and transfer; NaN where never seen."""
         seen = self._values.get(key, [])
-        return median_ns([gap for gap, _ in seen]), median_ns([transfer for _, transfer in seen])
+        return median_of([gap for gap, _ in seen]), median_of([transfer for _, transfer in seen])
 
 
 def _places(operators: Mapping[str, Column], rows: Ints) -> list[tuple[object, ...]]:
@@ -270,29 +270,43 @@ class _Rows:
         return int(own[np.argmax(self._end[own])]) if len(own) else -1
 
 
-def lane_ratios(
-    operators: Mapping[str, Column],
-    irregular: Collection[int],
-    regular: Collection[int],
-    rank: int,
-) -> dict[str, tuple[float, float]]:
-    """Return the median transfer of each way on which a rank sends or receives, ns: now and usual.
+class Way(NamedTuple):
+    """Transfers of one rank to or from another one, or on a communicator: medians, and how many in an iteration."""
 
-    A way is a pair of ranks, or a communicator. 
+    name: str
+    now_ns: float
+    usual_ns: float
+    times: float
+
+    @property
+    def excess_ns(self) -> float:
+        """How much longer than usual they took in an iteration, together."""
+        return self.times * (self.now_ns - self.usual_ns)
+
+
+def find_ways(
+    operators: Mapping[str, Column], irregular: Collection[int], regular: Collection[int], rank: int
+) -> list[Way]:
+    """Return the ways on which a rank sends or receives, the slowest against its usual time first.
+
+    Messages are told by their recvs: a send may be over before the receiver comes.
     """
     ways: dict[str, tuple[list[float], list[float]]] = {}
-    is_own = operators["rank"] == rank
+    is_recv = operators["operator"] == "recv"
+    is_own = (operators["rank"] == rank) & (operators["operator"] != "send")
+    is_own |= is_recv & (operators["peer"] == rank)
     for iterations, period in ((irregular, 0), (regular, 1)):
-        rows = np.flatnonzero(is_own & np.isin(operators["iteration"], list(iterations)))
-        for row in rows.tolist():
-            way = _way(operators, row, rank)
-            ways.setdefault(way, ([], []))[period].append(float(operators["transfer_ns"][row]))
-    medians = {way: (median_ns(now), median_ns(usual)) for way, (now, usual) in ways.items()}
-    return {way: pair for way, pair in medians.items() if all(map(math.isfinite, pair)) and pair[1] > 0}
+        for row in np.flatnonzero(is_own & np.isin(operators["iteration"], list(iterations))).tolist():
+            own = ways.setdefault(_way(operators, row, rank), ([], []))
+            own[period].append(float(operators["transfer_ns"][row]))
+    read = max(1, len(np.intersect1d(operators["iteration"].astype(np.int64), list(irregular))))
+    found = [Way(name, median_of(now), median_of(usual), len(now) / read) for name, (now, usual) in ways.items()]
+    known = [one for one in found if math.isfinite(one.now_ns) and one.usual_ns > 0]
+    return sorted(known, key=lambda one: -one.now_ns / one.usual_ns)
 
 
 def _way(operators: Mapping[str, Column], row: int, rank: int) -> str:
-    peer = operators["peer"][row].item()
-    if peer == UNKNOWN:
+    if operators["operator"][row] != "recv":
         return f"on {operators['communicator'][row]}"
-    return f"to rank {int(peer)}" if operators["operator"][row] == "send" else f"from rank {int(peer)}"
+    receiver = int(operators["rank"][row])
+    return f"from rank {int(operators['peer'][row])}" if receiver == rank else f"to rank {receiver}"

@@ -33,7 +33,8 @@ def age(elapsed_s: float) -> str:
     >>> age(4_000), age(59), age(200_000)
     ('1 h 6 min', '59 s', '2 d 7 h')
     """
-    left, parts = round(elapsed_s), []
+    left = round(elapsed_s)
+    parts: list[str] = []
     for seconds, unit in _AGES:
         if left >= seconds or parts:
             parts.append(f"{left // seconds} {unit}")
