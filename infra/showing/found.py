@@ -17,7 +17,7 @@ from irregulars.streams.messages.judgements import Verdict
 
 OPERATOR_COLUMNS: Final = (
     "iteration", "rank", "communicator", "operator", "sequence", "peer", "start_ns", "elapsed_ns", "gap_ns",
-    "wait_ns", "transfer_ns",
+    "wait_ns", "transfer_ns", "size_bytes",
 )  # fmt: skip
 """Columns of `Found.operators`: int64 (`peer`: `UNKNOWN` in collectives), float64 (NaN: not known), object."""
 
@@ -74,7 +74,10 @@ class Cell(NamedTuple):
 
 
 class NicRates(NamedTuple):
-    """Peaks of one NIC in the two periods, bytes/s; NaN where nothing was sampled."""
+    """Peaks of one NIC in both periods, bytes/s; NaN where nothing was sampled.
+
+    ``interval_ns`` is the mean time from one sample with the cause to the next.
+    """
 
     rank: int
     device: str
@@ -82,6 +85,7 @@ class NicRates(NamedTuple):
     sent_during: float
     received_before: float
     received_during: float
+    interval_ns: float
 
     def peaks(self, direction: str) -> tuple[float, float]:
         """Return the peaks before and during, of ``sent`` or ``received``."""
@@ -231,6 +235,12 @@ def periods_of(verdict: Verdict, iterations: Sequence[Iteration]) -> Periods:
 
 def _numbers(values: Sequence[int]) -> Ints:
     return np.array(values, dtype=np.int64)
+
+
+def regular_apart(verdict: Verdict, iterations: Sequence[Iteration]) -> list[int]:
+    """Return the regular iterations outside a verdict's range: inside they may carry a weaker form of its cause."""
+    first, past = verdict.iterations
+    return [one.iteration for one in iterations if one.is_irregular is False and not first <= one.iteration < past]
 
 
 def median_of(values: Floats | Sequence[float]) -> float:

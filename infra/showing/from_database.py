@@ -29,6 +29,7 @@ from irregulars.infra.showing.found import (
     RateSample,
     no_operators,
     periods_of,
+    regular_apart,
     sampled_spans,
     span_of,
 )
@@ -78,7 +79,7 @@ WHERE job = {job:String} AND attempt = {attempt:Int64} AND iteration IN {wanted:
 
 _OPERATORS: Final = """
 SELECT iteration, rank, communicator, operator, sequence, peer, toUnixTimestamp64Nano(started_at), elapsed_ns, gap_ns,
-    wait_ns, transfer_ns
+    wait_ns, transfer_ns, size_bytes
 FROM operators FINAL
 WHERE job = {job:String} AND attempt = {attempt:Int64} AND iteration IN {wanted:Array(Int64)}
 ORDER BY iteration DESC, rank
@@ -112,7 +113,8 @@ SELECT rank, device,
     if(countIf(is_before) = 0, NULL, maxIf(tx_bytes_per_s, is_before)),
     if(countIf(NOT is_before) = 0, NULL, maxIf(tx_bytes_per_s, NOT is_before)),
     if(countIf(is_before) = 0, NULL, maxIf(rx_bytes_per_s, is_before)),
-    if(countIf(NOT is_before) = 0, NULL, maxIf(rx_bytes_per_s, NOT is_before))
+    if(countIf(NOT is_before) = 0, NULL, maxIf(rx_bytes_per_s, NOT is_before)),
+    if(countIf(NOT is_before) = 0, NULL, ({end:Int64} - {during_begin:Int64}) / countIf(NOT is_before))
 FROM
 (
     SELECT rank, device, tx_bytes_per_s, rx_bytes_per_s, toUnixTimestamp64Nano(sampled_at) AS time_ns,
@@ -262,7 +264,7 @@ class _Reader:
 
     def _operators(self, iterations: Sequence[Iteration], periods: Periods) -> Mapping[str, Column]:
         """Read some irregular iterations, and some regular ones to compare with."""
-        regular = [one.iteration for one in iterations if one.is_irregular is False and not one.has_cause]
+        regular = regular_apart(self._verdict, iterations)
         during = _spread_out(periods.during.tolist(), _MOST_NAMED)
         rows = self._ask(_OPERATOR_ITERATIONS, wanted=[*during, *regular[-_MOST_NAMED:]])
         stored = {iteration for (iteration,) in rows}
@@ -300,7 +302,10 @@ class _Reader:
             return []
         rows = self._ask(_RATES, begin=before[0] or during[0], before_end=before[1], during_begin=during[0],
                          end=during[1])  # fmt: skip
-        return [NicRates(rank, device, *map(_number, peaks)) for rank, device, *peaks in rows]
+        return [
+            NicRates(rank, device, *(_number(one) for one in (sent, sending, received, receiving, interval_ns)))
+            for rank, device, sent, sending, received, receiving, interval_ns in rows
+        ]
 
     def _rate_samples(self, span: tuple[int, int]) -> list[RateSample]:
         if self._suspect is None or span[1] <= span[0]:
@@ -361,7 +366,7 @@ def _columns(rows: Sequence[Row]) -> Mapping[str, Column]:
 def _column(name: str, values: Sequence[Any]) -> Column:
     if name in ("communicator", "operator"):
         return np.array(values, dtype=object)
-    if name in ("elapsed_ns", "gap_ns", "wait_ns", "transfer_ns"):
+    if name in ("elapsed_ns", "gap_ns", "wait_ns", "transfer_ns", "size_bytes"):
         return np.array([_number(one) for one in values], dtype=np.float64)
     return np.array([UNKNOWN if one is None else one for one in values], dtype=np.int64)
 

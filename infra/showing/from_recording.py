@@ -126,8 +126,10 @@ def _rates(bandwidth: Mapping[int, Batch], iterations: Sequence[Iteration], peri
         for code, device in enumerate(batch.header.names):
             own = (batch.columns["device"] == code) & (batch.columns["path"] == _NIC)
             if own.any():
-                yield NicRates(rank, device, *(_peak(batch.columns[name][own & when]) for name in _COLUMNS.values()
-                                               for when in (is_before, is_during)))  # fmt: skip
+                when = (own & is_before, own & is_during)
+                sent, received = ([_peak(batch.columns[name][some]) for some in when] for name in _COLUMNS.values())
+                interval_ns = (during[1] - during[0]) / max(1, int(when[1].sum()))
+                yield NicRates(rank, device, sent[0], sent[1], received[0], received[1], interval_ns)
 
 
 def _within(time_ns: Ints, span: tuple[int, int]) -> Flags:

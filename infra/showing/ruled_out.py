@@ -18,7 +18,8 @@ from irregulars.streams.messages.judgements import Suspect
 DELTA: Final = 1.1
 """Ratio to the usual from which on something is not as usual: the δ of irregular iterations."""
 
-_WORKERS: Final = ("gpu", "host", "stage")
+WORKERS: Final = ("gpu", "host", "stage")
+"""Devices that are slow by their own work, not by what they send."""
 _WAYS_SHOWN: Final = 3
 _SUSPECTS_SHOWN: Final = 3
 _RANKS_SHOWN: Final = 2
@@ -56,7 +57,7 @@ def find_alternatives(found: Found, ways: Sequence[Way], longer_ns: float) -> li
     if not suspects:
         return list(_everybody(found.work, (), longer_ns))
     first = suspects[0]
-    if first.device in _WORKERS:
+    if first.device in WORKERS:
         findings = [*_transfers(first, ways, longer_ns), *_everybody(found.work, first.ranks, longer_ns)]
     else:
         findings = [*_own_work(found, first, longer_ns), *_other_ways(first, ways, longer_ns)]
@@ -93,7 +94,7 @@ def _other_ways(first: Suspect, ways: Sequence[Way], longer_ns: float) -> Iterat
     told = "; ".join(map(_way, ways[:_WAYS_SHOWN]))
     slow = [one for one in ways if not _is_usual(one, longer_ns)]
     if not ways:
-        yield Finding(what, None, f"of rank {first.rank} no transfers in regular iterations are stored")
+        yield Finding(what, None, f"of rank {first.rank} no transfers are stored to compare")
     elif len(ways) < 2:
         yield Finding(what, None, f"rank {first.rank} has one way alone: {told}")
     elif first.device == "link":
@@ -106,7 +107,7 @@ def _other_ways(first: Suspect, ways: Sequence[Way], longer_ns: float) -> Iterat
 def _transfers(first: Suspect, ways: Sequence[Way], longer_ns: float) -> Iterator[Finding]:
     """Say whether transfers of a rank that works long are slow as well."""
     if not ways:
-        yield Finding("its NIC", None, f"of rank {first.rank} no transfers in regular iterations are stored")
+        yield Finding("its NIC", None, f"of rank {first.rank} no transfers are stored to compare")
         return
     is_usual = all(_is_usual(one, longer_ns) for one in ways)
     slowest = f", the slowest of {len(ways)} ways" if len(ways) > 1 else ""
@@ -118,7 +119,7 @@ def _is_usual(way: Way, longer_ns: float) -> bool:
 
 
 def _way(one: Way) -> str:
-    return f"{one.name} {duration(one.now_ns)} (usual {duration(one.usual_ns)})"
+    return f"{one.name} {duration(one.now_ns)} ({'others' if one.is_by_others else 'usual'} {duration(one.usual_ns)})"
 
 
 class Peaks(NamedTuple):
@@ -148,8 +149,14 @@ def lowered_peaks(rates: Sequence[NicRates], ranks: Sequence[int]) -> Peaks | No
     return min(found, key=lambda one: one.ratio)
 
 
-def nic_text(found: Found) -> str:
-    """Say at which rate the accused NIC moved, beside before and beside others; empty where nobody is accused."""
+def nic_text(found: Found, ways: Sequence[Way] = ()) -> str:
+    """Say at which rate the accused NIC moved, beside before and beside others; empty where nobody is accused.
+
+    Parameters
+    ----------
+    ways
+        Of its rank, the slowest first. Samples further apart than its slow transfers can't show a cap.
+    """
     ranks = found.verdict.suspects[0].ranks if found.verdict.suspects else ()
     peaks = lowered_peaks(found.rates, ranks)
     if peaks is None:
@@ -159,6 +166,8 @@ def nic_text(found: Found) -> str:
             f"others {rate(peaks.others)})")  # fmt: skip
     if not math.isfinite(peaks.ratio):
         return text
+    if ways and nic.interval_ns > ways[0].now_ns:
+        return f"{text}, sampled each {duration(nic.interval_ns)}: too coarse to see how one transfer moved"
     is_capped = peaks.ratio * DELTA < 1
     return f"{text}: {'held below both' if is_capped else 'not held down'}{_abnormal(found, ranks)}"
 

@@ -21,9 +21,10 @@ from irregulars.infra.showing.found import (
     RateSample,
     median_of,
     periods_of,
+    regular_apart,
 )
-from irregulars.infra.showing.ruled_out import Finding, find_alternatives, nic_text
-from irregulars.infra.showing.waiting_chain import Chain, find_chain, find_ways
+from irregulars.infra.showing.ruled_out import DELTA, WORKERS, Finding, find_alternatives, nic_text
+from irregulars.infra.showing.waiting_chain import Chain, Usual, find_chain, find_ways
 from irregulars.sinks.advice import advise, name_device, where_to_look
 from irregulars.sinks.alerts import gpu_hours_lost, summarise
 from irregulars.streams.messages.judgements import Verdict
@@ -134,10 +135,14 @@ def gather(found: Found) -> Screen:
     times = {one.iteration: float(one.elapsed_ns) for one in found.iterations}
     before_ns, during_ns = (median_of([times[i] for i in some.tolist()]) for some in (periods.before, periods.during))
     stored = np.unique(found.operators["iteration"]).astype(np.int64)
-    regular = [one for one in stored.tolist() if one in _regular(found.iterations)]
-    chain = find_chain(found.operators, _candidates(stored.tolist(), periods, times), regular, suspect, found.members)
-    irregular = periods.during.tolist()
-    ways = [] if suspect is None else find_ways(found.operators, irregular, regular, suspect.rank)
+    regular = sorted(set(stored.tolist()) & set(regular_apart(verdict, found.iterations)))
+    irregular = sorted(set(stored.tolist()) & set(periods.during.tolist()))
+    accused = () if suspect is None else suspect.ranks
+    usual = Usual(found.operators, regular, irregular, accused, found.members)
+    ways = [] if suspect is None else find_ways(found.operators, irregular, usual, suspect.rank)
+    longer_ns = float(np.fmax(during_ns - before_ns, 0.0))
+    candidates = _candidates(irregular, times)
+    chain = find_chain(found.operators, candidates, usual, suspect, found.members, (DELTA - 1) * longer_ns)
     return Screen(
         verdict=verdict, recording=found.recording, source=found.source, now_ns=found.now_ns,
         device=None if suspect is None else name_device(suspect),
@@ -147,8 +152,8 @@ def gather(found: Found) -> Screen:
         iterations=found.iterations,
         before_ns=before_ns, during_ns=during_ns, without_ns=_without(verdict, before_ns, during_ns),
         chain=chain,
-        alternatives=find_alternatives(found, ways, max(during_ns - before_ns, 0.0)),
-        nic=nic_text(found),
+        alternatives=find_alternatives(found, ways, longer_ns),
+        nic=nic_text(found, () if suspect is not None and suspect.device in WORKERS else ways),
         places=_named_places(found, chain),
         gpus=_accused_gpus(found),
         gpu_median_mhz=median_of([one.sm_clock_mhz for one in found.gpus]),
@@ -161,15 +166,10 @@ def gather(found: Found) -> Screen:
     )  # fmt: skip
 
 
-def _regular(iterations: Sequence[Iteration]) -> set[int]:
-    return {one.iteration for one in iterations if one.is_irregular is False and not one.has_cause}
-
-
-def _candidates(stored: Sequence[int], periods: Periods, times: Mapping[int, float]) -> list[int]:
-    """Return the irregular iterations with operators, the most typical first: whose time is nearest to the median."""
-    typical = median_of([times[one] for one in periods.during.tolist() if one in times])
-    own = sorted(set(periods.during.tolist()) & set(stored))
-    return sorted(own, key=lambda one: abs(times.get(one, math.inf) - typical))
+def _candidates(irregular: Sequence[int], times: Mapping[int, float]) -> list[int]:
+    """Return irregular iterations with operators, the most typical first: whose time is nearest to the median."""
+    typical = median_of([times[one] for one in irregular if one in times])
+    return sorted(irregular, key=lambda one: abs(times.get(one, math.inf) - typical))
 
 
 def _since(found: Found) -> int | None:

@@ -42,12 +42,17 @@ def _told(label: str, text: str) -> Iterator[str]:
     yield from textwrap.wrap(told, WIDTH, initial_indent=first, subsequent_indent=others, break_on_hyphens=False)
 
 
-def _head(screen: Screen) -> Iterator[str]:
+def title_text(screen: Screen) -> str:
+    """Name the verdict: kind, job, state and urgency."""
     verdict = screen.verdict
     state = verdict.state if verdict.close_reason is None else f"{verdict.state}: {verdict.close_reason}"
     remarks = ", ".join(one for one in (state, verdict.severity) if one)
-    yield from _told("Verdict", f"{kind_of(verdict)} in {verdict.job} ({remarks})  [{verdict.verdict_id}]")
-    yield from _told("Device", _device(screen))
+    return f"{kind_of(verdict)} in {verdict.job} ({remarks})"
+
+
+def _head(screen: Screen) -> Iterator[str]:
+    yield from _told("Verdict", f"{title_text(screen)}  [{screen.verdict.verdict_id}]")
+    yield from _told("Device", device_text(screen))
     yield from _told("Since", since_text(screen))
     yield from _told("Cost", cost_text(screen))
     if text := without_text(screen):
@@ -55,7 +60,8 @@ def _head(screen: Screen) -> Iterator[str]:
     yield from _told("Do", f"{screen.next_step}.")
 
 
-def _device(screen: Screen) -> str:
+def device_text(screen: Screen) -> str:
+    """Name the accused device, and how sure it is; or say that none is accused."""
     verdict = screen.verdict
     if screen.device is None:
         where = f"; communicator {verdict.communicator}" if verdict.communicator else ""
@@ -184,7 +190,11 @@ def _handover(screen: Screen, one: Handover) -> str:
 
 def _cause(screen: Screen, chain: Chain) -> str:
     piece = chain.cause
-    usual = "" if math.isnan(piece.usual_ns) else f" (usual {duration(piece.usual_ns)})"
+    usual = (
+        ""
+        if math.isnan(piece.usual_ns)
+        else f" ({'others' if piece.is_by_others else 'usual'} {duration(piece.usual_ns)})"
+    )
     text = f"=> {_piece(screen, piece)} {duration(piece.elapsed_ns)}{usual}"
     if screen.device is not None and not chain.is_accused:
         text += "; this iteration does not lead to the accused device, others do"

@@ -54,8 +54,8 @@ class Piece(NamedTuple):
         Whether `rank` worked; otherwise bytes moved, with all partners there.
     peer
         The other end of a send or recv.
-    usual_ns
-        The same piece in regular iterations; NaN where none are stored.
+    usual_ns, is_by_others
+        `Expected`.
     """
 
     is_work: bool
@@ -65,6 +65,7 @@ class Piece(NamedTuple):
     communicator: str
     elapsed_ns: float
     usual_ns: float
+    is_by_others: bool
 
     @property
     def excess_ns(self) -> float:
@@ -98,9 +99,10 @@ class Chain:
 def find_chain(
     operators: Mapping[str, Column],
     candidates: Sequence[int],
-    regular: Collection[int],
+    usual: Usual,
     suspect: Suspect | None,
     members: Mapping[str, Sequence[int]],
+    worth_ns: float = 0.0,
 ) -> Chain | None:
     """Return the chain of the first candidate that leads to the suspect, else that of the first with operators.
 
@@ -110,37 +112,41 @@ def find_chain(
         Columns `found.OPERATOR_COLUMNS`.
     candidates
         Irregular iterations, best first.
-    regular
-        Iterations that say what is usual.
     members
         Ranks of communicators.
+    worth_ns
+        Shorter waits are not worth telling.
     """
-    found = [
-        chain for number in candidates
-        if (chain := _chain_of(operators, number, regular, suspect, members)) is not None
-    ]  # fmt: skip
-    return next((chain for chain in found if chain.is_accused), found[0] if found else None)
+    first = None
+    for number in candidates:
+        chain = _chain_of(operators, number, usual, suspect, members, worth_ns)
+        if chain is not None and chain.is_accused:
+            return chain
+        first = first or chain
+    return first
 
 
 def _chain_of(
     operators: Mapping[str, Column],
     iteration: int,
-    regular: Collection[int],
+    usual: Usual,
     suspect: Suspect | None,
     members: Mapping[str, Sequence[int]],
+    worth_ns: float,
 ) -> Chain | None:
-    rows = _Rows(operators, iteration, _Usual(operators, regular))
-    steps = list(rows.steps())
+    steps = list(_Rows(operators, iteration, usual).steps())
     if not steps:
         return None
     pieces = [(place, piece) for place, (_, own) in enumerate(steps) for piece in own]
     accused = [one for one in pieces if suspect is not None and is_on(one[1], suspect, members)]
     place, cause = max(accused or pieces, key=lambda one: one[1].excess_ns)
     # What passes before the last partner came belongs to the partner, whose work comes behind its hand-over.
-    passed = [handover for handover, _ in steps[: place + (1 if cause.is_work else 0)] if handover is not None]
+    passed = [one for one, _ in steps[: place + (1 if cause.is_work else 0)] if one is not None]
+    passed = [one for one in passed if one.waited_ns > worth_ns]
     shown = sorted(range(len(passed)), key=lambda at: -passed[at].waited_ns)[:_HANDOVERS_SHOWN]
     handovers = tuple(passed[at] for at in sorted(shown))
-    return Chain(iteration, handovers, len(passed) - len(handovers), cause, bool(accused) and cause.excess_ns > 0)
+    is_accused = bool(accused) and cause.excess_ns > worth_ns
+    return Chain(iteration, handovers, len(passed) - len(handovers), cause, is_accused)
 
 
 def is_on(piece: Piece, suspect: Suspect, members: Mapping[str, Sequence[int]]) -> bool:
@@ -159,28 +165,84 @@ def _ends(piece: Piece, members: Mapping[str, Sequence[int]]) -> set[int]:
     return {piece.rank, *members.get(piece.communicator, ())}
 
 
-class _Usual:
-    """Medians of gap and transfer in regular iterations, of the same operator at the same place."""
+class Expected(NamedTuple):
+    """A usual time, ns (NaN: not known), and whether others in the same iterations told it instead of the past."""
 
-    def __init__(self, operators: Mapping[str, Column], regular: Collection[int]) -> None:
-        self._values: dict[tuple[object, ...], list[tuple[float, float]]] = {}
+    elapsed_ns: float
+    is_by_others: bool
+
+
+_Key = tuple[object, ...]
+
+
+class Usual:
+    """What is usual of gaps and transfers: medians of the same operator in regular iterations.
+
+    Where no regular iterations are stored, transfers are held against those of other ranks in the same iterations: of
+    the same operator and size, and not touched by the suspect.
+
+    Parameters
+    ----------
+    regular, irregular
+        Iterations that say what is usual, and those with the cause.
+    accused
+        Ranks of the first suspect.
+    """
+
+    def __init__(
+        self,
+        operators: Mapping[str, Column],
+        regular: Collection[int],
+        irregular: Collection[int],
+        accused: Collection[int],
+        members: Mapping[str, Sequence[int]],
+    ) -> None:
+        self._past: dict[_Key, list[tuple[float, float]]] = {}
         for number in regular:
             rows = np.flatnonzero(operators["iteration"] == number)
             for key, row in zip(_places(operators, rows), rows.tolist(), strict=True):
                 pair = (float(operators["gap_ns"][row]), float(operators["transfer_ns"][row]))
-                self._values.setdefault(key, []).append(pair)
+                self._past.setdefault(key, []).append(pair)
+        self._others: dict[_Key, list[float]] = {}
+        if not self._past:
+            self._gather_others(operators, irregular, set(accused), members)
 
-    def of(self, key: tuple[object, ...]) -> tuple[float, float]:
-        """Return usual gap and transfer; NaN where never seen."""
-        seen = self._values.get(key, [])
-        return median_of([gap for gap, _ in seen]), median_of([transfer for _, transfer in seen])
+    def _gather_others(
+        self,
+        operators: Mapping[str, Column],
+        irregular: Collection[int],
+        accused: set[int],
+        members: Mapping[str, Sequence[int]],
+    ) -> None:
+        touched = {name for name, ranks in members.items() if accused & set(ranks)}
+        for row in np.flatnonzero(np.isin(operators["iteration"], list(irregular))).tolist():
+            rank, peer = operators["rank"][row].item(), operators["peer"][row].item()
+            is_touched = (
+                operators["communicator"][row] in touched if peer == UNKNOWN else bool({rank, peer} & accused)
+            )
+            if not is_touched:
+                self._others.setdefault(_alike(operators, row), []).append(float(operators["transfer_ns"][row]))
+
+    def gap(self, key: _Key) -> Expected:
+        """Return the usual gap before an operator at a place."""
+        return Expected(median_of([gap for gap, _ in self._past.get(key, [])]), False)
+
+    def transfer(self, key: _Key, alike: _Key) -> Expected:
+        """Return the usual transfer of an operator at a place, else that of those alike elsewhere."""
+        if self._past:
+            return Expected(median_of([transfer for _, transfer in self._past.get(key, [])]), False)
+        return Expected(median_of(self._others.get(alike, [])), True)
 
 
-def _places(operators: Mapping[str, Column], rows: Ints) -> list[tuple[object, ...]]:
+def _alike(operators: Mapping[str, Column], row: int) -> _Key:
+    return operators["operator"][row], operators["size_bytes"][row].item()
+
+
+def _places(operators: Mapping[str, Column], rows: Ints) -> list[_Key]:
     """Name each row by its rank, communicator, operator, peer, and how many alike came before it."""
     order = np.argsort(operators["sequence"][rows], kind="stable")
-    counts: dict[tuple[object, ...], int] = {}
-    keys: list[tuple[object, ...]] = [()] * len(rows)
+    counts: dict[_Key, int] = {}
+    keys: list[_Key] = [()] * len(rows)
     columns = [operators[name][rows][order].tolist() for name in ("rank", "communicator", "operator", "peer")]
     for at, *named in zip(order.tolist(), *columns, strict=True):
         name = tuple(named)
@@ -192,7 +254,7 @@ def _places(operators: Mapping[str, Column], rows: Ints) -> list[tuple[object, .
 class _Rows:
     """The rows of one iteration, and how to go back in time on them."""
 
-    def __init__(self, operators: Mapping[str, Column], iteration: int, usual: _Usual) -> None:
+    def __init__(self, operators: Mapping[str, Column], iteration: int, usual: Usual) -> None:
         kept = np.flatnonzero((operators["iteration"] == iteration) & np.isfinite(operators["wait_ns"])
                               & (operators["start_ns"] != UNKNOWN))  # fmt: skip
         self._columns = {name: column[kept] for name, column in operators.items()}
@@ -208,7 +270,7 @@ class _Rows:
 
     def _group(self) -> list[list[int]]:
         """Return for each row all rows of its collective, or both of its message."""
-        groups: dict[tuple[object, ...], list[int]] = {}
+        groups: dict[_Key, list[int]] = {}
         names = ("communicator", "sequence", "rank", "peer", "operator")
         own: list[list[int]] = []
         for row, (communicator, sequence, rank, peer, operator) in enumerate(
@@ -251,17 +313,16 @@ class _Rows:
         return str(self._columns["operator"][row]), str(self._columns["communicator"][row])
 
     def _transfer(self, row: int) -> Piece:
-        usual_ns = self._usual.of(self._places[row])[1]
-        return self._piece(False, row, float(self._columns["transfer_ns"][row]), usual_ns)
+        usual = self._usual.transfer(self._places[row], _alike(self._columns, row))
+        return self._piece(False, row, float(self._columns["transfer_ns"][row]), usual)
 
     def _work(self, row: int) -> Piece:
-        usual_ns = self._usual.of(self._places[row])[0]
-        return self._piece(True, row, float(self._columns["gap_ns"][row]), usual_ns)
+        return self._piece(True, row, float(self._columns["gap_ns"][row]), self._usual.gap(self._places[row]))
 
-    def _piece(self, is_work: bool, row: int, elapsed_ns: float, usual_ns: float) -> Piece:
+    def _piece(self, is_work: bool, row: int, elapsed_ns: float, usual: Expected) -> Piece:
         peer = self._columns["peer"][row].item()
         return Piece(is_work, int(self._columns["rank"][row]), None if peer == UNKNOWN else int(peer),
-                     *self._name(row), elapsed_ns, usual_ns)  # fmt: skip
+                     *self._name(row), elapsed_ns, *usual)  # fmt: skip
 
     def _before(self, row: int) -> int:
         """Return the row of the same rank that had ended last when this one began; -1 at the begin."""
@@ -276,6 +337,7 @@ class Way(NamedTuple):
     name: str
     now_ns: float
     usual_ns: float
+    is_by_others: bool
     times: float
 
     @property
@@ -284,25 +346,36 @@ class Way(NamedTuple):
         return self.times * (self.now_ns - self.usual_ns)
 
 
-def find_ways(
-    operators: Mapping[str, Column], irregular: Collection[int], regular: Collection[int], rank: int
-) -> list[Way]:
+def find_ways(operators: Mapping[str, Column], irregular: Collection[int], usual: Usual, rank: int) -> list[Way]:
     """Return the ways on which a rank sends or receives, the slowest against its usual time first.
 
     Messages are told by their recvs: a send may be over before the receiver comes.
     """
-    ways: dict[str, tuple[list[float], list[float]]] = {}
-    is_recv = operators["operator"] == "recv"
-    is_own = (operators["rank"] == rank) & (operators["operator"] != "send")
-    is_own |= is_recv & (operators["peer"] == rank)
-    for iterations, period in ((irregular, 0), (regular, 1)):
-        for row in np.flatnonzero(is_own & np.isin(operators["iteration"], list(iterations))).tolist():
-            own = ways.setdefault(_way(operators, row, rank), ([], []))
-            own[period].append(float(operators["transfer_ns"][row]))
-    read = max(1, len(np.intersect1d(operators["iteration"].astype(np.int64), list(irregular))))
-    found = [Way(name, median_of(now), median_of(usual), len(now) / read) for name, (now, usual) in ways.items()]
+    ways: dict[str, list[tuple[float, Expected]]] = {}
+    read = 0
+    for number in irregular:
+        rows = np.flatnonzero(operators["iteration"] == number)
+        read += bool(len(rows))
+        for key, row in zip(_places(operators, rows), rows.tolist(), strict=True):
+            if _is_of(operators, row, rank):
+                pair = (float(operators["transfer_ns"][row]), usual.transfer(key, _alike(operators, row)))
+                ways.setdefault(_way(operators, row, rank), []).append(pair)
+    found = [_medians(name, pairs, read) for name, pairs in ways.items()]
     known = [one for one in found if math.isfinite(one.now_ns) and one.usual_ns > 0]
     return sorted(known, key=lambda one: -one.now_ns / one.usual_ns)
+
+
+def _medians(name: str, pairs: Sequence[tuple[float, Expected]], read: int) -> Way:
+    now_ns = median_of([elapsed_ns for elapsed_ns, _ in pairs])
+    usual_ns = median_of([expected.elapsed_ns for _, expected in pairs])
+    return Way(name, now_ns, usual_ns, pairs[0][1].is_by_others, len(pairs) / read)
+
+
+def _is_of(operators: Mapping[str, Column], row: int, rank: int) -> bool:
+    is_own = operators["rank"][row] == rank
+    if operators["operator"][row] == "recv":
+        return bool(is_own or operators["peer"][row] == rank)
+    return bool(is_own and operators["operator"][row] != "send")
 
 
 def _way(operators: Mapping[str, Column], row: int, rank: int) -> str:
