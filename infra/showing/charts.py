@@ -65,7 +65,7 @@ def times_chart(iterations: Sequence[Iteration]) -> str:
 
 
 def heat_map(cells: Sequence[Cell], bin_ranks: int, accused: Sequence[int]) -> str:
-    """Draw how long ranks worked between their operators: a row for each bin of ranks, a column for each iteration."""
+    """Draw how long ranks worked between their operators: a row for each bin of ranks, a column an iteration."""
     bins, columns = (sorted({getattr(one, name) for one in cells}) for name in ("bin", "iteration"))
     tall, wide = min(16.0, max(4.0, 480 / len(bins))), (_WIDTH - _LEFT) / len(columns)
     row_of, column_of = ({value: at for at, value in enumerate(values)} for values in (bins, columns))
@@ -93,7 +93,7 @@ def extremes_of(cells: Sequence[Cell]) -> str:
     """Say which rank worked longest and which shortest, and when."""
     most, least = max(cells, key=lambda one: one.work_ns), min(cells, key=lambda one: one.work_ns)
     return (
-        f"longest: rank {most.rank} in iteration {most.iteration}, {duration(most.work_ns)}; shortest of those shown: "
+        f"longest: rank {most.rank} in iteration {most.iteration}, {duration(most.work_ns)}; shortest: "
         f"rank {least.rank} in iteration {least.iteration}, {duration(least.work_ns)}"
     )
 

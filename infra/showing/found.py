@@ -227,10 +227,19 @@ def periods_of(verdict: Verdict, iterations: Sequence[Iteration]) -> Periods:
     """
     first, past = verdict.iterations
     own = [one for one in iterations if first <= one.iteration < past]
-    seen = [one.iteration for one in own if one.has_cause] or [one.iteration for one in own if one.is_irregular]
+    seen = [one.iteration for one in own if one.has_cause]
     before = [one.iteration for one in iterations if one.iteration < first and one.is_irregular is False]
     regular = [one.iteration for one in own if one.is_irregular is False and not one.has_cause]
     return Periods(_numbers(before or regular), _numbers(seen or [one.iteration for one in own]))
+
+
+def with_first_ones(verdict: Verdict, iterations: Sequence[Iteration]) -> list[Iteration]:
+    """Mark the irregular iterations before a verdict opened as its own: they were judged when it had no id yet."""
+    opened = min((one.iteration for one in iterations if one.has_cause), default=verdict.iterations[1])
+    return [
+        one._replace(has_cause=True) if one.is_irregular and verdict.iterations[0] <= one.iteration < opened else one
+        for one in iterations
+    ]
 
 
 def _numbers(values: Sequence[int]) -> Ints:

@@ -32,6 +32,7 @@ from irregulars.infra.showing.found import (
     regular_apart,
     sampled_spans,
     span_of,
+    with_first_ones,
 )
 from irregulars.infra.showing.same_device import device_name
 from irregulars.streams.messages.judgements import Suspect, Verdict
@@ -257,10 +258,11 @@ class _Reader:
         first, past = self._verdict.iterations
         rows = self._ask(_ITERATIONS, verdict_id=self._verdict.verdict_id, first=first - BEFORE_SHOWN,
                          past=past + AFTER_SHOWN, limit=_MOST_ITERATIONS)  # fmt: skip
-        return [
+        found = [
             Iteration(iteration, started_ns, elapsed_ns, reference_ns, is_irregular, bool(has_cause))
             for iteration, started_ns, elapsed_ns, reference_ns, is_irregular, has_cause in reversed(rows)
         ]
+        return with_first_ones(self._verdict, found)
 
     def _operators(self, iterations: Sequence[Iteration], periods: Periods) -> Mapping[str, Column]:
         """Read some irregular iterations, and some regular ones to compare with."""

@@ -28,6 +28,7 @@ from irregulars.infra.showing.found import (
     periods_of,
     sampled_spans,
     span_of,
+    with_first_ones,
 )
 from irregulars.infra.showing.same_device import is_same_device
 from irregulars.producers.trace.directory import Trace
@@ -40,7 +41,7 @@ _COLUMNS: Final = {"sent": "tx_bytes_per_s", "received": "rx_bytes_per_s"}
 
 def found_in_recording(directory: str, trace: Trace, judgements: Judgements, verdict: Verdict) -> Found:
     """Gather what belongs to one verdict of a judged recording."""
-    iterations = _iterations(judgements, verdict)
+    iterations = with_first_ones(verdict, _iterations(judgements, verdict))
     periods = periods_of(verdict, iterations)
     ranks = judgements.rank_iterations
     bin_ranks = -(-max((a.rank for a in trace.announcements), default=0) // BINS) or 1

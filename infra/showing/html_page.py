@@ -1,4 +1,4 @@
-"""The screen as one HTML file: nothing is fetched, no script runs, and every text is escaped (job names are input)."""
+"""The screen as one HTML file: nothing is fetched, no script runs, every text is escaped (job names are input)."""
 
 from __future__ import annotations
 
@@ -32,9 +32,11 @@ _STYLE: Final = """
 --h2:#86601a;--h3:#bd7a26;--h4:#e8803a;--h5:#ffb77a}}
 *{box-sizing:border-box}body{margin:0 auto;padding:24px 16px;max-width:800px;background:var(--bg);color:var(--fg);
 font:15px/1.5 system-ui,sans-serif;overflow-wrap:anywhere}h1{font-size:20px;margin:0 0 4px}
-h2{font-size:15px;margin:26px 0 6px;padding-top:10px;border-top:1px solid var(--line)}p{margin:4px 0}.dim{color:var(--dim)}
+h2{font-size:15px;margin:26px 0 6px;padding-top:10px;border-top:1px solid var(--line)}
+p{margin:4px 0}.dim{color:var(--dim)}
 dl{display:grid;grid-template-columns:84px 1fr;gap:4px 10px;margin:12px 0}dt{color:var(--dim)}dd{margin:0}
-code{font:13px ui-monospace,monospace;background:var(--box);padding:1px 4px;border-radius:3px}svg{width:100%;height:auto}
+code{font:13px ui-monospace,monospace;background:var(--box);padding:1px 4px;border-radius:3px}
+svg{width:100%;height:auto}
 text{font:11px system-ui,sans-serif;fill:var(--dim)}text.strong{fill:var(--cause);font-weight:600}
 text.line{font-size:13px;fill:var(--fg)}.usual{fill:var(--usual)}.odd{fill:var(--odd)}.cause{fill:var(--cause)}
 .box{fill:var(--box);stroke:var(--line)}.box-cause{fill:var(--box);stroke:var(--cause);stroke-width:1.5}

@@ -47,7 +47,7 @@ def title_text(screen: Screen) -> str:
     verdict = screen.verdict
     state = verdict.state if verdict.close_reason is None else f"{verdict.state}: {verdict.close_reason}"
     remarks = ", ".join(one for one in (state, verdict.severity) if one)
-    return f"{kind_of(verdict)} in {verdict.job} ({remarks})"
+    return f"{kind_of(verdict.kind)} in {verdict.job} ({remarks})"
 
 
 def _head(screen: Screen) -> Iterator[str]:
@@ -264,7 +264,7 @@ def earlier_text(earlier: Sequence[Earlier], verdict: Verdict, is_recording: boo
 
 def _earlier(one: Earlier) -> str:
     at = "" if one.last_seen_ns is None else f" on {moment(one.last_seen_ns)[:10]}"
-    return f"{one.kind.replace('_', ' ')}{at} in {one.job}, {span(one.iterations)}"
+    return f"{kind_of(one.kind)}{at} in {one.job}, {span(one.iterations)}"
 
 
 def _commands(screen: Screen) -> Iterator[str]:

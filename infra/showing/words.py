@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from typing import Final
 
 from irregulars.infra.showing.found import Place
-from irregulars.streams.messages.judgements import Verdict
 
 _BLOCKS: Final = "▁▂▃▄▅▆▇█"
 _AGES: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
@@ -67,7 +66,7 @@ def moment(time_ns: int) -> str:
     """Write a time in UTC.
 
     >>> moment(1_795_234_590_000_000_000)
-    '2026-11-21 03:36:30Z'
+    '2026-11-21 04:16:30Z'
     """
     return f"{datetime.fromtimestamp(time_ns // 10**9, UTC):%Y-%m-%d %H:%M:%SZ}"
 
@@ -82,13 +81,13 @@ def span(iterations: tuple[int, int]) -> str:
     return f"iteration {first}" if past - first <= 1 else f"iterations {first} to {past - 1}"
 
 
-def kind_of(verdict: Verdict) -> str:
-    """Name the kind as the alert does.
+def kind_of(kind: str) -> str:
+    """Name a kind of verdict as the alert does.
 
-    >>> kind_of(Verdict("v", 1, "open", "j", "slow_nic", (0, 5), 1.3, 90.0, None, (), ""))
-    'slow NIC'
+    >>> kind_of("slow_nic"), kind_of("slow_rank")
+    ('slow NIC', 'slow rank')
     """
-    return "slow NIC" if verdict.kind == "slow_nic" else verdict.kind.replace("_", " ")
+    return "slow NIC" if kind == "slow_nic" else kind.replace("_", " ")
 
 
 def rank_at(rank: int, places: Mapping[int, Place]) -> str:
