@@ -9,6 +9,7 @@ from typing import Any
 
 from irregulars.detectors.judging.reading.spans import Span
 from irregulars.errors import RecordError
+from irregulars.infra.runs.why_unjudged import why_unjudged
 from irregulars.producers.publishing.batches import cut_in_order
 from irregulars.producers.trace.directory import Trace
 from irregulars.streams.job_hop.job_monitor import JobMonitor
@@ -37,12 +38,15 @@ class Analysis:
     ----------
     verdicts
         The newest revision of each, most training time lost first; those that accuse nobody come last.
+    unjudged_reason
+        Why nobody can say whether anybody is to blame: a clause that follows "because". None where it was judged.
     """
 
     job: str
     rejected_rows: int
     iterations: list[JudgedIteration] = field(default_factory=list)
     verdicts: list[Verdict] = field(default_factory=list)
+    unjudged_reason: str | None = None
 
     @property
     def irregular_ranges(self) -> list[tuple[int, int]]:
@@ -50,13 +54,15 @@ class Analysis:
         return join_ranges(self.iterations)
 
     def to_json(self) -> dict[str, Any]:
-        """As the contract's section 2 says."""
+        """As the contract's section 2 says. ``unjudged_reason`` is there only where nothing could be judged."""
+        unjudged = {} if self.unjudged_reason is None else {"unjudged_reason": self.unjudged_reason}
         return {
             "job": self.job,
             "iterations": len(self.iterations),
             "rejected_rows": self.rejected_rows,
             "irregular_iterations": [list(span) for span in self.irregular_ranges],
             "verdicts": [verdict.to_json() for verdict in self.verdicts],
+            **unjudged,
         }
 
 
@@ -102,6 +108,7 @@ def analysis_of(trace: Trace, judgements: Judgements, refused_rows: int) -> Anal
         trace.rejected.count + refused_rows,
         list(judgements.iterations),
         sorted(newest.values(), key=order),
+        None if newest else why_unjudged(trace, judgements.iterations),
     )
 
 
