@@ -11,7 +11,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from irregulars.errors import IrregularsError
+from irregulars.errors import IrregularsError, how_to_install
 from irregulars.infra.commands.agent import agent
 from irregulars.infra.commands.alerts import alerts
 from irregulars.infra.commands.deadletter import deadletter
@@ -86,7 +86,7 @@ class _Commands(_Group):
             extra = _EXTRAS.get((error.name or "").split(".")[0])
             if extra is None:
                 raise
-            _fail(f"package {error.name} must be installed; got none. Run: pip install 'irregulars[{extra}]'")
+            _fail(f"package {error.name} must be installed; got none. {how_to_install(extra)}")
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED) from None
 
@@ -98,7 +98,8 @@ def _report_usage(error: Any) -> int:
         print(error.message)
         return 0
     text = " ".join(str(error.format_message()).split())
-    print(f"irregulars: {printable(text.rstrip('.'))}. See: {path} --help", file=sys.stderr)
+    told = printable(text.rstrip("."))
+    print(f"irregulars: {told}{'' if told.endswith('?') else '.'} See: {path} --help", file=sys.stderr)
     return UNUSABLE
 
 
