@@ -11,7 +11,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from irregulars.errors import IrregularsError
+from irregulars.errors import IrregularsError, how_to_install
 from irregulars.infra.commands.act import act
 from irregulars.infra.commands.agent import agent
 from irregulars.infra.commands.alerts import alerts
@@ -23,6 +23,7 @@ from irregulars.infra.commands.node_check import node_check
 from irregulars.infra.commands.options import Invocation
 from irregulars.infra.commands.plain_values import spare_models
 from irregulars.infra.commands.plugins import plugins
+from irregulars.infra.commands.show import show
 from irregulars.infra.commands.show_settings import show_settings
 from irregulars.infra.commands.sql import sql
 from irregulars.infra.commands.topics import topics
@@ -90,7 +91,7 @@ class _Commands(_Group):
             extra = _EXTRAS.get((error.name or "").split(".")[0])
             if extra is None:
                 raise
-            _fail(f"package {error.name} must be installed; got none. Run: pip install 'irregulars[{extra}]'")
+            _fail(f"package {error.name} must be installed; got none. {how_to_install(extra)}")
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED) from None
 
@@ -102,7 +103,8 @@ def _report_usage(error: Any) -> int:
         print(error.message)
         return 0
     text = " ".join(str(error.format_message()).split())
-    print(f"irregulars: {printable(text.rstrip('.'))}. See: {path} --help", file=sys.stderr)
+    told = printable(text.rstrip("."))
+    print(f"irregulars: {told}{'' if told.endswith('?') else '.'} See: {path} --help", file=sys.stderr)
     return UNUSABLE
 
 
@@ -148,7 +150,7 @@ def _start(
     context.obj = Invocation(config, dict(parse_assignment(text) for text in assignments or []))
 
 
-for one in (demo, analyze, walk, check, simulate, up, worker, agent, replay, alerts, notify, sql):
+for one in (demo, analyze, show, walk, check, simulate, up, worker, agent, replay, alerts, notify, sql):
     app.command(cls=_Command)(one)
 app.command("import", cls=_Command)(import_trace)
 app.command("settings", cls=_Command)(show_settings)

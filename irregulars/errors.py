@@ -24,6 +24,15 @@ from collections.abc import Sequence
 from typing import Any
 
 
+def how_to_install(extra: str) -> str:
+    """Say how to install one of our extras. No package index has us, and what has our name there is not ours.
+
+    >>> how_to_install("worker")
+    "Run in a checkout of irregulars: pip install '.[worker]' (of a wheel: pip install 'FILE.whl[worker]')"
+    """
+    return f"Run in a checkout of irregulars: pip install '.[{extra}]' (of a wheel: pip install 'FILE.whl[{extra}]')"
+
+
 class IrregularsError(Exception):
     """The root: catch this to catch whatever Irregulars raises on purpose."""
 

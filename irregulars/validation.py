@@ -92,12 +92,21 @@ def one_of(*choices: str) -> Meta:
     return Meta(pattern=rf"\A(?:{pattern})\Z", description=f"one of {', '.join(choices)}")
 
 
+def nearest(name: str, known: Collection[str]) -> str:
+    """Return a question that names the known text nearest to one that is unknown; empty where none is near.
+
+    >>> nearest("slow_rnak", ["slow_rank", "slow_nic"]), nearest("xyz", ["slow_rank"])
+    ('; did you mean slow_rank?', '')
+    """
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
 def require_known(name: str, known: Collection[str], what: str, where: str, otherwise: str) -> None:
     """Raise `InputError` for a name that is none of the known ones, with the nearest of them, or else with a hint."""
     if name not in known:
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = f"did you mean {near[0]}?" if near else otherwise
-        raise InputError(f"{what} must be a known one; got {shown(name)} ({where}); {hint}")
+        hint = nearest(name, known) or f"; {otherwise}"
+        raise InputError(f"{what} must be a known one; got {shown(name)} ({where}){hint}")
 
 
 def describe(kind: Any, value: Any = None) -> str:

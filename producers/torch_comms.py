@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from irregulars.errors import InputError
 from irregulars.producers.torch_hook.leaving.exits import AgentSocket, Exit, Kafka, TraceDirectory
-from irregulars.producers.torch_hook.records.identity import identity_of
+from irregulars.producers.torch_hook.records.identity import identity_of, machine_has_gpus
 from irregulars.streams.kafka.security import security_of_environment
 from irregulars.streams.kafka.topics import TopicSettings
 
@@ -96,7 +96,8 @@ def start(
         troubles = Troubles()
         way_out = _way_out(trace_dir, agent, bootstrap, topic_prefix, troubles)
         try:
-            session = Session(identity_of(job, nic, switch), way_out, troubles, hook, iterations)
+            identity = identity_of(job, nic, switch, has_gpus=machine_has_gpus())
+            session = Session(identity, way_out, troubles, hook, iterations)
             session.start()
         except Exception as error:  # no torch, or one that we can't hook into: the script goes on without us
             troubles.note(error, "start")

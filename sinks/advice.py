@@ -64,8 +64,9 @@ def _name_gpu(suspect: Suspect) -> str:
         return f"GPU {suspect.gpu} of {ranks} (host not announced)" if is_one_gpu else f"{ranks} (host not announced)"
     if is_one_gpu:
         return f"GPU {suspect.gpu} on {suspect.host}{_bracket(ranks, nic)}"
-    # Several ranks may live on several hosts: the suspect names that of the first.
-    return f"{ranks} ({'' if len(suspect.ranks) == 1 else 'the first on '}{suspect.host})"
+    if len(suspect.ranks) == 1:
+        return f"{ranks} on {suspect.host}"
+    return f"{ranks} (the first on {suspect.host})"  # they may live on several
 
 
 def _name_host(suspect: Suspect) -> str:

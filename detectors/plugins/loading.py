@@ -16,6 +16,7 @@ from irregulars.detectors.plugins.checks import check_detector
 from irregulars.detectors.plugins.protocol import Detector, Frame, MakeDetector, Scores, strange_from
 from irregulars.errors import PluginError
 from irregulars.streams.messages.json_fields import first_line
+from irregulars.validation import nearest
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -151,8 +152,9 @@ def _entry_point(name: str) -> EntryPoint:
         return found[0]
     if found:
         raise PluginError(f"detector {name} must be one entry point; got {sorted(p.value for p in found)}")
-    known = ", ".join(installed_detectors()) or "none"
-    raise PluginError(f"detector must be an installed entry point of {GROUP} ({known}); got {name!r}")
+    known = installed_detectors()
+    told = f"detector must be an installed entry point of {GROUP} ({', '.join(known) or 'none'}); got {name!r}"
+    raise PluginError(f"{told}{nearest(name, known)}")
 
 
 def _import(path: str, shown: str) -> Any:

@@ -41,7 +41,7 @@ class OpenVerdict:
     recovered
         Of some of them, which share of their excess comes back with the first suspect as usual.
     seen, tried
-        Irregular iterations in which the cause was seen, and all irregular ones since the first.
+        Iterations in which the cause was seen, and all that were looked into since the first, irregular or nearly so.
     lost_ns
         What was lost so far.
     quiet

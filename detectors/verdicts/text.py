@@ -53,14 +53,15 @@ def evidence_text(piece: Piece, seen: int, tried: int, topology: Topology) -> st
     piece
         The piece.
     seen, tried
-        Irregular iterations in which the cause was seen, and all irregular ones meanwhile.
+        Iterations in which the cause was seen, and all slow ones meanwhile: those that were looked into since they
+        took longer than the job's noise explains. Not all of them are δ-irregular.
     """
-    return f"{_what(piece, topology)} (usual {_duration(piece.usual_ns)}), in {seen} of {tried} irregular iterations"
+    return f"{_what(piece, topology)} (usual {_duration(piece.usual_ns)}), in {seen} of {tried} slow iterations"
 
 
 def in_turn_text(costs_ns: float, seen: int, tried: int) -> str:
     """Say the same where many ranks came last in turn; ``costs_ns`` is what that typically cost an iteration."""
-    return f"{_IN_TURN}; it cost {_duration(costs_ns)}, in {seen} of {tried} irregular iterations"
+    return f"{_IN_TURN}; it cost {_duration(costs_ns)}, in {seen} of {tried} slow iterations"
 
 
 def recovery_text(recovers_ratio: float, elapsed_ns: float, usual_ns: float) -> str:

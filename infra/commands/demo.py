@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections import deque
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from irregulars.infra.runs.local_services import LocalServices
     from irregulars.infra.runs.simulated_run import PublishedRun
     from irregulars.producers.publishing.agent import AgentSettings
+    from irregulars.producers.simulator.job.settings import SimulatorSettings
     from irregulars.streams.messages.judgements import Verdict
 
 JOB: Final = "demo"
@@ -31,6 +33,11 @@ _LOOK_S = 0.25
 _LINE_S = 5.0  # without a terminal: a line each so often
 _VERDICT_S = 60.0  # how long after its end the job's last alert may take
 _STORED_S = 10.0  # how long the database may take behind the alert
+_STORED = """
+SELECT
+    (SELECT max(revision) FROM verdicts WHERE verdict_id = {id:String}) >= {revision:UInt32},
+    (SELECT count() FROM suspects FINAL WHERE verdict_id = {id:String} AND revision = {revision:UInt32}),
+    (SELECT max(iteration) FROM iterations WHERE job = {job:String}) >= {last:Int64}"""
 _BARS = " ▁▂▃▄▅▆▇█"
 
 
@@ -64,16 +71,35 @@ def demo(
         verdict = _watch(console, services, scene)
         if verdict is not None:
             _show_verdict(console, services, verdict, scene.fault)
+        else:
+            console.print(_why_no_alert(services), style="bold red", markup=False)
         if is_kept:
             show_addresses(services)
             _wait_for_interrupt(services)
     if verdict is None:
-        console.print(
-            "No alert came. What went wrong cost too little for one (--set alert_least_severity=note shows all), "
-            "or it is a fault of this program, or of a machine that is much too busy."
-        )
         raise typer.Exit(1)
     console.print("Everything was stopped, and nothing is left behind.", style="dim")
+
+
+def _why_no_alert(services: LocalServices) -> str:
+    """Say how far the job's rows came, where no alert did."""
+    from irregulars.infra.configuration.wiring import database_settings
+    from irregulars.sinks.connection import connect, translated
+
+    target = database_settings(services.settings)
+    client = connect(target)
+    try:
+        with translated(target):
+            question = "SELECT count(), countIf(is_irregular) FROM iterations FINAL WHERE job = {job:String}"
+            ((judged, irregular),) = client.query(question, parameters={"job": JOB}).result_rows
+    finally:
+        client.close()
+    if not judged:
+        return f"NO ALERT CAME: nothing got through, no iteration was judged. The worker's log: {services.worker_log}"
+    return (
+        f"NO ALERT CAME: {judged} iterations were judged, {irregular} of them irregular. What went wrong cost too "
+        "little for an alert (--set alert_least_severity=note shows all), or this machine is much too busy."
+    )
 
 
 def _wait_for_interrupt(services: LocalServices) -> None:
@@ -101,8 +127,24 @@ def _simulated_scene(fault: str, iterations: int) -> _Scene:
     from irregulars.producers.simulator.job.settings import SimulatorSettings
 
     job = SimulatorSettings(job=JOB, iterations=iterations, faults=(parse_fault(fault),))
+    require_possible(job)  # before services are started for nothing
     title = f"{job.dp * job.pp * job.tp} GPUs train, dp {job.dp} × pp {job.pp} × tp {job.tp}"
     return _Scene(title, fault, iterations, lambda agent: SimulatedRun(job, agent))
+
+
+def require_possible(job: SimulatorSettings) -> None:
+    """Raise `InputError` unless each fault names what the job has, and begins before its end."""
+    from irregulars.errors import InputError
+    from irregulars.producers.simulator.job.network import Network
+    from irregulars.producers.simulator.job.topology import Topology
+    from irregulars.producers.simulator.run.effects import check_place
+
+    topology = Topology(job)
+    network = Network(topology)
+    for fault in job.faults:
+        check_place(fault, topology, network)
+        if fault.first >= job.iterations:
+            raise InputError(f"from must be below {job.iterations}, the iterations of the job; got {fault.first}")
 
 
 def _live_scene() -> _Scene:
@@ -252,11 +294,13 @@ def _show_stored(console: Console, services: LocalServices, verdict: Verdict) ->
 
 
 def _wait_until_stored(client: Client, verdict: Verdict) -> None:
-    """Wait for the revision that was alerted: alerts leave at once, rows with the next snapshot."""
-    question = "SELECT max(revision) FROM verdicts WHERE verdict_id = {id:String}"
+    """Wait for all of what was alerted: alerts leave at once, rows with the next snapshot, table by table."""
+    last = verdict.iterations[1] - 1
+    values = {"id": verdict.verdict_id, "job": verdict.job, "revision": verdict.revision, "last": last}
+    wanted = (True, len(verdict.suspects), True)
     deadline = time.monotonic() + _STORED_S
     while time.monotonic() < deadline:
-        ((stored,),) = client.query(question, parameters={"id": verdict.verdict_id}).result_rows
-        if stored >= verdict.revision:
+        if client.query(_STORED, parameters=values).result_rows[0] == wanted:
             return
         time.sleep(_LOOK_S)
+    print(f"irregulars: after {_STORED_S:g} s not everything is stored: what follows may lack rows", file=sys.stderr)

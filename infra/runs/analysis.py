@@ -9,12 +9,13 @@ from typing import Any
 
 from irregulars.detectors.judging.reading.spans import Span
 from irregulars.errors import RecordError
+from irregulars.infra.runs.why_unjudged import why_unjudged
 from irregulars.producers.publishing.batches import cut_in_order
 from irregulars.producers.trace.directory import Trace
 from irregulars.streams.job_hop.job_monitor import JobMonitor
 from irregulars.streams.messages.announcements import Announcement, Heartbeat
 from irregulars.streams.messages.evidence import Evidence, Membership, concatenate
-from irregulars.streams.messages.judgements import JudgedIteration, Verdict
+from irregulars.streams.messages.judgements import JudgedIteration, Judgements, Verdict
 from irregulars.streams.messages.records import Batch
 from irregulars.streams.monitor_settings import MonitorSettings
 from irregulars.streams.rank_hop.evidence_reduction import Closing, reduce_closings
@@ -37,12 +38,15 @@ class Analysis:
     ----------
     verdicts
         The newest revision of each, most training time lost first; those that accuse nobody come last.
+    unjudged_reason
+        Why nobody can say whether anybody is to blame: a clause that follows "because". None where it was judged.
     """
 
     job: str
     rejected_rows: int
     iterations: list[JudgedIteration] = field(default_factory=list)
     verdicts: list[Verdict] = field(default_factory=list)
+    unjudged_reason: str | None = None
 
     @property
     def irregular_ranges(self) -> list[tuple[int, int]]:
@@ -50,13 +54,15 @@ class Analysis:
         return join_ranges(self.iterations)
 
     def to_json(self) -> dict[str, Any]:
-        """As the contract's section 2 says."""
+        """As the contract's section 2 says. ``unjudged_reason`` is there only where nothing could be judged."""
+        unjudged = {} if self.unjudged_reason is None else {"unjudged_reason": self.unjudged_reason}
         return {
             "job": self.job,
             "iterations": len(self.iterations),
             "rejected_rows": self.rejected_rows,
             "irregular_iterations": [list(span) for span in self.irregular_ranges],
             "verdicts": [verdict.to_json() for verdict in self.verdicts],
+            **unjudged,
         }
 
 
@@ -91,18 +97,39 @@ def analyze(trace: Trace, settings: MonitorSettings | None = None) -> Analysis:
     settings
         As the worker's.
     """
-    # Detectors and single operators fill columns of the database, and have no say in verdicts.
-    settings = replace(settings or MonitorSettings(), operator_detectors=(), rank_detectors=(), fills_columns=False)
+    return analysis_of(trace, *judge_trace(trace, settings))
+
+
+def analysis_of(trace: Trace, judgements: Judgements, refused_rows: int) -> Analysis:
+    """Return what was found in a trace that `judge_trace` judged."""
+    newest = {verdict.verdict_id: verdict for verdict in judgements.verdicts}
+    return Analysis(
+        trace.job,
+        trace.rejected.count + refused_rows,
+        list(judgements.iterations),
+        sorted(newest.values(), key=order),
+        None if newest else why_unjudged(trace, judgements.iterations),
+    )
+
+
+def judge_trace(
+    trace: Trace, settings: MonitorSettings | None = None, *, fills_columns: bool = False
+) -> tuple[Judgements, int]:
+    """Judge a trace; return all that was decided, and how many rows a monitor refused.
+
+    Parameters
+    ----------
+    fills_columns
+        Whether operators and behaviour patterns of irregular iterations are wanted too; verdicts need none.
+    """
+    # Detectors fill a column of the database, and have no say in verdicts.
+    settings = replace(
+        settings or MonitorSettings(), operator_detectors=(), rank_detectors=(), fills_columns=fills_columns
+    )
     log = _Log()
     job = JobMonitor(trace.job, settings)
-    analysis = Analysis(trace.job, trace.rejected.count)
     job.add(_reduce(trace, settings, log))
-    analysis.rejected_rows += log.refused_rows
-    judgements = job.advance(log.read_back)
-    analysis.iterations = list(judgements.iterations)
-    newest = {verdict.verdict_id: verdict for verdict in judgements.verdicts}
-    analysis.verdicts = sorted(newest.values(), key=order)
-    return analysis
+    return job.advance(log.read_back), log.refused_rows
 
 
 def order(verdict: Verdict) -> tuple[bool, float, str]:

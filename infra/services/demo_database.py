@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 from xml.sax.saxutils import escape
 
-from irregulars.errors import InputError
+from irregulars.errors import InputError, how_to_install
 from irregulars.infra.services.child_process import ChildProcess
 from irregulars.infra.services.data_directory import DataDirectory
 from irregulars.infra.services.loopback import HOST, free_port, require_free
@@ -167,7 +167,7 @@ class DemoDatabase(Service):
         if self._child is not None:
             return
         if importlib.util.find_spec("chdb") is None:
-            raise InputError("demo database must be installed; got no chdb. Run: pip install 'irregulars[demo]'")
+            raise InputError(f"demo database must be installed; got no chdb. {how_to_install('demo')}")
         if self._given_port is not None:
             require_free(self._given_port, "the demo database")
         try:

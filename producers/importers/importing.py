@@ -23,6 +23,7 @@ from irregulars.producers.importers.nccl_inspector.lines import MAX_LINE_BYTES, 
 from irregulars.producers.importers.shared.files import list_files, open_plain, rank_of_name, read_bounded, stem_of
 from irregulars.producers.importers.shared.imported import ImportedJob
 from irregulars.producers.trace.directory import write_trace
+from irregulars.validation import nearest
 
 MAX_PICKLE_BYTES: Final = 64 << 20
 MAX_JSON_BYTES: Final = 16 << 20
@@ -45,7 +46,7 @@ def import_trace(kind: str, source: Path, directory: Path, job: str | None = Non
         If the kind is unknown, files are unusable, or the directory can't be written; one line that names the file.
     """
     if kind not in KINDS:
-        raise InputError(f"kind must be one of {', '.join(KINDS)}; got {kind!r}")
+        raise InputError(f"kind must be one of {', '.join(KINDS)}; got {kind!r}{nearest(kind, KINDS)}")
     imported = KINDS[kind](list_files(source), job or name_of_job(source))
     if directory.resolve() == source.resolve():
         raise InputError(f"{directory}: must be another directory than the source; got the same")

@@ -7,6 +7,7 @@ job would have published them, `write_trace` writes one.
 from __future__ import annotations
 
 import heapq
+import shlex
 import stat
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -141,6 +142,11 @@ def _require_directory(path: Path) -> None:
         found = str(error.strerror)
     if found is not None:
         raise InputError(f"{path}: must be a trace directory; got {found}")
+    if (path / "parts").is_dir() and not (path / "job.json").exists():
+        raise InputError(
+            f"{path}: must hold job.json; got parts/, of a training job that runs still or was killed. If it has "
+            f"ended, run: python -m irregulars.producers.torch_hook.leaving.trace_parts {shlex.quote(str(path))}"
+        )
 
 
 def _read_tables(directory: Path, schema: str) -> Iterable[TableFile]:

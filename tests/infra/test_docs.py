@@ -50,6 +50,14 @@ def test_the_lock_file_names_every_dependency_with_hashes_and_no_host() -> None:
     assert len(re.findall(r"--hash=sha256:[0-9a-f]{64}", lock)) > 500
 
 
+def test_pynvml_is_of_a_version_that_warns_in_no_training_process() -> None:
+    # From 13 on the package puts a finder into every process of its environment, which warns at `import torch`.
+    lock = (ROOT / "requirements.lock").read_text()
+    (major,) = re.findall(r"^pynvml==(\d+)\.", lock, re.MULTILINE)
+    assert int(major) < 13
+    assert '"pynvml>=12,<13"' in (ROOT / "pyproject.toml").read_text()
+
+
 def test_the_columns_of_both_levels_are_listed() -> None:
     page = (DOCS / "detectors.md").read_text()
     for columns in COLUMNS.values():

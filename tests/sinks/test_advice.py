@@ -18,7 +18,7 @@ SEVERAL = tuple(range(8, 16))
     ("suspect", "name"),
     [
         (GPU, "GPU 0 on node-1 (rank 8, NIC mlx5_1)"),
-        (replace(GPU, gpu=None), "rank 8 (node-1)"),
+        (replace(GPU, gpu=None), "rank 8 on node-1"),
         (replace(GPU, host=None), "GPU 0 of rank 8 (host not announced)"),
         (Suspect("gpu", 8, (8,), 0.9), "rank 8 (host not announced)"),
         (replace(GPU, ranks=(8, 12)), "ranks 8, 12 (the first on node-1)"),

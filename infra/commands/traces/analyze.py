@@ -69,13 +69,18 @@ def analyze(
     if json:
         print_json(analysis.to_json())
     else:
-        _show(open_console(), analysis)
+        show_analysis(analysis)
 
 
 def _analyze(settings: Settings, directory: Path, without: Collection[str]) -> Analysis:
-    """Read and judge, and say on standard error what was left out or inferred."""
     from irregulars.infra.configuration.wiring import monitor_settings
     from irregulars.infra.runs.analysis import analyze as judge
+
+    return judge(read_and_report(directory, without), monitor_settings(settings, has_detectors=False))
+
+
+def read_and_report(directory: Path, without: Collection[str] = ()) -> Trace:
+    """Read a recorded job, and say on standard error what was left out or inferred."""
     from irregulars.infra.runs.traffic_report import report_traffic
     from irregulars.producers.trace.directory import read_trace
     from irregulars.producers.trace.iterations import number_iterations
@@ -87,7 +92,7 @@ def _analyze(settings: Settings, directory: Path, without: Collection[str]) -> A
         print(f"irregulars: {printable(numbered.report)}", file=sys.stderr)
     for line in report_traffic(trace):
         print(f"irregulars: {printable(line)}", file=sys.stderr)
-    return judge(numbered.trace, monitor_settings(settings, has_detectors=False))
+    return numbered.trace
 
 
 @contextmanager
@@ -116,17 +121,27 @@ def report_rejected(trace: Trace) -> None:
             print(f"  {printable(reason)}", file=sys.stderr)
 
 
-def _show(console: Console, analysis: Analysis) -> None:
+def show_analysis(analysis: Analysis) -> None:
+    """Print what was found, for people."""
+    console = open_console()
     ranges = analysis.irregular_ranges
     count = sum(past - first for first, past in ranges)
-    shown = ", ".join(f"{first} to {past - 1}" for first, past in ranges)
+    shown = ", ".join(_range(first, past) for first, past in ranges)
     places = f" ({shown})" if shown else ""
-    judged = f"{len(analysis.iterations)} iterations, {count} of them irregular{places}"
+    total = len(analysis.iterations)
+    judged = f"{total} iteration{'' if total == 1 else 's'}, {count} of them irregular{places}"
     console.print(f"[bold]{plain(analysis.job)}[/bold]: {judged}")
-    if not analysis.verdicts:
+    if analysis.unjudged_reason is not None:
+        console.print(f"Cannot judge, because {plain(analysis.unjudged_reason)}.")
+    elif not analysis.verdicts:
         console.print("Nobody to blame.")
     for verdict in analysis.verdicts:
         _show_verdict(console, verdict)
+
+
+def _range(first: int, past: int) -> str:
+    """Name a half-open range as people do, with its last iteration."""
+    return str(first) if past - first == 1 else f"{first} to {past - 1}"
 
 
 def _show_verdict(console: Console, verdict: Verdict) -> None:
@@ -134,7 +149,7 @@ def _show_verdict(console: Console, verdict: Verdict) -> None:
     times = "" if math.isnan(verdict.delta) else f": {verdict.delta:.2f} times the usual time"
     lost = f", {verdict.lost_s:.2f} s lost" if verdict.lost_s else ""
     urgency = f" ({verdict.severity})" if verdict.severity else ""
-    where = f"in iterations {first} to {past - 1}"
+    where = f"in iteration{'' if past - first == 1 else 's'} {_range(first, past)}"
     console.print(f"\n[bold red]{verdict.kind}[/bold red] {where}{times}{lost}{urgency}")
     for suspect in verdict.suspects[:_SUSPECTS_SHOWN]:
         console.print(f"  {suspect.probability:4.0%}  {plain(_name(suspect))}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,9 @@ import typer
 
 from irregulars.infra.commands.options import Bootstrap, Json, TopicPrefix, print_json, settings_of
 from irregulars.printing import printable
+
+QUIET_S = 10.0
+"""Seconds without an acknowledgement after which that is said: a broker in good health takes a fraction of one."""
 
 if TYPE_CHECKING:
     from irregulars.producers.publishing.agent import Progress
@@ -51,8 +55,9 @@ def replay(
     if numbered.report:
         print(f"irregulars: {printable(numbered.report)}", file=sys.stderr)
     source = TraceSource(rename_job(numbered.trace, job, attempt), speed)
-    agent = Agent(source, agent_settings(settings), None if json else _show_progress)
-    with stop_on_signals(agent):
+    waiting = Acknowledged(settings.kafka_bootstrap)
+    agent = Agent(source, agent_settings(settings), waiting.note if json else waiting.show)
+    with stop_on_signals(agent), waiting:
         done = agent.run()
     _report(done, json)
 
@@ -74,9 +79,48 @@ def _rename_headers(batches: Mapping[int, Batch], names: Mapping[str, Any]) -> d
     return {rank: replace(batch, header=replace(batch.header, **names)) for rank, batch in batches.items()}
 
 
-def _show_progress(progress: Progress) -> None:
-    if sys.stderr.isatty():
-        print(f"\r{progress.rows:,} rows published", end="", file=sys.stderr, flush=True)
+class Acknowledged:
+    """Says loudly when Kafka has acknowledged nothing for `QUIET_S`, or not answered at all. Use it as a context.
+
+    Parameters
+    ----------
+    bootstrap
+        Whom we wait for.
+    """
+
+    def __init__(self, bootstrap: str) -> None:
+        self._bootstrap = bootstrap
+        self._delivered = -1
+        self.timer = self._start()
+
+    def __enter__(self) -> None:
+        self.timer.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.timer.cancel()
+
+    def note(self, progress: Progress) -> None:
+        """Wait again from now on, if more was acknowledged."""
+        if progress.delivered_messages > self._delivered:
+            self._delivered = progress.delivered_messages
+            self.timer.cancel()
+            self.timer = self._start()
+            self.timer.start()
+
+    def show(self, progress: Progress) -> None:
+        """Show the progress as well, on a terminal."""
+        self.note(progress)
+        if sys.stderr.isatty():
+            print(f"\r{progress.rows:,} rows published", end="", file=sys.stderr, flush=True)
+
+    def _start(self) -> threading.Timer:
+        timer = threading.Timer(QUIET_S, self._complain)
+        timer.daemon = True
+        return timer
+
+    def _complain(self) -> None:
+        told = f"NOTHING WAS ACKNOWLEDGED by Kafka at {self._bootstrap} within {QUIET_S:g} s"
+        print(f"irregulars: {told}; is it there, and is anything else in its way?", file=sys.stderr, flush=True)
 
 
 def _report(done: Progress, json: bool) -> None:

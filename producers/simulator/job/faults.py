@@ -36,6 +36,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from irregulars.errors import InputError
+from irregulars.validation import nearest
 
 SHAPES: Final = ("lasting", "spike", "fluctuating", "from_start", "ramp", "sawtooth")
 GROWING: Final = ("ramp", "sawtooth")
@@ -165,7 +166,8 @@ def parse_fault(text: str) -> Fault:
     """
     kind, _, rest = text.strip().partition(":")
     if kind not in _PLACES:
-        raise InputError(f"fault must begin with one of {', '.join(FAULT_KINDS)}; got {kind!r} (fault {text!r})")
+        raise InputError(f"fault must begin with one of {', '.join(FAULT_KINDS)}; got {kind!r} (fault {text!r})"
+                         f"{nearest(kind, FAULT_KINDS)}")  # fmt: skip
     values = _pairs(rest, text)
     _check_keys(kind, values, text)
     first, past, shape = _times(values, text)
@@ -206,7 +208,8 @@ def _check_keys(kind: str, values: Mapping[str, str], text: str) -> None:
     known = _known_keys(kind)
     for key in values:
         if key not in known:
-            raise InputError(f"a setting of {kind} must be one of {', '.join(known)}; got {key!r} (fault {text!r})")
+            raise InputError(f"a setting of {kind} must be one of {', '.join(known)}; got {key!r} (fault {text!r})"
+                             f"{nearest(key, known)}")  # fmt: skip
     for key in _PLACES[kind]:
         if key not in values:
             raise InputError(f"{kind} must say {key}=…; got {sorted(values)} (fault {text!r})")

@@ -6,6 +6,7 @@ import os
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 _ATTEMPTS = ("TORCH_COMMS_ATTEMPT", "TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
 _JOBS = ("TORCH_COMMS_JOB", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID")
@@ -37,14 +38,23 @@ class Identity:
 
 
 def identity_of(
-    job: str | None, nic: str | None, switch: str | None, environment: Mapping[str, str] = os.environ
+    job: str | None,
+    nic: str | None,
+    switch: str | None,
+    environment: Mapping[str, str] = os.environ,
+    *,
+    has_gpus: bool = True,
 ) -> Identity:
     """Put together what the call says and what the launcher set.
+
+    ``has_gpus`` says whether the machine has any: on one without, a local rank is no GPU's index.
 
     >>> identity_of(None, None, None, {"SLURM_JOB_ID": "17", "LOCAL_RANK": "3"}).job
     '17'
     >>> identity_of("mine", "mlx5_0", None, {"LOCAL_RANK": "3"}).gpu
     3
+    >>> identity_of("mine", "eth0", None, {"LOCAL_RANK": "3"}, has_gpus=False).gpu is None
+    True
     >>> identity_of(None, None, None, {"TORCH_COMMS_HOST": "node-7"}).host
     'node-7'
     """
@@ -53,11 +63,16 @@ def identity_of(
         job=job or named or "training",
         attempt=next((n for name in _ATTEMPTS if (n := _integer(environment, name)) is not None), 0),
         host=environment.get("TORCH_COMMS_HOST") or socket.gethostname(),  # a container's own name is no node's
-        gpu=_gpu(environment),
+        gpu=_gpu(environment) if has_gpus else None,
         nic=nic or environment.get("TORCH_COMMS_NIC"),
         switch=switch or environment.get("TORCH_COMMS_SWITCH"),
         local_world_size=_integer(environment, "LOCAL_WORLD_SIZE"),
     )
+
+
+def machine_has_gpus(devices: Path = Path("/dev")) -> bool:
+    """Tell whether this machine has GPUs of NVIDIA (also below Windows) or AMD, without asking their drivers."""
+    return any(devices.glob("nvidia[0-9]*")) or any((devices / name).exists() for name in ("kfd", "dxg"))
 
 
 def _gpu(environment: Mapping[str, str]) -> int | None:

@@ -108,6 +108,7 @@ def test_a_strangers_detector_is_found(plugin: str) -> None:
     ("text", "message"),
     [
         ("nowhere", r"must be an installed entry point of irregulars.detectors \(.*\); got 'nowhere'"),
+        ("baselin", r"got 'baselin'; did you mean baseline\?"),
         ("not_there.at_all:X", "must be importable; got ModuleNotFoundError: No module named 'not_there'"),
         ("broken:X", "must be importable; got ModuleNotFoundError: No module named 'a_module_that_is_not_there'"),
         ("stranger:Missing", "got no 'Missing' in stranger"),

@@ -21,7 +21,7 @@ def test_own_work_names_the_rank_and_the_operator_that_others_waited_in() -> Non
     piece = Piece(Lane("work", 3), 3, OPERATOR_CODES["all_reduce"], 0, 62e6, 12e6)
     assert text(piece) == (
         "rank 3 took 62 ms of its own before all_reduce on dp0, and others waited for it (usual 12 ms), "
-        "in 7 of 9 irregular iterations"
+        "in 7 of 9 slow iterations"
     )
 
 
@@ -38,7 +38,7 @@ def test_a_collective_names_its_communicator() -> None:
 def test_of_ranks_that_come_last_in_turn_none_is_named() -> None:
     assert in_turn_text(2.71e9, 21, 22) == (
         "in each iteration another rank works longer than its peers, as with uneven data; it cost 2.71 s, "
-        "in 21 of 22 irregular iterations"
+        "in 21 of 22 slow iterations"
     )
 
 

@@ -284,7 +284,8 @@ def test_a_hang_in_an_iteration_that_no_row_tells_of_is_found() -> None:
 
 def test_an_empty_trace_has_nothing_to_say() -> None:
     trace = replace(lockstep({}, 1), commops={}, iterations={})
-    assert analyze(trace) == Analysis(trace.job, 0)
+    reason = "there are neither operators nor iterations in it"
+    assert analyze(trace) == Analysis(trace.job, 0, unjudged_reason=reason)
 
 
 def test_a_job_of_one_rank_is_judged() -> None:

@@ -1,0 +1,114 @@
+"""``irregulars show``: everything about one verdict on one screen."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from irregulars.errors import InputError
+from irregulars.infra.commands.options import ClickHouseUrl, Database, Json, print_json, settings_of
+
+if TYPE_CHECKING:
+    from irregulars.infra.configuration.settings import Settings
+    from irregulars.infra.showing.found import Found
+
+
+def show(
+    context: typer.Context,
+    which: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[VERDICT|JOB|DIR]",
+            help="A verdict's id, a job (its newest), or a trace directory; default: the newest open one.",
+        ),
+    ] = None,
+    verdict_id: Annotated[
+        str | None,
+        typer.Option("--verdict", metavar="ID", help="Of a trace directory: which; default: the costliest."),
+    ] = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the screen as one HTML file.")] = None,
+    wait_s: Annotated[float, typer.Option("--wait", help="Seconds to wait for the database.")] = 10,
+    clickhouse_url: ClickHouseUrl = None,
+    database: Database = None,
+    json: Json = False,
+) -> None:
+    """Show one verdict on one screen: device, cost, who waited for whom, what was ruled out, what to do.
+
+    Reads ClickHouse; with the directory of a recorded job no database is needed: it is judged as analyze does. Ranges
+    are told with their last iteration; in JSON fields say first and past_last.
+
+    Example: irregulars show tests/recordings/gloo-slow-nic --html nic.html
+    """
+    settings = settings_of(context, clickhouse_url=clickhouse_url, clickhouse_database=database)
+    is_recording = which is not None and Path(which).is_dir()
+    found = _of_recording(settings, Path(str(which)), verdict_id) if is_recording else _of_database(
+        settings, verdict_id or which or "", wait_s
+    )  # fmt: skip
+    if found is None:
+        return
+    from irregulars.infra.showing.screen import gather
+
+    screen = gather(found)
+    if html is not None:
+        from irregulars.infra.showing.html_page import page_of
+
+        _write(html, page_of(screen))
+    if json:
+        print_json(screen.to_json())
+    elif html is None:
+        from irregulars.infra.showing.text_page import lines_of
+
+        print("\n".join(lines_of(screen)))
+
+
+def _write(path: Path, page: str) -> None:
+    try:
+        path.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"html must be a file that can be written; got {error.strerror} ({path})") from None
+    print(f"irregulars: {path} written", file=sys.stderr)
+
+
+def _of_recording(settings: Settings, directory: Path, verdict_id: str | None) -> Found | None:
+    """Judge a recording; where nobody is to blame say so as analyze does."""
+    from irregulars.infra.commands.traces.analyze import read_and_report, show_analysis
+    from irregulars.infra.configuration.wiring import monitor_settings
+    from irregulars.infra.runs.analysis import analysis_of, judge_trace
+    from irregulars.infra.showing.from_recording import found_in_recording
+
+    trace = read_and_report(directory)
+    judgements, refused_rows = judge_trace(trace, monitor_settings(settings, has_detectors=False), fills_columns=True)
+    analysis = analysis_of(trace, judgements, refused_rows)
+    if not analysis.verdicts:
+        show_analysis(analysis)
+        return None
+    ids = [one.verdict_id for one in analysis.verdicts]
+    if verdict_id is not None and verdict_id not in ids:
+        raise InputError(f"verdict must be one of {', '.join(ids)}; got {verdict_id!r} ({directory})")
+    verdict = analysis.verdicts[0 if verdict_id is None else ids.index(verdict_id)]
+    if len(ids) > 1:
+        print(f"irregulars: {len(ids)} verdicts, the costliest first: {', '.join(ids)}", file=sys.stderr)
+    return found_in_recording(str(directory), trace, judgements, verdict)
+
+
+def _of_database(settings: Settings, which: str, wait_s: float) -> Found | None:
+    from irregulars.infra.configuration.wiring import database_settings
+    from irregulars.infra.showing.from_database import find_verdict, found_in_database
+    from irregulars.sinks.connection import connect, translated
+
+    target = database_settings(settings, wait_s, is_reading=True)
+    source = f"{target.database} on {target.address}"
+    client = connect(target)
+    try:
+        with translated(target):
+            verdict = find_verdict(client, which)
+            if verdict is None:
+                print(f"no verdict is stored in {source}")
+                return None
+            return found_in_database(client, verdict, source, time.time_ns())
+    finally:
+        client.close()

@@ -1,0 +1,276 @@
+"""What was read about a verdict, from the database or from a recording, before anything is made of it.
+
+Both readers (`from_database.py`, `from_recording.py`) fill the same fields, so that the screen is the same. A part
+that is missing (rows expired, nothing sampled) is empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from irregulars.dtypes import Column, Floats, Ints
+from irregulars.streams.messages.judgements import Verdict
+
+OPERATOR_COLUMNS: Final = (
+    "iteration", "rank", "communicator", "operator", "sequence", "peer", "start_ns", "elapsed_ns", "gap_ns",
+    "wait_ns", "transfer_ns", "size_bytes",
+)  # fmt: skip
+"""Columns of `Found.operators`: int64 (`peer`: `UNKNOWN` in collectives), float64 (NaN: not known), object."""
+
+BEFORE_SHOWN: Final = 40
+"""Iterations before a verdict that are read: they show how steady the job was."""
+
+AFTER_SHOWN: Final = 20
+"""Iterations behind a verdict that are read: is it over?"""
+
+LOOKED_INTO: Final = 60
+"""Iterations of which each rank's work is read, for the heat map: those around the first irregular one."""
+
+STRETCHES_SHOWN: Final = 60
+"""Stretches of time into which samples of bandwidth are gathered."""
+
+BINS: Final = 64
+"""Rows of a heat map at most; of more ranks, several share a row, and the slowest of them is shown."""
+
+
+class Iteration(NamedTuple):
+    """One iteration of the job: times in ns, None where not known."""
+
+    iteration: int
+    started_ns: int
+    elapsed_ns: int
+    reference_ns: float | None
+    is_irregular: bool | None
+    has_cause: bool
+
+
+class Place(NamedTuple):
+    """Where a rank lives; None: not announced."""
+
+    host: str | None
+    gpu: int | None
+    nic: str | None
+    switch: str | None
+
+
+class RankWork(NamedTuple):
+    """Median time between operators of one rank in the two periods, ns; NaN where not known."""
+
+    before_ns: float
+    during_ns: float
+
+
+class Cell(NamedTuple):
+    """One field of the heat map: the longest work among the ranks of a bin in one iteration, and whose it was."""
+
+    iteration: int
+    bin: int
+    work_ns: float
+    rank: int
+
+
+class NicRates(NamedTuple):
+    """Peaks of one NIC in both periods, bytes/s; NaN where nothing was sampled.
+
+    ``interval_ns`` is the mean time from one sample with the cause to the next.
+    """
+
+    rank: int
+    device: str
+    sent_before: float
+    sent_during: float
+    received_before: float
+    received_during: float
+    interval_ns: float
+
+    def peaks(self, direction: str) -> tuple[float, float]:
+        """Return the peaks before and during, of ``sent`` or ``received``."""
+        return (
+            (self.sent_before, self.sent_during)
+            if direction == "sent"
+            else (self.received_before, self.received_during)
+        )
+
+
+class RateSample(NamedTuple):
+    """Peaks in one stretch of time, bytes/s: the accused NIC's, and the least, median and largest of all others'.
+
+    ``direction`` is ``sent`` or ``received``.
+    """
+
+    direction: str
+    time_ns: int
+    own: float
+    others_least: float
+    others_median: float
+    others_most: float
+
+
+class GpuState(NamedTuple):
+    """State of the GPU of one rank while the cause was seen; NaN or None where it was not told."""
+
+    rank: int
+    device: str
+    samples: int
+    sm_clock_mhz: float
+    throttled_ratio: float
+    reasons: str
+    hottest_c: float
+    power_w: float
+    ecc_uncorrected: int | None
+    xids: tuple[int, ...]
+
+
+class Earlier(NamedTuple):
+    """An earlier verdict on the same device."""
+
+    job: str
+    verdict_id: str
+    kind: str
+    iterations: tuple[int, int]
+    lost_s: float
+    world_size: int
+    last_seen_ns: int | None
+
+
+class PatternShare(NamedTuple):
+    """How many behaviour patterns of a rank's NIC were abnormal, of how many."""
+
+    rank: int
+    abnormal: int
+    patterns: int
+
+
+def no_operators() -> dict[str, Column]:
+    """Return the columns of `Found.operators` without rows."""
+    return {name: np.empty(0, dtype=object if name in ("communicator", "operator") else np.float64)
+            for name in OPERATOR_COLUMNS}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """All that was read about one verdict.
+
+    Parameters
+    ----------
+    verdict
+        Its newest revision.
+    recording
+        The directory that was judged; None: a database was read.
+    source
+        Where it was read, for people.
+    now_ns
+        When it was read; None for a recording, of which nobody asks how long ago it was.
+    clock
+        ``shared``, ``per_host`` or, where not known, empty.
+    iterations
+        In their order, from `BEFORE_SHOWN` before the verdict to `AFTER_SHOWN` behind it.
+    operators
+        Columns `OPERATOR_COLUMNS` of some irregular iterations, and of regular ones to compare with.
+    work
+        By rank.
+    cells, bin_ranks
+        The heat map, and how many ranks share one of its bins.
+    members
+        Ranks of communicators, as far as they are known.
+    """
+
+    verdict: Verdict
+    recording: str | None = None
+    source: str = ""
+    now_ns: int | None = None
+    clock: str = ""
+    iterations: Sequence[Iteration] = ()
+    places: Mapping[int, Place] = field(default_factory=dict)
+    members: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    operators: Mapping[str, Column] = field(default_factory=no_operators)
+    work: Mapping[int, RankWork] = field(default_factory=dict)
+    cells: Sequence[Cell] = ()
+    bin_ranks: int = 1
+    rates: Sequence[NicRates] = ()
+    rate_samples: Sequence[RateSample] = ()
+    patterns: Sequence[PatternShare] = ()
+    gpus: Sequence[GpuState] = ()
+    earlier: Sequence[Earlier] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Periods:
+    """The iterations to compare: numbers, ascending.
+
+    Parameters
+    ----------
+    before
+        Regular ones before the verdict.
+    during
+        Irregular ones in which its cause was seen; all of its range where none is told.
+    """
+
+    before: Ints
+    during: Ints
+
+    @property
+    def looked_into(self) -> Ints:
+        """Iterations of the heat map: the last before, and the first in the verdict's range."""
+        half = LOOKED_INTO // 2
+        return np.concatenate([self.before[-half:], self.during[:half]])
+
+
+def periods_of(verdict: Verdict, iterations: Sequence[Iteration]) -> Periods:
+    """Split the iterations around a verdict into those before and those with its cause.
+
+    A fault that was there from the start has none before it: the regular ones of its range, if any, are compared.
+    """
+    first, past = verdict.iterations
+    own = [one for one in iterations if first <= one.iteration < past]
+    seen = [one.iteration for one in own if one.has_cause]
+    before = [one.iteration for one in iterations if one.iteration < first and one.is_irregular is False]
+    regular = [one.iteration for one in own if one.is_irregular is False and not one.has_cause]
+    return Periods(_numbers(before or regular), _numbers(seen or [one.iteration for one in own]))
+
+
+def with_first_ones(verdict: Verdict, iterations: Sequence[Iteration]) -> list[Iteration]:
+    """Mark the irregular iterations before a verdict opened as its own: they were judged when it had no id yet."""
+    opened = min((one.iteration for one in iterations if one.has_cause), default=verdict.iterations[1])
+    return [
+        one._replace(has_cause=True) if one.is_irregular and verdict.iterations[0] <= one.iteration < opened else one
+        for one in iterations
+    ]
+
+
+def _numbers(values: Sequence[int]) -> Ints:
+    return np.array(values, dtype=np.int64)
+
+
+def regular_apart(verdict: Verdict, iterations: Sequence[Iteration]) -> list[int]:
+    """Return the regular iterations outside a verdict's range: inside they may carry a weaker form of its cause."""
+    first, past = verdict.iterations
+    return [one.iteration for one in iterations if one.is_irregular is False and not first <= one.iteration < past]
+
+
+def median_of(values: Floats | Sequence[float]) -> float:
+    """Return the median of the known values; NaN if there is none."""
+    known = np.asarray(values, dtype=np.float64)
+    known = known[np.isfinite(known)]
+    return float(np.median(known)) if len(known) else float("nan")
+
+
+def span_of(iterations: Iterable[Iteration], numbers: Collection[int] | None = None) -> tuple[int, int]:
+    """Return begin and end of some iterations, ns; zeros of none."""
+    own = [one for one in iterations if numbers is None or one.iteration in numbers]
+    if not own:
+        return 0, 0
+    return own[0].started_ns, max(one.started_ns + one.elapsed_ns for one in own)
+
+
+def sampled_spans(iterations: Sequence[Iteration], periods: Periods) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Return begin and end of both periods for samples, which tell of the time since the sample before.
+
+    The second period leaves out its first and its last iteration, in which the cause may have come and gone.
+    """
+    during = periods.during.tolist()
+    return span_of(iterations, set(periods.before.tolist())), span_of(iterations, set(during[1:-1] or during))

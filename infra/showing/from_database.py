@@ -1,0 +1,377 @@
+"""What the database holds about a verdict: a few small answers, however large the job is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from irregulars.dtypes import Column
+from irregulars.errors import InputError
+from irregulars.infra.showing.found import (
+    AFTER_SHOWN,
+    BEFORE_SHOWN,
+    BINS,
+    OPERATOR_COLUMNS,
+    STRETCHES_SHOWN,
+    Cell,
+    Earlier,
+    Found,
+    GpuState,
+    Iteration,
+    NicRates,
+    PatternShare,
+    Periods,
+    Place,
+    RankWork,
+    RateSample,
+    no_operators,
+    periods_of,
+    regular_apart,
+    sampled_spans,
+    span_of,
+    with_first_ones,
+)
+from irregulars.infra.showing.same_device import device_name
+from irregulars.streams.messages.judgements import Suspect, Verdict
+from irregulars.streams.messages.records import UNKNOWN
+
+if TYPE_CHECKING:
+    from clickhouse_connect.driver.client import Client
+
+_MOST_ITERATIONS: Final = 20_000
+_IRREGULAR_READ: Final = 5
+_REGULAR_READ: Final = 8
+_MOST_OPERATORS: Final = 300_000
+_MOST_NAMED: Final = 500  # iterations or ranks in one question: they stand in its address
+_EARLIER_DAYS: Final = 90
+_EARLIER_READ: Final = 50
+
+Row = Sequence[Any]
+
+_VERDICT: Final = """
+SELECT verdict_id, revision, state, job, kind, first_iteration, past_last_iteration, delta, lost_s, communicator,
+    evidence, attempt, world_size, toUnixTimestamp64Nano(last_seen_at), close_reason, event, severity, recovers_ratio
+FROM verdicts FINAL
+WHERE {which:String} = '' OR verdict_id = {which:String} OR job = {which:String}
+ORDER BY verdict_id = {which:String} DESC, state = 'open' DESC, last_seen_at DESC, lost_s DESC, verdict_id
+LIMIT 1"""
+
+_SUSPECTS: Final = """
+SELECT device, rank, ranks, probability, peer, host, gpu, nic, switch
+FROM suspects FINAL
+WHERE job = {job:String} AND verdict_id = {verdict_id:String} AND revision = {revision:UInt32}
+ORDER BY position"""
+
+_ITERATIONS: Final = """
+SELECT iteration, toUnixTimestamp64Nano(started_at), elapsed_ns, reference_ns, is_irregular,
+    has(verdict_ids, {verdict_id:String})
+FROM iterations FINAL
+WHERE job = {job:String} AND attempt = {attempt:Int64} AND iteration >= {first:Int64} AND iteration < {past:Int64}
+ORDER BY iteration DESC
+LIMIT {limit:UInt32}"""
+
+_OPERATOR_ITERATIONS: Final = """
+SELECT DISTINCT iteration
+FROM operators
+WHERE job = {job:String} AND attempt = {attempt:Int64} AND iteration IN {wanted:Array(Int64)}"""
+
+_OPERATORS: Final = """
+SELECT iteration, rank, communicator, operator, sequence, peer, toUnixTimestamp64Nano(started_at), elapsed_ns, gap_ns,
+    wait_ns, transfer_ns, size_bytes
+FROM operators FINAL
+WHERE job = {job:String} AND attempt = {attempt:Int64} AND iteration IN {wanted:Array(Int64)}
+ORDER BY iteration DESC, rank
+LIMIT {limit:UInt32}"""
+
+_PLACES: Final = """
+SELECT rank, host, gpu, nic, switch, world_size, clock, communicators
+FROM jobs FINAL
+WHERE job = {job:String} AND attempt = {attempt:Int64}
+    AND (rank IN {ranks:Array(UInt32)} OR hasAny(communicators, {communicators:Array(String)}))
+ORDER BY rank"""
+
+_WORK: Final = """
+SELECT rank, medianIf(work_ns, iteration IN {before:Array(Int64)}),
+    medianIf(work_ns, iteration IN {during:Array(Int64)})
+FROM rank_iterations FINAL
+WHERE job = {job:String} AND attempt = {attempt:Int64}
+    AND iteration IN arrayConcat({before:Array(Int64)}, {during:Array(Int64)}) AND work_ns IS NOT NULL
+GROUP BY rank
+ORDER BY rank"""
+
+_CELLS: Final = """
+SELECT iteration, intDiv(rank, {bin_ranks:UInt32}) AS bin, max(work_ns), argMax(rank, work_ns)
+FROM rank_iterations FINAL
+WHERE job = {job:String} AND attempt = {attempt:Int64} AND iteration IN {wanted:Array(Int64)} AND work_ns IS NOT NULL
+GROUP BY iteration, bin
+ORDER BY iteration, bin"""
+
+_RATES: Final = """
+SELECT rank, device,
+    if(countIf(is_before) = 0, NULL, maxIf(tx_bytes_per_s, is_before)),
+    if(countIf(NOT is_before) = 0, NULL, maxIf(tx_bytes_per_s, NOT is_before)),
+    if(countIf(is_before) = 0, NULL, maxIf(rx_bytes_per_s, is_before)),
+    if(countIf(NOT is_before) = 0, NULL, maxIf(rx_bytes_per_s, NOT is_before)),
+    if(countIf(NOT is_before) = 0, NULL, ({end:Int64} - {during_begin:Int64}) / countIf(NOT is_before))
+FROM
+(
+    SELECT rank, device, tx_bytes_per_s, rx_bytes_per_s, toUnixTimestamp64Nano(sampled_at) AS time_ns,
+        time_ns <= {before_end:Int64} AS is_before
+    FROM bandwidth FINAL
+    WHERE job = {job:String} AND attempt = {attempt:Int64} AND path = 'nic'
+        AND sampled_at > fromUnixTimestamp64Nano({begin:Int64}, 'UTC')
+        AND sampled_at <= fromUnixTimestamp64Nano({end:Int64}, 'UTC')
+)
+WHERE time_ns <= {before_end:Int64} OR time_ns > {during_begin:Int64}
+GROUP BY rank, device
+ORDER BY rank, device"""
+
+_RATE_SAMPLES: Final = """
+SELECT direction, stretch, if(countIf(is_own) = 0, NULL, maxIf(peak, is_own)),
+    if(countIf(NOT is_own) = 0, NULL, minIf(peak, NOT is_own)),
+    if(countIf(NOT is_own) = 0, NULL, medianIf(peak, NOT is_own)),
+    if(countIf(NOT is_own) = 0, NULL, maxIf(peak, NOT is_own))
+FROM
+(
+    SELECT rank, rank IN {ranks:Array(UInt32)} AS is_own, rate.1 AS direction,
+        intDiv(toUnixTimestamp64Nano(sampled_at) - {begin:Int64} - 1, {width:Int64}) AS stretch, max(rate.2) AS peak
+    FROM bandwidth FINAL
+    ARRAY JOIN [('sent', tx_bytes_per_s), ('received', rx_bytes_per_s)] AS rate
+    WHERE job = {job:String} AND attempt = {attempt:Int64} AND path = 'nic'
+        AND sampled_at > fromUnixTimestamp64Nano({begin:Int64}, 'UTC')
+        AND sampled_at <= fromUnixTimestamp64Nano({end:Int64}, 'UTC')
+    GROUP BY rank, is_own, direction, stretch
+)
+GROUP BY direction, stretch
+ORDER BY direction DESC, stretch"""
+
+_PATTERNS: Final = """
+SELECT rank, countIf(is_abnormal), count()
+FROM behaviour_patterns FINAL
+WHERE job = {job:String} AND attempt = {attempt:Int64} AND iteration IN {wanted:Array(Int64)}
+GROUP BY rank
+ORDER BY rank"""
+
+_GPUS: Final = """
+SELECT rank, device, countIf(xid IS NULL), avg(sm_clock_mhz),
+    avg(if(throttle_reasons IS NULL, NULL, throttle_reasons NOT IN ('', 'gpu_idle'))),
+    arrayStringConcat(arraySort(groupUniqArrayIf(assumeNotNull(throttle_reasons),
+        throttle_reasons NOT IN ('', 'gpu_idle'))), '; '),
+    max(temperature_c), avg(power_w), sum(ecc_uncorrected), arraySort(groupUniqArray(xid))
+FROM gpu_health FINAL
+WHERE job = {job:String} AND attempt = {attempt:Int64}
+    AND sampled_at >= fromUnixTimestamp64Nano({begin:Int64}, 'UTC')
+    AND sampled_at <= fromUnixTimestamp64Nano({end:Int64}, 'UTC')
+GROUP BY rank, device
+ORDER BY rank, device"""
+
+_EARLIER: Final = """
+SELECT known.job, known.verdict_id, known.kind, known.first_iteration, known.past_last_iteration, known.lost_s,
+    known.world_size, toUnixTimestamp64Nano(known.last_seen_at)
+FROM (SELECT * FROM verdicts FINAL) AS known
+INNER JOIN (SELECT * FROM newest_suspects WHERE position = 0) AS suspects
+    ON suspects.job = known.job AND suspects.verdict_id = known.verdict_id
+WHERE suspects.device = {device:String}
+    AND ({host:String} = '' OR suspects.host = {host:String})
+    AND ({gpu:Int64} < 0 OR suspects.gpu = {gpu:Int64})
+    AND ({nic:String} = '' OR suspects.nic = {nic:String})
+    AND ({switch:String} = '' OR suspects.switch = {switch:String})
+    AND ({only_job:String} = '' OR (suspects.job = {only_job:String} AND suspects.ranks = {ranks:Array(UInt32)}))
+    AND NOT (known.job = {job:String} AND known.verdict_id = {verdict_id:String})
+    AND known.last_seen_at < fromUnixTimestamp64Nano({seen_ns:Int64}, 'UTC')
+    AND known.last_seen_at >= fromUnixTimestamp64Nano({seen_ns:Int64}, 'UTC') - toIntervalDay({days:UInt32})
+ORDER BY known.last_seen_at DESC, known.verdict_id
+LIMIT {limit:UInt32}"""
+
+
+def find_verdict(client: Client, which: str = "") -> Verdict | None:
+    """Return a verdict: by its id, or the newest one of a job, or the newest of all; open ones first.
+
+    Returns
+    -------
+    Verdict
+        In its newest revision; None where nothing is stored at all.
+
+    Raises
+    ------
+    InputError
+        If `which` names neither a verdict nor a job with one.
+    """
+    rows = client.query(_VERDICT, parameters={"which": which}).result_rows
+    if not rows and which:
+        raise InputError(f"verdict must be the id of one that is stored, or a job that has one; got {which!r}. "
+                         "See: irregulars sql most_urgent")  # fmt: skip
+    return _verdict(client, rows[0]) if rows else None
+
+
+def _verdict(client: Client, row: Row) -> Verdict:
+    verdict_id, revision, state, job, kind, first, past, delta, lost_s, communicator, evidence, *rest = row
+    wanted = {"job": job, "verdict_id": verdict_id, "revision": revision}
+    suspects = tuple(
+        Suspect(device, rank, tuple(ranks), probability, *place)
+        for device, rank, ranks, probability, *place in client.query(_SUSPECTS, parameters=wanted).result_rows
+    )
+    return Verdict(verdict_id, revision, state, job, kind, (first, past), _number(delta), lost_s, communicator,
+                   suspects, evidence, *rest)  # fmt: skip
+
+
+def found_in_database(client: Client, verdict: Verdict, source: str, now_ns: int) -> Found:
+    """Read what is stored about a verdict."""
+    return _Reader(client, verdict).read(source, now_ns)
+
+
+class _Reader:
+    """Asks one question after the other; what was answered before says what to ask next."""
+
+    def __init__(self, client: Client, verdict: Verdict) -> None:
+        self._client = client
+        self._verdict = verdict
+        self._suspect = verdict.suspects[0] if verdict.suspects else None
+        self._job: dict[str, Any] = {"job": verdict.job, "attempt": verdict.attempt}
+
+    def read(self, source: str, now_ns: int) -> Found:
+        verdict = self._verdict
+        iterations = self._iterations()
+        periods = periods_of(verdict, iterations)
+        operators = self._operators(iterations, periods)
+        bin_ranks = -(-verdict.world_size // BINS) or 1
+        places, members, clock = self._places(operators)
+        return Found(
+            verdict=verdict, source=source, now_ns=now_ns, clock=clock,
+            iterations=iterations, places=places, members=members, operators=operators,
+            work=self._work(periods),
+            cells=self._cells(periods, bin_ranks), bin_ranks=bin_ranks,
+            rates=self._rates(iterations, periods),
+            rate_samples=self._rate_samples(span_of(iterations)),
+            patterns=self._patterns(periods),
+            gpus=self._gpus(iterations),
+            earlier=self._earlier(now_ns),
+        )  # fmt: skip
+
+    def _ask(self, question: str, **values: Any) -> Sequence[Row]:
+        return self._client.query(question, parameters={**self._job, **values}).result_rows
+
+    def _iterations(self) -> list[Iteration]:
+        first, past = self._verdict.iterations
+        rows = self._ask(_ITERATIONS, verdict_id=self._verdict.verdict_id, first=first - BEFORE_SHOWN,
+                         past=past + AFTER_SHOWN, limit=_MOST_ITERATIONS)  # fmt: skip
+        found = [
+            Iteration(iteration, started_ns, elapsed_ns, reference_ns, is_irregular, bool(has_cause))
+            for iteration, started_ns, elapsed_ns, reference_ns, is_irregular, has_cause in reversed(rows)
+        ]
+        return with_first_ones(self._verdict, found)
+
+    def _operators(self, iterations: Sequence[Iteration], periods: Periods) -> Mapping[str, Column]:
+        """Read some irregular iterations, and some regular ones to compare with."""
+        regular = regular_apart(self._verdict, iterations)
+        during = _spread_out(periods.during.tolist(), _MOST_NAMED)
+        rows = self._ask(_OPERATOR_ITERATIONS, wanted=[*during, *regular[-_MOST_NAMED:]])
+        stored = {iteration for (iteration,) in rows}
+        wanted = [*_spread_out([one for one in during if one in stored], _IRREGULAR_READ),
+                  *[one for one in regular if one in stored][-_REGULAR_READ:]]  # fmt: skip
+        read = self._ask(_OPERATORS, wanted=wanted, limit=_MOST_OPERATORS) if wanted else ()
+        return _columns(read)
+
+    def _places(self, operators: Mapping[str, Column]) -> tuple[dict[int, Place], dict[str, Sequence[int]], str]:
+        """Return where ranks live, which of them are in which communicator that operators name, and the clock."""
+        suspects = self._verdict.suspects[:_MOST_NAMED]
+        ranks = {rank for one in suspects for rank in (one.rank, one.peer) if rank is not None}
+        names = sorted({str(name) for name in operators["communicator"].tolist()})
+        rows = self._ask(_PLACES, ranks=sorted(ranks), communicators=names)
+        members: dict[str, list[int]] = {name: [] for name in names}
+        for rank, *_, communicators in rows:
+            for name in set(communicators) & members.keys():
+                members[name].append(rank)
+        places = {row[0]: Place(*row[1:5]) for row in rows}
+        return places, {name: tuple(own) for name, own in members.items()}, str(rows[0][6]) if rows else ""
+
+    def _work(self, periods: Periods) -> dict[int, RankWork]:
+        before, during = (some.tolist() for some in (periods.before[-BEFORE_SHOWN:], periods.during[:BEFORE_SHOWN]))
+        rows = self._ask(_WORK, before=before, during=during) if before or during else ()
+        return {rank: RankWork(_number(one), _number(two)) for rank, one, two in rows}
+
+    def _cells(self, periods: Periods, bin_ranks: int) -> list[Cell]:
+        wanted = periods.looked_into.tolist()
+        rows = self._ask(_CELLS, wanted=wanted, bin_ranks=bin_ranks) if wanted else ()
+        return [Cell(iteration, number, float(work_ns), rank) for iteration, number, work_ns, rank in rows]
+
+    def _rates(self, iterations: Sequence[Iteration], periods: Periods) -> list[NicRates]:
+        before, during = sampled_spans(iterations, periods)
+        if during[1] <= during[0]:
+            return []
+        rows = self._ask(_RATES, begin=before[0] or during[0], before_end=before[1], during_begin=during[0],
+                         end=during[1])  # fmt: skip
+        return [
+            NicRates(rank, device, *(_number(one) for one in (sent, sending, received, receiving, interval_ns)))
+            for rank, device, sent, sending, received, receiving, interval_ns in rows
+        ]
+
+    def _rate_samples(self, span: tuple[int, int]) -> list[RateSample]:
+        if self._suspect is None or span[1] <= span[0]:
+            return []
+        ranks = list(self._suspect.ranks[:_MOST_NAMED])
+        width = -(-(span[1] - span[0]) // STRETCHES_SHOWN)
+        rows = self._ask(_RATE_SAMPLES, ranks=ranks, begin=span[0], end=span[1], width=width)
+        return [
+            RateSample(direction, span[0] + (stretch + 1) * width, *map(_number, rates))
+            for direction, stretch, *rates in rows
+        ]
+
+    def _patterns(self, periods: Periods) -> list[PatternShare]:
+        wanted = periods.during[:BEFORE_SHOWN].tolist()
+        return [PatternShare(*row) for row in self._ask(_PATTERNS, wanted=wanted)] if wanted else []
+
+    def _gpus(self, iterations: Sequence[Iteration]) -> list[GpuState]:
+        first, past = self._verdict.iterations
+        begin, end = span_of(iterations, range(first, past))
+        if end <= begin:
+            return []
+        return [
+            GpuState(rank, device, samples, _number(clock), _number(throttled), reasons, _number(hottest),
+                     _number(power), ecc, tuple(xids))
+            for rank, device, samples, clock, throttled, reasons, hottest, power, ecc, xids in self._ask(
+                _GPUS, begin=begin, end=end
+            )
+        ]  # fmt: skip
+
+    def _earlier(self, now_ns: int) -> list[Earlier]:
+        if self._suspect is None:
+            return []
+        names = device_name(self._suspect)
+        empty: dict[str, Any] = {"device": self._suspect.device, "host": "", "gpu": -1, "nic": "", "switch": ""}
+        seen_ns = now_ns if self._verdict.time_ns is None else self._verdict.time_ns
+        rows = self._ask(
+            _EARLIER, **{**empty, **(names or {})}, only_job="" if names else self._verdict.job,
+            ranks=list(self._suspect.ranks[:_MOST_NAMED]), verdict_id=self._verdict.verdict_id, seen_ns=seen_ns,
+            days=_EARLIER_DAYS, limit=_EARLIER_READ,
+        )  # fmt: skip
+        return [Earlier(job, name, kind, (first, past), lost_s, world_size, seen)
+                for job, name, kind, first, past, lost_s, world_size, seen in rows]  # fmt: skip
+
+
+def _spread_out(numbers: Sequence[int], most: int) -> list[int]:
+    """Return at most so many of the numbers, evenly spread over them."""
+    places = np.unique(np.linspace(0, len(numbers) - 1, min(most, len(numbers))).round().astype(int))
+    return [numbers[at] for at in places.tolist()] if numbers else []
+
+
+def _columns(rows: Sequence[Row]) -> Mapping[str, Column]:
+    if not rows:
+        return no_operators()
+    columns = dict(zip(OPERATOR_COLUMNS, zip(*rows, strict=True), strict=True))
+    return {name: _column(name, values) for name, values in columns.items()}
+
+
+def _column(name: str, values: Sequence[Any]) -> Column:
+    if name in ("communicator", "operator"):
+        return np.array(values, dtype=object)
+    if name in ("elapsed_ns", "gap_ns", "wait_ns", "transfer_ns", "size_bytes"):
+        return np.array([_number(one) for one in values], dtype=np.float64)
+    return np.array([UNKNOWN if one is None else one for one in values], dtype=np.int64)
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else float(value)

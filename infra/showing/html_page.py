@@ -1,0 +1,128 @@
+"""The screen as one HTML file: nothing is fetched, no script runs, every text is escaped (job names are input)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from html import escape
+from typing import Final
+
+from irregulars.infra.showing.charts import chain_chart, extremes_of, heat_map, rate_chart, times_chart
+from irregulars.infra.showing.screen import Screen
+from irregulars.infra.showing.text_page import (
+    chain_texts,
+    commands_of,
+    cost_text,
+    device_text,
+    earlier_text,
+    finding_text,
+    gpu_text,
+    since_text,
+    times_text,
+    title_text,
+    without_text,
+)
+from irregulars.printing import printable
+
+_STYLE: Final = """
+:root{color-scheme:light dark;--bg:#fff;--fg:#1b1f24;--dim:#57606a;--line:#d0d7de;--usual:#8c959f;--odd:#bf8700;
+--cause:#cf222e;--own:#cf222e;--others:#0969da;--band:#0969da22;--box:#f6f8fa;--h0:#eaeef2;--h1:#fae3b4;--h2:#f5b95f;
+--h3:#e8803a;--h4:#cf4a2e;--h5:#8e1519}
+@media (prefers-color-scheme:dark){:root{--bg:#0d1117;--fg:#e6edf3;--dim:#9198a1;--line:#30363d;--usual:#6e7681;
+--odd:#d29922;--cause:#f85149;--own:#f85149;--others:#58a6ff;--band:#58a6ff22;--box:#161b22;--h0:#1c2128;--h1:#4d3a12;
+--h2:#86601a;--h3:#bd7a26;--h4:#e8803a;--h5:#ffb77a}}
+*{box-sizing:border-box}body{margin:0 auto;padding:24px 16px;max-width:800px;background:var(--bg);color:var(--fg);
+font:15px/1.5 system-ui,sans-serif;overflow-wrap:anywhere}h1{font-size:20px;margin:0 0 4px}
+h2{font-size:15px;margin:26px 0 6px;padding-top:10px;border-top:1px solid var(--line)}
+p{margin:4px 0}.dim{color:var(--dim)}
+dl{display:grid;grid-template-columns:84px 1fr;gap:4px 10px;margin:12px 0}dt{color:var(--dim)}dd{margin:0}
+code{font:13px ui-monospace,monospace;background:var(--box);padding:1px 4px;border-radius:3px}
+svg{width:100%;height:auto}
+text{font:11px system-ui,sans-serif;fill:var(--dim)}text.strong{fill:var(--cause);font-weight:600}
+text.line{font-size:13px;fill:var(--fg)}.usual{fill:var(--usual)}.odd{fill:var(--odd)}.cause{fill:var(--cause)}
+.box{fill:var(--box);stroke:var(--line)}.box-cause{fill:var(--box);stroke:var(--cause);stroke-width:1.5}
+.arrow{fill:none;stroke:var(--dim)}.own{fill:none;stroke:var(--own);stroke-width:1.6}.band{fill:var(--band)}
+.others{fill:none;stroke:var(--others)}.heat0{fill:var(--h0)}.heat1{fill:var(--h1)}.heat2{fill:var(--h2)}
+.heat3{fill:var(--h3)}.heat4{fill:var(--h4)}.heat5{fill:var(--h5)}
+"""
+
+_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
+
+
+def page_of(screen: Screen) -> str:
+    """Return the page."""
+    title = _safe(title_text(screen))
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
+        f"<title>{title}</title><style>{_STYLE}</style></head><body>\n"
+        f'<h1>{title}</h1><p class="dim">{_safe(screen.verdict.verdict_id)}, revision {screen.verdict.revision}; '
+        f"read from {_safe(screen.source)}</p>\n{''.join(_body(screen))}</body></html>\n"
+    )
+
+
+def _safe(text: object) -> str:
+    return escape(printable(text))
+
+
+def _body(screen: Screen) -> Iterator[str]:
+    yield from _facts(screen)
+    if screen.iterations:
+        yield _section("Iteration times", times_chart(screen.iterations), _marks(screen))
+    if screen.chain is not None:
+        head = f"In iteration {screen.chain.iteration}, from the symptom to the cause."
+        texts = [printable(one) for one in chain_texts(screen, screen.chain)]
+        yield _section("Who waited for whom", chain_chart(texts), head)
+    yield f"<h2>Evidence</h2><p>{_safe(screen.verdict.evidence)}</p>\n"
+    yield _alternatives(screen)
+    if screen.cells:
+        ranks = screen.verdict.suspects[0].ranks if screen.verdict.suspects else ()
+        chart = heat_map(screen.cells, screen.bin_ranks, ranks)
+        shared = f" A row is {screen.bin_ranks} ranks, and shows the longest." if screen.bin_ranks > 1 else ""
+        yield _section("Time between operators, rank by iteration", chart, f"{extremes_of(screen.cells)}.{shared}")
+    yield from _bandwidth(screen)
+    yield _state(screen)
+
+
+def _section(title: str, chart: str, text: str) -> str:
+    return f"<h2>{_safe(title)}</h2>{chart}<p class='dim'>{_safe(text)}</p>\n"
+
+
+def _facts(screen: Screen) -> Iterator[str]:
+    facts = {
+        "Device": device_text(screen), "Since": since_text(screen), "Cost": cost_text(screen),
+        "Without": without_text(screen), "Do": f"{screen.next_step}.",
+    }  # fmt: skip
+    rows = [f"<dt>{name}</dt><dd>{_safe(text)}</dd>" for name, text in facts.items() if text]
+    rows += [f"<dt>Look</dt><dd>{_command(text)}</dd>" for text in commands_of(screen)]
+    yield f"<dl>{''.join(rows)}</dl>\n"
+
+
+def _command(text: str) -> str:
+    return f"<code>{_safe(text)}</code>" if text.startswith("irregulars ") else _safe(text)
+
+
+def _marks(screen: Screen) -> str:
+    _, _, text = times_text(screen).partition("; median")
+    return f"Red: irregular, with this cause; yellow: irregular; grey: regular; median{text}."
+
+
+def _alternatives(screen: Screen) -> str:
+    rows = [f"<dt>{_safe(one.what)}?</dt><dd>{_safe(finding_text(one))}</dd>" for one in screen.alternatives]
+    return f"<h2>Or is it …</h2><dl>{''.join(rows)}</dl>\n" if rows else ""
+
+
+def _bandwidth(screen: Screen) -> Iterator[str]:
+    direction = "received" if f" {'received'} at most" in screen.nic else "sent"
+    if any(one.direction == direction for one in screen.rate_samples):
+        chart = rate_chart(screen.rate_samples, direction)
+        legend = f"Red: the accused NIC; blue: the median of all others, within their least and most. {screen.nic}."
+        yield _section(f"What NICs {direction}", chart, legend)
+
+
+def _state(screen: Screen) -> str:
+    texts = [gpu_text(one, screen.gpu_median_mhz) for one in screen.gpus]
+    texts.append(earlier_text(screen.earlier, screen.verdict, screen.recording is not None))
+    rows = "".join(f"<p>{_safe(text)}</p>" for text in texts)
+    missing = "".join(f"<p class='dim'>Not told: {_safe(text)}</p>" for text in screen.missing)
+    return f"<h2>State and history</h2>{rows}{missing}\n"

@@ -1,0 +1,285 @@
+"""The screen as lines of at most 80 columns."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from irregulars.infra.showing.found import Earlier, GpuState, Iteration
+from irregulars.infra.showing.ruled_out import Finding
+from irregulars.infra.showing.screen import Screen
+from irregulars.infra.showing.waiting_chain import Chain, Handover, Piece
+from irregulars.infra.showing.words import age, amount, blocks, duration, kind_of, moment, rank_at, span
+from irregulars.printing import printable
+from irregulars.streams.messages.judgements import Verdict
+
+WIDTH: Final = 80
+_INDENT: Final = 10
+_BLOCKS: Final = WIDTH - _INDENT
+_GPUS_SHOWN: Final = 3
+_EARLIER_SHOWN: Final = 3
+
+
+def lines_of(screen: Screen) -> list[str]:
+    """Return the lines, ready for a terminal: nothing in them moves a cursor."""
+    parts = (
+        _head(screen), _times(screen), _chain(screen), _alternatives(screen.alternatives), _state(screen),
+        _commands(screen), _missing(screen.missing),
+    )  # fmt: skip
+    lines: list[str] = []
+    for part in parts:
+        own = [printable(line) for line in part]
+        lines += ["", *own] if own and lines else own
+    return lines
+
+
+def _told(label: str, text: str) -> Iterator[str]:
+    """Wrap a text behind a label; the rest stands under its begin."""
+    first, others = f"{label:<{_INDENT}}", " " * _INDENT
+    told = " ".join(printable(text).split())
+    yield from textwrap.wrap(told, WIDTH, initial_indent=first, subsequent_indent=others, break_on_hyphens=False)
+
+
+def title_text(screen: Screen) -> str:
+    """Name the verdict: kind, job, state and urgency."""
+    verdict = screen.verdict
+    state = verdict.state if verdict.close_reason is None else f"{verdict.state}: {verdict.close_reason}"
+    remarks = ", ".join(one for one in (state, verdict.severity) if one)
+    return f"{kind_of(verdict.kind)} in {verdict.job} ({remarks})"
+
+
+def _head(screen: Screen) -> Iterator[str]:
+    yield from _told("Verdict", f"{title_text(screen)}  [{screen.verdict.verdict_id}]")
+    yield from _told("Device", device_text(screen))
+    yield from _told("Since", since_text(screen))
+    yield from _told("Cost", cost_text(screen))
+    if text := without_text(screen):
+        yield from _told("Without", text)
+    yield from _told("Do", f"{screen.next_step}.")
+
+
+def device_text(screen: Screen) -> str:
+    """Name the accused device, and how sure it is; or say that none is accused."""
+    verdict = screen.verdict
+    if screen.device is None:
+        where = f"; communicator {verdict.communicator}" if verdict.communicator else ""
+        return f"none is accused{where}: {verdict.evidence}"
+    sure = min(round(100 * verdict.suspects[0].probability), 99)  # nobody is ever 100% sure
+    return f"{screen.device}, {sure}% sure"
+
+
+def since_text(screen: Screen) -> str:
+    """Say since when, and until when where it is over."""
+    verdict = screen.verdict
+    first, past = verdict.iterations
+    text = f"iteration {first}" if verdict.state == "open" else span(verdict.iterations)
+    if verdict.state == "open":
+        text += f", seen up to iteration {past - 1}"
+    if screen.since_ns is None:
+        return f"{text}; its begin is not stored"
+    text += f", {'from ' if verdict.state == 'closed' else ''}{moment(screen.since_ns)}"
+    if screen.now_ns is not None and screen.now_ns > screen.since_ns:
+        text += f" ({age((screen.now_ns - screen.since_ns) / 1e9)} ago)"
+    return text
+
+
+def cost_text(screen: Screen) -> str:
+    """Say what it costs an hour, and what it cost so far."""
+    cost, verdict = screen.cost, screen.verdict
+    is_open = verdict.state == "open"
+    parts = []
+    lasted = "" if is_open else " while it lasted"
+    if cost.gpu_hours_per_hour is not None:
+        hourly = f"{amount(cost.gpu_hours_per_hour)} GPU-hours an hour{lasted}"
+        parts.append(f"{hourly}, on {verdict.world_size:,} GPUs")
+    elif cost.share is not None:
+        parts.append(f"{cost.share:.0%} of the job's time")
+    so_far = " so far" if is_open else ""
+    if cost.gpu_hours is not None:
+        parts.append(f"{amount(cost.gpu_hours)} GPU-hours lost{so_far} ({amount(cost.lost_s)} s of the job)")
+    elif math.isfinite(cost.lost_s):
+        parts.append(f"{amount(cost.lost_s)} s of the job lost{so_far}")
+    return "; ".join(parts) or "not known"
+
+
+def without_text(screen: Screen) -> str:
+    """Say what would be without it; empty where no replay tells."""
+    ratio = screen.verdict.recovers_ratio
+    if ratio is None or screen.device is None:
+        return ""
+    text = f"{ratio:.0%} of the loss would come back with that device as usual"
+    if math.isfinite(screen.without_ns):
+        text += f": iterations of {duration(screen.without_ns)} in place of {duration(screen.during_ns)}"
+    return text
+
+
+# --- iteration times ------------------------------------------------------------------------------------------------
+
+
+def bars_of(iterations: Sequence[Iteration], most: int) -> list[tuple[list[Iteration], float]]:
+    """Gather iterations into at most `most` bars, each with the longest time among its own, ns."""
+    each = max(1, -(-len(iterations) // most))
+    groups = [list(iterations[at : at + each]) for at in range(0, len(iterations), each)]
+    return [(group, float(max(one.elapsed_ns for one in group))) for group in groups]
+
+
+def _times(screen: Screen) -> Iterator[str]:
+    if not screen.iterations:
+        return
+    bars = bars_of(screen.iterations, _BLOCKS)
+    most = max(longest for _, longest in bars)
+    each = len(bars[0][0])
+    shown = span((screen.iterations[0].iteration, screen.iterations[-1].iteration + 1))
+    share = "one" if each == 1 else f"the longest of {each}"
+    yield from _told("Times", f"{shown}, {share} a block, 0 to {duration(most)}")
+    yield " " * _INDENT + blocks([longest for _, longest in bars], most)
+    yield " " * _INDENT + "".join(_mark(group) for group, _ in bars).rstrip()
+    yield from _told("", times_text(screen))
+
+
+def _mark(group: Sequence[Iteration]) -> str:
+    if any(one.has_cause for one in group):
+        return "^"
+    return "'" if any(one.is_irregular for one in group) else " "
+
+
+def times_text(screen: Screen) -> str:
+    """Say the median iteration before and with the cause."""
+    marked = "^ irregular, with this cause"
+    if any(one.is_irregular and not one.has_cause for one in screen.iterations):
+        marked += "; ' irregular"
+    if not math.isfinite(screen.before_ns):
+        return f"{marked}; median {duration(screen.during_ns)}, none before to compare with"
+    ratio = screen.during_ns / screen.before_ns
+    return f"{marked}; median {duration(screen.during_ns)}, {ratio:.2f}x the {duration(screen.before_ns)} before"
+
+
+# --- who waited for whom --------------------------------------------------------------------------------------------
+
+
+def _chain(screen: Screen) -> Iterator[str]:
+    chain = screen.chain
+    if chain is None:
+        yield from _told("Evidence", screen.verdict.evidence)
+        return
+    yield from _told("Waiting", f"in iteration {chain.iteration}, from the symptom to the cause:")
+    for number, text in enumerate(chain_texts(screen, chain)):
+        yield from textwrap.wrap(text, WIDTH, initial_indent=" " * (_INDENT + 2 * number),
+                                 subsequent_indent=" " * (_INDENT + 2 * number + 2))  # fmt: skip
+    yield from _told("Evidence", screen.verdict.evidence)
+
+
+def chain_texts(screen: Screen, chain: Chain) -> list[str]:
+    """Say each hand-over, and then the cause."""
+    texts = [_handover(screen, one) for one in chain.handovers]
+    if chain.left_out:
+        texts[-1] += f" (and {chain.left_out} shorter waits on the way)"
+    return [*texts, _cause(screen, chain)]
+
+
+def _handover(screen: Screen, one: Handover) -> str:
+    who = rank_at(one.longest_rank, screen.places)
+    others = "" if one.waiting == 1 else f" and {one.waiting - 1} more"
+    return (
+        f"{who}{others} waited {'' if one.waiting == 1 else 'up to '}{duration(one.waited_ns)} in {one.operator} on "
+        f"{one.communicator} for {rank_at(one.last_rank, screen.places)}"
+    )
+
+
+def _cause(screen: Screen, chain: Chain) -> str:
+    piece = chain.cause
+    usual = (
+        ""
+        if math.isnan(piece.usual_ns)
+        else f" ({'others' if piece.is_by_others else 'usual'} {duration(piece.usual_ns)})"
+    )
+    text = f"=> {_piece(screen, piece)} {duration(piece.elapsed_ns)}{usual}"
+    if screen.device is not None and not chain.is_accused:
+        text += "; this iteration does not lead to the accused device, others do"
+    return text
+
+
+def _piece(screen: Screen, piece: Piece) -> str:
+    if piece.is_work:
+        return f"{rank_at(piece.rank, screen.places)} worked before {piece.operator} on {piece.communicator}"
+    if piece.peer is None:
+        return f"{piece.operator} on {piece.communicator} took, after its last rank had arrived,"
+    one, two = (piece.rank, piece.peer) if piece.operator == "send" else (piece.peer, piece.rank)
+    return f"rank {one} to rank {two} on {piece.communicator} took, after both had arrived,"
+
+
+# --- the rest -------------------------------------------------------------------------------------------------------
+
+
+def _alternatives(findings: Sequence[Finding]) -> Iterator[str]:
+    for number, one in enumerate(findings):
+        yield from _told("Or is it" if not number else "", f"{one.what}? {finding_text(one)}")
+
+
+def finding_text(one: Finding) -> str:
+    """Say whether an alternative is ruled out, and why."""
+    said = {True: "no: ", False: "maybe: ", None: ""}[one.is_ruled_out]
+    return f"{said}{one.text}"
+
+
+def _state(screen: Screen) -> Iterator[str]:
+    if screen.nic:
+        yield from _told("NIC", screen.nic)
+    for number, one in enumerate(screen.gpus[:_GPUS_SHOWN]):
+        yield from _told("GPU" if not number else "", gpu_text(one, screen.gpu_median_mhz))
+    yield from _told("Earlier", earlier_text(screen.earlier, screen.verdict, screen.recording is not None))
+
+
+def gpu_text(one: GpuState, median_mhz: float) -> str:
+    """Say the state of a GPU while the cause was seen."""
+    parts = [f"{one.device} of rank {one.rank}"]
+    if math.isfinite(one.sm_clock_mhz):
+        parts.append(f"SM clock {one.sm_clock_mhz:,.0f} MHz (median of all {median_mhz:,.0f})")
+    if math.isfinite(one.throttled_ratio):
+        parts.append(f"throttled {one.throttled_ratio:.0%} of the time{f' ({one.reasons})' if one.reasons else ''}")
+    if math.isfinite(one.hottest_c):
+        parts.append(f"up to {one.hottest_c:.0f} °C")
+    if math.isfinite(one.power_w):
+        parts.append(f"{one.power_w:.0f} W")
+    parts.append(f"Xid {', '.join(map(str, one.xids))}" if one.xids else "no Xid")
+    if one.ecc_uncorrected is not None:
+        parts.append(f"{one.ecc_uncorrected} uncorrected ECC errors")
+    return ", ".join(parts)
+
+
+def earlier_text(earlier: Sequence[Earlier], verdict: Verdict, is_recording: bool) -> str:
+    """Say which verdicts were on the device before."""
+    if not verdict.suspects:
+        return "no device is accused"
+    where = "in this recording" if is_recording else "within 90 days before"
+    if not earlier:
+        return f"no other verdict on this device {where}"
+    shown = "; ".join(_earlier(one) for one in earlier[:_EARLIER_SHOWN])
+    more = f"; and {len(earlier) - _EARLIER_SHOWN} more" if len(earlier) > _EARLIER_SHOWN else ""
+    count = "1 verdict" if len(earlier) == 1 else f"{len(earlier)} verdicts"
+    return f"{count} on this device {where}: {shown}{more}"
+
+
+def _earlier(one: Earlier) -> str:
+    at = "" if one.last_seen_ns is None else f" on {moment(one.last_seen_ns)[:10]}"
+    return f"{kind_of(one.kind)}{at} in {one.job}, {span(one.iterations)}"
+
+
+def _commands(screen: Screen) -> Iterator[str]:
+    for number, text in enumerate(commands_of(screen)):
+        yield from _told("Look" if not number else "", text)
+
+
+def commands_of(screen: Screen) -> list[str]:
+    """Return what to check and which commands to run, one text each."""
+    before, _, command = screen.look_further.rpartition("Look further: ")
+    if screen.recording is not None:  # nothing of it is in a database
+        command = f"irregulars check {screen.recording}"
+    return [one for one in (before.strip(), command) if one]
+
+
+def _missing(missing: Sequence[str]) -> Iterator[str]:
+    for number, text in enumerate(missing):
+        yield from _told("Missing" if not number else "", text)

@@ -1,0 +1,24 @@
+from __future__ import annotations
+
+import pytest
+
+from tests.infra.test_cli import Run, run
+
+__all__ = ["run"]  # the fixture
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("slow_rank:rank=64,from=60,factor=3", "rank must be below 64; got 64"),
+        ("slow_rank:rank=5,from=110,factor=3", "from must be below 110, the iterations of the job; got 110"),
+        ("slow_rnak:rank=5,from=60,factor=3", "did you mean slow_rank?"),
+        ("slow_rank:rnak=5,from=60,factor=3", "did you mean rank?"),
+        ("slow_link:src=0,dst=1,from=60,factor=3", "slow_link must name two ranks on different hosts"),
+    ],
+)
+def test_an_impossible_fault_is_refused_before_any_service_starts(run: Run, fault: str, said: str) -> None:
+    status, out, err = run("demo", "--fault", fault)
+    assert (status, out) == (2, "")  # with services, it would say on standard output that it starts the broker
+    assert said in err
+    assert len(err.splitlines()) == 1

@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.infra.test_cli import Run, run
+
+__all__ = ["run"]  # the fixture
+
+RECORDINGS = Path(__file__).resolve().parents[2] / "recordings"
+
+
+def test_a_recording_is_shown_without_any_service(run: Run) -> None:
+    status, out, err = run("show", str(RECORDINGS / "gloo-slow-nic"))
+    assert (status, err) == (0, "")
+    assert out.startswith("Verdict   slow NIC in gloo-slow-nic (closed: recovered, ticket)")
+
+
+def test_the_screen_is_there_for_scripts(run: Run) -> None:
+    found = json.loads(run("show", str(RECORDINGS / "gloo-slow-rank"), "--json")[1])
+    assert found["verdict"]["kind"] == "slow_rank"
+    assert found["range"] == {"first": 60, "past_last": 80, "last": 79}
+
+
+def test_a_page_is_written(run: Run, tmp_path: Path) -> None:
+    status, out, err = run("show", str(RECORDINGS / "gloo-slow-rank"), "--html", "page.html")
+    assert (status, out, err) == (0, "", "irregulars: page.html written\n")
+    assert "</html>" in (tmp_path / "page.html").read_text()
+
+
+def test_a_page_that_can_not_be_written_is_one_line(run: Run) -> None:
+    status, _, err = run("show", str(RECORDINGS / "gloo-slow-rank"), "--html", "/nowhere/page.html")
+    assert status == 2
+    assert "html must be a file that can be written" in err
+    assert len(err.splitlines()) == 1
+
+
+def test_where_nobody_is_to_blame_it_says_what_analyze_says(run: Run) -> None:
+    status, out, _ = run("show", str(RECORDINGS / "gloo-clean"))
+    assert status == 0
+    assert "Nobody to blame." in out
+
+
+def test_an_unknown_verdict_of_a_recording_is_one_line(run: Run) -> None:
+    status, out, err = run("show", str(RECORDINGS / "gloo-slow-rank"), "--verdict", "no")
+    assert (status, out) == (2, "")
+    assert "verdict must be one of gloo-slow-rank:0:60:0; got 'no'" in err
+
+
+def test_a_database_that_is_not_there_is_one_line(run: Run) -> None:
+    status, out, err = run("show", "--clickhouse-url", "http://127.0.0.1:1", "--wait", "0.3")
+    assert (status, out) == (2, "")
+    assert "database must answer within 0.3 s" in err

@@ -1,0 +1,66 @@
+"""Verdicts and rows for tests of the screen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from irregulars.dtypes import Column
+from irregulars.infra.runs.analysis import analysis_of, judge_trace
+from irregulars.infra.showing.found import OPERATOR_COLUMNS, Found, Iteration
+from irregulars.infra.showing.from_recording import found_in_recording
+from irregulars.producers.trace.directory import read_trace
+from irregulars.streams.messages.judgements import Suspect, Verdict
+from irregulars.streams.messages.records import UNKNOWN
+
+RECORDINGS = Path(__file__).resolve().parents[2] / "recordings"
+HOSTILE = "<script>alert('x')</script>\x1b[31m\n"
+
+
+@cache
+def found_in(name: str) -> Found:
+    """Return what is known of the costliest verdict of a recording in tests/recordings."""
+    trace = read_trace(RECORDINGS / name)
+    judgements, refused_rows = judge_trace(trace, fills_columns=True)
+    verdict = analysis_of(trace, judgements, refused_rows).verdicts[0]
+    return found_in_recording(name, trace, judgements, verdict)
+
+
+def verdict_of(**changes: Any) -> Verdict:
+    """Return an open verdict on a NIC."""
+    suspect = Suspect("nic", 1, (1,), 0.9, host="node-0", nic="mlx5_0")
+    values: dict[str, Any] = {
+        "verdict_id": "job:0:60:0", "revision": 1, "state": "open", "job": "job", "kind": "slow_nic",
+        "iterations": (60, 81), "delta": 2.0, "lost_s": 1.0, "communicator": None, "suspects": (suspect,),
+        "evidence": "seen", "world_size": 4, "severity": "ticket",
+    }  # fmt: skip
+    return Verdict(**{**values, **changes})
+
+
+def iterations_of(times_ms: Sequence[float], first_irregular: int) -> list[Iteration]:
+    """Return iterations from 0 on, irregular with the cause from one on."""
+    return [
+        Iteration(at, at * 10**9, round(ms * 1e6), None, at >= first_irregular, at >= first_irregular)
+        for at, ms in enumerate(times_ms)
+    ]
+
+
+def operators_of(*rows: tuple[int, int, str, str, int, int | None, float, float, float, float]) -> dict[str, Column]:
+    """Return columns of operators.
+
+    A row is iteration, rank, communicator, operator, sequence, peer, and start, gap, wait and transfer in ms.
+    """
+    columns: list[list[Any]] = [[] for _ in OPERATOR_COLUMNS]
+    for *named, peer, start, gap, wait, transfer in rows:
+        times = (start * 1e6, (wait + transfer) * 1e6, gap * 1e6, wait * 1e6, transfer * 1e6, 1000.0)
+        for column, value in zip(columns, (*named, UNKNOWN if peer is None else peer, *times), strict=True):
+            column.append(value)
+    texts, ints = ("communicator", "operator"), ("iteration", "rank", "sequence", "peer", "start_ns")
+    return {
+        name: np.array(values, dtype=object if name in texts else np.int64 if name in ints else np.float64)
+        for name, values in zip(OPERATOR_COLUMNS, columns, strict=True)
+    }

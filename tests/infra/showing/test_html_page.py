@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from xml.etree import ElementTree
+
+import pytest
+
+from irregulars.infra.showing.found import Found
+from irregulars.infra.showing.html_page import page_of
+from irregulars.infra.showing.screen import gather
+from irregulars.streams.messages.judgements import Suspect
+from tests.infra.showing.made_up_verdicts import HOSTILE, found_in, verdict_of
+
+VOID = ("meta",)
+
+
+class Balanced(HTMLParser):
+    """Fails where a tag is not closed, and notes all tags and attributes."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: set[str] = set()
+        self.attributes: set[str] = set()
+        self.feed(page)
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.attributes |= {name for name, _ in attrs}
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.attributes |= {name for name, _ in attrs}
+
+
+@pytest.mark.parametrize("name", ["gloo-slow-nic", "torch-slow-rank"])
+def test_a_page_fetches_nothing_and_runs_nothing(name: str) -> None:
+    parsed = Balanced(page_of(gather(found_in(name))))
+    assert not parsed.tags & {"script", "link", "img", "iframe", "object", "use", "a", "form"}
+    assert not parsed.attributes & {"src", "href", "xlink:href", "style", "onload", "onclick"}
+
+
+def test_all_four_charts_are_drawn_as_sound_svg() -> None:
+    charts = re.findall(r"<svg.*?</svg>", page_of(gather(found_in("gloo-slow-nic"))), flags=re.DOTALL)
+    assert len(charts) == 4
+    for chart in charts:
+        assert "nan" not in re.sub("<title>.*?</title>", "", chart)
+        ElementTree.fromstring(chart)
+
+
+def test_irregular_iterations_are_marked() -> None:
+    page = page_of(gather(found_in("gloo-slow-nic")))
+    assert len(re.findall('class="cause"><title>iteration (6|7|80)', page)) == 21
+
+
+def test_colours_follow_the_reader() -> None:
+    assert "prefers-color-scheme:dark" in page_of(gather(found_in("gloo-slow-nic")))
+
+
+@pytest.mark.parametrize("field", ["job", "verdict_id", "evidence", "communicator"])
+def test_hostile_texts_are_escaped(field: str) -> None:
+    found = found_in("gloo-slow-nic")
+    page = page_of(gather(replace(found, verdict=replace(found.verdict, **{field: HOSTILE}))))
+    assert "<script" not in Balanced(page).tags
+    assert "\x1b" not in page
+
+
+def test_a_hostile_host_is_escaped_wherever_it_stands() -> None:
+    found = found_in("gloo-slow-nic")
+    places = {rank: place._replace(host=HOSTILE, nic=HOSTILE) for rank, place in found.places.items()}
+    suspect = Suspect("nic", 1, (1,), 0.9, host=HOSTILE, nic=HOSTILE)
+    rates = [one._replace(device=HOSTILE) for one in found.rates]
+    verdict = replace(found.verdict, suspects=(suspect,))
+    page = page_of(gather(replace(found, places=places, rates=rates, verdict=verdict)))
+    assert "script" not in Balanced(page).tags
+
+
+def test_a_page_without_anything_stored_is_sound() -> None:
+    Balanced(page_of(gather(Found(verdict_of(suspects=())))))

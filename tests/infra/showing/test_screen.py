@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from irregulars.infra.showing.found import Found, periods_of
+from irregulars.infra.showing.screen import gather
+from tests.infra.showing.made_up_verdicts import found_in, iterations_of, verdict_of
+
+
+def test_all_values_are_json_and_ranges_say_that_they_are_half_open() -> None:
+    values = json.loads(json.dumps(gather(found_in("gloo-slow-nic")).to_json(), allow_nan=False))
+    assert values["range"] == {"first": 60, "past_last": 81, "last": 80}
+    assert values["verdict"]["iterations"] == [60, 81]
+    assert values["chain"]["is_accused"] is True
+    assert values["alternatives"][0]["is_ruled_out"] is True
+
+
+def test_before_and_during_are_told_apart_by_the_cause() -> None:
+    iterations = iterations_of([100.0] * 60 + [200.0] * 10, 60)
+    iterations[65] = iterations[65]._replace(is_irregular=False, has_cause=False)
+    periods = periods_of(verdict_of(iterations=(60, 70)), iterations)
+    assert periods.before.tolist() == list(range(60))
+    assert 65 not in periods.during.tolist()
+
+
+def test_a_fault_from_the_start_has_no_before() -> None:
+    screen = gather(Found(verdict_of(iterations=(0, 10)), iterations=iterations_of([100.0] * 10, 0)))
+    assert any(one.startswith("before: no regular iterations are known") for one in screen.missing)
+
+
+def test_what_it_costs_an_hour_is_the_share_of_the_time_that_was_lost() -> None:
+    cost = gather(Found(verdict_of(lost_s=1.0, iterations=(5, 10)), iterations=iterations_of([400.0] * 10, 5))).cost
+    assert cost.share == pytest.approx(0.5)
+    assert cost.gpu_hours_per_hour == pytest.approx(2.0)
+
+
+def test_without_it_iterations_would_take_what_a_replay_says() -> None:
+    found = Found(verdict_of(recovers_ratio=0.75), iterations=iterations_of([100.0] * 60 + [200.0] * 21, 60))
+    assert gather(found).without_ns == pytest.approx(125e6)
+
+
+def test_names_of_ranks_beside_the_path_are_not_carried_along() -> None:
+    found = replace(found_in("gloo-slow-rank"), gpus=())
+    assert set(gather(found).places) <= {0, 1, 2, 3}

@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from irregulars.infra.showing.found import Earlier, Found, GpuState
+from irregulars.infra.showing.screen import gather
+from irregulars.infra.showing.text_page import WIDTH, lines_of
+from tests.infra.showing.made_up_verdicts import HOSTILE, found_in, iterations_of, verdict_of
+
+NAMES = ("gloo-slow-nic", "gloo-slow-link", "gloo-slow-rank", "gloo-slow-compute", "torch-slow-rank")
+
+
+def text_of(found: Found) -> str:
+    return " ".join(" ".join(lines_of(gather(found))).split())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_screen_has_80_columns_and_fits_on_one(name: str) -> None:
+    lines = lines_of(gather(found_in(name)))
+    assert max(map(len, lines)) <= WIDTH
+    assert len(lines) <= 50
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_chain_leads_to_the_accused_device(name: str) -> None:
+    chain = gather(found_in(name)).chain
+    assert chain is not None
+    assert chain.is_accused
+
+
+def test_a_slow_nic_is_told_from_its_rank_and_from_one_link() -> None:
+    text = text_of(found_in("gloo-slow-nic"))
+    assert "own work? no: rank 1 on node-1" in text
+    assert "one link? no: rank 1:" in text
+    assert "NIC eth0 on node-1 sent at most 10.3 MB/s" in text
+    assert "held below both" in text
+
+
+def test_a_slow_link_is_told_from_the_whole_nic() -> None:
+    text = text_of(found_in("gloo-slow-link"))
+    assert "a whole NIC? no: rank 1: to rank 3 25.8 ms" in text
+    assert "=> rank 1 to rank 3 on pp1 took" in text
+
+
+def test_a_slow_rank_is_told_from_its_nic_and_from_the_job() -> None:
+    text = text_of(found_in("torch-slow-rank"))
+    assert "its NIC? no:" in text
+    assert "the whole job? no:" in text
+    assert "=> rank 2 on node-0 worked before all_reduce" in text
+
+
+def test_ranges_are_told_with_their_last_iteration() -> None:
+    assert "Since iterations 60 to 80, from 2026-11-21" in text_of(found_in("gloo-slow-nic"))
+
+
+def test_an_open_verdict_says_how_long_ago_it_began_and_what_it_costs_an_hour() -> None:
+    iterations = iterations_of([100.0] * 60 + [200.0] * 21, 60)
+    text = text_of(Found(verdict_of(lost_s=2.1), iterations=iterations, now_ns=3_660 * 10**9))
+    assert "Since iteration 60, seen up to iteration 80, 1970-01-01 00:01:00Z (1 h ago)" in text
+    assert "Cost 2.0 GPU-hours an hour, on 4 GPUs; 0.0023 GPU-hours lost so far" in text
+    assert "median 200 ms, 2.00x the 100 ms before" in text
+
+
+def test_a_verdict_of_which_nothing_else_is_stored_says_what_is_missing() -> None:
+    text = text_of(Found(verdict_of(), now_ns=0))
+    assert "its begin is not stored" in text
+    assert "iterations: none of the verdict's range are stored" in text
+    assert "operators: none of its irregular iterations are stored" in text
+    assert "GPU state: nothing is stored" in text
+    assert "Evidence seen" in text
+    assert "Cost 2.0 GPU-hours an hour" in text  # by delta
+
+
+def test_a_hang_stops_all_gpus() -> None:
+    text = text_of(Found(verdict_of(kind="hang", delta=float("nan"))))
+    assert "Cost 4.0 GPU-hours an hour, on 4 GPUs" in text
+
+
+def test_a_verdict_that_accuses_nobody_says_so() -> None:
+    text = text_of(Found(verdict_of(kind="imbalance", suspects=())))
+    assert "Device none is accused: seen" in text
+    assert "Earlier no device is accused" in text
+
+
+def test_gpu_state_and_earlier_verdicts_are_told() -> None:
+    gpu = GpuState(1, "gpu1", 20, 1200.0, 0.8, "thermal", 91.0, 300.0, 0, (79,))
+    earlier = [
+        Earlier("old", f"old:0:{at}:0", "slow_nic", (at, at + 5), 1.0, 4, at * 86_400 * 10**9) for at in (9, 8)
+    ]
+    text = text_of(Found(verdict_of(), gpus=[gpu, gpu._replace(rank=2, sm_clock_mhz=1900.0)], earlier=earlier))
+    assert "GPU gpu1 of rank 1, SM clock 1,200 MHz (median of all 1,550), throttled 80% of the time (thermal)" in text
+    assert "Xid 79" in text
+    assert (
+        "2 verdicts on this device within 90 days before: slow NIC on 1970-01-10 in old, iterations 9 to 13" in text
+    )
+
+
+def test_hostile_names_stay_text() -> None:
+    found = replace(found_in("gloo-slow-nic"), verdict=replace(found_in("gloo-slow-nic").verdict, job=HOSTILE))
+    lines = lines_of(gather(found))
+    assert all(line.isprintable() for line in lines)
+    assert max(map(len, lines)) <= WIDTH

@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import math
+
+from irregulars.infra.showing.waiting_chain import Usual, find_chain, find_ways
+from irregulars.streams.messages.judgements import Suspect
+from tests.infra.showing.made_up_verdicts import operators_of
+
+MEMBERS = {"world": (0, 1, 2), "tp": (1, 2)}
+GPU_2 = Suspect("gpu", 2, (2,), 0.9)
+
+# Rank 2 works 50 ms (usual 10) before tp, on which rank 1 waits for it; then rank 0 waits for both in world.
+SLOW = (
+    (7, 0, "world", "all_reduce", 1, None, 10, 10, 45, 2), (7, 1, "world", "all_reduce", 1, None, 55, 1, 0, 2),
+    (7, 2, "world", "all_reduce", 1, None, 55, 1, 0, 2), (7, 1, "tp", "all_gather", 1, None, 10, 10, 40, 4),
+    (7, 2, "tp", "all_gather", 1, None, 50, 50, 0, 4),
+)  # fmt: skip
+HEALTHY = (
+    (3, 0, "world", "all_reduce", 0, None, 10, 10, 5, 2), (3, 1, "world", "all_reduce", 0, None, 15, 1, 0, 2),
+    (3, 2, "world", "all_reduce", 0, None, 15, 1, 0, 2), (3, 1, "tp", "all_gather", 0, None, 10, 10, 0, 4),
+    (3, 2, "tp", "all_gather", 0, None, 10, 10, 0, 4),
+)  # fmt: skip
+
+
+def usual_of(operators: dict[str, object], accused: tuple[int, ...] = (2,)) -> Usual:
+    return Usual(operators, [3], [7], accused, MEMBERS)  # type: ignore[arg-type]
+
+
+def test_the_chain_leads_from_who_waited_longest_to_the_rank_that_worked() -> None:
+    operators = operators_of(*SLOW, *HEALTHY)
+    chain = find_chain(operators, [7], usual_of(operators), GPU_2, MEMBERS)
+    assert chain is not None
+    assert [(one.longest_rank, one.last_rank, one.waited_ns) for one in chain.handovers] == [
+        (0, 1, 45e6), (1, 2, 40e6),
+    ]  # fmt: skip
+    assert chain.is_accused
+    assert (chain.cause.rank, chain.cause.elapsed_ns, chain.cause.usual_ns) == (2, 50e6, 10e6)
+
+
+def test_short_waits_are_left_out() -> None:
+    operators = operators_of(*SLOW, *HEALTHY)
+    chain = find_chain(operators, [7], usual_of(operators), GPU_2, MEMBERS, worth_ns=42e6)
+    assert chain is not None
+    assert [one.longest_rank for one in chain.handovers] == [0]
+
+
+def test_a_chain_that_does_not_reach_the_accused_says_so() -> None:
+    operators = operators_of(*SLOW, *HEALTHY)
+    chain = find_chain(operators, [7], usual_of(operators), Suspect("gpu", 0, (0,), 0.9), MEMBERS)
+    assert chain is not None
+    assert not chain.is_accused
+    assert chain.cause.rank == 2
+
+
+def test_clocks_that_are_apart_change_nothing() -> None:
+    moved = [(*row[:6], row[6] + 1000 * row[1], *row[7:]) for row in (*SLOW, *HEALTHY)]
+    straight, apart = operators_of(*SLOW, *HEALTHY), operators_of(*moved)  # type: ignore[arg-type]
+    chains = [find_chain(one, [7], usual_of(one), GPU_2, MEMBERS) for one in (straight, apart)]
+    assert chains[0] == chains[1]
+
+
+def test_without_operators_there_is_no_chain() -> None:
+    operators = operators_of(*HEALTHY)
+    assert find_chain(operators, [7], usual_of(operators), GPU_2, MEMBERS) is None
+
+
+def test_without_regular_iterations_transfers_are_held_against_those_of_others() -> None:
+    rows = [
+        (7, rank, name, "all_gather", 1, None, 10, 10, 0, 30 if name == "a" else 3)
+        for name, ranks in (("a", (0, 1)), ("b", (2, 3)), ("c", (4, 5)))
+        for rank in ranks
+    ]
+    operators = operators_of(*rows)  # type: ignore[arg-type]
+    members = {"a": (0, 1), "b": (2, 3), "c": (4, 5)}
+    (way,) = find_ways(operators, [7], Usual(operators, [], [7], (0,), members), 0)
+    assert (way.name, way.now_ns, way.usual_ns, way.is_by_others) == ("on a", 30e6, 3e6, True)
+
+
+def test_messages_are_told_by_their_recvs() -> None:
+    rows = [
+        (number, rank, "pp", operator, 1, peer, 10, 10, 0, transfer)
+        for number, received in ((7, 25), (3, 1))
+        for rank, operator, peer, transfer in ((1, "send", 2, 0.1), (2, "recv", 1, received))
+    ]
+    operators = operators_of(*rows)  # type: ignore[arg-type]
+    (way,) = find_ways(operators, [7], usual_of(operators), 1)
+    assert (way.name, way.now_ns, way.usual_ns) == ("to rank 2", 25e6, 1e6)
+
+
+def test_a_gap_that_was_never_seen_before_has_no_usual_time() -> None:
+    operators = operators_of(*SLOW)
+    chain = find_chain(operators, [7], usual_of(operators), GPU_2, MEMBERS)
+    assert chain is not None
+    assert math.isnan(chain.cause.usual_ns)

@@ -1,0 +1,163 @@
+"""`irregulars show` on a real ClickHouse: the screen is that of the recording, and says when rows are gone."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from irregulars.infra.runs.analysis import judge_trace
+from irregulars.infra.showing.found import Found
+from irregulars.infra.showing.from_database import find_verdict, found_in_database
+from irregulars.infra.showing.screen import Screen, gather
+from irregulars.infra.showing.text_page import lines_of
+from irregulars.producers.trace.directory import Trace, read_trace
+from irregulars.sinks.clickhouse import ClickHouseSink, DatabaseSettings
+from irregulars.sinks.connection import connect
+from irregulars.sinks.tables import table_of_samples, tables_of
+from irregulars.streams.messages.judgements import Judgements
+from tests.conftest import ClickHouseAddress
+from tests.infra.showing.made_up_verdicts import RECORDINGS, found_in
+from tests.infra.test_cli import Run, run
+from tests.integration.pipelines import drop
+from tests.sinks import made_up_job
+
+__all__ = ["run"]  # the fixture
+pytestmark = pytest.mark.integration
+
+NAMES = ("gloo-slow-nic", "gloo-slow-rank")
+NOW_NS = 1_795_300_000 * 10**9
+
+
+@pytest.fixture(scope="module")
+def stored(clickhouse: ClickHouseAddress) -> Iterator[DatabaseSettings]:
+    """A database with two recordings, judged as the worker does."""
+    name = f"sinks_{uuid.uuid4().hex[:12]}"
+    settings = DatabaseSettings(clickhouse.url, clickhouse.user, clickhouse.password, name, wait_s=20)
+    sink = ClickHouseSink(settings)
+    sink.open()
+    for recording in NAMES:
+        trace = read_trace(RECORDINGS / recording)
+        sink.write(tables_of(judged(trace)))
+        sink.write({"bandwidth": table_of_samples(list(trace.bandwidth.values()))})
+    sink.close()
+    yield settings
+    drop(settings)
+
+
+def judged(trace: Trace) -> Judgements:
+    judgements, _ = judge_trace(trace, fills_columns=True)
+    return replace(judgements, announcements=trace.announcements)
+
+
+def read(settings: DatabaseSettings, which: str) -> Found:
+    client = connect(settings)
+    try:
+        verdict = find_verdict(client, which)
+        assert verdict is not None
+        return found_in_database(client, verdict, "here", NOW_NS)
+    finally:
+        client.close()
+
+
+def told(screen: Screen) -> Sequence[object]:
+    """Return what both ways of reading must agree on."""
+    verdict = replace(screen.verdict, lost_s=round(screen.verdict.lost_s, 9))
+    return (verdict, screen.device, screen.since_ns, screen.cost, screen.iterations, screen.before_ns,
+            screen.during_ns, [one[:2] for one in screen.alternatives], screen.nic)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_database_shows_what_the_recording_shows(stored: DatabaseSettings, name: str) -> None:
+    of_database, of_recording = read(stored, name), found_in(name)
+    one, other = gather(of_database), gather(of_recording)
+    assert told(one) == told(other)
+    for mine, its in zip(one.rates, other.rates, strict=True):
+        assert mine[:2] == its[:2]
+        np.testing.assert_allclose(mine[2:], its[2:])
+    assert one.chain is not None
+    assert one.chain.is_accused
+    assert sorted(one.cells) == sorted(other.cells)
+    assert of_database.work == of_recording.work
+    assert sorted(of_database.patterns) == sorted(of_recording.patterns)
+
+
+def test_a_verdict_is_found_by_its_id_by_its_job_and_as_the_newest(stored: DatabaseSettings) -> None:
+    assert read(stored, "gloo-slow-rank:0:60:0").verdict.job == "gloo-slow-rank"
+    assert read(stored, "gloo-slow-rank").verdict.verdict_id == "gloo-slow-rank:0:60:0"
+    assert read(stored, "").verdict.job == "gloo-slow-nic"  # it was seen last
+
+
+def test_rows_that_expired_are_told_as_missing(stored: DatabaseSettings) -> None:
+    found = read(stored, "gloo-slow-nic")
+    bare = Found(found.verdict, source=found.source, now_ns=found.now_ns)
+    assert any("kept 30 days" in line for line in lines_of(gather(bare)))
+    client = connect(stored)
+    try:
+        verdict = replace(found.verdict, job="gone")
+        empty = found_in_database(client, verdict, "here", NOW_NS)
+    finally:
+        client.close()
+    assert "none of the verdict's range are stored" in " ".join(gather(empty).missing)
+
+
+def test_earlier_verdicts_on_the_device_are_read_from_all_jobs(stored: DatabaseSettings) -> None:
+    verdict = read(stored, "gloo-slow-nic").verdict
+    day_ns = 86_400 * 10**9
+    sink = ClickHouseSink(stored)
+    sink.open()
+    for job, days in (("older", 3), ("oldest", 5), ("forgotten", 100)):
+        assert verdict.time_ns is not None
+        before = replace(verdict, job=job, verdict_id=f"{job}:0:60:0", time_ns=verdict.time_ns - days * day_ns)
+        sink.write(tables_of(Judgements(job, verdicts=[before])))
+    sink.close()
+    assert [one.job for one in read(stored, "gloo-slow-nic").earlier] == ["older", "oldest"]
+    assert read(stored, "gloo-slow-rank").earlier == []  # another device
+
+
+def test_gpu_states_are_read(clickhouse: ClickHouseAddress) -> None:
+    name = f"sinks_{uuid.uuid4().hex[:12]}"
+    settings = DatabaseSettings(clickhouse.url, clickhouse.user, clickhouse.password, name, wait_s=20)
+    sink = ClickHouseSink(settings)
+    sink.open()
+    try:
+        sink.write(tables_of(made_up_job.judgements()))
+        sink.write(
+            {"gpu_health": table_of_samples([made_up_job.gpu_health(rank=one, samples=30) for one in range(4)])}
+        )
+        sink.flush()
+        client = connect(settings)
+        verdicts = {one.verdict_id for one in made_up_job.judgements().verdicts}
+        for verdict_id in sorted(verdicts):
+            verdict = find_verdict(client, verdict_id)
+            assert verdict is not None
+            lines = lines_of(gather(found_in_database(client, verdict, "here", NOW_NS)))
+            assert any(line.startswith("GPU       gpu") for line in lines)
+        client.close()
+    finally:
+        sink.close()
+        drop(settings)
+
+
+def test_the_command_prints_the_screen_json_and_a_page(
+    stored: DatabaseSettings, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("IRREGULARS_CLICKHOUSE_PASSWORD", stored.password)
+    access = [
+        f"--set=clickhouse_user={stored.user}",
+        f"--set=clickhouse_url={stored.url}", f"--set=clickhouse_database={stored.database}",
+    ]  # fmt: skip
+    status, out, err = run(*access, "show", "gloo-slow-nic")
+    assert (status, err) == (0, "")
+    assert "NIC eth0 on node-1" in out
+    assert json.loads(run(*access, "show", "gloo-slow-nic", "--json")[1])["range"]["past_last"] == 81
+    assert run(*access, "show", "--html", "page.html")[0] == 0
+    assert (tmp_path / "page.html").read_text().startswith("<!doctype html>")
+    status, out, err = run(*access, "show", "no-such-verdict")
+    assert (status, out) == (2, "")
+    assert "got 'no-such-verdict'" in err
