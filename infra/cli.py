@@ -16,9 +16,10 @@ from irregulars.infra.commands.agent import agent
 from irregulars.infra.commands.alerts import alerts
 from irregulars.infra.commands.deadletter import deadletter
 from irregulars.infra.commands.demo import demo
+from irregulars.infra.commands.detectors.backtest import backtest
+from irregulars.infra.commands.detectors.plugins import plugins
 from irregulars.infra.commands.options import Invocation
 from irregulars.infra.commands.plain_values import spare_models
-from irregulars.infra.commands.plugins import plugins
 from irregulars.infra.commands.show_settings import show_settings
 from irregulars.infra.commands.sql import sql
 from irregulars.infra.commands.topics import topics
@@ -143,7 +144,7 @@ def _start(
     context.obj = Invocation(config, dict(parse_assignment(text) for text in assignments or []))
 
 
-for one in (demo, analyze, walk, check, simulate, up, worker, agent, replay, alerts, sql):
+for one in (demo, analyze, walk, check, simulate, up, worker, agent, replay, alerts, sql, backtest):
     app.command(cls=_Command)(one)
 app.command("import", cls=_Command)(import_trace)
 app.command("settings", cls=_Command)(show_settings)

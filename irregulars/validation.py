@@ -95,9 +95,14 @@ def one_of(*choices: str) -> Meta:
 def require_known(name: str, known: Collection[str], what: str, where: str, otherwise: str) -> None:
     """Raise `InputError` for a name that is none of the known ones, with the nearest of them, or else with a hint."""
     if name not in known:
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = f"did you mean {near[0]}?" if near else otherwise
+        hint = near_hint(name, known, otherwise)
         raise InputError(f"{what} must be a known one; got {shown(name)} ({where}); {hint}")
+
+
+def near_hint(name: str, known: Collection[str], otherwise: str) -> str:
+    """Ask whether the nearest of the known names was meant; if none is near, return the other hint."""
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"did you mean {near[0]}?" if near else otherwise
 
 
 def describe(kind: Any, value: Any = None) -> str:
