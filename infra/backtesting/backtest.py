@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from irregulars.detectors.plugins.loading import Comparable, installed_detectors, load_detector
@@ -24,7 +24,7 @@ class Result:
     """
 
     detector: str
-    counts: Counts = Counts()
+    counts: Counts = field(default_factory=Counts)
     took_s: float = 0.0
     rows: int = 0
 
@@ -36,8 +36,13 @@ class Result:
     def to_json(self) -> dict[str, Any]:
         """As ``--json`` prints it; unknown is null."""
         counts = self.counts
-        ratios = {"precision": counts.precision, "recall": counts.recall, "delay_iterations": counts.delay,
-                  "false_alarms_per_1000_iterations": counts.false_per_1000, "us_per_row": self.us_per_row}  # fmt: skip
+        ratios = {
+            "precision": counts.precision,
+            "recall": counts.recall,
+            "delay_iterations": counts.delay,
+            "false_alarms_per_1000_iterations": counts.false_per_1000,
+            "us_per_row": self.us_per_row,
+        }
         return {
             "detector": self.detector,
             **{name: round(value, 4) if math.isfinite(value) else None for name, value in ratios.items()},

@@ -1,7 +1,7 @@
 """What counts as an alarm, and what as right: scores and truth of one job, by iteration and rank.
 
-* **An alarm** stands on a rank that scored 1 or more in 4 of the newest 6 iterations, and is raised where it begins to.
-  That is the rule by which a monitor lets a detector open a verdict. No opinion counts as not strange.
+* **An alarm** stands on a rank that scored 1 or more in 4 of the newest 6 iterations, and is raised where it begins
+  to. That is the rule by which a monitor lets a detector open a verdict. No opinion counts as not strange.
 * **True** are the ranks of the faulty device in the iterations of the fault: both of a link, all below a switch.
 * **Precision**: of the ranks and iterations in which an alarm stands, the share that is true. **Recall**: of those
   that are true, the share in which an alarm stands; the iterations that it takes to raise one count as missed.

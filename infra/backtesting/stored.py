@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
@@ -74,7 +74,7 @@ def read_stored_job(client: Client, job: str) -> JobFrames:
     return JobFrames(job, faults, (frames,), (None,))
 
 
-def _frame(rows: list[tuple[Any, ...]]) -> dict[str, Column]:
+def _frame(rows: Sequence[Sequence[Any]]) -> dict[str, Column]:
     rank, iteration, elapsed_ns, work_ns, operators, _ = zip(*rows, strict=True)
     unknown = np.full(len(rows), np.nan)
     return {
@@ -88,9 +88,8 @@ def _frame(rows: list[tuple[Any, ...]]) -> dict[str, Column]:
     }
 
 
-def _announcements(job: str, rows: Iterable[tuple[Any, ...]]) -> list[Announcement]:
+def _announcements(job: str, rows: Sequence[Sequence[Any]]) -> list[Announcement]:
     """Make announcements again: the members of a communicator are the rows that name it."""
-    rows = list(rows)
     members: dict[str, list[int]] = {}
     kinds: dict[str, str] = {}
     for rank, names, own_kinds in rows:

@@ -9,13 +9,14 @@ from typing import Any, Final
 
 import numpy as np
 
+from irregulars.detectors.arrays.grouped_medians import medians
 from irregulars.detectors.plugins.adapters.options import AdapterOptions
 from irregulars.detectors.plugins.adapters.series_past import SeriesPast
 from irregulars.detectors.plugins.protocol import Against, Frame, Level, Scores
 from irregulars.dtypes import Floats, Ints
 
 _MOST_ASKED: Final = 64  # rows of a frame for which a drift detector is copied and fed: up to 0.7 ms each
-_MOST_SERIES: Final = 512  # with a drift detector of their own
+_MOST_SERIES: Final = 2048  # with a drift detector of their own
 _FORGET_AFTER: Final = 50  # frames after which a series that was not seen is forgotten
 _REACH: Final = (
     128  # inputs that a detector has seen when a fresh one takes over, which is fed the newest half of them
@@ -60,13 +61,13 @@ class DriftAdapter:
         self.level: Level = options.level
         self.reads = options.reads
         self._make, self._options, self._is_binary = make_detector, options, is_binary
-        self._past = SeriesPast(len(options.names), warm_up=options.warm_up)
+        self._past = SeriesPast(1, warm_up=options.warm_up)
         self._watches: dict[int, _Watch] = {}
         self._frames = 0
 
     def score(self, frame: Frame) -> Scores:
         """Score each row; 1: strange begins here."""
-        keys, values = self._options.keys(frame), self._options.values(frame)
+        keys, values = self._options.keys(frame), self._options.values(frame)[:, :1]
         sigmas = self._past.deviations(keys, values)[:, 0]
         watches = [self._watches.get(key) for key in keys.tolist()]
         scores = np.array([np.nan if one is None else self._held(one) for one in watches], dtype=np.float64)
@@ -81,21 +82,18 @@ class DriftAdapter:
     def learn(self, frame: Frame) -> None:
         """Feed each series' detector the median of the series' rows."""
         self._frames += 1
-        keys, values = self._options.keys(frame), self._options.values(frame)
+        keys, values = self._options.keys(frame), self._options.values(frame)[:, :1]
         self._past.learn(keys, values)
-        for key, value in _medians(keys, values[:, 0]):
-            watch = self._watches.pop(key, None) or self._begin(key, value)
-            if watch is not None:
-                self._feed(watch, value)
-                self._watches[key] = watch  # the one seen last stands last
+        series, middles = _medians(keys, values[:, 0])
+        is_warm = np.isfinite(self._past.deviations(series, middles[:, None])[:, 0])
+        for key, value in zip(series[is_warm].tolist(), middles[is_warm].tolist(), strict=True):
+            watch = self._watches.pop(key, None) or self._begin(key)
+            self._feed(watch, value)
+            self._watches[key] = watch  # the one seen last stands last
         self._forget()
 
-    def _begin(self, key: int, value: float) -> _Watch | None:
-        """Watch a series from when it is warm."""
-        if np.isnan(self._past.deviations(np.array([key]), np.array([[value] * len(self._options.names)]))[0, 0]):
-            return None
-        middle, spread = self._past.usual(key)
-        return _Watch(self._make(), middle, spread, np.zeros(_REACH // 2))
+    def _begin(self, key: int) -> _Watch:
+        return _Watch(self._make(), *self._past.usual(key), np.zeros(_REACH // 2))
 
     def _feed(self, watch: _Watch, value: float) -> None:
         fed, half = self._input(watch, value), len(watch.inputs)
@@ -146,11 +144,8 @@ def _tie(sigmas: float) -> float:
     return 0.1 * sigmas / (sigmas + 10.0)
 
 
-def _medians(keys: Ints, values: Floats) -> list[tuple[int, float]]:
-    """Return the median of each series that has a known value, series in ascending order."""
+def _medians(keys: Ints, values: Floats) -> tuple[Ints, Floats]:
+    """Return the series that have a known value, ascending, and the median of each."""
     is_known = np.isfinite(values)
-    keys, values = keys[is_known], values[is_known]
-    order = np.argsort(keys, kind="stable")
-    found, first = np.unique(keys[order], return_index=True)
-    parts = np.split(values[order], first[1:]) if len(found) else []
-    return [(int(key), float(np.median(part))) for key, part in zip(found.tolist(), parts, strict=True)]
+    series, group = np.unique(keys[is_known], return_inverse=True)
+    return series, medians(group, values[is_known]) if len(series) else np.zeros(0)

@@ -15,7 +15,8 @@ from irregulars.dtypes import Floats, Ints
 
 _SHARED: Final = 0
 _MOST_ASKED: Final = 200  # rows of a frame that are put to models: a frame has 50 ms
-_MOST_MODELS: Final = 256  # where each series has its own; the one that was not taught for longest goes first
+_MOST_MODELS: Final = 256  # where each series has its own; series that come later get none until others are gone
+_FORGET_AFTER: Final = 200  # frames after which a model that was not taught is gone
 _TIE: Final = 0.1  # at most so much is added for the distance: to a model all that it never saw is alike
 _UNIT_SIGMAS: Final = 3.0  # from the median, in spreads, that are half-way between 0.5 and 1 in inputs of a unit
 
@@ -45,7 +46,8 @@ class OutlierAdapter:
         self._make_model = make_model
         self._options = options
         self._past = SeriesPast(len(options.names), warm_up=options.warm_up)
-        self._models: dict[int, Model] = {}  # the one taught last stands last
+        self._models: dict[int, Model] = {}
+        self._taught: dict[int, int] = {}  # frame in which a model was last taught
         self._frames = 0
 
     def score(self, frame: Frame) -> Scores:
@@ -73,11 +75,13 @@ class OutlierAdapter:
         if self.level == "rank":
             rows = rows[np.argsort(keys[rows], kind="stable")]  # ranks may come in any order
         for key, own in self._by_model(keys, self._in_turn(rows)):
-            model = self._models.pop(key, None) or self._make_model()
-            model.learn(self._inputs(sigmas[own]))
-            self._models[key] = model
-        while len(self._models) > _MOST_MODELS:
-            del self._models[next(iter(self._models))]
+            if key not in self._models and len(self._models) < _MOST_MODELS:
+                self._models[key] = self._make_model()
+            if key in self._models:
+                self._models[key].learn(self._inputs(sigmas[own]))
+                self._taught[key] = self._frames
+        for key in [one for one, frame_number in self._taught.items() if frame_number < self._frames - _FORGET_AFTER]:
+            del self._models[key], self._taught[key]
         self._past.learn(keys, self._options.values(frame))
         self._frames += 1
 

@@ -35,7 +35,7 @@ class SeriesPast:
         Least spread, in the values' own unit.
     """
 
-    def __init__(self, columns: int, *, warm_up: int = 10, kept: int = 32, floor: float = 0.02) -> None:
+    def __init__(self, columns: int, *, warm_up: int = 10, kept: int = 64, floor: float = 0.02) -> None:
         if not 2 <= warm_up <= kept:
             raise PluginError(f"warm_up must be 2 to {kept}, the values kept of a series; got {warm_up!r}")
         self.warm_up, self.kept, self.floor = warm_up, kept, floor

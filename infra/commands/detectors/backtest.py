@@ -90,8 +90,8 @@ def _stored(settings: Settings, job: str, level: Level) -> Iterator[JobFrames]:
 
     if level != "rank":
         raise InputError(
-            "detector must score ranks where --job is given, since the database keeps operators of suspect iterations "
-            f"alone; got level {level}. Backtest it on recordings"
+            "detector must score ranks where --job is given, since the database keeps operators of suspect "
+            f"iterations alone; got level {level}. Backtest it on recordings"
         )
     target = database_settings(settings, is_reading=True)
     client = connect(target)
