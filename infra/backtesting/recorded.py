@@ -81,7 +81,7 @@ def read_faults(directory: Path) -> tuple[Fault, ...]:
         raise InputError(f"{LABEL} must be JSON; got {error} ({path})") from error
     try:
         return tuple(_fault(one) for one in _labels(label) if one["ranks"] and one["kind"] != "none")
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise InputError(
             f"{LABEL} must be an object with kind, ranks and iterations; got {type(error).__name__}: {error} ({path})"
         ) from error

@@ -76,7 +76,8 @@ class DriftAdapter:
         for row in asked[np.argsort(-sigmas[asked], kind="stable")][:_MOST_ASKED].tolist():
             watch = watches[row]
             if watch is not None:
-                scores[row] = max(scores[row], self._ask(watch, values[row, 0])) + _tie(sigmas[row])
+                asked_score = self._ask(watch, values[row, 0])
+                scores[row] = max(scores[row], asked_score + _tie(sigmas[row]) if asked_score else 0.0)
         return scores
 
     def learn(self, frame: Frame) -> None:

@@ -117,7 +117,7 @@ def _is_detector(library: str, value: object) -> bool:
     if library == "sklearn":
         from sklearn.base import OutlierMixin
 
-        return issubclass(value, OutlierMixin)
+        return issubclass(value, OutlierMixin) and hasattr(value, "score_samples")
     from river.base import AnomalyDetector, SupervisedAnomalyDetector
 
     return issubclass(value, AnomalyDetector | SupervisedAnomalyDetector) or _is_drift(value)
