@@ -1,6 +1,6 @@
-"""Detectors that ship, and some models of libraries, on all recordings: ``python -m tests.benchmarks.backtest_table``.
+"""Detectors that ship, and models of libraries, on all recordings: ``python -m tests.benchmarks.backtest_table``.
 
-Prints a table for each level, as ``infra/docs/detectors-backtest.md`` has them. ``rank`` or ``operator``: one of them.
+Prints a table for each level, as ``infra/docs/detectors-backtest.md`` has them; ``rank`` or ``operator``: only one.
 """
 
 from __future__ import annotations
