@@ -52,7 +52,7 @@ class DetectorName:
 def parse_detector(text: str) -> DetectorName:
     """Read ``name``, ``package.module:Name`` or ``package.module.Name``, each with options in brackets or without.
 
-    Of ``river:module.Name`` and ``sklearn:module.Name`` options of the adapter may follow behind ``with``.
+    Of ``river:module.Name`` and ``sklearn:module.Name`` options of the adapter may follow: ``with (level="rank")``.
 
     Raises
     ------
@@ -74,7 +74,9 @@ def parse_detector(text: str) -> DetectorName:
         return name
     if name.library is None:
         raise PluginError(f"options behind 'with' must be those of {' or '.join(LIBRARIES)} models; got {text!r}")
-    return replace(name, adapter=_parse_options(f"f({behind[0]})", text))
+    inside = behind[0].strip()
+    is_bracketed = inside.startswith("(") and inside.endswith(")")  # as a list of settings needs it, split at commas
+    return replace(name, adapter=_parse_options(f"f{inside}" if is_bracketed else f"f({inside})", text))
 
 
 def load_detector(text: str, *, is_checked: bool | None = None) -> MakeDetector:

@@ -1,6 +1,6 @@
 """What one line of settings says of a model of River or scikit-learn, and the detector that it makes.
 
-``river:anomaly.HalfSpaceTrees(n_trees=10) with level="operator", warm_up=20``: the library, the path of a class
+``river:anomaly.HalfSpaceTrees(n_trees=10) with (level="operator", warm_up=30)``: the library, the path of a class
 inside of it, the options of its constructor, and behind ``with`` those of the adapter (`AdapterOptions`).
 """
 

@@ -38,6 +38,10 @@ def test_a_line_of_settings_makes_a_detector_that_keeps_the_promises(text: str) 
             DetectorName("river:anomaly.HalfSpaceTrees", {"n_trees": 5}, {"level": "operator", "warm_up": 30}),
         ),
         ("river:drift.ADWIN  with  hold=5", DetectorName("river:drift.ADWIN", {}, {"hold": 5})),
+        (
+            "river:drift.ADWIN() with (hold=5, warm_up=9)",
+            DetectorName("river:drift.ADWIN", {}, {"hold": 5, "warm_up": 9}),
+        ),
     ],
 )
 def test_options_of_the_model_and_of_the_adapter_are_told_apart(text: str, name: DetectorName) -> None:
