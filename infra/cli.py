@@ -17,12 +17,13 @@ from irregulars.infra.commands.agent import agent
 from irregulars.infra.commands.alerts import alerts
 from irregulars.infra.commands.deadletter import deadletter
 from irregulars.infra.commands.demo import demo
+from irregulars.infra.commands.detectors.backtest import backtest
+from irregulars.infra.commands.detectors.plugins import plugins
 from irregulars.infra.commands.mutes import mutes
-from irregulars.infra.commands.notify import notify
 from irregulars.infra.commands.node_check import node_check
+from irregulars.infra.commands.notify import notify
 from irregulars.infra.commands.options import Invocation
 from irregulars.infra.commands.plain_values import spare_models
-from irregulars.infra.commands.plugins import plugins
 from irregulars.infra.commands.show import show
 from irregulars.infra.commands.show_settings import show_settings
 from irregulars.infra.commands.sql import sql
@@ -150,7 +151,7 @@ def _start(
     context.obj = Invocation(config, dict(parse_assignment(text) for text in assignments or []))
 
 
-for one in (demo, analyze, show, walk, check, simulate, up, worker, agent, replay, alerts, notify, sql):
+for one in (demo, analyze, show, walk, check, simulate, up, worker, agent, replay, alerts, notify, sql, backtest):
     app.command(cls=_Command)(one)
 app.command("import", cls=_Command)(import_trace)
 app.command("settings", cls=_Command)(show_settings)

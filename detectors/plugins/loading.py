@@ -1,15 +1,19 @@
 """Find detectors by name: an entry point of the group ``irregulars.detectors``, or a dotted path.
 
-Nothing is found by an import's side effect. A detector that settings name is checked before a worker starts.
+A third form names a model of River or scikit-learn (`detectors.plugins.adapters.naming`). Nothing is found by an
+import's side effect. A detector that settings name is checked before a worker starts.
 """
 
 from __future__ import annotations
 
 import ast
 import importlib
+import re
+import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from irregulars.detectors.plugins.checks import check_detector
@@ -23,17 +27,32 @@ if TYPE_CHECKING:
 
 GROUP: Final = "irregulars.detectors"
 
+LIBRARIES: Final = ("river", "sklearn")
+"""Before a colon: whose models are adapted."""
+
+_ADAPT: Final = "irregulars.detectors.plugins.adapters.naming:adapt"  # a floor above: found by name
+_WITH: Final = re.compile(r"(?<=[\w)])\s+with\s+")
+
 
 @dataclass(frozen=True, slots=True)
 class DetectorName:
-    """A detector as settings name it: where its class is, and the options of its constructor."""
+    """A detector as settings name it: where its class is, the options of its constructor, and those of an adapter."""
 
     target: str
     options: dict[str, Any] = field(default_factory=dict)
+    adapter: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def library(self) -> str | None:
+        """Whose model is adapted; None: it is a detector by itself."""
+        library, colon, _ = self.target.partition(":")
+        return library if colon and library in LIBRARIES else None
 
 
 def parse_detector(text: str) -> DetectorName:
     """Read ``name``, ``package.module:Name`` or ``package.module.Name``, each with options in brackets or without.
+
+    Of ``river:module.Name`` and ``sklearn:module.Name`` options of the adapter may follow: ``with (level="rank")``.
 
     Raises
     ------
@@ -43,13 +62,21 @@ def parse_detector(text: str) -> DetectorName:
     Examples
     --------
     >>> parse_detector("baseline(warm_up=30)")
-    DetectorName(target='baseline', options={'warm_up': 30})
+    DetectorName(target='baseline', options={'warm_up': 30}, adapter={})
     """
-    target, bracket, options = text.strip().partition("(")
+    named, *behind = _WITH.split(text.strip(), maxsplit=1)
+    target, bracket, options = named.partition("(")
     names = target.replace(":", ".", 1).split(".")
     if not all(name.isidentifier() for name in names) or (":" in target and len(names) < 2):
         raise PluginError(f"detector must be an entry point's name or package.module:Name; got {text!r}")
-    return DetectorName(target, _parse_options("f(" + options, text) if bracket else {})
+    name = DetectorName(target, _parse_options("f(" + options, text) if bracket else {})
+    if not behind:
+        return name
+    if name.library is None:
+        raise PluginError(f"options behind 'with' must be those of {' or '.join(LIBRARIES)} models; got {text!r}")
+    inside = behind[0].strip()
+    is_bracketed = inside.startswith("(") and inside.endswith(")")  # as a list of settings needs it, split at commas
+    return replace(name, adapter=_parse_options(f"f{inside}" if is_bracketed else f"f({inside})", text))
 
 
 def load_detector(text: str, *, is_checked: bool | None = None) -> MakeDetector:
@@ -69,15 +96,39 @@ def load_detector(text: str, *, is_checked: bool | None = None) -> MakeDetector:
         check: one line.
     """
     name = parse_detector(text)
-    make: MakeDetector = partial(_find(name.target), **name.options)
+    make = _maker(name, text)
     detector = _make_once(make, text)
-    is_ours = type(detector).__module__.startswith("irregulars.detectors.")
+    is_ours = type(detector).__module__.startswith("irregulars.detectors.") and name.library is None
     if is_checked or (is_checked is None and not is_ours):
         try:
             check_detector(make)
         except PluginError as error:
             raise PluginError(f"detector {text}: {error}") from error
     return make
+
+
+def _maker(name: DetectorName, text: str) -> MakeDetector:
+    if name.library is None:
+        return partial(_find(name.target), **name.options)
+    adapt = _import(_ADAPT, text)
+    try:
+        make: MakeDetector = adapt(name.library, name.target.partition(":")[2], name.options, name.adapter)
+    except PluginError:
+        raise
+    except Exception as error:  # options that a model does not take
+        raise PluginError(f"detector {text} must be constructible; got {first_line(error)}") from error
+    return make
+
+
+def load_from_here(text: str, *, is_checked: bool | None = None) -> MakeDetector:
+    """Find a detector as `load_detector` does, and modules in the working directory as well: for commands.
+
+    A worker does not look there: what it runs is installed.
+    """
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    return load_detector(text, is_checked=is_checked)
 
 
 def load_detectors(texts: Sequence[str], *, is_checked: bool | None = None) -> dict[str, tuple[MakeDetector, ...]]:
@@ -154,7 +205,7 @@ def _entry_point(name: str) -> EntryPoint:
         raise PluginError(f"detector {name} must be one entry point; got {sorted(p.value for p in found)}")
     known = installed_detectors()
     told = f"detector must be an installed entry point of {GROUP} ({', '.join(known) or 'none'}); got {name!r}"
-    raise PluginError(f"{told}{nearest(name, known)}")
+    raise PluginError(f"{told}{nearest(name, known) or '; or name a class: package.module:Name'}")
 
 
 def _import(path: str, shown: str) -> Any:

@@ -126,9 +126,9 @@ def judge_trace(
     settings = replace(
         settings or MonitorSettings(), operator_detectors=(), rank_detectors=(), fills_columns=fills_columns
     )
-    log = _Log()
+    log = TraceLog()
     job = JobMonitor(trace.job, settings)
-    job.add(_reduce(trace, settings, log))
+    job.add(reduce_ranks(trace, settings, log))
     return job.advance(log.read_back), log.refused_rows
 
 
@@ -137,20 +137,22 @@ def order(verdict: Verdict) -> tuple[bool, float, str]:
     return not verdict.suspects, -verdict.lost_s, verdict.verdict_id
 
 
-def _reduce(trace: Trace, settings: MonitorSettings, log: _Log) -> list[Evidence | Membership]:
+def reduce_ranks(trace: Trace, settings: MonitorSettings, log: TraceLog) -> list[Evidence | Membership]:
     """Reduce all ranks, some at once, and join what they give: the second hop is cheaper with one large piece."""
     reduced: list[Evidence | Membership] = []
     for first in range(0, len(trace.announcements), _RANKS_AT_ONCE):
         some = trace.announcements[first : first + _RANKS_AT_ONCE]
-        reduced += reduce_closings(trace.job, [one for each in some for one in _close(trace, each, settings, log)])
+        reduced += reduce_closings(
+            trace.job, [one for each in some for one in close_rank(trace, each, settings, log)]
+        )
     rows = [one for one in reduced if isinstance(one, Evidence)]
     members = [one for one in reduced if isinstance(one, Membership)]
     came, went = ([one for one in members if (one.reason is None) is is_first] for is_first in (True, False))
     return [*came, *([concatenate(rows)] if rows else []), *went]
 
 
-def _close(
-    trace: Trace, announcement: Announcement, settings: MonitorSettings, log: _Log
+def close_rank(
+    trace: Trace, announcement: Announcement, settings: MonitorSettings, log: TraceLog
 ) -> list[Closing | Membership]:
     """Close all that one rank sent; how ranks and topics interleave changes nothing, so this is the quickest way."""
     monitor = RankMonitor(trace.job, announcement.rank, settings)
@@ -166,7 +168,7 @@ def _close(
     return monitor.take_closed()
 
 
-class _Log:
+class TraceLog:
     """The trace's batches of operators, as the log that they would be in Kafka."""
 
     def __init__(self) -> None:

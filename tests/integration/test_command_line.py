@@ -102,6 +102,23 @@ def test_the_database_answers_the_questions_that_ship(terminal: Terminal, replay
     assert (blamed["kind"], blamed["device"], blamed["host"]) == ("slow_nic", "nic", "node-1")
 
 
+def test_a_detector_is_backtested_on_a_job_of_the_database(
+    terminal: Terminal, replayed: list[dict[str, object]]
+) -> None:
+    """The rows of ranks are those of the recording, and what was blamed in it is the truth."""
+    found = json.loads(terminal.output("backtest", "river_gaussian", "--job", "gloo-slow-nic", "--json"))
+    assert found["truth"] == "verdicts"
+    results = {one["detector"]: one for one in found["results"]}
+    assert set(results) == {"peers", "river_gaussian"}
+    assert results["peers"]["iterations"] == 160
+    assert results["peers"]["rows"] == 640
+    assert results["peers"]["faults"] == 1
+    assert "Truth: what Irregulars judged" in terminal.output("backtest", "peers", "--job", "gloo-slow-nic")
+    wrong = terminal.run("backtest", "peers", "--job", "nowhere")
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert "job must have judged iterations in the database; got none of 'nowhere'" in wrong.stderr
+
+
 def test_any_sql_runs_with_parameters_as_csv(terminal: Terminal, replayed: list[dict[str, object]]) -> None:
     query = "SELECT count() AS iterations FROM iterations FINAL WHERE job = {job:String}"
     rows = list(csv.reader(io.StringIO(terminal.output("sql", query, "job=gloo-slow-nic", "--csv"))))

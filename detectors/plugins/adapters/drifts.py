@@ -1,0 +1,152 @@
+"""Drift detectors of River, as detectors: which series have gone to another level."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from irregulars.detectors.arrays.grouped_medians import medians
+from irregulars.detectors.plugins.adapters.options import AdapterOptions
+from irregulars.detectors.plugins.adapters.series_past import SeriesPast
+from irregulars.detectors.plugins.protocol import Against, Frame, Level, Scores
+from irregulars.dtypes import Floats, Ints
+
+_MOST_ASKED: Final = 64  # rows of a frame for which a drift detector is copied and fed: up to 0.7 ms each
+_MOST_SERIES: Final = 2048  # with a drift detector of their own
+_FORGET_AFTER: Final = 50  # frames after which a series that was not seen is forgotten
+_REACH: Final = (
+    128  # inputs that a detector has seen when a fresh one takes over, which is fed the newest half of them
+)
+_BINARY_SIGMAS: Final = 3.0  # deviation that is an error to detectors of errors (DDM and its like)
+
+
+@dataclass(slots=True)
+class _Watch:
+    detector: Any
+    middle: float  # of the series when it became warm, and its spread: inputs keep their scale
+    spread: float
+    inputs: Floats  # the newest ones, round and round
+    fed: int = 0
+    seen: int = 0
+    told: int = -(10**9)  # frame in which a drift upwards was last told of
+
+
+class DriftAdapter:
+    """Scores a row that lies above its past by whether the detector would tell of a drift if it stayed so.
+
+    A drift detector takes one value after the other and says nothing of a single one, and what is irregular is not
+    taught to detectors of ranks. So a row is scored on a copy of its series' detector, which is fed the row's value
+    up to ``hold`` times: 1 where a drift is told by then, more where it is told sooner, 0 where it is not. Beside
+    that a series scores 1 for ``hold`` frames after what it learned made its detector tell of a drift upwards: so
+    slow drifts are found that no row shows.
+
+    Parameters
+    ----------
+    make_detector
+        Makes a drift detector of River; pickles.
+    is_binary
+        It takes errors (0 or 1), not numbers: a row is an error from 3 spreads on.
+    options
+        See `AdapterOptions`; only the first column is watched.
+    """
+
+    against: Against = "past"
+    strange_from = 1.0
+
+    def __init__(self, make_detector: Callable[[], Any], options: AdapterOptions, *, is_binary: bool) -> None:
+        self.level: Level = options.level
+        self.reads = options.reads
+        self._make, self._options, self._is_binary = make_detector, options, is_binary
+        self._past = SeriesPast(1, warm_up=options.warm_up)
+        self._watches: dict[int, _Watch] = {}
+        self._frames = 0
+
+    def score(self, frame: Frame) -> Scores:
+        """Score each row; 1: strange begins here."""
+        keys, values = self._options.keys(frame), self._options.values(frame)[:, :1]
+        sigmas = self._past.deviations(keys, values)[:, 0]
+        watches = [self._watches.get(key) for key in keys.tolist()]
+        scores = np.array([np.nan if one is None else self._held(one) for one in watches], dtype=np.float64)
+        scores[np.isnan(sigmas)] = np.nan
+        asked = np.flatnonzero(sigmas >= self._options.least_sigmas)
+        for row in asked[np.argsort(-sigmas[asked], kind="stable")][:_MOST_ASKED].tolist():
+            watch = watches[row]
+            if watch is not None:
+                asked_score = self._ask(watch, values[row, 0])
+                scores[row] = max(scores[row], asked_score + _tie(sigmas[row]) if asked_score else 0.0)
+        return scores
+
+    def learn(self, frame: Frame) -> None:
+        """Feed each series' detector the median of the series' rows."""
+        self._frames += 1
+        keys, values = self._options.keys(frame), self._options.values(frame)[:, :1]
+        self._past.learn(keys, values)
+        series, middles = _medians(keys, values[:, 0])
+        is_warm = np.isfinite(self._past.deviations(series, middles[:, None])[:, 0])
+        for key, value in zip(series[is_warm].tolist(), middles[is_warm].tolist(), strict=True):
+            watch = self._watches.pop(key, None) or self._begin(key)
+            self._feed(watch, value)
+            self._watches[key] = watch  # the one seen last stands last
+        self._forget()
+
+    def _begin(self, key: int) -> _Watch:
+        return _Watch(self._make(), *self._past.usual(key), np.zeros(_REACH // 2))
+
+    def _feed(self, watch: _Watch, value: float) -> None:
+        fed, half = self._input(watch, value), len(watch.inputs)
+        watch.inputs[watch.fed % half] = fed
+        watch.fed += 1
+        watch.seen = self._frames
+        watch.detector.update(fed)
+        if watch.detector.drift_detected and self._has_risen(watch):
+            watch.told = self._frames
+        if watch.fed % half == 0 and watch.fed >= _REACH:
+            self._renew(watch)
+
+    def _renew(self, watch: _Watch) -> None:
+        """Bound the state: some detectors remember the more the longer they live."""
+        watch.detector = self._make()
+        for fed in watch.inputs.tolist():  # the oldest stands first: their number is a multiple of all that fit
+            watch.detector.update(fed)
+
+    def _has_risen(self, watch: _Watch) -> bool:
+        newest = [watch.inputs[(watch.fed - 1 - back) % len(watch.inputs)] for back in range(min(watch.fed, 5))]
+        return float(np.median(newest)) > float(np.median(watch.inputs[: min(watch.fed, len(watch.inputs))]))
+
+    def _input(self, watch: _Watch, value: float) -> float:
+        sigmas = (value - watch.middle) / watch.spread
+        return float(sigmas >= _BINARY_SIGMAS) if self._is_binary else float(sigmas)
+
+    def _held(self, watch: _Watch) -> float:
+        return 1.0 if self._frames - watch.told < self._options.hold else 0.0
+
+    def _ask(self, watch: _Watch, value: float) -> float:
+        asked, fed = copy.deepcopy(watch.detector), self._input(watch, value)
+        for number in range(1, self._options.hold + 1):
+            asked.update(fed)
+            if asked.drift_detected:
+                return 1.0 + 0.5 * (self._options.hold - number) / self._options.hold
+        return 0.0
+
+    def _forget(self) -> None:
+        oldest = self._frames - _FORGET_AFTER
+        gone = [key for key, one in self._watches.items() if one.seen < oldest]
+        gone += list(self._watches)[: max(len(self._watches) - _MOST_SERIES, 0)]
+        for key in set(gone):
+            del self._watches[key]
+
+
+def _tie(sigmas: float) -> float:
+    """Return a little more for a row that lies further away, 0 to 0.1: many take equally long to tell of a drift."""
+    return 0.1 * sigmas / (sigmas + 10.0)
+
+
+def _medians(keys: Ints, values: Floats) -> tuple[Ints, Floats]:
+    """Return the series that have a known value, ascending, and the median of each."""
+    is_known = np.isfinite(values)
+    series, group = np.unique(keys[is_known], return_inverse=True)
+    return series, medians(group, values[is_known]) if len(series) else np.zeros(0)

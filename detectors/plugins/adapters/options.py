@@ -1,0 +1,136 @@
+"""What may stand behind ``with`` in an adapter's line: how a frame becomes the inputs of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from irregulars.detectors.plugins.baseline import pack_classes
+from irregulars.detectors.plugins.protocol import COLUMNS, Frame, Level
+from irregulars.dtypes import Floats, Ints
+from irregulars.errors import PluginError
+
+_CLASS_COLUMNS = ("communicator", "operator", "peer", "size_bytes")
+_DEFAULT_COLUMN = {"rank": "work_ns", "operator": "elapsed_ns"}
+_INPUTS = ("", "unit", "sigmas")
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterOptions:
+    """How rows become inputs, and scores of a model scores of a detector.
+
+    Parameters
+    ----------
+    level
+        ``rank`` or ``operator``. A series is a rank, or a class of operators (communicator, operator, peer, size).
+    columns
+        Columns that a model sees, with commas between them: floats of the level. Default: ``work_ns`` of ranks,
+        ``elapsed_ns`` of operators.
+    inputs
+        ``sigmas``: spreads from the series' own median of logarithms; ``unit``: the same pressed between 0 and 1.
+        Empty: what suits the model.
+    shared
+        One model for all series; else each has its own.
+    warm_up
+        Values of a series before there is an opinion on it, 2 to 64.
+    least_sigmas
+        A row that lies less above its own past in all columns is not strange, whatever the model says, and is not put
+        to it: its score is 0. 0: every row is. Models are uncertain about the edge of what they saw. 5: a spread from
+        64 values is known to a sixth, and 4 true ones are one healthy row in 30,000.
+    window
+        Bound: rows that a scikit-learn model is fitted on, and past scores that are kept of any.
+    refit
+        Frames after which a scikit-learn model is fitted anew.
+    taught_rows
+        Most rows of a frame that a model learns, ever others; 0: 16 for a shared model, else 256. River's cost 10 to
+        100 µs a row.
+    strange_share
+        Share of past scores that are as high as a strange one. 0.05: an opinion begins with 50 past scores, which
+        know one of twenty and not one of a hundred; `least_sigmas` keeps the rest quiet.
+    hold
+        Drift detectors: a row is strange if the detector would tell of a drift within as many frames like this one,
+        and for as many frames after it told of one.
+    """
+
+    level: Level = "rank"
+    columns: str = ""
+    inputs: str = ""
+    shared: bool = True
+    warm_up: int = 20
+    least_sigmas: float = 5.0
+    window: int = 500
+    refit: int = 50
+    taught_rows: int = 0
+    strange_share: float = 0.05
+    hold: int = 10
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            _require_kind(one.name, getattr(self, one.name), type(one.default))
+        _require(self.level in COLUMNS, f"level must be {' or '.join(COLUMNS)}; got {self.level!r}")
+        _require(self.inputs in _INPUTS, f"inputs must be unit or sigmas; got {self.inputs!r}")
+        _require(0 < self.strange_share < 1, f"strange_share must lie between 0 and 1; got {self.strange_share!r}")
+        _require(self.least_sigmas >= 0, f"least_sigmas must be 0 or more; got {self.least_sigmas!r}")
+        for name, least in (("window", 100), ("refit", 1), ("taught_rows", 0), ("hold", 1)):
+            value = getattr(self, name)
+            _require(value >= least, f"{name} must be {least} or more; got {value!r}")
+        known = [name for name, column in COLUMNS[self.level].items() if column.dtype == "float64"]
+        wrong = [name for name in self.names if name not in known]
+        _require(not wrong, f"columns must be of {', '.join(known)}; got {', '.join(wrong)!r}")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns that a model sees."""
+        return tuple(name.strip() for name in (self.columns or _DEFAULT_COLUMN[self.level]).split(","))
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Columns that the detector needs."""
+        of_series = ("rank",) if self.level == "rank" else _CLASS_COLUMNS
+        return tuple(dict.fromkeys((*of_series, *self.names)))
+
+    @property
+    def most_taught(self) -> int:
+        """Most rows of a frame that models learn."""
+        return self.taught_rows or (16 if self.shared else 256)
+
+    def keys(self, frame: Frame) -> Ints:
+        """Return the series of each row."""
+        if self.level == "rank":
+            return frame["rank"].astype(np.int64)
+        return pack_classes(frame).view(np.int64)
+
+    def values(self, frame: Frame) -> Floats:
+        """Return logarithms of the columns, shape (rows, columns); NaN: unknown. Less than 1 counts as 1."""
+        columns = np.stack([np.asarray(frame[name], dtype=np.float64) for name in self.names], axis=1)
+        is_usable = np.isfinite(columns) & (columns >= 0)
+        return np.where(is_usable, np.log(np.where(is_usable, np.maximum(columns, 1.0), 1.0)), np.nan)
+
+
+def adapter_options(values: Mapping[str, Any]) -> AdapterOptions:
+    """Check options by name.
+
+    Raises
+    ------
+    PluginError
+        If one is unknown or has an unusable value.
+    """
+    known = [one.name for one in fields(AdapterOptions)]
+    unknown = [name for name in values if name not in known]
+    if unknown:
+        raise PluginError(f"adapter options must be of {', '.join(known)}; got {unknown[0]!r}")
+    return AdapterOptions(**values)
+
+
+def _require(holds: bool, text: str) -> None:
+    if not holds:
+        raise PluginError(text)
+
+
+def _require_kind(name: str, value: object, kind: type) -> None:
+    is_number = kind is float and isinstance(value, int | float) and not isinstance(value, bool)
+    is_right = is_number or type(value) is kind
+    _require(is_right, f"{name} must be {'a number' if kind is float else kind.__name__}; got {value!r}")

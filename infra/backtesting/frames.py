@@ -1,0 +1,127 @@
+"""The frames of one job, as its monitors give them to detectors, and what a detector says of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from irregulars.detectors.plugins.protocol import COLUMNS, Against, Frame, Level, MakeDetector, Scores
+from irregulars.detectors.plugins.sample_frames import copy_frame
+from irregulars.infra.backtesting.scoring import Fault, ScoredJob
+
+
+@dataclass(slots=True)
+class TaughtFrame:
+    """A frame, and whether a detector learns it after it has scored it."""
+
+    frame: Frame
+    is_taught: bool = False
+
+    @property
+    def iteration(self) -> int:
+        """Its iteration."""
+        return int(self.frame["iteration"][0])
+
+    @property
+    def rows(self) -> int:
+        """How many rows it has."""
+        return len(self.frame["iteration"])
+
+
+@dataclass(frozen=True, slots=True)
+class JobFrames:
+    """Frames of a job, and what is true of it.
+
+    Parameters
+    ----------
+    streams
+        What one detector is given, in order: level ``rank``, one stream; level ``operator``, one of each rank.
+    rank_of
+        Of each stream: whose it is; None: its frames have a row for each rank.
+    """
+
+    name: str
+    faults: tuple[Fault, ...]
+    streams: tuple[Sequence[TaughtFrame], ...]
+    rank_of: tuple[int | None, ...]
+
+    @property
+    def rows(self) -> int:
+        """How many rows a detector scores."""
+        return sum(one.rows for stream in self.streams for one in stream)
+
+
+class FrameTap:
+    """Stands in a monitor as a detector, has no opinion, and keeps the frames that it is given."""
+
+    against: Against = "past"
+
+    def __init__(self, level: Level) -> None:
+        self.level = level
+        self.reads = tuple(COLUMNS[level])
+        self.frames: list[TaughtFrame] = []
+
+    def score(self, frame: Frame) -> Scores:
+        """Keep a copy of the frame."""
+        rows = len(frame["iteration"])
+        if rows:
+            self.frames.append(TaughtFrame(copy_frame(frame)))
+        return np.full(rows, np.nan)
+
+    def learn(self, frame: Frame) -> None:
+        """Note that the frame is taught."""
+        if len(frame["iteration"]):
+            self.frames[-1].is_taught = True
+
+
+@dataclass(slots=True)
+class Replay:
+    """What a detector said of a job, and what that took.
+
+    Parameters
+    ----------
+    took_s
+        Of one core, to score and learn.
+    """
+
+    job: ScoredJob
+    rows: int
+    took_s: float = field(default=0.0)
+
+
+def replay(job: JobFrames, make: MakeDetector) -> Replay:
+    """Score and teach all frames of a job with fresh detectors, one of each stream, as a monitor does.
+
+    What is said of a rank in an iteration by a detector of operators is the largest score of its operators.
+    """
+    said: dict[tuple[int, int], float] = {}
+    took_s = 0.0
+    for stream, rank in zip(job.streams, job.rank_of, strict=True):
+        detector = make()
+        for one in stream:
+            started_s = time.thread_time()
+            scores = detector.score(one.frame)
+            if one.is_taught:
+                detector.learn(one.frame)
+            took_s += time.thread_time() - started_s
+            said |= _by_rank(one, rank, scores)
+    return Replay(_matrix(said), job.rows, took_s)
+
+
+def _by_rank(one: TaughtFrame, rank: int | None, scores: Scores) -> dict[tuple[int, int], float]:
+    if rank is None:
+        pairs = zip(one.frame["rank"].tolist(), scores.tolist(), strict=True)
+        return {(one.iteration, int(number)): score for number, score in pairs}
+    return {(one.iteration, rank): float(np.fmax.reduce(scores, initial=np.nan))}
+
+
+def _matrix(said: dict[tuple[int, int], float]) -> ScoredJob:
+    iterations = np.unique(np.array([iteration for iteration, _ in said], dtype=np.int64))
+    ranks = np.unique(np.array([rank for _, rank in said], dtype=np.int64))
+    scores = np.full((len(iterations), len(ranks)), np.nan)
+    for (iteration, rank), score in said.items():
+        scores[np.searchsorted(iterations, iteration), np.searchsorted(ranks, rank)] = score
+    return ScoredJob(iterations, ranks, scores)

@@ -1,0 +1,44 @@
+"""Detectors that ship, and models of libraries, on all recordings: ``python -m tests.benchmarks.backtest_table``.
+
+Prints a table for each level, as ``infra/docs/detectors-backtest.md`` has them; ``rank`` or ``operator``: only one.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Final
+
+from irregulars.detectors.plugins.loading import load_detector
+from irregulars.detectors.plugins.protocol import Level
+from irregulars.infra.backtesting.backtest import backtest, shipped_detectors
+from irregulars.infra.backtesting.recorded import find_recordings, read_recording
+from irregulars.infra.backtesting.rendering import markdown_table
+from irregulars.streams.monitor_settings import MonitorSettings
+from tests.conftest import RECORDINGS
+
+MODELS: Final[dict[Level, tuple[str, ...]]] = {
+    "rank": (
+        "river:anomaly.HalfSpaceTrees(window_size=50)",
+        "river:anomaly.GaussianScorer()",
+        "river:drift.ADWIN(delta=0.01)",
+        "river:drift.PageHinkley()",
+        "sklearn:ensemble.IsolationForest(n_estimators=50)",
+    ),
+    "operator": (),
+}
+
+
+def main() -> None:
+    """Print the tables."""
+    for level in sys.argv[1:] or MODELS:
+        assert level in ("rank", "operator")
+        detectors = shipped_detectors(level) | {name: load_detector(name, is_checked=False) for name in MODELS[level]}
+        jobs = (read_recording(path, level, MonitorSettings()) for path in find_recordings([RECORDINGS]))
+        results = backtest(detectors, jobs)
+        counts = results[0].counts
+        print(f"\nLevel {level}: {counts.iterations:,} iterations, {counts.faults} faults.\n")
+        print(markdown_table(results), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from irregulars.detectors.plugins.adapters.series_past import SeriesPast
+from irregulars.errors import PluginError
+
+
+def taught(frames: int, ranks: int = 3) -> SeriesPast:
+    past, rng = SeriesPast(1, warm_up=20), np.random.default_rng(1)
+    for _ in range(frames):
+        past.learn(np.arange(ranks), rng.normal(5.0, 0.1, (ranks, 1)))
+    return past
+
+
+def test_deviations_are_in_spreads_of_the_series_own_past() -> None:
+    found = taught(60).deviations(np.array([1]), np.array([[6.0]]))[0, 0]
+    assert 7 < found < 14, "1.0 above a median of 5, with a spread of about 0.1"
+
+
+def test_a_cold_series_and_one_never_seen_have_no_opinion() -> None:
+    assert np.isnan(taught(19).deviations(np.array([1]), np.array([[6.0]]))).all()
+    assert np.isnan(taught(60).deviations(np.array([9]), np.array([[6.0]]))).all()
+
+
+def test_unknown_values_are_neither_taught_nor_judged() -> None:
+    past = taught(60)
+    before = past.deviations(np.array([0]), np.array([[6.0]]))
+    past.learn(np.array([0]), np.array([[np.nan]]))
+    assert past.deviations(np.array([0]), np.array([[6.0]])).tolist() == before.tolist()
+    assert np.isnan(past.deviations(np.array([0]), np.array([[np.nan]]))).all()
+
+
+def test_a_series_that_is_gone_is_forgotten() -> None:
+    past = taught(60)
+    for _ in range(101):
+        past.learn(np.array([0]), np.array([[5.0]]))
+    assert np.isnan(past.deviations(np.array([1]), np.array([[6.0]]))).all()
+
+
+def test_several_rows_of_a_series_teach_one_after_the_other() -> None:
+    past = SeriesPast(1, warm_up=2, kept=4)
+    for _ in range(4):
+        past.learn(np.zeros(4, dtype=np.int64), np.array([[1.0], [2.0], [3.0], [4.0]]))
+    assert past.usual(0)[0] == pytest.approx(2.5)
+
+
+def test_a_warm_up_beyond_what_is_kept_is_refused() -> None:
+    with pytest.raises(PluginError, match=r"warm_up must be 2 to 64"):
+        SeriesPast(1, warm_up=65)

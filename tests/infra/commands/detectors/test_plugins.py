@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.infra.test_cli import ROOT, Run, run
+
+__all__ = ["run"]  # the fixture
+
+
+@pytest.fixture(autouse=True)
+def _modules_of_the_test(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Modules of the working directory are found by way of ``sys.path``; what came from there goes with the test."""
+    before = set(sys.modules)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield
+    for name in set(sys.modules) - before:
+        if name.startswith("made_up"):
+            del sys.modules[name]
+
+
+@pytest.mark.parametrize("level", ["rank", "operator"])
+def test_a_new_package_passes_its_own_test_and_its_check_as_it_is(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level: str
+) -> None:
+    status, out, err = run("plugins", "new", f"made_up_{level}", "--level", level)
+    assert (status, err) == (0, "")
+    folder = tmp_path / f"made_up_{level}"
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "README.md",
+        f"made_up_{level}.py",
+        "pyproject.toml",
+        f"test_made_up_{level}.py",
+    ]
+    target = out.rsplit(maxsplit=1)[-1]
+    monkeypatch.chdir(folder)
+    status, out, err = run_here(run, folder, monkeypatch, "plugins", "check", target)
+    assert (status, err) == (0, "")
+    assert f"{target} passes 15 checks: scores {level}s against past" in out
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"], cwd=folder, env={"PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    assert "2 passed" in done.stdout
+
+
+def run_here(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> tuple[int, str, str]:
+    monkeypatch.chdir(folder)
+    return run(*arguments)
+
+
+def test_a_new_package_states_its_entry_point(run: Run, tmp_path: Path) -> None:
+    import tomllib
+
+    run("plugins", "new", "made_up_nic")
+    project = tomllib.loads((tmp_path / "made_up_nic" / "pyproject.toml").read_text())
+    assert project["project"]["entry-points"]["irregulars.detectors"] == {"made_up_nic": "made_up_nic:MadeUpNic"}
+
+
+def test_an_existing_folder_is_left_as_it_is(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "made_up").mkdir()
+    status, out, err = run("plugins", "new", "made_up")
+    assert (status, out) == (2, "")
+    assert "folder of the new detector must not be there yet; got made_up" in err
+    assert list((tmp_path / "made_up").iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["Made", "1made", "made-up", "../made", "class", "made_", "m" * 41, ""])
+def test_a_name_that_no_module_can_have_is_refused(run: Run, tmp_path: Path, name: str) -> None:
+    status, _, err = run("plugins", "new", name)
+    assert status == 2
+    assert "name must be small letters" in err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["json", "numpy", "irregulars"])
+def test_a_name_that_another_module_has_is_refused(run: Run, name: str) -> None:
+    status, _, err = run("plugins", "new", name)
+    assert status == 2
+    assert f"name must not be that of another module; got '{name}'" in err
+
+
+def test_the_list_says_what_each_detector_does(run: Run) -> None:
+    status, out, _ = run("plugins", "list")
+    assert status == 0
+    assert "peers            rank, peers      Robust z-score of a rank's work within its stage" in out
+    listed = {one["name"]: one for one in json.loads(run("plugins", "list", "--json")[1])}
+    assert listed["baseline"]["level"] == "operator"
+    assert listed["baseline"]["target"] == "irregulars.detectors.plugins.baseline:RobustBaseline"
+
+
+def test_an_unknown_detector_is_answered_with_the_nearest(run: Run) -> None:
+    status, _, err = run("plugins", "check", "peerz")
+    assert status == 2
+    assert "did you mean peers?" in err
+    assert len(err.splitlines()) == 1
