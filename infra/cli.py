@@ -19,6 +19,7 @@ from irregulars.infra.commands.deadletter import deadletter
 from irregulars.infra.commands.demo import demo
 from irregulars.infra.commands.detectors.backtest import backtest
 from irregulars.infra.commands.detectors.plugins import plugins
+from irregulars.infra.commands.feedback import feedback
 from irregulars.infra.commands.mutes import mutes
 from irregulars.infra.commands.node_check import node_check
 from irregulars.infra.commands.notify import notify
@@ -151,7 +152,23 @@ def _start(
     context.obj = Invocation(config, dict(parse_assignment(text) for text in assignments or []))
 
 
-for one in (demo, analyze, show, walk, check, simulate, up, worker, agent, replay, alerts, notify, sql, backtest):
+for one in (
+    demo,
+    analyze,
+    show,
+    walk,
+    check,
+    simulate,
+    up,
+    worker,
+    agent,
+    replay,
+    alerts,
+    notify,
+    feedback,
+    sql,
+    backtest,
+):
     app.command(cls=_Command)(one)
 app.command("import", cls=_Command)(import_trace)
 app.command("settings", cls=_Command)(show_settings)

@@ -17,6 +17,7 @@ import pyarrow as pa
 from irregulars.errors import SinkRejected
 from irregulars.streams.messages.announcements import Announcement
 from irregulars.streams.messages.judgements import Columns, JudgedIteration, Judgements, Suspect, Verdict
+from irregulars.streams.messages.opinions import Opinion
 from irregulars.streams.messages.records import PATHS, THROTTLE_REASONS, UNKNOWN, Batch
 
 _TIME: Final = pa.timestamp("ns", "UTC")
@@ -158,6 +159,18 @@ TABLES: Final[Mapping[str, TableFormat]] = {
         ),
         key=("job", "verdict_id", "revision", "position"),
     ),
+    "feedback": TableFormat(
+        _schema(
+            {
+                "job": pa.string(), "verdict_id": pa.string(), "who": pa.string(), "said_at": _TIME,
+                "kind": pa.string(), "first_iteration": pa.int64(), "past_last_iteration": pa.int64(),
+                "note": pa.string(),
+            },
+            {"is_right": pa.bool_(), "device": pa.string(), "rank": pa.uint32(), "probability": pa.float64()},
+        ),
+        key=("job", "verdict_id", "who"),
+        version="said_at",
+    ),
 }  # fmt: skip
 """All tables that sinks store."""
 
@@ -180,6 +193,20 @@ def tables_of(judgements: Judgements) -> dict[str, pa.Table]:
         "suspects": _rows("suspects", [r for v in judgements.verdicts for r in _suspects(v)]),
     }
     return {name: table for name, table in tables.items() if table.num_rows}
+
+
+def table_of_opinions(opinions: Sequence[Opinion]) -> pa.Table:
+    """Convert what people say of verdicts to rows of ``feedback``; raises `SinkRejected` as `tables_of`."""
+    return _rows("feedback", [_opinion(one) for one in opinions])
+
+
+def _opinion(opinion: Opinion) -> dict[str, Any]:
+    return {
+        "job": opinion.job, "verdict_id": opinion.verdict_id, "who": opinion.who, "said_at": opinion.time_ns,
+        "is_right": opinion.is_right, "kind": opinion.kind, "first_iteration": opinion.iterations[0],
+        "past_last_iteration": opinion.iterations[1], "note": opinion.note, "device": opinion.device,
+        "rank": opinion.rank, "probability": opinion.probability,
+    }  # fmt: skip
 
 
 SAMPLES: Final = ("bandwidth", "gpu_health")

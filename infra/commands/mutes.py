@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -67,13 +68,18 @@ def list_mutes(
 ) -> None:
     """List mutes that hold or will, by their end: id, what, until when, who and why.
 
+    Those of `feedback` follow from verdicts that were called wrong, and end when one is called right.
+
     Example: irregulars mutes list --json | jq -r '.[].mute_id'
     """
     import time
 
+    from irregulars.sinks.notices.opinions import silences
+
     now_ns = time.time_ns()
     with _open(context, bootstrap, topic_prefix) as log:
-        found = sorted(log.mutes(), key=lambda one: (one.until_ns, one.mute_id))
+        known = [*log.mutes(), *silences(log.opinions())]
+    found = sorted(known, key=lambda one: (one.until_ns, one.mute_id))
     shown = [one for one in found if is_all or one.until_ns > now_ns]
     if json:
         print_json(_to_json(shown))
@@ -117,34 +123,14 @@ def remove(
     print(printable(f"{mute_id} is over"))
 
 
-class _Opened:
-    """A connection that is closed at the end of a command."""
-
-    def __init__(self, log: StateLog) -> None:
-        self._log = log
-
-    def __enter__(self) -> StateLog:
-        return self._log
-
-    def __exit__(self, *error: object) -> None:
-        self._log.close()
-
-
-def _open(context: typer.Context, bootstrap: str | None, topic_prefix: str | None) -> _Opened:
-    import threading
-
-    from irregulars.errors import TopicMismatch
+def _open(
+    context: typer.Context, bootstrap: str | None, topic_prefix: str | None
+) -> AbstractContextManager[StateLog]:
     from irregulars.infra.configuration.wiring import kafka_security
-    from irregulars.infra.notifying.state_log import StateLog
-    from irregulars.streams.kafka.broker import open_admin
+    from irregulars.infra.notifying.opening import opened
 
     settings = settings_of(context, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix)
-    security, name = kafka_security(settings), settings.topics().name("mutes")
-    _, metadata = open_admin(settings.kafka_bootstrap, security)
-    if name not in metadata.topics:
-        raise TopicMismatch(f"topic must exist; got none named {name} (Kafka at {settings.kafka_bootstrap}). "
-                            "Run: irregulars topics create; where it is there, irregulars topics grant")  # fmt: skip
-    return _Opened(StateLog(settings.kafka_bootstrap, settings.topics(), security, threading.Event()))
+    return opened(settings.kafka_bootstrap, settings.topics(), kafka_security(settings), "mutes", "feedback")
 
 
 def _to_json(found: list) -> list[dict[str, object]]:  # type: ignore[type-arg]

@@ -51,6 +51,7 @@ def load(
     ledger = Ledger(rules)
     for told in log.told():
         ledger.take_told(told)
+    ledger.set_opinions(log.opinions())
     ledger.set_mutes(log.mutes())
     positions = {}
     for partition, settled in committed.items():

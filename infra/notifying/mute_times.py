@@ -67,11 +67,16 @@ def new_mute(span: tuple[int, int], reason: str, who: str | None, **patterns: st
         "from_ns": span[0],
         "until_ns": span[1],
         "reason": " ".join(reason.split()),
-        "who": who or f"{getpass.getuser()}@{socket.gethostname()}",
+        "who": who or this_user(),
         **patterns,
     }
     mute: Mute = checked(values, Mute, "mute")
     return mute
+
+
+def this_user() -> str:
+    """Name who calls, and where."""
+    return f"{getpass.getuser()}@{socket.gethostname()}"
 
 
 def _time_ns(text: str, flag: str) -> int:

@@ -34,7 +34,7 @@ from irregulars.streams.kafka.broker import client_config, is_refusal, open_admi
 from irregulars.streams.kafka.topics import TopicSettings
 
 LOG: Final = logging.getLogger("irregulars.notify")
-TOPICS: Final = ("alerts", "notices", "mutes", "deadletter")
+TOPICS: Final = ("alerts", "notices", "mutes", "feedback", "deadletter")
 _IDLE_S: Final = 0.2
 _BUSY_S: Final = 0.02
 _MOST: Final = 500
@@ -219,6 +219,7 @@ class Notifier:
             return
         self._looked_at_mutes_s = time.monotonic()
         with suppress(ServiceUnavailable):  # then those that are known hold
+            self._loaded.ledger.set_opinions(log.opinions())
             self._loaded.ledger.set_mutes(log.mutes())
 
     # --- notices out ------------------------------------------------------------------------------------------------

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, Final, Generic, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
@@ -16,12 +17,24 @@ from irregulars.streams.kafka.broker import client_config, is_refusal, service_e
 from irregulars.streams.kafka.dead_letters import REASON_CHARACTERS
 from irregulars.streams.kafka.log_reader import LogReader
 from irregulars.streams.kafka.topics import MAX_KEY_BYTES, MAX_MESSAGE_BYTES, SENDING, TopicSettings
+from irregulars.streams.messages.judgements import Verdict, decode_verdict
+from irregulars.streams.messages.opinions import Opinion, decode_opinion, encode_opinion
 
 LOG: Final = logging.getLogger("irregulars.notify")
 _FLUSH_S: Final = 0.5
 _LARGEST: Final = MAX_MESSAGE_BYTES - MAX_KEY_BYTES
 _Record = TypeVar("_Record")
 Headers = Sequence[tuple[str, bytes]]
+
+
+@dataclass(slots=True)
+class _Followed(Generic[_Record]):
+    """A compacted topic that is read again and again: its newest records, and how far each partition was read."""
+
+    topic: str
+    decode: Callable[[bytes | None], _Record]
+    newest: dict[bytes, _Record] = field(default_factory=dict)
+    read_to: dict[int, int] = field(default_factory=dict)
 
 
 class StateLog:
@@ -44,8 +57,8 @@ class StateLog:
         self._is_stopping: Final = is_stopping
         self._reader: Final = LogReader(bootstrap, security)
         self._producer: Final = Producer(client_config(bootstrap, security) | dict(SENDING))
-        self._mutes: Final[dict[bytes, Mute]] = {}
-        self._mutes_read: Final[dict[int, int]] = {}
+        self._mutes: Final = _Followed("mutes", decode_mute)
+        self._opinions: Final = _Followed("feedback", decode_opinion)
 
     def close(self) -> None:
         """Let go of the connections."""
@@ -60,14 +73,11 @@ class StateLog:
 
     def mutes(self) -> list[Mute]:
         """Return all mutes that stand on the topic now; reads what is new. Raises `ServiceUnavailable`."""
-        name = self._topics.name("mutes")
-        for partition in self._reader.partitions(name) if not self._mutes_read else tuple(self._mutes_read):
-            begin = self._mutes_read.get(partition, 0)
-            end = self._reader.end_offset(name, partition)
-            for message in self._reader.messages(name, partition, begin, end) if end > begin else ():
-                _take(self._mutes, message, decode_mute)
-            self._mutes_read[partition] = end
-        return list(self._mutes.values())
+        return self._follow(self._mutes)
+
+    def opinions(self) -> list[Opinion]:
+        """Return everybody's newest word on each verdict; reads what is new. Raises `ServiceUnavailable`."""
+        return self._follow(self._opinions)
 
     def alerts(self, partition: int, begin: int, end: int) -> Iterator[Message]:
         """Yield messages of ``alerts`` from `begin` to before `end`; raises `ServiceUnavailable`."""
@@ -94,6 +104,18 @@ class StateLog:
         """Add a mute, or change one."""
         self._write("mutes", mute.mute_id.encode(), encode_mute(mute))
 
+    def verdict(self, verdict_id: str) -> Verdict | None:
+        """Return the newest revision of a verdict; None: the topic ``verdicts`` holds none. Raises as `mutes`."""
+        key, found = verdict_id.encode(), None
+        for message in self._all("verdicts"):
+            if message.key() == key:
+                found = decode_verdict(message.value())
+        return found
+
+    def say(self, opinion: Opinion) -> None:
+        """Keep what somebody says of a verdict."""
+        self._write("feedback", opinion.key, encode_opinion(opinion))
+
     def erase_mute(self, mute_id: str) -> None:
         """Let a mute go, and all memory of it."""
         self._write("mutes", mute_id.encode(), None)
@@ -112,6 +134,16 @@ class StateLog:
         headers = [(name, text.encode(errors="backslashreplace")) for name, text in texts.items()]
         head = None if value is None else value[:_LARGEST]
         self._write("deadletter", None if key is None else key[:MAX_KEY_BYTES], head, headers)
+
+    def _follow(self, followed: _Followed[_Record]) -> list[_Record]:
+        name = self._topics.name(followed.topic)
+        for partition in tuple(followed.read_to) or self._reader.partitions(name):
+            begin = followed.read_to.get(partition, 0)
+            end = self._reader.end_offset(name, partition)
+            for message in self._reader.messages(name, partition, begin, end) if end > begin else ():
+                _take(followed.newest, message, followed.decode)
+            followed.read_to[partition] = end
+        return list(followed.newest.values())
 
     def _all(self, topic: str) -> Iterator[Message]:
         name = self._topics.name(topic)

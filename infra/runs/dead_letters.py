@@ -13,7 +13,7 @@ from irregulars.errors import InputError, ServiceUnavailable
 from irregulars.streams.kafka.broker import client_config, service_error
 from irregulars.streams.kafka.log_reader import LogReader
 from irregulars.streams.kafka.topic_admin import check_topics
-from irregulars.streams.kafka.topics import HEADER_BYTES, MAX_MESSAGE_BYTES, SENDING, TopicSettings
+from irregulars.streams.kafka.topics import HEADER_BYTES, MAX_MESSAGE_BYTES, SENDING, WORKER_TOPICS, TopicSettings
 from irregulars.streams.worker.rank_stage import RANK_TOPICS
 
 REPLAYED: Final = (*RANK_TOPICS, "evidence")
@@ -94,7 +94,7 @@ class DeadLetterBox:
     """
 
     def __init__(self, bootstrap: str, topics: TopicSettings, security: Mapping[str, Any]) -> None:
-        check_topics(bootstrap, topics, security)
+        check_topics(bootstrap, topics, security, names=WORKER_TOPICS)
         self._bootstrap: Final = bootstrap
         self._topics: Final = topics
         self._security: Final = security

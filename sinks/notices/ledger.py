@@ -7,15 +7,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from irregulars.sinks.notices.devices import device_of
 from irregulars.sinks.notices.incidents import REPEAT_NS, Incident, Incidents
 from irregulars.sinks.notices.mutes import Mute
 from irregulars.sinks.notices.notice import Notice
+from irregulars.sinks.notices.opinions import TrackRecord, silences, track_records
 from irregulars.sinks.notices.policy import Rules, Tell, Wait, decide
 from irregulars.sinks.notices.told import KEPT_NS, Told
+from irregulars.streams.messages.opinions import Opinion
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,8 @@ class Ledger:
         self._incidents: Final = Incidents()
         self._told: Final[dict[tuple[str, str], Told]] = {}
         self._mutes: Final[dict[str, Mute]] = {}
+        self._opinions: tuple[Opinion, ...] = ()
+        self._records: dict[str, TrackRecord] = {}
         self._first_tries: Final[set[tuple[str, str]]] = set()
         self._pending: Final[dict[str, dict[str, _Pending]]] = {channel: {} for channel in rules}
 
@@ -63,9 +67,14 @@ class Ledger:
         """Take in what a channel was told."""
         self._told[told.verdict_id, told.channel] = told
 
+    def set_opinions(self, opinions: Iterable[Opinion]) -> None:
+        """Take all that people say of verdicts now; `set_mutes` silences what follows from it."""
+        self._opinions = tuple(opinions)
+        self._records = track_records(self._opinions)
+
     def set_mutes(self, mutes: Iterable[Mute]) -> None:
-        """Take all mutes that there are now."""
-        new = {one.mute_id: one for one in mutes}
+        """Take all mutes that there are now; those that follow from opinions are added."""
+        new = {one.mute_id: one for one in (*mutes, *silences(self._opinions))}
         if new == self._mutes:
             return
         self._mutes.clear()
@@ -83,7 +92,8 @@ class Ledger:
             earlier = self._incidents.earlier(incident)
             decision = decide(incident, told, self._rules[channel], self._mutes.values(), now_ns, earlier)
             if isinstance(decision, Tell):
-                return Due(incident, decision.notice, decision.is_repeat)
+                notice = replace(decision.notice, record=self._records.get(str(incident.alert["kind"])))
+                return Due(incident, notice, decision.is_repeat)
             if isinstance(decision, Wait):
                 pending[incident.verdict_id] = _Pending(decision.until_ns, decision.reason)
             else:

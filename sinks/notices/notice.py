@@ -12,6 +12,7 @@ from hashlib import sha256
 from typing import Any, Literal, Protocol
 
 from irregulars.errors import SinkBusy
+from irregulars.sinks.notices.opinions import TrackRecord
 
 NoticeEvent = Literal["opened", "updated", "resolved"]
 
@@ -32,6 +33,8 @@ class Notice:
         Ids of verdicts on the same device within the week before, oldest first: a repeat offender has two or more.
     reference
         What the channel returned for this incident's notice before, for channels that update a message; else None.
+    record
+        How often people here called verdicts of its kind right; None: nobody judged one.
     muted
         Of an incident that was muted while it was open already: until when, by whom and why; else None.
     """
@@ -42,11 +45,19 @@ class Notice:
     earlier: tuple[str, ...] = ()
     reference: str | None = None
     muted: str | None = None
+    record: TrackRecord | None = None
 
     @property
     def incident(self) -> str:
         """Id of the incident: the verdict's."""
         return str(self.alert["verdict_id"])
+
+    @property
+    def probability(self) -> float | None:
+        """How sure we are of the first suspect here, 0 to 1, by what people said of such verdicts; None: there is none."""
+        suspects = self.alert.get("suspects") or ()
+        told = suspects[0].get("probability") if suspects else None
+        return told if told is None or self.record is None else self.record.probability(told)
 
     @property
     def revision(self) -> int:

@@ -26,7 +26,7 @@ def summary_of(notice: Notice, most: int | None = None) -> str:
         Characters at most; what is cut ends with an ellipsis. None: all.
     """
     told = replace(verdict_of(notice.alert), event=_event(notice), severity=notice.severity)
-    remarks = [_repeats(notice), _muted(notice)]
+    remarks = [_repeats(notice), _record(notice), _muted(notice)]
     text = " ".join([summarise(told), *(one for one in remarks if one)])
     return text if most is None or len(text) <= most else f"{text[: most - 1]}…"
 
@@ -44,6 +44,9 @@ def notice_json(notice: Notice) -> dict[str, Any]:
         "device": device_of(notice.alert),
         "earlier": list(notice.earlier),
         "is_repeat_offender": is_repeat_offender(notice),
+        "probability": None if notice.probability is None else round(notice.probability, 4),
+        "judged_right": 0 if notice.record is None else notice.record.right,
+        "judged_wrong": 0 if notice.record is None else notice.record.wrong,
         "muted": notice.muted,
         "alert": dict(notice.alert),
     }
@@ -75,6 +78,14 @@ def _repeats(notice: Notice) -> str:
         return ""
     count = len(notice.earlier) + 1
     return f"This is the {_ORDINALS.get(count, f'{count}th')} verdict on this device within 7 days."
+
+
+def _record(notice: Notice) -> str:
+    if notice.record is None:
+        return ""
+    judged, kind = notice.record.right + notice.record.wrong, str(notice.alert["kind"]).replace("_", " ")
+    text = f"Of {judged} such verdicts ({kind}) that people here judged, {notice.record.right} were right"
+    return f"{text}." if notice.probability is None else f"{text}: {min(notice.probability, 0.99):.0%} sure by that."
 
 
 def _muted(notice: Notice) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -25,7 +25,7 @@ from irregulars.streams.kafka.topics import (
 )
 
 _POLL_S: Final = 0.05
-_UNPARTED: Final = ("verdicts", "alerts", "notices", "mutes", "actions", "deadletter", "progress")
+_UNPARTED: Final = ("verdicts", "alerts", "notices", "mutes", "actions", "feedback", "deadletter", "progress")
 """Topics with few messages: one partition keeps their order, and one member of a group has them all."""
 
 
@@ -70,7 +70,7 @@ def create_topics(
         If the broker does not answer within `timeout_s`, or refuses us.
     """
     admin, metadata = open_admin(bootstrap, extra_config or {}, timeout_s)
-    missing = [name for name in TOPICS if settings.name(name) not in metadata.topics]
+    missing = [name for name in names if settings.name(name) not in metadata.topics]
     created = []
     if missing:
         wanted = [_new_topic(name, settings) for name in missing]
@@ -88,8 +88,14 @@ def check_topics(
     settings: TopicSettings,
     extra_config: Mapping[str, Any] | None = None,
     timeout_s: float = 10.0,
+    names: Collection[str] = tuple(TOPICS),
 ) -> dict[str, int]:
     """Return the number of partitions by name (without prefix), if the topics fit together.
+
+    Parameters
+    ----------
+    names
+        Topics that must be there.
 
     Raises
     ------
@@ -106,7 +112,7 @@ def check_topics(
             f"topics must exist; got none named {', '.join(missing)} (Kafka at {bootstrap}). "
             "Run: irregulars topics create; or, where they are there, irregulars topics grant"
         )
-    counts = {name: len(metadata.topics[settings.name(name)].partitions) for name in TOPICS}
+    counts = {name: len(metadata.topics[settings.name(name)].partitions) for name in names}
     _require_equal({n: c for n, c in counts.items() if TOPICS[n].is_parted_by_rank}, settings, bootstrap)
     _require_equal({n: counts[n] for n in ("evidence", "job_snapshots")}, settings, bootstrap)
     return counts

@@ -51,8 +51,8 @@ class Topic:
         Name without the prefix.
     key
         What the key of its messages is made of: ``rank`` (``job/rank``), ``group`` (``job/@group``, or ``job/rank``
-        where the rank is in no group), ``job``, ``verdict``, ``notice`` (``verdict/channel``), ``mute`` or
-        ``partition``.
+        where the rank is in no group), ``job``, ``verdict``, ``notice`` (``verdict/channel``), ``mute``,
+        ``opinion`` (``verdict/who``) or ``partition``.
     is_compacted
         Keep the newest message of each key for ever, instead of all messages for `retention_ms`.
     is_parted_by_rank
@@ -87,9 +87,14 @@ TOPICS: Final[Mapping[str, Topic]] = {
         Topic("notices", "notice", is_compacted=True),
         Topic("mutes", "mute", is_compacted=True),
         Topic("actions", "verdict", retention_ms=30 * DAY_MS),
+        Topic("feedback", "opinion", is_compacted=True),
         Topic("deadletter", "rank", retention_ms=30 * DAY_MS),
     )
 }
+
+WORKER_TOPICS: Final = tuple(name for name in TOPICS if name not in ("notices", "mutes", "actions", "feedback"))
+"""Topics without which a worker can't work. The others are for those who tell people; a worker reads ``feedback`` where
+it is there."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,8 @@ from irregulars.streams.kafka.log_reader import LogReader
 from irregulars.streams.kafka.outbox import Outbox
 from irregulars.streams.kafka.recent_messages import RecentMessages
 from irregulars.streams.kafka.topic_admin import check_topics
+from irregulars.streams.kafka.topics import WORKER_TOPICS
+from irregulars.streams.progress.opinion_log import OPINIONS_S, OpinionLog
 from irregulars.streams.progress.progress_log import ProgressLog
 from irregulars.streams.progress.stream_time import EVERY_S, StreamTime
 from irregulars.streams.telemetry.counters import Counters
@@ -109,6 +111,10 @@ class WorkerApp(faust.App):
             settings.topics.name("progress"),
             LogReader(settings.bootstrap, settings.security, settings.broker_timeout_s),
             outbox,
+        )
+        self.opinions: Final = OpinionLog(
+            settings.topics.name("feedback"),
+            LogReader(settings.bootstrap, settings.security, settings.broker_timeout_s),
         )
         self._newest_ends: dict[int, Offsets] = {}
         self.clocks: Final = StreamTime(RANK_TOPICS, EVIDENCE, self._ends, self.progress)
@@ -181,6 +187,7 @@ class WorkerApp(faust.App):
         self.services.sink.close()
         self.services.outbox.close(self.deadline.left_s * _FLUSH_SHARE)
         self.progress.close()
+        self.opinions.close()
         self.gaps.close()
         self._asker.shutdown(wait=False)
 
@@ -250,6 +257,10 @@ class WorkerApp(faust.App):
     async def tell_progress(self) -> None:
         """Tell the others how far this worker has read."""
         await self.rank_stage.tell_progress(self.progress)
+
+    async def store_opinions(self) -> None:
+        """Store what people said of verdicts since the last look; every worker does, and the same row is one row."""
+        await self.services.sink.write_opinions(await self.opinions.read())
 
     async def watch_reading(self) -> None:
         """Seek partitions that are not read although they have messages; end the worker if that does not help."""
@@ -341,7 +352,7 @@ class WorkerApp(faust.App):
 
     async def _count_partitions(self) -> Mapping[str, int]:
         own = self.settings
-        ask = partial(check_topics, own.bootstrap, own.topics, own.security, own.broker_timeout_s)
+        ask = partial(check_topics, own.bootstrap, own.topics, own.security, own.broker_timeout_s, WORKER_TOPICS)
         try:
             return await asyncio.get_running_loop().run_in_executor(None, ask)
         except TopicMismatch:
@@ -391,6 +402,7 @@ def make_app(settings: WorkerSettings, sink: Sink | None = None, monitors: Monit
         (settings.snapshot_s, app.start_snapshots),
         (settings.evidence_linger_s, app.rank_stage.settle_all),
         (EVERY_S, app.tell_progress),
+        (OPINIONS_S, app.store_opinions),
         (EVERY_S, app.clocks.look),
         (EVERY_S, app.close_gaps),
         (1.0, app.tick),

@@ -15,9 +15,10 @@ import pyarrow as pa
 
 from irregulars.errors import SinkBusy, SinkRejected
 from irregulars.sinks.protocol import Sink
-from irregulars.sinks.tables import SAMPLES, table_of_samples, tables_of
+from irregulars.sinks.tables import SAMPLES, table_of_opinions, table_of_samples, tables_of
 from irregulars.streams.kafka.dead_letters import DeadLetters
 from irregulars.streams.messages.judgements import Judgements
+from irregulars.streams.messages.opinions import Opinion
 from irregulars.streams.messages.records import Batch
 from irregulars.streams.telemetry.counters import Counters
 
@@ -53,6 +54,11 @@ class SinkWriter:
             own = [batch for batch in batches if batch.header.schema == name]
             if own:
                 await self._call(partial(_write_samples, self._sink, name, own))
+
+    async def write_opinions(self, opinions: Sequence[Opinion]) -> None:
+        """Give what people say of verdicts to the sink; it is stored after the next `flush`."""
+        if self._sink is not None and opinions:
+            await self._call(partial(_write_opinions, self._sink, opinions))
 
     async def flush(self) -> None:
         """Return when all rows given so far are stored."""
@@ -102,6 +108,10 @@ def _write(sink: Sink, judgements: Judgements) -> None:
 
 def _write_samples(sink: Sink, name: str, batches: Sequence[Batch]) -> None:
     sink.write({name: table_of_samples(batches)})
+
+
+def _write_opinions(sink: Sink, opinions: Sequence[Opinion]) -> None:
+    sink.write({"feedback": table_of_opinions(opinions)})
 
 
 def _encode(table: Any) -> bytes:

@@ -44,6 +44,7 @@ KEYS = {
     "verdict": "the verdict's id",
     "notice": "`verdict/channel`",
     "mute": "the mute's id",
+    "opinion": "`verdict/who`",
     "partition": "a partition's number",
 }
 ROWS_SHOWN = 2
