@@ -38,6 +38,7 @@ class Tally:
     alerts: int = 0
     unusable_alerts: int = 0
     is_active: bool = False
+    mutes: int = 0
     turned_s: float = field(default_factory=time.monotonic)
 
     def turn(self) -> None:
@@ -69,6 +70,7 @@ class NotifyCollector:
                                   value=self._tally.unusable_alerts)  # fmt: skip
         yield GaugeMetricFamily("irregulars_notify_active", "1 while it has partitions of alerts; 0: it stands by",
                                 value=self._tally.is_active)  # fmt: skip
+        yield GaugeMetricFamily("irregulars_notify_mutes", "Mutes that hold now", value=self._tally.mutes)
         yield self._delivered()
         yield self._waiting()
         for name, about in (

@@ -221,6 +221,7 @@ class Notifier:
         with suppress(ServiceUnavailable):  # then those that are known hold
             self._loaded.ledger.set_opinions(log.opinions())
             self._loaded.ledger.set_mutes(log.mutes())
+        self.tally.mutes = self._loaded.ledger.mutes_now(time.time_ns())
 
     # --- notices out ------------------------------------------------------------------------------------------------
 

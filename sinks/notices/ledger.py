@@ -83,6 +83,10 @@ class Ledger:
             if incident.is_open:
                 self._look_again(incident.verdict_id)
 
+    def mutes_now(self, now_ns: int) -> int:
+        """Count the mutes that hold now."""
+        return sum(one.is_active(now_ns) for one in self._mutes.values())
+
     def next_due(self, channel: str, now_ns: int) -> Due | None:
         """Return the notice that a channel is to be given now: of several that whose alert came first; or None."""
         pending = self._pending[channel]

@@ -54,7 +54,7 @@ class Notice:
 
     @property
     def probability(self) -> float | None:
-        """How sure we are of the first suspect here, 0 to 1, by what people said of such verdicts; None: there is none."""
+        """How sure we are here of the first suspect, 0 to 1, by what people said of such verdicts; None: not."""
         suspects = self.alert.get("suspects") or ()
         told = suspects[0].get("probability") if suspects else None
         return told if told is None or self.record is None else self.record.probability(told)

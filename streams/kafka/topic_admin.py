@@ -70,7 +70,7 @@ def create_topics(
         If the broker does not answer within `timeout_s`, or refuses us.
     """
     admin, metadata = open_admin(bootstrap, extra_config or {}, timeout_s)
-    missing = [name for name in names if settings.name(name) not in metadata.topics]
+    missing = [name for name in TOPICS if settings.name(name) not in metadata.topics]
     created = []
     if missing:
         wanted = [_new_topic(name, settings) for name in missing]
@@ -106,7 +106,7 @@ def check_topics(
         If the broker does not answer within `timeout_s`, or refuses us.
     """
     _, metadata = open_admin(bootstrap, extra_config or {}, timeout_s)
-    missing = [settings.name(name) for name in TOPICS if settings.name(name) not in metadata.topics]
+    missing = [settings.name(name) for name in names if settings.name(name) not in metadata.topics]
     if missing:
         raise TopicMismatch(
             f"topics must exist; got none named {', '.join(missing)} (Kafka at {bootstrap}). "

@@ -93,8 +93,8 @@ TOPICS: Final[Mapping[str, Topic]] = {
 }
 
 WORKER_TOPICS: Final = tuple(name for name in TOPICS if name not in ("notices", "mutes", "actions", "feedback"))
-"""Topics without which a worker can't work. The others are for those who tell people; a worker reads ``feedback`` where
-it is there."""
+"""Topics without which a worker can't work. The others are for those who tell people; ``feedback`` it reads if it is
+there."""
 
 
 @dataclass(frozen=True, slots=True)

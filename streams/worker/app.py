@@ -260,7 +260,10 @@ class WorkerApp(faust.App):
 
     async def store_opinions(self) -> None:
         """Store what people said of verdicts since the last look; every worker does, and the same row is one row."""
-        await self.services.sink.write_opinions(await self.opinions.read())
+        found = await self.opinions.read()
+        if found:
+            await self.services.sink.write_opinions(found)
+            await self.services.sink.flush()
 
     async def watch_reading(self) -> None:
         """Seek partitions that are not read although they have messages; end the worker if that does not help."""

@@ -89,8 +89,8 @@ def test_many_opinions_find_the_share_that_is_right_here() -> None:
 @given(
     st.lists(
         st.builds(
-            opinion, st.integers(0, 6), is_right=st.sampled_from([True, False, None]), who=st.sampled_from(["ann", "bob"]),
-            probability=st.sampled_from([None, 0.0, 0.3, 1.0]),
+            opinion, st.integers(0, 6), is_right=st.sampled_from([True, False, None]),
+            who=st.sampled_from(["ann", "bob"]), probability=st.sampled_from([None, 0.0, 0.3, 1.0]),
         ),
         max_size=30,
         unique_by=lambda one: one.key,
