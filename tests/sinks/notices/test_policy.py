@@ -72,9 +72,7 @@ def lives() -> st.SearchStrategy[list[tuple[dict[str, Any], int]]]:
     def life(number: int, events: list[str], severities: list[str]) -> list[tuple[dict[str, Any], int]]:
         names = ["opened", *events, "closed"]
         worst = sorted([*severities, "page"][: len(names)] + ["page"] * len(names))[::-1][: len(names)]
-        return [
-            (alert(f"v{number}", at + 1, name, severity=worst[at]), T0 + at * S) for at, name in enumerate(names)
-        ]
+        return [(alert(f"v{number}", at + 1, name, severity=worst[at]), T0 + at * S) for at, name in enumerate(names)]
 
     events = st.lists(st.sampled_from(["changed", "raised"]), max_size=3)
     severities = st.lists(st.sampled_from(["ticket", "page"]), max_size=5)
