@@ -58,13 +58,13 @@ ANNOUNCEMENTS = st.builds(
 TOLD = Told("v", "pager", "open", "opened", 1, "ticket", "j", "nic:node-3/mlx5_1", None, 10**18, 0, 7)
 MUTE = Mute("m-1", 10**18, 2 * 10**18, "new firmware", "ann", host="node-3")
 TOLDS = st.builds(
-    Told, NAMES, NAMES, st.sampled_from(STATES), st.sampled_from(["opened", "updated", "resolved"]), st.integers(0, 2**62),
-    st.sampled_from(SEVERITIES), NAMES, PLACES, PLACES, st.integers(0, 2**62), st.integers(0, 10**6),
-    st.integers(0, 2**62),
+    Told, NAMES, NAMES, st.sampled_from(STATES), st.sampled_from(["opened", "updated", "resolved"]),
+    st.integers(0, 2**62), st.sampled_from(SEVERITIES), NAMES, PLACES, PLACES, st.integers(0, 2**62),
+    st.integers(0, 10**6), st.integers(0, 2**62),
 )  # fmt: skip
 MUTES = st.builds(
-    Mute, NAMES, st.integers(0, 2**61), st.integers(2**61, 2**62), NAMES, NAMES, host=NAMES, job=PLACES, device=PLACES,
-    kind=PLACES,
+    Mute, NAMES, st.integers(0, 2**61), st.integers(2**61, 2**62), NAMES, NAMES, host=NAMES, job=PLACES,
+    device=PLACES, kind=PLACES,
 )  # fmt: skip
 HEARTBEATS = st.builds(
     Heartbeat,

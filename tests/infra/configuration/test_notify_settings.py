@@ -39,6 +39,11 @@ def entries(tmp_path: Path, text: str) -> tuple[ChannelEntry, ...]:
     return read_notify_file(file)
 
 
+def open_all(tmp_path: Path, text: str) -> None:
+    for entry in entries(tmp_path, text):
+        open_channel(entry, Settings())
+
+
 def channel(tmp_path: Path, text: str) -> Any:
     (entry,) = entries(tmp_path, f"[[channel]]\n{text}")
     return open_channel(entry, Settings())
@@ -121,8 +126,7 @@ def test_what_can_not_be_used_is_refused_in_a_line_that_names_its_place(
     tmp_path: Path, text: str, reason: str
 ) -> None:
     with pytest.raises(InputError, match=reason) as caught:
-        for entry in entries(tmp_path, text):
-            open_channel(entry, Settings())
+        open_all(tmp_path, text)
     assert "notify.toml" in str(caught.value)
     assert "\n" not in str(caught.value)
 

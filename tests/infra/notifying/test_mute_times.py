@@ -26,7 +26,8 @@ def test_a_span_is_read(lasting: str | None, begin: str | None, end: str | None,
 @pytest.mark.parametrize(
     ("lasting", "begin", "end"),
     [
-        (None, None, None), ("2h", None, "2027-01-15T10:00"), ("soon", None, None), ("-2h", None, None), ("", None, None),
+        (None, None, None), ("2h", None, "2027-01-15T10:00"), ("soon", None, None), ("-2h", None, None),
+        ("", None, None),
         ("0s", None, None), (None, None, "2027-01-15T07:00"), (None, "tomorrow", "2027-01-15T10:00"),
         ("1h", "2020-01-01", None), ("999999w", "9999-12-31", None),
     ],

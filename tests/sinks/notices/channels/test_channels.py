@@ -110,8 +110,8 @@ def pagerduty_answers(request: Request) -> Reply:
 def test_pagerduty_is_triggered_and_resolved_by_one_key() -> None:
     with Receiver(pagerduty_answers) as receiver:
         channel = PagerDutyChannel("pager", lambda: SECRET, receiver.url)
-        channel.deliver(opened())
-        channel.deliver(resolved())
+        reference = channel.deliver(opened())
+        channel.deliver(resolved(reference=reference))
         channel.close()
     first, last = receiver.bodies()
     assert (first["event_action"], last["event_action"]) == ("trigger", "resolve")
@@ -120,6 +120,30 @@ def test_pagerduty_is_triggered_and_resolved_by_one_key() -> None:
     assert first["payload"]["source"] == "node-3"
     assert first["payload"]["component"] == "nic:node-3/mlx5_1"
     assert first["payload"]["custom_details"]["gpu_hours_lost"] == 25.6
+
+
+def test_a_page_after_a_ticket_is_another_incident_there_since_the_same_one_would_wake_nobody() -> None:
+    with Receiver(pagerduty_answers) as receiver:
+        channel = PagerDutyChannel("pager", lambda: SECRET, receiver.url)
+        reference = channel.deliver(opened("ticket"))
+        raised = Notice("updated", alert(revision=2, event="raised", severity="page"), "page", reference=reference)
+        reference = channel.deliver(raised)
+        channel.deliver(resolved(reference=reference))
+        channel.close()
+    assert [(one["event_action"], one["dedup_key"]) for one in receiver.bodies()] == [
+        ("trigger", "llama:1:25:0/ticket"),
+        ("trigger", "llama:1:25:0"),
+        ("resolve", "llama:1:25:0/ticket"),
+        ("resolve", "llama:1:25:0"),
+    ]
+
+
+def test_an_end_of_which_nobody_knows_what_it_ends_ends_page_and_ticket() -> None:
+    with Receiver(pagerduty_answers) as receiver:
+        channel = PagerDutyChannel("pager", lambda: SECRET, receiver.url)
+        channel.deliver(resolved("ticket"))
+        channel.close()
+    assert {one["dedup_key"] for one in receiver.bodies()} == {"llama:1:25:0", "llama:1:25:0/ticket"}
 
 
 def test_pagerduty_takes_names_of_any_length() -> None:
