@@ -145,9 +145,7 @@ class Settings:
         60.0, "Seconds for which a page is told as a ticket at most: an incident that ends by then pages nobody"
     )
     notify_least_gpu_hours: NotNegative = _setting(0.0, "Nobody is told of an incident that has cost fewer GPU-hours")
-    notify_jobs: tuple[str, ...] = _setting(
-        ("*",), "Shell patterns: people are told of jobs that match one of them"
-    )
+    notify_jobs: tuple[str, ...] = _setting(("*",), "Shell patterns: people are told of jobs that match one of them")
     notify_give_up_s: Positive = _setting(
         3600.0, "Seconds from the first failure after which a notice goes to the dead letters"
     )
