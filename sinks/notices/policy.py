@@ -100,7 +100,7 @@ def decide(
         return Settled(refusal)
     mute = mute_of(incident.alert, mutes, now_ns)
     if mute is not None:
-        return Wait(mute.until_ns, "muted")
+        return _muted(incident, told, rules, mute.until_ns, now_ns, earlier)
     severity, held_until_ns = _severity_now(incident, rules, now_ns)
     if _is_less(severity, rules.least_severity):
         return Settled("less urgent than the channel wants") if held_until_ns is None else Wait(held_until_ns, "held")
@@ -156,15 +156,32 @@ def _update(
     if incident.revision > told.revision or _is_less(told.severity, severity):
         event: NoticeEvent = "updated"
         return Tell(Notice(event, incident.alert, _worse(severity, told.severity), earlier, told.reference))
-    if rules.repeat_s is None:
+    again_ns = _again_ns(told, rules)
+    if again_ns is None:
         return _wait_or("the channel knows all of it", held_until_ns)
-    again_ns = told.told_ns + int(rules.repeat_s * _NS)
     if now_ns >= again_ns:
-        notice = Notice("updated", incident.alert, told.severity, earlier, told.reference)
-        return Tell(notice, is_repeat=True)
+        return _repeat(incident, told, earlier)
     if held_until_ns is not None and held_until_ns < again_ns:
         return Wait(held_until_ns, "held")
     return Wait(again_ns, "repeat")
+
+
+def _muted(
+    incident: Incident, told: Told | None, rules: Rules, until_ns: int, now_ns: int, earlier: tuple[str, ...]
+) -> Decision:
+    """Tell nothing new; but what would end by itself unless it is told again must not seem to be over."""
+    again_ns = None if told is None or told.state != "open" else _again_ns(told, rules)
+    if told is None or again_ns is None:
+        return Wait(until_ns, "muted")
+    return _repeat(incident, told, earlier) if now_ns >= again_ns else Wait(min(until_ns, again_ns), "muted")
+
+
+def _again_ns(told: Told, rules: Rules) -> int | None:
+    return None if rules.repeat_s is None else told.told_ns + int(rules.repeat_s * _NS)
+
+
+def _repeat(incident: Incident, told: Told, earlier: tuple[str, ...]) -> Tell:
+    return Tell(Notice("updated", incident.alert, told.severity, earlier, told.reference), is_repeat=True)
 
 
 def _wait_or(reason: str, held_until_ns: int | None) -> Decision:

@@ -34,6 +34,7 @@ from tests.integration.pipelines import COMMAND, RECORDINGS
 from tests.integration.secured_kafka import SecuredKafka
 from tests.integration.token_endpoint import TokenServer
 from tests.integration.worker_runs import ROOT, SESSION_S, free_port, wait_until
+from tests.sinks.notices.alerts import alert_bytes
 
 pytestmark = pytest.mark.integration
 
@@ -273,6 +274,39 @@ def test_the_pipeline_works_with_least_rights_and_shows_no_secret(
     finally:
         worker.kill()
         worker.wait()
+
+
+def test_people_are_told_with_the_rights_of_notify_and_mutes_are_set_with_those_of_an_operator(
+    broker: SecuredKafka, log_in: LogIn, tmp_path: Path
+) -> None:
+    topics = TopicSettings("told.", 1)
+    create_topics(broker.bootstrap, topics)
+    for role in ("notify", "operator"):
+        grant(broker.bootstrap, {}, f"User:{role}", rights_of(role, topics, GROUP))
+    notify, operator = (
+        log_in(role, "SCRAM-SHA-512", topic_prefix="told.", notify_listen="off", session_s=SESSION_S)
+        for role in ("notify", "operator")
+    )
+    said, log, file = tmp_path / "said", tmp_path / "notify.log", tmp_path / "notify.toml"
+    file.write_text(f'[[channel]]\nkind = "command"\nname = "script"\nargv = ["tee", "-a", "{said}"]\n')
+    assert "host=node-4" in run(operator, "mutes", "add", "--host", "node-4", "--for", "1h", "--reason", "known")
+    with log.open("wb") as output:
+        told = subprocess.Popen([*COMMAND, "notify", str(file)], cwd=ROOT, env=environment_of(notify), stdout=output,
+                                stderr=output)  # fmt: skip
+    try:
+        wait_until(lambda: "event=loaded" in log.read_text(), "the state")
+        worker = Producer(client_config(broker.bootstrap, {}))
+        for name, host in (("v1", "node-4"), ("v2", "node-3")):
+            worker.produce("told.alerts", alert_bytes(name, host=host), name.encode())
+        assert worker.flush(DEADLINE_S) == 0
+        wait_until(lambda: said.exists() and said.read_bytes().endswith(b"\n"), "a notice")
+        assert "v1" not in said.read_text()
+        require_hidden([broker.password], log.read_text())
+        told.send_signal(signal.SIGINT)
+        assert told.wait(DEADLINE_S) == 0
+    finally:
+        told.kill()
+        told.wait()
 
 
 def environment_of(settings: Settings) -> dict[str, str]:

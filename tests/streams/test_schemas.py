@@ -12,7 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from irregulars.errors import RecordError
 from irregulars.sinks.alerts import ALERTING_EVENTS, alert_of
+from irregulars.sinks.notices.mutes import Mute, decode_mute, encode_mute
+from irregulars.sinks.notices.told import STATES, Told, decode_told, encode_told
 from irregulars.streams.messages.announcements import (
     Announcement,
     Communicator,
@@ -33,7 +36,7 @@ from irregulars.streams.messages.judgements import (
 from irregulars.streams.messages.records import KINDS, SCHEMAS
 from tests.sinks.verdicts import NAMES, PLACES, RANKS, verdicts
 
-NAMES_OF_SCHEMAS = ("jobs", "heartbeats", "verdicts", "alerts")
+NAMES_OF_SCHEMAS = ("jobs", "heartbeats", "verdicts", "alerts", "notices", "mutes")
 PUBLISHED: dict[str, dict[str, Any]] = {
     name: json.loads(files("irregulars.streams.messages").joinpath("schemas", f"{name}.json").read_text("utf-8"))
     for name in NAMES_OF_SCHEMAS
@@ -51,6 +54,17 @@ ANNOUNCEMENTS = st.builds(
     sources=st.lists(SOURCES, unique=True).map(tuple), is_logged=st.booleans(),
     clock=st.sampled_from(["shared", "per_host"]), host=PLACES, gpu=st.none() | st.integers(0, 15), nic=PLACES,
     switch=PLACES, lost_rows=st.none() | COUNTS, recorded_until_ns=TIMES,
+)  # fmt: skip
+TOLD = Told("v", "pager", "open", "opened", 1, "ticket", "j", "nic:node-3/mlx5_1", None, 10**18, 0, 7)
+MUTE = Mute("m-1", 10**18, 2 * 10**18, "new firmware", "ann", host="node-3")
+TOLDS = st.builds(
+    Told, NAMES, NAMES, st.sampled_from(STATES), st.sampled_from(["opened", "updated", "resolved"]),
+    st.integers(0, 2**62), st.sampled_from(SEVERITIES), NAMES, PLACES, PLACES, st.integers(0, 2**62),
+    st.integers(0, 10**6), st.integers(0, 2**62),
+)  # fmt: skip
+MUTES = st.builds(
+    Mute, NAMES, st.integers(0, 2**61), st.integers(2**61, 2**62), NAMES, NAMES, host=NAMES, job=PLACES,
+    device=PLACES, kind=PLACES,
 )  # fmt: skip
 HEARTBEATS = st.builds(
     Heartbeat,
@@ -109,6 +123,26 @@ def test_alerts_follow_theirs(verdict: Verdict) -> None:
     validate(alert_of(verdict), "alerts")
 
 
+@given(TOLDS)
+def test_what_was_told_follows_its_own_and_is_read_as_it_was(told: Told) -> None:
+    validate(encode_told(told), "notices")
+    assert decode_told(encode_told(told)) == told
+
+
+@given(MUTES)
+def test_mutes_follow_theirs_and_are_read_as_they_were(mute: Mute) -> None:
+    validate(encode_mute(mute), "mutes")
+    assert decode_mute(encode_mute(mute)) == mute
+
+
+def test_a_mute_of_everything_is_none() -> None:
+    values = json.loads(encode_mute(MUTE)) | {"host": None}
+    with pytest.raises(jsonschema.ValidationError):
+        validate(json.dumps(values).encode(), "mutes")
+    with pytest.raises(RecordError, match="must name a host, a job, a device or a kind"):
+        decode_mute(json.dumps(values).encode())
+
+
 def test_no_key_is_missing_from_a_schema_and_none_is_invented() -> None:
     suspect = Suspect("gpu", 0, (0,), 0.5)
     verdict = Verdict("v", 1, "open", "j", "hang", (0, 1), 1.0, 0.0, None, (suspect,), "")
@@ -116,6 +150,7 @@ def test_no_key_is_missing_from_a_schema_and_none_is_invented() -> None:
     messages = {
         "jobs": encode_announcement(announcement), "heartbeats": encode_heartbeat(Heartbeat("j", 0, 0)),
         "verdicts": encode_verdict(verdict), "alerts": alert_of(verdict),
+        "notices": encode_told(TOLD), "mutes": encode_mute(MUTE),
     }  # fmt: skip
     for name, message in messages.items():
         assert message is not None

@@ -43,6 +43,9 @@ _NOT_SENT: Final = (
 _CREDENTIALS: Final = frozenset({401, 403, 407})
 _CREDENTIALS_S: Final = 60.0
 _SHOWN: Final = 200
+_LONG: Final = 8
+"""Characters from which on a piece of a URL may be a secret."""
+
 _MOST_BYTES: Final = 64 * 1024
 
 
@@ -103,8 +106,9 @@ class HttpPost:
     ) -> None:
         settings = settings or HttpSettings()
         self._url: Final = url
-        self._secrets: Final = (*secrets, url) if is_url_secret else tuple(secrets)
-        self._must_be_safe: Final = bool(self._secrets)
+        self._secrets: Final = tuple(secrets)
+        self._is_url_secret: Final = is_url_secret
+        self._must_be_safe: Final = bool(secrets) or is_url_secret
         self._timeout: Final = Timeout(connect=settings.timeout_s, read=settings.timeout_s)
         self._pool: Final = _pool(settings)
         self._checked_url()
@@ -138,8 +142,9 @@ class HttpPost:
     def rejection(self, what: str, said: bytes | str) -> str:
         """Return a reason that quotes what the other side said, without secrets."""
         text = said.decode(errors="replace") if isinstance(said, bytes) else said
-        for secret in self._secrets:
-            text = text.replace(secret(), "***")
+        hidden = [secret() for secret in self._secrets] + (_parts(self._url()) if self._is_url_secret else [])
+        for one in sorted(hidden, key=len, reverse=True):
+            text = text.replace(one, "***")
         return f"{what}; got {printable(text[:_SHOWN])!r}"
 
     def close(self) -> None:
@@ -213,6 +218,18 @@ def _kind_of(error: BaseException) -> str:
 
 def _argument(error: BaseException) -> BaseException | None:
     return next((one for one in error.args if isinstance(one, BaseException)), None)
+
+
+def _parts(url: str) -> list[str]:
+    """Return what of a secret URL an answer must not be quoted with: all behind the host, in whole and in pieces.
+
+    >>> _parts("https://hooks.example/services/T012345678?a=1")
+    ['/services/T012345678?a=1', '/services/T012345678', 'services', 'T012345678']
+    """
+    parts = urlsplit(url)
+    behind = url.partition(parts.netloc)[2]
+    pieces = [one for one in parts.path.split("/") if len(one) >= _LONG]
+    return [one for one in (behind, parts.path, *pieces) if len(one) >= _LONG]
 
 
 def _is_here(host: str) -> bool:

@@ -1,4 +1,9 @@
-"""PagerDuty, over its Events API v2: one incident there for one of ours."""
+"""PagerDuty, over its Events API v2.
+
+An event with a `dedup_key` that is open there wakes nobody again, however urgent it is. So a page has another key
+than a ticket: where a page follows a ticket, the incident of the page is triggered, and then that of the ticket
+resolved.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +25,7 @@ _LONGEST: Final = 2000
 
 
 class PagerDutyChannel:
-    """Triggers and resolves. An update triggers the same `dedup_key` again, which pages nobody anew.
+    """Triggers and resolves. An update triggers the same `dedup_key` again, which wakes nobody anew.
 
     Parameters
     ----------
@@ -40,37 +45,46 @@ class PagerDutyChannel:
         self._http: Final = HttpPost(lambda: url, settings, [routing_key])
 
     def deliver(self, notice: Notice) -> str | None:
-        """Send an event; see `Channel.deliver`."""
-        body = {"routing_key": self._routing_key(), **event_of(notice)}
-        self._http.post(json.dumps(body).encode(), {"Content-Type": "application/json"})
-        return None
+        """Send one event, or two; the reference is the key of what is open there."""
+        for event in events_of(notice):
+            body = {"routing_key": self._routing_key(), **event}
+            self._http.post(json.dumps(body).encode(), {"Content-Type": "application/json"})
+        return dedup_key(notice.incident, notice.severity)
 
     def close(self) -> None:
         """Let go of the connection."""
         self._http.close()
 
 
-def event_of(notice: Notice) -> dict[str, Any]:
-    """Return the event without the routing key."""
-    event: dict[str, Any] = {
-        "event_action": "resolve" if notice.event == "resolved" else "trigger",
-        "dedup_key": dedup_key(notice.incident),
-        "client": "irregulars",
-        "payload": _payload(notice),
-    }
-    return event
+def events_of(notice: Notice) -> list[dict[str, Any]]:
+    """Return the events without the routing key, in their order.
 
-
-def dedup_key(incident: str) -> str:
-    """Return the incident's id, or, where that is too long for PagerDuty, its beginning and a digest of it.
-
-    >>> dedup_key("llama:1:25:0"), len(dedup_key("x" * 300))
-    ('llama:1:25:0', 255)
+    What may be open there ends: with the incident, or once a page has taken the ticket's place. An end that nobody
+    waits for changes nothing there, so that it is sent wherever the channel may not know of the last notice.
     """
-    if len(incident) <= LONGEST_KEY:
-        return incident
-    digest = hashlib.sha256(incident.encode(errors="surrogatepass")).hexdigest()[:32]
-    return f"{incident[: LONGEST_KEY - 33]}-{digest}"
+    now, keys = dedup_key(notice.incident, notice.severity), {dedup_key(notice.incident, one) for one in SEVERITIES}
+    if notice.event == "resolved":
+        ending = sorted(keys if notice.reference is None else {now, notice.reference})
+        return [_event("resolve", key, notice) for key in ending]
+    others = [] if notice.reference in (None, now) else [notice.reference]
+    return [_event("trigger", now, notice), *(_event("resolve", str(key), notice) for key in others)]
+
+
+def _event(action: str, key: str, notice: Notice) -> dict[str, Any]:
+    return {"event_action": action, "dedup_key": key, "client": "irregulars", "payload": _payload(notice)}
+
+
+def dedup_key(incident: str, severity: str = "page") -> str:
+    """Return the incident's id, with ``/ticket`` where it is no page; of an id that is too long, with a digest of it.
+
+    >>> dedup_key("llama:1:25:0"), dedup_key("llama:1:25:0", "ticket"), len(dedup_key("x" * 300))
+    ('llama:1:25:0', 'llama:1:25:0/ticket', 255)
+    """
+    named = incident if severity == "page" else f"{incident}/ticket"
+    if len(named) <= LONGEST_KEY:
+        return named
+    digest = hashlib.sha256(named.encode(errors="surrogatepass")).hexdigest()[:32]
+    return f"{named[: LONGEST_KEY - 33]}-{digest}"
 
 
 def _payload(notice: Notice) -> dict[str, Any]:

@@ -19,14 +19,28 @@ from typing import Any
 import pyarrow as pa
 
 from irregulars.infra import cli
+from irregulars.infra.configuration.notify_channels import KINDS
+from irregulars.infra.configuration.notify_settings import ChannelTable, options_table
 from irregulars.infra.runs.analysis import analyze
 from irregulars.infra.runs.walk import MemoryBus, simulated_job, walk
 from irregulars.producers.trace.directory import read_trace
 from irregulars.sinks.notices.action_messages import encode_actions
+from irregulars.sinks.notices.channels.alertmanager import AlertmanagerChannel
+from irregulars.sinks.notices.channels.cloudevents import headers_of
+from irregulars.sinks.notices.channels.pagerduty import events_of
+from irregulars.sinks.notices.channels.slack import message_of
+from irregulars.sinks.notices.ledger import Ledger
+from irregulars.sinks.notices.mutes import Mute, encode_mute
 from irregulars.sinks.notices.notice import Notice
+from irregulars.sinks.notices.opinions import opinion_on
+from irregulars.sinks.notices.policy import Rules
+from irregulars.sinks.notices.text import notice_json
+from irregulars.sinks.notices.told import encode_told
 from irregulars.streams.kafka.topic_admin import partitions_of, topic_config
 from irregulars.streams.kafka.topics import DAY_MS, HOUR_MS, TOPICS, TopicSettings
 from irregulars.streams.messages.evidence import CLASS_COLUMNS, COLUMNS, PATTERN_COLUMNS
+from irregulars.streams.messages.judgements import decode_verdict
+from irregulars.streams.messages.opinions import encode_opinion
 from irregulars.streams.messages.records import BATCH_SCHEMAS
 from tests.benchmarks.table import sizing
 from tests.benchmarks.table.__main__ import read_committed
@@ -100,6 +114,15 @@ def actions_message() -> str:
     """What notify would publish of the first alert."""
     alert = json.loads(bus().topics["alerts"][0].value)
     return block("json", pretty(json.loads(encode_actions(Notice("opened", alert, alert["severity"])))))
+
+
+def opinion_message() -> str:
+    """What somebody might say of the first verdict."""
+    verdict = decode_verdict(bus().topics["verdicts"][0].value)
+    opinion = opinion_on(
+        verdict, is_right=True, who="ann@login-1", note="clock was capped", time_ns=1_800_000_600 * 10**9
+    )
+    return block("json", pretty(json.loads(encode_opinion(opinion))))
 
 
 def membership() -> str:
@@ -197,6 +220,57 @@ def figures() -> str:
     return committed_table(committed, committed_lines(committed))
 
 
+def walk_notices() -> tuple[Notice, Notice]:
+    """A notice of the job's incident, told for the third time within a week, and its end."""
+    value: dict[str, Any] = json.loads(bus().topics["alerts"][0].value)
+    ended = {**value, "revision": 9, "state": "closed", "event": "closed", "close_reason": "recovered"}
+    earlier = ("llama-7b:2:1180:0", "llama-7b:3:40:1")
+    return Notice("opened", value, "ticket", earlier), Notice("resolved", ended, "ticket", earlier)
+
+
+def notice_message(channel: str) -> str:
+    """What a channel sends when the job's incident opens."""
+    notice, _ = walk_notices()
+    if channel == "cloudevents":
+        return block("text", "\n".join(f"{name}: {one}" for name, one in headers_of(notice, "irregulars").items()))
+    if channel == "alertmanager":
+        alerts, _ = AlertmanagerChannel("am", "http://am", now=lambda: 1_800_000_010.0).alerts(notice)
+        return block("json", json.dumps(alerts, ensure_ascii=False, indent=1))
+    if channel == "webhook":
+        said = notice_json(notice)
+        said["alert"] = _first(said["alert"], 6)
+        return block("json", json.dumps(said, ensure_ascii=False, indent=1))
+    if channel == "slack":
+        return block("json", json.dumps({"channel": "C024BE91L", **message_of(notice)}, ensure_ascii=False, indent=1))
+    event = {"routing_key": "…", **events_of(notice)[0]}
+    return block("json", json.dumps(event, ensure_ascii=False, indent=1))
+
+
+def _first(values: Mapping[str, Any], count: int) -> dict[str, Any]:
+    return {name: values[name] for name in list(values)[:count]} | {"…": "…"}
+
+
+def channel_options(kind: str) -> str:
+    return options_table(KINDS[kind][0])
+
+
+def told_message() -> str:
+    """The record of that notice on the topic ``notices``."""
+    notice, _ = walk_notices()
+    ledger = Ledger({"pager": Rules()})
+    ledger.take_alert(notice.alert, 1_800_000_010 * 10**9)
+    due = ledger.next_due("pager", 1_800_000_010 * 10**9)
+    assert due is not None
+    return block("json", pretty(json.loads(encode_told(ledger.delivered("pager", due, None, 1_800_000_011 * 10**9)))))
+
+
+def mute_message() -> str:
+    begin_ns = 1_800_000_000 * 10**9
+    end_ns = begin_ns + 7200 * 10**9
+    mute = Mute("m-20270115-0800-4f1c", begin_ns, end_ns, "new firmware", "ann@login-1", host="node-3")
+    return block("json", pretty(json.loads(encode_mute(mute))))
+
+
 MAKERS: Mapping[str, Callable[[], str]] = {
     **{f"station {number}": partial(station, number) for number in range(1, 10)},
     "topics": topics,
@@ -206,6 +280,13 @@ MAKERS: Mapping[str, Callable[[], str]] = {
     },
     "message membership": membership,
     "message actions": actions_message,
+    "message notices": told_message,
+    "message mutes": mute_message,
+    "message feedback": opinion_message,
+    "fields of notices": partial(fields, "notices"),
+    **{f"notice {name}": partial(notice_message, name) for name in KINDS if name != "command"},
+    **{f"options of {name}": partial(channel_options, name) for name in KINDS},
+    "options of every channel": partial(options_table, ChannelTable),
     **{f"columns {name}": partial(columns, name) for name in BATCH_SCHEMAS},
     "columns evidence": evidence_columns,
     "fields of verdicts": partial(fields, "verdicts"),

@@ -47,7 +47,9 @@ def test_each_topic_has_a_section() -> None:
     assert {name for title in SECTIONS for name in title.split(", ")} == {*TOPICS, "Bundles"}
 
 
-@pytest.mark.parametrize("topic", ["jobs", "heartbeats", "verdicts", "alerts", "actions"])
+@pytest.mark.parametrize(
+    "topic", ["jobs", "heartbeats", "verdicts", "alerts", "actions", "notices", "mutes", "feedback"]
+)
 def test_json_follows_its_published_schema(topic: str) -> None:
     (example,) = examples(topic)
     jsonschema.validate(example, json.loads((SCHEMAS / f"{topic}.json").read_text()))

@@ -219,6 +219,16 @@ def test_the_end_of_an_incident_that_was_told_is_told_in_spite_of_a_mute() -> No
     assert said(tell_all(ledger, T0 + 2 * S)) == [("resolved", "ticket")]
 
 
+def test_a_mute_makes_no_alert_seem_to_be_over_that_ends_unless_it_is_told_again() -> None:
+    ledger = ledger_of(repeat_s=200.0)
+    ledger.take_alert(alert(), T0)
+    tell_all(ledger, T0)
+    ledger.set_mutes([mute(T0 + HOUR, host="node-3")])
+    assert tell_all(ledger, T0 + 199 * S) == []
+    (again,) = tell_all(ledger, T0 + 200 * S)
+    assert (again.notice.event, again.is_repeat) == ("updated", True)
+
+
 def test_a_mute_that_is_lifted_lets_go_of_what_it_held_back() -> None:
     ledger = ledger_of()
     ledger.set_mutes([mute(T0 + DAY, host="node-3")])

@@ -1,0 +1,38 @@
+"""What was told and what was judged is never an input of judgement: verdicts must not feed on verdicts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from irregulars.streams.kafka.access_roles import rights_of
+from irregulars.streams.kafka.topics import TopicSettings
+from irregulars.streams.worker.rank_stage import RANK_TOPICS
+
+ROOT = Path(__file__).resolve().parents[3]
+TOPICS = TopicSettings("")
+
+
+def topics_of(role: str, operation: str) -> set[str]:
+    rights = rights_of(role, TOPICS, "irregulars")
+    return {one.name for one in rights if (one.kind, one.operation) == ("topic", operation)}
+
+
+def test_no_topic_that_people_are_told_over_is_read_by_either_hop() -> None:
+    judged = {*RANK_TOPICS, "evidence"}
+    assert judged & {"verdicts", "alerts", "notices", "mutes", "deadletter"} == set()
+
+
+def test_a_worker_may_not_even_read_what_was_told_or_muted() -> None:
+    assert topics_of("worker", "read") & {"notices", "mutes"} == set()
+    assert topics_of("worker", "write") & {"notices", "mutes"} == set()
+
+
+def test_notify_may_write_nothing_that_a_worker_reads() -> None:
+    assert topics_of("notify", "write") & topics_of("worker", "read") == set()
+    assert topics_of("operator", "write") & topics_of("worker", "read") == set()
+
+
+def test_no_detector_and_no_hop_imports_a_notice() -> None:
+    rooms = ("detectors", "streams", "producers")
+    sources = [path for room in rooms for path in (ROOT / room).rglob("*.py")]
+    assert [path for path in sources if "sinks.notices" in path.read_text()] == []
