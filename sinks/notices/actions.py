@@ -80,13 +80,21 @@ def actions_of(notice: Notice) -> tuple[Action, ...]:
     RecordError
         If its alert or its reference does not follow its format.
     """
-    verdict = decode_verdict(encode_json("alerts", notice.alert), "alerts")
+    verdict = _as_sure_as_here(decode_verdict(encode_json("alerts", notice.alert), "alerts"), notice)
     proposed = () if _is_called_off(notice, verdict) else _proposals(verdict)
     current = {one.action_id for one in proposed}
     earlier = _while_open(notice, verdict) if notice.reference is None else recall(notice.reference)
     gone = [(name, one) for name, one in earlier if _id(verdict, name, one) not in current]
     why = f"{_why_withdrawn(notice, verdict)} (job {verdict.job})"
     return (*proposed, *(_action(verdict, name, "withdrawn", one, None, why) for name, one in gone))
+
+
+def _as_sure_as_here(verdict: Verdict, notice: Notice) -> Verdict:
+    """Return the verdict with its first suspect as probable as people's words on such verdicts make it."""
+    if notice.record is None or notice.probability is None:
+        return verdict
+    first, *others = verdict.suspects
+    return replace(verdict, suspects=(replace(first, probability=notice.probability), *others))
 
 
 def remember(actions: tuple[Action, ...]) -> str:

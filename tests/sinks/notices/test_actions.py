@@ -12,6 +12,7 @@ from hypothesis import given
 from irregulars.errors import RecordError
 from irregulars.sinks.advice import ACTION_NAMES, SURE, advise, plan_of
 from irregulars.sinks.notices.actions import TIME_TO_LIVE_NS, Action, actions_of, recall, remember
+from irregulars.sinks.notices.opinions import TrackRecord
 from irregulars.streams.messages.judgements import DEVICES, VERDICT_KINDS, Suspect, Verdict
 from tests.sinks.notices.made_up_notices import GPU, NOW_NS, VERDICT, notice_of
 from tests.sinks.verdicts import verdicts
@@ -164,6 +165,13 @@ def test_a_host_is_given_back_only_if_it_was_seen_to_be_as_usual_again(
     reference = remember(actions_of(notice_of())) if is_remembered else None
     found = actions_of(notice_of(closed, "resolved", reference))
     assert (named(found), named(found, "withdrawn")) == (proposed, withdrawn)
+
+
+def test_where_people_called_such_verdicts_wrong_a_device_is_only_tested() -> None:
+    sure = notice_of(replace(VERDICT, suspects=(replace(GPU, probability=0.9),)))
+    assert "drain" in {one.action for one in actions_of(sure)}
+    doubted = replace(sure, record=TrackRecord(0, 5, -3.0))
+    assert {one.action for one in actions_of(doubted)} == {"test_device"}
 
 
 def test_an_incident_that_people_call_off_withdraws_everything() -> None:

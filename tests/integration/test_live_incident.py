@@ -1,0 +1,91 @@
+"""One fault in a real job of four processes with torch and gloo is one incident and one page."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from irregulars.infra.configuration.settings import Settings
+from irregulars.infra.configuration.wiring import agent_settings
+from irregulars.infra.runs.live_run import LiveRun
+from irregulars.infra.runs.live_training import LivePlan
+from irregulars.infra.runs.local_services import LocalServices
+from irregulars.streams.kafka.topics import TopicSettings
+from tests.integration.notify_runs import NotifyRun
+from tests.integration.worker_runs import wait_until
+from tests.sinks.notices.receiver import Receiver, Request
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.skipif(
+        find_spec("torch") is None, reason="torch must be installed for a real job (extra torch); it is not"
+    ),
+]
+
+CHANNELS = """
+[[channel]]
+kind = "webhook"
+name = "hook"
+url = "{url}/hook"
+
+[[channel]]
+kind = "pagerduty"
+name = "pager"
+url = "{url}/pager"
+routing_key_file = "{key}"
+least_severity = "page"
+"""
+
+
+@dataclass(frozen=True)
+class Bus:
+    """Where the services are, as `NotifyRun` wants to know it."""
+
+    bootstrap: str
+    topics: TopicSettings
+
+
+def paths(requests: list[Request], path: str) -> list[Request]:
+    return [one for one in requests if one.path == path]
+
+
+def test_one_fault_is_one_incident_and_one_page(tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    key.write_text("0123456789abcdef0123456789abcdef")
+    key.chmod(0o600)
+    # Four processes lose no night's rest: what is a page is said by the test, who is to blame is not.
+    settings = Settings(snapshot_s=1.0, partitions=4, alert_page_gpu_hours=0.1, alert_page_after_s=1.0)
+    plan = LivePlan()
+    with Receiver() as receiver, LocalServices(settings) as services:
+        own = services.settings
+        channels = CHANNELS.format(url=receiver.url, key=key)
+        notify = NotifyRun(Bus(own.kafka_bootstrap, own.topics()), tmp_path, channels, notify_hold_s=1.0)  # type: ignore[arg-type]
+        try:
+            wait_until(notify.is_loaded, "start")
+            with LiveRun(plan, "live", agent_settings(own)) as run:
+                while run.is_running:
+                    services.require_running()
+                    time.sleep(0.25)
+            wait_until(lambda: any(one["event"] == "resolved" for one in told(receiver)), "the end")
+            assert notify.stop() == 0
+        finally:
+            print(notify.output()[-4000:])
+            notify.kill()
+    events = told(receiver)
+    assert len({one["incident"] for one in events}) == 1
+    assert [one["event"] for one in events].count("opened") == 1
+    assert events[-1]["event"] == "resolved"
+    assert {one["alert"]["kind"] for one in events} == {"slow_rank"}
+    assert events[-1]["alert"]["suspects"][0]["ranks"] == [plan.rank]
+    pages = [one.json() for one in paths(receiver.requests, "/pager")]
+    assert len({one["dedup_key"] for one in pages}) == 1
+    assert [one["event_action"] for one in pages].count("resolve") == 1
+    assert any(one["payload"]["severity"] == "critical" for one in pages if one["event_action"] == "trigger")
+
+
+def told(receiver: Receiver) -> list[dict[str, object]]:
+    return [one.json() for one in paths(receiver.requests, "/hook")]
