@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -88,8 +88,14 @@ def check_topics(
     settings: TopicSettings,
     extra_config: Mapping[str, Any] | None = None,
     timeout_s: float = 10.0,
+    names: Collection[str] = tuple(TOPICS),
 ) -> dict[str, int]:
     """Return the number of partitions by name (without prefix), if the topics fit together.
+
+    Parameters
+    ----------
+    names
+        Those that are needed, without prefix.
 
     Raises
     ------
@@ -100,13 +106,13 @@ def check_topics(
         If the broker does not answer within `timeout_s`, or refuses us.
     """
     _, metadata = open_admin(bootstrap, extra_config or {}, timeout_s)
-    missing = [settings.name(name) for name in TOPICS if settings.name(name) not in metadata.topics]
+    missing = [settings.name(name) for name in names if settings.name(name) not in metadata.topics]
     if missing:
         raise TopicMismatch(
             f"topics must exist; got none named {', '.join(missing)} (Kafka at {bootstrap}). "
             "Run: irregulars topics create; or, where they are there, irregulars topics grant"
         )
-    counts = {name: len(metadata.topics[settings.name(name)].partitions) for name in TOPICS}
+    counts = {name: len(metadata.topics[settings.name(name)].partitions) for name in names}
     _require_equal({n: c for n, c in counts.items() if TOPICS[n].is_parted_by_rank}, settings, bootstrap)
     _require_equal({n: counts[n] for n in ("evidence", "job_snapshots")}, settings, bootstrap)
     return counts

@@ -89,6 +89,11 @@ TOPICS: Final[Mapping[str, Topic]] = {
 }
 
 
+_NOT_OF_WORKERS: Final = frozenset({"actions"})
+WORKER_TOPICS: Final = tuple(name for name in TOPICS if name not in _NOT_OF_WORKERS)
+"""Topics that a worker reads or writes. It starts without the others, and without the right to see them."""
+
+
 @dataclass(frozen=True, slots=True)
 class TopicSettings:
     """How the topics are laid out in one installation.

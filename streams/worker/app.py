@@ -41,6 +41,7 @@ from irregulars.streams.kafka.log_reader import LogReader
 from irregulars.streams.kafka.outbox import Outbox
 from irregulars.streams.kafka.recent_messages import RecentMessages
 from irregulars.streams.kafka.topic_admin import check_topics
+from irregulars.streams.kafka.topics import WORKER_TOPICS
 from irregulars.streams.progress.progress_log import ProgressLog
 from irregulars.streams.progress.stream_time import EVERY_S, StreamTime
 from irregulars.streams.telemetry.counters import Counters
@@ -341,7 +342,7 @@ class WorkerApp(faust.App):
 
     async def _count_partitions(self) -> Mapping[str, int]:
         own = self.settings
-        ask = partial(check_topics, own.bootstrap, own.topics, own.security, own.broker_timeout_s)
+        ask = partial(check_topics, own.bootstrap, own.topics, own.security, own.broker_timeout_s, WORKER_TOPICS)
         try:
             return await asyncio.get_running_loop().run_in_executor(None, ask)
         except TopicMismatch:

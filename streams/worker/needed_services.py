@@ -11,6 +11,7 @@ from irregulars.streams.health.broker_watch import QUIET_S
 from irregulars.streams.health.start_wait import Need, StopAsked, stop_raises, wait_for
 from irregulars.streams.health.stop_deadline import StopDeadline
 from irregulars.streams.kafka.topic_admin import check_topics
+from irregulars.streams.kafka.topics import WORKER_TOPICS
 from irregulars.streams.worker.settings import WorkerSettings
 
 LOG: Final = logging.getLogger("irregulars.worker")
@@ -38,7 +39,7 @@ def wait_for_services(settings: WorkerSettings, sink: Sink | None) -> bool:
 
 def _needs(settings: WorkerSettings, sink: Sink | None) -> list[Need]:
     within_s = min(settings.broker_timeout_s, QUIET_S)
-    ask = partial(check_topics, settings.bootstrap, settings.topics, settings.security, within_s)
+    ask = partial(check_topics, settings.bootstrap, settings.topics, settings.security, within_s, WORKER_TOPICS)
     needs = [Need("broker", ask, settings.broker_away_s)]
     if "oauth_cb" in settings.security:  # before the broker, which would only say that nobody got in
         needs.insert(0, Need("token_endpoint", settings.security["oauth_cb"], settings.broker_away_s))
