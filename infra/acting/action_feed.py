@@ -128,5 +128,5 @@ def _partitions(bootstrap: str, topics: TopicSettings, security: Mapping[str, An
     found = set(metadata.topics[name].partitions)
     if len(found) != 1:
         raise TopicMismatch(f"topic {name} must have one partition; got {len(found)} (Kafka at {bootstrap}): of "
-                            "two consumers none would know all. Delete it, and run: irregulars topics create")  # fmt: skip
+                            "two consumers none would know all. Delete it; irregulars topics create")  # fmt: skip
     return found
