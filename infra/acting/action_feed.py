@@ -58,7 +58,7 @@ class ActionFeed:
     ServiceUnavailable, ServiceRefused
         If the broker does not answer, or refuses us.
     TopicMismatch
-        If there is no topic ``actions``.
+        If there is no topic ``actions``, or it has several partitions.
     """
 
     def __init__(
@@ -125,4 +125,8 @@ def _partitions(bootstrap: str, topics: TopicSettings, security: Mapping[str, An
     if name not in metadata.topics:
         raise TopicMismatch(f"topic must exist; got none named {name} (Kafka at {bootstrap}). "
                             "Run: irregulars topics create; where it is there, irregulars topics grant")  # fmt: skip
-    return set(metadata.topics[name].partitions)
+    found = set(metadata.topics[name].partitions)
+    if len(found) != 1:
+        raise TopicMismatch(f"topic {name} must have one partition; got {len(found)} (Kafka at {bootstrap}): of "
+                            "two consumers none would know all. Delete it; irregulars topics create")  # fmt: skip
+    return found

@@ -66,6 +66,7 @@ class Actor:
     _messages: dict[str, ActionsMessage] = field(default_factory=dict)
     _done: set[str] = field(default_factory=set)
     _said: set[str] = field(default_factory=set)
+    _is_away: bool = False
 
     def take(self, polled: Polled) -> bool:
         """Take in what came; return whether it may change what is to be done."""
@@ -74,6 +75,18 @@ class Actor:
         for message in polled.messages:
             self._take_message(message)
         return polled.is_new_owner or bool(polled.messages)
+
+    def try_to_act(self) -> bool:
+        """Do what is to be done now, or say once that the orchestrator is away; return whether it was there."""
+        try:
+            self.act()
+        except ServiceUnavailable as error:
+            self._say_away(f"waiting    {error}; asking every {AWAY_S:g} s")
+            return False
+        if self._is_away:
+            self.say("going on   it answers again")
+        self._is_away = False
+        return True
 
     def act(self) -> None:
         """Do what is to be done now.
@@ -130,6 +143,11 @@ class Actor:
         for one, reason in plan.left:
             self._say_once(f"left       {one.host or '(no host)'}: {_WHY_LEFT[reason]}  [{one.message.verdict_id}]")
 
+    def _say_away(self, line: str) -> None:
+        if not self._is_away:
+            self.say(line)
+        self._is_away = True
+
     def _say_once(self, line: str) -> None:
         if line not in self._said:
             self._said.add(line)
@@ -161,18 +179,6 @@ def run_actor(feed: ActionFeed, actor: Actor, *, is_ending: bool) -> None:
         next_s = 0.0 if actor.take(polled) else next_s
         if not polled.is_current or time.monotonic() < next_s:
             continue
-        next_s = time.monotonic() + _acted(actor, is_ending)
         if is_ending:
-            return
-
-
-def _acted(actor: Actor, is_ending: bool) -> float:
-    """Act, and return in how many seconds to do so again."""
-    try:
-        actor.act()
-    except ServiceUnavailable as error:
-        if is_ending:
-            raise
-        actor.say(f"waiting    {error}; asking again in {AWAY_S:g} s")
-        return AWAY_S
-    return LOOK_S
+            return actor.act()
+        next_s = time.monotonic() + (LOOK_S if actor.try_to_act() else AWAY_S)

@@ -73,7 +73,7 @@ def kubernetes(
         str | None, typer.Option(metavar="URL", help="The API server; default: that of the pod's service account.")
     ] = None,
     token_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Bearer token, read anew each minute.")
+        Path | None, typer.Option(metavar="FILE", help="Bearer token, read anew for each call.")
     ] = None,
     ca_file: Annotated[Path | None, typer.Option(metavar="FILE", help="Certificate authority of the server.")] = None,
     group: Group = None,
@@ -82,7 +82,7 @@ def kubernetes(
 ) -> None:
     """Cordon the node of an accused device, show it as a condition, and undo both when the verdict is withdrawn.
 
-    Pods on the node go on. A node that somebody else cordoned is never touched. infra/node/actor.yaml has the rights.
+    Pods on the node go on. A node that somebody else cordoned stays cordoned. infra/node/actor.yaml has the rights.
 
     Example: irregulars act kubernetes --do-it
     """

@@ -42,5 +42,7 @@ def node_check(
         status, line = check_host(found, name)
     except IrregularsError as error:
         status, line = UNKNOWN, short_line(f"not known: {error}")
+    except Exception as error:  # a traceback ends with status 1, by which the monitor would set its condition
+        status, line = UNKNOWN, short_line(f"not known: {type(error).__name__}: {error}")
     print(line)
     raise typer.Exit(status)

@@ -117,7 +117,7 @@ def recall(reference: str) -> tuple[tuple[str, Suspect], ...]:
 
 
 def _is_called_off(notice: Notice, verdict: Verdict) -> bool:
-    """Whether people ended the incident, by a mute or as wrong, while the verdict is still open."""
+    """Whether people ended the incident, as wrong for example, while the verdict is still open."""
     return notice.event == "resolved" and verdict.state == "open"
 
 
@@ -167,7 +167,7 @@ def _digest(text: str, digits: int) -> str:
 
 def _why_withdrawn(notice: Notice, verdict: Verdict) -> str:
     if _is_called_off(notice, verdict):
-        return "the incident was muted or called off"
+        return "the incident was called off"
     if verdict.state == "closed":
         return f"the verdict closed: {verdict.close_reason or 'no reason given'}"
     if not verdict.suspects:

@@ -21,6 +21,10 @@ from irregulars.errors import InputError
 from irregulars.producers.importers.importing import import_trace
 from irregulars.producers.trace.directory import read_trace
 from irregulars.sinks.alerts import alert_line, alert_of
+from irregulars.sinks.notices.action_messages import decode_actions, encode_actions
+from irregulars.sinks.notices.health_event import health_events
+from irregulars.sinks.notices.node_plan import ActingLimits, plan_nodes
+from irregulars.sinks.notices.notice import Notice
 from irregulars.state_codec import decode_state, encode_state
 from irregulars.streams.messages.announcements import (
     Announcement,
@@ -144,7 +148,10 @@ def targets() -> Mapping[str, Target]:
 
 def _topics() -> Iterator[tuple[str, Target]]:
     announcement = Announcement("j", 1, 0, 4, 4, (WORLD,), host="node-0", gpu=0, nic="eth0")
-    verdict = Verdict("v", 1, "open", "j", "slow_nic", (1, 9), 2.0, 3.0, None, (Suspect("nic", 1, (1,), 0.9),), "e")
+    suspect = Suspect("nic", 1, (1,), 0.9, host="n")
+    verdict = Verdict(
+        "v", 1, "open", "j", "slow_nic", (1, 9), 2.0, 3.0, None, (suspect,), "e", time_ns=5, severity="page"
+    )
     alert = alert_of(verdict)
     assert alert is not None
     members = [Membership("j", 1, 0, announcement), Membership("j", 1, 1, reason="finished")]
@@ -159,8 +166,16 @@ def _topics() -> Iterator[tuple[str, Target]]:
     yield "evidence", Target(decode_evidence, tuple(evidence))
     yield "verdicts", Target(decode_verdict, (encode_verdict(verdict),))
     yield "alerts", Target(alert_line, (alert,))
+    yield "actions", Target(planned, (encode_actions(Notice("opened", json.loads(alert), "ticket")),))
     yield "rank_snapshots", Target(restored, (state(),))
     yield "monitor", Target(monitored, (encode_batch(batch_of("commops")), bundle_of_two("commops")))
+
+
+def planned(value: bytes) -> object:
+    """What consumers make of a message of the topic ``actions``."""
+    found = decode_actions(value)
+    events = json.dumps(list(health_events(found, "c", 0.5, 0)), allow_nan=False)
+    return events, plan_nodes({found.verdict_id: found}, {"node-0": "cordon-0-0"}, (), ActingLimits(), 0)
 
 
 def packed(value: bytes) -> bytes:

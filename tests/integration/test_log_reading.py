@@ -18,7 +18,7 @@ from irregulars.streams.kafka.log_reader import LogReader
 from irregulars.streams.kafka.outbox import Outbox
 from irregulars.streams.kafka.recent_messages import RecentMessages
 from irregulars.streams.kafka.topic_admin import check_topics, create_topics
-from irregulars.streams.kafka.topics import CLEANING, SNAPSHOT_TOPICS, TOPICS, TopicSettings
+from irregulars.streams.kafka.topics import CLEANING, SNAPSHOT_TOPICS, TOPICS, WORKER_TOPICS, TopicSettings
 from irregulars.streams.messages.bundles import bundle_of, encode_bundle
 from irregulars.streams.messages.records import encode_batch
 from irregulars.streams.snapshots.records import POSITION_KEY, PositionRecord, decode_monitor, draft_of
@@ -106,6 +106,17 @@ def test_other_numbers_of_partitions_are_named(kafka_bootstrap: str) -> None:
         future.result(10)
     assert topics.name("commops") in create_topics(kafka_bootstrap, topics).existing
     with pytest.raises(TopicMismatch, match=r"commops=5"):
+        check_topics(kafka_bootstrap, topics)
+
+
+def test_a_worker_needs_no_topic_that_it_does_not_use(kafka_bootstrap: str) -> None:
+    topics = TopicSettings(prefix=f"few-{uuid4().hex[:8]}.", partitions=1)
+    admin = AdminClient({"bootstrap.servers": kafka_bootstrap})
+    wanted = [NewTopic(topics.name(name), 1, 1) for name in WORKER_TOPICS]
+    for future in admin.create_topics(wanted).values():
+        future.result(10)
+    assert set(check_topics(kafka_bootstrap, topics, names=WORKER_TOPICS)) == set(WORKER_TOPICS)
+    with pytest.raises(TopicMismatch, match=r"got none named few-\w+\.actions"):
         check_topics(kafka_bootstrap, topics)
 
 

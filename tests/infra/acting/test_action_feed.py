@@ -13,9 +13,12 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Message, Producer
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from irregulars.errors import ServiceUnavailable, SinkBusy, SinkRejected, TopicMismatch
 from irregulars.infra.acting.action_feed import ActionFeed, Polled
+from irregulars.infra.services.kafka_broker import KafkaBroker
 from irregulars.sinks.alerts import alert_of
 from irregulars.sinks.notices.action_messages import decode_actions
 from irregulars.sinks.notices.notice import Channel, Notice
@@ -119,6 +122,36 @@ def test_a_broker_that_is_away_is_tried_again(topics: TopicSettings) -> None:
 def test_a_missing_topic_is_named(kafka_bootstrap: str) -> None:
     with pytest.raises(TopicMismatch, match=r"got none named nowhere.actions.*Run: irregulars topics create"):
         ActionFeed(kafka_bootstrap, TopicSettings("nowhere."), {}, "g", is_from_start=True)
+
+
+def test_a_topic_of_several_partitions_is_refused(kafka_bootstrap: str, topic_prefix: str) -> None:
+    """Each of two members of the group would have a part, and none would ever act."""
+    topics = TopicSettings(topic_prefix)
+    admin = AdminClient({"bootstrap.servers": kafka_bootstrap})
+    for future in admin.create_topics([NewTopic(topics.name("actions"), 2, 1)]).values():
+        future.result(10)
+    with pytest.raises(TopicMismatch, match="must have one partition; got 2"):
+        ActionFeed(kafka_bootstrap, topics, {}, "g", is_from_start=True)
+
+
+def test_a_consumer_outlasts_a_broker_that_is_away_for_a_while(kafka_broker: KafkaBroker, topic_prefix: str) -> None:
+    topics = TopicSettings(topic_prefix, 1)
+    create_topics(kafka_broker.bootstrap, topics)
+    with (
+        closing(open_channel(kafka_broker.bootstrap, topics)) as channel,
+        closing(ActionFeed(kafka_broker.bootstrap, topics, {}, topic_prefix, is_from_start=True)) as feed,
+    ):
+        channel.deliver(notice_of())
+        assert len(read(feed)[0]) == 1
+        kafka_broker.stop()
+        assert feed.poll(2.0).messages == ()
+        kafka_broker.start()
+        channel.deliver(notice_of(replace(VERDICT, revision=2)))
+        found: list[Message] = []
+        deadline = time.monotonic() + DEADLINE_S
+        while not any(decode_actions(one.value()).revision == 2 for one in found):
+            assert time.monotonic() < deadline
+            found += feed.poll(0.5).messages
 
 
 def test_a_broker_that_is_away_is_said(topics: TopicSettings) -> None:

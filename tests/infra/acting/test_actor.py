@@ -169,6 +169,14 @@ def test_an_orchestrator_that_is_away_is_asked_again_for_what_is_not_done() -> N
     assert scene.nodes.calls == ["cordon node-1"]
 
 
+def test_that_an_orchestrator_is_away_is_said_once_and_that_it_is_back() -> None:
+    scene = Scene("node-1")
+    scene.tell(on("node-1"))
+    scene.nodes.away = 3
+    assert [scene.actor.try_to_act() for _ in range(5)] == [False, False, False, True, True]
+    assert [line[:11].strip() for line in scene.lines] == ["waiting", "cordoned", "going on"]
+
+
 def test_a_message_that_cannot_be_read_is_said_and_passed_over() -> None:
     scene = Scene("node-1")
     scene.say(b"?")

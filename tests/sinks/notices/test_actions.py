@@ -177,7 +177,7 @@ def test_where_people_called_such_verdicts_wrong_a_device_is_only_tested() -> No
 def test_an_incident_that_people_call_off_withdraws_everything() -> None:
     found = actions_of(notice_of(VERDICT, "resolved", remember(actions_of(notice_of()))))
     assert (named(found), named(found, "withdrawn")) == ([], ["cordon", "drain", "checkpoint_now"])
-    assert found[0].reason == "the incident was muted or called off (job llama)"
+    assert found[0].reason == "the incident was called off (job llama)"
 
 
 def test_the_end_withdraws_what_was_proposed_on_another_device() -> None:
