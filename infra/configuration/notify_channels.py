@@ -141,6 +141,8 @@ class CloudEventsOptions:
 
 
 def _open_cloudevents(name: str, options: CloudEventsOptions, where: str, settings: Settings) -> Channel:
+    from confluent_kafka import Producer
+
     from irregulars.infra.configuration.wiring import kafka_security
     from irregulars.sinks.notices.channels.cloudevents import CloudEventsChannel
     from irregulars.streams.kafka.broker import client_config
@@ -150,7 +152,8 @@ def _open_cloudevents(name: str, options: CloudEventsOptions, where: str, settin
         raise InputError(f"topic must be none of ours; got {options.topic!r} ({where}, key topic)")
     security = kafka_security(settings, is_asking=False)
     config = client_config(options.bootstrap or settings.kafka_bootstrap, security) | dict(SENDING)
-    return CloudEventsChannel(name, options.topic, config, options.source, options.timeout_s)
+    config |= {"message.timeout.ms": int(options.timeout_s * 1000), "allow.auto.create.topics": False}
+    return CloudEventsChannel(name, options.topic, Producer(config), options.source)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
