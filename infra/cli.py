@@ -46,8 +46,8 @@ INTERRUPTED = 130
 # Import name to extra: what the base install, made for GPU nodes, does without.
 _EXTRAS = {
     "faust": "worker", "mode": "worker", "aiokafka": "worker", "uvloop": "worker", "river": "worker",
-    "sklearn": "train", "clickhouse_connect": "worker", "chdb": "demo", "tansu": "demo", "torch": "torch",
-    "urllib3": "worker",
+    "sklearn": "train", "clickhouse_connect": "worker", "urllib3": "worker",
+    "chdb": "demo", "tansu": "demo", "torch": "torch",
 }  # fmt: skip
 
 

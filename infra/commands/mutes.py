@@ -12,7 +12,10 @@ from irregulars.infra.commands.options import Bootstrap, Json, TopicPrefix, prin
 from irregulars.printing import printable
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from irregulars.infra.notifying.state_log import StateLog
+    from irregulars.sinks.notices.mutes import Mute
 
 mutes = typer.Typer(help="Hold notices back for a while: maintenance windows per host, job, device or kind.",
                     no_args_is_help=True)  # fmt: skip
@@ -133,7 +136,7 @@ def _open(
     return opened(settings.kafka_bootstrap, settings.topics(), kafka_security(settings), "mutes", "feedback")
 
 
-def _to_json(found: list) -> list[dict[str, object]]:  # type: ignore[type-arg]
+def _to_json(found: Sequence[Mute]) -> list[dict[str, object]]:
     from dataclasses import asdict
 
     return [asdict(one) for one in found]

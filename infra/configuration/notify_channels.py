@@ -141,6 +141,8 @@ class CloudEventsOptions:
 
 
 def _open_cloudevents(name: str, options: CloudEventsOptions, where: str, settings: Settings) -> Channel:
+    from confluent_kafka import Producer
+
     from irregulars.infra.configuration.wiring import kafka_security
     from irregulars.sinks.notices.channels.cloudevents import CloudEventsChannel
     from irregulars.streams.kafka.broker import client_config
@@ -150,7 +152,8 @@ def _open_cloudevents(name: str, options: CloudEventsOptions, where: str, settin
         raise InputError(f"topic must be none of ours; got {options.topic!r} ({where}, key topic)")
     security = kafka_security(settings, is_asking=False)
     config = client_config(options.bootstrap or settings.kafka_bootstrap, security) | dict(SENDING)
-    return CloudEventsChannel(name, options.topic, config, options.source, options.timeout_s)
+    config |= {"message.timeout.ms": int(options.timeout_s * 1000), "allow.auto.create.topics": False}
+    return CloudEventsChannel(name, options.topic, Producer(config), options.source)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,7 +171,28 @@ def _open_command(name: str, options: CommandOptions, _where: str, _: Settings) 
 
 
 Open = Callable[[str, Any, str, Settings], Channel]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActionsOptions:
+    """The topic ``actions``: what orchestrators may do."""
+
+    timeout_s: TimeLimit = key(30.0, "Seconds for the broker's acknowledgement")
+
+
+def _open_actions(name: str, options: ActionsOptions, _where: str, settings: Settings) -> Channel:
+    from irregulars.infra.configuration.wiring import kafka_security
+    from irregulars.sinks.notices.actions_channel import ActionsChannel
+    from irregulars.streams.kafka.broker import client_config
+    from irregulars.streams.kafka.topics import SENDING
+
+    config = client_config(settings.kafka_bootstrap, kafka_security(settings, is_asking=False)) | dict(SENDING)
+    return ActionsChannel(name, settings.topics().name("actions"), config, options.timeout_s)
+
+
+Open = Callable[[str, Any, str, Settings], Channel]
 KINDS: Final[Mapping[str, tuple[type, Open]]] = {
+    "actions": (ActionsOptions, _open_actions),
     "alertmanager": (AlertmanagerOptions, _open_alertmanager),
     "pagerduty": (PagerDutyOptions, _open_pagerduty),
     "slack": (SlackOptions, _open_slack),

@@ -22,6 +22,7 @@ from irregulars.streams.messages.opinions import Opinion, decode_opinion, encode
 
 LOG: Final = logging.getLogger("irregulars.notify")
 _FLUSH_S: Final = 0.5
+_READ_S: Final = 10.0  # for each message; and how long a broker that is away keeps the process from stopping
 _LARGEST: Final = MAX_MESSAGE_BYTES - MAX_KEY_BYTES
 _Record = TypeVar("_Record")
 Headers = Sequence[tuple[str, bytes]]
@@ -55,7 +56,7 @@ class StateLog:
         self._topics: Final = topics
         self._security: Final = security
         self._is_stopping: Final = is_stopping
-        self._reader: Final = LogReader(bootstrap, security)
+        self._reader: Final = LogReader(bootstrap, security, _READ_S)
         self._producer: Final = Producer(client_config(bootstrap, security) | dict(SENDING))
         self._mutes: Final = _Followed("mutes", decode_mute)
         self._opinions: Final = _Followed("feedback", decode_opinion)

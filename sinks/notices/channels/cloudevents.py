@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -27,21 +26,15 @@ class CloudEventsChannel:
         Of the channel.
     topic
         Full name of a topic that exists.
-    config
-        librdkafka's configuration of a producer; may hold secrets.
+    producer
+        Makes messages; it calls back within its own ``message.timeout.ms``.
     source
         Who sends: ``ce_source``.
-    timeout_s
-        Seconds that the broker has for its acknowledgement.
     """
 
-    def __init__(
-        self, name: str, topic: str, config: Mapping[str, Any], source: str = "irregulars", timeout_s: float = 30.0
-    ) -> None:
+    def __init__(self, name: str, topic: str, producer: Producer, source: str = "irregulars") -> None:
         self.name: Final = name
-        self._topic, self._source, self._timeout_s = topic, source, timeout_s
-        own = {"message.timeout.ms": int(timeout_s * 1000), "allow.auto.create.topics": False}
-        self._producer: Final = Producer({**config, **own})
+        self._topic, self._producer, self._source = topic, producer, source
 
     def deliver(self, notice: Notice) -> str | None:
         """Produce it, and wait for the acknowledgement; see `Channel.deliver`."""

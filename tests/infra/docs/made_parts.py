@@ -284,7 +284,7 @@ MAKERS: Mapping[str, Callable[[], str]] = {
     "message mutes": mute_message,
     "message feedback": opinion_message,
     "fields of notices": partial(fields, "notices"),
-    **{f"notice {name}": partial(notice_message, name) for name in KINDS if name != "command"},
+    **{f"notice {name}": partial(notice_message, name) for name in KINDS if name not in ("command", "actions")},
     **{f"options of {name}": partial(channel_options, name) for name in KINDS},
     "options of every channel": partial(options_table, ChannelTable),
     **{f"columns {name}": partial(columns, name) for name in BATCH_SCHEMAS},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -37,11 +38,14 @@ Answering = Callable[[Request], Reply]
 class Receiver:
     """Listens on a free port of this machine until the end of a ``with``."""
 
-    def __init__(self, answer: Answering = lambda _: Reply()) -> None:
+    def __init__(self, answer: Answering = lambda _: Reply(), tls: ssl.SSLContext | None = None) -> None:
         self.requests: list[Request] = []
         self.answer = answer
         self._server = _Server(("127.0.0.1", 0), _Handler)
         self._server.receiver = self
+        self._scheme = "http" if tls is None else "https"
+        if tls is not None:
+            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
 
     @property
@@ -50,7 +54,7 @@ class Receiver:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"{self._scheme}://127.0.0.1:{self.port}"
 
     def bodies(self) -> list[Any]:
         return [one.json() for one in self.requests]

@@ -19,7 +19,7 @@ def topics_of(role: str, operation: str) -> set[str]:
 
 def test_no_topic_that_people_are_told_over_is_read_by_either_hop() -> None:
     judged = {*RANK_TOPICS, "evidence"}
-    assert judged & {"verdicts", "alerts", "notices", "mutes", "deadletter"} == set()
+    assert judged & {"verdicts", "alerts", "notices", "mutes", "actions", "feedback", "deadletter"} == set()
 
 
 def test_a_worker_may_not_even_read_what_was_told_or_muted() -> None:
@@ -29,7 +29,8 @@ def test_a_worker_may_not_even_read_what_was_told_or_muted() -> None:
 
 def test_notify_may_write_nothing_that_a_worker_reads() -> None:
     assert topics_of("notify", "write") & topics_of("worker", "read") == set()
-    assert topics_of("operator", "write") & topics_of("worker", "read") == set()
+    only_stored = {"feedback"}  # it goes into the database, and no monitor sees it
+    assert topics_of("operator", "write") & topics_of("worker", "read") == only_stored
 
 
 def test_no_detector_and_no_hop_imports_a_notice() -> None:

@@ -7,6 +7,7 @@ import hmac
 import itertools
 import json
 import os
+import ssl
 import stat
 import sys
 import time
@@ -27,6 +28,7 @@ from irregulars.sinks.notices.channels.slack import SlackBotChannel, SlackWebhoo
 from irregulars.sinks.notices.channels.webhook import WebhookChannel
 from irregulars.sinks.notices.notice import Channel, NotArrived, Notice
 from irregulars.sinks.notices.text import notice_json
+from tests.integration.certificates import Authority
 from tests.sinks.notices.alerts import alert
 from tests.sinks.notices.receiver import Receiver, Reply, Request
 
@@ -314,6 +316,21 @@ def test_a_secret_goes_nowhere_in_the_clear(url: str) -> None:
     with pytest.raises(InputError, match="url must be") as caught:
         HttpPost(lambda: url, is_url_secret=True)
     assert "secret@" not in str(caught.value)
+
+
+def test_a_certificate_is_verified_and_an_authority_of_one_s_own_can_be_named(tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "ca")
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(*authority.issue("receiver"))
+    with Receiver(tls=tls) as receiver:
+        trusting = WebhookChannel("hook", lambda: receiver.url, HttpSettings(ca_file=authority.certificate))
+        trusting.deliver(opened())
+        trusting.close()
+        doubting = WebhookChannel("hook", lambda: receiver.url)
+        with pytest.raises(NotArrived, match=r"a certificate that is not trusted: .*self.signed|unable to get local"):
+            doubting.deliver(opened())
+        doubting.close()
+    assert len(receiver.requests) == 1
 
 
 def test_an_authority_s_file_must_hold_certificates(tmp_path: Path) -> None:
