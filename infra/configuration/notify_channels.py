@@ -170,9 +170,6 @@ def _open_command(name: str, options: CommandOptions, _where: str, _: Settings) 
     return CommandChannel(name, options.argv, options.timeout_s)
 
 
-Open = Callable[[str, Any, str, Settings], Channel]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActionsOptions:
     """The topic ``actions``: what orchestrators may do."""
