@@ -19,7 +19,6 @@ from irregulars.infra.commands.demo import demo
 from irregulars.infra.commands.options import Invocation
 from irregulars.infra.commands.plain_values import spare_models
 from irregulars.infra.commands.plugins import plugins
-from irregulars.infra.commands.show import show
 from irregulars.infra.commands.show_settings import show_settings
 from irregulars.infra.commands.sql import sql
 from irregulars.infra.commands.topics import topics
@@ -27,6 +26,7 @@ from irregulars.infra.commands.traces.analyze import analyze
 from irregulars.infra.commands.traces.check import check
 from irregulars.infra.commands.traces.import_trace import import_trace
 from irregulars.infra.commands.traces.replay import replay
+from irregulars.infra.commands.traces.show import show
 from irregulars.infra.commands.traces.simulate import simulate
 from irregulars.infra.commands.up import up
 from irregulars.infra.commands.walk import walk

@@ -104,7 +104,7 @@ def _command(text: str) -> str:
 
 def _marks(screen: Screen) -> str:
     _, _, text = times_text(screen).partition("; median")
-    return f"Red: irregular, with this cause; yellow: irregular; grey: regular; median{text}."
+    return f"Red: with this cause; yellow: irregular otherwise; grey: regular; median{text}."
 
 
 def _alternatives(screen: Screen) -> str:

@@ -147,9 +147,9 @@ def _mark(group: Sequence[Iteration]) -> str:
 
 def times_text(screen: Screen) -> str:
     """Say the median iteration before and with the cause."""
-    marked = "^ irregular, with this cause"
+    marked = "^ with this cause"
     if any(one.is_irregular and not one.has_cause for one in screen.iterations):
-        marked += "; ' irregular"
+        marked += "; ' irregular otherwise"
     if not math.isfinite(screen.before_ns):
         return f"{marked}; median {duration(screen.during_ns)}, none before to compare with"
     ratio = screen.during_ns / screen.before_ns

@@ -7,7 +7,7 @@ from tests.infra.test_cli import Run, run
 
 __all__ = ["run"]  # the fixture
 
-RECORDINGS = Path(__file__).resolve().parents[2] / "recordings"
+RECORDINGS = Path(__file__).resolve().parents[3] / "recordings"
 
 
 def test_a_recording_is_shown_without_any_service(run: Run) -> None:
