@@ -30,6 +30,12 @@ AFTER_SHOWN: Final = 20
 LOOKED_INTO: Final = 60
 """Iterations of which each rank's work is read, for the heat map: those around the first irregular one."""
 
+IRREGULAR_READ: Final = 5
+"""Irregular iterations of which operators are read, evenly spread over the verdict: one of them is shown."""
+
+REGULAR_READ: Final = 8
+"""Regular iterations of which operators are read, if any are stored: their medians are what is usual."""
+
 STRETCHES_SHOWN: Final = 60
 """Stretches of time into which samples of bandwidth are gathered."""
 
@@ -223,14 +229,14 @@ class Periods:
 def periods_of(verdict: Verdict, iterations: Sequence[Iteration]) -> Periods:
     """Split the iterations around a verdict into those before and those with its cause.
 
-    A fault that was there from the start has none before it: the regular ones of its range, if any, are compared.
+    A fault that was there from the start has none before it. Of a verdict that is in no iteration, such as a hang,
+    the whole range counts.
     """
     first, past = verdict.iterations
     own = [one for one in iterations if first <= one.iteration < past]
     seen = [one.iteration for one in own if one.has_cause]
     before = [one.iteration for one in iterations if one.iteration < first and one.is_irregular is False]
-    regular = [one.iteration for one in own if one.is_irregular is False and not one.has_cause]
-    return Periods(_numbers(before or regular), _numbers(seen or [one.iteration for one in own]))
+    return Periods(_numbers(before), _numbers(seen or [one.iteration for one in own]))
 
 
 def with_first_ones(verdict: Verdict, iterations: Sequence[Iteration]) -> list[Iteration]:
@@ -244,6 +250,12 @@ def with_first_ones(verdict: Verdict, iterations: Sequence[Iteration]) -> list[I
 
 def _numbers(values: Sequence[int]) -> Ints:
     return np.array(values, dtype=np.int64)
+
+
+def spread_out(numbers: Sequence[int], most: int) -> list[int]:
+    """Return at most so many of the numbers, evenly spread over them."""
+    places = np.unique(np.linspace(0, len(numbers) - 1, min(most, len(numbers))).round().astype(int))
+    return [numbers[at] for at in places.tolist()] if numbers else []
 
 
 def regular_apart(verdict: Verdict, iterations: Sequence[Iteration]) -> list[int]:

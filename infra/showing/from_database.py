@@ -14,7 +14,9 @@ from irregulars.infra.showing.found import (
     AFTER_SHOWN,
     BEFORE_SHOWN,
     BINS,
+    IRREGULAR_READ,
     OPERATOR_COLUMNS,
+    REGULAR_READ,
     STRETCHES_SHOWN,
     Cell,
     Earlier,
@@ -32,6 +34,7 @@ from irregulars.infra.showing.found import (
     regular_apart,
     sampled_spans,
     span_of,
+    spread_out,
     with_first_ones,
 )
 from irregulars.infra.showing.same_device import device_name
@@ -42,8 +45,6 @@ if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
 
 _MOST_ITERATIONS: Final = 20_000
-_IRREGULAR_READ: Final = 5
-_REGULAR_READ: Final = 8
 _MOST_OPERATORS: Final = 300_000
 _MOST_NAMED: Final = 500  # iterations or ranks in one question: they stand in its address
 _EARLIER_DAYS: Final = 90
@@ -267,11 +268,11 @@ class _Reader:
     def _operators(self, iterations: Sequence[Iteration], periods: Periods) -> Mapping[str, Column]:
         """Read some irregular iterations, and some regular ones to compare with."""
         regular = regular_apart(self._verdict, iterations)
-        during = _spread_out(periods.during.tolist(), _MOST_NAMED)
+        during = spread_out(periods.during.tolist(), _MOST_NAMED)
         rows = self._ask(_OPERATOR_ITERATIONS, wanted=[*during, *regular[-_MOST_NAMED:]])
         stored = {iteration for (iteration,) in rows}
-        wanted = [*_spread_out([one for one in during if one in stored], _IRREGULAR_READ),
-                  *[one for one in regular if one in stored][-_REGULAR_READ:]]  # fmt: skip
+        wanted = [*spread_out([one for one in during if one in stored], IRREGULAR_READ),
+                  *[one for one in regular if one in stored][-REGULAR_READ:]]  # fmt: skip
         read = self._ask(_OPERATORS, wanted=wanted, limit=_MOST_OPERATORS) if wanted else ()
         return _columns(read)
 
@@ -350,12 +351,6 @@ class _Reader:
         )  # fmt: skip
         return [Earlier(job, name, kind, (first, past), lost_s, world_size, seen)
                 for job, name, kind, first, past, lost_s, world_size, seen in rows]  # fmt: skip
-
-
-def _spread_out(numbers: Sequence[int], most: int) -> list[int]:
-    """Return at most so many of the numbers, evenly spread over them."""
-    places = np.unique(np.linspace(0, len(numbers) - 1, min(most, len(numbers))).round().astype(int))
-    return [numbers[at] for at in places.tolist()] if numbers else []
 
 
 def _columns(rows: Sequence[Row]) -> Mapping[str, Column]:

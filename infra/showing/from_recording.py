@@ -12,7 +12,9 @@ from irregulars.infra.showing.found import (
     AFTER_SHOWN,
     BEFORE_SHOWN,
     BINS,
+    IRREGULAR_READ,
     OPERATOR_COLUMNS,
+    REGULAR_READ,
     STRETCHES_SHOWN,
     Cell,
     Earlier,
@@ -26,8 +28,10 @@ from irregulars.infra.showing.found import (
     RateSample,
     no_operators,
     periods_of,
+    regular_apart,
     sampled_spans,
     span_of,
+    spread_out,
     with_first_ones,
 )
 from irregulars.infra.showing.same_device import is_same_device
@@ -53,7 +57,7 @@ def found_in_recording(directory: str, trace: Trace, judgements: Judgements, ver
         iterations=iterations,
         places={a.rank: Place(a.host, a.gpu, a.nic, a.switch) for a in trace.announcements},
         members={c.id: tuple(c.ranks) for a in trace.announcements for c in a.communicators},
-        operators=_operators(judgements),
+        operators=_operators(judgements, verdict, iterations, periods),
         work=_work(ranks, periods),
         cells=_cells(ranks, periods.looked_into, bin_ranks),
         bin_ranks=bin_ranks,
@@ -77,10 +81,18 @@ def _iterations(judgements: Judgements, verdict: Verdict) -> list[Iteration]:
     ]  # fmt: skip
 
 
-def _operators(judgements: Judgements) -> Mapping[str, Column]:
+def _operators(
+    judgements: Judgements, verdict: Verdict, iterations: Sequence[Iteration], periods: Periods
+) -> Mapping[str, Column]:
+    """Return some irregular iterations, and some regular ones to compare with."""
     if not judgements.operators:
         return no_operators()
-    return {name: np.asarray(judgements.operators[name]) for name in OPERATOR_COLUMNS}
+    stored = judgements.operators["iteration"]
+    known = set(np.unique(stored).tolist())
+    during = spread_out([one for one in periods.during.tolist() if one in known], IRREGULAR_READ)
+    regular = [one for one in regular_apart(verdict, iterations) if one in known][-REGULAR_READ:]
+    own = np.isin(stored, [*during, *regular])
+    return {name: np.asarray(judgements.operators[name])[own] for name in OPERATOR_COLUMNS}
 
 
 def _work(ranks: Mapping[str, Column], periods: Periods) -> dict[int, RankWork]:

@@ -103,8 +103,10 @@ def _command(text: str) -> str:
 
 
 def _marks(screen: Screen) -> str:
-    _, _, text = times_text(screen).partition("; median")
-    return f"Red: with this cause; yellow: irregular otherwise; grey: regular; median{text}."
+    _, has_marks, text = times_text(screen).partition("; median ")
+    if not has_marks:
+        return f"{times_text(screen)}."
+    return f"Red: with this cause; yellow: irregular otherwise; grey: regular; median {text}."
 
 
 def _alternatives(screen: Screen) -> str:

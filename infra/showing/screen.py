@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -160,7 +160,7 @@ def gather(found: Found) -> Screen:
         rates=found.rates, rate_samples=found.rate_samples,
         cells=found.cells, bin_ranks=found.bin_ranks,
         earlier=found.earlier,
-        next_step=advise(verdict),
+        next_step=_next_step(found),
         look_further=where_to_look(verdict),
         missing=tuple(_missing(found, periods, chain)),
     )  # fmt: skip
@@ -175,6 +175,14 @@ def _candidates(irregular: Sequence[int], times: Mapping[int, float]) -> list[in
 def _since(found: Found) -> int | None:
     first = found.verdict.iterations[0]
     return next((one.started_ns for one in found.iterations if one.iteration >= first), None)
+
+
+def _next_step(found: Found) -> str:
+    """Say what to do; of a recording, which is over, what was to be done."""
+    verdict = found.verdict
+    if found.recording is None or verdict.state == "open":
+        return advise(verdict)
+    return f"while it lasted: {advise(replace(verdict, state='open', close_reason=None))}"
 
 
 def _cost(found: Found) -> Cost:
@@ -220,7 +228,7 @@ def _missing(found: Found, periods: Periods, chain: Chain | None) -> Iterator[st
     elif not len(periods.before):
         yield "before: no regular iterations are known; it was there from the start, or they are no longer stored"
     if found.verdict.kind != "hang" and not len(found.operators["iteration"]):
-        yield "operators: none of its irregular iterations are stored (kept 30 days), so nobody can say who waited"
+        yield "operators: none of its iterations are stored; only irregular ones are, and kept 30 days"
     elif chain is None and found.verdict.kind != "hang":
         yield "who waited: the operators' start times are not known, or none is of an irregular iteration"
     if found.recording is not None:

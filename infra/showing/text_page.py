@@ -135,7 +135,8 @@ def _times(screen: Screen) -> Iterator[str]:
     share = "one" if each == 1 else f"the longest of {each}"
     yield from _told("Times", f"{shown}, {share} a block, 0 to {duration(most)}")
     yield " " * _INDENT + blocks([longest for _, longest in bars], most)
-    yield " " * _INDENT + "".join(_mark(group) for group, _ in bars).rstrip()
+    if marks := "".join(_mark(group) for group, _ in bars).rstrip():
+        yield " " * _INDENT + marks
     yield from _told("", times_text(screen))
 
 
@@ -147,6 +148,10 @@ def _mark(group: Sequence[Iteration]) -> str:
 
 def times_text(screen: Screen) -> str:
     """Say the median iteration before and with the cause."""
+    if screen.verdict.kind == "hang":
+        return (
+            f"iteration {screen.verdict.iterations[1] - 1} does not end; median before {duration(screen.before_ns)}"
+        )
     marked = "^ with this cause"
     if any(one.is_irregular and not one.has_cause for one in screen.iterations):
         marked += "; ' irregular otherwise"
@@ -175,7 +180,8 @@ def chain_texts(screen: Screen, chain: Chain) -> list[str]:
     """Say each hand-over, and then the cause."""
     texts = [_handover(screen, one) for one in chain.handovers]
     if chain.left_out:
-        texts[-1] += f" (and {chain.left_out} shorter waits on the way)"
+        waits = "1 shorter wait" if chain.left_out == 1 else f"{chain.left_out} shorter waits"
+        texts[-1] += f" (and {waits} on the way)"
     return [*texts, _cause(screen, chain)]
 
 

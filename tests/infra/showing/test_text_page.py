@@ -67,7 +67,7 @@ def test_a_verdict_of_which_nothing_else_is_stored_says_what_is_missing() -> Non
     text = text_of(Found(verdict_of(), now_ns=0))
     assert "its begin is not stored" in text
     assert "iterations: none of the verdict's range are stored" in text
-    assert "operators: none of its irregular iterations are stored" in text
+    assert "operators: none of its iterations are stored" in text
     assert "GPU state: nothing is stored" in text
     assert "Evidence seen" in text
     assert "Cost 2.0 GPU-hours an hour" in text  # by delta
