@@ -75,17 +75,17 @@ ORDER BY iteration DESC
 LIMIT {limit:UInt32}"""
 
 _OPERATOR_ITERATIONS: Final = """
-SELECT DISTINCT iteration
+SELECT iteration, count()
 FROM operators
-WHERE job = {job:String} AND attempt = {attempt:Int64} AND iteration IN {wanted:Array(Int64)}"""
+WHERE job = {job:String} AND attempt = {attempt:Int64} AND iteration IN {wanted:Array(Int64)}
+GROUP BY iteration"""
 
 _OPERATORS: Final = """
 SELECT iteration, rank, communicator, operator, sequence, peer, toUnixTimestamp64Nano(started_at), elapsed_ns, gap_ns,
     wait_ns, transfer_ns, size_bytes
 FROM operators FINAL
 WHERE job = {job:String} AND attempt = {attempt:Int64} AND iteration IN {wanted:Array(Int64)}
-ORDER BY iteration DESC, rank
-LIMIT {limit:UInt32}"""
+ORDER BY iteration, rank"""
 
 _PLACES: Final = """
 SELECT rank, host, gpu, nic, switch, world_size, clock, communicators
@@ -270,10 +270,15 @@ class _Reader:
         regular = regular_apart(self._verdict, iterations)
         during = spread_out(periods.during.tolist(), _MOST_NAMED)
         rows = self._ask(_OPERATOR_ITERATIONS, wanted=[*during, *regular[-_MOST_NAMED:]])
-        stored = {iteration for (iteration,) in rows}
-        wanted = [*spread_out([one for one in during if one in stored], IRREGULAR_READ),
-                  *[one for one in regular if one in stored][-REGULAR_READ:]]  # fmt: skip
-        read = self._ask(_OPERATORS, wanted=wanted, limit=_MOST_OPERATORS) if wanted else ()
+        stored = {int(iteration): int(count) for iteration, count in rows}
+        wanted = _small_enough(
+            [
+                *spread_out([one for one in during if one in stored], IRREGULAR_READ),
+                *[one for one in reversed(regular) if one in stored][:REGULAR_READ],
+            ],
+            stored,
+        )
+        read = self._ask(_OPERATORS, wanted=wanted) if wanted else ()
         return _columns(read)
 
     def _places(self, operators: Mapping[str, Column]) -> tuple[dict[int, Place], dict[str, Sequence[int]], str]:
@@ -351,6 +356,16 @@ class _Reader:
         )  # fmt: skip
         return [Earlier(job, name, kind, (first, past), lost_s, world_size, seen)
                 for job, name, kind, first, past, lost_s, world_size, seen in rows]  # fmt: skip
+
+
+def _small_enough(wanted: Sequence[int], counts: Mapping[int, int]) -> list[int]:
+    """Return the first iterations that together have no more than `_MOST_OPERATORS` operators, and at least one.
+
+    >>> _small_enough([5, 7, 9], {5: 400_000, 7: 10, 9: 10}), _small_enough([5, 7], {5: 100, 7: 400_000})
+    ([5], [5])
+    """
+    totals = np.cumsum([counts[one] for one in wanted])
+    return list(wanted[: max(1, int(np.searchsorted(totals, _MOST_OPERATORS, side="right")))])
 
 
 def _columns(rows: Sequence[Row]) -> Mapping[str, Column]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -13,6 +14,7 @@ from irregulars.infra.showing.screen import Screen
 from irregulars.infra.showing.waiting_chain import Chain, Handover, Piece
 from irregulars.infra.showing.words import age, amount, blocks, duration, kind_of, moment, rank_at, span
 from irregulars.printing import printable
+from irregulars.sinks.advice import command_to_run, what_to_check
 from irregulars.streams.messages.judgements import Verdict
 
 WIDTH: Final = 80
@@ -280,10 +282,10 @@ def _commands(screen: Screen) -> Iterator[str]:
 
 def commands_of(screen: Screen) -> list[str]:
     """Return what to check and which commands to run, one text each."""
-    before, _, command = screen.look_further.rpartition("Look further: ")
+    command = command_to_run(screen.verdict)
     if screen.recording is not None:  # nothing of it is in a database
-        command = f"irregulars check {screen.recording}"
-    return [one for one in (before.strip(), command) if one]
+        command = f"irregulars check {shlex.quote(screen.recording)}"
+    return [one for one in (what_to_check(screen.verdict), command) if one]
 
 
 def _missing(missing: Sequence[str]) -> Iterator[str]:
