@@ -259,12 +259,13 @@ def _last_verdict(console: Console, alerts: _Alerts) -> Verdict | None:
 
 def _show_verdict(console: Console, services: LocalServices, verdict: Verdict, fault: str) -> None:
     from irregulars.sinks.advice import advise, name_device
+    from irregulars.sinks.alerts import percent
 
     first, past = verdict.iterations
     cost = f"{verdict.delta:.2f} times the usual time, {verdict.lost_s:.1f} s lost ({verdict.severity})"
     console.print(f"\n[bold]Verdict[/bold]   {verdict.kind} in iterations {first} to {past - 1}: {cost}")
     for suspect in verdict.suspects[:3]:
-        console.print(f"          {suspect.probability:4.0%}  {name_device(suspect)}", markup=False)
+        console.print(f"          {percent(suspect.probability):>4}  {name_device(suspect)}", markup=False)
     console.print(f"Evidence  {verdict.evidence}", markup=False)
     console.print(f"Next      {advise(verdict)}", markup=False)
     console.print(f"Put in    {fault}\n", markup=False)

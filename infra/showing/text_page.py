@@ -15,6 +15,7 @@ from irregulars.infra.showing.waiting_chain import Chain, Handover, Piece
 from irregulars.infra.showing.words import age, amount, blocks, duration, kind_of, moment, rank_at, span
 from irregulars.printing import printable
 from irregulars.sinks.advice import command_to_run, what_to_check
+from irregulars.sinks.alerts import percent
 from irregulars.streams.messages.judgements import Verdict
 
 WIDTH: Final = 80
@@ -68,8 +69,7 @@ def device_text(screen: Screen) -> str:
     if screen.device is None:
         where = f"; communicator {verdict.communicator}" if verdict.communicator else ""
         return f"none is accused{where}: {verdict.evidence}"
-    sure = min(round(100 * verdict.suspects[0].probability), 99)  # nobody is ever 100% sure
-    return f"{screen.device}, {sure}% sure"
+    return f"{screen.device}, {percent(verdict.suspects[0].probability)} sure"
 
 
 def since_text(screen: Screen) -> str:

@@ -152,8 +152,14 @@ def _show_verdict(console: Console, verdict: Verdict) -> None:
     where = f"in iteration{'' if past - first == 1 else 's'} {_range(first, past)}"
     console.print(f"\n[bold red]{verdict.kind}[/bold red] {where}{times}{lost}{urgency}")
     for suspect in verdict.suspects[:_SUSPECTS_SHOWN]:
-        console.print(f"  {suspect.probability:4.0%}  {plain(_name(suspect))}")
+        console.print(f"  {_sure(suspect):>4}  {plain(_name(suspect))}")
     console.print(f"  {printable(verdict.evidence)}", markup=False)
+
+
+def _sure(suspect: Suspect) -> str:
+    from irregulars.sinks.alerts import percent
+
+    return percent(suspect.probability)
 
 
 def _name(suspect: Suspect) -> str:
