@@ -143,6 +143,13 @@ class Earlier(NamedTuple):
     last_seen_ns: int | None
 
 
+class Other(NamedTuple):
+    """Another verdict of the job: one that is open, too; of a recording any."""
+
+    verdict_id: str
+    kind: str
+
+
 class PatternShare(NamedTuple):
     """How many behaviour patterns of a rank's NIC were abnormal, of how many."""
 
@@ -202,6 +209,7 @@ class Found:
     patterns: Sequence[PatternShare] = ()
     gpus: Sequence[GpuState] = ()
     earlier: Sequence[Earlier] = ()
+    others: Sequence[Other] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from irregulars.infra.showing.found import (
     GpuState,
     Iteration,
     NicRates,
+    Other,
     PatternShare,
     Periods,
     Place,
@@ -188,6 +189,14 @@ ORDER BY known.last_seen_at DESC, known.verdict_id
 LIMIT {limit:UInt32}"""
 
 
+_OTHERS: Final = """
+SELECT verdict_id, kind
+FROM verdicts FINAL
+WHERE job = {job:String} AND attempt = {attempt:Int64} AND state = 'open' AND verdict_id != {verdict_id:String}
+ORDER BY lost_s DESC, verdict_id
+LIMIT {limit:UInt32}"""
+
+
 def find_verdict(client: Client, which: str = "") -> Verdict | None:
     """Return a verdict: by its id, or the newest one of a job, or the newest of all; open ones first.
 
@@ -250,6 +259,7 @@ class _Reader:
             patterns=self._patterns(periods),
             gpus=self._gpus(iterations),
             earlier=self._earlier(now_ns),
+            others=self._others(),
         )  # fmt: skip
 
     def _ask(self, question: str, **values: Any) -> Sequence[Row]:
@@ -342,6 +352,10 @@ class _Reader:
                 _GPUS, begin=begin, end=end
             )
         ]  # fmt: skip
+
+    def _others(self) -> list[Other]:
+        rows = self._ask(_OTHERS, verdict_id=self._verdict.verdict_id, limit=_EARLIER_READ)
+        return [Other(verdict_id, kind) for verdict_id, kind in rows]
 
     def _earlier(self, now_ns: int) -> list[Earlier]:
         if self._suspect is None:

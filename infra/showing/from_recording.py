@@ -21,6 +21,7 @@ from irregulars.infra.showing.found import (
     Found,
     Iteration,
     NicRates,
+    Other,
     PatternShare,
     Periods,
     Place,
@@ -65,6 +66,7 @@ def found_in_recording(directory: str, trace: Trace, judgements: Judgements, ver
         rate_samples=list(_rate_samples(trace.bandwidth, verdict, span_of(iterations))),
         patterns=_patterns(judgements, periods),
         earlier=list(_earlier(judgements, verdict)),
+        others=_others(judgements, verdict),
     )
 
 
@@ -191,6 +193,11 @@ def _patterns(judgements: Judgements, periods: Periods) -> list[PatternShare]:
     own = np.isin(patterns["iteration"], periods.during)
     shares = _by_rank(patterns["rank"][own], patterns["is_abnormal"][own].astype(np.float64))
     return [PatternShare(rank, int(abnormal.sum()), len(abnormal)) for rank, abnormal in shares]
+
+
+def _others(judgements: Judgements, verdict: Verdict) -> list[Other]:
+    newest = {one.verdict_id: one for one in judgements.verdicts if one.verdict_id != verdict.verdict_id}
+    return [Other(one.verdict_id, one.kind) for one in sorted(newest.values(), key=lambda one: -one.lost_s)]
 
 
 def _earlier(judgements: Judgements, verdict: Verdict) -> Iterator[Earlier]:

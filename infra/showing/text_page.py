@@ -237,7 +237,19 @@ def _state(screen: Screen) -> Iterator[str]:
         yield from _told("NIC", screen.nic)
     for number, one in enumerate(screen.gpus[:_GPUS_SHOWN]):
         yield from _told("GPU" if not number else "", gpu_text(one, screen.gpu_median_mhz))
+    if text := others_text(screen):
+        yield from _told("Others", text)
     yield from _told("Earlier", earlier_text(screen.earlier, screen.verdict, screen.recording is not None))
+
+
+def others_text(screen: Screen) -> str:
+    """Name the other verdicts of the job; empty if there are none."""
+    if not screen.others:
+        return ""
+    told = "in this recording" if screen.recording is not None else "open in this job"
+    shown = ", ".join(f"{kind_of(one.kind)} [{one.verdict_id}]" for one in screen.others[:_EARLIER_SHOWN])
+    more = f" and {len(screen.others) - _EARLIER_SHOWN} more" if len(screen.others) > _EARLIER_SHOWN else ""
+    return f"{len(screen.others)} more {told}: {shown}{more}"
 
 
 def gpu_text(one: GpuState, median_mhz: float) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import gc
 import math
+import shlex
 import sys
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -70,6 +71,8 @@ def analyze(
         print_json(analysis.to_json())
     else:
         show_analysis(analysis)
+        if analysis.verdicts:
+            print(f"\nOn one screen, with who waited for whom: irregulars show {shlex.quote(printable(directory))}")
 
 
 def _analyze(settings: Settings, directory: Path, without: Collection[str]) -> Analysis:

@@ -90,8 +90,6 @@ def _of_recording(settings: Settings, directory: Path, verdict_id: str | None) -
     if verdict_id is not None and verdict_id not in ids:
         raise InputError(f"verdict must be one of {', '.join(ids)}; got {verdict_id!r} ({directory})")
     verdict = analysis.verdicts[0 if verdict_id is None else ids.index(verdict_id)]
-    if len(ids) > 1:
-        print(f"irregulars: {len(ids)} verdicts, the costliest first: {', '.join(ids)}", file=sys.stderr)
     return found_in_recording(str(directory), trace, judgements, verdict)
 
 
