@@ -128,9 +128,10 @@ def show_analysis(analysis: Analysis) -> None:
     """Print what was found, for people."""
     console = open_console()
     ranges = analysis.irregular_ranges
-    count = sum(past - first for first, past in ranges)
+    count = sum(one.is_irregular is True for one in analysis.iterations)
+    within = "within " if count < sum(past - first for first, past in ranges) else ""  # they join over regular ones
     shown = ", ".join(_range(first, past) for first, past in ranges)
-    places = f" ({shown})" if shown else ""
+    places = f" ({within}{shown})" if shown else ""
     total = len(analysis.iterations)
     judged = f"{total} iteration{'' if total == 1 else 's'}, {count} of them irregular{places}"
     console.print(f"[bold]{plain(analysis.job)}[/bold]: {judged}")
