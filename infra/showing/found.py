@@ -44,7 +44,7 @@ BINS: Final = 64
 
 
 class Iteration(NamedTuple):
-    """One iteration of the job: times in ns, None where not known."""
+    """One iteration of training (no evaluation, no checkpoint): times in ns, None where not known."""
 
     iteration: int
     started_ns: int
@@ -243,7 +243,7 @@ def periods_of(verdict: Verdict, iterations: Sequence[Iteration]) -> Periods:
     first, past = verdict.iterations
     own = [one for one in iterations if first <= one.iteration < past]
     seen = [one.iteration for one in own if one.has_cause]
-    before = [one.iteration for one in iterations if one.iteration < first and one.is_irregular is False]
+    before = [one.iteration for one in usual_ones([one for one in iterations if one.iteration < first])]
     return Periods(_numbers(before), _numbers(seen or [one.iteration for one in own]))
 
 
@@ -269,7 +269,20 @@ def spread_out(numbers: Sequence[int], most: int) -> list[int]:
 def regular_apart(verdict: Verdict, iterations: Sequence[Iteration]) -> list[int]:
     """Return the regular iterations outside a verdict's range: inside they may carry a weaker form of its cause."""
     first, past = verdict.iterations
-    return [one.iteration for one in iterations if one.is_irregular is False and not first <= one.iteration < past]
+    return [one.iteration for one in usual_ones(iterations) if not first <= one.iteration < past]
+
+
+def usual_ones(iterations: Sequence[Iteration]) -> list[Iteration]:
+    """Return the regular iterations; where none is known to be, the first ones, of which nobody said.
+
+    >>> warm_up = [Iteration(at, 0, 10, None, None, False) for at in range(2)]
+    >>> [one.iteration for one in usual_ones([*warm_up, Iteration(2, 0, 10, 9.0, False, False)])]
+    [2]
+    >>> [one.iteration for one in usual_ones([*warm_up, Iteration(2, 0, 90, 9.0, True, True)])]
+    [0, 1]
+    """
+    regular = [one for one in iterations if one.is_irregular is False]
+    return regular or [one for one in iterations if one.is_irregular is None and not one.has_cause]
 
 
 def median_of(values: Floats | Sequence[float]) -> float:

@@ -72,6 +72,7 @@ SELECT iteration, toUnixTimestamp64Nano(started_at), elapsed_ns, reference_ns, i
     has(verdict_ids, {verdict_id:String})
 FROM iterations FINAL
 WHERE job = {job:String} AND attempt = {attempt:Int64} AND iteration >= {first:Int64} AND iteration < {past:Int64}
+    AND phase = 'train'
 ORDER BY iteration DESC
 LIMIT {limit:UInt32}"""
 

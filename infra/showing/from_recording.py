@@ -79,7 +79,7 @@ def _iterations(judgements: Judgements, verdict: Verdict) -> list[Iteration]:
             verdict.verdict_id in one.verdict_ids,
         )
         for one in sorted(judgements.iterations, key=lambda judged: judged.iteration)
-        if first <= one.iteration < past
+        if first <= one.iteration < past and one.phase == "train"
     ]  # fmt: skip
 
 

@@ -151,9 +151,8 @@ def _mark(group: Sequence[Iteration]) -> str:
 def times_text(screen: Screen) -> str:
     """Say the median iteration before and with the cause."""
     if screen.verdict.kind == "hang":
-        return (
-            f"iteration {screen.verdict.iterations[1] - 1} does not end; median before {duration(screen.before_ns)}"
-        )
+        before = f"; median before {duration(screen.before_ns)}" if math.isfinite(screen.before_ns) else ""
+        return f"iteration {screen.verdict.iterations[1] - 1} does not end{before}"
     marked = "^ with this cause"
     if any(one.is_irregular and not one.has_cause for one in screen.iterations):
         marked += "; ' irregular otherwise"
