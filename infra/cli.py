@@ -25,7 +25,6 @@ from irregulars.infra.commands.node_check import node_check
 from irregulars.infra.commands.notify import notify
 from irregulars.infra.commands.options import Invocation
 from irregulars.infra.commands.plain_values import spare_models
-from irregulars.infra.commands.show import show
 from irregulars.infra.commands.show_settings import show_settings
 from irregulars.infra.commands.sql import sql
 from irregulars.infra.commands.topics import topics
@@ -33,6 +32,7 @@ from irregulars.infra.commands.traces.analyze import analyze
 from irregulars.infra.commands.traces.check import check
 from irregulars.infra.commands.traces.import_trace import import_trace
 from irregulars.infra.commands.traces.replay import replay
+from irregulars.infra.commands.traces.show import show
 from irregulars.infra.commands.traces.simulate import simulate
 from irregulars.infra.commands.up import up
 from irregulars.infra.commands.walk import walk

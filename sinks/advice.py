@@ -255,11 +255,22 @@ def _plan_of_host(verdict: Verdict, suspect: Suspect | None) -> Plan | None:
 
 
 def where_to_look(verdict: Verdict) -> str:
-    """Name what to check on the machine, how to cordon it, and the shipped investigation to run."""
+    """Name what to check on the machine, how to cordon it, and which commands show more."""
+    show = f"irregulars show {shlex.quote(verdict.verdict_id)}"
+    look = f"Look further: {show}; {command_to_run(verdict)}"
+    return " ".join(one for one in (what_to_check(verdict), look) if one)
+
+
+def what_to_check(verdict: Verdict) -> str:
+    """Name what to check on the machine, and how to cordon it; empty where neither is to be done."""
     suspect = verdict.suspects[0] if verdict.suspects else None
-    sentences = [] if suspect is None else [_checks(verdict, suspect), _cordon(verdict, suspect)]
-    sentences.append(f"Look further: {_investigation(verdict, suspect)}")
+    sentences = () if suspect is None else (_checks(verdict, suspect), _cordon(verdict, suspect))
     return " ".join(sentence for sentence in sentences if sentence)
+
+
+def command_to_run(verdict: Verdict) -> str:
+    """Return the shipped investigation that shows more, as a command; names are quoted for a shell."""
+    return _investigation(verdict, verdict.suspects[0] if verdict.suspects else None)
 
 
 def _checks(verdict: Verdict, suspect: Suspect) -> str:

@@ -109,14 +109,19 @@ def _who(verdict: Verdict) -> str:
         }
         return reasons.get(verdict.kind, f"no device is named{f', {where}' if where else ''}")
     first, *others = verdict.suspects
-    text = f"{name_device(first)}, {_percent(first.probability)} sure"
+    text = f"{name_device(first)}, {percent(first.probability)} sure"
     if others and others[0].probability >= _WORTH_NAMING:
-        text += f" (or {name_device(others[0])}, {_percent(others[0].probability)})"
+        text += f" (or {name_device(others[0])}, {percent(others[0].probability)})"
     return text
 
 
-def _percent(probability: float) -> str:
-    return f"{min(round(100 * probability), 99)}%"  # nobody is ever 100% sure
+def percent(probability: float) -> str:
+    """Write how sure it is: nobody is ever 100% sure.
+
+    >>> percent(0.914), percent(0.9999)
+    ('91%', '99%')
+    """
+    return f"{min(round(100 * probability), 99)}%"
 
 
 def _how_slow(verdict: Verdict) -> str:
@@ -124,7 +129,8 @@ def _how_slow(verdict: Verdict) -> str:
     is_closed = verdict.state == "closed"
     if verdict.kind == "hang":
         return f"iteration {past_last - 1} {'had not ended' if is_closed else 'does not end'}"
-    when = f"in iterations {first} to {past_last - 1}" if is_closed else f"since iteration {first}"
+    seen = f"iteration {first}" if past_last - first == 1 else f"iterations {first} to {past_last - 1}"
+    when = f"in {seen}" if is_closed else f"since iteration {first}"
     if not math.isfinite(verdict.delta):
         return f"seen {when}"
     return f"iterations {'took' if is_closed else 'take'} {verdict.delta:.3g}x the usual time {when}"

@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -259,12 +259,13 @@ def _last_verdict(console: Console, alerts: _Alerts) -> Verdict | None:
 
 def _show_verdict(console: Console, services: LocalServices, verdict: Verdict, fault: str) -> None:
     from irregulars.sinks.advice import advise, name_device
+    from irregulars.sinks.alerts import percent
 
     first, past = verdict.iterations
     cost = f"{verdict.delta:.2f} times the usual time, {verdict.lost_s:.1f} s lost ({verdict.severity})"
     console.print(f"\n[bold]Verdict[/bold]   {verdict.kind} in iterations {first} to {past - 1}: {cost}")
     for suspect in verdict.suspects[:3]:
-        console.print(f"          {suspect.probability:4.0%}  {name_device(suspect)}", markup=False)
+        console.print(f"          {percent(suspect.probability):>4}  {name_device(suspect)}", markup=False)
     console.print(f"Evidence  {verdict.evidence}", markup=False)
     console.print(f"Next      {advise(verdict)}", markup=False)
     console.print(f"Put in    {fault}\n", markup=False)
@@ -275,6 +276,9 @@ def _show_stored(console: Console, services: LocalServices, verdict: Verdict) ->
     """Look further in ClickHouse, as a person would: the command, and what it answers."""
     from irregulars.infra.commands.sql import show_answer
     from irregulars.infra.configuration.wiring import database_settings
+    from irregulars.infra.showing.from_database import found_in_database
+    from irregulars.infra.showing.screen import gather
+    from irregulars.infra.showing.text_page import lines_of
     from irregulars.sinks.connection import connect, translated
     from irregulars.sinks.investigations import run
 
@@ -283,9 +287,9 @@ def _show_stored(console: Console, services: LocalServices, verdict: Verdict) ->
     try:
         with translated(target):
             _wait_until_stored(client, verdict)
-            values: dict[str, Any] = {"job": verdict.job, "limit": 8}
-            console.print(f"$ irregulars sql irregular_iterations job={verdict.job} limit=8", style="bold")
-            show_answer(run(client, "irregular_iterations", values))
+            console.print(f"$ irregulars show {verdict.verdict_id}", style="bold", markup=False)
+            found = found_in_database(client, verdict, target.database, time.time_ns())
+            console.print("\n".join(lines_of(gather(found))), markup=False)
             console.print("\n$ irregulars sql time_lost_by_device", style="bold")
             show_answer(run(client, "time_lost_by_device"))
     finally:

@@ -78,6 +78,7 @@ In another terminal:
   export IRREGULARS_CONFIG={found["config"]}
   irregulars alerts
   irregulars replay DIR --speed 10
+  irregulars show
   irregulars sql blamed
 
 Ctrl-C stops everything.""",

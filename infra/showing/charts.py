@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Final
 
-from irregulars.infra.showing.found import Cell, Iteration, RateSample
+from irregulars.infra.showing.found import Cell, Iteration, RateSample, median_of
 from irregulars.infra.showing.words import duration, rate, span
 
 _WIDTH: Final = 720
@@ -19,6 +19,7 @@ _BOTTOM: Final = 22
 _ROW_PX: Final = 26
 _MOST_BARS: Final = 600
 _LEVELS: Final = 6
+_FULL_RATIO: Final = 1.5  # to the median: the least that gets the strongest colour
 
 
 def _svg(height: float, title: str, parts: Iterable[str]) -> str:
@@ -69,8 +70,8 @@ def heat_map(cells: Sequence[Cell], bin_ranks: int, accused: Sequence[int]) -> s
     bins, columns = (sorted({getattr(one, name) for one in cells}) for name in ("bin", "iteration"))
     tall, wide = min(16.0, max(4.0, 480 / len(bins))), (_WIDTH - _LEFT) / len(columns)
     row_of, column_of = ({value: at for at, value in enumerate(values)} for values in (bins, columns))
-    known = sorted(one.work_ns for one in cells)
-    low, high = known[len(known) // 20], max(known[-1], 1.0)
+    low = median_of([one.work_ns for one in cells])
+    high = max(max(one.work_ns for one in cells), _FULL_RATIO * low, 1.0)  # so that noise looks calm
     own = {rank // bin_ranks for rank in accused}
     parts = [
         _rect(

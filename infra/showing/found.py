@@ -30,6 +30,12 @@ AFTER_SHOWN: Final = 20
 LOOKED_INTO: Final = 60
 """Iterations of which each rank's work is read, for the heat map: those around the first irregular one."""
 
+IRREGULAR_READ: Final = 5
+"""Irregular iterations of which operators are read, evenly spread over the verdict: one of them is shown."""
+
+REGULAR_READ: Final = 8
+"""Regular iterations of which operators are read, if any are stored: their medians are what is usual."""
+
 STRETCHES_SHOWN: Final = 60
 """Stretches of time into which samples of bandwidth are gathered."""
 
@@ -38,7 +44,7 @@ BINS: Final = 64
 
 
 class Iteration(NamedTuple):
-    """One iteration of the job: times in ns, None where not known."""
+    """One iteration of training (no evaluation, no checkpoint): times in ns, None where not known."""
 
     iteration: int
     started_ns: int
@@ -137,6 +143,13 @@ class Earlier(NamedTuple):
     last_seen_ns: int | None
 
 
+class Other(NamedTuple):
+    """Another verdict of the job: one that is open, too; of a recording any."""
+
+    verdict_id: str
+    kind: str
+
+
 class PatternShare(NamedTuple):
     """How many behaviour patterns of a rank's NIC were abnormal, of how many."""
 
@@ -196,6 +209,7 @@ class Found:
     patterns: Sequence[PatternShare] = ()
     gpus: Sequence[GpuState] = ()
     earlier: Sequence[Earlier] = ()
+    others: Sequence[Other] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,14 +237,14 @@ class Periods:
 def periods_of(verdict: Verdict, iterations: Sequence[Iteration]) -> Periods:
     """Split the iterations around a verdict into those before and those with its cause.
 
-    A fault that was there from the start has none before it: the regular ones of its range, if any, are compared.
+    A fault that was there from the start has none before it. Of a verdict that is in no iteration, such as a hang,
+    the whole range counts.
     """
     first, past = verdict.iterations
     own = [one for one in iterations if first <= one.iteration < past]
     seen = [one.iteration for one in own if one.has_cause]
-    before = [one.iteration for one in iterations if one.iteration < first and one.is_irregular is False]
-    regular = [one.iteration for one in own if one.is_irregular is False and not one.has_cause]
-    return Periods(_numbers(before or regular), _numbers(seen or [one.iteration for one in own]))
+    before = [one.iteration for one in usual_ones([one for one in iterations if one.iteration < first])]
+    return Periods(_numbers(before), _numbers(seen or [one.iteration for one in own]))
 
 
 def with_first_ones(verdict: Verdict, iterations: Sequence[Iteration]) -> list[Iteration]:
@@ -246,10 +260,29 @@ def _numbers(values: Sequence[int]) -> Ints:
     return np.array(values, dtype=np.int64)
 
 
+def spread_out(numbers: Sequence[int], most: int) -> list[int]:
+    """Return at most so many of the numbers, evenly spread over them."""
+    places = np.unique(np.linspace(0, len(numbers) - 1, min(most, len(numbers))).round().astype(int))
+    return [numbers[at] for at in places.tolist()] if numbers else []
+
+
 def regular_apart(verdict: Verdict, iterations: Sequence[Iteration]) -> list[int]:
     """Return the regular iterations outside a verdict's range: inside they may carry a weaker form of its cause."""
     first, past = verdict.iterations
-    return [one.iteration for one in iterations if one.is_irregular is False and not first <= one.iteration < past]
+    return [one.iteration for one in usual_ones(iterations) if not first <= one.iteration < past]
+
+
+def usual_ones(iterations: Sequence[Iteration]) -> list[Iteration]:
+    """Return the regular iterations; where none is known to be, the first ones, of which nobody said.
+
+    >>> warm_up = [Iteration(at, 0, 10, None, None, False) for at in range(2)]
+    >>> [one.iteration for one in usual_ones([*warm_up, Iteration(2, 0, 10, 9.0, False, False)])]
+    [2]
+    >>> [one.iteration for one in usual_ones([*warm_up, Iteration(2, 0, 90, 9.0, True, True)])]
+    [0, 1]
+    """
+    regular = [one for one in iterations if one.is_irregular is False]
+    return regular or [one for one in iterations if one.is_irregular is None and not one.has_cause]
 
 
 def median_of(values: Floats | Sequence[float]) -> float:

@@ -14,7 +14,9 @@ from irregulars.infra.showing.found import (
     AFTER_SHOWN,
     BEFORE_SHOWN,
     BINS,
+    IRREGULAR_READ,
     OPERATOR_COLUMNS,
+    REGULAR_READ,
     STRETCHES_SHOWN,
     Cell,
     Earlier,
@@ -22,6 +24,7 @@ from irregulars.infra.showing.found import (
     GpuState,
     Iteration,
     NicRates,
+    Other,
     PatternShare,
     Periods,
     Place,
@@ -32,6 +35,7 @@ from irregulars.infra.showing.found import (
     regular_apart,
     sampled_spans,
     span_of,
+    spread_out,
     with_first_ones,
 )
 from irregulars.infra.showing.same_device import device_name
@@ -42,8 +46,6 @@ if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
 
 _MOST_ITERATIONS: Final = 20_000
-_IRREGULAR_READ: Final = 5
-_REGULAR_READ: Final = 8
 _MOST_OPERATORS: Final = 300_000
 _MOST_NAMED: Final = 500  # iterations or ranks in one question: they stand in its address
 _EARLIER_DAYS: Final = 90
@@ -70,21 +72,22 @@ SELECT iteration, toUnixTimestamp64Nano(started_at), elapsed_ns, reference_ns, i
     has(verdict_ids, {verdict_id:String})
 FROM iterations FINAL
 WHERE job = {job:String} AND attempt = {attempt:Int64} AND iteration >= {first:Int64} AND iteration < {past:Int64}
+    AND phase = 'train'
 ORDER BY iteration DESC
 LIMIT {limit:UInt32}"""
 
 _OPERATOR_ITERATIONS: Final = """
-SELECT DISTINCT iteration
+SELECT iteration, count()
 FROM operators
-WHERE job = {job:String} AND attempt = {attempt:Int64} AND iteration IN {wanted:Array(Int64)}"""
+WHERE job = {job:String} AND attempt = {attempt:Int64} AND iteration IN {wanted:Array(Int64)}
+GROUP BY iteration"""
 
 _OPERATORS: Final = """
 SELECT iteration, rank, communicator, operator, sequence, peer, toUnixTimestamp64Nano(started_at), elapsed_ns, gap_ns,
     wait_ns, transfer_ns, size_bytes
 FROM operators FINAL
 WHERE job = {job:String} AND attempt = {attempt:Int64} AND iteration IN {wanted:Array(Int64)}
-ORDER BY iteration DESC, rank
-LIMIT {limit:UInt32}"""
+ORDER BY iteration, rank"""
 
 _PLACES: Final = """
 SELECT rank, host, gpu, nic, switch, world_size, clock, communicators
@@ -187,6 +190,14 @@ ORDER BY known.last_seen_at DESC, known.verdict_id
 LIMIT {limit:UInt32}"""
 
 
+_OTHERS: Final = """
+SELECT verdict_id, kind
+FROM verdicts FINAL
+WHERE job = {job:String} AND attempt = {attempt:Int64} AND state = 'open' AND verdict_id != {verdict_id:String}
+ORDER BY lost_s DESC, verdict_id
+LIMIT {limit:UInt32}"""
+
+
 def find_verdict(client: Client, which: str = "") -> Verdict | None:
     """Return a verdict: by its id, or the newest one of a job, or the newest of all; open ones first.
 
@@ -249,6 +260,7 @@ class _Reader:
             patterns=self._patterns(periods),
             gpus=self._gpus(iterations),
             earlier=self._earlier(now_ns),
+            others=self._others(),
         )  # fmt: skip
 
     def _ask(self, question: str, **values: Any) -> Sequence[Row]:
@@ -267,12 +279,17 @@ class _Reader:
     def _operators(self, iterations: Sequence[Iteration], periods: Periods) -> Mapping[str, Column]:
         """Read some irregular iterations, and some regular ones to compare with."""
         regular = regular_apart(self._verdict, iterations)
-        during = _spread_out(periods.during.tolist(), _MOST_NAMED)
+        during = spread_out(periods.during.tolist(), _MOST_NAMED)
         rows = self._ask(_OPERATOR_ITERATIONS, wanted=[*during, *regular[-_MOST_NAMED:]])
-        stored = {iteration for (iteration,) in rows}
-        wanted = [*_spread_out([one for one in during if one in stored], _IRREGULAR_READ),
-                  *[one for one in regular if one in stored][-_REGULAR_READ:]]  # fmt: skip
-        read = self._ask(_OPERATORS, wanted=wanted, limit=_MOST_OPERATORS) if wanted else ()
+        stored = {int(iteration): int(count) for iteration, count in rows}
+        wanted = _small_enough(
+            [
+                *spread_out([one for one in during if one in stored], IRREGULAR_READ),
+                *[one for one in reversed(regular) if one in stored][:REGULAR_READ],
+            ],
+            stored,
+        )
+        read = self._ask(_OPERATORS, wanted=wanted) if wanted else ()
         return _columns(read)
 
     def _places(self, operators: Mapping[str, Column]) -> tuple[dict[int, Place], dict[str, Sequence[int]], str]:
@@ -337,6 +354,10 @@ class _Reader:
             )
         ]  # fmt: skip
 
+    def _others(self) -> list[Other]:
+        rows = self._ask(_OTHERS, verdict_id=self._verdict.verdict_id, limit=_EARLIER_READ)
+        return [Other(verdict_id, kind) for verdict_id, kind in rows]
+
     def _earlier(self, now_ns: int) -> list[Earlier]:
         if self._suspect is None:
             return []
@@ -352,10 +373,14 @@ class _Reader:
                 for job, name, kind, first, past, lost_s, world_size, seen in rows]  # fmt: skip
 
 
-def _spread_out(numbers: Sequence[int], most: int) -> list[int]:
-    """Return at most so many of the numbers, evenly spread over them."""
-    places = np.unique(np.linspace(0, len(numbers) - 1, min(most, len(numbers))).round().astype(int))
-    return [numbers[at] for at in places.tolist()] if numbers else []
+def _small_enough(wanted: Sequence[int], counts: Mapping[int, int]) -> list[int]:
+    """Return the first iterations that together have no more than `_MOST_OPERATORS` operators, and at least one.
+
+    >>> _small_enough([5, 7, 9], {5: 400_000, 7: 10, 9: 10}), _small_enough([5, 7], {5: 100, 7: 400_000})
+    ([5], [5])
+    """
+    totals = np.cumsum([counts[one] for one in wanted])
+    return list(wanted[: max(1, int(np.searchsorted(totals, _MOST_OPERATORS, side="right")))])
 
 
 def _columns(rows: Sequence[Row]) -> Mapping[str, Column]:

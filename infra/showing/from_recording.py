@@ -12,13 +12,16 @@ from irregulars.infra.showing.found import (
     AFTER_SHOWN,
     BEFORE_SHOWN,
     BINS,
+    IRREGULAR_READ,
     OPERATOR_COLUMNS,
+    REGULAR_READ,
     STRETCHES_SHOWN,
     Cell,
     Earlier,
     Found,
     Iteration,
     NicRates,
+    Other,
     PatternShare,
     Periods,
     Place,
@@ -26,8 +29,10 @@ from irregulars.infra.showing.found import (
     RateSample,
     no_operators,
     periods_of,
+    regular_apart,
     sampled_spans,
     span_of,
+    spread_out,
     with_first_ones,
 )
 from irregulars.infra.showing.same_device import is_same_device
@@ -53,7 +58,7 @@ def found_in_recording(directory: str, trace: Trace, judgements: Judgements, ver
         iterations=iterations,
         places={a.rank: Place(a.host, a.gpu, a.nic, a.switch) for a in trace.announcements},
         members={c.id: tuple(c.ranks) for a in trace.announcements for c in a.communicators},
-        operators=_operators(judgements),
+        operators=_operators(judgements, verdict, iterations, periods),
         work=_work(ranks, periods),
         cells=_cells(ranks, periods.looked_into, bin_ranks),
         bin_ranks=bin_ranks,
@@ -61,6 +66,7 @@ def found_in_recording(directory: str, trace: Trace, judgements: Judgements, ver
         rate_samples=list(_rate_samples(trace.bandwidth, verdict, span_of(iterations))),
         patterns=_patterns(judgements, periods),
         earlier=list(_earlier(judgements, verdict)),
+        others=_others(judgements, verdict),
     )
 
 
@@ -73,14 +79,22 @@ def _iterations(judgements: Judgements, verdict: Verdict) -> list[Iteration]:
             verdict.verdict_id in one.verdict_ids,
         )
         for one in sorted(judgements.iterations, key=lambda judged: judged.iteration)
-        if first <= one.iteration < past
+        if first <= one.iteration < past and one.phase == "train"
     ]  # fmt: skip
 
 
-def _operators(judgements: Judgements) -> Mapping[str, Column]:
+def _operators(
+    judgements: Judgements, verdict: Verdict, iterations: Sequence[Iteration], periods: Periods
+) -> Mapping[str, Column]:
+    """Return some irregular iterations, and some regular ones to compare with."""
     if not judgements.operators:
         return no_operators()
-    return {name: np.asarray(judgements.operators[name]) for name in OPERATOR_COLUMNS}
+    stored = judgements.operators["iteration"]
+    known = set(np.unique(stored).tolist())
+    during = spread_out([one for one in periods.during.tolist() if one in known], IRREGULAR_READ)
+    regular = [one for one in regular_apart(verdict, iterations) if one in known][-REGULAR_READ:]
+    own = np.isin(stored, [*during, *regular])
+    return {name: np.asarray(judgements.operators[name])[own] for name in OPERATOR_COLUMNS}
 
 
 def _work(ranks: Mapping[str, Column], periods: Periods) -> dict[int, RankWork]:
@@ -179,6 +193,11 @@ def _patterns(judgements: Judgements, periods: Periods) -> list[PatternShare]:
     own = np.isin(patterns["iteration"], periods.during)
     shares = _by_rank(patterns["rank"][own], patterns["is_abnormal"][own].astype(np.float64))
     return [PatternShare(rank, int(abnormal.sum()), len(abnormal)) for rank, abnormal in shares]
+
+
+def _others(judgements: Judgements, verdict: Verdict) -> list[Other]:
+    newest = {one.verdict_id: one for one in judgements.verdicts if one.verdict_id != verdict.verdict_id}
+    return [Other(one.verdict_id, one.kind) for one in sorted(newest.values(), key=lambda one: -one.lost_s)]
 
 
 def _earlier(judgements: Judgements, verdict: Verdict) -> Iterator[Earlier]:

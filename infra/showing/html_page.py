@@ -16,6 +16,7 @@ from irregulars.infra.showing.text_page import (
     earlier_text,
     finding_text,
     gpu_text,
+    others_text,
     since_text,
     times_text,
     title_text,
@@ -103,8 +104,10 @@ def _command(text: str) -> str:
 
 
 def _marks(screen: Screen) -> str:
-    _, _, text = times_text(screen).partition("; median")
-    return f"Red: irregular, with this cause; yellow: irregular; grey: regular; median{text}."
+    _, has_marks, text = times_text(screen).partition("; median ")
+    if not has_marks:
+        return f"{times_text(screen)}."
+    return f"Red: with this cause; yellow: irregular otherwise; grey: regular; median {text}."
 
 
 def _alternatives(screen: Screen) -> str:
@@ -122,6 +125,7 @@ def _bandwidth(screen: Screen) -> Iterator[str]:
 
 def _state(screen: Screen) -> str:
     texts = [gpu_text(one, screen.gpu_median_mhz) for one in screen.gpus]
+    texts += [others_text(screen)] if screen.others else []
     texts.append(earlier_text(screen.earlier, screen.verdict, screen.recording is not None))
     rows = "".join(f"<p>{_safe(text)}</p>" for text in texts)
     missing = "".join(f"<p class='dim'>Not told: {_safe(text)}</p>" for text in screen.missing)

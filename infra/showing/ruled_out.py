@@ -57,7 +57,10 @@ def find_alternatives(found: Found, ways: Sequence[Way], longer_ns: float) -> li
     if not suspects:
         return list(_everybody(found.work, (), longer_ns))
     first = suspects[0]
-    if first.device in WORKERS:
+    findings: list[Finding] = []
+    if found.verdict.kind == "hang":  # who stands still does not work longer, and sends nothing
+        pass
+    elif first.device in WORKERS:
         findings = [*_transfers(first, ways, longer_ns), *_everybody(found.work, first.ranks, longer_ns)]
     else:
         findings = [*_own_work(found, first, longer_ns), *_other_ways(first, ways, longer_ns)]
@@ -157,7 +160,9 @@ def nic_text(found: Found, ways: Sequence[Way] = ()) -> str:
     ways
         Of its rank, the slowest first. Samples further apart than its slow transfers can't show a cap.
     """
-    ranks = found.verdict.suspects[0].ranks if found.verdict.suspects else ()
+    if found.verdict.kind in ("hang", "slow_stage") or not found.verdict.suspects:
+        return ""
+    ranks = found.verdict.suspects[0].ranks
     peaks = lowered_peaks(found.rates, ranks)
     if peaks is None:
         return ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -16,6 +16,7 @@ from irregulars.infra.showing.found import (
     GpuState,
     Iteration,
     NicRates,
+    Other,
     Periods,
     Place,
     RateSample,
@@ -24,7 +25,7 @@ from irregulars.infra.showing.found import (
     regular_apart,
 )
 from irregulars.infra.showing.ruled_out import DELTA, WORKERS, Finding, find_alternatives, nic_text
-from irregulars.infra.showing.waiting_chain import Chain, Usual, find_chain, find_ways
+from irregulars.infra.showing.waiting_chain import Chain, Usual, Way, find_chain, find_ways
 from irregulars.sinks.advice import advise, name_device, where_to_look
 from irregulars.sinks.alerts import gpu_hours_lost, summarise
 from irregulars.streams.messages.judgements import Verdict
@@ -97,6 +98,7 @@ class Screen:
     cells: Sequence[Cell]
     bin_ranks: int
     earlier: Sequence[Earlier]
+    others: Sequence[Other]
     next_step: str
     look_further: str
     missing: Sequence[str]
@@ -134,15 +136,8 @@ def gather(found: Found) -> Screen:
     suspect = verdict.suspects[0] if verdict.suspects else None
     times = {one.iteration: float(one.elapsed_ns) for one in found.iterations}
     before_ns, during_ns = (median_of([times[i] for i in some.tolist()]) for some in (periods.before, periods.during))
-    stored = np.unique(found.operators["iteration"]).astype(np.int64)
-    regular = sorted(set(stored.tolist()) & set(regular_apart(verdict, found.iterations)))
-    irregular = sorted(set(stored.tolist()) & set(periods.during.tolist()))
-    accused = () if suspect is None else suspect.ranks
-    usual = Usual(found.operators, regular, irregular, accused, found.members)
-    ways = [] if suspect is None else find_ways(found.operators, irregular, usual, suspect.rank)
     longer_ns = float(np.fmax(during_ns - before_ns, 0.0))
-    candidates = _candidates(irregular, times)
-    chain = find_chain(found.operators, candidates, usual, suspect, found.members, (DELTA - 1) * longer_ns)
+    chain, ways = _follow(found, periods, times, longer_ns)
     return Screen(
         verdict=verdict, recording=found.recording, source=found.source, now_ns=found.now_ns,
         device=None if suspect is None else name_device(suspect),
@@ -160,10 +155,26 @@ def gather(found: Found) -> Screen:
         rates=found.rates, rate_samples=found.rate_samples,
         cells=found.cells, bin_ranks=found.bin_ranks,
         earlier=found.earlier,
-        next_step=advise(verdict),
+        others=found.others,
+        next_step=_next_step(found),
         look_further=where_to_look(verdict),
         missing=tuple(_missing(found, periods, chain)),
     )  # fmt: skip
+
+
+def _follow(
+    found: Found, periods: Periods, times: Mapping[int, float], longer_ns: float
+) -> tuple[Chain | None, list[Way]]:
+    """Return who waited for whom, and the ways of the first suspect's rank, by the operators that are stored."""
+    operators, suspects = found.operators, found.verdict.suspects
+    suspect = suspects[0] if suspects else None
+    stored = set(np.unique(operators["iteration"]).astype(np.int64).tolist())
+    regular = sorted(stored & set(regular_apart(found.verdict, found.iterations)))
+    irregular = sorted(stored & set(periods.during.tolist()))
+    usual = Usual(operators, regular, irregular, () if suspect is None else suspect.ranks, found.members)
+    candidates, worth_ns = _candidates(irregular, times), (DELTA - 1) * longer_ns
+    chain = find_chain(operators, candidates, usual, suspect, found.members, worth_ns)
+    return chain, [] if suspect is None else find_ways(operators, irregular, usual, suspect.rank)
 
 
 def _candidates(irregular: Sequence[int], times: Mapping[int, float]) -> list[int]:
@@ -175,6 +186,14 @@ def _candidates(irregular: Sequence[int], times: Mapping[int, float]) -> list[in
 def _since(found: Found) -> int | None:
     first = found.verdict.iterations[0]
     return next((one.started_ns for one in found.iterations if one.iteration >= first), None)
+
+
+def _next_step(found: Found) -> str:
+    """Say what to do; of a recording, which is over, what was to be done."""
+    verdict = found.verdict
+    if found.recording is None or verdict.state == "open":
+        return advise(verdict)
+    return f"while it lasted: {advise(replace(verdict, state='open', close_reason=None))}"
 
 
 def _cost(found: Found) -> Cost:
@@ -215,12 +234,12 @@ def _accused_gpus(found: Found) -> list[GpuState]:
 
 def _missing(found: Found, periods: Periods, chain: Chain | None) -> Iterator[str]:
     first, past = found.verdict.iterations
-    if not any(first <= one.iteration < past for one in found.iterations):
+    if found.verdict.kind != "hang" and not any(first <= one.iteration < past for one in found.iterations):
         yield "iterations: none of the verdict's range are stored (kept 2 years), or its job was not stored"
     elif not len(periods.before):
         yield "before: no regular iterations are known; it was there from the start, or they are no longer stored"
     if found.verdict.kind != "hang" and not len(found.operators["iteration"]):
-        yield "operators: none of its irregular iterations are stored (kept 30 days), so nobody can say who waited"
+        yield "operators: none of its iterations are stored; only irregular ones are, and kept 30 days"
     elif chain is None and found.verdict.kind != "hang":
         yield "who waited: the operators' start times are not known, or none is of an irregular iteration"
     if found.recording is not None:

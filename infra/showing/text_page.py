@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -13,6 +14,8 @@ from irregulars.infra.showing.screen import Screen
 from irregulars.infra.showing.waiting_chain import Chain, Handover, Piece
 from irregulars.infra.showing.words import age, amount, blocks, duration, kind_of, moment, rank_at, span
 from irregulars.printing import printable
+from irregulars.sinks.advice import command_to_run, what_to_check
+from irregulars.sinks.alerts import percent
 from irregulars.streams.messages.judgements import Verdict
 
 WIDTH: Final = 80
@@ -66,8 +69,7 @@ def device_text(screen: Screen) -> str:
     if screen.device is None:
         where = f"; communicator {verdict.communicator}" if verdict.communicator else ""
         return f"none is accused{where}: {verdict.evidence}"
-    sure = min(round(100 * verdict.suspects[0].probability), 99)  # nobody is ever 100% sure
-    return f"{screen.device}, {sure}% sure"
+    return f"{screen.device}, {percent(verdict.suspects[0].probability)} sure"
 
 
 def since_text(screen: Screen) -> str:
@@ -135,7 +137,8 @@ def _times(screen: Screen) -> Iterator[str]:
     share = "one" if each == 1 else f"the longest of {each}"
     yield from _told("Times", f"{shown}, {share} a block, 0 to {duration(most)}")
     yield " " * _INDENT + blocks([longest for _, longest in bars], most)
-    yield " " * _INDENT + "".join(_mark(group) for group, _ in bars).rstrip()
+    if marks := "".join(_mark(group) for group, _ in bars).rstrip():
+        yield " " * _INDENT + marks
     yield from _told("", times_text(screen))
 
 
@@ -147,9 +150,12 @@ def _mark(group: Sequence[Iteration]) -> str:
 
 def times_text(screen: Screen) -> str:
     """Say the median iteration before and with the cause."""
-    marked = "^ irregular, with this cause"
+    if screen.verdict.kind == "hang":
+        before = f"; median before {duration(screen.before_ns)}" if math.isfinite(screen.before_ns) else ""
+        return f"iteration {screen.verdict.iterations[1] - 1} does not end{before}"
+    marked = "^ with this cause"
     if any(one.is_irregular and not one.has_cause for one in screen.iterations):
-        marked += "; ' irregular"
+        marked += "; ' irregular otherwise"
     if not math.isfinite(screen.before_ns):
         return f"{marked}; median {duration(screen.during_ns)}, none before to compare with"
     ratio = screen.during_ns / screen.before_ns
@@ -175,7 +181,8 @@ def chain_texts(screen: Screen, chain: Chain) -> list[str]:
     """Say each hand-over, and then the cause."""
     texts = [_handover(screen, one) for one in chain.handovers]
     if chain.left_out:
-        texts[-1] += f" (and {chain.left_out} shorter waits on the way)"
+        waits = "1 shorter wait" if chain.left_out == 1 else f"{chain.left_out} shorter waits"
+        texts[-1] += f" (and {waits} on the way)"
     return [*texts, _cause(screen, chain)]
 
 
@@ -229,7 +236,19 @@ def _state(screen: Screen) -> Iterator[str]:
         yield from _told("NIC", screen.nic)
     for number, one in enumerate(screen.gpus[:_GPUS_SHOWN]):
         yield from _told("GPU" if not number else "", gpu_text(one, screen.gpu_median_mhz))
+    if text := others_text(screen):
+        yield from _told("Others", text)
     yield from _told("Earlier", earlier_text(screen.earlier, screen.verdict, screen.recording is not None))
+
+
+def others_text(screen: Screen) -> str:
+    """Name the other verdicts of the job; empty if there are none."""
+    if not screen.others:
+        return ""
+    told = "in this recording" if screen.recording is not None else "open in this job"
+    shown = ", ".join(f"{kind_of(one.kind)} [{one.verdict_id}]" for one in screen.others[:_EARLIER_SHOWN])
+    more = f" and {len(screen.others) - _EARLIER_SHOWN} more" if len(screen.others) > _EARLIER_SHOWN else ""
+    return f"{len(screen.others)} more {told}: {shown}{more}"
 
 
 def gpu_text(one: GpuState, median_mhz: float) -> str:
@@ -274,10 +293,10 @@ def _commands(screen: Screen) -> Iterator[str]:
 
 def commands_of(screen: Screen) -> list[str]:
     """Return what to check and which commands to run, one text each."""
-    before, _, command = screen.look_further.rpartition("Look further: ")
+    command = command_to_run(screen.verdict)
     if screen.recording is not None:  # nothing of it is in a database
-        command = f"irregulars check {screen.recording}"
-    return [one for one in (before.strip(), command) if one]
+        command = f"irregulars check {shlex.quote(screen.recording)}"
+    return [one for one in (what_to_check(screen.verdict), command) if one]
 
 
 def _missing(missing: Sequence[str]) -> Iterator[str]:

@@ -120,6 +120,19 @@ def test_earlier_verdicts_on_the_device_are_read_from_all_jobs(stored: DatabaseS
     assert read(stored, "gloo-slow-rank").earlier == []  # another device
 
 
+def test_other_open_verdicts_of_the_job_are_read(stored: DatabaseSettings) -> None:
+    verdict = read(stored, "gloo-slow-rank").verdict
+    also = replace(verdict, verdict_id="gloo-slow-rank:0:70:1", state="open", close_reason=None)
+    sink = ClickHouseSink(stored)
+    sink.open()
+    sink.write(tables_of(Judgements(verdict.job, verdicts=[also])))
+    sink.close()
+    assert [one.verdict_id for one in read(stored, verdict.verdict_id).others] == [also.verdict_id]
+    assert read(stored, "").verdict.verdict_id == also.verdict_id, (
+        "an open one comes before a newer one that is closed"
+    )
+
+
 def test_gpu_states_are_read(clickhouse: ClickHouseAddress) -> None:
     name = f"sinks_{uuid.uuid4().hex[:12]}"
     settings = DatabaseSettings(clickhouse.url, clickhouse.user, clickhouse.password, name, wait_s=20)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import gc
 import math
+import shlex
 import sys
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -70,6 +71,8 @@ def analyze(
         print_json(analysis.to_json())
     else:
         show_analysis(analysis)
+        if analysis.verdicts:
+            print(f"\nOn one screen, with who waited for whom: irregulars show {shlex.quote(printable(directory))}")
 
 
 def _analyze(settings: Settings, directory: Path, without: Collection[str]) -> Analysis:
@@ -125,9 +128,10 @@ def show_analysis(analysis: Analysis) -> None:
     """Print what was found, for people."""
     console = open_console()
     ranges = analysis.irregular_ranges
-    count = sum(past - first for first, past in ranges)
+    count = sum(one.is_irregular is True for one in analysis.iterations)
+    within = "within " if count < sum(past - first for first, past in ranges) else ""  # they join over regular ones
     shown = ", ".join(_range(first, past) for first, past in ranges)
-    places = f" ({shown})" if shown else ""
+    places = f" ({within}{shown})" if shown else ""
     total = len(analysis.iterations)
     judged = f"{total} iteration{'' if total == 1 else 's'}, {count} of them irregular{places}"
     console.print(f"[bold]{plain(analysis.job)}[/bold]: {judged}")
@@ -152,8 +156,14 @@ def _show_verdict(console: Console, verdict: Verdict) -> None:
     where = f"in iteration{'' if past - first == 1 else 's'} {_range(first, past)}"
     console.print(f"\n[bold red]{verdict.kind}[/bold red] {where}{times}{lost}{urgency}")
     for suspect in verdict.suspects[:_SUSPECTS_SHOWN]:
-        console.print(f"  {suspect.probability:4.0%}  {plain(_name(suspect))}")
+        console.print(f"  {_sure(suspect):>4}  {plain(_name(suspect))}")
     console.print(f"  {printable(verdict.evidence)}", markup=False)
+
+
+def _sure(suspect: Suspect) -> str:
+    from irregulars.sinks.alerts import percent
+
+    return percent(suspect.probability)
 
 
 def _name(suspect: Suspect) -> str:

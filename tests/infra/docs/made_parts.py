@@ -66,7 +66,12 @@ ROWS_SHOWN = 2
 
 def walk_output(*arguments: str) -> str:
     """What `irregulars walk` prints."""
-    before, sys.argv = sys.argv, ["irregulars", "walk", *arguments]
+    return printed("walk", *arguments)
+
+
+def printed(*arguments: str) -> str:
+    """What a command prints."""
+    before, sys.argv = sys.argv, ["irregulars", *arguments]
     with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.suppress(SystemExit):
         cli.main()
     sys.argv = before
@@ -214,6 +219,12 @@ def station(number: int) -> str:
     return block("text", stations()[number - 1])
 
 
+def screen(name: str) -> str:
+    """What `irregulars show` prints of a recording."""
+    with contextlib.chdir(ROOT):
+        return block("text", printed("show", f"tests/recordings/{name}").rstrip())
+
+
 def figures() -> str:
     """The committed figures of all benchmarks."""
     committed = read_committed()
@@ -295,6 +306,8 @@ MAKERS: Mapping[str, Callable[[], str]] = {
     "fields of actions": partial(fields, "actions"),
     "fields of an action": action_fields,
     "analysis": analysis,
+    "screen of a link": partial(screen, "gloo-slow-link"),
+    "screen of a rank": partial(screen, "torch-slow-rank"),
     "figures": figures,
     "sizes": sizing.page_part,
 }

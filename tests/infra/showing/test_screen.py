@@ -31,6 +31,13 @@ def test_a_fault_from_the_start_has_no_before() -> None:
     assert any(one.startswith("before: no regular iterations are known") for one in screen.missing)
 
 
+def test_iterations_of_which_nobody_said_are_compared_where_no_regular_ones_are_known() -> None:
+    iterations = iterations_of([100.0] * 8 + [200.0] * 4 + [100.0] * 4, 8)
+    unsaid = [one._replace(is_irregular=None) if one.iteration < 8 else one for one in iterations]
+    after = [one._replace(is_irregular=False, has_cause=False) if one.iteration >= 12 else one for one in unsaid]
+    assert periods_of(verdict_of(iterations=(8, 12)), after).before.tolist() == list(range(8))
+
+
 def test_what_it_costs_an_hour_is_the_share_of_the_time_that_was_lost() -> None:
     cost = gather(Found(verdict_of(lost_s=1.0, iterations=(5, 10)), iterations=iterations_of([400.0] * 10, 5))).cost
     assert cost.share == pytest.approx(0.5)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from irregulars.infra.showing.found import Earlier, Found, GpuState
+from irregulars.infra.showing.found import Earlier, Found, GpuState, Other
 from irregulars.infra.showing.screen import gather
 from irregulars.infra.showing.text_page import WIDTH, lines_of
 from tests.infra.showing.made_up_verdicts import HOSTILE, found_in, iterations_of, verdict_of
@@ -67,7 +67,7 @@ def test_a_verdict_of_which_nothing_else_is_stored_says_what_is_missing() -> Non
     text = text_of(Found(verdict_of(), now_ns=0))
     assert "its begin is not stored" in text
     assert "iterations: none of the verdict's range are stored" in text
-    assert "operators: none of its irregular iterations are stored" in text
+    assert "operators: none of its iterations are stored" in text
     assert "GPU state: nothing is stored" in text
     assert "Evidence seen" in text
     assert "Cost 2.0 GPU-hours an hour" in text  # by delta
@@ -95,6 +95,13 @@ def test_gpu_state_and_earlier_verdicts_are_told() -> None:
     assert (
         "2 verdicts on this device within 90 days before: slow NIC on 1970-01-10 in old, iterations 9 to 13" in text
     )
+
+
+def test_other_verdicts_of_the_job_are_named() -> None:
+    others = [Other(f"job:0:{at}:0", "slow_rank") for at in range(5)]
+    text = text_of(Found(verdict_of(), others=others))
+    assert "Others 5 more open in this job: slow rank [job:0:0:0], slow rank [job:0:1:0], " in text
+    assert "and 2 more" in text
 
 
 def test_hostile_names_stay_text() -> None:

@@ -5,9 +5,12 @@ import shutil
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute
 import pyarrow.parquet
 import pytest
 
+from irregulars.infra.runs.analysis import analyze
+from irregulars.producers.trace.directory import read_trace
 from tests.infra.test_cli import Run, run
 
 __all__ = ["run"]  # the fixture
@@ -31,10 +34,35 @@ def test_people_read_device_chance_and_evidence(run: Run) -> None:
     assert "%" in out
 
 
+def test_only_irregular_iterations_count_as_irregular(run: Run) -> None:
+    out = run("analyze", str(RECORDINGS / "gloo-slow-rank"))[1]
+    found = analyze(read_trace(RECORDINGS / "gloo-slow-rank"))
+    irregular = sum(one.is_irregular is True for one in found.iterations)
+    joined = sum(past - first for first, past in found.irregular_ranges)
+    assert irregular < joined, "ranges join over regular iterations"
+    assert f"{irregular} of them irregular (within 38 to 40, " in out
+
+
 def test_nobody_is_blamed_in_words(run: Run) -> None:
     status, out, _ = run("analyze", str(RECORDINGS / "gloo-clean"))
     assert status == 0
     assert "Nobody to blame." in out
+
+
+def test_what_can_not_be_judged_says_why(run: Run, tmp_path: Path) -> None:
+    shutil.copytree(RECORDINGS / "gloo-clean", tmp_path / "trace")
+    for name in ("commops", "iterations"):
+        (path,) = (tmp_path / "trace").glob(f"{name}.parquet")
+        rows = pyarrow.parquet.read_table(path)
+        pyarrow.parquet.write_table(rows.filter(pa.compute.less(rows["iteration"], 1)), path)
+    status, out, _ = run("analyze", str(tmp_path / "trace"))
+    assert status == 0
+    assert "Cannot judge, because 1 training iteration is too few" in out
+    assert "Nobody to blame" not in out
+    assert (
+        "1 training iteration is too few"
+        in json.loads(run("analyze", str(tmp_path / "trace"), "--json")[1])["unjudged_reason"]
+    )
 
 
 def test_a_plug_in_that_fails_is_one_line(run: Run) -> None:

@@ -7,7 +7,7 @@ from tests.infra.test_cli import Run, run
 
 __all__ = ["run"]  # the fixture
 
-RECORDINGS = Path(__file__).resolve().parents[2] / "recordings"
+RECORDINGS = Path(__file__).resolve().parents[3] / "recordings"
 
 
 def test_a_recording_is_shown_without_any_service(run: Run) -> None:
@@ -51,3 +51,9 @@ def test_a_database_that_is_not_there_is_one_line(run: Run) -> None:
     status, out, err = run("show", "--clickhouse-url", "http://127.0.0.1:1", "--wait", "0.3")
     assert (status, out) == (2, "")
     assert "database must answer within 0.3 s" in err
+
+
+def test_a_misspelt_directory_is_not_looked_for_in_the_database(run: Run) -> None:
+    status, out, err = run("show", "./no-such-directory")
+    assert (status, out) == (2, "")
+    assert "no-such-directory: must be a trace directory; got nothing" in err

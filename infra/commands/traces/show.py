@@ -12,6 +12,8 @@ import typer
 from irregulars.errors import InputError
 from irregulars.infra.commands.options import ClickHouseUrl, Database, Json, print_json, settings_of
 
+_PATHS = ("/", "./", "../")  # so that a misspelt directory is not looked for in the database
+
 if TYPE_CHECKING:
     from irregulars.infra.configuration.settings import Settings
     from irregulars.infra.showing.found import Found
@@ -44,10 +46,10 @@ def show(
     Example: irregulars show tests/recordings/gloo-slow-nic --html nic.html
     """
     settings = settings_of(context, clickhouse_url=clickhouse_url, clickhouse_database=database)
-    is_recording = which is not None and Path(which).is_dir()
-    found = _of_recording(settings, Path(str(which)), verdict_id) if is_recording else _of_database(
-        settings, verdict_id or which or "", wait_s
-    )  # fmt: skip
+    if which is not None and (Path(which).is_dir() or which.startswith(_PATHS)):
+        found = _of_recording(settings, Path(which), verdict_id)
+    else:
+        found = _of_database(settings, verdict_id or which or "", wait_s)
     if found is None:
         return
     from irregulars.infra.showing.screen import gather
@@ -90,8 +92,6 @@ def _of_recording(settings: Settings, directory: Path, verdict_id: str | None) -
     if verdict_id is not None and verdict_id not in ids:
         raise InputError(f"verdict must be one of {', '.join(ids)}; got {verdict_id!r} ({directory})")
     verdict = analysis.verdicts[0 if verdict_id is None else ids.index(verdict_id)]
-    if len(ids) > 1:
-        print(f"irregulars: {len(ids)} verdicts, the costliest first: {', '.join(ids)}", file=sys.stderr)
     return found_in_recording(str(directory), trace, judgements, verdict)
 
 
