@@ -46,6 +46,8 @@ class DriftAdapter:
 
     Parameters
     ----------
+    name
+        Of the drift detector, under which scores are stored.
     make_detector
         Makes a drift detector of River; pickles.
     is_binary
@@ -57,7 +59,10 @@ class DriftAdapter:
     against: Against = "past"
     strange_from = 1.0
 
-    def __init__(self, make_detector: Callable[[], Any], options: AdapterOptions, *, is_binary: bool) -> None:
+    def __init__(
+        self, name: str, make_detector: Callable[[], Any], options: AdapterOptions, *, is_binary: bool
+    ) -> None:
+        self.name = name
         self.level: Level = options.level
         self.reads = options.reads
         self._make, self._options, self._is_binary = make_detector, options, is_binary
@@ -92,6 +97,11 @@ class DriftAdapter:
             self._feed(watch, value)
             self._watches[key] = watch  # the one seen last stands last
         self._forget()
+
+    def explain(self, frame: Frame, row: int) -> str:
+        """Say in one line why a row is strange."""
+        keys, values = self._options.keys(frame), self._options.values(frame)[:, :1]
+        return self._options.explain(frame, row, self._past.deviations(keys, values)[row])
 
     def _begin(self, key: int) -> _Watch:
         return _Watch(self._make(), *self._past.usual(key), np.zeros(_REACH // 2))

@@ -56,11 +56,11 @@ def adapt(library: str, path: str, options: Mapping[str, Any], adapter: Mapping[
     else:
         make = partial(_river_model, kind, dict(options), own)
     make()  # options that the class does not take are told now
-    return partial(_outliers, make, own)
+    return partial(_outliers, kind.__name__, make, own)
 
 
-def _outliers(make: Any, own: AdapterOptions) -> Detector:
-    return OutlierAdapter(make, own)
+def _outliers(name: str, make: Any, own: AdapterOptions) -> Detector:
+    return OutlierAdapter(name, make, own)
 
 
 def _drift(kind: type, options: dict[str, Any], own: AdapterOptions) -> Detector:
@@ -68,7 +68,7 @@ def _drift(kind: type, options: dict[str, Any], own: AdapterOptions) -> Detector
     make()
     from river.base import BinaryDriftDetector
 
-    return DriftAdapter(make, own, is_binary=issubclass(kind, BinaryDriftDetector))
+    return DriftAdapter(kind.__name__, make, own, is_binary=issubclass(kind, BinaryDriftDetector))
 
 
 def _river_model(kind: type, options: dict[str, Any], own: AdapterOptions) -> Model:

@@ -109,6 +109,16 @@ class AdapterOptions:
         is_usable = np.isfinite(columns) & (columns >= 0)
         return np.where(is_usable, np.log(np.where(is_usable, np.maximum(columns, 1.0), 1.0)), np.nan)
 
+    def explain(self, frame: Frame, row: int, sigmas: Floats) -> str:
+        """Say in one line why a row is strange, of which each column lies so many spreads above its own past.
+
+        Empty for a row of which nothing is known.
+        """
+        if np.isnan(sigmas).any():
+            return ""
+        column = self.names[int(np.argmax(sigmas))]
+        return f"{column} {float(frame[column][row]):.4g}, {float(np.max(sigmas)):.1f} spreads above its own past"
+
 
 def adapter_options(values: Mapping[str, Any]) -> AdapterOptions:
     """Check options by name.

@@ -26,6 +26,8 @@ class OutlierAdapter:
 
     Parameters
     ----------
+    name
+        Of the model, under which scores are stored.
     make_model
         Makes a model; pickles.
     options
@@ -40,7 +42,8 @@ class OutlierAdapter:
     against: Against = "past"
     strange_from = 1.0
 
-    def __init__(self, make_model: Callable[[], Model], options: AdapterOptions) -> None:
+    def __init__(self, name: str, make_model: Callable[[], Model], options: AdapterOptions) -> None:
+        self.name = name
         self.level: Level = options.level
         self.reads = options.reads
         self._make_model = make_model
@@ -84,6 +87,10 @@ class OutlierAdapter:
             del self._models[key], self._taught[key]
         self._past.learn(keys, self._options.values(frame))
         self._frames += 1
+
+    def explain(self, frame: Frame, row: int) -> str:
+        """Say in one line why a row is strange."""
+        return self._options.explain(frame, row, self._sigmas(frame)[1][row])
 
     def _sigmas(self, frame: Frame) -> tuple[Ints, Floats]:
         keys = self._options.keys(frame)

@@ -96,10 +96,11 @@ class SeriesPast:
             setattr(self, name, np.insert(getattr(self, name), at, start, axis=0))
 
     def _measure(self, at: Ints) -> None:
-        values = self._values[at]
-        self._median[at] = np.nanmedian(values, axis=1)
-        distances = np.abs(values - self._median[at][:, None, :])
-        self._spread[at] = np.maximum(MAD_TO_SIGMA * np.nanmedian(distances, axis=1), self.floor)
+        values, counts = self._values[at], np.minimum(self._taught[at], self.kept)
+        middles = _medians_of_known(values, counts)
+        distances = np.abs(values - middles[:, None, :])
+        self._median[at] = middles
+        self._spread[at] = np.maximum(MAD_TO_SIGMA * _medians_of_known(distances, counts), self.floor)
 
     def _forget(self) -> None:
         newest = np.argsort(-self._seen, kind="stable")[:MOST_SERIES]
@@ -107,3 +108,12 @@ class SeriesPast:
         if len(kept) < len(self._keys):
             for name in ("_keys", "_values", "_taught", "_seen", "_median", "_spread"):
                 setattr(self, name, getattr(self, name)[kept])
+
+
+def _medians_of_known(values: Floats, counts: Ints) -> Floats:
+    """Return medians along the second axis, of which each row knows some and the others are NaN.
+
+    `numpy.nanmedian` says the same in ten times the time: sorting puts NaN last.
+    """
+    ordered, rows = np.sort(values, axis=1), np.arange(len(values))
+    return np.asarray((ordered[rows, (counts - 1) // 2] + ordered[rows, counts // 2]) / 2)

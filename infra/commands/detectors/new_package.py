@@ -121,8 +121,8 @@ class $kind:
         """What a worker's snapshot keeps, so that a restart does not begin cold."""
         return {
             "frames": self._frames,
-            "keys": np.array(list(self._usual), dtype=np.int64).reshape(len(self._usual), -1),
-            "usual": np.array(list(self._usual.values()), dtype=np.float64).reshape(len(self._usual), 4),
+            "keys": np.array(list(self._usual), dtype=np.int64),
+            "usual": np.array(list(self._usual.values()), dtype=np.float64),
         }
 
     def restore(self, state):

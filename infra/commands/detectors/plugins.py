@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -35,7 +37,7 @@ def list_plugins(json: Json = False) -> None:
     width = max((len(one["name"]) for one in found), default=0)
     for one in found:
         compared = f"{one['level'] or '-'}, {one['against'] or '-'}"
-        print(printable(f"{one['name']:<{width}}  {compared:<15}  {one['about']}"))
+        print(_fitted(printable(f"{one['name']:<{width}}  {compared:<15}  {one['about']}")))
     print("\nAlso models of libraries: river:anomaly.HalfSpaceTrees(), sklearn:ensemble.IsolationForest()")
 
 
@@ -81,6 +83,12 @@ def new(
         print(path)
     kind = f"{name}:{class_name(name)}"
     print(f"\nNext: cd {name} && irregulars plugins check {kind}")
+
+
+def _fitted(line: str) -> str:
+    """Cut a line to the terminal; what goes into a file or pipe stays whole."""
+    columns = shutil.get_terminal_size().columns
+    return line if len(line) <= columns or not sys.stdout.isatty() else f"{line[: columns - 1]}…"
 
 
 def _described(name: str, target: str) -> dict[str, Any]:

@@ -36,7 +36,6 @@ def test_each_rank_has_its_own_frames_of_operators() -> None:
     job = read_recording(SLOW_RANK, "operator", MonitorSettings())
     assert job.rank_of == (0, 1, 2, 3)
     assert all(set(one.frame) >= set(COLUMNS["operator"]) for stream in job.streams for one in stream)
-    assert all(one.is_taught for stream in job.streams for one in stream), "the first hop teaches all"
     assert job.rows == sum(len(batch) for batch in read_trace(SLOW_RANK).commops.values()) - _without_iteration()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 
 import numpy as np
 import pytest
@@ -94,6 +95,18 @@ def test_adapters_stand_beside_others_in_the_settings() -> None:
     made = load_detectors(["peers", "river:drift.ADWIN with level='operator'"], is_checked=False)
     assert [len(made["rank"]), len(made["operator"])] == [1, 1]
     assert pickle.loads(pickle.dumps(made["operator"][0]))().level == "operator"
+
+
+@pytest.mark.parametrize("text", ["river:drift.ADWIN", "river:anomaly.GaussianScorer"])
+def test_a_strange_row_is_explained(text: str) -> None:
+    detector = load_detector(text, is_checked=False)()
+    for iteration in range(60):
+        detector.learn(sample_frame("rank", iteration, 16))
+    assert isinstance(detector, DriftAdapter | OutlierAdapter)
+    assert detector.name == text.rpartition(".")[2]
+    frame = sample_frame("rank", 100, 16, is_faulty=True)
+    assert re.fullmatch(r"work_ns 2\.\d+e\+08, \d\d\.\d spreads above its own past", detector.explain(frame, 1))
+    assert detector.explain(sample_frame("rank", 1, 99), 98) == "", "a rank that was never seen"
 
 
 def test_outliers_and_drifts_have_their_adapters() -> None:

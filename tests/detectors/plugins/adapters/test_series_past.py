@@ -19,6 +19,17 @@ def test_deviations_are_in_spreads_of_the_series_own_past() -> None:
     assert 7 < found < 14, "1.0 above a median of 5, with a spread of about 0.1"
 
 
+def test_median_and_spread_are_those_of_numpy_however_many_values_there_are() -> None:
+    rng = np.random.default_rng(3)
+    for count in (2, 3, 5, 64, 90):
+        past, values = SeriesPast(1, warm_up=2, floor=0.0), rng.normal(5.0, 1.0, count)
+        for value in values.tolist():
+            past.learn(np.array([4]), np.array([[value]]))
+        newest = values[-64:]
+        middle = np.median(newest)
+        assert past.usual(4) == pytest.approx((middle, 1.4826 * np.median(np.abs(newest - middle))), rel=1e-4)
+
+
 def test_a_cold_series_and_one_never_seen_have_no_opinion() -> None:
     assert np.isnan(taught(19).deviations(np.array([1]), np.array([[6.0]]))).all()
     assert np.isnan(taught(60).deviations(np.array([9]), np.array([[6.0]]))).all()

@@ -1,13 +1,17 @@
 from __future__ import annotations
 
+import importlib
 import json
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
+import numpy as np
 import pytest
 
+from irregulars.detectors.plugins.sample_frames import sample_frame
 from tests.infra.test_cli import ROOT, Run, run
 
 __all__ = ["run"]  # the fixture
@@ -48,6 +52,29 @@ def test_a_new_package_passes_its_own_test_and_its_check_as_it_is(
     )  # fmt: skip
     assert done.returncode == 0, done.stdout
     assert "2 passed" in done.stdout
+
+
+@pytest.mark.parametrize("level", ["rank", "operator"])
+def test_a_new_detector_goes_on_from_its_state(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level: Literal["rank", "operator"]
+) -> None:
+    run("plugins", "new", f"made_up_state_{level}", "--level", level)
+    monkeypatch.syspath_prepend(tmp_path / f"made_up_state_{level}")
+    kind = getattr(importlib.import_module(f"made_up_state_{level}"), f"MadeUpState{level.capitalize()}")
+    first, second = kind(), kind()
+    for iteration in range(40):
+        first.learn(sample_frame(level, iteration))
+    second.restore(first.state())
+    slow = sample_frame(level, 50, is_faulty=True)
+    for _ in range(3):
+        assert second.score(slow).tolist() == first.score(slow).tolist()
+        assert second.explain(slow, 1) == first.explain(slow, 1)
+        first.learn(slow)
+        second.learn(slow)
+    assert "ms, usual" in first.explain(slow, 1)
+    cold = kind()
+    cold.restore(kind().state())
+    assert np.isnan(cold.score(slow)).all()
 
 
 def run_here(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> tuple[int, str, str]:
