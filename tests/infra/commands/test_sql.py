@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 
-from irregulars.infra.commands.sql import _plain
+from irregulars.infra.commands.answers import plain_value
 from tests.infra.test_cli import Run, run
 
 __all__ = ["run"]  # the fixture
@@ -36,7 +36,7 @@ def test_a_database_that_is_not_there_is_one_line(run: Run) -> None:
 def test_values_print_as_json_has_them() -> None:
     from datetime import UTC, datetime
 
-    assert _plain(datetime(2026, 11, 21, 3, 4, 5)) == "2026-11-21T03:04:05Z"  # noqa: DTZ001
-    assert _plain(datetime(2026, 11, 21, tzinfo=UTC)) == "2026-11-21T00:00:00+00:00"
-    assert _plain(float("nan")) is None
-    assert _plain((1, "a", None, 2.5)) == [1, "a", None, 2.5]
+    assert plain_value(datetime(2026, 11, 21, 3, 4, 5)) == "2026-11-21T03:04:05Z"  # noqa: DTZ001
+    assert plain_value(datetime(2026, 11, 21, tzinfo=UTC)) == "2026-11-21T00:00:00+00:00"
+    assert plain_value(float("nan")) is None
+    assert plain_value((1, "a", None, 2.5)) == [1, "a", None, 2.5]
