@@ -103,6 +103,8 @@ def _texts(column: Sequence[Any]) -> list[str]:
 def _text(value: Any, unit: Literal["seconds", "microseconds"]) -> str:
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return NULL
+    if isinstance(value, bool):
+        return str(value).lower()
     if isinstance(value, datetime):
         return value.replace(tzinfo=None).isoformat(" ", unit) + "Z"
     if isinstance(value, list | tuple):
