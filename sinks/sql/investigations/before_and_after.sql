@@ -33,8 +33,8 @@ WITH
         SELECT
             0 AS position,
             CAST(NULL AS Nullable(UInt32)) AS rank,
-            medianIf(elapsed_ns, iteration < moment) AS before_ns,
-            medianIf(elapsed_ns, iteration >= moment) AS after_ns
+            medianOrNullIf(elapsed_ns, iteration < moment) AS before_ns,
+            medianOrNullIf(elapsed_ns, iteration >= moment) AS after_ns
         FROM iterations FINAL
         WHERE job = {job:String}
             AND attempt = wanted
@@ -45,8 +45,8 @@ WITH
         SELECT
             1 AS position,
             toNullable(rank) AS rank,
-            medianIf(work_ns, iteration < moment) AS before_ns,
-            medianIf(work_ns, iteration >= moment) AS after_ns
+            medianOrNullIf(work_ns, iteration < moment) AS before_ns,
+            medianOrNullIf(work_ns, iteration >= moment) AS after_ns
         FROM rank_iterations FINAL
         WHERE job = {job:String}
             AND attempt = wanted
@@ -59,10 +59,10 @@ SELECT
         AS what,
     places.host AS host,
     places.gpu AS gpu,
-    if(isNaN(lines.before_ns), NULL, round(lines.before_ns / 1e6, 3)) AS before_ms,
-    if(isNaN(lines.after_ns), NULL, round(lines.after_ns / 1e6, 3)) AS after_ms,
-    after_ms - before_ms AS grown_ms,
-    round(after_ms / nullIf(before_ms, 0), 2) AS times_before
+    round(lines.before_ns / 1e6, 3) AS before_ms,
+    round(lines.after_ns / 1e6, 3) AS after_ms,
+    round((lines.after_ns - lines.before_ns) / 1e6, 3) AS grown_ms,
+    round(lines.after_ns / nullIf(lines.before_ns, 0), 2) AS times_before
 FROM lines
 LEFT JOIN
 (

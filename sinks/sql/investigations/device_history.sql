@@ -28,7 +28,5 @@ FROM accused
 WHERE if({switch:String} != '', device = 'switch' AND switch = {switch:String}, host = {host:String})
     AND ({gpu:Nullable(Int64)} IS NULL OR (device = 'gpu' AND gpu = {gpu:Nullable(Int64)}))
     AND ({nic:String} = '' OR (device IN ('nic', 'link') AND nic = {nic:String}))
-    -- merged rows: each of the view's parts reads with FINAL
-    AND (job, verdict_id) IN (SELECT job, verdict_id FROM verdicts FINAL)
 ORDER BY last_seen_at DESC NULLS LAST, verdict_id, position
 LIMIT {limit:UInt32}

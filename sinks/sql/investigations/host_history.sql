@@ -16,8 +16,7 @@ WITH
     ),
     ends AS
     (
-        SELECT job, attempt, toNullable(min(started_at)) AS first_seen_at, toNullable(max(started_at)) AS last_seen_at
-        FROM iterations
+        SELECT job, attempt, minOrNull(started_at) AS begun_at, maxOrNull(started_at) AS newest_at FROM iterations
         WHERE (job, attempt) IN (SELECT job, attempt FROM starts)
         GROUP BY job, attempt
     ),
@@ -38,8 +37,8 @@ WITH
 SELECT
     starts.job AS job,
     starts.attempt AS attempt,
-    ends.first_seen_at AS first_seen_at,
-    ends.last_seen_at AS last_seen_at,
+    ends.begun_at AS begun_at,
+    ends.newest_at AS newest_at,
     starts.world_size AS world_size,
     starts.ranks AS ranks,
     blame.verdicts AS verdicts,
@@ -50,5 +49,5 @@ SELECT
 FROM starts
 LEFT JOIN ends USING (job, attempt)
 LEFT JOIN blame USING (job, attempt)
-ORDER BY last_seen_at DESC NULLS LAST, job, attempt DESC
+ORDER BY newest_at DESC NULLS LAST, job, attempt DESC
 LIMIT {limit:UInt32}

@@ -9,9 +9,7 @@
 WITH
     heard AS
     (
-        SELECT job, max(attempt) AS newest_attempt, max((attempt, iteration)).2 AS newest_iteration
-        FROM iterations
-        GROUP BY job
+        SELECT job, max((attempt, iteration)) AS newest FROM iterations GROUP BY job
     ),
     open_ones AS
     (
@@ -24,8 +22,8 @@ WITH
                 OR (
                     known.kind = 'hang'
                     AND known.close_reason = 'silent'
-                    AND known.attempt >= heard.newest_attempt
-                    AND known.past_last_iteration >= heard.newest_iteration
+                    AND known.attempt >= heard.newest.1
+                    AND known.past_last_iteration >= heard.newest.2
                 )
             )
     ),

@@ -21,9 +21,9 @@ def test_the_list_is_there_for_scripts(run: Run) -> None:
 
 
 def test_a_missing_parameter_shows_before_any_connection(run: Run) -> None:
-    status, _, err = run("sql", "--clickhouse-url", "http://127.0.0.1:1", "rank_operators", "job=a", "-p", "rank=0")
+    status, _, err = run("sql", "--clickhouse-url", "http://127.0.0.1:1", "rank_operators", "job=a", "-p", "iteration=0")
     assert status == 2
-    assert "must be given iteration" in err
+    assert "must be given rank" in err
 
 
 def test_a_database_that_is_not_there_is_one_line(run: Run) -> None:
