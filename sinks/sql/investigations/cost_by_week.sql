@@ -18,7 +18,7 @@ SELECT
     round(sumIf(lost_s * world_size, kind IN ('slow_stage', 'imbalance')) / 3600, 3) AS of_the_job,
     round(sumIf(lost_s * world_size, kind = 'hang') / 3600, 3) AS of_hangs
 FROM verdicts FINAL
-WHERE last_seen_at >= toMonday(now('UTC')) - toIntervalWeek({weeks:UInt32}) + toIntervalWeek(1)
+WHERE last_seen_at >= toDateTime64(toMonday(now('UTC')), 9, 'UTC') + toIntervalWeek(1) - toIntervalWeek({weeks:UInt32})
     AND ({job:String} = '' OR job = {job:String})
 GROUP BY week
 ORDER BY week DESC

@@ -20,7 +20,7 @@ SELECT
     arraySlice(arrayReverseSort(groupUniqArray(toString(job))), 1, 3) AS some_jobs
 FROM accused
 WHERE (host IS NOT NULL OR switch IS NOT NULL)
-    AND device != 'stage'
+    AND accused.device != 'stage'
     AND probability >= {percent:UInt32} / 100
     AND (accused.job, accused.verdict_id) IN
     (
