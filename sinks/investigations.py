@@ -11,7 +11,8 @@ Each file in ``sinks/sql/investigations`` begins with comments that say what it 
     -- parameter: limit UInt32 = 100 | iterations at most
 
 ``theme`` is one of `THEMES`; ``empty`` is what an answer without rows means. A parameter without a default must be
-given; the default ``NEWEST`` is looked up in the database (`newest_values`). Values travel beside the SQL, never in it.
+given; the default ``NEWEST`` is looked up in the database (`newest_values`). Values travel beside the SQL, never in
+it.
 """
 
 from __future__ import annotations
@@ -152,7 +153,8 @@ def read_investigation(name: str, text: str) -> Investigation:
     Raises
     ------
     InputError
-        If one of title, theme, description and empty is missing, a parameter can't be read, or header and SQL name different parameters.
+        If title, theme, description or empty is missing, a parameter can't be read, or header and SQL name different
+        parameters.
     """
     entries = list(_entries(text))
     head = {key: value for key, value in entries if key in _ONCE}
@@ -272,5 +274,7 @@ def _parameter(name: str, text: str) -> Parameter:
             f"got {text!r} ({name}.sql)"
         )
     if match["default"] == NEWEST and match["name"] not in NEWEST_OF:
-        raise InputError(f"parameter with default {NEWEST} must be one of {', '.join(NEWEST_OF)}; got {text!r} ({name}.sql)")
+        raise InputError(
+            f"parameter with default {NEWEST} must be one of {', '.join(NEWEST_OF)}; got {text!r} ({name}.sql)"
+        )
     return Parameter(match["name"], match["type"], match["default"], match["description"])

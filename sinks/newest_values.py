@@ -1,7 +1,7 @@
 """Values that a question leaves to the database: the newest job, its newest verdict, its newest irregular iteration.
 
-They are looked up beforehand, each with a query of its own, so that the questions themselves stay SQL with plain values:
-ClickHouse then reads by key, and the same text runs in Grafana.
+They are looked up beforehand, each with a query of its own, so that the questions themselves stay SQL with plain
+values: ClickHouse then reads by key, and the same text runs in Grafana.
 """
 
 from __future__ import annotations

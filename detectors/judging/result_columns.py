@@ -84,7 +84,7 @@ def hung_columns(columns: Mapping[str, Column], attempt: int, names: Sequence[st
         "operator": np.array(OPERATORS, dtype=object)[columns["operator"][rows]],
         "peer": columns["peer"][rows],
         "elapsed_ns": columns["elapsed_ns"][rows].astype(np.float64),
-        **{name: unknown for name in ("gap_ns", "wait_ns", "transfer_ns", "abnormal_ratio")},
+        **dict.fromkeys(("gap_ns", "wait_ns", "transfer_ns", "abnormal_ratio"), unknown),
     }
 
 

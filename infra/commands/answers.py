@@ -71,9 +71,7 @@ def _table(
         yield _GAP.join(padded).rstrip(), number == 0
 
 
-def _records(
-    head: Sequence[str], cells: Sequence[Sequence[str]], width: int | None
-) -> Iterator[tuple[str, bool]]:
+def _records(head: Sequence[str], cells: Sequence[Sequence[str]], width: int | None) -> Iterator[tuple[str, bool]]:
     indent = max(map(_width, head)) + len(_GAP)
     room = None if width is None else max(_NARROWEST, width - indent)
     for number, row in enumerate(cells, 1):
@@ -113,8 +111,8 @@ def _text(value: Any, unit: Literal["seconds", "microseconds"]) -> str:
 
 
 def _is_number(column: Sequence[Any]) -> bool:
-    known = [value for value in column if value is not None]
-    return all(isinstance(value, int | float | Decimal) and not isinstance(value, bool) for value in known) and bool(known)
+    kinds = {type(value) for value in column if value is not None}
+    return bool(kinds) and all(issubclass(kind, int | float | Decimal) and kind is not bool for kind in kinds)
 
 
 def _width(text: str) -> int:

@@ -38,7 +38,9 @@ def sql(
     context: typer.Context,
     question: Annotated[
         str | None,
-        typer.Argument(help="SQL, or the name of a question that ships (see --list).", autocompletion=_question_names),
+        typer.Argument(
+            help="SQL, or the name of a question that ships (see --list).", autocompletion=_question_names
+        ),
     ] = None,
     values: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Parameters.")] = None,
     parameters: Annotated[

@@ -498,7 +498,9 @@ def answer(client: Client, name: str, **values: object) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("name", shipped_investigations())
 def test_every_investigation_finds_what_is_there(filled: Client, name: str) -> None:
-    known = {p.name for p in shipped_investigations()[name].parameters if p.is_required or p.name in ("days", "weeks")}
+    known = {
+        p.name for p in shipped_investigations()[name].parameters if p.is_required or p.name in ("days", "weeks")
+    }
     assert bool(answer(filled, name, **{key: EXAMPLE[key] for key in known})) == (name not in HEALTHY)
 
 

@@ -177,9 +177,7 @@ def test_every_question_can_be_asked_by_a_user_who_may_set_nothing(tmp_path: Pat
         sink.open()
         sink.write(tables_of(made_up_job.judgements()))
         sink.close()
-        target = DatabaseSettings(
-            strict.url, strict.reader, strict.reader_password, strict.database, is_reading=True
-        )
+        target = DatabaseSettings(strict.url, strict.reader, strict.reader_password, strict.database, is_reading=True)
         client = connect(target)
         for name, one in shipped_investigations().items():
             given = {p.name: {"host": "node-0", "rank": 3}[p.name] for p in one.parameters if p.is_required}

@@ -1,4 +1,4 @@
-"""Recorded jobs as a worker would have stored them: judged once, in this process, as rows of the database's tables."""
+"""Recorded jobs as a worker would have stored them: judged once, in this process, as rows of the tables."""
 
 from __future__ import annotations
 

@@ -22,9 +22,10 @@ HEADER = "-- title: T\n-- theme: now\n-- description: D\n-- empty: E\n"
 
 def test_the_promised_ones_ship() -> None:
     promised = {
-        "before_and_after", "blamed", "cost_by_job", "cost_by_switch", "cost_by_week", "device_history", "hang_positions",
-        "host_history", "irregular_iterations", "jobs_compared", "jobs_now", "open_now", "pipeline_health",
-        "rank_operators", "repeat_offenders", "silent_ranks", "slowest_iterations", "suspicion_history",
+        "before_and_after", "blamed", "cost_by_job", "cost_by_switch", "cost_by_week", "device_history",
+        "hang_positions", "host_history", "irregular_iterations", "jobs_compared", "jobs_now", "open_now",
+        "pipeline_health", "rank_operators", "repeat_offenders", "silent_ranks", "slowest_iterations",
+        "suspicion_history",
         "time_lost_by_device", "waits_of_iteration",
     }  # fmt: skip
     assert promised <= set(SHIPPED)
@@ -41,7 +42,8 @@ _UNMOVED = re.compile(
 def test_each_reads_merged_rows_and_is_bounded(name: str) -> None:
     """FINAL everywhere, but for the largest, the smallest and sets: copies of a row do not change them."""
     sql = SHIPPED[name].sql
-    reads = [line for line in sql.splitlines() if re.search(rf"FROM ({'|'.join((*TABLES, 'transfers', 'verdict_revisions', 'accused'))})\b", line)]
+    tables = "|".join((*TABLES, "transfers", "verdict_revisions", "accused"))
+    reads = [line for line in sql.splitlines() if re.search(rf"FROM ({tables})\b", line)]
     assert reads
     assert all(_UNMOVED.search(line) for line in reads)
     assert "LIMIT {limit:UInt32}" in sql
@@ -132,7 +134,10 @@ def test_every_theme_has_a_question() -> None:
         ("SELECT 1", "must begin with title, theme, description, empty"),
         ("-- title: T\nSELECT 1", "must begin with title, theme"),
         (HEADER.replace("theme: now", "theme: then") + "SELECT 1", "its theme one of now, a verdict"),
-        (HEADER + "-- parameter: rank UInt32 = NEWEST | r\nSELECT {rank:UInt32}", "default NEWEST must be one of job"),
+        (
+            HEADER + "-- parameter: rank UInt32 = NEWEST | r\nSELECT {rank:UInt32}",
+            "default NEWEST must be one of job",
+        ),
         (HEADER + "-- parameter: job Text | j\nSELECT {job:Text}", "its type one of"),
         (HEADER + "-- parameter: job String\nSELECT {job:String}", "its type one of"),
         (HEADER + "SELECT {job:String}", "as in the SQL"),
@@ -145,7 +150,8 @@ def test_a_file_without_a_sound_header_is_an_error(text: str, complaint: str) ->
 
 
 def test_a_description_goes_on_in_indented_lines() -> None:
-    text = "-- title: T\n-- theme: now\n-- description: one\n--     two\n-- empty: E\n-- parameter: n UInt32 = 5 | rows\nSELECT {n:UInt32}"
+    text = "-- title: T\n-- theme: now\n-- description: one\n--     two\n-- empty: E\n"
+    text += "-- parameter: n UInt32 = 5 | rows\nSELECT {n:UInt32}"
     investigation = read_investigation("mine", text)
     assert investigation.description == "one two"
     assert investigation.parameters[0].default == "5"

@@ -1,9 +1,9 @@
 -- title: Before and after a moment
 -- theme: an iteration
--- description: What changed at an iteration: the median time of an iteration, and of each rank's own work, in the window
---     of iterations before it and in that from it on, the ranks that changed most first. If one rank's work grew by as
---     much as the iteration, it is that rank; if the iteration grew and nobody's work did, look at transfers. The window
---     before is [iteration - window, iteration), that after [iteration, iteration + window).
+-- description: What changed at an iteration: the median time of an iteration, and of each rank's own work, in the
+--     window of iterations before it and in that from it on, the ranks that changed most first. If one rank's work
+--     grew by as much as the iteration, it is that rank; if the iteration grew and nobody's work did, look at
+--     transfers. The window before is [iteration - window, iteration), that after [iteration, iteration + window).
 -- empty: No ranks are stored around that iteration: it is not judged yet, or older than rows are kept.
 -- parameter: job String = NEWEST | training job; default: the newest
 -- parameter: iteration Nullable(Int64) = NULL | the moment; default: where the job's newest verdict begins

@@ -1,8 +1,8 @@
 -- title: Who was blamed, and why
 -- theme: a verdict
--- description: Verdicts in their newest revision with their suspects, best first, and the evidence.
---     A verdict that blames nobody (imbalance, slow_communicator) has one line without a device. The cause was seen in
---     iterations first_iteration up to before past_last_iteration (half-open).
+-- description: Verdicts in their newest revision with their suspects, best first, and the evidence. A verdict that
+--     blames nobody (imbalance, slow_communicator) has one line without a device. The cause was seen in iterations
+--     first_iteration up to before past_last_iteration (half-open).
 -- empty: No verdict is stored: no iteration was slow for long enough, or the worker has judged nothing yet.
 -- parameter: job String = '' | training job; default: all
 -- parameter: limit UInt32 = 50 | lines at most, the newest verdicts first

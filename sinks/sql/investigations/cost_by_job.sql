@@ -1,8 +1,8 @@
 -- title: Cost per job
 -- theme: jobs and cost
--- description: GPU-hours that each job trained in these days, and how many of them verdicts say were lost, split by how
---     urgent they were; lost_percent beside that of other jobs tells where it is worth looking. A verdict counts whole,
---     on the day when its cause was seen last, also where nobody is to blame.
+-- description: GPU-hours that each job trained in these days, and how many of them verdicts say were lost, split by
+--     how urgent they were; lost_percent beside that of other jobs tells where it is worth looking. A verdict counts
+--     whole, on the day when its cause was seen last, also where nobody is to blame.
 -- empty: No iteration was stored in these days; days=3650 looks further back.
 -- parameter: days UInt32 = 30 | so many days before now
 -- parameter: limit UInt32 = 50 | jobs at most, the costliest first

@@ -1,8 +1,8 @@
 -- title: Cost per rack
 -- theme: jobs and cost
--- description: GPU-hours that verdicts lay on the devices behind each switch (a rack, where each has one), over all jobs:
---     a verdict's loss shared out by the probability of its suspects. A rack that stands out over weeks has a cause of its
---     own: power, cooling, an uplink. Jobs that announce no switch stand under none.
+-- description: GPU-hours that verdicts lay on the devices behind each switch (a rack, where each has one), over all
+--     jobs: a verdict's loss shared out by the probability of its suspects. A rack that stands out over weeks has a
+--     cause of its own: power, cooling, an uplink. Jobs that announce no switch stand under none.
 -- empty: No verdict of these days names a device; days=3650 looks further back.
 -- parameter: days UInt32 = 30 | verdicts seen in so many days before now
 -- parameter: limit UInt32 = 50 | switches at most, the costliest first

@@ -1,8 +1,8 @@
 -- title: Cost per week
 -- theme: jobs and cost
--- description: GPU-hours that verdicts say were lost in each week (from Monday, UTC), by what was wrong: devices (slow
---     ranks, NICs, links), the fabric (slow communicators), the job itself (stages, imbalance), hangs. A verdict counts
---     whole, in the week in which its cause was seen last; the current week is not over.
+-- description: GPU-hours that verdicts say were lost in each week (from Monday, UTC), by what was wrong: devices
+--     (slow ranks, NICs, links), the fabric (slow communicators), the job itself (stages, imbalance), hangs. A
+--     verdict counts whole, in the week in which its cause was seen last; the current week is not over.
 -- empty: No verdict was seen in these weeks; weeks=520 looks further back.
 -- parameter: weeks UInt32 = 12 | so many weeks before now, the current one included
 -- parameter: job String = '' | training job; default: all

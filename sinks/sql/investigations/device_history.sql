@@ -1,9 +1,9 @@
 -- title: One device's history
 -- theme: devices and hosts
--- description: Every verdict that accuses a GPU, a NIC or a switch, or a link that begins at that NIC, the newest first.
---     Give host with gpu or with nic, or a switch; a host alone shows all its devices, nothing shows all. A probability below 0.5 says that
---     another suspect was as likely. The cause was seen in iterations first_iteration up to before past_last_iteration
---     (half-open).
+-- description: Every verdict that accuses a GPU, a NIC or a switch, or a link that begins at that NIC, the newest
+--     first. Give host with gpu or with nic, or a switch; a host alone shows all its devices, nothing shows all. A
+--     probability below 0.5 says that another suspect was as likely. The cause was seen in iterations first_iteration
+--     up to before past_last_iteration (half-open).
 -- empty: No verdict accuses that device; `irregulars sql host_history host=…` shows whether any job ran there.
 -- parameter: host String = '' | host name; default: all
 -- parameter: gpu Nullable(Int64) = NULL | index of the GPU on its host

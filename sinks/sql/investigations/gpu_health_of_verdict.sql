@@ -2,7 +2,8 @@
 -- theme: a verdict
 -- description: Clocks, throttling and errors of each rank's GPU while the cause was seen, suspects first, then those
 --     that were held back most. A GPU that was throttled while its peers were not is a reason for a slow rank.
--- empty: No state of a GPU is stored of that time: the agent does not sample GPUs there, or the rows are older than they are kept.
+-- empty: No state of a GPU is stored of that time: the agent does not sample GPUs there, or the rows are older than
+--     they are kept.
 -- parameter: job String = NEWEST | training job; default: the newest
 -- parameter: verdict_id String = '' | verdict; default: the job's newest
 -- parameter: limit UInt32 = 30 | ranks at most

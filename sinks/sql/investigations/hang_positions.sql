@@ -1,8 +1,8 @@
 -- title: Hangs: who stood where
 -- theme: a verdict
--- description: Where each rank stood when the job hung: inside which operator that never ended, and since when (its own
---     host's clock), or past its last operator, so that it never arrived at the next. Suspects stand first, then ranks
---     that are in no operator, then those inside one, the longest first: most of these only wait.
+-- description: Where each rank stood when the job hung: inside which operator that never ended, and since when (its
+--     own host's clock), or past its last operator, so that it never arrived at the next. Suspects stand first, then
+--     ranks that are in no operator, then those inside one, the longest first: most of these only wait.
 -- empty: No hang of this job is stored.
 -- parameter: job String = NEWEST | training job; default: the newest
 -- parameter: verdict_id String = '' | verdict of kind hang; default: the job's newest

@@ -1,8 +1,9 @@
 -- title: One host's history
 -- theme: devices and hosts
--- description: Every start of a job that had ranks on the host, the newest first, with the verdicts that accuse the host
---     or a device on it (a link: also where it ends there), the highest probability, and the GPU-hours that are its part
---     (loss times probability). Many clean starts and one verdict point at the job; verdicts in several jobs at the host.
+-- description: Every start of a job that had ranks on the host, the newest first, with the verdicts that accuse the
+--     host or a device on it (a link: also where it ends there), the highest probability, and the GPU-hours that are
+--     its part (loss times probability). Many clean starts and one verdict point at the job; verdicts in several jobs
+--     at the host.
 -- empty: No job announced a rank on this host; `SELECT DISTINCT host FROM jobs` shows the names that are known.
 -- parameter: host String | host name, as jobs announce it
 -- parameter: limit UInt32 = 50 | starts of jobs at most

@@ -1,8 +1,9 @@
 -- title: Jobs compared
 -- theme: jobs and cost
--- description: How fast and how even the newest attempt of each job trains (phase train alone): the median iteration, the
---     slowest of twenty (p95) and of a hundred (p99), and which share was irregular. spread is p95 over the median: a
---     healthy job stays below 1.1; a high spread with few irregular iterations is noise that the job always had.
+-- description: How fast and how even the newest attempt of each job trains (phase train alone): the median iteration,
+--     the slowest of twenty (p95) and of a hundred (p99), and which share was irregular. spread is p95 over the
+--     median: a healthy job stays below 1.1; a high spread with few irregular iterations is noise that the job always
+--     had.
 -- empty: No iteration is judged yet.
 -- parameter: limit UInt32 = 50 | jobs at most, the most recently seen first
 WITH

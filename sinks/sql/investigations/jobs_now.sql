@@ -1,8 +1,8 @@
 -- title: Jobs now
 -- theme: now
--- description: The newest attempt of each job: how far it is, how fast it is (recent_iteration_s: mean of the newest 50
---     iterations), and what is wrong: the most urgent verdict that is open, whom it accuses first, and how many are open.
---     Lines with a severity want somebody; without one the job runs as usual.
+-- description: The newest attempt of each job: how far it is, how fast it is (recent_iteration_s: mean of the newest
+--     50 iterations), and what is wrong: the most urgent verdict that is open, whom it accuses first, and how many
+--     are open. Lines with a severity want somebody; without one the job runs as usual.
 -- empty: No job has announced itself: no agent sends, or no worker stores.
 -- parameter: limit UInt32 = 50 | jobs at most, the most recently seen first
 WITH

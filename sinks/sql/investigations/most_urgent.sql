@@ -1,8 +1,8 @@
 -- title: What to look at first
 -- theme: now
--- description: Verdicts by urgency, pages before tickets before notes, open ones first, then those that cost most: whom
---     they accuse, what is lost, and how much of it setting the first suspect right would win back, where a replay
---     tells.
+-- description: Verdicts by urgency, pages before tickets before notes, open ones first, then those that cost most:
+--     whom they accuse, what is lost, and how much of it setting the first suspect right would win back, where a
+--     replay tells.
 -- empty: No verdict was seen in these days; days=3650 looks further back.
 -- parameter: job String = '' | training job; default: all
 -- parameter: days UInt32 = 30 | verdicts seen in so many days before now

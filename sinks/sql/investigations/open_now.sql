@@ -1,8 +1,8 @@
 -- title: What is open now
 -- theme: now
--- description: Verdicts that are open, and hangs after which their job was not heard again, the most urgent first: whom
---     they accuse, with which probability, since when (UTC), and what they cost: GPU-hours so far, and GPU-hours per
---     hour between the first and the newest iteration in which the cause was seen.
+-- description: Verdicts that are open, and hangs after which their job was not heard again, the most urgent first:
+--     whom they accuse, with which probability, since when (UTC), and what they cost: GPU-hours so far, and GPU-hours
+--     per hour between the first and the newest iteration in which the cause was seen.
 -- empty: Nothing is wrong: no verdict is open, and no job hangs.
 -- parameter: job String = '' | training job; default: all
 -- parameter: limit UInt32 = 30 | verdicts at most

@@ -1,8 +1,8 @@
 -- title: Ranks that are silent
 -- theme: the pipeline
--- description: Ranks that announced to log and sent nothing of the newest iterations of their job, with where they live
---     and the last iteration that they sent (none: not within the last thousand). Whole hosts: the agent is down or cut
---     off. Single ranks: the hook does not run there, or the rank is gone.
+-- description: Ranks that announced to log and sent nothing of the newest iterations of their job, with where they
+--     live and the last iteration that they sent (none: not within the last thousand). Whole hosts: the agent is down
+--     or cut off. Single ranks: the hook does not run there, or the rank is gone.
 -- empty: Every rank that logs has sent in the newest iterations.
 -- parameter: job String = NEWEST | training job; default: the newest
 -- parameter: attempt Nullable(Int64) = NULL | start number of the job; default: the newest

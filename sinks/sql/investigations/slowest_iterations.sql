@@ -1,8 +1,8 @@
 -- title: Slowest iterations of a job
 -- theme: an iteration
--- description: The iterations that took longest, beside the usual time before them (times_usual), and whether they count
---     as irregular. A slow one that is not irregular was an evaluation or a checkpoint (see phase), came before there was
---     a usual time, or lies within the noise of the job.
+-- description: The iterations that took longest, beside the usual time before them (times_usual), and whether they
+--     count as irregular. A slow one that is not irregular was an evaluation or a checkpoint (see phase), came before
+--     there was a usual time, or lies within the noise of the job.
 -- empty: No iteration of this job is judged yet.
 -- parameter: job String = NEWEST | training job; default: the newest
 -- parameter: attempt Nullable(Int64) = NULL | start number of the job; default: the newest

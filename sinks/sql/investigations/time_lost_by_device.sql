@@ -1,7 +1,7 @@
 -- title: Time lost per device
 -- theme: jobs and cost
--- description: GPU hours that verdicts lay on each device, over all jobs: what to repair first.
---     A verdict's loss is shared out by the probability of its suspects; what is missing to 1 is on nobody.
+-- description: GPU hours that verdicts lay on each device, over all jobs: what to repair first. A verdict's loss is
+--     shared out by the probability of its suspects; what is missing to 1 is on nobody.
 -- empty: No verdict of these days names a device; days=3650 looks further back.
 -- parameter: days UInt32 = 30 | verdicts seen in so many days before now
 -- parameter: limit UInt32 = 50 | devices at most, the costliest first

@@ -1,9 +1,9 @@
 -- title: Who was late, and who waited
 -- theme: an iteration
--- description: The operators of one iteration for which others waited longest: for which rank (the last to arrive, or the
---     other end of a send or recv), how many ranks waited, the longest wait, and how long the operator took once all were
---     there. A rank that many lines name was late itself, or waited for somebody before; the topmost line with little
---     waiting before it is where it began. Operators are stored where the search for a cause went.
+-- description: The operators of one iteration for which others waited longest: for which rank (the last to arrive, or
+--     the other end of a send or recv), how many ranks waited, the longest wait, and how long the operator took once
+--     all were there. A rank that many lines name was late itself, or waited for somebody before; the topmost line
+--     with little waiting before it is where it began. Operators are stored where the search for a cause went.
 -- empty: No operators of this iteration are stored: the search for a cause did not get there, or rows were not kept.
 -- parameter: job String = NEWEST | training job; default: the newest
 -- parameter: iteration Int64 = NEWEST | training iteration; default: the newest irregular one
