@@ -28,8 +28,10 @@ _QUERY_ERRORS: Final = frozenset(
 )
 """ClickHouse error codes that blame the text of a query: syntax, unknown names, wrong types, missing parameters."""
 
-# 2: nothing is written, and settings of a query may be set, but not this one.
-_READING: Final[dict[str, Any]] = {"readonly": 2}
+_READONLY: Final = 164
+
+_READING: Final = "2"
+"""Of ClickHouse's setting ``readonly``: nothing is written; settings of a query may be set, but not this one."""
 
 _PAUSE_S: Final = 0.25
 _CONNECT_TIMEOUT_S: Final = 5
@@ -122,6 +124,8 @@ def connect(settings: DatabaseSettings, *, is_creating: bool = False) -> Client:
     _wait(pool, settings)
     with translated(settings):
         client = _client(pool, settings)
+        if settings.is_reading:
+            _only_read(client)
         if is_creating:
             _create(client, settings.database)
         if not client.command("EXISTS DATABASE {name:Identifier}", parameters={"name": settings.database}):
@@ -185,9 +189,15 @@ def _client(pool: Any, settings: DatabaseSettings) -> Client:
         client_name="irregulars",
         autogenerate_session_id=False,  # a session would serialise what several threads send
         show_clickhouse_errors="scrub",
-        settings=_READING if settings.is_reading else None,
     )
     return client
+
+
+def _only_read(client: Client) -> None:
+    # A user whose profile says readonly (1 or 2) may not set it, not even to what it is.
+    known = client.server_settings.get("readonly")
+    if known is None or known.value == "0":
+        client.set_client_setting("readonly", _READING)
 
 
 def _create(client: Client, database: str) -> None:
@@ -205,7 +215,7 @@ def translated(settings: DatabaseSettings) -> Iterator[None]:
     ServiceRefused
         For wrong credentials, missing rights and unknown databases.
     InputError
-        For a query that the database does not understand.
+        For a query that the database does not understand, and one that writes where we only read.
     ServiceUnavailable
         For a quota that is spent, and everything else that goes wrong between us and the database.
     """
@@ -215,6 +225,10 @@ def translated(settings: DatabaseSettings) -> Iterator[None]:
         yield
     except ClickHouseError as error:
         code, reason = getattr(error, "code", None), reason_of(error)
+        if code == _READONLY and settings.is_reading:
+            raise InputError(
+                f"query must only read; got {reason}. `irregulars sql --write` lets it change what its user may"
+            ) from error
         if code in REFUSALS:
             raise ServiceRefused(
                 f"database must accept user {settings.user!r}; got {reason} ({settings.address}). "

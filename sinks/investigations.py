@@ -3,28 +3,38 @@
 Each file in ``sinks/sql/investigations`` begins with comments that say what it is::
 
     -- title: Irregular iterations of a job
+    -- theme: an iteration
     -- description: Which iterations took too long,
     --     by how much.
-    -- parameter: job String | training job
+    -- empty: No iteration of this job was irregular.
+    -- parameter: job String = NEWEST | training job
     -- parameter: limit UInt32 = 100 | iterations at most
 
-A parameter without a default must be given. Values travel beside the SQL, never in it.
+``theme`` is one of `THEMES`; ``empty`` is what an answer without rows means. A parameter without a default must be
+given; the default ``NEWEST`` is looked up in the database (`newest_values`). Values travel beside the SQL, never in
+it.
 """
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
 
 from irregulars.errors import InputError
+from irregulars.sinks.newest_values import NEWEST, NEWEST_OF, look_up
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
 
+THEMES: Final = ("now", "a verdict", "an iteration", "devices and hosts", "jobs and cost", "the pipeline")
+"""What questions are about, in the order in which they are listed."""
+
+_ONCE: Final = ("title", "theme", "description", "empty")
 _PARAMETER: Final = re.compile(
     r"(?P<name>\w+) (?P<type>[\w()]+)(?: = (?P<default>'[^']*'|\S+))? \| (?P<description>.+)"
 )
@@ -50,6 +60,11 @@ class Parameter:
         """Whether a value must be given."""
         return self.default is None
 
+    @property
+    def placeholder(self) -> str | int | None:
+        """A value that fits the type, where the answer does not matter."""
+        return "" if self.type == "String" else None if self.type.startswith("Nullable(") else 0
+
     def parse(self, value: object) -> str | int | None:
         """Read a value as a person or a program gives it, text or number.
 
@@ -58,6 +73,8 @@ class Parameter:
         InputError
             If it is of another type, or out of range.
         """
+        if value == NEWEST and self.default == NEWEST:
+            return NEWEST
         if self.type == "String":
             return str(value)
         if self.type.startswith("Nullable(") and (value is None or value in ("", "NULL")):
@@ -76,21 +93,45 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Investigation:
-    """One shipped question: ``name`` is the file's, ``sql`` its whole text."""
+    """One shipped question.
+
+    Parameters
+    ----------
+    name, sql
+        The file's name, and its whole text.
+    theme
+        One of `THEMES`.
+    empty
+        What an answer without rows means, a sentence.
+    """
 
     name: str
     title: str
+    theme: str
     description: str
+    empty: str
     parameters: tuple[Parameter, ...]
     sql: str
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Names of the columns, and the rows. Times are naive, in UTC."""
+    """What the database answered; times are naive, in UTC.
+
+    Parameters
+    ----------
+    columns, rows
+        Names of the columns, and the rows.
+    chosen
+        Values of parameters that were left to the database: the newest job, and so on.
+    empty
+        What it means that there are no rows; empty where nobody can say.
+    """
 
     columns: tuple[str, ...]
     rows: tuple[tuple[Any, ...], ...]
+    chosen: Mapping[str, str | int | None] = field(default_factory=dict)
+    empty: str = ""
 
 
 @cache
@@ -112,25 +153,35 @@ def read_investigation(name: str, text: str) -> Investigation:
     Raises
     ------
     InputError
-        If title or description are missing, a parameter can't be read, or header and SQL name different parameters.
+        If title, theme, description or empty is missing, a parameter can't be read, or header and SQL name different
+        parameters.
     """
     entries = list(_entries(text))
-    titles, descriptions = ([value for key, value in entries if key == wanted] for wanted in ("title", "description"))
-    if len(titles) != 1 or len(descriptions) != 1:
-        raise InputError(f"investigation must have one title and one description; got {entries!r} ({name}.sql)")
+    head = {key: value for key, value in entries if key in _ONCE}
+    if [key for key, _ in entries if key in _ONCE] != list(_ONCE) or head["theme"] not in THEMES:
+        raise InputError(
+            f"investigation must begin with {', '.join(_ONCE)}, its theme one of {', '.join(THEMES)}; "
+            f"got {entries!r} ({name}.sql)"
+        )
     parameters = tuple(_parameter(name, value) for key, value in entries if key == "parameter")
     declared, used = {(p.name, p.type) for p in parameters}, set(_PLACEHOLDER.findall(text))
     if declared != used:
         raise InputError(f"parameters must be {sorted(used)}, as in the SQL; got {sorted(declared)} ({name}.sql)")
-    return Investigation(name, titles[0], descriptions[0], parameters, text)
+    return Investigation(name, head["title"], head["theme"], head["description"], head["empty"], parameters, text)
 
 
 def find_investigation(name: str) -> Investigation:
     """Return a shipped investigation; raises `InputError` for an unknown name."""
     shipped = shipped_investigations()
     if name not in shipped:
-        raise InputError(f"investigation must be one of {', '.join(shipped)}; got {name!r}")
+        hint = _nearest(name, shipped) or "See: irregulars sql --list"
+        raise InputError(f"investigation must be one of {', '.join(shipped)}; got {name!r}. {hint}")
     return shipped[name]
+
+
+def _nearest(name: str, known: Collection[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"Did you mean {near[0]}?" if near else ""
 
 
 def bind(investigation: Investigation, values: Mapping[str, object]) -> dict[str, str | int | None]:
@@ -144,11 +195,13 @@ def bind(investigation: Investigation, values: Mapping[str, object]) -> dict[str
     known = {parameter.name: parameter for parameter in investigation.parameters}
     missing = [p for p in investigation.parameters if p.is_required and p.name not in values]
     unknown = sorted(set(values) - set(known))
+    if unknown:
+        hints = [hint for hint in (_nearest(name, known) for name in unknown) if hint]
+        rule = f"parameters of {investigation.name} must be among {sorted(known)}; got {unknown}"
+        raise InputError(". ".join([rule, *hints[:1]]))
     if missing:
         names = "; ".join(f"{p.name} ({p.type}: {p.description})" for p in missing)
         raise InputError(f"investigation {investigation.name} must be given {names}; got {sorted(values)}")
-    if unknown:
-        raise InputError(f"parameters of {investigation.name} must be among {sorted(known)}; got {unknown}")
     return {name: p.parse(values.get(name, (p.default or "").strip("'"))) for name, p in known.items()}
 
 
@@ -171,10 +224,28 @@ def run(client: Client, name: str, parameters: Mapping[str, object] | None = Non
     """
     investigation = find_investigation(name)
     values = bind(investigation, parameters or {})
+    wanted = [name for name, value in values.items() if value == NEWEST]
+    values |= (chosen := look_up(client, wanted, values))
+    if None in chosen.values():  # nothing is stored that could be the newest
+        return Answer(_columns(client, investigation, values), (), {}, investigation.empty)
     result = client.query(investigation.sql, parameters=values)
-    # An answer without rows comes without names of columns; this form of a question is answered by names alone.
-    names = result if result.result_rows else client.query(f"SELECT * FROM ({investigation.sql}) LIMIT 0", values)
-    return Answer(tuple(names.column_names), tuple(tuple(row) for row in result.result_rows))
+    rows = tuple(tuple(row) for row in result.result_rows)
+    # An answer without rows comes without names of columns.
+    names = tuple(result.column_names) if rows else _columns(client, investigation, values)
+    return Answer(names, rows, chosen, investigation.empty)
+
+
+def run_sql(client: Client, sql: str, parameters: Mapping[str, object] | None = None) -> Answer:
+    """Run SQL of one's own; a statement that answers nothing gives one row that says so."""
+    result = client.query(sql, parameters=dict(parameters or {}))
+    if "query_id" in result.column_names and "written_rows" in result.column_names:  # the client's summary
+        return Answer(("done",), ((True,),))
+    return Answer(tuple(result.column_names), tuple(tuple(row) for row in result.result_rows))
+
+
+def _columns(client: Client, investigation: Investigation, values: Mapping[str, Any]) -> tuple[str, ...]:
+    typed = {p.name: p.placeholder if values[p.name] is None else values[p.name] for p in investigation.parameters}
+    return tuple(client.query(f"SELECT * FROM ({investigation.sql}) LIMIT 0", typed).column_names)
 
 
 def _entries(text: str) -> Iterator[tuple[str, str]]:
@@ -201,5 +272,9 @@ def _parameter(name: str, text: str) -> Parameter:
         raise InputError(
             f"parameter must be `name Type = default | description`, its type one of String, {', '.join(_BOUNDS)}; "
             f"got {text!r} ({name}.sql)"
+        )
+    if match["default"] == NEWEST and match["name"] not in NEWEST_OF:
+        raise InputError(
+            f"parameter with default {NEWEST} must be one of {', '.join(NEWEST_OF)}; got {text!r} ({name}.sql)"
         )
     return Parameter(match["name"], match["type"], match["default"], match["description"])

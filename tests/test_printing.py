@@ -109,7 +109,7 @@ def test_errors_tables_and_alerts_show_any_name(name: str) -> None:
 import sys
 from irregulars.infra.cli import main
 from irregulars.infra.commands.alerts import _line
-from irregulars.infra.commands.sql import _write_csv, show_answer
+from irregulars.infra.commands.answers import show_answer, write_csv
 from irregulars.sinks.alerts import alert_of
 from irregulars.sinks.investigations import Answer
 from irregulars.streams.messages.judgements import Suspect, Verdict
@@ -121,7 +121,7 @@ if not "\\ud800" in name:
     print(_line(alert, False))
     print(_line(alert, True))
     show_answer(Answer(("host", name), ((name, 1),)))
-    _write_csv(Answer(("host",), ((name,),)))
+    write_csv(Answer(("host",), ((name,),)))
 for call in (["analyze", "/" + name], [name], ["--set", name, "demo"], ["alerts", "--topic-prefix", name, "--nope"]):
     sys.argv = ["irregulars", *call]
     try:

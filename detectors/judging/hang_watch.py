@@ -12,6 +12,7 @@ from irregulars.detectors.judging.reading.iteration_rows import IterationRows, j
 from irregulars.detectors.judging.reading.operator_reader import OperatorReader
 from irregulars.detectors.judging.reading.spans import ReadBack
 from irregulars.detectors.judging.thresholds import JUDGING
+from irregulars.dtypes import Column
 
 
 class HangWatch:
@@ -65,8 +66,11 @@ class HangWatch:
         newest = (rows for rows in self.newest if self.hung is None or rows.number > self.hung)
         return any(rows.columns["unended"].any() for rows in newest)
 
-    def look(self, reader: OperatorReader, read_back: ReadBack) -> Hang | None:
-        """Return the hang that the newest iterations show; None if there is none, or the same one was published."""
+    def look(self, reader: OperatorReader, read_back: ReadBack) -> tuple[Hang, dict[str, Column]] | None:
+        """Return the hang that the newest iterations show, and the operators in which it was found.
+
+        None if there is none, or the same one was published.
+        """
         if not self.has_unended:
             return None
         columns = reader.read(self.newest, read_back)
@@ -77,7 +81,7 @@ class HangWatch:
             return None
         self.hung, before = self.newest[-1].number, self.told
         self.told = self.hung, hang.ranks
-        return None if self.told == before else hang
+        return None if self.told == before else (hang, columns)
 
 
 def _lost_share_of_ranks(reader: OperatorReader, in_newest: Mapping[int, float]) -> dict[int, float]:

@@ -256,9 +256,11 @@ class IterationJudge:
 
     def _hang(self, reason: str, read_back: ReadBack) -> list[Verdict]:
         """Return the verdict on a hang of the newest iterations, if there is one that was not told before."""
-        hang = self._hangs.look(self._reader, read_back)
-        if hang is None:
+        found = self._hangs.look(self._reader, read_back)
+        if found is None:
             return []
+        hang, columns = found
+        self._log.add_hung(columns, self._topology.names)
         last = self._hangs.newest[-1]
         observation = Observation(last.number, last.elapsed_ns, self._window.mean_ns, last.start_ns, None)
         until_ns = max((a.recorded_until_ns or 0 for a in self._reader.announcements.values()), default=0) or None

@@ -63,6 +63,41 @@ def operator_columns(
     }
 
 
+def hung_columns(columns: Mapping[str, Column], attempt: int, names: Sequence[str]) -> dict[str, Column]:
+    """Return columns ``operators`` that say where each rank stands in a hang: few rows, however many ranks wait.
+
+    Of each rank the operators that never ended, and the last one that did. Who waited for whom is not known of them.
+
+    Parameters
+    ----------
+    columns
+        Operators of the newest iterations, as the log has them; ``elapsed_ns`` is NaN of what never ended.
+    names
+        Ids of the communicators, by code.
+    """
+    rows = _where_ranks_stand(columns)
+    unknown = np.full(len(rows), np.nan)
+    return {
+        "attempt": np.full(len(rows), attempt),
+        **{name: columns[name][rows] for name in ("iteration", "rank", "sequence", "start_ns", "size_bytes")},
+        "communicator": np.array(names, dtype=object)[columns["communicator"][rows]],
+        "operator": np.array(OPERATORS, dtype=object)[columns["operator"][rows]],
+        "peer": columns["peer"][rows],
+        "elapsed_ns": columns["elapsed_ns"][rows].astype(np.float64),
+        **dict.fromkeys(("gap_ns", "wait_ns", "transfer_ns", "abnormal_ratio"), unknown),
+    }
+
+
+def _where_ranks_stand(columns: Mapping[str, Column]) -> Ints:
+    is_open = np.isnan(columns["elapsed_ns"])
+    order = np.lexsort((columns["sequence"], columns["start_ns"], columns["iteration"], columns["rank"]))
+    ended = order[~is_open[order]]
+    rank = columns["rank"][ended]
+    is_last = np.ones(len(rank), dtype=bool)
+    is_last[:-1] = rank[1:] != rank[:-1]
+    return np.concatenate([ended[is_last], np.flatnonzero(is_open)])
+
+
 def pattern_columns(
     rows: IterationRows, regular: Sequence[IterationRows], codes: Mapping[str, int]
 ) -> dict[str, Column]:

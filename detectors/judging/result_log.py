@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from irregulars.detectors.judging.reading.iteration_rows import IterationRows
 from irregulars.detectors.judging.result_columns import (
     concatenate_columns,
+    hung_columns,
     operator_columns,
     pattern_columns,
     rank_columns,
@@ -62,6 +63,11 @@ class JudgementLog:
         if self.fills_columns:
             columns = operator_columns(graph, iteration, self._attempt, names, origin_ns, abnormal_ratio)
             self._operators.append(columns)
+
+    def add_hung(self, columns: Mapping[str, Column], names: Sequence[str]) -> None:
+        """Keep where each rank stands in a hang; the parameters are those of `result_columns.hung_columns`."""
+        if self.fills_columns:
+            self._operators.append(hung_columns(columns, self._attempt, names))
 
     def add_patterns(self, rows: IterationRows, usual: Sequence[IterationRows], codes: Mapping[str, int]) -> None:
         """Keep the behaviour patterns of an iteration, if it has any, with how abnormal each is against the usual."""

@@ -274,7 +274,7 @@ def _show_verdict(console: Console, services: LocalServices, verdict: Verdict, f
 
 def _show_stored(console: Console, services: LocalServices, verdict: Verdict) -> None:
     """Look further in ClickHouse, as a person would: the command, and what it answers."""
-    from irregulars.infra.commands.sql import show_answer
+    from irregulars.infra.commands.answers import show_answer
     from irregulars.infra.configuration.wiring import database_settings
     from irregulars.infra.showing.from_database import found_in_database
     from irregulars.infra.showing.screen import gather

@@ -2,58 +2,73 @@
 
 from __future__ import annotations
 
-import csv
-import math
-import sys
 from collections.abc import Sequence
-from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from itertools import groupby
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from irregulars.errors import InputError
+from irregulars.infra.commands.answers import Shape, plain_value, show_answer, write_csv
 from irregulars.infra.commands.options import (
     ClickHouseUrl,
     Database,
     Json,
     open_console,
-    plain,
     print_json,
     settings_of,
 )
-from irregulars.printing import printable, printable_lines
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from irregulars.infra.configuration.settings import Settings
-    from irregulars.sinks.connection import DatabaseSettings
-    from irregulars.sinks.investigations import Answer
+    from irregulars.sinks.investigations import Answer, Investigation
+
+
+def _question_names(incomplete: str) -> list[tuple[str, str]]:
+    """Complete names of questions in a shell."""
+    from irregulars.sinks.investigations import shipped_investigations
+
+    shipped = shipped_investigations().values()
+    return [(one.name, one.title) for one in shipped if one.name.startswith(incomplete)]
 
 
 def sql(
     context: typer.Context,
     question: Annotated[
-        str | None, typer.Argument(help="SQL, or the name of an investigation that ships (see --list).")
+        str | None,
+        typer.Argument(
+            help="SQL, or the name of a question that ships (see --list).", autocompletion=_question_names
+        ),
     ] = None,
     values: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Parameters.")] = None,
     parameters: Annotated[
         list[str] | None, typer.Option("--parameter", "-p", metavar="KEY=VALUE", help="The same, as a flag.")
     ] = None,
-    is_listing: Annotated[bool, typer.Option("--list", help="List the investigations and their parameters.")] = False,
+    is_listing: Annotated[bool, typer.Option("--list", help="List the questions and their parameters.")] = False,
     is_creating: Annotated[
         bool, typer.Option("--create-tables", help="Make missing tables as clickhouse_user, and set what they keep.")
     ] = False,
     is_printing: Annotated[
         bool, typer.Option("--print-access", help="Print the SQL that makes the users reader, writer and admin.")
     ] = False,
+    is_writing: Annotated[
+        bool, typer.Option("--write", help="Let the SQL change what clickhouse_user may; otherwise it only reads.")
+    ] = False,
+    is_vertical: Annotated[bool, typer.Option("--vertical", help="Print one record after the other.")] = False,
+    is_table: Annotated[bool, typer.Option("--table", help="Print a table, however wide.")] = False,
     is_csv: Annotated[bool, typer.Option("--csv", help="Print CSV with a header.")] = False,
     wait_s: Annotated[float, typer.Option("--wait", help="Seconds to wait for the database.")] = 10,
     clickhouse_url: ClickHouseUrl = None,
     database: Database = None,
     json: Json = False,
 ) -> None:
-    """Ask the database: any SQL that only reads, or one of the investigations that ship.
+    """Ask the database: any SQL that only reads, or one of the questions that ship.
 
-    Examples: irregulars sql --list;  irregulars sql blamed job=llama-7b;
+    A table that is too wide for the terminal is printed one record after the other.
+
+    Examples: irregulars sql --list;  irregulars sql open_now;  irregulars sql blamed job=llama-7b;
     irregulars sql "SELECT count() FROM verdicts FINAL WHERE kind = {kind:String}" -p kind=slow_nic --json
     """
     if is_listing:
@@ -67,17 +82,31 @@ def sql(
         _create_tables(settings, wait_s)
         return
     if question is None:
-        raise InputError("question must be SQL or the name of an investigation; got none. See: irregulars sql --list")
-    from irregulars.infra.configuration.wiring import database_settings
-
-    target = database_settings(settings, wait_s, is_reading=True)
-    answer = _ask(target, question, _pairs([*(values or []), *(parameters or [])]))
+        raise InputError("question must be SQL or the name of a question; got none. See: irregulars sql --list")
+    shape = _shape(json, is_csv, is_vertical, is_table)
+    answer = _ask(settings, wait_s, question, _pairs([*(values or []), *(parameters or [])]), is_writing)
     if json:
-        print_json([dict(zip(answer.columns, map(_plain, row), strict=True)) for row in answer.rows])
+        print_json([dict(zip(answer.columns, map(plain_value, row), strict=True)) for row in answer.rows])
     elif is_csv:
-        _write_csv(answer)
+        write_csv(answer)
     else:
-        show_answer(answer)
+        _tell_chosen(answer)
+        show_answer(answer, shape)
+
+
+def _shape(json: bool, is_csv: bool, is_vertical: bool, is_table: bool) -> Shape:
+    flags = {"--json": json, "--csv": is_csv, "--vertical": is_vertical, "--table": is_table}
+    given = [flag for flag, is_given in flags.items() if is_given]
+    if len(given) > 1:
+        raise InputError(f"form must be one of {', '.join(flags)}; got {' '.join(given)}")
+    return "vertical" if is_vertical else "table" if is_table else "fitting"
+
+
+def _tell_chosen(answer: Answer) -> None:
+    """Say on standard error which job was the newest: the answer alone goes on."""
+    if answer.chosen:
+        chosen = " ".join(f"{name}={value}" for name, value in answer.chosen.items())
+        open_console(is_error=True).print(f"{chosen} (the newest)", style="dim", markup=False)
 
 
 def _print_access(database: str) -> None:
@@ -112,75 +141,42 @@ def _pairs(texts: Sequence[str]) -> dict[str, str]:
     return {name: value for name, _, value in (text.partition("=") for text in texts)}
 
 
-def _ask(target: DatabaseSettings, question: str, values: dict[str, str]) -> Answer:
+def _ask(settings: Settings, wait_s: float, question: str, values: dict[str, str], is_writing: bool) -> Answer:
+    from irregulars.infra.configuration.wiring import database_settings
     from irregulars.sinks.connection import connect, translated
-    from irregulars.sinks.investigations import Answer, bind, find_investigation, run
+    from irregulars.sinks.investigations import bind, find_investigation, run, run_sql
 
     is_name = question.isidentifier()
     if is_name:
         bind(find_investigation(question), values)  # a wrong name or parameter shows before we ask for a connection
+    target = database_settings(settings, wait_s, is_reading=not is_writing)
     client = connect(target)
     try:
         with translated(target):
-            if is_name:
-                return run(client, question, values)
-            result = client.query(question, parameters=values)
-            return Answer(tuple(result.column_names), tuple(tuple(row) for row in result.result_rows))
+            return run(client, question, values) if is_name else run_sql(client, question, values)
     finally:
         client.close()
 
 
 def _list(json: bool) -> None:
-    from irregulars.sinks.investigations import shipped_investigations
+    from irregulars.sinks.investigations import THEMES, shipped_investigations
 
-    shipped = shipped_investigations().values()
+    shipped = sorted(shipped_investigations().values(), key=lambda one: THEMES.index(one.theme))
     if json:
-        print_json([{"name": one.name, "title": one.title, "description": one.description,
-                     "parameters": [{"name": p.name, "type": p.type, "default": p.default,
-                                     "description": p.description} for p in one.parameters]}
+        print_json([{"name": one.name, "title": one.title, "theme": one.theme, "description": one.description,
+                     "empty": one.empty, "parameters": [{"name": p.name, "type": p.type, "default": p.default,
+                                                         "description": p.description} for p in one.parameters]}
                     for one in shipped])  # fmt: skip
         return
     console = open_console()
-    for one in shipped:
-        console.print(f"[bold]{one.name}[/bold]: {one.title}. {one.description}")
-        for p in one.parameters:
-            default = "" if p.is_required or p.default in ("''", "NULL") else f" = {p.default}"
-            console.print(f"    {p.name}{default}  {p.description}", markup=False)
+    for theme, questions in groupby(shipped, lambda one: one.theme):
+        console.print(f"\n[bold]{theme.upper()}[/bold]")
+        for one in questions:
+            _list_one(console, one)
 
 
-def _plain(value: Any) -> Any:
-    """As JSON has it: times in ISO 8601 with their zone, NaN as null."""
-    if isinstance(value, datetime):
-        return value.isoformat() + ("Z" if value.tzinfo is None else "")
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return value if isinstance(value, bool | int | str | None) else str(value)
-
-
-def _write_csv(answer: Answer) -> None:
-    writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(answer.columns)
-    is_shown = sys.stdout.isatty()  # a file gets the values as they are
-    for row in map(_csv_row, answer.rows):
-        writer.writerow([printable(one) if is_shown and isinstance(one, str) else one for one in row])
-
-
-def _csv_row(row: Sequence[Any]) -> list[Any]:
-    return [_plain(value) for value in row]
-
-
-def show_answer(answer: Answer) -> None:
-    """Print an answer as a table for people."""
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for column in answer.columns:
-        table.add_column(plain(column), overflow="fold")
-    for row in answer.rows:
-        table.add_row(*(Text("" if value is None else printable_lines(_plain(value))) for value in row))
-    open_console().print(table)
-    if not answer.rows:
-        print("no rows")
+def _list_one(console: Console, one: Investigation) -> None:
+    console.print(f"\n[bold]{one.name}[/bold]: {one.title}. {one.description}")
+    for p in one.parameters:
+        default = "" if p.is_required or p.default in ("''", "NULL", "NEWEST") else f" = {p.default}"
+        console.print(f"    {p.name}{default}  {p.description}", markup=False)

@@ -32,6 +32,7 @@ from irregulars.infra.services.demo_database import DemoDatabase
 from irregulars.sinks.connection import DatabaseSettings, connect
 from irregulars.sinks.investigations import Answer, run, shipped_investigations
 from irregulars.sinks.migrate import migrate
+from irregulars.sinks.newest_values import NEWEST
 from tests.benchmarks.stored_jobs import ITERATION_S, OPERATORS, RANKS, StoredJobs
 
 if TYPE_CHECKING:
@@ -101,17 +102,25 @@ def cases(client: Client) -> Iterator[tuple[str, dict[str, object]]]:
         "SELECT iteration, rank FROM operators WHERE job = {job:String} ORDER BY attempt DESC, iteration DESC LIMIT 1"
     )
     [(iteration, rank)] = client.query(newest, parameters={"job": _LARGEST}).result_rows
-    known: dict[str, object] = {"job": _LARGEST, "iteration": iteration, "rank": rank, "verdict_id": "v7"}
+    known: dict[str, object] = {
+        "job": _LARGEST, "iteration": iteration, "rank": rank, "verdict_id": "v7", "days": 36_500, "weeks": 5_200,
+        "host": f"node-{len(RANKS) - 1}-{rank // 8}",
+    }  # fmt: skip
     [(whole,)] = client.query("SELECT max(iteration) FROM rank_iterations").result_rows
     own: dict[str, dict[str, object]] = {
         "bandwidth_of_rank": {"job": _SAMPLED, "rank": 10},
         "gpu_health_of_verdict": {"job": _SAMPLED},
         "ranks_of_iteration": {"iteration": whole - 3},
+        "before_and_after": {"iteration": whole - 3},
+        "device_history": {"host": known["host"], "gpu": 3},
     }
     for name, investigation in shipped_investigations().items():
-        wanted = {one.name: known[one.name] for one in investigation.parameters if one.is_required}
+        asked = (one for one in investigation.parameters if one.is_required or one.default == NEWEST)
+        also = (one for one in investigation.parameters if one.name in ("days", "weeks"))
+        wanted = {one.name: known[one.name] for one in (*asked, *also)}
         yield name, wanted | own.get(name, {})
     yield "blamed", {"job": _LARGEST}
+    yield "waits_of_iteration", {}
     yield "slowest_links", {"job": _LARGEST, "first_iteration": iteration - 2_000}
 
 
@@ -190,6 +199,7 @@ def asked_table(found: Sequence[Asked]) -> str:
         more = {name: value for name, value in one.parameters.items() if name == "first_iteration"}
         label = one.question + (", one job" if one.question == "blamed" and one.parameters else "")
         label += ", newest iterations" if more else ""
+        label += ", nothing said" if one.question == "waits_of_iteration" and not one.parameters else ""
         lines.append(
             f"| {label} | {one.read_rows:,} | {one.cold_ms:,.0f} | {one.warm_ms:,.0f} | {one.processor_ms:,.0f} "
             f"| {one.result_rows:,} | {one.memory_mib:,.0f} |"

@@ -241,7 +241,7 @@ class StoredJobs:
             "attempt": _attempt(first, self.iterations),
             "state": f"if(v + 10 > {self.verdicts}, 'open', 'closed')",
             "event": "'changed'",
-            "kind": f"['slow_rank', 'slow_nic', 'slow_link', 'imbalance'][{self._hash('v')} % 4 + 1]",
+            "kind": f"['slow_rank', 'slow_nic', 'slow_link', 'imbalance', 'hang'][{self._hash('v')} % 5 + 1]",
             "first_iteration": first,
             "past_last_iteration": f"{first} + 20",
             "lost_s": f"{self._lognormal(2e4, 1.0, 1, 'v')} / 1000 + intDiv(number, {self.verdicts})",

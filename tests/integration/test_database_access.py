@@ -24,6 +24,8 @@ from irregulars.infra.services.demo_database import DemoDatabase
 from irregulars.sinks.access import access_sql
 from irregulars.sinks.clickhouse import ClickHouseSink
 from irregulars.sinks.connection import DatabaseSettings, connect, translated
+from irregulars.sinks.investigations import run as ask_question
+from irregulars.sinks.investigations import shipped_investigations
 from irregulars.sinks.migrate import Migration
 from irregulars.sinks.tables import tables_of
 from tests.integration.certificates import Authority
@@ -143,8 +145,47 @@ def test_irregulars_sql_drops_nothing_even_with_the_admin_s_password(database: G
     settings = database.settings("admin", clickhouse_reader_user=None, clickhouse_reader_password="")
     done = run(settings, "sql", "drop table verdicts")
     assert (done.returncode, done.stdout) == (2, "")
-    assert "READONLY" in done.stderr
+    assert "query must only read" in done.stderr
+    assert "--write" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
     assert ask(database, "admin", "EXISTS TABLE verdicts") == [(1,)]
+
+
+def test_told_to_write_it_may_what_the_user_may(database: GuardedDatabase) -> None:
+    settings = database.settings("admin")  # there is a reader, who is not asked
+    for sql in ("CREATE TABLE mine (a Int8) ENGINE = ReplacingMergeTree ORDER BY a", "DROP TABLE mine"):
+        refused = run(settings, "sql", sql)
+        assert (refused.returncode, len(refused.stderr.splitlines())) == (2, 1)
+        done = run(settings, "sql", sql, "--write")
+        assert (done.returncode, done.stdout, done.stderr) == (0, "done\ntrue\n", "")
+    denied = run(database.settings("writer"), "sql", "DROP TABLE verdicts", "--write")
+    assert (denied.returncode, "Not enough privileges" in denied.stderr) == (2, True)
+    assert ask(database, "admin", "EXISTS TABLE verdicts") == [(1,)]
+
+
+class StrictDatabase(DemoDatabase):
+    """Our server, whose reader has a profile with ``readonly = 1``: no setting of a query may be set."""
+
+    def _users(self) -> str:
+        return super()._users().replace("<readonly>2</readonly>", "<readonly>1</readonly>")
+
+
+def test_every_question_can_be_asked_by_a_user_who_may_set_nothing(tmp_path: Path) -> None:
+    with StrictDatabase(tmp_path) as strict:
+        writer = DatabaseSettings(strict.url, strict.user, strict.password, strict.database)
+        sink = ClickHouseSink(writer)
+        sink.open()
+        sink.write(tables_of(made_up_job.judgements()))
+        sink.close()
+        target = DatabaseSettings(strict.url, strict.reader, strict.reader_password, strict.database, is_reading=True)
+        client = connect(target)
+        for name, one in shipped_investigations().items():
+            given = {p.name: {"host": "node-0", "rank": 3}[p.name] for p in one.parameters if p.is_required}
+            with translated(target):
+                assert len(ask_question(client, name, given).columns) > 3
+        with pytest.raises(InputError, match="query must only read"), translated(target):
+            client.query("SELECT 1 SETTINGS max_threads = 1")
+        client.close_connections()
 
 
 @pytest.mark.parametrize("login", ["the reader", "only the admin", "the demo's user"])
@@ -158,7 +199,7 @@ def test_sql_can_change_nothing_whoever_asks(database: GuardedDatabase, login: s
     target = database_settings(settings, is_reading=True)
     client = connect(target)
     for sql in WRITES:
-        with pytest.raises(ServiceRefused), translated(target):
+        with pytest.raises((InputError, ServiceRefused)), translated(target):
             client.query(sql)
     client.close_connections()
     assert ask(database, "admin", "EXISTS TABLE verdicts") == [(1,)]

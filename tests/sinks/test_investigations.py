@@ -5,28 +5,47 @@ import re
 import pytest
 
 from irregulars.errors import InputError
-from irregulars.sinks.investigations import bind, find_investigation, read_investigation, shipped_investigations
+from irregulars.sinks.investigations import (
+    THEMES,
+    bind,
+    find_investigation,
+    read_investigation,
+    shipped_investigations,
+)
+from irregulars.sinks.newest_values import NEWEST
 from irregulars.sinks.tables import TABLES
 
 SHIPPED = shipped_investigations()
 RANK_OPERATORS = SHIPPED["rank_operators"]
-HEADER = "-- title: T\n-- description: D\n"
+HEADER = "-- title: T\n-- theme: now\n-- description: D\n-- empty: E\n"
 
 
 def test_the_promised_ones_ship() -> None:
-    promised = {"jobs_now", "irregular_iterations", "blamed", "time_lost_by_device", "rank_operators"}
+    promised = {
+        "before_and_after", "blamed", "cost_by_job", "cost_by_switch", "cost_by_week", "device_history",
+        "hang_positions", "host_history", "irregular_iterations", "jobs_compared", "jobs_now", "open_now",
+        "pipeline_health", "rank_operators", "repeat_offenders", "silent_ranks", "slowest_iterations",
+        "suspicion_history",
+        "time_lost_by_device", "waits_of_iteration",
+    }  # fmt: skip
     assert promised <= set(SHIPPED)
+
+
+_EXTREME = r"(max|min|maxOrNull|minOrNull)\([^()]*(\([^()]*\))?\)"
+_UNMOVED = re.compile(
+    rf" FINAL|FROM accused|\(SELECT attempt FROM|SELECT DISTINCT [^()]*(\([^()]*\)[^()]*)?FROM|"
+    rf"SELECT ((job|attempt|{_EXTREME})( AS \w+)?(, )?)+ FROM"
+)
 
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_each_reads_merged_rows_and_is_bounded(name: str) -> None:
-    """FINAL everywhere, but for the largest attempt and sets: copies of a row do not change them."""
+    """FINAL everywhere, but for the largest, the smallest and sets: copies of a row do not change them."""
     sql = SHIPPED[name].sql
-    reads = [line for line in sql.splitlines() if re.search(rf"FROM ({'|'.join((*TABLES, 'transfers'))})\b", line)]
+    tables = "|".join((*TABLES, "transfers", "verdict_revisions", "accused"))
+    reads = [line for line in sql.splitlines() if re.search(rf"FROM ({tables})\b", line)]
     assert reads
-    assert all(
-        re.search(r" FINAL|\(SELECT attempt FROM|SELECT DISTINCT [^()]*\([^()]*\)[^()]* FROM", line) for line in reads
-    )
+    assert all(_UNMOVED.search(line) for line in reads)
     assert "LIMIT {limit:UInt32}" in sql
 
 
@@ -42,6 +61,7 @@ def test_each_says_what_it_answers(name: str) -> None:
     investigation = SHIPPED[name]
     assert investigation.title
     assert investigation.description.endswith((".", "?"))
+    assert investigation.empty.endswith((".", ")"))
     assert all(parameter.description for parameter in investigation.parameters)
 
 
@@ -62,8 +82,9 @@ def test_quotes_around_a_default_text_are_not_part_of_it() -> None:
 @pytest.mark.parametrize(
     ("values", "text"),
     [
-        ({}, r"must be given job \(String: training job\); rank"),
-        ({"job": "j", "rank": 1, "iteration": 1, "rnak": 1}, r"must be among .*'rank'.*got \['rnak'\]"),
+        ({}, r"must be given rank \(UInt32: global rank\); got \[\]"),
+        ({"job": "j", "rnak": 1}, r"must be among .*'rank'.*got \['rnak'\]\. Did you mean rank\?"),
+        ({"rank": 1, "zzzz": 1}, r"got \['zzzz'\]$"),
         (
             {"job": "j", "rank": "one", "iteration": 1},
             "parameter rank must be an integer from 0 to 4294967295; got 'one'",
@@ -78,16 +99,45 @@ def test_values_that_do_not_fit_are_named(values: dict[str, object], text: str) 
         bind(RANK_OPERATORS, values)
 
 
-def test_an_unknown_name_lists_what_ships() -> None:
-    with pytest.raises(InputError, match=r"must be one of bandwidth_of_rank, blamed, .*; got 'nosuch'"):
-        find_investigation("nosuch")
+@pytest.mark.parametrize(
+    ("name", "hint"), [("zzzz", "See: irregulars sql --list"), ("job_now", r"Did you mean jobs_now\?")]
+)
+def test_an_unknown_name_lists_what_ships_and_the_nearest(name: str, hint: str) -> None:
+    with pytest.raises(InputError, match=rf"must be one of bandwidth_of_rank, before_.*; got '{name}'\. {hint}"):
+        find_investigation(name)
+
+
+def test_the_newest_job_is_left_to_the_database_where_none_is_given() -> None:
+    assert bind(RANK_OPERATORS, {"rank": 3})["job"] == NEWEST
+    assert bind(RANK_OPERATORS, {"rank": 3, "iteration": "7"})["iteration"] == 7
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_no_question_sets_a_setting_which_users_with_readonly_1_may_not(name: str) -> None:
+    assert "SETTINGS" not in SHIPPED[name].sql
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_ranges_that_are_half_open_say_so(name: str) -> None:
+    shown = SHIPPED[name].sql.rpartition("\nSELECT\n")[2]
+    if "past_last_iteration" in shown:
+        assert "half-open" in SHIPPED[name].description
+
+
+def test_every_theme_has_a_question() -> None:
+    assert {one.theme for one in SHIPPED.values()} == set(THEMES)
 
 
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("SELECT 1", "one title and one description"),
-        ("-- title: T\nSELECT 1", "one title and one description"),
+        ("SELECT 1", "must begin with title, theme, description, empty"),
+        ("-- title: T\nSELECT 1", "must begin with title, theme"),
+        (HEADER.replace("theme: now", "theme: then") + "SELECT 1", "its theme one of now, a verdict"),
+        (
+            HEADER + "-- parameter: rank UInt32 = NEWEST | r\nSELECT {rank:UInt32}",
+            "default NEWEST must be one of job",
+        ),
         (HEADER + "-- parameter: job Text | j\nSELECT {job:Text}", "its type one of"),
         (HEADER + "-- parameter: job String\nSELECT {job:String}", "its type one of"),
         (HEADER + "SELECT {job:String}", "as in the SQL"),
@@ -100,7 +150,8 @@ def test_a_file_without_a_sound_header_is_an_error(text: str, complaint: str) ->
 
 
 def test_a_description_goes_on_in_indented_lines() -> None:
-    text = "-- title: T\n-- description: one\n--     two\n-- parameter: n UInt32 = 5 | rows\nSELECT {n:UInt32}"
+    text = "-- title: T\n-- theme: now\n-- description: one\n--     two\n-- empty: E\n"
+    text += "-- parameter: n UInt32 = 5 | rows\nSELECT {n:UInt32}"
     investigation = read_investigation("mine", text)
     assert investigation.description == "one two"
     assert investigation.parameters[0].default == "5"

@@ -1,7 +1,9 @@
 -- title: Bandwidth of a rank
--- description: Rates of the devices that a rank uses, per minute, the newest first. A sick NIC's peak is capped;
---     its victims' means fall, and their peaks do not.
--- parameter: job String | training job
+-- theme: devices and hosts
+-- description: Rates of the devices that a rank uses, per minute, the newest first. A sick NIC's peak is capped; its
+--     victims' means fall, and their peaks do not.
+-- empty: No samples of this rank are stored: its NICs are not sampled, or the rows are older than they are kept.
+-- parameter: job String = NEWEST | training job; default: the newest
 -- parameter: rank UInt32 | global rank
 -- parameter: attempt Nullable(Int64) = NULL | start number of the job; default: the newest
 -- parameter: limit UInt32 = 60 | lines at most

@@ -1,6 +1,9 @@
 -- title: Who was blamed, and why
--- description: Verdicts in their newest revision with their suspects, best first, and the evidence.
---     A verdict that blames nobody (imbalance, slow_communicator) has one line without a device.
+-- theme: a verdict
+-- description: Verdicts in their newest revision with their suspects, best first, and the evidence. A verdict that
+--     blames nobody (imbalance, slow_communicator) has one line without a device. The cause was seen in iterations
+--     first_iteration up to before past_last_iteration (half-open).
+-- empty: No verdict is stored: no iteration was slow for long enough, or the worker has judged nothing yet.
 -- parameter: job String = '' | training job; default: all
 -- parameter: limit UInt32 = 50 | lines at most, the newest verdicts first
 SELECT
@@ -24,8 +27,13 @@ SELECT
     verdicts.evidence AS evidence,
     verdicts.close_reason AS close_reason
 FROM (SELECT * FROM verdicts FINAL) AS verdicts
-LEFT JOIN newest_suspects AS suspects ON suspects.job = verdicts.job AND suspects.verdict_id = verdicts.verdict_id
+LEFT JOIN
+(
+    SELECT job, verdict_id, position, toNullable(device) AS device, host, gpu, nic, toNullable(rank) AS rank, peer,
+        toNullable(probability) AS probability
+    FROM newest_suspects
+) AS suspects
+    ON suspects.job = verdicts.job AND suspects.verdict_id = verdicts.verdict_id
 WHERE {job:String} = '' OR verdicts.job = {job:String}
 ORDER BY verdicts.last_seen_at DESC, verdicts.verdict_id, suspects.position
 LIMIT {limit:UInt32}
-SETTINGS join_use_nulls = 1

@@ -1,8 +1,11 @@
 -- title: State of the GPUs in a verdict's iterations
+-- theme: a verdict
 -- description: Clocks, throttling and errors of each rank's GPU while the cause was seen, suspects first, then those
 --     that were held back most. A GPU that was throttled while its peers were not is a reason for a slow rank.
--- parameter: job String | training job
--- parameter: verdict_id String = '' | verdict; default: the newest of the job
+-- empty: No state of a GPU is stored of that time: the agent does not sample GPUs there, or the rows are older than
+--     they are kept.
+-- parameter: job String = NEWEST | training job; default: the newest
+-- parameter: verdict_id String = '' | verdict; default: the job's newest
 -- parameter: limit UInt32 = 30 | ranks at most
 WITH
     (
@@ -19,7 +22,7 @@ WITH
     ) AS span,
     accused AS
     (
-        SELECT arrayJoin(ranks) AS rank, max(probability) AS probability
+        SELECT arrayJoin(ranks) AS rank, toNullable(max(probability)) AS probability
         FROM newest_suspects
         WHERE job = {job:String} AND verdict_id = chosen.1
         GROUP BY rank
@@ -66,4 +69,3 @@ LEFT JOIN (SELECT rank, host FROM jobs FINAL WHERE job = {job:String} AND attemp
     ON places.rank = states.rank
 ORDER BY suspect_probability DESC NULLS LAST, throttled_ratio DESC NULLS LAST, sm_clock_mhz, rank
 LIMIT {limit:UInt32}
-SETTINGS join_use_nulls = 1

@@ -1,6 +1,9 @@
 -- title: Irregular iterations of a job
--- description: Which iterations took too long, by how much, and which verdicts explain them.
--- parameter: job String | training job
+-- theme: an iteration
+-- description: Which iterations took too long, by how much (delta: times the usual), and which verdicts explain them.
+--     One without a verdict passed before its cause was seen often enough, or nobody was to blame.
+-- empty: No iteration of this job was irregular: none took longer than delta times the usual time, outside its noise.
+-- parameter: job String = NEWEST | training job; default: the newest
 -- parameter: attempt Nullable(Int64) = NULL | start number of the job; default: the newest
 -- parameter: limit UInt32 = 100 | iterations at most, the newest first
 SELECT

@@ -1,5 +1,9 @@
 -- title: Jobs now
--- description: The newest attempt of each job: how far it is, how fast it is, whether a verdict is open.
+-- theme: now
+-- description: The newest attempt of each job: how far it is, how fast it is (recent_iteration_s: mean of the newest
+--     50 iterations), and what is wrong: the most urgent verdict that is open, whom it accuses first, and how many
+--     are open. Lines with a severity want somebody; without one the job runs as usual.
+-- empty: No job has announced itself: no agent sends, or no worker stores.
 -- parameter: limit UInt32 = 50 | jobs at most, the most recently seen first
 WITH
     attempts AS
@@ -8,8 +12,9 @@ WITH
     ),
     places AS
     (
-        SELECT job, attempt, max(world_size) AS world_size, count() AS known_ranks, uniqExact(host) AS hosts
+        SELECT job, attempt, max(world_size) AS world_size, uniqExact(host) AS hosts
         FROM jobs FINAL
+        WHERE (job, attempt) IN (SELECT job, attempt FROM attempts)
         GROUP BY job, attempt
     ),
     progress AS
@@ -17,8 +22,8 @@ WITH
         SELECT
             job,
             attempt,
-            max(iteration) AS last_iteration,
-            max(started_at) AS last_seen_at,
+            toNullable(max(iteration)) AS last_iteration,
+            toNullable(max(started_at)) AS last_seen_at,
             arrayAvg(arraySlice(arrayPartialReverseSort(x -> x.1, 50, groupArray((iteration, elapsed_ns))), 1, 50).2) / 1e9
                 AS recent_iteration_s,
             countIf(is_irregular) AS irregular_iterations
@@ -26,9 +31,28 @@ WITH
         WHERE (job, attempt) IN (SELECT job, attempt FROM attempts)
         GROUP BY job, attempt
     ),
+    first_accused AS
+    (
+        SELECT job, verdict_id, toNullable(name) AS name FROM accused WHERE position = 0
+    ),
     blame AS
     (
-        SELECT job, attempt, countIf(state = 'open') AS open_verdicts, sum(lost_s * world_size) / 3600 AS gpu_hours_lost
+        SELECT
+            job,
+            attempt,
+            countIf(state = 'open') AS open_verdicts,
+            -- (urgency, loss, severity, verdict, kind): the largest of the open ones is what is wrong
+            maxIf(
+                (
+                    indexOf(['note', 'ticket', 'page'], ifNull(severity, 'note')),
+                    lost_s,
+                    ifNull(toString(severity), ''),
+                    verdict_id,
+                    toString(kind)
+                ),
+                state = 'open'
+            ) AS worst,
+            sum(lost_s * world_size) / 3600 AS gpu_hours_lost
         FROM verdicts FINAL
         GROUP BY job, attempt
     )
@@ -42,10 +66,15 @@ SELECT
     round(progress.recent_iteration_s, 3) AS recent_iteration_s,
     progress.irregular_iterations AS irregular_iterations,
     blame.open_verdicts AS open_verdicts,
+    nullIf(blame.worst.3, '') AS severity,
+    nullIf(blame.worst.5, '') AS kind,
+    first_accused.name AS device,
+    nullIf(blame.worst.4, '') AS verdict_id,
     round(blame.gpu_hours_lost, 2) AS gpu_hours_lost
 FROM attempts
 LEFT JOIN places USING (job, attempt)
 LEFT JOIN progress USING (job, attempt)
 LEFT JOIN blame USING (job, attempt)
-ORDER BY last_seen_at DESC, job
+LEFT JOIN first_accused ON first_accused.job = attempts.job AND first_accused.verdict_id = blame.worst.4
+ORDER BY last_seen_at DESC NULLS LAST, job
 LIMIT {limit:UInt32}

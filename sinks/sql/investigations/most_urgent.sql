@@ -1,9 +1,11 @@
 -- title: What to look at first
--- description: Verdicts by urgency, pages before tickets before notes, open ones first, then those that cost most: whom
---     they accuse, what is lost, and how much of it setting the first suspect right would win back, where a replay
---     tells.
+-- theme: now
+-- description: Verdicts by urgency, pages before tickets before notes, open ones first, then those that cost most:
+--     whom they accuse, what is lost, and how much of it setting the first suspect right would win back, where a
+--     replay tells.
+-- empty: No verdict was seen in these days; days=3650 looks further back.
 -- parameter: job String = '' | training job; default: all
--- parameter: days UInt32 = 30 | verdicts seen in the days before the newest one
+-- parameter: days UInt32 = 30 | verdicts seen in so many days before now
 -- parameter: limit UInt32 = 30 | verdicts at most
 WITH known AS (SELECT * FROM verdicts FINAL)
 SELECT
@@ -22,12 +24,18 @@ SELECT
     round(known.recovers_ratio, 3) AS recovers_ratio,
     known.last_seen_at AS last_seen_at
 FROM known
-LEFT JOIN (SELECT * FROM newest_suspects WHERE position = 0) AS suspects
+LEFT JOIN
+(
+    SELECT job, verdict_id, toNullable(device) AS device, host, toNullable(rank) AS rank,
+        toNullable(probability) AS probability
+    FROM newest_suspects
+    WHERE position = 0
+) AS suspects
     ON suspects.job = known.job AND suspects.verdict_id = known.verdict_id
 WHERE ({job:String} = '' OR known.job = {job:String})
     AND (
         known.last_seen_at IS NULL
-        OR known.last_seen_at >= (SELECT max(last_seen_at) FROM known) - toIntervalDay({days:UInt32})
+        OR known.last_seen_at >= now64(9, 'UTC') - toIntervalDay({days:UInt32})
     )
 ORDER BY
     indexOf(['page', 'ticket', 'note'], ifNull(known.severity, 'note')),
@@ -36,4 +44,3 @@ ORDER BY
     lost_s DESC,
     verdict_id
 LIMIT {limit:UInt32}
-SETTINGS join_use_nulls = 1

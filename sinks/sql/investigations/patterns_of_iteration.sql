@@ -1,8 +1,11 @@
 -- title: How NICs moved in an iteration
--- description: Behaviour patterns of the ranks while each class of operators ran, the steadiest first: where others burst
---     and idle, who moves steadily at a low rate drives the slow NIC or link. An empty communicator: the whole iteration.
--- parameter: job String | training job
--- parameter: iteration Int64 | training iteration that was looked into
+-- theme: an iteration
+-- description: Behaviour patterns of the ranks while each class of operators ran, the steadiest first: where others
+--     burst and idle, who moves steadily at a low rate drives the slow NIC or link. An empty communicator: the whole
+--     iteration.
+-- empty: No patterns of this iteration are stored: nobody looked into it, or its NICs are not sampled.
+-- parameter: job String = NEWEST | training job; default: the newest
+-- parameter: iteration Int64 = NEWEST | training iteration that was looked into; default: the newest irregular one
 -- parameter: attempt Nullable(Int64) = NULL | start number of the job; default: the newest
 -- parameter: limit UInt32 = 50 | lines at most
 SELECT

@@ -1,10 +1,12 @@
 -- title: A rank's operators in an iteration
+-- theme: an iteration
 -- description: What one rank communicated in one irregular iteration, in order of time: where it worked, where it
 --     waited for others, what the transfer itself took, and how many times as long it took as it would have without
 --     what was slow in the iteration (above 1.1: abnormal). Operators are stored where the search for a cause went.
--- parameter: job String | training job
+-- empty: No operators of this rank in this iteration are stored: the search for a cause did not get there.
+-- parameter: job String = NEWEST | training job; default: the newest
 -- parameter: rank UInt32 | global rank
--- parameter: iteration Int64 | training iteration
+-- parameter: iteration Int64 = NEWEST | training iteration; default: the newest irregular one
 -- parameter: attempt Nullable(Int64) = NULL | start number of the job; default: the newest
 -- parameter: limit UInt32 = 1000 | operators at most
 SELECT

@@ -1,8 +1,10 @@
 -- title: All ranks in an iteration
+-- theme: an iteration
 -- description: Who worked longest between its operators, beside the median rank, and where it lives. In a healthy
 --     iteration the column times_median stays near 1; everybody elapses alike, since everybody waits for the slowest.
--- parameter: job String | training job
--- parameter: iteration Int64 | training iteration
+-- empty: No rank of this iteration is stored: it is not judged yet, or older than rows are kept.
+-- parameter: job String = NEWEST | training job; default: the newest
+-- parameter: iteration Int64 = NEWEST | training iteration; default: the newest irregular one
 -- parameter: attempt Nullable(Int64) = NULL | start number of the job; default: the newest
 -- parameter: limit UInt32 = 50 | ranks at most, most work first
 WITH

@@ -1,7 +1,10 @@
 -- title: Slowest links of a job
+-- theme: devices and hosts
 -- description: Transfers between pairs of ranks in the stored iterations: how long they took when both ends were
---     there. One slow pair is a link; all pairs of one rank are its NIC.
--- parameter: job String | training job
+--     there. One slow pair is a link; all pairs of one rank are its NIC. Counted are iterations from first_iteration
+--     up to before past_last_iteration (half-open).
+-- empty: No transfers between two ranks are stored: no iteration was looked into, or the job has no send and recv.
+-- parameter: job String = NEWEST | training job; default: the newest
 -- parameter: attempt Nullable(Int64) = NULL | start number of the job; default: the newest
 -- parameter: first_iteration Int64 = 0 | from this iteration on
 -- parameter: past_last_iteration Nullable(Int64) = NULL | up to before this iteration; default: to the end

@@ -1,7 +1,9 @@
 -- title: Time lost per device
--- description: GPU hours that verdicts lay on each device, over all jobs: what to repair first.
---     A verdict's loss is shared out by the probability of its suspects; what is missing to 1 is on nobody.
--- parameter: days UInt32 = 30 | verdicts seen in the days before the newest one
+-- theme: jobs and cost
+-- description: GPU hours that verdicts lay on each device, over all jobs: what to repair first. A verdict's loss is
+--     shared out by the probability of its suspects; what is missing to 1 is on nobody.
+-- empty: No verdict of these days names a device; days=3650 looks further back.
+-- parameter: days UInt32 = 30 | verdicts seen in so many days before now
 -- parameter: limit UInt32 = 50 | devices at most, the costliest first
 WITH known AS (SELECT * FROM verdicts FINAL)
 SELECT
@@ -20,7 +22,7 @@ SELECT
 FROM known
 INNER JOIN newest_suspects AS suspects ON suspects.job = known.job AND suspects.verdict_id = known.verdict_id
 WHERE known.last_seen_at IS NULL
-    OR known.last_seen_at >= (SELECT max(last_seen_at) FROM known) - toIntervalDay({days:UInt32})
+    OR known.last_seen_at >= now64(9, 'UTC') - toIntervalDay({days:UInt32})
 GROUP BY device, host, gpu, nic, switch, ranks
 ORDER BY expected_gpu_hours_lost DESC, expected_lost_s DESC
 LIMIT {limit:UInt32}

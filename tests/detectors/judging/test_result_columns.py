@@ -5,8 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from irregulars.detectors.judging.reading.iteration_rows import split_by_iteration
-from irregulars.detectors.judging.result_columns import concatenate_columns, operator_columns, rank_columns
-from irregulars.streams.messages.records import UNKNOWN
+from irregulars.detectors.judging.result_columns import (
+    concatenate_columns,
+    hung_columns,
+    operator_columns,
+    rank_columns,
+)
+from irregulars.streams.messages.records import OPERATORS, UNKNOWN
 from tests.detectors.operator_graphs import graph_of, row
 from tests.streams.evidence_rows import evidence_of
 
@@ -49,3 +54,29 @@ def test_columns_are_joined_in_order_and_none_gives_none() -> None:
     assert concatenate_columns([]) == {}
     joined = concatenate_columns([{"a": np.array([1])}, {"a": np.array([], dtype=np.int64)}, {"a": np.array([2, 3])}])
     assert joined["a"].tolist() == [1, 2, 3]
+
+
+def test_of_a_hang_each_rank_has_what_never_ended_and_the_last_that_did() -> None:
+    nan = np.nan
+    columns = {
+        "iteration": np.array([7, 8, 8, 8, 7, 8]),
+        "rank": np.array([0, 0, 0, 0, 1, 1]),
+        "communicator": np.array([0, 0, 1, 1, 0, 1]),
+        "operator": np.array([OPERATORS.index(one) for one in ("send", "send", "recv", "recv", "send", "send")]),
+        "sequence": np.array([1, 2, 3, 4, 1, 2]),
+        "peer": np.array([1, 1, 1, 1, 0, 0]),
+        "start_ns": np.array([10, 20, 30, 40, 10, 5]),
+        "elapsed_ns": np.array([5, 5, nan, nan, 5, 5]),
+        "size_bytes": np.array([1, 1, 1, 1, 1, 1]),
+    }
+    found = hung_columns(columns, 3, ["a", "b"])
+    rows = sorted(zip(found["rank"], found["sequence"], found["communicator"], found["operator"], strict=True))
+    assert rows == [(0, 2, "a", "send"), (0, 3, "b", "recv"), (0, 4, "b", "recv"), (1, 2, "b", "send")]
+    assert set(found["attempt"]) == {3}
+    assert np.isnan(found["wait_ns"]).all()
+
+
+def test_of_a_hang_in_which_nothing_ended_there_is_what_never_did() -> None:
+    one = {name: np.array([2]) for name in ("iteration", "rank", "communicator", "operator", "sequence", "peer")}
+    columns = {**one, "start_ns": np.array([9]), "elapsed_ns": np.array([np.nan]), "size_bytes": np.array([1])}
+    assert hung_columns(columns, 0, ["a", "b", "c"])["rank"].tolist() == [2]

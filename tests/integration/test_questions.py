@@ -1,0 +1,395 @@
+"""The shipped questions on recorded jobs: each answer is held against what the stored rows say, counted in numpy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from irregulars.sinks.connection import DatabaseSettings, connect
+from irregulars.sinks.investigations import run
+from irregulars.sinks.migrate import migrate, shipped_migrations
+from irregulars.sinks.protocol import Rows
+from irregulars.sinks.tables import TABLES, tables_of
+from tests.integration.test_clickhouse import Server, answer, own_database, store
+from tests.sinks import made_up_job
+from tests.sinks.recorded_jobs import rows_of_recording
+
+if TYPE_CHECKING:
+    from clickhouse_connect.driver.client import Client
+
+pytestmark = pytest.mark.integration
+
+NIC, COMPUTE = "gloo-slow-nic", "gloo-slow-compute"
+RECORDED = (NIC, COMPUTE, "bench/pp4dp2-hang-inside", "bench/ddp8-hang-before", "bench/ddp16-nic-both")
+EVER = 36_500
+MADE_UP = tables_of(made_up_job.judgements())
+LINK = "link from eth0 on node-0 to node-1"
+
+
+@pytest.fixture(scope="module")
+def recorded(clickhouse: Server) -> Iterator[Client]:
+    """A client of a database that holds recorded jobs; read only."""
+    for settings in own_database(clickhouse):
+        store(settings, *map(rows_of_recording, RECORDED))
+        client = connect(replace(settings, is_reading=True))
+        yield client
+        client.close_connections()
+
+
+@pytest.fixture
+def own(clickhouse: Server) -> Iterator[DatabaseSettings]:
+    """A database of the test's own, with tables."""
+    for settings in own_database(clickhouse):
+        store(settings, {})
+        yield settings
+
+
+@pytest.fixture
+def client(own: DatabaseSettings) -> Iterator[Client]:
+    client = connect(own)
+    yield client
+    client.close_connections()
+
+
+def with_columns(rows: Rows, tables: Sequence[str] = (), **values: Any) -> dict[str, pa.Table]:
+    """Put one value into columns of all tables that have them, or of some tables."""
+    return {
+        name: _with_columns(table, values) if not tables or name in tables else table for name, table in rows.items()
+    }
+
+
+def _with_columns(table: pa.Table, values: dict[str, Any]) -> pa.Table:
+    for name, value in values.items():
+        at = table.schema.get_field_index(name)
+        if at >= 0:
+            kind = table.schema.field(at)
+            table = table.set_column(at, kind, pa.array([value] * table.num_rows, kind.type))
+    return table
+
+
+def open_job(job: str, **values: Any) -> dict[str, pa.Table]:
+    """The made-up job before its verdict closes; `values` go into the verdict's columns."""
+    rows = with_columns(MADE_UP, job=job, verdict_id=f"{job}-v")
+    rows = {**rows, "verdicts": rows["verdicts"].slice(1, 1), "suspects": rows["suspects"].slice(2, 1)}
+    return with_columns(rows, ["verdicts"], **values)
+
+
+def columns(name: str, table: str) -> dict[str, Any]:
+    """Columns of a recording's rows, as numpy."""
+    stored = rows_of_recording(name)[table]
+    lists = {one.name for one in stored.schema if pa.types.is_list(one.type)}
+    return {one: np.array(stored.column(one).to_pylist()) for one in stored.schema.names if one not in lists}
+
+
+# --- now ------------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_open_says_whom_since_when_and_at_what_cost(own: DatabaseSettings, client: Client) -> None:
+    store(own, MADE_UP, open_job("live"))
+    [row] = answer(client, "open_now")
+    assert (row["job"], row["severity"], row["device"], row["probability"]) == ("live", "ticket", LINK, 0.76)
+    assert row["since"] == datetime.fromtimestamp(made_up_job.START_NS / 1e9 + 2, UTC).replace(tzinfo=None)
+    assert (row["times_usual"], row["gpu_hours_per_hour"]) == (2.4, 3.2)  # 0.8 s of 4 GPUs in one second
+
+
+def test_a_hang_is_open_until_its_job_is_heard_again(own: DatabaseSettings, client: Client) -> None:
+    hung = {"kind": "hang", "state": "closed", "close_reason": "silent", "past_last_iteration": 40}
+    store(own, open_job("hung", **hung), open_job("over", **{**hung, "close_reason": "finished"}))
+    assert [row["job"] for row in answer(client, "open_now")] == ["hung"]
+    store(own, {"iterations": with_columns(MADE_UP, job="hung", attempt=1)["iterations"]})
+    assert answer(client, "open_now") == []
+    assert run(client, "open_now").empty == "Nothing is wrong: no verdict is open, and no job hangs."
+
+
+def test_jobs_now_says_what_is_wrong(own: DatabaseSettings, client: Client) -> None:
+    noted = open_job("live", verdict_id="another", severity="note", lost_s=900.0)
+    store(own, MADE_UP, open_job("live"), {"verdicts": noted["verdicts"]})
+    rows = {row["job"]: row for row in answer(client, "jobs_now")}
+    names = ("severity", "kind", "device", "verdict_id", "open_verdicts")
+    assert [rows["live"][name] for name in names] == ["ticket", "slow_link", LINK, "live-v", 2]
+    assert [rows["made-up"][name] for name in names] == [None, None, None, None, 0]
+
+
+def test_days_count_from_today(own: DatabaseSettings, client: Client) -> None:
+    now = datetime.now(UTC)
+    store(own, open_job("today", last_seen_at=now), open_job("long-ago", last_seen_at=now - timedelta(days=40)))
+    for name in ("most_urgent", "time_lost_by_device", "cost_by_switch", "repeat_offenders"):
+        least = {"at_least": 1} if name == "repeat_offenders" else {}
+        counted = {days: answer(client, name, days=days, **least) for days in (30, 50)}
+        if name == "most_urgent":
+            assert [{row["job"] for row in rows} for rows in counted.values()] == [{"today"}, {"today", "long-ago"}]
+        else:
+            assert [[row["jobs"] for row in rows] for rows in counted.values()] == [[1], [2]]
+
+
+# --- a verdict ------------------------------------------------------------------------------------------------------
+
+
+def test_a_suspicion_s_history_says_when_and_at_what_cost(recorded: Client) -> None:
+    told = columns(NIC, "verdicts")
+    rows = answer(recorded, "suspicion_history", verdict_id=told["verdict_id"][0])
+    assert [row["revision"] for row in rows] == told["revision"].tolist() == [1, 2, 3, 4]
+    assert [row["event"] for row in rows] == ["opened", "continued", "continued", "closed"]
+    assert [row["gpu_hours_lost"] for row in rows] == np.round(told["lost_s"] * 4 / 3600, 4).tolist()
+    seen = [row["seen_at"] for row in rows]
+    assert seen == sorted(set(seen))
+    assert {(row["device"], row["host"], row["nic"]) for row in rows} == {("nic", "node-1", "eth0")}
+
+
+def test_of_revisions_from_before_their_table_the_newest_is_known(clickhouse: Server) -> None:
+    for settings in own_database(clickhouse):
+        client = connect(settings, is_creating=True)
+        newest = shipped_migrations()[-1].version
+        migrate(client, [one for one in shipped_migrations() if one.version < newest])
+        for name in ("verdicts", "suspects"):
+            client.insert_arrow(name, MADE_UP[name])
+        assert migrate(client) == [newest]
+        rows = answer(client, "suspicion_history")
+        assert [(row["revision"], row["event"], row["gpu_hours_lost"]) for row in rows] == [
+            (1, None, None), (1, None, None), (2, None, None), (3, "closed", 0.0013),
+        ]  # fmt: skip
+        client.close_connections()
+
+
+def test_a_revision_that_accuses_nobody_has_a_line(own: DatabaseSettings, client: Client) -> None:
+    acquitted = replace(made_up_job.verdict(3), revision=4, suspects=())
+    store(own, MADE_UP, tables_of(replace(made_up_job.judgements(), verdicts=[acquitted])))
+    assert [(row["revision"], row["device"]) for row in answer(client, "suspicion_history")][-2:] == [
+        (3, "link"), (4, None),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("job", "rank", "position"),
+    [("ddp8-hang-before", 5, "past all_reduce"), ("pp4dp2-hang-inside", 3, "inside recv")],
+)
+def test_the_rank_that_hangs_stands_first_and_the_others_wait(
+    recorded: Client, job: str, rank: int, position: str
+) -> None:
+    first, *others = answer(recorded, "hang_positions", job=job)
+    assert (first["rank"], first["position"], first["suspect_probability"]) == (rank, position, 0.9)
+    assert {row["rank"] for row in others} == set(range(8)) - {rank}
+    assert all(row["position"].startswith("inside ") and row["suspect_probability"] is None for row in others)
+    since = [row["inside_since"] for row in others]
+    assert since == sorted(since)
+
+
+def test_a_job_that_did_not_hang_has_no_positions(recorded: Client) -> None:
+    assert answer(recorded, "hang_positions", job=NIC) == []
+
+
+# --- an iteration ---------------------------------------------------------------------------------------------------
+
+
+def test_who_was_late_and_who_waited_is_what_the_operators_say(recorded: Client) -> None:
+    rows = answer(recorded, "waits_of_iteration", job=NIC, limit=1000)
+    chosen = run(recorded, "waits_of_iteration", {"job": NIC}).chosen["iteration"]
+    told = rows_of_recording(NIC)["iterations"].to_pylist()
+    assert chosen == max(row["iteration"] for row in told if row["is_irregular"] and row["verdict_ids"])
+    own = columns(NIC, "operators")
+    is_one = (own["iteration"] == chosen) & (own["communicator"] == "world")
+    waits = own["wait_ns"][is_one].astype(float)
+    [row] = [row for row in rows if row["communicator"] == "world"]
+    assert row["late_rank"] == own["rank"][is_one][waits.argmin()]
+    assert row["waiting_ranks"] == (waits > 0).sum() == 3
+    assert row["longest_wait_ms"] == round(waits.max() / 1e6, 3)
+    assert row["waited_rank_ms"] == round(waits.sum() / 1e6, 3)
+    assert [row["longest_wait_ms"] for row in rows] == sorted((row["longest_wait_ms"] for row in rows), reverse=True)
+    of_transfers = [row for row in rows if row["operator"] in ("send", "recv")]
+    transfers = (own["iteration"] == chosen) & np.isin(own["operator"], ["send", "recv"])
+    assert sorted(row["late_rank"] for row in of_transfers) == sorted(own["peer"][transfers])
+
+
+def test_before_and_after_are_medians_of_the_windows(recorded: Client) -> None:
+    whole, *ranks = answer(recorded, "before_and_after", job=NIC, window=20)
+    of_job, of_ranks = columns(NIC, "iterations"), columns(NIC, "rank_iterations")
+    before, after = (np.isin(of_job["iteration"], span) for span in (range(40, 60), range(60, 80)))
+    assert whole["what"] == "iteration 60"  # where the newest verdict begins
+    assert whole["before_ms"] == round(np.median(of_job["elapsed_ns"][before]) / 1e6, 3)
+    assert whole["after_ms"] == round(np.median(of_job["elapsed_ns"][after]) / 1e6, 3)
+    assert len(ranks) == 4
+    for row in ranks:
+        own = of_ranks["rank"] == int(row["what"].rpartition(" ")[2])
+        for name, span in (("before_ms", range(40, 60)), ("after_ms", range(60, 80))):
+            work = of_ranks["work_ns"][own & np.isin(of_ranks["iteration"], span)]
+            assert row[name] == round(np.median(work) / 1e6, 3)
+    assert [row["grown_ms"] for row in ranks] == sorted((row["grown_ms"] for row in ranks), reverse=True)
+
+
+def test_before_the_first_iteration_nothing_is_known(recorded: Client) -> None:
+    whole = answer(recorded, "before_and_after", job=NIC, iteration=0, window=5)[0]
+    assert (whole["before_ms"], whole["grown_ms"], whole["times_before"]) == (None, None, None)
+    assert whole["after_ms"] > 0
+
+
+def test_the_slowest_iterations_are_those_that_took_longest(recorded: Client) -> None:
+    told = columns(NIC, "iterations")
+    slowest = np.argsort(-told["elapsed_ns"], kind="stable")[:7]
+    rows = answer(recorded, "slowest_iterations", job=NIC, limit=7)
+    assert [row["iteration"] for row in rows] == told["iteration"][slowest].tolist()
+    assert [row["elapsed_s"] for row in rows] == np.round(told["elapsed_ns"][slowest] / 1e9, 4).tolist()
+
+
+# --- devices and hosts ----------------------------------------------------------------------------------------------
+
+
+def test_a_host_s_history_has_every_job_that_ran_there(recorded: Client) -> None:
+    rows = {row["job"]: row for row in answer(recorded, "host_history", host="node-2")}
+    assert set(rows) == {name.removeprefix("bench/") for name in RECORDED}
+    hung = rows.pop("ddp8-hang-before")
+    assert (hung["ranks"], hung["devices"], hung["kinds"]) == ([4, 5], ["GPU 1 on node-2"], ["hang"])
+    assert hung["highest_probability"] == 0.9
+    assert {(row["verdicts"], row["highest_probability"]) for row in rows.values()} == {(0, None)}
+
+
+def test_a_link_is_in_the_history_of_both_its_hosts(own: DatabaseSettings, client: Client) -> None:
+    store(own, MADE_UP)
+    for host in ("node-0", "node-1"):
+        [row] = answer(client, "host_history", host=host)
+        assert (row["devices"], row["expected_gpu_hours_lost"]) == ([LINK], round(1.2 * 4 / 3600 * 0.89, 3))
+
+
+def test_a_device_s_history_is_its_own(recorded: Client) -> None:
+    [row] = answer(recorded, "device_history", host="node-1", nic="eth0")
+    assert (row["device"], row["job"], row["kind"]) == ("NIC eth0 on node-1", NIC, "slow_nic")
+    assert (row["first_iteration"], row["past_last_iteration"]) == (60, 81)
+    assert answer(recorded, "device_history", host="node-1", nic="eth1") == []
+    assert [row["device"] for row in answer(recorded, "device_history", host="node-2", gpu=1)] == ["GPU 1 on node-2"]
+    assert {row["job"] for row in answer(recorded, "device_history", switch="leaf-2")} == {"ddp16-nic-both"}
+
+
+def test_a_repeat_offender_is_named_once_with_its_jobs(own: DatabaseSettings, client: Client) -> None:
+    again = with_columns(rows_of_recording(NIC), job="again", verdict_id="again-v")
+    stages = [with_columns(open_job(job), ["suspects"], device="stage") for job in ("stage-a", "stage-b")]
+    store(own, rows_of_recording(NIC), rows_of_recording(COMPUTE), again, *stages)
+    [row] = answer(client, "repeat_offenders", days=EVER)
+    assert (row["device"], row["verdicts"], row["jobs"]) == ("NIC eth0 on node-1", 2, 2)
+    assert (row["kinds"], sorted(row["some_jobs"])) == (["slow_nic"], ["again", NIC])
+    assert answer(client, "repeat_offenders", days=EVER, percent=100) == []
+    assert answer(client, "repeat_offenders", days=EVER, at_least=3) == []
+
+
+# --- jobs and cost --------------------------------------------------------------------------------------------------
+
+
+def test_the_cost_of_a_job_is_its_verdicts_share_of_what_it_trained(recorded: Client) -> None:
+    [row] = [row for row in answer(recorded, "cost_by_job", days=EVER) if row["job"] == NIC]
+    trained_s, lost_s = columns(NIC, "iterations")["elapsed_ns"].sum() / 1e9, columns(NIC, "verdicts")["lost_s"][-1]
+    assert (row["iterations"], row["verdicts"]) == (160, 1)
+    assert row["lost_percent"] == round(100 * lost_s / trained_s, 2)
+    assert row["gpu_hours_lost"] == row["of_tickets"] == round(lost_s * 4 / 3600, 3)
+
+
+def test_the_cost_of_a_rack_is_shared_out_by_probability(recorded: Client) -> None:
+    [row] = [row for row in answer(recorded, "cost_by_switch", days=EVER) if row["switch"] == "leaf-2"]
+    verdict, suspects = columns("bench/ddp16-nic-both", "verdicts"), columns("bench/ddp16-nic-both", "suspects")
+    newest = suspects["revision"] == verdict["revision"].max()
+    share = suspects["probability"][newest & (suspects["switch"] == "leaf-2")].sum()
+    assert row["expected_gpu_hours_lost"] == round(verdict["lost_s"][-1] * 16 / 3600 * share, 3) > 0
+    assert row["costliest_device"] == "NIC eth1 on node-4"
+
+
+def test_costs_of_weeks_are_split_by_what_was_wrong(own: DatabaseSettings, client: Client) -> None:
+    now = datetime.now(UTC)
+    monday = (now - timedelta(days=now.weekday())).date()
+    before = datetime.combine(monday, datetime.min.time(), UTC) - timedelta(seconds=1)
+    store(
+        own,
+        open_job("device", last_seen_at=now, lost_s=900.0, severity="page"),
+        open_job("stage", last_seen_at=now, lost_s=1800.0, kind="slow_stage"),
+        open_job("hang", last_seen_at=before, lost_s=2700.0, kind="hang"),
+    )
+    this, last = answer(client, "cost_by_week")
+    assert (this["week"], last["week"]) == (monday, monday - timedelta(days=7))
+    names = ("verdicts", "pages", "gpu_hours_lost", "of_devices", "of_the_job")
+    assert [this[name] for name in names] == [2, 1, 3, 1, 2]
+    assert (last["gpu_hours_lost"], last["of_hangs"]) == (3, 3)
+    assert [row["week"] for row in answer(client, "cost_by_week", weeks=1)] == [monday]
+
+
+def test_jobs_are_compared_by_the_times_of_their_iterations(recorded: Client) -> None:
+    [row] = [row for row in answer(recorded, "jobs_compared") if row["job"] == NIC]
+    told = columns(NIC, "iterations")
+    elapsed_s = told["elapsed_ns"] / 1e9
+    assert row["median_s"] == round(np.median(elapsed_s), 4)
+    assert row["p95_s"] == round(np.quantile(elapsed_s, 0.95), 4)
+    judged = [bool(one) for one in told["is_irregular"] if one is not None]
+    assert row["irregular_percent"] == round(100 * np.mean(judged), 2)
+
+
+# --- the pipeline ---------------------------------------------------------------------------------------------------
+
+
+def gappy_job() -> dict[str, pa.Table]:
+    """The made-up job without rank 3 from iteration 35 on, and with late rows of rank 0 in the newest iteration."""
+    rows = with_columns(MADE_UP, job="gappy")
+    iterations, ranks = rows["iterations"], rows["rank_iterations"]
+    late = _with_columns(ranks.slice(39 * 4, 1), {"late_rows": 7})
+    without = [ranks.slice(at * 4, 3) for at in range(35, 39)]
+    fewer = _with_columns(iterations.slice(35), {"ranks_reported": 3})
+    return {
+        **rows,
+        "iterations": pa.concat_tables([iterations.slice(0, 35), fewer]),
+        "rank_iterations": pa.concat_tables([ranks.slice(0, 35 * 4), *without, late, ranks.slice(39 * 4 + 1, 2)]),
+    }
+
+
+def test_the_pipeline_s_health_counts_late_rows_missing_ranks_and_silent_ones(
+    own: DatabaseSettings, client: Client
+) -> None:
+    store(own, MADE_UP, gappy_job())
+    rows = {row["job"]: row for row in answer(client, "pipeline_health", iterations=5)}
+    names = ("iterations", "iterations_without_all_ranks", "late_rows", "silent_ranks")
+    assert [rows["gappy"][name] for name in names] == [5, 5, 7, 1]
+    assert [rows["made-up"][name] for name in names] == [5, 0, 0, 0]
+    assert rows["gappy"]["behind_s"] > 0
+    more = {row["job"]: row for row in answer(client, "pipeline_health", iterations=10)}
+    assert [more["gappy"][name] for name in names] == [10, 5, 7, 0]
+
+
+def test_silent_ranks_are_named_with_the_last_iteration_that_they_sent(own: DatabaseSettings, client: Client) -> None:
+    store(own, gappy_job())
+    [row] = answer(client, "silent_ranks", iterations=5)
+    assert row == {"rank": 3, "host": "node-1", "gpu": 1, "last_iteration": 34, "newest_iteration_of_job": 39}
+    assert answer(client, "silent_ranks", iterations=6) == []
+
+
+# --- what is left to the database -----------------------------------------------------------------------------------
+
+
+def test_without_a_job_it_is_the_newest_one_and_that_is_told(recorded: Client) -> None:
+    found = run(recorded, "slowest_iterations", {"limit": 3})
+    assert found.chosen == {"job": "pp4dp2-hang-inside"}
+    assert found.rows == run(recorded, "slowest_iterations", {"job": "pp4dp2-hang-inside", "limit": 3}).rows
+    assert run(recorded, "slowest_iterations", {"job": NIC}).chosen == {}
+
+
+def test_the_newest_irregular_iteration_is_of_the_attempt_that_is_asked_for(
+    own: DatabaseSettings, client: Client
+) -> None:
+    store(own, MADE_UP, with_columns(MADE_UP, attempt=1))
+    store(own, {"iterations": with_columns(MADE_UP, attempt=1, verdict_ids=[])["iterations"]})
+    assert run(client, "ranks_of_iteration", {"attempt": 0}).chosen["iteration"] == 29
+    assert run(client, "ranks_of_iteration").rows
+
+
+@pytest.mark.parametrize("name", ["waits_of_iteration", "jobs_now", "suspicion_history", "before_and_after"])
+def test_in_an_empty_database_nothing_is_found_and_it_says_what_that_means(client: Client, name: str) -> None:
+    found = run(client, name)
+    assert (found.rows, found.chosen) == ((), {})
+    assert len(found.columns) > 5
+    assert found.empty
+
+
+def test_tables_that_python_fills_are_all_in_the_recordings() -> None:
+    """So that a new table gets its questions' tests here."""
+    filled = {
+        name for recording in RECORDED for name, table in rows_of_recording(recording).items() if table.num_rows
+    }
+    assert set(TABLES) - filled <= {"gpu_health"}
