@@ -1,7 +1,9 @@
 -- title: How often were verdicts right?
+-- theme: jobs and cost
 -- description: What people said of verdicts, by kind: how many were judged, how many of them were right, and how sure the
 --     verdicts had been of it on average. A share far below that says what to be wary of here. The newest word on a
 --     verdict counts.
+-- empty: Nobody has judged a verdict: irregulars feedback VERDICT right, or wrong.
 -- parameter: job String = '' | training job; default: all
 -- parameter: days UInt32 = 365 | said in the days before the newest word
 WITH newest AS
