@@ -22,6 +22,7 @@ from irregulars.infra import cli
 from irregulars.infra.runs.analysis import analyze
 from irregulars.infra.runs.walk import MemoryBus, simulated_job, walk
 from irregulars.producers.trace.directory import read_trace
+from irregulars.sinks.investigations import THEMES, Investigation, shipped_investigations
 from irregulars.streams.kafka.topic_admin import partitions_of, topic_config
 from irregulars.streams.kafka.topics import DAY_MS, HOUR_MS, TOPICS, TopicSettings
 from irregulars.streams.messages.evidence import CLASS_COLUMNS, COLUMNS, PATTERN_COLUMNS
@@ -181,6 +182,20 @@ def figures() -> str:
     return committed_table(committed, committed_lines(committed))
 
 
+def questions() -> str:
+    """The questions of `irregulars sql`, by theme, each with its parameters."""
+    lines = []
+    for theme in THEMES:
+        lines += ["", f"| {theme} | question | parameters |", "|---|---|---|"]
+        lines += [_question(one) for one in shipped_investigations().values() if one.theme == theme]
+    return "\n".join([*lines[1:], ""])
+
+
+def _question(one: Investigation) -> str:
+    known = (f"**{p.name}**" if p.is_required else p.name for p in one.parameters if p.name != "limit")
+    return f"| `{one.name}` | {one.title} | {', '.join(known)} |"
+
+
 MAKERS: Mapping[str, Callable[[], str]] = {
     **{f"station {number}": partial(station, number) for number in range(1, 10)},
     "topics": topics,
@@ -194,6 +209,7 @@ MAKERS: Mapping[str, Callable[[], str]] = {
     "fields of verdicts": partial(fields, "verdicts"),
     "fields of suspects": suspect_fields,
     "fields of alerts": partial(fields, "alerts", "verdicts"),
+    "questions": questions,
     "analysis": analysis,
     "figures": figures,
     "sizes": sizing.page_part,
