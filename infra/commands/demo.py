@@ -241,9 +241,9 @@ def _show_stored(console: Console, services: LocalServices, verdict: Verdict) ->
     try:
         with translated(target):
             _wait_until_stored(client, verdict)
-            values: dict[str, Any] = {"job": verdict.job, "limit": 8}
-            console.print(f"$ irregulars sql irregular_iterations job={verdict.job} limit=8", style="bold")
-            show_answer(run(client, "irregular_iterations", values))
+            values: dict[str, Any] = {"job": verdict.job, "limit": 6}
+            console.print(f"$ irregulars sql before_and_after job={verdict.job} limit=6", style="bold")
+            show_answer(run(client, "before_and_after", values))
             console.print("\n$ irregulars sql time_lost_by_device", style="bold")
             show_answer(run(client, "time_lost_by_device"))
     finally:

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 PAGE: Final = ROOT / "infra" / "docs" / "sql.md"
 RECORDED: Final = (
-    "gloo-slow-nic", "gloo-slow-compute", "bench/pp4dp2-hang-inside", "bench/ddp8-hang-before", "bench/ddp16-nic-both",
+    "gloo-slow-nic", "gloo-slow-compute", "bench/pp4dp2-hang-inside", "bench/ddp8-hang-before",
+    "bench/ddp16-nic-both",
 )  # fmt: skip
 """Recordings that the database of the examples holds."""
 
