@@ -298,15 +298,15 @@ _CHECKS: Final[dict[tuple[str, str], str]] = {
 def _investigation(verdict: Verdict, suspect: Suspect | None) -> str:
     first, past_last = verdict.iterations
     rank = suspect.rank if suspect is not None else None
+    job: dict[str, str | int] = {"job": verdict.job, "attempt": verdict.attempt}
     if verdict.kind == "slow_nic" and rank is not None:
-        return _command(verdict, "bandwidth_of_rank", rank=rank)
-    if verdict.kind == "hang" and rank is not None:
-        return _command(verdict, "rank_operators", rank=rank, iteration=past_last - 1)
+        return _command("bandwidth_of_rank", **job, rank=rank)
+    if verdict.kind == "hang":
+        return _command("hang_positions", job=verdict.job, verdict_id=verdict.verdict_id)
     if verdict.kind in ("slow_link", "slow_nic", "slow_communicator"):
-        return _command(verdict, "slowest_links", first_iteration=first, past_last_iteration=past_last)
-    return _command(verdict, "ranks_of_iteration", iteration=past_last - 1)
+        return _command("slowest_links", **job, first_iteration=first, past_last_iteration=past_last)
+    return _command("ranks_of_iteration", **job, iteration=past_last - 1)
 
 
-def _command(verdict: Verdict, name: str, **parameters: int) -> str:
-    values = {"job": verdict.job, "attempt": verdict.attempt, **parameters}
+def _command(name: str, **values: str | int) -> str:
     return " ".join(["irregulars sql", name, *(shlex.quote(f"{key}={value}") for key, value in values.items())])

@@ -174,8 +174,9 @@ def find_investigation(name: str) -> Investigation:
     """Return a shipped investigation; raises `InputError` for an unknown name."""
     shipped = shipped_investigations()
     if name not in shipped:
-        hint = _nearest(name, shipped) or "See: irregulars sql --list"
-        raise InputError(f"investigation must be one of {', '.join(shipped)}; got {name!r}. {hint}")
+        near = _nearest(name, shipped)
+        rule = f"one that ships; got {name!r}. {near}" if near else f"one of {', '.join(shipped)}; got {name!r}."
+        raise InputError(f"question must be {rule} See: irregulars sql --list")
     return shipped[name]
 
 
@@ -238,7 +239,8 @@ def run(client: Client, name: str, parameters: Mapping[str, object] | None = Non
 def run_sql(client: Client, sql: str, parameters: Mapping[str, object] | None = None) -> Answer:
     """Run SQL of one's own; a statement that answers nothing gives one row that says so."""
     result = client.query(sql, parameters=dict(parameters or {}))
-    if "query_id" in result.column_names and "written_rows" in result.column_names:  # the client's summary
+    # The client answers with a summary, but to an INSERT with nothing, as to a SELECT that finds no row.
+    if {"query_id", "written_rows"} <= set(result.column_names) or sql.lstrip()[:6].upper() == "INSERT":
         return Answer(("done",), ((True,),))
     return Answer(tuple(result.column_names), tuple(tuple(row) for row in result.result_rows))
 

@@ -25,6 +25,7 @@ Shape = Literal["fitting", "table", "vertical"]
 
 NULL: Final = "-"
 _GAP: Final = "  "
+_UNITS: Final = ("seconds", "milliseconds", "microseconds")
 _NARROWEST: Final = 20
 """Letters of a value that stand on a line at least, however long the names of the columns are."""
 
@@ -91,14 +92,15 @@ def _wrapped(cell: str, room: int | None) -> list[str]:
 
 
 def _texts(column: Sequence[Any]) -> list[str]:
-    """Return the values of one column as people read them; times to the second where that tells them apart."""
-    seconds = [value.replace(microsecond=0) for value in column if isinstance(value, datetime)]
+    """Return the values of one column as people read them; times are as short as tells them apart."""
     known = {value for value in column if isinstance(value, datetime)}
-    unit: Literal["seconds", "microseconds"] = "seconds" if len(set(seconds)) == len(known) else "microseconds"
+    unit = next(
+        (one for one in _UNITS if len({value.isoformat(" ", one) for value in known}) == len(known)), _UNITS[-1]
+    )
     return [_text(value, unit) for value in column]
 
 
-def _text(value: Any, unit: Literal["seconds", "microseconds"]) -> str:
+def _text(value: Any, unit: str) -> str:
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return NULL
     if isinstance(value, bool):

@@ -24,9 +24,10 @@ from irregulars.sinks.clickhouse import ClickHouseSink, DatabaseSettings
 from irregulars.sinks.connection import connect
 from irregulars.sinks.investigations import bind, run, shipped_investigations
 from irregulars.sinks.migrate import migrate, shipped_migrations
+from irregulars.sinks.notices.opinions import opinion_on
 from irregulars.sinks.protocol import Rows, Sink, check_sink
 from irregulars.sinks.retention import keep
-from irregulars.sinks.tables import TABLES, sort_by_key, table_of_samples, tables_of
+from irregulars.sinks.tables import TABLES, sort_by_key, table_of_opinions, table_of_samples, tables_of
 from tests.sinks import made_up_job
 
 if TYPE_CHECKING:
@@ -38,6 +39,9 @@ ROWS: Rows = {
     **tables_of(made_up_job.judgements()),
     "bandwidth": table_of_samples([made_up_job.bandwidth(rank=3)]),
     "gpu_health": table_of_samples([made_up_job.gpu_health(rank=1, samples=30)]),
+    "feedback": table_of_opinions(
+        [opinion_on(made_up_job.verdict(2), is_right=False, who="ann", note="", time_ns=10**18)]
+    ),
 }
 DEADLINE_S = 20.0
 

@@ -153,7 +153,8 @@ def test_irregulars_sql_drops_nothing_even_with_the_admin_s_password(database: G
 
 def test_told_to_write_it_may_what_the_user_may(database: GuardedDatabase) -> None:
     settings = database.settings("admin")  # there is a reader, who is not asked
-    for sql in ("CREATE TABLE mine (a Int8) ENGINE = ReplacingMergeTree ORDER BY a", "DROP TABLE mine"):
+    made = "CREATE TABLE mine (a Int8) ENGINE = ReplacingMergeTree ORDER BY a"
+    for sql in (made, "INSERT INTO mine SELECT 1", "DROP TABLE mine"):
         refused = run(settings, "sql", sql)
         assert (refused.returncode, len(refused.stderr.splitlines())) == (2, 1)
         done = run(settings, "sql", sql, "--write")

@@ -1,8 +1,9 @@
 -- title: Hangs: who stood where
 -- theme: a verdict
--- description: Where each rank stood when the job hung: inside which operator that never ended, and since when (its
---     own host's clock), or past its last operator, so that it never arrived at the next. Suspects stand first, then
---     ranks that are in no operator, then those inside one, the longest first: most of these only wait.
+-- description: Where each rank stood when the job hung: inside which operator that never ended, and since when (its own
+--     host's clock), or past its last operator, so that it never arrived at the next; an operator by its sequence and its
+--     communicator. Suspects stand first, with their probability, then ranks that are in no operator, then those inside
+--     one, the longest first: most of these only wait.
 -- empty: No hang of this job is stored.
 -- parameter: job String = NEWEST | training job; default: the newest
 -- parameter: verdict_id String = '' | verdict of kind hang; default: the job's newest
@@ -26,7 +27,6 @@ WITH
     (
         SELECT
             rank,
-            maxOrNullIf(iteration, elapsed_ns IS NOT NULL) AS last_iteration,
             argMaxIf((operator, communicator, sequence), (started_at, sequence), elapsed_ns IS NOT NULL) AS ended,
             countIf(elapsed_ns IS NULL) AS open_operators,
             argMinIf(
@@ -48,18 +48,17 @@ SELECT
     places.rank AS rank,
     places.host AS host,
     places.gpu AS gpu,
-    round(suspected.probability, 2) AS suspect_probability,
+    round(suspected.probability, 2) AS suspect,
     multiIf(
-        positions.open_operators > 0, concat('inside ', positions.open_one.1),
-        positions.ended.1 != '', concat('past ', positions.ended.1),
+        positions.open_operators > 0,
+        concat('inside ', positions.open_one.1, ' ', toString(positions.open_one.3), ' of ', positions.open_one.2),
+        positions.ended.1 != '',
+        concat('past ', positions.ended.1, ' ', toString(positions.ended.3), ' of ', positions.ended.2),
         'nothing stored'
     ) AS position,
-    if(positions.open_operators > 0, positions.open_one.2, positions.ended.2) AS communicator,
-    if(positions.open_operators > 0, positions.open_one.3, positions.ended.3) AS sequence,
-    if(positions.open_operators > 0, positions.open_one.4, NULL) AS inside_since,
-    positions.last_iteration AS last_ended_iteration
+    if(positions.open_operators > 0, toDateTime(positions.open_one.4, 'UTC'), NULL) AS since
 FROM places
 LEFT JOIN positions ON positions.rank = places.rank
 LEFT JOIN suspected ON suspected.rank = places.rank
-ORDER BY suspect_probability DESC NULLS LAST, positions.open_operators > 0, inside_since NULLS LAST, rank
+ORDER BY suspect DESC NULLS LAST, positions.open_operators > 0, positions.open_one.4 NULLS LAST, rank
 LIMIT {limit:UInt32}

@@ -6,6 +6,7 @@
 -- empty: Nobody has judged a verdict: irregulars feedback VERDICT right, or wrong.
 -- parameter: job String = '' | training job; default: all
 -- parameter: days UInt32 = 365 | said in the days before the newest word
+-- parameter: limit UInt32 = 50 | kinds at most
 WITH newest AS
 (
     SELECT
@@ -33,3 +34,4 @@ FROM newest
 WHERE last_said_at >= (SELECT max(last_said_at) FROM newest) - toIntervalDay({days:UInt32})
 GROUP BY kind
 ORDER BY judged DESC, kind
+LIMIT {limit:UInt32}

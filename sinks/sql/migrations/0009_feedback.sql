@@ -12,8 +12,10 @@ CREATE TABLE IF NOT EXISTS feedback
     note String COMMENT 'What more there is to say',
     device Nullable(String) COMMENT 'First suspect, named the same in all jobs, like nic:node-3/mlx5_1; NULL: it has no such name',
     rank Nullable(UInt32) COMMENT 'First rank of the first suspect; NULL: there was none',
-    probability Nullable(Float64) COMMENT 'What the verdict said of the first suspect, 0 to 1; NULL: there was none'
+    probability Nullable(Float64) COMMENT 'What the verdict said of the first suspect, 0 to 1; NULL: there was none',
+    stored_at DateTime('UTC') MATERIALIZED now() COMMENT 'When the row was stored; retention counts from it'
 )
 ENGINE = ReplacingMergeTree(said_at)
 ORDER BY (job, verdict_id, who)
+TTL stored_at + INTERVAL 3 YEAR
 COMMENT 'Feedback: right or wrong, by verdict and person';

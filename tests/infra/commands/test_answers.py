@@ -75,6 +75,8 @@ def test_times_are_told_apart_and_no_more() -> None:
         "-",
     ]
     assert lines(Answer(("t",), ((first,), (second,))), 80)[1] == "2026-11-21 03:04:05.000001Z"
+    later = first.replace(microsecond=240_001)
+    assert lines(Answer(("t",), ((first,), (later,))), 80)[2] == "2026-11-21 03:04:05.240Z"
 
 
 def test_several_lines_in_a_cell_make_it_vertical() -> None:

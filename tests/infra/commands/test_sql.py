@@ -53,7 +53,8 @@ def test_the_list_is_grouped_by_theme(run: Run) -> None:
 
 def test_a_wrong_name_is_answered_with_the_nearest(run: Run) -> None:
     status, _, err = run("sql", "job_now")
-    assert (status, err.splitlines()[0].endswith("got 'job_now'. Did you mean jobs_now?")) == (2, True)
+    wanted = "irregulars: question must be one that ships; got 'job_now'. Did you mean jobs_now? "
+    assert (status, err) == (2, f"{wanted}See: irregulars sql --list\n")
     status, _, err = run("sql", "blamed", "limti=3")
     assert (status, "Did you mean limit?" in err) == (2, True)
 

@@ -50,6 +50,7 @@ def channel(tmp_path: Path, text: str) -> Any:
 
 
 GOOD = {
+    "actions": "",
     "alertmanager": 'url = "http://am:9093"\nlabels = {cluster = "c1"}',
     "pagerduty": 'routing_key_file = "{secret}"',
     "slack": 'token_file = "{secret}"\nchannel = "C024BE91L"',
@@ -105,7 +106,7 @@ def test_what_a_channel_does_not_say_the_settings_say(tmp_path: Path) -> None:
         ("[[channel]]\nkind = 'command'", "key name must be there"),
         ("[[channel]]\nname = 'a'", "key kind must be there"),
         ("[[channel]]\nkind = 'command'\nname = 'a/b'\nargv = ['x']", "name must be a name of a-z"),
-        ("[[channel]]\nkind = 'pigeon'\nname = 'a'", "kind must be one of alertmanager, .*; got 'pigeon'"),
+        ("[[channel]]\nkind = 'pigeon'\nname = 'a'", "kind must be one of actions, alertmanager, .*; got 'pigeon'"),
         ("[[channel]]\nkind = 'command'\nname = 'a'\nargs = ['x']", r"did you mean 'argv'|args"),
         ("[[channel]]\nkind = 'command'\nname = 'a'\nargv = []", "argv must be"),
         ("[[channel]]\nkind = 'command'\nname = 'a'\nargv = 'rm -rf'", "argv must be"),

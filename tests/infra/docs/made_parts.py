@@ -24,6 +24,7 @@ from irregulars.infra.configuration.notify_settings import ChannelTable, options
 from irregulars.infra.runs.analysis import analyze
 from irregulars.infra.runs.walk import MemoryBus, simulated_job, walk
 from irregulars.producers.trace.directory import read_trace
+from irregulars.sinks.investigations import THEMES, Investigation, shipped_investigations
 from irregulars.sinks.notices.action_messages import encode_actions
 from irregulars.sinks.notices.channels.alertmanager import AlertmanagerChannel
 from irregulars.sinks.notices.channels.cloudevents import headers_of
@@ -282,6 +283,20 @@ def mute_message() -> str:
     return block("json", pretty(json.loads(encode_mute(mute))))
 
 
+def questions() -> str:
+    """The questions of `irregulars sql`, by theme, each with its parameters."""
+    lines = []
+    for theme in THEMES:
+        lines += ["", f"| {theme} | question | parameters |", "|---|---|---|"]
+        lines += [_question(one) for one in shipped_investigations().values() if one.theme == theme]
+    return "\n".join([*lines[1:], ""])
+
+
+def _question(one: Investigation) -> str:
+    known = (f"**{p.name}**" if p.is_required else p.name for p in one.parameters if p.name != "limit")
+    return f"| `{one.name}` | {one.title} | {', '.join(known)} |"
+
+
 MAKERS: Mapping[str, Callable[[], str]] = {
     **{f"station {number}": partial(station, number) for number in range(1, 10)},
     "topics": topics,
@@ -305,6 +320,7 @@ MAKERS: Mapping[str, Callable[[], str]] = {
     "fields of alerts": partial(fields, "alerts", "verdicts"),
     "fields of actions": partial(fields, "actions"),
     "fields of an action": action_fields,
+    "questions": questions,
     "analysis": analysis,
     "screen of a link": partial(screen, "gloo-slow-link"),
     "screen of a rank": partial(screen, "torch-slow-rank"),
