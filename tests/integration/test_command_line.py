@@ -154,9 +154,8 @@ def test_the_demo_names_what_was_broken_and_leaves_nothing(tmp_path: Path) -> No
     assert (run.returncode, err) == (0, ""), out
     assert "Verdict   slow_nic in iterations 25 to 44" in out
     assert "rank 17" in out
-    assert re.search(r"^nic +node-2 +- +mlx5_1 +- +\[\] +1 +1 +0 ", out, re.MULTILINE), (
-        "one verdict, stored as closed"
-    )
+    line = r"^nic +node-2 +- +mlx5_1 +- +\[\] +1 +1 +0 "
+    assert re.search(line, out, re.MULTILINE), "one verdict, stored as closed"
     assert "\x1b" not in out, "NO_COLOR and a pipe: no escape sequences"
     assert list(tmp_path.iterdir()) == []
 
