@@ -164,10 +164,15 @@ def _act_on_hang(suspect: Suspect | None) -> str:
     )
 
 
+def _act_on_custom(suspect: Suspect | None) -> str:
+    who = name_ranks(suspect.ranks) if suspect is not None else "the ranks"
+    return f"drain nothing on a detector's word alone: look at {who} with what the detector says in the evidence"
+
+
 _ACTIONS: Final[dict[str, Callable[[Suspect | None], str]]] = {
     "slow_rank": _act_on_rank, "slow_nic": _act_on_nic, "slow_link": _act_on_link,
     "slow_communicator": _act_on_communicator, "slow_stage": _act_on_stage, "imbalance": _act_on_imbalance,
-    "hang": _act_on_hang,
+    "hang": _act_on_hang, "custom": _act_on_custom,
 }  # fmt: skip
 
 
@@ -223,6 +228,8 @@ def _investigation(verdict: Verdict, suspect: Suspect | None) -> str:
         return _command(verdict, "bandwidth_of_rank", rank=rank)
     if verdict.kind == "hang" and rank is not None:
         return _command(verdict, "rank_operators", rank=rank, iteration=past_last - 1)
+    if verdict.kind == "custom" and rank is not None:
+        return _command(verdict, "strange_ranks", rank=rank)
     if verdict.kind in ("slow_link", "slow_nic", "slow_communicator"):
         return _command(verdict, "slowest_links", first_iteration=first, past_last_iteration=past_last)
     return _command(verdict, "ranks_of_iteration", iteration=past_last - 1)

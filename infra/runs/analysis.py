@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from irregulars.detectors.judging.reading.spans import Span
+from irregulars.detectors.plugins.loading import with_say
 from irregulars.errors import RecordError
 from irregulars.producers.publishing.batches import cut_in_order
 from irregulars.producers.trace.directory import Trace
@@ -91,8 +92,14 @@ def analyze(trace: Trace, settings: MonitorSettings | None = None) -> Analysis:
     settings
         As the worker's.
     """
-    # Detectors and single operators fill columns of the database, and have no say in verdicts.
-    settings = replace(settings or MonitorSettings(), operator_detectors=(), rank_detectors=(), fills_columns=False)
+    # Single operators, and detectors without a say, fill columns of the database alone.
+    settings = settings or MonitorSettings()
+    settings = replace(
+        settings,
+        operator_detectors=with_say(settings.operator_detectors),
+        rank_detectors=with_say(settings.rank_detectors),
+        fills_columns=False,
+    )
     log = _Log()
     job = JobMonitor(trace.job, settings)
     analysis = Analysis(trace.job, trace.rejected.count)
