@@ -81,8 +81,8 @@ class Detector(Protocol):
     """A plug-in that scores. No base class is needed; `plugins.checks.check_detector` says whether one is right.
 
     Constructors take keyword-only scalars with defaults. A detector pickles, keeps its state bounded, and asks no
-    clock, file, network or global random state. A worker's snapshots hold what its `state` returns; a detector without
-    one begins cold after a restart.
+    clock, file, network or global random state. A worker's snapshots hold what its `state` returns; a detector
+    without one begins cold after a restart.
     """
 
     @property
