@@ -52,7 +52,7 @@ def test_arrays_and_plain_values_come_back_as_they_were() -> None:
     assert found == state
 
 
-@pytest.mark.parametrize("value", [object(), np.array([object()]), {1, 2}, 2**70])
+@pytest.mark.parametrize("value", [object(), np.array([object()]), 2**70])
 def test_what_is_no_plain_value_is_refused(value: Any) -> None:
     with pytest.raises(PluginError, match="state of a detector must be a mapping of plain values"):
         encode_detector({"value": value})
