@@ -216,10 +216,15 @@ def _act_on_hang(suspect: Suspect | None) -> str:
     )
 
 
+def _act_on_custom(suspect: Suspect | None) -> str:
+    who = name_ranks(suspect.ranks) if suspect is not None else "the ranks"
+    return f"drain nothing on a detector's word alone: look at {who} with what the detector says in the evidence"
+
+
 _ACTIONS: Final[dict[str, Callable[[Suspect | None], str]]] = {
     "slow_rank": _act_on_rank, "slow_nic": _act_on_nic, "slow_link": _act_on_link,
     "slow_communicator": _act_on_communicator, "slow_stage": _act_on_stage, "imbalance": _act_on_imbalance,
-    "hang": _act_on_hang,
+    "hang": _act_on_hang, "custom": _act_on_custom,
 }  # fmt: skip
 
 
@@ -301,6 +306,8 @@ def _investigation(verdict: Verdict, suspect: Suspect | None) -> str:
     job: dict[str, str | int] = {"job": verdict.job, "attempt": verdict.attempt}
     if verdict.kind == "slow_nic" and rank is not None:
         return _command("bandwidth_of_rank", **job, rank=rank)
+    if verdict.kind == "custom" and rank is not None:
+        return _command("strange_ranks", **job, rank=rank)
     if verdict.kind == "hang":
         return _command("hang_positions", job=verdict.job, verdict_id=verdict.verdict_id)
     if verdict.kind in ("slow_link", "slow_nic", "slow_communicator"):

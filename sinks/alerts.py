@@ -76,6 +76,7 @@ def gpu_hours_lost(verdict: Verdict) -> float | None:
 def summarise(verdict: Verdict) -> str:
     """Return one line: the event, its urgency, the suspect, the slow-down, the cost and the next step."""
     kind = "slow NIC" if verdict.kind == "slow_nic" else verdict.kind.replace("_", " ")
+    kind = f"{verdict.detector} (detector)" if verdict.detector else kind
     title = f"{verdict.event.upper()} {kind} in {verdict.job}"
     remarks = [one for one in (verdict.severity, verdict.close_reason) if one]
     title += f" ({', '.join(remarks)})" if remarks else ""

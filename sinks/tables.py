@@ -81,6 +81,13 @@ TABLES: Final[Mapping[str, TableFormat]] = {
         ),
         key=("job", "attempt", "iteration", "rank"),
     ),
+    "detector_scores": TableFormat(
+        _schema(
+            {**_ITERATION, "rank": pa.uint32(), "detector": pa.string(), "score": pa.float32()},
+            {"started_at": _TIME},
+        ),
+        key=("job", "attempt", "detector", "iteration", "rank"),
+    ),
     "operators": TableFormat(
         _schema(
             {
@@ -143,6 +150,7 @@ TABLES: Final[Mapping[str, TableFormat]] = {
             {
                 "delta": pa.float64(), "communicator": pa.string(), "last_seen_at": _TIME,
                 "close_reason": pa.string(), "severity": pa.string(), "recovers_ratio": pa.float64(),
+                "detector": pa.string(),
             },
         ),
         key=("job", "verdict_id"),
@@ -187,6 +195,7 @@ def tables_of(judgements: Judgements) -> dict[str, pa.Table]:
         "jobs": _rows("jobs", [_announced(a) for a in judgements.announcements]),
         "iterations": _rows("iterations", [_judged(i) for i in judgements.iterations]),
         "rank_iterations": _columns("rank_iterations", judgements.job, judgements.rank_iterations),
+        "detector_scores": _columns("detector_scores", judgements.job, judgements.detector_scores),
         "operators": _columns("operators", judgements.job, judgements.operators),
         "behaviour_patterns": _columns("behaviour_patterns", judgements.job, judgements.patterns),
         "verdicts": _rows("verdicts", [_verdict(v) for v in judgements.verdicts]),
@@ -320,6 +329,7 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
         "delta": _known(verdict.delta), "lost_s": verdict.lost_s, "world_size": verdict.world_size,
         "communicator": verdict.communicator, "evidence": verdict.evidence, "last_seen_at": verdict.time_ns,
         "close_reason": verdict.close_reason, "severity": verdict.severity, "recovers_ratio": verdict.recovers_ratio,
+        "detector": verdict.detector,
     }  # fmt: skip
 
 

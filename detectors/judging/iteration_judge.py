@@ -5,6 +5,7 @@ is it suspect, and why?          suspicion.py
 where did its time go?           investigation.py
 who is to blame, since when?     detectors/verdicts/tracker.py
 is a healthy job healthy?        standing_review.py
+what do detectors say?           detector_panel.py, detectors_say.py
 does it hang?                    hang_watch.py
 """
 
@@ -13,14 +14,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from irregulars.detectors.blame.observation import Observation
 from irregulars.detectors.irregular.late_rank import Late
 from irregulars.detectors.irregular.late_rank_history import LatenessState, LatenessWatch, latest_ranks
 from irregulars.detectors.irregular.thresholds import IRREGULAR
 from irregulars.detectors.irregular.window import DriftState, DriftWatch, IterationWindow, WindowState
 from irregulars.detectors.job.topology import Topology
+from irregulars.detectors.judging.detector_panel import DetectorPanel, Scored
+from irregulars.detectors.judging.detectors_say import DetectorsSay, SayState
 from irregulars.detectors.judging.hang_watch import HangWatch
 from irregulars.detectors.judging.investigation import Circumstances, Finding, Investigator, Level, Source
 from irregulars.detectors.judging.reading.iteration_rows import IterationRows, parts_of
@@ -34,8 +35,9 @@ from irregulars.detectors.judging.standing_review import Plan, StandingReview, r
 from irregulars.detectors.judging.suspicion import Suspicion, suspicion_of
 from irregulars.detectors.judging.thresholds import JUDGING
 from irregulars.detectors.path.critical_path import Attribution
+from irregulars.detectors.plugins.stored_state import StoredDetector
+from irregulars.detectors.verdicts.custom_verdicts import Moment
 from irregulars.detectors.verdicts.tracker import TrackerState, VerdictTracker
-from irregulars.dtypes import Floats
 from irregulars.state_codec import Part
 from irregulars.streams.messages.announcements import Announcement
 from irregulars.streams.messages.judgements import JudgedIteration, Judgements, Verdict
@@ -66,6 +68,8 @@ class JudgeState:
     last: int | None
     hung: int | None
     told: tuple[int | None, tuple[int, ...]]
+    detectors: tuple[StoredDetector, ...] = ()
+    say: SayState | None = None
 
 
 class IterationJudge:
@@ -86,7 +90,8 @@ class IterationJudge:
         self._window = IterationWindow(delta=settings.delta, window=settings.window)
         self._drift = DriftWatch()
         self._tracker = VerdictTracker(job, attempt, settings.severity)
-        self._detectors = [make() for make in settings.rank_detectors]
+        self._panel = DetectorPanel(settings)
+        self._say = DetectorsSay(job, attempt, settings.severity, self._panel)
         self._watch = settings.watch
         self._reader = OperatorReader()
         self._log = JudgementLog(job, attempt, fills_columns=settings.fills_columns)
@@ -122,10 +127,14 @@ class IterationJudge:
         reference_ns = self._window.mean_ns
         is_irregular: bool | None = None
         verdict_ids: tuple[str, ...] = ()
+        scored = self._panel.score(rows, self._topology.stages(rows.columns["rank"]))
         if rows.phase == "train":
             is_irregular = self._window.judge(rows.elapsed_ns)
-            verdict_ids = self._judge_training(rows, read_back, is_irregular=is_irregular)
-        self._log.add_ranks(rows, self._score(rows, is_irregular=is_irregular))
+            verdict_ids = self._judge_training(rows, scored, read_back, is_irregular=is_irregular)
+        self._log.add_ranks(rows, scored.largest)
+        self._log.add_scores(rows, scored.named, is_irregular=bool(is_irregular))
+        if not is_irregular:
+            self._panel.learn(scored)
         self._log.iterations.append(
             JudgedIteration(
                 job=self.job,
@@ -144,8 +153,9 @@ class IterationJudge:
     def close(self, reason: str, announcements: Announcements, read_back: ReadBack) -> None:
         """Close the verdicts that are open; say so if the job ended in a hang."""
         self._reader.set_announcements(announcements)
-        self._log.verdicts += self._tracker.close(reason, self._topology)
+        self._log.verdicts += self._say.testify(self._tracker.close(reason, self._topology))
         self._log.verdicts += self._hang(reason, read_back)
+        self._log.verdicts += self._say.close(reason, self._topology)
 
     def drain(self, announced: Sequence[Announcement]) -> Judgements:
         """Return what is new, oldest first, and forget it."""
@@ -159,7 +169,7 @@ class IterationJudge:
     # --- an iteration of training -----------------------------------------------------------------------------------
 
     def _judge_training(
-        self, rows: IterationRows, read_back: ReadBack, *, is_irregular: bool | None
+        self, rows: IterationRows, scored: Scored, read_back: ReadBack, *, is_irregular: bool | None
     ) -> tuple[str, ...]:
         """Judge an iteration and learn from it; return the ids of the verdicts whose cause was seen in it."""
         lateness = lateness_of(rows, self._topology, self._investigator.regular)
@@ -167,7 +177,9 @@ class IterationJudge:
         observation, suspicion, finding = self._observe(rows, late_ns, read_back)
         if self._watch is not None:
             self._watch(observation, self._window, self._topology)
+        self._say.hear(scored)
         verdict_ids = self._update_verdicts(observation, finding, late_ns)
+        verdict_ids += self._let_detectors_speak(observation, scored, is_lost=bool(is_irregular) and not verdict_ids)
         self._learn(rows, is_irregular=is_irregular, is_suspect=bool(suspicion))
         self._judged += 1
         self._review_if_due(read_back)
@@ -211,13 +223,28 @@ class IterationJudge:
         """Let verdicts open, go on and close; return the ids of those whose cause was seen in the iteration."""
         healthy = self._healthy
         revisions, verdict_ids = self._tracker.observe(observation, self._topology, late_ns, finding.what_if)
-        self._log.verdicts += revisions
+        self._log.verdicts += self._say.testify(revisions)
         has_open = self._tracker.has_open
         excess_ns = observation.elapsed_ns - observation.reference_ns
         self._investigator.note_seen(finding, excess_ns, has_open=has_open, is_in_verdict=bool(verdict_ids))
         # A fault that lasts fills the window in the end. Its verdict goes on against the level from before it.
         self._healthy_before = healthy if has_open else None
         self._lateness.learn(observation.iteration, late_ns, has_open=has_open)
+        return verdict_ids
+
+    def _let_detectors_speak(self, observation: Observation, scored: Scored, *, is_lost: bool) -> tuple[str, ...]:
+        """Let detectors open verdicts of their own; return the ids of those of which a rank is strange.
+
+        Parameters
+        ----------
+        is_lost
+            Whether the iteration was irregular, and no other verdict says why.
+        """
+        one = observation
+        lost_ns = one.excess_ns if is_lost else 0.0
+        moment = Moment(one.iteration, one.time_ns, float(one.elapsed_ns), float(one.reference_ns), float(lost_ns))
+        revisions, verdict_ids = self._say.observe(moment, scored, self._tracker.accused, self._topology)
+        self._log.verdicts += revisions
         return verdict_ids
 
     @property
@@ -252,7 +279,8 @@ class IterationJudge:
         causes, observations = found
         causes = self._review.confirmed(causes, has_standing=has_standing)
         history = self._lateness.history
-        self._log.verdicts += self._tracker.review_standing(causes, observations, history, self._topology)
+        revisions = self._tracker.review_standing(causes, observations, history, self._topology)
+        self._log.verdicts += self._say.testify(revisions)
 
     def _hang(self, reason: str, read_back: ReadBack) -> list[Verdict]:
         """Return the verdict on a hang of the newest iterations, if there is one that was not told before."""
@@ -268,21 +296,12 @@ class IterationJudge:
             until_ns = hang.since_ns + round(self._silence_s * 1e9)  # it has lasted for the silence at least
         return [self._tracker.hang(hang, observation, until_ns, reason, self._topology)]
 
-    # --- ranks ------------------------------------------------------------------------------------------------------
+    # --- snapshots --------------------------------------------------------------------------------------------------
 
-    def _score(self, rows: IterationRows, *, is_irregular: bool | None) -> Floats:
-        """Return the largest score of each rank, by the detectors of both hops."""
-        score = rows.columns["score"]
-        if not self._detectors:
-            return score
-        frame = {name: rows.columns[name] for name in ("rank", "iteration", "work_ns", "communication_ns", "tokens")}
-        frame |= {name: rows.columns[name].astype(np.float64) for name in ("elapsed_ns", "operators")}
-        frame["stage"] = self._topology.stages(rows.columns["rank"])
-        for detector in self._detectors:
-            score = np.fmax(score, detector.score(frame))
-            if not is_irregular:
-                detector.learn(frame)
-        return score
+    @property
+    def cold_detectors(self) -> tuple[str, ...]:
+        """Detectors that began cold although a snapshot should have held them."""
+        return self._panel.cold
 
     @property
     def _topology(self) -> Topology:
@@ -313,11 +332,13 @@ class IterationJudge:
             last=self._last,
             hung=self._hangs.hung,
             told=self._hangs.told,
+            detectors=self._panel.states(),
+            say=self._say.state(),
         )
 
     @classmethod
     def from_state(cls, state: JudgeState, settings: JudgeSettings) -> IterationJudge:
-        """Restore; the detectors of ranks begin anew."""
+        """Restore."""
         judge = cls(state.job, state.attempt, settings)
         judge._window = IterationWindow.from_state(state.window, delta=settings.delta, window=settings.window)
         judge._drift = DriftWatch.from_state(state.drift)
@@ -335,4 +356,6 @@ class IterationJudge:
         judge._judged, judge._review.planned = state.judged, state.planned or ()
         judge._hangs.newest.extend(part.value for part in state.newest)
         judge._last, judge._hangs.hung, judge._hangs.told = state.last, state.hung, state.told
+        judge._panel.restore(state.detectors)
+        judge._say = DetectorsSay(state.job, state.attempt, settings.severity, judge._panel, state.say)
         return judge

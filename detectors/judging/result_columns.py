@@ -10,6 +10,7 @@ import numpy as np
 from irregulars.detectors.judging.reading.iteration_rows import IterationRows
 from irregulars.detectors.nics.pattern_distances import Patterns, judge_patterns
 from irregulars.detectors.path.operator_graph import OperatorGraph
+from irregulars.detectors.verdicts.strange_ranks import RankScores
 from irregulars.dtypes import Column, Floats, Ints
 from irregulars.streams.messages.records import OPERATORS, UNKNOWN
 
@@ -21,6 +22,38 @@ def rank_columns(rows: IterationRows, score: Floats) -> dict[str, Column]:
     names = ("attempt", "iteration", "rank", "start_ns", "work_ns", "operators", "late_rows")
     columns = {name: rows.columns[name] for name in names}
     return {**columns, "elapsed_ns": rows.columns["elapsed_ns"].astype(np.float64), "score": score}
+
+
+NOTABLE_SCORE: Final = 0.5
+"""Share of where strange begins from which on a score is stored by its detector's name; chosen."""
+
+NOTABLE_RANKS: Final = 32
+"""Of an irregular iteration as many of the highest scores of each detector are stored, however small; chosen."""
+
+
+def score_columns(rows: IterationRows, scores: RankScores, *, is_irregular: bool) -> dict[str, Column]:
+    """Return the columns ``detector_scores`` of `streams.messages.judgements.Judgements`; empty: there are none.
+
+    Most scores say that nothing is strange, and what is stored of them is the largest of each rank and iteration
+    (``score`` of ``rank_iterations``).
+    """
+    parts = []
+    for name, own in scores.by_detector.items():
+        at = _notable(own, is_irregular=is_irregular)
+        if len(at):
+            columns = {one: rows.columns[one][at] for one in ("attempt", "iteration", "rank", "start_ns")}
+            parts.append({**columns, "detector": np.full(len(at), name, dtype=object), "score": own[at]})
+    return concatenate_columns(parts)
+
+
+def _notable(scores: Floats, *, is_irregular: bool) -> Ints:
+    """Return the places of scores that are stored, ascending."""
+    at = np.flatnonzero(scores >= NOTABLE_SCORE)
+    if not is_irregular or len(at) >= NOTABLE_RANKS:
+        return at
+    known = np.flatnonzero(~np.isnan(scores))
+    highest = known[np.argsort(-scores[known], kind="stable")[:NOTABLE_RANKS]]
+    return np.union1d(at, highest)
 
 
 def operator_columns(

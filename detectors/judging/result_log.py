@@ -11,8 +11,10 @@ from irregulars.detectors.judging.result_columns import (
     operator_columns,
     pattern_columns,
     rank_columns,
+    score_columns,
 )
 from irregulars.detectors.path.operator_graph import OperatorGraph
+from irregulars.detectors.verdicts.strange_ranks import RankScores
 from irregulars.dtypes import Column, Floats
 from irregulars.streams.messages.announcements import Announcement
 from irregulars.streams.messages.judgements import JudgedIteration, Judgements, Verdict
@@ -44,12 +46,18 @@ class JudgementLog:
         self.iterations: list[JudgedIteration] = []
         self.verdicts: list[Verdict] = []
         self._ranks: list[Columns] = []
+        self._scores: list[Columns] = []
         self._operators: list[Columns] = []
         self._patterns: list[Columns] = []
 
     def add_ranks(self, rows: IterationRows, score: Floats) -> None:
         """Keep the ranks of an iteration, with a score for each."""
         self._ranks.append(rank_columns(rows, score))
+
+    def add_scores(self, rows: IterationRows, scores: RankScores, *, is_irregular: bool) -> None:
+        """Keep those scores of an iteration by detector of which it is worth to know."""
+        if self.fills_columns and (columns := score_columns(rows, scores, is_irregular=is_irregular)):
+            self._scores.append(columns)
 
     def add_operators(
         self,
@@ -81,10 +89,11 @@ class JudgementLog:
             announcements=announced,
             iterations=self.iterations,
             rank_iterations=concatenate_columns(self._ranks),
+            detector_scores=concatenate_columns(self._scores),
             operators=concatenate_columns(self._operators),
             patterns=concatenate_columns(self._patterns),
             verdicts=self.verdicts,
         )
         self.iterations, self.verdicts = [], []
-        self._ranks, self._operators, self._patterns = [], [], []
+        self._ranks, self._scores, self._operators, self._patterns = [], [], [], []
         return judgements

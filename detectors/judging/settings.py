@@ -34,6 +34,9 @@ class JudgeSettings:
         Make the detectors of one job, whose scores are on one scale (`detectors.plugins.protocol.strange_from`).
         They do not say which operators of an irregular iteration were abnormal: a replay does
         (`detectors.abnormal_operators.replay`).
+    operator_detectors
+        Make the detectors of the first hop, one set per rank. The judge gets their scores as columns of the evidence,
+        and asks them for their names and whether they have a say.
     fills_columns
         Whether operators and behaviour patterns of suspect iterations are judged one by one and kept as columns for
         the sinks. Verdicts do not need them, so a caller that wants verdicts alone saves the time.
@@ -47,5 +50,6 @@ class JudgeSettings:
     silence_s: float = 600.0
     severity: SeverityLimits = field(default_factory=SeverityLimits)
     rank_detectors: tuple[Callable[[], Detector], ...] = ()
+    operator_detectors: tuple[Callable[[], Detector], ...] = ()
     fills_columns: bool = True
     watch: Callable[[Observation, IterationWindow, Topology], None] | None = None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Final, TypeAlias
+from collections.abc import Mapping
+from typing import Any, ClassVar, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,10 +11,12 @@ from numpy.typing import NDArray
 from irregulars.detectors.arrays.grouped_medians import MAD_TO_SIGMA, medians
 from irregulars.detectors.plugins.protocol import Against, Frame, Level, Scores
 from irregulars.dtypes import Floats, Ints
+from irregulars.streams.messages.records import OPERATORS
 
 Codes: TypeAlias = NDArray[np.uint64]
 """Codes of classes, series or slots: scrambled, so that two differ but for a chance of 1 in 2^64."""
 
+_KEPT: Final = ("frames", "classes", "median", "spread", "taught", "seen")
 _UNSIZED: Final = 64  # bucket of operators without a size; sized ones have 0 to 63
 
 
@@ -94,6 +97,20 @@ class RobustBaseline:
         self._admit(classes, medians(group, values[is_known]))
         self._step(classes, group, values[is_known])
         self._forget()
+
+    def explain(self, frame: Frame, row: int) -> str:
+        """Say which operator took how long."""
+        operator = OPERATORS[int(frame["operator"][row])]
+        return f"{operator} took {frame['elapsed_ns'][row] / 1e6:.3g} ms"
+
+    def state(self) -> dict[str, Any]:
+        """Return the classes with their numbers."""
+        return {name: getattr(self, f"_{name}") for name in _KEPT}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state."""
+        for name in _KEPT:
+            setattr(self, f"_{name}", state[name])
 
     def _admit(self, classes: Codes, middles: Floats) -> None:
         """Make room for new classes, which start at their first median with a spread of a tenth."""

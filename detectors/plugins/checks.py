@@ -16,10 +16,20 @@ from typing import Any, Final
 
 import numpy as np
 
-from irregulars.detectors.plugins.protocol import COLUMNS, Detector, Frame, MakeDetector, Scores, strange_from
+from irregulars.detectors.plugins.protocol import (
+    COLUMNS,
+    Detector,
+    Frame,
+    MakeDetector,
+    Scores,
+    name_of,
+    strange_from,
+)
 from irregulars.detectors.plugins.sample_frames import blank, columns_match, copy_frame, rename, sample_frame, take
+from irregulars.detectors.plugins.stored_state import decode_detector, stored_detectors
 from irregulars.dtypes import Column
 from irregulars.errors import PluginError
+from irregulars.streams.messages.evidence import DETECTOR_NAME
 
 Check = Callable[[MakeDetector], None]
 
@@ -29,6 +39,7 @@ BUDGET_S: Final = 0.05
 _WARM: Final = 60  # frames after which a detector must have an opinion
 _KEPT_BYTES: Final = 256 * 1024  # of state that may stay after many sets of names: some thousand classes
 _GROWTH_BYTES: Final = 4096  # by which state may grow with iterations beside a tenth: counters get more digits
+_MOST_STATE_BYTES: Final = 16 * 1024  # of a state that has seen 48 rows an iteration: what a rank may take
 _MOST_LOUD: Final = 5  # healthy frames of 100 that may hold a strange row
 
 
@@ -63,7 +74,7 @@ def check_detector(make: MakeDetector, *, budget_s: float = BUDGET_S) -> None:
 
 
 def check_declaration(make: MakeDetector) -> None:
-    """Level, comparison and columns are declared, and exist."""
+    """Level, comparison and columns are declared, and exist; a name is one that a column can have."""
     detector = make()
     for name, allowed in (("level", tuple(COLUMNS)), ("against", ("past", "peers"))):
         found = getattr(detector, name, None)
@@ -73,6 +84,8 @@ def check_declaration(make: MakeDetector) -> None:
     reads = getattr(detector, "reads", None)
     is_list = isinstance(reads, Sequence) and not isinstance(reads, str) and len(reads) > 0
     _require(is_list, f"reads must be a tuple of column names; got {reads!r}")
+    name = name_of(detector)
+    _require(bool(DETECTOR_NAME.fullmatch(name)), f"name must match {DETECTOR_NAME.pattern}; got {name!r}")
     known = COLUMNS[detector.level]
     unknown = [name for name in detector.reads if name not in known]
     _require(not unknown, f"reads must be columns of level {detector.level} ({', '.join(known)}); got {unknown}")
@@ -242,6 +255,37 @@ def check_recovers_after_a_fault(make: MakeDetector) -> None:
     _require_separates(detector, "100 healthy frames after a fault of 20")
 
 
+def check_state(make: MakeDetector) -> None:
+    """Who hands out a state takes it: a fresh detector goes on from it as the one that was stored."""
+    parts = [name for name in ("state", "restore") if callable(getattr(make(), name, None))]
+    _require(len(parts) != 1, f"detector must have state and restore, or neither; got {', '.join(parts)} alone")
+    for original in (make(), _warm(make)) if parts else ():
+        stored = stored_detectors([(name_of(original), original)], _MOST_STATE_BYTES)
+        _require(bool(stored[0].state), f"state of 48 rows must take at most {_MOST_STATE_BYTES} bytes; got more")
+        restored, restore = make(), decode_detector(stored[0].state)
+        restored.restore(restore)  # type: ignore[attr-defined]
+        for frame in _frames(original, 5, first=900):
+            original.learn(frame)
+            restored.learn(frame)
+        _require_same(original, restored, "after a restart from its state")
+
+
+def check_explanation(make: MakeDetector) -> None:
+    """An explanation is one line of text, and changes nothing."""
+    explain: Any = getattr(_warm(make), "explain", None)
+    if explain is None:
+        return
+    quiet, asked = _warm(make), _warm(make)
+    frame = sample_frame(asked.level, 999, is_faulty=True)
+    before = copy_frame(frame)
+    for row in np.flatnonzero(np.isfinite(_score(asked, frame))).tolist():
+        text = asked.explain(frame, row)  # type: ignore[attr-defined]
+        is_line = isinstance(text, str) and "\n" not in text
+        _require(is_line, f"explanation must be one line of text; got {text!r}")
+    _require(columns_match(frame, before), "explain must not write to the frame; a column has changed")
+    _require_same(quiet, asked, "after explanations")
+
+
 def check_time_budget(make: MakeDetector, budget_s: float = BUDGET_S) -> None:
     """Score and learn 1,024 rows in the budget, of processor time, so that a busy machine does no harm."""
     detector = make()
@@ -267,6 +311,8 @@ CHECKS: Final[Mapping[str, Check]] = {
     "quiet_on_healthy_noise": check_quiet_on_healthy_noise,
     "scale": check_scale,
     "recovers_after_a_fault": check_recovers_after_a_fault,
+    "state": check_state,
+    "explanation": check_explanation,
     "time_budget": check_time_budget,
 }
 """All checks by name, in the order in which `check_detector` runs them."""

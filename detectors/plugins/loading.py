@@ -17,8 +17,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from irregulars.detectors.plugins.checks import check_detector
-from irregulars.detectors.plugins.protocol import Detector, Frame, MakeDetector, Scores, strange_from
+from irregulars.detectors.plugins.protocol import (
+    Detector,
+    Frame,
+    MakeDetector,
+    Scores,
+    explanation_of,
+    has_say,
+    has_state,
+    is_witness,
+    name_of,
+    opens_verdicts,
+    strange_from,
+)
 from irregulars.errors import PluginError
+from irregulars.streams.messages.evidence import DETECTOR_NAME
 from irregulars.streams.messages.json_fields import first_line
 from irregulars.validation import nearest
 
@@ -41,6 +54,7 @@ class DetectorName:
     target: str
     options: dict[str, Any] = field(default_factory=dict)
     adapter: dict[str, Any] = field(default_factory=dict)
+    opens_verdicts: bool = False
 
     @property
     def library(self) -> str | None:
@@ -64,12 +78,15 @@ def parse_detector(text: str) -> DetectorName:
     >>> parse_detector("baseline(warm_up=30)")
     DetectorName(target='baseline', options={'warm_up': 30}, adapter={})
     """
-    named, *behind = _WITH.split(text.strip(), maxsplit=1)
+    plain = text.strip().removesuffix("!").rstrip()
+    named, *behind = _WITH.split(plain, maxsplit=1)
     target, bracket, options = named.partition("(")
     names = target.replace(":", ".", 1).split(".")
     if not all(name.isidentifier() for name in names) or (":" in target and len(names) < 2):
         raise PluginError(f"detector must be an entry point's name or package.module:Name; got {text!r}")
-    name = DetectorName(target, _parse_options("f(" + options, text) if bracket else {})
+    name = DetectorName(
+        target, _parse_options("f(" + options, text) if bracket else {}, opens_verdicts=text.strip().endswith("!")
+    )
     if not behind:
         return name
     if name.library is None:
@@ -134,38 +151,82 @@ def load_from_here(text: str, *, is_checked: bool | None = None) -> MakeDetector
 def load_detectors(texts: Sequence[str], *, is_checked: bool | None = None) -> dict[str, tuple[MakeDetector, ...]]:
     """Load several detectors and sort them by level: keys ``operator`` and ``rank``. Raises as `load_detector`.
 
-    What they make scores on one scale, on which 1 is where strange begins
-    (`detectors.plugins.protocol.strange_from`).
+    What they make is `Comparable`: all have names, no two the same, and score on one scale.
     """
-    makers = [_comparable(load_detector(text, is_checked=is_checked)) for text in texts]
+    makers: list[MakeDetector] = []
+    taken: set[str] = set()
+    for text in texts:
+        make = load_detector(text, is_checked=is_checked)
+        named = partial(
+            Comparable.made_by, make, _free_name(make(), text, taken), parse_detector(text).opens_verdicts
+        )
+        makers.append(named)
     return {level: tuple(make for make in makers if make().level == level) for level in ("operator", "rank")}
 
 
+def with_say(makers: Sequence[MakeDetector]) -> tuple[MakeDetector, ...]:
+    """Return those of some detectors on which verdicts hang; the others only fill columns of the database."""
+    return tuple(make for make in makers if has_say(make()))
+
+
 class Comparable:
-    """A detector whose scores are divided by where strange begins on its own scale."""
+    """A detector as monitors use it: it has a name, and its scores are divided by where strange begins on its scale.
+
+    Parameters
+    ----------
+    detector
+        What scores and learns.
+    name
+        Under which its scores are stored; None: as `detectors.plugins.protocol.name_of` says.
+    opens_verdicts
+        Whether the settings let it open verdicts; else it says so itself.
+    """
 
     strange_from: Final = 1.0
 
-    def __init__(self, detector: Detector) -> None:
+    def __init__(self, detector: Detector, name: str | None = None, opens_verdicts: bool = False) -> None:
         self.detector = detector
         self.level, self.against, self.reads = detector.level, detector.against, detector.reads
+        self.name = name or name_of(detector)
+        self.opens_verdicts = opens_verdicts or _opens_verdicts(detector)
+        self.is_witness = is_witness(detector)
         self._unit = strange_from(detector)
+        if has_state(detector):
+            self.state, self.restore = detector.state, detector.restore  # type: ignore[attr-defined]
+
+    @classmethod
+    def made_by(cls, make: MakeDetector, name: str, opens_verdicts: bool) -> Comparable:
+        """Make a detector and what it is called; a function that pickles."""
+        return cls(make(), name, opens_verdicts)
 
     def score(self, frame: Frame) -> Scores:
         """Score each row; 1: strange begins here."""
-        return self.detector.score(frame) / self._unit
+        scores = self.detector.score(frame)
+        return scores if self._unit == 1.0 else scores / self._unit
 
     def learn(self, frame: Frame) -> None:
         """Take the frame as an example of what is regular."""
         self.detector.learn(frame)
 
+    def explain(self, frame: Frame, row: int) -> str:
+        """Say in one short line why a row is strange; empty: the detector does not say."""
+        return explanation_of(self.detector, frame, row)
 
-def _comparable(make: MakeDetector) -> MakeDetector:
-    return partial(_make_comparable, make) if strange_from(make()) != 1.0 else make
+
+_opens_verdicts = opens_verdicts  # a parameter above has this name
 
 
-def _make_comparable(make: MakeDetector) -> Comparable:
-    return Comparable(make())
+def _free_name(detector: Detector, text: str, taken: set[str]) -> str:
+    """Return the name of a detector of the settings, and take it: the second of one name is called ``name_2``."""
+    target = parse_detector(text).target
+    is_entry_point = "." not in target and ":" not in target
+    name = str(getattr(detector, "name", "") or (target if is_entry_point else name_of(detector)))
+    if not DETECTOR_NAME.fullmatch(name):
+        raise PluginError(f"name of detector {text} must match {DETECTOR_NAME.pattern}; got {name!r}")
+    names = (name if count == 1 else f"{name}_{count}" for count in range(1, len(taken) + 2))
+    free = next(one for one in names if one not in taken)
+    taken.add(free)
+    return free
 
 
 def installed_detectors() -> dict[str, str]:

@@ -38,6 +38,7 @@ class PeerDeviation:
     against: ClassVar[Against] = "peers"
     reads: ClassVar[tuple[str, ...]] = ("work_ns", "stage")
     strange_from: ClassVar[float] = 6.0
+    is_witness: ClassVar[bool] = False  # the judgement compares the same work with the same peers: no second opinion
 
     def __init__(self, *, least_peers: int = 3, floor_ratio: float = 0.02) -> None:
         self.least_peers = least_peers
@@ -56,6 +57,12 @@ class PeerDeviation:
 
     def learn(self, frame: Frame) -> None:
         """Do nothing: peers are compared within a frame."""
+
+    def explain(self, frame: Frame, row: int) -> str:
+        """Say how much longer than its peers a rank worked."""
+        is_peer = frame["stage"] == frame["stage"][row]
+        usual_ns = float(np.nanmedian(frame["work_ns"][is_peer]))
+        return f"it worked {frame['work_ns'][row] / 1e6:.3g} ms, the median of its stage {usual_ns / 1e6:.3g} ms"
 
     def _deviations(self, values: Floats) -> Floats:
         distances = values - np.median(values)

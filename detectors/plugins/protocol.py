@@ -7,13 +7,28 @@ Detectors score on scales of their own: standard deviations, probabilities. One 
 ``strange_from`` (a number above 0) from which score on a row is strange on its scale; monitors get scores divided by
 it (`detectors.plugins.loading.load_detectors`), so that 1 is where strange begins, and scores of several detectors
 compare. Without it the scale is taken to be this one already.
+
+What else a detector may have is optional as well, and read by the functions at the end of this file:
+
+=================  ===================================================================================================
+``name``           Text under which its scores are stored (`streams.messages.evidence.DETECTOR_NAME`); default: that
+                   of its entry point, else of its class.
+``opens_verdicts`` True: it opens verdicts of kind ``custom`` of its own. A ``!`` behind its name in the settings
+                   does the same for any detector.
+``is_witness``     False: where it finds a suspect of a verdict strange, the verdict's evidence does not say so.
+``explain``        ``explain(frame, row) -> str``: one line for people on why the row is strange.
+``state``          ``state() -> dict`` of plain values and numpy arrays (`detectors.plugins.stored_state`): what a
+                   worker's snapshot keeps of it.
+``restore``        ``restore(state)``: a fresh detector of the same options goes on from there after a restart.
+=================  ===================================================================================================
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
 from irregulars import dtypes
 
@@ -66,7 +81,8 @@ class Detector(Protocol):
     """A plug-in that scores. No base class is needed; `plugins.checks.check_detector` says whether one is right.
 
     Constructors take keyword-only scalars with defaults. A detector pickles, keeps its state bounded, and asks no
-    clock, file, network or global random state. A worker's snapshots do not hold it: after a restart it begins cold.
+    clock, file, network or global random state. A worker's snapshots hold what its `state` returns; a detector
+    without one begins cold after a restart.
     """
 
     @property
@@ -90,14 +106,65 @@ class Detector(Protocol):
     def learn(self, frame: Frame) -> None:
         """Take the frame as an example of what is regular; keeps no reference to its arrays.
 
-        The only method that changes state. A detector of ranks learns the iterations that were not judged irregular;
-        one of operators learns all, since the first hop does not know which ones are.
+        The only method that changes state. A detector of ranks learns the iterations that were not judged irregular.
+        The first hop does not know yet which ones are: a detector of operators learns those that took the rank no
+        longer than δ times its own recent mean (`streams.rank_hop.taught_detectors`).
         """
 
 
 def strange_from(detector: Detector) -> float:
     """Score from which a row is strange on the detector's own scale; 1 if it does not say."""
     return float(getattr(detector, "strange_from", 1.0))
+
+
+MOST_EXPLAINED: Final = 200
+"""Characters of an explanation that are shown."""
+
+
+def name_of(detector: Detector) -> str:
+    """Return the name under which a detector's scores are stored: its own, else its class's.
+
+    >>> from irregulars.detectors.plugins.peers import PeerDeviation
+    >>> name_of(PeerDeviation())
+    'peer_deviation'
+    """
+    of_class = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", type(detector).__name__).lower()
+    return str(getattr(detector, "name", None) or of_class)
+
+
+def opens_verdicts(detector: Detector) -> bool:
+    """Say whether a detector opens verdicts of its own."""
+    return bool(getattr(detector, "opens_verdicts", False))
+
+
+def is_witness(detector: Detector) -> bool:
+    """Say whether a verdict's evidence tells that this detector finds a suspect strange; by default it does."""
+    return bool(getattr(detector, "is_witness", True))
+
+
+def has_say(detector: Detector) -> bool:
+    """Say whether verdicts hang on a detector: on their existence, or on their text."""
+    return opens_verdicts(detector) or is_witness(detector)
+
+
+def has_state(detector: Detector) -> bool:
+    """Say whether a snapshot can hold a detector."""
+    return callable(getattr(detector, "state", None)) and callable(getattr(detector, "restore", None))
+
+
+def explanation_of(detector: Detector, frame: Frame, row: int) -> str:
+    """Return a detector's explanation of a row as one short line; empty if it gives none.
+
+    It is text for people, so an explanation that fails is told as such, and nothing else comes of it.
+    """
+    explain: Any = getattr(detector, "explain", None)
+    if explain is None:
+        return ""
+    try:
+        text = str(explain(frame, row))
+    except Exception as error:  # a stranger's code
+        text = f"no explanation, it raised {type(error).__name__}"
+    return "".join(sign if sign.isprintable() else " " for sign in text).strip()[:MOST_EXPLAINED]
 
 
 MakeDetector = Callable[[], Detector]

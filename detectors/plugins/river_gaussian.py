@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -79,6 +80,44 @@ class RiverGaussian:
                 self._learn_one(rank, math.log(max(work_ns, 1.0)))
         oldest = self._frames - self.forget_after
         self._models = {rank: model for rank, model in self._models.items() if model.last_frame >= oldest}
+
+    def explain(self, frame: Frame, row: int) -> str:
+        """Say how long a rank worked, and how long it usually does."""
+        usual_ms = math.exp(self._models[int(frame["rank"][row])].mean.get()) / 1e6
+        return f"it worked {frame['work_ns'][row] / 1e6:.3g} ms, usually {usual_ms:.3g} ms"
+
+    def state(self) -> dict[str, Any]:
+        """Return mean and variance of each rank, all that River's objects tell of themselves."""
+        models = self._models.values()
+        numbers = [(one.mean.get(), one.variance.get(), one.values, one.last_frame) for one in models]
+        return {
+            "frames": self._frames,
+            "ranks": np.array(list(self._models), dtype=np.int64),
+            "models": np.array(numbers, dtype=np.float64).reshape(-1, 4),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state."""
+        self._frames = int(state["frames"])
+        for rank, (mean, variance, values, last_frame) in zip(
+            state["ranks"].tolist(), state["models"].tolist(), strict=True
+        ):
+            model = self._models[rank] = self._new_model()
+            model.mean.update(mean)
+            for value in self._values_of(mean, variance):
+                model.variance.update(value)
+            model.values, model.last_frame = int(values), int(last_frame)
+
+    def _values_of(self, mean: float, variance: float) -> tuple[float, ...]:
+        """Return values after which an empty variance of River's has a mean and a variance: one, or two of them.
+
+        After x and x + d the mean is x + f d, and the variance f (1 - f) d², where f is the fading factor.
+        """
+        product = self.fading * (1 - self.fading)
+        if not product or variance <= 0:
+            return (mean,)
+        distance = math.sqrt(variance / product)
+        return mean - self.fading * distance, mean + (1 - self.fading) * distance
 
     def _score_one(self, rank: int, work_ns: float) -> float:
         model = self._models.get(rank)

@@ -39,7 +39,7 @@ def revision_of(
         delta=round(median(o.elapsed_ns / o.reference_ns for o in verdict.kept), 3),
         lost_s=round(verdict.lost_ns / 1e9, 6),
         communicator=None if cause.communicator is None else topology.names[cause.communicator],
-        suspects=tuple(_suspect(device, p, topology) for device, p in calibrated(cause.suspects)),
+        suspects=tuple(suspect_of(device, p, topology) for device, p in calibrated(cause.suspects)),
         evidence=_text(verdict, topology) + _recovery_text(verdict, ratio),
         attempt=attempt,
         world_size=topology.world_size,
@@ -75,7 +75,7 @@ def hang_verdict(
         delta=round(1 + lost_ns / last.reference_ns, 3) if lost_ns and last.reference_ns else math.nan,
         lost_s=round(lost_ns / 1e9, 6),
         communicator=topology.names[hang.communicator],
-        suspects=(_suspect(device, probability, topology),),
+        suspects=(suspect_of(device, probability, topology),),
         evidence=hang_text(hang, topology),
         attempt=attempt,
         world_size=topology.world_size,
@@ -86,7 +86,8 @@ def hang_verdict(
     )
 
 
-def _suspect(device: Device, probability: float, topology: Topology) -> Suspect:
+def suspect_of(device: Device, probability: float, topology: Topology) -> Suspect:
+    """Put a suspect into the fields of a verdict, with the place of its first rank."""
     rank = device.ranks[0]
     place = topology.place(rank)
     return Suspect(

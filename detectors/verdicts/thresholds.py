@@ -162,5 +162,34 @@ class VerdictThresholds:
         source="chosen: what connects them may as well be to blame",
     )  # fmt: skip
 
+    # --- detectors with a say (`custom_verdicts.py`, `strange_ranks.py`) --------------------------------------------
+
+    strange_recent: int = threshold(
+        6, unit="judged iterations",
+        meaning="The newest ones, in which a detector must find a rank strange often enough.",
+        source="chosen: as many as for causes of ours",
+    )  # fmt: skip
+    strange_seen: int = threshold(
+        4, unit="iterations of strange_recent",
+        meaning="A detector opens a verdict on a rank that it finds strange in as many, the newest included.",
+        source="formula: a rank that is strange in one healthy iteration of 20 (the check allows as many frames) "
+        "reaches it once in 12,000, and 3 of 6 once in 450",
+    )  # fmt: skip
+    witness_seen: int = threshold(
+        3, unit="iterations of strange_recent",
+        meaning="Evidence names the detectors that find a suspect strange in as many.",
+        source="chosen: as many as a late rank must be seen; the suspect is accused already",
+    )  # fmt: skip
+    custom_probability: float = threshold(
+        0.5, unit="probability",
+        meaning="Promised of ranks that a detector opens a verdict on.",
+        source="chosen: nobody has measured how often a stranger's detector is right",
+    )  # fmt: skip
+    custom_open: int = threshold(
+        8, unit="verdicts of one detector at a time",
+        meaning="Ranks that become strange while as many are open join the newest.",
+        source="chosen: whoever finds more things strange at once says something of the job, not of a device",
+    )  # fmt: skip
+
 
 VERDICTS: Final = VerdictThresholds()

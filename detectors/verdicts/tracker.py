@@ -84,6 +84,11 @@ class VerdictTracker:
         """Whether a verdict is open on a fault without a healthy past."""
         return any(verdict.standing is not None for verdict in self._open)
 
+    @property
+    def accused(self) -> frozenset[int]:
+        """Ranks of the first suspect of each open verdict."""
+        return frozenset(rank for one in self._open if one.first_device for rank in one.first_device.ranks)
+
     # --- what is observed -------------------------------------------------------------------------------------------
 
     def observe(

@@ -93,5 +93,5 @@ def require_change(name: str) -> None:
 
 
 def _plain(settings: MonitorSettings) -> MonitorSettings:
-    """Leave out detectors: they have no say in verdicts."""
+    """Leave out detectors, and so their verdicts: our own judgement is what is checked."""
     return replace(settings, operator_detectors=(), rank_detectors=())

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from irregulars.detectors.judging.reading.spans import Span
+from irregulars.detectors.plugins.loading import with_say
 from irregulars.errors import RecordError
 from irregulars.infra.runs.why_unjudged import why_unjudged
 from irregulars.producers.publishing.batches import cut_in_order
@@ -122,9 +123,13 @@ def judge_trace(
     fills_columns
         Whether operators and behaviour patterns of irregular iterations are wanted too; verdicts need none.
     """
-    # Detectors fill a column of the database, and have no say in verdicts.
+    # Single operators, and detectors without a say, fill columns of the database alone.
+    settings = settings or MonitorSettings()
     settings = replace(
-        settings or MonitorSettings(), operator_detectors=(), rank_detectors=(), fills_columns=fills_columns
+        settings,
+        operator_detectors=with_say(settings.operator_detectors),
+        rank_detectors=with_say(settings.rank_detectors),
+        fills_columns=fills_columns,
     )
     log = TraceLog()
     job = JobMonitor(trace.job, settings)

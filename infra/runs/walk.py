@@ -164,7 +164,7 @@ class _Run:
     """Both hops of one job, and the bus between them."""
 
     def __init__(self, trace: Trace, settings: MonitorSettings) -> None:
-        # Detectors and single operators fill columns of the database, and have no say in verdicts.
+        # Detectors and single operators would only add to what our own judgement says.
         settings = replace(settings, watch=self._watch, operator_detectors=(), rank_detectors=(), fills_columns=False)
         self._job = WalkedJob(trace, MemoryBus())
         self._ranks = {a.rank: RankMonitor(trace.job, a.rank, settings) for a in trace.announcements}

@@ -87,6 +87,11 @@ class JobMonitor:
         """How much of the attempt's log was read back."""
         return self._judge.traffic
 
+    @property
+    def cold_detectors(self) -> tuple[str, ...]:
+        """Detectors of ranks that began cold although a snapshot should have held them."""
+        return self._judge.cold_detectors
+
     def add(self, rows: Sequence[Evidence | Membership]) -> None:
         """Take in rows that RankMonitors drained; a row that comes twice counts once."""
         for row in rows:
@@ -243,6 +248,7 @@ def _joined(job: str, parts: Sequence[Judgements]) -> Judgements:
         announcements=[one for part in parts for one in part.announcements],
         iterations=[one for part in parts for one in part.iterations],
         rank_iterations=concatenate_columns([p.rank_iterations for p in parts if p.rank_iterations]),
+        detector_scores=concatenate_columns([p.detector_scores for p in parts if p.detector_scores]),
         operators=concatenate_columns([p.operators for p in parts if p.operators]),
         patterns=concatenate_columns([p.patterns for p in parts if p.patterns]),
         verdicts=[one for part in parts for one in part.verdicts],

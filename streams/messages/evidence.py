@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Self, TypeVar
@@ -58,6 +59,15 @@ COLUMNS: Final[Mapping[str, Any]] = {
     "partition": pa.int32(),  # of `commops`, for `offsets`
 }
 """Flat columns and their types on the wire; in the process int64 (`UNKNOWN`) or float64 (NaN), ``phase`` uint8."""
+
+DETECTOR_SCORE: Final = "score:"
+"""Begins the names of further flat columns, float32: the largest score of an operator by one detector of the first
+hop, whose name follows. A row of a rank without that detector has NaN."""
+
+DETECTOR_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.:-]{0,62}")
+"""What a detector may be called: a letter, then letters, digits and ``_.:-``, at most 63 in all."""
+
+_MOST_DETECTORS: Final = 16  # of which a message has columns: whatever comes is kept for each rank and iteration
 
 CLASS_COLUMNS: Final[Mapping[str, Any]] = {
     "communicator": pa.uint16(),  # index into the batch's names
@@ -188,11 +198,24 @@ def concatenate(parts: Sequence[Rows]) -> Rows:
     return replace(
         parts[0],
         names=names,
-        columns={name: np.concatenate([part.columns[name] for part in parts]) for name in parts[0].columns},
+        columns=_concatenated(parts),
         offsets=concatenate_ragged([part.offsets for part in parts]),
         classes=concatenate_ragged([_recoded(part.classes, part.names, names) for part in parts]),
         patterns=concatenate_ragged([_recoded(part.patterns, part.names, names) for part in parts]),
     )
+
+
+def _concatenated(parts: Sequence[EvidenceRows]) -> dict[str, Column]:
+    """Join flat columns; those of detectors may be in some of the parts alone."""
+    names = dict.fromkeys(name for part in parts for name in part.columns)
+    return {
+        name: np.concatenate([part.columns[name] if name in part.columns else _no_scores(part) for part in parts])
+        for name in names
+    }
+
+
+def _no_scores(part: EvidenceRows) -> Column:
+    return np.full(len(part), math.nan)
 
 
 def _recoded(entries: Ragged, names: Sequence[str], new_names: Sequence[str]) -> Ragged:
@@ -288,6 +311,9 @@ def _encode_rows(evidence: Evidence) -> bytes:
     if evidence.patterns.has_entries:  # without samples of NICs there are none, and columns without rows cost too
         arrays.append(_pattern_lists(evidence.patterns))
         schema = _SCHEMA_WITH_PATTERNS
+    for name in sorted(evidence.columns.keys() - COLUMNS.keys()):  # none, unless a detector of operators runs
+        schema = schema.append(pa.field(name, pa.float32()))
+        arrays.append(to_arrow(evidence.columns[name], pa.float32(), np.dtype(np.float32)))
     batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
     # It moves on every iteration of every rank. To compress some dozen short columns takes longer than to send them,
     # and the producer compresses all messages anyway.
@@ -333,13 +359,27 @@ def _decode_rows(value: bytes) -> Evidence:
         return Evidence(
             job=own.job,
             names=own.names,
-            columns={name: _from_wire(batch.column(name), name) for name in COLUMNS},
+            columns={name: _from_wire(batch.column(name), name) for name in [*COLUMNS, *_detector_scores(batch)]},
             offsets=_entries(batch.column("offsets"), {"offset": offsets}),
             classes=_entries(batch.column("class_count"), classes),
             patterns=_patterns_from_wire(batch),
         )
     except (pa.ArrowException, StopIteration, OSError, ValueError, KeyError, TypeError) as error:
         raise RecordError(f"evidence must follow its schema; got {first_line(error)}") from error
+
+
+def _detector_scores(batch: Any) -> list[str]:
+    """Return the names of the columns of detectors, which must be few, called as detectors may be, and finite."""
+    names = [name for name in batch.schema.names if name.startswith(DETECTOR_SCORE)]
+    if len(names) > _MOST_DETECTORS or len(set(names)) < len(names):
+        raise RecordError(f"columns of detectors must be at most {_MOST_DETECTORS}, each once; got {len(names)}")
+    for name in names:
+        if not DETECTOR_NAME.fullmatch(name.removeprefix(DETECTOR_SCORE)) or batch.column(name).type != pa.float32():
+            raise RecordError(f"column {name!r} must be float32, of a detector whose name matches "
+                              f"{DETECTOR_NAME.pattern}; got {batch.column(name).type}")  # fmt: skip
+        if np.isinf(to_numpy(batch.column(name), math.nan)).any():
+            raise RecordError(f"column {name!r} must be finite or NaN; got infinity")
+    return names
 
 
 def _require_columns(batch: Any) -> None:

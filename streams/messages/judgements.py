@@ -14,7 +14,7 @@ from irregulars.streams.messages.announcements import Announcement
 from irregulars.streams.messages.records import decode_json, encode_json
 
 VERDICT_KINDS: Final = (
-    "slow_rank", "slow_nic", "slow_link", "slow_communicator", "slow_stage", "imbalance", "hang",
+    "slow_rank", "slow_nic", "slow_link", "slow_communicator", "slow_stage", "imbalance", "hang", "custom",
 )  # fmt: skip
 DEVICES: Final = ("gpu", "host", "nic", "link", "switch", "stage")
 SEVERITIES: Final = ("note", "ticket", "page")
@@ -77,6 +77,8 @@ class Verdict:
     recovers_ratio
         Share of the lost time that would come back if the first suspect were as usual, 0 to 1, by replay. None:
         not known.
+    detector
+        Name of the detector that opened it, of kind ``custom``; None, and not in the JSON, for all other kinds.
     """
 
     verdict_id: str
@@ -97,6 +99,7 @@ class Verdict:
     event: str = "opened"
     severity: str | None = None
     recovers_ratio: float | None = None
+    detector: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """As an object of ``infra/docs/verdict-json.md``."""
@@ -104,6 +107,8 @@ class Verdict:
         values["iterations"] = list(self.iterations)
         values["delta"] = self.delta if math.isfinite(self.delta) else None
         values["suspects"] = [{**asdict(s), "ranks": list(s.ranks)} for s in self.suspects]
+        if self.detector is None:
+            del values["detector"]
         return values
 
 
@@ -202,6 +207,9 @@ class Judgements:
         Columns, one row per rank and iteration: ``attempt, iteration, rank`` (int64), ``start_ns`` (int64),
         ``elapsed_ns, work_ns`` (float64; work: the rank's gaps summed), ``operators, late_rows`` (int64),
         ``score`` (float64, NaN = no opinion: the largest of the detectors' scores).
+    detector_scores
+        Columns, one row per detector, rank and iteration of which it is worth to know: ``attempt, iteration, rank``
+        (int64), ``start_ns`` (int64, `UNKNOWN`), ``detector`` (object: str), ``score`` (float64; 1: strange begins).
     operators
         Columns, one row per operator of irregular iterations: ``attempt, iteration, rank`` (int64), ``communicator``
         (object: str), ``operator`` (object: str), ``sequence, peer`` (int64, `UNKNOWN`), ``start_ns`` (int64,
@@ -221,6 +229,7 @@ class Judgements:
     announcements: Sequence[Announcement] = ()
     iterations: Sequence[JudgedIteration] = ()
     rank_iterations: Columns = field(default_factory=dict)
+    detector_scores: Columns = field(default_factory=dict)
     operators: Columns = field(default_factory=dict)
     patterns: Columns = field(default_factory=dict)
     verdicts: Sequence[Verdict] = ()

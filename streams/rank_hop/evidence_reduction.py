@@ -25,7 +25,7 @@ from irregulars.streams.rank_hop.rows.message_rows import Cut, MessageRows, shar
 from irregulars.streams.rank_hop.rows.operator_reduction import OPERATOR_COLUMNS, Reduction, reduce_blocks
 
 if TYPE_CHECKING:
-    from irregulars.detectors.plugins.protocol import Detector
+    from irregulars.streams.rank_hop.taught_detectors import TaughtDetectors
 
 _MOST_ROWS: Final = 12_000 if KERNEL is None else 200_000
 """Rows reduced at once: of more, numpy's columns would fall out of the caches; the compiled loop makes none."""
@@ -68,7 +68,7 @@ class Closing(NamedTuple):
     tokens: Sequence[float]
     late_rows: int
     lost_rows: int
-    detectors: Sequence[Detector] = ()
+    detectors: TaughtDetectors | None = None
     samples: Sequence[Piece] = ()
 
     @property
@@ -246,7 +246,7 @@ def _evidence(job: str, work: _Work, reduction: Reduction) -> Evidence:
 def _compiled_sums(work: _Work) -> Reduction | Flags:
     """Sum up the operators of all closings, whose rows are made if they are asked for; or say what numpy must do."""
     closings = work.blocks.closings
-    is_odd = np.array([KERNEL is None or bool(one.detectors) or not one.is_plain for one in closings])
+    is_odd = np.array([KERNEL is None or one.detectors is not None or not one.is_plain for one in closings])
     if is_odd.any():
         return is_odd
     blocks = work.blocks
@@ -296,7 +296,7 @@ def _operators(work: _Work) -> dict[str, Column]:
     lengths = [cut.rows for cut in cuts]
     rows["offset"] = _offsets(cuts, lengths)
     rows["block"] = blocks.of_rows(rows["iteration"])
-    if any(one.detectors for one in blocks.closings):
+    if any(one.detectors is not None for one in blocks.closings):
         rows["own_communicator"] = rows["communicator"]
     rows["communicator"] = _shared_codes(cuts, lengths, rows["communicator"], names)
     return rows
@@ -361,6 +361,7 @@ def _times(blocks: _Blocks, reduction: Reduction) -> _Times:
 
 def _columns(blocks: _Blocks, reduction: Reduction, times: _Times, placed: Placed | None) -> dict[str, Column]:
     tx_peak, rx_peak = np.full((2, len(blocks)), np.nan) if placed is None else placed.peaks(len(blocks))
+    scores = _scores(blocks, reduction, times.elapsed_ns)
     columns: dict[str, Column] = {
         "attempt": blocks.spread("attempt"),
         "rank": blocks.spread("rank"),
@@ -377,13 +378,13 @@ def _columns(blocks: _Blocks, reduction: Reduction, times: _Times, placed: Place
         "lost_rows": blocks.spread("lost_rows"),
         "phase": blocks.joined("phase", np.uint8),
         "tokens": blocks.joined("tokens", np.float64),
-        "score": _scores(blocks, reduction),
+        "score": scores.pop("score"),
         "nic_tx_peak": tx_peak,
         "nic_rx_peak": rx_peak,
         "partition": blocks.spread("partition"),
     }
     assert columns.keys() == COLUMNS.keys()
-    return columns
+    return columns | scores
 
 
 def _patterns(reduction: Reduction, times: _Times, placed: Placed | None) -> Ragged:
@@ -397,14 +398,15 @@ def _patterns(reduction: Reduction, times: _Times, placed: Placed | None) -> Rag
 # --- scores of the first hop's detectors ----------------------------------------------------------------------------
 
 
-def _scores(blocks: _Blocks, reduction: Reduction) -> Floats:
-    """Return the largest score of an operator of each block; NaN: no detector has an opinion.
+def _scores(blocks: _Blocks, reduction: Reduction, elapsed_ns: Ints) -> dict[str, Column]:
+    """Return, by column, the largest score of an operator of each block: of all detectors, and of each of them.
 
     Detectors score and then learn each iteration by itself: so what they learn, and with it every score, does not
     depend on which iterations happened to be closed together.
     """
-    largest = np.full(len(blocks), np.nan)
-    if not any(one.detectors for one in blocks.closings):
+    taught = [one.detectors for one in blocks.closings if one.detectors is not None]
+    largest = {name: np.full(len(blocks), np.nan) for name in ["score", *(n for one in taught for n in one.columns)]}
+    if not taught:
         return largest
     splits = np.searchsorted(reduction.rows["block"], np.arange(len(blocks) + 1)).tolist()
     frame: dict[str, Column] = {name: reduction.rows[name] for name in OPERATOR_COLUMNS}
@@ -413,15 +415,7 @@ def _scores(blocks: _Blocks, reduction: Reduction) -> Floats:
     for one, own in blocks.slices():
         for block in range(own.start, own.stop):
             part = {name: column[splits[block] : splits[block + 1]] for name, column in frame.items()}
-            if one.detectors and len(part["gap_ns"]):
-                largest[block] = _score(part, one.detectors)
+            if one.detectors is not None and len(part["gap_ns"]):
+                for name, score in one.detectors.take(part, int(elapsed_ns[block])).items():
+                    largest[name][block] = score
     return largest
-
-
-def _score(frame: Mapping[str, Column], detectors: Sequence[Detector]) -> float:
-    best = np.nan
-    for detector in detectors:
-        scores = detector.score(frame)
-        detector.learn(frame)
-        best = np.fmax(best, np.fmax.reduce(scores, initial=np.nan))
-    return float(best)

@@ -32,6 +32,7 @@ from irregulars.streams.rank_hop.pending_rows import PendingRows, PendingState
 from irregulars.streams.rank_hop.plausible_progress import PlausibleProgress
 from irregulars.streams.rank_hop.rows.message_rows import Cut, IterationTimes, Part, part_of
 from irregulars.streams.rank_hop.source_arrivals import ArrivalsState, SourceArrivals
+from irregulars.streams.rank_hop.taught_detectors import TaughtDetectors, TaughtState
 from irregulars.streams.rank_hop.waiting_timer import WaitingTimer
 
 Closed = list[Closing | Membership]
@@ -54,6 +55,7 @@ class AttemptState:
     samples: NicSamplesState
     heartbeat: Heartbeat | None
     last_end_ns: int
+    detectors: TaughtState | None = None
 
 
 class RankAttempt:
@@ -83,7 +85,11 @@ class RankAttempt:
         self._grace = WaitingTimer(settings.grace_s)
         self._silence = WaitingTimer(settings.silence_s)
         self._last_end_ns = UNKNOWN  # of the operators that were closed last
-        self._detectors = [make() for make in settings.operator_detectors]
+        self._detectors = (
+            TaughtDetectors(settings.operator_detectors, settings.delta, settings.window)
+            if settings.operator_detectors
+            else None
+        )
         self._wide = frozenset(c.id for c in announcement.communicators if len(c.ranks) > WIDE)
         self._has_iteration_rows = "iterations" in announcement.sources
         self._announcement_value: bytes | None = None  # encoded
@@ -128,7 +134,7 @@ class RankAttempt:
     def _take_operators(self, part: Part) -> None:
         runs = part.summary.runs
         # Detectors are promised codes that never change: they get rows that were looked at, with our own.
-        if runs is not None and self._pending.has_open(runs) and not self._detectors:
+        if runs is not None and self._pending.has_open(runs) and self._detectors is None:
             self._pending.add_runs(part.cut, runs, has_unended=part.summary.has_unended)
             return
         columns = part.batch().columns
@@ -268,7 +274,7 @@ class RankAttempt:
     # --- snapshots --------------------------------------------------------------------------------------------------
 
     def state(self) -> AttemptState:
-        """Everything that `from_state` needs; detectors begin anew after it."""
+        """Everything that `from_state` needs."""
         return AttemptState(
             announcement=self._encoded_announcement(),
             is_ended=self.is_ended,
@@ -277,6 +283,7 @@ class RankAttempt:
             samples=self._samples.state(),
             heartbeat=self._heartbeat,
             last_end_ns=self._last_end_ns,
+            detectors=None if self._detectors is None else self._detectors.state(),
         )
 
     def _encoded_announcement(self) -> bytes:
@@ -298,4 +305,6 @@ class RankAttempt:
         attempt._samples = NicSamples.from_state(state.samples)
         attempt._heartbeat = state.heartbeat
         attempt._last_end_ns = state.last_end_ns
+        if attempt._detectors is not None and state.detectors is not None:
+            attempt._detectors.restore(state.detectors)
         return attempt

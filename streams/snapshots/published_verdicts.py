@@ -207,7 +207,7 @@ def _what(verdict: Verdict) -> str:
     """Say what is accused: nobody (then the communicator), or the first suspect."""
     first = next(iter(verdict.suspects), None)
     accused = verdict.communicator if first is None else f"{first.device} {first.rank} {first.peer}"
-    return f"{verdict.kind} {accused}"
+    return f"{verdict.kind} {accused}" if verdict.detector is None else f"{verdict.detector} {accused}"
 
 
 def _is_same_incident(known: Published, verdict: Verdict) -> bool:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Final
 
 from irregulars.detectors.plugins.loading import load_detectors
+from irregulars.detectors.plugins.peers import PeerDeviation
+from irregulars.detectors.plugins.protocol import has_state, name_of
 from irregulars.errors import InputError, RecordError
 from irregulars.sinks.alerts import alert_of
 from irregulars.streams.job_hop.job_monitor import JobMonitor, JobMonitorState
@@ -18,6 +22,8 @@ from irregulars.streams.snapshots.records import EncodedState, decode_monitor
 from irregulars.streams.worker.job_stage import JobMonitorLike
 from irregulars.streams.worker.rank_stage import MakeRankMonitor, RankMonitorLike
 from irregulars.streams.worker.settings import WorkerSettings
+
+LOG: Final = logging.getLogger("irregulars.worker")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +58,30 @@ def make_monitors(settings: WorkerSettings) -> Monitors:
         If a detector can't be loaded.
     """
     own = worker_monitor_settings(settings)
+    _tell_of_states(own)
     return Monitors(
         make_rank=lambda job, partition: GroupMonitor(job, own, partition=partition),
         restore_rank=lambda value: GroupMonitor.from_state(_group_state(value), own),
         make_job=partial(JobMonitor, settings=own),
-        restore_job=lambda value: JobMonitor.from_state(decode_monitor(value, JobMonitorState), own),
+        restore_job=lambda value: _restored_job(decode_monitor(value, JobMonitorState), own),
         alert_of=partial(alert_of, least_severity=settings.alert_least_severity),
     )
+
+
+def _tell_of_states(settings: MonitorSettings) -> None:
+    """Say once, when the worker starts, which detectors begin cold after each restart."""
+    for make in (*settings.operator_detectors, *settings.rank_detectors):
+        detector = make()
+        if not has_state(detector) and not isinstance(getattr(detector, "detector", None), PeerDeviation):
+            LOG.warning("event=detector_without_state detector=%s begins=cold", name_of(detector))
+
+
+def _restored_job(state: JobMonitorState, settings: MonitorSettings) -> JobMonitor:
+    monitor = JobMonitor.from_state(state, settings)
+    for name in monitor.cold_detectors:
+        LOG.warning("event=detector_begun_cold detector=%s job=%r reason=%r", name, state.job,
+                    "its state was too large, or it did not take it")  # fmt: skip
+    return monitor
 
 
 def _group_state(value: EncodedState) -> GroupMonitorState | RankMonitorState:

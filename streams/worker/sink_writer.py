@@ -97,7 +97,8 @@ class SinkWriter:
 
 def _parts(judgements: Judgements) -> Iterator[Judgements]:
     """Kinds of rows apart: one that can't be converted must not take a verdict with it."""
-    for name in ("announcements", "iterations", "rank_iterations", "operators", "patterns", "verdicts"):
+    names = ("announcements", "iterations", "rank_iterations", "detector_scores", "operators", "patterns", "verdicts")
+    for name in names:
         if len(getattr(judgements, name)):
             yield replace(Judgements(judgements.job), **{name: getattr(judgements, name)})
 

@@ -147,6 +147,36 @@ class CallsAllStrange(PeerDeviation):
     strange_from = 0.5
 
 
+class NamesItselfInWords(PeerDeviation):
+    name = "my best detector"
+
+
+class StoresTooLittle(LogWork):
+    def state(self) -> dict[str, Any]:
+        return {"ranks": list(self.means)}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.means = dict.fromkeys(state["ranks"], 18.0)
+
+
+class StoresItself(PeerDeviation):
+    def state(self) -> dict[str, Any]:
+        return {"me": self}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        pass
+
+
+class TakesNothing(PeerDeviation):
+    def state(self) -> dict[str, Any]:
+        return {}
+
+
+class ExplainsAtLength(PeerDeviation):
+    def explain(self, frame: Frame, row: int) -> str:
+        return "it all began\nwhen I was young"
+
+
 class Dawdles(PeerDeviation):
     def score(self, frame: Frame) -> Scores:
         if len(frame["work_ns"]) >= 1024:
@@ -176,6 +206,11 @@ BAD_DETECTORS: list[tuple[str, Callable[[], Any], str]] = [
     ("quiet_on_healthy_noise", OnlySaysAbove, r"got \d+ of 100 at or above it"),
     ("scale", CallsAllStrange, r"must score below strange_from = 0\.5; got \d+ of 100"),
     ("recovers_after_a_fault", NeverForgetsTheWorst, r"100 healthy frames after a fault of 20; got \d+ of 100"),
+    ("declaration", NamesItselfInWords, "name must match .*; got 'my best detector'"),
+    ("state", StoresTooLittle, "must stay the same after a restart from its state"),
+    ("state", StoresItself, "state of a detector must be a mapping of plain values .*; got StoresItself"),
+    ("state", TakesNothing, "must have state and restore, or neither; got state alone"),
+    ("explanation", ExplainsAtLength, r"must be one line of text; got 'it all began\\nwhen"),
     ("time_budget", Dawdles, r"1,024 rows must take at most 50 ms; got \d+"),
 ]
 """Name of the check that must reject it, the detector, and what the message says."""

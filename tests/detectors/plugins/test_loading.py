@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from irregulars.detectors.plugins.baseline import RobustBaseline
-from irregulars.detectors.plugins.loading import DetectorName, load_detector, load_detectors, parse_detector
+from irregulars.detectors.plugins.loading import DetectorName, load_detector, load_detectors, parse_detector, with_say
 from irregulars.detectors.plugins.peers import PeerDeviation
+from irregulars.detectors.plugins.protocol import name_of, opens_verdicts
 from irregulars.detectors.plugins.sample_frames import sample_frame
 from irregulars.errors import PluginError
 
@@ -26,6 +27,8 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         "    def learn(self, frame): pass\n"
         "class Bad(PeerDeviation):\n    reads = ('smell',)\n"
         "class Breaks(PeerDeviation):\n    def __init__(self): raise OSError('no disk')\n"
+        "class Named(PeerDeviation): name = 'odd:one'\n"
+        "class Misnamed(PeerDeviation): name = 'two words'\n"
         "NUMBER = 3\n"
     )
     (tmp_path / "broken.py").write_text("import a_module_that_is_not_there\n")
@@ -90,9 +93,34 @@ def test_detectors_of_different_scales_score_on_one() -> None:
         assert np.nanmedian(scores[slow["communicator"] != 2]) < 0.5
 
 
-def test_who_states_no_scale_is_left_as_it_is(plugin: str) -> None:
+def test_who_states_no_scale_scores_as_it_is(plugin: str) -> None:
     (make,) = load_detectors([f"{plugin}:Scaleless"])["rank"]
-    assert type(make()).__name__ == "Scaleless"
+    frame = sample_frame("rank", 0)
+    np.testing.assert_array_equal(make().score(frame), PeerDeviation().score(frame))
+
+
+def test_scores_are_stored_under_the_name_of_the_detector_its_entry_point_or_its_class(plugin: str) -> None:
+    texts = ["peers", f"{plugin}:Scaleless", f"{plugin}:Named", "peers(least_peers=4)", f"{plugin}:Good"]
+    made = [make() for make in load_detectors(texts, is_checked=False)["rank"]]
+    names = [name_of(one) for one in made]
+    assert names == ["peers", "scaleless", "odd:one", "peers_2", "good"]
+
+
+def test_a_name_that_no_column_can_have_is_refused(plugin: str) -> None:
+    with pytest.raises(PluginError, match=r"name of detector stranger:Misnamed must match .*; got 'two words'"):
+        load_detectors([f"{plugin}:Misnamed"], is_checked=False)
+
+
+def test_a_sign_behind_the_name_lets_a_detector_open_verdicts() -> None:
+    loud, quiet = load_detectors(["peers(least_peers=4)!", "river_gaussian"])["rank"]
+    assert opens_verdicts(loud())
+    assert loud().detector.least_peers == 4  # type: ignore[attr-defined]
+    assert not opens_verdicts(quiet())
+
+
+def test_only_those_with_a_say_touch_verdicts() -> None:
+    made = load_detectors(["peers", "peers!", "river_gaussian"])["rank"]
+    assert [name_of(make()) for make in with_say(made)] == ["peers_2", "river_gaussian"]
 
 
 def test_what_makes_a_detector_pickles() -> None:

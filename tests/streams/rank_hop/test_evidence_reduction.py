@@ -14,6 +14,7 @@ from irregulars.streams.messages.records import PHASE_UNKNOWN, RECV, UNKNOWN
 from irregulars.streams.rank_hop.evidence_reduction import Closing, reduce_closings
 from irregulars.streams.rank_hop.rows.message_rows import Cut, MessageRows
 from irregulars.streams.rank_hop.rows.operator_reduction import OPERATOR_COLUMNS
+from irregulars.streams.rank_hop.taught_detectors import TaughtDetectors
 
 FLOATS = ("elapsed_ns", "size_bytes")
 
@@ -130,12 +131,17 @@ def test_a_rank_that_ended_and_began_again_keeps_its_order() -> None:
 def test_no_border_of_a_drain_shows_in_the_scores() -> None:
     numbers = list(range(12))
     rows = rows_of(*[number for number in numbers for _ in range(20)])
-    together = joined(reduce_closings("j", [closing(0, numbers, rows, detectors=[RobustBaseline()])]))
-    detectors = [RobustBaseline()]
+    together = joined(reduce_closings("j", [closing(0, numbers, rows, detectors=taught())]))
+    detectors = taught()
     apart = [
         closing(0, [n], {name: column[rows["iteration"] == n] for name, column in rows.items()}, detectors=detectors)
         for n in numbers
     ]
     one_by_one = joined([row for one in apart for row in reduce_closings("j", [one])])
     assert np.isfinite(together.columns["score"]).any()
-    np.testing.assert_array_equal(together.columns["score"], one_by_one.columns["score"])
+    for name in ("score", "score:robust_baseline"):
+        np.testing.assert_array_equal(together.columns[name], one_by_one.columns[name])
+
+
+def taught() -> TaughtDetectors:
+    return TaughtDetectors([RobustBaseline], 1.1, 50)

@@ -1,0 +1,155 @@
+"""States of detectors as bytes: plain values and numpy arrays, and never a pickle.
+
+Whoever may write to the snapshot topic must not be able to run code in a worker. So a detector hands out values, and
+takes values: ``None``, booleans, integers, floats, text, bytes, arrays of numbers or booleans, and lists and mappings
+(with text as keys) of those.
+
+Examples
+--------
+>>> import numpy as np
+>>> decode_detector(encode_detector({"taught": 3, "means": np.array([1.0, 2.0])}))
+{'taught': 3, 'means': array([1., 2.])}
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import numpy as np
+
+from irregulars.detectors.plugins.protocol import Detector, MakeDetector, has_state, name_of
+from irregulars.errors import PluginError, RecordError
+
+_ARRAY: Final = 1  # MessagePack's extension code of arrays
+_DTYPE: Final = re.compile(r"[<>|=][biuf]\d{1,2}")
+
+
+@dataclass(frozen=True, slots=True)
+class StoredDetector:
+    """One detector's state in a snapshot.
+
+    Parameters
+    ----------
+    name
+        The detector's.
+    state
+        What `encode_detector` made of it; empty: it was too large.
+    """
+
+    name: str
+    state: bytes
+
+
+def encode_detector(state: Mapping[str, Any]) -> bytes:
+    """Encode what a detector's ``state()`` returned.
+
+    Raises
+    ------
+    PluginError
+        If it holds anything but the values that this file lists.
+    """
+    try:
+        return _ENCODER.encode(dict(state))
+    except (TypeError, ValueError, OverflowError) as error:
+        raise PluginError(
+            f"state of a detector must be a mapping of plain values and arrays of numbers; got {error}"
+        ) from error
+
+
+def decode_detector(value: bytes) -> dict[str, Any]:
+    """Decode what `encode_detector` made.
+
+    Raises
+    ------
+    RecordError
+        If it is no such state.
+    """
+    try:
+        return _DECODER.decode(value)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise RecordError(f"state of a detector must be a mapping; got another one: {error}") from error
+
+
+def stored_detectors(detectors: Iterable[tuple[str, Detector]], most_bytes: int) -> tuple[StoredDetector, ...]:
+    """Return the states of those detectors that have one, each with its name.
+
+    Raises
+    ------
+    PluginError
+        If a detector hands out what is no plain value; `plugins.checks` looks for that at the start.
+    """
+    pairs = ((name, encode_detector(one.state())) for name, one in detectors if has_state(one))  # type: ignore[attr-defined]
+    return tuple(StoredDetector(name, state if len(state) <= most_bytes else b"") for name, state in pairs)
+
+
+class Restored(NamedTuple):
+    """Detectors after a restart.
+
+    Parameters
+    ----------
+    detectors
+        All of them, with their names.
+    cold
+        Names of those that can keep a state and yet begin cold: theirs was too large, or they did not take it.
+    """
+
+    detectors: list[tuple[str, Detector]]
+    cold: tuple[str, ...]
+
+
+def restore_detectors(makers: Iterable[MakeDetector], states: Iterable[StoredDetector]) -> Restored:
+    """Make detectors that go on from their states, by name.
+
+    Whoever raises for its state begins cold: the options of its constructor, or its own code, may be others now, and
+    nothing but its scores hangs on it. A detector that the settings did not name before is new, and not cold.
+    """
+    by_name = {one.name: one.state for one in states}
+    made, cold = [], []
+    for make in makers:
+        detector = make()
+        name = name_of(detector)
+        made.append((name, detector))
+        if name in by_name and not _took(detector, by_name[name]):
+            made[-1] = name, make()  # it may have taken half of it
+            cold.append(name)
+    return Restored(made, tuple(cold))
+
+
+def _took(detector: Detector, state: bytes) -> bool:
+    """Give a detector its state; return whether it took it."""
+    try:
+        values = decode_detector(state) if state else None
+        if values is not None:
+            detector.restore(values)  # type: ignore[attr-defined]
+    except Exception:  # a stranger's code
+        return False
+    return values is not None
+
+
+def _to_plain(value: Any) -> Any:
+    if isinstance(value, np.ndarray) and _DTYPE.fullmatch(value.dtype.str):
+        content = np.ascontiguousarray(value).tobytes()
+        return msgspec.msgpack.Ext(_ARRAY, _ENCODER.encode([value.dtype.str, list(value.shape), content]))
+    if isinstance(value, np.generic) and value.dtype.kind in "biuf":
+        return value.item()
+    raise TypeError(f"{type(value).__name__}" + (f" of {value.dtype}" if isinstance(value, np.ndarray) else ""))
+
+
+def _array(code: int, data: memoryview) -> Any:
+    if code != _ARRAY:
+        raise ValueError(f"extension of a detector's state must be {_ARRAY}; got {code}")
+    dtype, shape, content = msgspec.msgpack.decode(data, type=tuple[str, list[int], bytes])
+    if not _DTYPE.fullmatch(dtype) or min(shape, default=0) < 0:
+        raise ValueError(f"array of a detector's state must hold numbers; got {dtype} of shape {shape}")
+    if math.prod(shape) * np.dtype(dtype).itemsize != len(content):
+        raise ValueError(f"array of {dtype} and shape {shape} must have as many bytes; got {len(content)}")
+    return np.frombuffer(content, dtype).reshape(shape).copy()
+
+
+_ENCODER: Final = msgspec.msgpack.Encoder(enc_hook=_to_plain)
+_DECODER: Final[msgspec.msgpack.Decoder[dict[str, Any]]] = msgspec.msgpack.Decoder(dict[str, Any], ext_hook=_array)

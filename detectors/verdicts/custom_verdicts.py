@@ -1,0 +1,309 @@
+"""Verdicts that detectors open: kind ``custom``, with the persistence that the monitor asks of all verdicts.
+
+A detector says how strange each rank is; from `strange_ranks.STRANGE` on a score is strange. When a verdict opens and
+closes is told here:
+
+==========  ========================================================================================================
+opens       a rank was strange in 4 of the last 6 judged iterations, the newest included (`VERDICTS.strange_seen`)
+            and no open verdict accuses it already: that one's evidence tells of the detector then
+joins       a rank that becomes strange within 6 iterations of its opening joins a verdict of the same detector
+goes on     one of its ranks is strange
+closes      none was for 10 judged iterations (`VERDICTS.close_quiet`), or the job ended; iterations in which the
+            detector has no opinion on any of them do not count
+costs       what irregular iterations took longer while it was seen, if no other verdict's cause was seen in them
+severity    by that cost; a ticket where there is none, since whoever lets a detector speak wants to hear it
+==========  ========================================================================================================
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import median
+
+import numpy as np
+
+from irregulars.detectors.job.topology import Device, Topology
+from irregulars.detectors.verdicts.revision import suspect_of
+from irregulars.detectors.verdicts.severity import Loss, SeverityLimits, severity_of, worse
+from irregulars.detectors.verdicts.strange_ranks import STRANGE, RankScores, StrangeRanksWatch
+from irregulars.detectors.verdicts.thresholds import VERDICTS
+from irregulars.streams.messages.judgements import Verdict
+
+_KEPT = 64  # iterations of which a verdict keeps how long they took
+
+Explain = Callable[[str, int], str]
+"""Detector and rank: gives the detector's explanation of the rank in the newest iteration; empty: none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """One judged iteration.
+
+    Parameters
+    ----------
+    elapsed_ns, reference_ns
+        How long it took, and what is usual; NaN: not known.
+    lost_ns
+        What it took longer, if it was irregular and no other verdict's cause was seen in it; else 0.
+    """
+
+    iteration: int
+    time_ns: int
+    elapsed_ns: float
+    reference_ns: float
+    lost_ns: float
+
+
+@dataclass(slots=True, eq=False)
+class CustomVerdict:
+    """One open verdict of a detector.
+
+    Parameters
+    ----------
+    ranks
+        Who is strange; ascending.
+    first, last, time_ns
+        First and newest iteration in which one of them was, and the event time of the newest.
+    judged, seen, quiet
+        Iterations judged since the first; those in which one of them was strange; those since the newest of them.
+    lost_ns
+        What was lost in those.
+    highest
+        Largest score so far.
+    explanation
+        The detector's, of the iteration in which a score was that high.
+    moments
+        The newest iterations in which one of them was strange.
+    revision, severity, said_seen, said_ranks
+        The newest revision: its number, how urgent it was, and what it said of `seen` and `ranks`.
+    """
+
+    verdict_id: str
+    detector: str
+    ranks: tuple[int, ...]
+    first: int
+    last: int
+    time_ns: int
+    judged: int
+    seen: int = 0
+    quiet: int = 0
+    lost_ns: float = 0.0
+    highest: float = 0.0
+    explanation: str = ""
+    moments: deque[Moment] = field(default_factory=deque)
+    revision: int = 0
+    severity: str = "note"
+    said_seen: int = 0
+    said_ranks: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        self.moments = deque(self.moments, _KEPT)
+
+    def see(self, moment: Moment) -> None:
+        """Count an iteration in which one of its ranks was strange."""
+        self.last, self.time_ns = moment.iteration, moment.time_ns
+        self.seen, self.quiet = self.seen + 1, 0
+        self.lost_ns += moment.lost_ns
+        self.moments.append(moment)
+
+    def note_score(self, highest: float, explanation: str) -> None:
+        """Keep the largest score, and what the detector said of it."""
+        self.highest, self.explanation = max(highest, self.highest), explanation or self.explanation
+
+    def severity_now(self, world_size: int, limits: SeverityLimits, *, is_over: bool) -> str:
+        """Say how urgent it is: a ticket at least, and never less than was said."""
+        usual_ns = median([one.reference_ns for one in self.moments if math.isfinite(one.reference_ns)] or [0.0])
+        lasted_ns = self.judged * usual_ns + self.lost_ns
+        loss = Loss("custom", True, self.seen, self.lost_ns / 1e9, lasted_ns / 1e9, world_size, is_over)
+        return worse(self.severity, worse("ticket", severity_of(loss, limits)))
+
+
+@dataclass(frozen=True, slots=True)
+class CustomState:
+    """What `CustomVerdicts` keep."""
+
+    recent: tuple[Moment, ...]
+    ordinals: Mapping[str, int]
+    open: tuple[CustomVerdict, ...]
+
+
+class CustomVerdicts:
+    """Open, follow and close the verdicts of detectors.
+
+    Parameters
+    ----------
+    job, attempt
+        The job and its start number. They make a verdict's id, with its first iteration, the detector and an ordinal.
+    limits
+        From which cost on a verdict is urgent.
+    """
+
+    def __init__(self, job: str, attempt: int, limits: SeverityLimits, state: CustomState | None = None) -> None:
+        self.job = job
+        self.attempt = attempt
+        self._limits = limits
+        self._recent: deque[Moment] = deque(state.recent if state else (), VERDICTS.strange_recent)
+        self._ordinals = dict(state.ordinals) if state else {}
+        self._open = [_copy(one) for one in state.open] if state else []
+
+    def observe(
+        self,
+        moment: Moment,
+        scores: RankScores,
+        watch: StrangeRanksWatch,
+        accused: Collection[int],
+        explain: Explain,
+        topology: Topology,
+    ) -> tuple[list[Verdict], tuple[str, ...]]:
+        """Take in one judged iteration.
+
+        Parameters
+        ----------
+        scores
+            By the detectors that open verdicts.
+        watch
+            Who was strange of late, this iteration included.
+        accused
+            Ranks that open verdicts of other kinds accuse.
+
+        Returns
+        -------
+        Revisions of verdicts, and the ids of those of which a rank was strange in this iteration.
+        """
+        self._recent.append(moment)
+        seen_in = [one for one in self._open if self._follow(one, moment, scores, explain)]
+        for name in scores.by_detector:
+            due = {rank: mask for rank, mask in watch.due(name).items() if rank not in accused}
+            seen_in += [one for one in self._open_due(name, due, scores, explain) if one not in seen_in]
+        told = [(one, event) for one in self._open if (event := self._event_of(one, topology))]
+        revisions = [self._revise(one, event, topology) for one, event in told]
+        over = [one for one in self._open if one.quiet >= VERDICTS.close_quiet]
+        revisions += self._close(over, "recovered", topology)
+        return revisions, tuple(one.verdict_id for one in seen_in)
+
+    def close(self, reason: str, topology: Topology) -> list[Verdict]:
+        """Close what is open, because the job ended, restarted or fell silent."""
+        return self._close(list(self._open), reason, topology)
+
+    # --- how they open and go on ------------------------------------------------------------------------------------
+
+    def _follow(self, one: CustomVerdict, moment: Moment, scores: RankScores, explain: Explain) -> bool:
+        """Let an open verdict take in an iteration; return whether one of its ranks was strange."""
+        one.judged += 1
+        own = scores.of(one.detector, one.ranks)
+        if not (own >= STRANGE).any():
+            one.quiet += not np.isnan(own).all()
+            return False
+        one.see(moment)
+        _note_highest(one, one.ranks, scores, explain)
+        return True
+
+    def _open_due(
+        self, name: str, due: Mapping[int, int], scores: RankScores, explain: Explain
+    ) -> list[CustomVerdict]:
+        """Open a verdict on ranks that are in none of this detector, or let them join one; return it."""
+        own = [one for one in self._open if one.detector == name]
+        news = {rank: mask for rank, mask in due.items() if not any(rank in one.ranks for one in own)}
+        if not news:
+            return []
+        newest = own[-1] if own else None
+        if newest is None or (newest.judged > VERDICTS.strange_recent and len(own) < VERDICTS.custom_open):
+            newest = self._begin(name, news)
+            self._open.append(newest)
+        else:
+            newest.ranks = tuple(sorted({*newest.ranks, *news}))
+        _note_highest(newest, sorted(news), scores, explain)
+        return [newest]
+
+    def _begin(self, name: str, due: Mapping[int, int]) -> CustomVerdict:
+        """Begin a verdict on ranks that became strange often enough, with the iterations in which one of them was."""
+        mask = 0
+        for own in due.values():
+            mask |= own
+        moments = [one for back, one in enumerate(reversed(self._recent)) if mask >> back & 1][::-1]
+        first = moments[0].iteration
+        verdict = CustomVerdict(self._name(name, first), name, tuple(sorted(due)), first, first, 0, mask.bit_length())
+        for one in moments:
+            verdict.see(one)
+        return verdict
+
+    def _name(self, detector: str, first: int) -> str:
+        key = f"{first}:{detector}"
+        ordinal = self._ordinals.get(key, 0)
+        self._ordinals[key] = ordinal + 1
+        return f"{self.job}:{self.attempt}:{key}.{ordinal}"
+
+    # --- what is told -----------------------------------------------------------------------------------------------
+
+    def _event_of(self, one: CustomVerdict, topology: Topology) -> str | None:
+        """Return the event that is worth a revision, if there is one."""
+        if not one.revision:
+            return "opened"
+        if one.ranks != one.said_ranks:
+            return "changed"
+        if one.quiet:
+            return None
+        if one.severity_now(topology.world_size, self._limits, is_over=False) != one.severity:
+            return "raised"
+        return "continued" if one.seen >= VERDICTS.loss_step * one.said_seen else None
+
+    def _close(self, over: Sequence[CustomVerdict], reason: str, topology: Topology) -> list[Verdict]:
+        self._open = [one for one in self._open if one not in over]
+        return [self._revise(one, "closed", topology, reason) for one in over]
+
+    def _revise(self, one: CustomVerdict, event: str, topology: Topology, close_reason: str | None = None) -> Verdict:
+        one.severity = one.severity_now(topology.world_size, self._limits, is_over=event == "closed")
+        one.revision, one.said_seen, one.said_ranks = one.revision + 1, one.seen, one.ranks
+        ratios = [m.elapsed_ns / m.reference_ns for m in one.moments if m.reference_ns > 0]
+        return Verdict(
+            verdict_id=one.verdict_id,
+            revision=one.revision,
+            state="closed" if event == "closed" else "open",
+            job=self.job,
+            kind="custom",
+            iterations=(one.first, one.last + 1),
+            delta=round(median(ratios), 3) if ratios else math.nan,
+            lost_s=round(one.lost_ns / 1e9, 6),
+            communicator=None,
+            suspects=(suspect_of(_device(one.ranks, topology), VERDICTS.custom_probability, topology),),
+            evidence=_text(one),
+            attempt=self.attempt,
+            world_size=topology.world_size,
+            time_ns=one.time_ns,
+            close_reason=close_reason,
+            event=event,
+            severity=one.severity,
+            detector=one.detector,
+        )
+
+    def state(self) -> CustomState:
+        """Everything that a new object needs to go on."""
+        return CustomState(tuple(self._recent), dict(self._ordinals), tuple(map(_copy, self._open)))
+
+
+def _note_highest(one: CustomVerdict, ranks: Sequence[int], scores: RankScores, explain: Explain) -> None:
+    """Ask for an explanation where one of some ranks, not all of them unknown, is stranger than any was before."""
+    own = scores.of(one.detector, ranks)
+    worst = int(np.nanargmax(own))
+    if own[worst] > one.highest:
+        one.note_score(float(own[worst]), explain(one.detector, ranks[worst]))
+
+
+def _copy(one: CustomVerdict) -> CustomVerdict:
+    return replace(one)
+
+
+def _device(ranks: tuple[int, ...], topology: Topology) -> Device:
+    """Return the host whose ranks these are, all of them and more than one; else the ranks themselves."""
+    host = topology.host(ranks[0])
+    return host if host is not None and len(ranks) > 1 and host.ranks == ranks else Device("gpu", ranks)
+
+
+def _text(one: CustomVerdict) -> str:
+    who = f"rank {one.ranks[0]}" if len(one.ranks) == 1 else f"{len(one.ranks)} ranks"
+    text = f"detector {one.detector} finds {who} strange in {one.seen} of {one.judged} iterations"
+    text += f", its highest score is {one.highest:.3g} ({STRANGE:g}: strange begins)"
+    return f"{text}: {one.explanation}" if one.explanation else text

@@ -1,0 +1,130 @@
+"""Which ranks detectors found strange in the newest judged iterations, and how often."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from irregulars.detectors.verdicts.thresholds import VERDICTS
+from irregulars.dtypes import Flags, Floats, Ints
+
+STRANGE: Final = 1.0
+"""Where strange begins on the scale that all detectors are brought to."""
+
+_MASK: Final = (1 << VERDICTS.strange_recent) - 1
+_ONES: Final = np.array([mask.bit_count() for mask in range(_MASK + 1)], dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class RankScores:
+    """Scores of the ranks of one iteration.
+
+    Parameters
+    ----------
+    ranks
+        Ascending.
+    by_detector
+        One score for each rank, by the detector's name; NaN: no opinion.
+    """
+
+    ranks: Ints
+    by_detector: Mapping[str, Floats]
+
+    def of(self, detector: str, ranks: Sequence[int]) -> Floats:
+        """Return the scores of some ranks, NaN where there is none."""
+        own = self.by_detector.get(detector)
+        if own is None or not len(self.ranks):
+            return np.full(len(ranks), np.nan)
+        at = np.minimum(np.searchsorted(self.ranks, ranks), len(self.ranks) - 1)
+        return np.where(self.ranks[at] == ranks, own[at], np.nan)
+
+
+@dataclass(frozen=True, slots=True)
+class StrangeRanks:
+    """Ranks that one detector found strange in some of the newest judged iterations.
+
+    Parameters
+    ----------
+    ranks
+        Ascending; who was strange in none of them is left out.
+    masks
+        One for each rank; bit n tells of the n-th newest iteration: with ``0b101`` the rank was strange in the newest
+        and in the one two before it.
+    """
+
+    ranks: NDArray[np.int64]
+    masks: NDArray[np.uint8]
+
+    def next(self, strange: Ints) -> StrangeRanks:
+        """Return what is known after one more iteration, in which these ranks were strange; ascending."""
+        ranks = np.union1d(self.ranks, strange)
+        masks = np.zeros(len(ranks), dtype=np.int64)
+        masks[np.searchsorted(ranks, self.ranks)] = self.masks.astype(np.int64) << 1 & _MASK
+        masks[np.searchsorted(ranks, strange)] |= 1
+        kept = masks > 0
+        return StrangeRanks(ranks[kept], masks[kept].astype(np.uint8))
+
+    def often(self, least: int) -> dict[int, int]:
+        """Return the masks of ranks that were strange in at least so many iterations."""
+        is_often: Flags = _ONES[self.masks] >= least
+        return dict(zip(self.ranks[is_often].tolist(), self.masks[is_often].tolist(), strict=True))
+
+
+NOBODY: Final = StrangeRanks(np.empty(0, np.int64), np.empty(0, np.uint8))
+
+
+class StrangeRanksWatch:
+    """Follows the ranks that each detector finds strange.
+
+    Parameters
+    ----------
+    by_detector
+        What is known; the names of the detectors are its keys.
+    """
+
+    def __init__(self, by_detector: Mapping[str, StrangeRanks] | None = None) -> None:
+        self.by_detector: dict[str, StrangeRanks] = dict(by_detector or {})
+
+    def look(self, scores: RankScores) -> None:
+        """Take in the scores of one judged iteration."""
+        for name, own in scores.by_detector.items():
+            strange = scores.ranks[own >= STRANGE]  # NaN, no opinion, is not
+            known = self.by_detector.get(name, NOBODY)
+            if len(strange) or len(known.ranks):
+                self.by_detector[name] = known.next(strange)
+
+    def due(self, name: str) -> dict[int, int]:
+        """Return the masks of ranks on which a detector may open a verdict: strange now, and often enough of late."""
+        found = self.by_detector.get(name, NOBODY).often(VERDICTS.strange_seen)
+        return {rank: mask for rank, mask in found.items() if mask & 1}
+
+    def testimony(self, witnesses: Collection[str], suspects: Sequence[Collection[int]]) -> str:
+        """Say which detectors find a suspect strange; empty: none of them does.
+
+        Parameters
+        ----------
+        witnesses
+            Detectors that are asked.
+        suspects
+            Ranks of each suspect, best first.
+        """
+        often = {name: self.by_detector.get(name, NOBODY).often(VERDICTS.witness_seen) for name in sorted(witnesses)}
+        said = [_said(name, found, suspects) for name, found in often.items() if found]
+        return "".join(f"; {one}" for one in said if one)
+
+
+def _said(name: str, found: Mapping[int, int], suspects: Sequence[Collection[int]]) -> str:
+    for position, ranks in enumerate(suspects):
+        shared = sorted(rank for rank in ranks if rank in found)
+        if shared:
+            seen = max(found[rank].bit_count() for rank in shared)
+            who = f"rank {shared[0]}" if len(shared) == 1 else f"{len(shared)} of its ranks"
+            which = "" if position == 0 else f" (suspect {position + 1})"
+            return (
+                f"detector {name} finds {who}{which} strange too, in {seen} of {VERDICTS.strange_recent} iterations"
+            )
+    return ""

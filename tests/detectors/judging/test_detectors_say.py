@@ -1,0 +1,184 @@
+"""Detectors with a say, through both hops: verdicts of their own, and testimony in those of others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from irregulars.detectors.plugins.loading import load_detectors
+from irregulars.detectors.plugins.river_gaussian import RiverGaussian
+from irregulars.infra.runs.analysis import analyze
+from irregulars.producers.trace.directory import Trace, read_trace
+from irregulars.producers.trace.iterations import number_iterations
+from irregulars.streams.messages.judgements import Verdict
+from irregulars.streams.messages.records import Batch
+from irregulars.streams.monitor_settings import MonitorSettings
+from tests.detectors.strange_tokens import FewTokens
+from tests.streams.eight_ranks import EightRanks
+from tests.streams.judged_streams import Outcome, judge_trace
+from tests.streams.lockstep_job import MS
+
+RECORDINGS = Path(__file__).parents[2] / "recordings"
+SETTINGS = MonitorSettings(rank_detectors=(FewTokens,))
+
+
+def with_few_tokens(trace: Trace, few: dict[int, set[int]]) -> Trace:
+    """Give each rank 4,096 tokens an iteration, and 100 in the iterations that are named."""
+    batches = dict(trace.batches("iterations"))
+    for rank, batch in batches.items():
+        numbers = batch.columns["iteration"].tolist()
+        tokens = np.array([100.0 if number in few.get(rank, ()) else 4096.0 for number in numbers])
+        batches[rank] = Batch(batch.header, {**batch.columns, "tokens": tokens})
+    return replace(trace, iterations=batches)
+
+
+def strange_job(few: dict[int, set[int]], iterations: int = 70, job: EightRanks | None = None) -> Trace:
+    return with_few_tokens((job or EightRanks()).trace(iterations), few)
+
+
+def custom(outcome: Outcome) -> list[Verdict]:
+    return [one for one in outcome.revisions if one.kind == "custom"]
+
+
+def test_a_rank_that_is_strange_in_four_of_six_iterations_opens_a_verdict_of_the_detector() -> None:
+    outcome = judge_trace(strange_job({3: {30, 32, 33, 35}}), SETTINGS)
+    opened, closed = custom(outcome)
+    assert (opened.event, opened.detector, opened.severity, opened.state) == (
+        "opened",
+        "few_tokens",
+        "ticket",
+        "open",
+    )
+    assert (opened.verdict_id, opened.iterations) == ("lockstep:1:30:few_tokens.0", (30, 36))
+    assert [(s.device, s.ranks, s.host, s.gpu, s.probability) for s in opened.suspects] == [
+        ("gpu", (3,), "node-1", 1, 0.5)
+    ]
+    assert opened.evidence == (
+        "detector few_tokens finds rank 3 strange in 4 of 6 iterations, its highest score is 2 (1: strange begins): "
+        "100 tokens, the others 4096"
+    )
+    assert (closed.event, closed.close_reason, closed.severity) == ("closed", "recovered", "ticket")
+    assert {n.iteration for n in outcome.iterations if opened.verdict_id in n.verdict_ids} == {35}
+
+
+@pytest.mark.parametrize("few", [{30, 32, 34}, {30, 35, 40, 45, 50, 55}])
+def test_less_opens_none(few: set[int]) -> None:
+    assert custom(judge_trace(strange_job({3: few}), SETTINGS)) == []
+
+
+def test_who_was_not_asked_opens_none() -> None:
+    class Quiet(FewTokens):
+        opens_verdicts = False
+
+    assert custom(judge_trace(strange_job({3: set(range(30, 50))}), MonitorSettings(rank_detectors=(Quiet,)))) == []
+
+
+def test_it_goes_on_while_the_rank_is_strange_and_says_so_when_that_has_doubled() -> None:
+    outcome = judge_trace(strange_job({3: set(range(30, 50))}), SETTINGS)
+    told = [(one.event, one.iterations) for one in custom(outcome)]
+    assert told == [
+        ("opened", (30, 34)),
+        ("continued", (30, 38)),
+        ("continued", (30, 46)),
+        ("closed", (30, 50)),
+    ]
+    assert custom(outcome)[-1].close_reason == "recovered"
+
+
+def test_what_is_not_known_neither_shows_nor_ends_it() -> None:
+    trace = strange_job({3: set(range(30, 40))}, 90)
+    batches = dict(trace.batches("iterations"))
+    numbers = batches[3].columns["iteration"]
+    unknown = np.where(numbers >= 40, np.nan, batches[3].columns["tokens"])
+    batches[3] = Batch(batches[3].header, {**batches[3].columns, "tokens": unknown})
+    outcome = judge_trace(replace(trace, iterations=batches), SETTINGS)
+    assert custom(outcome)[-1].close_reason == "finished"
+
+
+def test_ranks_that_become_strange_together_are_one_verdict_and_all_of_a_host_are_the_host() -> None:
+    outcome = judge_trace(strange_job({2: set(range(30, 40)), 3: set(range(31, 40))}), SETTINGS)
+    assert {one.verdict_id for one in custom(outcome)} == {"lockstep:1:30:few_tokens.0"}
+    assert [one.event for one in custom(outcome)][:2] == ["opened", "changed"]
+    assert custom(outcome)[1].suspects[0].device == "host"
+    later = judge_trace(strange_job({2: set(range(30, 60)), 5: set(range(45, 60))}), SETTINGS)
+    assert {one.suspects[0].ranks for one in custom(later)} == {(2,), (5,)}
+
+
+def test_a_loss_that_nothing_else_explains_is_the_detectors() -> None:
+    job = EightRanks()
+    job.late_ns = lambda number, rank: 20 * MS * (number in range(30, 50))  # everybody: no suspect of ours
+    outcome = judge_trace(strange_job({3: set(range(30, 50))}, job=job), SETTINGS)
+    assert [one for one in outcome.revisions if one.kind != "custom"] == []
+    last = custom(outcome)[-1]
+    assert last.lost_s == pytest.approx(0.4, rel=0.1)
+    assert last.delta > 1.5
+
+
+def test_a_detector_does_not_accuse_whom_another_verdict_accuses_and_stands_in_its_evidence() -> None:
+    job = EightRanks()
+    job.late_ns = lambda number, rank: 20 * MS * (rank == 3 and 30 <= number < 45)
+    trace = strange_job({3: set(range(30, 45))}, job=job)
+    plain, said = judge_trace(trace), judge_trace(trace, SETTINGS)
+    assert custom(said) == []
+    assert [replace(one, evidence="") for one in said.revisions] == [
+        replace(one, evidence="") for one in plain.revisions
+    ]
+    testimony = "; detector few_tokens finds rank 3 strange too, in 5 of 6 iterations"
+    assert said.revisions[0].evidence == plain.revisions[0].evidence  # in two iterations so far
+    assert said.revisions[1].evidence == plain.revisions[1].evidence + testimony
+    assert said.revisions[-1].state == "closed"
+    assert "; detector few_tokens finds rank 3 strange too" in said.revisions[-1].evidence
+
+
+@pytest.mark.parametrize("every", [1, 7])
+def test_restarts_change_nothing(every: int) -> None:
+    trace = strange_job({3: set(range(30, 50)), 5: {40, 41, 42, 43, 60, 61}})
+    settings = MonitorSettings(rank_detectors=(FewTokens, RiverGaussian))
+    whole = judge_trace(trace, settings)
+    broken = judge_trace(trace, settings, restore_at=range(0, 10_000, every), is_on_wire=True)
+    assert broken.revisions == whole.revisions
+    for table in ("rank_iterations", "detector_scores"):
+        found, wanted = broken.columns(table), whole.columns(table)
+        assert {**found, "score": None} == {**wanted, "score": None}
+        np.testing.assert_allclose(np.array(found["score"], float), np.array(wanted["score"], float), rtol=1e-6)
+
+
+def test_analyze_says_the_same() -> None:
+    trace = strange_job({3: set(range(30, 50))})
+    said = analyze(trace, SETTINGS).verdicts
+    assert said == list(judge_trace(trace, SETTINGS).verdicts.values())
+    assert [one.kind for one in said] == ["custom"]
+
+
+def test_a_detector_of_operators_opens_verdicts_too_and_is_named_in_the_evidence_rows() -> None:
+    job = EightRanks()
+    job.slow = lambda number, ranks: 4 if ranks == (1, 5) and number >= 40 else 1  # too little to be irregular
+    trace = job.trace(70)
+    detectors = load_detectors(["baseline(warm_up=10)!"])
+    settings = MonitorSettings(operator_detectors=detectors["operator"])
+    said = custom(judge_trace(trace, settings, is_on_wire=True))
+    assert said
+    assert {one.detector for one in said} == {"baseline"}
+    assert [one for one in analyze(trace, settings).verdicts if one.kind == "custom"] == [
+        one for one in judge_trace(trace, settings).verdicts.values() if one.kind == "custom"
+    ]
+
+
+def test_scores_are_stored_by_name_where_they_are_notable() -> None:
+    few = {3: set(range(30, 50))}
+    stored: dict[str, list[Any]] = judge_trace(strange_job(few), SETTINGS).columns("detector_scores")
+    assert set(stored["detector"]) == {"few_tokens"}
+    strange = [row for row in zip(stored["iteration"], stored["rank"], stored["score"], strict=True) if row[2] >= 1]
+    assert strange == [(number, 3, 2.0) for number in range(30, 50)]
+
+
+@pytest.mark.parametrize("name", sorted(path.parent.name for path in RECORDINGS.glob("*/job.json")))
+def test_the_default_detectors_change_no_letter_of_any_verdict(name: str) -> None:
+    trace = number_iterations(read_trace(RECORDINGS / name)).trace
+    default = MonitorSettings(rank_detectors=load_detectors(["peers"])["rank"])
+    assert judge_trace(trace, default).revisions == judge_trace(trace).revisions
+    assert analyze(trace, default).to_json() == analyze(trace).to_json()
