@@ -145,11 +145,11 @@ def test_a_suspicion_s_history_says_when_and_at_what_cost(recorded: Client) -> N
 def test_of_revisions_from_before_their_table_the_newest_is_known(clickhouse: Server) -> None:
     for settings in own_database(clickhouse):
         client = connect(settings, is_creating=True)
-        newest = shipped_migrations()[-1].version
-        migrate(client, [one for one in shipped_migrations() if one.version < newest])
+        asked = next(one.version for one in shipped_migrations() if one.name.endswith("_asked.sql"))
+        migrate(client, [one for one in shipped_migrations() if one.version < asked])
         for name in ("verdicts", "suspects"):
             client.insert_arrow(name, MADE_UP[name])
-        assert migrate(client) == [newest]
+        assert asked in migrate(client)
         rows = answer(client, "suspicion_history")
         assert [(row["revision"], row["event"], row["gpu_hours_lost"]) for row in rows] == [
             (1, None, None), (1, None, None), (2, None, None), (3, "closed", 0.0013),
@@ -399,4 +399,4 @@ def test_tables_that_python_fills_are_all_in_the_recordings() -> None:
     filled = {
         name for recording in RECORDED for name, table in rows_of_recording(recording).items() if table.num_rows
     }
-    assert set(TABLES) - filled <= {"gpu_health"}
+    assert set(TABLES) - filled <= {"gpu_health", "feedback", "detector_scores"}
