@@ -23,7 +23,6 @@ from irregulars.detectors.plugins.protocol import (
     MakeDetector,
     Scores,
     explanation_of,
-    has_say,
     has_state,
     is_witness,
     name_of,
@@ -162,11 +161,6 @@ def load_detectors(texts: Sequence[str], *, is_checked: bool | None = None) -> d
         )
         makers.append(named)
     return {level: tuple(make for make in makers if make().level == level) for level in ("operator", "rank")}
-
-
-def with_say(makers: Sequence[MakeDetector]) -> tuple[MakeDetector, ...]:
-    """Return those of some detectors on which verdicts hang; the others only fill columns of the database."""
-    return tuple(make for make in makers if has_say(make()))
 
 
 class Comparable:

@@ -169,3 +169,8 @@ def explanation_of(detector: Detector, frame: Frame, row: int) -> str:
 
 MakeDetector = Callable[[], Detector]
 """Makes a fresh detector; called once per rank (level ``operator``) or job (level ``rank``)."""
+
+
+def with_say(makers: Sequence[MakeDetector]) -> tuple[MakeDetector, ...]:
+    """Return those of some detectors on which verdicts hang; the others only fill columns of the database."""
+    return tuple(make for make in makers if has_say(make()))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from irregulars.detectors.judging.reading.spans import Span
-from irregulars.detectors.plugins.loading import with_say
+from irregulars.detectors.plugins.protocol import with_say
 from irregulars.errors import RecordError
 from irregulars.infra.runs.why_unjudged import why_unjudged
 from irregulars.producers.publishing.batches import cut_in_order

@@ -459,9 +459,12 @@ def test_a_migration_that_broke_off_is_taken_up_again(settings: DatabaseSettings
 def test_a_verdict_from_before_severity_has_none(settings: DatabaseSettings) -> None:
     client = connect(settings, is_creating=True)
     migrate(client, [one for one in shipped_migrations() if one.version < 6])
-    columns = [name for name in TABLES["verdicts"].schema.names if name not in ("severity", "recovers_ratio")]
+    columns = [
+        name for name in TABLES["verdicts"].schema.names if name not in ("severity", "recovers_ratio", "detector")
+    ]
     client.insert_arrow("verdicts", ROWS["verdicts"].slice(2).select(columns))
     assert migrate(client)[0] == 6
+    assert read(settings, "verdicts")["detector"].to_pylist() == [None]
     assert read(settings, "verdicts").select(["severity", "recovers_ratio"]).to_pylist() == [
         {"severity": None, "recovers_ratio": None}
     ]
@@ -737,7 +740,8 @@ def ttl_of(settings: DatabaseSettings, table: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "table", ["operators", "transfers", "behaviour_patterns", "rank_iterations", "bandwidth", "gpu_health"]
+    "table",
+    ["operators", "transfers", "behaviour_patterns", "rank_iterations", "detector_scores", "bandwidth", "gpu_health"],
 )
 def test_what_is_set_to_be_kept_for_longer_is_kept_for_longer(settings: DatabaseSettings, table: str) -> None:
     store(settings, {})

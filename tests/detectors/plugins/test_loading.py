@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from irregulars.detectors.plugins.baseline import RobustBaseline
-from irregulars.detectors.plugins.loading import DetectorName, load_detector, load_detectors, parse_detector, with_say
+from irregulars.detectors.plugins.loading import DetectorName, load_detector, load_detectors, parse_detector
 from irregulars.detectors.plugins.peers import PeerDeviation
-from irregulars.detectors.plugins.protocol import name_of, opens_verdicts
+from irregulars.detectors.plugins.protocol import name_of, opens_verdicts, with_say
 from irregulars.detectors.plugins.sample_frames import sample_frame
 from irregulars.errors import PluginError
 

@@ -213,3 +213,38 @@ def test_a_flipped_bit_is_a_record_error_or_another_value(at: int, bit: int) -> 
     except RecordError:
         return
     assert isinstance(back, Evidence | Membership)
+
+
+# --- columns of detectors -------------------------------------------------------------------------------------------
+
+
+def test_scores_of_detectors_travel_by_name_and_cost_nothing_where_there_are_none() -> None:
+    plain = evidence_of(3, {1: 10.0, 2: 20.0})
+    scored = replace(plain, columns={**plain.columns, "score:odd": np.array([2.5, np.nan])})
+    (value,) = encode_evidence([scored], "j")
+    (found,) = decode_evidence(value)
+    assert isinstance(found, Evidence)
+    np.testing.assert_array_equal(found.columns["score:odd"], [2.5, np.nan])
+    assert b"score:" not in encode_evidence([plain], "j")[0]
+
+
+def test_ranks_without_a_detector_have_no_score_of_it() -> None:
+    plain = evidence_of(3, {1: 10.0})
+    scored = replace(plain, columns={**plain.columns, "score:odd": np.array([2.5])})
+    for parts, wanted in (([plain, scored], [np.nan, 2.5]), ([scored, plain], [2.5, np.nan])):
+        np.testing.assert_array_equal(concatenate(parts).columns["score:odd"], wanted)
+
+
+@pytest.mark.parametrize(
+    ("names", "value", "said"),
+    [
+        (["score:two words"], 1.0, "of a detector whose name matches"),
+        (["score:odd"], np.inf, "must be finite or NaN; got infinity"),
+        ([f"score:d{n}" for n in range(17)], 1.0, "at most 16, each once; got 17"),
+    ],
+)
+def test_columns_of_detectors_that_can_not_be_are_refused(names: list[str], value: float, said: str) -> None:
+    plain = evidence_of(3, {1: 10.0})
+    scored = replace(plain, columns={**plain.columns, **{name: np.array([value]) for name in names}})
+    with pytest.raises(RecordError, match=said):
+        decode_evidence(encode_evidence([scored], "j")[0])
