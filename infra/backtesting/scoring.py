@@ -21,15 +21,15 @@ from typing import Final
 
 import numpy as np
 
+from irregulars.detectors.verdicts.strange_ranks import STRANGE
+from irregulars.detectors.verdicts.thresholds import VERDICTS
 from irregulars.dtypes import Flags, Floats, Ints
 
-RECENT: Final = 6
-"""Newest iterations that an alarm goes by."""
+RECENT: Final = VERDICTS.strange_recent
+"""Newest iterations that an alarm goes by: as where a detector opens verdicts."""
 
-SEEN: Final = 4
+SEEN: Final = VERDICTS.strange_seen
 """Strange ones among them that raise it: a single one is noise of networks and hosts."""
-
-STRANGE: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
