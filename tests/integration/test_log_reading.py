@@ -118,7 +118,7 @@ def test_a_worker_needs_no_topic_that_it_does_not_use(kafka_bootstrap: str) -> N
     known = admin.list_topics  # made by hand: the broker acknowledges them before its metadata has them
     wait_until(lambda: {one.topic for one in wanted} <= set(known(timeout=10).topics), "the topics")
     assert set(check_topics(kafka_bootstrap, topics, names=WORKER_TOPICS)) == set(WORKER_TOPICS)
-    with pytest.raises(TopicMismatch, match=r"got none named few-\w+\.actions"):
+    with pytest.raises(TopicMismatch, match=r"got none named .*few-\w+\.actions"):
         check_topics(kafka_bootstrap, topics)
 
 

@@ -3,7 +3,7 @@
 -- description: Which ranks each detector finds strange, how often and in which iterations; 1 is where strange begins.
 --     A rank that is not listed never came near it.
 -- empty: No detector came near calling a rank strange, or none runs (setting detectors).
--- parameter: job String | training job
+-- parameter: job String = NEWEST | training job; default: the newest
 -- parameter: rank Nullable(Int64) = NULL | only this rank; default: all
 -- parameter: detector String = '' | only this detector, by its name; default: all
 -- parameter: attempt Nullable(Int64) = NULL | start number of the job; default: the newest
