@@ -148,7 +148,7 @@ def test_of_revisions_from_before_their_table_the_newest_is_known(clickhouse: Se
         asked = next(one.version for one in shipped_migrations() if one.name.endswith("_asked.sql"))
         migrate(client, [one for one in shipped_migrations() if one.version < asked])
         for name in ("verdicts", "suspects"):
-            client.insert_arrow(name, MADE_UP[name])
+            client.insert_arrow(name, MADE_UP[name].drop_columns(["detector"] if name == "verdicts" else []))
         assert asked in migrate(client)
         rows = answer(client, "suspicion_history")
         assert [(row["revision"], row["event"], row["gpu_hours_lost"]) for row in rows] == [
