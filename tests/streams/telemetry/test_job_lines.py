@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from irregulars.streams.kafka.topics import TOPICS
+from irregulars.streams.kafka.topics import WORKER_TOPICS
 from irregulars.streams.telemetry.worker_metrics import INPUTS, RESULTS
 from irregulars.streams.worker.app import make_app
 from irregulars.streams.worker.job_stage import EVIDENCE, _JobWork
@@ -46,4 +46,4 @@ def test_a_worker_reads_what_producers_send_and_evidence_and_nothing_that_it_say
     assert read == {settings.topics.name(topic) for topic in (*RANK_TOPICS, EVIDENCE)}
     assert set(INPUTS) == {*RANK_TOPICS, EVIDENCE}
     assert set(INPUTS) & set(RESULTS) == {EVIDENCE}
-    assert set(INPUTS) | set(RESULTS) | {"rank_snapshots", "job_snapshots"} == set(TOPICS)
+    assert set(INPUTS) | set(RESULTS) | {"rank_snapshots", "job_snapshots"} == set(WORKER_TOPICS)
