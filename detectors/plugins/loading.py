@@ -75,7 +75,9 @@ def parse_detector(text: str) -> DetectorName:
     Examples
     --------
     >>> parse_detector("baseline(warm_up=30)")
-    DetectorName(target='baseline', options={'warm_up': 30}, adapter={})
+    DetectorName(target='baseline', options={'warm_up': 30}, adapter={}, opens_verdicts=False)
+    >>> parse_detector("our_plugins.nic:NicDrift!").opens_verdicts
+    True
     """
     plain = text.strip().removesuffix("!").rstrip()
     named, *behind = _WITH.split(plain, maxsplit=1)
