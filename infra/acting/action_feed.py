@@ -9,7 +9,8 @@ from typing import Any, Final
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from irregulars.errors import ServiceUnavailable, TopicMismatch
-from irregulars.streams.kafka.broker import client_config, open_admin, service_error
+from irregulars.streams.kafka.broker import client_config, service_error
+from irregulars.streams.kafka.topic_admin import partitions_there
 from irregulars.streams.kafka.topics import TopicSettings
 
 _SESSION_MS: Final = 10_000
@@ -120,12 +121,8 @@ class ActionFeed:
 
 
 def _partitions(bootstrap: str, topics: TopicSettings, security: Mapping[str, Any], timeout_s: float) -> set[int]:
-    _, metadata = open_admin(bootstrap, security, timeout_s)
     name = topics.name("actions")
-    if name not in metadata.topics:
-        raise TopicMismatch(f"topic must exist; got none named {name} (Kafka at {bootstrap}). "
-                            "Run: irregulars topics create; where it is there, irregulars topics grant")  # fmt: skip
-    found = set(metadata.topics[name].partitions)
+    found = set(partitions_there(bootstrap, topics, security, ("actions",), timeout_s)["actions"])
     if len(found) != 1:
         raise TopicMismatch(f"topic {name} must have one partition; got {len(found)} (Kafka at {bootstrap}): of "
                             "two consumers none would know all. Delete it; irregulars topics create")  # fmt: skip

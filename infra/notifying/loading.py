@@ -51,8 +51,7 @@ def load(
     ledger = Ledger(rules)
     for told in log.told():
         ledger.take_told(told)
-    ledger.set_opinions(log.opinions())
-    ledger.set_mutes(log.mutes())
+    ledger.set_mutes(log.mutes(), log.opinions())
     positions = {}
     for partition, settled in committed.items():
         recent, end = log.alert_bounds(partition, now_ns - REPEAT_NS)

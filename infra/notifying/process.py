@@ -219,8 +219,7 @@ class Notifier:
             return
         self._looked_at_mutes_s = time.monotonic()
         with suppress(ServiceUnavailable):  # then those that are known hold
-            self._loaded.ledger.set_opinions(log.opinions())
-            self._loaded.ledger.set_mutes(log.mutes())
+            self._loaded.ledger.set_mutes(log.mutes(), log.opinions())
         self.tally.mutes = self._loaded.ledger.mutes_now(time.time_ns())
 
     # --- notices out ------------------------------------------------------------------------------------------------

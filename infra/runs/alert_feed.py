@@ -7,8 +7,9 @@ from typing import Any, Final
 
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, TopicPartition
 
-from irregulars.errors import ServiceUnavailable, TopicMismatch
-from irregulars.streams.kafka.broker import client_config, open_admin, service_error
+from irregulars.errors import ServiceUnavailable
+from irregulars.streams.kafka.broker import client_config, service_error
+from irregulars.streams.kafka.topic_admin import partitions_there
 from irregulars.streams.kafka.topics import TopicSettings
 
 _POLL_S: Final = 0.2
@@ -43,7 +44,7 @@ def follow_alerts(
     TopicMismatch
         If there is no such topic.
     """
-    partitions = _partitions(bootstrap, topics, security, timeout_s)
+    partitions = partitions_there(bootstrap, topics, security, ("alerts",), timeout_s)["alerts"]
     config = client_config(bootstrap, security) | {
         "group.id": "irregulars-alerts", "enable.auto.commit": False, "enable.partition.eof": True,
     }  # fmt: skip
@@ -54,15 +55,6 @@ def follow_alerts(
         yield from _read(consumer, set(partitions), bootstrap, is_ending)
     finally:
         consumer.close()
-
-
-def _partitions(bootstrap: str, topics: TopicSettings, security: Mapping[str, Any], timeout_s: float) -> list[int]:
-    _, metadata = open_admin(bootstrap, security, timeout_s)
-    name = topics.name("alerts")
-    if name not in metadata.topics:
-        raise TopicMismatch(f"topic must exist; got none named {name} (Kafka at {bootstrap}). "
-                            "Run: irregulars topics create; where it is there, irregulars topics grant")  # fmt: skip
-    return list(metadata.topics[name].partitions)
 
 
 def _read(consumer: Consumer, unread: set[int], bootstrap: str, is_ending: bool) -> Iterator[bytes]:

@@ -6,7 +6,7 @@ Pure: it is given alerts, records and the time, and does nothing itself.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -51,7 +51,6 @@ class Ledger:
         self._incidents: Final = Incidents()
         self._told: Final[dict[tuple[str, str], Told]] = {}
         self._mutes: Final[dict[str, Mute]] = {}
-        self._opinions: tuple[Opinion, ...] = ()
         self._records: dict[str, TrackRecord] = {}
         self._first_tries: Final[set[tuple[str, str]]] = set()
         self._pending: Final[dict[str, dict[str, _Pending]]] = {channel: {} for channel in rules}
@@ -67,14 +66,10 @@ class Ledger:
         """Take in what a channel was told."""
         self._told[told.verdict_id, told.channel] = told
 
-    def set_opinions(self, opinions: Iterable[Opinion]) -> None:
-        """Take all that people say of verdicts now; `set_mutes` silences what follows from it."""
-        self._opinions = tuple(opinions)
-        self._records = track_records(self._opinions)
-
-    def set_mutes(self, mutes: Iterable[Mute]) -> None:
-        """Take all mutes that there are now; those that follow from opinions are added."""
-        new = {one.mute_id: one for one in (*mutes, *silences(self._opinions))}
+    def set_mutes(self, mutes: Iterable[Mute], opinions: Collection[Opinion] = ()) -> None:
+        """Take all mutes that there are now, and what people say of verdicts: mutes that follow from it are added."""
+        self._records = track_records(opinions)
+        new = {one.mute_id: one for one in (*mutes, *silences(opinions))}
         if new == self._mutes:
             return
         self._mutes.clear()

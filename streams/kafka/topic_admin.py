@@ -83,6 +83,30 @@ def create_topics(
     return TopicReport(tuple(created), tuple(existing), altered, stale)
 
 
+def partitions_there(
+    bootstrap: str,
+    settings: TopicSettings,
+    security: Mapping[str, Any],
+    names: Collection[str],
+    timeout_s: float = 10.0,
+) -> dict[str, list[int]]:
+    """Return the partitions of the topics that somebody needs, by name (without prefix).
+
+    Raises
+    ------
+    TopicMismatch
+        If one is missing, or we may not see it.
+    ServiceUnavailable, ServiceRefused
+        If the broker does not answer within `timeout_s`, or refuses us.
+    """
+    _, metadata = open_admin(bootstrap, security, timeout_s)
+    missing = [settings.name(name) for name in names if settings.name(name) not in metadata.topics]
+    if missing:
+        raise TopicMismatch(f"topic must exist; got none named {', '.join(missing)} (Kafka at {bootstrap}). "
+                            "Run: irregulars topics create; where it is there, irregulars topics grant")  # fmt: skip
+    return {name: list(metadata.topics[settings.name(name)].partitions) for name in names}
+
+
 def check_topics(
     bootstrap: str,
     settings: TopicSettings,
