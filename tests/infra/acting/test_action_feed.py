@@ -26,6 +26,7 @@ from irregulars.streams.kafka.topic_admin import create_topics
 from irregulars.streams.kafka.topics import SENDING, TopicSettings
 from irregulars.streams.messages.judgements import Verdict
 from tests.infra.acting.told import open_channel
+from tests.infra.processes import wait_until
 from tests.sinks.notices.made_up_notices import GPU, VERDICT, notice_of
 
 pytestmark = pytest.mark.integration
@@ -128,8 +129,10 @@ def test_a_topic_of_several_partitions_is_refused(kafka_bootstrap: str, topic_pr
     """Each of two members of the group would have a part, and none would ever act."""
     topics = TopicSettings(topic_prefix)
     admin = AdminClient({"bootstrap.servers": kafka_bootstrap})
-    for future in admin.create_topics([NewTopic(topics.name("actions"), 2, 1)]).values():
-        future.result(10)
+    name = topics.name("actions")
+    admin.create_topics([NewTopic(name, 2, 1)])[name].result(10)
+    # Kafka acknowledges a topic before its metadata name it.
+    assert wait_until(lambda: name in admin.list_topics(timeout=10).topics)
     with pytest.raises(TopicMismatch, match="must have one partition; got 2"):
         ActionFeed(kafka_bootstrap, topics, {}, "g", is_from_start=True)
 
