@@ -152,6 +152,9 @@ class Settings:
     notify_listen: Listen = _setting(
         "127.0.0.1:9466", "Where /metrics and /healthz of irregulars notify are; port 0: any free one"
     )
+    console_url: Url | None = _setting(
+        None, "Where people reach the console: notices link to an incident's page there"
+    )
     data_dir: Path = _setting(Path(".irregulars"), "Where a worker and the embedded services keep files")
     log_level: Annotated[str, one_of(*LOG_LEVELS)] = _setting("info", "Least level that is logged")
     metrics_listen: Listen = _setting(

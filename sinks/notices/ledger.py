@@ -13,7 +13,7 @@ from typing import Any, Final
 from irregulars.sinks.notices.devices import device_of
 from irregulars.sinks.notices.incidents import REPEAT_NS, Incident, Incidents
 from irregulars.sinks.notices.mutes import Mute
-from irregulars.sinks.notices.notice import Notice
+from irregulars.sinks.notices.notice import Notice, incident_link
 from irregulars.sinks.notices.opinions import TrackRecord, silences, track_records
 from irregulars.sinks.notices.policy import Rules, Tell, Wait, decide
 from irregulars.sinks.notices.told import KEPT_NS, Told
@@ -91,7 +91,9 @@ class Ledger:
             earlier = self._incidents.earlier(incident)
             decision = decide(incident, told, self._rules[channel], self._mutes.values(), now_ns, earlier)
             if isinstance(decision, Tell):
-                notice = replace(decision.notice, record=self._records.get(str(incident.alert["kind"])))
+                record = self._records.get(str(incident.alert["kind"]))
+                link = incident_link(self._rules[channel].console_url, incident.verdict_id)
+                notice = replace(decision.notice, record=record, link=link)
                 return Due(incident, notice, decision.is_repeat)
             if isinstance(decision, Wait):
                 pending[incident.verdict_id] = _Pending(decision.until_ns, decision.reason)

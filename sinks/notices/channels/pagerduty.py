@@ -71,7 +71,10 @@ def events_of(notice: Notice) -> list[dict[str, Any]]:
 
 
 def _event(action: str, key: str, notice: Notice) -> dict[str, Any]:
-    return {"event_action": action, "dedup_key": key, "client": "irregulars", "payload": _payload(notice)}
+    event = {"event_action": action, "dedup_key": key, "client": "irregulars", "payload": _payload(notice)}
+    if notice.link is None:
+        return event
+    return {**event, "client_url": notice.link, "links": [{"href": notice.link, "text": "The incident, live"}]}
 
 
 def dedup_key(incident: str, severity: str = "page") -> str:

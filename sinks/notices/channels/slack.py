@@ -118,6 +118,8 @@ def message_of(notice: Notice) -> dict[str, Any]:
     ]
     footer = _plain(f"{notice.incident} revision {notice.revision}")
     attachment = {"color": colour, "fallback": summary, "fields": fields, "footer": footer, "mrkdwn_in": []}
+    if notice.link is not None:
+        attachment |= {"title": "The incident, live", "title_link": notice.link}
     return {"text": summary, "attachments": [attachment]}
 
 
