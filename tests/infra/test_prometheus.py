@@ -11,13 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from irregulars.producers.node.device_source import DeviceSource
-from irregulars.producers.node.metrics import AgentCollector, AgentState
-from irregulars.producers.node.node_source import NodeSource
-from irregulars.producers.node.roster import Roster
-from irregulars.producers.publishing.publisher import AgentSettings
-from irregulars.producers.publishing.spooling_publisher import SpoolingPublisher, SpoolSettings
-from irregulars.streams.telemetry.worker_metrics import METRICS, PREFIX, metrics_table
+from irregulars.streams.telemetry.worker_metrics import METRICS, metrics_table
+from tests.infra.known_metrics import known_metrics
 
 ROOT = Path(__file__).resolve().parents[2]
 RULES = ROOT / "infra" / "prometheus" / "alerts.yaml"
@@ -26,8 +21,6 @@ PAGE = (ROOT / "infra" / "docs" / "operating.md").read_text()
 
 ALERTS = re.findall(r"- alert: (\w+)", RULES.read_text())
 PROMTOOL = os.environ.get("PROMTOOL") or shutil.which("promtool")
-_OTHERS = {"up": {"job", "instance"}, "process_start_time_seconds": {"job", "instance"}}
-"""Prometheus's own, and that of the process, which `irregulars.pages.metrics_page` adds."""
 
 
 def expressions() -> Iterator[str]:
@@ -40,20 +33,8 @@ def expressions() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def known(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, set[str]]:
-    """Labels of every metric that a worker or an agent has, by the names that a rule may ask for."""
-    found = {PREFIX + metric.name: {*metric.labels, "job", "instance"} for metric in METRICS}
-    for metric in METRICS:
-        if metric.kind == "histogram":
-            found[f"{PREFIX}{metric.name}_bucket"] = {*metric.labels, "le", "job", "instance"}
-    folder = tmp_path_factory.mktemp("spool")
-    spool = SpoolSettings(folder, 1 << 21, 1 << 21, 0.0)
-    publisher = SpoolingPublisher(AgentSettings("127.0.0.1:1"), spool)
-    roster = Roster("here", {}, ())
-    source = NodeSource({}, roster, DeviceSource([], owners=lambda: roster.owners))
-    families = list(AgentCollector(AgentState(source, roster, publisher)).collect())
-    publisher.close()
-    of_agent = {sample.name: {"job", "instance"} for family in families for sample in family.samples}
-    return found | of_agent | _OTHERS
+    """Labels of every metric, by the names that a rule may ask for."""
+    return known_metrics(tmp_path_factory.mktemp("spool"))
 
 
 def test_the_rules_ask_for_metrics_and_labels_that_exist(known: Mapping[str, set[str]]) -> None:
