@@ -1,4 +1,4 @@
-"""Grafana's dashboards: the files are what the code makes, whatever they refer to is there, and nothing is averaged."""
+"""Grafana's dashboards: the files are what the code makes, what they refer to is there, and nothing is averaged."""
 
 from __future__ import annotations
 
