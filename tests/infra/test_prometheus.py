@@ -16,7 +16,7 @@ from tests.infra.known_metrics import known_metrics
 
 ROOT = Path(__file__).resolve().parents[2]
 RULES = ROOT / "infra" / "prometheus" / "alerts.yaml"
-CASES = ROOT / "tests" / "infra" / "alerts_test.yaml"
+CASES = [ROOT / "tests" / "infra" / name for name in ("alerts_test.yaml", "alerts_of_days_test.yaml")]
 PAGE = (ROOT / "infra" / "docs" / "operating.md").read_text()
 
 ALERTS = re.findall(r"- alert: (\w+)", RULES.read_text())
@@ -56,7 +56,7 @@ def test_each_alert_has_its_place_in_the_runbook_and_fires_in_a_case(alert: str)
     assert re.search(r"labels: \{severity: (page|ticket)\}", block)
     assert f"runbook: infra/docs/operating.md#{alert.lower()}\n" in block
     assert f"\n### {alert}\n" in PAGE
-    assert re.search(rf'alertname(?:=|: )"?{alert}"?', CASES.read_text())
+    assert re.search(rf'alertname(?:=|: )"?{alert}"?', "\n".join(one.read_text() for one in CASES))
 
 
 def test_the_runbook_names_no_alert_that_is_none() -> None:
@@ -73,7 +73,7 @@ def test_label_values_are_few_whatever_jobs_are_called() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("arguments", [["check", "rules", str(RULES)], ["test", "rules", str(CASES)]])
+@pytest.mark.parametrize("arguments", [["check", "rules", str(RULES)], ["test", "rules", *map(str, CASES)]])
 def test_promtool_accepts_the_rules_and_their_cases(arguments: list[str]) -> None:
     if PROMTOOL is None:
         pytest.skip("promtool must be on the PATH or in PROMTOOL; it is not (Debian: apt-get install prometheus)")

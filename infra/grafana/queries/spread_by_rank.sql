@@ -1,5 +1,5 @@
--- By how much the rank that worked longest stood out in an iteration: its own work minus the median over all ranks. A
--- series is a rank; ranks beyond the eight that stood out most share one.
+-- By how much the rank that worked longest in an iteration exceeded the median over all ranks. A series is a rank; ranks
+-- beyond the eight that stood out most share one.
 -- Rows that were stored twice change neither a largest value nor a median: no FINAL.
 WITH
     times AS

@@ -79,9 +79,9 @@ def _iterations() -> Row:
 def _who() -> Row:
     return 9, [
         time_series(
-            "Which rank stood out, and by how much",
+            "Longest work minus the median, and whose",
             "Own work of the rank that worked longest, minus the median over all ranks, in the iteration of each "
-            "stretch where that was most. A mean over ranks would hide it.",
+            "stretch where that was most. In a pipeline one stage may always be ahead: what is new shows below.",
             [series_of(query("spread_by_rank"))],
             "s",
             style="points",
@@ -98,11 +98,11 @@ def _who() -> Row:
 
 def _extremes() -> Row:
     about = (
-        "The 48 ranks that ever stood out most. A cell is the most by which the rank's own work exceeded the median "
-        "of all ranks in one iteration of that stretch. A line that stays hot: a slow rank. Cells here and there: "
-        "uneven data."
+        "The 48 ranks that ever stood out most. A cell: the most by which a rank's own work in one iteration of that "
+        "stretch exceeded the median of all ranks, and what is usual for this rank in the time range. A line that "
+        "stays hot: a slow rank. Cells here and there: uneven data."
     )
-    return 14, [heat_map("Extremes: work beyond the median, by rank", about, [series_of(query("extremes"))], "s")]
+    return 14, [heat_map("Extremes: work beyond the usual, by rank", about, [series_of(query("extremes"))], "s")]
 
 
 def _ranks() -> Row:
@@ -113,9 +113,9 @@ def _ranks() -> Row:
     return 9, [
         table(
             "Ranks that stood out",
-            "Those that worked longest in most iterations of the time range first.",
+            "By the measure of the heat map. usually_beyond_others_s: what was so all the time, as of an old fault.",
             [rows_of(query("worst_ranks"))],
-            units(most_s="s"),
+            units(most_s="s", usually_beyond_others_s="s"),
         ),
         table(
             "Who waited for whom",

@@ -159,7 +159,7 @@ def heat_map(title: str, about: str, targets: Sequence[Json], unit: str) -> Json
         "exemplars": {"color": "rgba(255,0,255,0.7)"},
         "filterValues": {"le": 1e-9},
         "legend": {"show": True},
-        "rowsFrame": {"layout": "auto", "value": "its work beyond the median"},
+        "rowsFrame": {"layout": "auto", "value": "beyond the usual"},
         "showValue": "never",
         "tooltip": {"mode": "single", "showColorScale": True, "yHistogram": False},
         "yAxis": {"axisPlacement": "left", "reverse": False},
