@@ -217,7 +217,7 @@ def test_the_span_of_a_verdict_is_marked(recorded: Client) -> None:
 
 def test_a_device_in_two_jobs_is_a_repeat_offender_and_its_hours_add_up(recorded: Client) -> None:
     offenders = rows(recorded, query("repeat_offenders"), view(NIC))  # the job with the evil name ran before too
-    assert {one["device"] for one in offenders} == {"NIC eth0 on node-1", "GPU 0 on node-3"}
+    assert {one["device"] for one in offenders} == {"NIC eth0 on node-1", "rank 3 on node-3"}
     [row] = [one for one in offenders if one["device"].startswith("NIC")]
     assert (row["device"], row["verdicts"], row["jobs"], row["kinds"]) == ("NIC eth0 on node-1", 2, 2, "slow_nic")
     lost = columns(NIC, "verdicts")["lost_s"][-1] * 4 / 3600 * columns(NIC, "suspects")["probability"][-1]
