@@ -99,10 +99,14 @@ def time_series(
     return _panel("timeseries", title, about, targets, defaults, options, overrides)
 
 
-def table(title: str, about: str, targets: Sequence[Json], overrides: Sequence[Json] = ()) -> Json:
-    """Rows as they come."""
+def table(
+    title: str, about: str, targets: Sequence[Json], overrides: Sequence[Json] = (), left_out: Sequence[str] = ()
+) -> Json:
+    """Rows as they come, without some columns."""
     defaults = {"custom": {"align": "auto", "cellOptions": {"type": "auto"}, "inspect": True, "filterable": True}}
-    return _panel("table", title, about, targets, defaults, {"showHeader": True, "cellHeight": "sm"}, overrides)
+    made = _panel("table", title, about, targets, defaults, {"showHeader": True, "cellHeight": "sm"}, overrides)
+    chosen = {"id": "organize", "options": {"excludeByName": dict.fromkeys(left_out, True)}}
+    return {**made, "transformations": [chosen]} if left_out else made
 
 
 def stat(
@@ -119,6 +123,8 @@ def stat(
         "colorMode": "value",
         "graphMode": "none",
         "justifyMode": "auto",
+        "showPercentChange": False,
+        "percentChangeColorMode": "standard",
     }
     return _panel("stat", title, about, targets, defaults, options)
 
@@ -239,7 +245,6 @@ def sql_variable(name: str, label: str, sql: str) -> Json:
         "name": name,
         "label": label,
         "datasource": CLICKHOUSE,
-        "definition": sql,
         "query": {"refId": f"variable-{name}", "editorType": "sql", "queryType": "table", "rawSql": sql},
         "refresh": 1,
         "sort": 0,
@@ -256,7 +261,6 @@ def label_variable(name: str, label: str, expr: str) -> Json:
         "name": name,
         "label": label,
         "datasource": PROMETHEUS,
-        "definition": expr,
         "query": {"refId": f"variable-{name}", "qryType": 1, "query": expr},
         "refresh": 2,
         "sort": 1,
