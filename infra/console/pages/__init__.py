@@ -1,0 +1,1 @@
+"""The pages of the console, one file each: what is asked, and what a template is given."""
