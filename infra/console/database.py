@@ -1,27 +1,24 @@
 """The console's way to ClickHouse: answers are shared, bounded in time and rows, and few are asked for at once.
 
-However many people look, the database gets each question once in `KEEP_S`, and never more than `AT_ONCE` together.
+However many people look, the database gets a question once in `KEEP_S`, and never more than `AT_ONCE` together.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from irregulars.errors import IrregularsError, ServiceUnavailable
+from irregulars.errors import ServiceUnavailable
+from irregulars.infra.console.shared_answers import KEEP_S, SharedAnswers
 from irregulars.sinks.connection import DatabaseSettings, connect, translated
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
-
-KEEP_S: Final = 2.0
-"""How long an answer is given to others too, s: pages ask again as often."""
 
 AT_ONCE: Final = 6
 """Questions that the database works on at a time."""
@@ -32,21 +29,12 @@ ANSWER_S: Final = 8.0
 _QUEUE_S: Final = 4.0  # how long a question waits for its turn
 _MARGIN_S: Final = 3.0  # from the database's own limit to ours
 _MOST_ROWS: Final = 1_000_000
-_KEPT: Final = 512
 
 T = TypeVar("T")
 
 
-@dataclass(slots=True)
-class _Kept:
-    """An answer, or the question on its way; ``until`` counts once it is there."""
-
-    task: asyncio.Task[Any]
-    keep_s: float
-    until: float | None = None
-
-    def is_over(self, now: float) -> bool:
-        return self.until is not None and now >= self.until
+def _note_nothing(seconds: float, error: BaseException | None) -> None:
+    """Count no answer."""
 
 
 class ConsoleDatabase:
@@ -63,11 +51,11 @@ class ConsoleDatabase:
     def __init__(
         self,
         settings: DatabaseSettings,
-        on_answer: Callable[[float, Exception | None], None] = lambda seconds, error: None,
+        on_answer: Callable[[float, BaseException | None], None] = _note_nothing,
     ) -> None:
         self.settings: Final = replace(settings, is_reading=True, wait_s=0.0, answer_s=ANSWER_S + _MARGIN_S)
         self._on_answer: Final = on_answer
-        self._kept: Final[OrderedDict[Hashable, _Kept]] = OrderedDict()
+        self._answers: Final = SharedAnswers()
         self._threads: Final = ThreadPoolExecutor(AT_ONCE, "irregulars-database")
         self._turns: Final = asyncio.Semaphore(AT_ONCE)
         self._client: Client | None = None
@@ -97,10 +85,7 @@ class ConsoleDatabase:
         InputError
             If the question can't be asked.
         """
-        kept = self._kept.get(key)
-        if kept is None or kept.is_over(time.monotonic()):
-            kept = self._begin(key, read, keep_s)
-        return cast(T, await asyncio.shield(kept.task))
+        return await self._answers.get(key, lambda: self._timed(read), keep_s)
 
     def close(self) -> None:
         """Let go of the connection; questions on their way end by themselves."""
@@ -108,32 +93,17 @@ class ConsoleDatabase:
         if self._client is not None:
             self._client.close()
 
-    def _begin(self, key: Hashable, read: Callable[[Client], Any], keep_s: float) -> _Kept:
-        self._forget()
-        kept = _Kept(asyncio.get_running_loop().create_task(self._answer(read)), keep_s)
-        self._kept[key] = kept
-        kept.task.add_done_callback(lambda task: _finish(kept, task))
-        return kept
-
-    def _forget(self) -> None:
-        now = time.monotonic()
-        for key in [key for key, kept in self._kept.items() if kept.is_over(now)]:
-            del self._kept[key]
-        while len(self._kept) >= _KEPT:
-            self._kept.popitem(last=False)
-
-    async def _answer(self, read: Callable[[Client], Any]) -> Any:
-        begun = time.monotonic()
-        error: Exception | None = None
+    async def _timed(self, read: Callable[[Client], T]) -> T:
+        begun_s, error = time.monotonic(), None
         try:
             return await self._in_turn(read)
-        except Exception as raised:
+        except BaseException as raised:
             error = raised
             raise
         finally:
-            self._on_answer(time.monotonic() - begun, error)
+            self._on_answer(time.monotonic() - begun_s, error)
 
-    async def _in_turn(self, read: Callable[[Client], Any]) -> Any:
+    async def _in_turn(self, read: Callable[[Client], T]) -> T:
         try:
             async with asyncio.timeout(_QUEUE_S):
                 await self._turns.acquire()
@@ -142,17 +112,19 @@ class ConsoleDatabase:
                 f"database must answer the questions before this one within {_QUEUE_S:g} s; got {AT_ONCE} that it "
                 f"still works on ({self.settings.address}). Is it under load?"
             ) from None
+        # A thread can't be stopped: its turn ends when it does, so that there are never more than `AT_ONCE` of them.
+        answer = asyncio.get_running_loop().run_in_executor(self._threads, self._ask, read)
+        answer.add_done_callback(lambda done: self._turns.release())
         try:
             async with asyncio.timeout(ANSWER_S + 2 * _MARGIN_S):
-                return await asyncio.get_running_loop().run_in_executor(self._threads, self._ask, read)
+                return await asyncio.shield(answer)
         except TimeoutError:
+            answer.add_done_callback(_mark_seen)
             raise ServiceUnavailable(
                 f"database must answer within {ANSWER_S:g} s; got nothing ({self.settings.address})"
             ) from None
-        finally:
-            self._turns.release()
 
-    def _ask(self, read: Callable[[Client], Any]) -> Any:
+    def _ask(self, read: Callable[[Client], T]) -> T:
         with translated(self.settings):
             return read(self._connected())
 
@@ -163,9 +135,10 @@ class ConsoleDatabase:
             return self._client
 
 
-def _finish(kept: _Kept, task: asyncio.Task[Any]) -> None:
-    failed = not task.cancelled() and task.exception() is not None  # asking for it marks it as seen
-    kept.until = time.monotonic() + (min(kept.keep_s, KEEP_S) if failed or task.cancelled() else kept.keep_s)
+def _mark_seen(answer: asyncio.Future[Any]) -> None:
+    """Take the error of an answer that nobody waits for any more, which asyncio would complain about."""
+    if not answer.cancelled():
+        answer.exception()
 
 
 def _bounded(client: Client) -> Client:
@@ -175,8 +148,3 @@ def _bounded(client: Client) -> Client:
         client.set_client_setting("max_execution_time", int(ANSWER_S))
         client.set_client_setting("max_result_rows", _MOST_ROWS)
     return client
-
-
-def is_expected(error: BaseException) -> bool:
-    """Return whether an error is one that we raise on purpose: its text is for people."""
-    return isinstance(error, IrregularsError)
