@@ -13,6 +13,7 @@ from starlette.responses import JSONResponse, Response
 
 from irregulars.errors import InputError, IrregularsError, ServiceRefused
 from irregulars.infra.console.pages.rendering import render
+from irregulars.printing import printable
 
 LOG: Final = logging.getLogger("irregulars.console")
 
@@ -42,7 +43,8 @@ async def _of_ours(request: Request, error: IrregularsError) -> Response:
 
 
 async def _of_bug(request: Request, error: Exception) -> Response:
-    LOG.error("event=page_failed page=%s error=%s", request.url.path, type(error).__name__, exc_info=error)
+    # Starlette raises it again behind us, and uvicorn logs the traceback.
+    LOG.error("event=page_failed page=%s error=%s", printable(request.url.path), type(error).__name__)
     return _answer(request, 500, "This page could not be made: that is a fault of the console.")
 
 
@@ -52,7 +54,7 @@ def _answer(
     if request.url.path.startswith("/api/"):
         return JSONResponse({"error": text}, status, dict(headers or {}))
     title = HTTPStatus(status).phrase
-    answer = render(request, "error.html", status, status=status, title=title, text=text,
+    answer = render(request, "error.html", status, code=status, title=title, text=text,
                     to_do=to_do or _TO_DO.get(status, ""))  # fmt: skip
     for name, value in (headers or {}).items():
         answer.headers[name] = value
