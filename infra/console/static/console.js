@@ -1,0 +1,1 @@
+// What every page does: live parts, theme, keys.
