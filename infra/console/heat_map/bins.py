@@ -37,8 +37,8 @@ def bin_extremes(cells: Levels, rows_per_bin: int, columns_per_bin: int) -> Bins
     Parameters
     ----------
     cells
-        Levels, ``[column, row]`` as `matrix.HeatMatrix` keeps them: a column is an iteration, a row is a rank. The last
-        bins may be smaller.
+        Levels, ``[column, row]`` as `matrix.HeatMatrix` keeps them: a column is an iteration, a row is a rank. The
+        last bins may be smaller.
     rows_per_bin, columns_per_bin
         How many ranks, and how many iterations, a bin has.
 

@@ -1,7 +1,7 @@
 """Times as levels on a logarithmic scale: two bytes a cell where the console keeps them, one where it sends them.
 
-A level is monotone in the value, so the largest level of some cells is the level of the largest value: bins may be made
-of levels, and what a bin shows is still an extreme. Level 0 means that nothing is stored, which is not the same as quick.
+A level is monotone in the value, so the largest level of some cells is the level of the largest value: bins may be
+made of levels, and what a bin shows is still an extreme. Level 0: nothing is stored, which is not the same as quick.
 """
 
 from __future__ import annotations

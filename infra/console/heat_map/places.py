@@ -1,4 +1,4 @@
-"""Where ranks live, and the orders that this gives the heat map's rows: a culprit that several ranks share is a block."""
+"""Where ranks live, and the orders that this gives the heat map's rows: what several ranks share becomes a block."""
 
 from __future__ import annotations
 

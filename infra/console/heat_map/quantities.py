@@ -2,8 +2,8 @@
 
 ``beyond`` is shown first: how much longer a rank worked than it should have, against two expectations, whichever it
 exceeds by more. Against its own usual (less what its peers took longer in the same iteration, so that a larger batch
-for all is nobody's excess) a transient culprit shows; against its peers in the same iteration one that was slow from the
-first iteration on, which has no healthy past.
+for all is nobody's excess) a transient culprit shows; against its peers in the same iteration one that was slow from
+the first iteration on, which has no healthy past.
 """
 
 from __future__ import annotations

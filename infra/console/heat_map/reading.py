@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 
 from irregulars.dtypes import Column, Flags, Floats, Ints
-from irregulars.errors import InputError
 from irregulars.infra.console.heat_map.levels import Values
 from irregulars.infra.console.heat_map.matrix import HeatMatrix, matrix_of, sampled
 from irregulars.infra.console.heat_map.places import UNKNOWN, Names, Places, peers_of
@@ -35,9 +34,9 @@ _SETTLED_S: Final = 15
 _FAR: Final = 1 << 62  # beyond any iteration
 
 _WINDOW: Final = """
-SELECT iteration, toUnixTimestamp64Nano(started_at) AS started_ns, elapsed_ns, ifNull(reference_ns, nan) AS reference_ns,
-    phase, toInt8(ifNull(toInt8(is_irregular), -1)) AS irregular, ranks_reported, verdict_ids,
-    toInt64(toUnixTimestamp(stored_at)) AS stored_s, now() - stored_at AS age_s
+SELECT iteration, toUnixTimestamp64Nano(started_at) AS started_ns, elapsed_ns,
+    ifNull(reference_ns, nan) AS reference_ns, phase, toInt8(ifNull(toInt8(is_irregular), -1)) AS irregular, ranks_reported,
+    verdict_ids, toInt64(toUnixTimestamp(stored_at)) AS stored_s, now() - stored_at AS age_s
 FROM iterations FINAL
 WHERE job = {job:String} AND attempt = {attempt:Int64} AND iteration >= {first:Int64} AND iteration <= {last:Int64}
 ORDER BY iteration DESC
@@ -58,16 +57,16 @@ ORDER BY iteration DESC
 LIMIT {limit:UInt32}"""
 
 _SPAN: Final = """
-SELECT min(iteration), max(iteration), count(), toInt64(toUnixTimestamp(now()))
+SELECT min(iteration), max(iteration)
 FROM iterations
 WHERE job = {job:String} AND attempt = {attempt:Int64}"""
 
 _PLACES: Final = """
 SELECT rank, ifNull(gpu, -1) AS gpu, ifNull(toString(host), '') AS host, ifNull(toString(nic), '') AS nic,
     ifNull(toString(switch), '') AS switch,
-    arrayFirst((name, kind, size) -> kind = 'pp' AND size > 1, communicators, communicator_kinds, communicator_sizes) AS pp,
-    arrayFirst((name, kind, size) -> kind = 'tp' AND size > 1, communicators, communicator_kinds, communicator_sizes) AS tp,
-    arrayFirst((name, kind, size) -> kind = 'dp' AND size > 1, communicators, communicator_kinds, communicator_sizes) AS dp
+    arrayMap((kind, size) -> if(size > 1, toString(kind), ''), communicator_kinds, communicator_sizes) AS kinds,
+    toString(communicators[indexOf(kinds, 'pp')]) AS pp, toString(communicators[indexOf(kinds, 'tp')]) AS tp,
+    toString(communicators[indexOf(kinds, 'dp')]) AS dp
 FROM jobs FINAL
 WHERE job = {job:String} AND attempt = {attempt:Int64} AND is_logged
 ORDER BY rank"""
@@ -94,7 +93,8 @@ WHERE job = {job:String} AND attempt = {attempt:Int64} AND iteration = {iteratio
 _USUAL: Final = """
 SELECT median(work_ns), count(work_ns)
 FROM rank_iterations FINAL
-WHERE job = {job:String} AND attempt = {attempt:Int64} AND rank = {rank:UInt32} AND iteration IN {some:Array(Int64)}"""
+WHERE job = {job:String} AND attempt = {attempt:Int64} AND rank = {rank:UInt32}
+    AND iteration IN {some:Array(Int64)}"""
 
 _PEERS: Final = """
 SELECT median(work_ns), max(work_ns), argMax(rank, work_ns), countIf(work_ns > {work_ns:Int64}), count(work_ns)
@@ -159,20 +159,10 @@ class Window:
         return some[sampled(len(some), _SAMPLED)]
 
 
-def read_span(client: Client, start: Start) -> tuple[int, int, int, int]:
-    """Return the first and last stored iteration, how many rows there are, and the database's time, s.
-
-    Raises
-    ------
-    InputError
-        If nothing is stored of this start of the job.
-    """
-    [(first, last, count, now_s)] = client.query(_SPAN, parameters=start.values).result_rows
-    if not count:
-        raise InputError(
-            f"job and attempt must have judged iterations that are stored; got {start.job!r}, {start.attempt}"
-        )
-    return int(first), int(last), int(count), int(now_s)
+def read_span(client: Client, start: Start) -> tuple[int, int]:
+    """Return the first and the last iteration that is stored."""
+    [(first, last)] = client.query(_SPAN, parameters=start.values).result_rows
+    return int(first), int(last)
 
 
 def read_around(client: Client, start: Start, around: int | None, limit: int) -> Window:
@@ -200,9 +190,8 @@ def _window(client: Client, start: Start, first: int, last: int, limit: int) -> 
     asked = {**start.values, "first": first, "last": last, "limit": limit}
     newest_first = _arrow(client, _WINDOW, asked, limit)
     table = newest_first.take(np.arange(newest_first.num_rows)[::-1])
-    columns = {
-        name: table.column(name).to_numpy() for name in table.column_names if name not in ("phase", "verdict_ids")
-    }
+    texts = ("phase", "verdict_ids")
+    columns = {name: table.column(name).to_numpy() for name in table.column_names if name not in texts}
     print_of = hashlib.blake2b(digest_size=8)
     for name in ("iteration", "elapsed_ns", "irregular", "ranks_reported", "stored_s"):
         print_of.update(np.ascontiguousarray(columns[name]).tobytes())
@@ -219,9 +208,8 @@ def read_places(client: Client, start: Start, window: Window) -> Places:
     """Return the ranks that log and where they live; of a job without announcements, the ranks of some iterations."""
     table = _arrow(client, _PLACES, start.values)
     ranks = table.column("rank").to_numpy().astype(np.int64)
-    seen = _arrow(
-        client, _SEEN, {**start.values, "some": window.iterations[sampled(len(window.iterations), 3)].tolist()}
-    )
+    some = window.iterations[sampled(len(window.iterations), 3)].tolist()
+    seen = _arrow(client, _SEEN, {**start.values, "some": some})
     known = np.union1d(ranks, seen.column("rank").to_numpy().astype(np.int64))
     at = np.searchsorted(known, ranks)
     gpu = np.full(len(known), UNKNOWN, dtype=np.int64)

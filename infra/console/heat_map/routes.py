@@ -1,13 +1,13 @@
 """The heat map's and the chart's addresses, under ``/api/jobs/{job}/{attempt}``.
 
-============================  =========================================================================================
-``heat-map``                  the window: its iterations, which were irregular, who is accused, what may be asked for
-``heat-map/rows``             the ranks in one of the orders, with hosts and devices, and the borders of groups
-``heat-map/tile``             a tile of bins as bytes (`wire.py`)
-``heat-map/strangest``        the ranks that were furthest beyond usual
-``heat-map/cell``             all that is stored of one rank in one iteration
-``iteration-times``           times of up to 100,000 iterations, with references and verdicts
-============================  =========================================================================================
+========================  ============================================================================
+``heat-map``              the window: its iterations, the irregular ones, who is accused, the choices
+``heat-map/rows``         the ranks in one of the orders, with devices, and the borders of groups
+``heat-map/tile``         a tile of bins as bytes (`wire.py`)
+``heat-map/strangest``    the ranks that were furthest beyond usual
+``heat-map/cell``         all that is stored of one rank in one iteration
+``iteration-times``       times of up to 100,000 iterations, with references and verdicts
+========================  ============================================================================
 
 A tile's address names the version of its rows: it never changes, and browsers keep it.
 """
@@ -34,6 +34,7 @@ from irregulars.infra.console.heat_map.store import MOST_ITERATIONS, Changed, Da
 from irregulars.infra.console.heat_map.wire import compressed, tile_bytes
 
 _USUAL_ITERATIONS: Final = 1_000
+_USUAL_TIMES: Final = 2_000
 _FOREVER: Final = "private, max-age=86400, immutable"
 _ASK_AGAIN: Final = "private, no-cache"
 
@@ -86,13 +87,14 @@ class _Endpoints:
 
     async def window(self, request: Request, start: Start) -> Response:
         around = _number(request, "around", None, -(1 << 62), 1 << 62)
-        wanted = _number(request, "iterations", _USUAL_ITERATIONS, 1, MOST_ITERATIONS)
-        assert wanted is not None
+        wanted = _needed(request, "iterations", 1, MOST_ITERATIONS, _USUAL_ITERATIONS)
         window, places = await self._store.around(start, around, wanted)
         first, last = int(window.iterations[0]), int(window.iterations[-1])
         marks = await self._store.marks(start, first, last)
+        oldest, newest = await self._store.span(start)
         return _json(request, {
             "job": start.job, "attempt": start.attempt, "first": first, "last": last,
+            "oldest": oldest, "newest": newest,
             "version": version_of(window, places), "ranks": len(places.ranks), "tile": TILE,
             "iterations": _compact(window.iterations), "elapsed_ns": window.elapsed_ns.tolist(),
             "irregular": np.flatnonzero(window.is_irregular).tolist(),
@@ -162,13 +164,13 @@ class _Endpoints:
         return _json(request, {"iteration": iteration, "rank": rank, **found, "verdicts": verdicts})
 
     async def times(self, request: Request, start: Start) -> Response:
-        first = _needed(request, "first", -(1 << 62), 1 << 62, -(1 << 62))
-        last = _needed(request, "last", -(1 << 62), 1 << 62, 1 << 62)
-        window = await self._store.between(start, first, last)
-        marks = await self._store.marks(start, first, last)
+        around = _number(request, "around", None, -(1 << 62), 1 << 62)
+        window = await self._store.times(start, around, _needed(request, "iterations", 1, MOST_TIMES, _USUAL_TIMES))
+        marks = await self._store.marks(start, int(window.iterations[0]), int(window.iterations[-1]))
+        oldest, newest = await self._store.span(start)
         microseconds = np.round(window.reference_ns / 1e3)
         return _json(request, {
-            "most": MOST_TIMES, "iterations": _compact(window.iterations),
+            "oldest": oldest, "newest": newest, "iterations": _compact(window.iterations),
             "elapsed_us": np.round(window.elapsed_ns / 1e3).astype(np.int64).tolist(),
             "reference_us": [None if np.isnan(one) else int(one) for one in microseconds.tolist()],
             "irregular": np.flatnonzero(window.is_irregular).tolist(),

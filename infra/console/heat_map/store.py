@@ -1,4 +1,4 @@
-"""Matrices that were read, kept while they are asked for: bounded in memory, and read once however many people look."""
+"""Matrices that were read, kept while they are asked for: bounded in memory, read once however many people look."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from irregulars.infra.console.heat_map.reading import (
     read_marks,
     read_matrix,
     read_places,
+    read_span,
     read_window,
 )
 
@@ -74,20 +75,27 @@ class HeatMapStore:
         InputError
             If no iteration of this start of the job is stored.
         """
-        window = await self._window(
-            ("around", start, around, wanted), lambda c: read_around(c, start, around, wanted)
-        )
-        if not len(window.iterations):
-            raise InputError(
-                f"job and attempt must have judged iterations that are stored; got {start.job!r}, {start.attempt}"
-            )
+        window = await self.times(start, around, wanted)
         places = await self.places(start, window)
         most = max(1, MOST_CELLS // max(1, len(places.ranks)))
         if len(window.iterations) <= most:
             return window, places
-        return await self._window(
-            ("around", start, around, most), lambda c: read_around(c, start, around, most)
-        ), places
+        return await self._around(start, around, most), places
+
+    async def times(self, start: Start, around: int | None, wanted: int) -> Window:
+        """Return the newest iterations or those around one, without any rank's.
+
+        Raises
+        ------
+        InputError
+            If no iteration of this start of the job is stored.
+        """
+        window = await self._around(start, around, wanted)
+        if not len(window.iterations):
+            raise InputError(
+                f"job and attempt must have judged iterations that are stored; got {start.job!r}, {start.attempt}"
+            )
+        return window
 
     async def places(self, start: Start, window: Window) -> Places:
         """Return the ranks of a job."""
@@ -134,6 +142,13 @@ class HeatMapStore:
     async def ask(self, key: Hashable, read: Callable[[Client], T]) -> T:
         """Return the answer to a small question."""
         return await self._database.ask(("heat map", key), read)
+
+    async def span(self, start: Start) -> tuple[int, int]:
+        """Return the first and the last iteration that is stored."""
+        return await self._database.ask(("heat map span", start), lambda client: read_span(client, start))
+
+    async def _around(self, start: Start, around: int | None, limit: int) -> Window:
+        return await self._window((start, around, limit, "around"), lambda c: read_around(c, start, around, limit))
 
     async def _window(self, key: Hashable, read: Callable[[Client], Window]) -> Window:
         return await self._database.ask(("heat map window", key), read, _WINDOW_KEPT_S)

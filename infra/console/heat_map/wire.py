@@ -2,8 +2,8 @@
 
 ::
 
-    float64  value of code 1 and below, ns or score     uint32  rows of bins       uint32  bytes of a place in a bin, 1 or 2
-    float64  value of code 255                           uint32  columns of bins    uint32  0
+    float64  value of code 1 and below, ns or score     uint32  rows of bins       uint32  bytes of a place, 1 or 2
+    float64  value of code 255                          uint32  columns of bins    uint32  0
     uint8    codes, row by row
     uint8/16 which row of its bin the extreme is, row by row
     uint8/16 which column of its bin, row by row
