@@ -6,11 +6,14 @@ Averaged over the ranks of a bin a straggler disappears; that it be seen is what
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
 from irregulars.dtypes import Ints
 from irregulars.infra.console.heat_map.levels import Levels
+
+_LAST: Final = 0xFFFF
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +25,8 @@ class Bins:
     levels
         The largest level in each bin; `levels.MISSING` only where no cell of it is stored.
     row, column
-        Where that cell lies in its bin, counted from the bin's first row and column. Of equals the first column's,
-        in it the first row's.
+        Where that cell lies in its bin, counted from the bin's first row and column. Of equals the first row's, in it
+        the first column's.
     """
 
     levels: Levels
@@ -51,15 +54,36 @@ def bin_extremes(cells: Levels, rows_per_bin: int, columns_per_bin: int) -> Bins
     >>> bins.levels.tolist(), bins.row.tolist(), bins.column.tolist()
     ([[6], [9]], [[1], [1]], [[1], [1]])
     """
-    columns, rows = (
-        -(-size // each) for size, each in zip(cells.shape, (columns_per_bin, rows_per_bin), strict=True)
-    )
+    columns, rows = -(-cells.shape[0] // columns_per_bin), -(-cells.shape[1] // rows_per_bin)
     padded = _padded(cells, columns * columns_per_bin, rows * rows_per_bin)
-    blocks = padded.reshape(columns, columns_per_bin, rows, rows_per_bin).transpose(2, 0, 1, 3)
-    flat = blocks.reshape(rows, columns, columns_per_bin * rows_per_bin)
-    at = flat.argmax(axis=2)
-    levels = np.take_along_axis(flat, at[:, :, None], axis=2)[:, :, 0]
-    return Bins(levels, at % rows_per_bin, at // rows_per_bin)
+    by_column = _first_largest(padded.reshape(columns, columns_per_bin, -1), axis=1)
+    in_row = _first_largest(by_column.levels.reshape(columns, rows, rows_per_bin), axis=2)
+    at = by_column.at.reshape(columns, rows, rows_per_bin)
+    in_column = np.take_along_axis(at, in_row.at[:, :, None], axis=2)[:, :, 0]
+    return Bins(in_row.levels.T, in_row.at.T, in_column.T)
+
+
+@dataclass(frozen=True, slots=True)
+class _Largest:
+    levels: Levels
+    at: Ints
+
+
+def _first_largest(cells: Levels, axis: int) -> _Largest:
+    """Return the largest level along an axis of at most 65,536 and where it first stands.
+
+    Both in one number, level before place, so that one maximum gives both: numpy's `argmax` over a short axis costs
+    ten times as much. Earlier places are the larger numbers.
+    """
+    size = cells.shape[axis]
+    if size == 1:
+        levels = np.take(cells, 0, axis=axis)
+        return _Largest(levels, np.zeros(levels.shape, dtype=np.int64))
+    places = (_LAST - np.arange(size)).astype(np.uint32)
+    keys = cells.astype(np.uint32) << np.uint32(16)
+    keys |= places if axis == 2 else places[:, None]
+    keys = keys.max(axis=axis)
+    return _Largest((keys >> np.uint32(16)).astype(np.uint16), _LAST - (keys & np.uint32(_LAST)).astype(np.int64))
 
 
 def _padded(cells: Levels, columns: int, rows: int) -> Levels:
