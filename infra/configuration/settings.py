@@ -152,6 +152,27 @@ class Settings:
     notify_listen: Listen = _setting(
         "127.0.0.1:9466", "Where /metrics and /healthz of irregulars notify are; port 0: any free one"
     )
+    console_listen: Listen = _setting("127.0.0.1:8321", "Where irregulars console listens; port 0: any free one")
+    console_token_file: Path | None = _setting(
+        None, "The file with the token that lets people into the console; none: a random one is printed"
+    )
+    console_user_header: str | None = _setting(
+        None, "Header in which a proxy tells the console who somebody is, like X-Forwarded-User"
+    )
+    console_proxies: tuple[str, ...] = _setting(
+        (), "Addresses or networks of the proxies that are believed; all others are not"
+    )
+    console_hosts: tuple[str, ...] = _setting(
+        (), "Names by which browsers reach the console, beside localhost, this machine's name and addresses"
+    )
+    console_certificate_file: Path | None = _setting(None, "The console's certificate (PEM), for https")
+    console_key_file: Path | None = _setting(None, "Its private key (PEM, without a passphrase)")
+    console_plain_http: bool = _setting(
+        False, "Let other machines reach the console unencrypted, where the network in between is yours alone"
+    )
+    console_feedback: bool = _setting(
+        False, "Let people say in the console whether a verdict was right; needs the rights of the role operator"
+    )
     data_dir: Path = _setting(Path(".irregulars"), "Where a worker and the embedded services keep files")
     log_level: Annotated[str, one_of(*LOG_LEVELS)] = _setting("info", "Least level that is logged")
     metrics_listen: Listen = _setting(

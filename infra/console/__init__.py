@@ -1,1 +1,1 @@
-"""The web console: what the database and the topic of alerts hold, as pages. Start with `database.py`; `serving` joins all."""
+"""The web console: the database and the topic of alerts as pages. Start with `database.py`; `serving` joins all."""

@@ -1,4 +1,4 @@
-"""Answers that many viewers share: a question that is on its way, or was answered a moment ago, is not asked again."""
+"""Answers that many viewers share: what is on its way, or was answered a moment ago, is not asked again."""
 
 from __future__ import annotations
 

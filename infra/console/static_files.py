@@ -14,6 +14,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from irregulars.infra.showing.chart_style import themed
+
 FOLDERS: Final = (("infra", "console", "static"), ("infra", "console", "heat_map", "static"))
 """Folders whose files stand under ``/static/``; of one name in several the first counts."""
 
@@ -38,15 +40,18 @@ class StaticFile:
 
 def read_static_files() -> dict[str, StaticFile]:
     """Return the files by name; one of a type that browsers do not need (Python, a licence) is left out."""
-    found: dict[str, StaticFile] = {}
+    found = {"charts.css": _file(themed().encode(), _TYPES[".css"])}
     for folder in FOLDERS:
         place = files("irregulars").joinpath(*folder)
         for name, file in _each(place) if place.is_dir() else ():
             kind = _TYPES.get(f".{name.rpartition('.')[2]}")
             if kind is not None and name not in found:
-                body = file.read_bytes()
-                found[name] = StaticFile(body, kind, f'"{hashlib.sha256(body).hexdigest()[:20]}"')
+                found[name] = _file(file.read_bytes(), kind)
     return found
+
+
+def _file(body: bytes, content_type: str) -> StaticFile:
+    return StaticFile(body, content_type, f'"{hashlib.sha256(body).hexdigest()[:20]}"')
 
 
 def _each(folder: Traversable, before: str = "") -> Iterator[tuple[str, Traversable]]:

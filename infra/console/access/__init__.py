@@ -1,1 +1,1 @@
-"""Who may look: tokens and sessions, proxies that name people, the name that a browser uses for us. Start with `gate.py`."""
+"""Who may look: tokens, sessions, proxies that name people, names that browsers use. Start with `gate.py`."""

@@ -74,7 +74,7 @@ class Gate:
         """Return the answer to a request that must not pass; None: it may."""
         if not is_known_host(request.headers.get("host", ""), self._policy.names):
             return PlainTextResponse(
-                "This console does not know the name by which you reach it. Is it right? Then add it to console_hosts.\n",
+                "This console does not know the name by which you reach it. Is it right? Add it to console_hosts.\n",
                 421,
             )
         if request.method not in _READING and not is_from_here(request.headers):
