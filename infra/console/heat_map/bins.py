@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from irregulars.dtypes import Ints
+from irregulars.dtypes import Column, Ints
 from irregulars.infra.console.heat_map.levels import Levels
 
 _LAST: Final = 0xFFFF
@@ -56,34 +56,45 @@ def bin_extremes(cells: Levels, rows_per_bin: int, columns_per_bin: int) -> Bins
     """
     columns, rows = -(-cells.shape[0] // columns_per_bin), -(-cells.shape[1] // rows_per_bin)
     padded = _padded(cells, columns * columns_per_bin, rows * rows_per_bin)
-    by_column = _first_largest(padded.reshape(columns, columns_per_bin, -1), axis=1)
-    in_row = _first_largest(by_column.levels.reshape(columns, rows, rows_per_bin), axis=2)
-    at = by_column.at.reshape(columns, rows, rows_per_bin)
-    in_column = np.take_along_axis(at, in_row.at[:, :, None], axis=2)[:, :, 0]
-    return Bins(in_row.levels.T, in_row.at.T, in_column.T)
+    in_column = _over_columns(padded.reshape(columns, columns_per_bin, -1))
+    in_row = _over_rows(in_column.levels.reshape(columns, rows, rows_per_bin))
+    at = in_column.at.reshape(columns, rows, rows_per_bin)
+    column = np.take_along_axis(at, in_row.at[:, :, None], axis=2)[:, :, 0]
+    return Bins(in_row.levels.T, in_row.at.T, column.T.astype(np.int64))
 
 
 @dataclass(frozen=True, slots=True)
 class _Largest:
+    """The largest level along an axis, and where it first stands."""
+
     levels: Levels
-    at: Ints
+    at: Column
 
 
-def _first_largest(cells: Levels, axis: int) -> _Largest:
-    """Return the largest level along an axis of at most 65,536 and where it first stands.
+def _over_columns(cells: Levels) -> _Largest:
+    """Return the largest of the middle axis: a pass over whole rows of cells for each of its places."""
+    levels, at = cells[:, 0].copy(), np.zeros(cells[:, 0].shape, dtype=np.uint16)
+    for place in range(1, cells.shape[1]):
+        is_larger = cells[:, place] > levels
+        np.copyto(levels, cells[:, place], where=is_larger)
+        np.copyto(at, place, where=is_larger)
+    return _Largest(levels, at)
 
-    Both in one number, level before place, so that one maximum gives both: numpy's `argmax` over a short axis costs
-    ten times as much. Earlier places are the larger numbers.
+
+def _over_rows(cells: Levels) -> _Largest:
+    """Return the largest of the last axis, which has at most 65,536 places.
+
+    Level and place in one number, level before place, so that one maximum gives both: numpy's `argmax` over a short
+    axis costs ten times as much. Earlier places are the larger numbers.
     """
-    size = cells.shape[axis]
-    if size == 1:
-        levels = np.take(cells, 0, axis=axis)
-        return _Largest(levels, np.zeros(levels.shape, dtype=np.int64))
-    places = (_LAST - np.arange(size)).astype(np.uint32)
+    if cells.shape[2] == 1:
+        return _Largest(cells[:, :, 0], np.zeros(cells.shape[:2], dtype=np.int64))
     keys = cells.astype(np.uint32) << np.uint32(16)
-    keys |= places if axis == 2 else places[:, None]
-    keys = keys.max(axis=axis)
-    return _Largest((keys >> np.uint32(16)).astype(np.uint16), _LAST - (keys & np.uint32(_LAST)).astype(np.int64))
+    keys |= (_LAST - np.arange(cells.shape[2])).astype(np.uint32)
+    largest = keys.max(axis=2)
+    return _Largest(
+        (largest >> np.uint32(16)).astype(np.uint16), _LAST - (largest & np.uint32(_LAST)).astype(np.int64)
+    )
 
 
 def _padded(cells: Levels, columns: int, rows: int) -> Levels:

@@ -102,16 +102,17 @@ def beyond_peers(values: Values, group: Ints) -> Values:
     if few.size:
         beyond[:, few] = values[:, few] - _medians(values)[:, None]
     for number in np.flatnonzero(sizes >= FEWEST_PEERS).tolist():
-        members = _as_slice(np.flatnonzero(group == number))
+        members = as_slice(np.flatnonzero(group == number))
         own = values[:, members]
         beyond[:, members] = own - _medians(own)[:, None]
     return beyond
 
 
-def _as_slice(ascending: Ints) -> Ints | slice:
+def as_slice(numbers: Ints) -> Ints | slice:
     """Return numbers that follow one another as a slice: it copies nothing."""
-    first, last = int(ascending[0]), int(ascending[-1])
-    return slice(first, last + 1) if last - first == len(ascending) - 1 else ascending
+    if not len(numbers) or not (np.diff(numbers) == 1).all():
+        return numbers
+    return slice(int(numbers[0]), int(numbers[-1]) + 1)
 
 
 def shown_of(quantity: Quantity, values: Values, usual: Values, group: Ints) -> Values:
