@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from importlib import import_module
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -58,6 +59,8 @@ class ConsoleDatabase:
         self._answers: Final = SharedAnswers()
         self._threads: Final = ThreadPoolExecutor(AT_ONCE, "irregulars-database")
         self._turns: Final = asyncio.Semaphore(AT_ONCE)
+        # Its modules import each other: where two threads import it at the same time, one of them fails.
+        import_module("clickhouse_connect.driver")
         self._client: Client | None = None
         self._lock: Final = Lock()
 

@@ -11,7 +11,7 @@ import numpy as np
 from irregulars.dtypes import Ints
 from irregulars.infra.console.heat_map.bins import Bins, bin_extremes
 from irregulars.infra.console.heat_map.levels import MISSING, Levels, Scale, Values, levels_of, scale_of, values_of
-from irregulars.infra.console.heat_map.quantities import Quantity, low_of, shown_of, usual_of
+from irregulars.infra.console.heat_map.quantities import Quantity, as_slice, low_of, shown_of, usual_of
 
 TILE: Final = 512
 """Bins in a tile's height and width, at most."""
@@ -82,17 +82,22 @@ class HeatMatrix:
         (top, bottom), (left, right) = (
             (number * TILE * each, (number + 1) * TILE * each) for number, each in zip(at, per_bin, strict=True)
         )
-        return bin_extremes(self.levels[left:right][:, rows[top:bottom]], *per_bin)
+        return bin_extremes(self.levels[left:right, as_slice(rows[top:bottom])], *per_bin)
 
     def strangeness(self) -> Ints:
         """Return a number for each rank, higher is stranger: its largest level."""
         return self.levels.max(axis=0, initial=MISSING).astype(np.int64)
 
     def strangest(self) -> list[Strange]:
-        """Return the ranks that were furthest beyond usual, at most `STRANGEST`, the strangest first."""
-        most = self.strangeness()
-        rows = [row for row in np.argsort(-most, kind="stable")[:STRANGEST].tolist() if most[row] > self.scale.low]
-        return [self._strange(row) for row in rows]
+        """Return the ranks that were furthest or most often beyond usual, at most `STRANGEST`.
+
+        In turns one by its largest cell and one by how often: else a culprit that is a little slow always would not
+        be among them where ten others were very slow once.
+        """
+        most, times = self.strangeness(), (self.levels > self.scale.low).sum(axis=0)
+        furthest, oftenest = (np.argsort(-by, kind="stable")[:STRANGEST].tolist() for by in (most, times))
+        in_turns = [row for pair in zip(furthest, oftenest, strict=True) for row in pair if times[row]]
+        return [self._strange(row) for row in list(dict.fromkeys(in_turns))[:STRANGEST]]
 
     def _strange(self, row: int) -> Strange:
         own = self.levels[:, row]

@@ -86,8 +86,8 @@ def usual_of(work: Values) -> Values:
     return _medians(work.T)
 
 
-def peer_medians(values: Values, group: Ints) -> Values:
-    """Return for each cell the median of the rank's peers in that iteration, itself among them.
+def beyond_peers(values: Values, group: Ints) -> Values:
+    """Return how much each cell is above the median of the rank's peers in that iteration, itself among them.
 
     Parameters
     ----------
@@ -97,15 +97,22 @@ def peer_medians(values: Values, group: Ints) -> Values:
         Whose peer each rank is: a number for each, from 0 on. See `FEWEST_PEERS`.
     """
     sizes = np.bincount(group)
-    medians = np.empty_like(values)
+    beyond = np.empty_like(values)
     few = np.flatnonzero(sizes[group] < FEWEST_PEERS)
     if few.size:
-        medians[:, few] = _medians(values)[:, None]
+        beyond[:, few] = values[:, few] - _medians(values)[:, None]
     for number in np.flatnonzero(sizes >= FEWEST_PEERS).tolist():
-        members = np.flatnonzero(group == number)
-        own = values if len(members) == values.shape[1] else values[:, members]
-        medians[:, members] = _medians(own)[:, None]
-    return medians
+        members = as_slice(np.flatnonzero(group == number))
+        own = values[:, members]
+        beyond[:, members] = own - _medians(own)[:, None]
+    return beyond
+
+
+def as_slice(numbers: Ints) -> Ints | slice:
+    """Return numbers that follow one another as a slice: it copies nothing."""
+    if not len(numbers) or not (np.diff(numbers) == 1).all():
+        return numbers
+    return slice(int(numbers[0]), int(numbers[-1]) + 1)
 
 
 def shown_of(quantity: Quantity, values: Values, usual: Values, group: Ints) -> Values:
@@ -118,15 +125,14 @@ def shown_of(quantity: Quantity, values: Values, usual: Values, group: Ints) -> 
     usual
         Each rank's usual of it (`usual_of`).
     group
-        As for `peer_medians`.
+        As for `beyond_peers`.
     """
     if quantity.name == "own":
         return values - usual
     if quantity.name == "peers":
-        return values - peer_medians(values, group)
+        return beyond_peers(values, group)
     if quantity.name == "beyond":
-        own = values - usual
-        return np.fmax(own - peer_medians(own, group), values - peer_medians(values, group))
+        return np.fmax(beyond_peers(values - usual, group), beyond_peers(values, group))
     return values
 
 

@@ -35,8 +35,8 @@ _FAR: Final = 1 << 62  # beyond any iteration
 
 _WINDOW: Final = """
 SELECT iteration, toUnixTimestamp64Nano(started_at) AS started_ns, elapsed_ns,
-    ifNull(reference_ns, nan) AS reference_ns, phase, toInt8(ifNull(toInt8(is_irregular), -1)) AS irregular, ranks_reported,
-    verdict_ids, toInt64(toUnixTimestamp(stored_at)) AS stored_s, now() - stored_at AS age_s
+    ifNull(reference_ns, nan) AS reference_ns, phase, toInt8(ifNull(toInt8(is_irregular), -1)) AS irregular,
+    ranks_reported, verdict_ids, toInt64(toUnixTimestamp(stored_at)) AS stored_s, now() - stored_at AS age_s
 FROM iterations FINAL
 WHERE job = {job:String} AND attempt = {attempt:Int64} AND iteration >= {first:Int64} AND iteration <= {last:Int64}
 ORDER BY iteration DESC
@@ -78,12 +78,13 @@ WHERE job = {job:String} AND attempt = {attempt:Int64} AND iteration IN {some:Ar
 ORDER BY rank"""
 
 _CELLS: Final = """
-SELECT iteration, rank, toFloat32(ifNull({column:Identifier}, nan)) AS value
+SELECT toUInt32(iteration - {first:Int64}) AS after_first, rank, toFloat32(ifNull({column:Identifier}, nan)) AS value
 FROM rank_iterations FINAL
 WHERE job = {job:String} AND attempt = {attempt:Int64}"""
 
 _BETWEEN: Final = _CELLS + " AND iteration >= {first:Int64} AND iteration <= {last:Int64}"
 _SOME: Final = _CELLS + " AND iteration IN {some:Array(Int64)}"
+# An iteration in four bytes, not eight: most of the time goes into bringing the rows here.
 
 _CELL: Final = """
 SELECT elapsed_ns, work_ns, score, operators, late_rows
@@ -240,7 +241,7 @@ def read_matrix(client: Client, start: Start, quantity: Quantity, window: Window
     def chunks() -> Iterator[tuple[int, Values]]:
         for first in range(0, columns, each):
             own = window.iterations[first : first + each]
-            yield first, cells.of(own, _BETWEEN, {"first": int(own[0]), "last": int(own[-1])})
+            yield first, cells.of(own, _BETWEEN, {"last": int(own[-1])})
 
     return matrix_of(quantity, chunks, sample, peers_of(places), columns, window.version)
 
@@ -255,28 +256,31 @@ class _Cells:
     ranks: Ints
 
     def of(self, iterations: Ints, question: str, asked: dict[str, Any]) -> Values:
-        parameters = {**self.start.values, "column": self.column, **asked}
+        first = int(iterations[0])
+        parameters = {**self.start.values, "column": self.column, "first": first, **asked}
         table = _arrow(self.client, question, parameters, 2 * len(iterations) * len(self.ranks) + 1)
-        values = np.full((len(iterations), len(self.ranks)), np.nan, dtype=np.float32)
+        values = np.full(len(iterations) * len(self.ranks), np.nan, dtype=np.float32)
         for batch in table.to_batches():
-            at, are_known = _places_in(iterations, batch.column("iteration").to_numpy())
+            at, are_known = _places_in(iterations - first, batch.column("after_first").to_numpy())
             row, are_ranks = _places_in(self.ranks, batch.column("rank").to_numpy())
+            at *= len(self.ranks)
+            at += row
             keep = are_known & are_ranks
             found = batch.column("value").to_numpy()
             if keep.all():
-                values[at, row] = found
+                values[at] = found
             else:
-                values[at[keep], row[keep]] = found[keep]
-        return values
+                values[at[keep]] = found[keep]
+        return values.reshape(len(iterations), len(self.ranks))
 
 
 def _places_in(ascending: Ints, wanted: Column) -> tuple[Ints, Flags]:
     """Return where each of `wanted` stands in `ascending`, and whether it does."""
-    if len(ascending) and ascending[-1] - ascending[0] == len(ascending) - 1:  # without gaps: no search
+    if ascending[-1] - ascending[0] == len(ascending) - 1:  # without gaps: no search
         at = wanted.astype(np.int64) - ascending[0]
         return at, (at >= 0) & (at < len(ascending))
-    at = np.minimum(np.searchsorted(ascending, wanted), max(0, len(ascending) - 1))
-    return at, ascending[at] == wanted if len(ascending) else np.zeros(len(wanted), dtype=bool)
+    at = np.minimum(np.searchsorted(ascending, wanted), len(ascending) - 1)
+    return at, ascending[at] == wanted
 
 
 def read_marks(client: Client, start: Start, first: int, last: int) -> list[dict[str, Any]]:

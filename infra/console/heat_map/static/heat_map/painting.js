@@ -193,9 +193,11 @@ function drawStrangest(context, { view, strangest, colours }) {
   context.font = "bold 10px system-ui, sans-serif";
   context.textAlign = "left";
   context.textBaseline = "middle";
+  const drawn = []; // one ring for those that lie on one another
   (strangest?.cells || []).forEach((one, number) => {
     const [x, y] = [view.x(one.column + 0.5), view.y(one.row + 0.5)];
-    if (!view.holds(x, y)) return;
+    if (!view.holds(x, y) || drawn.some(([otherX, otherY]) => Math.abs(otherX - x) < 26 && Math.abs(otherY - y) < 12)) return;
+    drawn.push([x, y]);
     for (const [style, width] of [[colours.bg, 4], [colours.fg, 1.4]]) {
       context.strokeStyle = style;
       context.lineWidth = width;
@@ -269,9 +271,9 @@ export function drawLegend(canvas, map, low, high, unit) {
   context.strokeRect(0.5, 0.5, width - 1, 11);
   context.fillStyle = colours.fg;
   context.textBaseline = "top";
-  for (let step = 0; step <= 4; step++) {
-    context.textAlign = step === 0 ? "left" : step === 4 ? "right" : "center";
-    context.fillText(shown(low * (high / low) ** (step / 4), unit), (step / 4) * width, 15);
+  for (let step = 0; step <= 3; step++) {
+    context.textAlign = step === 0 ? "left" : step === 3 ? "right" : "center";
+    context.fillText(shown(low * (high / low) ** (step / 3), unit), (step / 3) * width, 15);
   }
 }
 

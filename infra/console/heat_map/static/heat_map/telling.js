@@ -38,7 +38,7 @@ export function build(element, map) {
       make("span", { class: "hm-missing" }, "not stored"),
       make("span", { "data-sign": "▼" }, "irregular iteration"),
       make("span", { "data-sign": "▶" }, "accused (▷ second suspect)"),
-      make("span", { "data-sign": "◯" }, "the strangest, numbered as in the table")),
+      make("span", { "data-sign": "◯" }, "numbered as in the table below")),
     parts.plot, parts.status, make("p", { class: "hm-help", id: "hm-help" }, HELP), parts.details, parts.table,
   );
   return parts;
@@ -76,7 +76,7 @@ export function showStrangest(parts, map) {
   });
   const head = ["", "rank", "in iteration", quantity.title, `above ${shown(low, quantity.unit)} in`, ""];
   parts.table.replaceChildren(make("table", {},
-    make("caption", {}, `The ${count(cells.length, "strangest rank")}, each in its worst iteration`),
+    make("caption", {}, `The ${count(cells.length, "rank")} furthest or most often beyond usual, each in its worst iteration`),
     make("thead", {}, make("tr", {}, ...head.map((text) => make("th", { scope: "col" }, text)))),
     make("tbody", {}, ...rows)));
 }
