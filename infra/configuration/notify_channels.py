@@ -228,7 +228,8 @@ def rules_of(entry: ChannelEntry, settings: Settings, channel: Channel) -> Rules
     table = entry.table
     least = settings.notify_least_gpu_hours if table.least_gpu_hours is None else table.least_gpu_hours
     jobs = settings.notify_jobs if table.jobs is None else table.jobs
-    return Rules(settings.notify_hold_s, table.least_severity, least, jobs, getattr(channel, "repeat_s", None))
+    repeat_s = getattr(channel, "repeat_s", None)
+    return Rules(settings.notify_hold_s, table.least_severity, least, jobs, repeat_s, settings.runbook_url)
 
 
 def _open_plugin(entry: ChannelEntry) -> Channel:

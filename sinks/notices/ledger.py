@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from irregulars.sinks.advice import runbook_of
 from irregulars.sinks.notices.devices import device_of
 from irregulars.sinks.notices.incidents import REPEAT_NS, Incident, Incidents
 from irregulars.sinks.notices.mutes import Mute
@@ -91,13 +92,17 @@ class Ledger:
             earlier = self._incidents.earlier(incident)
             decision = decide(incident, told, self._rules[channel], self._mutes.values(), now_ns, earlier)
             if isinstance(decision, Tell):
-                notice = replace(decision.notice, record=self._records.get(str(incident.alert["kind"])))
-                return Due(incident, notice, decision.is_repeat)
+                return Due(incident, self._complete(decision.notice, channel), decision.is_repeat)
             if isinstance(decision, Wait):
                 pending[incident.verdict_id] = _Pending(decision.until_ns, decision.reason)
             else:
                 del pending[incident.verdict_id]
         return None
+
+    def _complete(self, notice: Notice, channel: str) -> Notice:
+        """Add what is the same in each notice about a kind of verdict."""
+        kind, url = str(notice.alert["kind"]), self._rules[channel].runbook_url
+        return replace(notice, record=self._records.get(kind), runbook=url and runbook_of(kind, url))
 
     def intend(self, channel: str, due: Due, now_ns: int) -> Told | None:
         """Note that a channel is about to be told that an incident opened; return the record of it.

@@ -37,6 +37,8 @@ class Notice:
         How often people here called verdicts of its kind right; None: nobody judged one.
     muted
         Of an incident that was muted while it was open already: until when, by whom and why; else None.
+    runbook
+        URL of what to do about a verdict of its kind; None: nobody said where that is.
     """
 
     event: NoticeEvent
@@ -46,6 +48,7 @@ class Notice:
     reference: str | None = None
     muted: str | None = None
     record: TrackRecord | None = None
+    runbook: str | None = None
 
     @property
     def incident(self) -> str:

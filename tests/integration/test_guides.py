@@ -1,11 +1,11 @@
-"""The guide for platform teams, typed as it stands: on Apache Kafka with TLS, SCRAM and ACLs, ClickHouse with users."""
+"""The guide for platform teams, typed as it stands: on Apache Kafka and ClickHouse, both secured."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,7 +58,8 @@ class CompanyKafka(SecuredKafka):
         jaas = f'org.apache.kafka.common.security.scram.ScramLoginModule required username="{ADMIN}"'
         client.write_text(
             "security.protocol=SASL_SSL\nsasl.mechanism=SCRAM-SHA-512\nssl.truststore.type=PEM\n"
-            f'ssl.truststore.location={self.authority.certificate}\nsasl.jaas.config={jaas} password="{self.password}";\n'
+            f"ssl.truststore.location={self.authority.certificate}\n"
+            f'sasl.jaas.config={jaas} password="{self.password}";\n'
         )
         return password, client
 
@@ -77,8 +78,8 @@ class CompanyDatabase(DemoDatabase):
 class Administrator:
     """Runs what the guide's ``clickhouse-client`` is given: the engine takes no ``CREATE USER``.
 
-    The server parses each statement; then those about users are put in force through its configuration, with a restart,
-    and all others are run.
+    The server parses each statement; then those about users are put in force through its configuration, with a
+    restart, and all others are run.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -103,9 +104,13 @@ class Administrator:
         self.database.stop()
         self.database = self._start()
 
-    def client(self) -> Client:
+    @contextmanager
+    def client(self) -> Iterator[Client]:
+        """Yield a client of the engine's own user."""
         own = self.database
-        return connect(DatabaseSettings(own.url, own.user, own.password, "system"))
+        client = connect(DatabaseSettings(own.url, own.user, own.password))
+        yield client
+        client.close_connections()
 
     def _start(self) -> CompanyDatabase:
         database = CompanyDatabase(self._folder / "data", self._port, self._statements)
@@ -168,11 +173,8 @@ def reader(company: Company, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 def end_worker(setup: Path) -> None:
     if (setup / "worker.pid").exists():
         print((setup / "worker.log").read_text()[-3000:])
-        with pytest.MonkeyPatch.context():
-            try:
-                os.kill(int((setup / "worker.pid").read_text()), 9)
-            except ProcessLookupError:
-                return
+        with suppress(ProcessLookupError):
+            os.kill(int((setup / "worker.pid").read_text()), 9)
 
 
 def test_an_existing_kafka_and_clickhouse_come_to_a_verdict_and_an_alert_as_the_guide_says(

@@ -71,7 +71,10 @@ def events_of(notice: Notice) -> list[dict[str, Any]]:
 
 
 def _event(action: str, key: str, notice: Notice) -> dict[str, Any]:
-    return {"event_action": action, "dedup_key": key, "client": "irregulars", "payload": _payload(notice)}
+    event = {"event_action": action, "dedup_key": key, "client": "irregulars", "payload": _payload(notice)}
+    if action == "trigger" and notice.runbook is not None:
+        event["links"] = [{"href": notice.runbook, "text": "Runbook"}]
+    return event
 
 
 def dedup_key(incident: str, severity: str = "page") -> str:
