@@ -16,8 +16,10 @@ from tests.integration.worker_runs import ROOT
 _BLOCK = re.compile(r"^```(\w+(?: \w+)?)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _YOURS = re.compile(r"^export (\w+)=.*$", re.MULTILINE)
 _BLOCK_S = 120
-# What a shell knows goes on to the next block: its variables, its functions and where it stands.
-_REMEMBER = 'status=$?; { export -p; declare -f; echo "cd $(printf %q "$PWD")"; } > "$TYPED_IN"; exit $status'
+# What a shell knows goes on to the next block: its variables, functions, mask, and where it stands.
+_REMEMBER = (
+    'status=$?; { export -p; declare -f; echo "cd $(printf %q "$PWD"); umask $(umask)"; } > "$TYPED_IN"; exit $status'
+)
 
 
 def blocks_of(page: str) -> list[tuple[str, str]]:
@@ -87,6 +89,6 @@ class Reader:
     def has_seen(self, block: str) -> None:
         """Find each line of a block among what was printed, in any order; … stands for anything."""
         for line in block.splitlines():
-            pattern = re.sub(r"(\\ )+", r"\\s+", re.escape(line).replace(re.escape("…"), ".*"))
-            pattern = pattern.replace(r"\s+.*", r"\b.*").replace(r".*\s+", r".*")
-            assert re.search(rf"^{pattern}\s*$", self.printed, flags=re.MULTILINE), f"{line!r} in\n{self.printed}"
+            parts = [r"\s+".join(map(re.escape, part.split())) for part in line.split("…")]
+            pattern = rf"^\s*{'.*'.join(parts)}\s*$"
+            assert re.search(pattern, self.printed, flags=re.MULTILINE), f"{line!r} in\n{self.printed}"
