@@ -1,8 +1,8 @@
-"""What mkdocs calls while it builds the site: the README becomes its first page, links of the repository those of the site.
+"""What mkdocs calls while it builds the site: the README becomes its first page, and links lead to pages of the site.
 
-In the repository pages link to each other (``judgement.md#hang``), the README to them (``infra/docs/judgement.md``), and
-they to files that are no pages (``../../tests/…``). On the site the first two are links between pages; the third lead
-to the repository where the setting ``repo_url`` of mkdocs says where that is, and else are plain text.
+In the repository pages link to each other (``judgement.md#hang``), the README to them (``infra/docs/judgement.md``),
+and they to files that are no pages (``../../tests/…``). On the site the first two are links between pages. The third
+lead to the repository where mkdocs's setting ``repo_url`` says where that is, and else are plain text.
 """
 
 from __future__ import annotations

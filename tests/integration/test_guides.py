@@ -197,7 +197,7 @@ def test_no_password_is_told_to_anybody(company: Company, reader: Reader) -> Non
     setup = reader.folder / "irregulars-setup"
     files = sorted(setup.glob("*.password"))
     secrets = [company.kafka.password, *(one.read_text().strip() for one in files)]
-    texts = [reader.printed, (setup / "worker.log").read_text(), (setup / "clickhouse.sql").read_text()]
+    texts = [reader.printed, (setup / "worker.log").read_text(), (setup / "users.sql").read_text()]
     assert len(files) == 6
     assert [text for text in texts if any(secret in text for secret in secrets)] == []
     assert {one.stat().st_mode & 0o077 for one in setup.iterdir()} == {0}
