@@ -71,7 +71,9 @@ def events_of(notice: Notice) -> list[dict[str, Any]]:
 
 
 def _event(action: str, key: str, notice: Notice) -> dict[str, Any]:
-    event = {"event_action": action, "dedup_key": key, "client": "irregulars", "payload": _payload(notice)}
+    event: dict[str, Any] = {
+        "event_action": action, "dedup_key": key, "client": "irregulars", "payload": _payload(notice),
+    }  # fmt: skip
     if action == "trigger" and notice.runbook is not None:
         event["links"] = [{"href": notice.runbook, "text": "Runbook"}]
     return event

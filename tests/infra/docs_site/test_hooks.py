@@ -58,3 +58,8 @@ def test_links_between_pages_and_to_headings_are_those_of_the_repository(site: P
     assert "../../tests/" not in guide
     written = (DOCS / "existing-services.md").read_text()
     assert guide.count('<div class="language-bash') == len(re.findall(r"^```bash", written, re.MULTILINE))
+
+
+def test_each_page_says_in_its_first_lines_for_whom_it_is() -> None:
+    first = {path.name: path.read_text().split("\n\n")[1] for path in DOCS.glob("*.md")}
+    assert [name for name, text in first.items() if not text.startswith("For ")] == []
