@@ -141,6 +141,10 @@ class Settings:
     )
     alert_page_share: Share = _setting(0.05, "A page: share of the job's time that is lost")
     alert_page_after_s: NotNegative = _setting(300.0, "A page: seconds of the job's time for which it has gone on")
+    runbook_url: Url | None = _setting(
+        None,
+        "Where people find infra/docs/runbook.md: notices and `irregulars show` link to it, the kind behind #",
+    )
     notify_hold_s: NotNegative = _setting(
         60.0, "Seconds for which a page is told as a ticket at most: an incident that ends by then pages nobody"
     )

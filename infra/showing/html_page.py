@@ -91,11 +91,17 @@ def _facts(screen: Screen) -> Iterator[str]:
     }  # fmt: skip
     rows = [f"<dt>{name}</dt><dd>{_safe(text)}</dd>" for name, text in facts.items() if text]
     rows += [f"<dt>Look</dt><dd>{_command(text)}</dd>" for text in commands_of(screen)]
+    rows.append(f"<dt>Runbook</dt><dd>{_link(screen.runbook)}</dd>")
     yield f"<dl>{''.join(rows)}</dl>\n"
 
 
 def _command(text: str) -> str:
     return f"<code>{_safe(text)}</code>" if text.startswith("irregulars ") else _safe(text)
+
+
+def _link(target: str) -> str:
+    """Return a link where it is a URL; a path in the repository leads nowhere from here."""
+    return f'<a href="{_safe(target)}">{_safe(target)}</a>' if target.startswith("http") else _safe(target)
 
 
 def _marks(screen: Screen) -> str:

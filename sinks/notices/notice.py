@@ -40,6 +40,8 @@ class Notice:
         Of an incident that was muted while it was open already: until when, by whom and why; else None.
     link
         Its page in the console; None: nobody said where the console is.
+    runbook
+        URL of what to do about a verdict of its kind; None: nobody said where that is.
     """
 
     event: NoticeEvent
@@ -50,6 +52,7 @@ class Notice:
     muted: str | None = None
     record: TrackRecord | None = None
     link: str | None = None
+    runbook: str | None = None
 
     @property
     def incident(self) -> str:

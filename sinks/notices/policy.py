@@ -36,6 +36,8 @@ class Rules:
         Seconds after which the channel is told again what it was told last, while the incident is open; None: never.
     console_url
         Where people reach the console; None: notices have no link.
+    runbook_url
+        Where the runbook is, to which notices link; None: to none.
     """
 
     hold_s: float = 60.0
@@ -44,6 +46,7 @@ class Rules:
     jobs: tuple[str, ...] = ("*",)
     repeat_s: float | None = None
     console_url: str | None = None
+    runbook_url: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

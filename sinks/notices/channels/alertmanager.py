@@ -145,6 +145,7 @@ def annotations_of(notice: Notice) -> dict[str, str]:
         "earlier_verdicts": ", ".join(notice.earlier) if is_repeat_offender(notice) else None,
         "muted": notice.muted,
         "link": notice.link,
+        "runbook_url": notice.runbook,  # the name that Prometheus's own rules use
     }
     return {name: str(value) for name, value in facts.items() if value is not None}
 
