@@ -24,11 +24,14 @@ def check_alerts(seen: KafkaFacts, least_severity: str) -> Iterator[Finding]:
     if failing:
         text = f"{count(len(failing), 'notice')} given up, the last of {failing[-1].channel}: {failing[-1].reason}"
         yield finding("warning", GROUP, "notices", text, "channel_fails")
+    mutes = seen.topics.get("mutes")
+    if mutes is None or mutes.error is not None:
+        return
     if "mutes" in seen.stream.unread:
         yield unread(GROUP, "mutes", seen.stream.unread["mutes"])
     elif seen.stream.mutes:
         yield ok(GROUP, "mutes", f"{count(len(seen.stream.mutes), 'mute')} hold: {names(seen.stream.mutes)}")
-    elif "mutes" in seen.topics and seen.topics["mutes"].error is None:
+    else:
         yield ok(GROUP, "mutes", "none holds")
 
 

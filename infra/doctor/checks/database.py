@@ -38,8 +38,8 @@ def check_database(seen: DatabaseFacts, now_s: float) -> Iterator[Finding]:
     yield from _replicas(seen)
     if seen.stored_s is not None:
         yield ok(GROUP, "stored", f"the newest iteration was stored {span(max(now_s - seen.stored_s, 0.0))} ago")
-    for what, reason in sorted(seen.unread.items()):
-        yield unread(GROUP, what, reason)
+    for reason in dict.fromkeys(seen.unread.values()):
+        yield unread(GROUP, ", ".join(what for what, own in seen.unread.items() if own == reason), reason)
 
 
 def _server(seen: DatabaseFacts) -> Iterator[Finding]:

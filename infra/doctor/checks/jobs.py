@@ -7,7 +7,7 @@ from typing import Final
 
 from irregulars.infra.doctor.checks.broker import CLOCK_S, clock_finding
 from irregulars.infra.doctor.checks.facts import JobFacts, KafkaFacts, Letter
-from irregulars.infra.doctor.checks.findings import Finding, finding, ok, unread
+from irregulars.infra.doctor.checks.findings import Finding, Level, finding, ok, unread
 from irregulars.infra.doctor.checks.topics import RECENT_S
 from irregulars.infra.doctor.checks.words import count, names, numbers, span
 from irregulars.infra.doctor.checks.workers import is_read
@@ -19,9 +19,10 @@ SILENT_S: Final = 60.0
 ANNOUNCED_S: Final = 60.0
 """Ranks of a job start within this time of one another, else somebody waits for the rest."""
 
+FIRST_CLOSING_S: Final = 120.0
 CLOSING_S: Final = 300.0
-"""Without a closed iteration for so long, while operators come, nothing of the job is judged. A checkpoint or an
-evaluation of a large job may take some minutes."""
+"""Without a closed iteration for so long, while operators come, nothing of the job is judged. A checkpoint, or the first
+iterations, which compile, may take some minutes: sooner it is a warning."""
 
 _MOST_JOBS: Final = 8
 ALL_LOST: Final = 0.9
@@ -30,6 +31,9 @@ ALL_LOST: Final = 0.9
 
 def check_jobs(seen: KafkaFacts, grace_s: float) -> Iterator[Finding]:
     """Give what is found of producers and their jobs; `grace_s` is how long a worker waits for one of them."""
+    if any(seen.topics[name].error for name in ("jobs", "heartbeats") if name in seen.topics):
+        yield finding("unknown", GROUP, "jobs", "not looked at: their topics are missing", "topics_first")
+        return
     unread_topics = [name for name in ("jobs", "heartbeats") if name in seen.stream.unread]
     if unread_topics:
         yield unread(GROUP, "jobs", seen.stream.unread[unread_topics[0]])
@@ -131,15 +135,16 @@ def _closing(seen: KafkaFacts, job: JobFacts, grace_s: float) -> Iterator[Findin
         yield ok(GROUP, _name(job), f"its newest iteration closed {span(max(seen.now_s - job.evidence_s, 0))} ago")
         return
     is_heard = max(job.heard_s.values(), default=0.0) > seen.now_s - SILENT_S
-    has_waited = seen.now_s - job.announced_s > CLOSING_S + grace_s
-    if not is_heard or not has_waited or not seen.topics["commops"].recent:
+    waited_s = seen.now_s - job.announced_s - grace_s
+    if not is_heard or waited_s < FIRST_CLOSING_S or not seen.topics["commops"].recent:
         return
     if job.evidence_s is None and not seen.stream.is_evidence_whole:
         return
     since = f"none for {span(seen.now_s - job.evidence_s)}" if job.evidence_s else "none so far"
     why = ", and no rank marks iterations" if job.without_marks == job.announced else ""
     code = "no_marks" if why else "none_closes"
-    yield finding("problem", GROUP, _name(job), f"is heard, and no iteration closes ({since}){why}", code)
+    level: Level = "problem" if waited_s > CLOSING_S else "warning"
+    yield finding(level, GROUP, _name(job), f"is heard, and no iteration closes ({since}){why}", code)
 
 
 def _host_clocks(seen: KafkaFacts) -> Iterator[Finding]:

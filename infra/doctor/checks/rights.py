@@ -25,7 +25,9 @@ def check_rights(seen: KafkaFacts, settings: TopicSettings, group: str, role: st
         Whose work we are to do; None: whichever we may.
     """
     if not any(topic.operations is not None for topic in seen.topics.values()):
-        yield unread(GROUP, "operations", "the broker does not say what we may do")
+        is_empty = all(topic.error == "missing" for topic in seen.topics.values())
+        reason = "no topic is there" if is_empty else "the broker does not say what we may do"
+        yield unread(GROUP, "operations", reason)
         return
     lacking = {one: _lacking(seen, rights_of(one, settings, group)) for one in ROLES}
     may = [one for one in ROLES if not lacking[one]]

@@ -25,14 +25,14 @@ TO_DO: Final[Mapping[str, str]] = {
     "clock_off": "Let it follow a time server (NTP, chrony): infra/docs/doctor.md#clocks",
     # topics
     "topic_missing": "irregulars topics create",
-    "topic_refused": "Is it there? irregulars topics check, as an administrator. Then: irregulars topics grant ROLE User:NAME",
-    "partitions_differ": "Give the others {most} too before jobs start, or use another topic_prefix: infra/docs/topics.md",
+    "topic_refused": "Look as an administrator: irregulars topics check; then irregulars topics grant ROLE User:NAME",
+    "partitions_differ": "Give the others {most} too before jobs start, or use a new topic_prefix: infra/docs/topics.md",
     "partitions_many": "Make it anew with one partition: infra/docs/topics.md",
     "no_leader": "Start the brokers that hold them; until then nobody reads or writes there: " + _OPERATING
     + "#irregularsbrokersilent",
     "under_replicated": "Look which broker is away or slow; a second one that fails loses data: " + _OPERATING
     + "#irregularsbrokersilent",
-    "one_copy": "irregulars topics create --replicas 3 for new topics; reassign those that exist: infra/docs/topics.md",
+    "one_copy": "irregulars topics create --replicas 3, and reassign those that exist: infra/docs/topics.md",
     "min_insync": "Set min.insync.replicas=2 with three copies: infra/docs/topics.md",
     "topic_config": "kafka-configs --alter --topic {topic} --add-config {config}; infra/docs/topics.md",
     "snapshot_cleaning": "irregulars topics create sets it: infra/docs/topics.md#rank_snapshots-job_snapshots",
@@ -78,7 +78,8 @@ TO_DO: Final[Mapping[str, str]] = {
     "notify_stopped": "irregulars notify FILE; infra/docs/notifying.md",
     "channel_fails": "irregulars notify FILE --test CHANNEL; infra/docs/notifying.md",
     # anything
-    "kafka_first": "First what stands under Kafka",
+    "kafka_first": "First what stands under Kafka: irregulars doctor --only kafka",
+    "topics_first": "First what stands under Topics: irregulars topics create",
     "not_read": "infra/docs/doctor.md#what-is-not-known",
 }  # fmt: skip
 """By a finding's code; places in braces are filled by the finding."""

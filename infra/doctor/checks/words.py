@@ -14,11 +14,13 @@ def span(seconds: float) -> str:
     """Return a time in the largest unit that it fills twice.
 
     >>> span(0.25), span(9), span(150), span(9000), span(400_000)
-    ('0.2 s', '9 s', '2 min', '2 h', '4 d')
+    ('250 ms', '9 s', '2 min', '2 h', '4 d')
     """
     for size, unit in _STEPS:
         if seconds >= 2 * size:
             return f"{int(seconds // size)} {unit}"
+    if 0 < seconds < 1:
+        return f"{max(round(seconds * 1000), 1)} ms"
     return f"{seconds:.1f} s" if seconds < 5 and seconds != int(seconds) else f"{seconds:.0f} s"
 
 

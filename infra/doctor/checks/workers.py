@@ -22,6 +22,9 @@ FIRST_HOP: Final = ("commops", "iterations", "heartbeats", "bandwidth", "gpu_hea
 
 def check_workers(seen: KafkaFacts, own_release: str) -> Iterator[Finding]:
     """Give what is found of the workers."""
+    if "progress" in seen.topics and seen.topics["progress"].error:
+        yield finding("unknown", GROUP, "all", "not looked at: their topics are missing", "topics_first")
+        return
     waiting = waiting_messages(seen)
     yield from _readers(seen, waiting)
     yield from _unread_partitions(seen)

@@ -60,7 +60,7 @@ class _Reading:
         replicas = self._rows("replicas", _REPLICAS) if is_replicated else []
         stored = self._rows("stored rows", "SELECT toUnixTimestamp(max(stored_at)) FROM iterations") if (
             "iterations" in engines) else []  # fmt: skip
-        reader, reader_error = _reader(settings)
+        reader, reader_error = _reader(settings, has_tables="schema_migrations" in engines)
         return DatabaseFacts(
             self._own.address,
             self._own.user,
@@ -114,19 +114,21 @@ class _Reading:
         try:
             with translated(self._own):
                 return list(self._client.query(sql).result_rows)
+        except ServiceRefused:
+            self._unread[what] = f"{self._own.user} may not read it"
         except IrregularsError as error:
             self._unread[what] = _reason(error)
-            return []
+        return []
 
 
-def _reader(settings: Settings) -> tuple[str | None, str | None]:
+def _reader(settings: Settings, *, has_tables: bool) -> tuple[str | None, str | None]:
     """Return the user who only reads, if there is one apart, and why they can't be used."""
     if settings.clickhouse_reader_user is None:
         return None, None
     try:
         own = database_settings(settings, 0.0, is_reading=True)
         with _connected(own) as client, translated(own):
-            client.query("SELECT version FROM schema_migrations LIMIT 1")
+            client.query("SELECT version FROM schema_migrations LIMIT 1" if has_tables else "SELECT 1")
     except IrregularsError as error:
         return settings.clickhouse_reader_user, _reason(error)
     return settings.clickhouse_reader_user, None

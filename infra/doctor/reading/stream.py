@@ -10,6 +10,7 @@ from confluent_kafka import KafkaException, Message
 from confluent_kafka.admin import AdminClient
 
 from irregulars.errors import RecordError, ServiceError
+from irregulars.infra.doctor.checks.broker import CLOCK_S
 from irregulars.infra.doctor.checks.facts import GroupFacts, JobFacts, Letter, Progress, StreamFacts, TopicFacts
 from irregulars.infra.doctor.checks.job_facts import Announced, Beat, host_clocks, jobs_of
 from irregulars.infra.doctor.checks.topics import RECENT_S
@@ -68,7 +69,7 @@ class StreamReading:
         letters = tuple(self._letters())
         troubled, mutes = self._troubled(), tuple(self._mutes())
         newest_s = max((one.time_s for one in progress.values()), default=0.0)
-        if newest_s > self._now_s:
+        if newest_s > self._now_s + CLOCK_S:
             clocks = {**clocks, "the workers": newest_s - self._now_s}
         return StreamFacts(
             self._unread, progress, waiting_s, jobs, since_s, is_whole, clocks, letters, mutes, troubled

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicCollection, TopicPartition
@@ -20,6 +22,11 @@ from irregulars.streams.kafka.topics import TOPICS, TopicSettings
 
 _MISSING: Final = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})
 _NO_GROUP: Final = 69  # GROUP_ID_NOT_FOUND, of Kafka from 4.0 on
+_NO_COORDINATOR: Final = frozenset(
+    {KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.NOT_COORDINATOR}
+)
+_COORDINATOR_S: Final = 5.0
+_PAUSE_S: Final = 0.2
 _ANSWER_S: Final = 10.0
 _SETTLING: Final = ("PREPARING_REBALANCING", "COMPLETING_REBALANCING", "ASSIGNING", "RECONCILING")
 Offsets = Mapping[tuple[str, int], int]
@@ -58,9 +65,9 @@ def offsets_at(admin: AdminClient, places: Sequence[tuple[str, int]], time_s: fl
 def read_group(admin: AdminClient, name: str, deadline: Deadline) -> GroupFacts:
     """Return what is known of a consumer group; one that does not exist has no members."""
     try:
-        asked = admin.describe_consumer_groups([name], include_authorized_operations=True,
-                                               request_timeout=deadline.left_s(_ANSWER_S))  # fmt: skip
-        group = asked[name].result()
+        asked = partial(admin.describe_consumer_groups, [name], include_authorized_operations=True,
+                        request_timeout=deadline.left_s(_ANSWER_S))  # fmt: skip
+        group = _patiently(lambda: asked()[name].result(), deadline)
         members = tuple(f"{one.client_id} on {one.host.lstrip('/')}" for one in group.members)
         is_settling, operations = group.state.name in _SETTLING, _operations(group.authorized_operations)
     except KafkaException as error:
@@ -68,9 +75,21 @@ def read_group(admin: AdminClient, name: str, deadline: Deadline) -> GroupFacts:
         if code == KafkaError.GROUP_AUTHORIZATION_FAILED:
             return GroupFacts(name, "refused")
         if code != _NO_GROUP:
-            return GroupFacts(name, error.args[0].str())
+            return GroupFacts(name, error.args[0].str() or error.args[0].name())
         members, is_settling, operations = (), False, None
     return GroupFacts(name, None, members, is_settling, operations, _committed(admin, name, deadline))
+
+
+def _patiently(ask: Callable[[], Any], deadline: Deadline) -> Any:
+    """Ask again while the broker looks for the group's coordinator: where there was no group before, it makes one."""
+    patience = Deadline(deadline.left_s(_COORDINATOR_S))
+    while True:
+        try:
+            return ask()
+        except KafkaException as error:
+            if error.args[0].code() not in _NO_COORDINATOR or patience.is_over:
+                raise
+            time.sleep(_PAUSE_S)
 
 
 def _committed(admin: AdminClient, name: str, deadline: Deadline) -> dict[tuple[str, int], int]:
