@@ -14,8 +14,9 @@ from irregulars.infra.doctor.diagnosis import Question, diagnose
 
 BLOCKING: Final = frozenset(
     {
-        "kafka_away", "kafka_refuses", "topic_missing", "topic_refused", "partitions_differ", "no_leader", "no_worker",
-        "partitions_unread", "behind", "judging_behind", "not_announced", "none_closes", "no_marks", "all_refused",
+        "kafka_away", "kafka_refuses", "topic_missing", "topic_refused", "partitions_differ", "no_leader",
+        "no_worker", "partitions_unread", "behind", "judging_behind", "not_announced", "none_closes", "no_marks",
+        "all_refused",
     }
 )  # fmt: skip
 """Codes of findings for which no alert comes, of some job or of all."""

@@ -30,9 +30,9 @@ def check_alerts(seen: KafkaFacts, least_severity: str) -> Iterator[Finding]:
     if "mutes" in seen.stream.unread:
         yield unread(GROUP, "mutes", seen.stream.unread["mutes"])
     elif seen.stream.mutes:
-        yield ok(GROUP, "mutes", f"{count(len(seen.stream.mutes), 'mute')} hold: {names(seen.stream.mutes)}")
+        yield ok(GROUP, "mutes", f"{count(len(seen.stream.mutes), 'mute')} in force: {names(seen.stream.mutes)}")
     else:
-        yield ok(GROUP, "mutes", "none holds")
+        yield ok(GROUP, "mutes", "none in force")
 
 
 def _newest(seen: KafkaFacts, alerts: TopicFacts, what: str, least_severity: str) -> str:

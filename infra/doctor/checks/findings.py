@@ -61,7 +61,7 @@ def ok(group: str, subject: str, text: str) -> Finding:
     return Finding("ok", group, subject, text)
 
 
-def finding(level: Level, group: str, subject: str, text: str, code: str, **values: object) -> Finding:
+def finding(level: Level, group: str, subject: str, text: str, code: str, /, **values: object) -> Finding:
     """Return a finding of a case that `TO_DO` knows; `values` fill the places in what to do."""
     return Finding(level, group, subject, text, code, TO_DO[code].format(**values))
 

@@ -21,8 +21,8 @@ ANNOUNCED_S: Final = 60.0
 
 FIRST_CLOSING_S: Final = 120.0
 CLOSING_S: Final = 300.0
-"""Without a closed iteration for so long, while operators come, nothing of the job is judged. A checkpoint, or the first
-iterations, which compile, may take some minutes: sooner it is a warning."""
+"""Without a closed iteration for so long, while operators come, nothing of the job is judged. A checkpoint may take
+some minutes, and so may the first iterations, which compile: sooner it is a warning."""
 
 _MOST_JOBS: Final = 8
 ALL_LOST: Final = 0.9

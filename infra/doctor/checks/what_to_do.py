@@ -26,7 +26,7 @@ TO_DO: Final[Mapping[str, str]] = {
     # topics
     "topic_missing": "irregulars topics create",
     "topic_refused": "Look as an administrator: irregulars topics check; then irregulars topics grant ROLE User:NAME",
-    "partitions_differ": "Give the others {most} too before jobs start, or use a new topic_prefix: infra/docs/topics.md",
+    "partitions_differ": "Give the others {most} too while no job runs, or use another prefix: infra/docs/topics.md",
     "partitions_many": "Make it anew with one partition: infra/docs/topics.md",
     "no_leader": "Start the brokers that hold them; until then nobody reads or writes there: " + _OPERATING
     + "#irregularsbrokersilent",

@@ -52,7 +52,9 @@ def waiting_messages(seen: KafkaFacts) -> dict[str, int]:
 
 def is_read(seen: KafkaFacts) -> bool:
     """Whether a worker lives, as far as is known."""
-    return _newest_s(seen) > seen.now_s - ALIVE_S
+    group = seen.workers
+    is_deserted = group is not None and group.error is None and not group.members and not group.is_settling
+    return not is_deserted and _newest_s(seen) > seen.now_s - ALIVE_S
 
 
 def _newest_s(seen: KafkaFacts) -> float:
