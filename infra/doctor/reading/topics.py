@@ -43,8 +43,8 @@ def read_topics(
     there = [topic for topic in found.values() if topic.error is None]
     configs = _configs(admin, [topic.name for topic in there], deadline)
     places = [(topic.name, number) for topic in there for number in range(topic.partitions)]
-    begins = _offsets(admin, places, OffsetSpec.earliest(), deadline)
-    ends = _offsets(admin, places, OffsetSpec.latest(), deadline)
+    begins = _offsets(admin, places, OffsetSpec.earliest(), deadline)  # type: ignore[no-untyped-call]
+    ends = _offsets(admin, places, OffsetSpec.latest(), deadline)  # type: ignore[no-untyped-call]
     since = _offsets(admin, places, OffsetSpec.for_timestamp(int((now_s - RECENT_S) * 1000)), deadline)
     newest = _newest(admin, places, deadline)
     return {
@@ -128,7 +128,7 @@ def _configs(admin: AdminClient, names: Sequence[str], deadline: Deadline) -> di
     if not names:
         return {}
     resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
-    found = {}
+    found: dict[str, Mapping[str, str]] = {}
     for resource, future in admin.describe_configs(resources, request_timeout=deadline.left_s(_ANSWER_S)).items():
         try:
             found[resource.name] = {key: str(entry.value) for key, entry in future.result().items()}
@@ -146,7 +146,8 @@ def _offsets(
 def _newest(admin: AdminClient, places: Sequence[tuple[str, int]], deadline: Deadline) -> dict[str, float]:
     """Return the time of each topic's newest message, s since 1970."""
     found: dict[str, float] = {}
-    for (topic, _), info in _listed(admin, places, OffsetSpec.max_timestamp(), deadline).items():
+    newest = OffsetSpec.max_timestamp()  # type: ignore[no-untyped-call]
+    for (topic, _), info in _listed(admin, places, newest, deadline).items():
         if info.offset >= 0 and info.timestamp > 0:
             found[topic] = max(found.get(topic, 0.0), info.timestamp / 1000)
     return found
