@@ -137,7 +137,9 @@ class GroupFacts:
     Parameters
     ----------
     members
-        Client and host of each.
+        Client and host of each. The demo's broker names none of a group that is at work: then `is_stable` counts.
+    is_settling, is_stable
+        Whether it shares out its partitions now, or has done so.
     committed
         Offset of the next message by topic (full name) and partition.
     """
@@ -146,6 +148,7 @@ class GroupFacts:
     error: str | None = None
     members: tuple[str, ...] = ()
     is_settling: bool = False
+    is_stable: bool = False
     operations: frozenset[str] | None = None
     committed: Mapping[tuple[str, int], int] = field(default_factory=dict)
 

@@ -53,7 +53,8 @@ def waiting_messages(seen: KafkaFacts) -> dict[str, int]:
 def is_read(seen: KafkaFacts) -> bool:
     """Whether a worker lives, as far as is known."""
     group = seen.workers
-    is_deserted = group is not None and group.error is None and not group.members and not group.is_settling
+    is_deserted = group is not None and group.error is None and not (
+        group.members or group.is_settling or group.is_stable)  # fmt: skip
     return not is_deserted and _newest_s(seen) > seen.now_s - ALIVE_S
 
 
@@ -69,6 +70,9 @@ def _readers(seen: KafkaFacts, waiting: dict[str, int]) -> Iterator[Finding]:
         yield unread(GROUP, "group", f"{group.error} (consumer group {group.name})")
     elif group.members:
         yield ok(GROUP, "group", f"{count(len(group.members), 'worker')} in {group.name}: {names(group.members)}")
+        return
+    elif group.is_settling or (group.is_stable and not is_read(seen)):
+        yield ok(GROUP, "group", f"{group.name} has workers, and shares out its partitions or has just done so")
         return
     if is_read(seen):
         yield ok(GROUP, "reading", f"a worker last said {_ago(seen, _newest_s(seen))} ago how far it is")

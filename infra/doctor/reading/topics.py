@@ -69,15 +69,16 @@ def read_group(admin: AdminClient, name: str, deadline: Deadline) -> GroupFacts:
                         request_timeout=deadline.left_s(_ANSWER_S))  # fmt: skip
         group = _patiently(lambda: asked()[name].result(), deadline)
         members = tuple(f"{one.client_id} on {one.host.lstrip('/')}" for one in group.members)
-        is_settling, operations = group.state.name in _SETTLING, _operations(group.authorized_operations)
+        state, operations = group.state.name, _operations(group.authorized_operations)
     except KafkaException as error:
         code = error.args[0].code()
         if code == KafkaError.GROUP_AUTHORIZATION_FAILED:
             return GroupFacts(name, "refused")
         if code != _NO_GROUP:
             return GroupFacts(name, error.args[0].str() or error.args[0].name())
-        members, is_settling, operations = (), False, None
-    return GroupFacts(name, None, members, is_settling, operations, _committed(admin, name, deadline))
+        members, state, operations = (), "DEAD", None
+    committed = _committed(admin, name, deadline)
+    return GroupFacts(name, None, members, state in _SETTLING, state == "STABLE", operations, committed)
 
 
 def _patiently(ask: Callable[[], Any], deadline: Deadline) -> Any:

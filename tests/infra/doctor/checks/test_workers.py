@@ -26,6 +26,9 @@ def progress(ages_s: list[float], release: str | None = RELEASE, **positions: in
         (kafka(), []),
         (kafka(workers=GroupFacts("irregulars")), [("problem", "no_worker")]),
         (kafka(workers=GroupFacts("irregulars"), stream={"progress": {}}), [("problem", "no_worker")]),
+        (kafka(workers=GroupFacts("irregulars", is_stable=True)), []),
+        (kafka(workers=GroupFacts("irregulars", is_stable=True), stream={"progress": {}}), []),
+        (kafka(workers=GroupFacts("irregulars", is_settling=True), stream={"progress": {}}), []),
         (kafka(workers=GroupFacts("irregulars", "refused")), [("unknown", "not_read")]),
         (
             kafka(workers=GroupFacts("irregulars", "refused"), stream={"progress": progress([90.0] * 4)}),
