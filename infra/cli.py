@@ -20,6 +20,7 @@ from irregulars.infra.commands.deadletter import deadletter
 from irregulars.infra.commands.demo import demo
 from irregulars.infra.commands.detectors.backtest import backtest
 from irregulars.infra.commands.detectors.plugins import plugins
+from irregulars.infra.commands.doctor import doctor
 from irregulars.infra.commands.feedback import feedback
 from irregulars.infra.commands.mutes import mutes
 from irregulars.infra.commands.node_check import node_check
@@ -170,6 +171,7 @@ for one in (
     notify,
     feedback,
     sql,
+    doctor,
     backtest,
 ):
     app.command(cls=_Command)(one)

@@ -253,7 +253,7 @@ def load_settings(
         the file or variable and the key.
     """
     values = (
-        _from_file(_config_file(config, environment), others)
+        _from_file(settings_file(config, environment), others)
         | _from_environment(environment)
         | _from_flags(flags or {})
     )
@@ -272,7 +272,34 @@ def parse_assignment(text: str) -> tuple[str, str]:
     return name.strip(), value
 
 
-def _config_file(config: Path | None, environment: Mapping[str, str]) -> Path | None:
+def check_flags(flags: Mapping[str, object]) -> None:
+    """Raise `InputError` if a value from the command line can't be used, as `load_settings` does."""
+    _from_flags(flags)
+
+
+def single_faults(values: Mapping[str, Any], file: Path | None, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return what is wrong with values of a file and of the environment, each for itself, by key or variable.
+
+    Parameters
+    ----------
+    values
+        What stands in `file`.
+    """
+    given = [(name, name, value, f"{file}, key {name}") for name, value in values.items()]
+    own = [name for name in environment if name.startswith(PREFIX) and name != CONFIG_VARIABLE]
+    given += [(variable, variable.removeprefix(PREFIX).lower(), environment[variable],
+               f"environment variable {variable}") for variable in own]  # fmt: skip
+    found = {}
+    for place, name, value, where in given:
+        try:
+            _accept(name, value, where)
+        except InputError as error:
+            found[place] = str(error)
+    return found
+
+
+def settings_file(config: Path | None, environment: Mapping[str, str]) -> Path | None:
+    """Return the file in force: the one that is named, else that of ``IRREGULARS_CONFIG``, else the usual one."""
     if config is not None:
         return config
     if environment.get(CONFIG_VARIABLE):
