@@ -29,9 +29,9 @@ from irregulars.streams.messages.records import Batch
 
 _LOG: Final = logging.getLogger("irregulars.ras")
 
-AWAY_S: Final = 30.0
-"""A service that can't be reached for so long has ended with its job. While a job starts, or RAS is busy, it may not
-answer for a moment."""
+AWAY_LOOKS: Final = 4
+"""A service that could not be reached so many times in a row has ended with its job. While a job starts, or RAS is
+busy, it may not answer for a moment."""
 
 _ANY_PORT: Final = 9
 
@@ -84,7 +84,7 @@ class RasWatch:
         self._world = ""
         self._run: JobRun | None = None
         self._watch: StandstillWatch | None = None
-        self._away_since_ns: int | None = None
+        self._missed = 0
         self._restored = dict(state)
         self._last_note = ""
 
@@ -95,10 +95,10 @@ class RasWatch:
 
     def hear(self, answer: Answer, now_ns: int) -> list[Record]:
         """Take in an answer; return what is to be published."""
-        self._away_since_ns = None
         world = find_world(answer, self._settings.world_size)
         if world is None:
-            return self._hear_without_world(answer, now_ns)
+            return self._hear_without_world(answer)
+        self._missed = 0
         if _name_of(world) == self._world and self._watch is not None and self._run is not None:
             self._watch.hear(answer, now_ns)
             return [*self._follow(self._run, self._watch, now_ns)]
@@ -108,13 +108,10 @@ class RasWatch:
             return [*self._end_run("restarted")]
         return [*self._end_run("restarted"), *self._begin_run(answer, world, now_ns)]
 
-    def miss(self, now_ns: int) -> list[Record]:
+    def miss(self) -> list[Record]:
         """Take in that the service can't be reached; return what is to be published."""
-        if self._run is None:
-            return []
-        if self._away_since_ns is None:
-            self._away_since_ns = now_ns
-        if now_ns - self._away_since_ns < AWAY_S * 1e9:
+        self._missed += 1
+        if self._run is None or self._missed < AWAY_LOOKS:
             return []
         _LOG.info("event=ras_job_ended job=%s attempt=%d", self._run.job, self._run.attempt)
         return [*self._end_run("finished")]
@@ -139,12 +136,12 @@ class RasWatch:
 
     # --- a job's run ------------------------------------------------------------------------------------------------
 
-    def _hear_without_world(self, answer: Answer, now_ns: int) -> list[Record]:
+    def _hear_without_world(self, answer: Answer) -> list[Record]:
         """While the communicator of all ranks is not (or no more) there, it is as if nobody had answered."""
         largest = max((one.size for one in answer.communicators), default=0)
         rule = f"a communicator of {self._settings.world_size} ranks; the largest has {largest}"
         self._note("ras_no_world", f"RAS of NCCL {answer.version} must know {rule}")
-        return self.miss(now_ns)
+        return self.miss()
 
     def _begin_run(self, answer: Answer, world: RasCommunicator, now_ns: int) -> Iterator[Record]:
         workers = dict(world.workers)
@@ -313,7 +310,7 @@ class RasSource:
             records = self._watch.hear(answer, self._now_ns())
         except RasAway as error:
             self._note_failure(str(error))
-            records = self._watch.miss(self._now_ns())
+            records = self._watch.miss()
         except InputError as error:
             self._note_failure(str(error), logging.WARNING)
             return

@@ -1,0 +1,1 @@
+"""Saved answers of NCCL's RAS service."""
