@@ -20,10 +20,10 @@ from irregulars.producers.importers.kineto.json_events import EventReader
 from irregulars.producers.importers.kineto.kineto_trace import LAUNCHES, WANTED, Capture, TraceParser
 from irregulars.producers.importers.nccl_inspector.job import job_of_operations
 from irregulars.producers.importers.nccl_inspector.lines import MAX_LINE_BYTES, LogParser, Operation, Process
-from irregulars.producers.importers.nccl_ras.job import job_of_answers, split_answers
 from irregulars.producers.importers.shared.files import list_files, open_plain, rank_of_name, read_bounded, stem_of
 from irregulars.producers.importers.shared.imported import ImportedJob
 from irregulars.producers.nccl_ras.answers import MAX_ANSWER_BYTES, Answer
+from irregulars.producers.nccl_ras.saved_answers import job_of_answers, split_answers
 from irregulars.producers.trace.directory import write_trace
 from irregulars.validation import nearest
 

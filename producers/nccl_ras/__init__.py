@@ -1,1 +1,1 @@
-"""NCCL's RAS service, asked while a job runs: which collectives each rank has launched, and which ranks are gone."""
+"""NCCL's RAS service, asked while a job runs or read from saved answers: hangs without a hook. Start in `source`."""

@@ -1,1 +1,0 @@
-"""Saved answers of NCCL's RAS service."""
