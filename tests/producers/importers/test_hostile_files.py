@@ -150,6 +150,8 @@ def test_values_of_any_type_and_size_are_read_or_refused(tmp_path: Path, kind: s
         made = lines(*(with_odd(json.loads(line), data) for line in value.splitlines()))
     elif kind == "kineto":
         made = json.dumps(with_odd(json.loads(value), data)).encode()
+    elif kind == "nccl-ras":
+        made = json.dumps(with_odd(json.loads(value[: len(value) // 2]), data), indent=2).encode() + b"\n" + value
     else:
         made = pickle.dumps(with_odd(pickle.loads(value), data), data.draw(st.sampled_from([2, 4])))
     try_import(tmp_path, kind, made)
