@@ -1,64 +1,110 @@
 """Pictures of the console's pages with recorded jobs: ``python -m tests.infra.console.screenshots [FOLDER]``.
 
-Each page light and dark, and the first and an incident on a phone; in few colours, so that they stay small.
+Each page light and dark, and the first and an incident on a phone; in few colours, so that they stay small. The last
+is the heat map of a job that is made up, with a fixed, a rotating and a transient culprit to compare.
 """
 
 from __future__ import annotations
 
 import io
 import sys
+import time
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from irregulars.infra.services.demo_database import DemoDatabase
-from irregulars.sinks.connection import DatabaseSettings
+from irregulars.sinks.clickhouse import ClickHouseSink
+from irregulars.sinks.connection import DatabaseSettings, connect
+from tests.benchmarks.stored_heat_map import ATTEMPT, JOB, StoredHeatMap
 from tests.infra.console.browser import chromium
-from tests.infra.console.filled import fill
+from tests.infra.console.filled import fill, moved_to
 from tests.infra.console.running import RunningConsole, running_console
+from tests.sinks.recorded_jobs import rows_of_recording
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
 
 FOLDER: Final = Path(__file__).resolve().parents[3] / "infra" / "docs" / "console"
+SLOW_GPU: Final = "tp2pp4dp2-compute"
+"""A recorded job whose culprit works longer, which is what the heat map shows."""
+
 PAGES: Final = {
     "now": "/",
-    "job": "/jobs/gloo-slow-nic",
+    "job": f"/jobs/{SLOW_GPU}",
     "incident": "/incidents/gloo-slow-nic:0:60:0",
     "devices": "/devices",
     "pipeline": "/pipeline",
     "questions": "/questions",
 }
+WHOLE: Final = ("job", "incident")
 PHONE: Final = ("now", "incident")
+THEMES: Final = ("light", "dark")
 MOST_BYTES: Final = 150_000
 _WIDE: Final = {"width": 1280, "height": 860}
 _NARROW: Final = {"width": 360, "height": 760}
 _COLOURS: Final = 64
+_CULPRITS: Final = StoredHeatMap(512, 400)
 
 
 def main(folder: Path = FOLDER) -> None:
     """Make them."""
     folder.mkdir(parents=True, exist_ok=True)
-    with DemoDatabase() as database:
+    with DemoDatabase() as database, chromium() as browser:
         own = DatabaseSettings(database.url, database.user, database.password, database.database)
         fill(own)
+        add(own, SLOW_GPU)
         reader = DatabaseSettings(database.url, database.reader, database.reader_password, database.database)
         with running_console(reader) as console:
-            take(console, folder)
+            take(console, browser, folder)
+            _CULPRITS.fill(connect(own))
+            take_culprits(console, browser, folder)
 
 
-def take(console: RunningConsole, folder: Path) -> None:
-    """Take the pictures of a console that runs."""
-    with chromium() as browser:
-        for theme in ("light", "dark"):
-            for size, names in ((_WIDE, tuple(PAGES)), (_NARROW, PHONE)):
-                context = browser.new_context(viewport=size, color_scheme=theme, device_scale_factor=1)
-                page = context.new_page()
-                page.goto(console.link)
-                page.wait_for_url(f"{console.url}/")
-                for name in names:
-                    page.goto(console.url + PAGES[name])
-                    page.wait_for_timeout(1200)
-                    suffix = f"{theme}-phone" if size is _NARROW else theme
-                    write(page.screenshot(full_page=name in ("incident",) and size is _WIDE),
-                          folder / f"{name}-{suffix}.png")  # fmt: skip
-                context.close()
+def add(settings: DatabaseSettings, name: str) -> None:
+    """Store one more recorded job, as if it had ended half an hour ago."""
+    sink = ClickHouseSink(settings)
+    sink.open()
+    try:
+        sink.write(moved_to(rows_of_recording(f"bench/{name}"), time.time() - 1800))
+    finally:
+        sink.close()
+
+
+def take(console: RunningConsole, browser: Browser, folder: Path) -> None:
+    """Take the pictures of all pages."""
+    for theme in THEMES:
+        for size, names in ((_WIDE, tuple(PAGES)), (_NARROW, PHONE)):
+            page = entered(console, browser, theme, size)
+            for name in names:
+                page.goto(console.url + PAGES[name])
+                if page.locator("[data-chart=heat_map]").count():
+                    page.wait_for_selector("[data-chart=heat_map][data-state=painted]")
+                page.wait_for_timeout(1200)
+                suffix = f"{theme}-phone" if size is _NARROW else theme
+                picture = page.screenshot(full_page=name in WHOLE and size is _WIDE)
+                write(picture, folder / f"{name}-{suffix}.png")
+            page.context.close()
+
+
+def take_culprits(console: RunningConsole, browser: Browser, folder: Path) -> None:
+    """Take the heat map with three kinds of culprits."""
+    for theme in THEMES:
+        page = entered(console, browser, theme, _WIDE)
+        page.goto(f"{console.url}/jobs/{JOB}?attempt={ATTEMPT}")
+        heat_map = page.locator("[data-chart=heat_map]")
+        page.wait_for_selector("[data-chart=heat_map][data-state=painted]")
+        page.wait_for_timeout(800)
+        write(heat_map.screenshot(), folder / f"heat-map-{theme}.png")
+        page.context.close()
+
+
+def entered(console: RunningConsole, browser: Browser, theme: str, size: dict[str, int]) -> Page:
+    """Return a page of a browser that is logged in."""
+    context = browser.new_context(viewport=size, color_scheme=theme, device_scale_factor=1)  # type: ignore[arg-type]
+    page = context.new_page()
+    page.goto(console.link)
+    page.wait_for_url(f"{console.url}/")
+    return page
 
 
 def write(png: bytes, path: Path) -> None:
@@ -70,7 +116,7 @@ def write(png: bytes, path: Path) -> None:
     reduced.save(out, "PNG", optimize=True)
     assert len(out.getvalue()) <= MOST_BYTES, f"{path.name} has {len(out.getvalue())} bytes"
     path.write_bytes(out.getvalue())
-    print(f"{path.name} {len(out.getvalue()) / 1000:.0f} kB")
+    print(f"{path.name} {len(out.getvalue()) / 1000:.0f} kB", flush=True)
 
 
 if __name__ == "__main__":
