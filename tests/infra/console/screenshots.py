@@ -37,6 +37,7 @@ PAGES: Final = {
     "questions": "/questions",
 }
 WHOLE: Final = ("job", "incident")
+_MOST_TALL: Final = 1_700  # of those; what comes below the heat map is cut off
 PHONE: Final = ("now", "incident")
 THEMES: Final = ("light", "dark")
 MOST_BYTES: Final = 150_000
@@ -81,8 +82,8 @@ def take(console: RunningConsole, browser: Browser, folder: Path) -> None:
                     page.wait_for_selector("[data-chart=heat_map][data-state=painted]")
                 page.wait_for_timeout(1200)
                 suffix = f"{theme}-phone" if size is _NARROW else theme
-                picture = page.screenshot(full_page=name in WHOLE and size is _WIDE)
-                write(picture, folder / f"{name}-{suffix}.png")
+                is_whole = name in WHOLE and size is _WIDE
+                write(page.screenshot(full_page=is_whole), folder / f"{name}-{suffix}.png")
             page.context.close()
 
 
@@ -111,7 +112,9 @@ def write(png: bytes, path: Path) -> None:
     """Write a picture in few colours, so small that a repository can hold it."""
     from PIL import Image
 
-    reduced = Image.open(io.BytesIO(png)).convert("RGB").quantize(_COLOURS, dither=Image.Dither.NONE)
+    image = Image.open(io.BytesIO(png)).convert("RGB")
+    image = image.crop((0, 0, image.width, min(image.height, _MOST_TALL)))
+    reduced = image.quantize(_COLOURS, dither=Image.Dither.NONE)
     out = io.BytesIO()
     reduced.save(out, "PNG", optimize=True)
     assert len(out.getvalue()) <= MOST_BYTES, f"{path.name} has {len(out.getvalue())} bytes"
