@@ -43,7 +43,7 @@ THEMES: Final = ("light", "dark")
 MOST_BYTES: Final = 150_000
 _WIDE: Final = {"width": 1280, "height": 860}
 _NARROW: Final = {"width": 360, "height": 760}
-_COLOURS: Final = 64
+_COLOURS: Final = (255, 128, 64)  # as many as fit: with few of them small signs get the colour of larger ones
 _CULPRITS: Final = StoredHeatMap(512, 400)
 
 
@@ -114,9 +114,11 @@ def write(png: bytes, path: Path) -> None:
 
     image = Image.open(io.BytesIO(png)).convert("RGB")
     image = image.crop((0, 0, image.width, min(image.height, _MOST_TALL)))
-    reduced = image.quantize(_COLOURS, dither=Image.Dither.NONE)
-    out = io.BytesIO()
-    reduced.save(out, "PNG", optimize=True)
+    for colours in _COLOURS:
+        out = io.BytesIO()
+        image.quantize(colours, dither=Image.Dither.NONE).save(out, "PNG", optimize=True)
+        if len(out.getvalue()) <= MOST_BYTES:
+            break
     assert len(out.getvalue()) <= MOST_BYTES, f"{path.name} has {len(out.getvalue())} bytes"
     path.write_bytes(out.getvalue())
     print(f"{path.name} {len(out.getvalue()) / 1000:.0f} kB", flush=True)

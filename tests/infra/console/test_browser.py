@@ -1,0 +1,205 @@
+"""The console as a browser has it: no errors, usable without a mouse, live, and honest when its server is away."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import pytest
+
+from irregulars.sinks.clickhouse import ClickHouseSink
+from irregulars.sinks.connection import DatabaseSettings
+from tests.conftest import ClickHouseAddress
+from tests.infra.console.browser import chromium, chromium_path
+from tests.infra.console.filled import fill, moved_to, while_it_lasts
+from tests.infra.console.running import RunningConsole, running_console
+from tests.integration.pipelines import drop
+from tests.sinks.recorded_jobs import rows_of_recording
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+pytest.importorskip("playwright", reason="playwright must be installed (pip install playwright); it is not")
+if chromium_path() is None:
+    pytest.skip("chromium must be installed (apt-get install chromium); it is not", allow_module_level=True)
+
+PAGES = (
+    "/", "/jobs/gloo-slow-nic", "/incidents/gloo-slow-nic:0:60:0", "/devices", "/hosts/node-1", "/pipeline", "/questions",
+    "/questions/jobs_now", "/search?q=node",
+)  # fmt: skip
+PAINTED = "[data-chart=heat_map][data-state=painted]"
+NOTED = "document.addEventListener('securitypolicyviolation', (e) => console.error(`policy: ${e.violatedDirective}`))"
+
+OpenPage = Callable[..., "Page"]
+
+
+@pytest.fixture(scope="module")
+def database(clickhouse: ClickHouseAddress) -> Iterator[DatabaseSettings]:
+    own = DatabaseSettings(clickhouse.url, clickhouse.user, clickhouse.password, f"test_{uuid4().hex[:12]}")
+    fill(own)
+    yield own
+    drop(own)
+
+
+@pytest.fixture(scope="module")
+def console(database: DatabaseSettings) -> Iterator[RunningConsole]:
+    with running_console(database) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as running:
+        yield running
+
+
+@pytest.fixture
+def open_page(browser: Browser, console: RunningConsole) -> Iterator[OpenPage]:
+    """Open a page that is logged in, of the module's console or another one."""
+    with ExitStack() as contexts:
+
+        def open_one(path: str = "/", scheme: str = "light", at: RunningConsole = console) -> Page:
+            context = browser.new_context(color_scheme=scheme)  # type: ignore[arg-type]
+            contexts.callback(context.close)
+            context.add_init_script(NOTED)
+            page = context.new_page()
+            page.goto(at.link)
+            page.wait_for_url(f"{at.url}/")
+            if path != "/":
+                page.goto(at.url + path)
+            return page
+
+        yield open_one
+
+
+def faults_of(page: Page) -> list[str]:
+    """Return a list that gets every error, warning and refusal of the pages that are loaded from now on."""
+    found: list[str] = []
+    page.on("console", lambda one: found.append(one.text) if one.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: found.append(str(error)))
+    page.on("requestfailed", lambda one: found.append(f"{one.url}: {one.failure}"))
+    page.on("response", lambda one: found.append(f"{one.url}: {one.status}") if one.status >= 400 else None)
+    return found
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_pages_load_without_errors_and_nothing_on_them_breaks_the_policy(scheme: str, open_page: OpenPage) -> None:
+    page = open_page(scheme=scheme)
+    faults = faults_of(page)
+    root = page.url.rstrip("/")
+    for path in PAGES:
+        answer = page.goto(root + path)
+        assert answer is not None
+        assert answer.status == 200
+        if page.locator("[data-chart=heat_map]").count():
+            page.wait_for_selector(PAINTED)
+        assert page.locator("h1").count() == 1
+        assert not page.evaluate("document.documentElement.scrollWidth > innerWidth"), path
+    background = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (sum(map(int, background.strip("rgb()").split(","))) < 3 * 128) is (scheme == "dark")
+    assert faults == []
+
+
+def test_a_script_that_got_into_a_page_is_refused_and_told(open_page: OpenPage) -> None:
+    page = open_page()
+    faults = faults_of(page)
+    script = (
+        "const one = document.createElement('script'); one.textContent = 'window.got = 1'; document.body.append(one)"
+    )
+    page.evaluate(script)
+    page.wait_for_function("true")
+    assert page.evaluate("window.got") is None
+    assert any("policy: script-src" in one for one in faults)
+
+
+def test_the_first_key_offers_to_skip_to_the_content(open_page: OpenPage) -> None:
+    page = open_page("/devices")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+    assert page.evaluate("document.activeElement.getBoundingClientRect().top") >= 0
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "main"
+
+
+def test_all_that_can_be_used_is_reached_by_tab_and_shows_that_it_has_the_focus(open_page: OpenPage) -> None:
+    page = open_page("/questions/irregular_iterations")
+    wanted = page.locator("a[href], button:visible, input:visible").count()
+    seen: set[int] = set()
+    for _ in range(wanted + 5):
+        page.keyboard.press("Tab")
+        number, outline = page.evaluate(
+            "[[...document.querySelectorAll('a[href], button, input')].indexOf(document.activeElement),"
+            " getComputedStyle(document.activeElement).outlineStyle]"
+        )
+        if number >= 0:
+            seen.add(number)
+            assert outline != "none", number
+    visible = page.evaluate(
+        "[...document.querySelectorAll('a[href], button, input')].flatMap((one, at) =>"
+        " one.checkVisibility() && one.type !== 'hidden' ? [at] : [])"
+    )
+    assert seen >= set(visible)
+
+
+def test_one_logs_in_and_searches_by_keys_alone(browser: Browser, console: RunningConsole) -> None:
+    context = browser.new_context()
+    page = context.new_page()
+    page.goto(f"{console.url}/devices")
+    page.wait_for_url("**/login?next=%2Fdevices")
+    page.keyboard.type(console.token)
+    page.keyboard.press("Enter")
+    page.wait_for_url(f"{console.url}/devices")
+    page.keyboard.press("/")
+    page.keyboard.type("gloo-slow-nic")
+    page.keyboard.press("Enter")
+    page.wait_for_url(f"{console.url}/jobs/gloo-slow-nic")
+    page.keyboard.press("g")
+    page.keyboard.press("n")
+    page.wait_for_url(f"{console.url}/")
+    context.close()
+
+
+def test_the_heat_map_moves_zooms_and_tells_by_keys(open_page: OpenPage) -> None:
+    page = open_page("/jobs/gloo-slow-nic")
+    page.wait_for_selector(PAINTED)
+    status, whole = page.locator("#hm-status"), page.locator(".hm-over.is-whole")
+    page.wait_for_function("document.querySelector('#hm-status').textContent.includes('Furthest')")
+    page.locator(".hm-over").focus()
+    page.keyboard.press("Home")
+    page.keyboard.press("ArrowRight")
+    page.wait_for_function("document.querySelector('#hm-status').textContent.includes('iteration 1:')")
+    page.keyboard.press("ArrowDown")
+    page.wait_for_function("document.querySelector('#hm-status').textContent.includes('rank 1 ')")
+    assert "node-1" in status.inner_text()
+    assert whole.count() == 1
+    page.keyboard.press("+")
+    page.wait_for_function("!document.querySelector('.hm-over').classList.contains('is-whole')")
+    page.keyboard.press("0")
+    page.wait_for_function("document.querySelector('.hm-over').classList.contains('is-whole')")
+    page.keyboard.press("Enter")
+    details = page.locator(".hm-details")
+    details.wait_for()
+    assert "Rank 1 in iteration 1" in details.inner_text()
+
+
+def test_an_incident_appears_while_somebody_looks(database: DatabaseSettings, open_page: OpenPage) -> None:
+    page = open_page()
+    assert "gloo-slow-link" not in page.locator("#live").inner_text()
+    sink = ClickHouseSink(database)
+    sink.open()
+    sink.write(moved_to(while_it_lasts(rows_of_recording("gloo-slow-link")), time.time() - 1))
+    sink.close()
+    page.locator(".incident", has_text="gloo-slow-link").wait_for(timeout=15_000)
+    assert "3 open incidents" in page.locator("#status").inner_text()
+
+
+def test_a_page_says_that_it_is_old_when_its_server_is_away(database: DatabaseSettings, open_page: OpenPage) -> None:
+    with running_console(database) as short_lived:
+        page = open_page(at=short_lived)
+        assert page.locator("#trouble").is_hidden()
+    page.locator("#trouble", has_text="can't be reached").wait_for(timeout=15_000)
+    assert page.locator("#trouble").get_attribute("role") == "alert"
+    assert page.locator("#live.stale").count() == 1
