@@ -27,8 +27,8 @@ if chromium_path() is None:
     pytest.skip("chromium must be installed (apt-get install chromium); it is not", allow_module_level=True)
 
 PAGES = (
-    "/", "/jobs/gloo-slow-nic", "/incidents/gloo-slow-nic:0:60:0", "/devices", "/hosts/node-1", "/pipeline", "/questions",
-    "/questions/jobs_now", "/search?q=node",
+    "/", "/jobs/gloo-slow-nic", "/incidents/gloo-slow-nic:0:60:0", "/devices", "/hosts/node-1", "/pipeline",
+    "/questions", "/questions/jobs_now", "/search?q=node",
 )  # fmt: skip
 PAINTED = "[data-chart=heat_map][data-state=painted]"
 NOTED = "document.addEventListener('securitypolicyviolation', (e) => console.error(`policy: ${e.violatedDirective}`))"
@@ -106,11 +106,8 @@ def test_pages_load_without_errors_and_nothing_on_them_breaks_the_policy(scheme:
 def test_a_script_that_got_into_a_page_is_refused_and_told(open_page: OpenPage) -> None:
     page = open_page()
     faults = faults_of(page)
-    script = (
-        "const one = document.createElement('script'); one.textContent = 'window.got = 1'; document.body.append(one)"
-    )
-    page.evaluate(script)
-    page.wait_for_function("true")
+    page.evaluate("document.body.append(Object.assign(document.createElement('script'), {text: 'window.got = 1'}))")
+    page.wait_for_timeout(100)
     assert page.evaluate("window.got") is None
     assert any("policy: script-src" in one for one in faults)
 
@@ -166,19 +163,19 @@ def test_the_heat_map_moves_zooms_and_tells_by_keys(open_page: OpenPage) -> None
     page = open_page("/jobs/gloo-slow-nic")
     page.wait_for_selector(PAINTED)
     status, whole = page.locator("#hm-status"), page.locator(".hm-over.is-whole")
-    page.wait_for_function("document.querySelector('#hm-status').textContent.includes('Furthest')")
+    page.locator("#hm-status", has_text="Furthest").wait_for()
     page.locator(".hm-over").focus()
     page.keyboard.press("Home")
     page.keyboard.press("ArrowRight")
-    page.wait_for_function("document.querySelector('#hm-status').textContent.includes('iteration 1:')")
+    page.locator("#hm-status", has_text="iteration 1:").wait_for()
     page.keyboard.press("ArrowDown")
-    page.wait_for_function("document.querySelector('#hm-status').textContent.includes('rank 1 ')")
+    page.locator("#hm-status", has_text="rank 1 ").wait_for()
     assert "node-1" in status.inner_text()
     assert whole.count() == 1
     page.keyboard.press("+")
-    page.wait_for_function("!document.querySelector('.hm-over').classList.contains('is-whole')")
+    page.locator(".hm-over:not(.is-whole)").wait_for()
     page.keyboard.press("0")
-    page.wait_for_function("document.querySelector('.hm-over').classList.contains('is-whole')")
+    whole.wait_for()
     page.keyboard.press("Enter")
     details = page.locator(".hm-details")
     details.wait_for()
