@@ -101,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--iterations", type=int, default=1_000)
     parser.add_argument("--times", type=int, default=20, help="interactions of each kind")
     options = parser.parse_args(arguments)
-    large = StoredHeatMap(options.ranks, options.iterations)
+    large, commit = StoredHeatMap(options.ranks, options.iterations), commit_now()
     with DemoDatabase() as database:
         own = DatabaseSettings(database.url, database.user, database.password, database.database)
         fill(own)
@@ -111,7 +111,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
             loads = [one for name in PAGES for one in load(browser, reader, name)]
             with running_console(reader) as console:
                 acts = list(act(browser, console, options.times))
-        print_all(large, browser.version, loads, acts)
+        print_all(
+            large, f"Chromium {browser.version}, Python {platform.python_version()}, commit {commit}", loads, acts
+        )
+
+
+def commit_now() -> str:
+    """Return the commit that is checked out; empty: none is known."""
+    git = ["git", "rev-parse", "--short", "HEAD"]
+    return subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def load(browser: Browser, reader: DatabaseSettings, name: str) -> Iterator[Loaded]:
@@ -170,13 +178,11 @@ def entered(browser: Browser, console: RunningConsole) -> Page:
     return fresh.new_page()
 
 
-def print_all(large: StoredHeatMap, browser: str, loads: Sequence[Loaded], acts: Sequence[Acted]) -> None:
+def print_all(large: StoredHeatMap, versions: str, loads: Sequence[Loaded], acts: Sequence[Acted]) -> None:
     """Print it."""
-    git = ["git", "rev-parse", "--short", "HEAD"]
-    commit = subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
     print(
         f"Large job: {large.ranks:,} ranks x {large.iterations:,} iterations. {os.cpu_count()} cores, "
-        f"{platform.machine()}, Chromium {browser}, Python {platform.python_version()}, commit {commit}.\n"
+        f"{platform.machine()}, {versions}.\n"
     )
     print("| page | cold, ms | warm, ms | heat map painted, cold, ms | warm, ms |\n|---|---|---|---|---|")
     for cold, warm in zip(loads[::2], loads[1::2], strict=True):
