@@ -1,1 +1,1 @@
-"""What installs Irregulars on other machines: container images, Kubernetes, systemd. Start with `locked_install.py`."""
+"""What installs Irregulars elsewhere: container images, Kubernetes, systemd. Start with `locked_install.py`."""

@@ -1,7 +1,7 @@
 """Install Irregulars of a checkout with just the versions and hashes of ``requirements.lock``.
 
-``python3 infra/kit/locked_install.py /opt/irregulars --extra worker`` makes a virtual environment there. The Dockerfile
-calls it, and so does whoever installs on bare metal. It needs nothing but Python, pip and a C compiler.
+``python3 infra/kit/locked_install.py /opt/irregulars --extra worker`` makes a virtual environment there. The
+Dockerfile calls it, and so does whoever installs on bare metal. It needs nothing but Python, pip and a C compiler.
 
 The lock file holds everything, tests and demo too. So pip is asked which of it the wheel needs (it may choose no
 other versions than those of the lock), and then installs these files by their hashes and nothing else.
@@ -44,7 +44,7 @@ def canonical(name: str) -> str:
 def lock_blocks(lock: str) -> list[tuple[str, str]]:
     r"""Return name and text of each entry of a lock file.
 
-    >>> lock_blocks("# made\na==1 \\\n    --hash=sha256:0\nb==2 ; sys_platform == 'win32' \\\n    --hash=sha256:1\n")[0]
+    >>> lock_blocks("# made\na==1 \\\n    --hash=sha256:0\nb==2 ; sys_platform == 'win32'\n")[0]
     ('a', 'a==1 \\\n    --hash=sha256:0\n')
     """
     blocks = re.findall(r"^[A-Za-z0-9][^\n]*\n(?:[ \t]+[^\n]*\n)*", lock, re.MULTILINE)
