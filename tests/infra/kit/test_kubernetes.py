@@ -149,7 +149,7 @@ def test_notify_s_and_the_agent_s_files_are_read_as_theirs(tmp_path: Path) -> No
     for overlay in ("small", "production"):
         text = named(rendered(overlay), "ConfigMap", "irregulars-notify")["data"]["notify.toml"]
         (tmp_path / "notify.toml").write_text(text)
-        assert [one.name for one in read_notify_file(tmp_path / "notify.toml")] == ["actions"]
+        assert [one.table.name for one in read_notify_file(tmp_path / "notify.toml")] == ["actions"]
     text = named(rendered("small"), "ConfigMap", "irregulars-agent")["data"]["agent.toml"]
     (tmp_path / "agent.toml").write_text(text)
     agent = read_agent_file(tmp_path / "agent.toml")

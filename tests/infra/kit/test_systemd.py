@@ -119,7 +119,7 @@ def test_the_files_beside_the_units_are_read_as_theirs() -> None:
     assert load_settings(environment={}, config=FOLDER / "irregulars.toml").kafka_bootstrap == "127.0.0.1:9092"
     notify = FOLDER / "notify.toml"
     assert load_settings(environment={}, config=notify, others=OWN).kafka_bootstrap == "127.0.0.1:9092"
-    assert [one.name for one in read_notify_file(notify)] == ["actions"]
+    assert [one.table.name for one in read_notify_file(notify)] == ["actions"]
 
 
 @pytest.mark.parametrize("unit", instances(), ids=IDS)
