@@ -127,7 +127,8 @@ class StoredHeatMap:
         # A stage has its own usual work, each rank its own within 2 %, and each cell noise of some 2 %.
         work = (
             f"1500000000 + 40000000 * intDiv({rank}, {max(1, self.ranks // STAGES)}) + "
-            f"{_noise(rank, 30_000_000, 7)} + {_noise('number', 45_000_000)} + ({rank} = {self.fixed}) * 260000000 + {turn} * 420000000 + "
+            f"{_noise(rank, 30_000_000, 7)} + {_noise('number', 45_000_000)} + "
+            f"({rank} = {self.fixed}) * 260000000 + {turn} * 420000000 + "
             f"({rank} = {slow_rank} AND {iteration} = {slow}) * {late}"
         )
         return {
