@@ -4,7 +4,7 @@
 
 starts a database of its own, fills it with a made-up job (`stored_heat_map`), a console, and a headless Chromium. An
 interaction counts from the event's own time stamp (the browser's input, before any script) to the end of the frame
-that shows its effect. Cold: the console has just started and its database has read nothing; warm: somebody looked before.
+that shows its effect. Cold: console and database have just started; warm: somebody looked before.
 The page must be painted within 1 s and an interaction within 100 ms; the last lines say whether they are.
 
 ``--data DIR`` keeps the database there, for a second run.
