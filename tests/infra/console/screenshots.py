@@ -36,8 +36,9 @@ PAGES: Final = {
     "pipeline": "/pipeline",
     "questions": "/questions",
 }
-WHOLE: Final = ("job", "incident")
-_MOST_TALL: Final = 1_700  # of those; what comes below the heat map is cut off
+TALL: Final = {"job": 1_640, "incident": 2_300}
+"""Pages of which more than a screen is shown, and up to where, pixels: of a job's down to its heat map."""
+
 PHONE: Final = ("now", "incident")
 THEMES: Final = ("light", "dark")
 MOST_BYTES: Final = 150_000
@@ -82,8 +83,8 @@ def take(console: RunningConsole, browser: Browser, folder: Path) -> None:
                     page.wait_for_selector("[data-chart=heat_map][data-state=painted]")
                 page.wait_for_timeout(1200)
                 suffix = f"{theme}-phone" if size is _NARROW else theme
-                is_whole = name in WHOLE and size is _WIDE
-                write(page.screenshot(full_page=is_whole), folder / f"{name}-{suffix}.png")
+                tall = TALL.get(name, 0) if size is _WIDE else 0
+                write(page.screenshot(full_page=bool(tall)), folder / f"{name}-{suffix}.png", tall)
             page.context.close()
 
 
@@ -108,12 +109,12 @@ def entered(console: RunningConsole, browser: Browser, theme: str, size: dict[st
     return page
 
 
-def write(png: bytes, path: Path) -> None:
-    """Write a picture in few colours, so small that a repository can hold it."""
+def write(png: bytes, path: Path, most_tall: int = 0) -> None:
+    """Write a picture in few colours, so small that a repository can hold it; 0: as tall as it is."""
     from PIL import Image
 
     image = Image.open(io.BytesIO(png)).convert("RGB")
-    image = image.crop((0, 0, image.width, min(image.height, _MOST_TALL)))
+    image = image.crop((0, 0, image.width, min(image.height, most_tall or image.height)))
     for colours in _COLOURS:
         out = io.BytesIO()
         image.quantize(colours, dither=Image.Dither.NONE).save(out, "PNG", optimize=True)
