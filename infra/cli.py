@@ -27,6 +27,7 @@ from irregulars.infra.commands.options import Invocation
 from irregulars.infra.commands.plain_values import spare_models
 from irregulars.infra.commands.show_settings import show_settings
 from irregulars.infra.commands.sql import sql
+from irregulars.infra.commands.thresholds import thresholds
 from irregulars.infra.commands.topics import topics
 from irregulars.infra.commands.traces.analyze import analyze
 from irregulars.infra.commands.traces.check import check
@@ -177,6 +178,7 @@ app.add_typer(act, name="act", cls=_Group)
 app.add_typer(topics, name="topics", cls=_Group)
 app.add_typer(deadletter, name="deadletter", cls=_Group)
 app.add_typer(mutes, name="mutes", cls=_Group)
+app.add_typer(thresholds, name="thresholds", cls=_Group)
 app.add_typer(plugins, name="plugins", cls=_Group)
 
 
