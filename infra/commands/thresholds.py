@@ -85,6 +85,7 @@ def list_thresholds(
     Example: irregulars thresholds list --job llama-7b
     """
     import time
+    from dataclasses import asdict
 
     from irregulars.infra.notifying.live_thresholds import in_force, planned
 
@@ -97,10 +98,9 @@ def list_thresholds(
     found, later = in_force(changes, now_ns, job), planned(changes, now_ns)
     as_set = {} if job is None else _as_set(settings, {one.name for one in found})
     if json:
-        rows = [
-            {"name": one.name, "value": one.value, "job": one.job, "change": _to_json(one.change)} for one in found
-        ]
-        print_json({"in_force": rows, "as_set": as_set, "planned": [_to_json(one) for one in later]})
+        print_json(
+            {"in_force": [asdict(one) for one in found], "as_set": as_set, "planned": [asdict(one) for one in later]}
+        )
         return
     for one in found:
         print(printable(f"{one.job or 'all jobs'}: {one.name} = {one.value:g}, {one.describe()}"))
@@ -124,6 +124,7 @@ def _change(
     json: bool,
 ) -> None:
     import time
+    from dataclasses import asdict
 
     from irregulars.infra.notifying.live_thresholds import new_change
     from irregulars.infra.notifying.mute_times import time_ns_of
@@ -133,7 +134,7 @@ def _change(
     with _open(_settings(context, bootstrap, topic_prefix)) as log:
         log.change(change)
     if json:
-        print_json(_to_json(change))
+        print_json(asdict(change))
         return
     print(printable(_words(change)))
 
@@ -156,8 +157,10 @@ def _as_set(settings: Settings, changed: set[str]) -> dict[str, float]:
 
 
 def _print_changes(changes: list[ThresholdChange], json: bool) -> None:
+    from dataclasses import asdict
+
     if json:
-        print_json([_to_json(one) for one in changes])
+        print_json([asdict(one) for one in changes])
         return
     for one in changes:
         print(printable(_words(one)))
@@ -170,9 +173,3 @@ def _words(change: ThresholdChange) -> str:
 
     where = change.job or "all jobs"
     return f"{change.change_id}: {where}: {change.describe()}, {when(change)} by {change.who}: {change.reason}"
-
-
-def _to_json(change: ThresholdChange) -> dict[str, object]:
-    from dataclasses import asdict
-
-    return asdict(change)

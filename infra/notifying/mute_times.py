@@ -80,6 +80,7 @@ def this_user() -> str:
 
 
 def time_ns_of(text: str, flag: str) -> int:
+    """Read an ISO 8601 time, UTC where it names no zone, as ns since the epoch; raises `InputError`."""
     try:
         found = datetime.fromisoformat(text)
         known = found if found.tzinfo is not None else found.replace(tzinfo=UTC)

@@ -96,8 +96,8 @@ TOPICS: Final[Mapping[str, Topic]] = {
 WORKER_TOPICS: Final = tuple(
     name for name in TOPICS if name not in ("notices", "mutes", "actions", "feedback", "thresholds")
 )
-"""Topics without which a worker can't work. The others are for those who tell people; ``feedback`` and ``thresholds`` it
-reads if they are there."""
+"""Topics without which a worker can't work. The others are for those who tell people; ``feedback`` and ``thresholds``
+it reads if they are there."""
 
 
 @dataclass(frozen=True, slots=True)

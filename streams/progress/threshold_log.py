@@ -21,7 +21,7 @@ THRESHOLDS_S: Final = 2.0
 """Seconds between two looks."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class UnusableChange:
     """A message that is no change of thresholds: as it came, for the dead letters, and why."""
 

@@ -1,8 +1,8 @@
 """By which changed thresholds a worker judges the evidence of its partitions.
 
-A change holds from a place in the log on (`streams.snapshots.threshold_steps`): the next evidence of the partition that
-the worker takes once it has read the change; after a restart, the end of what stands there then, since what stands
-before may have been judged without. The place is stored before any evidence behind it is taken.
+A change holds from a place in the log on (`streams.snapshots.threshold_steps`): the next evidence of the partition
+that the worker takes once it has read the change; after a restart, the end of what stands there then, since what
+stands before may have been judged without. The place is stored before any evidence behind it is taken.
 """
 
 from __future__ import annotations
