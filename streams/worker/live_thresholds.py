@@ -24,6 +24,7 @@ LOG: Final = logging.getLogger("irregulars.worker")
 _BURIES: Final = 0
 """The partition whose owner sends changes that can't be used to the dead letters: every worker reads them."""
 
+_NONE: Final = ThresholdSteps()
 _State = PartitionState[Any]
 
 
@@ -72,7 +73,7 @@ class LiveThresholds:
 
     def has_news(self, state: _State) -> bool:
         """Whether changes were read that do not hold in a partition yet."""
-        return self._log is not None and self._log.is_readable and self._known.revision != self._steps[state].newest
+        return self._log is not None and self._log.is_readable and self._known.revision != self._steps.get(state, _NONE).newest
 
     async def plan(self, state: _State, offset: int) -> None:
         """Note that all that was read is to hold from an offset on; `begin` follows when that is stored."""
@@ -95,7 +96,7 @@ class LiveThresholds:
 
     def to_store(self, state: _State) -> ThresholdSteps:
         """Return what a snapshot is to keep."""
-        return self._planned[state]
+        return self._planned.get(state, _NONE)
 
     def changes_for(self, state: _State, job: str, offset: int) -> tuple[ThresholdChange, ...]:
         """Return the changes by which a job's evidence at an offset is judged; the same object while they last."""
