@@ -73,7 +73,8 @@ class LiveThresholds:
 
     def has_news(self, state: _State) -> bool:
         """Whether changes were read that do not hold in a partition yet."""
-        return self._log is not None and self._log.is_readable and self._known.revision != self._steps.get(state, _NONE).newest
+        is_readable = self._log is not None and self._log.is_readable
+        return is_readable and self._known.revision != self._steps.get(state, _NONE).newest
 
     async def plan(self, state: _State, offset: int) -> None:
         """Note that all that was read is to hold from an offset on; `begin` follows when that is stored."""

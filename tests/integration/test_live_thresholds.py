@@ -1,56 +1,173 @@
-"""`irregulars thresholds` on a real broker and database: what two workers judge, and what the next one judges again."""
+"""`irregulars thresholds` on a real broker: what two workers judge, and what the next one judges again."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import subprocess
+from collections.abc import Iterable, Sequence
+from functools import partial
+from itertools import count
+from typing import Any
 
 import pytest
 
 from irregulars.producers.trace.directory import Trace
 from irregulars.streams.kafka.topics import rank_key
 from irregulars.streams.messages.announcements import Announcement, encode_announcement, encode_heartbeat
-from irregulars.streams.messages.judgements import Verdict
 from irregulars.streams.messages.records import Batch, encode_batch
 from irregulars.streams.messages.threshold_changes import ThresholdChange
-from tests.integration.pipelines import Pipeline, Process
-from tests.integration.worker_runs import partition_of, wait_until
+from tests.integration.pipelines import COMMAND, Pipeline, Process
+from tests.integration.worker_runs import ROOT, Bus, partition_of, wait_until
 from tests.streams.eight_ranks import EightRanks
-from tests.streams.judged_streams import Message, MonitoredJob, in_order
+from tests.streams.judged_streams import Message, MonitoredJob, Outcome, in_order
 from tests.streams.lockstep_job import MS
 
 pytestmark = pytest.mark.integration
 
-ITERATIONS, CHANGED, KILLED = 120, 60, 90
-CHANGE = {"delta": 1.6, "alert_least_seen": 1000}
-DEAD = "irregulars_worker_thresholds_revision"
+CUTS = (60, 90)
+"""Iterations before which thresholds change, of 120."""
+CHANGES: Sequence[Sequence[tuple[dict[str, Any], bool]]] = (
+    [({"delta": 2.5, "alert_least_seen": 1000}, False), ({"delta": 1.7}, True)],
+    [({"delta": None, "alert_least_seen": None}, False), ({"delta": None}, True)],
+)
+"""Before each of them: values, and whether they are of the first job alone."""
 
 
 def trace_of(job: str) -> Trace:
-    """A job in which rank 2 is late twice, and single iterations are half as long again."""
-    made = EightRanks(name=job)
+    """A job in which rank 2 is late twice, and every 13th iteration takes 1.4 times as long."""
+    made = EightRanks(job=job)
     made.late_ns = lambda number, rank: (
-        20 * MS * (rank == 2 and (35 <= number < 45 or 80 <= number < 100)) + 8 * MS * (number % 13 == 6)
+        20 * MS * (rank == 2 and (35 <= number < 45 or 70 <= number < 85)) + 8 * MS * (number % 13 == 6)
     )
-    return made.trace(ITERATIONS)
+    return made.trace(120)
 
 
-class Parts:
-    """A job's messages, cut where all iterations before a number can be judged."""
+def parts_of(trace: Trace) -> list[list[Message]]:
+    """The messages of a job, cut behind the last ones of the iterations before `CUTS`."""
+    columns = trace.batches("iterations")[0].columns
+    starts = dict(zip(columns["iteration"].tolist(), columns["start_ns"].tolist(), strict=True))
+    messages = in_order(trace, max_span_s=0.01)
+    places = [next(at for at, one in enumerate(messages) if _time(one) >= starts[cut]) for cut in CUTS]
+    return [messages[begin:end] for begin, end in zip([0, *places], [*places, None], strict=True)]
 
-    def __init__(self, job: str) -> None:
-        self.trace = trace_of(job)
-        starts = self.trace.batches("iterations")[0].columns
-        self.starts = dict(zip(starts["iteration"].tolist(), starts["start_ns"].tolist(), strict=True))
-        self.messages = in_order(self.trace, max_span_s=0.005)
 
-    def between(self, begin: int, end: int) -> list[Message]:
-        first, last = self.starts.get(begin, 0), self.starts.get(end, 1 << 62)
-        return [one for one in self.messages if first <= self._time(one, begin) < last]
+def _time(message: Message) -> int:
+    return (message.header.watermark_ns or 0) if isinstance(message, Batch) else 0
 
-    def _time(self, message: Message, begin: int) -> int:
-        if isinstance(message, Announcement):
-            return self.starts[0] if begin == 0 else -1
+
+def names_in_all_partitions(bus: Bus) -> list[str]:
+    return [next(n for n in (f"j{i}" for i in count()) if partition_of(n.encode(), bus) == at) for at in range(2)]
+
+
+def send(bus: Bus, messages: Iterable[Message]) -> None:
+    for message in messages:
         if isinstance(message, Batch):
-            return message.header.watermark_ns or self.starts[0]
-        return (1 << 62) - 1  # last words
+            header = message.header
+            bus.send(header.schema, rank_key(header.job, header.rank), encode_batch(message))
+        elif isinstance(message, Announcement):
+            bus.send("jobs", rank_key(message.job, message.rank), encode_announcement(message))
+        else:
+            bus.send("heartbeats", rank_key(message.job, message.rank), encode_heartbeat(message))
+    bus.flush()
+
+
+def irregulars(bus: Bus, *arguments: str) -> subprocess.CompletedProcess[str]:
+    own = ["--bootstrap", bus.bootstrap, "--topic-prefix", bus.topics.prefix]
+    return subprocess.run(
+        [*COMMAND, "thresholds", *arguments, *own], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def expected(job: str, parts: Sequence[Sequence[Message]], first: str) -> tuple[Outcome, list[int]]:
+    """What both hops say in memory where thresholds change between the parts; and how much was judged before."""
+    monitored, told, judged = MonitoredJob(job), [], []
+    for number, part in enumerate(parts):
+        for values, is_own in CHANGES[number - 1] if number else ():
+            if not is_own or job == first:
+                told.append(ThresholdChange("t", values, "ann", "noise", 0, first if is_own else None))
+        monitored.monitor.follow(tuple(told))
+        monitored.feed(part)
+        judged.append(len(monitored.outcome.iterations))
+    return monitored.outcome, judged
+
+
+def change(bus: Bus, number: int, first: str) -> None:
+    for values, is_own in CHANGES[number]:
+        own = ["--job", first] if is_own else []
+        is_unset = None in values.values()
+        texts = values if is_unset else [f"{name}={value}" for name, value in values.items()]
+        said = irregulars(bus, "unset" if is_unset else "set", *texts, *own, "--reason", "noise", "--who", "ann")
+        assert said.returncode == 0, said.stderr
+
+
+def test_workers_judge_by_changes_from_one_place_on_and_so_does_who_takes_over(pipeline: Pipeline) -> None:
+    bus, jobs = pipeline.bus, names_in_all_partitions(pipeline.bus)
+    parts = {job: parts_of(trace_of(job)) for job in jobs}
+    wanted = {job: expected(job, parts[job], jobs[0]) for job in jobs}
+    workers = [pipeline.start_worker(), pipeline.start_worker()]
+    for number in range(3):
+        if number:
+            change(bus, number - 1, jobs[0])
+            wait_until(partial(holds_everywhere, bus, workers, 2 * number), "the change in all partitions")
+        for job in jobs:
+            send(bus, parts[job][number])
+        if number == 1:  # at once: nobody has stored what is judged meanwhile
+            workers.pop(0).kill()
+            workers.append(pipeline.start_worker())
+        judged = sum(own[number] for _, own in wanted.values())
+        wait_until(partial(has_stored, pipeline, judged), f"{judged} iterations")
+    assert all(worker.stop() == 0 for worker in workers)
+    for job, (outcome, _) in wanted.items():
+        assert said_of(pipeline, job) == [one.to_json() for one in outcome.revisions], job
+        assert stored_irregular(pipeline, job) == [one.iteration for one in outcome.iterations if one.is_irregular]
+    by = {job: [one.thresholds for one in outcome.revisions] for job, (outcome, _) in wanted.items()}
+    assert {None} < {json.dumps(one) if one else None for one in by[jobs[0]]}
+    assert {"alert_least_seen": 1000, "delta": 1.7} in by[jobs[0]]
+    assert {"alert_least_seen": 1000, "delta": 2.5} in by[jobs[1]]
+
+
+def holds_everywhere(bus: Bus, workers: Sequence[Process], revision: int) -> bool:
+    """Whether a worker said of each partition that these changes hold."""
+    lines = [line for worker in workers for line in worker.output().splitlines() if "event=thresholds " in line]
+    held = [line for line in lines if f" revision={revision} " in line]
+    return {int(line.split("partition=")[1].split()[0]) for line in held} == {*range(bus.partitions)}
+
+
+def has_stored(pipeline: Pipeline, iterations: int) -> bool:
+    return pipeline.stored_iterations() == iterations
+
+
+def said_of(pipeline: Pipeline, job: str) -> list[dict[str, Any]]:
+    return [one.to_json() for one in pipeline.revisions() if one.job == job]
+
+
+def stored_irregular(pipeline: Pipeline, job: str) -> list[int]:
+    rows = pipeline.rows("iterations").to_pylist()
+    return sorted(row["iteration"] for row in rows if row["job"] == job and row["is_irregular"])
+
+
+def test_what_can_t_be_used_is_refused_or_buried_and_the_list_says_what_is_in_force(bus: Bus) -> None:
+    for arguments, words in (
+        (["set", "window=80", "--reason", "x"], "window must not change while workers run"),
+        (["set", "delta=0.9", "alert_least_seen=5", "--reason", "x"], "delta must be a number above 1; got 0.9"),
+        (["set", "delta=high", "--reason", "x"], "delta must be a number above 1; got 'high'"),
+        (["set", "dleta=1.2", "--reason", "x"], "did you mean delta?"),
+        (["set", "delta", "--reason", "x"], "threshold must be NAME=VALUE; got 'delta'"),
+        (["unset", "grace_s", "--reason", "x"], "grace_s must not change while workers run"),
+        (["set", "delta=1.2"], "reason"),
+    ):
+        said = irregulars(bus, *arguments)
+        assert (said.returncode, said.stdout, said.stderr.count("\n")) == (2, "", 1), arguments
+        assert words in said.stderr
+    assert bus.read("thresholds") == []
+    assert irregulars(bus, "list").stdout == "all thresholds are as set\n"
+    for number in range(2):
+        change(bus, number, "j")
+        if number == 0:
+            found = json.loads(irregulars(bus, "list", "--job", "j", "--json").stdout)
+            in_force = {(one["name"], one["value"], one["job"]) for one in found["in_force"]}
+            assert in_force == {("alert_least_seen", 1000, None), ("delta", 1.7, "j")}
+            assert found["as_set"]["silence_s"] == 600
+            assert "all jobs: delta = 2.5, said " in irregulars(bus, "list").stdout
+    assert irregulars(bus, "list").stdout == "all thresholds are as set\n"
+    assert len(irregulars(bus, "list", "--all").stdout.splitlines()) == 4

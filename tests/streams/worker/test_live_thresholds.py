@@ -103,7 +103,7 @@ def test_a_worker_that_can_t_read_what_holds_judges_nothing() -> None:
     found = live(log)
     record = stored(found, restored(found, PositionRecord(), end=0))
     log.is_readable = False
-    with pytest.raises(ServiceUnavailable, match="topic thresholds must be readable, since 1 changes hold in partition"):
+    with pytest.raises(ServiceUnavailable, match="must be readable, since 1 changes hold in partition"):
         restored(live(log), record, end=10)
 
 
@@ -116,7 +116,8 @@ def test_without_the_topic_settings_alone_count() -> None:
 
 
 def test_what_can_t_be_used_is_buried_once_and_by_one_partition_alone() -> None:
-    log, letters = ReadSoFar(change(1.2), UnusableChange("thresholds", 0, 1, 0.0, b"t", b"?", "broken")), KeptLetters()
+    unusable, letters = UnusableChange("thresholds", 0, 1, 0.0, b"t", b"?", "broken"), KeptLetters()
+    log = ReadSoFar(change(1.2), unusable)
     found = live(log, letters)
     records = [stored(found, restored(found, PositionRecord(), 0, partition)) for partition in (0, 1)]
     assert letters.reasons == ["broken"]
