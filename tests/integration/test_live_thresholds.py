@@ -78,8 +78,8 @@ def irregulars(bus: Bus, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def expected(job: str, parts: Sequence[Sequence[Message]], first: str) -> tuple[Outcome, list[int]]:
-    """What both hops say in memory where thresholds change between the parts; and how much was judged before."""
+def expected(job: str, parts: Sequence[Sequence[Message]], first: str) -> tuple[Outcome, list[tuple[int, int]]]:
+    """What both hops say in memory where thresholds change between the parts; and how much after each of these."""
     monitored, told, judged = MonitoredJob(job), [], []
     for number, part in enumerate(parts):
         for values, is_own in CHANGES[number - 1] if number else ():
@@ -87,7 +87,7 @@ def expected(job: str, parts: Sequence[Sequence[Message]], first: str) -> tuple[
                 told.append(ThresholdChange("t", values, "ann", "noise", 0, first if is_own else None))
         monitored.monitor.follow(tuple(told))
         monitored.feed(part)
-        judged.append(len(monitored.outcome.iterations))
+        judged.append((len(monitored.outcome.iterations), len(monitored.outcome.revisions)))
     return monitored.outcome, judged
 
 
@@ -104,19 +104,20 @@ def test_workers_judge_by_changes_from_one_place_on_and_so_does_who_takes_over(p
     bus, jobs = pipeline.bus, names_in_partitions(pipeline.bus, 0, 3)  # two workers have one each
     parts = {job: parts_of(trace_of(job)) for job in jobs}
     wanted = {job: expected(job, parts[job], jobs[0]) for job in jobs}
-    # Snapshots are rare: what was judged since the change is stored by nobody but the change itself.
-    workers = [pipeline.start_worker(snapshot_s=60.0) for _ in range(2)]
+    # Snapshots are rare: what was judged since the change is stored by nobody when the worker is killed.
+    workers = [pipeline.start_worker(snapshot_s=10.0) for _ in range(2)]
     for number in range(3):
         if number:
             change(bus, number - 1, jobs[0])
             wait_until(partial(holds_everywhere, bus, workers, 2 * number), "the change in all partitions")
         for job in jobs:
             send(bus, parts[job][number])
-        judged = sum(own[number] for _, own in wanted.values())
-        wait_until(partial(has_stored, pipeline, judged), f"{judged} iterations")
+        iterations, revisions = (sum(own[number][at] for _, own in wanted.values()) for at in (0, 1))
         if number == 1:
+            wait_until(partial(has_told, pipeline, revisions), f"{revisions} revisions")
             workers[0].kill()
             workers.append(pipeline.start_worker())
+        wait_until(partial(has_stored, pipeline, iterations), f"{iterations} iterations")
     workers.pop(0)
     assert all(worker.stop() == 0 for worker in workers)
     for job, (outcome, _) in wanted.items():
@@ -137,6 +138,10 @@ def holds_everywhere(bus: Bus, workers: Sequence[Process], revision: int) -> boo
 
 def has_stored(pipeline: Pipeline, iterations: int) -> bool:
     return pipeline.stored_iterations() == iterations
+
+
+def has_told(pipeline: Pipeline, revisions: int) -> bool:
+    return len(pipeline.revisions()) == revisions
 
 
 def said_of(pipeline: Pipeline, job: str) -> list[dict[str, Any]]:
