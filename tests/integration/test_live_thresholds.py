@@ -106,10 +106,11 @@ def test_workers_judge_by_changes_from_one_place_on_and_so_does_who_takes_over(p
     wanted = {job: expected(job, parts[job], jobs[0]) for job in jobs}
     # Snapshots are rare: what was judged since the change is stored by nobody when the worker is killed.
     workers = [pipeline.start_worker(snapshot_s=10.0) for _ in range(2)]
+    bus.send("thresholds", b"t", b'{"schema": "thresholds", "version": 1, "values": {"delta": 0.5}}')
     for number in range(3):
         if number:
             change(bus, number - 1, jobs[0])
-            wait_until(partial(holds_everywhere, bus, workers, 2 * number), "the change in all partitions")
+            wait_until(partial(holds_everywhere, bus, workers, 1 + 2 * number), "the change in all partitions")
         for job in jobs:
             send(bus, parts[job][number])
         iterations, revisions = (sum(own[number][at] for _, own in wanted.values()) for at in (0, 1))
@@ -123,6 +124,10 @@ def test_workers_judge_by_changes_from_one_place_on_and_so_does_who_takes_over(p
     for job, (outcome, _) in wanted.items():
         assert said_of(pipeline, job) == [one.to_json() for one in outcome.revisions], job
         assert stored_irregular(pipeline, job) == [one.iteration for one in outcome.iterations if one.is_irregular]
+    (letter,) = bus.read("deadletter")  # of all workers and partitions one has sent it
+    headers = {name: value.decode() for name, value in letter.headers() or ()}
+    assert (headers["topic"], headers["offset"]) == (bus.topics.name("thresholds"), "0")
+    assert "change_id must be" in headers["reason"]
     by = {job: [one.thresholds for one in outcome.revisions] for job, (outcome, _) in wanted.items()}
     assert {None} < {json.dumps(one) if one else None for one in by[jobs[0]]}
     assert {"alert_least_seen": 1000, "delta": 1.7} in by[jobs[0]]
