@@ -15,10 +15,12 @@ from irregulars.errors import IrregularsError, how_to_install
 from irregulars.infra.commands.act import act
 from irregulars.infra.commands.agent import agent
 from irregulars.infra.commands.alerts import alerts
+from irregulars.infra.commands.console import console
 from irregulars.infra.commands.deadletter import deadletter
 from irregulars.infra.commands.demo import demo
 from irregulars.infra.commands.detectors.backtest import backtest
 from irregulars.infra.commands.detectors.plugins import plugins
+from irregulars.infra.commands.doctor import doctor
 from irregulars.infra.commands.feedback import feedback
 from irregulars.infra.commands.mutes import mutes
 from irregulars.infra.commands.node_check import node_check
@@ -48,6 +50,7 @@ INTERRUPTED = 130
 _EXTRAS = {
     "faust": "worker", "mode": "worker", "aiokafka": "worker", "uvloop": "worker", "river": "worker",
     "sklearn": "train", "clickhouse_connect": "worker", "urllib3": "worker",
+    "starlette": "console", "uvicorn": "console", "jinja2": "console", "markupsafe": "console",
     "chdb": "demo", "tansu": "demo", "torch": "torch",
 }  # fmt: skip
 
@@ -165,9 +168,11 @@ for one in (
     agent,
     replay,
     alerts,
+    console,
     notify,
     feedback,
     sql,
+    doctor,
     backtest,
 ):
     app.command(cls=_Command)(one)

@@ -16,6 +16,9 @@ from irregulars.streams.messages.judgements import Suspect, Verdict
 SURE: Final = 0.5
 """Below this probability of the first suspect, advice says to confirm before anything is drained."""
 
+RUNBOOK: Final = "infra/docs/runbook.md"
+"""A section for each kind of verdict, which is its anchor as well."""
+
 _RUNS_SHOWN: Final = 4
 
 
@@ -264,6 +267,15 @@ def where_to_look(verdict: Verdict) -> str:
     show = f"irregulars show {shlex.quote(verdict.verdict_id)}"
     look = f"Look further: {show}; {command_to_run(verdict)}"
     return " ".join(one for one in (what_to_check(verdict), look) if one)
+
+
+def runbook_of(kind: str, url: str | None = None) -> str:
+    """Say where the runbook has the kind's section; without a `url` by the page's path in the repository.
+
+    >>> runbook_of("slow_nic"), runbook_of("hang", "https://docs.example/runbook/")
+    ('infra/docs/runbook.md#slow_nic', 'https://docs.example/runbook/#hang')
+    """
+    return f"{url or RUNBOOK}#{kind}"
 
 
 def what_to_check(verdict: Verdict) -> str:

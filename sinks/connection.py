@@ -35,7 +35,6 @@ _READING: Final = "2"
 
 _PAUSE_S: Final = 0.25
 _CONNECT_TIMEOUT_S: Final = 5
-_REQUEST_TIMEOUT_S: Final = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +56,8 @@ class DatabaseSettings:
         Certificate authority of a database over https (PEM); `None`: the system's.
     is_reading
         Tell the server to refuse whatever writes, also where the user might; it then takes no such setting back.
+    answer_s
+        Seconds that one request may take until its answer is there.
 
     Raises
     ------
@@ -72,6 +73,7 @@ class DatabaseSettings:
     wait_s: float = 30.0
     ca_file: Path | None = None
     is_reading: bool = False
+    answer_s: float = 60.0
 
     def __post_init__(self) -> None:
         parts = urlsplit(self.url)
@@ -185,7 +187,7 @@ def _client(pool: Any, settings: DatabaseSettings) -> Client:
         proxy_path=parts.path,
         pool_mgr=pool,
         connect_timeout=_CONNECT_TIMEOUT_S,
-        send_receive_timeout=_REQUEST_TIMEOUT_S,
+        send_receive_timeout=settings.answer_s,
         client_name="irregulars",
         autogenerate_session_id=False,  # a session would serialise what several threads send
         show_clickhouse_errors="scrub",

@@ -2,6 +2,9 @@
 
 Two workers may migrate at the same moment. There is no lock to take (one would need a coordinator that small
 installations lack): every statement may run twice, and an applied version is a row that both write alike.
+
+In a database of the engine ``Replicated`` (several replicas of one shard, over Keeper) the same files make replicated
+tables: ClickHouse runs each statement on every replica, and rows travel between tables whose engine says so.
 """
 
 from __future__ import annotations
@@ -32,6 +35,9 @@ ENGINE = ReplacingMergeTree
 ORDER BY version
 COMMENT 'Migrations that were applied to this database'
 """
+
+_ENGINE: Final = re.compile(r"\bENGINE = ReplacingMergeTree\b")
+_DATABASE_ENGINE: Final = "SELECT engine FROM system.databases WHERE name = currentDatabase()"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,15 +109,16 @@ def migrate(client: Client, migrations: Sequence[Migration] | None = None) -> li
         If the text of an applied migration changed; nothing is applied then.
     """
     wanted = shipped_migrations() if migrations is None else migrations
+    is_replicated = client.command(_DATABASE_ENGINE) == "Replicated"
     # Asked first: a worker that may not make tables can use those which an administrator has made.
     if not client.command("EXISTS TABLE schema_migrations"):
-        client.command(_REGISTER)
+        client.command(for_replicas(_REGISTER) if is_replicated else _REGISTER)
     applied = _applied(client)
     for migration in wanted:
         _require_unchanged(migration, applied)
     missing = [migration for migration in wanted if migration.version not in applied]
     for migration in missing:
-        _apply(client, migration)
+        _apply(client, migration, is_replicated)
     return [migration.version for migration in missing]
 
 
@@ -129,9 +136,20 @@ def _require_unchanged(migration: Migration, applied: dict[int, str]) -> None:
         )
 
 
-def _apply(client: Client, migration: Migration) -> None:
+def for_replicas(statement: str) -> str:
+    """Return a statement with the engine whose rows travel between the replicas of a database.
+
+    Path and replica's name are the server's defaults, as a ``Replicated`` database wants them.
+
+    >>> for_replicas("CREATE TABLE t (a Int8) ENGINE = ReplacingMergeTree(a) ORDER BY a")
+    'CREATE TABLE t (a Int8) ENGINE = ReplicatedReplacingMergeTree(a) ORDER BY a'
+    """
+    return _ENGINE.sub("ENGINE = ReplicatedReplacingMergeTree", statement)
+
+
+def _apply(client: Client, migration: Migration, is_replicated: bool) -> None:
     for statement in migration.statements():
-        client.command(statement)
+        client.command(for_replicas(statement) if is_replicated else statement)
     client.insert(
         "schema_migrations",
         [[migration.version, migration.name, migration.checksum]],

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from itertools import islice
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from irregulars.infra.commands.options import Bootstrap, Json, TopicPrefix, settings_of
 from irregulars.printing import json_text, printable
+
+if TYPE_CHECKING:
+    from irregulars.infra.configuration.settings import Settings
+    from irregulars.infra.doctor.blocking import BlockWatch
 
 
 def alerts(
@@ -17,11 +22,14 @@ def alerts(
     is_from_start: Annotated[bool, typer.Option("--from-start", help="Begin with the oldest alert kept.")] = False,
     is_ending: Annotated[bool, typer.Option("--end", help="Stop at the newest instead of waiting for more.")] = False,
     limit: Annotated[int | None, typer.Option(min=1, help="Stop after so many alerts.")] = None,
+    group: Annotated[str, typer.Option(help="Consumer group of the workers.")] = "irregulars",
     bootstrap: Bootstrap = None,
     topic_prefix: TopicPrefix = None,
     json: Json = False,
 ) -> None:
     """Follow the alerts: one line each, for people; with --json one object per line, for scripts.
+
+    While it waits it looks now and then why none comes, and says that once on standard error.
 
     Example: irregulars alerts --from-start --end --json | jq .summary
     """
@@ -32,11 +40,18 @@ def alerts(
     settings = settings_of(context, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix)
     feed = follow_alerts(settings.kafka_bootstrap, settings.topics(), kafka_security(settings),
                          is_from_start=is_from_start, is_ending=is_ending)  # fmt: skip
-    for message in islice(feed, limit):
-        try:
-            print(_line(message, json), flush=True)
-        except RecordError as error:
-            print(f"irregulars: alert skipped: {printable(error)}", file=sys.stderr)
+    with nullcontext() if is_ending else _watch(settings, group):
+        for message in islice(feed, limit):
+            try:
+                print(_line(message, json), flush=True)
+            except RecordError as error:
+                print(f"irregulars: alert skipped: {printable(error)}", file=sys.stderr)
+
+
+def _watch(settings: Settings, group: str) -> BlockWatch:
+    from irregulars.infra.doctor.blocking import watch
+
+    return watch(settings, group, lambda line: print(f"irregulars: {printable(line)}", file=sys.stderr, flush=True))
 
 
 def _line(message: bytes, json: bool) -> str:

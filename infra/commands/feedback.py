@@ -56,21 +56,14 @@ def feedback(
 
 
 def _say(log: StateLog, verdict_id: str, word: str, note: str, who: str | None) -> None:
-    import time
-
     from irregulars.infra.notifying.mute_times import this_user
-    from irregulars.sinks.notices.opinions import opinion_on
+    from irregulars.infra.notifying.saying import say
 
-    verdict, name = log.verdict(verdict_id), who or this_user()
+    verdict = log.verdict(verdict_id)
     if verdict is None:
         raise InputError(f"verdict must be one on the topic verdicts; got {verdict_id!r}. See: irregulars alerts "
                          "--from-start --end")  # fmt: skip
-    is_right = None if word == "withdraw" else word == "right"
-    said = " ".join(note.split())
-    opinion = opinion_on(verdict, is_right=is_right, who=name, note=said, time_ns=time.time_ns())
-    if is_right is None and opinion.key not in {one.key for one in log.opinions()}:
-        raise InputError(f"opinion must be there to be withdrawn; got none of {name} on {verdict_id}")
-    log.say(opinion)
+    say(log, verdict, word, who or this_user(), note)
 
 
 def _show(opinions: list[Opinion], verdict_id: str | None, json: bool) -> None:

@@ -94,3 +94,57 @@ def grant(
         return
     for one in rights:
         print(f"{principal} may {one.operation:<8} {one.kind} {one.name}")
+
+
+@topics.command()
+def revoke(
+    context: typer.Context,
+    role: Annotated[str, typer.Argument(help="As it was granted.")],
+    principal: Annotated[str, typer.Argument(help="As the broker knows it: User:NAME.")],
+    group: Annotated[str, typer.Option(help="Consumer group of the workers.")] = "irregulars",
+    bootstrap: Bootstrap = None,
+    topic_prefix: TopicPrefix = None,
+    json: Json = False,
+) -> None:
+    """Take from a principal what `topics grant` gave it; what it may by other rules stays.
+
+    Example: irregulars topics revoke worker User:irregulars-worker
+    """
+    from irregulars.infra.configuration.wiring import kafka_security
+    from irregulars.streams.kafka import access_roles
+
+    settings = settings_of(context, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix)
+    rights = access_roles.rights_of(role, settings.topics(), group)
+    had = access_roles.revoke(settings.kafka_bootstrap, kafka_security(settings), principal, rights)
+    if json:
+        print_json([{"kind": one.kind, "name": one.name, "operation": one.operation} for one in had])
+        return
+    for one in had:
+        print(f"{principal} may no longer {one.operation:<8} {one.kind} {one.name}")
+
+
+@topics.command()
+def delete(
+    context: typer.Context,
+    is_doing: Annotated[bool, typer.Option("--do-it", help="Delete them; else only say which ones.")] = False,
+    bootstrap: Bootstrap = None,
+    topic_prefix: TopicPrefix = None,
+    json: Json = False,
+) -> None:
+    """Say which topics of ours there are; with --do-it delete them, with all that is in them. Stop the workers first.
+
+    Example: irregulars topics delete --topic-prefix trial. --do-it
+    """
+    from irregulars.infra.configuration.wiring import kafka_security
+    from irregulars.streams.kafka.topic_admin import delete_topics, topics_there
+
+    settings = settings_of(context, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix)
+    security = kafka_security(settings)
+    names = topics_there(settings.kafka_bootstrap, settings.topics(), security)
+    if is_doing:
+        delete_topics(settings.kafka_bootstrap, names, security)
+    if json:
+        print_json({"topics": list(names), "is_deleted": is_doing})
+        return
+    for name in names:
+        print(f"{'deleted' if is_doing else 'would delete'}  {name}")

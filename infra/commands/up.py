@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from irregulars.infra.commands.options import Json, open_console, print_json, settings_of
+from irregulars.infra.commands.options import Json, open_console, plain, print_json, settings_of
 
 if TYPE_CHECKING:
     from irregulars.infra.runs.local_services import LocalServices
@@ -31,7 +31,8 @@ def up(
 
     Example: irregulars up --keep-data
     """
-    from irregulars.infra.runs.local_services import LocalServices
+    from irregulars.infra.doctor.blocking import watch
+    from irregulars.infra.runs.local_services import GROUP, LocalServices
 
     console = open_console(is_error=True)
     services = LocalServices(
@@ -44,9 +45,10 @@ def up(
                     print_json(addresses(services))
                 else:
                     show_addresses(services)
-                while True:
-                    services.require_running()
-                    time.sleep(_LOOK_S)
+                with watch(services.settings, GROUP, lambda line: console.print(plain(line), style="bold red")):
+                    while True:
+                        services.require_running()
+                        time.sleep(_LOOK_S)
         except KeyboardInterrupt:
             console.print("stopped", style="dim")
 

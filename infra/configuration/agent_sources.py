@@ -17,7 +17,7 @@ from urllib.parse import quote
 from msgspec import Meta
 
 from irregulars.errors import InputError, PluginError
-from irregulars.infra.configuration.agent_settings import JobName, SourceTable, key, read_table
+from irregulars.infra.configuration.agent_settings import JobName, Name, SourceTable, key, read_table
 from irregulars.producers.publishing.sources import Source
 
 
@@ -77,9 +77,39 @@ def _follow(kind: str) -> Callable[[FollowOptions, Path], Source]:
     return open_it
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RasOptions:
+    """NCCL's RAS service of a job of which rank 0 runs on this node."""
+
+    job: JobName = key(MISSING, "Training job")
+    world_size: Annotated[int, Meta(ge=2, le=1 << 18)] = key(MISSING, "Ranks of the job")
+    host: Name = key("localhost", "Where the service listens: NCCL_RAS_ADDR of the job")
+    port: Annotated[int, Meta(ge=1, le=65_535)] = key(28028, "Its port")
+    every_s: Annotated[float, Meta(ge=0.1, le=600)] = key(10.0, "From one look to the next, s")
+    standing_s: Annotated[float, Meta(ge=0.1, le=86_400)] = key(30.0, "Nothing moves for so long: it stands still, s")
+    hang_s: Annotated[float, Meta(ge=0.1, le=86_400)] = key(300.0, "Standing for so long before its end, it hung, s")
+    beside_rank_0: bool = key(True, "Stay silent unless rank 0 runs on this host: one agent of a job is enough")
+
+
+def _open_ras(options: RasOptions, state_path: Path) -> Source:
+    from irregulars.producers.nccl_ras.client import RasClient
+    from irregulars.producers.nccl_ras.source import RasSettings, RasSource, is_this_host
+
+    settings = RasSettings(
+        job=options.job,
+        world_size=options.world_size,
+        every_s=options.every_s,
+        standing_s=options.standing_s,
+        hang_s=options.hang_s,
+    )
+    is_ours = is_this_host if options.beside_rank_0 else lambda _: True
+    return RasSource(RasClient(options.host, options.port).ask, settings, is_ours=is_ours, state_path=state_path)
+
+
 KINDS: Final[Mapping[str, tuple[type, Callable[[Any, Path], Source]]]] = {
     "replay": (ReplayOptions, _open_replay),
     "torch": (TorchOptions, _open_torch),
+    "nccl-ras": (RasOptions, _open_ras),
     **{kind: (FollowOptions, _follow(kind)) for kind in ("kineto", "flight-recorder", "nccl-inspector")},
 }
 

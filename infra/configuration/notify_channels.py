@@ -228,7 +228,9 @@ def rules_of(entry: ChannelEntry, settings: Settings, channel: Channel) -> Rules
     table = entry.table
     least = settings.notify_least_gpu_hours if table.least_gpu_hours is None else table.least_gpu_hours
     jobs = settings.notify_jobs if table.jobs is None else table.jobs
-    return Rules(settings.notify_hold_s, table.least_severity, least, jobs, getattr(channel, "repeat_s", None))
+    repeat_s = getattr(channel, "repeat_s", None)
+    urls = settings.console_url, settings.runbook_url
+    return Rules(settings.notify_hold_s, table.least_severity, least, jobs, repeat_s, *urls)
 
 
 def _open_plugin(entry: ChannelEntry) -> Channel:

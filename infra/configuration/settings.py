@@ -141,6 +141,10 @@ class Settings:
     )
     alert_page_share: Share = _setting(0.05, "A page: share of the job's time that is lost")
     alert_page_after_s: NotNegative = _setting(300.0, "A page: seconds of the job's time for which it has gone on")
+    runbook_url: Url | None = _setting(
+        None,
+        "Where people find infra/docs/runbook.md: notices and `irregulars show` link to it, the kind behind #",
+    )
     notify_hold_s: NotNegative = _setting(
         60.0, "Seconds for which a page is told as a ticket at most: an incident that ends by then pages nobody"
     )
@@ -151,6 +155,30 @@ class Settings:
     )
     notify_listen: Listen = _setting(
         "127.0.0.1:9466", "Where /metrics and /healthz of irregulars notify are; port 0: any free one"
+    )
+    console_url: Url | None = _setting(
+        None, "Where people reach the console: notices link to an incident's page there"
+    )
+    console_listen: Listen = _setting("127.0.0.1:8321", "Where irregulars console listens; port 0: any free one")
+    console_token_file: Path | None = _setting(
+        None, "The file with the token that lets people into the console; none: a random one is printed"
+    )
+    console_user_header: str | None = _setting(
+        None, "Header in which a proxy tells the console who somebody is, like X-Forwarded-User"
+    )
+    console_proxies: tuple[str, ...] = _setting(
+        (), "Addresses or networks of the proxies that are believed; all others are not"
+    )
+    console_hosts: tuple[str, ...] = _setting(
+        (), "Names by which browsers reach the console, beside localhost, this machine's name and addresses"
+    )
+    console_certificate_file: Path | None = _setting(None, "The console's certificate (PEM), for https")
+    console_key_file: Path | None = _setting(None, "Its private key (PEM, without a passphrase)")
+    console_plain_http: bool = _setting(
+        False, "Let other machines reach the console unencrypted, where the network in between is yours alone"
+    )
+    console_feedback: bool = _setting(
+        False, "Let people say in the console whether a verdict was right; needs the rights of the role operator"
     )
     data_dir: Path = _setting(Path(".irregulars"), "Where a worker and the embedded services keep files")
     log_level: Annotated[str, one_of(*LOG_LEVELS)] = _setting("info", "Least level that is logged")
@@ -225,7 +253,7 @@ def load_settings(
         the file or variable and the key.
     """
     values = (
-        _from_file(_config_file(config, environment), others)
+        _from_file(settings_file(config, environment), others)
         | _from_environment(environment)
         | _from_flags(flags or {})
     )
@@ -244,7 +272,34 @@ def parse_assignment(text: str) -> tuple[str, str]:
     return name.strip(), value
 
 
-def _config_file(config: Path | None, environment: Mapping[str, str]) -> Path | None:
+def check_flags(flags: Mapping[str, object]) -> None:
+    """Raise `InputError` if a value from the command line can't be used, as `load_settings` does."""
+    _from_flags(flags)
+
+
+def single_faults(values: Mapping[str, Any], file: Path | None, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return what is wrong with values of a file and of the environment, each for itself, by key or variable.
+
+    Parameters
+    ----------
+    values
+        What stands in `file`.
+    """
+    given = [(name, name, value, f"{file}, key {name}") for name, value in values.items()]
+    own = [name for name in environment if name.startswith(PREFIX) and name != CONFIG_VARIABLE]
+    given += [(variable, variable.removeprefix(PREFIX).lower(), environment[variable],
+               f"environment variable {variable}") for variable in own]  # fmt: skip
+    found = {}
+    for place, name, value, where in given:
+        try:
+            _accept(name, value, where)
+        except InputError as error:
+            found[place] = str(error)
+    return found
+
+
+def settings_file(config: Path | None, environment: Mapping[str, str]) -> Path | None:
+    """Return the file in force: the one that is named, else that of ``IRREGULARS_CONFIG``, else the usual one."""
     if config is not None:
         return config
     if environment.get(CONFIG_VARIABLE):

@@ -39,6 +39,7 @@ class Tally:
     unusable_alerts: int = 0
     is_active: bool = False
     mutes: int = 0
+    lag_messages: int = 0
     turned_s: float = field(default_factory=time.monotonic)
 
     def turn(self) -> None:
@@ -70,6 +71,8 @@ class NotifyCollector:
                                   value=self._tally.unusable_alerts)  # fmt: skip
         yield GaugeMetricFamily("irregulars_notify_active", "1 while it has partitions of alerts; 0: it stands by",
                                 value=self._tally.is_active)  # fmt: skip
+        yield GaugeMetricFamily("irregulars_notify_lag_messages", "Alerts of its partitions that it has not read yet",
+                                value=self._tally.lag_messages)  # fmt: skip
         yield GaugeMetricFamily("irregulars_notify_mutes", "Mutes that hold now", value=self._tally.mutes)
         yield self._delivered()
         yield self._waiting()

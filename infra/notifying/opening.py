@@ -13,13 +13,21 @@ from irregulars.streams.kafka.topics import TopicSettings
 
 
 @contextmanager
-def opened(bootstrap: str, topics: TopicSettings, security: Mapping[str, Any], *needed: str) -> Iterator[StateLog]:
+def opened(
+    bootstrap: str,
+    topics: TopicSettings,
+    security: Mapping[str, Any],
+    *needed: str,
+    is_stopping: threading.Event | None = None,
+) -> Iterator[StateLog]:
     """Open it, and close it at the end.
 
     Parameters
     ----------
     needed
         Topics that must be there, without the prefix.
+    is_stopping
+        Ends the wait for a broker that went away meanwhile; None: it is waited for.
 
     Raises
     ------
@@ -27,7 +35,7 @@ def opened(bootstrap: str, topics: TopicSettings, security: Mapping[str, Any], *
         If Kafka does not answer, refuses us, or lacks a topic.
     """
     partitions_there(bootstrap, topics, security, needed)
-    log = StateLog(bootstrap, topics, security, threading.Event())
+    log = StateLog(bootstrap, topics, security, is_stopping or threading.Event())
     try:
         yield log
     finally:

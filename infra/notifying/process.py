@@ -41,6 +41,7 @@ _MOST: Final = 500
 _MUTES_S: Final = 2.0
 _FORGET_S: Final = 600.0
 _COMMIT_S: Final = 1.0
+_LAG_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +100,7 @@ class Notifier:
         self._wanted: tuple[int, ...] | None = None
         self._loaded: Loaded | None = None
         self._committed: dict[int, int] = {}
-        self._looked_at_mutes_s = self._forgot_s = self._committed_s = 0.0
+        self._looked_at_mutes_s = self._looked_at_lag_s = self._forgot_s = self._committed_s = 0.0
 
     def stop(self) -> None:
         """Ask `run` to end."""
@@ -160,6 +161,7 @@ class Notifier:
             self._send(log)
             self._forget(log)
             self._commit(consumer, is_asynchronous=True)
+            self._look_at_lag(consumer, self._loaded)
 
     # --- which partitions are ours ----------------------------------------------------------------------------------
 
@@ -173,7 +175,8 @@ class Notifier:
         self._lost()
 
     def _lost(self) -> None:
-        self._loaded, self._wanted, self.tally.is_active = None, None, False
+        self._loaded, self._wanted = None, None
+        self.tally.is_active, self.tally.lag_messages = False, 0
 
     def _load(self, consumer: Consumer, log: StateLog) -> None:
         if self._loaded is not None or not self._wanted:
@@ -221,6 +224,11 @@ class Notifier:
         with suppress(ServiceUnavailable):  # then those that are known hold
             self._loaded.ledger.set_mutes(log.mutes(), log.opinions())
         self.tally.mutes = self._loaded.ledger.mutes_now(time.time_ns())
+
+    def _look_at_lag(self, consumer: Consumer, loaded: Loaded) -> None:
+        if time.monotonic() >= self._looked_at_lag_s + _LAG_S:
+            self._looked_at_lag_s = time.monotonic()
+            self.tally.lag_messages = lag_of(consumer, self._settings.topics.name("alerts"), loaded.positions)
 
     # --- notices out ------------------------------------------------------------------------------------------------
 
@@ -322,6 +330,15 @@ class Notifier:
         while any(one.is_busy for one in self._couriers.values()) and time.monotonic() < deadline_s:
             self._settle(log, wait_s=_IDLE_S)
         self._commit(consumer, is_asynchronous=False)
+
+
+def lag_of(consumer: Consumer, topic: str, positions: Mapping[int, int]) -> int:
+    """Return how many messages stand behind the positions in partitions of a topic, by what the broker said last.
+
+    It asks nobody: librdkafka notes where a partition ends with every answer to a fetch.
+    """
+    ends = {one: consumer.get_watermark_offsets(TopicPartition(topic, one), cached=True) for one in positions}
+    return sum(max(0, ends[one][1] - position) for one, position in positions.items() if ends[one])
 
 
 def require_topics(settings: NotifySettings) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, TopicPartition
@@ -13,6 +13,7 @@ from irregulars.streams.kafka.topic_admin import partitions_there
 from irregulars.streams.kafka.topics import TopicSettings
 
 _POLL_S: Final = 0.2
+_OFFSET_TAIL: Final = -2000  # librdkafka's RD_KAFKA_OFFSET_TAIL_BASE: less n, n messages before the end
 
 
 def follow_alerts(
@@ -22,6 +23,8 @@ def follow_alerts(
     *,
     is_from_start: bool = False,
     is_ending: bool = False,
+    newest: int = 0,
+    is_over: Callable[[], bool] = lambda: False,
     timeout_s: float = 10.0,
 ) -> Iterator[bytes]:
     """Yield the messages of the topic ``alerts`` as they come, for ever.
@@ -34,6 +37,10 @@ def follow_alerts(
         Begin with the oldest alert that the topic keeps, instead of the next one.
     is_ending
         Stop at what is there now, instead of waiting for more.
+    newest
+        Begin this many messages before the end of each partition, instead of with the next one.
+    is_over
+        Asked several times a second: whether to stop.
     timeout_s
         How long the broker may take to answer at the start.
 
@@ -50,15 +57,17 @@ def follow_alerts(
     }  # fmt: skip
     consumer = Consumer(config)
     try:
-        start = OFFSET_BEGINNING if is_from_start else OFFSET_END
+        start = OFFSET_BEGINNING if is_from_start else _OFFSET_TAIL - newest if newest else OFFSET_END
         consumer.assign([TopicPartition(topics.name("alerts"), partition, start) for partition in partitions])
-        yield from _read(consumer, set(partitions), bootstrap, is_ending)
+        yield from _read(consumer, set(partitions), bootstrap, is_ending, is_over)
     finally:
         consumer.close()
 
 
-def _read(consumer: Consumer, unread: set[int], bootstrap: str, is_ending: bool) -> Iterator[bytes]:
-    while unread or not is_ending:
+def _read(
+    consumer: Consumer, unread: set[int], bootstrap: str, is_ending: bool, is_over: Callable[[], bool]
+) -> Iterator[bytes]:
+    while (unread or not is_ending) and not is_over():
         message = consumer.poll(_POLL_S)
         if message is None:
             continue

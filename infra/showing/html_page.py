@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from html import escape
 from typing import Final
 
+from irregulars.infra.showing.chart_style import CHARTS, DARK, LIGHT
 from irregulars.infra.showing.charts import chain_chart, extremes_of, heat_map, rate_chart, times_chart
 from irregulars.infra.showing.screen import Screen
 from irregulars.infra.showing.text_page import (
@@ -24,27 +25,16 @@ from irregulars.infra.showing.text_page import (
 )
 from irregulars.printing import printable
 
-_STYLE: Final = """
-:root{color-scheme:light dark;--bg:#fff;--fg:#1b1f24;--dim:#57606a;--line:#d0d7de;--usual:#8c959f;--odd:#bf8700;
---cause:#cf222e;--own:#cf222e;--others:#0969da;--band:#0969da22;--box:#f6f8fa;--h0:#eaeef2;--h1:#fae3b4;--h2:#f5b95f;
---h3:#e8803a;--h4:#cf4a2e;--h5:#8e1519}
-@media (prefers-color-scheme:dark){:root{--bg:#0d1117;--fg:#e6edf3;--dim:#9198a1;--line:#30363d;--usual:#6e7681;
---odd:#d29922;--cause:#f85149;--own:#f85149;--others:#58a6ff;--band:#58a6ff22;--box:#161b22;--h0:#1c2128;--h1:#4d3a12;
---h2:#86601a;--h3:#bd7a26;--h4:#e8803a;--h5:#ffb77a}}
-*{box-sizing:border-box}body{margin:0 auto;padding:24px 16px;max-width:800px;background:var(--bg);color:var(--fg);
-font:15px/1.5 system-ui,sans-serif;overflow-wrap:anywhere}h1{font-size:20px;margin:0 0 4px}
-h2{font-size:15px;margin:26px 0 6px;padding-top:10px;border-top:1px solid var(--line)}
-p{margin:4px 0}.dim{color:var(--dim)}
-dl{display:grid;grid-template-columns:84px 1fr;gap:4px 10px;margin:12px 0}dt{color:var(--dim)}dd{margin:0}
-code{font:13px ui-monospace,monospace;background:var(--box);padding:1px 4px;border-radius:3px}
-svg{width:100%;height:auto}
-text{font:11px system-ui,sans-serif;fill:var(--dim)}text.strong{fill:var(--cause);font-weight:600}
-text.line{font-size:13px;fill:var(--fg)}.usual{fill:var(--usual)}.odd{fill:var(--odd)}.cause{fill:var(--cause)}
-.box{fill:var(--box);stroke:var(--line)}.box-cause{fill:var(--box);stroke:var(--cause);stroke-width:1.5}
-.arrow{fill:none;stroke:var(--dim)}.own{fill:none;stroke:var(--own);stroke-width:1.6}.band{fill:var(--band)}
-.others{fill:none;stroke:var(--others)}.heat0{fill:var(--h0)}.heat1{fill:var(--h1)}.heat2{fill:var(--h2)}
-.heat3{fill:var(--h3)}.heat4{fill:var(--h4)}.heat5{fill:var(--h5)}
-"""
+_STYLE: Final = f"""
+:root{{color-scheme:light dark;{LIGHT}}}
+@media (prefers-color-scheme:dark){{:root{{{DARK}}}}}
+*{{box-sizing:border-box}}body{{margin:0 auto;padding:24px 16px;max-width:800px;background:var(--bg);color:var(--fg);
+font:15px/1.5 system-ui,sans-serif;overflow-wrap:anywhere}}h1{{font-size:20px;margin:0 0 4px}}
+h2{{font-size:15px;margin:26px 0 6px;padding-top:10px;border-top:1px solid var(--line)}}
+p{{margin:4px 0}}.dim{{color:var(--dim)}}
+dl{{display:grid;grid-template-columns:84px 1fr;gap:4px 10px;margin:12px 0}}dt{{color:var(--dim)}}dd{{margin:0}}
+code{{font:13px ui-monospace,monospace;background:var(--box);padding:1px 4px;border-radius:3px}}
+svg{{width:100%;height:auto}}{CHARTS}"""
 
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
 
@@ -58,8 +48,13 @@ def page_of(screen: Screen) -> str:
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
         f"<title>{title}</title><style>{_STYLE}</style></head><body>\n"
         f'<h1>{title}</h1><p class="dim">{_safe(screen.verdict.verdict_id)}, revision {screen.verdict.revision}; '
-        f"read from {_safe(screen.source)}</p>\n{''.join(_body(screen))}</body></html>\n"
+        f"read from {_safe(screen.source)}</p>\n{body_of(screen)}</body></html>\n"
     )
+
+
+def body_of(screen: Screen) -> str:
+    """Return what stands under the page's title, for pages that have a head and a style of their own."""
+    return "".join(_body(screen))
 
 
 def _safe(text: object) -> str:
@@ -96,11 +91,17 @@ def _facts(screen: Screen) -> Iterator[str]:
     }  # fmt: skip
     rows = [f"<dt>{name}</dt><dd>{_safe(text)}</dd>" for name, text in facts.items() if text]
     rows += [f"<dt>Look</dt><dd>{_command(text)}</dd>" for text in commands_of(screen)]
+    rows.append(f"<dt>Runbook</dt><dd>{_link(screen.runbook)}</dd>")
     yield f"<dl>{''.join(rows)}</dl>\n"
 
 
 def _command(text: str) -> str:
     return f"<code>{_safe(text)}</code>" if text.startswith("irregulars ") else _safe(text)
+
+
+def _link(target: str) -> str:
+    """Return a link where it is a URL; a path in the repository leads nowhere from here."""
+    return f'<a href="{_safe(target)}">{_safe(target)}</a>' if target.startswith("http") else _safe(target)
 
 
 def _marks(screen: Screen) -> str:

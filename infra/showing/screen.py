@@ -26,7 +26,7 @@ from irregulars.infra.showing.found import (
 )
 from irregulars.infra.showing.ruled_out import DELTA, WORKERS, Finding, find_alternatives, nic_text
 from irregulars.infra.showing.waiting_chain import Chain, Usual, Way, find_chain, find_ways
-from irregulars.sinks.advice import advise, name_device, where_to_look
+from irregulars.sinks.advice import advise, name_device, runbook_of, where_to_look
 from irregulars.sinks.alerts import gpu_hours_lost, summarise
 from irregulars.streams.messages.judgements import Verdict
 
@@ -101,6 +101,7 @@ class Screen:
     others: Sequence[Other]
     next_step: str
     look_further: str
+    runbook: str
     missing: Sequence[str]
 
     def to_json(self) -> dict[str, Any]:
@@ -129,8 +130,8 @@ def _plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def gather(found: Found) -> Screen:
-    """Make the screen of what was read."""
+def gather(found: Found, runbook_url: str | None = None) -> Screen:
+    """Make the screen of what was read; `runbook_url` is where the runbook is, if not in the repository alone."""
     verdict = found.verdict
     periods = periods_of(verdict, found.iterations)
     suspect = verdict.suspects[0] if verdict.suspects else None
@@ -158,6 +159,7 @@ def gather(found: Found) -> Screen:
         others=found.others,
         next_step=_next_step(found),
         look_further=where_to_look(verdict),
+        runbook=runbook_of(verdict.kind, runbook_url),
         missing=tuple(_missing(found, periods, chain)),
     )  # fmt: skip
 

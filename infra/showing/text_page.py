@@ -289,6 +289,7 @@ def _earlier(one: Earlier) -> str:
 def _commands(screen: Screen) -> Iterator[str]:
     for number, text in enumerate(commands_of(screen)):
         yield from _told("Look" if not number else "", text)
+    yield from _told("Runbook", screen.runbook)
 
 
 def commands_of(screen: Screen) -> list[str]:

@@ -22,6 +22,8 @@ from irregulars.producers.importers.nccl_inspector.job import job_of_operations
 from irregulars.producers.importers.nccl_inspector.lines import MAX_LINE_BYTES, LogParser, Operation, Process
 from irregulars.producers.importers.shared.files import list_files, open_plain, rank_of_name, read_bounded, stem_of
 from irregulars.producers.importers.shared.imported import ImportedJob
+from irregulars.producers.nccl_ras.answers import MAX_ANSWER_BYTES, Answer
+from irregulars.producers.nccl_ras.saved_answers import job_of_answers, split_answers
 from irregulars.producers.trace.directory import write_trace
 from irregulars.validation import nearest
 
@@ -169,11 +171,25 @@ def bounded_lines(stream: IO[bytes]) -> Iterator[bytes]:
         yield line
 
 
+# --- NCCL RAS -------------------------------------------------------------------------------------------------------
+
+
+def read_nccl_ras(files: list[Path], job: str) -> ImportedJob:
+    """Read saved answers of NCCL's RAS service, one or several in a file."""
+    answers: list[Answer] = []
+    for path in files:
+        with naming(path):
+            answers += split_answers(read_bounded(path, MAX_ANSWER_BYTES))
+    with naming(files[0].parent if len(files) > 1 else files[0]):
+        return job_of_answers(answers, job)
+
+
 _TRACE_NAME: Final = re.compile(r"\.json(\.gz)?$|\.trace\b", re.IGNORECASE)
 
 KINDS: Final[Mapping[str, Callable[[list[Path], str], ImportedJob]]] = {
     "kineto": read_kineto,
     "flight-recorder": read_flight_recorder,
     "nccl-inspector": read_nccl_inspector,
+    "nccl-ras": read_nccl_ras,
 }
 """What can be imported, and how."""

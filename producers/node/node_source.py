@@ -11,6 +11,7 @@ from irregulars.errors import IrregularsError
 from irregulars.producers.node.roster import Roster
 from irregulars.producers.publishing.sources import Record, Source, row_count
 from irregulars.streams.messages.announcements import Announcement
+from irregulars.streams.messages.bundles import group_of
 from irregulars.streams.messages.records import Batch
 
 _LOG: Final = logging.getLogger("irregulars.agent")
@@ -22,7 +23,8 @@ class NodeSource:
     This is the seam for whatever gives records on a node: a socket into which training processes write, followers of
     files, a recorded job. A source keeps the protocol `producers.publishing.sources.Source`. It counts
     ``rows_before`` itself, and ends a rank with a heartbeat of state ``ended``; what the agent samples of devices
-    comes from `devices`.
+    comes from `devices`. A source whose ranks live on other hosts too says so with an attribute
+    ``speaks_for_other_hosts = True``: devices of this host are not theirs.
 
     Parameters
     ----------
@@ -52,7 +54,8 @@ class NodeSource:
         for name in list(self._sources):
             records = self._poll_one(name, max_records)
             max_records -= sum(map(row_count, records))
-            polled += map(self._pass, records)
+            is_remote = getattr(self._sources.get(name), "speaks_for_other_hosts", False)
+            polled += [self._pass(record, is_remote=is_remote) for record in records]
             if max_records <= 0:
                 break
         self._rotate()
@@ -89,9 +92,9 @@ class NodeSource:
             first = next(iter(self._sources))
             self._sources[first] = self._sources.pop(first)
 
-    def _pass(self, record: Record) -> Record:
+    def _pass(self, record: Record, *, is_remote: bool) -> Record:
         if isinstance(record, Announcement):
-            return self._admit(record)
+            return self._admit(record, is_remote=is_remote)
         if isinstance(record, Batch):
             own = record.header
             group = self._groups.get((own.job, own.attempt, own.rank))
@@ -101,9 +104,12 @@ class NodeSource:
             self._groups.pop((record.job, record.attempt, record.rank), None)
         return record
 
-    def _admit(self, announcement: Announcement) -> Announcement:
+    def _admit(self, announcement: Announcement, *, is_remote: bool) -> Announcement:
         if not announcement.is_logged:
             return announcement
-        admitted = self._roster.admit(announcement)
+        if is_remote:  # its GPU is one of another host, and none of it is sampled here
+            admitted = replace(announcement, group=group_of(announcement.host, announcement.rank))
+        else:
+            admitted = self._roster.admit(announcement)
         self._groups[admitted.job, admitted.attempt, admitted.rank] = admitted.group
         return admitted

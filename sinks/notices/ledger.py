@@ -10,10 +10,11 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from irregulars.sinks.advice import runbook_of
 from irregulars.sinks.notices.devices import device_of
 from irregulars.sinks.notices.incidents import REPEAT_NS, Incident, Incidents
 from irregulars.sinks.notices.mutes import Mute
-from irregulars.sinks.notices.notice import Notice
+from irregulars.sinks.notices.notice import Notice, incident_link
 from irregulars.sinks.notices.opinions import TrackRecord, silences, track_records
 from irregulars.sinks.notices.policy import Rules, Tell, Wait, decide
 from irregulars.sinks.notices.told import KEPT_NS, Told
@@ -91,13 +92,22 @@ class Ledger:
             earlier = self._incidents.earlier(incident)
             decision = decide(incident, told, self._rules[channel], self._mutes.values(), now_ns, earlier)
             if isinstance(decision, Tell):
-                notice = replace(decision.notice, record=self._records.get(str(incident.alert["kind"])))
-                return Due(incident, notice, decision.is_repeat)
+                return Due(incident, self._complete(decision.notice, channel), decision.is_repeat)
             if isinstance(decision, Wait):
                 pending[incident.verdict_id] = _Pending(decision.until_ns, decision.reason)
             else:
                 del pending[incident.verdict_id]
         return None
+
+    def _complete(self, notice: Notice, channel: str) -> Notice:
+        """Add what people said of verdicts of its kind, and where to read on."""
+        kind, rules = str(notice.alert["kind"]), self._rules[channel]
+        return replace(
+            notice,
+            record=self._records.get(kind),
+            link=incident_link(rules.console_url, notice.incident),
+            runbook=rules.runbook_url and runbook_of(kind, rules.runbook_url),
+        )
 
     def intend(self, channel: str, due: Due, now_ns: int) -> Told | None:
         """Note that a channel is about to be told that an incident opened; return the record of it.

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Literal, Protocol
+from urllib.parse import quote
 
 from irregulars.errors import SinkBusy
 from irregulars.sinks.notices.opinions import TrackRecord
@@ -37,6 +38,10 @@ class Notice:
         How often people here called verdicts of its kind right; None: nobody judged one.
     muted
         Of an incident that was muted while it was open already: until when, by whom and why; else None.
+    link
+        Its page in the console; None: nobody said where the console is.
+    runbook
+        URL of what to do about a verdict of its kind; None: nobody said where that is.
     """
 
     event: NoticeEvent
@@ -46,6 +51,8 @@ class Notice:
     reference: str | None = None
     muted: str | None = None
     record: TrackRecord | None = None
+    link: str | None = None
+    runbook: str | None = None
 
     @property
     def incident(self) -> str:
@@ -69,6 +76,18 @@ class Notice:
         """32 hexadecimal digits, the same for the same notice, however often it is delivered."""
         named = f"{self.incident}\n{self.revision}\n{self.event}\n{self.severity}"
         return sha256(named.encode(errors="surrogatepass")).hexdigest()[:32]
+
+
+def incident_link(console_url: str | None, verdict_id: str) -> str | None:
+    """Return the address of an incident's page; None where nobody said where the console is.
+
+    >>> incident_link("https://console/", "a/b:1:25:0")
+    'https://console/incidents/a%2Fb:1:25:0'
+    """
+    if console_url is None:
+        return None
+    named = quote(verdict_id, safe=":", errors="surrogatepass")
+    return f"{console_url.rstrip('/')}/incidents/{named}"
 
 
 class NotArrived(SinkBusy):

@@ -34,6 +34,10 @@ class Rules:
         Shell patterns: jobs that match none of them are not told.
     repeat_s
         Seconds after which the channel is told again what it was told last, while the incident is open; None: never.
+    console_url
+        Where people reach the console; None: notices have no link.
+    runbook_url
+        Where the runbook is, to which notices link; None: to none.
     """
 
     hold_s: float = 60.0
@@ -41,6 +45,8 @@ class Rules:
     least_gpu_hours: float = 0.0
     jobs: tuple[str, ...] = ("*",)
     repeat_s: float | None = None
+    console_url: str | None = None
+    runbook_url: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

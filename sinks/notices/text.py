@@ -48,6 +48,8 @@ def notice_json(notice: Notice) -> dict[str, Any]:
         "judged_right": 0 if notice.record is None else notice.record.right,
         "judged_wrong": 0 if notice.record is None else notice.record.wrong,
         "muted": notice.muted,
+        "link": notice.link,
+        "runbook": notice.runbook,
         "alert": dict(notice.alert),
     }
 

@@ -52,3 +52,6 @@ GRANT SELECT, INSERT, ALTER, CREATE TABLE, CREATE VIEW, DROP TABLE, DROP VIEW, T
     ON irregulars.* TO irregulars_admin;
 
 GRANT TABLE ENGINE ON ReplacingMergeTree TO irregulars_admin;
+
+-- In a database of the engine Replicated.
+GRANT TABLE ENGINE ON ReplicatedReplacingMergeTree TO irregulars_admin;

@@ -12,6 +12,7 @@ from typing import Any, Final
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it has them, and names them in no __all__
     AclBinding,
+    AclBindingFilter,
     AclOperation,
     AclPermissionType,
     ResourcePatternType,
@@ -99,6 +100,34 @@ def grant(
             raise service_error(error.args[0], bootstrap, timeout_s) from error
 
 
+def revoke(
+    bootstrap: str,
+    security: Mapping[str, Any],
+    principal: str,
+    rights: Sequence[Right],
+    timeout_s: float = 30.0,
+) -> tuple[Right, ...]:
+    """Take from a principal what `grant` gave it; return the rights that it had.
+
+    Raises
+    ------
+    ServiceUnavailable, ServiceRefused
+        If the broker does not answer, or does not let us change its ACLs.
+    InputError
+        If the principal is not one.
+    """
+    _require_principal(principal)
+    admin, _ = open_admin(bootstrap, security, timeout_s)
+    asked = {AclBindingFilter(*_parts(principal, one)): one for one in rights}
+    had = []
+    for one, future in admin.delete_acls(list(asked)).items():
+        try:
+            had += [asked[one]] if future.result(timeout=timeout_s) else []
+        except KafkaException as error:
+            raise service_error(error.args[0], bootstrap, timeout_s) from error
+    return tuple(sorted(had))
+
+
 def shell_commands(bootstrap: str, principal: str, rights: Sequence[Right]) -> list[str]:
     """Return the same as calls of Kafka's own tool, one for each topic or group, for those who keep such scripts."""
     _require_principal(principal)
@@ -117,12 +146,12 @@ def _require_principal(principal: str) -> None:
 
 
 def _binding(principal: str, right: Right) -> AclBinding:
-    return AclBinding(
-        ResourceType[right.kind.upper()],
-        right.name,
-        ResourcePatternType.LITERAL,
-        principal,
-        "*",
-        AclOperation[right.operation.upper()],
-        AclPermissionType.ALLOW,
-    )
+    return AclBinding(*_parts(principal, right))
+
+
+def _parts(principal: str, right: Right) -> tuple[Any, ...]:
+    """Return what names one entry, in the order of confluent-kafka's constructors."""
+    return (
+        ResourceType[right.kind.upper()], right.name, ResourcePatternType.LITERAL, principal, "*",
+        AclOperation[right.operation.upper()], AclPermissionType.ALLOW,
+    )  # fmt: skip

@@ -144,6 +144,36 @@ def check_topics(
     return counts
 
 
+def topics_there(
+    bootstrap: str, settings: TopicSettings, security: Mapping[str, Any], timeout_s: float = 30.0
+) -> tuple[str, ...]:
+    """Return the full names of those of our topics that are there and that we may see.
+
+    Raises
+    ------
+    ServiceUnavailable, ServiceRefused
+        If the broker does not answer within `timeout_s`, or refuses us.
+    """
+    _, metadata = open_admin(bootstrap, security, timeout_s)
+    return tuple(settings.name(name) for name in TOPICS if settings.name(name) in metadata.topics)
+
+
+def delete_topics(bootstrap: str, names: Sequence[str], security: Mapping[str, Any], timeout_s: float = 30.0) -> None:
+    """Delete topics by their full names, with all that is in them.
+
+    Raises
+    ------
+    ServiceUnavailable, ServiceRefused
+        If the broker does not answer within `timeout_s`, or refuses us.
+    """
+    admin, _ = open_admin(bootstrap, security, timeout_s)
+    for future in admin.delete_topics(list(names), operation_timeout=timeout_s).values() if names else ():
+        try:
+            future.result(timeout=timeout_s)
+        except KafkaException as error:
+            raise service_error(error.args[0], bootstrap, timeout_s) from error
+
+
 def topic_config(topic: Topic) -> dict[str, str]:
     """Return the broker-side configuration of one topic."""
     config = {"max.message.bytes": str(MAX_MESSAGE_BYTES + HEADER_BYTES)}

@@ -76,8 +76,9 @@ ROOTED: Final = tuple(OPERATOR_CODES[name] for name in ("broadcast", "reduce", "
 KINDS: Final = ("world", "dp", "tp", "pp", "ep", "cp", "unknown")
 """Kinds of communicators."""
 
-PHASES: Final = ("train", "eval", "checkpoint")
-"""Phases of an iteration; a column ``phase`` holds indices into this tuple."""
+PHASES: Final = ("train", "eval", "checkpoint", "observed")
+"""Phases of an iteration; a column ``phase`` holds indices into this tuple. An ``observed`` one is no turn of the
+training loop: somebody looked at the job from outside, saw it alive, and timed nothing in it."""
 
 PATHS: Final = ("nic", "pcie", "nvlink")
 """What a bandwidth sample was taken of; a column ``path`` holds indices into this tuple."""

@@ -11,6 +11,7 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
+from irregulars import __version__
 from irregulars.streams.kafka.log_reader import LogReader
 from irregulars.streams.kafka.outbox import Outbox
 from irregulars.streams.snapshots.records import Offsets
@@ -37,7 +38,8 @@ class ProgressLog:
 
     async def write(self, partition: int, positions: Offsets) -> None:
         """Tell the others; all evidence must have been acknowledged before."""
-        value = json.dumps({"partition": partition, "positions": positions}, separators=(",", ":")).encode()
+        record = {"partition": partition, "positions": positions, "release": __version__}
+        value = json.dumps(record, separators=(",", ":")).encode()
         await self._outbox.send(self._topic, str(partition).encode(), value, partition=0)
 
     async def read(self) -> dict[int, Offsets]:

@@ -13,6 +13,7 @@ from irregulars.streams.kafka.dead_letters import DeadLetters
 from irregulars.streams.kafka.outbox import Outbox
 from irregulars.streams.kafka.topics import TOPICS, TopicSettings
 from irregulars.streams.telemetry.counters import Counters
+from irregulars.streams.telemetry.flow_watch import Flow, FlowWatch
 from irregulars.streams.telemetry.health import Health, Place, Reading
 
 LOG: Final = logging.getLogger("irregulars.worker")
@@ -103,6 +104,8 @@ class Observer:
         Whether everything that was assigned to the worker is restored.
     now_s
         The worker's clock, since 1970.
+    grace_s
+        How long the worker waits for a source or a rank.
     """
 
     def __init__(
@@ -115,6 +118,7 @@ class Observer:
         hops: Sequence[Hop],
         is_restored: Callable[[], bool],
         now_s: Callable[[], float],
+        grace_s: float = 30.0,
     ) -> None:
         self.counters: Final = counters
         self.group: Final = group
@@ -126,6 +130,7 @@ class Observer:
         self._is_restored: Final = is_restored
         self._now_s: Final = now_s
         self._health: Final = Health(time.monotonic())
+        self._flow: Final = FlowWatch(grace_s)
         self._observed_s = time.monotonic()
         self._looks = 0
         self._said: Final = {"ready": False, "healthy": True}
@@ -151,6 +156,7 @@ class Observer:
             is_sink_busy=self.counters.sink_busy_at_s is not None,
         )
         self._tell_changes()
+        self._tell_blocked()
         self.view = View(
             lags={place: reading.lag for place, reading in readings.items()},
             behind_s=dict(self._behind_s()),
@@ -167,6 +173,12 @@ class Observer:
                 self._said[page] = reason is None
                 log = LOG.error if page == "healthy" and reason else LOG.info
                 log("event=%s%s", page if reason is None else f"not_{page}", f" reason={reason!r}" if reason else "")
+
+    def _tell_blocked(self) -> None:
+        """Write a line when what ranks send begins to lead nowhere."""
+        taken, evidence = self.counters.batches.get("commops", 0), self.sent().get("evidence", (0, 0))[0]
+        for reason, to_do in self._flow.look(self._observed_s, Flow(taken, self.dead_letters, evidence)):
+            LOG.error("event=no_alert_can_come reason=%r do=%r", reason, to_do)
 
     def _readings(self, stage: StageLike) -> Iterable[tuple[Place, Reading]]:
         for partition, state in stage.states.items():

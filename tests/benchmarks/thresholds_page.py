@@ -15,6 +15,8 @@ PAGE: Final = ROOT / "infra" / "docs" / "thresholds.md"
 _HEAD: Final = """\
 # Thresholds
 
+For whoever tunes the judgement, or doubts it.
+
 Every number on which a verdict may hang, by the room that decides by it: its meaning, and where it comes from. Each
 room has them in its `thresholds.py` (priors and chances of suspects: `likelihoods.py`), with these words. "Chosen"
 means that no paper and no fit gives the value; the reason stands beside it. None of them is a setting: the settings

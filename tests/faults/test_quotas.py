@@ -13,8 +13,9 @@ from clickhouse_connect.driver.exceptions import DatabaseError
 from irregulars.errors import ServiceUnavailable
 from irregulars.infra.configuration.wiring import database_settings
 from irregulars.sinks.connection import DatabaseSettings, connect, translated
+from tests.integration.database_users import quotas_of
 from tests.integration.pipelines import ITERATIONS, Pipeline
-from tests.integration.test_database_access import QUOTAS, GuardedDatabase, ask, run
+from tests.integration.test_database_access import STATEMENTS, GuardedDatabase, ask, run
 from tests.integration.worker_runs import wait_until
 
 pytestmark = pytest.mark.integration
@@ -82,7 +83,7 @@ def spend(database: WatchedDatabase, who: str, sql: str, most: int) -> None:
 
 @pytest.mark.parametrize(("sql", "limit"), [(COUNT, "queries = 1200"), (WRONG, "errors = 200")])
 def test_a_reader_beyond_its_quota_is_told_so_in_one_line(database: WatchedDatabase, sql: str, limit: str) -> None:
-    assert limit in QUOTAS["irregulars_reader"][0][1]
+    assert limit in quotas_of(STATEMENTS)["irregulars_reader"][0][1]
     kind, most = limit.split(" = ")
     for question in ((COUNT,), ("blamed", "job=llama"), (COUNT, "--json")):
         for _ in range(MINUTES):
@@ -117,7 +118,7 @@ def stored(database: WatchedDatabase) -> int:
 
 def test_workers_that_catch_up_stay_far_below_their_quota(pipeline: Pipeline, database: WatchedDatabase) -> None:
     """Of what stands on the topics already they read, judge and store as much as they can."""
-    most = int(QUOTAS["irregulars_writer"][0][1].removeprefix("queries = "))
+    most = int(quotas_of(STATEMENTS)["irregulars_writer"][0][1].removeprefix("queries = "))
     pipeline.replay("gloo-clean", "gloo-slow-nic")
     worker = pipeline.start_worker()
     spent = []

@@ -11,23 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from irregulars.producers.node.device_source import DeviceSource
-from irregulars.producers.node.metrics import AgentCollector, AgentState
-from irregulars.producers.node.node_source import NodeSource
-from irregulars.producers.node.roster import Roster
-from irregulars.producers.publishing.publisher import AgentSettings
-from irregulars.producers.publishing.spooling_publisher import SpoolingPublisher, SpoolSettings
-from irregulars.streams.telemetry.worker_metrics import METRICS, PREFIX, metrics_table
+from irregulars.streams.telemetry.worker_metrics import METRICS, metrics_table
+from tests.infra.known_metrics import known_metrics
 
 ROOT = Path(__file__).resolve().parents[2]
 RULES = ROOT / "infra" / "prometheus" / "alerts.yaml"
-CASES = ROOT / "tests" / "infra" / "alerts_test.yaml"
+CASES = [ROOT / "tests" / "infra" / name for name in ("alerts_test.yaml", "alerts_of_days_test.yaml")]
 PAGE = (ROOT / "infra" / "docs" / "operating.md").read_text()
 
 ALERTS = re.findall(r"- alert: (\w+)", RULES.read_text())
 PROMTOOL = os.environ.get("PROMTOOL") or shutil.which("promtool")
-_OTHERS = {"up": {"job", "instance"}, "process_start_time_seconds": {"job", "instance"}}
-"""Prometheus's own, and that of the process, which `irregulars.pages.metrics_page` adds."""
 
 
 def expressions() -> Iterator[str]:
@@ -40,20 +33,8 @@ def expressions() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def known(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, set[str]]:
-    """Labels of every metric that a worker or an agent has, by the names that a rule may ask for."""
-    found = {PREFIX + metric.name: {*metric.labels, "job", "instance"} for metric in METRICS}
-    for metric in METRICS:
-        if metric.kind == "histogram":
-            found[f"{PREFIX}{metric.name}_bucket"] = {*metric.labels, "le", "job", "instance"}
-    folder = tmp_path_factory.mktemp("spool")
-    spool = SpoolSettings(folder, 1 << 21, 1 << 21, 0.0)
-    publisher = SpoolingPublisher(AgentSettings("127.0.0.1:1"), spool)
-    roster = Roster("here", {}, ())
-    source = NodeSource({}, roster, DeviceSource([], owners=lambda: roster.owners))
-    families = list(AgentCollector(AgentState(source, roster, publisher)).collect())
-    publisher.close()
-    of_agent = {sample.name: {"job", "instance"} for family in families for sample in family.samples}
-    return found | of_agent | _OTHERS
+    """Labels of every metric, by the names that a rule may ask for."""
+    return known_metrics(tmp_path_factory.mktemp("spool"))
 
 
 def test_the_rules_ask_for_metrics_and_labels_that_exist(known: Mapping[str, set[str]]) -> None:
@@ -75,7 +56,7 @@ def test_each_alert_has_its_place_in_the_runbook_and_fires_in_a_case(alert: str)
     assert re.search(r"labels: \{severity: (page|ticket)\}", block)
     assert f"runbook: infra/docs/operating.md#{alert.lower()}\n" in block
     assert f"\n### {alert}\n" in PAGE
-    assert re.search(rf'alertname(?:=|: )"?{alert}"?', CASES.read_text())
+    assert re.search(rf'alertname(?:=|: )"?{alert}"?', "\n".join(one.read_text() for one in CASES))
 
 
 def test_the_runbook_names_no_alert_that_is_none() -> None:
@@ -92,7 +73,7 @@ def test_label_values_are_few_whatever_jobs_are_called() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("arguments", [["check", "rules", str(RULES)], ["test", "rules", str(CASES)]])
+@pytest.mark.parametrize("arguments", [["check", "rules", str(RULES)], ["test", "rules", *map(str, CASES)]])
 def test_promtool_accepts_the_rules_and_their_cases(arguments: list[str]) -> None:
     if PROMTOOL is None:
         pytest.skip("promtool must be on the PATH or in PROMTOOL; it is not (Debian: apt-get install prometheus)")

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
+import hashlib
 import os
-import re
-import socket
-import socketserver
-import ssl
 import subprocess
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from xml.sax.saxutils import escape
 
 import pytest
 
@@ -26,18 +20,20 @@ from irregulars.sinks.clickhouse import ClickHouseSink
 from irregulars.sinks.connection import DatabaseSettings, connect, translated
 from irregulars.sinks.investigations import run as ask_question
 from irregulars.sinks.investigations import shipped_investigations
-from irregulars.sinks.migrate import Migration
 from irregulars.sinks.tables import tables_of
 from tests.integration.certificates import Authority
+from tests.integration.database_users import profiles_of, quotas_of, statements_of, with_access
 from tests.integration.pipelines import COMMAND
+from tests.integration.tls_front import behind_tls
 from tests.integration.worker_runs import ROOT
 from tests.sinks import made_up_job
 
 pytestmark = pytest.mark.integration
 
 PASSWORD = "s3cret-of-all-three"
-STATEMENTS = [" ".join(one.split()) for one in Migration(1, "access", access_sql()).statements()]
+STATEMENTS = statements_of(access_sql())
 """Of ``sinks/sql/access.sql``, each in one line."""
+USERS = ("irregulars_reader", "irregulars_writer", "irregulars_admin")
 
 
 class GuardedDatabase(DemoDatabase):
@@ -57,47 +53,8 @@ class GuardedDatabase(DemoDatabase):
         return Settings(**{**values, **others})
 
     def _users(self) -> str:
-        xml = re.sub(r"<irregulars_reader>.*?</irregulars_reader>", "", super()._users(), flags=re.DOTALL)
-        xml = xml.replace("</profiles>", f"{''.join(map(profile_xml, PROFILES.items()))}</profiles>")
-        xml = xml.replace("</quotas>", f"{''.join(map(quota_xml, QUOTAS.items()))}</quotas>")
-        return xml.replace("</users>", "".join(map(user_xml, ("reader", "writer", "admin"))) + "</users>")
-
-
-PROFILES = {name: dict(re.findall(r"(\w+) = (\d+(?: MAX \d+)?)", rest)) for name, rest in
-            (re.match(r"CREATE SETTINGS PROFILE IF NOT EXISTS (\w+) SETTINGS (.*)", one).groups()  # type: ignore[union-attr]
-             for one in STATEMENTS if "SETTINGS PROFILE IF" in one)}  # fmt: skip
-QUOTAS = {name: re.findall(r"INTERVAL 1 (minute|hour) MAX ([^F]*?)(?=,? FOR | TO )", rest) for name, rest in
-          (re.match(r"CREATE QUOTA IF NOT EXISTS (\w+) (.*)", one).groups()  # type: ignore[union-attr]
-           for one in STATEMENTS if "CREATE QUOTA" in one)}  # fmt: skip
-
-
-def profile_xml(profile: tuple[str, dict[str, str]]) -> str:
-    name, settings = profile
-    values = {key: value.partition(" MAX ") for key, value in settings.items()}
-    bounds = "".join(f"<{key}><max>{most}</max></{key}>" for key, (_, _, most) in values.items() if most)
-    own = "".join(f"<{key}>{value}</{key}>" for key, (value, _, _) in values.items())
-    return f"<{name}>{own}<constraints>{bounds}</constraints></{name}>"
-
-
-def quota_xml(quota: tuple[str, list[tuple[str, str]]]) -> str:
-    name, intervals = quota
-    seconds = {"minute": 60, "hour": 3600}
-    limits = "".join(
-        f"<interval><duration>{seconds[unit]}</duration>"
-        + "".join(f"<{key}>{value}</{key}>" for key, value in re.findall(r"(\w+) = (\d+)", bounds))
-        + "</interval>"
-        for unit, bounds in intervals
-    )
-    return f"<{name}>{limits}</{name}>"
-
-
-def user_xml(who: str) -> str:
-    name = f"irregulars_{who}"
-    grants = [one.removesuffix(f" TO {name}") for one in STATEMENTS if re.fullmatch(rf"GRANT .* TO {name}", one)]
-    quota = name if name in QUOTAS else "default"
-    queries = "".join(f"<query>{escape(grant)}</query>" for grant in grants)
-    return (f"<{name}><password>{PASSWORD}</password><networks><ip>127.0.0.1</ip></networks>"
-            f"<profile>{name}</profile><quota>{quota}</quota><grants>{queries}</grants></{name}>")  # fmt: skip
+        hashes = dict.fromkeys(USERS, hashlib.sha256(PASSWORD.encode()).hexdigest())
+        return with_access(super()._users(), STATEMENTS, hashes)
 
 
 @pytest.fixture(scope="module")
@@ -130,8 +87,8 @@ def test_every_shipped_statement_is_one_that_clickhouse_understands(database: Gu
     for statement in STATEMENTS:
         assert client.query("SELECT formatQuery({sql:String})", parameters={"sql": statement}).result_rows
     client.close_connections()
-    assert {"irregulars_reader", "irregulars_writer", "irregulars_admin"} == PROFILES.keys()
-    assert QUOTAS["irregulars_reader"][0] == ("minute", "queries = 1200, errors = 200")
+    assert set(USERS) == profiles_of(STATEMENTS).keys()
+    assert quotas_of(STATEMENTS)["irregulars_reader"][0] == ("minute", "queries = 1200, errors = 200")
 
 
 WRITES = (
@@ -266,42 +223,9 @@ def test_what_a_writer_stores_of_operators_fills_the_transfers(database: Guarded
 
 @pytest.fixture
 def https_url(database: GuardedDatabase) -> Iterator[str]:
-    """The database behind TLS, as behind a company's proxy: the embedded server has no port for it."""
-    certificate, key = database.authority.issue("database")
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(certificate, key)
-    inner = ("127.0.0.1", int(database.url.rpartition(":")[2]))
-
-    class Front(socketserver.BaseRequestHandler):
-        def handle(self) -> None:
-            with (
-                contextlib.suppress(OSError),
-                context.wrap_socket(self.request, server_side=True) as outside,
-                socket.create_connection(inner) as inside,
-            ):
-                back = threading.Thread(target=pump, args=(inside, outside))
-                back.start()
-                pump(outside, inside)
-                back.join()
-
-    class Server(socketserver.ThreadingTCPServer):
-        daemon_threads = True
-        block_on_close = False
-
-    with Server(("127.0.0.1", 0), Front) as server:
-        serving = threading.Thread(target=server.serve_forever, args=(0.05,))
-        serving.start()
-        yield f"https://127.0.0.1:{server.server_address[1]}"
-        server.shutdown()
-        serving.join()
-
-
-def pump(source: socket.socket, target: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        while data := source.recv(1 << 16):
-            target.sendall(data)
-    with contextlib.suppress(OSError):
-        target.shutdown(socket.SHUT_RDWR)
+    """The database behind TLS."""
+    with behind_tls(database.url, database.authority) as url:
+        yield url
 
 
 def test_tls_with_an_authority_of_our_own(database: GuardedDatabase, https_url: str, tmp_path: Path) -> None:

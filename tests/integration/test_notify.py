@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 
+from irregulars.infra.notifying.process import lag_of
 from irregulars.sinks.notices.told import decode_told
 from tests.integration.notify_runs import NotifyRun, send_alert
 from tests.integration.worker_runs import Bus, wait_until
@@ -138,3 +140,15 @@ def test_what_a_channel_refuses_goes_to_the_dead_letters_with_the_reason(bus: Bu
     assert "status 400" in reasons["hook"]
     assert "no such thing" in reasons["hook"]
     assert "must be JSON" in reasons["all"]
+
+
+def test_the_lag_is_what_stands_behind_a_position(bus: Bus) -> None:
+    for number in range(3):
+        send_alert(bus, "v1", number + 1)
+    topic = bus.topics.name("alerts")  # it is made with one partition
+    consumer = Consumer({"bootstrap.servers": bus.bootstrap, "group.id": "lag", "enable.auto.commit": False})
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    wait_until(lambda: bool(consumer.consume(1, 0.2)), "a message")
+    assert lag_of(consumer, topic, {0: 1}) == 2
+    assert lag_of(consumer, topic, {0: 3}) == 0
+    consumer.close()

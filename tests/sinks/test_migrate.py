@@ -5,7 +5,7 @@ import re
 import pytest
 
 from irregulars.errors import InputError
-from irregulars.sinks.migrate import Migration, read_migrations, shipped_migrations
+from irregulars.sinks.migrate import Migration, for_replicas, read_migrations, shipped_migrations
 from irregulars.sinks.tables import TABLES
 
 # Rows that come twice replace each other, so that an INSERT of a SELECT may too.
@@ -71,3 +71,9 @@ def test_a_file_of_another_name_is_an_error(name: str) -> None:
 def test_numbers_with_gaps_or_twice_are_an_error(names: tuple[str, ...]) -> None:
     with pytest.raises(InputError, match="numbers must be 1, 2, 3"):
         read_migrations(dict.fromkeys(names, ""))
+
+
+def test_for_replicas_every_table_gets_the_engine_whose_rows_travel_and_nothing_else_changes() -> None:
+    tables = [text for text in STATEMENTS if text.startswith("CREATE TABLE")]
+    assert all("\nENGINE = ReplicatedReplacingMergeTree" in for_replicas(text) for text in tables)
+    assert [text for text in STATEMENTS if text not in tables and for_replicas(text) != text] == []

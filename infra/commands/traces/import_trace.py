@@ -19,7 +19,7 @@ _LATE_SHOWN = 8
 
 
 def import_trace(
-    kind: Annotated[str, typer.Argument(metavar="KIND", help="kineto, flight-recorder or nccl-inspector.")],
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="kineto, flight-recorder, nccl-inspector or nccl-ras.")],
     source: Annotated[
         Path, typer.Argument(metavar="SRC", help="A file, or a directory with one of each rank; .gz is unpacked.")
     ],
@@ -37,6 +37,8 @@ def import_trace(
     Example: irregulars import flight-recorder dumps/ hung/ && irregulars analyze hung/
 
     Example: irregulars import nccl-inspector nccl-inspector-4711/ job/
+
+    Example: irregulars import nccl-ras answers/ hung/ && irregulars analyze hung/
     """
     from irregulars.infra.runs.last_arrivals_report import arrivals_of, collectives_json, late_ranks
     from irregulars.producers.importers.importing import import_trace as read

@@ -54,7 +54,7 @@ def show(
         return
     from irregulars.infra.showing.screen import gather
 
-    screen = gather(found)
+    screen = gather(found, settings.runbook_url)
     if html is not None:
         from irregulars.infra.showing.html_page import page_of
 

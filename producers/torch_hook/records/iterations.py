@@ -17,6 +17,7 @@ from irregulars.streams.messages.records import PHASES, UNKNOWN
 
 _MOST_ROWS: Final = 1 << 14
 TRAIN: Final = PHASES.index("train")
+_OF_TRAINERS: Final = tuple(phase for phase in PHASES if phase != "observed")
 
 
 @dataclass(slots=True)
@@ -98,8 +99,8 @@ class Iterations:
         InputError
             If the phase is none of `streams.messages.records.PHASES`.
         """
-        if phase not in PHASES:
-            raise InputError(f"phase must be one of {', '.join(PHASES)}; got {phase!r}")
+        if phase not in _OF_TRAINERS:
+            raise InputError(f"phase must be one of {', '.join(_OF_TRAINERS)}; got {phase!r}")
         before, self._phase = self._phase, PHASES.index(phase)
         self._mark_phase()
         try:

@@ -118,12 +118,13 @@ class AlertmanagerChannel:
         return self._labels | {name: str(value) for name, value in facts.items() if value}
 
     def _alert(self, labels: Mapping[str, str], notice: Notice, start_s: float, end_s: float) -> dict[str, Any]:
-        return {
+        alert = {
             "labels": dict(labels),
             "annotations": annotations_of(notice),
             "startsAt": _rfc3339(min(start_s, end_s)),
             "endsAt": _rfc3339(end_s),
         }
+        return alert if notice.link is None else {**alert, "generatorURL": notice.link}
 
 
 def annotations_of(notice: Notice) -> dict[str, str]:
@@ -143,6 +144,8 @@ def annotations_of(notice: Notice) -> dict[str, str]:
         "revision": notice.revision,
         "earlier_verdicts": ", ".join(notice.earlier) if is_repeat_offender(notice) else None,
         "muted": notice.muted,
+        "link": notice.link,
+        "runbook_url": notice.runbook,  # the name that Prometheus's own rules use
     }
     return {name: str(value) for name, value in facts.items() if value is not None}
 

@@ -71,7 +71,16 @@ def events_of(notice: Notice) -> list[dict[str, Any]]:
 
 
 def _event(action: str, key: str, notice: Notice) -> dict[str, Any]:
-    return {"event_action": action, "dedup_key": key, "client": "irregulars", "payload": _payload(notice)}
+    event: dict[str, Any] = {
+        "event_action": action, "dedup_key": key, "client": "irregulars", "payload": _payload(notice),
+    }  # fmt: skip
+    if notice.link is not None:
+        event["client_url"] = notice.link
+    named = {"The incident, live": notice.link, "Runbook": notice.runbook}
+    links = [{"href": url, "text": text} for text, url in named.items() if url is not None]
+    if action == "trigger" and links:
+        event["links"] = links
+    return event
 
 
 def dedup_key(incident: str, severity: str = "page") -> str:

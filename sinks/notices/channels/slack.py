@@ -116,8 +116,12 @@ def message_of(notice: Notice) -> dict[str, Any]:
         {"title": "Evidence", "value": _plain(str(alert["evidence"])[:_LONGEST]), "short": False},
         {"title": "Next", "value": _plain(str(alert["next_step"])[:_LONGEST]), "short": False},
     ]
+    if notice.runbook is not None:
+        fields.append({"title": "Runbook", "value": notice.runbook, "short": False})
     footer = _plain(f"{notice.incident} revision {notice.revision}")
     attachment = {"color": colour, "fallback": summary, "fields": fields, "footer": footer, "mrkdwn_in": []}
+    if notice.link is not None:
+        attachment |= {"title": "The incident, live", "title_link": notice.link}
     return {"text": summary, "attachments": [attachment]}
 
 

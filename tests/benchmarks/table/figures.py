@@ -139,7 +139,7 @@ _THOUSAND: Final = "200"
 """Micro-batches of the simulated job that give a rank about 1,000 operators in an iteration."""
 
 PROGRAMS: Final[Sequence[Program]] = (
-    Program("worker", "tests.benchmarks.bench_worker", limit_s=400),
+    Program("worker", "tests.benchmarks.bench_worker", ("--batches", "12000"), limit_s=400),
     Program("first-hop", "tests.benchmarks.bench_first_hop", limit_s=300),
     Program("command-line", "tests.benchmarks.bench_command_line", limit_s=300),
     Program("rank-state", "tests.benchmarks.bench_rank_state", limit_s=120),

@@ -21,6 +21,7 @@ from irregulars.infra.runs.analysis import analyze
 from irregulars.producers.importers.importing import KINDS, import_trace
 from irregulars.producers.trace.directory import read_trace
 from tests.producers.importers.inspector_lines import collective, context, lines, marker, pair
+from tests.producers.nccl_ras.played_server import PlayedJob
 
 MOST_BYTES = 256 << 20
 BOMB_BYTES = 384 << 20
@@ -52,10 +53,18 @@ def log_bytes() -> bytes:
     return lines(*whole, marker(0, 1), collective(3, 4))
 
 
+def answer_bytes() -> bytes:
+    job = PlayedJob(world_size=2)
+    job.launch(job.world, but=[1])
+    return job.answer() * 2
+
+
 VALID: dict[str, Callable[[], bytes]] = {
-    "flight-recorder": dump_bytes, "kineto": trace_bytes, "nccl-inspector": log_bytes,
+    "flight-recorder": dump_bytes, "kineto": trace_bytes, "nccl-inspector": log_bytes, "nccl-ras": answer_bytes,
 }  # fmt: skip
-NAMES = {"flight-recorder": "_dump_0", "kineto": "rank-0.json", "nccl-inspector": "host-pid1.log"}
+NAMES = {
+    "flight-recorder": "_dump_0", "kineto": "rank-0.json", "nccl-inspector": "host-pid1.log", "nccl-ras": "ras.json",
+}  # fmt: skip
 
 
 def try_import(folder: Path, kind: str, value: bytes) -> str | None:
@@ -141,6 +150,8 @@ def test_values_of_any_type_and_size_are_read_or_refused(tmp_path: Path, kind: s
         made = lines(*(with_odd(json.loads(line), data) for line in value.splitlines()))
     elif kind == "kineto":
         made = json.dumps(with_odd(json.loads(value), data)).encode()
+    elif kind == "nccl-ras":
+        made = json.dumps(with_odd(json.loads(value[: len(value) // 2]), data), indent=2).encode() + b"\n" + value
     else:
         made = pickle.dumps(with_odd(pickle.loads(value), data), data.draw(st.sampled_from([2, 4])))
     try_import(tmp_path, kind, made)

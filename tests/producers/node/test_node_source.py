@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -103,3 +104,19 @@ def test_each_source_says_where_it_stands() -> None:
     source = NodeSource({"b": Given(), "a": Given(rows(1, 5))}, Roster("host"))
     assert source.position() == "a[left=1] b[left=0]"
     assert source.is_exhausted is False
+
+
+class Elsewhere(Given):
+    """Its ranks live on other hosts."""
+
+    speaks_for_other_hosts = True
+
+
+def test_a_source_that_speaks_for_other_hosts_gets_no_devices_of_this_one() -> None:
+    roster = Roster("node-3", {0: "mlx5_0"}, range(8))
+    far = Elsewhere(replace(announced(1), host="10.0.0.9"))
+    (found,) = NodeSource({"far": far}, roster).poll(10)
+    assert isinstance(found, Announcement)
+    assert (found.group, found.nic, found.sources) == ("10.0.0.9/0", None, ("commops",))
+    assert not roster.gpus
+    assert not roster.nics

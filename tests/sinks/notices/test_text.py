@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from importlib.resources import files
 from typing import Any
 
@@ -11,7 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from irregulars.sinks.alerts import ALERTING_EVENTS, alert_of
-from irregulars.sinks.notices.notice import Notice, NoticeEvent
+from irregulars.sinks.notices.channels.alertmanager import AlertmanagerChannel, annotations_of
+from irregulars.sinks.notices.channels.pagerduty import events_of
+from irregulars.sinks.notices.channels.slack import message_of
+from irregulars.sinks.notices.notice import Notice, NoticeEvent, incident_link
 from irregulars.sinks.notices.text import encode_notice, notice_json, summary_of
 from irregulars.streams.messages.judgements import Verdict
 from tests.sinks.notices.alerts import alert
@@ -41,6 +45,20 @@ def test_the_line_says_what_is_told_and_not_what_the_verdict_would() -> None:
     assert summary_of(Notice("updated", alert(event="raised", severity="page"), "page")).startswith("RAISED slow NIC")
     ended = Notice("resolved", alert(event="closed"), "ticket")
     assert summary_of(ended).startswith("RESOLVED slow NIC in llama (ticket, recovered)")
+
+
+def test_every_channel_links_to_the_incident_s_page_where_somebody_said_where_the_console_is() -> None:
+    link = incident_link("https://console/", "a/b <x>:1:25:0")
+    assert link == "https://console/incidents/a%2Fb%20%3Cx%3E:1:25:0"
+    notice = Notice("opened", alert(), "page", link=link)
+    assert notice_json(notice)["link"] == link
+    (posted,), _ = AlertmanagerChannel("a", "http://127.0.0.1:1").alerts(notice)
+    assert (posted["generatorURL"], posted["annotations"]["link"]) == (link, link)
+    (event,) = events_of(notice)
+    assert (event["client_url"], event["links"][0]["href"]) == (link, link)
+    assert message_of(notice)["attachments"][0]["title_link"] == link
+    without = replace(notice, link=None)
+    assert link not in str((events_of(without), message_of(without), notice_json(without), annotations_of(without)))
 
 
 def test_a_fourth_verdict_is_called_so() -> None:

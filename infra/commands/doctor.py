@@ -1,0 +1,81 @@
+"""``irregulars doctor``: what is wrong with an installation, one line a finding and what to do."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from irregulars.infra.commands.options import (
+    Bootstrap,
+    ClickHouseUrl,
+    Database,
+    Invocation,
+    Json,
+    TopicPrefix,
+    open_console,
+    print_json,
+)
+
+if TYPE_CHECKING:
+    from irregulars.infra.doctor.checks.findings import Finding
+
+
+def doctor(
+    context: typer.Context,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(help="machine, kafka, topics, rights, clickhouse, workers, jobs or alerts; may stand twice."),
+    ] = None,
+    within_s: Annotated[float, typer.Option(min=1.0, max=300.0, help="Seconds that reading may take.")] = 20.0,
+    group: Annotated[str, typer.Option(help="Consumer group of the workers.")] = "irregulars",
+    role: Annotated[
+        str | None, typer.Option(help="Whose rights we are to have: worker, agent, …; default: any role's.")
+    ] = None,
+    bootstrap: Bootstrap = None,
+    topic_prefix: TopicPrefix = None,
+    clickhouse_url: ClickHouseUrl = None,
+    database: Database = None,
+    json: Json = False,
+) -> None:
+    """Say what is wrong with this installation, and what to do: broker, topics, rights, database, workers, jobs.
+
+    It only reads. Status 0: no problem; 1: at least one; 2: the call is unusable.
+
+    Example: irregulars doctor --only kafka --only topics
+    """
+    from irregulars.infra.configuration.lenient import load_leniently
+    from irregulars.infra.doctor.checks.findings import GROUPS, status_of
+    from irregulars.infra.doctor.diagnosis import Question, diagnose
+    from irregulars.streams.kafka.access_roles import ROLES
+    from irregulars.validation import require_known
+
+    for name in only or ():
+        require_known(name, GROUPS, "group", "flag --only", f"One of {', '.join(GROUPS)}")
+    if role is not None:
+        require_known(role, ROLES, "role", "flag --role", f"One of {', '.join(ROLES)}")
+    invocation = context.obj if isinstance(context.obj, Invocation) else Invocation()
+    flags = {"kafka_bootstrap": bootstrap, "topic_prefix": topic_prefix, "clickhouse_url": clickhouse_url,
+             "clickhouse_database": database}  # fmt: skip
+    given = {name: value for name, value in flags.items() if value is not None}
+    found = load_leniently({**invocation.assignments, **given}, invocation.config)
+    begin_s = time.monotonic()
+    with open_console(is_error=True).status("looking") as status:
+        findings = diagnose(found, Question(group, role, only or (), within_s), status.update)
+    took_s = time.monotonic() - begin_s
+    if json:
+        print_json({"status": status_of(findings), "took_s": round(took_s, 3),
+                    "findings": [one.to_json() for one in findings]})  # fmt: skip
+    else:
+        _print(findings, took_s)
+    raise typer.Exit(status_of(findings))
+
+
+def _print(findings: list[Finding], took_s: float) -> None:
+    from irregulars.infra.doctor.report import coloured, lines_of, summary
+
+    console = open_console()
+    for line, style in lines_of(findings):
+        console.print(coloured(line, style), soft_wrap=True)
+    console.print(f"\n{summary(findings, took_s)}", soft_wrap=True)

@@ -1,0 +1,1 @@
+"""Who may look: tokens, sessions, proxies that name people, names that browsers use. Start with `gate.py`."""

@@ -1,0 +1,153 @@
+"""The console's way to ClickHouse: answers are shared, bounded in time and rows, and few are asked for at once.
+
+However many people look, the database gets a question once in `KEEP_S`, and never more than `AT_ONCE` together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Hashable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from importlib import import_module
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from irregulars.errors import ServiceUnavailable
+from irregulars.infra.console.shared_answers import KEEP_S, SharedAnswers
+from irregulars.sinks.connection import DatabaseSettings, connect, translated
+
+if TYPE_CHECKING:
+    from clickhouse_connect.driver.client import Client
+
+AT_ONCE: Final = 6
+"""Questions that the database works on at a time."""
+
+ANSWER_S: Final = 8.0
+"""How long the database may work on one question, s. People wait a second or two, and then look elsewhere."""
+
+_QUEUE_S: Final = 4.0  # how long a question waits for its turn
+_MARGIN_S: Final = 3.0  # from the database's own limit to ours
+_MOST_ROWS: Final = 1_000_000
+
+T = TypeVar("T")
+
+
+def _note_nothing(seconds: float, error: BaseException | None) -> None:
+    """Count no answer."""
+
+
+class ConsoleDatabase:
+    """Answers the questions of all pages.
+
+    Parameters
+    ----------
+    settings
+        Where the database is and who we are; made to read only, and never waited for.
+    on_answer
+        Called with seconds and None or the error, for metrics.
+    """
+
+    def __init__(
+        self,
+        settings: DatabaseSettings,
+        on_answer: Callable[[float, BaseException | None], None] = _note_nothing,
+    ) -> None:
+        self.settings: Final = replace(settings, is_reading=True, wait_s=0.0, answer_s=ANSWER_S + _MARGIN_S)
+        self._on_answer: Final = on_answer
+        self._answers: Final = SharedAnswers()
+        self._threads: Final = ThreadPoolExecutor(AT_ONCE, "irregulars-database")
+        self._turns: Final = asyncio.Semaphore(AT_ONCE)
+        # Its modules import each other: where two threads import it at the same time, one of them fails.
+        import_module("clickhouse_connect.driver")
+        self._client: Client | None = None
+        self._lock: Final = Lock()
+
+    @property
+    def source(self) -> str:
+        """Where answers come from, for people."""
+        return f"{self.settings.database} on {self.settings.address}"
+
+    async def ask(self, key: Hashable, read: Callable[[Client], T], keep_s: float = KEEP_S) -> T:
+        """Return what `read` makes of the database, or what it made for somebody else a moment ago.
+
+        Parameters
+        ----------
+        key
+            Names the question with all its values: equal keys get one answer.
+        read
+            Asks the client; runs in a thread, bounded in time and rows by settings of the connection.
+        keep_s
+            Seconds for which the answer is shared.
+
+        Raises
+        ------
+        ServiceError
+            If the database does not answer in time, or refuses us.
+        InputError
+            If the question can't be asked.
+        """
+        return await self._answers.get(key, lambda: self._timed(read), keep_s)
+
+    def close(self) -> None:
+        """Let go of the connection; questions on their way end by themselves."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        if self._client is not None:
+            self._client.close()
+
+    async def _timed(self, read: Callable[[Client], T]) -> T:
+        begun_s, error = time.monotonic(), None
+        try:
+            return await self._in_turn(read)
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            self._on_answer(time.monotonic() - begun_s, error)
+
+    async def _in_turn(self, read: Callable[[Client], T]) -> T:
+        try:
+            async with asyncio.timeout(_QUEUE_S):
+                await self._turns.acquire()
+        except TimeoutError:
+            raise ServiceUnavailable(
+                f"database must answer the questions before this one within {_QUEUE_S:g} s; got {AT_ONCE} that it "
+                f"still works on ({self.settings.address}). Is it under load?"
+            ) from None
+        # A thread can't be stopped: its turn ends when it does, so that there are never more than `AT_ONCE` of them.
+        answer = asyncio.get_running_loop().run_in_executor(self._threads, self._ask, read)
+        answer.add_done_callback(lambda done: self._turns.release())
+        try:
+            async with asyncio.timeout(ANSWER_S + 2 * _MARGIN_S):
+                return await asyncio.shield(answer)
+        except TimeoutError:
+            answer.add_done_callback(_mark_seen)
+            raise ServiceUnavailable(
+                f"database must answer within {ANSWER_S:g} s; got nothing ({self.settings.address})"
+            ) from None
+
+    def _ask(self, read: Callable[[Client], T]) -> T:
+        with translated(self.settings):
+            return read(self._connected())
+
+    def _connected(self) -> Client:
+        with self._lock:
+            if self._client is None:
+                self._client = _bounded(connect(self.settings))
+            return self._client
+
+
+def _mark_seen(answer: asyncio.Future[Any]) -> None:
+    """Take the error of an answer that nobody waits for any more, which asyncio would complain about."""
+    if not answer.cancelled():
+        answer.exception()
+
+
+def _bounded(client: Client) -> Client:
+    """Bound what each question may cost; a user whose profile allows no settings at all has bounds of its own."""
+    known = client.server_settings.get("readonly")
+    if known is None or known.value != "1":
+        client.set_client_setting("max_execution_time", int(ANSWER_S))
+        client.set_client_setting("max_result_rows", _MOST_ROWS)
+    return client

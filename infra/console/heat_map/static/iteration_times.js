@@ -1,0 +1,226 @@
+// The chart of iteration times: mount(element) draws it into an element with data-job, data-attempt and, if it likes,
+// data-around. uPlot draws the lines (vendor/uplot); marks of irregular iterations and verdicts are ours.
+
+import { colour, count, duration, fetchJson, jobAddress, make, numbers, onIteration, onScheme, query, styleSheet, tellIteration } from "./heat_map/shared.js";
+import uPlot from "./vendor/uplot/uPlot.esm.js";
+
+const FEW = 2_000;
+const ALL = 100_000;
+const LISTED = 10;
+const REFRESH_MS = 20_000;
+const HEIGHT = 220;
+const LEGEND_PX = 34;
+
+export async function mount(element) {
+  if (!element.dataset.job) throw new Error("data-job must be the name of a job; got none");
+  element.dataset.attempt ||= "0";
+  await Promise.all([styleSheet("../heat_map.css"), styleSheet("../vendor/uplot/uPlot.min.css")]);
+  const chart = new Times(element);
+  await chart.load(FEW);
+  return chart;
+}
+
+class Times {
+  constructor(element) {
+    this.element = element;
+    this.around = element.dataset.around || null;
+    this.all = make("button", { type: "button", onclick: () => this.load(this.wanted === FEW ? ALL : FEW) });
+    const whole = make("button", { type: "button", onclick: () => this.zoom(-Infinity, Infinity) }, "whole span");
+    this.plot = make("div", { class: "it-plot", tabindex: "0", role: "application", "aria-roledescription": "line chart", "aria-label": "Iteration times" });
+    this.status = make("p", { class: "it-status", role: "status" }, "Reading …");
+    this.table = make("div", { class: "hm-scroll" });
+    element.classList.add("it");
+    element.replaceChildren(
+      make("div", { class: "it-controls" }, whole, this.all), this.plot, this.status,
+      make("p", { class: "it-help" }, "▼ irregular; bars: verdicts; dashes: mean of the window before. Drag to zoom, double click for all; with keys: "
+        + "arrows move, + and − zoom, Enter shows the iteration in the heat map."),
+      this.table,
+    );
+    this.plot.addEventListener("keydown", (event) => this.key(event));
+    this.plot.addEventListener("dblclick", () => this.zoom(-Infinity, Infinity));
+    new ResizeObserver(() => this.chart?.setSize({ width: this.plot.clientWidth, height: HEIGHT - LEGEND_PX })).observe(this.plot);
+    onScheme(() => this.data && this.draw());
+    onIteration(element, (iteration) => this.pointAt(iteration, false));
+    setInterval(() => this.refresh(), REFRESH_MS);
+  }
+
+  async load(wanted) {
+    try {
+      const data = await fetchJson(`${jobAddress(this.element)}/iteration-times?${query({ around: this.around, iterations: wanted })}`);
+      this.wanted = wanted;
+      this.take(data);
+    } catch (error) {
+      this.element.dataset.state = "failed";
+      this.status.textContent = `Iteration times can't be shown: ${error.message}`;
+    }
+  }
+
+  async refresh() {
+    if (document.hidden || this.around !== null || !this.data || this.isZoomed) return;
+    const data = await fetchJson(`${jobAddress(this.element)}/iteration-times?${query({ iterations: this.wanted })}`).catch(() => null);
+    if (data && data.newest !== this.data.newest) this.take(data);
+  }
+
+  take(data) {
+    this.data = data;
+    this.x = numbers(data.iterations);
+    this.elapsed = Float64Array.from(data.elapsed_us, (us) => us / 1e3);
+    this.reference = data.reference_us.map((us) => (us === null ? null : us / 1e3));
+    this.all.hidden = this.wanted === FEW && this.x.length < FEW;
+    this.all.textContent = this.wanted === FEW ? "all iterations" : `the newest ${FEW.toLocaleString("en")}`;
+    this.status.textContent = this.summary();
+    this.list();
+    this.draw();
+  }
+
+  summary() {
+    const longest = this.elapsed.reduce((best, value, at) => (value > this.elapsed[best] ? at : best), 0);
+    const middle = Float64Array.from(this.elapsed).sort()[this.elapsed.length >> 1];
+    return `${count(this.x.length, "iteration")}, ${this.data.irregular.length.toLocaleString("en")} irregular; median `
+      + `${duration(middle * 1e6)}, longest ${duration(this.elapsed[longest] * 1e6)} (iteration ${this.x[longest].toLocaleString("en")}).`;
+  }
+
+  list() {
+    const longest = [...this.data.irregular].sort((one, other) => this.elapsed[other] - this.elapsed[one]).slice(0, LISTED);
+    const rows = longest.map((at) => make("tr", {},
+      make("th", { scope: "row" }, this.x[at].toLocaleString("en")),
+      make("td", {}, duration(this.elapsed[at] * 1e6)),
+      make("td", {}, this.reference[at] === null ? "none yet" : duration(this.reference[at] * 1e6)),
+      make("td", {}, this.data.marks.filter((mark) => mark.first <= this.x[at] && this.x[at] < mark.past).map((mark) => mark.name).join(", ") || "none"),
+      make("td", {}, make("button", { type: "button", onclick: () => tellIteration(this.element, this.x[at], true) }, "in the heat map"))));
+    const head = ["iteration", "took", "usual", "verdicts", ""].map((text) => make("th", { scope: "col" }, text));
+    this.table.replaceChildren(...(rows.length ? [make("details", {}, make("summary", {}, "The longest irregular iterations"),
+      make("table", {}, make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...rows)))] : []));
+  }
+
+  draw() {
+    this.chart?.destroy();
+    const style = (name) => colour(this.element, `--hm-${name}`);
+    this.colours = { odd: style("odd"), accused: style("accused"), dim: style("dim"), line: style("line"), bg: style("bg") };
+    const axis = { stroke: style("dim"), grid: { stroke: style("line"), width: 1 }, ticks: { stroke: style("line") }, font: "11px system-ui, sans-serif" };
+    const ms = (chart, value) => (value === null || value === undefined ? "–" : duration(value * 1e6));
+    this.chart = new uPlot({
+      width: this.plot.clientWidth || 600, height: HEIGHT - LEGEND_PX,
+      scales: { x: { time: false } },
+      axes: [{ ...axis }, { ...axis, size: 66, values: (chart, ticks) => ticks.map((tick) => duration(tick * 1e6)) }],
+      series: [
+        { label: "iteration", value: (chart, value) => (value === null || value === undefined ? "–" : value.toLocaleString("en")) },
+        { label: "took", stroke: style("fg"), width: 1, points: { show: false }, value: ms },
+        { label: "usual", stroke: style("cursor"), width: 1, dash: [6, 4], points: { show: false }, value: ms },
+      ],
+      cursor: { drag: { x: true, y: false }, points: { size: 6 } },
+      hooks: {
+        draw: [(chart) => this.mark(chart)],
+        setCursor: [(chart) => this.moved(chart)],
+        setScale: [(chart, key) => { if (key === "x") this.isZoomed = chart.scales.x.max - chart.scales.x.min < this.x[this.x.length - 1] - this.x[0]; }],
+      },
+    }, [this.x, this.elapsed, this.reference], this.plot);
+    this.chart.over.addEventListener("click", () => this.chosen());
+    this.element.dataset.state = "painted";
+    performance.mark("iteration-times-painted");
+  }
+
+  // Verdicts as bars with ends at the top, irregular iterations as triangles above their value.
+  mark(chart) {
+    const { ctx: context, bbox } = chart;
+    const ratio = devicePixelRatio || 1;
+    const right = bbox.left + bbox.width;
+    context.save();
+    context.beginPath();
+    context.rect(bbox.left, bbox.top, bbox.width, bbox.height);
+    context.clip();
+    context.fillStyle = this.colours.accused;
+    this.data.marks.forEach((mark, number) => {
+      const from = Math.max(bbox.left, chart.valToPos(mark.first - 0.5, "x", true));
+      const to = Math.min(right, Math.max(from + 3 * ratio, chart.valToPos(mark.past - 0.5, "x", true)));
+      if (to < bbox.left || from > right) return;
+      const y = bbox.top + (3 + (number % 4) * 5) * ratio;
+      context.globalAlpha = 1;
+      context.fillRect(from, y, to - from, 2 * ratio);
+      for (const x of [from, to - 1.5 * ratio]) context.fillRect(x, y - 2 * ratio, 1.5 * ratio, 6 * ratio);
+      context.globalAlpha = 0.07;
+      context.fillRect(from, bbox.top, to - from, bbox.height);
+    });
+    context.globalAlpha = 1;
+    context.fillStyle = this.colours.odd;
+    context.strokeStyle = this.colours.bg;
+    let last = -Infinity;
+    for (const at of this.data.irregular) {
+      const x = chart.valToPos(this.x[at], "x", true);
+      if (x < bbox.left || x > right || x - last < 2 * ratio) continue;
+      last = x;
+      const y = Math.max(bbox.top + 8 * ratio, chart.valToPos(this.elapsed[at], "y", true) - 3 * ratio);
+      context.beginPath();
+      context.moveTo(x - 4 * ratio, y - 7 * ratio);
+      context.lineTo(x + 4 * ratio, y - 7 * ratio);
+      context.lineTo(x, y);
+      context.closePath();
+      context.fill();
+      context.stroke();
+    }
+    context.restore();
+  }
+
+  moved(chart) {
+    const at = chart.cursor.idx;
+    if (at === null || at === undefined || this.isTold) return;
+    tellIteration(this.element, this.x[at]);
+  }
+
+  chosen() {
+    const at = this.chart.cursor.idx;
+    if (at !== null && at !== undefined) tellIteration(this.element, this.x[at], true);
+  }
+
+  pointAt(iteration, speaks) {
+    if (!this.chart) return;
+    const at = this.nearest(iteration);
+    this.isTold = true; // what others told is not told back
+    this.chart.setCursor({ left: this.chart.valToPos(this.x[at], "x"), top: this.chart.valToPos(this.elapsed[at], "y") });
+    this.isTold = false;
+    if (!speaks) return;
+    const odd = this.data.irregular.includes(at) ? ", irregular" : "";
+    this.status.textContent = `Iteration ${this.x[at].toLocaleString("en")} took ${duration(this.elapsed[at] * 1e6)}${odd}.`;
+  }
+
+  nearest(iteration) {
+    let [from, to] = [0, this.x.length - 1];
+    while (from < to) {
+      const middle = (from + to) >> 1;
+      if (this.x[middle] < iteration) from = middle + 1;
+      else to = middle;
+    }
+    return from;
+  }
+
+  zoom(from, to) {
+    const [first, last] = [this.x[0], this.x[this.x.length - 1]];
+    this.chart?.setScale("x", { min: Math.max(first, from), max: Math.min(last, to) });
+  }
+
+  key(event) {
+    if (!this.chart || event.ctrlKey || event.metaKey || event.altKey) return;
+    const { min, max } = this.chart.scales.x;
+    const at = this.chart.cursor.idx ?? this.nearest((min + max) / 2);
+    const step = (event.shiftKey ? 10 : 1) * Math.max(1, Math.round((max - min) / this.plot.clientWidth));
+    const middle = this.x[at];
+    const acts = {
+      ArrowLeft: () => this.walk(at - step), ArrowRight: () => this.walk(at + step),
+      Home: () => this.walk(0), End: () => this.walk(this.x.length - 1),
+      "+": () => this.zoom(middle - (middle - min) / 1.6, middle + (max - middle) / 1.6),
+      "-": () => this.zoom(middle - (middle - min) * 1.6, middle + (max - middle) * 1.6),
+      0: () => this.zoom(-Infinity, Infinity), Enter: () => tellIteration(this.element, middle, true),
+    };
+    if (!acts[event.key]) return;
+    event.preventDefault();
+    acts[event.key]();
+  }
+
+  walk(at) {
+    const to = Math.min(this.x.length - 1, Math.max(0, at));
+    const { min, max } = this.chart.scales.x;
+    if (this.x[to] < min || this.x[to] > max) this.zoom(this.x[to] - (max - min) / 2, this.x[to] + (max - min) / 2);
+    this.pointAt(this.x[to], true);
+    tellIteration(this.element, this.x[to]);
+  }
+}

@@ -1,0 +1,169 @@
+"""Matrices that were read, kept while they are asked for: bounded in memory, read once however many people look."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Hashable
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+
+from irregulars.errors import InputError
+from irregulars.infra.console.heat_map.matrix import MOST_CELLS, HeatMatrix
+from irregulars.infra.console.heat_map.places import Places
+from irregulars.infra.console.heat_map.quantities import Quantity
+from irregulars.infra.console.heat_map.reading import (
+    Start,
+    Window,
+    read_around,
+    read_marks,
+    read_matrix,
+    read_places,
+    read_span,
+    read_window,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from clickhouse_connect.driver.client import Client
+
+T = TypeVar("T")
+
+KEPT_BYTES: Final = 256 << 20
+"""Matrices that are kept take so much memory at most. One of 8,192 ranks × 1,000 iterations: 16 MiB."""
+
+MOST_ITERATIONS: Final = 4_096
+"""Iterations of a window at most; of large jobs fewer, see `matrix.MOST_CELLS`."""
+
+_PLACES_KEPT_S: Final = 30.0
+_WINDOW_KEPT_S: Final = 2.0
+
+
+class Database(Protocol):
+    """What answers our questions: `infra.console.database.ConsoleDatabase`, or anything with its `ask`."""
+
+    async def ask(self, key: Hashable, read: Callable[[Client], T], keep_s: float = 2.0) -> T:
+        """Return what `read` makes of the database; equal keys asked together share one answer."""
+        ...
+
+
+class Changed(Exception):
+    """A tile was asked for of rows that are others by now: the browser asks for the window again."""
+
+
+class HeatMapStore:
+    """Windows, places and matrices of jobs.
+
+    Parameters
+    ----------
+    database
+        Answers questions.
+    kept_bytes
+        Bound of the matrices that are kept.
+    """
+
+    def __init__(self, database: Database, kept_bytes: int = KEPT_BYTES) -> None:
+        self._database = database
+        self._kept_bytes = kept_bytes
+        self._kept: OrderedDict[Hashable, HeatMatrix] = OrderedDict()
+
+    async def around(self, start: Start, around: int | None, wanted: int) -> tuple[Window, Places]:
+        """Return the newest iterations or those around one, and the job's ranks; as many as a window may have.
+
+        Raises
+        ------
+        InputError
+            If no iteration of this start of the job is stored.
+        """
+        window = await self.times(start, around, wanted)
+        places = await self.places(start, window)
+        most = max(1, MOST_CELLS // max(1, len(places.ranks)))
+        if len(window.iterations) <= most:
+            return window, places
+        return await self._around(start, around, most), places
+
+    async def times(self, start: Start, around: int | None, wanted: int) -> Window:
+        """Return the newest iterations or those around one, without any rank's.
+
+        Raises
+        ------
+        InputError
+            If no iteration of this start of the job is stored.
+        """
+        window = await self._around(start, around, wanted)
+        if not len(window.iterations):
+            raise InputError(
+                f"job and attempt must have judged iterations that are stored; got {start.job!r}, {start.attempt}"
+            )
+        return window
+
+    async def places(self, start: Start, window: Window) -> Places:
+        """Return the ranks of a job."""
+        return await self._database.ask(
+            ("heat map places", start), lambda client: read_places(client, start, window), _PLACES_KEPT_S
+        )
+
+    async def between(self, start: Start, first: int, last: int) -> Window:
+        """Return the iterations from `first` to `last`."""
+        return await self._window((start, first, last), lambda client: read_window(client, start, first, last))
+
+    async def matrix(
+        self, start: Start, quantity: Quantity, edges: tuple[int, int], version: str
+    ) -> tuple[HeatMatrix, Places]:
+        """Return one quantity of the iterations between `edges`, in the `version` that `version_of` gave.
+
+        Raises
+        ------
+        Changed
+            If the rows are others by now.
+        """
+        window = await self.between(start, *edges)
+        places = await self.places(start, window)
+        if version_of(window, places) != version:
+            raise Changed
+        if len(window.iterations) * len(places.ranks) > MOST_CELLS:
+            raise InputError(f"a window must have at most {MOST_CELLS:,} cells; got {len(window.iterations):,} "
+                             f"iterations of {len(places.ranks):,} ranks. Ask for fewer iterations")  # fmt: skip
+        key = (start, quantity.name, edges)
+        kept = self._kept.get(key)
+        if kept is None or kept.version != window.version:
+            kept = await self._database.ask(
+                ("heat map", *key, version), lambda client: read_matrix(client, start, quantity, window, places), 0.0
+            )
+        self._keep(key, kept)
+        return kept, places
+
+    async def marks(self, start: Start, first: int, last: int) -> list[dict[str, Any]]:
+        """Return verdicts whose range touches the iterations from `first` to `last`."""
+        return await self._database.ask(
+            ("heat map marks", start, first, last), lambda client: read_marks(client, start, first, last)
+        )
+
+    async def ask(self, key: Hashable, read: Callable[[Client], T]) -> T:
+        """Return the answer to a small question."""
+        return await self._database.ask(("heat map", key), read)
+
+    async def span(self, start: Start) -> tuple[int, int]:
+        """Return the first and the last iteration that is stored."""
+        return await self._database.ask(("heat map span", start), lambda client: read_span(client, start))
+
+    async def _around(self, start: Start, around: int | None, limit: int) -> Window:
+        return await self._window((start, around, limit, "around"), lambda c: read_around(c, start, around, limit))
+
+    async def _window(self, key: Hashable, read: Callable[[Client], Window]) -> Window:
+        return await self._database.ask(("heat map window", key), read, _WINDOW_KEPT_S)
+
+    def _keep(self, key: Hashable, kept: HeatMatrix) -> None:
+        self._kept[key] = kept
+        self._kept.move_to_end(key)
+        while len(self._kept) > 1 and sum(one.levels.nbytes for one in self._kept.values()) > self._kept_bytes:
+            self._kept.popitem(last=False)
+
+
+def version_of(window: Window, places: Places) -> str:
+    """Return a name for what a heat map of a window shows: other judgements, ranks or hosts, another name."""
+    print_of = hashlib.blake2b(window.version.encode(), digest_size=8)
+    for codes in (places.ranks, places.gpu, places.host.codes, places.nic.codes, places.switch.codes):
+        print_of.update(codes.tobytes())
+    print_of.update(repr((places.host.names, places.nic.names, places.switch.names)).encode())
+    return print_of.hexdigest()

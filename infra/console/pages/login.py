@@ -1,0 +1,84 @@
+"""The way in and out."""
+
+from __future__ import annotations
+
+import math
+import time
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from irregulars.infra.console.access.addresses import is_in
+from irregulars.infra.console.access.failures import Failures
+from irregulars.infra.console.access.gate import address_of, own_path
+from irregulars.infra.console.access.policy import AccessPolicy
+from irregulars.infra.console.access.sessions import SESSION_S, Sessions
+from irregulars.infra.console.pages.forms import read_form, read_own_form
+from irregulars.infra.console.pages.rendering import render
+
+
+class Login:
+    """The pages ``/login`` and ``/logout``."""
+
+    def __init__(self, policy: AccessPolicy, sessions: Sessions, failures: Failures) -> None:
+        self._policy = policy
+        self._sessions = sessions
+        self._failures = failures
+
+    def routes(self) -> list[BaseRoute]:
+        """Return the routes."""
+        return [
+            Route("/login", self.page, name="login"),
+            Route("/login", self.enter, methods=["POST"]),
+            Route("/session", self.session, name="session"),
+            Route("/logout", self.leave, methods=["POST"], name="logout"),
+        ]
+
+    async def page(self, request: Request) -> Response:
+        """Show the form."""
+        return self._form(request, wanted=request.query_params.get("next", "/"))
+
+    async def session(self, request: Request) -> Response:
+        """Say that somebody is logged in. A link from another site comes without the cookie, this call with it."""
+        return Response(status_code=204)
+
+    async def enter(self, request: Request) -> Response:
+        """Let somebody in who has the token."""
+        address, now_s = address_of(request), time.monotonic()
+        wait_s = self._failures.wait_s(address, now_s)
+        if wait_s:
+            answer = self._form(request, 429, wrong=f"Too many wrong tokens came from here. Try again in {wait_s} s.")
+            answer.headers["Retry-After"] = str(math.ceil(wait_s))
+            return answer
+        fields = await read_form(request)
+        if self._policy.token is None or not self._sessions.lets_in(fields.get("token", "").strip()):
+            self._failures.count(address, now_s)
+            wrong = "That is not the token. It stands in the console's own output, or in console_token_file."
+            return self._form(request, 403, wrong=wrong, wanted=fields.get("next", "/"))
+        answer = RedirectResponse(own_path(fields.get("next", "/")), 303)
+        cookie = self._sessions.cookie(fields.get("name", "").strip(), time.time())
+        answer.set_cookie(
+            self._policy.cookie, cookie, max_age=SESSION_S, httponly=True, samesite="strict",
+            secure=self._is_encrypted(request),
+        )  # fmt: skip
+        return answer
+
+    async def leave(self, request: Request) -> Response:
+        """Forget somebody."""
+        await read_own_form(request)
+        answer = RedirectResponse("/login", 303)
+        answer.delete_cookie(self._policy.cookie, httponly=True, samesite="strict")
+        return answer
+
+    def _form(self, request: Request, status: int = 200, *, wrong: str | None = None, wanted: str = "/") -> Response:
+        return render(
+            request, "login.html", status, wrong=wrong, wanted=own_path(wanted),
+            has_token=self._policy.token is not None, header=self._policy.user_header, address=address_of(request),
+        )  # fmt: skip
+
+    def _is_encrypted(self, request: Request) -> bool:
+        if self._policy.is_encrypted:
+            return True
+        is_by_proxy = is_in(address_of(request), self._policy.proxies)
+        return is_by_proxy and request.headers.get("x-forwarded-proto") == "https"

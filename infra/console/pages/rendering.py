@@ -1,0 +1,100 @@
+"""Templates: Jinja with escaping always on, and the words of `irregulars show` as filters.
+
+A page that is live has a block ``live``. The browser asks for the same address again, with the header ``X-Live``, and
+gets that block alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any, Final
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+
+from irregulars.infra.console.access.sessions import Visitor
+from irregulars.infra.console.database import ConsoleDatabase
+from irregulars.infra.console.pages.cells import device_path, host_path, incident_path, job_path
+from irregulars.infra.console.shared_answers import SharedAnswers
+from irregulars.infra.console.topics.kafka_address import KafkaAddress
+from irregulars.infra.console.topics.recent_alerts import RecentAlerts
+from irregulars.infra.showing.words import age, amount, duration, kind_of, moment, span
+from irregulars.printing import printable
+
+LIVE_S: Final = 2
+"""Seconds between two looks of a page that is open."""
+
+
+@dataclass(frozen=True, slots=True)
+class Console:
+    """What pages are made of.
+
+    Parameters
+    ----------
+    kafka, alerts
+        The topics, and the newest alerts; None: the console was told to leave Kafka alone.
+    answers
+        Of Kafka, shared as those of the database are.
+    takes_feedback
+        Whether people may say if a verdict was right.
+    silence_s
+        Seconds without a word after which a job counts as over.
+    has_heat_map
+        Whether the heat map's scripts are there; else pages show what the server draws.
+    """
+
+    database: ConsoleDatabase
+    kafka: KafkaAddress | None
+    alerts: RecentAlerts | None
+    answers: SharedAnswers
+    takes_feedback: bool
+    silence_s: float
+    has_heat_map: bool
+    templates: Environment
+    version: str
+
+
+def console_of(request: Request) -> Console:
+    """Return the console of a request."""
+    console: Console = request.app.state.console
+    return console
+
+
+def visitor_of(request: Request) -> Visitor | None:
+    """Return who asks; None before the login."""
+    visitor: Visitor | None = request.scope.get("visitor")
+    return visitor
+
+
+def make_templates() -> Environment:
+    """Return the environment of all templates."""
+    environment = Environment(
+        loader=PackageLoader("irregulars.infra.console"), autoescape=True, undefined=StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
+    environment.globals |= {
+        "job_path": job_path, "incident_path": incident_path, "host_path": host_path, "device_path": device_path,
+        "live_s": LIVE_S,
+    }  # fmt: skip
+    environment.filters |= {
+        "plain": printable, "age": age, "amount": amount, "duration": duration, "kind": kind_of, "moment": moment,
+        "span": span,
+    }  # fmt: skip
+    return environment
+
+
+def render(request: Request, template: str, status: int = 200, **values: Any) -> Response:
+    """Return a page, or, where that was asked for, its live part."""
+    console = console_of(request)
+    page = console.templates.get_template(template)
+    context = {"request": request, "console": console, "visitor": visitor_of(request), "path": request.url.path}
+    is_part = "x-live" in request.headers and "live" in page.blocks
+    if not is_part:
+        return HTMLResponse(page.render(**context, **values), status)
+    part = "".join(page.blocks["live"](page.new_context({**context, **values}))).encode()
+    tag = f'"{hashlib.sha256(part).hexdigest()[:20]}"'
+    if request.headers.get("if-none-match") == tag:
+        return Response(status_code=304, headers={"ETag": tag})
+    return HTMLResponse(part, status, {"ETag": tag})

@@ -1,0 +1,1 @@
+"""The console put together: start with `app.py`."""

@@ -1,0 +1,157 @@
+// What every page does: the theme's switch, keys, ages of moments, and the part of the page that is live.
+
+const STALE_S = 10; // what is shown is called old when nothing newer came for so long
+const root = document.documentElement;
+
+// --- theme ---------------------------------------------------------------------------------------------------------
+
+const THEMES = ["system", "light", "dark"];
+const themeButton = document.getElementById("theme");
+
+function showTheme() {
+  const chosen = root.dataset.theme ?? "system";
+  themeButton.textContent = `Theme: ${chosen}`;
+  themeButton.hidden = false;
+}
+
+themeButton?.addEventListener("click", () => {
+  const next = THEMES[(THEMES.indexOf(root.dataset.theme ?? "system") + 1) % THEMES.length];
+  if (next === "system") delete root.dataset.theme;
+  else root.dataset.theme = next;
+  try {
+    if (next === "system") localStorage.removeItem("theme");
+    else localStorage.setItem("theme", next);
+  } catch {
+    // It holds until the page is left.
+  }
+  document.dispatchEvent(new CustomEvent("themechange"));
+  showTheme();
+});
+if (themeButton) showTheme();
+
+// --- keys ----------------------------------------------------------------------------------------------------------
+
+const PLACES = { n: "/", d: "/devices", p: "/pipeline", q: "/questions" };
+let isGoing = false;
+
+document.addEventListener("keydown", (event) => {
+  const isTyping = event.target.closest?.("input, textarea, select, [contenteditable]");
+  if (event.key === "Escape" && isTyping) event.target.blur();
+  if (isTyping || event.ctrlKey || event.metaKey || event.altKey) return;
+  const search = document.getElementById("search");
+  if (event.key === "/" && search) {
+    event.preventDefault();
+    search.focus();
+    search.select();
+  } else if (isGoing && PLACES[event.key]) {
+    location.assign(PLACES[event.key]);
+  }
+  isGoing = event.key === "g";
+});
+
+// --- ages ----------------------------------------------------------------------------------------------------------
+
+const UNITS = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
+
+function ageText(seconds) {
+  const parts = [];
+  let left = Math.max(0, Math.round(seconds));
+  for (const [size, unit] of UNITS) {
+    if (left >= size || parts.length) {
+      parts.push(`${Math.floor(left / size)} ${unit}`);
+      left %= size;
+    }
+  }
+  const told = parts.slice(0, 2).filter((part) => !part.startsWith("0 "));
+  return told.length ? told.join(" ") : "0 s";
+}
+
+function showAges(place) {
+  for (const element of place.querySelectorAll("time[data-age]")) {
+    element.title ||= element.textContent;
+    element.textContent = `${ageText(Date.now() / 1000 - Number(element.dataset.age))} ago`;
+  }
+}
+
+showAges(document);
+setInterval(() => { if (!document.hidden) showAges(document); }, 1000);
+
+// --- the live part -------------------------------------------------------------------------------------------------
+
+const live = document.getElementById("live");
+const trouble = document.getElementById("trouble");
+const status = document.getElementById("status");
+let tag = null;
+let shown = live?.innerHTML.trim();
+let freshAt = Date.now();
+let failure = "";
+
+function say(text) {
+  if (trouble.textContent !== text) trouble.textContent = text;
+  trouble.hidden = !text;
+}
+
+function showFreshness() {
+  const old = (Date.now() - freshAt) / 1000;
+  if (failure || old > STALE_S) say(`${failure || "No news from the console."} What you see is ${ageText(old)} old.`);
+  else say("");
+  live.classList.toggle("stale", Boolean(failure) || old > STALE_S);
+}
+
+function announce() {
+  const text = live.querySelector("[data-announce]")?.dataset.announce ?? "";
+  if (text && status.textContent !== text) status.textContent = text;
+}
+
+function replace(html) {
+  const active = live.contains(document.activeElement) ? document.activeElement : null;
+  const wanted = active && (active.id ? `#${CSS.escape(active.id)}` : active.getAttribute("href") &&
+    `${active.tagName.toLowerCase()}[href="${CSS.escape(active.getAttribute("href"))}"]`);
+  const open = new Set([...live.querySelectorAll("details[open]")].map((one) => one.id));
+  live.innerHTML = html; // made by our own server, which escapes what comes from jobs
+  for (const one of live.querySelectorAll("details")) one.open = open.has(one.id);
+  showAges(live);
+  if (wanted) live.querySelector(wanted)?.focus({ preventScroll: true });
+}
+
+async function look() {
+  if (document.hidden || !getSelection()?.isCollapsed) return; // nobody looks, or somebody is about to copy
+  const headers = { "X-Live": "1" };
+  if (tag) headers["If-None-Match"] = tag;
+  try {
+    const answer = await fetch(location.pathname + location.search, { headers, cache: "no-store", signal: AbortSignal.timeout(15000) });
+    if (answer.status === 401) {
+      location.reload();
+      return;
+    }
+    if (live.dataset.reload && answer.ok) {
+      location.reload();
+      return;
+    }
+    if (answer.status !== 304) {
+      const html = await answer.text();
+      tag = answer.headers.get("ETag");
+      if (answer.ok || answer.status === 503) {
+        if (html.trim() !== shown) replace(html);
+        shown = html.trim();
+        announce();
+      }
+    }
+    failure = answer.ok || answer.status === 304 ? "" : answer.status === 503 ? "The database does not answer." : `The console answered ${answer.status}.`;
+    if (!failure) freshAt = Date.now();
+  } catch {
+    failure = "The console can't be reached.";
+  }
+}
+
+if (live && live.dataset.live) {
+  announce();
+  const pause = 1000 * Number(live.dataset.live);
+  const step = async () => {
+    await look();
+    if (!document.hidden) showFreshness();
+    setTimeout(step, failure ? Math.max(pause, 3000) : pause);
+  };
+  setTimeout(step, pause);
+  document.addEventListener("visibilitychange", () => { if (!document.hidden) look().then(showFreshness); });
+}

@@ -1,0 +1,1 @@
+"""What the console reads and says on Kafka: start with `recent_alerts.py`."""

@@ -1,0 +1,1 @@
+"""The pages of ``infra/docs`` as a site."""

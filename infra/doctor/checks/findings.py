@@ -1,0 +1,76 @@
+"""A finding: how bad it is, what it is about, what was found, and what to do."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Literal
+
+from irregulars.infra.doctor.checks.what_to_do import TO_DO
+
+Level = Literal["ok", "warning", "problem", "unknown"]
+LEVELS: Final[tuple[Level, ...]] = ("ok", "warning", "problem", "unknown")
+
+GROUPS: Final = {
+    "machine": "This machine",
+    "kafka": "Kafka",
+    "topics": "Topics",
+    "rights": "Rights",
+    "clickhouse": "ClickHouse",
+    "workers": "Workers",
+    "jobs": "Producers and jobs",
+    "alerts": "Alerts and notify",
+}
+"""Names for ``--only``, and what stands above the findings of each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the report.
+
+    Parameters
+    ----------
+    level
+        ``ok``; ``warning``: it works, and will not for ever or for everything; ``problem``: it does not work;
+        ``unknown``: it could not be read, and why.
+    group
+        One of `GROUPS`.
+    subject
+        What it is about, in a word or two.
+    text
+        What was found.
+    code
+        For programs: names the case, and by `TO_DO` what to do. None where all is well.
+    to_do
+        What to do, for people.
+    """
+
+    level: Level
+    group: str
+    subject: str
+    text: str
+    code: str | None = None
+    to_do: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as an object."""
+        return asdict(self)
+
+
+def ok(group: str, subject: str, text: str) -> Finding:
+    """Return a finding that asks for nothing."""
+    return Finding("ok", group, subject, text)
+
+
+def finding(level: Level, group: str, subject: str, text: str, code: str, /, **values: object) -> Finding:
+    """Return a finding of a case that `TO_DO` knows; `values` fill the places in what to do."""
+    return Finding(level, group, subject, text, code, TO_DO[code].format(**values))
+
+
+def unread(group: str, subject: str, reason: str) -> Finding:
+    """Return the finding that something could not be read."""
+    return finding("unknown", group, subject, f"not known: {reason}", "not_read")
+
+
+def status_of(findings: list[Finding]) -> int:
+    """Return the exit status: 1 where there is a problem, else 0."""
+    return int(any(one.level == "problem" for one in findings))

@@ -1,0 +1,115 @@
+"""Jobs as their announcements and heartbeats tell of them, and clocks of hosts as the log's order tells of them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from irregulars.infra.doctor.checks.facts import JobFacts
+from irregulars.streams.messages.announcements import Announcement, Heartbeat
+
+
+class Beat(NamedTuple):
+    """A heartbeat as it stands in the log: partition, time of the message (s since 1970), and what it says."""
+
+    partition: int
+    time_s: float
+    heartbeat: Heartbeat
+
+
+class Announced(NamedTuple):
+    """An announcement, with the time of its message."""
+
+    time_s: float
+    announcement: Announcement
+
+
+@dataclass(slots=True)
+class _Gathered:
+    announced: dict[int, Announced] = field(default_factory=dict)
+    beats: dict[int, Beat] = field(default_factory=dict)
+
+
+def jobs_of(
+    announced: Iterable[Announced],
+    beats: Iterable[Beat],
+    evidence_s: Mapping[str, float],
+    since_s: float,
+) -> tuple[JobFacts, ...]:
+    """Return the newest attempts of the jobs that were heard or announced since a time; the last heard first.
+
+    Parameters
+    ----------
+    evidence_s
+        By job: when its newest iteration closed, s since 1970.
+    """
+    found: defaultdict[str, defaultdict[int, _Gathered]] = defaultdict(lambda: defaultdict(_Gathered))
+    for one in announced:
+        found[one.announcement.job][one.announcement.attempt].announced[one.announcement.rank] = one
+    for beat in beats:
+        own = found[beat.heartbeat.job][beat.heartbeat.attempt].beats
+        if beat.heartbeat.rank not in own or own[beat.heartbeat.rank].time_s <= beat.time_s:
+            own[beat.heartbeat.rank] = beat
+    jobs = [_job(name, attempt, found[name][attempt], evidence_s.get(name))
+            for name, attempt in ((name, max(attempts)) for name, attempts in found.items())]  # fmt: skip
+    recent = [job for job in jobs if max((*job.heard_s.values(), job.announced_s)) >= since_s]
+    return tuple(sorted(recent, key=lambda job: -max((*job.heard_s.values(), job.announced_s))))
+
+
+def _job(name: str, attempt: int, own: _Gathered, evidence_s: float | None) -> JobFacts:
+    said = {rank: one.announcement for rank, one in own.announced.items() if one.announcement.is_logged}
+    lost: defaultdict[str, int] = defaultdict(int)
+    for beat in own.beats.values():
+        for source, progress in beat.heartbeat.sources.items():
+            lost[source] += progress.lost_rows
+    return JobFacts(
+        job=name,
+        attempt=attempt,
+        logged_ranks=max((one.logged_ranks for one in said.values()), default=0),
+        announced=frozenset(said),
+        announced_s=max((one.time_s for one in own.announced.values()), default=0.0),
+        heard_s={rank: beat.time_s for rank, beat in own.beats.items()},
+        ended=frozenset(rank for rank, beat in own.beats.items() if beat.heartbeat.state == "ended"),
+        lost_rows=dict(lost),
+        clocks=frozenset(one.clock for one in said.values()),
+        hosts={rank: one.host for rank, one in said.items() if one.host is not None},
+        unsampled=frozenset(rank for rank, one in said.items() if "bandwidth" not in one.sources),
+        without_marks=frozenset(rank for rank, one in said.items() if "iterations" not in one.sources),
+        evidence_s=evidence_s,
+    )
+
+
+def host_clocks(beats: Sequence[Beat], hosts: Mapping[tuple[str, int], str], now_s: float) -> dict[str, float]:
+    """Return by host how far its clock is off, s, at least; 0 where nothing shows.
+
+    A message bears its sender's time, and the log its order. A clock is behind by as much as each of its host's
+    messages is older than one that came before it; it is ahead of ours by as much as its newest one lies in the
+    future.
+
+    Parameters
+    ----------
+    beats
+        Of each partition in the order of the log.
+    hosts
+        By job and rank.
+
+    Examples
+    --------
+    >>> beat = lambda rank, time_s: Beat(0, time_s, Heartbeat("j", 0, rank))
+    >>> log = [beat(0, 10.0), beat(1, 3.0), beat(0, 11.0), beat(1, 5.0)]
+    >>> host_clocks(log, {("j", 0): "a", ("j", 1): "b"}, 11.0)
+    {'a': 0.0, 'b': -6.0}
+    """
+    newest: dict[int, float] = {}
+    behind: dict[str, float] = {}
+    last: dict[str, float] = {}
+    for partition, time_s, heartbeat in beats:
+        host = hosts.get((heartbeat.job, heartbeat.rank))
+        before_s = newest.get(partition, time_s)
+        newest[partition] = max(before_s, time_s)
+        if host is not None:
+            behind[host] = min(behind.get(host, float("inf")), max(before_s - time_s, 0.0))
+            last[host] = max(last.get(host, 0.0), time_s)
+    return {host: last[host] - now_s if last[host] > now_s else 0.0 - behind[host] for host in behind}

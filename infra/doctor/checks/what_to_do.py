@@ -1,0 +1,85 @@
+"""What to do in each case: a command that exists, or the place in the docs that says more. A test checks both."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+_OPERATING: Final = "infra/docs/operating.md"
+_ACCESS: Final = "infra/docs/access.md"
+
+TO_DO: Final[Mapping[str, str]] = {
+    # this machine
+    "setting_refused": "Correct it: irregulars settings shows what is in force; infra/docs/settings.md",
+    "secret_missing": "Make the file readable for who runs us: infra/docs/access.md#secrets",
+    "secret_open": "chmod 600 {path}; then change the secret: others may have read it. infra/docs/access.md#secrets",
+    "no_extra": "Install the extra worker where workers run: pip install '.[worker]'; README.md",
+    "disk_small": "Make room, or name another place: irregulars --set data_dir=… worker; infra/docs/sizing.md",
+    # Kafka
+    "kafka_away": "Check address, TLS and network, and that a broker runs: infra/docs/access.md#kafka-who-we-are",
+    "kafka_refuses": "Check user, secret, certificates and rights: infra/docs/access.md#kafka-who-we-are",
+    "kafka_slow": "Look at the brokers' load and the network: " + _OPERATING + "#irregularsbrokersilent",
+    "certificate_ends": "Put a new one in place before {whose} ends: infra/docs/access.md#kafka-who-we-are",
+    "no_tls": "Set kafka_tls = true and kafka_ca_file: infra/docs/access.md#kafka-who-we-are",
+    "broker_clock": "Compare by hand where it matters: infra/docs/doctor.md#clocks",
+    "clock_off": "Let it follow a time server (NTP, chrony): infra/docs/doctor.md#clocks",
+    # topics
+    "topic_missing": "irregulars topics create",
+    "topic_refused": "Look as an administrator: irregulars topics check; then irregulars topics grant ROLE User:NAME",
+    "partitions_differ": "Give the others {most} too while no job runs, or use another prefix: infra/docs/topics.md",
+    "partitions_many": "Make it anew with one partition: infra/docs/topics.md",
+    "no_leader": "Start the brokers that hold them; until then nobody reads or writes there: " + _OPERATING
+    + "#irregularsbrokersilent",
+    "under_replicated": "Look which broker is away or slow; a second one that fails loses data: " + _OPERATING
+    + "#irregularsbrokersilent",
+    "one_copy": "irregulars topics create --replicas 3, and reassign those that exist: infra/docs/topics.md",
+    "min_insync": "Set min.insync.replicas=2 with three copies: infra/docs/topics.md",
+    "topic_config": "kafka-configs --alter --topic {topic} --add-config {config}; infra/docs/topics.md",
+    "snapshot_cleaning": "irregulars topics create sets it: infra/docs/topics.md#rank_snapshots-job_snapshots",
+    # rights
+    "right_missing": "irregulars topics grant {role} User:NAME",
+    "no_role": "By an administrator: irregulars topics grant ROLE User:NAME; " + _ACCESS + "#kafka-who-may-do-what",
+    # ClickHouse
+    "clickhouse_away": "Start it, or correct clickhouse_url; workers wait meanwhile: " + _OPERATING
+    + "#irregularssinkretries",
+    "database_missing": "irregulars sql --create-tables makes it, as a user who may; or correct clickhouse_database",
+    "clickhouse_refuses": "Check user, password, rights and database: infra/docs/access.md#clickhouse",
+    "migrations_missing": "irregulars sql --create-tables, as a user who may make tables",
+    "tables_gone": "Restore them from a backup: infra/docs/access.md#clickhouse",
+    "migrations_edited": "Use the release that made them, or another clickhouse_database: " + _ACCESS + "#clickhouse",
+    "grant_missing": "GRANT SELECT, INSERT to {user}, as irregulars sql --print-access has it",
+    "reader_refused": "Check clickhouse_reader_user {user} and its password: infra/docs/access.md#clickhouse",
+    "disk_full": "Make room, or keep less: " + _OPERATING + "#what-the-database-keeps-and-how-large-it-gets",
+    "many_parts": "Look at merges (system.merges) and at the disk; fewer workers insert less often: " + _OPERATING
+    + "#irregularssinkretries",
+    "retention_differs": "irregulars sql --create-tables puts the settings in force; or change them",
+    "replica_stands": "Look at system.replicas and at Keeper: " + _OPERATING + "#irregularssinkretries",
+    # workers
+    "no_worker": "irregulars worker --group {group}; does one run: " + _OPERATING + "#irregularsnoworker",
+    "partitions_unread": "Start a worker, or the one that holds them anew: " + _OPERATING
+    + "#irregularspartitionsunread",
+    "behind": _OPERATING + "#irregularsbehind",
+    "judging_behind": _OPERATING + "#irregularsbehind",
+    "releases_differ": "Finish the upgrade: workers first, then agents. infra/docs/doctor.md#releases",
+    "worker_stuck": "Start it anew: " + _OPERATING + "#irregularsworkerstuck",
+    "worker_not_ready": _OPERATING + "#irregularsworkernotready",
+    # producers and jobs
+    "not_announced": "Look at agent and hook of the ranks that lack: " + _OPERATING + "#irregularsnojudgements",
+    "ranks_silent": "Do these hosts live, do their agents run and reach Kafka? irregulars sql silent_ranks; "
+    + _OPERATING + "#irregularsagentbehind",
+    "job_silent": "Was it killed? Then nothing. Else look at its agents: " + _OPERATING + "#irregularsagentbehind",
+    "rows_lost": _OPERATING + "#irregularsagentdrops",
+    "none_closes": _OPERATING + "#irregularsnojudgements",
+    "no_marks": "Mark iterations, or let the agent infer them: infra/docs/iterations.md",
+    "no_samples": "Let the agent sample NICs ([nics] in its file): infra/docs/bandwidth.md",
+    "dead_letters": "irregulars deadletter list",
+    "all_refused": "irregulars deadletter list; then " + _OPERATING + "#irregularsdeadletters",
+    # alerts and notify
+    "notify_stopped": "irregulars notify FILE; infra/docs/notifying.md",
+    "channel_fails": "irregulars notify FILE --test CHANNEL; infra/docs/notifying.md",
+    # anything
+    "kafka_first": "First what stands under Kafka: irregulars doctor --only kafka",
+    "topics_first": "First what stands under Topics: irregulars topics create",
+    "not_read": "infra/docs/doctor.md#what-is-not-known",
+}  # fmt: skip
+"""By a finding's code; places in braces are filled by the finding."""

@@ -1,0 +1,30 @@
+-- One verdict as it stands now. How much it costs an hour: what was lost between the first and the newest iteration in
+-- which its cause was seen, by the time between them.
+SELECT
+    known.severity AS severity,
+    known.state AS state,
+    known.kind AS kind,
+    first_accused.name AS device,
+    first_accused.probability AS probability,
+    known.delta AS times_usual,
+    begins.started_at AS since,
+    known.last_seen_at AS last_seen_at,
+    known.lost_s * known.world_size / 3600 AS gpu_hours_lost,
+    known.lost_s * known.world_size
+        / nullIf(dateDiff('nanosecond', begins.started_at, known.last_seen_at) / 1e9, 0) AS gpu_hours_per_hour,
+    known.recovers_ratio AS recovers_ratio,
+    known.close_reason AS close_reason,
+    known.evidence AS evidence
+FROM (SELECT * FROM verdicts FINAL WHERE verdict_id = {verdict:String}) AS known
+LEFT JOIN
+(
+    SELECT verdict_id, toNullable(name) AS name, toNullable(probability) AS probability
+    FROM accused
+    WHERE verdict_id = {verdict:String} AND position = 0
+) AS first_accused ON first_accused.verdict_id = known.verdict_id
+LEFT JOIN
+(
+    SELECT job, attempt, iteration, toNullable(started_at) AS started_at FROM iterations FINAL
+    WHERE (job, attempt, iteration) IN (SELECT job, attempt, first_iteration FROM verdicts WHERE verdict_id = {verdict:String})
+) AS begins
+    ON begins.job = known.job AND begins.attempt = known.attempt AND begins.iteration = known.first_iteration

@@ -1,0 +1,1 @@
+"""NCCL's RAS service, asked while a job runs or read from saved answers: hangs without a hook. Start in `source`."""

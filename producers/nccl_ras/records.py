@@ -1,0 +1,153 @@
+"""One run of a job as RAS sees it, in the records of the pipeline.
+
+Each look at the job becomes an iteration of the phase ``observed``, which tells that the job lives, and holds nothing
+to judge. When the job stands still and somebody has not launched what others wait in, these operators are told as
+entered and not ended, as any hook tells them; if it moves again, as ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from irregulars.producers.nccl_ras.answers import Worker
+from irregulars.producers.nccl_ras.standstill import Open
+from irregulars.producers.publishing.sources import Record
+from irregulars.streams.messages.announcements import Announcement, Communicator, Heartbeat, SourceProgress
+from irregulars.streams.messages.records import COMMOPS, ITERATIONS, PHASES, UNKNOWN, Batch, Header
+
+OBSERVED: Final = PHASES.index("observed")
+
+SOURCES: Final = ("commops", "iterations")
+
+ENDED_NS: Final = 0.0
+"""An operator that ended, nobody knows when, has the smallest duration that it can have."""
+
+
+@dataclass(slots=True)
+class JobRun:
+    """What is published of one run of a job.
+
+    Parameters
+    ----------
+    job, attempt
+        Name and start number.
+    workers
+        Who has which global rank.
+    members
+        Communicators that are announced: global ranks in their order.
+    began_ns
+        When it was first seen.
+    observed
+        How many iterations were published.
+    observed_ns
+        When the last of them ended.
+    operators
+        Rows of operators published of each rank.
+    told, told_ns
+        Operators that were told as entered, and not yet as ended; when any were told last.
+    """
+
+    job: str
+    attempt: int
+    workers: Mapping[int, Worker]
+    members: Mapping[str, tuple[int, ...]]
+    began_ns: int
+    observed: int = 0
+    observed_ns: int = 0
+    operators: dict[int, int] = field(default_factory=dict)
+    told: list[Open] = field(default_factory=list)
+    told_ns: int = 0
+
+    def __post_init__(self) -> None:
+        self.observed_ns = max(self.observed_ns, self.began_ns)
+
+    def announce(self) -> Iterator[Announcement]:
+        """Announce each rank; all times are of one clock, that of this agent."""
+        world_size = len(self.workers)
+        communicators = communicators_of(self.members, world_size)
+        for rank, worker in sorted(self.workers.items()):
+            yield Announcement(
+                job=self.job,
+                attempt=self.attempt,
+                rank=rank,
+                world_size=world_size,
+                logged_ranks=world_size,
+                communicators=tuple(one for one in communicators if rank in one.ranks),
+                sources=SOURCES,
+                clock="shared",
+                host=worker.host or None,
+                gpu=worker.gpu if worker.gpu >= 0 else None,
+                lost_rows=0,
+            )
+
+    def observe(self, now_ns: int) -> Iterator[Record]:
+        """Tell that the job lived until now; nothing if no time has passed."""
+        if now_ns <= self.observed_ns:
+            return
+        columns = _iteration(self.observed, self.observed_ns, now_ns - self.observed_ns)
+        for rank in sorted(self.workers):
+            header = Header("iterations", self.job, self.attempt, rank, self.observed, now_ns)
+            yield Batch(header, columns)
+        self.observed, self.observed_ns = self.observed + 1, now_ns
+        for rank in sorted(self.workers):
+            progress = SourceProgress(self.operators.get(rank, 0), now_ns)
+            yield Heartbeat(self.job, self.attempt, rank, {"commops": progress})
+
+    def tell_open(self, found: Sequence[Open], now_ns: int) -> Iterator[Record]:
+        """Tell operators that ranks entered and did not leave; they belong to the last iteration, still open."""
+        self.told, self.told_ns = list(dict.fromkeys([*self.told, *found])), now_ns
+        yield from self._tell(found, np.nan)
+
+    def tell_ended(self, ended: Sequence[Open]) -> Iterator[Record]:
+        """Tell that some of those operators have ended."""
+        self.told = [one for one in self.told if one not in ended]
+        yield from self._tell(ended, ENDED_NS)
+
+    def end(self, reason: str) -> Iterator[Record]:
+        """End all ranks."""
+        for rank in sorted(self.workers):
+            yield Heartbeat(self.job, self.attempt, rank, state="ended", reason=reason)
+
+    def _tell(self, found: Iterable[Open], elapsed_ns: float) -> Iterator[Record]:
+        by_rank: dict[int, list[Open]] = {}
+        for one in found:
+            by_rank.setdefault(one.rank, []).append(one)
+        for rank, own in sorted(by_rank.items()):
+            rows = self.operators.get(rank, 0)
+            names = tuple(dict.fromkeys(one.communicator for one in own))
+            header = Header("commops", self.job, self.attempt, rank, rows, None, names)
+            self.operators[rank] = rows + len(own)
+            yield Batch(header, _operators(own, names, max(self.observed - 1, 0), elapsed_ns))
+
+
+def communicators_of(members: Mapping[str, tuple[int, ...]], world_size: int) -> list[Communicator]:
+    """Make communicators of their members. RAS does not know what they are for, but for that of all ranks."""
+    kinds = {name: "world" if len(ranks) == world_size else "unknown" for name, ranks in members.items()}
+    return [Communicator(name, kinds[name], ranks) for name, ranks in sorted(members.items())]
+
+
+def _iteration(number: int, start_ns: int, elapsed_ns: int) -> dict[str, np.ndarray]:
+    columns: dict[str, np.ndarray] = {name: np.full(1, np.nan) for name in ITERATIONS.names}
+    columns |= {name: np.array([value]) for name, value in (("iteration", number), ("start_ns", start_ns))}
+    columns["elapsed_ns"] = np.array([float(elapsed_ns)])
+    columns["phase"] = np.array([OBSERVED], np.uint8)
+    return columns
+
+
+def _operators(own: Sequence[Open], names: Sequence[str], iteration: int, elapsed_ns: float) -> dict[str, np.ndarray]:
+    count = len(own)
+    columns: dict[str, np.ndarray] = {
+        "communicator": np.array([names.index(one.communicator) for one in own], np.uint16),
+        "operator": np.array([one.operator for one in own], np.uint8),
+        "sequence": np.array([one.sequence for one in own], np.int64),
+        "peer": np.full(count, UNKNOWN),
+        "start_ns": np.array([one.since_ns for one in own], np.int64),
+        "elapsed_ns": np.full(count, elapsed_ns),
+        "size_bytes": np.full(count, np.nan),
+        "iteration": np.full(count, iteration, np.int64),
+    }
+    return {name: columns[name] for name in COMMOPS.names}

@@ -1,0 +1,84 @@
+"""Whether what a worker is sent leads anywhere: told once, loudly, where all of it is refused or no iteration closes.
+
+Pure: it is told once a second what was counted so far.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+REFUSED_S: Final = 60.0
+REFUSED_LEAST: Final = 10
+"""For so long nothing was taken while so many messages or more were refused: it is no single bad message."""
+
+CLOSING_S: Final = 300.0
+"""Above ``grace_s``, without a closed iteration while operators come. A checkpoint, or the first iterations, which
+compile, may take some minutes."""
+
+
+class Flow(NamedTuple):
+    """Counts since the worker began: messages of operators taken, messages refused, messages of evidence sent."""
+
+    taken: int
+    refused: int
+    evidence: int
+
+
+@dataclass(slots=True)
+class _Since:
+    """When one of the counts last moved, and what the others were then."""
+
+    now_s: float
+    flow: Flow
+
+
+class FlowWatch:
+    """Follows the counts of one worker.
+
+    Parameters
+    ----------
+    grace_s
+        How long the worker waits for a source or a rank.
+
+    Examples
+    --------
+    >>> watch = FlowWatch()
+    >>> [len(watch.look(now_s, Flow(0, int(now_s), 0))) for now_s in (0.0, 30.0, 61.0, 90.0)]
+    [0, 0, 1, 0]
+    """
+
+    def __init__(self, grace_s: float = 30.0) -> None:
+        self._grace_s: Final = grace_s
+        self._taken: _Since | None = None
+        self._closed: _Since | None = None
+        self._said: set[str] = set()
+
+    def look(self, now_s: float, flow: Flow) -> list[tuple[str, str]]:
+        """Take a look; return what is new and keeps alerts from coming, each as a reason and what to do."""
+        if self._taken is None or flow.taken != self._taken.flow.taken:
+            self._taken = _Since(now_s, flow)
+        # As long as nothing is taken no iteration can close: that time does not count.
+        if (
+            self._closed is None
+            or flow.evidence != self._closed.flow.evidence
+            or now_s - self._taken.now_s > REFUSED_S
+        ):
+            self._closed = _Since(now_s, flow)
+        found = dict(filter(None, (self._refused(now_s, flow), self._unclosed(now_s, flow))))
+        new = [(reason, to_do) for reason, to_do in found.items() if reason not in self._said]
+        self._said = set(found)
+        return new
+
+    def _refused(self, now_s: float, flow: Flow) -> tuple[str, str] | None:
+        assert self._taken is not None
+        refused = flow.refused - self._taken.flow.refused
+        if now_s - self._taken.now_s < REFUSED_S or refused < REFUSED_LEAST:
+            return None
+        return "messages arrive, and all of them are refused", "irregulars deadletter list"
+
+    def _unclosed(self, now_s: float, flow: Flow) -> tuple[str, str] | None:
+        assert self._closed is not None
+        if now_s - self._closed.now_s < CLOSING_S + self._grace_s or flow.taken == self._closed.flow.taken:
+            return None
+        return "operators arrive, and no iteration closes", "irregulars doctor --only jobs"

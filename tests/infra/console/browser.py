@@ -1,0 +1,32 @@
+"""A headless Chromium, the one that the machine has: nothing is downloaded."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+
+def chromium_path() -> str | None:
+    """Return where Chromium is: what ``CHROMIUM`` names, else Debian's; None: this machine has none."""
+    return os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """Start it, and close it at the end."""
+    from playwright.sync_api import sync_playwright
+
+    path = chromium_path()
+    assert path is not None, "chromium must be installed (Debian: apt-get install chromium)"
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
+        try:
+            yield browser
+        finally:
+            browser.close()

@@ -1,0 +1,87 @@
+"""A database as it is at 3 a.m.: real recordings, judged by our own code, with the moments of some moved to now."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from irregulars.sinks.clickhouse import ClickHouseSink
+from irregulars.sinks.connection import DatabaseSettings
+from irregulars.sinks.protocol import Rows
+from tests.sinks.recorded_jobs import rows_of_recording
+
+OVER = ("bench/ddp16-nic-both", "bench/tp2pp2dp2-nic-send")
+"""Jobs that ended some hours ago."""
+
+LIVE = ("gloo-slow-nic",)
+"""Jobs whose fault lasts: the revisions that say that it is over are left out, and what came after it."""
+
+HEALTHY = ("bench/tp2pp2dp2-clean",)
+HUNG = "bench/pp4dp2-hang-inside"
+
+
+def fill(settings: DatabaseSettings, now_s: float | None = None) -> None:
+    """Store them."""
+    now_s = time.time() if now_s is None else now_s
+    sink = ClickHouseSink(settings)
+    sink.open()
+    try:
+        for at, name in enumerate(OVER):
+            sink.write(moved_to(rows_of_recording(name), now_s - 3600 * (at + 2)))
+        for name in LIVE:
+            sink.write(moved_to(while_it_lasts(rows_of_recording(name)), now_s - 1))
+        for name in HEALTHY:
+            sink.write(moved_to(rows_of_recording(name), now_s - 2))
+        sink.write(moved_to(silent(rows_of_recording(HUNG)), now_s - 900))
+    finally:
+        sink.close()
+
+
+def moved_to(rows: Rows, newest_s: float) -> Rows:
+    """Return rows whose newest iteration began at a moment, all others as long before it as they did."""
+    newest = pc.max(rows["iterations"]["started_at"]).cast(pa.int64()).as_py()
+    by_ns = int(newest_s * 1e9) - newest
+    return {name: _moved(table, by_ns) for name, table in rows.items()}
+
+
+def _moved(table: pa.Table, by_ns: int) -> pa.Table:
+    for at, field in enumerate(table.schema):
+        if pa.types.is_timestamp(field.type):
+            moved = pc.add(table.column(at).cast(pa.int64()), by_ns).cast(field.type)
+            table = table.set_column(at, field, moved)
+    return table
+
+
+def while_it_lasts(rows: Rows) -> Rows:
+    """Return rows as they were before the verdict closed."""
+    verdicts = rows["verdicts"]
+    open_ones = verdicts.filter(pc.equal(verdicts["state"], "open"))
+    past = pc.max(open_ones["past_last_iteration"]).as_py()
+    kept: dict[str, pa.Table] = {}
+    for name, table in rows.items():
+        if name == "verdicts":
+            kept[name] = open_ones
+        elif name == "suspects":
+            kept[name] = table.filter(pc.less_equal(table["revision"], pc.max(open_ones["revision"])))
+        elif "iteration" in table.column_names:
+            kept[name] = table.filter(pc.less(table["iteration"], past))
+        else:
+            kept[name] = table
+    return kept
+
+
+def silent(rows: Rows) -> Rows:
+    """Return the rows of a job that hung and was not heard again, where the recording knows that it ended."""
+    verdicts = rows["verdicts"]
+    at = verdicts.schema.get_field_index("close_reason")
+    reason = pa.array(["silent"] * verdicts.num_rows, verdicts.schema.field(at).type)
+    return {**rows, "verdicts": verdicts.set_column(at, verdicts.schema.field(at), reason)}
+
+
+def reader_of(settings: DatabaseSettings, login: Mapping[str, str]) -> DatabaseSettings:
+    """Return the settings of the user who reads."""
+    return replace(settings, **login)

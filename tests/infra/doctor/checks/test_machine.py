@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+import pytest
+
+from irregulars.infra.doctor.checks.facts import MachineFacts, SecretFile
+from irregulars.infra.doctor.checks.machine import check_machine
+from tests.infra.doctor.installations import troubles
+
+WELL = {"settings_file": "irregulars.toml", "free_bytes": 50 << 30, "data_directory": ".irregulars"}
+
+
+@pytest.mark.parametrize(
+    ("broken", "expected"),
+    [
+        ({}, []),
+        ({"settings_file": None}, []),
+        ({"refused": ("setting must be a known one; got 'detla'",)}, [("problem", "setting_refused")]),
+        ({"secrets": (SecretFile("kafka_password_file", "/run/secret", 0o600),)}, []),
+        ({"secrets": (SecretFile("kafka_password_file", "/run/secret", 0o644),)}, [("problem", "secret_open")]),
+        ({"secrets": (SecretFile("kafka_password_file", "/run/secret", 0o640),)}, [("warning", "secret_open")]),
+        (
+            {"secrets": (SecretFile("kafka_key_file", "/none", None, "No such file"),)},
+            [("problem", "secret_missing")],
+        ),
+        ({"has_worker": False}, [("warning", "no_extra")]),
+        ({"free_bytes": 100 << 20}, [("warning", "disk_small")]),
+        ({"free_bytes": None}, []),
+    ],
+)
+def test_what_is_found_of_a_machine(broken: dict[str, object], expected: list[tuple[str, str]]) -> None:
+    assert troubles(check_machine(MachineFacts("0.1.0", **WELL | broken))) == expected  # type: ignore[arg-type]

@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+import threading
+
+from irregulars.infra.doctor.blocking import BlockWatch
+from irregulars.infra.doctor.checks.findings import Finding, finding, ok
+
+MISSING = finding("problem", "topics", "topics", "1 topic missing: a.jobs", "topic_missing")
+OTHER = finding("problem", "machine", "secrets", "others may read it", "secret_open", path="x")
+SLOW = finding("warning", "workers", "lag", "the oldest of 70 s ago", "behind")
+
+
+def test_each_reason_is_said_once_and_again_when_it_comes_back() -> None:
+    said: list[str] = []
+    looks: list[list[Finding]] = [[MISSING, OTHER, SLOW], [MISSING], [ok("topics", "topics", "all")], [MISSING]]
+    watch = BlockWatch(lambda: looks.pop(0), said.append)
+    watch.look()
+    watch.look()
+    assert said == ["NO ALERT CAN COME: topics: 1 topic missing: a.jobs. What to do: irregulars topics create"]
+    watch.look()
+    watch.look()
+    assert len(said) == 2
+
+
+def test_it_looks_by_itself_while_the_block_runs_and_ends_with_it() -> None:
+    said = threading.Event()
+    with BlockWatch(lambda: [MISSING], lambda _: said.set(), first_s=0.01, every_s=0.01) as watch:
+        assert said.wait(10)
+    assert not watch._thread.is_alive()

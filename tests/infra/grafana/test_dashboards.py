@@ -1,0 +1,172 @@
+"""Grafana's dashboards: the files are what the code makes, what they refer to is there, and nothing is averaged."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.infra.grafana.dashboards import DASHBOARDS, FOLDER, as_file
+from tests.infra.grafana.panels import WIDTH, Json
+from tests.infra.grafana.queries import FOLDER as QUERIES
+from tests.infra.grafana.queries import ROOT, VARIABLES, query
+from tests.infra.known_metrics import known_metrics
+
+PROVISIONING = ROOT / "infra" / "grafana" / "provisioning"
+MADE: Mapping[str, Json] = {name: make() for name, make in DASHBOARDS.items()}
+MACROS = {"timeFilter", "fromTime", "toTime", "timeInterval", "timeInterval_ms"}
+OF_PROMETHEUS = ("__rate_interval", "worker")
+PROMTOOL = os.environ.get("PROMTOOL") or shutil.which("promtool")
+
+
+def texts(made: Any) -> Iterator[str]:
+    """Every text in some JSON."""
+    if isinstance(made, str):
+        yield made
+    for one in made.values() if isinstance(made, dict) else made if isinstance(made, list) else ():
+        yield from texts(one)
+
+
+def targets(made: Json) -> list[Json]:
+    """What panels, annotations and variables ask for."""
+    panels = [target for panel in made["panels"] for target in panel["targets"]]
+    asked = [one["query"] for one in made["templating"]["list"] if one["type"] == "query"]
+    return panels + asked + [one["target"] for one in made["annotations"]["list"]]
+
+
+def sql_of(made: Json) -> list[str]:
+    return [target["rawSql"] for target in targets(made) if "rawSql" in target]
+
+
+def expressions() -> list[str]:
+    return [target["expr"] for target in targets(MADE["pipeline"]) if "expr" in target]
+
+
+@pytest.mark.parametrize("name", DASHBOARDS)
+def test_the_file_is_what_the_code_makes(name: str) -> None:
+    text = (FOLDER / f"{name}.json").read_text("utf-8")
+    assert text == as_file(MADE[name]), "run: python -m tests.infra.grafana.dashboards"
+    assert sorted(path.stem for path in FOLDER.iterdir()) == sorted(DASHBOARDS)
+
+
+@pytest.mark.parametrize("name", DASHBOARDS)
+def test_panels_have_their_own_places_within_the_width(name: str) -> None:
+    panels = MADE[name]["panels"]
+    assert [panel["id"] for panel in panels] == list(range(1, len(panels) + 1))
+    places = [panel["gridPos"] for panel in panels]
+    assert all(at["x"] + at["w"] <= WIDTH for at in places)
+    cells = [
+        (x, y)
+        for at in places
+        for x, y in itertools.product(range(at["x"], at["x"] + at["w"]), range(at["y"], at["y"] + at["h"]))
+    ]
+    assert len(cells) == len(set(cells))
+
+
+@pytest.mark.parametrize("name", DASHBOARDS)
+def test_each_panel_says_what_it_shows(name: str) -> None:
+    for panel in MADE[name]["panels"]:
+        assert panel["title"]
+        assert panel["description"][-1] in ".?"
+
+
+@pytest.mark.parametrize("name", DASHBOARDS)
+def test_variables_and_macros_of_the_sql_are_known(name: str) -> None:
+    variables = {one["name"] for one in MADE[name]["templating"]["list"]}
+    for sql in sql_of(MADE[name]):
+        assert set(re.findall(r"\$\{(\w+)", sql)) <= variables
+        assert set(re.findall(r"\$__(\w+)", sql)) <= MACROS
+        left = re.sub(r"\$\{\w+:percentencode\}|\$__\w+", "", sql)
+        assert not re.search(r"\$|\{|\[\[", left), sql
+
+
+def test_a_value_gets_into_sql_percent_encoded_alone() -> None:
+    assert all(re.fullmatch(r"\w+\('\$\{\w+:percentencode\}'\)", text) for text in VARIABLES.values())
+
+
+def test_every_file_of_sql_is_asked_somewhere() -> None:
+    asked = "\n".join(sql for made in MADE.values() for sql in sql_of(made))
+    names = [path.stem for path in QUERIES.glob("*.sql")]
+    assert [name for name in names if query(name) not in asked] == []
+
+
+def test_no_panel_averages_over_ranks() -> None:
+    """A straggler disappears in a mean over thousands of ranks: longest, median and who it was are shown instead."""
+    assert [path.name for path in QUERIES.glob("*.sql") if re.search(r"\bavg|mean\(", path.read_text("utf-8"))] == []
+    assert [expr for expr in expressions() if re.search(r"\bavg", expr)] == []
+
+
+def test_links_lead_to_variables_of_dashboards_that_are_there() -> None:
+    links = [text for made in MADE.values() for text in texts(made) if text.startswith("/d/")]
+    assert len(links) > 5
+    for link in links:
+        uid, given = re.fullmatch(r"/d/([\w-]+)\?(.*)", link).groups()  # type: ignore[union-attr]
+        target = next(made for made in MADE.values() if made["uid"] == uid)
+        variables = {f"var-{one['name']}" for one in target["templating"]["list"]}
+        assert {part.split("=")[0] for part in given.split("&")} - {"${__url_time_range}"} <= variables
+
+
+def test_dashboards_ask_the_data_sources_that_are_provisioned() -> None:
+    text = (PROVISIONING / "datasources" / "irregulars.yaml").read_text("utf-8")
+    provisioned = dict(zip(re.findall(r" uid: (\S+)", text), re.findall(r" type: (\S+)", text), strict=True))
+    for made in MADE.values():
+        chosen = {one["name"]: one for one in made["templating"]["list"] if one["type"] == "datasource"}
+        assert {one["current"]["value"]: one["query"] for one in chosen.values()}.items() <= provisioned.items()
+        used = set(re.findall(r'"uid": "\$\{(\w+)\}"', json.dumps(made)))
+        assert used == set(chosen)
+
+
+def test_what_is_provisioned_holds_no_secret_and_reads_alone() -> None:
+    text = (PROVISIONING / "datasources" / "irregulars.yaml").read_text("utf-8")
+    assert re.findall(r"^ +password: (.*)$", text, re.MULTILINE) == ["${IRREGULARS_CLICKHOUSE_READER_PASSWORD}"]
+    assert re.findall(r"^ +username: (.*)$", text, re.MULTILINE) == ["${IRREGULARS_CLICKHOUSE_READER_USER}"]
+    said = set(re.findall(r"^#   (IRREGULARS_\w+)", text, re.MULTILINE))
+    assert said == set(re.findall(r"\$\{(IRREGULARS_\w+)\}", text))
+
+
+def test_expressions_ask_for_metrics_and_labels_that_exist(tmp_path: Path) -> None:
+    known = known_metrics(tmp_path)
+    texts = expressions()
+    assert len(texts) > 30
+    for text in texts:
+        names = re.findall(r"\b(?:irregulars_\w+|up|ALERTS|process_\w+)\b(?=\{)", text)
+        assert names, text
+        assert [name for name in names if name not in known] == [], text
+        for name, labels in re.findall(r"\b(\w+)\{([^}]*)\}", text):
+            assert set(re.findall(r'(\w+)=~?"', labels)) <= known[name], text
+        for labels in re.findall(r"\bby \(([^)]*)\)", text):
+            assert set(re.split(r", *", labels)) <= set().union(*(known[name] for name in names)), text
+
+
+def test_every_metric_of_notify_and_most_of_a_worker_stand_somewhere() -> None:
+    rules = (ROOT / "infra" / "prometheus" / "alerts.yaml").read_text("utf-8")
+    shown = "\n".join([*expressions(), rules])
+    left_out = {"retried", "last_success_seconds"}
+    from irregulars.infra.notifying.metrics import ChannelTally, NotifyCollector, Tally
+
+    names = {family.name for family in NotifyCollector(Tally({"a": ChannelTally()})).collect()}
+    assert {name.removeprefix("irregulars_notify_") for name in names if name not in shown} == left_out
+
+
+def test_promtool_reads_every_expression(tmp_path: Path) -> None:
+    if PROMTOOL is None:
+        pytest.skip("promtool must be on the PATH or in PROMTOOL; it is not (Debian: apt-get install prometheus)")
+    rules = [
+        {"record": f"expression:{place}", "expr": text.replace("$__rate_interval", "1m").replace("$worker", ".*")}
+        for place, text in enumerate(expressions())
+    ]
+    file = tmp_path / "expressions.json"  # JSON is YAML
+    file.write_text(json.dumps({"groups": [{"name": "dashboards", "rules": rules}]}))
+    done = subprocess.run(
+        [PROMTOOL, "check", "rules", str(file)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{len(rules)} rules found" in done.stdout

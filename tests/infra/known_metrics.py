@@ -1,0 +1,58 @@
+"""Every metric that our processes have, and its labels: what rules and dashboards may ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from prometheus_client.core import Metric
+
+from irregulars.infra.notifying.metrics import ChannelTally, NotifyCollector, Tally
+from irregulars.producers.node.device_source import DeviceSource
+from irregulars.producers.node.metrics import AgentCollector, AgentState
+from irregulars.producers.node.node_source import NodeSource
+from irregulars.producers.node.roster import Roster
+from irregulars.producers.publishing.publisher import AgentSettings
+from irregulars.producers.publishing.spooling_publisher import SpoolingPublisher, SpoolSettings
+from irregulars.streams.telemetry.worker_metrics import METRICS, PREFIX
+
+_SCRAPED: Final = {"job", "instance"}
+_OTHERS: Final = {
+    "up": _SCRAPED,
+    "process_start_time_seconds": _SCRAPED,
+    "process_cpu_seconds_total": _SCRAPED,
+    "process_resident_memory_bytes": _SCRAPED,
+    "ALERTS": {"alertname", "alertstate"},
+}
+"""Prometheus's own, and those of the process, which `irregulars.pages.metrics_page` adds."""
+
+
+def known_metrics(folder: Path) -> dict[str, set[str]]:
+    """Return the labels of every metric of a worker, an agent or notify; `folder` is for an agent's spool."""
+    found: dict[str, set[str]] = {PREFIX + metric.name: {*metric.labels, *_SCRAPED} for metric in METRICS}
+    for metric in METRICS:
+        if metric.kind == "histogram":
+            found[f"{PREFIX}{metric.name}_bucket"] = {*metric.labels, "le", *_SCRAPED}
+    return found | _labels(_of_agent(folder)) | _labels(_of_notify()) | _OTHERS
+
+
+def _labels(families: Iterator[Metric]) -> Mapping[str, set[str]]:
+    return {
+        sample.name: {*sample.labels, *_SCRAPED}
+        for family in families
+        for sample in family.samples
+    }  # fmt: skip
+
+
+def _of_agent(folder: Path) -> Iterator[Metric]:
+    publisher = SpoolingPublisher(AgentSettings("127.0.0.1:1"), SpoolSettings(folder, 1 << 21, 1 << 21, 0.0))
+    roster = Roster("here", {}, ())
+    source = NodeSource({}, roster, DeviceSource([], owners=lambda: roster.owners))
+    yield from AgentCollector(AgentState(source, roster, publisher)).collect()
+    publisher.close()
+
+
+def _of_notify() -> Iterator[Metric]:
+    tally = Tally({"pager": ChannelTally(waiting={"retry": 1})})
+    yield from NotifyCollector(tally).collect()
