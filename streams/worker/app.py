@@ -279,7 +279,9 @@ class WorkerApp(faust.App):
             LOG.debug("event=thresholds_unread reason=%r", str(error))
         if self._generation is not None:
             await self.job_stage.follow_thresholds()
-            self.services.counters.thresholds_revision = self.job_stage.thresholds.revision(self.job_stage.states)
+            self.services.counters.thresholds_revision = self.job_stage.thresholds.revision(
+                self.job_stage.states.values()
+            )
 
     async def watch_reading(self) -> None:
         """Seek partitions that are not read although they have messages; end the worker if that does not help."""

@@ -21,12 +21,12 @@ from irregulars.streams.messages.evidence import decode_evidence
 from irregulars.streams.messages.judgements import Judgements, Verdict, bounded, encode_verdict
 from irregulars.streams.messages.records import Batch
 from irregulars.streams.messages.threshold_changes import ThresholdChange
+from irregulars.streams.progress.live_thresholds import LiveThresholds
 from irregulars.streams.progress.threshold_log import ThresholdLog
 from irregulars.streams.snapshots.published_verdicts import VERDICTS, PublishedVerdicts
 from irregulars.streams.snapshots.records import Draft, EncodedState, Ends, Offsets, PositionRecord
 from irregulars.streams.telemetry.log_lines import log_job, log_verdict
 from irregulars.streams.worker.job_topics import EVIDENCE, JobTopics, Rows
-from irregulars.streams.worker.live_thresholds import LiveThresholds
 from irregulars.streams.worker.partition_state import PartitionState, Tracked
 from irregulars.streams.worker.stage import Event, Services, Snapshottable, Stage, unreadable
 

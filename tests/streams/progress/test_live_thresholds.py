@@ -11,9 +11,9 @@ import pytest
 from irregulars.errors import ServiceUnavailable
 from irregulars.streams.kafka.dead_letters import InputMessage
 from irregulars.streams.messages.threshold_changes import ThresholdChange
+from irregulars.streams.progress.live_thresholds import LiveThresholds
 from irregulars.streams.progress.threshold_log import ReadChanges, UnusableChange
 from irregulars.streams.snapshots.records import PositionRecord
-from irregulars.streams.worker.live_thresholds import LiveThresholds
 from irregulars.streams.worker.partition_state import PartitionState
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any, Final
+from collections.abc import Iterable
+from typing import Final, Protocol
 from weakref import WeakKeyDictionary
 
 from irregulars.errors import ServiceUnavailable
@@ -18,14 +19,18 @@ from irregulars.streams.messages.threshold_changes import ThresholdChange
 from irregulars.streams.progress.threshold_log import ReadChanges, ThresholdLog
 from irregulars.streams.snapshots.records import PositionRecord
 from irregulars.streams.snapshots.threshold_steps import ThresholdSteps
-from irregulars.streams.worker.partition_state import PartitionState
 
 LOG: Final = logging.getLogger("irregulars.worker")
 _BURIES: Final = 0
 """The partition whose owner sends changes that can't be used to the dead letters: every worker reads them."""
 
 _NONE: Final = ThresholdSteps()
-_State = PartitionState[Any]
+
+
+class HeldPartition(Protocol):
+    """`streams.worker.partition_state.PartitionState`, as it is used here: one assignment of one partition."""
+
+    partition: int
 
 
 class LiveThresholds:
@@ -42,16 +47,16 @@ class LiveThresholds:
     def __init__(self, log: ThresholdLog | None, dead_letters: DeadLetters) -> None:
         self._log: Final = log
         self._dead_letters: Final = dead_letters
-        self._steps: WeakKeyDictionary[_State, ThresholdSteps] = WeakKeyDictionary()
-        self._planned: WeakKeyDictionary[_State, ThresholdSteps] = WeakKeyDictionary()
-        self._gates: WeakKeyDictionary[_State, asyncio.Lock] = WeakKeyDictionary()
+        self._steps: WeakKeyDictionary[HeldPartition, ThresholdSteps] = WeakKeyDictionary()
+        self._planned: WeakKeyDictionary[HeldPartition, ThresholdSteps] = WeakKeyDictionary()
+        self._gates: WeakKeyDictionary[HeldPartition, asyncio.Lock] = WeakKeyDictionary()
         self._found: tuple[ReadChanges, dict[tuple[str, int], tuple[ThresholdChange, ...]]] = (ReadChanges(), {})
 
-    def gate(self, state: _State) -> asyncio.Lock:
+    def gate(self, state: HeldPartition) -> asyncio.Lock:
         """Return what whoever takes evidence of a partition holds, and whoever changes by what it is judged."""
         return self._gates.setdefault(state, asyncio.Lock())
 
-    async def restore(self, state: _State, stored: PositionRecord, end: int) -> None:
+    async def restore(self, state: HeldPartition, stored: PositionRecord, end: int) -> None:
         """Take over a partition whose evidence ends at `end`.
 
         Raises
@@ -71,19 +76,19 @@ class LiveThresholds:
             await self.plan(state, 0 if stored.ends is None else end)
             self.begin(state)
 
-    def has_news(self, state: _State) -> bool:
+    def has_news(self, state: HeldPartition) -> bool:
         """Whether changes were read that do not hold in a partition yet."""
         is_readable = self._log is not None and self._log.is_readable
         return is_readable and self._known.revision != self._steps.get(state, _NONE).newest
 
-    async def plan(self, state: _State, offset: int) -> None:
+    async def plan(self, state: HeldPartition, offset: int) -> None:
         """Note that all that was read is to hold from an offset on; `begin` follows when that is stored."""
         before, revision = self._steps[state].newest, self._known.revision
         self._planned[state] = self._steps[state].begin(offset, revision)
         for message in self._known.unusable_between(before, revision) if state.partition == _BURIES else ():
             await self._dead_letters.bury(message, message.reason)
 
-    def begin(self, state: _State) -> None:
+    def begin(self, state: HeldPartition) -> None:
         """Let what was planned hold."""
         before, self._steps[state] = self._steps[state].newest, self._planned[state]
         newest = self._steps[state].steps[-1]
@@ -95,11 +100,11 @@ class LiveThresholds:
                     change.describe(), change.who,
                 )  # fmt: skip
 
-    def to_store(self, state: _State) -> ThresholdSteps:
+    def to_store(self, state: HeldPartition) -> ThresholdSteps:
         """Return what a snapshot is to keep."""
         return self._planned.get(state, _NONE)
 
-    def changes_for(self, state: _State, job: str, offset: int) -> tuple[ThresholdChange, ...]:
+    def changes_for(self, state: HeldPartition, job: str, offset: int) -> tuple[ThresholdChange, ...]:
         """Return the changes by which a job's evidence at an offset is judged; the same object while they last."""
         steps = self._steps.get(state)
         if steps is None or not steps.steps:
@@ -112,9 +117,9 @@ class LiveThresholds:
             found[key] = known.of(*key)
         return found[key]
 
-    def revision(self, states: dict[int, _State]) -> int:
+    def revision(self, states: Iterable[HeldPartition]) -> int:
         """Return the revision that holds for what comes next in all of these partitions: the lowest."""
-        return min((self._steps[one].newest for one in states.values() if one in self._steps), default=0)
+        return min((self._steps[one].newest for one in states if one in self._steps), default=0)
 
     @property
     def _known(self) -> ReadChanges:
