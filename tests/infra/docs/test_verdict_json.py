@@ -40,4 +40,4 @@ def test_the_verdict_that_is_shown_follows_the_schema() -> None:
     assert set(verdict) == set(schema["properties"]) - {"schema", "version"} - {
         "detector",
         "thresholds",
-    }  # where there are
+    }  # both only where there is something to say
