@@ -29,6 +29,7 @@ from irregulars.infra.commands.telling.feedback import feedback
 from irregulars.infra.commands.telling.mutes import mutes
 from irregulars.infra.commands.telling.node_check import node_check
 from irregulars.infra.commands.telling.notify import notify
+from irregulars.infra.commands.thresholds import thresholds
 from irregulars.infra.commands.topics import topics
 from irregulars.infra.commands.traces.analyze import analyze
 from irregulars.infra.commands.traces.check import check
@@ -182,6 +183,7 @@ app.add_typer(act, name="act", cls=_Group)
 app.add_typer(topics, name="topics", cls=_Group)
 app.add_typer(deadletter, name="deadletter", cls=_Group)
 app.add_typer(mutes, name="mutes", cls=_Group)
+app.add_typer(thresholds, name="thresholds", cls=_Group)
 app.add_typer(plugins, name="plugins", cls=_Group)
 
 
