@@ -31,6 +31,7 @@ PAGES = (
     "/questions", "/questions/jobs_now", "/search?q=node",
 )  # fmt: skip
 PAINTED = "[data-chart=heat_map][data-state=painted]"
+CUT_OFF = "net::ERR_ABORTED"  # what the browser still asked for, as the icon, when the test went on to the next page
 NOTED = "document.addEventListener('securitypolicyviolation', (e) => console.error(`policy: ${e.violatedDirective}`))"
 
 OpenPage = Callable[..., "Page"]
@@ -80,7 +81,9 @@ def faults_of(page: Page) -> list[str]:
     found: list[str] = []
     page.on("console", lambda one: found.append(one.text) if one.type in ("error", "warning") else None)
     page.on("pageerror", lambda error: found.append(str(error)))
-    page.on("requestfailed", lambda one: found.append(f"{one.url}: {one.failure}"))
+    page.on(
+        "requestfailed", lambda one: None if one.failure == CUT_OFF else found.append(f"{one.url}: {one.failure}")
+    )
     page.on("response", lambda one: found.append(f"{one.url}: {one.status}") if one.status >= 400 else None)
     return found
 
