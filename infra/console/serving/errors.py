@@ -40,6 +40,8 @@ async def _of_ours(request: Request, error: IrregularsError) -> Response:
     if isinstance(error, InputError):
         return _answer(request, 400, str(error))
     to_do = "Check clickhouse_reader_user and its rights." if isinstance(error, ServiceRefused) else None
+    if request.method == "POST":
+        to_do = "Go back, and send it again when the service answers: the same word twice counts once."
     return _answer(request, 503, str(error), {"Retry-After": "5"}, to_do)
 
 
