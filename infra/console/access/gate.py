@@ -122,7 +122,7 @@ def address_of(connection: HTTPConnection) -> str:
 
 
 def path_of(request: HTTPConnection) -> str:
-    """Return the path by which a page is found. `Request.url` is no place to look: ``Host`` goes into it unchecked."""
+    """Return the path by which a page is found. `Request.url` won't do: ``Host`` goes into it, unchecked."""
     path: str = request.scope["path"]
     return path
 

@@ -86,7 +86,7 @@ async def host_page(request: Request) -> Response:
     starts, history = await asyncio.gather(
         ask(database, "host_history", host=host), ask(database, "device_history", host=host)
     )
-    if not starts.rows and not history.rows or not host:
+    if (not starts.rows and not history.rows) or not host:
         raise HTTPException(
             404, f"No job announced a rank on a host of the name {host!r}, and no verdict accuses it."
         )
