@@ -54,6 +54,16 @@ def listen_on(host: str, port: int) -> socket.socket:
     return found
 
 
+def config_of(app: ASGIApp, certificate: Certificate | None = None) -> uvicorn.Config:
+    """Return how we serve. Which address a request comes from, no header says: only then can a proxy be known by it."""
+    return uvicorn.Config(
+        app, log_config=None, access_log=False, server_header=False, proxy_headers=False, lifespan="on", ws="none",
+        timeout_graceful_shutdown=_STOP_S, timeout_keep_alive=_IDLE_S, limit_concurrency=_MOST_CONNECTIONS,
+        ssl_certfile=None if certificate is None else str(certificate.certificate_file),
+        ssl_keyfile=None if certificate is None else str(certificate.key_file),
+    )  # fmt: skip
+
+
 def serve(app: ASGIApp, listening: socket.socket, certificate: Certificate | None = None) -> None:
     """Serve until Ctrl-C or SIGTERM.
 
@@ -63,12 +73,7 @@ def serve(app: ASGIApp, listening: socket.socket, certificate: Certificate | Non
         If the certificate or its key can't be used.
     """
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    config = uvicorn.Config(
-        app, log_config=None, access_log=False, server_header=False, proxy_headers=False, lifespan="on", ws="none",
-        timeout_graceful_shutdown=_STOP_S, timeout_keep_alive=_IDLE_S, limit_concurrency=_MOST_CONNECTIONS,
-        ssl_certfile=None if certificate is None else str(certificate.certificate_file),
-        ssl_keyfile=None if certificate is None else str(certificate.key_file),
-    )  # fmt: skip
+    config = config_of(app, certificate)
     try:
         config.load()
     except OSError as error:  # ssl.SSLError is one too

@@ -17,7 +17,7 @@ import uvicorn
 
 from irregulars.infra.console.access.policy import AccessPolicy, make_policy
 from irregulars.infra.console.serving.app import ConsoleSettings, make_app
-from irregulars.infra.console.serving.server import listen_on
+from irregulars.infra.console.serving.server import config_of, listen_on
 from irregulars.infra.console.topics.kafka_address import KafkaAddress
 from irregulars.sinks.connection import DatabaseSettings
 
@@ -74,8 +74,7 @@ def visit(
 @contextmanager
 def visit_of(settings: ConsoleSettings, listening: socket.socket, policy: AccessPolicy) -> Iterator[Visit]:
     """Serve this console on this socket."""
-    config = uvicorn.Config(make_app(settings), log_config=None, access_log=False, ws="none", lifespan="on")
-    server = uvicorn.Server(config)
+    server = uvicorn.Server(config_of(make_app(settings)))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
     deadline = time.monotonic() + 20

@@ -76,14 +76,14 @@ def test_under_https_the_cookie_never_travels_unencrypted(tmp_path: Path) -> Non
             assert ("Secure" in answer.headers["set-cookie"].split("; ")) is is_secure, proxies
 
 
-@pytest.mark.parametrize("token", [None, "", "wrong", "x" * 10_000, "\x00", "\ud800", "<script>alert(1)</script>"])
-def test_a_wrong_token_is_refused_and_not_shown(stranger: Visit, token: str | None) -> None:
-    fields = {} if token is None else {"token": token.encode(errors="surrogatepass")}
-    answer = stranger.client.post("/login", data=fields)
-    assert answer.status_code == 403
-    assert "That is not the token" in text_of(answer)
-    assert "set-cookie" not in answer.headers
-    assert not token or len(token) < 5 or token not in answer.text
+def test_a_wrong_token_is_refused_and_not_shown(stranger: Visit) -> None:
+    for token in (None, "", "wrong one", "x" * 10_000, "\x00", "\ud800", "<script>alert(1)</script>"):
+        fields = {} if token is None else {"token": token.encode(errors="surrogatepass")}
+        answer = stranger.client.post("/login", data=fields)
+        assert answer.status_code == 403, token
+        assert "That is not the token" in text_of(answer)
+        assert "set-cookie" not in answer.headers
+        assert not token or token not in answer.text
 
 
 def test_whoever_guesses_has_to_wait_even_with_the_right_token(stranger: Visit) -> None:
@@ -95,19 +95,14 @@ def test_whoever_guesses_has_to_wait_even_with_the_right_token(stranger: Visit) 
     assert "Try again in" in text_of(answer)
 
 
-@pytest.mark.parametrize("spoil", [
-    lambda cookie: cookie[:-1] + ("0" if cookie[-1] != "0" else "1"),
-    lambda cookie: cookie.replace("1.", "1.9", 1),  # it would last longer
-    lambda cookie: cookie.partition(".")[0],
-    lambda cookie: "",
-    lambda cookie: "...",
-    lambda cookie: "\xff" * 5000,
-])  # fmt: skip
-def test_a_cookie_that_we_did_not_sign_is_none(stranger: Visit, spoil: object) -> None:
+def test_a_cookie_that_we_did_not_sign_is_none(stranger: Visit) -> None:
     name, cookie = stranger.log_in().headers["set-cookie"].partition(";")[0].split("=", 1)
     stranger.client.cookies.clear()
-    forged = f"{name}={spoil(cookie)}".encode("latin-1")  # type: ignore[operator]
-    assert stranger.client.get(HERE, headers=[(b"Cookie", forged), (b"Accept", b"text/html")]).status_code == 303
+    longer, other_end = cookie.replace("1.", "1.9", 1), "0" if cookie[-1] != "0" else "1"
+    spoilt = (longer, cookie[:-1] + other_end, cookie.partition(".")[0], "", "...", "\xff" * 5000)
+    for one, wanted in [(cookie, 200), *((one, 303) for one in spoilt)]:
+        headers = [(b"Cookie", f"{name}={one}".encode("latin-1")), (b"Accept", b"text/html")]
+        assert stranger.client.get(HERE, headers=headers).status_code == wanted, one[:100]
 
 
 def test_a_new_token_ends_sessions_and_the_same_one_does_not(tmp_path: Path) -> None:
@@ -130,26 +125,22 @@ def test_logging_out_forgets_the_cookie_and_needs_the_word_of_our_own_page(stran
     assert stranger.get(HERE).status_code == 303
 
 
-@pytest.mark.parametrize(
-    "wanted", ["//evil.example", "https://evil.example", "/\\evil.example", "javascript:x", "/\r\nX: y"]
-)
-def test_a_login_leads_nowhere_else(stranger: Visit, wanted: str) -> None:
-    answer = stranger.client.post("/login", data={"token": stranger.token, "next": wanted})
-    assert (answer.status_code, answer.headers["location"]) == (303, "/")
-    assert 'name="next" value="/"' in stranger.client.get("/login", params={"next": wanted}).text
+def test_a_login_leads_nowhere_else(stranger: Visit) -> None:
+    for wanted in ("//evil.example", "https://evil.example", "/\\evil.example", "javascript:x", "/\r\nX: y"):
+        answer = stranger.client.post("/login", data={"token": stranger.token, "next": wanted})
+        assert (answer.status_code, answer.headers["location"]) == (303, "/"), wanted
+        assert 'name="next" value="/"' in stranger.client.get("/login", params={"next": wanted}).text
 
 
 # --- other sites, other names ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "host", ["evil.example", "evil.example:8321", "", "127.0.0.1.evil.example", "localhost.evil.example"]
-)
-def test_another_name_gets_no_page(stranger: Visit, host: str) -> None:
+def test_another_name_gets_no_page(stranger: Visit) -> None:
     stranger.log_in()
-    answer = stranger.get(HERE, {**PAGE, "Host": host})
-    assert answer.status_code == 421
-    assert "console_hosts" in answer.text
+    for host in ("evil.example", "evil.example:8321", "", "127.0.0.1.evil.example", "localhost.evil.example"):
+        answer = stranger.get(HERE, {**PAGE, "Host": host})
+        assert answer.status_code == 421, host
+        assert "console_hosts" in answer.text
 
 
 def test_names_that_were_set_and_addresses_are_known() -> None:
@@ -160,22 +151,24 @@ def test_names_that_were_set_and_addresses_are_known() -> None:
             assert answer.status_code == 200, host
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1/healthz?", "127.0.0.1:80/static/?", "localhost/login#"])
-def test_a_path_in_the_host_header_opens_no_page(stranger: Visit, host: str) -> None:
-    answer = stranger.raw(f"GET {HERE} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
-    assert answer.split()[1] in (b"400", b"401", b"421"), answer[:200]
-    assert b"Questions that ship" not in answer
+def test_a_path_in_the_host_header_opens_no_page(stranger: Visit) -> None:
+    for host in ("127.0.0.1/healthz?", "127.0.0.1:80/static/?", "localhost/login#"):
+        answer = stranger.raw(f"GET {HERE} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
+        assert answer.split()[1] in (b"400", b"401", b"421"), answer[:200]
+        assert b"Questions that ship" not in answer
 
 
-@pytest.mark.parametrize("headers", [
-    {"Origin": "https://evil.example"}, {"Origin": "null"}, {"Sec-Fetch-Site": "cross-site"},
-    {"Sec-Fetch-Site": "same-site"}, {"Sec-Fetch-Site": "cross-site", "Origin": "http://127.0.0.1"},
-])  # fmt: skip
-def test_another_site_can_send_no_form(stranger: Visit, headers: dict[str, str]) -> None:
+def test_another_site_can_send_no_form(stranger: Visit) -> None:
     stranger.log_in()
     csrf = stranger.csrf(HERE)
-    for path in ("/login", "/logout", "/feedback"):
-        assert stranger.client.post(path, data={"csrf": csrf}, headers=headers).status_code == 403, path
+    origins = [{"Origin": "https://evil.example"}, {"Origin": "null"}]
+    sites = [
+        {"Sec-Fetch-Site": site, "Origin": str(stranger.client.base_url)} for site in ("cross-site", "same-site")
+    ]
+    for headers in (*origins, *sites):
+        for path in ("/login", "/logout", "/feedback"):
+            answer = stranger.client.post(path, data={"csrf": csrf}, headers=headers)
+            assert (answer.status_code, answer.text) == (403, "This request comes from another site.\n"), headers
     assert stranger.get(HERE).status_code == 200
 
 
