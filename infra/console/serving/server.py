@@ -55,7 +55,7 @@ def listen_on(host: str, port: int) -> socket.socket:
 
 
 def config_of(app: ASGIApp, certificate: Certificate | None = None) -> uvicorn.Config:
-    """Return how we serve. Which address a request comes from, no header says: only then can a proxy be known by it."""
+    """Return how we serve. No header says from where a request comes: by that address proxies are known."""
     return uvicorn.Config(
         app, log_config=None, access_log=False, server_header=False, proxy_headers=False, lifespan="on", ws="none",
         timeout_graceful_shutdown=_STOP_S, timeout_keep_alive=_IDLE_S, limit_concurrency=_MOST_CONNECTIONS,
