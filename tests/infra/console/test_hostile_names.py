@@ -24,8 +24,8 @@ pytestmark = pytest.mark.integration
 HOSTILE = "\"><script>alert(1)</script>'&../..%2f{{7*7}}\\ ü?#/"
 LONG = "x" * 30_000
 ASKED = (
-    "<script>alert(1)</script>", "\"'><img src=x onerror=alert(1)>", "../../../etc/passwd", "a\x00b", "\x00", "\\", "%",
-    "\t\r\n", "\u202e\u2028", "{{7*7}}{% raw %}", "' OR 1=1 --", "'); DROP TABLE jobs; --", "\ufffe", "😀", LONG,
+    "<script>alert(1)</script>", "\"'><img src=x onerror=alert(1)>", "../../../etc/passwd", "a\x00b", "\x00", "\\",
+    "%", "\t\r\n", "\u202e\u2028", "{{7*7}}{% raw %}", "' OR 1=1 --", "'); DROP TABLE jobs; --", "\ufffe", "😀", LONG,
 )  # fmt: skip
 
 
@@ -113,7 +113,8 @@ def test_links_of_hostile_names_lead_to_their_pages(attacked: Visit) -> None:
 def test_whatever_is_asked_for_gets_an_answer_that_is_harmless_and_short(attacked: Visit, text: str) -> None:
     told = quote(text, safe="")
     paths = {
-        f"/jobs/{told}": (404,), f"/incidents/{told}": (404,), f"/hosts/{told}": (404,), f"/search?q={told}": (200, 303),
+        f"/jobs/{told}": (404,), f"/incidents/{told}": (404,), f"/hosts/{told}": (404,),
+        f"/search?q={told}": (200, 303),
         f"/questions/blamed?job={told}": (200,), f"/questions/open_now?limit={told}": (400, 200),
         f"/questions/open_now?{told}=1": (400,), f"/devices/history?host={told}": (200,),
         f"/devices/history?host=a&gpu={told}": (400,), f"/{told}": (404, 303), f"/login?next={told}": (200,),
@@ -129,10 +130,8 @@ def test_whatever_is_asked_for_gets_an_answer_that_is_harmless_and_short(attacke
             assert len(answer.text) < 100_000 + 2 * len(text), path[:60]
 
 
-@pytest.mark.parametrize(
-    "path", ["/jobs/%ED%A0%80", "/jobs/%FF", "/search?q=%ED%A0%80%FF", "/incidents/%80", "/hosts/%C0%AF"]
-)
-def test_bytes_that_are_no_text_are_none(attacked: Visit, path: str) -> None:
-    answer = attacked.get(path)
-    assert answer.status_code in (200, 404)
-    require_harmless(answer.text)
+def test_bytes_that_are_no_text_are_none(attacked: Visit) -> None:
+    for path in ("/jobs/%ED%A0%80", "/jobs/%FF", "/search?q=%ED%A0%80%FF", "/incidents/%80", "/hosts/%C0%AF"):
+        answer = attacked.get(path)
+        assert answer.status_code in (200, 404), path
+        require_harmless(answer.text)

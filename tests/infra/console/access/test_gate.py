@@ -161,10 +161,8 @@ def test_a_path_in_the_host_header_opens_no_page(stranger: Visit) -> None:
 def test_another_site_can_send_no_form(stranger: Visit) -> None:
     stranger.log_in()
     csrf = stranger.csrf(HERE)
-    origins = [{"Origin": "https://evil.example"}, {"Origin": "null"}]
-    sites = [
-        {"Sec-Fetch-Site": site, "Origin": str(stranger.client.base_url)} for site in ("cross-site", "same-site")
-    ]
+    origins, own = [{"Origin": "https://evil.example"}, {"Origin": "null"}], str(stranger.client.base_url)
+    sites = [{"Sec-Fetch-Site": site, "Origin": own} for site in ("cross-site", "same-site")]
     for headers in (*origins, *sites):
         for path in ("/login", "/logout", "/feedback"):
             answer = stranger.client.post(path, data={"csrf": csrf}, headers=headers)
