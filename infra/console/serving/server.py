@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import errno
 import logging
+import signal
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -64,6 +67,19 @@ def config_of(app: ASGIApp, certificate: Certificate | None = None) -> uvicorn.C
     )  # fmt: skip
 
 
+class _Server(uvicorn.Server):
+    """uvicorn, but a signal that ended it cleanly is not raised again: that would make a failure of it."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        before = {one: signal.signal(one, self.handle_exit) for one in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for one, handler in before.items():
+                signal.signal(one, handler)
+
+
 def serve(app: ASGIApp, listening: socket.socket, certificate: Certificate | None = None) -> None:
     """Serve until Ctrl-C or SIGTERM.
 
@@ -80,4 +96,4 @@ def serve(app: ASGIApp, listening: socket.socket, certificate: Certificate | Non
         raise InputError(
             f"console_certificate_file and console_key_file must be a certificate and its key (PEM); got {error}"
         ) from None
-    uvicorn.Server(config).run(sockets=[listening])
+    _Server(config).run(sockets=[listening])

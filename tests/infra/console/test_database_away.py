@@ -23,7 +23,7 @@ DEADLINE_S = 20.0
 
 def test_pages_say_that_the_database_is_away_and_are_back_with_it(tmp_path: Path) -> None:
     port = free_port()
-    with DemoDatabase(tmp_path / "data", port) as database:
+    with DemoDatabase(data_directory=tmp_path / "data", port=port) as database:
         reader = DatabaseSettings(database.url, database.reader, database.reader_password, database.database)
         sink = ClickHouseSink(DatabaseSettings(database.url, database.user, database.password, database.database))
         sink.open()
