@@ -107,7 +107,7 @@ def test_a_word_that_can_not_be_kept_is_refused_with_a_reason(
             ("right", {"who": "ann", "note": "x" * 9_000}, "note"),
             ("right", {"who": "a" * 5_000}, "who"),
             ("withdraw", {"who": "nobody"}, "opinion must be there to be withdrawn"),
-            ("right", {"who": "ann", "verdict_id": "unknown"}, "verdict must be one that is stored"),
+            ("right", {"who": "ann", "verdict_id": "unknown"}, "verdict must be the id of one that is stored"),
             ("right", {"who": "ann", "verdict_id": "gloo-slow-nic"}, "by its id"),
             ("right", {"who": "ann", "verdict_id": HOSTILE}, "&lt;script&gt;"),
         ):

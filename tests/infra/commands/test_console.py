@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import ssl
 import stat
 import subprocess
 from collections.abc import Iterator
@@ -13,10 +14,12 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.infra.test_cli import Run, run
 from tests.integration.certificates import Authority
 from tests.integration.pipelines import COMMAND
 from tests.integration.worker_runs import ROOT
 
+__all__ = ["run"]  # the fixture
 NOWHERE = ("--no-kafka", "--clickhouse-url", "http://127.0.0.1:1")
 END_S = 20
 
@@ -75,9 +78,7 @@ def test_with_a_certificate_and_a_token_file_it_speaks_https_and_shows_no_token(
     assert stat.S_IMODE(file.stat().st_mode) == 0o644  # it says so, and changes nothing
 
 
-def _trusting(certificate: Path) -> object:
-    import ssl
-
+def _trusting(certificate: Path) -> ssl.SSLContext:
     return ssl.create_default_context(cafile=certificate)
 
 
@@ -88,11 +89,12 @@ def _trusting(certificate: Path) -> object:
     (("--trust-proxy-header", "X-User"), "must be set together"),
     (("--token-file", "/nowhere/token"), "console_token_file"),
     (("--certificate", "/nowhere/cert.pem"), "must be set together"),
-    (("--listen", "127.0.0.1:0", "--certificate", "README.md", "--key", "README.md"), "must be a certificate"),
+    (("--listen", "127.0.0.1:0", "--certificate", str(ROOT / "README.md"), "--key", str(ROOT / "README.md")), "must be a certificate"),
 ])  # fmt: skip
-def test_what_would_not_work_or_not_be_safe_is_refused_in_one_line(arguments: tuple[str, ...], told: str) -> None:
-    with console(*arguments) as (process, _):
-        _, complaints = process.communicate(timeout=END_S)
-        assert process.returncode == 2, complaints
-        assert told in complaints
-        assert complaints.count("\n") == 1, complaints
+def test_what_would_not_work_or_not_be_safe_is_refused_in_one_line(
+    run: Run, arguments: tuple[str, ...], told: str
+) -> None:
+    status, said, complaints = run("console", *NOWHERE, *arguments)
+    assert (status, said) == (2, "")
+    assert told in complaints
+    assert complaints.count("\n") == 1, complaints
