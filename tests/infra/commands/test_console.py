@@ -22,6 +22,7 @@ from tests.integration.worker_runs import ROOT
 __all__ = ["run"]  # the fixture
 NOWHERE = ("--no-kafka", "--clickhouse-url", "http://127.0.0.1:1")
 END_S = 20
+NO_PEM = str(ROOT / "README.md")
 
 
 @contextmanager
@@ -89,7 +90,7 @@ def _trusting(certificate: Path) -> ssl.SSLContext:
     (("--trust-proxy-header", "X-User"), "must be set together"),
     (("--token-file", "/nowhere/token"), "console_token_file"),
     (("--certificate", "/nowhere/cert.pem"), "must be set together"),
-    (("--listen", "127.0.0.1:0", "--certificate", str(ROOT / "README.md"), "--key", str(ROOT / "README.md")), "must be a certificate"),
+    (("--listen", "127.0.0.1:0", "--certificate", NO_PEM, "--key", NO_PEM), "must be a certificate"),
 ])  # fmt: skip
 def test_what_would_not_work_or_not_be_safe_is_refused_in_one_line(
     run: Run, arguments: tuple[str, ...], told: str
