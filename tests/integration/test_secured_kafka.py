@@ -334,7 +334,7 @@ def test_the_console_reads_with_its_own_role_and_takes_feedback_with_that_of_an_
         assert "no such column" in somebody.get("/pipeline").text
         said = {"csrf": somebody.csrf("/"), "verdict_id": verdict_id, "word": "wrong", "who": "ann"}
         refused = somebody.client.post("/feedback", data=said)
-        assert refused.status_code == 403
+        assert refused.status_code == 403, refused.text
         assert "irregulars topics grant operator User:NAME" in refused.text
         grant(broker.bootstrap, {}, "User:console", rights_of("operator", topics, GROUP))
         wait_until(lambda: somebody.client.post("/feedback", data=said).status_code == 303, "the rights")

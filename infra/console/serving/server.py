@@ -80,15 +80,14 @@ class _Server(uvicorn.Server):
                 signal.signal(one, handler)
 
 
-def serve(app: ASGIApp, listening: socket.socket, certificate: Certificate | None = None) -> None:
-    """Serve until Ctrl-C or SIGTERM.
+def loaded(app: ASGIApp, certificate: Certificate | None = None) -> uvicorn.Config:
+    """Return how we serve, with the certificate read: what is wrong with it is told before we say where we are.
 
     Raises
     ------
     InputError
         If the certificate or its key can't be used.
     """
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
     config = config_of(app, certificate)
     try:
         config.load()
@@ -96,4 +95,10 @@ def serve(app: ASGIApp, listening: socket.socket, certificate: Certificate | Non
         raise InputError(
             f"console_certificate_file and console_key_file must be a certificate and its key (PEM); got {error}"
         ) from None
+    return config
+
+
+def serve(config: uvicorn.Config, listening: socket.socket) -> None:
+    """Serve until Ctrl-C or SIGTERM."""
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
     _Server(config).run(sockets=[listening])
