@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from irregulars.infra.console.topics.kafka_address import KafkaAddress
 from irregulars.infra.services.demo_database import DemoDatabase
 from irregulars.infra.services.loopback import free_port
 from irregulars.sinks.clickhouse import ClickHouseSink
 from irregulars.sinks.connection import DatabaseSettings
-from tests.infra.console.visits import Visit, text_of, visit
+from irregulars.streams.kafka.topics import TopicSettings
+from tests.infra.console.visits import NOWHERE, Visit, text_of, visit
 from tests.sinks.recorded_jobs import rows_of_recording
 
 pytestmark = pytest.mark.integration
@@ -45,6 +47,17 @@ def test_pages_say_that_the_database_is_away_and_are_back_with_it(tmp_path: Path
             database.start()
             wait_until(somebody, 200)
             assert set(statuses(somebody).values()) <= {200, 303}
+
+
+def test_a_form_is_not_sent_again_by_a_page_that_asks_again() -> None:
+    nowhere = KafkaAddress("127.0.0.1:1", TopicSettings())
+    with visit(NOWHERE, nowhere, takes_feedback=True) as somebody:
+        somebody.log_in()
+        said = {"csrf": somebody.csrf("/questions"), "verdict_id": "v", "word": "right", "who": "ann"}
+        answer = somebody.client.post("/feedback", data=said)
+        assert answer.status_code == 503
+        assert "Go back, and send it again" in answer.text
+        assert 'id="live"' not in answer.text
 
 
 def statuses(somebody: Visit) -> dict[str, int]:
