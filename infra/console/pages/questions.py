@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from itertools import groupby
 from typing import Final
 
@@ -33,7 +34,7 @@ WHERE positionCaseInsensitive(name, {text:String}) > 0
 ORDER BY name != {text:String}, lower(name) != lower({text:String}), kind = 'verdict', length(name), name
 LIMIT 50"""
 
-_PATHS: Final = {"job": job_path, "host": host_path, "verdict": incident_path}
+_PATHS: Final[Mapping[str, Callable[[str], str]]] = {"job": job_path, "host": host_path, "verdict": incident_path}
 
 
 def question_routes() -> list[BaseRoute]:
