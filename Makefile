@@ -15,7 +15,7 @@ UV_VERSION := 0.13.8
 TORCH_VERSION := 2.15.0
 
 .PHONY: help demo test test-faults lint format bench bench-worker bench-analyze bench-localization bench-operators \
-	bench-recordings bench-agent bench-scale bench-scale-out bench-store bench-sensitivity bench-torch plot-growth chaos check-metamorphic licences sbom torch lock clean python java maven
+	bench-recordings bench-agent bench-scale bench-scale-out bench-store bench-sensitivity bench-torch plot-growth chaos check-metamorphic licences sbom site torch lock clean python java maven
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 28
@@ -93,6 +93,9 @@ sbom: $(STAMP)  ## build/sbom.json: a bill of materials in CycloneDX, made from 
 torch: $(STAMP)  ## Install torch for the tests of the hook (several GB); without it they are skipped, and say so
 	@$(BIN)/python -c 'import importlib.util as u, sys; sys.exit(u.find_spec("torch") is None)' || \
 		$(BIN)/python -m pip install --quiet --disable-pip-version-check 'torch==$(TORCH_VERSION)'
+
+site: $(STAMP)  ## The docs as a site: build/site
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet --config-file infra/docs_site/mkdocs.yml && echo build/site
 
 lock: python  ## Resolve requirements.lock anew from pyproject.toml
 	@scratch=$$(mktemp -d); trap 'rm -rf "$$scratch"' EXIT; \

@@ -41,11 +41,14 @@ class DetectorsSay:
     ) -> None:
         state = state or SayState()
         self._panel = panel
-        self._limits = limits
         self._speakers = panel.openers | panel.witnesses
         self._strange = StrangeRanksWatch(state.strange)
         self._testimony = dict(state.testimony)  # by the ids of open verdicts: what was last said of them
         self._custom = CustomVerdicts(job, attempt, limits, state.custom)
+
+    def follow(self, limits: SeverityLimits) -> None:
+        """Call verdicts urgent by other limits from here on."""
+        self._custom.follow(limits)
 
     def hear(self, scored: Scored) -> None:
         """Take in the scores of a judged iteration, before its verdicts are told."""

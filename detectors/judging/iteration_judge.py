@@ -108,6 +108,21 @@ class IterationJudge:
         """How much of the job's log was read back."""
         return self._reader.traffic
 
+    @property
+    def newest_ns(self) -> int | None:
+        """Start of the newest iteration, ns since the epoch; None before the first."""
+        return self._hangs.newest[-1].start_ns if self._hangs.newest else None
+
+    def follow(self, settings: JudgeSettings) -> None:
+        """Judge by another δ, other costs and another silence from here on; nothing else may differ.
+
+        None of them is in a state: the window keeps times as they were clipped by the δ of their iteration.
+        """
+        self._window.delta = settings.delta
+        self._silence_s = settings.silence_s
+        self._tracker.follow(settings.severity)
+        self._say.follow(settings.severity)
+
     def is_before(self, number: int) -> bool:
         """Whether an iteration is still to be judged."""
         return self._last is None or number > self._last

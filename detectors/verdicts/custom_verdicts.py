@@ -149,6 +149,10 @@ class CustomVerdicts:
         self._ordinals = dict(state.ordinals) if state else {}
         self._open = [_copy(one) for one in state.open] if state else []
 
+    def follow(self, limits: SeverityLimits) -> None:
+        """Call verdicts urgent by other limits from here on."""
+        self._limits = limits
+
     def observe(
         self,
         moment: Moment,

@@ -69,6 +69,10 @@ class VerdictTracker:
         self._open: list[OpenVerdict] = []
         self._ordinals: dict[int, int] = {}
 
+    def follow(self, limits: SeverityLimits) -> None:
+        """Call verdicts urgent by other limits from here on."""
+        self._limits = limits
+
     @property
     def has_open(self) -> bool:
         """Whether a verdict is open that irregular iterations opened."""

@@ -146,7 +146,7 @@ class KubernetesApi:
                 f"Kubernetes at {self._access.server} must answer now; got {_said(status, data)}"
             )
         if status != 200:
-            hint = ". Check the token and infra/node/actor.yaml" if status in (401, 403) else ""
+            hint = ". Check the token and infra/kit/kubernetes/components/actor" if status in (401, 403) else ""
             raise ServiceRefused(f"Kubernetes must allow {asked}; got {_said(status, data)}{hint}")
         try:
             found = json.loads(data)

@@ -41,8 +41,8 @@ def mute_span(now_ns: int, lasting: str | None, begin: str | None, end: str | No
     """
     if (lasting is None) == (end is None):
         raise InputError("one of --for and --until must be given; got both or neither")
-    from_ns = now_ns if begin is None else _time_ns(begin, "--from")
-    until_ns = from_ns + seconds_of(lasting) * _NS if lasting is not None else _time_ns(end or "", "--until")
+    from_ns = now_ns if begin is None else time_ns_of(begin, "--from")
+    until_ns = from_ns + seconds_of(lasting) * _NS if lasting is not None else time_ns_of(end or "", "--until")
     if until_ns <= max(now_ns, from_ns):
         raise InputError("end of a mute must be after its beginning, and after now; got an earlier one")
     return from_ns, until_ns
@@ -79,7 +79,8 @@ def this_user() -> str:
     return f"{getpass.getuser()}@{socket.gethostname()}"
 
 
-def _time_ns(text: str, flag: str) -> int:
+def time_ns_of(text: str, flag: str) -> int:
+    """Read an ISO 8601 time, UTC where it names no zone, as ns since the epoch; raises `InputError`."""
     try:
         found = datetime.fromisoformat(text)
         known = found if found.tzinfo is not None else found.replace(tzinfo=UTC)

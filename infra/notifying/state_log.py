@@ -19,6 +19,7 @@ from irregulars.streams.kafka.log_reader import LogReader
 from irregulars.streams.kafka.topics import MAX_KEY_BYTES, MAX_MESSAGE_BYTES, SENDING, TopicSettings
 from irregulars.streams.messages.judgements import Verdict, decode_verdict
 from irregulars.streams.messages.opinions import Opinion, decode_opinion, encode_opinion
+from irregulars.streams.messages.threshold_changes import ThresholdChange, decode_change, encode_change
 
 LOG: Final = logging.getLogger("irregulars.notify")
 _FLUSH_S: Final = 0.5
@@ -60,6 +61,7 @@ class StateLog:
         self._producer: Final = Producer(client_config(bootstrap, security) | dict(SENDING))
         self._mutes: Final = _Followed("mutes", decode_mute)
         self._opinions: Final = _Followed("feedback", decode_opinion)
+        self._changes: Final = _Followed("thresholds", decode_change)
 
     def close(self) -> None:
         """Let go of the connections."""
@@ -79,6 +81,10 @@ class StateLog:
     def opinions(self) -> list[Opinion]:
         """Return everybody's newest word on each verdict; reads what is new. Raises `ServiceUnavailable`."""
         return self._follow(self._opinions)
+
+    def changes(self) -> list[ThresholdChange]:
+        """Return all changes of thresholds, in their order; reads what is new. Raises `ServiceUnavailable`."""
+        return self._follow(self._changes)
 
     def alerts(self, partition: int, begin: int, end: int) -> Iterator[Message]:
         """Yield messages of ``alerts`` from `begin` to before `end`; raises `ServiceUnavailable`."""
@@ -116,6 +122,10 @@ class StateLog:
     def say(self, opinion: Opinion) -> None:
         """Keep what somebody says of a verdict."""
         self._write("feedback", opinion.key, encode_opinion(opinion))
+
+    def change(self, change: ThresholdChange) -> None:
+        """Change thresholds."""
+        self._write("thresholds", change.change_id.encode(), encode_change(change))
 
     def erase_mute(self, mute_id: str) -> None:
         """Let a mute go, and all memory of it."""

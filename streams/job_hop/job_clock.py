@@ -76,6 +76,8 @@ class JobClock:
 
     Attributes
     ----------
+    silence_s
+        As above; it may change at any time.
     still_s
         For how long the job has not moved, s; None before the first message. It survives a restart of the worker, the
         other times begin anew: a duration, as the next worker's clock may be another host's.
@@ -88,7 +90,7 @@ class JobClock:
     """
 
     def __init__(self, silence_s: float, grace_s: float) -> None:
-        self._silence_s = silence_s
+        self.silence_s = silence_s
         self._grace_s = grace_s
         self._messages = 0
         self._has_moved = False  # since the last tick
@@ -167,12 +169,12 @@ class JobClock:
             self.presence = self._presence(silent_s, until_s, is_stuck)
 
     def _presence(self, silent_s: float, until_s: float, is_stuck: Callable[[], bool]) -> Presence:
-        if silent_s >= FORGOTTEN * self._silence_s:
+        if silent_s >= FORGOTTEN * self.silence_s:
             return Presence.FORGOTTEN
         if self.presence is Presence.TOLD:
             return Presence.TOLD
-        is_standing = self._has_stood_for(self._silence_s, until_s) and is_stuck()
-        wait_s = self._grace_s if is_standing else self._silence_s
+        is_standing = self._has_stood_for(self.silence_s, until_s) and is_stuck()
+        wait_s = self._grace_s if is_standing else self.silence_s
         return Presence.SILENT if silent_s >= wait_s else Presence.HEARD
 
     def _note_movement(self, now_s: float) -> None:
@@ -181,7 +183,7 @@ class JobClock:
         Within half a silence of a movement any message counts as one: the first hop did not send it because it had
         waited for the silence.
         """
-        if self._has_moved or not self._has_stood_for(self._silence_s / 2, now_s):
+        if self._has_moved or not self._has_stood_for(self.silence_s / 2, now_s):
             self._moved_s = now_s
         self._has_moved = False
 

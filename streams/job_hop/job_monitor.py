@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -14,12 +14,14 @@ from irregulars.detectors.judging.reading.spans import ReadBack
 from irregulars.detectors.judging.result_columns import concatenate_columns
 from irregulars.dtypes import Flags
 from irregulars.state_codec import Part
+from irregulars.streams.job_hop.changed_settings import changed_settings, judged_by
 from irregulars.streams.job_hop.job_clock import JobClock, Presence
 from irregulars.streams.job_hop.job_roster import JobRoster, RosterState
 from irregulars.streams.job_hop.stored_attributions import StoredAttributions, put_back, take_out
 from irregulars.streams.messages.announcements import Announcement
 from irregulars.streams.messages.evidence import Evidence, Membership, decode_evidence, encode_evidence
 from irregulars.streams.messages.judgements import Judgements
+from irregulars.streams.messages.threshold_changes import ThresholdChange, values_in_force
 from irregulars.streams.monitor_settings import MonitorSettings
 
 
@@ -76,6 +78,9 @@ class JobMonitor:
         self._is_ended = False
         self._later: list[Evidence | Membership] = []  # of the next attempt, which begins when this one is over
         self._clock = JobClock(settings.silence_s, settings.grace_s)
+        self._changes: Sequence[ThresholdChange] = ()
+        self._in_force: dict[str, float] = {}  # of them, with the settings that they make
+        self._current = settings
 
     @property
     def is_ended(self) -> bool:
@@ -102,6 +107,26 @@ class JobMonitor:
                 self._clock.hear(is_moving=not row.columns["unended"].any())
                 self._add_evidence(row)
 
+    def follow(self, changes: Sequence[ThresholdChange]) -> None:
+        """Judge by what people changed of the thresholds, from the next iteration that `advance` judges on.
+
+        A state holds nothing of it: whoever restores a monitor tells it again.
+
+        Parameters
+        ----------
+        changes
+            All that concern this job, in the order of their topic.
+        """
+        if changes is not self._changes:
+            self._changes = changes
+            self._take_over(values_in_force(changes, self._judge.newest_ns))
+
+    def _take_over(self, values: dict[str, float]) -> None:
+        if values != self._in_force:
+            self._in_force, self._current = values, changed_settings(self.settings, values)
+            self._judge.follow(self._current)
+            self._clock.silence_s = self._current.silence_s
+
     def tick(self, now_s: float, until_s: float | None = None) -> None:
         """Take in the time; `advance` then does what is due.
 
@@ -122,7 +147,7 @@ class JobMonitor:
 
     def advance(self, read_back: ReadBack) -> Judgements:
         """Judge the iterations that are complete; operators are read back only for suspect ones."""
-        parts = [self._advance_attempt(read_back)]
+        parts = self._advance_attempt(read_back)
         while self._later and self._is_ended:
             later, self._later = self._later, []
             attempts = [row.attempt for row in later if isinstance(row, Membership)]
@@ -130,20 +155,31 @@ class JobMonitor:
                 break
             self._begin(min(attempts))
             self.add(later)
-            parts.append(self._advance_attempt(read_back))
+            parts += self._advance_attempt(read_back)
         return _joined(self.job, parts)
 
-    def _advance_attempt(self, read_back: ReadBack) -> Judgements:
-        reason = self._reason_to_end()
+    def _advance_attempt(self, read_back: ReadBack) -> list[Judgements]:
+        reason, parts = self._reason_to_end(), []
         while self._pending and (reason is not None or self._is_judgeable(min(self._pending))):
             rows = join_rows(self._pending.pop(min(self._pending)))
+            values = values_in_force(self._changes, rows.start_ns)
+            if values != self._in_force:
+                parts.append(self._drain([]))
+                self._take_over(values)
             self._judge.judge(rows, self._roster.announcements, read_back)
         if reason is not None:
             self._judge.close(reason, self._roster.announcements, read_back)
             self._is_ended = reason != "silent" or self._clock.presence is Presence.FORGOTTEN
             self._clock.tell()
         announced, self._announced = self._announced, []
-        return self._judge.drain(announced)
+        return [*parts, self._drain(announced)]
+
+    def _drain(self, announced: Sequence[Announcement]) -> Judgements:
+        """Return what was judged; verdicts say by which changed thresholds."""
+        judgements = self._judge.drain(announced)
+        if not self._in_force or not judgements.verdicts:
+            return judgements
+        return replace(judgements, verdicts=[judged_by(one, self._in_force) for one in judgements.verdicts])
 
     def _reason_to_end(self) -> str | None:
         if self._is_ended or self._attempt is None:
@@ -165,7 +201,7 @@ class JobMonitor:
     def _begin(self, attempt: int) -> None:
         self._attempt = attempt
         self._roster = JobRoster()
-        self._judge = IterationJudge(self.job, attempt, self.settings)
+        self._judge = IterationJudge(self.job, attempt, self._current)
         self._pending, self._announced = {}, []
         self._is_ended = False
         self._clock.begin()

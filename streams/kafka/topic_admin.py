@@ -25,7 +25,9 @@ from irregulars.streams.kafka.topics import (
 )
 
 _POLL_S: Final = 0.05
-_UNPARTED: Final = ("verdicts", "alerts", "notices", "mutes", "actions", "feedback", "deadletter", "progress")
+_UNPARTED: Final = (
+    "verdicts", "alerts", "notices", "mutes", "actions", "feedback", "thresholds", "deadletter", "progress",
+)  # fmt: skip
 """Topics with few messages: one partition keeps their order, and one member of a group has them all."""
 
 

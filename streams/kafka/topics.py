@@ -52,7 +52,7 @@ class Topic:
     key
         What the key of its messages is made of: ``rank`` (``job/rank``), ``group`` (``job/@group``, or ``job/rank``
         where the rank is in no group), ``job``, ``verdict``, ``notice`` (``verdict/channel``), ``mute``,
-        ``opinion`` (``verdict/who``) or ``partition``.
+        ``opinion`` (``verdict/who``), ``change`` or ``partition``.
     is_compacted
         Keep the newest message of each key for ever, instead of all messages for `retention_ms`.
     is_parted_by_rank
@@ -88,13 +88,16 @@ TOPICS: Final[Mapping[str, Topic]] = {
         Topic("mutes", "mute", is_compacted=True),
         Topic("actions", "verdict", retention_ms=30 * DAY_MS),
         Topic("feedback", "opinion", is_compacted=True),
+        Topic("thresholds", "change", is_compacted=True),
         Topic("deadletter", "rank", retention_ms=30 * DAY_MS),
     )
 }
 
-WORKER_TOPICS: Final = tuple(name for name in TOPICS if name not in ("notices", "mutes", "actions", "feedback"))
-"""Topics without which a worker can't work. The others are for those who tell people; ``feedback`` it reads if it is
-there."""
+WORKER_TOPICS: Final = tuple(
+    name for name in TOPICS if name not in ("notices", "mutes", "actions", "feedback", "thresholds")
+)
+"""Topics without which a worker can't work. The others are for those who tell people; ``feedback`` and ``thresholds``
+it reads if they are there."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,6 +79,9 @@ class Verdict:
         not known.
     detector
         Name of the detector that opened it, of kind ``custom``; None, and not in the JSON, for all other kinds.
+    thresholds
+        By which thresholds it was judged, as far as people changed them while workers ran; None, and not in the
+        JSON, where they changed none.
     """
 
     verdict_id: str
@@ -100,6 +103,7 @@ class Verdict:
     severity: str | None = None
     recovers_ratio: float | None = None
     detector: str | None = None
+    thresholds: Mapping[str, float] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """As an object of ``infra/docs/verdict-json.md``."""
@@ -107,8 +111,9 @@ class Verdict:
         values["iterations"] = list(self.iterations)
         values["delta"] = self.delta if math.isfinite(self.delta) else None
         values["suspects"] = [{**asdict(s), "ranks": list(s.ranks)} for s in self.suspects]
-        if self.detector is None:
-            del values["detector"]
+        for name in ("detector", "thresholds"):
+            if values[name] is None:
+                del values[name]
         return values
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from irregulars.errors import RecordError
@@ -50,6 +50,7 @@ class GroupMonitor:
     def __init__(self, job: str, settings: MonitorSettings, *, partition: int = 0) -> None:
         self.job = job
         self.settings = settings
+        self._silence_s = settings.silence_s  # as set
         self.partition = partition
         self._monitors: dict[int, RankMonitor] = {}
 
@@ -77,6 +78,14 @@ class GroupMonitor:
     def beat(self, heartbeat: Heartbeat) -> None:
         """Take in the heartbeat of a rank; raises `RecordError` as `RankMonitor.beat` does."""
         self._monitor(heartbeat.rank).beat(heartbeat)
+
+    def follow(self, silence_s: float | None) -> None:
+        """Wait for another silence from here on; None: for the one that is set."""
+        silence_s = self._silence_s if silence_s is None else silence_s
+        if silence_s != self.settings.silence_s:
+            self.settings = replace(self.settings, silence_s=silence_s)
+            for monitor in self._monitors.values():
+                monitor.follow(self.settings)
 
     def tick(self, now_s: float, until_s: float) -> None:
         """Close what has waited for longer than the grace: see `RankMonitor.tick`."""

@@ -161,6 +161,10 @@ class RankAttempt:
         is_named = columns["iteration"] != UNKNOWN
         return columns if is_named.all() else {name: column[is_named] for name, column in columns.items()}
 
+    def wait_for(self, silence_s: float) -> None:
+        """Wait for `silence_s` from here on, where an operator has not ended."""
+        self._silence.most_s = silence_s
+
     # --- when iterations close --------------------------------------------------------------------------------------
 
     def settle(self) -> Closed:

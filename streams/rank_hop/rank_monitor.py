@@ -118,6 +118,12 @@ class RankMonitor:
         elif heartbeat.attempt == self._attempt.announcement.attempt:
             self._attempt.beat(heartbeat)
 
+    def follow(self, settings: MonitorSettings) -> None:
+        """Wait for another silence from here on; nothing else of the settings may differ."""
+        self.settings = settings
+        if self._attempt is not None:
+            self._attempt.wait_for(settings.silence_s)
+
     def tick(self, now_s: float, until_s: float | None = None) -> None:
         """Close what has waited for longer than the grace.
 

@@ -17,7 +17,7 @@ class WaitingTimer:
     """
 
     def __init__(self, most_s: float) -> None:
-        self._most_s = most_s
+        self.most_s = most_s
         self._since_s: float | None = None
 
     def is_over(self, is_waiting: bool, now_s: float, until_s: float) -> bool:
@@ -33,7 +33,7 @@ class WaitingTimer:
             self._since_s = None
         elif self._since_s is None:
             self._since_s = now_s
-        elif until_s - self._since_s >= self._most_s:
+        elif until_s - self._since_s >= self.most_s:
             self._since_s = None
             return True
         return False

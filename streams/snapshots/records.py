@@ -19,6 +19,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from irregulars.errors import RecordError
 from irregulars.state_codec import decode_state, encode_root, encode_state, version_of
 from irregulars.streams.snapshots.published_verdicts import Told
+from irregulars.streams.snapshots.threshold_steps import ThresholdSteps
 
 T = TypeVar("T")
 
@@ -111,6 +112,8 @@ class PositionRecord:
         that does not count.
     told
         Of the revisions that stand before `ends`, those that are still of use.
+    thresholds
+        From which evidence on which changes of thresholds hold.
     """
 
     epoch: int = 0
@@ -119,6 +122,7 @@ class PositionRecord:
     begin: int | None = None
     claimed: int | None = None
     told: Told = field(default_factory=Told)
+    thresholds: ThresholdSteps = field(default_factory=ThresholdSteps)
 
 
 Record = MonitorRecord | PositionRecord

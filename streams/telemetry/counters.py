@@ -59,6 +59,8 @@ class Counters:
         How often the sink had to be asked again, and when last (as `time.monotonic`); `None`: never.
     restores, restore_s
         Partitions that were restored, and the seconds that took, by hop.
+    thresholds_revision
+        How many changes of thresholds hold in all partitions of jobs that are held.
     """
 
     def __init__(self) -> None:
@@ -75,6 +77,7 @@ class Counters:
         self.sink_busy_at_s: float | None = None
         self.restores: dict[str, int] = {}
         self.restore_s: dict[str, float] = {}
+        self.thresholds_revision = 0
 
     def took(self, topic: str, rows: int) -> None:
         """Count a message that went into a monitor."""

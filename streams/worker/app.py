@@ -45,6 +45,7 @@ from irregulars.streams.kafka.topics import WORKER_TOPICS
 from irregulars.streams.progress.opinion_log import OPINIONS_S, OpinionLog
 from irregulars.streams.progress.progress_log import ProgressLog
 from irregulars.streams.progress.stream_time import EVERY_S, StreamTime
+from irregulars.streams.progress.threshold_log import THRESHOLDS_S, ThresholdLog
 from irregulars.streams.telemetry.counters import Counters
 from irregulars.streams.telemetry.observer import OBSERVE_S, Hop, Observer
 from irregulars.streams.telemetry.worker_pages import serve_pages
@@ -105,7 +106,11 @@ class WorkerApp(faust.App):
             settings, outbox, dead_letters, writer, _acknowledge, self.fail, continuity, counters,
             RecentMessages(settings.recent_mib << 20),
         )  # fmt: skip
-        self.rank_stage: Final = RankStage(self.services, monitors.make_rank, monitors.restore_rank)
+        self.thresholds: Final = ThresholdLog(
+            settings.topics.name("thresholds"),
+            LogReader(settings.bootstrap, settings.security, settings.broker_timeout_s),
+        )
+        self.rank_stage: Final = RankStage(self.services, monitors.make_rank, monitors.restore_rank, self.thresholds)
         self._reading: Final[ReadingWatch[TP]] = ReadingWatch(settings.stall_s)
         self.progress: Final = ProgressLog(
             settings.topics.name("progress"),
@@ -119,7 +124,7 @@ class WorkerApp(faust.App):
         self._newest_ends: dict[int, Offsets] = {}
         self.clocks: Final = StreamTime(RANK_TOPICS, EVIDENCE, self._ends, self.progress)
         self.job_stage: Final = JobStage(
-            self.services, monitors.make_job, monitors.restore_job, monitors.alert_of, self.clocks
+            self.services, monitors.make_job, monitors.restore_job, monitors.alert_of, self.clocks, self.thresholds
         )
         self._generation: int | None = None  # of the assignment that the stages hold
         self._gone_generation: int | None = None  # of one that others may hold by now
@@ -188,6 +193,7 @@ class WorkerApp(faust.App):
         self.services.outbox.close(self.deadline.left_s * _FLUSH_SHARE)
         self.progress.close()
         self.opinions.close()
+        self.thresholds.close()
         self.gaps.close()
         self._asker.shutdown(wait=False)
 
@@ -264,6 +270,18 @@ class WorkerApp(faust.App):
         if found:
             await self.services.sink.write_opinions(found)
             await self.services.sink.flush()
+
+    async def follow_thresholds(self) -> None:
+        """Judge by what people changed of the thresholds since the last look."""
+        try:
+            await self.thresholds.read()
+        except ServiceUnavailable as error:  # what holds goes on to hold; the watch tells of a broker that is away
+            LOG.debug("event=thresholds_unread reason=%r", str(error))
+        if self._generation is not None:
+            await self.job_stage.follow_thresholds()
+            self.services.counters.thresholds_revision = self.job_stage.thresholds.revision(
+                self.job_stage.states.values()
+            )
 
     async def watch_reading(self) -> None:
         """Seek partitions that are not read although they have messages; end the worker if that does not help."""
@@ -346,6 +364,7 @@ class WorkerApp(faust.App):
         if len({frozenset(by_topic[name]) for name in RANK_TOPICS}) > 1:
             found = ", ".join(f"{name}={sorted(by_topic[name])}" for name in RANK_TOPICS)
             raise TopicMismatch(f"one worker must get equal partitions of the first hop's topics; got {found}")
+        await self.thresholds.read()
         await self.rank_stage.restore(by_topic["jobs"], generation)
         await self.job_stage.restore(by_topic[EVIDENCE], generation)
         self.clocks.forget()
@@ -406,6 +425,7 @@ def make_app(settings: WorkerSettings, sink: Sink | None = None, monitors: Monit
         (settings.evidence_linger_s, app.rank_stage.settle_all),
         (EVERY_S, app.tell_progress),
         (OPINIONS_S, app.store_opinions),
+        (THRESHOLDS_S, app.follow_thresholds),
         (EVERY_S, app.clocks.look),
         (EVERY_S, app.close_gaps),
         (1.0, app.tick),

@@ -20,6 +20,9 @@ from irregulars.streams.kafka.topics import TOPICS
 from irregulars.streams.messages.evidence import decode_evidence
 from irregulars.streams.messages.judgements import Judgements, Verdict, bounded, encode_verdict
 from irregulars.streams.messages.records import Batch
+from irregulars.streams.messages.threshold_changes import ThresholdChange
+from irregulars.streams.progress.live_thresholds import LiveThresholds
+from irregulars.streams.progress.threshold_log import ThresholdLog
 from irregulars.streams.snapshots.published_verdicts import VERDICTS, PublishedVerdicts
 from irregulars.streams.snapshots.records import Draft, EncodedState, Ends, Offsets, PositionRecord
 from irregulars.streams.telemetry.log_lines import log_job, log_verdict
@@ -47,6 +50,9 @@ class JobMonitorLike(Snapshottable, Protocol):
         """See JobMonitor."""
 
     def tick(self, now_s: float, until_s: float) -> None:
+        """See JobMonitor."""
+
+    def follow(self, changes: Sequence[ThresholdChange]) -> None:
         """See JobMonitor."""
 
     def advance(self, read_back: Callable[[Sequence[Any]], Sequence[Batch]]) -> Judgements:
@@ -105,6 +111,8 @@ class JobStage(Stage[JobMonitorLike]):
         Encoded alert of a verdict's revision; `None` where the policy keeps quiet.
     clocks
         Until when everything that ranks sent has been read.
+    changed
+        What people changed of the thresholds; None: nothing.
     """
 
     hop = "job"
@@ -117,8 +125,10 @@ class JobStage(Stage[JobMonitorLike]):
         restore: Callable[[EncodedState], JobMonitorLike],
         alert_of: Callable[[Verdict], bytes | None],
         clocks: Clocks,
+        changed: ThresholdLog | None = None,
     ) -> None:
         super().__init__(services)
+        self.thresholds: Final = LiveThresholds(changed, services.dead_letters)
         self.forget_s = max(self.forget_s, _EVIDENCE_KEPT_S)
         self._clocks: Final = clocks
         self._make: Final = make
@@ -161,12 +171,18 @@ class JobStage(Stage[JobMonitorLike]):
         self._ends[state] = await loop.run_in_executor(
             self._restorer, topics.read_results, state.partition, stored.ends, published
         )
-        self._evidence_ends[state] = await loop.run_in_executor(self._restorer, topics.evidence_end, state.partition)
+        end = await loop.run_in_executor(self._restorer, topics.evidence_end, state.partition)
+        self._evidence_ends[state] = end
+        await self.thresholds.restore(state, stored, end)
         if len(published):
             LOG.info("event=sent_before partition=%d verdicts=%d", state.partition, len(published))
 
     async def process(self, state: PartitionState[JobMonitorLike], topic: str, event: Event) -> None:
         """Queue one evidence message for its job's monitor, or bury it."""
+        async with self.thresholds.gate(state):
+            await self._process(state, topic, event)
+
+    async def _process(self, state: PartitionState[JobMonitorLike], topic: str, event: Event) -> None:
         message = event.message
         tracked = state.tracked.get(message.key)
         if tracked is not None and message.offset <= max(tracked.seen.get(topic, -1), self._work(tracked).queued):
@@ -212,7 +228,24 @@ class JobStage(Stage[JobMonitorLike]):
         if positions.get(EVIDENCE, 0) >= self._evidence_ends[state]:  # whoever was told of has been heard again
             published.forget(lambda job: job.encode() in state.tracked)
         own = {topic: dict(by_partition) for topic, by_partition in ends.items()}
-        return PositionRecord(state.epoch, positions, own, told=published.told())
+        steps = self.thresholds.to_store(state)
+        return PositionRecord(state.epoch, positions, own, told=published.told(), thresholds=steps)
+
+    async def follow_thresholds(self) -> None:
+        """Let changes of thresholds that were read hold in all partitions, each from its next evidence on."""
+        await asyncio.gather(*map(self._begin_thresholds, list(self.states.values())))
+
+    async def _begin_thresholds(self, state: PartitionState[JobMonitorLike]) -> None:
+        """Store from which evidence on changes hold, with a whole snapshot, before any of that evidence is taken."""
+        if not self.thresholds.has_news(state):
+            return
+        async with self._cycle(state), self.thresholds.gate(state):
+            if not self.holds(state):
+                return
+            await self.thresholds.plan(state, state.next_of(EVIDENCE))
+            await self._snapshot(state)
+            if self.holds(state):
+                self.thresholds.begin(state)
 
     async def tick(self) -> None:
         """Let time speak to all monitors."""
@@ -295,10 +328,12 @@ class JobStage(Stage[JobMonitorLike]):
         if is_broken(tracked):
             return nothing, BROKEN
         until_s = self._clocks.job_until_s(state.partition, state.position())
+        offset = state.next_of(EVIDENCE) if message is None else message.offset
+        changes = self.thresholds.changes_for(state, tracked.key.decode(), offset)
         loop = asyncio.get_running_loop()
         self._judging += 1
         try:
-            return await loop.run_in_executor(self._judges, self._judge, tracked, message, until_s)
+            return await loop.run_in_executor(self._judges, self._judge, tracked, message, until_s, changes)
         except ServiceError:
             raise
         except Exception as error:  # whatever a monitor raises, it must not take the worker with it
@@ -317,9 +352,15 @@ class JobStage(Stage[JobMonitorLike]):
             await asyncio.sleep(_WAY_S)
 
     def _judge(
-        self, tracked: Tracked[JobMonitorLike], message: _Queued | None, until_s: float | None
+        self,
+        tracked: Tracked[JobMonitorLike],
+        message: _Queued | None,
+        until_s: float | None,
+        changes: Sequence[ThresholdChange],
     ) -> tuple[Judgements, str | None]:
         refused: str | None = None
+        if changes:  # none is ever taken back: where there was one, there is one
+            tracked.monitor.follow(changes)
         if message is not None:
             try:
                 tracked.monitor.add(message.rows)

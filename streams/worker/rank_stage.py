@@ -18,8 +18,10 @@ from irregulars.streams.messages.bundles import Bundle, BundleHeader, bundle_of,
 from irregulars.streams.messages.evidence import Evidence, Membership
 from irregulars.streams.messages.evidence_parts import encode_within_limit
 from irregulars.streams.messages.records import Batch, encode_batch
+from irregulars.streams.messages.threshold_changes import values_in_force
 from irregulars.streams.progress.progress_log import ProgressLog
 from irregulars.streams.progress.stream_time import StreamTime
+from irregulars.streams.progress.threshold_log import ThresholdLog
 from irregulars.streams.rank_hop.evidence_reduction import Closing, reduce_closings
 from irregulars.streams.rank_hop.group_monitor import Refused
 from irregulars.streams.snapshots.records import Draft, EncodedState, PositionRecord
@@ -53,6 +55,9 @@ class RankMonitorLike(Snapshottable, Protocol):
         """See GroupMonitor."""
 
     def beat(self, heartbeat: Heartbeat) -> None:
+        """See GroupMonitor."""
+
+    def follow(self, silence_s: float | None) -> None:
         """See GroupMonitor."""
 
     def tick(self, now_s: float, until_s: float) -> None:
@@ -102,15 +107,23 @@ class RankStage(Stage[RankMonitorLike]):
     ----------
     make, restore
         Make a new monitor, and one from a state.
+    changed
+        What people changed of the thresholds; None: nothing. Of them this hop follows the silence alone, at once: it
+        is counted by the clock, so that no place in the log could say from where on it holds.
     """
 
     hop = "rank"
     snapshot_topic = "rank_snapshots"
 
     def __init__(
-        self, services: Services, make: MakeRankMonitor, restore: Callable[[EncodedState], RankMonitorLike]
+        self,
+        services: Services,
+        make: MakeRankMonitor,
+        restore: Callable[[EncodedState], RankMonitorLike],
+        changed: ThresholdLog | None = None,
     ) -> None:
         super().__init__(services)
+        self._changed: Final = changed
         self._make: Final = make
         self._restore: Final = restore
         self._evidence_topic: Final = services.settings.topics.name("evidence")
@@ -267,10 +280,17 @@ class RankStage(Stage[RankMonitorLike]):
             if is_broken(tracked):
                 continue
             try:
+                self._follow_silence(tracked.monitor)
                 tracked.monitor.tick(now_s, until_s)
             except Exception as error:  # whatever a monitor raises, it must not take the worker with it
                 self.faults.failed(self.hop, tracked, error)
             self._work(state).touched[tracked.key] = tracked
+
+    def _follow_silence(self, monitor: RankMonitorLike) -> None:
+        known = None if self._changed is None else self._changed.known
+        if known is not None and known.changes:
+            changes = known.of(monitor.job, known.revision)
+            monitor.follow(values_in_force(changes, None).get("silence_s"))
 
     async def tell_progress(self, log: ProgressLog) -> None:
         """Tell the others how far each partition has been read, once all evidence of it stands on the bus."""

@@ -22,6 +22,7 @@ STAGES: Final = 8
 ITERATION_MS: Final = 4_000
 _FIRST: Final = "toDateTime64('2026-10-01 00:00:00', 9, 'UTC')"
 _SETTINGS: Final = {"max_threads": 2, "max_execution_time": 0, "max_memory_usage": 6_000_000_000}
+_VERDICT: Final = "concat({job_name:String}, ':1:slow')"
 _CHUNK_ROWS: Final = 1 << 21
 
 
@@ -53,15 +54,17 @@ class StoredHeatMap:
         """First rank and first iteration of 64 ranks that are slow for an iteration each, one after the other."""
         return self.ranks // 2, self.iterations // 4
 
-    def fill(self, client: Client) -> None:
-        """Store all rows."""
+    def fill(self, client: Client, job: str = JOB, host: str = "node") -> None:
+        """Store all rows, of a job of that name on hosts whose names begin so."""
         migrate(client)
+        names_of = {"job_name": job, "host_name": host}
         for table, rows, columns in self._inserts():
             names, values = ", ".join(columns), ", ".join(f"{value} AS {name}" for name, value in columns.items())
             for first in range(0, rows, _CHUNK_ROWS):
                 count = min(_CHUNK_ROWS, rows - first)
                 client.command(
                     f"INSERT INTO {table} ({names}) SELECT {values} FROM numbers({first}, {count})",
+                    parameters=names_of,
                     settings=_SETTINGS,
                 )
 
@@ -81,9 +84,10 @@ class StoredHeatMap:
             f"concat('dp-', toString(intDiv(number, {per_stage})), '-', toString(number % {TENSOR}))]"
         )
         return {
-            "job": f"'{JOB}'", "attempt": str(ATTEMPT), "rank": "number", "world_size": str(self.ranks),
+            "job": "{job_name:String}", "attempt": str(ATTEMPT), "rank": "number", "world_size": str(self.ranks),
             "logged_ranks": str(self.ranks), "is_logged": "true", "clock": "'shared'",
-            "host": f"concat('node-', toString(intDiv(number, {TENSOR})))", "gpu": f"number % {TENSOR}",
+            "host": f"concat({{host_name:String}}, '-', toString(intDiv(number, {TENSOR})))",
+            "gpu": f"number % {TENSOR}",
             "nic": f"concat('mlx5_', toString(number % {TENSOR}))",
             "switch": "concat('leaf-', toString(intDiv(number, 256)))",
             "sources": "['commops', 'iterations']", "communicators": communicators,
@@ -94,18 +98,18 @@ class StoredHeatMap:
     def _iterations(self) -> dict[str, str]:
         _, slow = self.transient
         return {
-            "job": f"'{JOB}'", "attempt": str(ATTEMPT), "iteration": "number",
+            "job": "{job_name:String}", "attempt": str(ATTEMPT), "iteration": "number",
             "started_at": f"addMilliseconds({_FIRST}, number * {ITERATION_MS})",
             "elapsed_ns": f"{ITERATION_MS}000000 + {_noise('number', 30_000_000)} + (number = {slow}) * 2500000000",
             "reference_ns": f"if(number < 20, NULL, {ITERATION_MS}e6)", "phase": "'train'",
             "is_irregular": f"number = {slow} OR number % 211 = 200", "ranks_reported": str(self.ranks),
-            "verdict_ids": f"if(number = {slow}, ['{JOB}:1:slow'], [])",
+            "verdict_ids": f"if(number = {slow}, [concat({{job_name:String}}, ':1:slow')], [])",
         }  # fmt: skip
 
     def _verdict(self) -> dict[str, str]:
         _, slow = self.transient
         return {
-            "job": f"'{JOB}'", "verdict_id": f"'{JOB}:1:slow'", "revision": "1", "attempt": str(ATTEMPT),
+            "job": "{job_name:String}", "verdict_id": _VERDICT, "revision": "1", "attempt": str(ATTEMPT),
             "state": "'open'", "event": "'opened'", "kind": "'slow_rank'", "first_iteration": str(slow),
             "past_last_iteration": str(slow + 1), "lost_s": "2.5", "world_size": str(self.ranks),
             "evidence": "'made up'",
@@ -114,9 +118,9 @@ class StoredHeatMap:
     def _suspect(self) -> dict[str, str]:
         rank, _ = self.transient
         return {
-            "job": f"'{JOB}'", "verdict_id": f"'{JOB}:1:slow'", "revision": "1", "position": "0", "device": "'gpu'",
+            "job": "{job_name:String}", "verdict_id": _VERDICT, "revision": "1", "position": "0", "device": "'gpu'",
             "rank": str(rank), "ranks": f"[toUInt32({rank})]", "probability": "0.97",
-            "host": f"'node-{rank // TENSOR}'", "gpu": str(rank % TENSOR),
+            "host": f"concat({{host_name:String}}, '-{rank // TENSOR}')", "gpu": str(rank % TENSOR),
         }  # fmt: skip
 
     def _rank_iterations(self) -> dict[str, str]:
@@ -127,11 +131,12 @@ class StoredHeatMap:
         # A stage has its own usual work, each rank its own within 2 %, and each cell noise of some 2 %.
         work = (
             f"1500000000 + 40000000 * intDiv({rank}, {max(1, self.ranks // STAGES)}) + "
-            f"{_noise(rank, 30_000_000, 7)} + {_noise('number', 45_000_000)} + ({rank} = {self.fixed}) * 260000000 + {turn} * 420000000 + "
+            f"{_noise(rank, 30_000_000, 7)} + {_noise('number', 45_000_000)} + "
+            f"({rank} = {self.fixed}) * 260000000 + {turn} * 420000000 + "
             f"({rank} = {slow_rank} AND {iteration} = {slow}) * {late}"
         )
         return {
-            "job": f"'{JOB}'", "attempt": str(ATTEMPT), "iteration": iteration, "rank": rank,
+            "job": "{job_name:String}", "attempt": str(ATTEMPT), "iteration": iteration, "rank": rank,
             "started_at": f"addMilliseconds({_FIRST}, {iteration} * {ITERATION_MS})",
             "elapsed_ns": f"{elapsed} + ({iteration} = {slow}) * {late}",
             "work_ns": work, "operators": "412", "late_rows": "0",

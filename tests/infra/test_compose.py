@@ -9,8 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from irregulars.infra.configuration.settings import load_settings
 from irregulars.infra.services.kafka_jars import kafka_version
+from tests.infra.kit.command_lines import parse
 
 COMPOSE = Path(__file__).resolve().parents[2] / "infra" / "compose.yaml"
 TEXT = COMPOSE.read_text()
@@ -19,11 +22,13 @@ PASSWORD = "IRREGULARS_CLICKHOUSE_PASSWORD"
 
 def test_every_published_port_is_on_loopback() -> None:
     published = re.findall(r'^ +- "([\d.:]+)"$', TEXT, re.MULTILINE)
-    assert published == ["127.0.0.1:9092:9092", "127.0.0.1:8123:8123", "127.0.0.1:9000:9000"]
+    services = ["127.0.0.1:9092:9092", "127.0.0.1:8123:8123", "127.0.0.1:9000:9000"]
+    assert published == [*services, "127.0.0.1:8321:8321"]
 
 
 def test_no_password_is_written_in_the_file_and_none_is_taken_for_granted() -> None:
-    assert re.findall(r"PASSWORD: (.*)", TEXT) == [f"${{{PASSWORD}:?set {PASSWORD} to a password of your choice}}"]
+    found = re.findall(r"PASSWORD: (.*)", TEXT)
+    assert set(found) == {f"${{{PASSWORD}:?set {PASSWORD} to a password of your choice}}"}
 
 
 def test_kafka_is_the_version_that_the_tests_run_on() -> None:
@@ -35,10 +40,10 @@ def test_clickhouse_is_the_version_whose_engine_the_tests_run_on() -> None:
     assert re.findall(r"image: clickhouse/clickhouse-server:(\S+)", TEXT) == pinned
 
 
-def compose(*, password: str | None) -> subprocess.CompletedProcess[str]:
+def compose(*options: str, password: str | None) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if name != PASSWORD}
     environment |= {PASSWORD: password} if password else {}
-    command = ["docker", "compose", "-f", str(COMPOSE), "config", "--format", "json"]
+    command = ["docker", "compose", "-f", str(COMPOSE), *options, "config", "--format", "json"]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
 
 
@@ -60,6 +65,32 @@ def test_docker_accepts_the_file_with_a_password() -> None:
     services: dict[str, Any] = json.loads(compose(password="swordfish").stdout)["services"]
     assert set(services) == {"kafka", "clickhouse"}
     assert all("healthcheck" in service for service in services.values())
+
+
+def check_service(service: dict[str, Any]) -> None:
+    """Hold one service of ours against what keeps it harmless, and its command against the command line."""
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"]
+    assert service["build"]["dockerfile"] == "infra/kit/Dockerfile"
+    if "command" in service:
+        parse(service["command"])
+    own = {name: text for name, text in service["environment"].items() if name.startswith("IRREGULARS_")}
+    assert load_settings(environment=own, config=Path("/dev/null")).kafka_bootstrap == "kafka:29092"
+
+
+@pytest.mark.parametrize("name", ["topics", "worker", "notify", "console"])
+def test_the_profile_all_runs_our_images_with_real_commands(name: str) -> None:
+    services = yaml.safe_load(TEXT)["services"]
+    assert {one for one, service in services.items() if service.get("profiles") == ["all"]} == {
+        "topics", "worker", "notify", "console"
+    }  # fmt: skip
+    check_service(services[name])
+
+
+@pytest.mark.usefixtures("needs_compose")
+def test_docker_accepts_the_profile_all() -> None:
+    services = json.loads(compose("--profile", "all", password="swordfish").stdout)["services"]
+    assert set(services) == {"kafka", "clickhouse", "topics", "worker", "notify", "console"}
 
 
 @pytest.mark.usefixtures("needs_compose")

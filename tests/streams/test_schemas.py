@@ -34,9 +34,10 @@ from irregulars.streams.messages.judgements import (
     encode_verdict,
 )
 from irregulars.streams.messages.records import KINDS, SCHEMAS
+from irregulars.streams.messages.threshold_changes import ThresholdChange, encode_change
 from tests.sinks.verdicts import NAMES, PLACES, RANKS, verdicts
 
-NAMES_OF_SCHEMAS = ("jobs", "heartbeats", "verdicts", "alerts", "notices", "mutes")
+NAMES_OF_SCHEMAS = ("jobs", "heartbeats", "verdicts", "alerts", "notices", "mutes", "thresholds")
 PUBLISHED: dict[str, dict[str, Any]] = {
     name: json.loads(files("irregulars.streams.messages").joinpath("schemas", f"{name}.json").read_text("utf-8"))
     for name in NAMES_OF_SCHEMAS
@@ -57,6 +58,7 @@ ANNOUNCEMENTS = st.builds(
 )  # fmt: skip
 TOLD = Told("v", "pager", "open", "opened", 1, "ticket", "j", "nic:node-3/mlx5_1", None, 10**18, 0, 7)
 MUTE = Mute("m-1", 10**18, 2 * 10**18, "new firmware", "ann", host="node-3")
+CHANGE = ThresholdChange("t-1", {"delta": 1.2}, "ann", "noise", 7)
 TOLDS = st.builds(
     Told, NAMES, NAMES, st.sampled_from(STATES), st.sampled_from(["opened", "updated", "resolved"]),
     st.integers(0, 2**62), st.sampled_from(SEVERITIES), NAMES, PLACES, PLACES, st.integers(0, 2**62),
@@ -145,12 +147,13 @@ def test_a_mute_of_everything_is_none() -> None:
 
 def test_no_key_is_missing_from_a_schema_and_none_is_invented() -> None:
     suspect = Suspect("gpu", 0, (0,), 0.5)
-    verdict = Verdict("v", 1, "open", "j", "custom", (0, 1), 1.0, 0.0, None, (suspect,), "", detector="d")
+    verdict = Verdict("v", 1, "open", "j", "custom", (0, 1), 1.0, 0.0, None, (suspect,), "", detector="d",
+                      thresholds={"delta": 1.2})  # fmt: skip
     announcement = Announcement("j", 0, 0, 1, 1, (Communicator("c", "dp", (0,)),))
     messages = {
         "jobs": encode_announcement(announcement), "heartbeats": encode_heartbeat(Heartbeat("j", 0, 0)),
         "verdicts": encode_verdict(verdict), "alerts": alert_of(verdict),
-        "notices": encode_told(TOLD), "mutes": encode_mute(MUTE),
+        "notices": encode_told(TOLD), "mutes": encode_mute(MUTE), "thresholds": encode_change(CHANGE),
     }  # fmt: skip
     for name, message in messages.items():
         assert message is not None

@@ -20,7 +20,7 @@ FEWEST_PEERS: Final = 3
 """A group with fewer ranks has no median that a culprit would not move: all ranks are its peers instead."""
 
 _MAD: Final = 1.4826  # of a normal distribution: standard deviation over median absolute deviation
-_FLOOR: Final = 3.0  # robust standard deviations that count as usual
+_FLOOR: Final = 4.0  # robust standard deviations that count as usual: ranks differ in their noise
 _LOWEST_SHARE: Final = 0.01  # of the cells, below which a scale of absolute values begins
 
 

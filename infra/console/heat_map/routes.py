@@ -14,6 +14,7 @@ A tile's address names the version of its rows: it never changes, and browsers k
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
@@ -90,12 +91,14 @@ class _Endpoints:
         wanted = _needed(request, "iterations", 1, MOST_ITERATIONS, _USUAL_ITERATIONS)
         window, places = await self._store.around(start, around, wanted)
         first, last = int(window.iterations[0]), int(window.iterations[-1])
-        marks = await self._store.marks(start, first, last)
-        oldest, newest = await self._store.span(start)
+        version = version_of(window, places)
+        # The browser asks for tiles next, and they need all cells: reading begins now.
+        self._store.begin(start, QUANTITIES[_choice(request, "quantity", QUANTITIES)], (first, last), version)
+        marks, (oldest, newest) = await asyncio.gather(self._store.marks(start, first, last), self._store.span(start))
         return _json(request, {
             "job": start.job, "attempt": start.attempt, "first": first, "last": last,
             "oldest": oldest, "newest": newest,
-            "version": version_of(window, places), "ranks": len(places.ranks), "tile": TILE,
+            "version": version, "ranks": len(places.ranks), "tile": TILE,
             "iterations": _compact(window.iterations), "elapsed_ns": window.elapsed_ns.tolist(),
             "irregular": np.flatnonzero(window.is_irregular).tolist(),
             "untrained": np.flatnonzero(~window.is_train).tolist(),

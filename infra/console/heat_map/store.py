@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections import OrderedDict
 from collections.abc import Hashable
@@ -65,6 +66,7 @@ class HeatMapStore:
     def __init__(self, database: Database, kept_bytes: int = KEPT_BYTES) -> None:
         self._database = database
         self._kept_bytes = kept_bytes
+        self._begun: set[asyncio.Task[Any]] = set()
         self._kept: OrderedDict[Hashable, HeatMatrix] = OrderedDict()
 
     async def around(self, start: Start, around: int | None, wanted: int) -> tuple[Window, Places]:
@@ -132,6 +134,17 @@ class HeatMapStore:
             )
         self._keep(key, kept)
         return kept, places
+
+    def begin(self, start: Start, quantity: Quantity, edges: tuple[int, int], version: str) -> None:
+        """Begin to read a matrix that will be asked for soon; an error is told to whoever asks for it then."""
+        reading = asyncio.create_task(self.matrix(start, quantity, edges, version))
+        self._begun.add(reading)
+        reading.add_done_callback(self._end)
+
+    def _end(self, reading: asyncio.Task[Any]) -> None:
+        self._begun.discard(reading)
+        if not reading.cancelled():
+            reading.exception()  # else asyncio would complain that nobody looked at it
 
     async def marks(self, start: Start, first: int, last: int) -> list[dict[str, Any]]:
         """Return verdicts whose range touches the iterations from `first` to `last`."""

@@ -160,7 +160,7 @@ def test_the_condition_of_a_node_that_we_hold_stays(server: KubernetesServer, no
 @pytest.mark.parametrize(
     ("status", "error", "text"),
     [
-        (401, ServiceRefused, r"must allow GET /api/v1/nodes; got status 401.*infra/node/actor.yaml"),
+        (401, ServiceRefused, r"must allow GET /api/v1/nodes; got status 401.*infra/kit/kubernetes/components/actor"),
         (403, ServiceRefused, r"status 403"),
         (415, ServiceRefused, r"status 415"),
         (429, ServiceUnavailable, r"must answer now; got status 429"),

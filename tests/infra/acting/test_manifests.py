@@ -10,11 +10,12 @@ import pytest
 import typer
 
 from irregulars.infra.cli import app
-from irregulars.infra.commands.act import kubernetes
+from irregulars.infra.commands.telling.act import kubernetes
 from irregulars.sinks.notices.node_health import MOST_CHARACTERS
 
-NODE = Path(__file__).resolve().parents[3] / "infra" / "node"
-ACTOR = (NODE / "actor.yaml").read_text()
+INFRA = Path(__file__).resolve().parents[3] / "infra"
+NODE = INFRA / "node"
+ACTOR = (INFRA / "kit" / "kubernetes" / "components" / "actor" / "actor.yaml").read_text()
 MONITOR = json.loads((NODE / "irregulars-plugin-monitor.json").read_text())
 
 
@@ -33,7 +34,7 @@ def test_the_role_allows_nodes_to_be_seen_and_patched_and_nothing_else() -> None
 def test_the_parts_of_the_manifest_name_one_another() -> None:
     documents = ACTOR.split("\n---\n")
     assert [re.search(r"^kind: (\w+)", one, re.M)[1] for one in documents] == [  # type: ignore[index]
-        "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Deployment",
+        "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Deployment", "NetworkPolicy",
     ]  # fmt: skip
     assert all("name: irregulars-actor" in one and re.search("^apiVersion: ", one, re.M) for one in documents)
     assert "serviceAccountName: irregulars-actor" in documents[3]

@@ -47,7 +47,7 @@ def test_what_is_wrong_with_it_is_one_line(run: Run, text: str, complaint: str) 
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("kind = 'kinetto'", "kind must be one of replay, torch, kineto, "),
+        ("kind = 'kinetto'", "kind must be one of replay, torch, nccl-ras, kineto, "),
         ("kind = 'kineto'\njob = 'j'", "key directory must be there; got none (agent.toml, sources 1)"),
         (
             "kind = 'torch'\nmode = '0660'",

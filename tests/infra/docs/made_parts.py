@@ -21,6 +21,7 @@ import pyarrow as pa
 from irregulars.infra import cli
 from irregulars.infra.configuration.notify_channels import KINDS
 from irregulars.infra.configuration.notify_settings import ChannelTable, options_table
+from irregulars.infra.configuration.settings import FIELDS
 from irregulars.infra.runs.analysis import analyze
 from irregulars.infra.runs.walk import MemoryBus, simulated_job, walk
 from irregulars.producers.trace.directory import read_trace
@@ -43,6 +44,8 @@ from irregulars.streams.messages.evidence import CLASS_COLUMNS, COLUMNS, PATTERN
 from irregulars.streams.messages.judgements import decode_verdict
 from irregulars.streams.messages.opinions import encode_opinion
 from irregulars.streams.messages.records import BATCH_SCHEMAS
+from irregulars.streams.messages.threshold_changes import FIXED, LIVE, ThresholdChange, encode_change
+from irregulars.validation import describe
 from tests.benchmarks.table import sizing
 from tests.benchmarks.table.__main__ import read_committed
 from tests.benchmarks.table.comparing import committed_lines
@@ -60,6 +63,7 @@ KEYS = {
     "notice": "`verdict/channel`",
     "mute": "the mute's id",
     "opinion": "`verdict/who`",
+    "change": "the change's id",
     "partition": "a partition's number",
 }
 ROWS_SHOWN = 2
@@ -283,6 +287,23 @@ def mute_message() -> str:
     return block("json", pretty(json.loads(encode_mute(mute))))
 
 
+def change_message() -> str:
+    change = ThresholdChange(
+        "t-20270115-080000-4f1c2a", {"delta": 1.3, "alert_page_share": None}, "ann@login-1",
+        "its iterations are short", 1_800_000_000 * 10**9, job="walk",
+    )  # fmt: skip
+    return block("json", pretty(json.loads(encode_change(change))))
+
+
+def live_thresholds() -> str:
+    rows = [(name, describe(kind), FIELDS[name].metadata["about"]) for name, kind in LIVE.items()]
+    return table(("setting", "value", "meaning"), rows)
+
+
+def fixed_thresholds() -> str:
+    return table(("setting", "why not"), list(FIXED.items()))
+
+
 def questions() -> str:
     """The questions of `irregulars sql`, by theme, each with its parameters."""
     lines = []
@@ -309,6 +330,9 @@ MAKERS: Mapping[str, Callable[[], str]] = {
     "message notices": told_message,
     "message mutes": mute_message,
     "message feedback": opinion_message,
+    "message thresholds": change_message,
+    "live thresholds": live_thresholds,
+    "fixed thresholds": fixed_thresholds,
     "fields of notices": partial(fields, "notices"),
     **{f"notice {name}": partial(notice_message, name) for name in KINDS if name not in ("command", "actions")},
     **{f"options of {name}": partial(channel_options, name) for name in KINDS},

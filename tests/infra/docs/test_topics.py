@@ -48,7 +48,7 @@ def test_each_topic_has_a_section() -> None:
 
 
 @pytest.mark.parametrize(
-    "topic", ["jobs", "heartbeats", "verdicts", "alerts", "actions", "notices", "mutes", "feedback"]
+    "topic", ["jobs", "heartbeats", "verdicts", "alerts", "actions", "notices", "mutes", "feedback", "thresholds"]
 )
 def test_json_follows_its_published_schema(topic: str) -> None:
     (example,) = examples(topic)

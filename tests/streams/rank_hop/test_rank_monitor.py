@@ -692,7 +692,7 @@ def test_a_send_to_nobody_is_left_out() -> None:
 
 def test_a_phase_that_we_do_not_know_is_refused_at_the_edge() -> None:
     """It would stop the job's monitor, which names it."""
-    with pytest.raises(RecordError, match="phase codes must be below 3 or null"):
+    with pytest.raises(RecordError, match="phase codes must be below 4 or null"):
         decode_batch(encode_batch(turns(turn(0, 0, phase=7))), "iterations")
     for phase in (0, 2, 255):
         decode_batch(encode_batch(turns(turn(0, 0, phase=phase))), "iterations")

@@ -12,6 +12,7 @@ import { View } from "./heat_map/view.js";
 
 const REFRESH_MS = 20_000;
 const EXACT_AFTER_MS = 150;
+const AGAIN_MS = 2_500;
 const MOVE_MS = 160;
 
 export async function mount(element) {
@@ -135,8 +136,9 @@ class HeatMap {
 
   fail(error) {
     if (error.status === 410) {
-      this.data = { ...this.data, version: "" };
-      this.load(this.around, true);
+      // The rows changed. The server shares its answers for two seconds: sooner it would tell of the old ones again.
+      clearTimeout(this.again);
+      this.again = setTimeout(() => this.load(this.around, true), AGAIN_MS);
       return;
     }
     this.element.dataset.state = "failed";

@@ -47,7 +47,7 @@ def test_its_result_is_json_if_wanted_and_nothing_else(run: Run, logs: Path) -> 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("nsight", "."), "kind must be one of kineto, flight-recorder, nccl-inspector; got 'nsight'"),
+        (("nsight", "."), "kind must be one of kineto, flight-recorder, nccl-inspector, nccl-ras; got 'nsight'"),
         (("kineto", "/nowhere"), "/nowhere: must be a file or a directory of files; got nothing"),
         (("kineto", "."), "must hold files to import; got an empty directory"),
         (("kineto", "/proc/self/mem"), "/proc/self/mem: must be complete and readable; got: "),

@@ -82,7 +82,8 @@ def kubernetes(
 ) -> None:
     """Cordon the node of an accused device, show it as a condition, and undo both when the verdict is withdrawn.
 
-    Pods on the node go on. A node that somebody else cordoned stays cordoned. infra/node/actor.yaml has the rights.
+    Pods on the node go on. A node that somebody else cordoned stays cordoned. The rights that it needs are in
+    infra/kit/kubernetes/components/actor.
 
     Example: irregulars act kubernetes --do-it
     """

@@ -1,0 +1,175 @@
+"""``irregulars thresholds``: change by what jobs are judged, while workers run."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from irregulars.infra.commands.options import Bootstrap, Json, TopicPrefix, print_json, settings_of
+from irregulars.printing import printable
+
+if TYPE_CHECKING:
+    from irregulars.infra.configuration.settings import Settings
+    from irregulars.infra.notifying.state_log import StateLog
+    from irregulars.streams.messages.threshold_changes import ThresholdChange
+
+thresholds = typer.Typer(help="Change thresholds of all jobs or of one, while workers run.", no_args_is_help=True)
+
+Job = Annotated[str | None, typer.Option(metavar="NAME", help="This job alone; default: all jobs.")]
+Reason = Annotated[str, typer.Option(metavar="TEXT", help="Why.")]
+Who = Annotated[str | None, typer.Option(metavar="NAME", help="Who says so; default: user and host.")]
+Begin = Annotated[
+    str | None,
+    typer.Option("--from", metavar="TIME", help="For iterations from 2026-11-25T22:00Z on; default: at once."),
+]
+
+
+@thresholds.command("set")
+def set_thresholds(
+    context: typer.Context,
+    assignments: Annotated[list[str], typer.Argument(metavar="NAME=VALUE...", help="Names are those of settings.")],
+    reason: Reason,
+    job: Job = None,
+    begin: Begin = None,
+    who: Who = None,
+    bootstrap: Bootstrap = None,
+    topic_prefix: TopicPrefix = None,
+    json: Json = False,
+) -> None:
+    """Judge by other thresholds from the next evidence on that workers take; nothing is judged again.
+
+    What is said of one job beats what is said of all, and both beat the settings of the workers.
+
+    Example: irregulars thresholds set delta=1.3 --job llama-7b --reason "its iterations are short and noisy"
+    """
+    from irregulars.infra.notifying.live_thresholds import parse_values
+
+    _change(context, parse_values(assignments), reason, job, begin, who, bootstrap, topic_prefix, json)
+
+
+@thresholds.command()
+def unset(
+    context: typer.Context,
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Of the list.")],
+    reason: Reason,
+    job: Job = None,
+    begin: Begin = None,
+    who: Who = None,
+    bootstrap: Bootstrap = None,
+    topic_prefix: TopicPrefix = None,
+    json: Json = False,
+) -> None:
+    """Judge as before somebody changed these thresholds: one job as all, all as the settings say.
+
+    Example: irregulars thresholds unset delta --job llama-7b --reason "network repaired"
+    """
+    values = dict.fromkeys(names)
+    _change(context, values, reason, job, begin, who, bootstrap, topic_prefix, json)
+
+
+@thresholds.command("list")
+def list_thresholds(
+    context: typer.Context,
+    job: Annotated[str | None, typer.Option(metavar="NAME", help="All by which this job is judged.")] = None,
+    is_all: Annotated[bool, typer.Option("--all", help="Every change that was ever made.")] = False,
+    bootstrap: Bootstrap = None,
+    topic_prefix: TopicPrefix = None,
+    json: Json = False,
+) -> None:
+    """List the thresholds that are in force now and not as set: value, who, when and why.
+
+    Of a job also those that are as set, by the settings of this call: give it those of the workers.
+
+    Example: irregulars thresholds list --job llama-7b
+    """
+    import time
+    from dataclasses import asdict
+
+    from irregulars.infra.notifying.live_thresholds import in_force, planned
+
+    settings, now_ns = _settings(context, bootstrap, topic_prefix), time.time_ns()
+    with _open(settings) as log:
+        changes = log.changes()
+    if is_all:
+        _print_changes([one for one in changes if job is None or one.job in (None, job)], json)
+        return
+    found, later = in_force(changes, now_ns, job), planned(changes, now_ns)
+    as_set = {} if job is None else _as_set(settings, {one.name for one in found})
+    if json:
+        print_json(
+            {"in_force": [asdict(one) for one in found], "as_set": as_set, "planned": [asdict(one) for one in later]}
+        )
+        return
+    for one in found:
+        print(printable(f"{one.job or 'all jobs'}: {one.name} = {one.value:g}, {one.describe()}"))
+    for name, value in as_set.items():
+        print(f"as set: {name} = {value:g}")
+    for change in later:
+        print(printable(f"later: {_words(change)}"))
+    if not found and not later and job is None:
+        print("all thresholds are as set")
+
+
+def _change(
+    context: typer.Context,
+    values: dict[str, Any],
+    reason: str,
+    job: str | None,
+    begin: str | None,
+    who: str | None,
+    bootstrap: str | None,
+    topic_prefix: str | None,
+    json: bool,
+) -> None:
+    import time
+    from dataclasses import asdict
+
+    from irregulars.infra.notifying.live_thresholds import new_change
+    from irregulars.infra.notifying.mute_times import time_ns_of
+
+    from_ns = None if begin is None else time_ns_of(begin, "--from")
+    change = new_change(values, reason, who, job, from_ns, time.time_ns())
+    with _open(_settings(context, bootstrap, topic_prefix)) as log:
+        log.change(change)
+    if json:
+        print_json(asdict(change))
+        return
+    print(printable(_words(change)))
+
+
+def _settings(context: typer.Context, bootstrap: str | None, topic_prefix: str | None) -> Settings:
+    return settings_of(context, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix)
+
+
+def _open(settings: Settings) -> AbstractContextManager[StateLog]:
+    from irregulars.infra.configuration.wiring import kafka_security
+    from irregulars.infra.notifying.opening import opened
+
+    return opened(settings.kafka_bootstrap, settings.topics(), kafka_security(settings), "thresholds")
+
+
+def _as_set(settings: Settings, changed: set[str]) -> dict[str, float]:
+    from irregulars.streams.messages.threshold_changes import LIVE
+
+    return {name: getattr(settings, name) for name in LIVE if name not in changed}
+
+
+def _print_changes(changes: list[ThresholdChange], json: bool) -> None:
+    from dataclasses import asdict
+
+    if json:
+        print_json([asdict(one) for one in changes])
+        return
+    for one in changes:
+        print(printable(_words(one)))
+    if not changes:
+        print("nobody changed anything")
+
+
+def _words(change: ThresholdChange) -> str:
+    from irregulars.infra.notifying.live_thresholds import when
+
+    where = change.job or "all jobs"
+    return f"{change.change_id}: {where}: {change.describe()}, {when(change)} by {change.who}: {change.reason}"

@@ -1,0 +1,208 @@
+"""The heat map's addresses on a real database with a real recording, and with names and numbers that mean harm."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from irregulars.infra.console.heat_map.wire import HEADER
+from irregulars.sinks.protocol import Rows
+from tests.infra.console.heat_map.served import served
+from tests.integration.test_clickhouse import Server, own_database, store
+from tests.sinks.recorded_jobs import rows_of_recording
+
+pytestmark = pytest.mark.integration
+
+JOB, SLOW_RANK = "gloo-slow-rank", 2
+HOSTILE = ["a/b/../c", "x' OR 1=1 --", "<script>alert(1)</script>", "{job:String}", "ü\u202eп\t", "%2e%2e", "a?b#c"]
+
+
+@pytest.fixture(scope="module")
+def ask(clickhouse: Server) -> Iterator[Ask]:
+    """Asks the routes on a database with a recording, twice under hostile names."""
+    for settings in own_database(clickhouse):
+        rows = rows_of_recording(JOB)
+        store(settings, rows, *(renamed(rows, name) for name in HOSTILE), with_holes(renamed(rows, "holes")))
+        with served(settings) as client:
+            yield Ask(client)
+
+
+class Ask:
+    """A client that knows the addresses."""
+
+    def __init__(self, client: httpx.Client) -> None:
+        self.client = client
+
+    def get(self, path: str, job: str = JOB, attempt: int | str = 0, **values: Any) -> Any:
+        headers = values.pop("headers", None)
+        return self.client.get(f"/api/jobs/{quote(job, safe='')}/{attempt}/{path}", params=values, headers=headers)
+
+    def window(self, job: str = JOB, **values: Any) -> dict[str, Any]:
+        answer = self.get("heat-map", job, **values)
+        assert answer.status_code == 200, answer.text
+        found: dict[str, Any] = answer.json()
+        return found
+
+    def asked(self, job: str = JOB, **values: Any) -> dict[str, Any]:
+        window = self.window(job)
+        return {name: window[name] for name in ("first", "last", "version")} | values
+
+    def codes(self, job: str = JOB, **values: Any) -> np.ndarray:
+        body = self.get("heat-map/tile", job, **self.asked(job), **values).content
+        _, _, rows, columns, *_ = HEADER.unpack(body[: HEADER.size])
+        return np.frombuffer(body, np.uint8, rows * columns, HEADER.size).reshape(rows, columns)
+
+
+def renamed(rows: Rows, job: str) -> dict[str, pa.Table]:
+    def with_job(table: pa.Table) -> pa.Table:
+        at = table.schema.get_field_index("job")
+        return table.set_column(at, table.schema.field(at), pa.array([job] * table.num_rows))
+
+    return {name: with_job(table) for name, table in rows.items()}
+
+
+def with_holes(rows: Rows) -> dict[str, pa.Table]:
+    """Without rank 2 in the iterations below 80."""
+    own = rows["rank_iterations"]
+    is_hole = pc.and_(pc.equal(own["rank"], 2), pc.less(own["iteration"], 80))
+    return {**rows, "rank_iterations": own.filter(pc.invert(is_hole))}
+
+
+def test_the_window_tells_iterations_and_who_is_accused(ask: Ask) -> None:
+    window = ask.window()
+    table = rows_of_recording(JOB)["iterations"]
+    assert window["ranks"] == 4
+    assert (window["oldest"], window["newest"]) == (
+        min(table["iteration"].to_pylist()),
+        max(table["iteration"].to_pylist()),
+    )
+    assert window["elapsed_ns"] == pc.take(table["elapsed_ns"], pc.sort_indices(table["iteration"])).to_pylist()
+    assert window["irregular"]
+    assert [one["ranks"] for one in window["marks"] if one["position"] == 0] == [[SLOW_RANK]]
+    assert {one["name"] for one in window["orders"]} >= {"rank", "host", "strange"}
+
+
+def test_the_slow_rank_is_the_strangest_and_its_cells_are(ask: Ask) -> None:
+    found = ask.get("heat-map/strangest", **ask.asked()).json()["cells"]
+    assert found[0]["rank"] == SLOW_RANK
+    codes = ask.codes()
+    assert codes.shape == (4, len(ask.window()["elapsed_ns"]))
+    assert codes[SLOW_RANK, 62:78].min() > codes[:, :50].max()
+    top = ask.get("heat-map/rows", **ask.asked(order="strange")).json()
+    assert top["ranks"][0] == SLOW_RANK
+    assert ask.codes(order="strange")[0].tolist() == codes[SLOW_RANK].tolist()
+
+
+def test_what_is_not_stored_is_missing_and_nothing_else_is(ask: Ask) -> None:
+    codes = ask.codes("holes", quantity="work")
+    numbers = np.array([*range(ask.window("holes")["first"], ask.window("holes")["last"] + 1)])
+    assert ((codes == 0) == ((np.arange(4) == 2)[:, None] & (numbers < 80))).all()
+    assert (ask.codes("holes", quantity="work", ranks_per_bin=4) > 0).all()
+
+
+def test_a_cell_is_told_as_it_is_stored(ask: Ask) -> None:
+    iteration = ask.window()["first"] + 70
+    cell = ask.get("heat-map/cell", **ask.asked(iteration=iteration, rank=SLOW_RANK)).json()
+    own = rows_of_recording(JOB)["rank_iterations"]
+    (row,) = own.filter(pc.and_(pc.equal(own["rank"], SLOW_RANK), pc.equal(own["iteration"], iteration))).to_pylist()
+    assert (cell["work_ns"], cell["elapsed_ns"]) == (row["work_ns"], row["elapsed_ns"])
+    assert cell["work_ns"] > 2 * cell["usual_ns"]
+    assert (cell["most_rank"], cell["longer"], cell["ranks"]) == (SLOW_RANK, 0, 4)
+    assert [one["verdict_id"] for one in cell["verdicts"]] == [f"{JOB}:0:60:0"]
+    nothing = ask.get("heat-map/cell", iteration=10**6, rank=0).json()
+    assert nothing == {"iteration": 10**6, "rank": 0, "verdicts": []}
+
+
+def test_the_chart_has_all_iterations_and_their_references(ask: Ask) -> None:
+    times = ask.get("iteration-times").json()
+    assert len(times["elapsed_us"]) == len(times["reference_us"]) == len(ask.window()["elapsed_ns"])
+    assert times["reference_us"][0] is None
+    assert [one["verdict_id"] for one in times["marks"]] == [f"{JOB}:0:60:0"]
+    some = ask.get("iteration-times", around=100, iterations=20).json()
+    assert some["iterations"] == {"first": 90, "count": 20}
+
+
+@pytest.mark.parametrize(("around", "first"), [(0, 0), (80, 75), (10**9, None), (-5, 0)])
+def test_a_window_is_full_wherever_it_is_asked_for(ask: Ask, around: int, first: int | None) -> None:
+    window = ask.window(around=around, iterations=10)
+    assert window["last"] - window["first"] == 9
+    assert window["first"] == (window["newest"] - 9 if first is None else first)
+
+
+@pytest.mark.parametrize("job", HOSTILE)
+def test_a_job_of_any_name_is_itself_and_no_other(ask: Ask, job: str) -> None:
+    window = ask.window(job)
+    assert window["job"] == job
+    assert ask.codes(job).shape == (4, len(window["elapsed_ns"]))
+    answer = ask.get("heat-map", job)
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+@pytest.mark.parametrize(
+    ("path", "values"),
+    [
+        ("heat-map", {"around": "9" * 30}),
+        ("heat-map", {"iterations": "0"}),
+        ("heat-map", {"iterations": "99999999"}),
+        ("heat-map/tile", {"quantity": "work_ns) FROM jobs --"}),
+        ("heat-map/tile", {"order": "../rank"}),
+        ("heat-map/tile", {"ranks_per_bin": "3"}),
+        ("heat-map/tile", {"ranks_per_bin": "131072"}),
+        ("heat-map/tile", {"row": "1"}),
+        ("heat-map/tile", {"column": "-1"}),
+        ("heat-map/cell", {"iteration": "1"}),
+        ("heat-map/cell", {"rank": "4294967296", "iteration": "1"}),
+        ("iteration-times", {"iterations": "100001"}),
+    ],
+)
+def test_a_value_out_of_range_is_refused_and_named(ask: Ask, path: str, values: dict[str, str]) -> None:
+    answer = ask.get(path, **(ask.asked() | values if path == "heat-map/tile" else values))
+    assert answer.status_code == 400
+    assert " must be " in answer.json()["error"]
+
+
+@pytest.mark.parametrize(("job", "attempt"), [("no such job", 0), (JOB, 7), (JOB, 10**25)])
+def test_a_job_that_is_not_there_is_told_in_one_line(ask: Ask, job: str, attempt: int) -> None:
+    for path in ("heat-map", "iteration-times"):
+        answer = ask.get(path, job, attempt)
+        assert answer.status_code == 400
+        assert len(answer.json()["error"].splitlines()) == 1
+
+
+def test_what_did_not_change_is_not_sent_again_and_what_did_is_gone(ask: Ask) -> None:
+    for path, values in (("heat-map", {}), ("heat-map/tile", ask.asked()), ("iteration-times", {})):
+        first = ask.get(path, **values)
+        again = ask.get(path, headers={"If-None-Match": first.headers["etag"]}, **values)
+        assert (again.status_code, again.content) == (304, b"")
+    assert "immutable" in ask.get("heat-map/tile", **ask.asked()).headers["cache-control"]
+    gone = ask.get("heat-map/tile", **ask.asked() | {"version": "0" * 16})
+    assert (gone.status_code, gone.headers["cache-control"]) == (410, "no-store")
+
+
+def test_rows_judged_anew_have_another_version(clickhouse: Server) -> None:
+    for settings in own_database(clickhouse):
+        rows = rows_of_recording(JOB)
+        store(settings, rows)
+        with served(settings) as client:
+            ask = Ask(client)
+            before = ask.asked()
+            iterations = rows["iterations"].slice(5, 1)
+            at = iterations.schema.get_field_index("elapsed_ns")
+            longer = pc.add(iterations["elapsed_ns"], 10**9)
+            store(settings, {"iterations": iterations.set_column(at, iterations.schema.field(at), longer)})
+            for _ in range(100):
+                time.sleep(0.1)  # answers are shared for two seconds
+                window = ask.asked()["version"]
+                if window != before["version"] and ask.get("heat-map/tile", **before).status_code == 410:
+                    return
+            pytest.fail(f"the old version must be gone; got {json.dumps(before)} answered still")
