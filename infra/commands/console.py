@@ -95,15 +95,16 @@ def _serve(settings: Settings, reads_kafka: bool) -> None:
         console_settings_of,
         policy_of,
     )
-    from irregulars.infra.console.serving.server import listen_on, serve
+    from irregulars.infra.console.serving.server import listen_on, loaded, serve
 
     _start_log(settings)
     address, certificate = address_of(settings), certificate_of(settings)
     policy = policy_of(settings, address)
     with listen_on(*address) as listening:
         app = make_app(console_settings_of(settings, policy, reads_kafka=reads_kafka))
+        config = loaded(app, certificate)
         _tell(listening, policy, settings)
-        serve(app, listening, certificate)
+        serve(config, listening)
     print("irregulars: console ended", file=sys.stderr)
 
 

@@ -23,7 +23,7 @@ from irregulars.errors import InputError
 from irregulars.streams.kafka.broker import open_admin, service_error
 from irregulars.streams.kafka.topics import TopicSettings
 
-ROLES: Final = ("producer", "agent", "worker", "reader", "notify", "operator", "actor", "admin")
+ROLES: Final = ("producer", "agent", "worker", "reader", "notify", "operator", "console", "actor", "admin")
 """Each is a file of ``streams/kafka/roles``, which says what the role is for."""
 
 _KINDS: Final = {"topics": "topic", "groups": "group"}

@@ -8,10 +8,12 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -22,19 +24,24 @@ from faust.transport.drivers.aiokafka import credentials_to_aiokafka_auth
 from irregulars.errors import ServiceError, ServiceRefused
 from irregulars.infra.configuration.settings import Settings
 from irregulars.infra.configuration.wiring import agent_settings, kafka_security
+from irregulars.infra.console.topics.kafka_address import KafkaAddress
 from irregulars.producers.publishing.publisher import Publisher
+from irregulars.sinks.clickhouse import ClickHouseSink
+from irregulars.sinks.connection import DatabaseSettings
 from irregulars.streams.kafka.access_roles import ROLES, grant, rights_of
 from irregulars.streams.kafka.broker import client_config, open_admin
 from irregulars.streams.kafka.log_reader import LogReader
 from irregulars.streams.kafka.topic_admin import create_topics
 from irregulars.streams.kafka.topics import TOPICS, TopicSettings
 from irregulars.streams.worker.faust_consumer import _credentials
-from tests.conftest import failing_in_one_line
-from tests.integration.pipelines import COMMAND, RECORDINGS
+from tests.conftest import ClickHouseAddress, failing_in_one_line
+from tests.infra.console.visits import visit
+from tests.integration.pipelines import COMMAND, RECORDINGS, drop
 from tests.integration.secured_kafka import SecuredKafka
 from tests.integration.token_endpoint import TokenServer
 from tests.integration.worker_runs import ROOT, SESSION_S, free_port, wait_until
 from tests.sinks.notices.alerts import alert_bytes
+from tests.sinks.recorded_jobs import rows_of_recording
 
 pytestmark = pytest.mark.integration
 
@@ -308,6 +315,49 @@ def test_people_are_told_with_the_rights_of_notify_and_mutes_are_set_with_those_
     finally:
         told.kill()
         told.wait()
+
+
+def test_the_console_reads_with_its_own_role_and_takes_feedback_with_that_of_an_operator_beside(
+    broker: SecuredKafka, log_in: LogIn, clickhouse: ClickHouseAddress
+) -> None:
+    topics = TopicSettings("console.", 1)
+    create_topics(broker.bootstrap, topics)
+    grant(broker.bootstrap, {}, "User:console", rights_of("console", topics, GROUP))
+    worker = Producer(client_config(broker.bootstrap, {}))
+    worker.produce("console.alerts", alert_bytes("v1"), b"v1")
+    worker.produce("console.deadletter", b"x", b"k", headers={"reason": "no such column"})
+    assert worker.flush(DEADLINE_S) == 0
+    settings = log_in("console", "SCRAM-SHA-512", topic_prefix="console.")
+    kafka = KafkaAddress(settings.kafka_bootstrap, topics, kafka_security(settings))
+    with one_job(clickhouse) as (database, verdict_id), visit(database, kafka, takes_feedback=True) as somebody:
+        somebody.log_in()
+        wait_until(lambda: "/incidents/v1" in somebody.get("/").text, "an alert")
+        assert "no such column" in somebody.get("/pipeline").text
+        said = {"csrf": somebody.csrf("/"), "verdict_id": verdict_id, "word": "wrong", "who": "ann"}
+        refused = somebody.client.post("/feedback", data=said)
+        assert refused.status_code == 403, refused.text
+        assert "irregulars topics grant operator User:NAME" in refused.text
+        grant(broker.bootstrap, {}, "User:console", rights_of("operator", topics, GROUP))
+        wait_until(lambda: somebody.client.post("/feedback", data=said).status_code == 303, "the rights")
+        shown = somebody.get("/").text + somebody.get("/pipeline").text + refused.text
+    require_hidden([broker.password], shown)
+    reader = LogReader(broker.bootstrap, {}, DEADLINE_S)
+    assert b'"ann"' in (reader.read_tail("console.feedback", 0)[-1].value() or b"")
+    reader.close()
+
+
+@contextmanager
+def one_job(clickhouse: ClickHouseAddress) -> Iterator[tuple[DatabaseSettings, str]]:
+    """Store a recorded job in a database of its own; yield it with the id of the job's verdict."""
+    own = DatabaseSettings(clickhouse.url, clickhouse.user, clickhouse.password, f"test_{uuid4().hex[:12]}")
+    sink = ClickHouseSink(own)
+    sink.open()
+    sink.write(rows_of_recording("gloo-slow-nic"))
+    sink.close()
+    try:
+        yield own, "gloo-slow-nic:0:60:0"
+    finally:
+        drop(own)
 
 
 def environment_of(settings: Settings) -> dict[str, str]:

@@ -67,7 +67,7 @@ class Gate:
             await self._app(scope, receive, send)
             return
         request = Request(scope)
-        answer = None if request.url.path in OPEN else self._refusal(request)
+        answer = None if path_of(request) in OPEN else self._refusal(request)
         await (answer or self._app)(scope, receive, self._with_headers(send, request))
 
     def _refusal(self, request: Request) -> Response | None:
@@ -80,7 +80,7 @@ class Gate:
         if request.method not in _READING and not is_from_here(request.headers):
             return PlainTextResponse("This request comes from another site.\n", 403)
         request.scope["visitor"] = visitor = self._visitor(request)
-        if visitor is not None or request.url.path == "/login" or request.url.path.startswith("/static/"):
+        if visitor is not None or path_of(request) == "/login" or path_of(request).startswith("/static/"):
             return None
         return self._to_login(request)
 
@@ -89,7 +89,7 @@ class Gate:
         if policy.user_header is not None and is_in(address_of(request), policy.proxies):
             names = request.headers.getlist(policy.user_header)
             if len(names) == 1 and names[0].strip():  # two say that the proxy lets one of its clients' through
-                return self._sessions.known_by_proxy(names[0].strip())
+                return self._sessions.known_by_proxy(_as_utf8(names[0].strip()))
         cookie = request.cookies.get(policy.cookie)
         if policy.token is None or cookie is None:
             return None
@@ -99,7 +99,7 @@ class Gate:
         is_page = request.method == "GET" and "text/html" in request.headers.get("accept", "")
         if not is_page or "x-live" in request.headers:
             return PlainTextResponse("Log in first.\n", 401)
-        wanted = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+        wanted = quote(path_of(request)) + (f"?{request.url.query}" if request.url.query else "")
         return RedirectResponse("/login" if wanted == "/" else f"/login?next={quote(wanted, safe='')}", 303)
 
     def _with_headers(self, send: Send, request: Request) -> Send:
@@ -119,6 +119,20 @@ class Gate:
 def address_of(connection: HTTPConnection) -> str:
     """Return the address from which a connection comes; empty: it has none."""
     return connection.client.host if connection.client is not None else ""
+
+
+def path_of(request: HTTPConnection) -> str:
+    """Return the path by which a page is found. `Request.url` won't do: ``Host`` goes into it, unchecked."""
+    path: str = request.scope["path"]
+    return path
+
+
+def _as_utf8(header: str) -> str:
+    """Return a header's text as proxies mean it, where ASGI gives one character a byte."""
+    try:
+        return header.encode("latin-1").decode()
+    except UnicodeError:
+        return header
 
 
 def is_from_here(headers: Headers) -> bool:

@@ -86,6 +86,8 @@ async def host_page(request: Request) -> Response:
     starts, history = await asyncio.gather(
         ask(database, "host_history", host=host), ask(database, "device_history", host=host)
     )
+    if not host or not (starts.rows or history.rows):
+        raise HTTPException(404, f"No host of the name {host!r} is known: no job ran on it, no verdict accuses it.")
     return render(request, "device.html", title=f"host {host}", host=None, history=table_of(history),
                   starts=table_of(starts))  # fmt: skip
 

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from irregulars.errors import InputError
+from irregulars.errors import InputError, ServiceRefused, TopicMismatch
 from irregulars.infra.console.pages.cells import incident_path
 from irregulars.infra.console.pages.forms import read_own_form
 from irregulars.infra.console.pages.incident import read_incident
@@ -36,5 +36,10 @@ async def feedback(request: Request) -> Response:
     if verdict.verdict_id != verdict_id:
         raise InputError(f"verdict must be given by its id; got {verdict_id!r}")
     said = (console.kafka, verdict, fields.get("word", ""), who, fields.get("note", ""))
-    await asyncio.to_thread(say_on_topic, *said)
+    try:
+        await asyncio.to_thread(say_on_topic, *said)
+    except (ServiceRefused, TopicMismatch) as error:  # a topic that we may not describe looks like none
+        raise HTTPException(
+            403, f"{error}. Whoever runs the console can grant it: irregulars topics grant operator User:NAME"
+        ) from None
     return RedirectResponse(f"{incident_path(verdict_id)}?said={fields['word']}#said", 303)

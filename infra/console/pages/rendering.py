@@ -14,6 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
+from irregulars.infra.console.access.gate import path_of
 from irregulars.infra.console.access.sessions import Visitor
 from irregulars.infra.console.database import ConsoleDatabase
 from irregulars.infra.console.pages.cells import device_path, host_path, incident_path, job_path
@@ -89,7 +90,7 @@ def render(request: Request, template: str, status: int = 200, **values: Any) ->
     """Return a page, or, where that was asked for, its live part."""
     console = console_of(request)
     page = console.templates.get_template(template)
-    context = {"request": request, "console": console, "visitor": visitor_of(request), "path": request.url.path}
+    context = {"request": request, "console": console, "visitor": visitor_of(request), "path": path_of(request)}
     is_part = "x-live" in request.headers and "live" in page.blocks
     if not is_part:
         return HTMLResponse(page.render(**context, **values), status)

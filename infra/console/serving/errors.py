@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from irregulars.errors import InputError, IrregularsError, ServiceRefused
+from irregulars.infra.console.access.gate import path_of
 from irregulars.infra.console.pages.rendering import render
 from irregulars.printing import printable
 
@@ -39,19 +40,21 @@ async def _of_ours(request: Request, error: IrregularsError) -> Response:
     if isinstance(error, InputError):
         return _answer(request, 400, str(error))
     to_do = "Check clickhouse_reader_user and its rights." if isinstance(error, ServiceRefused) else None
+    if request.method == "POST":
+        to_do = "Go back, and send it again when the service answers: the same word twice counts once."
     return _answer(request, 503, str(error), {"Retry-After": "5"}, to_do)
 
 
 async def _of_bug(request: Request, error: Exception) -> Response:
     # Starlette raises it again behind us, and uvicorn logs the traceback.
-    LOG.error("event=page_failed page=%s error=%s", printable(request.url.path), type(error).__name__)
+    LOG.error("event=page_failed page=%s error=%s", printable(path_of(request)), type(error).__name__)
     return _answer(request, 500, "This page could not be made: that is a fault of the console.")
 
 
 def _answer(
     request: Request, status: int, text: str, headers: Mapping[str, str] | None = None, to_do: str | None = None
 ) -> Response:
-    if request.url.path.startswith("/api/"):
+    if path_of(request).startswith("/api/"):
         return JSONResponse({"error": text}, status, dict(headers or {}))
     title = HTTPStatus(status).phrase
     answer = render(request, "error.html", status, code=status, title=title, text=text,

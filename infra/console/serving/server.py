@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import errno
 import logging
+import signal
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -54,25 +57,48 @@ def listen_on(host: str, port: int) -> socket.socket:
     return found
 
 
-def serve(app: ASGIApp, listening: socket.socket, certificate: Certificate | None = None) -> None:
-    """Serve until Ctrl-C or SIGTERM.
+def config_of(app: ASGIApp, certificate: Certificate | None = None) -> uvicorn.Config:
+    """Return how we serve. No header says from where a request comes: by that address proxies are known."""
+    return uvicorn.Config(
+        app, log_config=None, access_log=False, server_header=False, proxy_headers=False, lifespan="on", ws="none",
+        timeout_graceful_shutdown=_STOP_S, timeout_keep_alive=_IDLE_S, limit_concurrency=_MOST_CONNECTIONS,
+        ssl_certfile=None if certificate is None else str(certificate.certificate_file),
+        ssl_keyfile=None if certificate is None else str(certificate.key_file),
+    )  # fmt: skip
+
+
+class _Server(uvicorn.Server):
+    """uvicorn, but a signal that ended it cleanly is not raised again: that would make a failure of it."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        before = {one: signal.signal(one, self.handle_exit) for one in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for one, handler in before.items():
+                signal.signal(one, handler)
+
+
+def loaded(app: ASGIApp, certificate: Certificate | None = None) -> uvicorn.Config:
+    """Return how we serve, with the certificate read: what is wrong with it is told before we say where we are.
 
     Raises
     ------
     InputError
         If the certificate or its key can't be used.
     """
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    config = uvicorn.Config(
-        app, log_config=None, access_log=False, server_header=False, proxy_headers=False, lifespan="on", ws="none",
-        timeout_graceful_shutdown=_STOP_S, timeout_keep_alive=_IDLE_S, limit_concurrency=_MOST_CONNECTIONS,
-        ssl_certfile=None if certificate is None else str(certificate.certificate_file),
-        ssl_keyfile=None if certificate is None else str(certificate.key_file),
-    )  # fmt: skip
+    config = config_of(app, certificate)
     try:
         config.load()
     except OSError as error:  # ssl.SSLError is one too
         raise InputError(
             f"console_certificate_file and console_key_file must be a certificate and its key (PEM); got {error}"
         ) from None
-    uvicorn.Server(config).run(sockets=[listening])
+    return config
+
+
+def serve(config: uvicorn.Config, listening: socket.socket) -> None:
+    """Serve until Ctrl-C or SIGTERM."""
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    _Server(config).run(sockets=[listening])

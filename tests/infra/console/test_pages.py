@@ -1,0 +1,165 @@
+"""Pages of a real database with recorded jobs: they tell what `irregulars show` and `irregulars sql` tell."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from irregulars.infra.console.pages.cells import incident_path, job_path
+from irregulars.infra.showing.from_database import find_verdict, found_in_database
+from irregulars.infra.showing.screen import gather
+from irregulars.infra.showing.text_page import title_text
+from irregulars.sinks.connection import DatabaseSettings, connect
+from irregulars.sinks.investigations import run, shipped_investigations
+from tests.infra.console.filled import HEALTHY, HUNG, LIVE, OVER
+from tests.infra.console.visits import Visit, text_of
+
+pytestmark = pytest.mark.integration
+
+JOBS = tuple(name.rpartition("/")[2] for name in (*OVER, *LIVE, *HEALTHY, HUNG))
+SLOW = "gloo-slow-nic"
+
+
+@pytest.fixture(scope="module")
+def client(recorded: DatabaseSettings) -> Iterator[object]:
+    found = connect(recorded)
+    yield found
+    found.close_connections()
+
+
+def rows(client: object, question: str, **values: object) -> list[dict[str, object]]:
+    answer = run(client, question, values)  # type: ignore[arg-type]
+    return [dict(zip(answer.columns, row, strict=True)) for row in answer.rows]
+
+
+def test_the_first_page_has_every_job_and_every_incident(somebody: Visit, client: object) -> None:
+    page, text = somebody.get("/"), text_of(somebody.get("/"))
+    assert page.status_code == 200
+    assert all(f'href="{job_path(one)}"' in page.text for one in JOBS)
+    incidents = rows(client, "open_now")
+    assert {one["job"] for one in incidents} == {SLOW, "pp4dp2-hang-inside"}
+    for one in incidents:
+        assert f'href="{incident_path(str(one["verdict_id"]))}"' in page.text
+        assert f"{one['device']}, " in text
+    assert "2 open incidents, 1 page, 2 jobs heard" in text
+    assert "hang in pp4dp2-hang-inside" in text
+    assert "Iterations do not end" in text  # a hang's iterations are not "1.07× usual"
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_a_jobs_page_has_its_iterations_and_verdicts(somebody: Visit, client: object, job: str) -> None:
+    answer = somebody.get(job_path(job))
+    text = text_of(answer)
+    assert answer.status_code == 200
+    irregular = rows(client, "irregular_iterations", job=job, limit=50)
+    (first_row,) = re.findall(r"Iterations ([\d,]+), ([\d,]+) irregular", text)
+    assert int(first_row[1]) == len(irregular)
+    table = answer.text[answer.text.index('id="irregular"') :]
+    assert all(f">{one['iteration']}</td>" in table for one in irregular)
+    for one in rows(client, "blamed", job=job):
+        assert f'href="{incident_path(str(one["verdict_id"]))}"' in answer.text
+        assert one["host"] is None or f'href="/hosts/{one["host"]}"' in answer.text
+
+
+def test_an_incidents_page_says_what_show_says(somebody: Visit, client: object) -> None:
+    (healthy,) = (one.rpartition("/")[2] for one in HEALTHY)
+    assert somebody.get(incident_path(healthy)).status_code == 404  # it has no verdict
+    for job in set(JOBS) - {healthy}:
+        verdict = find_verdict(client, job)  # type: ignore[arg-type]
+        assert verdict is not None
+        screen = gather(found_in_database(client, verdict, "", time.time_ns()))  # type: ignore[arg-type]
+        answer = somebody.get(incident_path(verdict.verdict_id))
+        text = text_of(answer)
+        assert answer.status_code == 200
+        assert title_text(screen) in text
+        assert all(str(one) in text for one in verdict.iterations[:1])
+        assert verdict.evidence in text
+        assert all(one.host is None or one.host in text for one in verdict.suspects)
+        assert f"revision {verdict.revision}" in text
+        newest = somebody.get(incident_path(job))
+        assert (newest.status_code, newest.headers["location"]) == (303, incident_path(verdict.verdict_id))
+    assert "NIC eth0 on node-1 (rank 1), 99% sure" in text_of(somebody.get(f"/incidents/{SLOW}:0:60:0"))
+
+
+def test_devices_and_hosts_are_those_that_cost_time(somebody: Visit, client: object) -> None:
+    page = somebody.get("/devices")
+    lost = rows(client, "time_lost_by_device", days=30)
+    assert page.status_code == 200
+    assert len(lost) > 2
+    for one in lost:
+        assert f'href="/hosts/{one["host"]}"' in page.text
+        answer = somebody.get(f"/devices/history?host={one['host']}")
+        names = [one[name] for name in ("nic", "gpu") if one[name] is not None]
+        assert all(str(name) in text_of(answer) for name in names)
+    host = text_of(somebody.get("/hosts/node-1"))
+    assert SLOW in host
+    assert "Jobs that ran there" in host
+    for days in ("1", "365", "0", "-1", "x", "9" * 50):
+        assert somebody.get(f"/devices?days={days}").status_code == 200
+
+
+def test_the_pipelines_page_has_every_job_and_says_that_kafka_is_left_alone(somebody: Visit) -> None:
+    answer = somebody.get("/pipeline")
+    assert answer.status_code == 200
+    assert all(job in answer.text for job in JOBS)
+    assert "--no-kafka" in answer.text
+
+
+def test_every_question_that_ships_is_answered_or_says_what_it_needs(somebody: Visit) -> None:
+    listed = somebody.get("/questions").text
+    for name, question in shipped_investigations().items():
+        assert f'href="/questions/{name}"' in listed
+        answer = somebody.get(f"/questions/{name}")
+        assert answer.status_code == 200, (name, text_of(answer))
+        assert any(one.is_required for one in question.parameters) is ("to ask this" in answer.text), name
+    assert "node-1" in somebody.get(f"/questions/blamed?job={SLOW}").text
+
+
+def test_a_search_finds_jobs_hosts_and_verdicts(somebody: Visit) -> None:
+    verdict = f"{SLOW}:0:60:0"
+    for text, place in ((SLOW, job_path(SLOW)), ("node-1", "/hosts/node-1"), (verdict, incident_path(verdict))):
+        answer = somebody.client.get("/search", params={"q": text})
+        assert (answer.status_code, answer.headers["location"]) == (303, place)
+    several = somebody.get("/search?q=GLOO").text
+    assert f'href="{job_path(SLOW)}"' in several
+    assert f'href="{incident_path(verdict)}"' in several
+    assert "No job, host or verdict" in somebody.get("/search?q=nothing-of-that-name").text
+    assert somebody.get("/search?q=").headers["location"] == "/questions"
+
+
+def test_the_heat_map_and_the_chart_tell_the_same_iterations(somebody: Visit) -> None:
+    seen = somebody.get(f"/api/jobs/{SLOW}/0/heat-map").json()
+    assert (seen["ranks"], seen["first"], seen["last"]) == (4, 0, 72)
+    assert [one["verdict_id"] for one in seen["marks"]] == [f"{SLOW}:0:60:0"]
+    times = somebody.get(f"/api/jobs/{SLOW}/0/iteration-times").json()
+    assert times["iterations"] == seen["iterations"]
+    assert times["irregular"] == seen["irregular"]
+    assert "error" in somebody.get("/api/jobs/unknown/0/heat-map").json()
+
+
+@pytest.mark.parametrize("path", [
+    "/jobs/unknown", f"/jobs/{SLOW}?attempt=7", f"/jobs/{SLOW}?attempt=x", "/jobs/", "/incidents/unknown",
+    "/hosts/unknown", "/hosts/", "/questions/unknown", "/devices/history", "/unknown", "/static/unknown.js",
+    "/static/%2e%2e/app.py", "/incidents/..%2f..%2fetc%2fpasswd",
+])  # fmt: skip
+def test_what_is_unknown_gets_404_and_what_to_do(somebody: Visit, path: str) -> None:
+    answer = somebody.get(path)
+    assert answer.status_code == 404
+    assert "Search finds jobs, hosts and verdicts." in text_of(answer)
+    assert "Traceback" not in answer.text
+
+
+def test_a_page_that_is_open_gets_its_live_part_alone_and_nothing_where_nothing_changed(somebody: Visit) -> None:
+    for path in ("/", "/pipeline", f"/incidents/{SLOW}:0:60:0"):
+        live = somebody.get(path, {"X-Live": "1"})
+        assert live.status_code == 200
+        assert "<!doctype" not in live.text
+        assert len(live.text) < len(somebody.get(path).text)
+    tag = somebody.get("/questions", {"X-Live": "1"}).headers.get("etag")
+    assert tag is None  # a page without a live part stays a whole page
+    of_job = somebody.get("/pipeline", {"X-Live": "1"}).headers["etag"]
+    again = somebody.get("/pipeline", {"X-Live": "1", "If-None-Match": of_job})
+    assert again.status_code in (200, 304)  # seconds behind may have moved on
