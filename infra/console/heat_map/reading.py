@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -238,10 +239,19 @@ def read_matrix(client: Client, start: Start, quantity: Quantity, window: Window
     columns = len(window.iterations)
     each = max(1, _CHUNK_CELLS // max(1, len(places.ranks)))
 
+    def read(first: int) -> Values:
+        own = window.iterations[first : first + each]
+        return cells.of(own, _BETWEEN, {"last": int(own[-1])})
+
     def chunks() -> Iterator[tuple[int, Values]]:
-        for first in range(0, columns, each):
-            own = window.iterations[first : first + each]
-            yield first, cells.of(own, _BETWEEN, {"last": int(own[-1])})
+        # The database reads the next chunk while we compute: two of them are in memory at most.
+        with ThreadPoolExecutor(1, "irregulars-cells") as ahead:
+            coming = ahead.submit(read, 0)
+            for first in range(0, columns, each):
+                values = coming.result()
+                if first + each < columns:
+                    coming = ahead.submit(read, first + each)
+                yield first, values
 
     return matrix_of(quantity, chunks, sample, peers_of(places), columns, window.version)
 

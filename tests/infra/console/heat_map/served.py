@@ -31,7 +31,9 @@ def served(settings: DatabaseSettings) -> Iterator[httpx.Client]:
             time.sleep(0.01)
         assert server.started
         try:
-            with httpx.Client(base_url=f"http://127.0.0.1:{listening.getsockname()[1]}", trust_env=False) as client:
+            with httpx.Client(
+                base_url=f"http://127.0.0.1:{listening.getsockname()[1]}", trust_env=False, timeout=60
+            ) as client:
                 yield client
         finally:
             server.should_exit = True
