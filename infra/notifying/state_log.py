@@ -23,6 +23,7 @@ from irregulars.streams.messages.threshold_changes import ThresholdChange, decod
 
 LOG: Final = logging.getLogger("irregulars.notify")
 _FLUSH_S: Final = 0.5
+_BY_KEY: Final = -1  # librdkafka's RD_KAFKA_PARTITION_UA: the partitioner chooses
 _READ_S: Final = 10.0  # for each message; and how long a broker that is away keeps the process from stopping
 _LARGEST: Final = MAX_MESSAGE_BYTES - MAX_KEY_BYTES
 _Record = TypeVar("_Record")
@@ -124,8 +125,8 @@ class StateLog:
         self._write("feedback", opinion.key, encode_opinion(opinion))
 
     def change(self, change: ThresholdChange) -> None:
-        """Change thresholds."""
-        self._write("thresholds", change.change_id.encode(), encode_change(change))
+        """Change thresholds. Workers read one partition, for the order; who made the topic may have made more."""
+        self._write("thresholds", change.change_id.encode(), encode_change(change), partition=0)
 
     def erase_mute(self, mute_id: str) -> None:
         """Let a mute go, and all memory of it."""
@@ -161,23 +162,28 @@ class StateLog:
         for partition in self._reader.partitions(name):
             yield from self._reader.messages(name, partition)
 
-    def _write(self, topic: str, key: bytes | None, value: bytes | None, headers: Headers = ()) -> None:
+    def _write(
+        self, topic: str, key: bytes | None, value: bytes | None, headers: Headers = (), partition: int = _BY_KEY
+    ) -> None:
         """Send, and wait for the acknowledgement, however long the broker is away: nothing goes on without it."""
         name = self._topics.name(topic)
         while True:
-            outcome = self._sent(name, key, value, headers)
+            outcome = self._sent(name, key, value, headers, partition)
             if outcome is None:
                 return
             if is_refusal(outcome, self._security) or (not outcome.retriable() and outcome.code() not in _AWAY):
                 raise service_error(outcome, self._bootstrap)
             LOG.warning("event=broker_away topic=%s error=%s", name, outcome.name())
 
-    def _sent(self, name: str, key: bytes | None, value: bytes | None, headers: Headers) -> KafkaError | None:
+    def _sent(
+        self, name: str, key: bytes | None, value: bytes | None, headers: Headers, partition: int
+    ) -> KafkaError | None:
         outcomes: list[KafkaError | None] = []
         try:
             self._producer.produce(
-                name, value, key, headers=list(headers), on_delivery=lambda error, _: outcomes.append(error)
-            )
+                name, value, key, partition, headers=list(headers),
+                on_delivery=lambda error, _: outcomes.append(error),
+            )  # fmt: skip
         except KafkaException as error:
             return error.args[0]
         while not outcomes:

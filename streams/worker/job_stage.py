@@ -141,6 +141,7 @@ class JobStage(Stage[JobMonitorLike]):
         )
         self._patience_s: Final = settings.broker_away_s
         self._is_closed = False
+        self._has_followed = False
         self._judging = 0
         self._judges: Final = ThreadPoolExecutor(1, thread_name_prefix="irregulars-judge")
         drift_detector()  # while no other thread imports anything
@@ -359,7 +360,8 @@ class JobStage(Stage[JobMonitorLike]):
         changes: Sequence[ThresholdChange],
     ) -> tuple[Judgements, str | None]:
         refused: str | None = None
-        if changes:  # none is ever taken back: where there was one, there is one
+        self._has_followed = self._has_followed or bool(changes)
+        if self._has_followed:  # also where there is none any more: the topic was made anew
             tracked.monitor.follow(changes)
         if message is not None:
             try:

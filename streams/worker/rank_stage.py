@@ -21,7 +21,7 @@ from irregulars.streams.messages.records import Batch, encode_batch
 from irregulars.streams.messages.threshold_changes import values_in_force
 from irregulars.streams.progress.progress_log import ProgressLog
 from irregulars.streams.progress.stream_time import StreamTime
-from irregulars.streams.progress.threshold_log import ThresholdLog
+from irregulars.streams.progress.threshold_log import ReadChanges, ThresholdLog
 from irregulars.streams.rank_hop.evidence_reduction import Closing, reduce_closings
 from irregulars.streams.rank_hop.group_monitor import Refused
 from irregulars.streams.snapshots.records import Draft, EncodedState, PositionRecord
@@ -124,6 +124,9 @@ class RankStage(Stage[RankMonitorLike]):
     ) -> None:
         super().__init__(services)
         self._changed: Final = changed
+        self._followed: ReadChanges | None = None
+        self._silences: dict[str, float | None] = {}  # by job, of what was followed
+        self._has_followed = False  # whether there ever was a change: the topic may have been made anew since
         self._make: Final = make
         self._restore: Final = restore
         self._evidence_topic: Final = services.settings.topics.name("evidence")
@@ -288,9 +291,17 @@ class RankStage(Stage[RankMonitorLike]):
 
     def _follow_silence(self, monitor: RankMonitorLike) -> None:
         known = None if self._changed is None else self._changed.known
-        if known is not None and known.changes:
+        if known is None:
+            return
+        if known is not self._followed:  # looked up once a job, and not each second for each of thousands of monitors
+            self._followed, self._silences = known, {}
+            self._has_followed = self._has_followed or bool(known.changes)
+        if not self._has_followed:
+            return
+        if monitor.job not in self._silences:
             changes = known.of(monitor.job, known.revision)
-            monitor.follow(values_in_force(changes, None).get("silence_s"))
+            self._silences[monitor.job] = values_in_force(changes, None).get("silence_s")
+        monitor.follow(self._silences[monitor.job])
 
     async def tell_progress(self, log: ProgressLog) -> None:
         """Tell the others how far each partition has been read, once all evidence of it stands on the bus."""

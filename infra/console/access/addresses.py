@@ -59,12 +59,19 @@ def parse_networks(texts: Sequence[str]) -> tuple[Network, ...]:
     Raises
     ------
     InputError
-        If one is neither, or has bits behind its prefix.
+        If one is neither, or has bits behind its prefix, or is everybody.
     """
     try:
-        return tuple(ip_network(text) for text in texts)
+        networks = tuple(ip_network(text) for text in texts)
     except ValueError as error:
         raise InputError(f"console_proxies must be addresses or networks like 10.0.0.0/8; got {error}") from None
+    everybody = [str(one) for one in networks if one.prefixlen == 0]
+    if everybody:
+        raise InputError(
+            f"console_proxies must be networks that hold the proxies and few others; got {everybody[0]}, which is "
+            "everybody: whoever sends the header could be anybody"
+        )
+    return networks
 
 
 def is_in(address: str, networks: Sequence[Network]) -> bool:

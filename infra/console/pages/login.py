@@ -45,13 +45,13 @@ class Login:
 
     async def enter(self, request: Request) -> Response:
         """Let somebody in who has the token."""
-        address, now_s = address_of(request), time.monotonic()
+        # Read first: between the look at the failures and their count nobody else gets a turn.
+        fields, address, now_s = await read_form(request), address_of(request), time.monotonic()
         wait_s = self._failures.wait_s(address, now_s)
         if wait_s:
             answer = self._form(request, 429, wrong=f"Too many wrong tokens came from here. Try again in {wait_s} s.")
             answer.headers["Retry-After"] = str(math.ceil(wait_s))
             return answer
-        fields = await read_form(request)
         if self._policy.token is None or not self._sessions.lets_in(fields.get("token", "").strip()):
             self._failures.count(address, now_s)
             wrong = "That is not the token. It stands in the console's own output, or in console_token_file."

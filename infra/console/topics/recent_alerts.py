@@ -5,6 +5,7 @@ Where the database is away they are what the console still knows.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import OrderedDict
@@ -17,6 +18,7 @@ from irregulars.infra.console.topics.kafka_address import KafkaAddress
 from irregulars.infra.runs.alert_feed import follow_alerts
 from irregulars.streams.messages.records import decode_json
 
+LOG: Final = logging.getLogger("irregulars.console")
 MOST: Final = 200
 """Verdicts whose newest alert is kept, and messages of each partition that are read at the start."""
 
@@ -107,6 +109,9 @@ class RecentAlerts:
                     self.take(value)
             except ServiceError as error:
                 self.trouble = str(error)
+            except Exception as error:  # a thread that ended would leave the page with old alerts, and no word of it
+                LOG.exception("event=alerts_failed")
+                self.trouble = f"alerts must be readable; reading them raised {type(error).__name__}"
             self._is_over.wait(_RETRY_S)
 
     def _messages(self) -> Any:

@@ -12,8 +12,11 @@ from irregulars.streams.job_hop.job_monitor import JobMonitor
 from irregulars.streams.kafka.dead_letters import DeadLetters
 from irregulars.streams.kafka.outbox import Outbox
 from irregulars.streams.messages.judgements import Judgements
+from irregulars.streams.messages.threshold_changes import ThresholdChange
 from irregulars.streams.monitor_settings import MonitorSettings
+from irregulars.streams.progress.threshold_log import ReadChanges
 from irregulars.streams.snapshots.published_verdicts import PublishedVerdicts, Told
+from irregulars.streams.snapshots.records import PositionRecord
 from irregulars.streams.worker.job_stage import JobStage
 from irregulars.streams.worker.partition_state import Offsets, PartitionState, Tracked
 from irregulars.streams.worker.settings import WorkerSettings
@@ -87,3 +90,34 @@ def test_a_snapshot_that_begins_while_a_verdict_is_sent_holds_what_said_it(
     monkeypatch.setattr(services.sink, "write", write)
     asyncio.run(tick(services, monitor, held))
     assert found == [True]
+
+
+class FollowedLog:
+    """The topic ``thresholds``, as far as it was read."""
+
+    is_readable = True
+    known = ReadChanges()
+
+
+def test_changes_of_a_topic_that_was_made_anew_are_taken_back(services: Services) -> None:
+    log, monitor = FollowedLog(), JobMonitor("j", MonitorSettings(delta=1.1))
+    stage = JobStage(services, lambda job: monitor, lambda state: monitor, lambda verdict: None, AllIsRead(),
+                     log)  # type: ignore[arg-type]  # fmt: skip
+    state: PartitionState[JobMonitor] = PartitionState(0, 1, 1, {})
+    tracked = Tracked(b"j", monitor)
+
+    async def judge() -> float:
+        await stage.thresholds.plan(state, 0)
+        stage.thresholds.begin(state)
+        await stage._judged(state, tracked, None)
+        return monitor._current.delta
+
+    async def both() -> tuple[float, float]:
+        log.known = ReadChanges(1, ((0, ThresholdChange("t", {"delta": 1.4}, "ann", "noise", 0)),))
+        await stage.thresholds.restore(state, PositionRecord(), 0)
+        changed = await judge()
+        log.known = ReadChanges()
+        return changed, await judge()
+
+    assert asyncio.run(both()) == (1.4, 1.1)
+    stage.close()

@@ -1,0 +1,26 @@
+"""What a question's page lets through to the database."""
+
+from __future__ import annotations
+
+import pytest
+
+from irregulars.infra.console.pages.questions import _bounded
+from irregulars.sinks.investigations import bind, find_investigation
+from tests.infra.console.visits import text_of, visit
+
+
+@pytest.mark.parametrize(
+    ("limit", "rows"), [("20", 20), ("500", 500), ("501", 500), (" 90000 ", 500), ("+90000", 500), ("9_00_00", 500)]
+)
+def test_a_page_asks_for_few_rows_however_a_number_is_written(limit: str, rows: int) -> None:
+    question = find_investigation("jobs_now")
+    assert bind(question, _bounded({"limit": limit}))["limit"] == rows
+
+
+def test_a_number_that_python_does_not_read_is_refused_and_no_fault_of_ours() -> None:
+    with visit() as found:
+        found.log_in()
+        for limit in ("9" * 5_000, "x", "1e9"):
+            answer = found.get(f"/questions/jobs_now?limit={limit}")
+            assert answer.status_code == 400, limit[:9]
+            assert "limit must be" in text_of(answer), limit[:9]
