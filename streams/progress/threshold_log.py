@@ -104,8 +104,8 @@ class ThresholdLog:
         try:
             if not self._reader.partitions(self._topic):
                 raise TopicMismatch(
-                    f"topic must exist, and be for us to read; got none named {self._topic}. Make it: irregulars topics "
-                    "create; where Kafka asks for rights, grant them again: irregulars topics grant worker User:NAME"
+                    f"topic must exist, and we must be allowed to read it; got none named {self._topic}. Make it: "
+                    "irregulars topics create; with ACLs also: irregulars topics grant worker User:NAME"
                 )
             found = self._read(self.known)
         except ServiceUnavailable:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from irregulars.producers.trace.directory import Trace
+from irregulars.streams.kafka.topic_admin import create_topics, delete_topics
 from irregulars.streams.kafka.topics import rank_key
 from irregulars.streams.messages.announcements import Announcement, encode_announcement, encode_heartbeat
 from irregulars.streams.messages.records import Batch, encode_batch
@@ -156,6 +157,23 @@ def said_of(pipeline: Pipeline, job: str) -> list[dict[str, Any]]:
 def stored_irregular(pipeline: Pipeline, job: str) -> list[int]:
     rows = pipeline.rows("iterations").to_pylist()
     return sorted(row["iteration"] for row in rows if row["job"] == job and row["is_irregular"])
+
+
+def test_a_worker_starts_without_the_topic_and_follows_it_once_it_is_made(pipeline: Pipeline) -> None:
+    bus = pipeline.bus
+    delete_topics(bus.bootstrap, [bus.topics.name("thresholds")], {})
+    messages = parts_of(trace_of("j"))[0]
+    worker = pipeline.start_worker()
+    send(bus, messages)
+    wait_until(lambda: pipeline.stored_iterations() > 50, "iterations without the topic")
+    assert worker.output().count("event=no_thresholds") == 1
+    said = irregulars(bus, "set", "delta=2.5", "--reason", "noise")
+    assert said.returncode != 0
+    assert "irregulars topics create" in said.stderr
+    create_topics(bus.bootstrap, bus.topics)
+    assert irregulars(bus, "set", "delta=2.5", "--reason", "noise").returncode == 0
+    wait_until(partial(holds_everywhere, bus, [worker], 1), "the change in all partitions")
+    assert worker.stop() == 0
 
 
 def test_what_can_t_be_used_is_refused_or_buried_and_the_list_says_what_is_in_force(bus: Bus) -> None:
