@@ -2,8 +2,11 @@ from __future__ import annotations
 
 import threading
 
-from irregulars.infra.doctor.blocking import BlockWatch
+from irregulars.infra.doctor.blocking import BlockWatch, is_blocking
 from irregulars.infra.doctor.checks.findings import Finding, finding, ok
+from irregulars.infra.doctor.checks.topics import check_topics
+from irregulars.streams.kafka.topics import TOPICS
+from tests.infra.doctor.installations import LAYOUT, kafka, topic
 
 MISSING = finding("problem", "topics", "topics", "1 topic missing: a.jobs", "topic_missing")
 OTHER = finding("problem", "machine", "secrets", "others may read it", "secret_open", path="x")
@@ -20,6 +23,14 @@ def test_each_reason_is_said_once_and_again_when_it_comes_back() -> None:
     watch.look()
     watch.look()
     assert len(said) == 2
+
+
+def test_whoever_may_read_alerts_alone_is_not_told_that_none_come() -> None:
+    hidden = {name: topic(name, error="refused") for name in TOPICS if name not in ("alerts", "verdicts", "actions")}
+    found = [*check_topics(kafka(topics=hidden), LAYOUT, 30.0)]
+    assert [one.code for one in found if one.level == "problem"] == ["topic_refused"]
+    assert not any(map(is_blocking, found))
+    assert is_blocking(MISSING)
 
 
 def test_it_looks_by_itself_while_the_block_runs_and_ends_with_it() -> None:
