@@ -24,6 +24,11 @@ MAX_ANSWER_BYTES: Final = 64 << 20
 MOST_MEMBERS: Final = 1 << 18
 """Ranks of all communicators together."""
 
+_MOST_PARTS: Final = 4 * MOST_MEMBERS
+_MOST_VALUES: Final = 16 * MOST_MEMBERS
+"""Objects and lists of an answer, and values in them; in a rank there are four and 18. An answer may be made of nothing
+else, and take thirty times its bytes when it is read."""
+
 _MOST_KINDS: Final = 64
 _MOST_COUNT: Final = (1 << 32) - 2  # a sequence is a uint32, and the next operator has one too
 _LONGEST_TEXT: Final = 256
@@ -150,6 +155,8 @@ def read_answer(value: bytes) -> Answer:
     """
     if len(value) > MAX_ANSWER_BYTES:
         raise InputError(f"RAS answer must be at most {MAX_ANSWER_BYTES} bytes; got {len(value)}")
+    if value.count(b"{") + value.count(b"[") > _MOST_PARTS or value.count(b",") > _MOST_VALUES:
+        raise InputError(f"RAS answer must tell of at most {MOST_MEMBERS} ranks; got parts of more")
     told = _load(value)
     listed = told.get("communicators")
     if not isinstance(listed, list):

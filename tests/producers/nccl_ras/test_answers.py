@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from irregulars.errors import InputError
-from irregulars.producers.nccl_ras.answers import MOST_MEMBERS, Worker, read_answer
+from irregulars.producers.nccl_ras.answers import MAX_ANSWER_BYTES, MOST_MEMBERS, Worker, read_answer
 from irregulars.streams.messages.records import OPERATOR_CODES
 from tests.producers.nccl_ras.played_server import PlayedJob
 
@@ -81,6 +81,14 @@ def test_more_ranks_than_any_job_has_are_refused() -> None:
     many = {"communicators": [{"ranks": [0] * (MOST_MEMBERS + 1)}]}
     with pytest.raises(InputError, match="at most 262144 ranks"):
         read_answer(json.dumps(many).encode())
+
+
+@pytest.mark.parametrize("part", [b"{}", b"[]", b'{"a":{"b":1}}', b"0", b'""'])
+def test_an_answer_of_nothing_but_tiny_parts_is_refused_before_it_is_read(part: bytes) -> None:
+    value = b'{"communicators": [], "x": [' + b",".join([part] * (5 << 20)) + b"]}"
+    assert len(value) < MAX_ANSWER_BYTES + (16 << 20)
+    with pytest.raises(InputError, match="at most"):
+        read_answer(value)
 
 
 @settings(max_examples=150)
