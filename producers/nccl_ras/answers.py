@@ -26,8 +26,8 @@ MOST_MEMBERS: Final = 1 << 18
 
 _MOST_PARTS: Final = 4 * MOST_MEMBERS
 _MOST_VALUES: Final = 16 * MOST_MEMBERS
-"""Objects and lists of an answer, and values in them; in a rank there are four and 18. An answer may be made of nothing
-else, and take thirty times its bytes when it is read."""
+"""Objects and lists of an answer, and values in them; in a rank there are four and 18. What is made of nothing else
+takes thirty times its bytes when it is read."""
 
 _MOST_KINDS: Final = 64
 _MOST_COUNT: Final = (1 << 32) - 2  # a sequence is a uint32, and the next operator has one too
