@@ -69,7 +69,7 @@ def _partitions(there: Topics, settings: TopicSettings) -> Iterator[Finding]:
             text = f"must have equally many; fewer than {most}: {names(fewer)}"
             yield finding("problem", GROUP, "partitions", text, "partitions_differ", most=most)
     single = [name for name in there if partitions_of(name, settings) == 1 and there[name].partitions > 1]
-    for name in (name for name in single if name in ("progress", "alerts", "verdicts")):
+    for name in (name for name in single if name in ("progress", "alerts", "verdicts", "thresholds")):
         text = f"{there[name].name} has {there[name].partitions}, and one keeps its order"
         yield finding("warning", GROUP, "partitions", text, "partitions_many")
     if is_sound and "commops" in there:

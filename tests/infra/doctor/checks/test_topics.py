@@ -35,6 +35,7 @@ def test_topics_as_they_are_made_are_well() -> None:
         ({"commops": topic("commops", partitions=8)}, [("problem", "partitions_differ")]),
         ({"evidence": topic("evidence", partitions=8)}, [("problem", "partitions_differ")]),
         ({"alerts": topic("alerts", partitions=3)}, [("warning", "partitions_many")]),
+        ({"thresholds": topic("thresholds", partitions=3)}, [("warning", "partitions_many")]),
         ({"jobs": topic("jobs", leaderless=(1, 2))}, [("problem", "no_leader")]),
         ({"jobs": topic("jobs", behind=(3,))}, [("warning", "under_replicated")]),
         ({"jobs": topic("jobs", replicas=1)}, [("warning", "one_copy")]),
