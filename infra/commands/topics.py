@@ -66,7 +66,9 @@ def check(
 @topics.command()
 def grant(
     context: typer.Context,
-    role: Annotated[str, typer.Argument(help="producer, agent, worker, reader, actor or admin.")],
+    role: Annotated[
+        str, typer.Argument(help="producer, agent, worker, reader, actor, notify, operator, console or admin.")
+    ],
     principal: Annotated[str, typer.Argument(help="As the broker knows it: User:NAME.")],
     group: Annotated[str, typer.Option(help="Consumer group of the workers.")] = "irregulars",
     is_printing: Annotated[

@@ -96,7 +96,7 @@ class Settings:
         None, "Days that samples of bandwidth and of GPUs' health are stored; none: as the tables are, at first 7"
     )
     delta: Annotated[float, Meta(gt=1, le=1e308)] = _setting(
-        1.1, "An iteration is irregular above delta times the mean of its window"
+        1.1, "An iteration is irregular above delta times the mean of its window, and above its noise"
     )
     window: Annotated[int, Meta(ge=10)] = _setting(50, "Iterations in that window")
     grace_s: NotNegative = _setting(

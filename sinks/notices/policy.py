@@ -99,8 +99,19 @@ def decide(
     """
     if told is not None and told.state == "closed":
         return Settled("its end was told")
-    if not incident.is_open:
+    if not incident.is_at_work(now_ns):
         return _end(incident, told, earlier)
+    return _until_its_end(_at_work(incident, told, rules, mutes, now_ns, earlier), incident, told)
+
+
+def _at_work(
+    incident: Incident,
+    told: Told | None,
+    rules: Rules,
+    mutes: Collection[Mute],
+    now_ns: int,
+    earlier: tuple[str, ...],
+) -> Decision:
     refusal = _unwanted(incident.alert, rules)
     if refusal is not None:
         return Settled(refusal)
@@ -118,6 +129,16 @@ def decide(
     reference = None if told is None else told.reference
     words = None if muted is None else muted.describe()
     return Tell(Notice("opened", incident.alert, severity, earlier, reference, words))
+
+
+def _until_its_end(decision: Decision, incident: Incident, told: Told | None) -> Decision:
+    """Look again when a job that hangs is taken to be over: no alert tells of that."""
+    until_ns = incident.hangs_until_ns
+    if incident.is_open or until_ns is None or isinstance(decision, Tell):
+        return decision
+    if isinstance(decision, Wait):
+        return Wait(min(decision.until_ns, until_ns), decision.reason)
+    return decision if told is None else Wait(until_ns, "repeat")
 
 
 def _is_known(told: Told | None, incident: Incident) -> bool:

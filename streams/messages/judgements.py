@@ -67,7 +67,8 @@ class Verdict:
     time_ns
         Event time of the newest iteration that this revision knows, ns since the epoch.
     close_reason
-        Why it closed: ``recovered``, ``finished``, ``restarted``, ``silent``; `None` while open.
+        Why it closed: ``recovered``, ``finished``, ``restarted``, ``silent``, ``stopped`` (who sent for its
+        ranks was ended before they were); `None` while open.
     event
         What this revision is: ``opened``, ``changed`` (another kind or first suspect), ``raised`` (more urgent than
         was said), ``continued`` (more of the same), ``closed``.

@@ -181,8 +181,9 @@ def test_dead_letters_are_shown_the_newest_first(bus: Bus, kafka: KafkaAddress, 
         somebody.log_in()
         assert "the topic holds no dead letter" in somebody.get("/pipeline").text
     for at in range(3):
-        headers = {"reason": f"reason {at} {HOSTILE}", "topic": bus.topics.name("commops"), "partition": "1",
-                   "offset": str(at), "time_ns": str((1_800_000_000 + at) * 10**9)}  # fmt: skip
+        place = {"topic": bus.topics.name("commops"), "partition": "1", "offset": str(at)}
+        time_ns = str((1_800_000_000 + at) * 10**9)
+        headers: dict[str, str | bytes | None] = {"reason": f"reason {at} {HOSTILE}", "time_ns": time_ns, **place}
         bus.producer.produce(bus.topics.name("deadletter"), b"\x00\xff", b"<b>key</b>", headers=headers)
     bus.producer.produce(bus.topics.name("deadletter"), None, None)  # a stranger's: nothing is known of it
     bus.flush()

@@ -188,7 +188,7 @@ def require_commands(settings: Settings, letters: list[dict[str, str]]) -> None:
     people = run("deadletter", "list", "--topic", "evidence", settings=settings)
     assert people.returncode == 0
     assert len(people.stdout.splitlines()) == 2
-    assert "phase codes must be below 3" in people.stdout
+    assert "phase codes must be below 4" in people.stdout
     assert run("deadletter", "show", "99999", settings=settings).stderr.startswith("irregulars: letter must be one")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from irregulars.infra.notifying.process import lag_of
 from irregulars.sinks.notices.told import decode_told
 from tests.integration.notify_runs import NotifyRun, send_alert
 from tests.integration.worker_runs import Bus, wait_until
+from tests.sinks.notices.alerts import alert
 from tests.sinks.notices.receiver import Receiver, Reply
 
 pytestmark = pytest.mark.integration
@@ -62,6 +64,22 @@ def test_an_incident_is_told_to_open_change_and_end_and_a_restart_tells_nothing_
     (record,) = {m.key(): decode_told(m.value()) for m in bus.read("notices")}.values()
     assert (record.state, record.revision, record.severity) == ("closed", 3, "page")
     assert "Traceback" not in first.output() + second.output()
+
+
+def test_a_job_that_hangs_is_told_once_though_its_verdict_comes_closed(bus: Bus, start: Start) -> None:
+    hang = {**alert("h1", severity="page"), "kind": "hang", "state": "closed", "close_reason": "silent"}
+    with Receiver() as receiver:
+        first = start(WEBHOOK.format(url=receiver.url), notify_hold_s=0.0)
+        wait_until(first.is_loaded, "start")
+        bus.send("alerts", b"h1", json.dumps(hang).encode())
+        bus.flush()
+        wait_until(lambda: events(receiver) == [("h1", "opened")], "the hang")
+        assert first.stop() == 0
+        second = start(WEBHOOK.format(url=receiver.url), notify_hold_s=0.0)
+        wait_until(second.is_loaded, "restart")
+        send_alert(bus, "v1")
+        wait_until(lambda: len(receiver.requests) >= 2, "what comes next")
+        assert events(receiver) == [("h1", "opened"), ("v1", "opened")]
 
 
 def test_a_process_killed_before_it_wrote_down_what_it_told_pages_nobody_twice(bus: Bus, start: Start) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -31,7 +32,7 @@ def read_machine(found: LenientSettings) -> MachineFacts:
         None if found.file is None else str(found.file),
         found.refused,
         tuple(_secrets(settings, found)),
-        all(find_spec(name) is not None for name in _WORKER),
+        all(_is_installed(name) for name in _WORKER),
         "" if directory is None else str(directory),
         None if directory is None else _free_bytes(directory),
     )
@@ -59,3 +60,8 @@ def _free_bytes(directory: Path) -> int | None:
         if os.path.isdir(path):
             return shutil.disk_usage(path).free
     return None
+
+
+def _is_installed(name: str) -> bool:
+    """Tell whether a package can be imported. Faust, once imported, has no specification any more."""
+    return name in sys.modules or find_spec(name) is not None

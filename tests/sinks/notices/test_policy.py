@@ -66,6 +66,51 @@ def test_an_incident_that_nobody_was_told_of_has_no_end_to_tell() -> None:
     assert tell_all(ledger, T0 + DAY) == []
 
 
+def hang(close_reason: str = "silent") -> dict[str, Any]:
+    """What a worker says of a job that hangs: one revision, open and closed at once."""
+    return {**alert(severity="page"), "kind": "hang", "state": "closed", "close_reason": close_reason}
+
+
+def test_a_job_that_hangs_is_told_as_a_page_and_as_over_a_day_later() -> None:
+    ledger = ledger_of(least_severity="page")
+    ledger.take_alert(hang(), T0)
+    assert tell_all(ledger, T0) == []
+    assert said(tell_all(ledger, T0 + 60 * S)) == [("opened", "page")]
+    assert tell_all(ledger, T0 + DAY - S) == []
+    assert ledger.unsettled(0) is None
+    assert said(tell_all(ledger, T0 + DAY)) == [("resolved", "page")]
+    assert tell_all(ledger, T0 + 2 * DAY) == []
+
+
+def test_a_hang_is_told_again_to_who_would_forget_it() -> None:
+    ledger = ledger_of(hold_s=0.0, repeat_s=3600.0)
+    ledger.take_alert(hang(), T0)
+    events = [event for hour in range(26) for event, _ in said(tell_all(ledger, T0 + hour * HOUR))]
+    assert events == ["opened", *["updated"] * 23, "resolved"]
+
+
+def test_a_hang_that_came_while_muted_is_told_when_the_mute_is_taken_back() -> None:
+    ledger = ledger_of(hold_s=0.0)
+    ledger.set_mutes([mute(T0 + 2 * HOUR, host="node-3")])
+    ledger.take_alert(hang(), T0)
+    assert tell_all(ledger, T0) == []
+    ledger.set_mutes([])
+    assert said(tell_all(ledger, T0 + HOUR)) == [("opened", "page")]
+
+
+@pytest.mark.parametrize("close_reason", ["restarted", "finished"])
+def test_a_hang_that_its_job_has_left_behind_wakes_nobody(close_reason: str) -> None:
+    ledger = ledger_of()
+    ledger.take_alert(hang(close_reason), T0)
+    assert tell_all(ledger, T0 + HOUR) == []
+
+
+def test_a_hang_that_is_a_day_old_is_not_told_to_a_group_that_starts() -> None:
+    ledger = ledger_of()
+    ledger.take_alert(hang(), T0)
+    assert tell_all(ledger, T0 + DAY) == []
+
+
 def lives() -> st.SearchStrategy[list[tuple[dict[str, Any], int]]]:
     """Alerts of some incidents, each with when it came; duplicated, and in any order."""
 
