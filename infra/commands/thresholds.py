@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from irregulars.errors import InputError
 from irregulars.infra.commands.options import Bootstrap, Json, TopicPrefix, print_json, settings_of
 from irregulars.printing import printable
 
@@ -14,6 +16,9 @@ if TYPE_CHECKING:
     from irregulars.infra.configuration.settings import Settings
     from irregulars.infra.notifying.state_log import StateLog
     from irregulars.streams.messages.threshold_changes import ThresholdChange
+
+LEAST_SILENCE_S: Final = 60.0
+"""Seconds of silence below which `set` asks whether it is meant: jobs are silent for longer while they save."""
 
 thresholds = typer.Typer(help="Change thresholds of all jobs or of one, while workers run.", no_args_is_help=True)
 
@@ -34,6 +39,7 @@ def set_thresholds(
     job: Job = None,
     begin: Begin = None,
     who: Who = None,
+    is_forced: Annotated[bool, typer.Option("--force", help="Even a silence_s that tells pauses as hangs.")] = False,
     bootstrap: Bootstrap = None,
     topic_prefix: TopicPrefix = None,
     json: Json = False,
@@ -46,7 +52,10 @@ def set_thresholds(
     """
     from irregulars.infra.notifying.live_thresholds import parse_values
 
-    _change(context, parse_values(assignments), reason, job, begin, who, bootstrap, topic_prefix, json)
+    values = parse_values(assignments)
+    if not is_forced:
+        _require_patience(values)
+    _change(context, values, reason, job, begin, who, bootstrap, topic_prefix, json)
 
 
 @thresholds.command()
@@ -110,6 +119,14 @@ def list_thresholds(
         print(printable(f"later: {_words(change)}"))
     if not found and not later and job is None:
         print("all thresholds are as set")
+
+
+def _require_patience(values: Mapping[str, Any]) -> None:
+    """Raise `InputError` where a pause of any job, a checkpoint say, would be reported as a hang."""
+    silence_s = values.get("silence_s")
+    if silence_s is not None and silence_s < LEAST_SILENCE_S:
+        rule = f"silence_s must be {LEAST_SILENCE_S:g} or more, since jobs pause for a checkpoint"
+        raise InputError(f"{rule}; got {silence_s:g}. If you mean it: --force")
 
 
 def _change(

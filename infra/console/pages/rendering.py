@@ -42,8 +42,6 @@ class Console:
         Whether people may say if a verdict was right.
     silence_s
         Seconds without a word after which a job counts as over.
-    has_heat_map
-        Whether the heat map's scripts are there; else pages show what the server draws.
     """
 
     database: ConsoleDatabase
@@ -52,7 +50,6 @@ class Console:
     answers: SharedAnswers
     takes_feedback: bool
     silence_s: float
-    has_heat_map: bool
     templates: Environment
     version: str
 

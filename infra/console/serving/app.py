@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from importlib import import_module
-from importlib.util import find_spec
-from typing import Any, Final
 
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import Route
 from starlette.types import ASGIApp
 
 import irregulars
@@ -21,6 +18,7 @@ from irregulars.infra.console.access.gate import Gate
 from irregulars.infra.console.access.policy import AccessPolicy
 from irregulars.infra.console.access.sessions import Sessions
 from irregulars.infra.console.database import ConsoleDatabase
+from irregulars.infra.console.heat_map.routes import heat_map_routes
 from irregulars.infra.console.pages.devices import device_routes
 from irregulars.infra.console.pages.feedback import feedback_routes
 from irregulars.infra.console.pages.incident import incident_routes
@@ -37,8 +35,6 @@ from irregulars.infra.console.static_files import read_static_files, static_rout
 from irregulars.infra.console.topics.kafka_address import KafkaAddress
 from irregulars.infra.console.topics.recent_alerts import RecentAlerts
 from irregulars.sinks.connection import DatabaseSettings
-
-_HEAT_MAP: Final = "irregulars.infra.console.heat_map.routes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +67,6 @@ def make_app(settings: ConsoleSettings) -> ASGIApp:
     metrics, sessions = ConsoleMetrics(), Sessions(settings.policy.secret)
     database = ConsoleDatabase(settings.database, metrics.count_answer)
     alerts = None if settings.kafka is None else RecentAlerts(settings.kafka, metrics.alerts.inc)
-    static, heat_map = read_static_files(), _heat_map_routes(database)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -83,17 +78,16 @@ def make_app(settings: ConsoleSettings) -> ASGIApp:
         database.close()
 
     routes = [
-        Route("/healthz", _healthz), Route("/metrics", metrics.page), static_route(static),
+        Route("/healthz", _healthz), Route("/metrics", metrics.page), static_route(read_static_files()),
         *Login(settings.policy, sessions, Failures()).routes(),
-        *heat_map, *jobs_now_routes(), *job_routes(), *incident_routes(), *feedback_routes(), *device_routes(),
-        *pipeline_routes(), *question_routes(),
+        *heat_map_routes(database), *jobs_now_routes(), *job_routes(), *incident_routes(), *feedback_routes(),
+        *device_routes(), *pipeline_routes(), *question_routes(),
     ]  # fmt: skip
     app = Starlette(routes=routes, lifespan=lifespan, exception_handlers=error_handlers())
     app.state.console = Console(
         database=database, kafka=settings.kafka, alerts=alerts, answers=SharedAnswers(),
         takes_feedback=settings.takes_feedback and settings.kafka is not None, silence_s=settings.silence_s,
-        has_heat_map=bool(heat_map) and "heat_map.js" in static, templates=make_templates(),
-        version=irregulars.__version__,
+        templates=make_templates(), version=irregulars.__version__,
     )  # fmt: skip
     return metrics.measured(Gate(app, settings.policy, sessions))
 
@@ -101,10 +95,3 @@ def make_app(settings: ConsoleSettings) -> ASGIApp:
 async def _healthz(request: Request) -> Response:
     """Say that the process answers; whether the database does, its pages and metrics tell."""
     return PlainTextResponse("ok\n")
-
-
-def _heat_map_routes(database: ConsoleDatabase) -> list[BaseRoute]:
-    if find_spec(_HEAT_MAP.rpartition(".")[0]) is None or find_spec(_HEAT_MAP) is None:
-        return []
-    module: Any = import_module(_HEAT_MAP)
-    return list(module.heat_map_routes(database))
