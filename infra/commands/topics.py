@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from irregulars.infra.commands.options import Bootstrap, Json, TopicPrefix, print_json, settings_of
+
+if TYPE_CHECKING:
+    from irregulars.streams.kafka.access_roles import Right
 
 topics = typer.Typer(
     help="Make the Kafka topics, check that they fit together, and say who may use them.", no_args_is_help=True
@@ -91,11 +95,7 @@ def grant(
         print("\n".join(access_roles.shell_commands(settings.kafka_bootstrap, principal, rights)))
         return
     access_roles.grant(settings.kafka_bootstrap, kafka_security(settings), principal, rights)
-    if json:
-        print_json([{"kind": one.kind, "name": one.name, "operation": one.operation} for one in rights])
-        return
-    for one in rights:
-        print(f"{principal} may {one.operation:<8} {one.kind} {one.name}")
+    _print_rights(rights, f"{principal} may", json)
 
 
 @topics.command()
@@ -118,11 +118,7 @@ def revoke(
     settings = settings_of(context, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix)
     rights = access_roles.rights_of(role, settings.topics(), group)
     had = access_roles.revoke(settings.kafka_bootstrap, kafka_security(settings), principal, rights)
-    if json:
-        print_json([{"kind": one.kind, "name": one.name, "operation": one.operation} for one in had])
-        return
-    for one in had:
-        print(f"{principal} may no longer {one.operation:<8} {one.kind} {one.name}")
+    _print_rights(had, f"{principal} may no longer", json)
 
 
 @topics.command()
@@ -150,3 +146,11 @@ def delete(
         return
     for name in names:
         print(f"{'deleted' if is_doing else 'would delete'}  {name}")
+
+
+def _print_rights(rights: Iterable[Right], begin: str, json: bool) -> None:
+    if json:
+        print_json([{"kind": one.kind, "name": one.name, "operation": one.operation} for one in rights])
+        return
+    for one in rights:
+        print(f"{begin} {one.operation:<8} {one.kind} {one.name}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import tomllib
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any, Final
@@ -94,10 +95,7 @@ def grant(
     _require_principal(principal)
     admin, _ = open_admin(bootstrap, security, timeout_s)
     for future in admin.create_acls([_binding(principal, one) for one in rights]).values():
-        try:
-            future.result(timeout=timeout_s)
-        except KafkaException as error:
-            raise service_error(error.args[0], bootstrap, timeout_s) from error
+        _answer(future, bootstrap, timeout_s)
 
 
 def revoke(
@@ -119,13 +117,15 @@ def revoke(
     _require_principal(principal)
     admin, _ = open_admin(bootstrap, security, timeout_s)
     asked = {AclBindingFilter(*_parts(principal, one)): one for one in rights}
-    had = []
-    for one, future in admin.delete_acls(list(asked)).items():
-        try:
-            had += [asked[one]] if future.result(timeout=timeout_s) else []
-        except KafkaException as error:
-            raise service_error(error.args[0], bootstrap, timeout_s) from error
-    return tuple(sorted(had))
+    deleted = admin.delete_acls(list(asked)).items()
+    return tuple(sorted(asked[one] for one, future in deleted if _answer(future, bootstrap, timeout_s)))
+
+
+def _answer(future: Future[Any], bootstrap: str, timeout_s: float) -> Any:
+    try:
+        return future.result(timeout=timeout_s)
+    except KafkaException as error:
+        raise service_error(error.args[0], bootstrap, timeout_s) from error
 
 
 def shell_commands(bootstrap: str, principal: str, rights: Sequence[Right]) -> list[str]:
