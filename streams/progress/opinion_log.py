@@ -41,6 +41,13 @@ class OpinionLog:
         """Return what is new; nothing while the topic is not there, or the broker does not send it."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._follow)
 
+    def forget(self) -> None:
+        """Read all of the topic again: it was made anew."""
+        self._thread.submit(self._begin_anew)
+
+    def _begin_anew(self) -> None:
+        self._read_to = 0
+
     def close(self) -> None:
         """Let go of thread and connection, without waiting for a broker that does not answer."""
         self._thread.submit(self._reader.close)

@@ -114,6 +114,8 @@ class PositionRecord:
         Of the revisions that stand before `ends`, those that are still of use.
     thresholds
         From which evidence on which changes of thresholds hold.
+    topic_ids
+        Of the topics of which all this is told, by topic; a topic that was made anew has another one.
     """
 
     epoch: int = 0
@@ -123,6 +125,7 @@ class PositionRecord:
     claimed: int | None = None
     told: Told = field(default_factory=Told)
     thresholds: ThresholdSteps = field(default_factory=ThresholdSteps)
+    topic_ids: dict[str, str] = field(default_factory=dict)
 
 
 Record = MonitorRecord | PositionRecord

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, Protocol
 from weakref import WeakKeyDictionary
 
@@ -23,7 +24,7 @@ from irregulars.streams.messages.records import Batch
 from irregulars.streams.messages.threshold_changes import ThresholdChange
 from irregulars.streams.progress.live_thresholds import LiveThresholds
 from irregulars.streams.progress.threshold_log import ThresholdLog
-from irregulars.streams.snapshots.published_verdicts import VERDICTS, PublishedVerdicts
+from irregulars.streams.snapshots.published_verdicts import RESULTS, VERDICTS, PublishedVerdicts
 from irregulars.streams.snapshots.records import Draft, EncodedState, Ends, Offsets, PositionRecord
 from irregulars.streams.stages.job_topics import EVIDENCE, JobTopics, Rows
 from irregulars.streams.stages.partition_state import PartitionState, Tracked
@@ -53,6 +54,9 @@ class JobMonitorLike(Snapshottable, Protocol):
         """See JobMonitor."""
 
     def follow(self, changes: Sequence[ThresholdChange]) -> None:
+        """See JobMonitor."""
+
+    def forget_operators(self) -> None:
         """See JobMonitor."""
 
     def advance(self, read_back: Callable[[Sequence[Any]], Sequence[Batch]]) -> Judgements:
@@ -117,6 +121,7 @@ class JobStage(Stage[JobMonitorLike]):
 
     hop = "job"
     snapshot_topic = "job_snapshots"
+    rests_on = frozenset({EVIDENCE, "commops", *RESULTS, "thresholds", snapshot_topic})
 
     def __init__(
         self,
@@ -164,6 +169,20 @@ class JobStage(Stage[JobMonitorLike]):
         """
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._restorer, self._topics.begin_anew, state.partition, keys, stored)
+
+    async def begin_first(self, state: PartitionState[JobMonitorLike], stored: PositionRecord) -> PositionRecord:
+        """Learn what was told before, should the states be lost and the evidence be there: it comes again."""
+        loop = asyncio.get_running_loop()
+        anew = await loop.run_in_executor(
+            self._restorer, self._topics.begin_anew, state.partition, frozenset[bytes](), stored
+        )
+        return anew if anew.told.anew else stored
+
+    def forget_places(self, state: PartitionState[JobMonitorLike], topics: Set[str]) -> None:
+        """Let no monitor read operators of iterations whose operators are gone."""
+        for tracked in state.tracked.values() if "commops" in topics else ():
+            tracked.monitor.forget_operators()
+            tracked.is_dirty = True
 
     async def prepare(self, state: PartitionState[JobMonitorLike], stored: PositionRecord) -> None:
         """Learn which revisions were sent after the states were stored: they must not be sent again."""
@@ -230,7 +249,9 @@ class JobStage(Stage[JobMonitorLike]):
             published.forget(lambda job: job.encode() in state.tracked)
         own = {topic: dict(by_partition) for topic, by_partition in ends.items()}
         steps = self.thresholds.to_store(state)
-        return PositionRecord(state.epoch, positions, own, told=published.told(), thresholds=steps)
+        return PositionRecord(
+            state.epoch, positions, own, told=published.told(), thresholds=steps, topic_ids=self.ids_of(state)
+        )
 
     async def follow_thresholds(self) -> None:
         """Let changes of thresholds that were read hold in all partitions, each from its next evidence on."""
@@ -370,12 +391,12 @@ class JobStage(Stage[JobMonitorLike]):
                 refused = self.faults.raised(self.hop, tracked.key, error)
         if until_s is not None:
             tracked.monitor.tick(self._clocks.now_s(), until_s)
-        judgements = tracked.monitor.advance(self._read_back)
+        judgements = tracked.monitor.advance(partial(self._read_back, tracked.key.decode()))
         if refused is None:
             self.faults.works(tracked)
         return judgements, refused
 
-    def _read_back(self, spans: Sequence[OffsetsOfRank]) -> Sequence[Batch]:
+    def _read_back(self, job: str, spans: Sequence[OffsetsOfRank]) -> Sequence[Batch]:
         name, until_s = self.services.settings.topics.name("commops"), time.monotonic() + self._patience_s
         while True:
             try:
@@ -387,7 +408,8 @@ class JobStage(Stage[JobMonitorLike]):
                 time.sleep(_AGAIN_S)
         if found.missing:
             LOG.warning("event=read_back_incomplete missing=%d read=%d", len(found.missing), len(found.batches))
-        return found.batches
+        # Where the topic was made anew, another job's operators may stand at the offsets that evidence names.
+        return [batch for batch in found.batches if batch.header.job == job]
 
     # --- publishing -------------------------------------------------------------------------------------------------
 

@@ -28,6 +28,7 @@ from irregulars.streams.stages.rank_records import Record, decode, encode_rows, 
 from irregulars.streams.stages.rank_work import PartitionWork, RankMonitorLike, State, TrackedRanks
 from irregulars.streams.stages.stage import Event, Services, Stage, unreadable
 from irregulars.streams.stages.unannounced_ranks import ParkedMessage, ParkingLot
+from irregulars.streams.telemetry.log_lines import log_over
 
 RANK_TOPICS: Final = ("jobs", "commops", "iterations", "bandwidth", "gpu_health", "heartbeats")
 _SAMPLES: Final = ("bandwidth", "gpu_health")
@@ -61,6 +62,7 @@ class RankStage(Stage[RankMonitorLike]):
 
     hop = "rank"
     snapshot_topic = "rank_snapshots"
+    rests_on = frozenset({*RANK_TOPICS, snapshot_topic})
 
     def __init__(
         self,
@@ -76,6 +78,7 @@ class RankStage(Stage[RankMonitorLike]):
         self._restore: Final = restore
         self._evidence_topic: Final = services.settings.topics.name("evidence")
         self._works: WeakKeyDictionary[State, PartitionWork] = WeakKeyDictionary()
+        self._told_over: set[str] = set()
 
     def restore_monitor(self, value: EncodedState) -> RankMonitorLike:
         """Build a monitor from its encoded state; raises `RecordError`."""
@@ -95,6 +98,11 @@ class RankStage(Stage[RankMonitorLike]):
             if message.value() is not None and (message.offset() or 0) < stored.positions.get("jobs", 0):
                 self._announce_again(state, keys, message)
         return stored
+
+    def forget_places(self, state: State, topics: Set[str]) -> None:
+        """Forget the messages that are kept by their offsets."""
+        if "commops" in topics:
+            self.services.recent.forget()
 
     def _announce_again(self, state: State, keys: Set[bytes], message: Any) -> None:
         try:
@@ -230,9 +238,18 @@ class RankStage(Stage[RankMonitorLike]):
             try:
                 self._silences.follow(tracked.monitor)
                 tracked.monitor.tick(now_s, until_s)
+                self._note_over(tracked.monitor)
             except Exception as error:  # whatever a monitor raises, it must not take the worker with it
                 self.faults.failed(self.hop, tracked, error)
             self._work(state).touched[tracked.key] = tracked
+
+    def _note_over(self, monitor: RankMonitorLike) -> None:
+        """Count rows of attempts that are over, and tell of them once a job."""
+        rows = monitor.take_rows_over()
+        self.services.counters.attempt_over_rows += rows
+        if rows and monitor.job not in self._told_over:
+            self._told_over.add(monitor.job)
+            log_over(monitor.job, rows)
 
     async def tell_progress(self, log: ProgressLog) -> None:
         """Tell the others how far each partition has been read, once all evidence of it stands on the bus."""

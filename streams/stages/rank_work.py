@@ -44,6 +44,9 @@ class RankMonitorLike(Snapshottable, Protocol):
     def take_closed(self) -> list[Closing | Membership]:
         """See GroupMonitor."""
 
+    def take_rows_over(self) -> int:
+        """See GroupMonitor."""
+
     def take_unannounced(self) -> list[tuple[Batch, int]]:
         """See GroupMonitor."""
 

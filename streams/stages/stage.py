@@ -18,7 +18,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Generic, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -40,6 +40,15 @@ from irregulars.streams.snapshots.snapshot_log import SnapshotLog
 from irregulars.streams.snapshots.snapshot_writer import SnapshotWriter
 from irregulars.streams.snapshots.stored_partition import StoredPartition
 from irregulars.streams.stages.continuity import Continuity
+from irregulars.streams.stages.made_anew import (
+    Logs,
+    changed_ids,
+    emptied,
+    ended_before,
+    forget_seen,
+    reached_offsets,
+    without_topics,
+)
 from irregulars.streams.stages.partition_state import PartitionState, Tracked
 from irregulars.streams.stages.sink_writer import SinkWriter
 from irregulars.streams.telemetry.counters import Counters
@@ -48,6 +57,11 @@ from irregulars.streams.worker_settings import WorkerSettings
 LOG: Final = logging.getLogger("irregulars.worker")
 ENDED_LINGER_S: Final = 600.0
 """How long the state of what has ended is kept, so that stragglers and repeats find it."""
+
+_END_S: Final = 5.0
+"""How long a partition must end before what was read of it, s, to count as cut."""
+
+_END_AGAIN_S: Final = 0.5
 
 _REST: Final = 5.0
 _LONGEST_REST_S: Final = 20.0
@@ -99,6 +113,8 @@ class Stage(ABC, Generic[M]):
 
     hop: str
     snapshot_topic: str
+    rests_on: frozenset[str] = frozenset()
+    """Topics (without prefix) of which its states and records name places."""
 
     def __init__(self, services: Services) -> None:
         self.services = services
@@ -113,6 +129,10 @@ class Stage(ABC, Generic[M]):
         self._writing = asyncio.Lock()
         self._cycles: WeakKeyDictionary[PartitionState[M], asyncio.Lock] = WeakKeyDictionary()
         self._rested_at_s: WeakKeyDictionary[PartitionState[M], float] = WeakKeyDictionary()
+        self._logs = Logs()
+        self._ids: WeakKeyDictionary[PartitionState[M], dict[str, str]] = WeakKeyDictionary()
+        self._patient_until_s = 0.0
+        self.made_anew: dict[str, set[int]] = {}  # partitions that were restored as of topics made anew, or cut
         self._taking = 0
         self._running: set[asyncio.Task[None]] = set()
         self.faults: Final = MonitorFaults(services.fail)
@@ -150,13 +170,32 @@ class Stage(ABC, Generic[M]):
 
     def record(self, state: PartitionState[M], positions: Offsets) -> PositionRecord:
         """Return the partition's own record, as of now."""
-        return PositionRecord(state.epoch, positions)
+        return PositionRecord(state.epoch, positions, topic_ids=self.ids_of(state))
+
+    def ids_of(self, state: PartitionState[M]) -> dict[str, str]:
+        """Return the ids of the topics that a partition's states are of."""
+        return self._ids.get(state, {})
+
+    async def begin_first(self, state: PartitionState[M], stored: PositionRecord) -> PositionRecord:
+        """Return how a partition begins of which no record is stored: at the beginning."""
+        return stored
+
+    def forget_places(self, state: PartitionState[M], topics: Set[str]) -> None:
+        """Forget where something stood in topics that were made anew, beside positions and what was seen."""
 
     # --- assignment -------------------------------------------------------------------------------------------------
 
-    async def restore(self, partitions: Iterable[int], generation: int) -> None:
-        """Read the state of newly assigned partitions, and claim them. What was held before is forgotten."""
+    async def restore(self, partitions: Iterable[int], generation: int, logs: Logs | None = None) -> None:
+        """Read the state of newly assigned partitions, and claim them. What was held before is forgotten.
+
+        Parameters
+        ----------
+        logs
+            The topics as they are now; None: nothing is known of them.
+        """
         self.drop()
+        self._logs, self.made_anew = logs or Logs(), {}
+        self._patient_until_s = time.monotonic() + _END_S
         async with self._writing:  # a cycle of what was held before may still write
             restored = {partition: await self._restore_one(partition, generation) for partition in sorted(partitions)}
             await self.services.outbox.barrier()
@@ -174,6 +213,9 @@ class Stage(ABC, Generic[M]):
         return state
 
     async def _restored(self, stored: StoredPartition, partition: int, generation: int) -> PartitionState[M]:
+        if self.snapshot_topic in changed_ids(stored.position.topic_ids, self._logs.ids):
+            stored = emptied(stored)
+            self._note_anew({self.snapshot_topic}, partition)
         # In the thread: a large job's state takes seconds, in which the broker must hear of us.
         tracked, refused = await asyncio.get_running_loop().run_in_executor(self._restorer, self._revive, stored)
         position = stored.position
@@ -187,11 +229,50 @@ class Stage(ABC, Generic[M]):
             _log_refused(self.hop, partition, refused, len(tracked))
             position = await self.begin_anew(state, refused.keys() - {POSITION_KEY}, position)
             state.go_on_at(position.positions)
+        elif not position.epoch:
+            position = await self.begin_first(state, position)
+        ids_before = position.topic_ids
+        self._ids[state] = {**ids_before, **self._own_ids()}
+        position, has_old = await self._without_old(state, position)
         await self.prepare(state, position)
-        await writer.write_position(self.record(state, state.stored_position))
+        claim = self.record(state, state.stored_position)
+        # With the ids of before: until the states are stored again they say what was seen of topics that are gone.
+        await writer.write_position(replace(claim, topic_ids=ids_before) if has_old else claim)
         # Behind the position: a worker that ends in between finds them again, and begins anew as well.
         await writer.delete_monitors(refused.keys() - {POSITION_KEY} - state.tracked.keys())
         return state
+
+    async def _without_old(self, state: PartitionState[M], position: PositionRecord) -> tuple[PositionRecord, bool]:
+        """Forget places in topics that were made anew, or cut; return whether stored states still name such places."""
+        gone = changed_ids(position.topic_ids, self._own_ids())
+        reached = reached_offsets(position.positions, state.tracked.values())
+        rest = {topic: at for topic, at in reached.items() if topic not in gone}
+        loop = asyncio.get_running_loop()
+        gone |= await loop.run_in_executor(self._restorer, self._cut_topics, state.partition, rest)
+        if not gone:
+            return position, False
+        self._note_anew(gone, state.partition)
+        position = without_topics(position, gone)
+        forget_seen(state.tracked.values(), gone)
+        self.forget_places(state, gone)
+        state.go_on_at(position.positions)
+        return position, any(one.is_dirty for one in state.tracked.values())
+
+    def _cut_topics(self, partition: int, reached: Mapping[str, int]) -> set[str]:
+        """Return the topics that end before what was read of them; a new leader may need a moment to know its end."""
+        found = ended_before(reached, self._logs.ends.get(partition, {}))
+        name = self.services.settings.topics.name
+        while found and time.monotonic() < self._patient_until_s:
+            time.sleep(_END_AGAIN_S)
+            found = ended_before(reached, {topic: self.reader.end_offset(name(topic), partition) for topic in found})
+        return found
+
+    def _own_ids(self) -> dict[str, str]:
+        return {topic: known for topic, known in self._logs.ids.items() if topic in self.rests_on}
+
+    def _note_anew(self, topics: Set[str], partition: int) -> None:
+        for topic in topics:
+            self.made_anew.setdefault(topic, set()).add(partition)
 
     def _revive(self, stored: StoredPartition) -> tuple[dict[bytes, Tracked[M]], dict[bytes, str]]:
         """Build the monitors of a partition; return them, and why each of the others could not be built."""

@@ -59,6 +59,10 @@ class Counters:
         How often the sink had to be asked again, and when last (as `time.monotonic`); `None`: never.
     restores, restore_s
         Partitions that were restored, and the seconds that took, by hop.
+    partitions_read_anew
+        Partitions that are read from their beginning, since their topic was made anew or cut, by topic.
+    attempt_over_rows
+        Rows of attempts that are over.
     thresholds_revision
         How many changes of thresholds hold in all partitions of jobs that are held.
     """
@@ -77,6 +81,8 @@ class Counters:
         self.sink_busy_at_s: float | None = None
         self.restores: dict[str, int] = {}
         self.restore_s: dict[str, float] = {}
+        self.partitions_read_anew: dict[str, int] = {}
+        self.attempt_over_rows = 0
         self.thresholds_revision = 0
 
     def took(self, topic: str, rows: int) -> None:
@@ -93,6 +99,10 @@ class Counters:
     def rejected(self, by: str, rows: int) -> None:
         """Count rows that were refused for good."""
         self.rejected_rows[by] = self.rejected_rows.get(by, 0) + rows
+
+    def read_anew(self, topic: str, partitions: int) -> None:
+        """Count partitions of a topic that was made anew."""
+        self.partitions_read_anew[topic] = self.partitions_read_anew.get(topic, 0) + partitions
 
     def sink_was_busy(self, now_s: float) -> None:
         """Count a call of the sink that has to be made again; `now_s` as `time.monotonic`."""

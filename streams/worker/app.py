@@ -39,7 +39,8 @@ from irregulars.streams.kafka.log_reader import LogReader
 from irregulars.streams.kafka.outbox import Outbox
 from irregulars.streams.kafka.recent_messages import RecentMessages
 from irregulars.streams.kafka.topic_admin import check_topics
-from irregulars.streams.kafka.topics import WORKER_TOPICS
+from irregulars.streams.kafka.topic_ids import TopicIds
+from irregulars.streams.kafka.topics import TOPICS, WORKER_TOPICS
 from irregulars.streams.progress.opinion_log import OpinionLog
 from irregulars.streams.progress.progress_log import ProgressLog
 from irregulars.streams.progress.stream_time import StreamTime
@@ -47,6 +48,7 @@ from irregulars.streams.progress.threshold_log import ThresholdLog
 from irregulars.streams.stages.continuity import Continuity
 from irregulars.streams.stages.job_stage import JobStage
 from irregulars.streams.stages.job_topics import EVIDENCE
+from irregulars.streams.stages.made_anew import LogEnds, Logs, changed_ids
 from irregulars.streams.stages.partition_state import Offsets
 from irregulars.streams.stages.rank_stage import RANK_TOPICS, RankStage
 from irregulars.streams.stages.sink_writer import SinkWriter
@@ -108,6 +110,11 @@ class WorkerApp(faust.App):
             LogReader(settings.bootstrap, settings.security, settings.broker_timeout_s),
         )
         self._newest_ends: dict[int, Offsets] = {}
+        self._topic_ids: Mapping[str, str] = {}
+        self._asked_ids: Final = TopicIds(
+            settings.bootstrap, settings.topics, settings.security, settings.broker_timeout_s
+        )
+        self._log_ends: Final = LogEnds()
         self.clocks: Final = StreamTime(RANK_TOPICS, EVIDENCE, self._ends, self.progress)
         self.job_stage: Final = JobStage(
             self.services, monitors.make_job, monitors.restore_job, monitors.alert_of, self.clocks, self.thresholds
@@ -117,11 +124,12 @@ class WorkerApp(faust.App):
         self.observer: Final = Observer(
             counters, outbox, dead_letters, settings.topics, settings.group,
             (Hop(self.rank_stage, self.clocks.rank_until_s), Hop(self.job_stage, self.clocks.job_until_s)),
-            lambda: self._generation is not None, self.clocks.now_s, settings.grace_s,
+            lambda: self._generation is not None, self.clocks.now_s, settings.grace_s, lambda: self.broker.is_away,
         )  # fmt: skip
         self._partition_counts: Mapping[str, int] = {}
         self._restoring = asyncio.Lock()
         self._asker: Final = ThreadPoolExecutor(1, thread_name_prefix="irregulars-broker")
+        self._describer: Final = ThreadPoolExecutor(1, thread_name_prefix="irregulars-topics")
         self._memory: Final = SpareMemory()
 
     def _new_transport(self) -> SnapshotTransport:
@@ -186,6 +194,7 @@ class WorkerApp(faust.App):
         self.thresholds.close()
         self.gaps.close()
         self._asker.shutdown(wait=False)
+        self._describer.shutdown(wait=False)
 
     async def _try_last_snapshot(self, work: Awaitable[None]) -> None:
         """Await a snapshot that saves others work, and is no loss if there is no time for it, or no broker."""
@@ -237,9 +246,13 @@ class WorkerApp(faust.App):
         if self._generation is not None and silent_s > self.settings.session_s - LOOK_S:
             log = LOG.debug if self.broker.is_away else LOG.warning
             log("event=let_go silent_s=%.1f", silent_s)
-            self._drop()
-            self.services.outbox.give_up()
-            consumer.thread.join_again()
+            self._begin_again()
+
+    def _begin_again(self) -> None:
+        """Let go of all partitions and of what is on its way, and ask for them anew: the snapshots say from where."""
+        self._drop()
+        self.services.outbox.give_up()
+        cast(SnapshotConsumer, self.consumer).thread.join_again()
 
     async def give_back_memory(self) -> None:
         """Give freed memory back to the system, unless the worker is busy."""
@@ -317,15 +330,37 @@ class WorkerApp(faust.App):
     async def _ends(self, topics: Collection[str]) -> Mapping[int, Offsets]:
         """Ask the broker where all partitions of some topics end, whichever worker has them."""
         names = {self.settings.topics.name(topic): topic for topic in {*topics, EVIDENCE}}  # to be observed anyway
-        counts = self._partition_counts
+        counts, ids = self._partition_counts, self._topic_ids
         places = [TP(name, partition) for name, topic in names.items() for partition in range(counts[topic])]
         ends: dict[int, Offsets] = {}
         for place, end in (await self.consumer.highwaters(*places)).items():
             ends.setdefault(place.partition, {})[names[place.topic]] = end
-            self._newest_ends.setdefault(place.partition, {})[names[place.topic]] = end
+        await self._require_same_logs(ids, ends)
+        for number, own in ends.items():
+            self._newest_ends.setdefault(number, {}).update(own)
         self.observer.saw_ends(ends)
         asked = {number: {topic: own[topic] for topic in topics if topic in own} for number, own in ends.items()}
         return {number: own for number, own in asked.items() if own}  # evidence may have more partitions
+
+    async def _require_same_logs(self, ids: Mapping[str, str], ends: Mapping[int, Offsets]) -> None:
+        """Begin again if topics were made anew since partitions were restored, or end before what was read of them.
+
+        Raises
+        ------
+        ServiceUnavailable
+            If so: these ends are of other topics than what is known of how far they were read.
+        """
+        anew = changed_ids(ids, await self._read_ids())
+        if ids is self._topic_ids and self._generation is not None:
+            anew |= self._log_ends.look([*self.rank_stage.states.values(), *self.job_stage.states.values()], ends)
+            if anew:
+                LOG.warning("event=topics_changed topics=%s do='reading begins again'", ",".join(sorted(anew)))
+                self._begin_again()
+        if anew or ids is not self._topic_ids:
+            raise ServiceUnavailable("topics must be those that partitions were restored from; they are made anew")
+
+    async def _read_ids(self) -> dict[str, str]:
+        return await asyncio.get_running_loop().run_in_executor(self._describer, self._asked_ids.read)
 
     async def close_gaps(self) -> None:
         """Move on over what holds no message at the ends of partitions."""
@@ -353,14 +388,52 @@ class WorkerApp(faust.App):
         by_topic = {name: self._partitions(assignment, name) for name in (*RANK_TOPICS, EVIDENCE)}
         if len({frozenset(by_topic[name]) for name in RANK_TOPICS}) > 1:
             found = ", ".join(f"{name}={sorted(by_topic[name])}" for name in RANK_TOPICS)
-            raise TopicMismatch(f"one worker must get equal partitions of the first hop's topics; got {found}")
+            raise TopicMismatch(
+                f"one worker must get equal partitions of the first hop's topics; got {found}. A topic that has none "
+                "may have been deleted. Run: irregulars topics create; then start the worker again"
+            )
+        logs = await self._look_at_logs(assignment)
         await self.thresholds.read()
-        await self.rank_stage.restore(by_topic["jobs"], generation)
-        await self.job_stage.restore(by_topic[EVIDENCE], generation)
+        await self.rank_stage.restore(by_topic["jobs"], generation, logs)
+        await self.job_stage.restore(by_topic[EVIDENCE], generation, logs)
+        self._tell_made_anew()
         self.clocks.forget()
         self._reading.forget()
         self._partition_counts = await self._count_partitions()
         self._generation = generation
+
+    async def _look_at_logs(self, assignment: set[TP]) -> Logs:
+        """Ask which topics these are and where they end; forget what the process knows of others of these names."""
+        ids, names = await self._read_ids(), {self.settings.topics.name(name): name for name in TOPICS}
+        ends: dict[int, Offsets] = {}
+        for place, end in (await self.consumer.highwaters(*assignment)).items() if assignment else ():
+            ends.setdefault(place.partition, {})[names[place.topic]] = end
+        anew = changed_ids(self._topic_ids, ids)
+        self._topic_ids = {**self._topic_ids, **ids}
+        self.progress.topic_ids = self._topic_ids
+        self._log_ends.forget()
+        if anew:
+            self._newest_ends = {}
+            self.services.outbox.give_up()  # it knows where the old ones ended
+            self.clocks.forget_all()
+            for log in (self.progress, self.opinions, self.thresholds):
+                log.forget()
+        return Logs(self._topic_ids, ends)
+
+    def _tell_made_anew(self) -> None:
+        """Say which topics are read from their beginning although they were read before."""
+        found: dict[str, set[int]] = {}
+        for stage in (self.rank_stage, self.job_stage):
+            for topic, partitions in stage.made_anew.items():
+                found.setdefault(topic, set()).update(partitions)
+        for topic, partitions in sorted(found.items()):
+            self.services.counters.read_anew(topic, len(partitions))
+            LOG.error(
+                "event=topic_made_anew topic=%s partitions=%s reason=%r",
+                topic, ",".join(map(str, sorted(partitions))),
+                "it was deleted and made again, or cut, since the last snapshot; what stood there and was not read "
+                "is lost, and what stands there now is read from its beginning",
+            )  # fmt: skip
 
     async def _count_partitions(self) -> Mapping[str, int]:
         own = self.settings

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Sequence
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient
 
-from irregulars.streams.kafka.topic_admin import create_topics, delete_topics
+from irregulars.streams.kafka.topic_admin import create_topics, delete_topics, topics_there
 from tests.integration.worker_runs import Bus, Job, StartWorker, Worker, run_last_jobs, wait_until
 
 pytestmark = pytest.mark.integration
@@ -27,13 +24,8 @@ def make_anew(bus: Bus, *topics: str) -> None:
 
 
 def are_there(bus: Bus, topics: Sequence[str]) -> bool:
-    try:
-        report = create_topics(bus.bootstrap, bus.topics)
-    except KafkaException as error:  # it is being deleted
-        assert error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS
-        return False
-    known = AdminClient({"bootstrap.servers": bus.bootstrap}).list_topics(timeout=10).topics
-    return bool(report) and {bus.topics.name(topic) for topic in topics} <= known.keys()
+    create_topics(bus.bootstrap, bus.topics)
+    return {bus.topics.name(topic) for topic in topics} <= set(topics_there(bus.bootstrap, bus.topics, {}))
 
 
 def run(bus: Bus, name: str, iterations: int, ranks: int = 4) -> set[str]:
@@ -78,3 +70,28 @@ def test_a_topic_made_anew_while_no_worker_runs_is_read_from_its_beginning(
     assert worker.stop() == 0
     assert "event=topic_made_anew" not in worker.output()
     assert twice(bus.verdict_ids()) == twice(bus.verdict_ids("alerts")) == []
+
+
+ANEW = (
+    ("commops",),
+    ("jobs", "iterations", "bandwidth", "gpu_health", "heartbeats"),
+    ("evidence",),
+    ("progress",),
+    ("verdicts", "alerts"),
+    ("rank_snapshots", "job_snapshots"),
+    ("feedback", "thresholds"),
+)
+
+
+def test_topics_made_anew_while_a_worker_runs_are_read_from_their_beginning(
+    bus: Bus, start_worker: StartWorker
+) -> None:
+    worker = start_worker()
+    told = run(bus, "before", LONG)
+    require_told(bus, told, worker)
+    for number, topics in enumerate(ANEW):
+        make_anew(bus, *topics)
+        told = run(bus, f"after-{number}", SHORT)
+        require_told(bus, told, worker)
+    run_last_jobs(bus)
+    assert worker.stop() == 0

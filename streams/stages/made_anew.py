@@ -1,0 +1,132 @@
+"""Topics that were deleted and made anew, or cut: positions of before say nothing of what stands there now.
+
+Whoever went on at an old position would pass over all that comes until the log is as long as it was, and without a
+word: a job would be judged by the ranks whose partitions happened to be short. So a partition of such a topic is
+read from its beginning, and no monitor takes a message for seen because of its offset.
+
+A topic made anew is known by its id, which a snapshot keeps. Where a broker tells no ids, and where a log was cut (an
+unclean election of a leader), a position behind the end of the log says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from irregulars.streams.snapshots.records import Offsets, PositionRecord
+from irregulars.streams.snapshots.stored_partition import StoredPartition
+from irregulars.streams.snapshots.threshold_steps import ThresholdSteps
+from irregulars.streams.stages.partition_state import PartitionState, Tracked
+
+EVIDENCE: Final = "evidence"
+THRESHOLDS: Final = "thresholds"
+
+
+@dataclass(frozen=True, slots=True)
+class Logs:
+    """The topics as they are now.
+
+    Parameters
+    ----------
+    ids
+        By topic (named without prefix), as far as the broker tells them.
+    ends
+        Offsets of the next messages of what was assigned: by partition, then topic.
+    """
+
+    ids: Mapping[str, str] = field(default_factory=dict)
+    ends: Mapping[int, Offsets] = field(default_factory=dict)
+
+
+def changed_ids(before: Mapping[str, str], now: Mapping[str, str]) -> set[str]:
+    """Return the topics that had another id before.
+
+    >>> changed_ids({"jobs": "a", "commops": "b"}, {"jobs": "a", "commops": "c", "evidence": "d"})
+    {'commops'}
+    """
+    return {topic for topic, known in now.items() if before.get(topic, known) != known}
+
+
+def ended_before(positions: Mapping[str, int], ends: Mapping[str, int]) -> set[str]:
+    """Return the topics whose log ends before the position up to which it was read.
+
+    >>> ended_before({"jobs": 4, "commops": 9}, {"jobs": 4, "commops": 2})
+    {'commops'}
+    """
+    return {topic for topic, end in ends.items() if positions.get(topic, 0) > end}
+
+
+def reached_offsets(positions: Mapping[str, int], tracked: Iterable[Tracked[Any]]) -> Offsets:
+    """Return how far topics were read, by a partition's position and by what its monitors have seen."""
+    reached = dict(positions)
+    for one in tracked:
+        for topic, seen in one.seen.items():
+            reached[topic] = max(seen + 1, reached.get(topic, 0))
+    return reached
+
+
+def without_topics(stored: PositionRecord, topics: Set[str]) -> PositionRecord:
+    """Return what a partition's record still says once these topics are other ones."""
+    positions = {topic: at for topic, at in stored.positions.items() if topic not in topics}
+    record = replace(stored, positions=positions)
+    if EVIDENCE in topics:  # all that it says of places in evidence
+        steps = ThresholdSteps().begin(0, record.thresholds.newest) if record.thresholds.steps else ThresholdSteps()
+        record = replace(record, told=replace(record.told, before=0), thresholds=steps)
+    if THRESHOLDS in topics:
+        record = replace(record, thresholds=ThresholdSteps())
+    if record.ends is not None:
+        ends = {topic: dict.fromkeys(own, 0) if topic in topics else own for topic, own in record.ends.items()}
+        record = replace(record, ends=ends)
+    return record
+
+
+def forget_seen(tracked: Iterable[Tracked[Any]], topics: Set[str]) -> None:
+    """Let monitors take no message of these topics for seen; a snapshot is due then."""
+    for one in tracked:
+        if not topics.isdisjoint(one.seen):
+            one.seen = {topic: at for topic, at in one.seen.items() if topic not in topics}
+            one.is_dirty = True
+
+
+def emptied(stored: StoredPartition) -> StoredPartition:
+    """Return a partition of snapshots as one that holds nothing which counts; all that stands there is to be deleted.
+
+    A worker wrote it that did not know yet that the topic had been made anew: most of its states are missing.
+    """
+    pieces = {key for monitor in stored.monitors.values() for key in monitor.places}
+    return StoredPartition(
+        epoch=stored.epoch, strays=stored.strays | pieces, end=stored.end, read_bytes=stored.read_bytes
+    )
+
+
+class LogEnds:
+    """Notices, while a worker runs, that a partition ends before the position up to which it was read.
+
+    A new leader may say for a moment that the log ends earlier: it must last for some looks.
+
+    Examples
+    --------
+    >>> state = PartitionState(0, 1, 1, {"commops": 9})
+    >>> ends = LogEnds(looks=2)
+    >>> ends.look([state], {0: {"commops": 2}}), ends.look([state], {0: {"commops": 3}})
+    (set(), {'commops'})
+    """
+
+    def __init__(self, looks: int = 5) -> None:
+        self._looks: Final = looks
+        self._seen: dict[tuple[str, int], int] = {}
+
+    def look(self, states: Iterable[PartitionState[Any]], ends: Mapping[int, Offsets]) -> set[str]:
+        """Return the topics of which that is so since some looks."""
+        found = {
+            (topic, state.partition)
+            for state in states
+            for topic in ended_before(state.read_to(), ends.get(state.partition, {}))
+        }
+        self._seen = {place: self._seen.get(place, 0) + 1 for place in found}
+        return {topic for (topic, _), looks in self._seen.items() if looks >= self._looks}
+
+    def forget(self) -> None:
+        """Begin anew, with other partitions."""
+        self._seen = {}
