@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from irregulars.streams.snapshots.records import Offsets, PositionRecord
-from irregulars.streams.snapshots.stored_partition import StoredPartition
 from irregulars.streams.snapshots.threshold_steps import ThresholdSteps
 from irregulars.streams.stages.partition_state import PartitionState, Tracked
 
@@ -87,17 +86,6 @@ def forget_seen(tracked: Iterable[Tracked[Any]], topics: Set[str]) -> None:
         if not topics.isdisjoint(one.seen):
             one.seen = {topic: at for topic, at in one.seen.items() if topic not in topics}
             one.is_dirty = True
-
-
-def emptied(stored: StoredPartition) -> StoredPartition:
-    """Return a partition of snapshots as one that holds nothing which counts; all that stands there is to be deleted.
-
-    A worker wrote it that did not know yet that the topic had been made anew: most of its states are missing.
-    """
-    pieces = {key for monitor in stored.monitors.values() for key in monitor.places}
-    return StoredPartition(
-        epoch=stored.epoch, strays=stored.strays | pieces, end=stored.end, read_bytes=stored.read_bytes
-    )
 
 
 class LogEnds:

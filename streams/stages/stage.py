@@ -43,7 +43,6 @@ from irregulars.streams.stages.continuity import Continuity
 from irregulars.streams.stages.made_anew import (
     Logs,
     changed_ids,
-    emptied,
     ended_before,
     forget_seen,
     reached_offsets,
@@ -206,15 +205,14 @@ class Stage(ABC, Generic[M]):
     async def _restore_one(self, partition: int, generation: int) -> PartitionState[M]:
         began_s = time.monotonic()
         loop = asyncio.get_running_loop()
-        stored = await loop.run_in_executor(self._restorer, self.log.read, partition)
+        stored = await loop.run_in_executor(self._restorer, self.log.read, partition, self._is_of_other_topic)
         state = await self._restored(stored, partition, generation)
         _log_restored(self.hop, state, stored.read_bytes, began_s)
         self.services.counters.restored(self.hop, time.monotonic() - began_s)
         return state
 
     async def _restored(self, stored: StoredPartition, partition: int, generation: int) -> PartitionState[M]:
-        if self.snapshot_topic in changed_ids(stored.position.topic_ids, self._logs.ids):
-            stored = emptied(stored)
+        if stored.is_anew:
             self._note_anew({self.snapshot_topic}, partition)
         # In the thread: a large job's state takes seconds, in which the broker must hear of us.
         tracked, refused = await asyncio.get_running_loop().run_in_executor(self._restorer, self._revive, stored)
@@ -243,7 +241,7 @@ class Stage(ABC, Generic[M]):
         return state
 
     async def _without_old(self, state: PartitionState[M], position: PositionRecord) -> tuple[PositionRecord, bool]:
-        """Forget places in topics that were made anew, or cut; return whether stored states still name such places."""
+        """Forget places in topics made anew, or cut; return whether stored states still name such places."""
         gone = changed_ids(position.topic_ids, self._own_ids())
         reached = reached_offsets(position.positions, state.tracked.values())
         rest = {topic: at for topic, at in reached.items() if topic not in gone}
@@ -266,6 +264,9 @@ class Stage(ABC, Generic[M]):
             time.sleep(_END_AGAIN_S)
             found = ended_before(reached, {topic: self.reader.end_offset(name(topic), partition) for topic in found})
         return found
+
+    def _is_of_other_topic(self, record: PositionRecord) -> bool:
+        return self.snapshot_topic in changed_ids(record.topic_ids, self._logs.ids)
 
     def _own_ids(self) -> dict[str, str]:
         return {topic: known for topic, known in self._logs.ids.items() if topic in self.rests_on}
