@@ -10,7 +10,8 @@ unclean election of a leader), a position behind the end of the log says so.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+import time
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -20,6 +21,10 @@ from irregulars.streams.stages.partition_state import PartitionState, Tracked
 
 EVIDENCE: Final = "evidence"
 THRESHOLDS: Final = "thresholds"
+END_S: Final = 5.0
+"""How long a partition must end before what was read of it, s, to count as cut."""
+
+_END_AGAIN_S: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +91,59 @@ def forget_seen(tracked: Iterable[Tracked[Any]], topics: Set[str]) -> None:
         if not topics.isdisjoint(one.seen):
             one.seen = {topic: at for topic, at in one.seen.items() if topic not in topics}
             one.is_dirty = True
+
+
+class TopicsNow:
+    """What a hop's topics are, held against what its snapshots say of them; of one assignment.
+
+    Parameters
+    ----------
+    logs
+        As they were found.
+    rests_on
+        Topics of which the hop keeps places.
+    end_of
+        Asks where a partition of a topic ends; it waits.
+
+    Attributes
+    ----------
+    ids
+        Of these topics, as far as they are told.
+    made_anew
+        Partitions of which places were forgotten, by topic.
+    """
+
+    def __init__(self, logs: Logs, rests_on: Set[str], end_of: Callable[[str, int], int]) -> None:
+        self.ids: Final = {topic: known for topic, known in logs.ids.items() if topic in rests_on}
+        self.made_anew: Final[dict[str, set[int]]] = {}
+        self._ends: Final = logs.ends
+        self._end_of: Final = end_of
+        self._patient_until_s: Final = time.monotonic() + END_S
+
+    def is_other(self, topic: str, record: PositionRecord) -> bool:
+        """Whether a record was written when the topic was another one."""
+        return topic in changed_ids(record.topic_ids, self.ids)
+
+    def gone(self, partition: int, record: PositionRecord, tracked: Iterable[Tracked[Any]]) -> set[str]:
+        """Return the topics of which a partition's places do not hold any more. May wait: call it in a thread."""
+        anew = changed_ids(record.topic_ids, self.ids)
+        reached = reached_offsets(record.positions, tracked)
+        found = anew | self._cut(partition, {topic: at for topic, at in reached.items() if topic not in anew})
+        self.note(found, partition)
+        return found
+
+    def note(self, topics: Set[str], partition: int) -> None:
+        """Note that places of a partition were forgotten."""
+        for topic in topics:
+            self.made_anew.setdefault(topic, set()).add(partition)
+
+    def _cut(self, partition: int, reached: Offsets) -> set[str]:
+        """Return the topics that end before what was read; a new leader may need a moment to know its end."""
+        found = ended_before(reached, self._ends.get(partition, {}))
+        while found and time.monotonic() < self._patient_until_s:
+            time.sleep(_END_AGAIN_S)
+            found = ended_before(reached, {topic: self._end_of(topic, partition) for topic in found})
+        return found
 
 
 class LogEnds:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final, Generic, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -42,10 +43,8 @@ from irregulars.streams.snapshots.stored_partition import StoredPartition
 from irregulars.streams.stages.continuity import Continuity
 from irregulars.streams.stages.made_anew import (
     Logs,
-    changed_ids,
-    ended_before,
+    TopicsNow,
     forget_seen,
-    reached_offsets,
     without_topics,
 )
 from irregulars.streams.stages.partition_state import PartitionState, Tracked
@@ -56,11 +55,6 @@ from irregulars.streams.worker_settings import WorkerSettings
 LOG: Final = logging.getLogger("irregulars.worker")
 ENDED_LINGER_S: Final = 600.0
 """How long the state of what has ended is kept, so that stragglers and repeats find it."""
-
-_END_S: Final = 5.0
-"""How long a partition must end before what was read of it, s, to count as cut."""
-
-_END_AGAIN_S: Final = 0.5
 
 _REST: Final = 5.0
 _LONGEST_REST_S: Final = 20.0
@@ -128,10 +122,8 @@ class Stage(ABC, Generic[M]):
         self._writing = asyncio.Lock()
         self._cycles: WeakKeyDictionary[PartitionState[M], asyncio.Lock] = WeakKeyDictionary()
         self._rested_at_s: WeakKeyDictionary[PartitionState[M], float] = WeakKeyDictionary()
-        self._logs = Logs()
+        self._now = self._topics_now(Logs())
         self._ids: WeakKeyDictionary[PartitionState[M], dict[str, str]] = WeakKeyDictionary()
-        self._patient_until_s = 0.0
-        self.made_anew: dict[str, set[int]] = {}  # partitions that were restored as of topics made anew, or cut
         self._taking = 0
         self._running: set[asyncio.Task[None]] = set()
         self.faults: Final = MonitorFaults(services.fail)
@@ -175,6 +167,15 @@ class Stage(ABC, Generic[M]):
         """Return the ids of the topics that a partition's states are of."""
         return self._ids.get(state, {})
 
+    @property
+    def made_anew(self) -> Mapping[str, Set[int]]:
+        """Partitions that were restored without what was known of them, by topics that were made anew, or cut."""
+        return self._now.made_anew
+
+    def _topics_now(self, logs: Logs) -> TopicsNow:
+        name = self.services.settings.topics.name
+        return TopicsNow(logs, self.rests_on, lambda topic, partition: self.reader.end_offset(name(topic), partition))
+
     async def begin_first(self, state: PartitionState[M], stored: PositionRecord) -> PositionRecord:
         """Return how a partition begins of which no record is stored: at the beginning."""
         return stored
@@ -193,8 +194,7 @@ class Stage(ABC, Generic[M]):
             The topics as they are now; None: nothing is known of them.
         """
         self.drop()
-        self._logs, self.made_anew = logs or Logs(), {}
-        self._patient_until_s = time.monotonic() + _END_S
+        self._now = self._topics_now(logs or Logs())
         async with self._writing:  # a cycle of what was held before may still write
             restored = {partition: await self._restore_one(partition, generation) for partition in sorted(partitions)}
             await self.services.outbox.barrier()
@@ -204,8 +204,8 @@ class Stage(ABC, Generic[M]):
 
     async def _restore_one(self, partition: int, generation: int) -> PartitionState[M]:
         began_s = time.monotonic()
-        loop = asyncio.get_running_loop()
-        stored = await loop.run_in_executor(self._restorer, self.log.read, partition, self._is_of_other_topic)
+        loop, is_other = asyncio.get_running_loop(), partial(self._now.is_other, self.snapshot_topic)
+        stored = await loop.run_in_executor(self._restorer, self.log.read, partition, is_other)
         state = await self._restored(stored, partition, generation)
         _log_restored(self.hop, state, stored.read_bytes, began_s)
         self.services.counters.restored(self.hop, time.monotonic() - began_s)
@@ -213,7 +213,7 @@ class Stage(ABC, Generic[M]):
 
     async def _restored(self, stored: StoredPartition, partition: int, generation: int) -> PartitionState[M]:
         if stored.is_anew:
-            self._note_anew({self.snapshot_topic}, partition)
+            self._now.note({self.snapshot_topic}, partition)
         # In the thread: a large job's state takes seconds, in which the broker must hear of us.
         tracked, refused = await asyncio.get_running_loop().run_in_executor(self._restorer, self._revive, stored)
         position = stored.position
@@ -230,7 +230,7 @@ class Stage(ABC, Generic[M]):
         elif not position.epoch:
             position = await self.begin_first(state, position)
         ids_before = position.topic_ids
-        self._ids[state] = {**ids_before, **self._own_ids()}
+        self._ids[state] = {**ids_before, **self._now.ids}
         position, has_old = await self._without_old(state, position)
         await self.prepare(state, position)
         claim = self.record(state, state.stored_position)
@@ -242,38 +242,16 @@ class Stage(ABC, Generic[M]):
 
     async def _without_old(self, state: PartitionState[M], position: PositionRecord) -> tuple[PositionRecord, bool]:
         """Forget places in topics made anew, or cut; return whether stored states still name such places."""
-        gone = changed_ids(position.topic_ids, self._own_ids())
-        reached = reached_offsets(position.positions, state.tracked.values())
-        rest = {topic: at for topic, at in reached.items() if topic not in gone}
         loop = asyncio.get_running_loop()
-        gone |= await loop.run_in_executor(self._restorer, self._cut_topics, state.partition, rest)
+        tracked = state.tracked.values()
+        gone = await loop.run_in_executor(self._restorer, self._now.gone, state.partition, position, tracked)
         if not gone:
             return position, False
-        self._note_anew(gone, state.partition)
         position = without_topics(position, gone)
-        forget_seen(state.tracked.values(), gone)
+        forget_seen(tracked, gone)
         self.forget_places(state, gone)
         state.go_on_at(position.positions)
-        return position, any(one.is_dirty for one in state.tracked.values())
-
-    def _cut_topics(self, partition: int, reached: Mapping[str, int]) -> set[str]:
-        """Return the topics that end before what was read of them; a new leader may need a moment to know its end."""
-        found = ended_before(reached, self._logs.ends.get(partition, {}))
-        name = self.services.settings.topics.name
-        while found and time.monotonic() < self._patient_until_s:
-            time.sleep(_END_AGAIN_S)
-            found = ended_before(reached, {topic: self.reader.end_offset(name(topic), partition) for topic in found})
-        return found
-
-    def _is_of_other_topic(self, record: PositionRecord) -> bool:
-        return self.snapshot_topic in changed_ids(record.topic_ids, self._logs.ids)
-
-    def _own_ids(self) -> dict[str, str]:
-        return {topic: known for topic, known in self._logs.ids.items() if topic in self.rests_on}
-
-    def _note_anew(self, topics: Set[str], partition: int) -> None:
-        for topic in topics:
-            self.made_anew.setdefault(topic, set()).add(partition)
+        return position, any(one.is_dirty for one in tracked)
 
     def _revive(self, stored: StoredPartition) -> tuple[dict[bytes, Tracked[M]], dict[bytes, str]]:
         """Build the monitors of a partition; return them, and why each of the others could not be built."""

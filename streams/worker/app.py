@@ -39,7 +39,6 @@ from irregulars.streams.kafka.log_reader import LogReader
 from irregulars.streams.kafka.outbox import Outbox
 from irregulars.streams.kafka.recent_messages import RecentMessages
 from irregulars.streams.kafka.topic_admin import check_topics
-from irregulars.streams.kafka.topic_ids import TopicIds
 from irregulars.streams.kafka.topics import TOPICS, WORKER_TOPICS
 from irregulars.streams.progress.opinion_log import OpinionLog
 from irregulars.streams.progress.progress_log import ProgressLog
@@ -48,7 +47,7 @@ from irregulars.streams.progress.threshold_log import ThresholdLog
 from irregulars.streams.stages.continuity import Continuity
 from irregulars.streams.stages.job_stage import JobStage
 from irregulars.streams.stages.job_topics import EVIDENCE
-from irregulars.streams.stages.made_anew import LogEnds, Logs, changed_ids
+from irregulars.streams.stages.made_anew import Logs
 from irregulars.streams.stages.partition_state import Offsets
 from irregulars.streams.stages.rank_stage import RANK_TOPICS, RankStage
 from irregulars.streams.stages.sink_writer import SinkWriter
@@ -58,6 +57,7 @@ from irregulars.streams.telemetry.observer import Hop, Observer
 from irregulars.streams.worker.faust_config import faust_config
 from irregulars.streams.worker.log_gaps import LogGaps
 from irregulars.streams.worker.monitors import Monitors
+from irregulars.streams.worker.topic_watch import TopicWatch, tell_made_anew
 from irregulars.streams.worker_settings import WorkerSettings
 
 LOG: Final = logging.getLogger("irregulars.worker")
@@ -110,11 +110,7 @@ class WorkerApp(faust.App):
             LogReader(settings.bootstrap, settings.security, settings.broker_timeout_s),
         )
         self._newest_ends: dict[int, Offsets] = {}
-        self._topic_ids: Mapping[str, str] = {}
-        self._asked_ids: Final = TopicIds(
-            settings.bootstrap, settings.topics, settings.security, settings.broker_timeout_s
-        )
-        self._log_ends: Final = LogEnds()
+        self._topics: Final = TopicWatch(settings)
         self.clocks: Final = StreamTime(RANK_TOPICS, EVIDENCE, self._ends, self.progress)
         self.job_stage: Final = JobStage(
             self.services, monitors.make_job, monitors.restore_job, monitors.alert_of, self.clocks, self.thresholds
@@ -129,7 +125,6 @@ class WorkerApp(faust.App):
         self._partition_counts: Mapping[str, int] = {}
         self._restoring = asyncio.Lock()
         self._asker: Final = ThreadPoolExecutor(1, thread_name_prefix="irregulars-broker")
-        self._describer: Final = ThreadPoolExecutor(1, thread_name_prefix="irregulars-topics")
         self._memory: Final = SpareMemory()
 
     def _new_transport(self) -> SnapshotTransport:
@@ -194,7 +189,7 @@ class WorkerApp(faust.App):
         self.thresholds.close()
         self.gaps.close()
         self._asker.shutdown(wait=False)
-        self._describer.shutdown(wait=False)
+        self._topics.close()
 
     async def _try_last_snapshot(self, work: Awaitable[None]) -> None:
         """Await a snapshot that saves others work, and is no loss if there is no time for it, or no broker."""
@@ -330,7 +325,7 @@ class WorkerApp(faust.App):
     async def _ends(self, topics: Collection[str]) -> Mapping[int, Offsets]:
         """Ask the broker where all partitions of some topics end, whichever worker has them."""
         names = {self.settings.topics.name(topic): topic for topic in {*topics, EVIDENCE}}  # to be observed anyway
-        counts, ids = self._partition_counts, self._topic_ids
+        counts, ids = self._partition_counts, self._topics.ids
         places = [TP(name, partition) for name, topic in names.items() for partition in range(counts[topic])]
         ends: dict[int, Offsets] = {}
         for place, end in (await self.consumer.highwaters(*places)).items():
@@ -350,17 +345,13 @@ class WorkerApp(faust.App):
         ServiceUnavailable
             If so: these ends are of other topics than what is known of how far they were read.
         """
-        anew = changed_ids(ids, await self._read_ids())
-        if ids is self._topic_ids and self._generation is not None:
-            anew |= self._log_ends.look([*self.rank_stage.states.values(), *self.job_stage.states.values()], ends)
-            if anew:
-                LOG.warning("event=topics_changed topics=%s do='reading begins again'", ",".join(sorted(anew)))
-                self._begin_again()
-        if anew or ids is not self._topic_ids:
-            raise ServiceUnavailable("topics must be those that partitions were restored from; they are made anew")
-
-    async def _read_ids(self) -> dict[str, str]:
-        return await asyncio.get_running_loop().run_in_executor(self._describer, self._asked_ids.read)
+        states = [*self.rank_stage.states.values(), *self.job_stage.states.values()]
+        anew = await self._topics.changed_since(ids, states, ends)
+        if anew and ids is self._topics.ids and self._generation is not None:
+            LOG.warning("event=topics_changed topics=%s do='reading begins again'", ",".join(sorted(anew)))
+            self._begin_again()
+        if anew or ids is not self._topics.ids:
+            raise ServiceUnavailable("topics must be those that partitions were restored from; they were made anew")
 
     async def close_gaps(self) -> None:
         """Move on over what holds no message at the ends of partitions."""
@@ -396,7 +387,7 @@ class WorkerApp(faust.App):
         await self.thresholds.read()
         await self.rank_stage.restore(by_topic["jobs"], generation, logs)
         await self.job_stage.restore(by_topic[EVIDENCE], generation, logs)
-        self._tell_made_anew()
+        tell_made_anew((self.rank_stage.made_anew, self.job_stage.made_anew), self.services.counters)
         self.clocks.forget()
         self._reading.forget()
         self._partition_counts = await self._count_partitions()
@@ -404,36 +395,18 @@ class WorkerApp(faust.App):
 
     async def _look_at_logs(self, assignment: set[TP]) -> Logs:
         """Ask which topics these are and where they end; forget what the process knows of others of these names."""
-        ids, names = await self._read_ids(), {self.settings.topics.name(name): name for name in TOPICS}
+        anew, names = await self._topics.look(), {self.settings.topics.name(name): name for name in TOPICS}
         ends: dict[int, Offsets] = {}
         for place, end in (await self.consumer.highwaters(*assignment)).items() if assignment else ():
             ends.setdefault(place.partition, {})[names[place.topic]] = end
-        anew = changed_ids(self._topic_ids, ids)
-        self._topic_ids = {**self._topic_ids, **ids}
-        self.progress.topic_ids = self._topic_ids
-        self._log_ends.forget()
+        self.progress.topic_ids = self._topics.ids
         if anew:
             self._newest_ends = {}
             self.services.outbox.give_up()  # it knows where the old ones ended
             self.clocks.forget_all()
             for log in (self.progress, self.opinions, self.thresholds):
                 log.forget()
-        return Logs(self._topic_ids, ends)
-
-    def _tell_made_anew(self) -> None:
-        """Say which topics are read from their beginning although they were read before."""
-        found: dict[str, set[int]] = {}
-        for stage in (self.rank_stage, self.job_stage):
-            for topic, partitions in stage.made_anew.items():
-                found.setdefault(topic, set()).update(partitions)
-        for topic, partitions in sorted(found.items()):
-            self.services.counters.read_anew(topic, len(partitions))
-            LOG.error(
-                "event=topic_made_anew topic=%s partitions=%s reason=%r",
-                topic, ",".join(map(str, sorted(partitions))),
-                "it was deleted and made again, or cut, since the last snapshot; what stood there and was not read "
-                "is lost, and what stands there now is read from its beginning",
-            )  # fmt: skip
+        return Logs(self._topics.ids, ends)
 
     async def _count_partitions(self) -> Mapping[str, int]:
         own = self.settings

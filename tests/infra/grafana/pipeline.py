@@ -139,7 +139,10 @@ def _resources() -> Row:
 
 
 def _state() -> Row:
-    monitors = expressions((f"sum by (hop) (irregulars_worker_monitors{{{_WORKER}}})", "{{hop}}s"))
+    monitors = expressions(
+        (f"sum(irregulars_worker_ranks{{{_WORKER}}})", "ranks"),
+        (f'sum(irregulars_worker_monitors{{{_WORKER},hop="job"}})', "jobs"),
+    )
     held = f"sum by (instance, hop) (irregulars_worker_partitions{{{_WORKER}}})"
     state = expressions((f"sum by (hop) (irregulars_worker_state_bytes{{{_WORKER}}})", "hop {{hop}}"))
     return 8, [
