@@ -18,10 +18,14 @@ LONG, SHORT = 30, 6
 
 
 def make_anew(bus: Bus, *topics: str) -> None:
-    delete_topics(bus.bootstrap, [bus.topics.name(topic) for topic in topics], {})
+    delete(bus, *topics)
     for topic in topics:
         bus._read_to = {place: at for place, at in bus._read_to.items() if place[0] != bus.topics.name(topic)}
     wait_until(lambda: are_there(bus, topics), "topics that are made anew")
+
+
+def delete(bus: Bus, *topics: str) -> None:
+    delete_topics(bus.bootstrap, [bus.topics.name(topic) for topic in topics], {})
 
 
 def are_there(bus: Bus, topics: Sequence[str]) -> bool:
@@ -51,14 +55,16 @@ def twice(found: Counter[str]) -> list[str]:
     return [name for name, count in found.items() if count > 1]
 
 
-def test_a_topic_made_anew_while_no_worker_runs_is_read_from_its_beginning(
+def test_a_deleted_topic_ends_a_worker_and_is_read_from_its_beginning_once_it_is_made_anew(
     bus: Bus, start_worker: StartWorker
 ) -> None:
     worker = start_worker()
     wanted = run(bus, "before", LONG)
     require_told(bus, wanted, worker)
-    assert worker.stop() == 0
-    make_anew(bus, "commops", "heartbeats")
+    delete(bus, "commops", "heartbeats")
+    wait_until(lambda: not worker.is_running, "the end of the worker")
+    assert "Run: irregulars topics create" in worker.output().splitlines()[-1]
+    make_anew(bus)
     wanted |= run(bus, "after", SHORT)
     worker = start_worker()
     require_told(bus, wanted, worker)
