@@ -48,7 +48,7 @@ from irregulars.streams.stages.continuity import Continuity
 from irregulars.streams.stages.job_stage import JobStage
 from irregulars.streams.stages.job_topics import EVIDENCE
 from irregulars.streams.stages.made_anew import Logs
-from irregulars.streams.stages.partition_state import Offsets
+from irregulars.streams.stages.partition_state import Offsets, PartitionState
 from irregulars.streams.stages.rank_stage import RANK_TOPICS, RankStage
 from irregulars.streams.stages.sink_writer import SinkWriter
 from irregulars.streams.stages.stage import Services
@@ -345,7 +345,7 @@ class WorkerApp(faust.App):
         ServiceUnavailable
             If so: these ends are of other topics than what is known of how far they were read.
         """
-        states = [*self.rank_stage.states.values(), *self.job_stage.states.values()]
+        states: list[PartitionState[Any]] = [*self.rank_stage.states.values(), *self.job_stage.states.values()]
         anew = await self._topics.changed_since(ids, states, ends)
         if anew and ids is self._topics.ids and self._generation is not None:
             LOG.warning("event=topics_changed topics=%s do='reading begins again'", ",".join(sorted(anew)))
