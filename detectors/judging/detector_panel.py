@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from irregulars.detectors.judging.reading.iteration_rows import IterationRows
+from irregulars.detectors.judging.lessons import KEPT_RANKS, Examples, LessonBook
 from irregulars.detectors.judging.settings import JudgeSettings
 from irregulars.detectors.plugins.protocol import (
     Detector,
     Frame,
     MakeDetector,
     explanation_of,
+    is_taught,
     is_witness,
     name_of,
     opens_verdicts,
 )
 from irregulars.detectors.plugins.stored_state import StoredDetector, restore_detectors, stored_detectors
 from irregulars.detectors.verdicts.strange_ranks import RankScores
-from irregulars.dtypes import Column, Floats, Ints
+from irregulars.dtypes import Column, Floats, Ints, Numbers
 from irregulars.streams.messages.evidence import DETECTOR_SCORE
 
 STATE_BYTES_OF_JOB: Final = 256 * 1024
@@ -100,6 +102,29 @@ class DetectorPanel:
             return ""
         return explanation_of(detector, scored.frame, int(np.searchsorted(scored.named.ranks, rank)))
 
+    # --- what people say ------------------------------------------------------------------------------------------
+
+    @property
+    def has_pupils(self) -> bool:
+        """Whether what people say of verdicts teaches any of them."""
+        return any(is_taught(one) for _, one in self._own)
+
+    def examples(self, scored: Scored, suspects: Ints) -> dict[str, Examples]:
+        """Return, by detector, the rows of some ranks and of the strangest others, as far as they teach anything."""
+        return {
+            name: _examples(scored, name, np.asarray(one.examples(scored.frame), dtype=np.float32), suspects)
+            for name, one in self._own_taught
+        }
+
+    def teach(self, book: LessonBook) -> None:
+        """Teach all that people said so far, in place of what was taught before."""
+        for name, detector in self._own_taught:
+            detector.teach(*book.lessons(name))
+
+    @property
+    def _own_taught(self) -> list[tuple[str, Any]]:
+        return [(name, one) for name, one in self._own if is_taught(one)]
+
     # --- snapshots --------------------------------------------------------------------------------------------------
 
     def states(self) -> tuple[StoredDetector, ...]:
@@ -110,6 +135,16 @@ class DetectorPanel:
         """Let the detectors go on from their states; who has none begins cold."""
         if states:
             self._own, self.cold = restore_detectors(self._makers, states)
+
+
+def _examples(scored: Scored, name: str, rows: Numbers, suspects: Ints) -> Examples:
+    ranks = scored.named.ranks
+    usable = np.flatnonzero(np.isfinite(rows).all(axis=1))
+    is_suspect = np.isin(ranks[usable], suspects)
+    own, others = usable[is_suspect], usable[~is_suspect]
+    strangest = others[np.argsort(-np.nan_to_num(scored.named.by_detector[name][others]), kind="stable")]
+    chosen = np.sort(np.concatenate([own, strangest[:KEPT_RANKS]]))
+    return Examples(int(scored.frame["iteration"][0]), ranks[chosen].astype(np.int64), rows[chosen])
 
 
 def _named(makers: Iterable[MakeDetector]) -> list[tuple[str, Detector]]:

@@ -18,10 +18,10 @@ from irregulars.streams.messages.bundles import Bundle, BundleHeader, bundle_of,
 from irregulars.streams.messages.evidence import Evidence, Membership
 from irregulars.streams.messages.evidence_parts import encode_within_limit
 from irregulars.streams.messages.records import Batch, encode_batch
-from irregulars.streams.messages.threshold_changes import values_in_force
+from irregulars.streams.messages.threshold_changes import ThresholdChange, values_in_force
 from irregulars.streams.progress.progress_log import ProgressLog
 from irregulars.streams.progress.stream_time import StreamTime
-from irregulars.streams.progress.threshold_log import ReadChanges, ThresholdLog
+from irregulars.streams.progress.word_log import ReadWords, WordLog
 from irregulars.streams.rank_hop.evidence_reduction import Closing, reduce_closings
 from irregulars.streams.rank_hop.group_monitor import Refused
 from irregulars.streams.snapshots.records import Draft, EncodedState, PositionRecord
@@ -120,11 +120,11 @@ class RankStage(Stage[RankMonitorLike]):
         services: Services,
         make: MakeRankMonitor,
         restore: Callable[[EncodedState], RankMonitorLike],
-        changed: ThresholdLog | None = None,
+        changed: WordLog[ThresholdChange] | None = None,
     ) -> None:
         super().__init__(services)
         self._changed: Final = changed
-        self._followed: ReadChanges | None = None
+        self._followed: ReadWords[ThresholdChange] | None = None
         self._silences: dict[str, float | None] = {}  # by job, of what was followed
         self._has_followed = False  # whether there ever was a change: the topic may have been made anew since
         self._make: Final = make
@@ -295,7 +295,7 @@ class RankStage(Stage[RankMonitorLike]):
             return
         if known is not self._followed:  # looked up once a job, and not each second for each of thousands of monitors
             self._followed, self._silences = known, {}
-            self._has_followed = self._has_followed or bool(known.changes)
+            self._has_followed = self._has_followed or bool(known.words)
         if not self._has_followed:
             return
         if monitor.job not in self._silences:

@@ -19,7 +19,7 @@ from irregulars.streams.messages.bundles import bundle_of, decode_batches, encod
 from irregulars.streams.messages.evidence import encode_evidence
 from irregulars.streams.messages.judgements import Judgements
 from irregulars.streams.messages.threshold_changes import ThresholdChange
-from irregulars.streams.progress.threshold_log import ReadChanges
+from irregulars.streams.progress.word_log import ReadWords
 from irregulars.streams.snapshots.published_verdicts import PublishedVerdicts, Told
 from irregulars.streams.snapshots.records import PositionRecord
 from irregulars.streams.snapshots.stored_partition import StoredPartition
@@ -327,26 +327,28 @@ def test_a_rank_that_never_came_back_is_forgotten(outbox: TakesAll) -> None:
     assert [value for _, key, value in outbox.sent if key == rank_key("j", 0)][-1] is None, "a tombstone"
 
 
-class CountedChanges(ReadChanges):
+class CountedChanges(ReadWords[ThresholdChange]):
     """Counts how often somebody looks for what concerns a job."""
 
     looks = 0
 
     def of(self, job: str, revision: int) -> tuple[ThresholdChange, ...]:
         CountedChanges.looks += 1
-        return ReadChanges.of(self, job, revision)
+        return ReadWords.of(self, job, revision)
 
 
 def test_a_changed_silence_is_looked_up_once_a_job_and_taken_back_with_its_topic(outbox: TakesAll) -> None:
     class Log:
-        known: ReadChanges = CountedChanges(1, ((0, ThresholdChange("t", {"silence_s": 7.0}, "a", "b", 0)),))
+        known: ReadWords[ThresholdChange] = CountedChanges(
+            1, ((0, ThresholdChange("t", {"silence_s": 7.0}, "a", "b", 0)),)
+        )
 
     services = services_of(outbox)
     monitors, log = make_monitors(services.settings), Log()
     stage = RankStage(services, monitors.make_rank, monitors.restore_rank, log)  # type: ignore[arg-type]
     ranks: Any = [monitors.make_rank("j", partition=0) for _ in range(50)]
     silences = []
-    for known in (log.known, log.known, ReadChanges()):
+    for known in (log.known, log.known, ReadWords()):
         log.known = known
         for one in ranks:
             stage._follow_silence(one)

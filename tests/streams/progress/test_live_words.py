@@ -11,8 +11,8 @@ import pytest
 from irregulars.errors import ServiceUnavailable
 from irregulars.streams.kafka.dead_letters import InputMessage
 from irregulars.streams.messages.threshold_changes import ThresholdChange
-from irregulars.streams.progress.live_thresholds import LiveThresholds
-from irregulars.streams.progress.threshold_log import ReadChanges, UnusableChange
+from irregulars.streams.progress.live_words import PeopleSay
+from irregulars.streams.progress.word_log import ReadWords, UnusableWord
 from irregulars.streams.snapshots.records import PositionRecord
 from irregulars.streams.worker.partition_state import PartitionState
 
@@ -20,18 +20,18 @@ from irregulars.streams.worker.partition_state import PartitionState
 class ReadSoFar:
     """The topic, as far as it was read."""
 
-    def __init__(self, *changes: ThresholdChange | UnusableChange, is_readable: bool = True) -> None:
+    def __init__(self, *changes: ThresholdChange | UnusableWord, is_readable: bool = True) -> None:
         self.is_readable = is_readable
-        self.known = ReadChanges()
+        self.known = ReadWords()
         self.add(*changes)
 
-    def add(self, *changes: ThresholdChange | UnusableChange) -> None:
+    def add(self, *changes: ThresholdChange | UnusableWord) -> None:
         known, begin = self.known, self.known.revision
         numbered = [*enumerate(changes, begin)]
-        self.known = ReadChanges(
+        self.known = ReadWords(
             begin + len(changes),
-            (*known.changes, *((at, one) for at, one in numbered if isinstance(one, ThresholdChange))),
-            (*known.unusable, *(one for one in changes if isinstance(one, UnusableChange))),
+            (*known.words, *((at, one) for at, one in numbered if isinstance(one, ThresholdChange))),
+            (*known.unusable, *(one for one in changes if isinstance(one, UnusableWord))),
         )
 
 
@@ -49,22 +49,24 @@ def change(delta: float, job: str | None = None) -> ThresholdChange:
     return ThresholdChange(f"t-{delta}", {"delta": delta}, "ann", "noise", 0, job)
 
 
-def live(log: Any, letters: KeptLetters | None = None) -> LiveThresholds:
-    return LiveThresholds(log, letters or KeptLetters())  # type: ignore[arg-type]
+def live(log: Any, letters: KeptLetters | None = None, opinions: Any = None) -> PeopleSay:
+    return PeopleSay(log, opinions, letters or KeptLetters())  # type: ignore[arg-type]
 
 
-def restored(found: LiveThresholds, stored: PositionRecord, end: int, partition: int = 1) -> PartitionState[Any]:
+def restored(found: PeopleSay, stored: PositionRecord, end: int, partition: int = 1) -> PartitionState[Any]:
     state: PartitionState[Any] = PartitionState(partition, 1, 1, {})
     asyncio.run(found.restore(state, stored, end))
     return state
 
 
-def stored(found: LiveThresholds, state: PartitionState[Any]) -> PositionRecord:
-    return PositionRecord(1, {}, {}, thresholds=found.to_store(state))
+def stored(found: PeopleSay, state: PartitionState[Any]) -> PositionRecord:
+    return PositionRecord(
+        1, {}, {}, thresholds=found.thresholds.to_store(state), opinions=found.opinions.to_store(state)
+    )
 
 
-def deltas(found: LiveThresholds, state: PartitionState[Any], offsets: Sequence[int], job: str = "j") -> list[Any]:
-    return [[one.values["delta"] for one in found.changes_for(state, job, at)] for at in offsets]
+def deltas(found: PeopleSay, state: PartitionState[Any], offsets: Sequence[int], job: str = "j") -> list[Any]:
+    return [[one.values["delta"] for one in found.thresholds.heard(state, job, at).words] for at in offsets]
 
 
 def test_where_nothing_was_judged_all_goes_by_what_holds() -> None:
@@ -116,7 +118,7 @@ def test_without_the_topic_settings_alone_count() -> None:
 
 
 def test_what_can_t_be_used_is_buried_once_and_by_one_partition_alone() -> None:
-    unusable, letters = UnusableChange("thresholds", 0, 1, 0.0, b"t", b"?", "broken"), KeptLetters()
+    unusable, letters = UnusableWord("thresholds", 0, 1, 0.0, b"t", b"?", "broken"), KeptLetters()
     log = ReadSoFar(change(1.2), unusable)
     found = live(log, letters)
     records = [stored(found, restored(found, PositionRecord(), 0, partition)) for partition in (0, 1)]

@@ -1,0 +1,178 @@
+"""The forest that people teach: River's adaptive random forest on how ranks work, with their words as labels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Final
+
+import numpy as np
+
+from irregulars.detectors.plugins.forest.rank_features import FEATURES, READS, log_measures, rank_rows
+from irregulars.detectors.plugins.forest.rank_past import RankPast
+from irregulars.detectors.plugins.protocol import Against, Frame, Level, Scores
+from irregulars.dtypes import Floats
+
+_RULE_SIGMAS: Final = 6.0
+"""Robust standard deviations above its peers from which a row is strange by the rule: as for `peers`."""
+
+_SUSPICIOUS: Final = 3.0
+"""The same from which the forest is asked, and taught: below nobody would look; one healthy row in 740."""
+
+_RULE_ROWS: Final = 120
+"""Made rows, labelled by the rule, that the forest learns before the first word; chosen: a word's rows are 24 to 48,
+so that a second or third word of one kind outweighs the rule where it was wrong, and nowhere else."""
+
+_WORDS_WEIGH: Final = 2
+"""How often it learns each row of a word; chosen with `_RULE_ROWS`."""
+
+
+class TaughtForest:
+    """Probability that a rank is abnormal, from a forest that learns what people say of verdicts.
+
+    Until somebody has said a word, a rule stands in: robust standard deviations of a rank's work above its peers, of
+    which 6 make 0.5; a rank without peers is held against its own past. The first word makes a forest, which learns
+    made rows that follow the rule, and then the words. So what nobody spoke of goes on to be judged about as before.
+
+    Parameters
+    ----------
+    trees
+        Number of trees.
+    most_scored
+        Rows of a frame that the forest is asked for, those that stand out most; the others score 0.
+    warm_up, fading, forget_after
+        As of `detectors.plugins.forest.rank_past.RankPast`.
+    seed
+        Of the forest's own random numbers.
+
+    Examples
+    --------
+    >>> from irregulars.detectors.plugins.sample_frames import sample_frame
+    >>> detector, slow = TaughtForest(), sample_frame("rank", 50, is_faulty=True)
+    >>> bool(detector.score(slow)[1] > 0.5)
+    True
+    >>> rows = detector.examples(slow)[[1] * 32]
+    >>> detector.teach(rows, np.zeros(len(rows)))
+    >>> bool(detector.score(sample_frame("rank", 51, is_faulty=True))[1] < 0.5)
+    True
+
+    References
+    ----------
+    Gomes et al.: Adaptive random forests for evolving data stream classification, Machine Learning 106, 2017.
+    """
+
+    level: ClassVar[Level] = "rank"
+    against: ClassVar[Against] = "peers"
+    reads: ClassVar[tuple[str, ...]] = READS
+    strange_from: ClassVar[float] = 0.5
+
+    def __init__(
+        self, *, trees: int = 10, most_scored: int = 128, warm_up: int = 20, fading: float = 0.05,
+        forget_after: int = 50, seed: int = 0,
+    ) -> None:  # fmt: skip
+        self.trees = trees
+        self.most_scored = most_scored
+        self.seed = seed
+        self._past = RankPast(warm_up=warm_up, fading=fading, forget_after=forget_after)
+        self._rows: Floats = np.empty((0, len(FEATURES)))  # what people said, and what it learned
+        self._labels: Floats = np.empty(0)
+        self._forest: Any = None
+
+    def score(self, frame: Frame) -> Scores:
+        """Score each rank; NaN: it has no peers and no past."""
+        found = rank_rows(frame, self._past, _SUSPICIOUS)
+        if self._forest is None:
+            return _by_rule(found.sigmas)
+        suspicion = np.where(np.isnan(found.suspicion), -np.inf, found.suspicion)
+        asked = np.flatnonzero(suspicion >= _SUSPICIOUS)
+        asked = asked[np.argsort(-suspicion[asked], kind="stable")[: self.most_scored]]
+        scores = np.where(np.isnan(found.suspicion), np.nan, 0.0)
+        scores[asked] = [self._forest.predict_proba_one(row).get(True, 0.0) for row in _as_dicts(found.matrix[asked])]
+        return scores
+
+    def learn(self, frame: Frame) -> None:
+        """Take in a regular frame as the past of later ones; the forest stays as it is."""
+        logs = log_measures(frame)
+        rows = np.flatnonzero(np.isfinite(logs).all(axis=1))
+        self._past.learn(frame["rank"][rows].astype(np.int64), logs[rows])
+
+    def examples(self, frame: Frame) -> Floats:
+        """Return the features of each row that stands out, and NaN for the others."""
+        found = rank_rows(frame, self._past, _SUSPICIOUS)
+        return np.where((found.suspicion >= _SUSPICIOUS)[:, None], found.matrix, np.nan)
+
+    def teach(self, examples: Floats, labels: Floats) -> None:
+        """Learn what people said; only what is new, where the rest is what it was taught before."""
+        usable = np.isfinite(examples).all(axis=1) & np.isfinite(labels)
+        rows, labels = examples[usable].reshape(-1, len(FEATURES)), labels[usable]
+        known = len(self._labels)
+        is_more = np.array_equal(self._rows, rows[:known]) and np.array_equal(self._labels, labels[:known])
+        if not is_more:
+            self._forest, known = None, 0
+        self._rows, self._labels = rows.copy(), labels.copy()
+        if self._forest is None and len(labels):
+            self._forest = self._new_forest()
+            self._learn(*_made_by_rule(self.seed), times=1)
+        self._learn(rows[known:], labels[known:], times=_WORDS_WEIGH)
+
+    def explain(self, frame: Frame, row: int) -> str:
+        """Say how far a rank's work stands out, and by how many words that is judged."""
+        found = rank_rows(frame, self._past, _SUSPICIOUS)
+        work_ms = frame["work_ns"][row] / 1e6
+        by = f"judged by {len(self._labels)} rows that people spoke of" if self._forest else "nobody taught it yet"
+        return f"it worked {work_ms:.3g} ms, {found.sigmas[row]:.3g} standard deviations above the others; {by}"
+
+    def state(self) -> dict[str, Any]:
+        """Return the past of all ranks; what people said is taught again after a restart."""
+        return self._past.state()
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state."""
+        self._past.restore(state)
+
+    def _learn(self, rows: Floats, labels: Floats, times: int) -> None:
+        for row, label in zip(_as_dicts(rows), labels.tolist(), strict=True):
+            for _ in range(times):
+                self._forest.learn_one(row, label > 0.5)
+
+    def _new_forest(self) -> Any:
+        from river import drift, forest  # 0.7 s: not for those who only import the module
+
+        # What people say has no order in time that a model should follow: the newest word is worth no more.
+        still = drift.NoDrift()
+        return forest.ARFClassifier(
+            n_models=self.trees, seed=self.seed, grace_period=20, delta=0.05, tau=0.1, drift_detector=still,
+            warning_detector=still, max_features=None, lambda_value=6,
+        )  # fmt: skip
+
+
+def _by_rule(sigmas: Floats) -> Floats:
+    """Return 0 to 1, 0.5 at the rule's limit."""
+    above = np.maximum(sigmas, 1e-9)  # NaN stays
+    return np.asarray(1.0 / (1.0 + (_RULE_SIGMAS / above) ** 2))
+
+
+def _made_by_rule(seed: int) -> tuple[Floats, Floats]:
+    """Return rows that are spread over what can be, and what the rule says of them."""
+    rng = np.random.default_rng([seed, 1])
+    sigmas = np.exp(rng.uniform(np.log(_SUSPICIOUS), np.log(_RULE_SIGMAS**2 / _SUSPICIOUS * 5), _RULE_ROWS))
+    peers = sigmas * rng.uniform(0.02, 0.06, _RULE_ROWS)
+    made = {
+        "work_peers": peers,
+        "work_peers_sigmas": np.log1p(sigmas),
+        "work_past": np.where(rng.random(_RULE_ROWS) < 0.3, 0.0, peers * rng.uniform(0.5, 1.5, _RULE_ROWS)),
+        "excess_share": rng.uniform(0.0, 0.6, _RULE_ROWS),
+        "work_share": rng.uniform(0.1, 1.0, _RULE_ROWS),
+        "communication_peers": rng.normal(0.0, 0.3, _RULE_ROWS),
+        "communication_past": rng.normal(0.0, 0.3, _RULE_ROWS),
+        "tokens_peers": np.where(rng.random(_RULE_ROWS) < 0.5, 0.0, rng.normal(0.0, 0.5, _RULE_ROWS)),
+        "operators_peers": np.where(rng.random(_RULE_ROWS) < 0.8, 0.0, rng.normal(0.0, 0.1, _RULE_ROWS)),
+        "elapsed_past": rng.normal(0.1, 0.2, _RULE_ROWS),
+        "crowd": rng.uniform(0.0, 0.2, _RULE_ROWS),
+    }
+    made["work_past_sigmas"] = np.log1p(np.maximum(made["work_past"], 0.0) / 0.03)
+    return np.column_stack([made[name] for name in FEATURES]), (sigmas >= _RULE_SIGMAS).astype(np.float64)
+
+
+def _as_dicts(matrix: Floats) -> list[dict[str, float]]:
+    """River's form of rows."""
+    return [dict(zip(FEATURES, row, strict=True)) for row in matrix.tolist()]
