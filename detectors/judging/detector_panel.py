@@ -6,9 +6,10 @@ from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from irregulars.detectors.judging.reading.iteration_rows import IterationRows
 from irregulars.detectors.judging.lessons import KEPT_RANKS, Examples, LessonBook
+from irregulars.detectors.judging.reading.iteration_rows import IterationRows
 from irregulars.detectors.judging.settings import JudgeSettings
 from irregulars.detectors.plugins.protocol import (
     Detector,
@@ -22,7 +23,7 @@ from irregulars.detectors.plugins.protocol import (
 )
 from irregulars.detectors.plugins.stored_state import StoredDetector, restore_detectors, stored_detectors
 from irregulars.detectors.verdicts.strange_ranks import RankScores
-from irregulars.dtypes import Column, Floats, Ints, Numbers
+from irregulars.dtypes import Column, Floats, Ints
 from irregulars.streams.messages.evidence import DETECTOR_SCORE
 
 STATE_BYTES_OF_JOB: Final = 256 * 1024
@@ -137,7 +138,7 @@ class DetectorPanel:
             self._own, self.cold = restore_detectors(self._makers, states)
 
 
-def _examples(scored: Scored, name: str, rows: Numbers, suspects: Ints) -> Examples:
+def _examples(scored: Scored, name: str, rows: NDArray[np.float32], suspects: Ints) -> Examples:
     ranks = scored.named.ranks
     usable = np.flatnonzero(np.isfinite(rows).all(axis=1))
     is_suspect = np.isin(ranks[usable], suspects)

@@ -23,9 +23,9 @@ What else a detector may have is optional as well, and read by the functions at 
 ``examples``       Level ``rank``: ``examples(frame) -> array`` of shape (rows, at most `MOST_COLUMNS`): of each row
                    what may be learned of it should somebody say later whether it was abnormal, as things stand now. A
                    row with a NaN: nothing. Changes nothing. Called for iterations in which a verdict's cause is seen.
-``teach``          ``teach(examples, labels)``: all that people said so far, in its order: rows that ``examples`` gave,
-                   of this job or of earlier runs of it, and 1.0 (abnormal) or 0.0 (regular) for each. What was taught
-                   before and is missing now was withdrawn; two detectors that are taught the same score the same.
+``teach``          ``teach(examples, labels)``: all that people said so far, in its order: rows that ``examples``
+                   gave, also in earlier runs of the job, and 1.0 (abnormal) or 0.0 (regular) for each. What was
+                   taught before and is missing now was withdrawn; two detectors that are taught the same score the same.
                    Not in ``state``: after a restart the monitor teaches it again.
 =================  ===================================================================================================
 """
@@ -175,7 +175,7 @@ def explanation_of(detector: Detector, frame: Frame, row: int) -> str:
 
 
 MOST_COLUMNS: Final = 32
-"""Numbers in one example of a detector that people's words teach: monitors keep some dozens of them of each verdict."""
+"""Numbers in one example of a detector that people teach: monitors keep some dozens of examples of each verdict."""
 
 
 def is_taught(detector: Detector) -> bool:

@@ -123,8 +123,8 @@ class LiveWords(Generic[W]):
         for at, word in self._known.words:
             if before <= at < newest.revision:
                 LOG.info(
-                    "event=%s partition=%d from_offset=%d revision=%d job=%r %s",
-                    self._name, state.partition, newest.offset, newest.revision, word.job or "*", self._describe(word),
+                    "event=%s partition=%d from_offset=%d revision=%d job=%r %s", self._name, state.partition,
+                    newest.offset, newest.revision, word.job or "*", self._describe(word),
                 )  # fmt: skip
 
     def to_store(self, state: HeldPartition) -> WordSteps:

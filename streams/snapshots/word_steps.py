@@ -1,8 +1,8 @@
 """From which evidence on which words of people hold, in one partition.
 
 A worker reads the topics ``thresholds`` and ``feedback`` beside its partitions, at any moment. So that whoever judges
-the same evidence again judges it by the same words, the moment is put down as a place in the log: evidence from offset
-1,200 on is judged by the first 3 changes of thresholds, say. That is stored before any of it is judged.
+the same evidence again judges it by the same words, the moment is put down as a place in the log: evidence from
+offset 1,200 on is judged by the first 3 changes of thresholds, say. That is stored before any of it is judged.
 """
 
 from __future__ import annotations

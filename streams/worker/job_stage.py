@@ -14,6 +14,7 @@ from irregulars.detectors.irregular.window import drift_detector
 from irregulars.errors import RecordError, ServiceError
 from irregulars.streams.health.monitor_faults import BROKEN, is_broken
 from irregulars.streams.kafka.log_reader import LogReader
+from irregulars.streams.kafka.patient_reader import PatientReader
 from irregulars.streams.kafka.topics import TOPICS
 from irregulars.streams.messages.evidence import decode_evidence
 from irregulars.streams.messages.judgements import Judgements, Verdict, bounded, encode_verdict
@@ -26,9 +27,7 @@ from irregulars.streams.snapshots.published_verdicts import VERDICTS, PublishedV
 from irregulars.streams.snapshots.records import Draft, EncodedState, Ends, Offsets, PositionRecord
 from irregulars.streams.telemetry.log_lines import log_job, log_verdict
 from irregulars.streams.worker.job_topics import EVIDENCE, JobTopics, Rows
-from irregulars.streams.worker.job_work import JobWork, QueuedMessage
-from irregulars.streams.worker.partition_state import PartitionState, Tracked
-from irregulars.streams.worker.patient_reader import PatientReader
+from irregulars.streams.worker.partition_state import JobWork, PartitionState, QueuedMessage, Tracked
 from irregulars.streams.worker.stage import Event, Services, Snapshottable, Stage, unreadable
 
 LOG: Final = logging.getLogger("irregulars.worker")

@@ -45,8 +45,8 @@ class RankRows(NamedTuple):
     matrix
         `FEATURES` of each row; NaN in those of which nothing is known.
     sigmas
-        How far the rank's work stands out, in standard deviations: from its peers, else from its own past. NaN: nobody
-        knows.
+        How far the rank's work stands out, in standard deviations: from its peers, else from its own past. NaN: not
+        known.
     past_sigmas
         The same from its own past; NaN: not known.
     """

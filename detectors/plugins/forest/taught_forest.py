@@ -141,7 +141,7 @@ class TaughtForest:
         still = drift.NoDrift()
         return forest.ARFClassifier(
             n_models=self.trees, seed=self.seed, grace_period=20, delta=0.05, tau=0.1, drift_detector=still,
-            warning_detector=still, max_features=None, lambda_value=6,
+            warning_detector=still, max_features=len(FEATURES), lambda_value=6,
         )  # fmt: skip
 
 
