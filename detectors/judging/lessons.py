@@ -98,8 +98,9 @@ class KeptVerdict:
         return replace(self, examples=kept)
 
     def lesson(self, detector: str) -> tuple[Floats, Floats]:
-        """Return rows and labels; none where nobody said a word."""
-        parts = self.examples.get(detector, ()) if self.is_right is not None else ()
+        """Return rows and labels; none where nobody said a word, or a rank's row can't show it."""
+        has_word = self.is_right is not None and bool(self.accused)
+        parts = self.examples.get(detector, ()) if has_word else ()
         if not parts:
             return np.empty((0, 0)), np.empty(0)
         is_accused: Flags = np.isin(np.concatenate([one.ranks for one in parts]), self.accused)

@@ -25,7 +25,7 @@ What else a detector may have is optional as well, and read by the functions at 
                    row with a NaN: nothing. Changes nothing. Called for iterations in which a verdict's cause is seen.
 ``teach``          ``teach(examples, labels)``: all that people said so far, in its order: rows that ``examples``
                    gave, also in earlier runs of the job, and 1.0 (abnormal) or 0.0 (regular) for each. What was
-                   taught before and is missing now was withdrawn; two detectors that are taught the same score the same.
+                   taught before and is missing now was withdrawn. Who is taught the same scores the same.
                    Not in ``state``: after a restart the monitor teaches it again.
 =================  ===================================================================================================
 """
