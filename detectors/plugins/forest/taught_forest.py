@@ -18,12 +18,15 @@ _RULE_SIGMAS: Final = 6.0
 _SUSPICIOUS: Final = 3.0
 """The same from which the forest is asked, and taught: below nobody would look; one healthy row in 740."""
 
-_RULE_ROWS: Final = 120
-"""Made rows, labelled by the rule, that the forest learns before the first word; chosen: a word's rows are 24 to 48,
-so that a second or third word of one kind outweighs the rule where it was wrong, and nowhere else."""
+_RULE_ROWS: Final = 60
+"""Made rows, labelled by the rule, that the forest learns before the first word; chosen: a word's rows are 12, so that
+a few words of one kind outweigh the rule where it was wrong."""
 
 _WORDS_WEIGH: Final = 2
 """How often it learns each row of a word; chosen with `_RULE_ROWS`."""
+
+_REASON: Final = 0.1
+"""Least difference of logarithms that counts as a reason why a row is another case than the rule's."""
 
 
 class TaughtForest:
@@ -111,8 +114,11 @@ class TaughtForest:
         self._rows, self._labels = rows.copy(), labels.copy()
         if self._forest is None and len(labels):
             self._forest = self._new_forest()
-            self._learn(*_made_by_rule(self.seed), times=1)
-        self._learn(rows[known:], labels[known:], times=_WORDS_WEIGH)
+            self._learn(*_made_by_rule(self.seed))
+        for row, label in zip(rows[known:], labels[known:], strict=True):
+            for _ in range(_WORDS_WEIGH):
+                self._learn(row[None], np.array([label]))
+                self._learn(*_by_rule_instead(row, label))
 
     def explain(self, frame: Frame, row: int) -> str:
         """Say how far a rank's work stands out, and by how many words that is judged."""
@@ -129,10 +135,9 @@ class TaughtForest:
         """Go on from a state."""
         self._past.restore(state)
 
-    def _learn(self, rows: Floats, labels: Floats, times: int) -> None:
+    def _learn(self, rows: Floats, labels: Floats) -> None:
         for row, label in zip(_as_dicts(rows), labels.tolist(), strict=True):
-            for _ in range(times):
-                self._forest.learn_one(row, label > 0.5)
+            self._forest.learn_one(row, label > 0.5)
 
     def _new_forest(self) -> Any:
         from river import drift, forest  # 0.7 s: not for those who only import the module
@@ -151,25 +156,48 @@ def _by_rule(sigmas: Floats) -> Floats:
     return np.asarray(1.0 / (1.0 + (_RULE_SIGMAS / above) ** 2))
 
 
+def _by_rule_instead(row: Floats, label: float) -> tuple[Floats, Floats]:
+    """Return what the rule goes on to say of the same work without the reason for which a word contradicts it.
+
+    A rank that has twice the tokens and works twice as long stands out, and is regular, somebody says. Then it may be
+    its tokens: with as many as the others have, twice the work is strange. None where a row has no such reason: the word
+    is about the work itself.
+    """
+    one = dict(zip(FEATURES, row.tolist(), strict=True))
+    is_strange = one["work_peers_sigmas"] >= np.log1p(_RULE_SIGMAS)
+    usual = {"tokens_peers": 0.0, "operators_peers": 0.0}
+    usual |= {"work_past": one["work_peers"], "work_past_sigmas": one["work_peers_sigmas"]}
+    has_reason = any(
+        abs(one[name] - usual[name]) > _REASON for name in ("tokens_peers", "operators_peers", "work_past")
+    )
+    if not has_reason or is_strange == (label > 0.5):
+        return np.empty((0, len(FEATURES))), np.empty(0)
+    one |= usual
+    return np.array([[one[name] for name in FEATURES]]), np.array([float(is_strange)])
+
+
 def _made_by_rule(seed: int) -> tuple[Floats, Floats]:
     """Return rows that are spread over what can be, and what the rule says of them."""
     rng = np.random.default_rng([seed, 1])
     sigmas = np.exp(rng.uniform(np.log(_SUSPICIOUS), np.log(_RULE_SIGMAS**2 / _SUSPICIOUS * 5), _RULE_ROWS))
     peers = sigmas * rng.uniform(0.02, 0.06, _RULE_ROWS)
+    share = rng.uniform(0.3, 1.0, _RULE_ROWS)
+    zero = np.zeros(_RULE_ROWS)
+    is_new = rng.random(_RULE_ROWS) < 0.7
     made = {
         "work_peers": peers,
         "work_peers_sigmas": np.log1p(sigmas),
-        "work_past": np.where(rng.random(_RULE_ROWS) < 0.3, 0.0, peers * rng.uniform(0.5, 1.5, _RULE_ROWS)),
-        "excess_share": rng.uniform(0.0, 0.6, _RULE_ROWS),
-        "work_share": rng.uniform(0.1, 1.0, _RULE_ROWS),
-        "communication_peers": rng.normal(0.0, 0.3, _RULE_ROWS),
-        "communication_past": rng.normal(0.0, 0.3, _RULE_ROWS),
-        "tokens_peers": np.where(rng.random(_RULE_ROWS) < 0.5, 0.0, rng.normal(0.0, 0.5, _RULE_ROWS)),
-        "operators_peers": np.where(rng.random(_RULE_ROWS) < 0.8, 0.0, rng.normal(0.0, 0.1, _RULE_ROWS)),
-        "elapsed_past": rng.normal(0.1, 0.2, _RULE_ROWS),
+        "work_past": np.where(is_new, peers, 0.0),
+        "work_past_sigmas": np.where(is_new, np.log1p(sigmas), 0.0),
+        "excess_share": share * -np.expm1(-peers),
+        "work_share": share,
+        "communication_peers": rng.uniform(-2.0, 0.0, _RULE_ROWS),
+        "communication_past": rng.uniform(-2.0, 0.0, _RULE_ROWS),
+        "tokens_peers": zero,
+        "operators_peers": zero,
+        "elapsed_past": rng.uniform(0.0, 0.8, _RULE_ROWS),
         "crowd": rng.uniform(0.0, 0.2, _RULE_ROWS),
     }
-    made["work_past_sigmas"] = np.log1p(np.maximum(made["work_past"], 0.0) / 0.03)
     return np.column_stack([made[name] for name in FEATURES]), (sigmas >= _RULE_SIGMAS).astype(np.float64)
 
 
