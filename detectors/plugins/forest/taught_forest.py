@@ -19,8 +19,8 @@ _SUSPICIOUS: Final = 3.0
 """The same from which the forest is asked, and taught: below nobody would look; one healthy row in 740."""
 
 _RULE_ROWS: Final = 60
-"""Made rows, labelled by the rule, that the forest learns before the first word; chosen: a word's rows are 12, so that
-a few words of one kind outweigh the rule where it was wrong."""
+"""Made rows, labelled by the rule, that the forest learns before the first word; chosen: a word has 12 rows, so that
+one or two of a kind outweigh the rule where it was wrong."""
 
 _WORDS_WEIGH: Final = 2
 """How often it learns each row of a word; chosen with `_RULE_ROWS`."""
@@ -160,8 +160,8 @@ def _by_rule_instead(row: Floats, label: float) -> tuple[Floats, Floats]:
     """Return what the rule goes on to say of the same work without the reason for which a word contradicts it.
 
     A rank that has twice the tokens and works twice as long stands out, and is regular, somebody says. Then it may be
-    its tokens: with as many as the others have, twice the work is strange. None where a row has no such reason: the word
-    is about the work itself.
+    its tokens: with as many as the others have, twice the work is strange. None where a row has no such reason: the
+    word is about the work itself.
     """
     one = dict(zip(FEATURES, row.tolist(), strict=True))
     is_strange = one["work_peers_sigmas"] >= np.log1p(_RULE_SIGMAS)
