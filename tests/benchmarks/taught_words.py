@@ -1,9 +1,9 @@
 """What people's words are worth to `taught_forest`: ``python -m tests.benchmarks.taught_words``.
 
-**Simulated jobs.** In one half of them a GPU is slow. In the other half a rank gets longer data, so that its work and its
-tokens grow alike: it stands out as much, and nobody is at fault. The judgement accuses both. Somebody calls its verdicts
-on jobs of some shapes and seeds right or wrong, as the truth has it; what that teaches is held against jobs of other
-shapes and seeds, with and without longer data, by the rule of all backtests (`infra.backtesting.scoring`).
+**Simulated jobs.** In one half of them a GPU is slow. In the other half a rank gets longer data, so that its work and
+its tokens grow alike: it stands out as much, and nobody is at fault. The judgement accuses both. Somebody calls its
+verdicts on jobs of some shapes and seeds right or wrong, as the truth has it; what that teaches is held against jobs
+of other shapes and seeds, by the rule of all backtests (`infra.backtesting.scoring`).
 
 **Recordings.** The same with the recordings of this repository: words on verdicts of one half, held against the other.
 """

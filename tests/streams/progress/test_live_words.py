@@ -1,4 +1,4 @@
-"""By which changes a partition's evidence is judged, after restarts too."""
+"""By which words of people a partition's evidence is judged, after restarts too."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 
 from irregulars.errors import ServiceUnavailable
 from irregulars.streams.kafka.dead_letters import InputMessage
+from irregulars.streams.messages.opinions import Opinion
 from irregulars.streams.messages.threshold_changes import ThresholdChange
 from irregulars.streams.progress.live_words import PeopleSay
 from irregulars.streams.progress.word_log import ReadWords, UnusableWord
@@ -20,17 +21,17 @@ from irregulars.streams.worker.partition_state import PartitionState
 class ReadSoFar:
     """The topic, as far as it was read."""
 
-    def __init__(self, *changes: ThresholdChange | UnusableWord, is_readable: bool = True) -> None:
+    def __init__(self, *changes: ThresholdChange | Opinion | UnusableWord, is_readable: bool = True) -> None:
         self.is_readable = is_readable
-        self.known = ReadWords()
+        self.known: ReadWords[Any] = ReadWords()
         self.add(*changes)
 
-    def add(self, *changes: ThresholdChange | UnusableWord) -> None:
+    def add(self, *changes: ThresholdChange | Opinion | UnusableWord) -> None:
         known, begin = self.known, self.known.revision
         numbered = [*enumerate(changes, begin)]
         self.known = ReadWords(
             begin + len(changes),
-            (*known.words, *((at, one) for at, one in numbered if isinstance(one, ThresholdChange))),
+            (*known.words, *((at, one) for at, one in numbered if not isinstance(one, UnusableWord))),
             (*known.unusable, *(one for one in changes if isinstance(one, UnusableWord))),
         )
 
@@ -127,3 +128,58 @@ def test_what_can_t_be_used_is_buried_once_and_by_one_partition_alone() -> None:
     for partition, record in enumerate(records):
         restored(again, record, 0, partition)
     assert letters.reasons == ["broken"]
+
+
+def opinion(verdict_id: str, job: str = "j") -> Opinion:
+    return Opinion(verdict_id, job, "slow_rank", (0, 5), False, "ann", 0)
+
+
+def heard(found: PeopleSay, state: PartitionState[Any], offsets: Sequence[int], job: str = "j") -> list[Any]:
+    """Revision and words by which evidence at some offsets is judged."""
+    told = [found.opinions.heard(state, job, at) for at in offsets]
+    return [(one.revision, [word.verdict_id for word in one.words]) for one in told]
+
+
+def test_an_opinion_teaches_from_a_stored_place_on_and_each_topic_has_its_own() -> None:
+    changes, opinions = ReadSoFar(), ReadSoFar()
+    found = live(changes, opinions=opinions)
+    state = restored(found, PositionRecord(1, {}, {}), end=100)
+    opinions.add(opinion("v"), opinion("w", "other"))
+    assert found.has_news(state)
+    asyncio.run(found.plan(state, 120))
+    assert heard(found, state, [119, 120]) == [(0, []), (0, [])], "it is not stored yet"
+    record = stored(found, state)
+    found.begin(state)
+    changes.add(change(1.2))
+    asyncio.run(found.plan(state, 150))
+    found.begin(state)
+    assert heard(found, state, [119, 120, 150]) == [(0, []), (2, ["v"]), (2, ["v"])]
+    assert deltas(found, state, [149, 150]) == [[], [1.2]]
+    opinions.add(opinion("x"))
+    again = live(changes, opinions=opinions)
+    next_owner = restored(again, record, end=180)
+    assert heard(again, next_owner, [119, 120, 179, 180]) == [(0, []), (2, ["v"]), (2, ["v"]), (3, ["v", "x"])]
+    assert again.opinions.heard(next_owner, "j", 130) is again.opinions.heard(next_owner, "j", 140)
+
+
+def test_where_nothing_is_taught_an_opinion_is_no_news() -> None:
+    found = live(ReadSoFar())
+    state = restored(found, PositionRecord(1, {}, {}), end=10)
+    assert not found.has_news(state)
+    assert heard(found, state, [10]) == [(0, [])]
+
+
+def test_words_that_hold_and_can_t_be_read_let_nobody_judge() -> None:
+    opinions = ReadSoFar(opinion("v"))
+    found = live(ReadSoFar(), opinions=opinions)
+    record = stored(found, restored(found, PositionRecord(), end=0))
+    opinions.is_readable = False
+    with pytest.raises(ServiceUnavailable, match="topic feedback must be readable"):
+        restored(live(ReadSoFar(), opinions=opinions), record, end=10)
+
+
+def test_what_is_new_of_a_topic_is_all_of_it_where_it_was_made_anew() -> None:
+    log = ReadSoFar(opinion("v"), opinion("w"))
+    assert [one.verdict_id for one in log.known.since(1)] == ["w"]
+    assert log.known.since(2) == []
+    assert [one.verdict_id for one in log.known.since(9)] == ["v", "w"]
