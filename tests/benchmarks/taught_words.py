@@ -5,7 +5,7 @@ its tokens grow alike: it stands out as much, and nobody is at fault. The judgem
 verdicts on jobs of some shapes and seeds right or wrong, as the truth has it; what that teaches is held against jobs
 of other shapes and seeds, by the rule of all backtests (`infra.backtesting.scoring`).
 
-**Recordings.** The same with the recordings of this repository: words on verdicts of one half, held against the other.
+**Recordings.** The same with the recordings of this repository: words on verdicts of one half, held against the rest.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from tests.streams.judged_streams import Message, MonitoredJob, in_order
 from tests.streams.lockstep_job import MS
 
 FOREST = "irregulars.detectors.plugins.forest.taught_forest:TaughtForest"
-LATE = ((25, 33), (50, 58), (75, 83))
+LATE = ((21, 28), (41, 48), (61, 68))
 """Iterations in which rank 2 is late: three verdicts on the same pattern."""
 SETTINGS = MonitorSettings(rank_detectors=load_detectors([FOREST])["rank"])
 
@@ -31,11 +32,11 @@ SETTINGS = MonitorSettings(rank_detectors=load_detectors([FOREST])["rank"])
 def stream() -> list[Message]:
     made = EightRanks()
     made.late_ns = lambda number, rank: 20 * MS * (rank == 2 and any(a <= number < b for a, b in LATE))
-    return in_order(made.trace(95), max_span_s=0.1)
+    return in_order(made.trace(72), max_span_s=0.1)
 
 
 def word(verdict_id: str, is_right: bool | None, time_ns: int = 0, who: str = "ann") -> Opinion:
-    return Opinion(verdict_id, "lockstep", "slow_rank", (25, 33), is_right, who, time_ns)
+    return Opinion(verdict_id, "lockstep", "slow_rank", (21, 28), is_right, who, time_ns)
 
 
 class TaughtJob(MonitoredJob):
@@ -70,8 +71,13 @@ class TaughtJob(MonitoredJob):
 MESSAGES = stream()
 
 
-def judged(words: Mapping[int, Sequence[Opinion]], **options: Any) -> TaughtJob:
-    job = TaughtJob(words, **options)
+def judged(words: Mapping[int, Sequence[Opinion]], restore_at: Iterable[int] = ()) -> TaughtJob:
+    return _judged(tuple((since, tuple(said)) for since, said in words.items()), restore_at)
+
+
+@lru_cache
+def _judged(words: tuple[tuple[int, tuple[Opinion, ...]], ...], restore_at: Iterable[int]) -> TaughtJob:
+    job = TaughtJob(dict(words), restore_at=restore_at)
     job.feed(MESSAGES)
     return job
 
@@ -93,16 +99,16 @@ def medians(scores: Mapping[int, float]) -> list[float]:
 def test_wrong_makes_the_pattern_usual_and_right_keeps_it_strange(plain: TaughtJob, verdicts: list[str]) -> None:
     assert len(verdicts) == 3
     assert min(medians(plain.scores())) > 1, "strange by the rule"
-    wrong = judged({40: [word(verdicts[0], False)], 65: [word(verdicts[0], False), word(verdicts[1], False)]})
-    assert medians(wrong.scores())[2] < 1
-    right = judged({40: [word(verdicts[0], True)]})
+    wrong = medians(judged({32: [word(verdicts[0], False)]}).scores())
+    assert wrong[0] > 1 > max(wrong[1:])
+    right = judged({32: [word(verdicts[0], True)]})
     assert min(medians(right.scores())) > 1
 
 
 def test_a_word_changes_what_follows_and_nothing_before(plain: TaughtJob, verdicts: list[str]) -> None:
-    found = judged({40: [word(verdicts[0], False)]})
-    before = {number: score for number, score in plain.scores().items() if number <= 40}
-    assert {number: score for number, score in found.scores().items() if number <= 40} == before
+    found = judged({32: [word(verdicts[0], False)]})
+    before = {number: score for number, score in plain.scores().items() if number <= 32}
+    assert {number: score for number, score in found.scores().items() if number <= 32} == before
     assert found.scores() != plain.scores()
     assert [one.verdict_id for one in found.outcome.revisions] == [one.verdict_id for one in plain.outcome.revisions]
     assert [one.suspects for one in found.outcome.revisions] == [one.suspects for one in plain.outcome.revisions]
@@ -110,24 +116,24 @@ def test_a_word_changes_what_follows_and_nothing_before(plain: TaughtJob, verdic
 
 def test_what_is_withdrawn_was_never_taught(plain: TaughtJob, verdicts: list[str]) -> None:
     first, second = (word(one, False) for one in verdicts[:2])
-    taken_back = judged({40: [first], 65: [first, word(verdicts[0], None, 1)]})
-    late = {number: score for number, score in plain.scores().items() if number > 70}
-    assert {number: score for number, score in taken_back.scores().items() if number > 70} == late
-    one = judged({40: [first], 65: [first, second, word(verdicts[0], None, 1)]}).scores()
-    other = judged({65: [second]}).scores()
-    assert {n: score for n, score in one.items() if n > 70} == {n: score for n, score in other.items() if n > 70}
+    taken_back = judged({32: [first], 52: [first, word(verdicts[0], None, 1)]})
+    late = {number: score for number, score in plain.scores().items() if number > 58}
+    assert {number: score for number, score in taken_back.scores().items() if number > 58} == late
+    one = judged({32: [first], 52: [first, second, word(verdicts[0], None, 1)]}).scores()
+    other = judged({52: [second]}).scores()
+    assert {n: score for n, score in one.items() if n > 58} == {n: score for n, score in other.items() if n > 58}
 
 
-@pytest.mark.parametrize("restore_at", [range(0, 5000, 173)])
+@pytest.mark.parametrize("restore_at", [range(0, 5000, 131)])
 def test_restoring_the_monitors_at_any_moment_changes_nothing(verdicts: list[str], restore_at: Iterable[int]) -> None:
-    words = {40: [word(verdicts[0], False)], 65: [word(verdicts[0], True, 1), word(verdicts[1], False, 2)]}
+    words = {32: [word(verdicts[0], False)], 52: [word(verdicts[0], True, 1), word(verdicts[1], False, 2)]}
     wanted, found = judged(words), judged(words, restore_at=restore_at)
     assert found.outcome.columns("detector_scores") == wanted.outcome.columns("detector_scores")
     assert found.outcome.revisions == wanted.outcome.revisions
 
 
 def test_a_job_that_restarts_remembers_what_people_said(verdicts: list[str]) -> None:
-    job = judged({90: [word(verdicts[0], False), word(verdicts[1], False)]})
+    job = judged({70: [word(verdicts[0], False), word(verdicts[1], False)]})
     job.monitor.add([went(rank) for rank in range(8)])
     job.monitor.add([came(rank, attempt=2) for rank in range(2)])
     job.advance()
