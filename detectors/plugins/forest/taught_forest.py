@@ -19,11 +19,15 @@ _SUSPICIOUS: Final = 3.0
 """The same from which the forest is asked, and taught: below nobody would look; one healthy row in 740."""
 
 _RULE_ROWS: Final = 60
-"""Made rows, labelled by the rule, that the forest learns before the first word; chosen: a word has 12 rows, so that
-one or two of a kind outweigh the rule where it was wrong."""
+"""Made rows, labelled by the rule, that the forest learns beside the words; chosen: a word has 12 rows, so that one or
+two of a kind outweigh the rule where it was wrong."""
 
-_WORDS_WEIGH: Final = 2
-"""How often it learns each row of a word; chosen with `_RULE_ROWS`."""
+_LEARNED: Final = 1_500
+"""About how many rows a forest learns: few rows are learned again and again, since a tree splits only where it has seen
+enough to be sure. Chosen: half a second."""
+
+_MOST_PASSES: Final = 8
+"""Over all rows; chosen with `_LEARNED`."""
 
 _REASON: Final = 0.1
 """Least difference of logarithms that counts as a reason why a row is another case than the rule's."""
@@ -104,21 +108,13 @@ class TaughtForest:
         return np.where((found.suspicion >= _SUSPICIOUS)[:, None], found.matrix, np.nan)
 
     def teach(self, examples: Floats, labels: Floats) -> None:
-        """Learn what people said; only what is new, where the rest is what it was taught before."""
+        """Learn what people said, from nothing; unless it is what was taught before."""
         usable = np.isfinite(examples).all(axis=1) & np.isfinite(labels)
         rows, labels = examples[usable].reshape(-1, len(FEATURES)), labels[usable]
-        known = len(self._labels)
-        is_more = np.array_equal(self._rows, rows[:known]) and np.array_equal(self._labels, labels[:known])
-        if not is_more:
-            self._forest, known = None, 0
+        if np.array_equal(self._rows, rows) and np.array_equal(self._labels, labels):
+            return
         self._rows, self._labels = rows.copy(), labels.copy()
-        if self._forest is None and len(labels):
-            self._forest = self._new_forest()
-            self._learn(*_made_by_rule(self.seed))
-        for row, label in zip(rows[known:], labels[known:], strict=True):
-            for _ in range(_WORDS_WEIGH):
-                self._learn(row[None], np.array([label]))
-                self._learn(*_by_rule_instead(row, label))
+        self._forest = self._trained() if len(labels) else None
 
     def explain(self, frame: Frame, row: int) -> str:
         """Say how far a rank's work stands out, and by how many words that is judged."""
@@ -135,19 +131,25 @@ class TaughtForest:
         """Go on from a state."""
         self._past.restore(state)
 
-    def _learn(self, rows: Floats, labels: Floats) -> None:
-        for row, label in zip(_as_dicts(rows), labels.tolist(), strict=True):
-            self._forest.learn_one(row, label > 0.5)
-
-    def _new_forest(self) -> Any:
+    def _trained(self) -> Any:
+        """Make a forest of all words and of the rule, in an order that depends on the seed alone."""
         from river import drift, forest  # 0.7 s: not for those who only import the module
 
         # What people say has no order in time that a model should follow: the newest word is worth no more.
         still = drift.NoDrift()
-        return forest.ARFClassifier(
+        made = forest.ARFClassifier(
             n_models=self.trees, seed=self.seed, grace_period=20, delta=0.05, tau=0.1, drift_detector=still,
-            warning_detector=still, max_features=len(FEATURES), lambda_value=6,
+            warning_detector=still, max_features=len(FEATURES),
         )  # fmt: skip
+        instead = [_by_rule_instead(row, label) for row, label in zip(self._rows, self._labels, strict=True)]
+        parts = [_made_by_rule(self.seed), (self._rows, self._labels), *instead]
+        dicts = _as_dicts(np.concatenate([rows for rows, _ in parts]))
+        labels = (np.concatenate([labels for _, labels in parts]) > 0.5).tolist()
+        rng = np.random.default_rng([self.seed, 2])
+        for _ in range(min(max(_LEARNED // len(labels), 1), _MOST_PASSES)):
+            for at in rng.permutation(len(labels)).tolist():
+                made.learn_one(dicts[at], labels[at])
+        return made
 
 
 def _by_rule(sigmas: Floats) -> Floats:
