@@ -19,15 +19,21 @@ _SUSPICIOUS: Final = 3.0
 """The same from which the forest is asked, and taught: below nobody would look; one healthy row in 740."""
 
 _RULE_ROWS: Final = 60
-"""Made rows, labelled by the rule, that the forest learns beside the words; chosen: a word has 12 rows, so that one or
-two of a kind outweigh the rule where it was wrong."""
+"""Made rows, labelled by the rule, that the forest learns beside the words; chosen: a word has 12 rows, so that one
+or two of a kind outweigh the rule where it was wrong."""
 
 _LEARNED: Final = 1_500
-"""About how many rows a forest learns: few rows are learned again and again, since a tree splits only where it has seen
-enough to be sure. Chosen: half a second."""
+"""About how many rows a forest learns: few rows are learned again and again, since a tree splits only where it has
+seen enough to be sure. Chosen: half a second."""
 
 _MOST_PASSES: Final = 8
 """Over all rows; chosen with `_LEARNED`."""
+
+_OF_THE_JOB: Final = [
+    FEATURES.index(name) for name in FEATURES if not name.startswith(("work_p", "tokens", "operators"))
+]
+"""Features that tell more of a job and its moment than of a rank. Words are few, and each is about one moment: so in
+half of the rows that the forest learns these are another row's, or it would know verdicts by them."""
 
 _REASON: Final = 0.1
 """Least difference of logarithms that counts as a reason why a row is another case than the rule's."""
@@ -143,12 +149,16 @@ class TaughtForest:
         )  # fmt: skip
         instead = [_by_rule_instead(row, label) for row, label in zip(self._rows, self._labels, strict=True)]
         parts = [_made_by_rule(self.seed), (self._rows, self._labels), *instead]
-        dicts = _as_dicts(np.concatenate([rows for rows, _ in parts]))
+        rows = np.concatenate([rows for rows, _ in parts])
         labels = (np.concatenate([labels for _, labels in parts]) > 0.5).tolist()
         rng = np.random.default_rng([self.seed, 2])
         for _ in range(min(max(_LEARNED // len(labels), 1), _MOST_PASSES)):
-            for at in rng.permutation(len(labels)).tolist():
-                made.learn_one(dicts[at], labels[at])
+            mixed = rows.copy()
+            others = np.flatnonzero(rng.random(len(rows)) < 0.5)
+            mixed[np.ix_(others, _OF_THE_JOB)] = rows[np.ix_(rng.integers(len(rows), size=len(others)), _OF_THE_JOB)]
+            order = rng.permutation(len(rows))
+            for row, at in zip(_as_dicts(mixed[order]), order.tolist(), strict=True):
+                made.learn_one(row, labels[at])
         return made
 
 
