@@ -32,8 +32,11 @@ _MOST_PASSES: Final = 8
 _OF_THE_JOB: Final = [
     FEATURES.index(name) for name in FEATURES if not name.startswith(("work_p", "tokens", "operators"))
 ]
-"""Features that tell more of a job and its moment than of a rank. Words are few, and each is about one moment: so in
-half of the rows that the forest learns these are another row's, or it would know verdicts by them."""
+"""Features that tell more of a job and its moment than of a rank."""
+
+_MIXED: Final = 0.8
+"""Share of the rows that the forest learns in which those features are another row's. Words are few, and each is about
+one moment: else it would know verdicts by what else was true then. Chosen on simulated jobs."""
 
 _REASON: Final = 0.1
 """Least difference of logarithms that counts as a reason why a row is another case than the rule's."""
@@ -154,7 +157,7 @@ class TaughtForest:
         rng = np.random.default_rng([self.seed, 2])
         for _ in range(min(max(_LEARNED // len(labels), 1), _MOST_PASSES)):
             mixed = rows.copy()
-            others = np.flatnonzero(rng.random(len(rows)) < 0.5)
+            others = np.flatnonzero(rng.random(len(rows)) < _MIXED)
             mixed[np.ix_(others, _OF_THE_JOB)] = rows[np.ix_(rng.integers(len(rows), size=len(others)), _OF_THE_JOB)]
             order = rng.permutation(len(rows))
             for row, at in zip(_as_dicts(mixed[order]), order.tolist(), strict=True):
