@@ -120,6 +120,7 @@ class JobStage(Stage[JobMonitorLike]):
             settings.broker_away_s,
         )
         self._has_followed = False
+        self._is_taught: Final = opinions is not None
         self._judging = 0
         self._judges: Final = ThreadPoolExecutor(1, thread_name_prefix="irregulars-judge")
         drift_detector()  # while no other thread imports anything
@@ -349,9 +350,10 @@ class JobStage(Stage[JobMonitorLike]):
     ) -> tuple[Judgements, str | None]:
         refused: str | None = None
         changes, opinions = words
-        self._has_followed = self._has_followed or bool(changes.words or opinions.words)
+        self._has_followed = self._has_followed or bool(changes.words)
         if self._has_followed:  # also where there is none any more: the topic was made anew
             tracked.monitor.follow(changes.words)
+        if self._is_taught:
             tracked.monitor.hear(opinions.words, opinions.revision)
         if message is not None:
             try:

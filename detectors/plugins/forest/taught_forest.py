@@ -35,8 +35,8 @@ _OF_THE_JOB: Final = [
 """Features that tell more of a job and its moment than of a rank."""
 
 _MIXED: Final = 0.8
-"""Share of the rows that the forest learns in which those features are another row's. Words are few, and each is about
-one moment: else it would know verdicts by what else was true then. Chosen on simulated jobs."""
+"""Share of the rows that the forest learns in which those features are another row's. Words are few, and each is
+about one moment: else it would know verdicts by what else was true then. Chosen on simulated jobs."""
 
 _REASON: Final = 0.1
 """Least difference of logarithms that counts as a reason why a row is another case than the rule's."""
