@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -110,12 +110,12 @@ class DetectorPanel:
         """Whether what people say of verdicts teaches any of them."""
         return any(is_taught(one) for _, one in self._own)
 
-    def examples(self, scored: Scored, suspects: Ints) -> dict[str, Examples]:
-        """Return, by detector, the rows of some ranks and of the strangest others, as far as they teach anything."""
-        return {
-            name: _examples(scored, name, np.asarray(one.examples(scored.frame), dtype=np.float32), suspects)
-            for name, one in self._own_taught
-        }
+    def examples(
+        self, scored: Scored, suspects: Sequence[int], involved: Sequence[int] | None
+    ) -> dict[str, Examples]:
+        """Return rows as far as they teach anything; see `lessons.GiveExamples`."""
+        found = {name: np.asarray(one.examples(scored.frame), np.float32) for name, one in self._own_taught}
+        return {name: _examples(scored, name, rows, suspects, involved) for name, rows in found.items()}
 
     def teach(self, book: LessonBook) -> None:
         """Teach all that people said so far, in place of what was taught before."""
@@ -138,11 +138,13 @@ class DetectorPanel:
             self._own, self.cold = restore_detectors(self._makers, states)
 
 
-def _examples(scored: Scored, name: str, rows: NDArray[np.float32], suspects: Ints) -> Examples:
+def _examples(
+    scored: Scored, name: str, rows: NDArray[np.float32], suspects: Sequence[int], involved: Sequence[int] | None
+) -> Examples:
     ranks = scored.named.ranks
     usable = np.flatnonzero(np.isfinite(rows).all(axis=1))
-    is_suspect = np.isin(ranks[usable], suspects)
-    own, others = usable[is_suspect], usable[~is_suspect]
+    own = usable[np.isin(ranks[usable], suspects)]
+    others = usable[:0] if involved is None else usable[~np.isin(ranks[usable], [*suspects, *involved])]
     strangest = others[np.argsort(-np.nan_to_num(scored.named.by_detector[name][others]), kind="stable")]
     chosen = np.sort(np.concatenate([own, strangest[:KEPT_RANKS]]))
     return Examples(int(scored.frame["iteration"][0]), ranks[chosen].astype(np.int64), rows[chosen])

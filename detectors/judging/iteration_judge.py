@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from irregulars.detectors.blame.observation import Observation
 from irregulars.detectors.irregular.late_rank import Late
@@ -160,7 +161,7 @@ class IterationJudge:
         self._log.add_scores(rows, scored.named, is_irregular=bool(is_irregular))
         if self._panel.has_pupils:
             told = self._log.verdicts[before:]
-            self._lessons.keep(told, verdict_ids, lambda ranks: self._panel.examples(scored, ranks))
+            self._lessons.keep(told, verdict_ids, partial(self._panel.examples, scored))
         if not is_irregular:
             self._panel.learn(scored)
         self._log.iterations.append(

@@ -22,7 +22,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from irregulars.dtypes import Flags, Floats, Ints
+from irregulars.dtypes import Flags, Floats
 from irregulars.streams.messages.judgements import Verdict
 
 KEPT_VERDICTS: Final = 32
@@ -36,6 +36,9 @@ KEPT_ITERATIONS: Final = 6
 
 KEPT_RANKS: Final = 4
 """Ranks of suspects in an iteration whose rows are kept, and as many others; chosen."""
+
+MOST_INVOLVED: Final = 64
+"""Ranks of all suspects of a verdict; where there are more, nobody is known to be innocent. Chosen: eight hosts."""
 
 _TEACHES: Final = frozenset({"gpu", "host", "stage"})
 """Devices of first suspects that a row of a rank can show."""
@@ -58,6 +61,11 @@ class Examples:
     rows: NDArray[np.float32]
 
 
+GiveExamples = Callable[[Sequence[int], Sequence[int] | None], Mapping[str, Examples]]
+"""Gives, by detector, the rows of some ranks, and of those others that stand out most and are not among the second ones;
+None: of no others."""
+
+
 @dataclass(frozen=True, slots=True)
 class KeptVerdict:
     """A verdict on which somebody may say a word, or has.
@@ -65,9 +73,11 @@ class KeptVerdict:
     Parameters
     ----------
     accused
-        Ranks of the first suspect.
+        Ranks of the first suspect, as far as their rows are kept; empty: rows of ranks can't show what it did.
     suspects
-        Ranks of all, the first one's first.
+        The same of all suspects, the first one's first.
+    involved
+        Ranks of all suspects; None: more than `MOST_INVOLVED`.
     examples
         By detector.
     is_right
@@ -77,15 +87,20 @@ class KeptVerdict:
     verdict_id: str
     accused: tuple[int, ...]
     suspects: tuple[int, ...]
+    involved: tuple[int, ...] | None = ()
     examples: Mapping[str, tuple[Examples, ...]] = field(default_factory=dict)
     is_right: bool | None = None
 
     def told(self, verdict: Verdict) -> KeptVerdict:
         """Return it as a newer revision says."""
         first = verdict.suspects[0]
-        everybody = dict.fromkeys(rank for one in verdict.suspects for rank in one.ranks[:KEPT_RANKS])
-        accused = first.ranks if first.device in _TEACHES else ()
-        return replace(self, accused=accused[:KEPT_RANKS], suspects=tuple(everybody)[:KEPT_RANKS])
+        everybody = tuple(dict.fromkeys(rank for one in verdict.suspects for rank in one.ranks))
+        return replace(
+            self,
+            accused=first.ranks[:KEPT_RANKS] if first.device in _TEACHES else (),
+            suspects=everybody[:KEPT_RANKS],
+            involved=everybody if len(everybody) <= MOST_INVOLVED else None,
+        )
 
     def seen(self, found: Mapping[str, Examples]) -> KeptVerdict:
         """Return it with the rows of one more iteration."""
@@ -134,9 +149,7 @@ class LessonBook:
         self._waiting = {one.verdict_id: one for one in state.waiting}  # the oldest first
         self._judged = {one.verdict_id: one for one in state.judged}  # in the order in which words came
 
-    def keep(
-        self, told: Sequence[Verdict], seen: Sequence[str], examples: Callable[[Ints], Mapping[str, Examples]]
-    ) -> None:
+    def keep(self, told: Sequence[Verdict], seen: Sequence[str], examples: GiveExamples) -> None:
         """Keep rows of an iteration for the verdicts that were seen or told of in it.
 
         Parameters
@@ -146,20 +159,28 @@ class LessonBook:
         seen
             Ids of the verdicts whose cause was seen.
         examples
-            Gives the rows of some ranks, and of some others, by detector.
+            Gives the rows.
         """
         for verdict in told:
             if verdict.verdict_id not in self._judged and verdict.suspects:
                 kept = self._waiting.get(verdict.verdict_id) or KeptVerdict(verdict.verdict_id, (), ())
                 self._waiting[verdict.verdict_id] = kept.told(verdict)
-        about = [name for name in dict.fromkeys([*seen, *(one.verdict_id for one in told)]) if name in self._waiting]
-        if about:
-            suspects = sorted({rank for name in about for rank in self._waiting[name].suspects})
-            found = examples(np.array(suspects, dtype=np.int64))
-            for name in about:
-                own = self._waiting[name]
-                self._waiting[name] = own.seen(_without(found, set(suspects) - set(own.suspects)))
+        names = dict.fromkeys([*seen, *(one.verdict_id for one in told)])
+        known = [self._waiting.get(name) or self._judged.get(name) for name in names]
+        self._keep([one for one in known if one is not None], examples)
         _trim(self._waiting, KEPT_VERDICTS)
+
+    def _keep(self, here: Sequence[KeptVerdict], examples: GiveExamples) -> None:
+        """Keep rows for those of an iteration's verdicts that wait for a word and can teach."""
+        about = [one for one in here if one.verdict_id in self._waiting and one.accused]
+        if not about:
+            return
+        suspects = sorted({rank for one in about for rank in one.suspects})
+        is_narrow = all(one.involved is not None for one in here)
+        involved = sorted({rank for one in here for rank in one.involved or ()}) if is_narrow else None
+        found = examples(suspects, involved)
+        for one in about:
+            self._waiting[one.verdict_id] = one.seen(_without(found, set(suspects) - set(one.suspects)))
 
     def hear(self, words: Mapping[str, bool]) -> bool:
         """Take in what people say now; return whether the lessons are others than before.

@@ -29,9 +29,8 @@ seen enough to be sure. Chosen: half a second."""
 _MOST_PASSES: Final = 8
 """Over all rows; chosen with `_LEARNED`."""
 
-_OF_THE_JOB: Final = [
-    FEATURES.index(name) for name in FEATURES if not name.startswith(("work_p", "tokens", "operators"))
-]
+_OF_THE_RANK: Final = ("work_p", "tokens", "operators")
+_IS_OF_THE_JOB: Final = np.array([not name.startswith(_OF_THE_RANK) for name in FEATURES])
 """Features that tell more of a job and its moment than of a rank."""
 
 _MIXED: Final = 0.8
@@ -156,9 +155,8 @@ class TaughtForest:
         labels = (np.concatenate([labels for _, labels in parts]) > 0.5).tolist()
         rng = np.random.default_rng([self.seed, 2])
         for _ in range(min(max(_LEARNED // len(labels), 1), _MOST_PASSES)):
-            mixed = rows.copy()
-            others = np.flatnonzero(rng.random(len(rows)) < _MIXED)
-            mixed[np.ix_(others, _OF_THE_JOB)] = rows[np.ix_(rng.integers(len(rows), size=len(others)), _OF_THE_JOB)]
+            is_mixed = (rng.random(len(rows)) < _MIXED)[:, None] & _IS_OF_THE_JOB
+            mixed = np.where(is_mixed, rows[rng.integers(len(rows), size=len(rows))], rows)
             order = rng.permutation(len(rows))
             for row, at in zip(_as_dicts(mixed[order]), order.tolist(), strict=True):
                 made.learn_one(row, labels[at])

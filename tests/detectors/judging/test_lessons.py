@@ -157,9 +157,9 @@ def verdict(name: str, *suspects: Suspect) -> Verdict:
     return Verdict(name, 1, "open", "j", "slow_rank", (0, 5), 1.2, 1.0, None, suspects, "slow")
 
 
-def rows_of(ranks: np.ndarray) -> dict[str, Examples]:
-    """A row of each suspect, and of rank 9, an innocent one."""
-    own = np.append(ranks, 9)
+def rows_of(suspects: Sequence[int], involved: Sequence[int] | None) -> dict[str, Examples]:
+    """A row of each suspect, and of those of ranks 8 and 9 that nobody suspects."""
+    own = np.array([*suspects, *(rank for rank in (8, 9) if involved is not None and rank not in involved)])
     return {"d": Examples(0, own, own[:, None].astype(np.float32))}
 
 
@@ -173,7 +173,7 @@ def test_right_accuses_the_first_suspect_and_clears_the_others_and_wrong_clears_
     book.keep([verdict("v", CPU, Suspect("gpu", 4, (4,), 0.1))], [], rows_of)
     assert taught(book) == {}
     assert book.hear({"v": True})
-    assert taught(book) == {3.0: 1.0, 4.0: 0.0, 9.0: 0.0}
+    assert taught(book) == {3.0: 1.0, 4.0: 0.0, 8.0: 0.0, 9.0: 0.0}
     assert not book.hear({"v": True})
     assert book.hear({"v": False})
     assert taught(book) == {3.0: 0.0}
@@ -183,9 +183,17 @@ def test_right_accuses_the_first_suspect_and_clears_the_others_and_wrong_clears_
 
 def test_who_is_suspected_by_another_verdict_is_no_innocent_one() -> None:
     book = LessonBook()
-    book.keep([verdict("v", CPU), verdict("w", Suspect("gpu", 4, (4,), 0.9))], [], rows_of)
+    book.keep([verdict("v", CPU), verdict("w", Suspect("nic", 8, (8,), 0.9))], [], rows_of)
     book.hear({"v": True})
     assert taught(book) == {3.0: 1.0, 9.0: 0.0}
+
+
+def test_of_a_large_suspect_some_ranks_are_kept_and_none_of_them_is_innocent() -> None:
+    for ranks in (tuple(range(1, 9)), tuple(range(1, 200))):
+        book = LessonBook()
+        book.keep([verdict("v", Suspect("host", 1, ranks, 0.9))], [], rows_of)
+        book.hear({"v": True})
+        assert taught(book) == {1.0: 1.0, 2.0: 1.0, 3.0: 1.0, 4.0: 1.0} | ({9.0: 0.0} if len(ranks) < 9 else {})
 
 
 def test_words_on_nics_and_links_and_on_unknown_verdicts_teach_nothing_of_the_accused() -> None:
@@ -212,12 +220,16 @@ def test_what_is_kept_is_bounded_and_the_newest_stays() -> None:
     assert stored(LessonBook(stored(state)).state()) is not None
 
 
+def two_columns(suspects: Sequence[int], involved: Sequence[int] | None) -> dict[str, Examples]:
+    return {"d": Examples(0, np.array(suspects), np.zeros((len(suspects), 2), np.float32))}
+
+
 def test_a_detector_whose_rows_have_other_columns_now_is_taught_the_new_ones_alone() -> None:
     book = LessonBook()
-    book.keep([verdict("v", CPU)], [], lambda ranks: {"d": Examples(0, ranks, np.zeros((len(ranks), 2), np.float32))})
+    book.keep([verdict("v", CPU)], [], two_columns)
     book.keep([verdict("w", CPU)], [], rows_of)
     book.hear({"v": True, "w": True})
-    assert book.lessons("d")[0].shape == (2, 1)
+    assert book.lessons("d")[0].shape == (3, 1)
 
 
 def test_a_forest_that_is_not_asked_for_costs_no_import() -> None:
