@@ -62,8 +62,8 @@ class Examples:
 
 
 GiveExamples = Callable[[Sequence[int], Sequence[int] | None], Mapping[str, Examples]]
-"""Gives, by detector, the rows of some ranks, and of those others that stand out most and are not among the second ones;
-None: of no others."""
+"""Gives, by detector, the rows of some ranks, and of those others that stand out most and are not among the second
+ones; None: of no others."""
 
 
 @dataclass(frozen=True, slots=True)
