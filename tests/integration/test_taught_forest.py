@@ -10,7 +10,7 @@ import pytest
 
 from irregulars.detectors.plugins.loading import load_detectors
 from irregulars.producers.trace.directory import Trace
-from irregulars.streams.messages.opinions import Opinion, decode_opinion
+from irregulars.streams.messages.opinions import Opinion
 from irregulars.streams.messages.records import Batch
 from irregulars.streams.monitor_settings import MonitorSettings
 from tests.integration.pipelines import Pipeline, Process
@@ -52,36 +52,35 @@ def _time(message: Message) -> int:
     return (message.header.watermark_ns or 0) if isinstance(message, Batch) else 0
 
 
-def expected(parts: Sequence[Sequence[Message]], said: Sequence[Opinion]) -> MonitoredJob:
-    """What both hops say in memory, where a word is said between the parts."""
-    job = MonitoredJob(JOB, MonitorSettings(rank_detectors=load_detectors([FOREST])["rank"]))
+def expected(parts: Sequence[Sequence[Message]]) -> tuple[MonitoredJob, str, list[int]]:
+    """What both hops say in memory; the verdict on which somebody says a word; iterations judged after each part."""
+    job, judged, said = MonitoredJob(JOB, MonitorSettings(rank_detectors=load_detectors([FOREST])["rank"])), [], []
     for number, part in enumerate(parts):
-        job.monitor.hear(said[:number], min(number, len(said)))
+        job.monitor.hear(said, number)
         job.feed(part)
-    return job
+        judged.append(len(job.outcome.iterations))
+        verdict_id = job.outcome.revisions[0].verdict_id
+        is_right = None if number else False
+        said.append(Opinion(verdict_id, JOB, "slow_rank", (30, 40), is_right, "ann", number))
+    return job, verdict_id, judged
 
 
 def test_a_word_moves_the_scores_and_who_takes_over_scores_the_same(pipeline: Pipeline) -> None:
     bus, messages = pipeline.bus, parts()
-    detectors = ("peers", FOREST)
-    workers = [pipeline.start_worker(snapshot_s=10.0, detectors=detectors)]
-    verdict_id = ""
+    wanted, verdict_id, judged = expected(messages)
+    own = {"snapshot_s": 10.0, "detectors": ("peers", FOREST)}
+    workers = [pipeline.start_worker(**own)]
     for number, part in enumerate(messages):
         if number:
             said = irregulars(bus, "feedback", verdict_id, WORDS[number - 1], "--who", "ann")
             assert said.returncode == 0, said.stderr
             wait_until(partial(holds, bus, workers, number), "the word in all partitions")
         send(bus, part)
-        wait_until(partial(has_stored, pipeline, CUTS[number] - 2 if number < 2 else 100), "iterations")
-        if number == 0:
-            wait_until(lambda: bool(pipeline.revisions()), "a verdict")
-            verdict_id = pipeline.revisions()[0].verdict_id
+        wait_until(partial(has_stored, pipeline, judged[number]), f"{judged[number]} iterations")
         if number == 1:  # nobody has stored what was judged since the word
             workers[0].kill()
-            workers.append(pipeline.start_worker(snapshot_s=10.0, detectors=detectors))
+            workers.append(pipeline.start_worker(**own))
     assert workers[1].stop() == 0
-    opinions = [decode_opinion(one.value()) for one in bus.read("feedback")]
-    wanted = expected(messages, opinions)
     assert [one.to_json() for one in pipeline.revisions()] == [one.to_json() for one in wanted.outcome.revisions]
     assert scores_of(pipeline) == in_memory(wanted)
     first, second, third = (typical(scores_of(pipeline), *span) for span in LATE)
@@ -96,7 +95,7 @@ def holds(bus: Bus, workers: Sequence[Process], revision: int) -> bool:
 
 
 def has_stored(pipeline: Pipeline, iterations: int) -> bool:
-    return pipeline.stored_iterations() >= iterations
+    return pipeline.stored_iterations() == iterations
 
 
 Scores = dict[tuple[int, int], float]
