@@ -18,6 +18,9 @@ _RULE_SIGMAS: Final = 6.0
 _SUSPICIOUS: Final = 3.0
 """The same from which the forest is asked, and taught: below nobody would look; one healthy row in 740."""
 
+_MOST_SIGMAS: Final = 60.0
+"""Of made rows: what lies above is as strange."""
+
 _RULE_ROWS: Final = 60
 """Made rows, labelled by the rule, that the forest learns beside the words; chosen: a word has 12 rows, so that one
 or two of a kind outweigh the rule where it was wrong."""
@@ -150,7 +153,7 @@ class TaughtForest:
             warning_detector=still, max_features=len(FEATURES),
         )  # fmt: skip
         instead = [_by_rule_instead(row, label) for row, label in zip(self._rows, self._labels, strict=True)]
-        parts = [_made_by_rule(self.seed), (self._rows, self._labels), *instead]
+        parts = [_made_by_rule(self.seed, max(_RULE_ROWS, len(self._rows))), (self._rows, self._labels), *instead]
         rows = np.concatenate([rows for rows, _ in parts])
         labels = (np.concatenate([labels for _, labels in parts]) > 0.5).tolist()
         rng = np.random.default_rng([self.seed, 2])
@@ -189,27 +192,32 @@ def _by_rule_instead(row: Floats, label: float) -> tuple[Floats, Floats]:
     return np.array([[one[name] for name in FEATURES]]), np.array([float(is_strange)])
 
 
-def _made_by_rule(seed: int) -> tuple[Floats, Floats]:
+def _made_by_rule(seed: int, count: int) -> tuple[Floats, Floats]:
     """Return rows that are spread over what can be, and what the rule says of them."""
     rng = np.random.default_rng([seed, 1])
-    sigmas = np.exp(rng.uniform(np.log(_SUSPICIOUS), np.log(_RULE_SIGMAS**2 / _SUSPICIOUS * 5), _RULE_ROWS))
-    peers = sigmas * rng.uniform(0.02, 0.06, _RULE_ROWS)
-    share = rng.uniform(0.3, 1.0, _RULE_ROWS)
-    zero = np.zeros(_RULE_ROWS)
-    is_new = rng.random(_RULE_ROWS) < 0.7
+    sigmas, others = np.exp(rng.uniform(np.log(_SUSPICIOUS), np.log(_MOST_SIGMAS), (2, count)))
+    # Of four rows two stand out from their peers and their own past alike; one from its past alone, as when all ranks
+    # have more to do; and one from its peers alone, as it has always been.
+    sort = rng.integers(4, size=count)
+    past_sigmas = np.select([sort < 2, sort == 2], [sigmas, others], 0.0)
+    sigmas = np.where(sort == 2, rng.uniform(-2.0, _SUSPICIOUS, count), sigmas)
+    spread = rng.uniform(0.02, 0.06, count)
+    peers = sigmas * spread
+    share = rng.uniform(0.3, 1.0, count)
+    zero = np.zeros(count)
     made = {
         "work_peers": peers,
-        "work_peers_sigmas": np.log1p(sigmas),
-        "work_past": np.where(is_new, peers, 0.0),
-        "work_past_sigmas": np.where(is_new, np.log1p(sigmas), 0.0),
+        "work_peers_sigmas": np.sign(sigmas) * np.log1p(np.abs(sigmas)),
+        "work_past": past_sigmas * spread,
+        "work_past_sigmas": np.log1p(past_sigmas),
         "excess_share": share * -np.expm1(-peers),
         "work_share": share,
-        "communication_peers": rng.uniform(-2.0, 0.0, _RULE_ROWS),
-        "communication_past": rng.uniform(-2.0, 0.0, _RULE_ROWS),
+        "communication_peers": rng.uniform(-2.0, 0.0, count),
+        "communication_past": rng.uniform(-2.0, 0.0, count),
         "tokens_peers": zero,
         "operators_peers": zero,
-        "elapsed_past": rng.uniform(0.0, 0.8, _RULE_ROWS),
-        "crowd": rng.uniform(0.0, 0.2, _RULE_ROWS),
+        "elapsed_past": rng.uniform(0.0, 0.8, count),
+        "crowd": rng.uniform(0.0, 0.2, count),
     }
     return np.column_stack([made[name] for name in FEATURES]), (sigmas >= _RULE_SIGMAS).astype(np.float64)
 
