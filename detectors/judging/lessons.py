@@ -29,7 +29,7 @@ KEPT_VERDICTS: Final = 32
 """Newest verdicts of a job that wait for a word; chosen: a noisy job's of some days."""
 
 KEPT_LESSONS: Final = 32
-"""Newest verdicts on which there is one; chosen: 1,500 rows, which a forest of ten trees learns in a second."""
+"""Newest verdicts on which there is one; chosen: at most 3,000 rows, and with a suspect of one rank some 400."""
 
 KEPT_ITERATIONS: Final = 6
 """Of a verdict: the first ones in which it was seen, and as many of the newest; chosen."""

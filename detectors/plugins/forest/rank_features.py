@@ -75,7 +75,7 @@ def rank_rows(frame: Frame, past: RankPast, stands_out_from: float) -> RankRows:
     group = _groups(frame["stage"][rows])
     above, past_sigmas = past.deviations(frame["rank"], logs)
     peers, sigmas = _from_peers(logs[rows, 0], group)
-    communication, _ = _from_peers(_filled(logs[rows, 1], group), group)
+    communication, _ = _from_peers(np.nan_to_num(logs[rows, 1]), group)  # without any, none is strange
     is_alone = np.isnan(sigmas)
     stands_out = np.where(is_alone, past_sigmas[rows], sigmas)
     share = np.exp(logs[rows, 0] - logs[rows, 2])
@@ -118,11 +118,6 @@ def _from_peers(values: Floats, group: Ints) -> tuple[Floats, Floats]:
     spread = np.maximum(MAD_TO_SIGMA * medians(group, np.abs(above)), _FLOOR)[group]
     has_peers = np.bincount(group)[group] >= _LEAST_PEERS
     return np.where(has_peers, above, np.nan), np.where(has_peers, above / spread, np.nan)
-
-
-def _filled(values: Floats, group: Ints) -> Floats:
-    """Return values in which unknown ones are 0: an iteration without communication has none that is strange."""
-    return np.nan_to_num(values)
 
 
 def _log_over_median(values: Floats) -> Floats:
