@@ -18,7 +18,7 @@ def node_check(
         str | None, typer.Option(help="The host, as verdicts name it; default: NODE_NAME, else the machine's name.")
     ] = None,
     within_s: Annotated[float, typer.Option(min=0.1, max=60.0, help="Seconds that it may take.")] = 5.0,
-    days: Annotated[float, typer.Option(min=0.01, help="Alerts of so many days are read.")] = 7.0,
+    days: Annotated[float, typer.Option(min=0.01, max=36_500, help="Alerts of so many days are read.")] = 7.0,
     bootstrap: Bootstrap = None,
     topic_prefix: TopicPrefix = None,
 ) -> None:
