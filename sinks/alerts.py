@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from irregulars.errors import RecordError
 from irregulars.sinks.advice import advise, name_device, where_to_look
+from irregulars.sinks.costs import gpu_hours_lost
 from irregulars.streams.messages.judgements import SEVERITIES, Verdict
 from irregulars.streams.messages.records import VERSION, decode_json
 
@@ -58,19 +59,6 @@ def alert_of(verdict: Verdict, least_severity: str = LEAST_SEVERITY) -> bytes | 
 
 def _is_less(severity: str | None, least: str) -> bool:
     return severity is not None and SEVERITIES.index(severity) < SEVERITIES.index(least)
-
-
-def gpu_hours_lost(verdict: Verdict) -> float | None:
-    """GPU hours that waited in vain so far; None where the number of GPUs is not known.
-
-    >>> from dataclasses import replace
-    >>> verdict = Verdict("v", 1, "open", "j", "imbalance", (0, 5), 1.3, 90.0, None, (), "", world_size=1000)
-    >>> gpu_hours_lost(verdict), gpu_hours_lost(replace(verdict, world_size=0))
-    (25.0, None)
-    """
-    if not verdict.world_size or not math.isfinite(verdict.lost_s):
-        return None
-    return round(verdict.lost_s * verdict.world_size / 3600, 6)
 
 
 def summarise(verdict: Verdict) -> str:

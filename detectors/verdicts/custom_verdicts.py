@@ -67,8 +67,9 @@ class CustomVerdict:
         Who is strange; ascending.
     first, last, time_ns
         First and newest iteration in which one of them was, and the event time of the newest.
-    judged, seen, quiet
-        Iterations judged since the first; those in which one of them was strange; those since the newest of them.
+    judged, lasted, seen, quiet
+        Iterations judged since the first; those up to `last`; those in which one of them was strange; those since the
+        newest of them.
     lost_ns
         What was lost in those.
     highest
@@ -98,6 +99,7 @@ class CustomVerdict:
     severity: str = "note"
     said_seen: int = 0
     said_ranks: tuple[int, ...] = ()
+    lasted: int = 0
 
     def __post_init__(self) -> None:
         self.moments = deque(self.moments, _KEPT)
@@ -105,7 +107,7 @@ class CustomVerdict:
     def see(self, moment: Moment) -> None:
         """Count an iteration in which one of its ranks was strange."""
         self.last, self.time_ns = moment.iteration, moment.time_ns
-        self.seen, self.quiet = self.seen + 1, 0
+        self.seen, self.quiet, self.lasted = self.seen + 1, 0, self.judged
         self.lost_ns += moment.lost_ns
         self.moments.append(moment)
 
@@ -115,10 +117,18 @@ class CustomVerdict:
 
     def severity_now(self, world_size: int, limits: SeverityLimits, *, is_over: bool) -> str:
         """Say how urgent it is: a ticket at least, and never less than was said."""
-        usual_ns = median([one.reference_ns for one in self.moments if math.isfinite(one.reference_ns)] or [0.0])
-        lasted_ns = self.judged * usual_ns + self.lost_ns
-        loss = Loss("custom", True, self.seen, self.lost_ns / 1e9, lasted_ns / 1e9, world_size, is_over)
+        loss = Loss("custom", True, self.seen, self.lost_ns / 1e9, self._passed_s(self.judged), world_size, is_over)
         return worse(self.severity, worse("ticket", severity_of(loss, limits)))
+
+    @property
+    def lasted_s(self) -> float:
+        """Seconds of the job's time from the first to the newest iteration in which one of its ranks was strange."""
+        return self._passed_s(max(self.lasted, self.seen))
+
+    def _passed_s(self, iterations: int) -> float:
+        """Return how long so many iterations took, with what was lost, s."""
+        usual_ns = median([one.reference_ns for one in self.moments if math.isfinite(one.reference_ns)] or [0.0])
+        return (iterations * usual_ns + self.lost_ns) / 1e9
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,6 +291,7 @@ class CustomVerdicts:
             event=event,
             severity=one.severity,
             detector=one.detector,
+            lasted_s=round(one.lasted_s, 6) if one.lasted_s > 0 else None,
         )
 
     def state(self) -> CustomState:

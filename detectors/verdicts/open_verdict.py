@@ -50,8 +50,8 @@ class OpenVerdict:
         The newest revision: its number, kind and first suspect, and loss.
     standing
         What more is known of a fault without a healthy past; None for one that irregular iterations showed.
-    judged
-        Iterations judged since the first.
+    judged, lasted
+        Iterations judged since the first, and how many of them up to `last`.
     severity
         The worst that was said (`streams.messages.judgements.SEVERITIES`).
     """
@@ -73,6 +73,7 @@ class OpenVerdict:
     standing: StandingFault | None = None
     judged: int = 0
     severity: str = "note"
+    lasted: int = 0
 
     def __post_init__(self) -> None:
         self.kept = deque(self.kept, _KEPT)
@@ -133,7 +134,7 @@ class OpenVerdict:
     def _extend(self, observation: Observation, lost_ns: float) -> None:
         self.last, self.time_ns = observation.iteration, observation.time_ns
         self.seen += 1
-        self.quiet = 0
+        self.quiet, self.lasted = 0, self.judged
         self.lost_ns += lost_ns
 
     def _think_over(self, topology: Topology) -> None:
@@ -226,7 +227,7 @@ def verdict_on_recurring(name: Name, cause: Cause, irregular: Iterable[Observati
         verdict.tried += observation.iteration >= verdict.first
         if observation.iteration in own:
             verdict.add(observation)
-    verdict.judged = verdict.last - first + 1
+    verdict.judged = verdict.lasted = verdict.last - first + 1
     return verdict
 
 
@@ -250,7 +251,8 @@ def verdict_on_standing(name: Name, cause: Cause, reviewed: Sequence[Observation
     return OpenVerdict(
         verdict_id=name(first), cause=cause, first=first, last=last, time_ns=shown[-1].time_ns,
         kept=_without(cause, reviewed),
-        seen=seen, tried=seen, lost_ns=costs_ns * seen, standing=StandingFault(costs_ns, late_ns, last), judged=seen,
+        seen=seen, tried=seen, lost_ns=costs_ns * seen, standing=StandingFault(costs_ns, late_ns, last),
+        judged=seen, lasted=seen,
     )  # fmt: skip
 
 
