@@ -1,7 +1,7 @@
 """Hangs that were told while their job was silent, until it turns out what became of them.
 
-Such a verdict is closed when it comes: nothing more is expected of its job. If the job goes on after all, or ends, or
-is started anew, one more revision says so. Otherwise nobody who reads verdicts alone would know that the hang is over.
+Such a verdict is closed when it comes: nothing more is expected of its job. If the job goes on after all, or ends,
+or is started anew, one more revision says so. Otherwise nobody who reads verdicts alone would know that it is over.
 """
 
 from __future__ import annotations
