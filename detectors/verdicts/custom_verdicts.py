@@ -67,9 +67,10 @@ class CustomVerdict:
         Who is strange; ascending.
     first, last, time_ns
         First and newest iteration in which one of them was, and the event time of the newest.
-    judged, lasted, seen, quiet
-        Iterations judged since the first; those up to `last`; those in which one of them was strange; those since the
-        newest of them.
+    judged, seen, quiet
+        Iterations judged since the first; those in which one of them was strange; those since the newest of them.
+    passed_ns, lasted_ns
+        How long the judged ones took; `lasted_ns`: those up to `last`.
     lost_ns
         What was lost in those.
     highest
@@ -99,15 +100,18 @@ class CustomVerdict:
     severity: str = "note"
     said_seen: int = 0
     said_ranks: tuple[int, ...] = ()
-    lasted: int = 0
+    passed_ns: float = 0.0
+    lasted_ns: float = 0.0
 
     def __post_init__(self) -> None:
         self.moments = deque(self.moments, _KEPT)
+        if self.judged and not self.passed_ns and self.moments:  # of a worker that did not count it
+            self.passed_ns = self.lasted_ns = self.judged * median(one.elapsed_ns for one in self.moments)
 
     def see(self, moment: Moment) -> None:
         """Count an iteration in which one of its ranks was strange."""
         self.last, self.time_ns = moment.iteration, moment.time_ns
-        self.seen, self.quiet, self.lasted = self.seen + 1, 0, self.judged
+        self.seen, self.quiet, self.lasted_ns = self.seen + 1, 0, self.passed_ns
         self.lost_ns += moment.lost_ns
         self.moments.append(moment)
 
@@ -117,18 +121,10 @@ class CustomVerdict:
 
     def severity_now(self, world_size: int, limits: SeverityLimits, *, is_over: bool) -> str:
         """Say how urgent it is: a ticket at least, and never less than was said."""
-        loss = Loss("custom", True, self.seen, self.lost_ns / 1e9, self._passed_s(self.judged), world_size, is_over)
-        return worse(self.severity, worse("ticket", severity_of(loss, limits)))
-
-    @property
-    def lasted_s(self) -> float:
-        """Seconds of the job's time from the first to the newest iteration in which one of its ranks was strange."""
-        return self._passed_s(max(self.lasted, self.seen))
-
-    def _passed_s(self, iterations: int) -> float:
-        """Return how long so many iterations took, with what was lost, s."""
         usual_ns = median([one.reference_ns for one in self.moments if math.isfinite(one.reference_ns)] or [0.0])
-        return (iterations * usual_ns + self.lost_ns) / 1e9
+        lasted_ns = self.judged * usual_ns + self.lost_ns
+        loss = Loss("custom", True, self.seen, self.lost_ns / 1e9, lasted_ns / 1e9, world_size, is_over)
+        return worse(self.severity, worse("ticket", severity_of(loss, limits)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +202,7 @@ class CustomVerdicts:
 
     def _follow(self, one: CustomVerdict, moment: Moment, scores: RankScores, explain: Explain) -> bool:
         """Let an open verdict take in an iteration; return whether one of its ranks was strange."""
-        one.judged += 1
+        one.judged, one.passed_ns = one.judged + 1, one.passed_ns + moment.elapsed_ns
         own = scores.of(one.detector, one.ranks)
         if not (own >= STRANGE).any():
             one.quiet += not np.isnan(own).all()
@@ -240,6 +236,7 @@ class CustomVerdicts:
         moments = [one for back, one in enumerate(reversed(self._recent)) if mask >> back & 1][::-1]
         first = moments[0].iteration
         verdict = CustomVerdict(self._name(name, first), name, tuple(sorted(due)), first, first, 0, mask.bit_length())
+        verdict.passed_ns = sum(one.elapsed_ns for one in self._recent if one.iteration >= first)
         for one in moments:
             verdict.see(one)
         return verdict
@@ -291,7 +288,7 @@ class CustomVerdicts:
             event=event,
             severity=one.severity,
             detector=one.detector,
-            lasted_s=round(one.lasted_s, 6) if one.lasted_s > 0 else None,
+            lasted_s=round(one.lasted_ns / 1e9, 6) or None,
         )
 
     def state(self) -> CustomState:

@@ -13,7 +13,6 @@ from irregulars.detectors.job.topology import Device, Topology
 from irregulars.detectors.nics.steadiness import WHOLE, steady_text
 from irregulars.detectors.path.critical_path import Piece
 from irregulars.detectors.verdicts.open_verdict import OpenVerdict
-from irregulars.detectors.verdicts.severity import lasted_s
 from irregulars.detectors.verdicts.text import evidence_text, hang_text, in_turn_text, recovery_text, standing_text
 from irregulars.detectors.verdicts.thresholds import VERDICTS
 from irregulars.streams.messages.judgements import Suspect, Verdict
@@ -49,7 +48,7 @@ def revision_of(
         event=event,
         severity=verdict.severity,
         recovers_ratio=None if ratio is None else round(ratio, 3),
-        lasted_s=round(lasted_s(verdict), 6),
+        lasted_s=round(verdict.lasted_ns / 1e9, 6),
     )
 
 

@@ -165,15 +165,6 @@ def loss_of(verdict: OpenVerdict, world_size: int, *, is_over: bool = False) -> 
     )
 
 
-def lasted_s(verdict: OpenVerdict) -> float:
-    """Return the seconds of the job's time from the first to the newest iteration in which the cause was seen.
-
-    Counted as `loss_of` counts them, which goes on behind the newest: there the cause may be over.
-    """
-    usual_ns = median(one.reference_ns for one in verdict.kept)
-    return (max(verdict.lasted, verdict.seen) * usual_ns + verdict.lost_ns) / 1e9
-
-
 def severity_now(verdict: OpenVerdict, world_size: int, limits: SeverityLimits, *, is_over: bool = False) -> str:
     """Say how urgent a verdict is; never less than was said: alerts that sink and rise wear people out."""
     return worse(verdict.severity, severity_of(loss_of(verdict, world_size, is_over=is_over), limits))
