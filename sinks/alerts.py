@@ -11,6 +11,7 @@ from typing import Any, Final
 from irregulars.errors import RecordError
 from irregulars.sinks.advice import advise, name_device, where_to_look
 from irregulars.sinks.costs import gpu_hours_lost
+from irregulars.streams.messages.at_work import still_hangs
 from irregulars.streams.messages.judgements import SEVERITIES, Verdict
 from irregulars.streams.messages.records import VERSION, decode_json
 
@@ -115,7 +116,7 @@ def percent(probability: float) -> str:
 
 def _how_slow(verdict: Verdict) -> str:
     first, past_last = verdict.iterations
-    is_closed = verdict.state == "closed"
+    is_closed = _is_over(verdict)
     if verdict.kind == "hang":
         return f"iteration {past_last - 1} {'had not ended' if is_closed else 'does not end'}"
     seen = f"iteration {first}" if past_last - first == 1 else f"iterations {first} to {past_last - 1}"
@@ -126,11 +127,15 @@ def _how_slow(verdict: Verdict) -> str:
 
 
 def _cost(verdict: Verdict) -> str:
-    so_far = "" if verdict.state == "closed" else " so far"
+    so_far = "" if _is_over(verdict) else " so far"
     hours = gpu_hours_lost(verdict)
     if hours is not None:
         return f"{_amount(hours)} GPU-hours lost{so_far} on {verdict.world_size:,} GPUs{_recovers(verdict)}"
     return f"{_amount(verdict.lost_s)} s lost{so_far}{_recovers(verdict)}" if math.isfinite(verdict.lost_s) else ""
+
+
+def _is_over(verdict: Verdict) -> bool:
+    return verdict.state == "closed" and not still_hangs(verdict.kind, verdict.close_reason)
 
 
 def _recovers(verdict: Verdict) -> str:
