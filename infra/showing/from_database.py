@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -223,14 +224,30 @@ def find_verdict(client: Client, which: str = "") -> Verdict | None:
 
 
 def _verdict(client: Client, row: Row) -> Verdict:
-    verdict_id, revision, state, job, kind, first, past, delta, lost_s, communicator, evidence, *rest, lasted_s = row
+    (
+        verdict_id,
+        revision,
+        state,
+        job,
+        kind,
+        first,
+        past,
+        delta,
+        lost_s,
+        communicator,
+        evidence,
+        *rest,
+        detector,
+        lasted_s,
+    ) = row
     wanted = {"job": job, "verdict_id": verdict_id, "revision": revision}
     suspects = tuple(
         Suspect(device, rank, tuple(ranks), probability, *place)
         for device, rank, ranks, probability, *place in client.query(_SUSPECTS, parameters=wanted).result_rows
     )
-    return Verdict(verdict_id, revision, state, job, kind, (first, past), _number(delta), lost_s, communicator,
-                   suspects, evidence, *rest, lasted_s=lasted_s)  # fmt: skip
+    verdict = Verdict(verdict_id, revision, state, job, kind, (first, past), _number(delta), lost_s, communicator,
+                      suspects, evidence, *rest)  # fmt: skip
+    return replace(verdict, detector=detector, lasted_s=lasted_s)
 
 
 def found_in_database(client: Client, verdict: Verdict, source: str, now_ns: int) -> Found:
