@@ -63,10 +63,18 @@ LEFT JOIN
     FROM
     (
         SELECT job, (attempt, toInt64(-1)) AS place FROM jobs
-        WHERE job IN (SELECT job FROM verdicts WHERE kind = 'hang' AND close_reason = 'silent')
+        WHERE job IN
+        (
+            SELECT job FROM verdicts
+            WHERE kind = 'hang' AND close_reason = 'silent' AND stored_at > now('UTC') - toIntervalDay(1)
+        )
         UNION ALL
         SELECT job, (attempt, iteration) AS place FROM iterations
-        WHERE job IN (SELECT job FROM verdicts WHERE kind = 'hang' AND close_reason = 'silent')
+        WHERE job IN
+        (
+            SELECT job FROM verdicts
+            WHERE kind = 'hang' AND close_reason = 'silent' AND stored_at > now('UTC') - toIntervalDay(1)
+        )
     )
     GROUP BY job
 ) AS heard ON heard.job = known.job;
