@@ -40,8 +40,8 @@ TO_DO: Final[Mapping[str, str]] = {
     "clock_off": "Let it follow a time server (NTP, chrony): infra/docs/doctor.md#clocks",
     # topics
     "topic_missing": "irregulars topics create",
-    "topic_hidden": "Nothing, if our role needs none of them: infra/docs/doctor.md#for-one-role. An administrator sees "
-    "whether they are there: irregulars topics check",
+    "topic_hidden": "Nothing, if our role needs none of them (infra/docs/doctor.md#for-one-role); an administrator "
+    "sees whether they are there: irregulars topics check",
     "partitions_differ": "Give the others {most} too while no job runs, or use another prefix: infra/docs/topics.md",
     "partitions_many": "Make it anew with one partition: infra/docs/topics.md",
     "no_leader": "Start the brokers that hold them; until then nobody reads or writes there: " + _OPERATING
