@@ -16,6 +16,7 @@ from irregulars.infra.configuration.settings import Settings
 from irregulars.infra.doctor.checks.findings import Finding, status_of
 from irregulars.infra.doctor.checks.question import Question
 from irregulars.infra.doctor.diagnosis import diagnose
+from irregulars.infra.services.demo_broker import DemoBroker
 from irregulars.streams.kafka.access_roles import ROLES, Right, grant, rights_of
 from irregulars.streams.kafka.topic_admin import create_topics
 from irregulars.streams.kafka.topics import TopicSettings
@@ -31,7 +32,7 @@ pytestmark = pytest.mark.integration
 GROUP = "irregulars"
 TOPICS = TopicSettings("roles.", 1)
 WRONG = "swordfish"
-WITHIN_S = 10.0
+WITHIN_S = 6.0
 LONGEST_S = 15.0
 KAFKA = ("kafka", "topics", "rights", "workers", "jobs", "alerts")
 TRUE_HERE = {"certificate_ends", "broker_clock", "one_copy", "not_read", "topic_hidden"}
@@ -175,6 +176,14 @@ def test_a_wrong_certificate_ends_the_command_with_status_1_and_the_cause(broker
     assert "can't be trusted" in done.stdout
     assert "-> Set kafka_ca_file" in done.stdout
     assert broker.password not in done.stdout
+
+
+def test_the_demo_s_broker_is_not_said_to_ask_for_a_log_in() -> None:
+    with failing_in_one_line(), DemoBroker() as demo:
+        create_topics(demo.bootstrap, TOPICS)
+        found = diagnosed(Settings(kafka_bootstrap=demo.bootstrap, topic_prefix=TOPICS.prefix), None, *KAFKA[:3])
+    assert problems(found) == []
+    assert "address" not in [one.subject for one in found]
 
 
 # --- ClickHouse -----------------------------------------------------------------------------------------------------
