@@ -19,7 +19,7 @@ _OF_PYTHON: Final = (".py", ".pyc", "__pycache__")
 def shipped_files() -> dict[str, Traversable]:
     """Return the files of the kit by their paths below a checkout, ``infra/node/agent.toml`` for example."""
     infra = files("irregulars.infra")
-    found = {}
+    found: dict[str, Traversable] = {}
     for folder in FOLDERS:
         place = infra.joinpath(*folder.split("/"))
         found |= {f"infra/{folder}/{path}": file for path, file in _below(place)}
