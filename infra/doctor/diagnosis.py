@@ -57,7 +57,7 @@ def diagnose(
             findings += _of_database(_await(database, deadline_s), question)
     else:
         findings += [unread(group, "settings", "they can't be used") for group in GROUPS if group != "machine"]
-    findings += check_machine(read_machine(found))
+    findings += check_machine(read_machine(found), question.role)
     order = list(GROUPS)
     wanted = (one for one in findings if question.wants(one.group))
     return sorted(wanted, key=lambda one: order.index(one.group))

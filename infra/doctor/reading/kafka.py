@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
 
 from irregulars.errors import InputError, ServiceError, ServiceRefused
 from irregulars.infra.configuration.settings import Settings
@@ -60,30 +61,44 @@ def read_kafka(settings: Settings, question: Question, on_step: OnStep) -> Kafka
         brokers=len(metadata.brokers),
         answered_in_s=time.monotonic() - begin_s,
     )
+    tails = Tails(settings.kafka_bootstrap, security)
+    return _read_inside(settings, question, on_step, admin, tails, KafkaFacts(now_s, broker), deadline)
+
+
+def _read_inside(
+    settings: Settings,
+    question: Question,
+    on_step: OnStep,
+    admin: AdminClient,
+    tails: Tails,
+    seen: KafkaFacts,
+    deadline: Deadline,
+) -> KafkaFacts:
+    """Read what a broker that has let us in knows; `seen` is what is known of it already."""
     on_step("asking for the topics")
-    topics = read_topics(admin, settings.topics(), now_s, deadline)
+    topics = read_topics(admin, settings.topics(), seen.now_s, deadline)
     on_step("asking for the consumer groups")
     workers = read_group(admin, question.group, deadline)
     notify = read_group(admin, _notify_group(settings), deadline)
     needed = {right.name for right in question.needed(settings.topics()) if right.kind == "group"}
     others = tuple(read_group(admin, name, deadline) for name in sorted(needed - {workers.name, notify.name}))
-    reading = StreamReading(admin, Tails(settings.kafka_bootstrap, security), topics, now_s, deadline)
     try:
-        stream = reading.read(workers, on_step)
+        stream = StreamReading(admin, tails, topics, seen.now_s, deadline).read(workers, on_step)
     except KafkaException as error:
         stream = StreamFacts({name: reason_of(error) for name in topics})
-    broker = replace(broker, broker_clock_s=_clock(topics, now_s))
+    broker = replace(seen.broker, broker_clock_s=_clock(topics, seen.now_s))
     page = read_page(settings.metrics_listen)
-    return KafkaFacts(now_s, broker, topics, workers, notify, others, stream, page)
+    return KafkaFacts(seen.now_s, broker, topics, workers, notify, others, stream, page)
 
 
 def _obstacle(error: Exception, seen: Obstacle | None, settings: Settings) -> Obstacle:
     """Return why no broker could be used: what the handshake saw, else what librdkafka says."""
     if isinstance(error, InputError):
         return Obstacle("log_in_unusable", reason_of(error))
-    if seen is not None:
+    is_refused = isinstance(error, ServiceRefused)
+    if seen is not None and not (is_refused and seen.code == "kafka_away"):
         return seen
-    if not isinstance(error, ServiceRefused):
+    if not is_refused:
         return Obstacle("kafka_away", reason_of(error))
     said = _SAID.search(str(error))
     if said is None:
