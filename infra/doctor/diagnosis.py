@@ -59,8 +59,17 @@ def diagnose(
         findings += [unread(group, "settings", "they can't be used") for group in GROUPS if group != "machine"]
     findings += check_machine(read_machine(found), question.role)
     order = list(GROUPS)
-    wanted = (one for one in findings if question.wants(one.group))
+    wanted = (one for one in findings if question.wants(one.group) or _keeps_us_out(one, found, question))
     return sorted(wanted, key=lambda one: order.index(one.group))
+
+
+def _keeps_us_out(one: Finding, found: LenientSettings, question: Question) -> bool:
+    """Whether nothing that is asked for could be looked at because of it: then it is told whatever is asked for."""
+    if one.level != "problem":
+        return False
+    if one.code == "setting_refused":
+        return found.settings is None
+    return (one.group, one.subject) == ("kafka", "broker") and question.wants(*OF_KAFKA)
 
 
 def _begin(read: Callable[[], _Facts]) -> Future[_Facts]:

@@ -169,6 +169,13 @@ def test_why_a_broker_lets_us_not_in_is_told_in_one_line(broker: Broker, tmp_pat
                 require_one_cause(str(given), found, code, words, *secrets)
 
 
+def test_where_a_broker_lets_us_not_in_that_is_told_whatever_is_asked_for(broker: Broker) -> None:
+    found = diagnosed(broker.settings("worker", kafka_ca_file=None), None, "workers", "jobs")
+    require_one_cause("only workers", found, "certificate_untrusted", "kafka_ca_file is not set")
+    unusable = diagnose(LenientSettings(None, ("topic_prefix must be a text",)), Question(only=("kafka",)))
+    assert ([one.code for one in problems(unusable)], status_of(unusable)) == (["setting_refused"], 1)
+
+
 def test_a_wrong_certificate_ends_the_command_with_status_1_and_the_cause(broker: Broker) -> None:
     settings = broker.settings("worker", kafka_ca_file=None)
     done = run(settings, "doctor", "--role", "worker", "--only", "kafka")

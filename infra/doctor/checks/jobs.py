@@ -181,7 +181,7 @@ def _letters(seen: KafkaFacts) -> Iterator[Finding]:
         )
         return
     if _is_all_lost(seen, recent):
-        text = f"nothing gets through: {topic.recent} of {_sent(seen)} messages were refused: {newest.reason}"
+        text = f"nothing gets through of what was sent in the last {span(RECENT_S)}: {newest.reason}"
         yield finding("problem", GROUP, "dead letters", text, "all_refused")
         return
     where = newest.topic or "nowhere"
