@@ -17,11 +17,19 @@ _OF_PYTHON: Final = (".py", ".pyc", "__pycache__")
 
 
 def shipped_files() -> dict[str, Traversable]:
-    """Return the files of the kit by their paths below a checkout, ``infra/node/agent.toml`` for example."""
+    """Return the files of the kit by their paths below a checkout, ``infra/node/agent.toml`` for example.
+
+    Raises
+    ------
+    InputError
+        If they were left out, as our container images do.
+    """
     infra = files("irregulars.infra")
     found: dict[str, Traversable] = {}
     for folder in FOLDERS:
         place = infra.joinpath(*folder.split("/"))
+        if not place.is_dir():
+            raise InputError(f"infra/{folder} must be in the installed package; images leave it out. Ask a wheel")
         found |= {f"infra/{folder}/{path}": file for path, file in _below(place)}
     return dict(sorted(found.items()))
 

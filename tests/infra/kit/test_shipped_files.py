@@ -33,3 +33,9 @@ def test_what_somebody_has_changed_is_not_written_over(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="must be new or empty"):
         write_kit(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["site.env"]
+
+
+def test_where_an_image_left_it_out_that_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("irregulars.infra.kit.shipped_files.FOLDERS", ("kit/not-there",))
+    with pytest.raises(InputError, match="infra/kit/not-there must be in the installed package"):
+        write_kit(tmp_path / "new")
