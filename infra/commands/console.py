@@ -111,7 +111,7 @@ def _serve(settings: Settings, reads_kafka: bool) -> None:
     policy = policy_of(settings, address)
     with listen_on(*address) as listening:
         app = make_app(console_settings_of(settings, policy, reads_kafka=reads_kafka))
-        config = loaded(app, certificate)
+        config = loaded(app, policy.proxies, certificate)
         _tell(listening, policy, settings)
         serve(config, listening)
     print("irregulars: console ended", file=sys.stderr)
@@ -128,6 +128,8 @@ def _start_log(settings: Settings) -> None:
 
 def _tell(listening: socket.socket, policy: AccessPolicy, settings: Settings) -> None:
     """Say where it is, and how to get in. A random token is told here alone, behind the sign that browsers keep."""
+    for warning in _warnings(policy, settings):
+        print(f"irregulars: {warning}", file=sys.stderr)
     host, port = settings.console_listen.rpartition(":")[0], listening.getsockname()[1]
     url = f"{'https' if policy.is_encrypted else 'http'}://{host}:{port}/"
     path = settings.console_token_file
@@ -135,8 +137,6 @@ def _tell(listening: socket.socket, policy: AccessPolicy, settings: Settings) ->
         print(f"irregulars: console at {url}login#{policy.token}", flush=True)
     else:
         print(f"irregulars: console at {url}", flush=True)
-    for warning in _warnings(policy, settings):
-        print(f"irregulars: {warning}", file=sys.stderr)
 
 
 def _warnings(policy: AccessPolicy, settings: Settings) -> Iterator[str]:
