@@ -32,7 +32,8 @@ MOST_TIMES: Final = 100_000
 _SETTLED_S: Final = 15
 """So long after the newest iteration was stored, s, the rows of its ranks are stored too."""
 
-_FAR: Final = 1 << 62  # beyond any iteration
+FAR: Final = 1 << 62
+"""Beyond any iteration."""
 
 _WINDOW: Final = """
 SELECT iteration, toUnixTimestamp64Nano(started_at) AS started_ns, elapsed_ns,
@@ -170,7 +171,7 @@ def read_span(client: Client, start: Start) -> tuple[int, int]:
 def read_around(client: Client, start: Start, around: int | None, limit: int) -> Window:
     """Return up to `limit` iterations, with `around` in their middle where there are enough; None: the newest."""
     if around is None:
-        return _window(client, start, -_FAR, _FAR, limit)
+        return _window(client, start, -FAR, FAR, limit)
     after = _numbers(client, _FROM, start, around, limit)
     before = _numbers(client, _BEFORE, start, around, limit)
     ahead = min(len(after), max(-(-limit // 2), limit - len(before)))

@@ -6,7 +6,7 @@
 ``heat-map/tile``         a tile of bins as bytes (`wire.py`)
 ``heat-map/strangest``    the ranks that were furthest beyond usual
 ``heat-map/cell``         all that is stored of one rank in one iteration
-``iteration-times``       times of up to 100,000 iterations, with references and verdicts
+``iteration-times``       times of up to 100,000 iterations, with references and verdicts; or those behind one
 ========================  ============================================================================
 
 A tile's address names the version of its rows: it never changes, and browsers keep it.
@@ -167,13 +167,20 @@ class _Endpoints:
         return _json(request, {"iteration": iteration, "rank": rank, **found, "verdicts": verdicts})
 
     async def times(self, request: Request, start: Start) -> Response:
+        after = _number(request, "after", None, -(1 << 62), 1 << 62)
         around = _number(request, "around", None, -(1 << 62), 1 << 62)
-        window = await self._store.times(start, around, _needed(request, "iterations", 1, MOST_TIMES, _USUAL_TIMES))
-        marks = await self._store.marks(start, int(window.iterations[0]), int(window.iterations[-1]))
+        wanted = _needed(request, "iterations", 1, MOST_TIMES, _USUAL_TIMES)
+        window = (
+            await self._store.times(start, around, wanted)
+            if after is None else await self._store.behind(start, after, wanted)
+        )  # fmt: skip
         oldest, newest = await self._store.span(start)
+        first, last = (int(window.iterations[at]) if len(window.iterations) else newest for at in (0, -1))
+        marks = await self._store.marks(start, _needed(request, "first", -(1 << 62), 1 << 62, first), last)
         microseconds = np.round(window.reference_ns / 1e3)
         return _json(request, {
             "oldest": oldest, "newest": newest, "iterations": _compact(window.iterations),
+            "is_cut": after is not None and len(window.iterations) == wanted,
             "elapsed_us": np.round(window.elapsed_ns / 1e3).astype(np.int64).tolist(),
             "reference_us": [None if np.isnan(one) else int(one) for one in microseconds.tolist()],
             "irregular": np.flatnonzero(window.is_irregular).tolist(),

@@ -13,6 +13,7 @@ from irregulars.infra.console.heat_map.matrix import MOST_CELLS, HeatMatrix
 from irregulars.infra.console.heat_map.places import Places
 from irregulars.infra.console.heat_map.quantities import Quantity
 from irregulars.infra.console.heat_map.reading import (
+    FAR,
     Start,
     Window,
     read_around,
@@ -98,6 +99,12 @@ class HeatMapStore:
                 f"job and attempt must have judged iterations that are stored; got {start.job!r}, {start.attempt}"
             )
         return window
+
+    async def behind(self, start: Start, after: int, most: int) -> Window:
+        """Return the iterations behind one, maybe none; of more than `most`, the newest."""
+        return await self._window(
+            (start, after, most, "behind"), lambda client: read_window(client, start, after + 1, FAR, most)
+        )
 
     async def places(self, start: Start, window: Window) -> Places:
         """Return the ranks of a job."""
