@@ -131,6 +131,10 @@ function replaceParts(html) {
     replace(here, part.innerHTML);
     if (isAbove && !KEEPS_PLACE) scrollBy({ top: here.offsetHeight - tall, behavior: "instant" });
   }
+}
+
+// Charts ask for what is new by themselves, maybe not at the first word.
+function tellNewest() {
   const newest = live.querySelector("[data-newest]")?.dataset.newest;
   if (newest) document.dispatchEvent(new CustomEvent("irregulars:newest", { detail: Number(newest) }));
 }
@@ -160,7 +164,9 @@ async function look() {
       }
     }
     failure = answer.ok || answer.status === 304 ? "" : answer.status === 503 ? "The database does not answer." : `The console answered ${answer.status}.`;
-    if (!failure) freshAt = Date.now();
+    if (failure) return;
+    freshAt = Date.now();
+    tellNewest();
   } catch {
     failure = "The console can't be reached.";
   }

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from irregulars.infra.console.heat_map import reading
 from irregulars.sinks.clickhouse import ClickHouseSink
 from irregulars.sinks.connection import DatabaseSettings
 from irregulars.sinks.protocol import Rows
@@ -101,9 +102,11 @@ def follow(page: Page, running: Running) -> list[str]:
 
 def test_what_is_new_is_appended_and_nothing_moves_under_the_reader(page: Page, running: Running) -> None:
     asked = follow(page, running)
+    page.set_viewport_size({"width": 1000, "height": 160})
     page.evaluate("document.getElementById('irregular').scrollIntoView()")
+    page.evaluate("scrollBy(0, 60)")  # what the page keeps free above it, for its head
     before = page.evaluate(TOP, "irregular")
-    assert page.evaluate("scrollY") > 100
+    assert abs(before) < 40  # all that will grow above it is out of sight
     running.store(120)
     page.wait_for_selector(f"{TIMES}[data-newest='119']", timeout=15_000)
     page.locator(".facts", has_text="120, ").wait_for()
@@ -112,6 +115,7 @@ def test_what_is_new_is_appended_and_nothing_moves_under_the_reader(page: Page, 
     assert page.evaluate(TOP, "irregular") == pytest.approx(before, abs=1.5)
     (small,) = [url for url in asked if "iteration-times" in url]
     assert re.search(rf"after={BEGUN - 21}&", small)
+    page.set_viewport_size({"width": 1000, "height": 700})
     assert page.locator("#status").get_attribute("role") == "status"
     assert "irregular iterations" in page.locator("#status").inner_text()
     assert "120 iterations" in page.locator(".it-status").inner_text()
@@ -144,3 +148,30 @@ def test_who_has_zoomed_keeps_what_is_seen(page: Page, running: Running) -> None
     page.wait_for_selector(f"{TIMES}[data-newest='63']", timeout=15_000)
     page.wait_for_timeout(300)
     assert page.evaluate(picture) == before
+
+
+def test_the_heat_map_asks_only_for_iterations_behind_its_own(
+    page: Page, running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "_SETTLED_S", -1)  # else rows that were stored a moment ago are read again
+    picture = "document.querySelector('.hm-plot canvas').toDataURL()"
+    asked = follow(page, running)
+    for past in (90, 120):
+        running.store(past)
+        page.wait_for_selector(f"{MAP}[data-newest='{past - 1}']", timeout=20_000)
+        page.wait_for_selector(f"{MAP}[data-state=painted]")
+        page.wait_for_function(
+            "performance.getEntriesByType('resource').some((one) => one.name.includes('skipped='))"
+        )
+    page.wait_for_timeout(500)
+    tiles = [url for url in asked if "/heat-map/tile" in url]
+    assert len(tiles) <= 6, tiles
+    kept = [int(found[1]) for url in tiles if (found := re.search(r"skipped=(\d+)", url))]
+    assert kept, tiles
+    assert not [url for url in asked if "/heat-map/rows" in url]
+    grown = page.evaluate(picture)
+    page.reload()
+    page.locator("#hm-status", has_text="iterations 0 to 119").wait_for()
+    page.wait_for_selector(f"{MAP}[data-state=painted]")
+    page.wait_for_timeout(500)
+    assert page.evaluate(picture) == grown  # as if it had been drawn at once
