@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -226,6 +228,21 @@ def test_a_form_of_somebody_else_is_refused_and_a_long_one_too(stranger: Visit) 
     assert stranger.client.post("/feedback", data={"csrf": "x", "note": "x" * 20_000}).status_code == 413
     many = "&".join(f"f{at}=1" for at in range(100))
     assert stranger.client.post("/feedback", content=many.encode()).status_code == 400
+
+
+def test_a_form_that_never_arrives_whole_is_no_fault_of_the_console(
+    stranger: Visit, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = stranger.client.base_url
+    with socket.create_connection((url.host, url.port or 0)) as connection:
+        connection.sendall(b"POST /login HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 99\r\n\r\ntoken=")
+        time.sleep(0.2)
+    told = 'irregulars_console_page_seconds_count{page="enter",status="408"} 1.0'
+    deadline = time.monotonic() + 10
+    while told not in stranger.get("/metrics").text:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert [one.getMessage() for one in caplog.records if one.levelname == "ERROR"] == []
 
 
 # --- proxies --------------------------------------------------------------------------------------------------------
