@@ -57,7 +57,7 @@ class HeatMap {
       this.take(data);
       this.quantity ||= data.quantities[0].name;
       this.orderName ||= data.orders[0].name;
-      this.fillChoices();
+      fillChoices(this.parts, data, this);
       if (!this.view || this.view.rows !== data.ranks || this.view.columns !== this.iterations.length || shift === null) {
         this.view = new View(this.iterations.length, data.ranks);
         this.outermost = null;
@@ -68,10 +68,6 @@ class HeatMap {
     } catch (error) {
       this.fail(error);
     }
-  }
-
-  fillChoices() {
-    fillChoices(this.parts, this.data, this);
   }
 
   take(data) {

@@ -1,6 +1,7 @@
 // The heat map of a job that runs: only what is behind its window is asked for.
 
 import { fetchJson, query } from "./shared.js";
+import { fillPages } from "./telling.js";
 import { View } from "./view.js";
 
 const PAUSE_MS = 4_000; // between two looks: with each the scale and the strangest ranks are found anew
@@ -30,7 +31,7 @@ async function grow(map, data) {
   if (map.view.rows === data.ranks) map.view.grow(map.iterations.length, dropped);
   else map.view = new View(map.iterations.length, data.ranks);
   map.resize();
-  map.fillChoices();
+  fillPages(map.parts, data); // not the choices: one of them may be open
   await map.choose(map.quantity, map.orderName, isSame ? data.unchanged : 0);
   map.element.dataset.newest = data.last;
 }
