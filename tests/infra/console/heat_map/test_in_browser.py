@@ -65,7 +65,7 @@ class Visit:
 
 @pytest.fixture(scope="module")
 def console(clickhouse: Server) -> Iterator[RunningConsole]:
-    # Else the version changes a quarter of a minute after the rows were stored, in the middle of some test: tiles of the
+    # Else the version changes 15 s after the rows were stored, in the middle of some test: tiles of the
     # old one are answered with 410, which the page mends by itself, but Chromium notes it as an error.
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reading, "_SETTLED_S", -1)
