@@ -41,7 +41,8 @@ def hang_text(hang: Hang, topology: Topology) -> str:
     ranks = f"rank {hang.ranks[0]}" if len(hang.ranks) == 1 else f"ranks {', '.join(map(str, hang.ranks[:8]))}"
     ranks += f" and {len(hang.ranks) - 8} more" if len(hang.ranks) > 8 else ""
     if hang.silent:
-        return f"{who} in operators that never ended; {ranks} belong{'s' * (hang.silent == 1)} to {where}, and nothing was logged there"
+        belong = "belongs" if hang.silent == 1 else "belong"
+        return f"{who} in operators that never ended; {ranks} {belong} to {where}, and nothing was logged there"
     if hang.is_shared:
         return f"{ranks} entered {where}, and none of them came out; nobody else is missing"
     if hang.has_arrived:
