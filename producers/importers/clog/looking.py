@@ -1,0 +1,82 @@
+"""What the times of a log are worth: by when its starts and ends were written, next to its calls.
+
+clog writes a start and an end when TorchComms *learns* of them. On gloo that is at once, and a call returns when the
+operator has ended, so the start says nothing and the call is the start. On NCCL a watchdog looks at the events of the
+GPU, every second (every 100 ms on NCCLX) and at each further call. What began and ended between two looks has the
+same time twice, and whoever waited in between seems not to have waited.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+LONG_MS: Final = 2
+"""From the call to the end: a shorter operator does not tell at which of both times it began."""
+
+_SAME_MS: Final = 1
+_MOST_HOLLOW: Final = 0.9
+_MOST_OVERLAPPED: Final = 0.05
+_MOST_AT_CALLS: Final = 0.5
+_LEAST_ENDED: Final = 20
+_LEAST_CALLS: Final = 50
+
+START, CALL, UNCLEAR = "start", "call", "unclear"
+"""From when an operator of a rank is counted: its start, its call, or neither can be trusted."""
+
+
+@dataclass(slots=True)
+class Looks:
+    """Counts of one log.
+
+    Parameters
+    ----------
+    calls, overlapped
+        Calls, and those at which an earlier one that should block had not ended: then calls don't block.
+    ended, hollow
+        Operators whose end comes `LONG_MS` after their call or later, and those of them that began where they ended.
+    at_calls
+        Those of them whose end was written right after the call of another one: somebody looked at that call.
+    """
+
+    calls: int = 0
+    overlapped: int = 0
+    ended: int = 0
+    hollow: int = 0
+    at_calls: int = 0
+
+    def add_end(self, called_ms: int, start_ms: int | None, end_ms: int, other_call_ms: int | None) -> None:
+        """Count an end; `other_call_ms`: when the newest call was made, if that was another one."""
+        if end_ms - called_ms < LONG_MS:
+            return
+        self.ended += 1
+        self.hollow += start_ms is None or end_ms - start_ms <= _SAME_MS
+        self.at_calls += other_call_ms is not None and 0 <= end_ms - other_call_ms <= _SAME_MS
+
+    def do_block(self) -> bool:
+        """Whether a call returns when its operator has ended, as far as the log shows."""
+        return self.calls >= _LEAST_CALLS and self.overlapped <= _MOST_OVERLAPPED * self.calls
+
+    def trusted(self) -> str:
+        """Tell from when operators are counted.
+
+        >>> Looks(calls=100, overlapped=0, ended=90, hollow=90).trusted()  # gloo
+        'call'
+        >>> Looks(calls=100, overlapped=70, ended=90, hollow=90, at_calls=80).trusted()  # NCCL
+        'unclear'
+        """
+        if self.ended >= _LEAST_ENDED and self.at_calls >= _MOST_AT_CALLS * self.ended:
+            return UNCLEAR
+        if self.hollow < max(1.0, _MOST_HOLLOW * self.ended):
+            return START
+        return CALL if self.calls and self.overlapped <= _MOST_OVERLAPPED * self.calls else UNCLEAR
+
+    def state(self) -> dict[str, Any]:
+        """Return the counts as JSON values."""
+        return asdict(self)
+
+    @classmethod
+    def of_state(cls, state: Mapping[str, Any]) -> Looks:
+        """Restore."""
+        return cls(**state)
