@@ -106,6 +106,7 @@ class LogParser:
         self._base_ms: int | None = None
         self._newest_ms = self._newest_call_ms = 0
         self._newest_call = ""
+        self._is_after_sync = False
         self._last_work = 0
         self._open_sync = self._open = self._listed = 0
         self._signatures: dict[str, Signature] = {}
@@ -150,7 +151,7 @@ class LogParser:
             "foreign": self._is_foreign,
             "line": self._line,
             "base_ms": self._base_ms,
-            "newest": [self._newest_ms, self._newest_call_ms, self._newest_call, self._last_work],
+            "newest": [self._newest_ms, self._newest_call_ms, self._newest_call, self._last_work, self._is_after_sync],
             "members": self.members,
             "splits": self.splits,
             "looks": self.looks.state(),
@@ -169,7 +170,8 @@ class LogParser:
         """Restore."""
         parser = cls(skips_foreign=skips_foreign)
         parser._is_foreign, parser._line, parser._base_ms = state["foreign"], state["line"], state["base_ms"]
-        parser._newest_ms, parser._newest_call_ms, parser._newest_call, parser._last_work = state["newest"]
+        parser._newest_ms, parser._newest_call_ms, parser._newest_call, *rest = state["newest"]
+        parser._last_work, parser._is_after_sync = rest
         parser.members = [Membership(*one) for one in state["members"]]
         parser.splits = [Split(parent, child, tuple(ranks)) for parent, child, ranks in state["splits"]]
         parser.looks = Looks.of_state(state["looks"])
@@ -307,8 +309,8 @@ class LogParser:
         call = Call(signature.communicator, signature.operator, self._numbers[key], *signature[2:], at_ms)
         self._numbers[key] += 1
         self.calls += 1
-        self.looks.calls += 1
-        self.looks.overlapped += self._open_sync > 0
+        self.looks.add_call(is_after_sync=self._is_after_sync, is_open=self._open_sync > 0)
+        self._is_after_sync = not call.is_async
         self._open += 1
         self._open_sync += not call.is_async
         self._newest_call, self._newest_call_ms = identity, at_ms
@@ -354,7 +356,8 @@ class LogParser:
         self._open -= 1
         self._open_sync -= not call.is_async
         is_newest = identity == self._newest_call and not self._running.get(identity) and not self._called.get(identity)
-        self.looks.add_end(call.called_ms, call.start_ms, at_ms, None if is_newest else self._newest_call_ms)
+        other_ms = None if is_newest else self._newest_call_ms
+        self.looks.add_end(call.called_ms, call.start_ms, at_ms, other_ms, is_async=call.is_async)
         return call._replace(end_ms=at_ms)
 
     def _is_ours(self, identity: str) -> bool:

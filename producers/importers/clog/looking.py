@@ -32,45 +32,65 @@ class Looks:
 
     Parameters
     ----------
-    calls, overlapped
-        Calls, and those at which an earlier one that should block had not ended: then calls don't block.
+    followed, overlapped
+        Calls that should block and had another one behind them; those of them that had not ended by then.
     ended, hollow
-        Operators whose end comes `LONG_MS` after their call or later, and those of them that began where they ended.
+        Operators of calls that should block whose end comes `LONG_MS` after the call or later; those of them that
+        began where they ended.
+    ended_apart, hollow_apart
+        The same of calls that return at once.
     at_calls
-        Those of them whose end was written right after the call of another one: somebody looked at that call.
+        Of both, those whose end was written right after the call of another one: somebody looked at that call.
     """
 
-    calls: int = 0
+    followed: int = 0
     overlapped: int = 0
     ended: int = 0
     hollow: int = 0
+    ended_apart: int = 0
+    hollow_apart: int = 0
     at_calls: int = 0
 
-    def add_end(self, called_ms: int, start_ms: int | None, end_ms: int, other_call_ms: int | None) -> None:
+    def add_call(self, *, is_after_sync: bool, is_open: bool) -> None:
+        """Count a call; `is_open`: one that should block has not ended."""
+        self.followed += is_after_sync
+        self.overlapped += is_open
+
+    def add_end(
+        self, called_ms: int, start_ms: int | None, end_ms: int, other_call_ms: int | None, *, is_async: bool
+    ) -> None:
         """Count an end; `other_call_ms`: when the newest call was made, if that was another one."""
         if end_ms - called_ms < LONG_MS:
             return
-        self.ended += 1
-        self.hollow += start_ms is None or end_ms - start_ms <= _SAME_MS
+        is_hollow = start_ms is None or end_ms - start_ms <= _SAME_MS
         self.at_calls += other_call_ms is not None and 0 <= end_ms - other_call_ms <= _SAME_MS
+        if is_async:
+            self.ended_apart += 1
+            self.hollow_apart += is_hollow
+        else:
+            self.ended += 1
+            self.hollow += is_hollow
 
-    def do_block(self) -> bool:
-        """Whether a call returns when its operator has ended, as far as the log shows."""
-        return self.calls >= _LEAST_CALLS and self.overlapped <= _MOST_OVERLAPPED * self.calls
+    def do_block(self, least: int = _LEAST_CALLS) -> bool:
+        """Whether a call returns when its operator has ended, as far as `least` calls show."""
+        return self.followed >= least and self.overlapped <= _MOST_OVERLAPPED * self.followed
 
     def trusted(self) -> str:
         """Tell from when operators are counted.
 
-        >>> Looks(calls=100, overlapped=0, ended=90, hollow=90).trusted()  # gloo
+        >>> Looks(followed=100, overlapped=0, ended=90, hollow=90).trusted()  # gloo
         'call'
-        >>> Looks(calls=100, overlapped=70, ended=90, hollow=90, at_calls=80).trusted()  # NCCL
+        >>> Looks(followed=100, overlapped=70, ended=90, hollow=80, at_calls=80).trusted()  # NCCL
         'unclear'
         """
-        if self.ended >= _LEAST_ENDED and self.at_calls >= _MOST_AT_CALLS * self.ended:
+        ended = self.ended + self.ended_apart
+        if not self.do_block(1) and ended >= _LEAST_ENDED and self.at_calls >= _MOST_AT_CALLS * ended:
+            return UNCLEAR
+        if self.ended_apart >= _LEAST_ENDED and self.hollow_apart >= _MOST_HOLLOW * self.ended_apart:
             return UNCLEAR
         if self.hollow < max(1.0, _MOST_HOLLOW * self.ended):
             return START
-        return CALL if self.calls and self.overlapped <= _MOST_OVERLAPPED * self.calls else UNCLEAR
+        return CALL if self.do_block(1) else UNCLEAR
 
     def state(self) -> dict[str, Any]:
         """Return the counts as JSON values."""

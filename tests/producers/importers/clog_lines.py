@@ -6,7 +6,6 @@ No real log with a usable licence exists. Nothing here is shared with the reader
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -72,20 +71,12 @@ def steady(rank: int, size: int = 2, calls: int = 60, late_ms: int = 0, *, has_s
 # --- whole jobs -----------------------------------------------------------------------------------------------------
 
 
-@dataclass
-class _RankLog:
-    """Lines of one rank, with the number of the line as tie-break of times."""
-
-    signatures: dict[str, int] = field(default_factory=dict)
-    defined: list[str] = field(default_factory=list)
-    events: list[tuple[int, int, str]] = field(default_factory=list)
-
-
 BACKENDS = ("gpu", "gloo", "nccl", "ncclx")
 """How starts and ends become lines.
 
-gpu: when they happen, as a reader of the published page would think. gloo: a call returns at the end, and start and
-end are logged then. nccl, ncclx: looked at by a watchdog every 1000 or 100 ms, and at each further call.
+gpu: when they happen, as a reader of the published page would think. gloo: a call that blocks returns at the end, and
+start and end are logged then; those of one that doesn't are logged by its thread. nccl, ncclx: looked at by a watchdog
+every 1000 or 100 ms, and at each further call.
 """
 
 
@@ -117,22 +108,26 @@ def _lines_of(trace: Trace, rank: int, names: dict[str, str], members: dict[str,
     batch = trace.commops[rank]
     columns = {name: column.tolist() for name, column in batch.columns.items()}
     order = np.lexsort((batch.columns["sequence"], batch.columns["start_ns"]))
-    numbers: dict[tuple[object, ...], int] = {}
-    defined: list[str] = []
-    rows = []
+    starts = batch.columns["start_ns"][order].tolist() + [np.inf]
+    ends = batch.columns["start_ns"] + np.nan_to_num(batch.columns["elapsed_ns"])
+    keys = []
     for at in order.tolist():
         comm = batch.header.names[columns["communicator"][at]]
-        operator, peer, size = OPERATORS[columns["operator"][at]], columns["peer"][at], columns["size_bytes"][at]
+        size = columns["size_bytes"][at]
         elements = 0 if np.isnan(size) else int(size) // 4
-        key = (comm, operator, peer, elements)
-        if key not in numbers:
-            numbers[key] = len(numbers) + 1
-            inside = None if peer == UNKNOWN else members[comm].index(peer)
-            defined.append(signature(numbers[key], operator, names[comm], count=elements, peer=inside))
-        start, elapsed = columns["start_ns"][at], columns["elapsed_ns"][at]
-        rows.append((numbers[key], start, None if np.isnan(elapsed) else start + int(elapsed)))
+        keys.append((comm, OPERATORS[columns["operator"][at]], columns["peer"][at], elements))
+    apart = {key for place, (key, at) in enumerate(zip(keys, order.tolist(), strict=True))
+             if ends[at] > starts[place + 1]}  # fmt: skip
+    numbers = {key: number for number, key in enumerate(dict.fromkeys(keys), 1)}
+    for (comm, operator, peer, elements), number in numbers.items():
+        inside = None if peer == UNKNOWN else members[comm].index(peer)
+        is_async = (comm, operator, peer, elements) in apart
+        yield signature(number, operator, names[comm], count=elements, peer=inside, is_async=is_async)
+    rows = []
+    for key, at in zip(keys, order.tolist(), strict=True):
+        is_open = np.isnan(columns["elapsed_ns"][at])
+        rows.append((numbers[key], columns["start_ns"][at], None if is_open else int(ends[at]), key in apart))
     events = _as_logged(rows, backend)
-    yield from defined
     for work, (ns, number, kind) in zip(_works(events), events, strict=True):
         yield event(number, kind, ns // 1_000_000 - base_ms, work)
 
@@ -144,15 +139,15 @@ def _works(events: list[tuple[int, int, str]]) -> Iterable[int | None]:
         yield work if kind == "Q" else None
 
 
-def _as_logged(rows: list[tuple[int, int, int | None]], backend: str) -> list[tuple[int, int, str]]:
+def _as_logged(rows: list[tuple[int, int, int | None, bool]], backend: str) -> list[tuple[int, int, str]]:
     """Events in the order of the log: (time, number, kind)."""
     made: list[tuple[int, int, int, str]] = []
     period_ns = {"nccl": 1_000_000_000, "ncclx": 100_000_000}.get(backend)
-    calls = np.array([start for _, start, _ in rows])
-    for place, (number, start, end) in enumerate(rows):
+    calls = np.array([start for _, start, _, _ in rows])
+    for place, (number, start, end, is_apart) in enumerate(rows):
         made.append((start, 0, number, "Q"))
         if period_ns is None:
-            begun = end if backend == "gloo" else start
+            begun = end if backend == "gloo" and not is_apart else start
             made += [(at, 1, number, kind) for at, kind in ((begun, "S"), (end, "E")) if at is not None]
             continue
         for at, kind in ((start, "S"), (end, "E")):
