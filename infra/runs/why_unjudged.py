@@ -23,8 +23,8 @@ def why_unjudged(trace: Trace, iterations: Sequence[JudgedIteration]) -> str | N
     if not any(one.elapsed_ns > 0 for one in iterations):
         return (
             "its operators have no start times, and no times of iterations are logged: how long an iteration took is "
-            "not known. (NCCL Inspector writes start times with NCCL_INSPECTOR_DUMP_VERBOSE=1; clog's can be used where "
-            "calls block, as on gloo, and not where a watchdog looks at the GPU)"
+            "not known. (NCCL Inspector writes start times with NCCL_INSPECTOR_DUMP_VERBOSE=1; clog's can be used on "
+            "gloo, where calls block, and not where a watchdog looks at the GPU)"
         )
     judged = [one for one in iterations if one.is_irregular is not None]
     if not judged:

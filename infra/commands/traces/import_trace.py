@@ -19,7 +19,9 @@ _LATE_SHOWN = 8
 
 
 def import_trace(
-    kind: Annotated[str, typer.Argument(metavar="KIND", help="kineto, flight-recorder, nccl-inspector, clog or nccl-ras.")],
+    kind: Annotated[
+        str, typer.Argument(metavar="KIND", help="kineto, flight-recorder, nccl-inspector, clog or nccl-ras.")
+    ],
     source: Annotated[
         Path, typer.Argument(metavar="SRC", help="A file, or a directory with one of each rank; .gz is unpacked.")
     ],

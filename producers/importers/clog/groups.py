@@ -59,13 +59,15 @@ def _distinct(ranks: dict[str, int], where: str) -> dict[str, int]:
     seen: dict[int, str] = {}
     for name, rank in ranks.items():
         if rank in seen:
-            raise InputError(f"logs must be of different ranks; got two of rank {rank} {where}: {seen[rank]} and {name}")
+            raise InputError(
+                f"logs must be of different ranks; got two of rank {rank} {where}: {seen[rank]} and {name}"
+            )
         seen[rank] = name
     return ranks
 
 
 def whole_communicators(logs: Mapping[str, LogParser], ranks: Ranks) -> dict[tuple[str, int], tuple[int, ...]]:
-    """Global ranks of the communicators that were made apart, by name and size: those of which all members are here."""
+    """Global ranks of communicators that were made apart, by name and size; only those of which all logs are here."""
     whole = {}
     for (text, size), found in _joined(logs).items():
         in_order = sorted((comm_rank, ranks.of[name]) for name, comm_rank in found.items())

@@ -20,7 +20,7 @@ from irregulars.producers.importers.clog.groups import (
     whole_communicators,
 )
 from irregulars.producers.importers.clog.lines import Call, LogParser
-from irregulars.producers.importers.clog.looking import CALL, UNCLEAR
+from irregulars.producers.importers.clog.looking import CALL, UNCLEAR, Looks
 from irregulars.producers.importers.shared.groups import Group, communicators_of
 from irregulars.producers.importers.shared.imported import ImportedJob, Place, RankRows
 from irregulars.streams.messages.announcements import Communicator
@@ -35,13 +35,10 @@ _ENDED_NS: Final = 0.0
 
 NOTE_NO_ITERATIONS: Final = "clog knows no training iterations"
 NOTE_MS: Final = "clog's times are whole milliseconds: who waited for less is not seen"
-NOTE_CALLS: Final = (
-    "on {count} of {all} ranks operators start when they are called, since a call returns when its operator has ended "
-    "(as gloo's do)"
-)
+NOTE_CALLS: Final = "operators start when they are called: a call returns when its operator has ended (as gloo's do)"
 NOTE_UNCLEAR: Final = (
-    "on {count} of {all} ranks starts and ends are the moments at which TorchComms looked at the GPU (a watchdog: every "
-    "second on NCCL, and at each call), so no start is taken from them: use them for hangs, not to find who is slow"
+    "its starts and ends are the moments at which TorchComms looked at the GPU (every second on NCCL, and at each "
+    "call), so no start is taken from them: use them for hangs, not to find who is slow"
 )
 NOTE_NAMES: Final = "no communicator holds all ranks: the files' names tell the ranks"
 NOTE_MISSING: Final = "logs of {count} of {all} ranks are not here: what those did is not known"
@@ -126,10 +123,11 @@ def job_of_logs(logs: Mapping[str, Log], named: Mapping[str, int | None], job: s
     communicators = communicators_of(
         {group for own in groups.values() for group in own.values() if group is not None}, ranks.world_size
     )
-    rows = {}
+    rows: dict[int, RankRows] = {}
+    trusted = Looks.of_all(parser.looks for parser in parsers.values()).trusted()
     for name, log in logs.items():
         rows[ranks.of[name]] = made = RankRows()
-        add_calls(made, log, log.parser.looks.trusted(), groups[name], communicators, skipped)
+        add_calls(made, log, trusted, groups[name], communicators, skipped)
     for parser in parsers.values():
         skipped.update(parser.skipped)
     return ImportedJob(
@@ -139,7 +137,7 @@ def job_of_logs(logs: Mapping[str, Log], named: Mapping[str, int | None], job: s
         communicators={one.id: one for one in communicators.values()},
         ranks=dict(sorted(rows.items())),
         places={ranks.of[name]: Place(lost_rows=parser.lost) for name, parser in parsers.items()},
-        notes=_notes(parsers, ranks),
+        notes=_notes(parsers, ranks, trusted),
         skipped=dict(skipped),
     )
 
@@ -214,14 +212,13 @@ def _times(call: Call, trusted: str) -> tuple[int, float]:
     return start_ms * _MS_NS, float((call.end_ms - start_ms) * _MS_NS)
 
 
-def _notes(parsers: Mapping[str, LogParser], ranks: Ranks) -> list[str]:
-    trusted = Counter(parser.looks.trusted() for parser in parsers.values())
+def _notes(parsers: Mapping[str, LogParser], ranks: Ranks, trusted: str) -> list[str]:
     missing, backwards = ranks.world_size - len(parsers), sum(parser.backwards for parser in parsers.values())
     notes = {
         NOTE_NO_ITERATIONS: True,
-        NOTE_MS: trusted[UNCLEAR] < len(parsers),
-        NOTE_CALLS.format(count=trusted[CALL], all=len(parsers)): trusted[CALL],
-        NOTE_UNCLEAR.format(count=trusted[UNCLEAR], all=len(parsers)): trusted[UNCLEAR],
+        NOTE_MS: trusted != UNCLEAR,
+        NOTE_CALLS: trusted == CALL,
+        NOTE_UNCLEAR: trusted == UNCLEAR,
         NOTE_NAMES: ranks.root is None,
         NOTE_MISSING.format(count=missing, all=ranks.world_size): missing,
         NOTE_BACKWARDS.format(count=backwards): backwards,

@@ -151,37 +151,34 @@ class LogParser:
             "foreign": self._is_foreign,
             "line": self._line,
             "base_ms": self._base_ms,
-            "newest": [self._newest_ms, self._newest_call_ms, self._newest_call, self._last_work, self._is_after_sync],
+            "newest": [self._newest_ms, self._newest_call_ms, self._newest_call],
+            "last": [self._last_work, self._is_after_sync],
             "members": self.members,
             "splits": self.splits,
             "looks": self.looks.state(),
             "counts": [self.calls, self.events],
-            "signatures": [[key, *one[:-2], _or_none(one.size_bytes), one.is_async]
-                           for key, one in self._signatures.items()],
+            "signatures": [[key, *_packed(one)] for key, one in self._signatures.items()],
             "numbers": [[*key, count] for key, count in self._numbers.items()],
-            "called": [[key, [[*c[:4], _or_none(c.size_bytes), *c[5:]] for c in calls]]
-                       for key, calls in self._called.items() if calls],
-            "running": [[key, [[*c[:4], _or_none(c.size_bytes), *c[5:]] for c in calls]]
-                        for key, calls in self._running.items() if calls],
-        }  # fmt: skip
+            "called": [[key, [*map(_packed, calls)]] for key, calls in self._called.items() if calls],
+            "running": [[key, [*map(_packed, calls)]] for key, calls in self._running.items() if calls],
+        }
 
     @classmethod
     def of_state(cls, state: Mapping[str, Any], *, skips_foreign: bool = False) -> LogParser:
         """Restore."""
         parser = cls(skips_foreign=skips_foreign)
         parser._is_foreign, parser._line, parser._base_ms = state["foreign"], state["line"], state["base_ms"]
-        parser._newest_ms, parser._newest_call_ms, parser._newest_call, *rest = state["newest"]
-        parser._last_work, parser._is_after_sync = rest
+        parser._newest_ms, parser._newest_call_ms, parser._newest_call = state["newest"]
+        parser._last_work, parser._is_after_sync = state["last"]
         parser.members = [Membership(*one) for one in state["members"]]
         parser.splits = [Split(parent, child, tuple(ranks)) for parent, child, ranks in state["splits"]]
         parser.looks = Looks.of_state(state["looks"])
         parser.calls, parser.events = state["counts"]
-        for key, *one, size_bytes, is_async in state["signatures"]:
-            parser._signatures[key] = Signature(*one, _or_nan(size_bytes), is_async)
+        parser._signatures = {key: Signature(*_unpacked(one)) for key, *one in state["signatures"]}
         parser._numbers = Counter({tuple(key): count for *key, count in state["numbers"]})
         for name, pairs in (("called", parser._called), ("running", parser._running)):
             for key, calls in state[name]:
-                pairs[key] = deque(Call(*c[:4], _or_nan(c[4]), *c[5:]) for c in calls)
+                pairs[key] = deque(Call(*_unpacked(one)) for one in calls)
         whole = list(parser.open_calls())
         parser._open, parser._open_sync = len(whole), sum(not call.is_async for call in whole)
         return parser
@@ -222,7 +219,7 @@ class LogParser:
             self._sign(fields)
             return None
         at_ms = self._time(fields[-1])
-        if at_ms is None or kind not in ("Q", "S", "E", "W") or len(fields) != (4 if kind == "Q" else 3):
+        if at_ms is None or kind not in ("Q", "S", "E", "W") or len(fields) > (4 if kind == "Q" else 3):
             self.skipped[BAD] += 1
             if kind == "E":  # it ended, nobody knows when: the next end is that of the next call
                 self._end(fields[0], self._newest_ms)
@@ -350,12 +347,15 @@ class LogParser:
         self.events += 1
         calls = self._running.get(identity) or self._called.get(identity)
         if not calls:
-            self.skipped[NO_CALL] += self._is_ours(identity)
+            if self._is_ours(identity):
+                self.skipped[NO_CALL] += 1
             return None
         call = calls.popleft()
         self._open -= 1
         self._open_sync -= not call.is_async
-        is_newest = identity == self._newest_call and not self._running.get(identity) and not self._called.get(identity)
+        is_newest = (
+            identity == self._newest_call and not self._running.get(identity) and not self._called.get(identity)
+        )
         other_ms = None if is_newest else self._newest_call_ms
         self.looks.add_end(call.called_ms, call.start_ms, at_ms, other_ms, is_async=call.is_async)
         return call._replace(end_ms=at_ms)
@@ -366,9 +366,10 @@ class LogParser:
         return signature is None or signature.operator is not None
 
 
-def _or_none(value: float) -> float | None:
-    return None if value != value else value
+def _packed(one: Signature | Call) -> list[Any]:
+    """As JSON values: an unknown size becomes text that no name of a communicator is."""
+    return ["?" if value != value else value for value in one]
 
 
-def _or_nan(value: float | None) -> float:
-    return float("nan") if value is None else value
+def _unpacked(values: list[Any]) -> list[Any]:
+    return [float("nan") if value == "?" else value for value in values]

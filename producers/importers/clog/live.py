@@ -9,6 +9,7 @@ from typing import Any
 from irregulars.producers.importers.clog.groups import Ranks
 from irregulars.producers.importers.clog.job import add_calls, groups_of_job
 from irregulars.producers.importers.clog.lines import Call, LogParser
+from irregulars.producers.importers.clog.looking import Looks
 from irregulars.producers.importers.shared.groups import communicators_of
 from irregulars.producers.importers.shared.imported import ImportedJob, RankRows
 
@@ -51,10 +52,10 @@ class LiveClog:
         made = {group for own in groups.values() for group in own.values() if group is not None}
         communicators = communicators_of(made, ranks.world_size, is_whole=False)
         rows: dict[int, RankRows] = {}
+        trusted = Looks.of_all(parser.looks for parser in self._parsers.values()).trusted()
         for file, calls in self._calls.items():
             if file in ranks.of:
                 own = rows.setdefault(ranks.of[file], RankRows())
-                trusted = self._parsers[file].looks.trusted()
                 add_calls(own, calls, trusted, groups[file], communicators, self._left_out)
             else:
                 self._left_out["calls of ranks that were not told yet"] += len(calls)

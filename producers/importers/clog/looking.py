@@ -8,8 +8,8 @@ same time twice, and whoever waited in between seems not to have waited.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Final
 
 LONG_MS: Final = 2
@@ -21,6 +21,8 @@ _MOST_OVERLAPPED: Final = 0.05
 _MOST_AT_CALLS: Final = 0.5
 _LEAST_ENDED: Final = 20
 _LEAST_CALLS: Final = 50
+_LEAST_FOLLOWED: Final = 0.1
+"""Of the operators that ended: from fewer calls that should block nothing is known of the others."""
 
 START, CALL, UNCLEAR = "start", "call", "unclear"
 """From when an operator of a rank is counted: its start, its call, or neither can be trusted."""
@@ -84,13 +86,20 @@ class Looks:
         'unclear'
         """
         ended = self.ended + self.ended_apart
-        if not self.do_block(1) and ended >= _LEAST_ENDED and self.at_calls >= _MOST_AT_CALLS * ended:
+        is_seen = self.do_block(1) and self.followed >= _LEAST_FOLLOWED * ended
+        if not is_seen and ended >= _LEAST_ENDED and self.at_calls >= _MOST_AT_CALLS * ended:
             return UNCLEAR
         if self.ended_apart >= _LEAST_ENDED and self.hollow_apart >= _MOST_HOLLOW * self.ended_apart:
             return UNCLEAR
         if self.hollow < max(1.0, _MOST_HOLLOW * self.ended):
             return START
         return CALL if self.do_block(1) else UNCLEAR
+
+    @classmethod
+    def of_all(cls, logs: Iterable[Looks]) -> Looks:
+        """Add up the counts of several logs: ranks of one job are of one backend."""
+        listed = list(logs)
+        return cls(*(sum(getattr(one, field.name) for one in listed) for field in fields(cls)))
 
     def state(self) -> dict[str, Any]:
         """Return the counts as JSON values."""

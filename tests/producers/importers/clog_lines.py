@@ -75,8 +75,8 @@ BACKENDS = ("gpu", "gloo", "nccl", "ncclx")
 """How starts and ends become lines.
 
 gpu: when they happen, as a reader of the published page would think. gloo: a call that blocks returns at the end, and
-start and end are logged then; those of one that doesn't are logged by its thread. nccl, ncclx: looked at by a watchdog
-every 1000 or 100 ms, and at each further call.
+start and end are logged then; those of one that doesn't are logged by its thread. nccl, ncclx: looked at by a
+watchdog every 1000 or 100 ms, and at each further call.
 """
 
 
@@ -108,7 +108,7 @@ def _lines_of(trace: Trace, rank: int, names: dict[str, str], members: dict[str,
     batch = trace.commops[rank]
     columns = {name: column.tolist() for name, column in batch.columns.items()}
     order = np.lexsort((batch.columns["sequence"], batch.columns["start_ns"]))
-    starts = batch.columns["start_ns"][order].tolist() + [np.inf]
+    starts = [*batch.columns["start_ns"][order].tolist(), np.inf]
     ends = batch.columns["start_ns"] + np.nan_to_num(batch.columns["elapsed_ns"])
     keys = []
     for at in order.tolist():
