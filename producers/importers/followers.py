@@ -235,16 +235,19 @@ class LogReader:
         self._directory, self._job, self._open_live = Directory(directory), job, open_live
         self._left_out: Counter[str] = Counter()
         self._foreign: set[Path] = set()  # files of which it was said that they can't be read
+        self._empty: tuple[Stand, Stand] | None = None  # from the first to the second there were no rows
 
     def read(self, before: Stand, after: Stand | None) -> Piece | None:
         """Read up to `MOST_PIECE_BYTES` of each file; see `producers.importers.following.FileReader`."""
+        at = self._empty[1] if after is None and self._empty and self._empty[0] is before else before
         while True:
-            stand, job = self._advance(before, after)
+            stand, job = self._advance(at, after)
             if job is not None:
-                return Piece(before, after or stand, job)
-            if after is not None or stand["offsets"] == before.get("offsets", {}):
+                return Piece(at, after or stand, job)
+            if after is not None or stand["offsets"] == at.get("offsets", {}):
+                self._empty = before, at
                 return None
-            before = stand
+            at = stand
 
     def _advance(self, before: Stand, after: Stand | None) -> tuple[Stand, ImportedJob | None]:
         """Read a part of each file; give where the reader stands then, and the rows."""

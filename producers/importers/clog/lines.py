@@ -135,6 +135,11 @@ class LogParser:
         return self._take(text.split("|")) if text else None
 
     @property
+    def begun_ms(self) -> int:
+        """When the log was begun, ms since the epoch; 0 where its first line has not come."""
+        return self._base_ms or 0
+
+    @property
     def first_line_missing(self) -> bool:
         """Whether not even the first line has come."""
         return self._base_ms is None and not self._is_foreign

@@ -58,7 +58,7 @@ class LiveClog:
                 own = rows.setdefault(ranks.of[file], RankRows())
                 add_calls(own, calls, trusted, groups[file], communicators, self._left_out)
             else:
-                self._left_out["calls of ranks that were not told yet"] += len(calls)
+                self._left_out["calls of ranks that were not told yet, or of their earlier logs"] += len(calls)
         rows = {rank: own for rank, own in rows.items() if len(own) or own.unusable}
         if not rows:
             return None
@@ -77,17 +77,15 @@ class LiveClog:
         return {"parsers": {file: parser.state() for file, parser in sorted(self._parsers.items())}}
 
     def _ranks(self) -> Ranks:
-        """Global ranks of the logs that tell theirs; of two logs of one rank the first counts."""
-        found: dict[str, int] = {}
+        """Global ranks of the logs that tell theirs; of two logs of one rank the one that was begun last counts."""
+        found: dict[int, str] = {}
         size = self._world_size
-        for file, parser in sorted(self._parsers.items()):
-            for member in parser.members:
-                if size is None or member.size == size:
-                    size = member.size
-                    if member.comm_rank not in found.values():
-                        found[file] = member.comm_rank
-                    break
-        return Ranks(found, size or 1, None)
+        for file, parser in sorted(self._parsers.items(), key=lambda one: (one[1].begun_ms, one[0])):
+            told = next((one for one in parser.members if size is None or one.size == size), None)
+            if told is not None:
+                size = told.size
+                found[told.comm_rank] = file
+        return Ranks({file: rank for rank, file in found.items()}, size or 1, None)
 
     def _parsers_of(self, ranks: Ranks) -> dict[str, LogParser]:
         return {file: parser for file, parser in self._parsers.items() if file in ranks.of}

@@ -74,7 +74,7 @@ def test_splits_become_communicators_with_kinds_and_peers_become_global(tmp_path
         pair, pp = ([0, 1] if rank < 2 else [2, 3]), [rank % 2, rank % 2 + 2]
         operator = "send" if rank < 2 else "recv"
         lines = [header(), new_comm(rank, 4, "main"), split("tp", pair, "main"), split("pp", pp, "main"),
-                 signature(1, comm=f"tp_{pair[0]}"), signature(2, operator, f"pp_{pp[0]}", peer=rank < 2),
+                 signature(1, comm=f"tp_{pair[0]}"), signature(2, operator, f"pp_{pp[0]}", peer=int(rank < 2)),
                  signature(3, comm="main")]  # fmt: skip
         for n in range(3):
             lines += [line for c in (1, 2, 3) for line in (event(c, "Q", n), event(c, "S", n), event(c, "E", n + 1))]
@@ -164,7 +164,7 @@ def test_a_hang_is_found_where_a_watchdog_looked(tmp_path: Path) -> None:
 
 
 def test_a_call_takes_the_memory_of_its_numbers(tmp_path: Path) -> None:
-    """72 bytes while it is read, 60 as a row, and as much again while that is written; a line as objects takes more."""
+    """72 bytes while it is read, 60 as a row, and as much again while that is written."""
     path = tmp_path / "log-0.txt"
     path.write_bytes(log(*steady(0, 1, calls=6_000)))
     tracemalloc.start()
