@@ -2,6 +2,7 @@
 
     python -m tests.benchmarks.bench_clog                      # the 69 labelled recordings, some minutes
     python -m tests.benchmarks.bench_clog --only slow_nic --verbose
+    python -m tests.benchmarks.bench_clog --directory DIR      # of directories that irregulars simulate wrote
 
 Each labelled recording is written as TorchComms would have logged it (`tests.producers.importers.clog_lines`, whose
 layout follows the published page and shares nothing with the reader), imported, and scored as
@@ -31,6 +32,9 @@ from tests.benchmarks.recordings.scoring import score
 from tests.producers.importers.clog_lines import BACKENDS, write_logs
 
 BENCH: Final = Path(__file__).resolve().parents[1] / "recordings" / "bench"
+_DEVICES: Final = {"slow_rank": "gpu", "slow_nic": "nic", "slow_link": "link", "slow_stage": "stage"}
+"""What a simulated fault sits on: a simulated label does not say."""
+
 _PLACES: Final = {"host": None, "gpu": None, "nic": None, "switch": None}
 
 
@@ -38,8 +42,10 @@ def main() -> None:
     """Print a table."""
     options = _options()
     counts: dict[str, Counter[str]] = {name: Counter() for name in WAYS}
-    for path in recordings_in(BENCH, options.only):
-        label, trace = label_of(path), read_trace(path, without=("bandwidth", "iterations"))
+    for path in recordings_in(options.directory, options.only):
+        label = label_of(path)
+        label.setdefault("device", _DEVICES.get(label["kind"]))
+        trace = read_trace(path, without=("bandwidth", "iterations"))
         for name, known_by in WAYS.items():
             found = analyze(number_iterations(known_by(bare(trace))).trace).to_json()
             outcome = outcome_of(found, label)
@@ -103,6 +109,7 @@ WAYS: Final[Mapping[str, Callable[[Trace], Trace]]] = {
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--directory", type=Path, default=BENCH, help="of recordings; default: the committed ones")
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="these recordings, or kinds")
     parser.add_argument("--verbose", action="store_true", help="a line for each recording and way")
     return parser.parse_args()

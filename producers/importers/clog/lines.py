@@ -230,9 +230,11 @@ class LogParser:
                 self._end(fields[0], self._newest_ms)
         elif kind == "Q":
             self._call(fields, at_ms)
-        elif kind != "W":  # a wait of the host says nothing of the operator
-            return self._start(fields[0], at_ms) if kind == "S" else self._end(fields[0], at_ms)
-        return None
+        elif kind == "S":
+            self._start(fields[0], at_ms)
+        elif kind == "E":
+            return self._end(fields[0], at_ms)
+        return None  # a wait of the host (W) says nothing of the operator
 
     def _time(self, text: str) -> int | None:
         found = _TIME.fullmatch(text)

@@ -86,8 +86,10 @@ class Looks:
         'unclear'
         """
         ended = self.ended + self.ended_apart
-        is_seen = self.do_block(1) and self.followed >= _LEAST_FOLLOWED * ended
-        if not is_seen and ended >= _LEAST_ENDED and self.at_calls >= _MOST_AT_CALLS * ended:
+        is_told = self.followed >= max(1.0, _LEAST_FOLLOWED * ended)
+        if is_told and not self.do_block(1):
+            return UNCLEAR  # only GPUs let the caller of such a call go on, and those are looked at
+        if not is_told and ended >= _LEAST_ENDED and self.at_calls >= _MOST_AT_CALLS * ended:
             return UNCLEAR
         if self.ended_apart >= _LEAST_ENDED and self.hollow_apart >= _MOST_HOLLOW * self.ended_apart:
             return UNCLEAR

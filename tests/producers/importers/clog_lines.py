@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from irregulars.producers.trace.directory import Trace
+from irregulars.streams.messages.announcements import Communicator
 from irregulars.streams.messages.records import OPERATORS, UNKNOWN
 
 BASE = "1714234567.890"
@@ -95,12 +96,18 @@ def write_logs(trace: Trace, folder: Path, backend: str = "gloo") -> None:
             if tuple(one.ranks) == tuple(range(size)):
                 names[one.id] = "world"
             else:
-                child = "".join(letter for letter in one.id if letter.isalnum())
+                child = _child_of(one, announcement.communicators)
                 lines.append(split(child, one.ranks))
                 names[one.id] = f"{child}_{min(one.ranks)}"
         members = {one.id: list(one.ranks) for one in announcement.communicators}
         lines += _lines_of(trace, rank, names, members, base_ms, backend)
         (folder / f"clog_rank{rank}.log").write_bytes(log(*lines))
+
+
+def _child_of(one: Communicator, others: Sequence[Communicator]) -> str:
+    """Name a part as a device mesh does, by its dimension; a rank's second one of a dimension by its place too."""
+    alike = [other.id for other in others if other.kind == one.kind]
+    return one.kind if one.kind != "unknown" and alike[0] == one.id else f"{one.kind}{alike.index(one.id)}"
 
 
 def _lines_of(trace: Trace, rank: int, names: dict[str, str], members: dict[str, list[int]], base_ms: int,
