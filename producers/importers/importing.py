@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -179,7 +180,8 @@ def read_clog(files: list[Path], job: str) -> ImportedJob:
     """Read logs of ranks."""
     logs = {path.name: _read_log(path) for path in files}
     with naming(files[0].parent if len(files) > 1 else files[0]):
-        return job_of_logs(logs, {path.name: rank_of_name(path) for path in files}, job)
+        named = {path.name: rank_of_name(path) for path in files}
+        return job_of_logs(logs, named, job, now_ms=time.time_ns() // 1_000_000)
 
 
 def _read_log(path: Path) -> Log:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 
 from irregulars.errors import InputError
+from irregulars.producers.importers.clog.ends import Collective, given_up, is_running
 from irregulars.producers.importers.clog.groups import (
     SHARED_NAME,
     UNTOLD,
@@ -24,12 +25,13 @@ from irregulars.producers.importers.clog.looking import CALL, UNCLEAR, Looks
 from irregulars.producers.importers.shared.groups import Group, communicators_of
 from irregulars.producers.importers.shared.imported import ImportedJob, Place, RankRows
 from irregulars.streams.messages.announcements import Communicator
-from irregulars.streams.messages.records import P2P, UNKNOWN
+from irregulars.streams.messages.records import P2P, ROOTED, UNKNOWN
 
 MOST_CALLS: Final = 8_000_000
 """Of all ranks together, 72 bytes each."""
 
 _MS_NS: Final = 1_000_000
+_MAY_END_ALONE: Final = frozenset((*P2P, *ROOTED))
 _ENDED_NS: Final = 0.0
 """For an operator that ended, and of which the log does not tell how long it took: no less than this."""
 
@@ -40,6 +42,10 @@ NOTE_UNCLEAR: Final = (
     "its starts and ends are the moments at which TorchComms looked at the GPU (every second on NCCL, and at each "
     "call), so no start is taken from them: use them for hangs, not to find who is slow"
 )
+NOTE_RUNNING: Final = (
+    "the job seems to run still: {count} calls that had not ended are left out, and no hang is looked for"
+)
+NOTE_OPEN: Final = "{count} calls never ended: a job that was stopped in its midst looks like one that hangs"
 NOTE_NAMES: Final = "no communicator holds all ranks: the files' names tell the ranks"
 NOTE_MISSING: Final = "logs of {count} of {all} ranks are not here: what those did is not known"
 NOTE_BACKWARDS: Final = "clocks were put back {count} times while the logs were written: times from there on shift"
@@ -66,12 +72,48 @@ class Log:
         )
         self.sizes.append(call.size_bytes)
 
+    def newest_ended(self) -> dict[str, int]:
+        """Return the number of the newest collective that ended, by communicator."""
+        columns = np.frombuffer(self.integers, np.int64).reshape(-1, 8) if len(self) else np.empty((0, 8), np.int64)
+        is_ended = (columns[:, 7] != UNKNOWN) & ~np.isin(columns[:, 1], P2P)
+        newest = np.full(len(self.names), -1)
+        np.maximum.at(newest, columns[is_ended, 0], columns[is_ended, 2])
+        return dict(zip(self.names, newest.tolist(), strict=True))
+
     def __iter__(self) -> Iterator[Call]:
         names = list(self.names)
         for at, size_bytes in enumerate(self.sizes):
             name, operator, number, peer, is_async, called, start, end = self.integers[8 * at : 8 * at + 8]
             yield Call(names[name], operator, number, peer, size_bytes, bool(is_async), called, _known(start),
                        _known(end))  # fmt: skip
+
+
+@dataclass(slots=True)
+class Opened:
+    """Calls of a log, those without an end that means anything last; counts these.
+
+    Parameters
+    ----------
+    standing
+        Collectives whose end means nothing.
+    is_kept
+        Whether calls without an end are given.
+    """
+
+    log: Log
+    standing: Set[Collective]
+    is_kept: bool
+    count: int = 0
+
+    def __iter__(self) -> Iterator[Call]:
+        for call in self.log:
+            is_given_up = call.operator not in _MAY_END_ALONE and (call.communicator, call.number) in self.standing
+            if call.end_ms is not None and not is_given_up:
+                yield call
+                continue
+            self.count += 1
+            if self.is_kept:
+                yield call._replace(end_ms=None)
 
 
 def _known(value: int) -> int | None:
@@ -100,7 +142,9 @@ def read_log(lines: Iterable[bytes]) -> Log:
     return log
 
 
-def job_of_logs(logs: Mapping[str, Log], named: Mapping[str, int | None], job: str) -> ImportedJob:
+def job_of_logs(
+    logs: Mapping[str, Log], named: Mapping[str, int | None], job: str, now_ms: int | None = None
+) -> ImportedJob:
     """Join the logs of a job.
 
     Parameters
@@ -109,6 +153,9 @@ def job_of_logs(logs: Mapping[str, Log], named: Mapping[str, int | None], job: s
         By the files' names.
     named
         The rank that each file's name tells.
+    now_ms
+        When the logs were read, ms since the epoch: from a job that still writes them calls without an end are left
+        out. None: it is over.
 
     Raises
     ------
@@ -125,9 +172,14 @@ def job_of_logs(logs: Mapping[str, Log], named: Mapping[str, int | None], job: s
     )
     rows: dict[int, RankRows] = {}
     trusted = Looks.of_all(parser.looks for parser in parsers.values()).trusted()
+    standing = given_up(parsers, groups, {name: log.newest_ended() for name, log in logs.items()})
+    is_going_on = now_ms is not None and is_running(parsers, now_ms)
+    open_calls = 0
     for name, log in logs.items():
         rows[ranks.of[name]] = made = RankRows()
-        add_calls(made, log, trusted, groups[name], communicators, skipped)
+        calls = Opened(log, standing.get(name, frozenset()), is_kept=not is_going_on)
+        add_calls(made, calls, trusted, groups[name], communicators, skipped)
+        open_calls += calls.count
     for parser in parsers.values():
         skipped.update(parser.skipped)
     return ImportedJob(
@@ -137,7 +189,7 @@ def job_of_logs(logs: Mapping[str, Log], named: Mapping[str, int | None], job: s
         communicators={one.id: one for one in communicators.values()},
         ranks=dict(sorted(rows.items())),
         places={ranks.of[name]: Place(lost_rows=parser.lost) for name, parser in parsers.items()},
-        notes=_notes(parsers, ranks, trusted),
+        notes=_notes(parsers, ranks, trusted) + _notes_of_open(open_calls, is_going_on=is_going_on),
         skipped=dict(skipped),
     )
 
@@ -210,6 +262,10 @@ def _times(call: Call, trusted: str) -> tuple[int, float]:
     if trusted == UNCLEAR:
         return UNKNOWN, _ENDED_NS
     return start_ms * _MS_NS, float((call.end_ms - start_ms) * _MS_NS)
+
+
+def _notes_of_open(count: int, *, is_going_on: bool) -> list[str]:
+    return [(NOTE_RUNNING if is_going_on else NOTE_OPEN).format(count=count)] if count else []
 
 
 def _notes(parsers: Mapping[str, LogParser], ranks: Ranks, trusted: str) -> list[str]:

@@ -140,6 +140,15 @@ class LogParser:
         return self._base_ms or 0
 
     @property
+    def newest_ms(self) -> int:
+        """Time of the newest line, ms since the epoch."""
+        return self._newest_ms
+
+    def collectives(self, communicator: str) -> int:
+        """How many collectives were called on a communicator."""
+        return self._numbers.get((communicator, UNKNOWN, UNKNOWN), 0)
+
+    @property
     def first_line_missing(self) -> bool:
         """Whether not even the first line has come."""
         return self._base_ms is None and not self._is_foreign

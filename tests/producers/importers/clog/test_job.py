@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import tracemalloc
 from pathlib import Path
 
@@ -161,6 +162,30 @@ def test_a_hang_is_found_where_a_watchdog_looked(tmp_path: Path) -> None:
     analysis = judged(tmp_path, "bench/ddp8-hang-before", "nccl")
     (verdict,) = analysis.verdicts
     assert (verdict.kind, verdict.suspects[0].ranks) == ("hang", (5,))
+
+
+def hanging(rank: int, base: str, end_ms: int | None) -> list[str]:
+    """Of three ranks the last stops after 60 calls; the others wait in the next one, which ends at `end_ms`."""
+    lines = [header(base=base), *steady(rank, 3)[1:]]
+    if rank < 2:
+        lines += [event(1, "Q", 600, 61), *([event(1, "E", end_ms)] if end_ms else [])]
+    return lines
+
+
+@pytest.mark.parametrize("end_ms", [None, 600_600])
+def test_a_rank_that_never_came_is_named_though_the_others_were_ended(tmp_path: Path, end_ms: int | None) -> None:
+    job, trace = imported(tmp_path, *(log(*hanging(rank, "1714234567.890", end_ms)) for rank in range(3)))
+    (verdict,) = [one for one in analyze(number_iterations(trace).trace).verdicts if one.kind == "hang"]
+    assert verdict.suspects[0].ranks == (2,)
+    assert any("2 calls never ended: a job that was stopped in its midst looks like" in note for note in job.notes)
+
+
+def test_a_job_that_still_writes_is_not_taken_for_one_that_hangs(tmp_path: Path) -> None:
+    now = f"{time.time():.3f}"
+    job, trace = imported(tmp_path, *(log(*hanging(rank, now, None)) for rank in range(3)))
+    assert {len(batch) for batch in trace.commops.values()} == {60}
+    assert any("the job seems to run still: 2 calls that had not ended are left out" in note for note in job.notes)
+    assert not [one for one in analyze(number_iterations(trace).trace).verdicts if one.kind == "hang"]
 
 
 def test_a_call_takes_the_memory_of_its_numbers(tmp_path: Path) -> None:
