@@ -41,12 +41,13 @@ _PLACES: Final = {"host": None, "gpu": None, "nic": None, "switch": None}
 def main() -> None:
     """Print a table."""
     options = _options()
-    counts: dict[str, Counter[str]] = {name: Counter() for name in WAYS}
+    ways = {name: way for name, way in WAYS.items() if not options.ways or name.split()[-1] in options.ways}
+    counts: dict[str, Counter[str]] = {name: Counter() for name in ways}
     for path in recordings_in(options.directory, options.only):
         label = label_of(path)
         label.setdefault("device", _DEVICES.get(label["kind"]))
         trace = read_trace(path, without=("bandwidth", "iterations"))
-        for name, known_by in WAYS.items():
+        for name, known_by in ways.items():
             found = analyze(number_iterations(known_by(bare(trace))).trace).to_json()
             outcome = outcome_of(found, label)
             counts[name][outcome] += 1
@@ -111,6 +112,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--directory", type=Path, default=BENCH, help="of recordings; default: the committed ones")
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="these recordings, or kinds")
+    parser.add_argument("--ways", nargs="+", default=[], choices=("ns", *BACKENDS), help="known by these alone")
     parser.add_argument("--verbose", action="store_true", help="a line for each recording and way")
     return parser.parse_args()
 

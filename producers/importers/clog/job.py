@@ -35,12 +35,15 @@ _MAY_END_ALONE: Final = frozenset((*P2P, *ROOTED))
 _ENDED_NS: Final = 0.0
 """For an operator that ended, and of which the log does not tell how long it took: no less than this."""
 
+ITERATION: Final = 0
+"""Where nothing says how long operators took no iteration can be judged: all that is there counts as one."""
+
 NOTE_NO_ITERATIONS: Final = "clog knows no training iterations"
 NOTE_MS: Final = "clog's times are whole milliseconds: who waited for less is not seen"
 NOTE_CALLS: Final = "operators start when they are called: a call returns when its operator has ended (as gloo's do)"
 NOTE_UNCLEAR: Final = (
     "its starts and ends are the moments at which TorchComms looked at the GPU (every second on NCCL, and at each "
-    "call), so no start is taken from them: use them for hangs, not to find who is slow"
+    "call), so only calls and their order are taken from them: use them for hangs, not to find who is slow"
 )
 NOTE_RUNNING: Final = (
     "the job seems to run still: {count} calls that had not ended are left out, and no hang is looked for"
@@ -250,17 +253,18 @@ def add_calls(
             start_ns=start_ns,
             elapsed_ns=elapsed_ns,
             size_bytes=call.size_bytes,
+            iteration=ITERATION if trusted == UNCLEAR else UNKNOWN,
         )
 
 
 def _times(call: Call, trusted: str) -> tuple[int, float]:
     """Start and length, ns; whole milliseconds, from which the judgement reads how coarse they are."""
-    is_call = call.start_ms is None or (trusted == CALL and not call.is_async)
+    is_call = call.start_ms is None or trusted == UNCLEAR or (trusted == CALL and not call.is_async)
     start_ms = call.called_ms if is_call or call.start_ms is None else call.start_ms
     if call.end_ms is None:
         return start_ms * _MS_NS, np.nan
     if trusted == UNCLEAR:
-        return UNKNOWN, _ENDED_NS
+        return start_ms * _MS_NS, _ENDED_NS
     return start_ms * _MS_NS, float((call.end_ms - start_ms) * _MS_NS)
 
 

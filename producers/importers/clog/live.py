@@ -9,7 +9,7 @@ from typing import Any
 from irregulars.producers.importers.clog.groups import Ranks
 from irregulars.producers.importers.clog.job import add_calls, groups_of_job
 from irregulars.producers.importers.clog.lines import Call, LogParser
-from irregulars.producers.importers.clog.looking import Looks
+from irregulars.producers.importers.clog.looking import UNCLEAR, Looks
 from irregulars.producers.importers.shared.groups import communicators_of
 from irregulars.producers.importers.shared.imported import ImportedJob, RankRows
 
@@ -54,7 +54,11 @@ class LiveClog:
         rows: dict[int, RankRows] = {}
         trusted = Looks.of_all(parser.looks for parser in self._parsers.values()).trusted()
         for file, calls in self._calls.items():
-            if file in ranks.of:
+            if trusted == UNCLEAR:
+                self._left_out["calls of which nobody knows how long they took: a watchdog looks at the GPU"] += len(
+                    calls
+                )
+            elif file in ranks.of:
                 own = rows.setdefault(ranks.of[file], RankRows())
                 add_calls(own, calls, trusted, groups[file], communicators, self._left_out)
             else:

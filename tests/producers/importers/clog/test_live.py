@@ -127,6 +127,18 @@ def test_a_log_of_another_version_ends_the_source_with_file_and_line(folder: Pat
     source.close()
 
 
+def test_where_a_watchdog_looks_nothing_is_published_and_it_is_told(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    lines = [header(), new_comm(0, 2), signature(1)]
+    for n in range(60):
+        lines += [event(1, "Q", 10 * n, n + 1), *(event(1, kind, 10 * n) for kind in "SE" if n)]
+    (folder / "0.log").write_bytes(log(*lines))
+    assert not drain(opened(folder))
+    (told,) = messages(caplog, "records_left_out")
+    assert "records=59 reason='calls of which nobody knows how long they took: a watchdog looks at the GPU'" in told
+
+
 def test_calls_that_have_not_ended_wait(folder: Path) -> None:
     (folder / "0.log").write_bytes(log(*steady(0, calls=20), event(1, "Q", 300, 21), event(1, "S", 301)))
     records = drain(opened(folder))
