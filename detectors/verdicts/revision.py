@@ -48,6 +48,7 @@ def revision_of(
         event=event,
         severity=verdict.severity,
         recovers_ratio=None if ratio is None else round(ratio, 3),
+        lasted_s=round(verdict.lasted_ns / 1e9, 6),
     )
 
 

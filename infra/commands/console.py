@@ -111,7 +111,7 @@ def _serve(settings: Settings, reads_kafka: bool) -> None:
 def _start_log(settings: Settings) -> None:
     import logging.config
 
-    from irregulars.streams.worker.log_format import logging_config
+    from irregulars.streams.telemetry.log_format import logging_config
 
     levels = {"warning": "warn", "critical": "crit"}
     logging.config.dictConfig(logging_config(levels.get(settings.log_level, settings.log_level)))

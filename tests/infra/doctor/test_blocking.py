@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import logging
 import threading
+
+import pytest
 
 from irregulars.infra.doctor.blocking import BlockWatch, is_blocking
 from irregulars.infra.doctor.checks.findings import Finding, finding, ok
@@ -38,3 +41,26 @@ def test_it_looks_by_itself_while_the_block_runs_and_ends_with_it() -> None:
     with BlockWatch(lambda: [MISSING], lambda _: said.set(), first_s=0.01, every_s=0.01) as watch:
         assert said.wait(10)
     assert not watch._thread.is_alive()
+
+
+def test_a_fault_of_the_look_is_said_once_and_does_not_end_the_watch(caplog: pytest.LogCaptureFixture) -> None:
+    said: list[str] = []
+    is_told = threading.Event()
+    looks = iter([ValueError("odd answer"), ValueError("odd answer"), [MISSING]])
+
+    def look() -> list[Finding]:
+        found = next(looks, [])
+        if isinstance(found, ValueError):
+            raise found
+        return found
+
+    def say(line: str) -> None:
+        said.append(line)
+        if "topic missing" in line:
+            is_told.set()
+
+    with caplog.at_level(logging.ERROR), BlockWatch(look, say, first_s=0.01, every_s=0.01):
+        assert is_told.wait(10)
+    assert len(said) == 2
+    assert "looking raised ValueError: odd answer" in said[0]
+    assert [record.message for record in caplog.records] == ["event=block_watch_failed"]

@@ -14,7 +14,7 @@ from irregulars.streams.messages.threshold_changes import ThresholdChange
 from irregulars.streams.progress.live_thresholds import LiveThresholds
 from irregulars.streams.progress.threshold_log import ReadChanges, UnusableChange
 from irregulars.streams.snapshots.records import PositionRecord
-from irregulars.streams.worker.partition_state import PartitionState
+from irregulars.streams.stages.partition_state import PartitionState
 
 
 class ReadSoFar:

@@ -27,11 +27,11 @@ def logging_config(level: str) -> dict[str, Any]:
         "disable_existing_loggers": False,
         "formatters": {
             "line": {
-                "()": "irregulars.streams.worker.log_format.utc_formatter",
+                "()": "irregulars.streams.telemetry.log_format.utc_formatter",
                 "format": "%(asctime)s.%(msecs)03dZ level=%(levelname)s logger=%(name)s %(message)s",
             }
         },
-        "filters": {"sparing": {"()": "irregulars.streams.worker.log_format.SparingFilter"}},
+        "filters": {"sparing": {"()": "irregulars.streams.telemetry.log_format.SparingFilter"}},
         "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line", "filters": ["sparing"]}},
         "root": {"level": others, "handlers": ["stderr"]},
         "loggers": {

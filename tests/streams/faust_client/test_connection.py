@@ -7,7 +7,7 @@ import asyncio
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from faust.types import TP
 
-from irregulars.streams.worker.faust_consumer import commit
+from irregulars.streams.faust_client.connection import commit
 
 
 def test_a_worker_that_has_lost_what_it_read_commits_nothing() -> None:

@@ -16,7 +16,7 @@ from irregulars.sinks.memory import MemorySink
 from irregulars.sinks.protocol import Rows
 from irregulars.streams.kafka.dead_letters import DeadLetters
 from irregulars.streams.kafka.topics import TopicSettings
-from irregulars.streams.worker.sink_writer import SinkWriter
+from irregulars.streams.stages.sink_writer import SinkWriter
 from tests.sinks import made_up_job
 
 

@@ -9,9 +9,9 @@ from collections.abc import Iterable
 import pytest
 
 from irregulars.errors import ServiceUnavailable
-from irregulars.streams.worker import continuity
-from irregulars.streams.worker.continuity import Continuity
-from irregulars.streams.worker.partition_state import PartitionState
+from irregulars.streams.stages import continuity
+from irregulars.streams.stages.continuity import Continuity
+from irregulars.streams.stages.partition_state import PartitionState
 
 TOPIC = "evidence"
 

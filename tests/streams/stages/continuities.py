@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from irregulars.streams.worker.continuity import Continuity
+from irregulars.streams.stages.continuity import Continuity
 
 FAR = 1 << 60
 

@@ -18,21 +18,19 @@ from irregulars.streams.messages.announcements import Announcement, Communicator
 from irregulars.streams.messages.bundles import bundle_of, decode_batches, encode_bundle
 from irregulars.streams.messages.evidence import encode_evidence
 from irregulars.streams.messages.judgements import Judgements
-from irregulars.streams.messages.threshold_changes import ThresholdChange
-from irregulars.streams.progress.threshold_log import ReadChanges
 from irregulars.streams.snapshots.published_verdicts import PublishedVerdicts, Told
 from irregulars.streams.snapshots.records import PositionRecord
 from irregulars.streams.snapshots.stored_partition import StoredPartition
-from irregulars.streams.worker.job_stage import JobStage
+from irregulars.streams.stages.job_stage import JobStage
+from irregulars.streams.stages.partition_state import Offsets, PartitionState
+from irregulars.streams.stages.rank_stage import RankStage
+from irregulars.streams.stages.sink_writer import SinkWriter
+from irregulars.streams.stages.stage import Services, Stage
 from irregulars.streams.worker.monitors import make_monitors
-from irregulars.streams.worker.partition_state import Offsets, PartitionState
-from irregulars.streams.worker.rank_stage import RankStage
-from irregulars.streams.worker.settings import WorkerSettings
-from irregulars.streams.worker.sink_writer import SinkWriter
-from irregulars.streams.worker.stage import Services, Stage
+from irregulars.streams.worker_settings import WorkerSettings
 from tests.streams.evidence_rows import came
 from tests.streams.lockstep_job import operator_batch
-from tests.streams.worker.continuities import no_messages_between
+from tests.streams.stages.continuities import no_messages_between
 
 NOWHERE = "127.0.0.1:1"
 DEADLINE_S = 30.0
@@ -254,7 +252,7 @@ def test_evidence_on_which_the_decoder_itself_fails_is_buried(
 ) -> None:
     async def run() -> None:
         stage = job_stage(outbox, SlowJob())
-        monkeypatch.setattr("irregulars.streams.worker.job_stage._decode", raises)
+        monkeypatch.setattr("irregulars.streams.stages.job_stage._decode", raises)
         await stage.take("evidence", [evidence(0)])
         assert (stage.states[0].position(), stage.services.dead_letters.count) == ({"evidence": 1}, 1)
         stage.close()
@@ -267,7 +265,7 @@ def test_a_message_on_which_the_decoder_itself_fails_is_buried(
 ) -> None:
     async def run() -> None:
         stage = rank_stage(outbox)
-        monkeypatch.setattr("irregulars.streams.worker.rank_stage.decode", raises)
+        monkeypatch.setattr("irregulars.streams.stages.rank_stage.decode", raises)
         await stage.take("jobs", [announced(0)])
         assert (stage.states[0].position(), stage.services.dead_letters.count) == ({"jobs": 1}, 1)
         stage.close()
@@ -325,35 +323,6 @@ def test_a_rank_that_never_came_back_is_forgotten(outbox: TakesAll) -> None:
 
     asyncio.run(run())
     assert [value for _, key, value in outbox.sent if key == rank_key("j", 0)][-1] is None, "a tombstone"
-
-
-class CountedChanges(ReadChanges):
-    """Counts how often somebody looks for what concerns a job."""
-
-    looks = 0
-
-    def of(self, job: str, revision: int) -> tuple[ThresholdChange, ...]:
-        CountedChanges.looks += 1
-        return ReadChanges.of(self, job, revision)
-
-
-def test_a_changed_silence_is_looked_up_once_a_job_and_taken_back_with_its_topic(outbox: TakesAll) -> None:
-    class Log:
-        known: ReadChanges = CountedChanges(1, ((0, ThresholdChange("t", {"silence_s": 7.0}, "a", "b", 0)),))
-
-    services = services_of(outbox)
-    monitors, log = make_monitors(services.settings), Log()
-    stage = RankStage(services, monitors.make_rank, monitors.restore_rank, log)  # type: ignore[arg-type]
-    ranks: Any = [monitors.make_rank("j", partition=0) for _ in range(50)]
-    silences = []
-    for known in (log.known, log.known, ReadChanges()):
-        log.known = known
-        for one in ranks:
-            stage._follow_silence(one)
-        silences.append({one.settings.silence_s for one in ranks})
-    assert silences == [{7.0}, {7.0}, {600.0}]
-    assert CountedChanges.looks == 1
-    stage.close()
 
 
 GROUP = "node/0"

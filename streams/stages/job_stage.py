@@ -25,10 +25,10 @@ from irregulars.streams.progress.live_thresholds import LiveThresholds
 from irregulars.streams.progress.threshold_log import ThresholdLog
 from irregulars.streams.snapshots.published_verdicts import VERDICTS, PublishedVerdicts
 from irregulars.streams.snapshots.records import Draft, EncodedState, Ends, Offsets, PositionRecord
+from irregulars.streams.stages.job_topics import EVIDENCE, JobTopics, Rows
+from irregulars.streams.stages.partition_state import PartitionState, Tracked
+from irregulars.streams.stages.stage import Event, Services, Snapshottable, Stage, unreadable
 from irregulars.streams.telemetry.log_lines import log_job, log_verdict
-from irregulars.streams.worker.job_topics import EVIDENCE, JobTopics, Rows
-from irregulars.streams.worker.partition_state import PartitionState, Tracked
-from irregulars.streams.worker.stage import Event, Services, Snapshottable, Stage, unreadable
 
 LOG: Final = logging.getLogger("irregulars.worker")
 _MAX_QUEUED: Final = 256

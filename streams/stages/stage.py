@@ -39,11 +39,11 @@ from irregulars.streams.snapshots.records import (
 from irregulars.streams.snapshots.snapshot_log import SnapshotLog
 from irregulars.streams.snapshots.snapshot_writer import SnapshotWriter
 from irregulars.streams.snapshots.stored_partition import StoredPartition
+from irregulars.streams.stages.continuity import Continuity
+from irregulars.streams.stages.partition_state import PartitionState, Tracked
+from irregulars.streams.stages.sink_writer import SinkWriter
 from irregulars.streams.telemetry.counters import Counters
-from irregulars.streams.worker.continuity import Continuity
-from irregulars.streams.worker.partition_state import PartitionState, Tracked
-from irregulars.streams.worker.settings import WorkerSettings
-from irregulars.streams.worker.sink_writer import SinkWriter
+from irregulars.streams.worker_settings import WorkerSettings
 
 LOG: Final = logging.getLogger("irregulars.worker")
 ENDED_LINGER_S: Final = 600.0

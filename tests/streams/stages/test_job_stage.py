@@ -17,13 +17,13 @@ from irregulars.streams.monitor_settings import MonitorSettings
 from irregulars.streams.progress.threshold_log import ReadChanges
 from irregulars.streams.snapshots.published_verdicts import PublishedVerdicts, Told
 from irregulars.streams.snapshots.records import PositionRecord
-from irregulars.streams.worker.job_stage import JobStage
-from irregulars.streams.worker.partition_state import Offsets, PartitionState, Tracked
-from irregulars.streams.worker.settings import WorkerSettings
-from irregulars.streams.worker.sink_writer import SinkWriter
-from irregulars.streams.worker.stage import Services
+from irregulars.streams.stages.job_stage import JobStage
+from irregulars.streams.stages.partition_state import Offsets, PartitionState, Tracked
+from irregulars.streams.stages.sink_writer import SinkWriter
+from irregulars.streams.stages.stage import Services
+from irregulars.streams.worker_settings import WorkerSettings
 from tests.streams.evidence_rows import came, evidence_of
-from tests.streams.worker.continuities import no_messages_between
+from tests.streams.stages.continuities import no_messages_between
 
 NOWHERE = "127.0.0.1:1"
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from irregulars.errors import ServiceError
-from irregulars.streams.worker.partition_state import PartitionState
+from irregulars.streams.stages.partition_state import PartitionState
 
 LOG: Final = logging.getLogger("irregulars.worker")
 _AGAIN_S: Final = 10.0

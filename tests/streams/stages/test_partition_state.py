@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from irregulars.streams.worker.partition_state import PartitionState, Tracked
+from irregulars.streams.stages.partition_state import PartitionState, Tracked
 
 
 def new_state() -> PartitionState[object]:

@@ -11,7 +11,7 @@ from irregulars.pages import parse_listen
 from irregulars.sinks.alerts import LEAST_SEVERITY
 from irregulars.streams.kafka.topics import TopicSettings
 from irregulars.streams.messages.judgements import SEVERITIES
-from irregulars.streams.worker.log_format import LEVELS
+from irregulars.streams.telemetry.log_format import LEVELS
 
 _ABOVE_ZERO_S: Final = (
     "snapshot_s", "session_s", "evidence_linger_s", "parked_s", "broker_timeout_s", "broker_away_s",

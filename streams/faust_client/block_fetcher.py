@@ -16,8 +16,8 @@ from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from irregulars.streams.faust_client.message_blocks import MOST_BYTES, MOST_MESSAGES, Record
 from irregulars.streams.kafka.broker import client_config
-from irregulars.streams.kafka.message_blocks import MOST_BYTES, MOST_MESSAGES, Record
 
 LOG: Final = logging.getLogger("irregulars.worker")
 Place = tuple[str, int]

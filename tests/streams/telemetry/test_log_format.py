@@ -5,7 +5,7 @@ import logging.config
 
 import pytest
 
-from irregulars.streams.worker.log_format import LEVELS, SparingFilter, logging_config, utc_formatter
+from irregulars.streams.telemetry.log_format import LEVELS, SparingFilter, logging_config, utc_formatter
 
 
 def record(name: str, text: str, at_s: float) -> logging.LogRecord:

@@ -6,28 +6,28 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from irregulars.errors import RecordError
 from irregulars.streams.health.monitor_faults import BROKEN, is_broken
-from irregulars.streams.kafka.topics import MAX_MESSAGE_BYTES, group_key, rank_key
-from irregulars.streams.messages.announcements import Announcement, Heartbeat, decode_announcement, decode_heartbeat
-from irregulars.streams.messages.bundles import Bundle, BundleHeader, bundle_of, decode_rows, encode_bundle
-from irregulars.streams.messages.evidence import Evidence, Membership
+from irregulars.streams.kafka.topics import MAX_MESSAGE_BYTES
+from irregulars.streams.messages.announcements import Announcement, Heartbeat
+from irregulars.streams.messages.bundles import Bundle
 from irregulars.streams.messages.evidence_parts import encode_within_limit
-from irregulars.streams.messages.records import Batch, encode_batch
-from irregulars.streams.messages.threshold_changes import values_in_force
+from irregulars.streams.messages.records import Batch
 from irregulars.streams.progress.progress_log import ProgressLog
 from irregulars.streams.progress.stream_time import StreamTime
-from irregulars.streams.progress.threshold_log import ReadChanges, ThresholdLog
-from irregulars.streams.rank_hop.evidence_reduction import Closing, reduce_closings
+from irregulars.streams.progress.threshold_log import ThresholdLog
 from irregulars.streams.rank_hop.group_monitor import Refused
 from irregulars.streams.snapshots.records import Draft, EncodedState, PositionRecord
-from irregulars.streams.worker.partition_state import PartitionState, Tracked
-from irregulars.streams.worker.stage import Event, Services, Snapshottable, Stage, unreadable
-from irregulars.streams.worker.unannounced_ranks import ParkedMessage, ParkingLot
+from irregulars.streams.stages.changed_silences import ChangedSilences
+from irregulars.streams.stages.partition_state import Tracked
+from irregulars.streams.stages.rank_drain import RankDrain, Rows
+from irregulars.streams.stages.rank_records import Record, decode, encode_rows, monitor_key, require_job
+from irregulars.streams.stages.rank_work import PartitionWork, RankMonitorLike, State, TrackedRanks
+from irregulars.streams.stages.stage import Event, Services, Stage, unreadable
+from irregulars.streams.stages.unannounced_ranks import ParkedMessage, ParkingLot
 
 RANK_TOPICS: Final = ("jobs", "commops", "iterations", "bandwidth", "gpu_health", "heartbeats")
 _SAMPLES: Final = ("bandwidth", "gpu_health")
@@ -35,42 +35,8 @@ _MOST_ROWS: Final = 1 << 17
 """Monitors are drained once so many rows have gone into them: longer rounds were measured to be slower."""
 _MOST_MESSAGES: Final = 512
 """Or so many messages: those of hosts are small, and a drain has its price for each rank."""
-_GIVE_WAY: Final = 32
 _MOST_SAMPLES: Final = 256
 """Batches of samples of a partition that wait for the database, until reading waits for it as well."""
-
-Rows = Sequence[Evidence | Membership]
-Record = Announcement | Batch | Bundle | Heartbeat
-
-
-class RankMonitorLike(Snapshottable, Protocol):
-    """`streams.rank_hop.group_monitor.GroupMonitor`, as this stage uses it."""
-
-    job: str
-
-    def announce(self, announcement: Announcement) -> None:
-        """See GroupMonitor."""
-
-    def add(self, rows: Batch | Bundle, offset: int) -> Sequence[Refused]:
-        """See GroupMonitor."""
-
-    def beat(self, heartbeat: Heartbeat) -> None:
-        """See GroupMonitor."""
-
-    def follow(self, silence_s: float | None) -> None:
-        """See GroupMonitor."""
-
-    def tick(self, now_s: float, until_s: float) -> None:
-        """See GroupMonitor."""
-
-    def drain(self) -> list[Evidence | Membership]:
-        """See GroupMonitor."""
-
-    def take_closed(self) -> list[Closing | Membership]:
-        """See GroupMonitor."""
-
-    def take_unannounced(self) -> list[tuple[Batch, int]]:
-        """See GroupMonitor."""
 
 
 class _NotFed(Exception):
@@ -79,25 +45,6 @@ class _NotFed(Exception):
 
 MakeRankMonitor = Callable[[str, int], RankMonitorLike]
 """Job, partition."""
-
-
-_State = PartitionState[RankMonitorLike]
-_Tracked = Tracked[RankMonitorLike]
-_Closed = tuple[_Tracked, list[Closing | Membership]]
-
-
-@dataclass(slots=True)
-class _PartitionWork:
-    """What a partition has to hand over."""
-
-    parked: ParkingLot
-    touched: dict[bytes, Tracked[RankMonitorLike]] = field(default_factory=dict)  # monitors with something new
-    messages: int = 0  # that went into them
-    rows: int = 0  # that were in these
-    samples: list[Batch] = field(default_factory=list)
-    given_up: list[ParkedMessage] = field(default_factory=list)
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    sink_lock: asyncio.Lock = field(default_factory=asyncio.Lock)  # for what goes to the database and dead letters
 
 
 class RankStage(Stage[RankMonitorLike]):
@@ -123,22 +70,18 @@ class RankStage(Stage[RankMonitorLike]):
         changed: ThresholdLog | None = None,
     ) -> None:
         super().__init__(services)
-        self._changed: Final = changed
-        self._followed: ReadChanges | None = None
-        self._silences: dict[str, float | None] = {}  # by job, of what was followed
-        self._has_followed = False  # whether there ever was a change: the topic may have been made anew since
+        self._silences: Final = ChangedSilences(changed)
+        self._drain: Final = RankDrain(self.hop, self.faults)
         self._make: Final = make
         self._restore: Final = restore
         self._evidence_topic: Final = services.settings.topics.name("evidence")
-        self._works: WeakKeyDictionary[PartitionState[RankMonitorLike], _PartitionWork] = WeakKeyDictionary()
+        self._works: WeakKeyDictionary[State, PartitionWork] = WeakKeyDictionary()
 
     def restore_monitor(self, value: EncodedState) -> RankMonitorLike:
         """Build a monitor from its encoded state; raises `RecordError`."""
         return self._restore(value)
 
-    async def begin_anew(
-        self, state: PartitionState[RankMonitorLike], keys: Set[bytes], stored: PositionRecord
-    ) -> PositionRecord:
+    async def begin_anew(self, state: State, keys: Set[bytes], stored: PositionRecord) -> PositionRecord:
         """Announce these ranks again, and go on where the partition was.
 
         What they sent before may be two days of operators. Without their announcements, which were read long ago, all
@@ -153,7 +96,7 @@ class RankStage(Stage[RankMonitorLike]):
                 self._announce_again(state, keys, message)
         return stored
 
-    def _announce_again(self, state: PartitionState[RankMonitorLike], keys: Set[bytes], message: Any) -> None:
+    def _announce_again(self, state: State, keys: Set[bytes], message: Any) -> None:
         try:
             record = decode("jobs", message.key(), message.value())
         except Exception:  # it is among the dead letters since it was read first
@@ -179,7 +122,7 @@ class RankStage(Stage[RankMonitorLike]):
             if len(self._work(state).samples) >= _MOST_SAMPLES:  # a database that is away stops reading, in the end
                 await self._settle_rest(state)
 
-    async def process(self, state: PartitionState[RankMonitorLike], topic: str, event: Event) -> None:
+    async def process(self, state: State, topic: str, event: Event) -> None:
         """Feed one message to the monitor of its ranks, park it, or bury it."""
         message = event.message
         tracked = state.tracked.get(message.key)  # the key of an announcement may be another
@@ -201,7 +144,7 @@ class RankStage(Stage[RankMonitorLike]):
         else:
             await self._feed_or_bury(state, tracked, topic, message, record)
 
-    async def _take_announcement(self, state: _State, message: Any, record: Announcement) -> None:
+    async def _take_announcement(self, state: State, message: Any, record: Announcement) -> None:
         key = monitor_key(record)
         tracked = state.tracked.get(key)
         is_new = tracked is None
@@ -217,7 +160,9 @@ class RankStage(Stage[RankMonitorLike]):
         for parked in self._work(state).parked.take(key):
             await self._feed_parked(state, tracked, parked)
 
-    async def _feed_or_bury(self, state: _State, tracked: _Tracked, topic: str, message: Any, record: Record) -> bool:
+    async def _feed_or_bury(
+        self, state: State, tracked: TrackedRanks, topic: str, message: Any, record: Record
+    ) -> bool:
         """Feed one message to its monitor, and bury what that refuses; return whether it took any of it."""
         try:
             refused = self._try_to_feed(state, tracked, topic, message.offset, record)
@@ -228,7 +173,7 @@ class RankStage(Stage[RankMonitorLike]):
             await self.services.dead_letters.bury(letter, letter.reason)
         return True
 
-    async def settle(self, state: PartitionState[RankMonitorLike]) -> None:
+    async def settle(self, state: State) -> None:
         """Send the rows that monitors drained, those of one job together, and what was given up."""
         await self._settle_rows([state])
         await self._settle_rest(state)
@@ -240,7 +185,7 @@ class RankStage(Stage[RankMonitorLike]):
         for state in states:
             await self._settle_rest(state)
 
-    async def _settle_rest(self, state: PartitionState[RankMonitorLike]) -> None:
+    async def _settle_rest(self, state: State) -> None:
         work = self._work(state)
         async with work.sink_lock:
             samples, work.samples = work.samples, []
@@ -249,16 +194,16 @@ class RankStage(Stage[RankMonitorLike]):
             for message in given_up:
                 await self._bury_given_up(state, message)
 
-    async def _settle_rows(self, states: Sequence[PartitionState[RankMonitorLike]]) -> None:
+    async def _settle_rows(self, states: Sequence[State]) -> None:
         """Send the rows alone: a database that is away must hold up neither verdicts nor everybody's clocks."""
         works = [self._work(state) for state in states]
         async with AsyncExitStack() as held:
             for work in works:  # whoever comes after must know that it was sent, not that it is being sent
                 await held.enter_async_context(work.lock)
             # One pass: what comes in meanwhile waits for the next one, and is drained with more.
-            await self._send_rows(await self._drain(works))
+            await self._send_rows(await self._drain.drain(works))
 
-    async def capture(self, state: PartitionState[RankMonitorLike], tracked: Tracked[RankMonitorLike]) -> Draft:
+    async def capture(self, state: State, tracked: TrackedRanks) -> Draft:
         """Encode a monitor's state, and send what it drained: a state holds no drained rows."""
         async with self._work(state).lock:  # or these rows could overtake some that were drained before
             rows = tracked.monitor.drain()
@@ -278,30 +223,16 @@ class RankStage(Stage[RankMonitorLike]):
             work = self._work(state)  # an announcement may be on the topic, and not yet read
             work.given_up += work.parked.take_overdue(time.monotonic() - (now_s - until_s))
 
-    def _tick_monitors(self, state: PartitionState[RankMonitorLike], now_s: float, until_s: float) -> None:
+    def _tick_monitors(self, state: State, now_s: float, until_s: float) -> None:
         for tracked in list(state.tracked.values()):
             if is_broken(tracked):
                 continue
             try:
-                self._follow_silence(tracked.monitor)
+                self._silences.follow(tracked.monitor)
                 tracked.monitor.tick(now_s, until_s)
             except Exception as error:  # whatever a monitor raises, it must not take the worker with it
                 self.faults.failed(self.hop, tracked, error)
             self._work(state).touched[tracked.key] = tracked
-
-    def _follow_silence(self, monitor: RankMonitorLike) -> None:
-        known = None if self._changed is None else self._changed.known
-        if known is None:
-            return
-        if known is not self._followed:  # looked up once a job, and not each second for each of thousands of monitors
-            self._followed, self._silences = known, {}
-            self._has_followed = self._has_followed or bool(known.changes)
-        if not self._has_followed:
-            return
-        if monitor.job not in self._silences:
-            changes = known.of(monitor.job, known.revision)
-            self._silences[monitor.job] = values_in_force(changes, None).get("silence_s")
-        monitor.follow(self._silences[monitor.job])
 
     async def tell_progress(self, log: ProgressLog) -> None:
         """Tell the others how far each partition has been read, once all evidence of it stands on the bus."""
@@ -312,20 +243,20 @@ class RankStage(Stage[RankMonitorLike]):
             if self.holds(state):
                 await log.write(state.partition, positions)
 
-    def _work(self, state: PartitionState[RankMonitorLike]) -> _PartitionWork:
+    def _work(self, state: State) -> PartitionWork:
         work = self._works.get(state)
         if work is None:
             settings = self.services.settings
-            work = self._works[state] = _PartitionWork(ParkingLot(settings.parked_bytes, settings.parked_s))
+            work = self._works[state] = PartitionWork(ParkingLot(settings.parked_bytes, settings.parked_s))
         return work
 
-    def _make_monitor(self, state: _State, key: bytes, record: Record) -> _Tracked:
+    def _make_monitor(self, state: State, key: bytes, record: Record) -> TrackedRanks:
         assert isinstance(record, Announcement)
         state.tracked[key] = Tracked(key, self._make(record.job, state.partition))
         return state.tracked[key]
 
     def _try_to_feed(
-        self, state: _State, tracked: _Tracked, topic: str, offset: int, record: Record
+        self, state: State, tracked: TrackedRanks, topic: str, offset: int, record: Record
     ) -> Sequence[Refused]:
         """Feed one message to its monitor; return the parts that it refused, or raise why it took nothing at all."""
         if is_broken(tracked):
@@ -339,8 +270,10 @@ class RankStage(Stage[RankMonitorLike]):
             tracked.saw(topic, offset)
             raise _NotFed(self.faults.raised(self.hop, tracked.key, error)) from error
 
-    def _feed(self, state: _State, tracked: _Tracked, topic: str, offset: int, record: Record) -> Sequence[Refused]:
-        _require_job(record, tracked.monitor.job)
+    def _feed(
+        self, state: State, tracked: TrackedRanks, topic: str, offset: int, record: Record
+    ) -> Sequence[Refused]:
+        require_job(record, tracked.monitor.job)
         refused: Sequence[Refused] = ()
         if isinstance(record, Announcement):
             tracked.monitor.announce(record)
@@ -360,7 +293,7 @@ class RankStage(Stage[RankMonitorLike]):
         work.rows += rows
         return refused
 
-    def _park(self, state: PartitionState[RankMonitorLike], topic: str, message: Any) -> None:
+    def _park(self, state: State, topic: str, message: Any) -> None:
         parked = ParkedMessage(
             message.topic, message.partition, message.offset, message.timestamp, message.key, message.value, topic,
             time.monotonic(),
@@ -368,133 +301,39 @@ class RankStage(Stage[RankMonitorLike]):
         self._work(state).parked.add(message.key, parked)
         state.begin(topic, message.offset)
 
-    async def _feed_parked(
-        self, state: PartitionState[RankMonitorLike], tracked: Tracked[RankMonitorLike], parked: ParkedMessage
-    ) -> None:
+    async def _feed_parked(self, state: State, tracked: TrackedRanks, parked: ParkedMessage) -> None:
         if not tracked.has_seen(parked.short_topic, parked.offset):  # its topic may have been read twice meanwhile
             record = decode(parked.short_topic, parked.key, parked.value)
             await self._feed_or_bury(state, tracked, parked.short_topic, parked, record)
         state.finish(parked.short_topic, parked.offset)
 
-    def _letters_of(self, refused: Sequence[Refused], tracked: _Tracked, message: Any) -> Iterator[ParkedMessage]:
+    def _letters_of(self, refused: Sequence[Refused], tracked: TrackedRanks, message: Any) -> Iterator[ParkedMessage]:
         """Give what a monitor refused, as messages again: those of the ranks whose rows they are."""
         for batch, reason in refused:
             yield ParkedMessage(
-                message.topic, message.partition, message.offset, message.timestamp, tracked.key, _encode(batch),
+                message.topic, message.partition, message.offset, message.timestamp, tracked.key, encode_rows(batch),
                 batch.header.schema, 0.0, reason,
             )  # fmt: skip
 
-    def _unannounced(self, tracked: Tracked[RankMonitorLike], partition: int) -> list[ParkedMessage]:
+    def _unannounced(self, tracked: TrackedRanks, partition: int) -> list[ParkedMessage]:
         """Return what a monitor gives up of an attempt that was never announced, as messages again."""
         topics = self.services.settings.topics
         return [
             ParkedMessage(
-                topics.name(batch.header.schema), partition, offset, 0.0, tracked.key, _encode(batch),
+                topics.name(batch.header.schema), partition, offset, 0.0, tracked.key, encode_rows(batch),
                 batch.header.schema, 0.0,
             )
             for batch, offset in tracked.monitor.take_unannounced()
         ]  # fmt: skip
-
-    async def _drain(self, works: Sequence[_PartitionWork]) -> dict[str, list[Evidence | Membership]]:
-        """Drain the monitors that have something new: not after each message, since a drain has its price."""
-        touched = [tracked for work in works for tracked in work.touched.values()]
-        for work in works:
-            work.touched, work.messages, work.rows = {}, 0, 0
-        rows: dict[str, list[Evidence | Membership]] = {}
-        for some in _parts(touched, _GIVE_WAY):
-            for job, own in self._take_closed(some).items():
-                rows.setdefault(job, []).extend(self._reduce(job, own))
-            await asyncio.sleep(0)  # thousands of monitors must not hold up the event loop
-        return rows
-
-    def _take_closed(self, some: Sequence[Tracked[RankMonitorLike]]) -> dict[str, list[_Closed]]:
-        """Take what monitors have closed, by job."""
-        closed: dict[str, list[_Closed]] = {}
-        for tracked in some:
-            if is_broken(tracked):
-                continue
-            try:
-                own = tracked.monitor.take_closed()
-            except Exception as error:  # whatever a monitor raises, it must not take the worker with it
-                self.faults.failed(self.hop, tracked, error)
-                continue
-            if own:
-                closed.setdefault(tracked.monitor.job, []).append((tracked, own))
-                tracked.is_dirty = True
-        return closed
-
-    def _reduce(self, job: str, closed: Sequence[_Closed]) -> Rows:
-        """Reduce what the ranks of a job have closed; where that raises, each rank by itself, to find whose it is."""
-        try:
-            rows = reduce_closings(job, [piece for _, own in closed for piece in own])
-        except Exception as error:  # as above
-            if len(closed) > 1:
-                return [row for one in closed for row in self._reduce(job, [one])]
-            self.faults.failed(self.hop, closed[0][0], error)
-            return []
-        for tracked, _ in closed:
-            self.faults.works(tracked)
-        return rows
 
     async def _send_rows(self, rows: Mapping[str, Rows]) -> None:
         for job, pieces in rows.items():
             for value in encode_within_limit(pieces, job, MAX_MESSAGE_BYTES):
                 await self.services.outbox.send(self._evidence_topic, job.encode(), value)
 
-    async def _bury_given_up(self, state: PartitionState[RankMonitorLike], message: ParkedMessage) -> None:
+    async def _bury_given_up(self, state: State, message: ParkedMessage) -> None:
         await self.services.dead_letters.bury(message, message.reason)
         state.finish(message.short_topic, message.offset)
-
-
-def decode(topic: str, key: bytes | None, value: bytes | None) -> Record:
-    """Decode a message of an input topic of the first hop.
-
-    Raises
-    ------
-    RecordError
-        If it can't be decoded, or its key is not that of the rank or the group inside.
-    """
-    record: Record
-    if topic == "jobs":
-        record = decode_announcement(value)
-        wanted = rank_key(record.job, record.rank)  # compacted: each rank's own, though its partition is its group's
-    else:
-        record = decode_heartbeat(value) if topic == "heartbeats" else decode_rows(value, topic)
-        wanted = monitor_key(record)
-    if key != wanted:
-        raise RecordError(f"key must be {wanted!r}, the {_owner(record)} inside; got {key!r}")
-    return record
-
-
-def monitor_key(record: Record) -> bytes:
-    """Return the key of the monitor that a record goes to: that of its group, or of its rank where it has none."""
-    own = record.header if isinstance(record, Batch | Bundle) else record
-    if own.group is not None:
-        return group_key(own.job, own.group)
-    assert not isinstance(own, BundleHeader)
-    return rank_key(own.job, own.rank)
-
-
-def _require_job(record: Record, job: str) -> None:
-    """Raise `RecordError` for records of another job: rank 3 of ``a/@b`` has the key of group ``b/3`` of ``a``."""
-    own = record.header if isinstance(record, Batch | Bundle) else record
-    if own.job != job:
-        raise RecordError(f"job must be {job!r}, whose key this was first; got {own.job!r}")
-
-
-def _owner(record: Record) -> str:
-    is_bundle = isinstance(record, Bundle) or (isinstance(record, Heartbeat) and record.group is not None)
-    return "group" if is_bundle else "rank"
-
-
-def _encode(batch: Batch) -> bytes:
-    """Encode a batch as it came: by itself, or as a bundle."""
-    return encode_batch(batch) if batch.header.group is None else encode_bundle(bundle_of([batch]))
-
-
-def _parts(touched: list[Tracked[RankMonitorLike]], size: int) -> Iterator[list[Tracked[RankMonitorLike]]]:
-    for first in range(0, len(touched), size):
-        yield touched[first : first + size]
 
 
 def _is_tombstone(topic: str, message: Any) -> bool:

@@ -7,7 +7,7 @@ import pytest
 from irregulars.errors import InputError
 from irregulars.streams.messages.judgements import Verdict
 from irregulars.streams.worker.monitors import make_monitors, worker_monitor_settings
-from irregulars.streams.worker.settings import WorkerSettings
+from irregulars.streams.worker_settings import WorkerSettings
 
 
 @pytest.mark.parametrize(

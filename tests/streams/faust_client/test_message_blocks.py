@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from irregulars.streams.kafka.message_blocks import MOST_BYTES, MOST_MESSAGES, Record, cut_blocks, events_of
+from irregulars.streams.faust_client.message_blocks import MOST_BYTES, MOST_MESSAGES, Record, cut_blocks, events_of
 
 
 class Acknowledged:
