@@ -29,7 +29,7 @@ def agent(
 
     from irregulars.infra.configuration.agent_settings import ARRAYS, TABLES, read_agent_file
     from irregulars.infra.configuration.agent_sources import check_source
-    from irregulars.streams.worker.log_format import logging_config
+    from irregulars.streams.telemetry.log_format import logging_config
 
     tables = read_agent_file(file)
     own = (*TABLES, *ARRAYS)

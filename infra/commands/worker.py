@@ -38,7 +38,7 @@ def worker(
         worker_settings,
     )
     from irregulars.sinks.clickhouse import ClickHouseSink
-    from irregulars.streams.worker.app import run_worker
+    from irregulars.streams.worker.running import run_worker
 
     settings = settings_of(
         context,

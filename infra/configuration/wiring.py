@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from irregulars.producers.publishing.publisher import AgentSettings
     from irregulars.sinks.connection import DatabaseSettings
     from irregulars.streams.monitor_settings import MonitorSettings
-    from irregulars.streams.worker.settings import WorkerSettings
+    from irregulars.streams.worker_settings import WorkerSettings
 
 # What Faust calls the levels of the standard library.
 _FAUST_LEVELS = {"warning": "warn", "critical": "crit"}
@@ -105,7 +105,7 @@ def severity_limits(settings: Settings) -> SeverityLimits:
 
 def worker_settings(settings: Settings, group: str) -> WorkerSettings:
     """Return what a worker process of consumer group `group` needs."""
-    from irregulars.streams.worker.settings import WorkerSettings
+    from irregulars.streams.worker_settings import WorkerSettings
 
     return WorkerSettings(
         settings.kafka_bootstrap,

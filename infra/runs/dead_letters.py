@@ -14,7 +14,7 @@ from irregulars.streams.kafka.broker import client_config, service_error
 from irregulars.streams.kafka.log_reader import LogReader
 from irregulars.streams.kafka.topic_admin import check_topics
 from irregulars.streams.kafka.topics import HEADER_BYTES, MAX_MESSAGE_BYTES, SENDING, WORKER_TOPICS, TopicSettings
-from irregulars.streams.worker.rank_stage import RANK_TOPICS
+from irregulars.streams.stages.rank_stage import RANK_TOPICS
 
 REPLAYED: Final = (*RANK_TOPICS, "evidence")
 """Topics to which letters go back: those that workers read."""

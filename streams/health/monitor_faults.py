@@ -28,7 +28,7 @@ _LOG_EVERY: Final = 1000
 
 
 class Watched(Protocol):
-    """`streams.worker.partition_state.Tracked`, as it is used here."""
+    """`streams.stages.partition_state.Tracked`, as it is used here."""
 
     key: bytes
     faults: int

@@ -29,7 +29,7 @@ _NONE: Final = WordSteps()
 
 
 class HeldPartition(Protocol):
-    """`streams.worker.partition_state.PartitionState`, as it is used here: one assignment of one partition."""
+    """`streams.stages.partition_state.PartitionState`, as it is used here: one assignment of one partition."""
 
     partition: int
 

@@ -19,6 +19,8 @@ from irregulars.streams.kafka.log_reader import LogReader
 LOG: Final = logging.getLogger("irregulars.worker")
 WORDS_S: Final = 2.0
 """Seconds between two looks at what is judged by."""
+OPINIONS_S: Final = 10.0
+"""Seconds between two looks for the database: nobody waits for a row of feedback."""
 
 
 class Word(Protocol):

@@ -35,7 +35,7 @@ run beside us during an upgrade, go on with them."""
 
 STATE_VERSION: Final = 3
 """Of the states of monitors: raise it with each change of their classes but that of a new field with a default. A
-worker lets those begin anew whose states are of another version (`streams.worker.stage`)."""
+worker lets those begin anew whose states are of another version (`streams.stages.stage`)."""
 
 READ_STATE_VERSION: Final = 2
 """A version whose states are read as well: in version 3 attributions are stored apart, as columns."""

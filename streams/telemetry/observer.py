@@ -25,7 +25,7 @@ _SUM_EVERY: Final = 15
 
 
 class StateLike(Protocol):
-    """`streams.worker.partition_state.PartitionState`, as it is looked at."""
+    """`streams.stages.partition_state.PartitionState`, as it is looked at."""
 
     @property
     def tracked(self) -> Mapping[bytes, object]:
@@ -39,7 +39,7 @@ class StateLike(Protocol):
 
 
 class StageLike(Protocol):
-    """`streams.worker.stage.Stage`, as it is looked at."""
+    """`streams.stages.stage.Stage`, as it is looked at."""
 
     @property
     def hop(self) -> str:

@@ -1,5 +1,4 @@
-"""One worker process: Faust reads, two stages work, snapshots make it safe to acknowledge.
+"""One worker process: the Faust app, what it is made of, its start and its end.
 
-Start at `app.py`, then `stage.py`, of which `rank_stage.py` and `job_stage.py` are the two kinds. Only `app.py`,
-`agents.py` and `faust_consumer.py` know Faust.
+Start at `running.py`, then `app.py`. Only this room and `streams/faust_client` know Faust.
 """

@@ -9,12 +9,12 @@ from typing import Any
 import faust
 
 from irregulars.errors import SendingGivenUp
-from irregulars.streams.kafka.message_blocks import events_of
+from irregulars.streams.faust_client.message_blocks import events_of
 from irregulars.streams.kafka.topics import TopicSettings
-from irregulars.streams.worker.job_stage import JobStage
-from irregulars.streams.worker.job_topics import EVIDENCE
-from irregulars.streams.worker.rank_stage import RANK_TOPICS, RankStage
-from irregulars.streams.worker.stage import Stage
+from irregulars.streams.stages.job_stage import JobStage
+from irregulars.streams.stages.job_topics import EVIDENCE
+from irregulars.streams.stages.rank_stage import RANK_TOPICS, RankStage
+from irregulars.streams.stages.stage import Stage
 
 
 def add_agents(app: faust.App, topics: TopicSettings, rank_stage: RankStage, job_stage: JobStage) -> None:

@@ -11,16 +11,13 @@ have its partitions: it lets go of them and of what it had on its way, and begin
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import logging.config
 import os
 import signal
-import sys
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from functools import partial
 from typing import Any, Final, cast
 
@@ -29,12 +26,13 @@ from aiokafka.errors import IllegalStateError
 from faust.types import TP
 
 from irregulars.errors import IrregularsError, SendingGivenUp, ServiceError, ServiceUnavailable, TopicMismatch
-from irregulars.printing import printable
 from irregulars.sinks.protocol import Sink
+from irregulars.streams.faust_client.block_fetcher import BlockFetcher
+from irregulars.streams.faust_client.connection import BROKER_TROUBLE
+from irregulars.streams.faust_client.consumer import SnapshotConsumer, SnapshotTransport
 from irregulars.streams.health.broker_watch import QUIET_S, BrokerWatch
-from irregulars.streams.health.process_start import free_port_or_none, make_directory, new_loop
 from irregulars.streams.health.reading_watch import ReadingWatch
-from irregulars.streams.health.spare_memory import GIVE_BACK_S, SpareMemory, share_few_heaps
+from irregulars.streams.health.spare_memory import SpareMemory
 from irregulars.streams.health.stop_deadline import StopDeadline
 from irregulars.streams.kafka.dead_letters import DeadLetters
 from irregulars.streams.kafka.log_reader import LogReader
@@ -45,41 +43,25 @@ from irregulars.streams.kafka.topics import WORKER_TOPICS
 from irregulars.streams.messages.opinions import Opinion, decode_opinion
 from irregulars.streams.messages.threshold_changes import decode_change
 from irregulars.streams.progress.progress_log import ProgressLog
-from irregulars.streams.progress.stream_time import EVERY_S, StreamTime
-from irregulars.streams.progress.word_log import WORDS_S, ReadWords, W, WordLog
+from irregulars.streams.progress.stream_time import StreamTime
+from irregulars.streams.progress.word_log import ReadWords, W, WordLog
+from irregulars.streams.stages.continuity import Continuity
+from irregulars.streams.stages.job_stage import JobStage
+from irregulars.streams.stages.job_topics import EVIDENCE
+from irregulars.streams.stages.partition_state import Offsets
+from irregulars.streams.stages.rank_stage import RANK_TOPICS, RankStage
+from irregulars.streams.stages.sink_writer import SinkWriter
+from irregulars.streams.stages.stage import Services
 from irregulars.streams.telemetry.counters import Counters
-from irregulars.streams.telemetry.observer import OBSERVE_S, Hop, Observer
-from irregulars.streams.telemetry.worker_pages import serve_pages
-from irregulars.streams.worker.agents import add_agents
-from irregulars.streams.worker.continuity import Continuity
-from irregulars.streams.worker.faust_consumer import (
-    BROKER_TROUBLE,
-    DeadlineWorker,
-    SnapshotConsumer,
-    SnapshotTransport,
-    faust_config,
-)
-from irregulars.streams.worker.job_stage import JobStage
-from irregulars.streams.worker.job_topics import EVIDENCE
-from irregulars.streams.worker.log_format import logging_config
+from irregulars.streams.telemetry.observer import Hop, Observer
+from irregulars.streams.worker.faust_config import faust_config
 from irregulars.streams.worker.log_gaps import LogGaps
-from irregulars.streams.worker.monitors import Monitors, make_monitors
-from irregulars.streams.worker.needed_services import wait_for_services
-from irregulars.streams.worker.partition_state import Offsets
-from irregulars.streams.worker.rank_stage import RANK_TOPICS, RankStage
-from irregulars.streams.worker.settings import WorkerSettings
-from irregulars.streams.worker.sink_writer import SinkWriter
-from irregulars.streams.worker.stage import Services
+from irregulars.streams.worker.monitors import Monitors
+from irregulars.streams.worker_settings import WorkerSettings
 
 LOG: Final = logging.getLogger("irregulars.worker")
 LOOK_S: Final = 1.0
 """Between two questions to the broker."""
-
-_OPINIONS_S: Final = 10.0
-"""Between two looks at what people say of verdicts: nobody waits for a row of feedback."""
-
-_TURN_S: Final = 0.0005
-_GARBAGE: Final = (20_000, 20, 20)
 
 _SNAPSHOT_SHARE: Final = 0.3  # of the time to stop; Faust takes up to half of it
 _FLUSH_SHARE: Final = 0.2
@@ -95,6 +77,7 @@ class WorkerApp(faust.App):
         super().__init__(settings.group, **faust_config(settings))
         self.failure: BaseException | None = None
         self.settings: Final = settings
+        self.second_hop: Final = settings.topics.name(EVIDENCE)
         self.deadline: Final = StopDeadline(settings.stop_s)
         self.broker: Final = BrokerWatch(settings.bootstrap, settings.broker_away_s)
         # Longer than the broker may be away: that is told by the watch, in better words.
@@ -141,6 +124,10 @@ class WorkerApp(faust.App):
 
     def _new_transport(self) -> SnapshotTransport:
         return SnapshotTransport(self.conf.broker_consumer, self)
+
+    def new_fetcher(self, wake: Callable[[], None]) -> BlockFetcher:
+        """Make what fetches for one hop; `wake` is called in its thread when something came."""
+        return BlockFetcher(self.settings.bootstrap, self.settings.security, wake)
 
     async def _on_agent_error(self, agent: Any, error: BaseException) -> None:
         # Faust would start the agent again behind the event that broke it.
@@ -412,131 +399,10 @@ class WorkerApp(faust.App):
         return positions
 
 
-def make_app(settings: WorkerSettings, sink: Sink | None = None, monitors: Monitors | None = None) -> WorkerApp:
-    """Build the Faust app of one worker.
-
-    Parameters
-    ----------
-    sink
-        Where rows go; `None` keeps none.
-    monitors
-        How monitors are made; `None`: the real ones, as `settings` say.
-
-    Raises
-    ------
-    InputError
-        If a setting is unusable.
-    """
-    app = WorkerApp(settings, sink, monitors or make_monitors(settings))
-    add_agents(app, settings.topics, app.rank_stage, app.job_stage)
-    # Faust's annotation asks for a handler that takes any positional arguments; it gives two.
-    app.on_partitions_revoked.connect(_on_revoked, weak=False)  # type: ignore[arg-type]
-    app.on_partitions_assigned.connect(_on_assigned, weak=False)  # type: ignore[arg-type]
-    for every_s, work in (
-        (settings.snapshot_s, app.start_snapshots),
-        (settings.evidence_linger_s, app.rank_stage.settle_all),
-        (EVERY_S, app.tell_progress),
-        (_OPINIONS_S, app.store_opinions),
-        (WORDS_S, app.follow_people),
-        (EVERY_S, app.clocks.look),
-        (EVERY_S, app.close_gaps),
-        (1.0, app.tick),
-        (LOOK_S, app.look_after_broker),
-        (min(EVERY_S, settings.stall_s / 4), app.watch_reading),
-        (OBSERVE_S, app.observer.observe),
-        (GIVE_BACK_S, app.give_back_memory),
-    ):
-        app.task(_repeating(app, every_s, work))
-    return app
-
-
-def share_the_interpreter() -> None:
-    """Let threads take turns ten times as often as Python does by itself, and look for cyclic garbage less often.
-
-    Numpy lets go of the interpreter's lock in each call, and whoever wants it back waits for as long as a turn of the
-    event loop's thread may last: with Python's 5 ms judging 1,024 ranks stood still for ten seconds beside a busy
-    first hop. What is alive when a worker starts stays alive, and rows are arrays, which are in no cycles.
-    """
-    sys.setswitchinterval(_TURN_S)
-    gc.freeze()
-    gc.set_threshold(*_GARBAGE)
-
-
-def run_worker(settings: WorkerSettings, sink: Sink | None = None, monitors: Monitors | None = None) -> int:
-    """Run one worker until SIGTERM or SIGINT, and return its exit status: 0 when it was asked to stop, else 1.
-
-    This owns the process: once stopping has begun, the process has ``stop_s`` to end, whoever called this included.
-
-    Parameters
-    ----------
-    sink
-        Where rows go; it is opened here, and the caller closes it.
-    monitors
-        As for `make_app`.
-
-    Raises
-    ------
-    ServiceUnavailable, ServiceRefused, TopicMismatch
-        If the broker or the sink's database can't be used, or the topics do not fit together: before anything is
-        started. One that is away is waited for first.
-    InputError
-        If a setting is unusable.
-    """
-    share_few_heaps()
-    share_the_interpreter()
-    make_directory(settings.data_directory)
-    own_logging = logging_config(settings.log_level)
-    logging.config.dictConfig(own_logging)
-    if not wait_for_services(settings, sink):
-        return 0
-    settings = replace(settings, web_port=free_port_or_none(settings.web_host, settings.web_port))
-    loop = new_loop()
-    asyncio.set_event_loop(loop)
-    app = make_app(settings, sink, monitors)
-    # The level is for the spinner, which Faust shows from "warn" on; what is logged, the configuration says.
-    worker = DeadlineWorker(
-        app, loop=loop, loglevel="info", quiet=True, redirect_stdouts=False, logging_config=own_logging
-    )
-    LOG.info("event=start group=%s bootstrap=%s", settings.group, settings.bootstrap)
-    status = 0
-    with serve_pages(app.observer, settings.metrics_listen):
-        try:
-            worker.execute_from_commandline()
-        except SystemExit as stop:
-            status = stop.code if isinstance(stop.code, int) else 0
-        except Exception as error:  # of Faust's own
-            app.failure = app.failure or error
-            LOG.debug("event=crashed", exc_info=True)
-        app.deadline.arm()  # what is left, down to the end of the interpreter, must end in time too
-    if app.failure is not None:
-        print(f"irregulars worker: {printable(app.failure)}", file=sys.stderr)
-        return 1
-    LOG.info("event=stop status=%d", status)
-    app.deadline.leave_with(status)
-    return status
+def _acknowledge(event: Any) -> None:
+    event.ack()
 
 
 def _word_log(settings: WorkerSettings, name: str, decode: Callable[[bytes | None], W]) -> WordLog[W]:
     reader = LogReader(settings.bootstrap, settings.security, settings.broker_timeout_s)
     return WordLog(settings.topics.name(name), name, reader, decode)
-
-
-def _acknowledge(event: Any) -> None:
-    event.ack()
-
-
-async def _on_revoked(app: WorkerApp, revoked: set[TP], **_: Any) -> None:
-    await app.revoke(revoked)
-
-
-async def _on_assigned(app: WorkerApp, assigned: set[TP], **_: Any) -> None:
-    if not assigned:  # more workers than partitions: Faust seeks nowhere then, and nothing would be restored
-        await app.restore(assigned)
-
-
-def _repeating(app: WorkerApp, every_s: float, work: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
-    async def repeating() -> None:
-        await app.repeat(every_s, work)
-
-    repeating.__qualname__ = repeating.__name__ = f"repeat_{getattr(work, '__name__', 'work')}"
-    return repeating

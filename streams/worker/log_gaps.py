@@ -17,7 +17,7 @@ from typing import Any, Final
 from irregulars.errors import ServiceError
 from irregulars.streams.kafka.log_reader import LogReader
 from irregulars.streams.kafka.topics import TopicSettings
-from irregulars.streams.worker.partition_state import Offsets, PartitionState
+from irregulars.streams.stages.partition_state import Offsets, PartitionState
 
 LOG: Final = logging.getLogger("irregulars.worker")
 _LOOKS: Final = 3

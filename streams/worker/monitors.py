@@ -19,9 +19,10 @@ from irregulars.streams.monitor_settings import MonitorSettings
 from irregulars.streams.rank_hop.group_monitor import GroupMonitor, GroupMonitorState
 from irregulars.streams.rank_hop.rank_monitor import RankMonitorState
 from irregulars.streams.snapshots.records import EncodedState, decode_monitor
-from irregulars.streams.worker.job_stage import JobMonitorLike
-from irregulars.streams.worker.rank_stage import MakeRankMonitor, RankMonitorLike
-from irregulars.streams.worker.settings import WorkerSettings
+from irregulars.streams.stages.job_stage import JobMonitorLike
+from irregulars.streams.stages.rank_stage import MakeRankMonitor
+from irregulars.streams.stages.rank_work import RankMonitorLike
+from irregulars.streams.worker_settings import WorkerSettings
 
 LOG: Final = logging.getLogger("irregulars.worker")
 

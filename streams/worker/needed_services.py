@@ -12,7 +12,7 @@ from irregulars.streams.health.start_wait import Need, StopAsked, stop_raises, w
 from irregulars.streams.health.stop_deadline import StopDeadline
 from irregulars.streams.kafka.topic_admin import check_topics
 from irregulars.streams.kafka.topics import WORKER_TOPICS
-from irregulars.streams.worker.settings import WorkerSettings
+from irregulars.streams.worker_settings import WorkerSettings
 
 LOG: Final = logging.getLogger("irregulars.worker")
 

@@ -42,7 +42,7 @@ from irregulars.infra.services.kafka_broker import KafkaBroker
 from irregulars.producers.trace.directory import Trace, published_ns, read_trace, trace_batches
 from irregulars.sinks.connection import DatabaseSettings
 from irregulars.streams.messages.judgements import decode_verdict
-from irregulars.streams.worker.rank_stage import RANK_TOPICS
+from irregulars.streams.stages.rank_stage import RANK_TOPICS
 from tests.benchmarks.prepared_load import prepare, send
 from tests.integration.pipelines import COMMAND, Pipeline
 from tests.integration.worker_runs import wait_until

@@ -39,8 +39,8 @@ from irregulars.streams.messages.records import encode_batch
 from irregulars.streams.monitor_settings import MonitorSettings
 from irregulars.streams.rank_hop.evidence_reduction import reduce_closings
 from irregulars.streams.rank_hop.group_monitor import GroupMonitor
-from irregulars.streams.worker.app import share_the_interpreter
-from irregulars.streams.worker.rank_stage import decode, monitor_key
+from irregulars.streams.stages.rank_records import decode, monitor_key
+from irregulars.streams.worker.running import share_the_interpreter
 from tests.benchmarks import bench_worker
 
 _ROUND: Final = 64

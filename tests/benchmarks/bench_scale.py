@@ -43,7 +43,7 @@ from irregulars.streams.monitor_settings import MonitorSettings
 from irregulars.streams.rank_hop.evidence_reduction import reduce_closings
 from irregulars.streams.rank_hop.rank_monitor import RankMonitor
 from irregulars.streams.snapshots.records import draft_of, encode_part
-from irregulars.streams.worker.app import share_the_interpreter
+from irregulars.streams.worker.running import share_the_interpreter
 
 _SIZES: Final = (128, 1_024, 8_192, 32_768, 100_000)
 _ITERATIONS: Final = 26

@@ -209,9 +209,9 @@ def work(load: Load, session_s: float = 10.0) -> int:
     """Run in a process of its own: one worker as it is, but for judging."""
     from dataclasses import replace
 
-    from irregulars.streams.worker.app import run_worker
     from irregulars.streams.worker.monitors import make_monitors
-    from irregulars.streams.worker.settings import WorkerSettings
+    from irregulars.streams.worker.running import run_worker
+    from irregulars.streams.worker_settings import WorkerSettings
 
     settings = WorkerSettings(
         load.bootstrap, load.topics, group=f"{load.prefix}worker", session_s=session_s, log_level="warn",

@@ -99,7 +99,7 @@ def work(settings: Settings, log: str) -> None:
     """Run one worker in a process of its own, its output in a file."""
     import os
 
-    from irregulars.streams.worker.app import run_worker
+    from irregulars.streams.worker.running import run_worker
 
     with open(log, "wb") as out:
         os.dup2(out.fileno(), 1)

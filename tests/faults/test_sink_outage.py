@@ -17,7 +17,7 @@ from irregulars.infra.services.demo_database import DemoDatabase
 from irregulars.infra.services.loopback import free_port
 from irregulars.producers.trace.directory import read_trace
 from irregulars.sinks.connection import DatabaseSettings
-from irregulars.streams.worker.rank_stage import RANK_TOPICS
+from irregulars.streams.stages.rank_stage import RANK_TOPICS
 from tests.integration.pipelines import ITERATIONS, RANKS, RECORDINGS, Pipeline, Process
 from tests.integration.worker_runs import wait_until
 

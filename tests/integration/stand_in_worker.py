@@ -22,7 +22,7 @@ from irregulars.streams.messages.evidence import Evidence, Membership
 from irregulars.streams.messages.judgements import Judgements, Verdict, encode_verdict
 from irregulars.streams.messages.records import Batch
 from irregulars.streams.snapshots.records import EncodedState, decode_monitor
-from irregulars.streams.worker.settings import WorkerSettings
+from irregulars.streams.worker_settings import WorkerSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ def cannot_alert(verdict: Verdict) -> bytes:
 
 def forget_to_read(topic: str, *, is_for_good: bool) -> None:
     """Let Faust's consumer leave out partition 0 of a topic, as it does by itself in its issue 629."""
-    from irregulars.streams.worker.faust_consumer import SnapshotConsumer
+    from irregulars.streams.faust_client.consumer import SnapshotConsumer
 
     resume = SnapshotConsumer.resume_partitions
     left_out = 0
@@ -120,7 +120,7 @@ def forget_to_read(topic: str, *, is_for_good: bool) -> None:
 
 def hang_in_commits() -> None:
     """Let no commit of Faust's consumer come to an end."""
-    from irregulars.streams.worker.faust_consumer import PatientThread
+    from irregulars.streams.faust_client.connection import PatientThread
 
     async def hang(self: PatientThread, offsets: Any) -> bool:
         return await asyncio.Event().wait()
@@ -129,8 +129,8 @@ def hang_in_commits() -> None:
 
 
 def main(text: str) -> int:
-    from irregulars.streams.worker.app import run_worker
     from irregulars.streams.worker.monitors import Monitors, make_monitors
+    from irregulars.streams.worker.running import run_worker
 
     values = json.loads(text)
     faults = values.pop("faults", {})

@@ -16,7 +16,7 @@ import pytest
 
 from irregulars.infra.configuration.settings import Settings
 from irregulars.sinks.connection import DatabaseSettings, connect
-from irregulars.streams.worker.rank_stage import RANK_TOPICS
+from irregulars.streams.stages.rank_stage import RANK_TOPICS
 from tests.conftest import ClickHouseAddress
 from tests.integration.pipelines import COMMAND, RECORDINGS, Pipeline
 from tests.integration.test_agent import SaslKafka

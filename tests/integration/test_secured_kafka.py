@@ -33,7 +33,7 @@ from irregulars.streams.kafka.broker import client_config, open_admin
 from irregulars.streams.kafka.log_reader import LogReader
 from irregulars.streams.kafka.topic_admin import create_topics
 from irregulars.streams.kafka.topics import TOPICS, TopicSettings
-from irregulars.streams.worker.faust_consumer import _credentials
+from irregulars.streams.worker.faust_config import credentials
 from tests.conftest import ClickHouseAddress, failing_in_one_line
 from tests.infra.console.visits import visit
 from tests.integration.pipelines import COMMAND, RECORDINGS, drop
@@ -123,7 +123,7 @@ def test_one_configuration_lets_every_client_in(log_in: LogIn, way: str) -> None
 async def read_as_faust_does(bootstrap: str, security: dict[str, Any]) -> list[bytes]:
     """Read ``ada.jobs`` with the client and the credentials that Faust would have."""
     consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest",
-                                **credentials_to_aiokafka_auth(_credentials(security)))  # fmt: skip
+                                **credentials_to_aiokafka_auth(credentials(security)))  # fmt: skip
     await consumer.start()
     try:
         place = TopicPartition("ada.jobs", 0)

@@ -12,7 +12,7 @@ import pytest
 
 from irregulars.streams.kafka.topics import rank_key
 from irregulars.streams.messages.records import encode_batch
-from irregulars.streams.worker.rank_stage import RANK_TOPICS
+from irregulars.streams.stages.rank_stage import RANK_TOPICS
 from tests.integration.worker_runs import Bus, Job, StartWorker, require_each_once, wait_until
 
 pytestmark = pytest.mark.integration

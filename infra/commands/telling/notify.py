@@ -58,7 +58,7 @@ def notify(
 def _start_log(settings: Settings) -> None:
     import logging.config
 
-    from irregulars.streams.worker.log_format import logging_config
+    from irregulars.streams.telemetry.log_format import logging_config
 
     levels = {"warning": "warn", "critical": "crit"}
     logging.config.dictConfig(logging_config(levels.get(settings.log_level, settings.log_level)))

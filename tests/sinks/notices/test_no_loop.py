@@ -6,7 +6,7 @@ from pathlib import Path
 
 from irregulars.streams.kafka.access_roles import rights_of
 from irregulars.streams.kafka.topics import TopicSettings
-from irregulars.streams.worker.rank_stage import RANK_TOPICS
+from irregulars.streams.stages.rank_stage import RANK_TOPICS
 
 ROOT = Path(__file__).resolve().parents[3]
 TOPICS = TopicSettings("")

@@ -15,7 +15,7 @@ from irregulars.streams.messages.threshold_changes import ThresholdChange
 from irregulars.streams.progress.live_words import PeopleSay
 from irregulars.streams.progress.word_log import ReadWords, UnusableWord
 from irregulars.streams.snapshots.records import PositionRecord
-from irregulars.streams.worker.partition_state import PartitionState
+from irregulars.streams.stages.partition_state import PartitionState
 
 
 class ReadSoFar:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from irregulars.streams.progress.stream_time import StreamTime
-from irregulars.streams.worker.partition_state import Offsets
+from irregulars.streams.stages.partition_state import Offsets
 
 ROOT = Path(__file__).resolve().parents[3]
 RANK_TOPICS = ("commops", "heartbeats")
@@ -180,5 +180,5 @@ def test_nothing_that_judges_reads_the_system_s_clock() -> None:
     assert found == {
         "streams/kafka/oauth_tokens.py",  # whether a token has expired
         "streams/progress/stream_time.py",  # once, at the start
-        "streams/worker/job_topics.py",  # where reading of old verdicts begins, 30 days too early
+        "streams/stages/job_topics.py",  # where reading of old verdicts begins, 30 days too early
     }

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import pytest
 
 from irregulars.streams.kafka.topics import WORKER_TOPICS
+from irregulars.streams.stages.job_stage import EVIDENCE, _JobWork
+from irregulars.streams.stages.partition_state import Tracked
+from irregulars.streams.stages.rank_stage import RANK_TOPICS
 from irregulars.streams.telemetry.worker_metrics import INPUTS, RESULTS
-from irregulars.streams.worker.app import make_app
-from irregulars.streams.worker.job_stage import EVIDENCE, _JobWork
-from irregulars.streams.worker.partition_state import Tracked
-from irregulars.streams.worker.rank_stage import RANK_TOPICS
-from irregulars.streams.worker.settings import WorkerSettings
+from irregulars.streams.worker.running import make_app
+from irregulars.streams.worker_settings import WorkerSettings
 
 
 @dataclass

@@ -15,12 +15,12 @@ import pytest
 from irregulars.streams.kafka.dead_letters import DeadLetters
 from irregulars.streams.kafka.outbox import Outbox
 from irregulars.streams.kafka.topics import TopicSettings
+from irregulars.streams.stages.partition_state import PartitionState, Tracked
 from irregulars.streams.telemetry import health
 from irregulars.streams.telemetry.counters import Counters
 from irregulars.streams.telemetry.observer import Hop, Observer
 from irregulars.streams.telemetry.worker_metrics import METRICS, PREFIX, WorkerCollector
 from irregulars.streams.telemetry.worker_pages import serve_pages
-from irregulars.streams.worker.partition_state import PartitionState, Tracked
 
 
 @dataclass

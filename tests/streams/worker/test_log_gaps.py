@@ -9,8 +9,8 @@ import pytest
 
 from irregulars.errors import ServiceUnavailable
 from irregulars.streams.kafka.topics import TopicSettings
+from irregulars.streams.stages.partition_state import PartitionState
 from irregulars.streams.worker.log_gaps import LogGaps
-from irregulars.streams.worker.partition_state import PartitionState
 
 END = {0: {"commops": 9}}
 

@@ -1,0 +1,342 @@
+"""The first hop: what ranks send goes through GroupMonitors and leaves as evidence."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextlib import AsyncExitStack
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+from irregulars.errors import RecordError
+from irregulars.streams.health.monitor_faults import BROKEN, is_broken
+from irregulars.streams.kafka.topics import MAX_MESSAGE_BYTES
+from irregulars.streams.messages.announcements import Announcement, Heartbeat
+from irregulars.streams.messages.bundles import Bundle
+from irregulars.streams.messages.evidence_parts import encode_within_limit
+from irregulars.streams.messages.records import Batch
+from irregulars.streams.messages.threshold_changes import ThresholdChange
+from irregulars.streams.progress.progress_log import ProgressLog
+from irregulars.streams.progress.stream_time import StreamTime
+from irregulars.streams.progress.word_log import WordLog
+from irregulars.streams.rank_hop.group_monitor import Refused
+from irregulars.streams.snapshots.records import Draft, EncodedState, PositionRecord
+from irregulars.streams.stages.changed_silences import ChangedSilences
+from irregulars.streams.stages.partition_state import Tracked
+from irregulars.streams.stages.rank_drain import RankDrain, Rows
+from irregulars.streams.stages.rank_records import Record, decode, encode_rows, monitor_key, require_job
+from irregulars.streams.stages.rank_work import PartitionWork, RankMonitorLike, State, TrackedRanks
+from irregulars.streams.stages.stage import Event, Services, Stage, unreadable
+from irregulars.streams.stages.unannounced_ranks import ParkedMessage, ParkingLot
+
+RANK_TOPICS: Final = ("jobs", "commops", "iterations", "bandwidth", "gpu_health", "heartbeats")
+_SAMPLES: Final = ("bandwidth", "gpu_health")
+_MOST_ROWS: Final = 1 << 17
+"""Monitors are drained once so many rows have gone into them: longer rounds were measured to be slower."""
+_MOST_MESSAGES: Final = 512
+"""Or so many messages: those of hosts are small, and a drain has its price for each rank."""
+_MOST_SAMPLES: Final = 256
+"""Batches of samples of a partition that wait for the database, until reading waits for it as well."""
+
+
+class _NotFed(Exception):
+    """Why a monitor took nothing of a message."""
+
+
+MakeRankMonitor = Callable[[str, int], RankMonitorLike]
+"""Job, partition."""
+
+
+class RankStage(Stage[RankMonitorLike]):
+    """Decode, feed the rank's monitor, send what it drained, keyed by job.
+
+    Parameters
+    ----------
+    make, restore
+        Make a new monitor, and one from a state.
+    changed
+        What people changed of the thresholds; None: nothing. Of them this hop follows the silence alone, at once: it
+        is counted by the clock, so that no place in the log could say from where on it holds.
+    """
+
+    hop = "rank"
+    snapshot_topic = "rank_snapshots"
+
+    def __init__(
+        self,
+        services: Services,
+        make: MakeRankMonitor,
+        restore: Callable[[EncodedState], RankMonitorLike],
+        changed: WordLog[ThresholdChange] | None = None,
+    ) -> None:
+        super().__init__(services)
+        self._silences: Final = ChangedSilences(changed)
+        self._drain: Final = RankDrain(self.hop, self.faults)
+        self._make: Final = make
+        self._restore: Final = restore
+        self._evidence_topic: Final = services.settings.topics.name("evidence")
+        self._works: WeakKeyDictionary[State, PartitionWork] = WeakKeyDictionary()
+
+    def restore_monitor(self, value: EncodedState) -> RankMonitorLike:
+        """Build a monitor from its encoded state; raises `RecordError`."""
+        return self._restore(value)
+
+    async def begin_anew(self, state: State, keys: Set[bytes], stored: PositionRecord) -> PositionRecord:
+        """Announce these ranks again, and go on where the partition was.
+
+        What they sent before may be two days of operators. Without their announcements, which were read long ago, all
+        that they send from here on would be that of unknown ranks.
+        """
+        loop = asyncio.get_running_loop()
+        topic = self.services.settings.topics.name("jobs")
+        messages = await loop.run_in_executor(self._restorer, self.reader.read_tail, topic, state.partition)
+        newest = {message.key(): message for message in messages}
+        for message in newest.values():
+            if message.value() is not None and (message.offset() or 0) < stored.positions.get("jobs", 0):
+                self._announce_again(state, keys, message)
+        return stored
+
+    def _announce_again(self, state: State, keys: Set[bytes], message: Any) -> None:
+        try:
+            record = decode("jobs", message.key(), message.value())
+        except Exception:  # it is among the dead letters since it was read first
+            return
+        key = monitor_key(record)
+        if key not in keys:
+            return
+        try:
+            tracked = state.tracked.get(key) or self._make_monitor(state, key, record)
+            self._feed(state, tracked, "jobs", message.offset(), record)
+        except Exception as error:  # whatever a monitor raises, it must not take the worker with it
+            self.faults.raised(self.hop, key, error)
+            state.tracked.pop(key, None)
+
+    async def take(self, topic: str, events: Sequence[Event]) -> None:
+        """Take in events of one topic, and send evidence early where much has gathered."""
+        await super().take(topic, events)
+        states = list(self.states.values())
+        works = [self._work(state) for state in states]
+        if sum(one.rows for one in works) >= _MOST_ROWS or sum(one.messages for one in works) >= _MOST_MESSAGES:
+            await self._settle_rows(states)
+        for state in states:
+            if len(self._work(state).samples) >= _MOST_SAMPLES:  # a database that is away stops reading, in the end
+                await self._settle_rest(state)
+
+    async def process(self, state: State, topic: str, event: Event) -> None:
+        """Feed one message to the monitor of its ranks, park it, or bury it."""
+        message = event.message
+        tracked = state.tracked.get(message.key)  # the key of an announcement may be another
+        if (tracked is not None and tracked.has_seen(topic, message.offset)) or _is_tombstone(topic, message):
+            state.take(topic, message.offset, event)
+            return
+        try:
+            record = decode(topic, message.key, message.value)
+        except Exception as error:
+            await self.bury(state, topic, event, unreadable(error))
+            return
+        if topic == "commops":  # the second hop reads it again if its iteration is irregular
+            self.services.recent.add(message.partition, message.offset, message.value)
+        state.take(topic, message.offset, event)
+        if isinstance(record, Announcement):
+            await self._take_announcement(state, message, record)
+        elif tracked is None:
+            self._park(state, topic, message)
+        else:
+            await self._feed_or_bury(state, tracked, topic, message, record)
+
+    async def _take_announcement(self, state: State, message: Any, record: Announcement) -> None:
+        key = monitor_key(record)
+        tracked = state.tracked.get(key)
+        is_new = tracked is None
+        if tracked is None:
+            tracked = self._make_monitor(state, key, record)
+        elif tracked.has_seen("jobs", message.offset):
+            return
+        is_fed = await self._feed_or_bury(state, tracked, "jobs", message, record)
+        if is_new and not is_fed:
+            del state.tracked[key]
+            return
+        # Without giving way in between: a newer message of these ranks must not overtake the parked ones.
+        for parked in self._work(state).parked.take(key):
+            await self._feed_parked(state, tracked, parked)
+
+    async def _feed_or_bury(
+        self, state: State, tracked: TrackedRanks, topic: str, message: Any, record: Record
+    ) -> bool:
+        """Feed one message to its monitor, and bury what that refuses; return whether it took any of it."""
+        try:
+            refused = self._try_to_feed(state, tracked, topic, message.offset, record)
+        except _NotFed as error:
+            await self.services.dead_letters.bury(message, str(error))
+            return False
+        for letter in self._letters_of(refused, tracked, message):
+            await self.services.dead_letters.bury(letter, letter.reason)
+        return True
+
+    async def settle(self, state: State) -> None:
+        """Send the rows that monitors drained, those of one job together, and what was given up."""
+        await self._settle_rows([state])
+        await self._settle_rest(state)
+
+    async def settle_all(self) -> None:
+        """Send what has gathered in all partitions: of a job whose ranks lie in many, one message."""
+        states = list(self.states.values())
+        await self._settle_rows(states)
+        for state in states:
+            await self._settle_rest(state)
+
+    async def _settle_rest(self, state: State) -> None:
+        work = self._work(state)
+        async with work.sink_lock:
+            samples, work.samples = work.samples, []
+            await self.services.sink.write_samples(samples)
+            given_up, work.given_up = work.given_up, []
+            for message in given_up:
+                await self._bury_given_up(state, message)
+
+    async def _settle_rows(self, states: Sequence[State]) -> None:
+        """Send the rows alone: a database that is away must hold up neither verdicts nor everybody's clocks."""
+        works = [self._work(state) for state in states]
+        async with AsyncExitStack() as held:
+            for work in works:  # whoever comes after must know that it was sent, not that it is being sent
+                await held.enter_async_context(work.lock)
+            # One pass: what comes in meanwhile waits for the next one, and is drained with more.
+            await self._send_rows(await self._drain.drain(works))
+
+    async def capture(self, state: State, tracked: TrackedRanks) -> Draft:
+        """Encode a monitor's state, and send what it drained: a state holds no drained rows."""
+        async with self._work(state).lock:  # or these rows could overtake some that were drained before
+            rows = tracked.monitor.drain()
+            value = self.encode(state, tracked)
+            if rows:
+                await self._send_rows({tracked.monitor.job: rows})
+            return value
+
+    async def tick(self, clocks: StreamTime) -> None:
+        """Let time speak to all monitors, and give up messages of ranks that were never announced."""
+        now_s = clocks.now_s()
+        for state in list(self.states.values()):
+            until_s = clocks.rank_until_s(state.partition, state.read_to())
+            if until_s is None:
+                continue
+            self._tick_monitors(state, now_s, until_s)
+            work = self._work(state)  # an announcement may be on the topic, and not yet read
+            work.given_up += work.parked.take_overdue(time.monotonic() - (now_s - until_s))
+
+    def _tick_monitors(self, state: State, now_s: float, until_s: float) -> None:
+        for tracked in list(state.tracked.values()):
+            if is_broken(tracked):
+                continue
+            try:
+                self._silences.follow(tracked.monitor)
+                tracked.monitor.tick(now_s, until_s)
+            except Exception as error:  # whatever a monitor raises, it must not take the worker with it
+                self.faults.failed(self.hop, tracked, error)
+            self._work(state).touched[tracked.key] = tracked
+
+    async def tell_progress(self, log: ProgressLog) -> None:
+        """Tell the others how far each partition has been read, once all evidence of it stands on the bus."""
+        told = [(state, state.read_to()) for state in list(self.states.values())]
+        await self._settle_rows([state for state, _ in told])
+        await self.services.outbox.barrier()
+        for state, positions in told:
+            if self.holds(state):
+                await log.write(state.partition, positions)
+
+    def _work(self, state: State) -> PartitionWork:
+        work = self._works.get(state)
+        if work is None:
+            settings = self.services.settings
+            work = self._works[state] = PartitionWork(ParkingLot(settings.parked_bytes, settings.parked_s))
+        return work
+
+    def _make_monitor(self, state: State, key: bytes, record: Record) -> TrackedRanks:
+        assert isinstance(record, Announcement)
+        state.tracked[key] = Tracked(key, self._make(record.job, state.partition))
+        return state.tracked[key]
+
+    def _try_to_feed(
+        self, state: State, tracked: TrackedRanks, topic: str, offset: int, record: Record
+    ) -> Sequence[Refused]:
+        """Feed one message to its monitor; return the parts that it refused, or raise why it took nothing at all."""
+        if is_broken(tracked):
+            raise _NotFed(BROKEN)
+        try:
+            return self._feed(state, tracked, topic, offset, record)
+        except RecordError as error:  # it can be read, and can't be true: the monitor took nothing of it
+            tracked.saw(topic, offset)
+            raise _NotFed(str(error)) from error
+        except Exception as error:  # whatever a monitor raises, it must not take the worker with it
+            tracked.saw(topic, offset)
+            raise _NotFed(self.faults.raised(self.hop, tracked.key, error)) from error
+
+    def _feed(
+        self, state: State, tracked: TrackedRanks, topic: str, offset: int, record: Record
+    ) -> Sequence[Refused]:
+        require_job(record, tracked.monitor.job)
+        refused: Sequence[Refused] = ()
+        if isinstance(record, Announcement):
+            tracked.monitor.announce(record)
+        elif isinstance(record, Heartbeat):
+            tracked.monitor.beat(record)
+        else:
+            refused = tracked.monitor.add(record, offset)
+            self._work(state).given_up += self._unannounced(tracked, state.partition)
+            if topic in _SAMPLES:
+                self._work(state).samples += [record] if isinstance(record, Batch) else record.batches()
+        rows = len(record) if isinstance(record, Batch | Bundle) else 1
+        self.services.counters.took(topic, rows)
+        tracked.saw(topic, offset)
+        work = self._work(state)
+        work.touched[tracked.key] = tracked
+        work.messages += 1
+        work.rows += rows
+        return refused
+
+    def _park(self, state: State, topic: str, message: Any) -> None:
+        parked = ParkedMessage(
+            message.topic, message.partition, message.offset, message.timestamp, message.key, message.value, topic,
+            time.monotonic(),
+        )  # fmt: skip
+        self._work(state).parked.add(message.key, parked)
+        state.begin(topic, message.offset)
+
+    async def _feed_parked(self, state: State, tracked: TrackedRanks, parked: ParkedMessage) -> None:
+        if not tracked.has_seen(parked.short_topic, parked.offset):  # its topic may have been read twice meanwhile
+            record = decode(parked.short_topic, parked.key, parked.value)
+            await self._feed_or_bury(state, tracked, parked.short_topic, parked, record)
+        state.finish(parked.short_topic, parked.offset)
+
+    def _letters_of(self, refused: Sequence[Refused], tracked: TrackedRanks, message: Any) -> Iterator[ParkedMessage]:
+        """Give what a monitor refused, as messages again: those of the ranks whose rows they are."""
+        for batch, reason in refused:
+            yield ParkedMessage(
+                message.topic, message.partition, message.offset, message.timestamp, tracked.key, encode_rows(batch),
+                batch.header.schema, 0.0, reason,
+            )  # fmt: skip
+
+    def _unannounced(self, tracked: TrackedRanks, partition: int) -> list[ParkedMessage]:
+        """Return what a monitor gives up of an attempt that was never announced, as messages again."""
+        topics = self.services.settings.topics
+        return [
+            ParkedMessage(
+                topics.name(batch.header.schema), partition, offset, 0.0, tracked.key, encode_rows(batch),
+                batch.header.schema, 0.0,
+            )
+            for batch, offset in tracked.monitor.take_unannounced()
+        ]  # fmt: skip
+
+    async def _send_rows(self, rows: Mapping[str, Rows]) -> None:
+        for job, pieces in rows.items():
+            for value in encode_within_limit(pieces, job, MAX_MESSAGE_BYTES):
+                await self.services.outbox.send(self._evidence_topic, job.encode(), value)
+
+    async def _bury_given_up(self, state: State, message: ParkedMessage) -> None:
+        await self.services.dead_letters.bury(message, message.reason)
+        state.finish(message.short_topic, message.offset)
+
+
+def _is_tombstone(topic: str, message: Any) -> bool:
+    """Somebody deleted a rank's announcement from the compacted topic: no message, and nothing wrong."""
+    return topic == "jobs" and message.value is None and message.key is not None

@@ -1,0 +1,410 @@
+"""What both hops share: restoring partitions, and the snapshot cycle that makes acknowledgement safe.
+
+A cycle of one partition, in this order: (1) note the position up to which everything is in a monitor; (2) send what
+the monitors drained, and take their states; (3) wait until results are stored and acknowledged; (4) write the states,
+and after them the position; (5) wait for the acknowledgement; (6) acknowledge the Faust events below the position.
+Messages that arrive meanwhile are in a state or not; those that are will be skipped by offset after a restart.
+
+A state that can't be read (an older or newer version wrote it, or it is damaged) does not stop a worker, which would
+find it again at each start: one line of the log tells of it, and what it was of begins anew (`Stage.begin_anew`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final, Generic, Protocol, TypeVar
+from weakref import WeakKeyDictionary
+
+from irregulars.errors import IrregularsError, RecordError, SendingGivenUp
+from irregulars.streams.health.monitor_faults import MonitorFaults, is_broken
+from irregulars.streams.kafka.dead_letters import DeadLetters, InputMessage
+from irregulars.streams.kafka.log_reader import LogReader
+from irregulars.streams.kafka.outbox import Outbox
+from irregulars.streams.kafka.recent_messages import RecentMessages
+from irregulars.streams.snapshots.records import (
+    POSITION_KEY,
+    Draft,
+    EncodedState,
+    Offsets,
+    PositionRecord,
+    draft_of,
+)
+from irregulars.streams.snapshots.snapshot_log import SnapshotLog
+from irregulars.streams.snapshots.snapshot_writer import SnapshotWriter
+from irregulars.streams.snapshots.stored_partition import StoredPartition
+from irregulars.streams.stages.continuity import Continuity
+from irregulars.streams.stages.partition_state import PartitionState, Tracked
+from irregulars.streams.stages.sink_writer import SinkWriter
+from irregulars.streams.telemetry.counters import Counters
+from irregulars.streams.worker_settings import WorkerSettings
+
+LOG: Final = logging.getLogger("irregulars.worker")
+ENDED_LINGER_S: Final = 600.0
+"""How long the state of what has ended is kept, so that stragglers and repeats find it."""
+
+_REST: Final = 5.0
+_LONGEST_REST_S: Final = 20.0
+"""After a cycle of snapshots none begins for five times as long as it took: those of thousands of ranks took a sixth
+of a busy worker's time where it rested for twice as long."""
+
+_UNUSABLE: Final = (RecordError, ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
+"""What restoring raises of a state that can't be read, or whose values have their types and contradict each other."""
+
+
+class Snapshottable(Protocol):
+    """What the stages ask of a monitor."""
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether nothing more is to come."""
+
+    def state(self) -> Any:
+        """Return what restores it, for `irregulars.state_codec`."""
+
+
+class Event(Protocol):
+    """What we use of a Faust event."""
+
+    message: Any
+    value: Any
+
+
+M = TypeVar("M", bound=Snapshottable)
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """What stages work with; one set per worker process."""
+
+    settings: WorkerSettings
+    outbox: Outbox
+    dead_letters: DeadLetters
+    sink: SinkWriter
+    acknowledge: Callable[[Event], Any]
+    fail: Callable[[BaseException], None]
+    continuity: Continuity
+    counters: Counters = field(default_factory=Counters)
+    recent: RecentMessages = field(default_factory=lambda: RecentMessages(0))
+
+
+class Stage(ABC, Generic[M]):
+    """One hop: the partitions of it that this worker has."""
+
+    hop: str
+    snapshot_topic: str
+
+    def __init__(self, services: Services) -> None:
+        self.services = services
+        self.forget_s = services.settings.forget_s
+        self.states: dict[int, PartitionState[M]] = {}
+        settings = services.settings
+        self.reader = LogReader(settings.bootstrap, settings.security, settings.broker_timeout_s)
+        self.log = SnapshotLog(settings.topics.name(self.snapshot_topic), self.reader, services.outbox)
+        self._writers: WeakKeyDictionary[PartitionState[M], SnapshotWriter] = WeakKeyDictionary()
+        # One thread for restoring: a reader belongs to one thread, and rebalances may follow one another quickly.
+        self._restorer = ThreadPoolExecutor(1, thread_name_prefix=f"irregulars-{self.hop}-restore")
+        self._writing = asyncio.Lock()
+        self._cycles: WeakKeyDictionary[PartitionState[M], asyncio.Lock] = WeakKeyDictionary()
+        self._rested_at_s: WeakKeyDictionary[PartitionState[M], float] = WeakKeyDictionary()
+        self._taking = 0
+        self._running: set[asyncio.Task[None]] = set()
+        self.faults: Final = MonitorFaults(services.fail)
+
+    # --- for the subclasses -----------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def restore_monitor(self, value: EncodedState) -> M:
+        """Build a monitor from its encoded state; raises `RecordError`. Called in a thread."""
+
+    @abstractmethod
+    async def begin_anew(self, state: PartitionState[M], keys: Set[bytes], stored: PositionRecord) -> PositionRecord:
+        """Let the monitors of these keys, whose states can't be read, begin anew; return where to go on reading."""
+
+    @abstractmethod
+    async def process(self, state: PartitionState[M], topic: str, event: Event) -> None:
+        """Take in one message; call ``state.take`` once it is in a monitor, begun, or sent to the dead letters."""
+
+    @abstractmethod
+    async def settle(self, state: PartitionState[M]) -> None:
+        """Drain the monitors and hand over what they gave; whatever was drained before the call is sent on return."""
+
+    async def capture(self, state: PartitionState[M], tracked: Tracked[M]) -> Draft:
+        """Encode a monitor's state; what it drained before is handed over by the next `settle` at the latest."""
+        await self.settle(state)
+        return self.encode(state, tracked)
+
+    def encode(self, state: PartitionState[M], tracked: Tracked[M]) -> Draft:
+        """Encode at once: a state may share arrays with its monitor, which goes on changing them."""
+        tracked.is_dirty = False
+        return draft_of(tracked.seen, tracked.monitor.state())
+
+    async def prepare(self, state: PartitionState[M], stored: PositionRecord) -> None:
+        """Do what else a restored partition needs."""
+
+    def record(self, state: PartitionState[M], positions: Offsets) -> PositionRecord:
+        """Return the partition's own record, as of now."""
+        return PositionRecord(state.epoch, positions)
+
+    # --- assignment -------------------------------------------------------------------------------------------------
+
+    async def restore(self, partitions: Iterable[int], generation: int) -> None:
+        """Read the state of newly assigned partitions, and claim them. What was held before is forgotten."""
+        self.drop()
+        async with self._writing:  # a cycle of what was held before may still write
+            restored = {partition: await self._restore_one(partition, generation) for partition in sorted(partitions)}
+            await self.services.outbox.barrier()
+        for state in restored.values():
+            await self._settle_writer(state)
+        self.states = restored
+
+    async def _restore_one(self, partition: int, generation: int) -> PartitionState[M]:
+        began_s = time.monotonic()
+        loop = asyncio.get_running_loop()
+        stored = await loop.run_in_executor(self._restorer, self.log.read, partition)
+        state = await self._restored(stored, partition, generation)
+        _log_restored(self.hop, state, stored.read_bytes, began_s)
+        self.services.counters.restored(self.hop, time.monotonic() - began_s)
+        return state
+
+    async def _restored(self, stored: StoredPartition, partition: int, generation: int) -> PartitionState[M]:
+        # In the thread: a large job's state takes seconds, in which the broker must hear of us.
+        tracked, refused = await asyncio.get_running_loop().run_in_executor(self._restorer, self._revive, stored)
+        position = stored.position
+        writer = self.log.writer(partition, stored)
+        state: PartitionState[M] = PartitionState(partition, generation, writer.epoch, position.positions)
+        state.tracked = tracked
+        self._writers[state] = writer
+        for key in writer.overdue() & tracked.keys():
+            tracked[key].is_dirty = True
+        if refused:
+            _log_refused(self.hop, partition, refused, len(tracked))
+            position = await self.begin_anew(state, refused.keys() - {POSITION_KEY}, position)
+            state.go_on_at(position.positions)
+        await self.prepare(state, position)
+        await writer.write_position(self.record(state, state.stored_position))
+        # Behind the position: a worker that ends in between finds them again, and begins anew as well.
+        await writer.delete_monitors(refused.keys() - {POSITION_KEY} - state.tracked.keys())
+        return state
+
+    def _revive(self, stored: StoredPartition) -> tuple[dict[bytes, Tracked[M]], dict[bytes, str]]:
+        """Build the monitors of a partition; return them, and why each of the others could not be built."""
+        tracked: dict[bytes, Tracked[M]] = {}
+        refused = dict(stored.refused)
+        for key, record in stored.monitors.items():
+            try:
+                tracked[key] = Tracked(key, self.restore_monitor(record.state), dict(record.seen))
+            except _UNUSABLE as error:
+                refused[key] = f"{error if isinstance(error, RecordError) else repr(error)} (key {key!r})"
+        return tracked, refused
+
+    def state_bytes(self) -> int:
+        """Return the bytes of all records that hold the states of what is held."""
+        return sum(self._writers[state].live_bytes for state in self.states.values())
+
+    def drop(self) -> None:
+        """Forget all partitions: they were revoked."""
+        self.states = {}
+
+    def holds(self, state: PartitionState[M]) -> bool:
+        """Whether the partition is still the one that `state` belongs to."""
+        return self.states.get(state.partition) is state
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the stage waits for messages."""
+        return self._taking == 0
+
+    @contextmanager
+    def taking(self) -> Iterator[None]:
+        """Say, around `take`, that the stage has something to do."""
+        self._taking += 1
+        try:
+            yield
+        finally:
+            self._taking -= 1
+
+    # --- messages ---------------------------------------------------------------------------------------------------
+
+    async def take(self, topic: str, events: Sequence[Event]) -> None:
+        """Take in events of one topic (named without prefix), in their order."""
+        for event in events:
+            message = event.message
+            state = self.states.get(message.partition)
+            # Faust may still hand over what it had buffered before a rebalance: it will be read again.
+            if state is None or message.generation_id != state.generation:
+                continue
+            if not await self.services.continuity.is_next(state, topic, message.offset):
+                self.services.acknowledge(event)  # it comes again, or came before
+            elif self.holds(state):
+                await self.process(state, topic, event)
+                message.value = event.value = None  # held until the snapshot, when only the offset is of use
+
+    async def bury(self, state: PartitionState[M], topic: str, event: Event, reason: str) -> None:
+        """Send an unusable message to the dead letters."""
+        message: InputMessage = event.message
+        await self.services.dead_letters.bury(message, reason)
+        state.take(topic, message.offset, event)
+
+    # --- snapshots --------------------------------------------------------------------------------------------------
+
+    async def snapshot_all(self) -> None:
+        """Run a cycle for each partition that has changed, and wait for all of them."""
+        await asyncio.gather(*map(self._run_cycle, list(self.states.values())))
+
+    def start_snapshots(self) -> None:
+        """Begin a cycle for each partition that has changed, and has none under way: a busy one holds up no other."""
+        now_s = time.monotonic()
+        for state in self.states.values():
+            is_free = not self._cycle(state).locked() and now_s >= self._rested_at_s.get(state, 0.0)
+            if is_free and self._is_due(state):
+                self.watch(asyncio.ensure_future(self._run_cycle_and_rest(state)))
+
+    def watch(self, task: asyncio.Task[None]) -> None:
+        """Keep a task that nobody awaits: whatever goes wrong in it must stop the worker."""
+        self._running.add(task)
+        task.add_done_callback(self._report)
+
+    def _report(self, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, SendingGivenUp):  # then the partition was dropped as well
+            self.services.fail(error)
+
+    def _cycle(self, state: PartitionState[M]) -> asyncio.Lock:
+        return self._cycles.setdefault(state, asyncio.Lock())
+
+    async def _run_cycle(self, state: PartitionState[M]) -> None:
+        async with self._cycle(state):
+            if self.holds(state) and self._is_due(state):
+                await self._snapshot(state)
+
+    async def _run_cycle_and_rest(self, state: PartitionState[M]) -> None:
+        began_s = time.monotonic()
+        await self._run_cycle(state)
+        ended_s = time.monotonic()
+        self._rested_at_s[state] = ended_s + min(_REST * (ended_s - began_s), _LONGEST_REST_S)
+
+    def _is_due(self, state: PartitionState[M]) -> bool:
+        return state.is_changed or any(map(self._is_silent, state.tracked.values()))
+
+    def _is_silent(self, tracked: Tracked[M]) -> bool:
+        return time.monotonic() - tracked.heard_at_s > self.forget_s
+
+    async def _snapshot(self, state: PartitionState[M]) -> None:
+        position = state.position()
+        record = self.record(state, position)
+        drafts = await self._capture_dirty(state)
+        await self.settle(state)
+        await self.services.sink.flush()  # first, since rows that it refuses go to the dead letters
+        await self.services.outbox.barrier()
+        async with self._writing:
+            if not self.holds(state):
+                return
+            await self._write(state, drafts, record)
+            await self.services.outbox.barrier()
+        await self._settle_writer(state)
+        if self.holds(state):
+            self._acknowledge(state, position)
+
+    async def _write(self, state: PartitionState[M], drafts: Mapping[bytes, Draft], record: PositionRecord) -> None:
+        ended = self._forget_ended(state)
+        writer = self._writers[state]
+        for key, draft in drafts.items():
+            if key in state.tracked:
+                await writer.write_monitor(key, draft)
+        await writer.delete_monitors(ended)
+        await writer.write_position(record)
+
+    async def _settle_writer(self, state: PartitionState[M]) -> None:
+        writer = self._writers[state]
+        found = writer.settle()
+        if found is not None:  # rare: a worker that was suspended for longer than its session, and woke up
+            loop = asyncio.get_running_loop()
+            epoch = await loop.run_in_executor(self._restorer, self.log.highest_epoch, state.partition, found)
+            writer.excuse(epoch)
+            LOG.warning(
+                "event=others_write hop=%s partition=%d epoch=%d highest=%d",
+                self.hop, state.partition, state.epoch, epoch,
+            )  # fmt: skip
+
+    async def _capture_dirty(self, state: PartitionState[M]) -> dict[bytes, Draft]:
+        drafts: dict[bytes, Draft] = {}
+        overdue = self._writers[state].overdue()
+        due = [one for one in state.tracked.values() if one.is_dirty or one.key in overdue]
+        for tracked in [one for one in due if not is_broken(one)]:
+            draft = await self._capture(state, tracked)
+            drafts |= {} if draft is None else {tracked.key: draft}
+            await asyncio.sleep(0)  # thousands of monitors must not hold up the event loop
+        return drafts
+
+    async def _capture(self, state: PartitionState[M], tracked: Tracked[M]) -> Draft | None:
+        """Encode a monitor's state; `None` if that fails, and then the last one that was stored stays."""
+        try:
+            return await self.capture(state, tracked)
+        except (IrregularsError, asyncio.CancelledError):
+            raise
+        except Exception as error:  # whatever a monitor raises, it must not take the worker with it
+            self.faults.failed(self.hop, tracked, error)
+            return None
+
+    def _acknowledge(self, state: PartitionState[M], position: Offsets) -> None:
+        for event in state.release(position):
+            self.services.acknowledge(event)
+
+    def _forget_ended(self, state: PartitionState[M]) -> list[bytes]:
+        """Drop monitors that ended or fell silent long ago, if a restart would not read again what they have seen."""
+        now_s = time.monotonic()
+        for tracked in state.tracked.values():
+            if not tracked.monitor.is_ended:
+                tracked.ended_at_s = None
+            elif tracked.ended_at_s is None:
+                tracked.ended_at_s = now_s
+        old = [
+            tracked.key
+            for tracked in state.tracked.values()
+            if (_has_ended_long_ago(tracked, now_s) or self._is_silent(tracked)) and state.is_covered(tracked)
+        ]
+        silent = sum(not state.tracked.pop(key).monitor.is_ended for key in old)
+        if silent:
+            LOG.info("event=forgotten hop=%s partition=%d monitors=%d", self.hop, state.partition, silent)
+        return old
+
+    def close(self) -> None:
+        """Let go of threads and connections, without waiting for a broker that does not answer."""
+        self._restorer.submit(self.reader.close)
+        self._restorer.shutdown(wait=False)
+
+
+def unreadable(error: Exception) -> str:
+    """Say why a message that can't be decoded is buried.
+
+    Decoders raise `RecordError`. Whatever else one raises is a fault of ours, and no message may stop a partition.
+    """
+    if isinstance(error, RecordError):
+        return str(error)
+    return f"message must be readable; reading it raised {type(error).__name__}: {error}"
+
+
+def _has_ended_long_ago(tracked: Tracked[Any], now_s: float) -> bool:
+    return tracked.ended_at_s is not None and now_s - tracked.ended_at_s >= ENDED_LINGER_S
+
+
+def _log_refused(hop: str, partition: int, refused: Mapping[bytes, str], restored: int) -> None:
+    LOG.warning(
+        "event=begun_anew hop=%s partition=%d monitors=%d of=%d reason=%r",
+        hop, partition, len(refused), len(refused) + restored, next(iter(refused.values())),
+    )  # fmt: skip
+
+
+def _log_restored(hop: str, state: PartitionState[M], read_bytes: int, began_s: float) -> None:
+    LOG.info(
+        "event=restored hop=%s partition=%d epoch=%d monitors=%d read_bytes=%d took_s=%.3f",
+        hop, state.partition, state.epoch, len(state.tracked), read_bytes, time.monotonic() - began_s,
+    )  # fmt: skip

@@ -1,0 +1,166 @@
+"""A worker's process from its start to its end: the app is wired, run, and ends within its time."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import logging.config
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any, Final, cast
+
+import faust
+from faust.types import TP
+
+from irregulars.printing import printable
+from irregulars.sinks.protocol import Sink
+from irregulars.streams.health.process_start import free_port_or_none, make_directory, new_loop
+from irregulars.streams.health.spare_memory import GIVE_BACK_S, share_few_heaps
+from irregulars.streams.progress.stream_time import EVERY_S
+from irregulars.streams.progress.word_log import OPINIONS_S, WORDS_S
+from irregulars.streams.telemetry.log_format import logging_config
+from irregulars.streams.telemetry.observer import OBSERVE_S
+from irregulars.streams.telemetry.worker_pages import serve_pages
+from irregulars.streams.worker.agents import add_agents
+from irregulars.streams.worker.app import LOOK_S, WorkerApp
+from irregulars.streams.worker.monitors import Monitors, make_monitors
+from irregulars.streams.worker.needed_services import wait_for_services
+from irregulars.streams.worker_settings import WorkerSettings
+
+LOG: Final = logging.getLogger("irregulars.worker")
+_TURN_S: Final = 0.0005
+_GARBAGE: Final = (20_000, 20, 20)
+
+
+def make_app(settings: WorkerSettings, sink: Sink | None = None, monitors: Monitors | None = None) -> WorkerApp:
+    """Build the Faust app of one worker.
+
+    Parameters
+    ----------
+    sink
+        Where rows go; `None` keeps none.
+    monitors
+        How monitors are made; `None`: the real ones, as `settings` say.
+
+    Raises
+    ------
+    InputError
+        If a setting is unusable.
+    """
+    app = WorkerApp(settings, sink, monitors or make_monitors(settings))
+    add_agents(app, settings.topics, app.rank_stage, app.job_stage)
+    # Faust's annotation asks for a handler that takes any positional arguments; it gives two.
+    app.on_partitions_revoked.connect(_on_revoked, weak=False)  # type: ignore[arg-type]
+    app.on_partitions_assigned.connect(_on_assigned, weak=False)  # type: ignore[arg-type]
+    for every_s, work in (
+        (settings.snapshot_s, app.start_snapshots),
+        (settings.evidence_linger_s, app.rank_stage.settle_all),
+        (EVERY_S, app.tell_progress),
+        (OPINIONS_S, app.store_opinions),
+        (WORDS_S, app.follow_people),
+        (EVERY_S, app.clocks.look),
+        (EVERY_S, app.close_gaps),
+        (1.0, app.tick),
+        (LOOK_S, app.look_after_broker),
+        (min(EVERY_S, settings.stall_s / 4), app.watch_reading),
+        (OBSERVE_S, app.observer.observe),
+        (GIVE_BACK_S, app.give_back_memory),
+    ):
+        app.task(_repeating(app, every_s, work))
+    return app
+
+
+async def _on_revoked(app: WorkerApp, revoked: set[TP], **_: Any) -> None:
+    await app.revoke(revoked)
+
+
+async def _on_assigned(app: WorkerApp, assigned: set[TP], **_: Any) -> None:
+    if not assigned:  # more workers than partitions: Faust seeks nowhere then, and nothing would be restored
+        await app.restore(assigned)
+
+
+def _repeating(app: WorkerApp, every_s: float, work: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
+    async def repeating() -> None:
+        await app.repeat(every_s, work)
+
+    repeating.__qualname__ = repeating.__name__ = f"repeat_{getattr(work, '__name__', 'work')}"
+    return repeating
+
+
+def share_the_interpreter() -> None:
+    """Let threads take turns ten times as often as Python does by itself, and look for cyclic garbage less often.
+
+    Numpy lets go of the interpreter's lock in each call, and whoever wants it back waits for as long as a turn of the
+    event loop's thread may last: with Python's 5 ms judging 1,024 ranks stood still for ten seconds beside a busy
+    first hop. What is alive when a worker starts stays alive, and rows are arrays, which are in no cycles.
+    """
+    sys.setswitchinterval(_TURN_S)
+    gc.freeze()
+    gc.set_threshold(*_GARBAGE)
+
+
+def run_worker(settings: WorkerSettings, sink: Sink | None = None, monitors: Monitors | None = None) -> int:
+    """Run one worker until SIGTERM or SIGINT, and return its exit status: 0 when it was asked to stop, else 1.
+
+    This owns the process: once stopping has begun, the process has ``stop_s`` to end, whoever called this included.
+
+    Parameters
+    ----------
+    sink
+        Where rows go; it is opened here, and the caller closes it.
+    monitors
+        As for `make_app`.
+
+    Raises
+    ------
+    ServiceUnavailable, ServiceRefused, TopicMismatch
+        If the broker or the sink's database can't be used, or the topics do not fit together: before anything is
+        started. One that is away is waited for first.
+    InputError
+        If a setting is unusable.
+    """
+    share_few_heaps()
+    share_the_interpreter()
+    make_directory(settings.data_directory)
+    own_logging = logging_config(settings.log_level)
+    logging.config.dictConfig(own_logging)
+    if not wait_for_services(settings, sink):
+        return 0
+    settings = replace(settings, web_port=free_port_or_none(settings.web_host, settings.web_port))
+    loop = new_loop()
+    asyncio.set_event_loop(loop)
+    app = make_app(settings, sink, monitors)
+    # The level is for the spinner, which Faust shows from "warn" on; what is logged, the configuration says.
+    worker = DeadlineWorker(
+        app, loop=loop, loglevel="info", quiet=True, redirect_stdouts=False, logging_config=own_logging
+    )
+    LOG.info("event=start group=%s bootstrap=%s", settings.group, settings.bootstrap)
+    status = 0
+    with serve_pages(app.observer, settings.metrics_listen):
+        try:
+            worker.execute_from_commandline()
+        except SystemExit as stop:
+            status = stop.code if isinstance(stop.code, int) else 0
+        except Exception as error:  # of Faust's own
+            app.failure = app.failure or error
+            LOG.debug("event=crashed", exc_info=True)
+        app.deadline.arm()  # what is left, down to the end of the interpreter, must end in time too
+    if app.failure is not None:
+        print(f"irregulars worker: {printable(app.failure)}", file=sys.stderr)
+        return 1
+    LOG.info("event=stop status=%d", status)
+    app.deadline.leave_with(status)
+    return status
+
+
+class DeadlineWorker(faust.Worker):
+    """Faust's worker process, whose end has a deadline from the signal on."""
+
+    def _flag_as_shutdown_by_signal(self) -> None:
+        cast(WorkerApp, self.app).deadline.arm()
+        super()._flag_as_shutdown_by_signal()
+
+    async def _sentinel_task(self) -> None:
+        """Faust waits a second here, for nothing of ours."""

@@ -1,0 +1,124 @@
+"""Settings of one worker process, read once and passed down."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from irregulars.errors import InputError
+from irregulars.pages import parse_listen
+from irregulars.sinks.alerts import LEAST_SEVERITY
+from irregulars.streams.kafka.topics import TopicSettings
+from irregulars.streams.messages.judgements import SEVERITIES
+from irregulars.streams.telemetry.log_format import LEVELS
+
+_ABOVE_ZERO_S: Final = (
+    "snapshot_s", "session_s", "evidence_linger_s", "parked_s", "broker_timeout_s", "broker_away_s",
+    "database_away_s", "stop_s", "forget_s", "stall_s",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSettings:
+    """What a worker needs to know.
+
+    Parameters
+    ----------
+    bootstrap
+        Kafka's ``host:port``, or several with commas.
+    topics
+        Prefix and partitions.
+    security
+        librdkafka's settings of protocol and credentials: ``security.protocol``, ``sasl.mechanism``,
+        ``sasl.username``, ``sasl.password``, ``ssl.ca.location``. Never logged.
+    group
+        Consumer group; workers of one group share the partitions.
+    snapshot_s
+        Seconds between snapshots of the monitors: what a restarted worker has to read again.
+    grace_s
+        Seconds to wait for a source or a rank that others have left behind, as far as was read and in event time.
+    session_s
+        Seconds without a heartbeat after which the broker gives a worker's partitions to others. Short,
+        since nothing of these partitions is judged meanwhile; a worker that was only slow, and loses them, costs one
+        rebalance and no verdict. Brokers allow no less than 6 unless their ``group.min.session.timeout.ms`` says so.
+    data_directory
+        Where Faust keeps its files; small.
+    web_host, web_port
+        Where Faust's page with its metrics listens; port 0: nowhere.
+    metrics_listen
+        ``host:port`` of the pages ``/metrics``, ``/healthz`` and ``/readyz``; port 0: any free one; ``off``: nowhere.
+    detectors
+        Names or dotted paths of detectors.
+    judgement
+        Further settings of the monitors, by name.
+    alert_least_severity
+        Verdicts that are less urgent are stored and give no alert.
+    evidence_linger_s
+        How long rows of ranks of one partition wait for one another, to travel together.
+    parked_bytes, parked_s
+        How much, and how long, a partition keeps messages of ranks that were not announced.
+    recent_mib
+        How many MiB of the operators that came last are kept, so that looking into an irregular iteration need not
+        ask the broker for them.
+    broker_timeout_s
+        How long the broker has to answer a question, and to send what is read again.
+    broker_away_s
+        How long the broker may be away, at the start and later; then the worker ends.
+    database_away_s
+        How long the sink's database may be away at the start; then the worker ends. Later it waits without end.
+    stop_s
+        How long stopping may take; then the process ends with status 1.
+    forget_s
+        How long a rank may say nothing, not even a heartbeat, before its monitor is forgotten.
+    stall_s
+        Idle time after which a partition that has messages, and of which none comes, is sought anew; after twice as
+        long the worker ends (`streams.health.reading_watch`).
+    log_level
+        Of our own lines: ``debug info warn error crit``. Those of Faust and aiokafka begin at a warning.
+    """
+
+    bootstrap: str
+    topics: TopicSettings = field(default_factory=TopicSettings)
+    security: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    group: str = "irregulars"
+    snapshot_s: float = 5.0
+    grace_s: float = 30.0
+    session_s: float = 6.0
+    data_directory: str = "irregulars-data"
+    web_host: str = "127.0.0.1"
+    web_port: int = 6066
+    metrics_listen: str = "off"
+    detectors: tuple[str, ...] = ()
+    judgement: Mapping[str, Any] = field(default_factory=dict)
+    alert_least_severity: str = LEAST_SEVERITY
+    evidence_linger_s: float = 0.1
+    parked_bytes: int = 64 << 20
+    parked_s: float = 60.0
+    recent_mib: int = 64
+    broker_timeout_s: float = 30.0
+    broker_away_s: float = 300.0
+    database_away_s: float = 300.0
+    stop_s: float = 5.0
+    forget_s: float = 86_400.0
+    stall_s: float = 20.0
+    log_level: str = "info"
+
+    def __post_init__(self) -> None:
+        for name in _ABOVE_ZERO_S:
+            if getattr(self, name) <= 0:
+                raise InputError(f"{name} must be above 0 s; got {getattr(self, name)!r} (worker settings)")
+        if self.alert_least_severity not in SEVERITIES:
+            raise InputError(
+                f"alert_least_severity must be one of {list(SEVERITIES)}; got {self.alert_least_severity!r} "
+                "(worker settings)"
+            )
+        if self.log_level not in LEVELS:
+            raise InputError(f"log_level must be one of {list(LEVELS)}; got {self.log_level!r} (worker settings)")
+        if not 0 <= self.web_port < 1 << 16:
+            raise InputError(f"web_port must be 0 to 65535; got {self.web_port!r} (worker settings)")
+        parse_listen(self.metrics_listen)
+        if self.recent_mib < 0:
+            raise InputError(f"recent_mib must be at least 0; got {self.recent_mib!r} (worker settings)")
+        if self.grace_s < 0:
+            raise InputError(f"grace_s must be at least 0 s; got {self.grace_s!r} (worker settings)")

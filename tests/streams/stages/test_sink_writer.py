@@ -1,0 +1,150 @@
+"""Rows reach the sink, wait with it while it is busy, or go to the dead letters; never a fourth thing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from irregulars.errors import SinkBusy, SinkError, SinkRejected
+from irregulars.sinks.memory import MemorySink
+from irregulars.sinks.protocol import Rows
+from irregulars.streams.kafka.dead_letters import DeadLetters
+from irregulars.streams.kafka.topics import TopicSettings
+from irregulars.streams.stages.sink_writer import SinkWriter
+from tests.sinks import made_up_job
+
+
+@dataclass
+class Letters:
+    """An outbox that keeps what is sent."""
+
+    sent: list[tuple[bytes | None, dict[str, str]]] = field(default_factory=list)
+
+    async def send(
+        self, topic: str, key: bytes | None, value: bytes | None, *, headers: Sequence[tuple[str, bytes]]
+    ) -> None:
+        assert topic.endswith("deadletter")
+        self.sent.append((value, {name: text.decode() for name, text in headers}))
+
+
+class ScriptedSink(MemorySink):
+    """Raises what it is told to, one after the other, and works after that."""
+
+    def __init__(self, *script: Exception) -> None:
+        super().__init__()
+        self.script = list(script)
+        self.calls = 0
+
+    def _play(self) -> None:
+        self.calls += 1
+        if self.script:
+            raise self.script.pop(0)
+
+    def write(self, rows: Rows) -> None:
+        self._play()
+        super().write(rows)
+
+    def flush(self) -> None:
+        self._play()
+
+
+@pytest.fixture
+def letters() -> Letters:
+    return Letters()
+
+
+@pytest.fixture
+def run_with(letters: Letters) -> Iterator[Callable[..., None]]:
+    """Run some calls of a writer on a sink, within a deadline."""
+    writers: list[SinkWriter] = []
+
+    def run(sink: MemorySink | None, work: Callable[[SinkWriter], Coroutine[Any, Any, None]]) -> None:
+        writers.append(SinkWriter(sink, DeadLetters(letters, TopicSettings())))
+        asyncio.run(asyncio.wait_for(work(writers[-1]), 10))
+
+    yield run
+    for writer in writers:
+        writer.close()
+
+
+RunWith = Callable[..., None]
+
+
+def test_all_rows_reach_the_sink(run_with: RunWith, letters: Letters) -> None:
+    async def work(writer: SinkWriter) -> None:
+        await writer.write(made_up_job.judgements())
+        await writer.write_samples([made_up_job.bandwidth(0), made_up_job.bandwidth(1)])
+        await writer.flush()
+
+    sink = MemorySink()
+    run_with(sink, work)
+    counts = {name: sink.read(name).num_rows for name in ("jobs", "iterations", "rank_iterations", "verdicts")}
+    assert counts == {"jobs": 4, "iterations": 40, "rank_iterations": 160, "verdicts": 1}
+    assert (sink.read("bandwidth").num_rows, letters.sent) == (240, [])
+
+
+def test_a_busy_sink_is_asked_again_and_nothing_is_lost(run_with: RunWith, letters: Letters) -> None:
+    async def work(writer: SinkWriter) -> None:
+        await writer.write_samples([made_up_job.bandwidth()])
+        await writer.flush()
+
+    sink = ScriptedSink(SinkBusy("too many parts", 0.01), SinkBusy("too many parts", 0.01))
+    run_with(sink, work)
+    assert (sink.calls, sink.read("bandwidth").num_rows, letters.sent) == (4, 120, [])
+
+
+def test_who_waits_for_a_busy_sink_is_never_told_that_rows_are_stored_once_the_writer_is_closed(
+    run_with: RunWith,
+) -> None:
+    async def work(writer: SinkWriter) -> None:
+        waiting = asyncio.ensure_future(writer.flush())
+        await asyncio.sleep(0.02)
+        writer.close()
+        done, _ = await asyncio.wait({waiting}, timeout=0.2)
+        assert not done, waiting
+        waiting.cancel()
+
+    sink = ScriptedSink(SinkBusy("too many parts", 0.05))
+    run_with(sink, work)
+    assert sink.calls == 1
+
+
+def test_rows_that_are_rejected_go_to_the_dead_letters_as_arrow(run_with: RunWith, letters: Letters) -> None:
+    rows = pa.table({"rank": [1, 2, 3]})
+    sink = ScriptedSink(SinkRejected("constraint c", [("iterations", rows), ("jobs", rows.slice(1))]))
+    run_with(sink, lambda writer: writer.flush())
+    found = [(pa.ipc.open_stream(value).read_all(), headers) for value, headers in letters.sent]
+    assert [table for table, _ in found] == [rows, rows.slice(1)]
+    assert [headers["topic"] for _, headers in found] == ["table iterations", "table jobs"]
+    assert [headers["rows"] for _, headers in found] == ["3", "2"]
+    assert {headers["reason"] for _, headers in found} == {"constraint c"}
+
+
+def test_rows_that_fit_no_column_take_no_others_with_them(run_with: RunWith, letters: Letters) -> None:
+    columns = {**made_up_job.rank_iterations(), "rank": np.full(160, -1)}
+    sink = MemorySink()
+    run_with(sink, lambda writer: writer.write(replace(made_up_job.judgements(), rank_iterations=columns)))
+    assert (sink.read("rank_iterations").num_rows, sink.read("verdicts").num_rows) == (0, 1)
+    ((value, headers),) = letters.sent
+    assert value is None
+    assert "rank_iterations.rank must be uint32" in headers["reason"]
+
+
+def test_an_error_that_is_a_bug_is_not_swallowed(run_with: RunWith) -> None:
+    with pytest.raises(SinkError, match="must be open"):
+        run_with(ScriptedSink(SinkError("sink must be open")), lambda writer: writer.flush())
+
+
+def test_without_a_sink_nothing_happens(run_with: RunWith) -> None:
+    async def work(writer: SinkWriter) -> None:
+        await writer.write(made_up_job.judgements())
+        await writer.write_samples([made_up_job.bandwidth()])
+        await writer.flush()
+
+    run_with(None, work)
