@@ -18,6 +18,7 @@ from irregulars.infra.commands.options import (
     print_json,
     settings_of,
 )
+from irregulars.printing import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -129,7 +130,7 @@ def _create_tables(settings: Settings, wait_s: float) -> None:
             changed = keep(client, keep_days(settings))
     finally:
         client.close()
-    done = [f"{len(applied)} migrations applied"] if applied else []
+    done = [f"{counted(len(applied), 'migration')} applied"] if applied else []
     done += [f"retention changed of {', '.join(changed)}"] if changed else []
     print(f"{target.database}: {'; '.join(done) or 'up to date'}")
 

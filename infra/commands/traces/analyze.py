@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from irregulars.infra.commands.options import Json, open_console, plain, print_json, settings_of
-from irregulars.printing import printable
+from irregulars.printing import counted, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -116,10 +116,16 @@ def _collecting_rarely() -> Iterator[None]:
         atexit.register(gc.freeze)
 
 
+def rows_left_out(trace: Trace) -> str:
+    """Say how many rows were left out."""
+    count = trace.rejected.count
+    return f"{counted(count, 'row')} {'was' if count == 1 else 'were'} left out"
+
+
 def report_rejected(trace: Trace) -> None:
     """Say on standard error how many rows were left out, and why the first were."""
     if trace.rejected.count:
-        print(f"irregulars: {trace.rejected.count} rows were left out; the first reasons:", file=sys.stderr)
+        print(f"irregulars: {rows_left_out(trace)}; the first reasons:", file=sys.stderr)
         for reason in trace.rejected.reasons:
             print(f"  {printable(reason)}", file=sys.stderr)
 
@@ -132,8 +138,7 @@ def show_analysis(analysis: Analysis) -> None:
     within = "within " if count < sum(past - first for first, past in ranges) else ""  # they join over regular ones
     shown = ", ".join(_range(first, past) for first, past in ranges)
     places = f" ({within}{shown})" if shown else ""
-    total = len(analysis.iterations)
-    judged = f"{total} iteration{'' if total == 1 else 's'}, {count} of them irregular{places}"
+    judged = f"{counted(len(analysis.iterations), 'iteration')}, {count} of them irregular{places}"
     console.print(f"[bold]{plain(analysis.job)}[/bold]: {judged}")
     if analysis.unjudged_reason is not None:
         console.print(f"Cannot judge, because {plain(analysis.unjudged_reason)}.")
