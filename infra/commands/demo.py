@@ -8,10 +8,12 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from irregulars.errors import InputError, how_to_install
 from irregulars.infra.commands.options import open_console, settings_of
 from irregulars.infra.commands.up import show_addresses, stops_on_sigterm
 
@@ -134,7 +136,6 @@ def _simulated_scene(fault: str, iterations: int) -> _Scene:
 
 def require_possible(job: SimulatorSettings) -> None:
     """Raise `InputError` unless each fault names what the job has, and begins before its end."""
-    from irregulars.errors import InputError
     from irregulars.producers.simulator.job.network import Network
     from irregulars.producers.simulator.job.topology import Topology
     from irregulars.producers.simulator.run.effects import check_place
@@ -148,6 +149,8 @@ def require_possible(job: SimulatorSettings) -> None:
 
 
 def _live_scene() -> _Scene:
+    if find_spec("torch") is None:  # before services are started for nothing
+        raise InputError(f"torch must be installed for --live; got none. {how_to_install('torch')}")
     from irregulars.infra.runs.live_run import LiveRun
     from irregulars.infra.runs.live_training import RANKS, LivePlan
 

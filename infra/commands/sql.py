@@ -82,8 +82,9 @@ def sql(
     if is_creating:
         _create_tables(settings, wait_s)
         return
-    if question is None:
-        raise InputError("question must be SQL or the name of a question; got none. See: irregulars sql --list")
+    if question is None or not question.strip():
+        got = "none" if question is None else "an empty text"
+        raise InputError(f"question must be SQL or the name of a question; got {got}. See: irregulars sql --list")
     shape = _shape(json, is_csv, is_vertical, is_table)
     answer = _ask(settings, wait_s, question, _pairs([*(values or []), *(parameters or [])]), is_writing)
     if json:

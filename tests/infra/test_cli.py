@@ -61,6 +61,7 @@ def test_the_version_is_the_distributions(run: Run) -> None:
         ),
         (["plugins", "check", "not_there:X"], "must be importable; got ModuleNotFoundError"),
         (["sql"], "question must be SQL or the name of a question; got none"),
+        (["sql", " "], "question must be SQL or the name of a question; got an empty text"),
         (["sql", "no_such_question"], "question must be one of"),
         (["sql", "blamed", "job"], "parameter must be key=value; got 'job'"),
         (["topics", "check", "--bootstrap", "nobody"], "kafka_bootstrap must be host:port"),

@@ -189,7 +189,11 @@ def test_up_tells_that_its_worker_has_ended_and_ends(tmp_path: Path) -> None:
     finally:
         run.kill()
     assert run.returncode == 2
-    assert err.splitlines()[-1].startswith("irregulars: worker must run; it ended by SIGKILL: ")
+    told = err.splitlines()[-1]
+    assert told.startswith("irregulars: worker must run; it ended by SIGKILL: ")
+    log = Path(told.rpartition("(log: ")[2].rstrip(")"))
+    assert "event=" in log.read_text(), "the log stays where the message says"
+    assert list(tmp_path.iterdir()) == [log]
 
 
 def worker_of(parent: int) -> int:

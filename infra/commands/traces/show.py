@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from irregulars.errors import InputError
+from irregulars.errors import InputError, ServiceError
 from irregulars.infra.commands.options import ClickHouseUrl, Database, Json, print_json, settings_of, write_file
 
 _PATHS = ("/", "./", "../")  # so that a misspelt directory is not looked for in the database
@@ -95,7 +95,13 @@ def _of_database(settings: Settings, which: str, wait_s: float) -> Found | None:
 
     target = database_settings(settings, wait_s, is_reading=True)
     source = f"{target.database} on {target.address}"
-    client = connect(target)
+    try:
+        client = connect(target)
+    except ServiceError as error:
+        if not which:
+            raise
+        told = f"{which!r} is no directory here, so a verdict or job of that name was looked for in the database"
+        raise type(error)(f"{told}; {error}") from error
     try:
         with translated(target):
             verdict = find_verdict(client, which)

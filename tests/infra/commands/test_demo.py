@@ -1,10 +1,21 @@
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from tests.infra.test_cli import Run, run
 
 __all__ = ["run"]  # the fixture
+
+
+def test_a_live_demo_without_torch_is_refused_before_any_service_starts(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    status, out, err = run("demo", "--live")
+    assert (status, out, len(err.splitlines())) == (2, "", 1)
+    assert "torch must be installed for --live; got none. Run in a checkout" in err
 
 
 @pytest.mark.parametrize(
