@@ -67,7 +67,8 @@ def sql(
 ) -> None:
     """Ask the database: any SQL that only reads, or one of the questions that ship.
 
-    A table that is too wide for the terminal is printed one record after the other.
+    A table that is too wide for the terminal is printed one record after the other, if that fits, else without its
+    last columns; a line says which.
 
     Examples: irregulars sql --list;  irregulars sql open_now;  irregulars sql blamed job=llama-7b;
     irregulars sql "SELECT count() FROM verdicts FINAL WHERE kind = {kind:String}" -p kind=slow_nic --json
@@ -87,6 +88,7 @@ def sql(
         raise InputError(f"question must be SQL or the name of a question; got {got}. See: irregulars sql --list")
     shape = _shape(json, is_csv, is_vertical, is_table)
     answer = _ask(settings, wait_s, question, _pairs([*(values or []), *(parameters or [])]), is_writing)
+    _tell_cut(answer)
     if json:
         print_json([dict(zip(answer.columns, map(plain_value, row), strict=True)) for row in answer.rows])
     elif is_csv:
@@ -109,6 +111,14 @@ def _tell_chosen(answer: Answer) -> None:
     if answer.chosen:
         chosen = " ".join(f"{name}={value}" for name, value in answer.chosen.items())
         open_console(is_error=True).print(f"{chosen} (the newest)", style="dim", markup=False)
+
+
+def _tell_cut(answer: Answer) -> None:
+    """Say on standard error, for scripts as well, that there are more rows."""
+    if answer.cut_at is not None:
+        rows = "row" if answer.cut_at == 1 else f"{answer.cut_at:,} rows"
+        told = f"irregulars: there are more rows: this is the first {rows}; limit=… for more"
+        open_console(is_error=True).print(told, style="dim", markup=False)
 
 
 def _print_access(database: str) -> None:

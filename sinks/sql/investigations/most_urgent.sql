@@ -16,6 +16,8 @@ SELECT
     known.kind AS kind,
     suspects.device AS device,
     suspects.host AS host,
+    suspects.gpu AS gpu,
+    suspects.nic AS nic,
     suspects.rank AS rank,
     round(suspects.probability, 3) AS probability,
     round(known.delta, 2) AS delta,
@@ -26,7 +28,7 @@ SELECT
 FROM known
 LEFT JOIN
 (
-    SELECT job, verdict_id, toNullable(device) AS device, host, toNullable(rank) AS rank,
+    SELECT job, verdict_id, toNullable(device) AS device, host, gpu, nic, toNullable(rank) AS rank,
         toNullable(probability) AS probability
     FROM newest_suspects
     WHERE position = 0
