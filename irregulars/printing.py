@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import textwrap
 from typing import Any, Final, TextIO
 
 _UNSAFE_IN_JSON: Final = re.compile("[\x7f-\x9f\u00ad\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
+_USUAL: Final = 80
+_NARROWEST: Final = 20
+"""Columns of a terminal that does not tell, and of the narrowest for which lines are broken."""
 
 
 def printable(text: object) -> str:
@@ -39,7 +43,11 @@ def broken(text: str, stream: TextIO, indent: str = "  ") -> str:
     """Break one line between words where a stream is a terminal, which would break it inside of them."""
     if not stream.isatty():
         return text
-    width = shutil.get_terminal_size().columns
+    try:
+        own = os.get_terminal_size(stream.fileno()).columns
+    except OSError:
+        own = 0
+    width = max(_NARROWEST, shutil.get_terminal_size((own or _USUAL, 0)).columns)
     lines = textwrap.wrap(text, width, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False)
     return "\n".join(lines)
 

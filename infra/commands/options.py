@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import errno
 import os
+import shlex
+import shutil
 import sys
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -68,6 +70,16 @@ def settings_of(
     invocation = context.obj if isinstance(context.obj, Invocation) else Invocation()
     given = {name: value for name, value in flags.items() if value is not None}
     return load_settings({**invocation.assignments, **given}, file or invocation.config, others=others)
+
+
+def program() -> str:
+    """Return how to call the command line that runs: by its name where the shell finds it, else by its path."""
+    own = Path(sys.executable).with_name("irregulars")
+    found = shutil.which("irregulars")
+    if not own.exists() or (found is not None and Path(found).samefile(own)):
+        return "irregulars"
+    here = Path.cwd()
+    return shlex.quote(str(own.relative_to(here) if here in own.parent.parents else own))
 
 
 def print_json(value: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Annotated
@@ -18,7 +19,7 @@ from irregulars.infra.commands.options import (
     print_json,
     settings_of,
 )
-from irregulars.printing import counted
+from irregulars.printing import broken, counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -188,7 +189,9 @@ def _list(json: bool) -> None:
 
 
 def _list_one(console: Console, one: Investigation) -> None:
-    console.print(f"\n[bold]{one.name}[/bold]: {one.title}. {one.description}")
+    stop = "" if one.title.endswith("?") else "."
+    console.print(f"\n[bold]{one.name}[/bold]: {one.title}{stop} {one.description}")
     for p in one.parameters:
         default = "" if p.is_required or p.default in ("''", "NULL", "NEWEST") else f" = {p.default}"
-        console.print(f"    {p.name}{default}  {p.description}", markup=False)
+        name = f"    {p.name}{default}  "
+        console.print(broken(f"{name}{p.description}", sys.stdout, " " * len(name)), markup=False)

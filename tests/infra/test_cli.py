@@ -22,6 +22,7 @@ Run = Callable[..., tuple[int, str, str]]
 def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
     """Run the command line in this process, in an empty directory; returns status, output and errors."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     for variable in ("IRREGULARS_CONFIG", "IRREGULARS_DELTA"):
         monkeypatch.delenv(variable, raising=False)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from irregulars.infra.commands.options import Json, open_console, plain, print_json, settings_of
+from irregulars.infra.commands.options import Json, open_console, plain, print_json, program, settings_of
 from irregulars.printing import counted, printable
 
 if TYPE_CHECKING:
@@ -72,7 +72,8 @@ def analyze(
     else:
         show_analysis(analysis)
         if analysis.verdicts:
-            print(f"\nOn one screen, with who waited for whom: irregulars show {shlex.quote(printable(directory))}")
+            command = f"{program()} show {shlex.quote(printable(directory))}"
+            print(f"\nOn one screen, with who waited for whom: {command}")
 
 
 def _analyze(settings: Settings, directory: Path, without: Collection[str]) -> Analysis:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from irregulars.infra.commands.options import Json, open_console, print_json
+from irregulars.infra.commands.options import Json, open_console, print_json, program
 from irregulars.printing import counted
 
 if TYPE_CHECKING:
@@ -100,4 +100,4 @@ def _show(out: Path, summary: dict[str, Any], late: list[LateRank]) -> None:
         console.print("Iterations: analyze and replay infer them from the operators.", markup=False)
     for note in summary["notes"]:
         console.print(f"Note: {note}.", markup=False)
-    console.print(f"Next: irregulars analyze {out}", markup=False)
+    console.print(f"Next: {program()} analyze {out}", markup=False)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from irregulars.infra.commands.options import Json, open_console, print_json
+from irregulars.infra.commands.options import Json, open_console, print_json, program
 from irregulars.printing import counted
 
 if TYPE_CHECKING:
@@ -262,4 +262,4 @@ def _show(console: Console, out: Path, job: SimulatorSettings, label: dict[str, 
         ranks = ", ".join(map(str, fault["ranks"][:8])) + (", …" if len(fault["ranks"]) > 8 else "")
         where = f" on rank {ranks}" if ranks else ""
         console.print(f"  {fault['fault']}{where} in iterations {first} to {past - 1}: {effect}", markup=False)
-    console.print(f"Next: irregulars analyze {out}", markup=False)
+    console.print(f"Next: {program()} analyze {out}", markup=False)
