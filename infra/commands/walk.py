@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from irregulars.infra.commands.options import Json, print_json, settings_of
+from irregulars.infra.commands.options import Json, open_console, print_json, settings_of
 from irregulars.printing import counted, printable
 
 if TYPE_CHECKING:
@@ -51,7 +52,8 @@ def walk(
 
     settings = monitor_settings(settings_of(context))
     trace = simulated_job() if directory is None else read_numbered(directory)
-    job = run(trace, settings)
+    with _progress() as on_part:
+        job = run(trace, settings, on_part)
     place = choose(job, rank, iteration)
     way = stations(job, place)
     if json:
@@ -60,6 +62,17 @@ def walk(
     else:
         for line in _page(trace, place, way):
             print(printable(line))
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[int, int], None]]:
+    """Show on a terminal how far the job is through."""
+    from rich.progress import Progress
+
+    console = open_console(is_error=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("messages", total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total)
 
 
 # --- for people -----------------------------------------------------------------------------------------------------
