@@ -89,7 +89,6 @@ def sql(
         raise InputError(f"question must be SQL or the name of a question; got {got}. See: irregulars sql --list")
     shape = _shape(json, is_csv, is_vertical, is_table)
     answer = _ask(settings, wait_s, question, _pairs([*(values or []), *(parameters or [])]), is_writing)
-    _tell_cut(answer)
     if json:
         print_json([dict(zip(answer.columns, map(plain_value, row), strict=True)) for row in answer.rows])
     elif is_csv:
@@ -97,6 +96,8 @@ def sql(
     else:
         _tell_chosen(answer)
         show_answer(answer, shape)
+    sys.stdout.flush()
+    _tell_cut(answer)  # last, where it is still to be seen
 
 
 def _shape(json: bool, is_csv: bool, is_vertical: bool, is_table: bool) -> Shape:
@@ -117,8 +118,7 @@ def _tell_chosen(answer: Answer) -> None:
 def _tell_cut(answer: Answer) -> None:
     """Say on standard error, for scripts as well, that there are more rows."""
     if answer.cut_at is not None:
-        rows = "row" if answer.cut_at == 1 else f"{answer.cut_at:,} rows"
-        told = f"irregulars: there are more rows: this is the first {rows}; limit=… for more"
+        told = f"irregulars: the first {counted(answer.cut_at, 'row')}, there are more: limit=… shows them"
         open_console(is_error=True).print(told, style="dim", markup=False)
 
 
