@@ -103,7 +103,8 @@ def _why_no_alert(services: LocalServices) -> str:
     finally:
         client.close()
     if not judged:
-        return f"NO ALERT CAME: nothing got through, no iteration was judged. The worker's log: {services.worker_log}"
+        log = services.log_that_stays()
+        return f"NO ALERT CAME: nothing got through, no iteration was judged. The worker's log: {log}"
     return (
         f"NO ALERT CAME: {judged} iterations were judged, {irregular} of them irregular. What went wrong cost too "
         "little for an alert (--set alert_least_severity=note shows all), or this machine is much too busy."

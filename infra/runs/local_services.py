@@ -121,11 +121,11 @@ class LocalServices(Service):
         status = self._worker.status
         if status is not None:
             how = f"by {signal.Signals(-status).name}" if status < 0 else f"with status {status}"
-            raise ServiceUnavailable(
-                f"worker must run; it ended {how}: {self._worker.last_words()} (log: {self._log_that_stays()})"
-            )
+            told, said = f"worker must run; it ended {how}", self._worker.last_words()
+            is_all = self.worker_log.read_text("utf-8", "replace").strip() == said
+            raise ServiceUnavailable(f"{told}: {said}{'' if is_all else f' (log: {self.log_that_stays()})'}")
 
-    def _log_that_stays(self) -> Path:
+    def log_that_stays(self) -> Path:
         """Return the worker's log; where its directory goes at the end, a copy that stays (mode 0600)."""
         if self._is_kept:
             return self.worker_log
@@ -172,7 +172,7 @@ class LocalServices(Service):
             self.require_running()
             if time.monotonic() > deadline:
                 raise ServiceUnavailable(
-                    f"worker must read within {_JOIN_S:g} s; it does not (log: {self._log_that_stays()})"
+                    f"worker must read within {_JOIN_S:g} s; it does not (log: {self.log_that_stays()})"
                 )
             time.sleep(_POLL_S)
 

@@ -205,6 +205,18 @@ def test_up_tells_that_its_worker_has_ended_and_ends(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [log]
 
 
+def test_up_names_no_log_where_the_message_is_all_of_it(tmp_path: Path) -> None:
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    done = subprocess.run(
+        [*COMMAND, "--set", "detectors=not_there:X", "up"], cwd=tmp_path, env=environment, capture_output=True,
+        text=True, timeout=60, check=False,
+    )  # fmt: skip
+    told = done.stderr.splitlines()[-1]
+    assert (done.returncode, "detector not_there:X must be importable" in told) == (2, True)
+    assert "worker.log" not in told
+    assert list(tmp_path.iterdir()) == []
+
+
 def worker_of(parent: int) -> int:
     """Process id of the worker that a process has started."""
     children = Path(f"/proc/{parent}/task").glob("*/children")
