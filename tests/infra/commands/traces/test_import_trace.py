@@ -44,6 +44,14 @@ def test_its_result_is_json_if_wanted_and_nothing_else(run: Run, logs: Path) -> 
     assert {one["ends_apart_ns"] for one in found["collectives"]} == {0}
 
 
+def test_nobody_is_late_where_nobody_was_waited_for(run: Run, tmp_path: Path) -> None:
+    for rank in (0, 1):
+        whole = [{**context(rank), **collective(n, 90, 1000 * n)} for n in range(4)]
+        (tmp_path / f"host-pid{rank}.log").write_bytes(lines(*whole))
+    found = json.loads(run("import", "nccl-inspector", ".", "out", "--json")[1])
+    assert (found["late_ranks"], len(found["collectives"])) == ([], 4)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
