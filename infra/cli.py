@@ -42,7 +42,7 @@ from irregulars.infra.commands.traces.simulate import simulate
 from irregulars.infra.commands.up import up
 from irregulars.infra.commands.walk import walk
 from irregulars.infra.commands.worker import worker
-from irregulars.printing import broken, printable
+from irregulars.printing import printable, say
 
 _WHOLE = 1000  # letters of a command's summary that are shown
 UNUSABLE = 2
@@ -90,7 +90,7 @@ class _Commands(_Group):
                 raise
             _drop_output()
             where = f" ({printable(error.filename)})" if error.filename else ""
-            _say(f"what is printed or written must find room; got {error.strerror}{where}")
+            say(f"what is printed or written must find room; got {error.strerror}{where}")
             sys.exit(UNUSABLE)
         except Exception as error:
             if not hasattr(error, "format_message"):  # Typer keeps the class of its errors to itself
@@ -120,17 +120,13 @@ def _report_usage(error: Any) -> int:
         return 0
     text = " ".join(str(error.format_message()).split())
     told = printable(text.rstrip("."))
-    _say(f"{told}{'' if told.endswith('?') else '.'} See: {path} --help")
+    say(f"{told}{'' if told.endswith('?') else '.'} See: {path} --help")
     return UNUSABLE
 
 
 def _fail(text: str) -> NoReturn:
-    _say(printable(text))
+    say(text)
     raise typer.Exit(UNUSABLE) from None
-
-
-def _say(text: str) -> None:
-    print(broken(f"irregulars: {text}", sys.stderr), file=sys.stderr)
 
 
 def _drop_output() -> None:

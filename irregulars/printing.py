@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import sys
 import textwrap
 from typing import Any, Final, TextIO
 
@@ -50,6 +51,11 @@ def broken(text: str, stream: TextIO, indent: str = "  ") -> str:
     width = max(_NARROWEST, shutil.get_terminal_size((own or _USUAL, 0)).columns)
     lines = textwrap.wrap(text, width, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False)
     return "\n".join(lines)
+
+
+def say(text: object) -> None:
+    """Say one line on standard error, with our name before it."""
+    print(broken(f"irregulars: {printable(text)}", sys.stderr), file=sys.stderr, flush=True)
 
 
 def json_text(value: Any, indent: int | None = None) -> str:

@@ -16,7 +16,7 @@ import typer
 from irregulars.errors import InputError, how_to_install
 from irregulars.infra.commands.options import open_console, program, settings_of
 from irregulars.infra.commands.up import show_addresses, stops_on_sigterm
-from irregulars.printing import broken, printable
+from irregulars.printing import broken, printable, say
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
@@ -324,4 +324,4 @@ def _wait_until_stored(client: Client, verdict: Verdict) -> None:
         if client.query(_STORED, parameters=values).result_rows[0] == wanted:
             return
         time.sleep(_LOOK_S)
-    print(f"irregulars: after {_STORED_S:g} s not everything is stored: what follows may lack rows", file=sys.stderr)
+    say(f"after {_STORED_S:g} s not everything is stored: what follows may lack rows")

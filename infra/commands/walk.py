@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _WIDTH = 80
 _INDENT = "   "
 _ROWS_SHOWN = 7
+_LONG = 1000  # messages that take about two seconds
 _LANES_SHOWN = 4
 
 
@@ -66,13 +67,23 @@ def walk(
 
 @contextmanager
 def _progress() -> Iterator[Callable[[int, int], None]]:
-    """Show on a terminal how far the job is through."""
+    """Show on a terminal how far a job is through that takes a while."""
     from rich.progress import Progress
 
     console = open_console(is_error=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("messages", total=None)
-        yield lambda done, total: progress.update(task, completed=done, total=total)
+    progress = Progress(console=console, transient=True)
+    task = progress.add_task("messages", total=None)
+
+    def show(done: int, total: int) -> None:
+        if console.is_terminal and total >= _LONG:
+            progress.start()  # does nothing from the second time on
+            progress.update(task, completed=done, total=total)
+
+    try:
+        yield show
+    finally:
+        if progress.live.is_started:
+            progress.stop()
 
 
 # --- for people -----------------------------------------------------------------------------------------------------

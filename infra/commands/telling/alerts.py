@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from irregulars.infra.commands.options import Bootstrap, Json, TopicPrefix, settings_of
-from irregulars.printing import broken, json_text, printable
+from irregulars.printing import broken, json_text, printable, say
 
 if TYPE_CHECKING:
     from irregulars.infra.configuration.settings import Settings
@@ -49,17 +49,13 @@ def alerts(
                 line = _line(message, json)
                 print(line if json else broken(line, sys.stdout, _HANGING), flush=True)
             except RecordError as error:
-                print(broken(f"irregulars: alert skipped: {printable(error)}", sys.stderr), file=sys.stderr)
+                say(f"alert skipped: {error}")
 
 
 def _watch(settings: Settings, group: str) -> BlockWatch:
     from irregulars.infra.doctor.blocking import watch
 
-    return watch(settings, group, _complain)
-
-
-def _complain(line: str) -> None:
-    print(broken(f"irregulars: {printable(line)}", sys.stderr), file=sys.stderr, flush=True)
+    return watch(settings, group, say)
 
 
 def _line(message: bytes, json: bool) -> str:

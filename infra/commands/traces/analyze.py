@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from irregulars.infra.commands.options import Json, open_console, plain, print_json, program, settings_of
-from irregulars.printing import counted, printable
+from irregulars.printing import counted, printable, say
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -93,9 +93,9 @@ def read_and_report(directory: Path, without: Collection[str] = ()) -> Trace:
     report_rejected(trace)
     numbered = number_iterations(trace)
     if numbered.report:
-        print(f"irregulars: {printable(numbered.report)}", file=sys.stderr)
+        say(numbered.report)
     for line in report_traffic(trace):
-        print(f"irregulars: {printable(line)}", file=sys.stderr)
+        say(line)
     return numbered.trace
 
 
@@ -126,7 +126,7 @@ def rows_left_out(trace: Trace) -> str:
 def report_rejected(trace: Trace) -> None:
     """Say on standard error how many rows were left out, and why the first were."""
     if trace.rejected.count:
-        print(f"irregulars: {rows_left_out(trace)}; the first reasons:", file=sys.stderr)
+        say(f"{rows_left_out(trace)}; the first reasons:")
         for reason in trace.rejected.reasons:
             print(f"  {printable(reason)}", file=sys.stderr)
 

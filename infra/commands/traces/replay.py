@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from irregulars.infra.commands.options import Bootstrap, Json, TopicPrefix, print_json, settings_of
-from irregulars.printing import counted, printable
+from irregulars.printing import counted, say
 
 QUIET_S = 10.0
 """Seconds without an acknowledgement after which that is said: a broker in good health takes a fraction of one."""
@@ -51,10 +51,10 @@ def replay(
     settings = settings_of(context, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix)
     trace = read_trace(directory)
     if trace.rejected.count:
-        print(f"irregulars: {rows_left_out(trace)}", file=sys.stderr)
+        say(rows_left_out(trace))
     numbered = number_iterations(trace)
     if numbered.report:
-        print(f"irregulars: {printable(numbered.report)}", file=sys.stderr)
+        say(numbered.report)
     source = TraceSource(rename_job(numbered.trace, job, attempt), speed)
     waiting = Acknowledged(settings.kafka_bootstrap)
     agent = Agent(source, agent_settings(settings), waiting.note if json else waiting.show)
@@ -121,7 +121,7 @@ class Acknowledged:
 
     def _complain(self) -> None:
         told = f"NOTHING WAS ACKNOWLEDGED by Kafka at {self._bootstrap} within {QUIET_S:g} s"
-        print(f"irregulars: {told}; is it there, and is anything else in its way?", file=sys.stderr, flush=True)
+        say(f"{told}; is it there, and is anything else in its way?")
 
 
 def _report(done: Progress, json: bool) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,6 +10,7 @@ import typer
 
 from irregulars.errors import InputError, ServiceError
 from irregulars.infra.commands.options import ClickHouseUrl, Database, Json, print_json, settings_of, write_file
+from irregulars.printing import say
 
 _PATHS = ("/", "./", "../")  # so that a misspelt directory is not looked for in the database
 
@@ -59,7 +59,7 @@ def show(
         from irregulars.infra.showing.html_page import page_of
 
         write_file("html", html, page_of(screen))
-        print(f"irregulars: {html} written", file=sys.stderr)
+        say(f"{html} written")
     if json:
         print_json(screen.to_json())
     elif html is None:
