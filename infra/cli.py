@@ -21,6 +21,7 @@ from irregulars.infra.commands.demo import demo
 from irregulars.infra.commands.detectors.backtest import backtest
 from irregulars.infra.commands.detectors.plugins import plugins
 from irregulars.infra.commands.doctor import doctor
+from irregulars.infra.commands.kit import kit
 from irregulars.infra.commands.options import Invocation
 from irregulars.infra.commands.plain_values import spare_models
 from irregulars.infra.commands.show_settings import show_settings
@@ -190,6 +191,7 @@ for one in (
     feedback,
     sql,
     doctor,
+    kit,
     backtest,
 ):
     app.command(cls=_Command)(one)

@@ -161,8 +161,8 @@ class Likelihoods:
     first_suspect_odds: float = threshold(
         3.0, unit="times the odds",
         meaning="The first suspect's odds are so much better than shares and likelihoods say.",
-        source="benchmarks/localization, development split: 91 of 93 first suspects were right, promised with 0.90 "
-        "on average; a higher factor fits that split still better, but recordings of real jobs are less tidy",
+        source="tests/benchmarks/localization, development split: 91 of 93 first suspects were right, promised with "
+        "0.90 on average; a higher factor fits that split still better, but recordings of real jobs are less tidy",
     )  # fmt: skip
 
 

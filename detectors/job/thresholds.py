@@ -36,7 +36,7 @@ class JobThresholds:
         100_000,
         unit="ns",
         meaning="Moments of different hosts compare to better than this.",
-        source="the promise of the trace format (contract.md, clock)",
+        source="the promise of the trace format (trace-directory.md, clock)",
     )
 
     # Offsets of hosts' clocks

@@ -7,6 +7,7 @@ who is to blame, since when?     detectors/verdicts/tracker.py
 is a healthy job healthy?        standing_review.py
 what do detectors say?           detector_panel.py, detectors_say.py
 does it hang?                    hang_watch.py
+does it still?                   standing_hangs.py
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from irregulars.detectors.judging.reading.spans import ReadBack
 from irregulars.detectors.judging.result_log import JudgementLog
 from irregulars.detectors.judging.review_candidates import lateness_of
 from irregulars.detectors.judging.settings import JudgeSettings
+from irregulars.detectors.judging.standing_hangs import StandingHang, StandingHangs
 from irregulars.detectors.judging.standing_review import Plan, StandingReview, review_regular
 from irregulars.detectors.judging.suspicion import Suspicion, suspicion_of
 from irregulars.detectors.judging.thresholds import JUDGING
@@ -70,6 +72,7 @@ class JudgeState:
     told: tuple[int | None, tuple[int, ...]]
     detectors: tuple[StoredDetector, ...] = ()
     say: SayState | None = None
+    standing_hangs: tuple[StandingHang, ...] = ()
 
 
 class IterationJudge:
@@ -100,6 +103,7 @@ class IterationJudge:
         self._lateness = LatenessWatch()
         self._review = StandingReview()
         self._hangs = HangWatch()
+        self._standing_hangs = StandingHangs()
         self._judged = 0  # iterations of training
         self._last: int | None = None  # number of the last iteration
 
@@ -134,6 +138,7 @@ class IterationJudge:
     def judge(self, rows: IterationRows, announcements: Announcements, read_back: ReadBack) -> None:
         """Judge one iteration; rows of all ranks that delivered it."""
         self._last = rows.number
+        self._log.verdicts += self._standing_hangs.go_on(rows)
         self._hangs.add(rows)
         self._reader.traffic.flowed += int(rows.columns["operators"].sum())
         self._reader.set_announcements(announcements)
@@ -169,6 +174,7 @@ class IterationJudge:
         """Close the verdicts that are open; say so if the job ended in a hang."""
         self._reader.set_announcements(announcements)
         self._log.verdicts += self._say.testify(self._tracker.close(reason, self._topology))
+        self._log.verdicts += self._standing_hangs.end(reason) if reason != "silent" else []
         self._log.verdicts += self._hang(reason, read_back)
         self._log.verdicts += self._say.close(reason, self._topology)
 
@@ -309,7 +315,9 @@ class IterationJudge:
         until_ns = max((a.recorded_until_ns or 0 for a in self._reader.announcements.values()), default=0) or None
         if until_ns is None and hang.since_ns is not None and reason == "silent":
             until_ns = hang.since_ns + round(self._silence_s * 1e9)  # it has lasted for the silence at least
-        return [self._tracker.hang(hang, observation, until_ns, reason, self._topology)]
+        verdict = self._tracker.hang(hang, observation, until_ns, reason, self._topology)
+        self._standing_hangs.note(verdict, hang.since_ns)
+        return [verdict]
 
     # --- snapshots --------------------------------------------------------------------------------------------------
 
@@ -349,6 +357,7 @@ class IterationJudge:
             told=self._hangs.told,
             detectors=self._panel.states(),
             say=self._say.state(),
+            standing_hangs=self._standing_hangs.standing,
         )
 
     @classmethod
@@ -371,6 +380,7 @@ class IterationJudge:
         judge._judged, judge._review.planned = state.judged, state.planned or ()
         judge._hangs.newest.extend(part.value for part in state.newest)
         judge._last, judge._hangs.hung, judge._hangs.told = state.last, state.hung, state.told
+        judge._standing_hangs = StandingHangs(state.standing_hangs)
         judge._panel.restore(state.detectors)
         judge._say = DetectorsSay(state.job, state.attempt, settings.severity, judge._panel, state.say)
         return judge

@@ -44,7 +44,7 @@ class JudgingThresholds:
     reviewed_iterations: int = threshold(
         8,
         unit="iterations",
-        meaning="The newest regular ones that a review holds against peers.",
+        meaning="The newest regular ones that a review holds against peers (large jobs: blame's review_iterations).",
         source="chosen: above the five that a standing cause is judged by, so that single ones weigh little",
     )
     review_every: int = threshold(

@@ -64,7 +64,7 @@ class ReadingThresholds:
         0.004,
         unit="share of the job's operators",
         meaning="Suspect iterations may read this much of the log, or free_operators if that is more.",
-        source="chosen: less than one per cent of the log moves again (0.38 % in tests/benchmarks/bench_bytes.py)",
+        source="chosen: less than one per cent of the log moves again (0.38 % in bench_bytes.py, commit e24de91)",
     )
     free_operators: int = threshold(
         500_000,

@@ -20,7 +20,9 @@ _LATE_SHOWN = 8
 
 
 def import_trace(
-    kind: Annotated[str, typer.Argument(metavar="KIND", help="kineto, flight-recorder, nccl-inspector or nccl-ras.")],
+    kind: Annotated[
+        str, typer.Argument(metavar="KIND", help="kineto, flight-recorder, nccl-inspector, clog or nccl-ras.")
+    ],
     source: Annotated[
         Path, typer.Argument(metavar="SRC", help="A file, or a directory with one of each rank; .gz is unpacked.")
     ],
@@ -38,6 +40,8 @@ def import_trace(
     Example: irregulars import flight-recorder dumps/ hung/ && irregulars analyze hung/
 
     Example: irregulars import nccl-inspector nccl-inspector-4711/ job/
+
+    Example: irregulars import clog clogs/ job/
 
     Example: irregulars import nccl-ras answers/ hung/ && irregulars analyze hung/
     """

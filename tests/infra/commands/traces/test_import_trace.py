@@ -55,11 +55,16 @@ def test_nobody_is_late_where_nobody_was_waited_for(run: Run, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("nsight", "."), "kind must be one of kineto, flight-recorder, nccl-inspector, nccl-ras; got 'nsight'"),
+        (
+            ("nsight", "."),
+            "kind must be one of kineto, flight-recorder, nccl-inspector, clog, nccl-ras; got 'nsight'",
+        ),
         (("kineto", "/nowhere"), "/nowhere: must be a file or a directory of files; got nothing"),
         (("kineto", "."), "must hold files to import; got an empty directory"),
         (("kineto", "/proc/self/mem"), "/proc/self/mem: must be complete and readable; got: "),
         (("nccl-inspector", "/etc/hostname"), "/etc/hostname: logs must hold coll_perf or p2p_perf records"),
+        (("clgo", "."), "clog, nccl-ras; got 'clgo'; did you mean clog?"),
+        (("clog", "/etc/hostname"), "/etc/hostname: line 1 must be V|1|base_timestamp=SECONDS.MILLISECONDS"),
         (("flight-recorder", "/etc/hostname"), "must hold dumps with their rank at the end of the name"),
     ],
 )
