@@ -19,6 +19,7 @@ _SIGNS: Final[Mapping[str, tuple[tuple[bytes, ...], ...]]] = {
     "kineto": ((b'"traceEvents"',), (b'"distributedInfo"',), (b'"schemaVersion"', b'"deviceProperties"')),
     "nccl-inspector": ((b'"coll_perf"',), (b'"p2p_perf"',), (b'"dump_stats"',)),
     "flight-recorder": ((b"pg_config", b"version"), (b"pg_status", b"version"), (b"collective_seq_id",)),
+    "clog": ((b"V|", b"|base_timestamp="),),
     "nccl-ras": ((b'"communicators"', b'"nccl_version"'), (b'"communicators"', b'"missing_ranks"')),
 }
 """Kind of `irregulars import` to words of which its files have all of one group near their begin."""

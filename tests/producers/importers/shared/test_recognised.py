@@ -3,7 +3,6 @@ from __future__ import annotations
 import gzip
 import json
 import pickle
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,14 +12,7 @@ from irregulars.producers.importers.importing import KINDS
 from irregulars.producers.importers.shared.recognised import kind_of_files
 from irregulars.producers.trace.directory import read_trace
 from tests.conftest import RECORDINGS
-from tests.producers.importers.test_hostile_files import answer_bytes, dump_bytes, log_bytes, trace_bytes
-
-SAMPLES: dict[str, Callable[[], bytes]] = {
-    "kineto": trace_bytes,
-    "flight-recorder": dump_bytes,
-    "nccl-inspector": log_bytes,
-    "nccl-ras": answer_bytes,
-}
+from tests.producers.importers.test_hostile_files import VALID, dump_bytes
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -29,7 +21,7 @@ def test_whoever_analyses_files_of_another_tool_is_told_how_to_import_them(tmp_p
     folder.mkdir()
     (folder / "notes.txt").write_text("the night of the 21st\n")
     file = folder / "rank_0"
-    file.write_bytes(SAMPLES[kind]())
+    file.write_bytes(VALID[kind]())
     with pytest.raises(InputError, match=rf"job\.json: must exist.*; run: irregulars import {kind} '.*/of my job' "):
         read_trace(folder)
     with pytest.raises(InputError, match=rf"must be a trace directory; got a file\. It looks like {kind}; run: "):
