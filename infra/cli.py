@@ -47,6 +47,7 @@ from irregulars.printing import printable, say
 
 _WHOLE = 1000  # letters of a command's summary that are shown
 UNUSABLE = 2
+_NOT_READ = 1  # Typer's own status where a pipe is closed before all is written
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 # Import name to extra: what the base install, made for GPU nodes, does without.
@@ -87,9 +88,11 @@ class _Commands(_Group):
         except (typer.Abort, KeyboardInterrupt):
             sys.exit(INTERRUPTED)
         except OSError as error:
-            if error.errno not in _NO_ROOM:
+            if error.errno not in {errno.EPIPE, *_NO_ROOM}:
                 raise
             _drop_output()
+            if error.errno == errno.EPIPE:  # whoever read has seen enough
+                sys.exit(_NOT_READ)
             where = f" ({printable(error.filename)})" if error.filename else ""
             say(f"what is printed or written must find room; got {error.strerror}{where}")
             sys.exit(UNUSABLE)

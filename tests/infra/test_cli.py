@@ -113,6 +113,18 @@ def test_output_that_finds_no_room_is_one_line(arguments: list[str], is_buffered
     assert (done.returncode, done.stderr) == (2, told)
 
 
+def test_a_pipe_that_nobody_reads_any_more_ends_without_a_word() -> None:
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    command = [sys.executable, "-m", "irregulars", "settings"]
+    environment = os.environ | {"PYTHONUNBUFFERED": ""}
+    done = subprocess.run(
+        command, stdout=write_end, stderr=subprocess.PIPE, env=environment, text=True, check=False, timeout=30
+    )
+    os.close(write_end)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
 def test_a_missing_extra_is_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     missing = ModuleNotFoundError("No module named 'faust.app'", name="faust.app")
     monkeypatch.setattr("irregulars.infra.configuration.settings.load_settings", _raiser(missing))
