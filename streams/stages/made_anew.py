@@ -16,11 +16,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from irregulars.streams.snapshots.records import Offsets, PositionRecord
-from irregulars.streams.snapshots.threshold_steps import ThresholdSteps
+from irregulars.streams.snapshots.word_steps import WordSteps
 from irregulars.streams.stages.partition_state import PartitionState, Tracked
 
 EVIDENCE: Final = "evidence"
-THRESHOLDS: Final = "thresholds"
 END_S: Final = 5.0
 """How long a partition must end before what was read of it, s, to count as cut."""
 
@@ -75,14 +74,21 @@ def without_topics(stored: PositionRecord, topics: Set[str]) -> PositionRecord:
     positions = {topic: at for topic, at in stored.positions.items() if topic not in topics}
     record = replace(stored, positions=positions)
     if EVIDENCE in topics:  # all that it says of places in evidence
-        steps = ThresholdSteps().begin(0, record.thresholds.newest) if record.thresholds.steps else ThresholdSteps()
-        record = replace(record, told=replace(record.told, before=0), thresholds=steps)
-    if THRESHOLDS in topics:
-        record = replace(record, thresholds=ThresholdSteps())
+        record = replace(record, told=replace(record.told, before=0), thresholds=_from_start(record.thresholds),
+                         opinions=_from_start(record.opinions))  # fmt: skip
+    if "thresholds" in topics:
+        record = replace(record, thresholds=WordSteps())
+    if "feedback" in topics:
+        record = replace(record, opinions=WordSteps())
     if record.ends is not None:
         ends = {topic: dict.fromkeys(own, 0) if topic in topics else own for topic, own in record.ends.items()}
         record = replace(record, ends=ends)
     return record
+
+
+def _from_start(steps: WordSteps) -> WordSteps:
+    """Let what holds now hold for all evidence."""
+    return WordSteps().begin(0, steps.newest) if steps.steps else steps
 
 
 def forget_seen(tracked: Iterable[Tracked[Any]], topics: Set[str]) -> None:

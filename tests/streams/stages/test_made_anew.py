@@ -6,7 +6,7 @@ import pytest
 
 from irregulars.streams.snapshots.published_verdicts import Told
 from irregulars.streams.snapshots.records import POSITION_KEY, PositionRecord, decode_record, encode_record
-from irregulars.streams.snapshots.threshold_steps import ThresholdSteps
+from irregulars.streams.snapshots.word_steps import WordSteps
 from irregulars.streams.stages import made_anew
 from irregulars.streams.stages.made_anew import LogEnds, Logs, TopicsNow, without_topics
 from irregulars.streams.stages.partition_state import PartitionState, Tracked
@@ -16,7 +16,7 @@ STORED = PositionRecord(
     {"evidence": 90, "commops": 40},
     {"verdicts": {0: 12}, "alerts": {0: 7}},
     told=Told(anew=(b"job",), before=80),
-    thresholds=ThresholdSteps().begin(50, 2),
+    thresholds=WordSteps().begin(50, 2),
     topic_ids={"evidence": "a", "commops": "b"},
 )
 
