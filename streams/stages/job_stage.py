@@ -155,7 +155,7 @@ class JobStage(Stage[JobMonitorLike]):
         anew = await loop.run_in_executor(
             self._restorer, self._topics.begin_anew, state.partition, frozenset[bytes](), stored
         )
-        return anew if anew.told.anew else stored
+        return self.people_say.from_start(anew) if anew.told.anew else stored
 
     def forget_places(self, state: PartitionState[JobMonitorLike], topics: Set[str]) -> None:
         """Let no monitor read operators of iterations whose operators are gone."""
