@@ -1,4 +1,4 @@
-"""Installations of the tests' own environment that have no more packages than the extras that somebody installs need."""
+"""Installations that hold no more packages than the extras need that somebody installs: links to our own."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from importlib.metadata import Distribution, distribution
+from itertools import pairwise
 from pathlib import Path
 
 from packaging.requirements import Requirement
 
 from irregulars.infra.kit.locked_install import canonical
+from tests.infra.kit.test_dockerfile import stage
 
 ROOT = Path(__file__).resolve().parents[3]
 _INSTALLER = "infra/kit/locked_install.py"
@@ -30,7 +32,7 @@ def install_extras(folder: Path, extras: Iterable[str]) -> Path:
         _link(distribution(name), packages)
     link = packages / "irregulars"
     link.unlink(missing_ok=True)
-    link.symlink_to(ROOT / "irregulars")  # an editable installation has none
+    link.symlink_to(ROOT / "irregulars")  # ours is an editable installation, which has none
     program = folder / "bin" / "irregulars"
     program.write_text(
         f"#!{folder}/bin/python -I\nimport sys\nfrom irregulars.infra.cli import main\nsys.exit(main())\n"
@@ -64,7 +66,7 @@ def _link(found: Distribution, packages: Path) -> None:
     """Link the packages and modules of a distribution; files that only pip or a shell reads are left out."""
     for top in {file.parts[0] for file in found.files or () if file.parts[0] not in ("..", "__pycache__")}:
         place = packages / top
-        if not top.endswith(".pth") and not place.exists():
+        if not top.endswith(".pth") and not top.startswith("__editable__") and not place.exists():
             place.symlink_to(Path(str(found.locate_file(top))))
 
 
@@ -75,7 +77,7 @@ def extras_of(words: Iterable[str]) -> tuple[str, ...]:
     ('worker', 'console')
     """
     words = list(words)
-    return tuple(after for word, after in zip(words, words[1:], strict=False) if word == "--extra")
+    return tuple(after for word, after in pairwise(words) if word == "--extra")
 
 
 def documented_extras(page: str, section: str) -> tuple[str, ...]:
@@ -86,8 +88,8 @@ def documented_extras(page: str, section: str) -> tuple[str, ...]:
     return extras_of(shlex.split(call[1]))
 
 
-def image_extras(stage: Iterable[tuple[str, str]], stage_of: dict[str, list[tuple[str, str]]]) -> tuple[str, ...]:
-    """Return the extras of the installation that an image's stage copies."""
-    (source,) = (re.findall(r"--from=(\S+)", text)[0] for word, text in stage if word == "COPY")
-    (call,) = (json.loads(text) for word, text in stage_of[source] if word == "RUN" and _INSTALLER in text)
+def image_extras(steps: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+    """Return the extras of the installation that an image copies."""
+    (source,) = (re.findall(r"--from=(\S+)", text)[0] for word, text in steps if word == "COPY")
+    (call,) = (json.loads(text) for word, text in stage(source) if word == "RUN" and _INSTALLER in text)
     return extras_of(call)

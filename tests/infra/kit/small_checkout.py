@@ -1,4 +1,4 @@
-"""A checkout as git has just made it, small enough that a test can install it: it needs two small packages at most."""
+"""A checkout as git has just made it, small enough that a test can install it: it needs two packages at most."""
 
 from __future__ import annotations
 
