@@ -20,7 +20,7 @@ PAGE = (ROOT / "infra" / "docs" / "deploying.md").read_text()
 SYSTEM = Path("/etc/systemd/system")
 
 NOT_HERE = {
-    "curl": "needs what answers", "docker compose": "test_compose.py reads the file", "docker buildx": "needs a registry",
+    "until": "needs what answers", "docker compose": "test_compose.py reads it", "docker buildx": "needs a registry",
     "kubectl create": "needs a cluster", "kubectl scale": "needs a cluster", "useradd": "would change this machine",
     "usermod": "would change this machine", "ln": "would change this machine", "export": "is the shell's own",
     "cd": "is the shell's own", "cp": "test_kubernetes.py renders a copy", "openssl": "test_kit_units.py types it",

@@ -140,9 +140,8 @@ def test_an_authority_of_the_site_s_own_is_told_to_each_who_talks_to_clickhouse(
                 (mount,) = (mount for mount in one["volumeMounts"] if mount["mountPath"] == str(folder))
                 (volume,) = (volume for volume in pod["volumes"] if volume["name"] == mount["name"])
                 assert "items" not in volume["secret"]
-    assert named(rendered("production"), "ConfigMap", "irregulars-site")["data"][
-        "IRREGULARS_CLICKHOUSE_URL"
-    ].startswith("https://")
+    site = named(rendered("production"), "ConfigMap", "irregulars-site")["data"]
+    assert site["IRREGULARS_CLICKHOUSE_URL"].startswith("https://")
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
