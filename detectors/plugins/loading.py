@@ -24,6 +24,7 @@ from irregulars.detectors.plugins.protocol import (
     Scores,
     explanation_of,
     has_state,
+    is_taught,
     is_witness,
     name_of,
     opens_verdicts,
@@ -189,6 +190,8 @@ class Comparable:
         self._unit = strange_from(detector)
         if has_state(detector):
             self.state, self.restore = detector.state, detector.restore  # type: ignore[attr-defined]
+        if is_taught(detector):
+            self.examples, self.teach = detector.examples, detector.teach  # type: ignore[attr-defined]
 
     @classmethod
     def made_by(cls, make: MakeDetector, name: str, opens_verdicts: bool) -> Comparable:
