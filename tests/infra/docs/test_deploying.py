@@ -101,7 +101,7 @@ def test_the_installer_takes_the_arguments(monkeypatch: pytest.MonkeyPatch) -> N
         locked_install.main(words[2:])
     assert {(str(into), *extras) for into, extras in calls} == {
         ("/opt/irregulars/0.1.0", "worker", "console"), ("/opt/irregulars/0.1.0",),
-        ("/opt/irregulars/0.2.0", "worker", "console"),
+        ("/opt/irregulars/0.2.0", "worker", "console"), ("/opt/irregulars/0.2.0",),
     }  # fmt: skip
 
 
