@@ -89,7 +89,8 @@ class Site:
     def line(self, line: str) -> str:
         if line.startswith("python3"):
             return ":"  # the installation is there
-        edited = [one for one in ("irregulars.toml", "notify.toml", "agent.toml") if line.endswith(f"/{one}")]
+        files = ("irregulars.toml", "notify.toml", "agent.toml") if line.startswith("install") else ()
+        edited = [one for one in files if line.endswith(f"/{one}")]
         return self.here(line) + "".join(f"\n{self.edit(name)}" for name in edited)
 
     def edit(self, name: str) -> str:
