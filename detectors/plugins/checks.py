@@ -75,7 +75,7 @@ def check_detector(make: MakeDetector, *, budget_s: float = BUDGET_S) -> None:
             check(make)
         except PluginError as error:
             raise PluginError(f"{error} (check {name})") from error
-        except Exception as error:  # a stranger's code: whatever it raises is the finding
+        except (Exception, SystemExit) as error:  # a stranger's code: whatever it raises is the finding
             text = str(error).splitlines()[0] if str(error) else "no text"
             raise PluginError(
                 f"detector must not raise; got {type(error).__name__}: {text} (check {name})"

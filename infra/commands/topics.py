@@ -20,7 +20,9 @@ topics = typer.Typer(
 @topics.command()
 def create(
     context: typer.Context,
-    partitions: Annotated[int | None, typer.Option(help="Partitions of each topic.")] = None,
+    partitions: Annotated[
+        int | None, typer.Option(help="Of each topic that ranks write, of evidence and of snapshots.")
+    ] = None,
     replicas: Annotated[int | None, typer.Option(help="Copies of each partition; 3 in production.")] = None,
     bootstrap: Bootstrap = None,
     topic_prefix: TopicPrefix = None,

@@ -54,6 +54,13 @@ def test_a_new_package_passes_its_own_test_and_its_check_as_it_is(
     assert "2 passed" in done.stdout
 
 
+def test_a_new_package_must_not_hide_a_detector_that_is_installed(run: Run, tmp_path: Path) -> None:
+    status, out, err = run("plugins", "new", "peers")
+    assert (status, out, len(err.splitlines())) == (2, "", 1)
+    assert "name must not be that of an installed detector; got 'peers'" in err
+    assert not (tmp_path / "peers").exists()
+
+
 @pytest.mark.parametrize("level", ["rank", "operator"])
 def test_a_new_detector_goes_on_from_its_state(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level: Literal["rank", "operator"]
