@@ -238,8 +238,8 @@ class JobStage(Stage[JobMonitorLike]):
 
     async def _begin_thresholds(self, state: PartitionState[JobMonitorLike]) -> None:
         """Store from which evidence on changes hold, with a whole snapshot, before any of that evidence is taken."""
-        if not self.thresholds.has_news(state):
-            return
+        if not self.thresholds.has_news(state) or self.services.sink.is_busy:
+            return  # no snapshot can be written while the database is away, and evidence must not wait for it
         async with self._cycle(state), self.thresholds.gate(state):
             if not self.holds(state):
                 return

@@ -135,6 +135,10 @@ class Stage(ABC, Generic[M]):
     async def settle(self, state: PartitionState[M]) -> None:
         """Drain the monitors and hand over what they gave; whatever was drained before the call is sent on return."""
 
+    async def store(self, state: PartitionState[M]) -> None:
+        """Return when all rows of what was settled are stored; while the database is away, snapshots wait here."""
+        await self.services.sink.flush()
+
     async def capture(self, state: PartitionState[M], tracked: Tracked[M]) -> Draft:
         """Encode a monitor's state; what it drained before is handed over by the next `settle` at the latest."""
         await self.settle(state)
@@ -302,7 +306,7 @@ class Stage(ABC, Generic[M]):
         record = self.record(state, position)
         drafts = await self._capture_dirty(state)
         await self.settle(state)
-        await self.services.sink.flush()  # first, since rows that it refuses go to the dead letters
+        await self.store(state)  # first, since rows that the database refuses go to the dead letters
         await self.services.outbox.barrier()
         async with self._writing:
             if not self.holds(state):

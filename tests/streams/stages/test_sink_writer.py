@@ -129,7 +129,12 @@ def test_rows_that_are_rejected_go_to_the_dead_letters_as_arrow(run_with: RunWit
 def test_rows_that_fit_no_column_take_no_others_with_them(run_with: RunWith, letters: Letters) -> None:
     columns = {**made_up_job.rank_iterations(), "rank": np.full(160, -1)}
     sink = MemorySink()
-    run_with(sink, lambda writer: writer.write(replace(made_up_job.judgements(), rank_iterations=columns)))
+
+    async def work(writer: SinkWriter) -> None:
+        await writer.write(replace(made_up_job.judgements(), rank_iterations=columns))
+        await writer.flush()
+
+    run_with(sink, work)
     assert (sink.read("rank_iterations").num_rows, sink.read("verdicts").num_rows) == (0, 1)
     ((value, headers),) = letters.sent
     assert value is None
