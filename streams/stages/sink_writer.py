@@ -25,7 +25,7 @@ from irregulars.streams.telemetry.counters import Counters
 
 LOG: Final = logging.getLogger("irregulars.worker")
 UNSTORED_MIB: Final = 256
-_SHARE_OF_SAMPLES: Final = 0.5
+_SHARE_OF_SAMPLES: Final = 0.25
 """Of the limit: above it samples of devices, the bulk of all rows, are left to Kafka, and verdicts have the rest."""
 
 _MAX_WAIT_S: Final = 8.0

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
@@ -25,6 +26,8 @@ pytestmark = pytest.mark.integration
 
 RECORDING = "gloo-slow-nic"
 AWAY_S = 2.0
+SLOWLY = 0.3
+"""Of the recording's pace: it takes 19 s, its incident begins after 4 and ends after 11."""
 
 
 @pytest.fixture
@@ -69,6 +72,10 @@ def require_everything_once(pipeline: Pipeline, analysis: Analysis) -> None:
     assert pipeline.bus.read("deadletter") == []
 
 
+def count_samples(*names: str) -> int:
+    return sum(pq.read_metadata(RECORDINGS / name / "bandwidth.parquet").num_rows for name in names)
+
+
 def offsets(pipeline: Pipeline, group: str) -> tuple[dict[tuple[str, int], int], int]:
     """Committed offsets, and how many snapshots stand on their topics."""
     bus = pipeline.bus
@@ -97,6 +104,29 @@ def test_the_worker_waits_for_a_database_that_is_killed_and_acknowledges_nothing
     wait_until(lambda: offsets(pipeline, "workers")[0] != before[0], "commits when all is stored")
     assert worker.stop() == 0
     assert "Traceback" not in worker.output()
+
+
+def test_verdicts_and_alerts_go_on_while_the_database_is_away_and_a_killed_worker_leaves_all_rows_to_the_next(
+    pipeline: Pipeline, database: DemoDatabase, analysis: Analysis
+) -> None:
+    worker = start_and_store_something(pipeline)
+    database.kill()
+    job = pipeline.start_replay(RECORDING, SLOWLY)  # its incident begins, and ends, long after rows had to wait
+    (verdict,) = analysis.verdicts
+    told = {(verdict.verdict_id, revision + 1): 1 for revision in range(verdict.revision)}
+    wait_until(lambda: verdict.verdict_id in pipeline.bus.verdict_ids("alerts"), "an alert without a database")
+    assert job.is_running, "the incident must begin while the job runs"
+    wait_until(lambda: pipeline.revision_counts("verdicts") == told, "all revisions without a database")
+    assert job.wait(60) == 0
+    assert "event=sink_busy" in worker.output()
+    worker.kill()
+    database.start()
+    worker = pipeline.start_worker()
+    require_everything_once(pipeline, analysis)
+    assert pipeline.rows("verdicts").column("state").to_pylist() == ["closed"]
+    assert pipeline.revision_counts("alerts").total() == 2
+    assert pipeline.rows("bandwidth").num_rows == count_samples("gloo-clean", RECORDING)
+    assert worker.stop() == 0
 
 
 def test_a_worker_that_stops_without_its_database_leaves_its_rows_to_the_next(

@@ -62,6 +62,7 @@ TO_DO: Final[Mapping[str, str]] = {
     "judging_behind": _OPERATING + "#irregularsbehind",
     "releases_differ": "Finish the upgrade: workers first, then agents. infra/docs/doctor.md#releases",
     "worker_stuck": "Start it anew: " + _OPERATING + "#irregularsworkerstuck",
+    "not_stored": "irregulars doctor --only clickhouse; " + _OPERATING + "#irregularssinkretries",
     "worker_not_ready": _OPERATING + "#irregularsworkernotready",
     # producers and jobs
     "not_announced": "Look at agent and hook of the ranks that lack: " + _OPERATING + "#irregularsnojudgements",
