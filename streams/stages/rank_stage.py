@@ -209,6 +209,8 @@ class RankStage(Stage[RankMonitorLike]):
     async def store(self, state: State) -> None:
         """Return when all samples are stored: those that were left to Kafka are read again."""
         work = self._work(state)
+        if len(work.left):
+            LOG.info("event=samples_read_again partition=%d messages=%d", state.partition, len(work.left))
         for topic, offsets in work.left.take():
             await self._store_left(state, topic, offsets)
         is_unstored, work.is_unstored = work.is_unstored, False

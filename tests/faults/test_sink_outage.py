@@ -26,6 +26,7 @@ pytestmark = pytest.mark.integration
 
 RECORDING = "gloo-slow-nic"
 AWAY_S = 2.0
+OTHERS = ("gloo-slow-rank", "gloo-slow-link", "gloo-slow-compute")
 SLOWLY = 0.3
 """Of the recording's pace: it takes 19 s, its incident begins after 4 and ends after 11."""
 
@@ -127,6 +128,27 @@ def test_verdicts_and_alerts_go_on_while_the_database_is_away_and_a_killed_worke
     assert pipeline.revision_counts("alerts").total() == 2
     assert pipeline.rows("bandwidth").num_rows == count_samples("gloo-clean", RECORDING)
     assert worker.stop() == 0
+
+
+def test_where_no_more_rows_fit_into_memory_judging_waits_and_nothing_is_lost(
+    pipeline: Pipeline, database: DemoDatabase
+) -> None:
+    worker = pipeline.start_worker(unstored_mib=1)
+    pipeline.replay("gloo-clean")
+    pipeline.wait_until_stored(1)
+    database.kill()
+    pipeline.replay(RECORDING, *OTHERS)
+    wait_until(lambda: "event=store_full" in worker.output(), "a full queue")
+    database.start()
+    pipeline.wait_until_stored(2 + len(OTHERS))
+    samples = count_samples("gloo-clean", RECORDING, *OTHERS)
+    wait_until(lambda: pipeline.count("bandwidth") == samples, "all samples stored")
+    assert pipeline.count("rank_iterations") == (2 + len(OTHERS)) * ITERATIONS * RANKS
+    assert worker.stop() == 0
+    for event in ("sink_busy", "sink_back", "store_has_room", "samples_read_again"):
+        assert f"event={event} " in worker.output() + " ", event
+    assert worker.output().count("event=store_full") < 5
+    assert pipeline.bus.read("deadletter") == []
 
 
 def test_a_worker_that_stops_without_its_database_leaves_its_rows_to_the_next(
