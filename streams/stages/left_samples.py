@@ -67,5 +67,5 @@ def read_samples(
 def _batches(topic: str, key: bytes | None, value: bytes | None) -> Sequence[Batch]:
     record = decode(topic, key, value)  # it was decoded before
     if isinstance(record, Bundle):
-        return record.batches()
+        return list(record.batches())
     return [record] if isinstance(record, Batch) else []

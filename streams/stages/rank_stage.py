@@ -200,8 +200,9 @@ class RankStage(Stage[RankMonitorLike]):
     async def _hand_over(self, work: PartitionWork, samples: Sequence[Sample]) -> None:
         """Give samples to the database, or note where they stand on Kafka: nothing here waits for a database."""
         if self.services.sink.has_room_for_samples:
-            work.is_unstored = work.is_unstored or bool(samples)
             await self.services.sink.write_samples([batch for one in samples for batch in one.batches])
+            # Not before: a snapshot that flushes meanwhile might not have stored these, and must not say that it has.
+            work.is_unstored = work.is_unstored or bool(samples)
             return
         for one in samples:
             work.left.add(one.topic, one.offset)
@@ -226,8 +227,9 @@ class RankStage(Stage[RankMonitorLike]):
             except ServiceUnavailable:  # the watch tells of a broker that is away
                 await asyncio.sleep(_AGAIN_S)
                 continue
+            await self.services.sink.write_samples(batches)
             self._work(state).is_unstored = True
-            return await self.services.sink.write_samples(batches)
+            return
 
     async def _read_again(self, topic: str, partition: int, offsets: Sequence[int]) -> Sequence[Batch]:
         read = partial(read_samples, self.reader, self.services.settings.topics, topic, partition, offsets)
@@ -325,7 +327,7 @@ class RankStage(Stage[RankMonitorLike]):
             refused = tracked.monitor.add(record, offset)
             self._work(state).given_up += self._unannounced(tracked, state.partition)
             if topic in _SAMPLES:
-                batches = [record] if isinstance(record, Batch) else record.batches()
+                batches = [record] if isinstance(record, Batch) else list(record.batches())
                 self._work(state).samples.append(Sample(topic, offset, batches))
         rows = len(record) if isinstance(record, Batch | Bundle) else 1
         self.services.counters.took(topic, rows)

@@ -91,7 +91,7 @@ class SinkWriter:
         for name in SAMPLES:
             own = [batch for batch in batches if batch.header.schema == name]
             if own:
-                await self._add(lambda name=name, own=own: {name: table_of_samples(own)})
+                await self._add(partial(_samples, name, own))
 
     async def write_opinions(self, opinions: Sequence[Opinion]) -> None:
         """Give what people say of verdicts; it is stored after the next `flush`. Never waits for the sink."""
@@ -239,6 +239,10 @@ def _parts(judgements: Judgements) -> Iterator[Judgements]:
     for name in names:
         if len(getattr(judgements, name)):
             yield replace(Judgements(judgements.job), **{name: getattr(judgements, name)})
+
+
+def _samples(name: str, batches: Sequence[Batch]) -> dict[str, pa.Table]:
+    return {name: table_of_samples(batches)}
 
 
 def _write(sink: Sink, block: Block) -> None:
