@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -41,17 +40,20 @@ class RowQueue:
 
     >>> queue = RowQueue()
     >>> queue.add({"jobs": pa.table({"rank": [1]}), "verdicts": pa.table({"revision": [3, 4]})})
-    >>> block = queue.take()
-    >>> block.name, block.rows().num_rows
-    ('verdicts', 2)
-    >>> queue.settled(block)
+    >>> blocks = queue.take_all()
+    >>> [(block.name, block.rows().num_rows) for block in blocks]
+    [('verdicts', 2), ('jobs', 1)]
+    >>> for block in blocks:
+    ...     queue.settled(block)
+    >>> queue.size_bytes
+    0
     """
 
     def __init__(self) -> None:
         self.size_bytes = 0
         self._loose: dict[str, list[pa.Table]] = {}
         self._loose_bytes: dict[str, int] = {}
-        self._packed: dict[str, deque[Block]] = {}
+        self._packed: dict[str, list[Block]] = {}
         self._lock: Final = threading.Lock()
 
     def add(self, tables: Mapping[str, pa.Table]) -> None:
@@ -65,15 +67,19 @@ class RowQueue:
                 if self._loose_bytes[name] >= _PACK_BYTES:
                     self._pack(name)
 
-    def take(self) -> Block | None:
-        """Return the oldest rows of the first table that has any; None: nothing waits."""
+    def take_all(self) -> list[Block]:
+        """Return all that waits, by table, the oldest rows of each first."""
         with self._lock:
-            for name in (*_FIRST, *self._packed, *self._loose):
-                if self._packed.get(name):
-                    return self._packed[name].popleft()
-                if name in self._loose:
-                    return Block(name, tuple(self._loose.pop(name)), None, self._loose_bytes.pop(name))
-            return None
+            loose = {
+                name: Block(name, tuple(tables), None, self._loose_bytes[name])
+                for name, tables in self._loose.items()
+            }
+            packed, self._packed, self._loose, self._loose_bytes = self._packed, {}, {}, {}
+        blocks = []
+        for name in dict.fromkeys((*_FIRST, *packed, *loose)):
+            blocks += packed.get(name, [])
+            blocks += [loose[name]] if name in loose else []
+        return blocks
 
     def settled(self, block: Block) -> None:
         """Count a block no more: somebody else keeps its rows, or has stored them."""
@@ -83,7 +89,7 @@ class RowQueue:
     def _pack(self, name: str) -> None:
         loose, loose_bytes = self._loose.pop(name), self._loose_bytes.pop(name)
         packed = _encode(pa.concat_tables(loose).combine_chunks())
-        self._packed.setdefault(name, deque()).append(Block(name, (), packed, len(packed)))
+        self._packed.setdefault(name, []).append(Block(name, (), packed, len(packed)))
         self.size_bytes += len(packed) - loose_bytes
 
 

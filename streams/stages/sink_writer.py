@@ -7,13 +7,14 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
 
-from irregulars.errors import SinkBusy, SinkRejected
+from irregulars.errors import SendingGivenUp, SinkBusy, SinkRejected
 from irregulars.sinks.protocol import Sink
 from irregulars.sinks.tables import SAMPLES, table_of_opinions, table_of_samples, tables_of
 from irregulars.streams.kafka.dead_letters import DeadLetters
@@ -158,29 +159,27 @@ class SinkWriter:
     async def _talk_until_stored(self) -> None:
         assert self._sink is not None
         try:
-            while not self._is_closed:
-                block = self._queue.take()
-                if block is not None:
-                    await self._call(partial(_write, self._sink, block))
-                    self._queue.settled(block)
-                    self._counters.unstored_bytes = self._queue.size_bytes
-                elif self._flushes:
-                    await self._flush(self._sink)
-                else:
-                    return
+            while not self._is_closed and (self._queue.size_bytes or self._flushes):
+                await self._store_round(self._sink)
         except Exception as error:  # a bug: whoever writes or flushes next must learn of it
             self._failure = error
             self._settle_flushes(self._flushes)
 
-    async def _flush(self, sink: Sink) -> None:
-        flushes, self._flushes = self._flushes, []
+    async def _store_round(self, sink: Sink) -> None:
+        """Write what is there now, and flush for those who wait by now: however much comes meanwhile, it ends."""
         began_s = time.monotonic()
+        flushes, self._flushes = self._flushes, []
         try:
+            for block in self._queue.take_all():
+                await self._call(partial(_write, sink, block))
+                self._queue.settled(block)
+                self._counters.unstored_bytes = self._queue.size_bytes
+            if not flushes:
+                return
             await self._call(sink.flush)
         except Exception:
             self._flushes += flushes
             raise
-        # What came meanwhile may have been taken by this flush or not.
         self._counters.unstored_since_s = began_s if self._queue.size_bytes else None
         self._settle_flushes(flushes)
 
@@ -198,14 +197,17 @@ class SinkWriter:
         while not self._is_closed:
             try:
                 await loop.run_in_executor(self._thread, work)
-                return self._answered()
+                self._answered()
+                return
             except SinkBusy as busy:
                 wait_s = min(busy.retry_after_s, _MAX_WAIT_S)
                 self._was_busy(wait_s, str(busy))
                 await asyncio.sleep(wait_s)
             except SinkRejected as rejection:
                 self._answered()
-                return await self._bury(rejection)
+                with suppress(SendingGivenUp):  # their partitions were dropped, and are judged again
+                    await self._bury(rejection)
+                return
         await loop.create_future()  # returning would say that the rows are stored
 
     def _was_busy(self, wait_s: float, reason: str) -> None:

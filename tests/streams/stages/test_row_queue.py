@@ -17,7 +17,7 @@ def rows(first: int, count: int) -> pa.Table:
 
 def drain(queue: RowQueue) -> dict[str, list[int]]:
     found: dict[str, list[int]] = {}
-    while (block := queue.take()) is not None:
+    for block in queue.take_all():
         found.setdefault(block.name, []).extend(block.rows().column("rank").to_pylist())
         queue.settled(block)
     return found
@@ -48,8 +48,8 @@ def test_what_waits_long_takes_less_memory_and_many_small_tables_count_more_than
 def test_verdicts_come_first_and_a_block_counts_until_it_is_settled() -> None:
     queue = RowQueue()
     queue.add({"operators": rows(0, 5), "verdicts": rows(5, 1)})
-    block = queue.take()
-    assert block is not None
+    first, second = queue.take_all()
     before = queue.size_bytes
-    queue.settled(block)
-    assert (block.name, before - queue.size_bytes) == ("verdicts", block.size_bytes)
+    queue.settled(first)
+    assert (first.name, second.name) == ("verdicts", "operators")
+    assert (before - queue.size_bytes, queue.size_bytes) == (first.size_bytes, second.size_bytes)

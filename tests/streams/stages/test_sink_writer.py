@@ -122,6 +122,20 @@ def test_rows_are_taken_while_the_sink_is_busy_until_the_queue_is_full(letters: 
     assert (sink.read("verdicts").num_rows, sink.read("bandwidth").num_rows, letters.sent) == (1, 120, [])
 
 
+def test_a_flush_ends_however_much_comes_meanwhile(run_with: RunWith) -> None:
+    async def work(writer: SinkWriter) -> None:
+        async def write_on() -> None:
+            while True:
+                await writer.write_samples([made_up_job.bandwidth()])
+
+        writing = asyncio.ensure_future(write_on())
+        for _ in range(3):
+            await writer.flush()
+        writing.cancel()
+
+    run_with(MemorySink(), work)
+
+
 def test_however_many_wait_a_busy_sink_is_asked_by_one_and_as_seldom_as_it_says(
     run_with: RunWith, caplog: pytest.LogCaptureFixture
 ) -> None:
