@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -52,8 +53,8 @@ def analysis() -> Analysis:
     return analyze(read_trace(RECORDINGS / RECORDING), monitor_settings(Settings()))
 
 
-def start_and_store_something(pipeline: Pipeline) -> Process:
-    worker = pipeline.start_worker()
+def start_and_store_something(pipeline: Pipeline, **settings: Any) -> Process:
+    worker = pipeline.start_worker(**settings)
     pipeline.replay("gloo-clean")
     pipeline.wait_until_stored(1)
     return worker
@@ -169,7 +170,7 @@ def test_where_no_more_rows_fit_into_memory_judging_waits_and_nothing_is_lost(
 def test_a_worker_that_stops_without_its_database_leaves_its_rows_to_the_next(
     pipeline: Pipeline, database: DemoDatabase, analysis: Analysis
 ) -> None:
-    worker = start_and_store_something(pipeline)
+    worker = start_and_store_something(pipeline, stop_s=20.0)  # of which it tries to store for a third
     database.kill()
     pipeline.replay(RECORDING)
     wait_until(lambda: "event=sink_busy" in worker.output(), "a busy sink")
