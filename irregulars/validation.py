@@ -50,6 +50,12 @@ Positive = Annotated[float, Meta(gt=0, le=1e308)]
 NotNegative = Annotated[float, Meta(ge=0, le=1e308)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 
+MAX_SECONDS: Final = 1e9
+"""Of a setting: some 31 years. As nanoseconds, and added to the time of day, it fits an int64."""
+
+Seconds = Annotated[float, Meta(ge=0, le=MAX_SECONDS)]
+PositiveSeconds = Annotated[float, Meta(gt=0, le=MAX_SECONDS)]
+
 _LONGEST: Final = 80
 _OPEN: Final = LARGEST  # a bound from here on is not worth a word, unless the value is beyond it
 
@@ -157,16 +163,27 @@ def _number(info: inspect.IntType | inspect.FloatType, value: Any) -> str:
     least, most = _bound(info.ge, value), _bound(info.le, value)
     if least is not None and most is not None:
         return f"{name} from {least} to {most}"
-    for bound, words in ((info.gt, "above"), (least, "of at least"), (most, "of at most")):
+    if info.gt is not None:
+        return f"{name} above {_written(info.gt)}" + (f" and at most {most}" if most is not None else "")
+    for bound, words in ((least, "of at least"), (most, "of at most")):
         if bound is not None:
-            return f"{name} {words} {bound:g}" if isinstance(bound, float) else f"{name} {words} {bound}"
+            return f"{name} {words} {bound}"
     return name
 
 
 def _bound(bound: float | None, value: Any) -> str | None:
     if bound is None or (abs(bound) >= _OPEN and not _is_beyond(value, abs(bound))):
         return None
-    return f"{bound:g}" if isinstance(bound, float) else str(bound)
+    return _written(bound)
+
+
+def _written(bound: float) -> str:
+    """Write a bound as people would type it.
+
+    >>> _written(1e9), _written(0.05), _written(86_400)
+    ('1e9', '0.05', '86400')
+    """
+    return f"{bound:g}".replace("e+0", "e") if isinstance(bound, float) else str(bound)
 
 
 def _is_beyond(value: Any, bound: float) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from irregulars.streams.messages.at_work import still_hangs
 from irregulars.streams.messages.judgements import Suspect, Verdict
 
 SURE: Final = 0.5
@@ -233,7 +234,7 @@ _ACTIONS: Final[dict[str, Callable[[Suspect | None], str]]] = {
 
 def _plan_closed(verdict: Verdict) -> Plan:
     suspect = verdict.suspects[0] if verdict.suspects else None
-    if verdict.close_reason == "silent" and verdict.kind == "hang":  # it still does
+    if still_hangs(verdict.kind, verdict.close_reason):
         return Plan(_act_on_hang(suspect), _actions("hang", suspect))
     about = _plan_of_host(verdict, suspect)
     if verdict.close_reason == "silent":

@@ -10,6 +10,8 @@ from typing import Any, Final
 
 from irregulars.errors import RecordError
 from irregulars.sinks.advice import advise, name_device, where_to_look
+from irregulars.sinks.costs import gpu_hours_lost
+from irregulars.streams.messages.at_work import still_hangs
 from irregulars.streams.messages.judgements import SEVERITIES, Verdict
 from irregulars.streams.messages.records import VERSION, decode_json
 
@@ -58,19 +60,6 @@ def alert_of(verdict: Verdict, least_severity: str = LEAST_SEVERITY) -> bytes | 
 
 def _is_less(severity: str | None, least: str) -> bool:
     return severity is not None and SEVERITIES.index(severity) < SEVERITIES.index(least)
-
-
-def gpu_hours_lost(verdict: Verdict) -> float | None:
-    """GPU hours that waited in vain so far; None where the number of GPUs is not known.
-
-    >>> from dataclasses import replace
-    >>> verdict = Verdict("v", 1, "open", "j", "imbalance", (0, 5), 1.3, 90.0, None, (), "", world_size=1000)
-    >>> gpu_hours_lost(verdict), gpu_hours_lost(replace(verdict, world_size=0))
-    (25.0, None)
-    """
-    if not verdict.world_size or not math.isfinite(verdict.lost_s):
-        return None
-    return round(verdict.lost_s * verdict.world_size / 3600, 6)
 
 
 def summarise(verdict: Verdict) -> str:
@@ -127,7 +116,7 @@ def percent(probability: float) -> str:
 
 def _how_slow(verdict: Verdict) -> str:
     first, past_last = verdict.iterations
-    is_closed = verdict.state == "closed"
+    is_closed = _is_over(verdict)
     if verdict.kind == "hang":
         return f"iteration {past_last - 1} {'had not ended' if is_closed else 'does not end'}"
     seen = f"iteration {first}" if past_last - first == 1 else f"iterations {first} to {past_last - 1}"
@@ -138,11 +127,15 @@ def _how_slow(verdict: Verdict) -> str:
 
 
 def _cost(verdict: Verdict) -> str:
-    so_far = "" if verdict.state == "closed" else " so far"
+    so_far = "" if _is_over(verdict) else " so far"
     hours = gpu_hours_lost(verdict)
     if hours is not None:
         return f"{_amount(hours)} GPU-hours lost{so_far} on {verdict.world_size:,} GPUs{_recovers(verdict)}"
     return f"{_amount(verdict.lost_s)} s lost{so_far}{_recovers(verdict)}" if math.isfinite(verdict.lost_s) else ""
+
+
+def _is_over(verdict: Verdict) -> bool:
+    return verdict.state == "closed" and not still_hangs(verdict.kind, verdict.close_reason)
 
 
 def _recovers(verdict: Verdict) -> str:

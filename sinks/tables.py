@@ -150,7 +150,7 @@ TABLES: Final[Mapping[str, TableFormat]] = {
             {
                 "delta": pa.float64(), "communicator": pa.string(), "last_seen_at": _TIME,
                 "close_reason": pa.string(), "severity": pa.string(), "recovers_ratio": pa.float64(),
-                "detector": pa.string(),
+                "detector": pa.string(), "lasted_s": pa.float64(),
             },
         ),
         key=("job", "verdict_id"),
@@ -329,7 +329,7 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
         "delta": _known(verdict.delta), "lost_s": verdict.lost_s, "world_size": verdict.world_size,
         "communicator": verdict.communicator, "evidence": verdict.evidence, "last_seen_at": verdict.time_ns,
         "close_reason": verdict.close_reason, "severity": verdict.severity, "recovers_ratio": verdict.recovers_ratio,
-        "detector": verdict.detector,
+        "detector": verdict.detector, "lasted_s": verdict.lasted_s,
     }  # fmt: skip
 
 

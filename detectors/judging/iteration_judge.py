@@ -7,12 +7,14 @@ who is to blame, since when?     detectors/verdicts/tracker.py
 is a healthy job healthy?        standing_review.py
 what do detectors say?           detector_panel.py, detectors_say.py
 does it hang?                    hang_watch.py
+does it still?                   standing_hangs.py
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from irregulars.detectors.blame.observation import Observation
 from irregulars.detectors.irregular.late_rank import Late
@@ -24,6 +26,7 @@ from irregulars.detectors.judging.detector_panel import DetectorPanel, Scored
 from irregulars.detectors.judging.detectors_say import DetectorsSay, SayState
 from irregulars.detectors.judging.hang_watch import HangWatch
 from irregulars.detectors.judging.investigation import Circumstances, Finding, Investigator, Level, Source
+from irregulars.detectors.judging.lessons import LessonBook
 from irregulars.detectors.judging.reading.iteration_rows import IterationRows, parts_of
 from irregulars.detectors.judging.reading.operator_reader import Announcements, LogTraffic, OperatorReader
 from irregulars.detectors.judging.reading.reading_budget import BudgetState, ReadingBudget
@@ -31,6 +34,7 @@ from irregulars.detectors.judging.reading.spans import ReadBack
 from irregulars.detectors.judging.result_log import JudgementLog
 from irregulars.detectors.judging.review_candidates import lateness_of
 from irregulars.detectors.judging.settings import JudgeSettings
+from irregulars.detectors.judging.standing_hangs import StandingHang, StandingHangs
 from irregulars.detectors.judging.standing_review import Plan, StandingReview, review_regular
 from irregulars.detectors.judging.suspicion import Suspicion, suspicion_of
 from irregulars.detectors.judging.thresholds import JUDGING
@@ -70,6 +74,7 @@ class JudgeState:
     told: tuple[int | None, tuple[int, ...]]
     detectors: tuple[StoredDetector, ...] = ()
     say: SayState | None = None
+    standing_hangs: tuple[StandingHang, ...] = ()
 
 
 class IterationJudge:
@@ -81,9 +86,11 @@ class IterationJudge:
         The job and its start number.
     settings
         δ, window and the detectors of ranks.
+    lessons
+        What people's words on the job's verdicts teach its detectors; None: nothing yet.
     """
 
-    def __init__(self, job: str, attempt: int, settings: JudgeSettings) -> None:
+    def __init__(self, job: str, attempt: int, settings: JudgeSettings, lessons: LessonBook | None = None) -> None:
         self.job = job
         self.attempt = attempt
         self._silence_s = settings.silence_s
@@ -91,6 +98,8 @@ class IterationJudge:
         self._drift = DriftWatch()
         self._tracker = VerdictTracker(job, attempt, settings.severity)
         self._panel = DetectorPanel(settings)
+        self._lessons = LessonBook() if lessons is None else lessons
+        self.teach()
         self._say = DetectorsSay(job, attempt, settings.severity, self._panel)
         self._watch = settings.watch
         self._reader = OperatorReader()
@@ -100,6 +109,7 @@ class IterationJudge:
         self._lateness = LatenessWatch()
         self._review = StandingReview()
         self._hangs = HangWatch()
+        self._standing_hangs = StandingHangs()
         self._judged = 0  # iterations of training
         self._last: int | None = None  # number of the last iteration
 
@@ -123,6 +133,10 @@ class IterationJudge:
         self._tracker.follow(settings.severity)
         self._say.follow(settings.severity)
 
+    def teach(self) -> None:
+        """Teach the detectors all lessons, in place of those that they were taught before."""
+        self._panel.teach(self._lessons)
+
     def is_before(self, number: int) -> bool:
         """Whether an iteration is still to be judged."""
         return self._last is None or number > self._last
@@ -134,6 +148,7 @@ class IterationJudge:
     def judge(self, rows: IterationRows, announcements: Announcements, read_back: ReadBack) -> None:
         """Judge one iteration; rows of all ranks that delivered it."""
         self._last = rows.number
+        self._log.verdicts += self._standing_hangs.go_on(rows)
         self._hangs.add(rows)
         self._reader.traffic.flowed += int(rows.columns["operators"].sum())
         self._reader.set_announcements(announcements)
@@ -142,12 +157,16 @@ class IterationJudge:
         reference_ns = self._window.mean_ns
         is_irregular: bool | None = None
         verdict_ids: tuple[str, ...] = ()
+        before = len(self._log.verdicts)
         scored = self._panel.score(rows, self._topology.stages(rows.columns["rank"]))
         if rows.phase == "train":
             is_irregular = self._window.judge(rows.elapsed_ns)
             verdict_ids = self._judge_training(rows, scored, read_back, is_irregular=is_irregular)
         self._log.add_ranks(rows, scored.largest)
         self._log.add_scores(rows, scored.named, is_irregular=bool(is_irregular))
+        if self._panel.has_pupils:
+            told = self._log.verdicts[before:]
+            self._lessons.keep(told, verdict_ids, partial(self._panel.examples, scored))
         if not is_irregular:
             self._panel.learn(scored)
         self._log.iterations.append(
@@ -169,6 +188,7 @@ class IterationJudge:
         """Close the verdicts that are open; say so if the job ended in a hang."""
         self._reader.set_announcements(announcements)
         self._log.verdicts += self._say.testify(self._tracker.close(reason, self._topology))
+        self._log.verdicts += self._standing_hangs.end(reason) if reason != "silent" else []
         self._log.verdicts += self._hang(reason, read_back)
         self._log.verdicts += self._say.close(reason, self._topology)
 
@@ -309,7 +329,9 @@ class IterationJudge:
         until_ns = max((a.recorded_until_ns or 0 for a in self._reader.announcements.values()), default=0) or None
         if until_ns is None and hang.since_ns is not None and reason == "silent":
             until_ns = hang.since_ns + round(self._silence_s * 1e9)  # it has lasted for the silence at least
-        return [self._tracker.hang(hang, observation, until_ns, reason, self._topology)]
+        verdict = self._tracker.hang(hang, observation, until_ns, reason, self._topology)
+        self._standing_hangs.note(verdict, hang.since_ns)
+        return [verdict]
 
     # --- snapshots --------------------------------------------------------------------------------------------------
 
@@ -349,10 +371,13 @@ class IterationJudge:
             told=self._hangs.told,
             detectors=self._panel.states(),
             say=self._say.state(),
+            standing_hangs=self._standing_hangs.standing,
         )
 
     @classmethod
-    def from_state(cls, state: JudgeState, settings: JudgeSettings) -> IterationJudge:
+    def from_state(
+        cls, state: JudgeState, settings: JudgeSettings, lessons: LessonBook | None = None
+    ) -> IterationJudge:
         """Restore."""
         judge = cls(state.job, state.attempt, settings)
         judge._window = IterationWindow.from_state(state.window, delta=settings.delta, window=settings.window)
@@ -371,6 +396,9 @@ class IterationJudge:
         judge._judged, judge._review.planned = state.judged, state.planned or ()
         judge._hangs.newest.extend(part.value for part in state.newest)
         judge._last, judge._hangs.hung, judge._hangs.told = state.last, state.hung, state.told
+        judge._standing_hangs = StandingHangs(state.standing_hangs)
         judge._panel.restore(state.detectors)
+        judge._lessons = lessons or judge._lessons
+        judge.teach()
         judge._say = DetectorsSay(state.job, state.attempt, settings.severity, judge._panel, state.say)
         return judge

@@ -69,6 +69,8 @@ class CustomVerdict:
         First and newest iteration in which one of them was, and the event time of the newest.
     judged, seen, quiet
         Iterations judged since the first; those in which one of them was strange; those since the newest of them.
+    passed_ns, lasted_ns
+        How long the judged ones took; `lasted_ns`: those up to `last`.
     lost_ns
         What was lost in those.
     highest
@@ -98,14 +100,18 @@ class CustomVerdict:
     severity: str = "note"
     said_seen: int = 0
     said_ranks: tuple[int, ...] = ()
+    passed_ns: float = 0.0
+    lasted_ns: float = 0.0
 
     def __post_init__(self) -> None:
         self.moments = deque(self.moments, _KEPT)
+        if self.judged and not self.passed_ns and self.moments:  # of a worker that did not count it
+            self.passed_ns = self.lasted_ns = self.judged * median(one.elapsed_ns for one in self.moments)
 
     def see(self, moment: Moment) -> None:
         """Count an iteration in which one of its ranks was strange."""
         self.last, self.time_ns = moment.iteration, moment.time_ns
-        self.seen, self.quiet = self.seen + 1, 0
+        self.seen, self.quiet, self.lasted_ns = self.seen + 1, 0, self.passed_ns
         self.lost_ns += moment.lost_ns
         self.moments.append(moment)
 
@@ -196,7 +202,7 @@ class CustomVerdicts:
 
     def _follow(self, one: CustomVerdict, moment: Moment, scores: RankScores, explain: Explain) -> bool:
         """Let an open verdict take in an iteration; return whether one of its ranks was strange."""
-        one.judged += 1
+        one.judged, one.passed_ns = one.judged + 1, one.passed_ns + moment.elapsed_ns
         own = scores.of(one.detector, one.ranks)
         if not (own >= STRANGE).any():
             one.quiet += not np.isnan(own).all()
@@ -230,6 +236,7 @@ class CustomVerdicts:
         moments = [one for back, one in enumerate(reversed(self._recent)) if mask >> back & 1][::-1]
         first = moments[0].iteration
         verdict = CustomVerdict(self._name(name, first), name, tuple(sorted(due)), first, first, 0, mask.bit_length())
+        verdict.passed_ns = sum(one.elapsed_ns for one in self._recent if one.iteration >= first)
         for one in moments:
             verdict.see(one)
         return verdict
@@ -281,6 +288,7 @@ class CustomVerdicts:
             event=event,
             severity=one.severity,
             detector=one.detector,
+            lasted_s=round(one.lasted_ns / 1e9, 6) or None,
         )
 
     def state(self) -> CustomState:

@@ -50,8 +50,8 @@ class OpenVerdict:
         The newest revision: its number, kind and first suspect, and loss.
     standing
         What more is known of a fault without a healthy past; None for one that irregular iterations showed.
-    judged
-        Iterations judged since the first.
+    judged, passed_ns, lasted_ns
+        Iterations judged since the first, and how long they took; `lasted_ns`: those up to `last`.
     severity
         The worst that was said (`streams.messages.judgements.SEVERITIES`).
     """
@@ -73,10 +73,15 @@ class OpenVerdict:
     standing: StandingFault | None = None
     judged: int = 0
     severity: str = "note"
+    passed_ns: float = 0.0
+    lasted_ns: float = 0.0
 
     def __post_init__(self) -> None:
         self.kept = deque(self.kept, _KEPT)
         self.recovered = deque(self.recovered, _KEPT_RECOVERIES)
+        if self.judged and not self.passed_ns and self.kept:  # of a worker that did not count it
+            self.passed_ns = self.judged * median(one.reference_ns for one in self.kept) + self.lost_ns
+            self.lasted_ns = self.passed_ns
 
     # --- what it sees -----------------------------------------------------------------------------------------------
 
@@ -108,7 +113,7 @@ class OpenVerdict:
 
     def follow(self, observation: Observation, is_seen: bool, topology: Topology) -> None:
         """Take in the next judged iteration."""
-        self.judged += 1
+        self.pass_by(observation)
         self.tried += observation.attribution is not None and (observation.is_long or is_seen)
         if not is_seen:
             self.quiet += not observation.is_unread
@@ -117,6 +122,11 @@ class OpenVerdict:
         else:
             self.add(observation)
             self._think_over(topology)
+
+    def pass_by(self, observation: Observation) -> None:
+        """Count a judged iteration, whether the cause is seen in it or nobody can tell."""
+        self.judged += 1
+        self.passed_ns += observation.elapsed_ns
 
     def add(self, observation: Observation) -> None:
         """Count an irregular iteration in which the cause was seen; it lost no more than it took longer."""
@@ -133,7 +143,7 @@ class OpenVerdict:
     def _extend(self, observation: Observation, lost_ns: float) -> None:
         self.last, self.time_ns = observation.iteration, observation.time_ns
         self.seen += 1
-        self.quiet = 0
+        self.quiet, self.lasted_ns = 0, self.passed_ns
         self.lost_ns += lost_ns
 
     def _think_over(self, topology: Topology) -> None:
@@ -227,6 +237,9 @@ def verdict_on_recurring(name: Name, cause: Cause, irregular: Iterable[Observati
         if observation.iteration in own:
             verdict.add(observation)
     verdict.judged = verdict.last - first + 1
+    known_ns = [one.elapsed_ns for one in irregular if first <= one.iteration <= verdict.last]
+    usual_ns = median(one.reference_ns for one in verdict.kept)
+    verdict.passed_ns = verdict.lasted_ns = sum(known_ns) + (verdict.judged - len(known_ns)) * usual_ns
     return verdict
 
 
@@ -247,10 +260,12 @@ def verdict_on_standing(name: Name, cause: Cause, reviewed: Sequence[Observation
     costs_ns = median(cause.explained_ns.values())
     seen = sum(first <= iteration <= last for iteration, _ in history)
     shown = [o for o in reviewed if o.iteration in cause.explained_ns]
+    passed_ns = seen * median(o.elapsed_ns for o in shown)
     return OpenVerdict(
         verdict_id=name(first), cause=cause, first=first, last=last, time_ns=shown[-1].time_ns,
         kept=_without(cause, reviewed),
-        seen=seen, tried=seen, lost_ns=costs_ns * seen, standing=StandingFault(costs_ns, late_ns, last), judged=seen,
+        seen=seen, tried=seen, lost_ns=costs_ns * seen, standing=StandingFault(costs_ns, late_ns, last),
+        judged=seen, passed_ns=passed_ns, lasted_ns=passed_ns,
     )  # fmt: skip
 
 

@@ -289,7 +289,7 @@ class VerdictTracker:
         revisions = []
         for verdict in self._open:
             if verdict.is_unknown(late_ns):
-                verdict.judged += 1
+                verdict.pass_by(observation)
                 continue
             is_seen = verdict in seen_in
             verdict.follow(observation, is_seen, topology)

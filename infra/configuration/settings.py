@@ -22,7 +22,18 @@ from irregulars.secret_files import read_secret
 from irregulars.sinks.retention import LONGEST_DAYS
 from irregulars.streams.kafka.security import MECHANISMS, KafkaSecurity
 from irregulars.streams.kafka.topics import TopicSettings
-from irregulars.validation import NotNegative, Positive, Share, checked, describe, one_of, require_known
+from irregulars.validation import (
+    MAX_SECONDS,
+    NotNegative,
+    Positive,
+    PositiveSeconds,
+    Seconds,
+    Share,
+    checked,
+    describe,
+    one_of,
+    require_known,
+)
 
 PREFIX: Final = "IRREGULARS_"
 DEFAULT_FILE: Final = Path("irregulars.toml")
@@ -99,24 +110,26 @@ class Settings:
         1.1, "An iteration is irregular above delta times the mean of its window, and above its noise"
     )
     window: Annotated[int, Meta(ge=10)] = _setting(50, "Iterations in that window")
-    grace_s: NotNegative = _setting(
+    grace_s: Seconds = _setting(
         30.0,
         "Seconds to wait for a source or a rank that others have left behind",
     )
-    silence_s: Positive = _setting(
+    silence_s: PositiveSeconds = _setting(
         600.0,
         "Seconds without a word after which a job's verdicts close, and it is asked whether it hangs",
     )
-    snapshot_s: Positive = _setting(5.0, "Seconds between snapshots of a monitor")
-    session_s: Annotated[float, Meta(ge=6, le=1e308)] = _setting(
+    snapshot_s: PositiveSeconds = _setting(5.0, "Seconds between snapshots of a monitor")
+    session_s: Annotated[float, Meta(ge=6, le=MAX_SECONDS)] = _setting(
         6.0, "Seconds without a sign of life after which a worker's partitions go to others"
     )
-    broker_away_s: Positive = _setting(300.0, "Seconds that Kafka may be away before a worker gives up and ends")
-    database_away_s: Positive = _setting(
+    broker_away_s: PositiveSeconds = _setting(
+        300.0, "Seconds that Kafka may be away before a worker gives up and ends"
+    )
+    database_away_s: PositiveSeconds = _setting(
         300.0, "Seconds that ClickHouse may be away when a worker starts, before that gives up and ends"
     )
-    stop_s: Positive = _setting(5.0, "Seconds that a worker may take to stop; then it ends with status 1")
-    forget_s: Positive = _setting(
+    stop_s: PositiveSeconds = _setting(5.0, "Seconds that a worker may take to stop; then it ends with status 1")
+    forget_s: PositiveSeconds = _setting(
         86_400.0, "Seconds without a word, not even a heartbeat, after which a rank's state is forgotten"
     )
     recent_mib: MebiBytes = _setting(
@@ -132,28 +145,28 @@ class Settings:
         "ticket", "Verdicts that are less urgent are stored, and give no alert"
     )
     alert_least_seen: AtLeastOne = _setting(3, "A note: a verdict that was seen in fewer irregular iterations")
-    alert_least_lost_s: NotNegative = _setting(0.1, "A note too: fewer seconds of the job's time are lost")
+    alert_least_lost_s: Seconds = _setting(0.1, "A note too: fewer seconds of the job's time are lost")
     alert_ticket_gpu_hours: Positive = _setting(
         1.0, "A ticket: GPU-hours that will be lost an hour from now, those lost so far included"
     )
-    alert_ticket_job_s: Positive = _setting(
+    alert_ticket_job_s: PositiveSeconds = _setting(
         360.0, "A ticket too: seconds of the job's time that will be lost by then, whatever its size"
     )
     alert_page_gpu_hours: Positive = _setting(
         12.0, "A page: GPU-hours that will be lost an hour from now, if all three limits are reached"
     )
     alert_page_share: Share = _setting(0.05, "A page: share of the job's time that is lost")
-    alert_page_after_s: NotNegative = _setting(300.0, "A page: seconds of the job's time for which it has gone on")
+    alert_page_after_s: Seconds = _setting(300.0, "A page: seconds of the job's time for which it has gone on")
     runbook_url: Url | None = _setting(
         None,
         "Where people find infra/docs/runbook.md: notices and `irregulars show` link to it, the kind behind #",
     )
-    notify_hold_s: NotNegative = _setting(
+    notify_hold_s: Seconds = _setting(
         60.0, "Seconds for which a page is told as a ticket at most: an incident that ends by then pages nobody"
     )
     notify_least_gpu_hours: NotNegative = _setting(0.0, "Nobody is told of an incident that has cost fewer GPU-hours")
     notify_jobs: tuple[str, ...] = _setting(("*",), "Shell patterns: people are told of jobs that match one of them")
-    notify_give_up_s: Positive = _setting(
+    notify_give_up_s: PositiveSeconds = _setting(
         3600.0, "Seconds from the first failure after which a notice goes to the dead letters"
     )
     notify_listen: Listen = _setting(
@@ -170,7 +183,10 @@ class Settings:
         None, "Header in which a proxy tells the console who somebody is, like X-Forwarded-User"
     )
     console_proxies: tuple[str, ...] = _setting(
-        (), "Addresses or networks of the proxies that are believed; all others are not"
+        (), "Addresses or networks of the proxies that are believed (X-Forwarded-For too); all others are not"
+    )
+    console_proxy_secret_file: Path | None = _setting(
+        None, "The file with the secret that a proxy must send in X-Proxy-Secret; none: its address is enough"
     )
     console_hosts: tuple[str, ...] = _setting(
         (), "Names by which browsers reach the console, beside localhost, this machine's name and addresses"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from types import TracebackType
@@ -10,7 +11,10 @@ from typing import Final, Self
 from irregulars.infra.configuration.lenient import LenientSettings
 from irregulars.infra.configuration.settings import Settings
 from irregulars.infra.doctor.checks.findings import Finding
-from irregulars.infra.doctor.diagnosis import Question, diagnose
+from irregulars.infra.doctor.checks.question import Question
+from irregulars.infra.doctor.diagnosis import diagnose
+
+LOG: Final = logging.getLogger("irregulars.doctor")
 
 BLOCKING: Final = frozenset(
     {
@@ -56,6 +60,7 @@ class BlockWatch:
         self._first_s: Final = first_s
         self._every_s: Final = every_s
         self._said: set[tuple[str | None, str]] = set()
+        self._failed: set[type[Exception]] = set()
         self._stop: Final = threading.Event()
         self._thread: Final = threading.Thread(target=self._run, name="irregulars-blocking", daemon=True)
 
@@ -80,8 +85,22 @@ class BlockWatch:
     def _run(self) -> None:
         wait_s = self._first_s
         while not self._stop.wait(wait_s):
-            self.look()
+            self._try_to_look()
             wait_s = self._every_s
+
+    def _try_to_look(self) -> None:
+        """Look, and go on after a fault of ours: a thread that ended would leave a quiet screen that nobody explains.
+
+        Each kind of fault is said once: it may come back with every look.
+        """
+        try:
+            self.look()
+        except Exception as error:
+            if type(error) not in self._failed:
+                self._failed.add(type(error))
+                LOG.exception("event=block_watch_failed")
+                self._say(f"whether alerts can come is not known: looking raised {type(error).__name__}: {error}. "
+                          "It is tried again; see also: irregulars doctor")  # fmt: skip
 
 
 def watch(settings: Settings, group: str, say: Callable[[str], None], every_s: float = EVERY_S) -> BlockWatch:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -55,11 +56,15 @@ Row = Sequence[Any]
 
 _VERDICT: Final = """
 SELECT verdict_id, revision, state, job, kind, first_iteration, past_last_iteration, delta, lost_s, communicator,
-    evidence, attempt, world_size, toUnixTimestamp64Nano(last_seen_at), close_reason, event, severity, recovers_ratio
-FROM verdicts FINAL
+    evidence, attempt, world_size, toUnixTimestamp64Nano(last_seen_at), close_reason, event, severity, recovers_ratio,
+    detector, lasted_s
+FROM incidents
 WHERE {which:String} = '' OR verdict_id = {which:String} OR job = {which:String}
-ORDER BY verdict_id = {which:String} DESC, state = 'open' DESC, last_seen_at DESC, lost_s DESC, verdict_id
+ORDER BY verdict_id = {which:String} DESC, is_at_work DESC, last_seen_at DESC, lost_s DESC, verdict_id
 LIMIT 1"""
+
+_IS_AT_WORK: Final = """
+SELECT is_at_work FROM incidents WHERE job = {job:String} AND verdict_id = {verdict_id:String}"""
 
 _SUSPECTS: Final = """
 SELECT device, rank, ranks, probability, peer, host, gpu, nic, switch
@@ -192,8 +197,8 @@ LIMIT {limit:UInt32}"""
 
 _OTHERS: Final = """
 SELECT verdict_id, kind
-FROM verdicts FINAL
-WHERE job = {job:String} AND attempt = {attempt:Int64} AND state = 'open' AND verdict_id != {verdict_id:String}
+FROM incidents
+WHERE job = {job:String} AND attempt = {attempt:Int64} AND is_at_work AND verdict_id != {verdict_id:String}
 ORDER BY lost_s DESC, verdict_id
 LIMIT {limit:UInt32}"""
 
@@ -219,14 +224,30 @@ def find_verdict(client: Client, which: str = "") -> Verdict | None:
 
 
 def _verdict(client: Client, row: Row) -> Verdict:
-    verdict_id, revision, state, job, kind, first, past, delta, lost_s, communicator, evidence, *rest = row
+    (
+        verdict_id,
+        revision,
+        state,
+        job,
+        kind,
+        first,
+        past,
+        delta,
+        lost_s,
+        communicator,
+        evidence,
+        *rest,
+        detector,
+        lasted_s,
+    ) = row
     wanted = {"job": job, "verdict_id": verdict_id, "revision": revision}
     suspects = tuple(
         Suspect(device, rank, tuple(ranks), probability, *place)
         for device, rank, ranks, probability, *place in client.query(_SUSPECTS, parameters=wanted).result_rows
     )
-    return Verdict(verdict_id, revision, state, job, kind, (first, past), _number(delta), lost_s, communicator,
-                   suspects, evidence, *rest)  # fmt: skip
+    verdict = Verdict(verdict_id, revision, state, job, kind, (first, past), _number(delta), lost_s, communicator,
+                      suspects, evidence, *rest)  # fmt: skip
+    return replace(verdict, detector=detector, lasted_s=lasted_s)
 
 
 def found_in_database(client: Client, verdict: Verdict, source: str, now_ns: int) -> Found:
@@ -251,7 +272,7 @@ class _Reader:
         bin_ranks = -(-verdict.world_size // BINS) or 1
         places, members, clock = self._places(operators)
         return Found(
-            verdict=verdict, source=source, now_ns=now_ns, clock=clock,
+            verdict=verdict, is_at_work=self._is_at_work(), source=source, now_ns=now_ns, clock=clock,
             iterations=iterations, places=places, members=members, operators=operators,
             work=self._work(periods),
             cells=self._cells(periods, bin_ranks), bin_ranks=bin_ranks,
@@ -265,6 +286,10 @@ class _Reader:
 
     def _ask(self, question: str, **values: Any) -> Sequence[Row]:
         return self._client.query(question, parameters={**self._job, **values}).result_rows
+
+    def _is_at_work(self) -> bool:
+        rows = self._ask(_IS_AT_WORK, verdict_id=self._verdict.verdict_id)
+        return bool(rows and rows[0][0])
 
     def _iterations(self) -> list[Iteration]:
         first, past = self._verdict.iterations

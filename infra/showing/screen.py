@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -27,10 +27,9 @@ from irregulars.infra.showing.found import (
 from irregulars.infra.showing.ruled_out import DELTA, WORKERS, Finding, find_alternatives, nic_text
 from irregulars.infra.showing.waiting_chain import Chain, Usual, Way, find_chain, find_ways
 from irregulars.sinks.advice import advise, name_device, runbook_of, where_to_look
-from irregulars.sinks.alerts import gpu_hours_lost, summarise
+from irregulars.sinks.alerts import summarise
+from irregulars.sinks.costs import gpu_hours_lost, gpu_hours_per_hour, share_lost
 from irregulars.streams.messages.judgements import Verdict
-
-_HOUR_S: Final = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +58,8 @@ class Screen:
 
     Parameters
     ----------
+    is_at_work
+        Whether its cause is still at work (`streams.messages.at_work`): it is open, or its job hangs.
     device
         The first suspect in words; None: nobody is accused.
     since_ns
@@ -76,6 +77,7 @@ class Screen:
     """
 
     verdict: Verdict
+    is_at_work: bool
     recording: str | None
     source: str
     now_ns: int | None
@@ -140,11 +142,12 @@ def gather(found: Found, runbook_url: str | None = None) -> Screen:
     longer_ns = float(np.fmax(during_ns - before_ns, 0.0))
     chain, ways = _follow(found, periods, times, longer_ns)
     return Screen(
-        verdict=verdict, recording=found.recording, source=found.source, now_ns=found.now_ns,
+        verdict=verdict, is_at_work=verdict.state == "open" if found.is_at_work is None else found.is_at_work,
+        recording=found.recording, source=found.source, now_ns=found.now_ns,
         device=None if suspect is None else name_device(suspect),
         summary=summarise(verdict),
         since_ns=_since(found),
-        cost=_cost(found),
+        cost=_cost(verdict),
         iterations=found.iterations,
         before_ns=before_ns, during_ns=during_ns, without_ns=_without(verdict, before_ns, during_ns),
         chain=chain,
@@ -198,20 +201,8 @@ def _next_step(found: Found) -> str:
     return f"while it lasted: {advise(replace(verdict, state='open', close_reason=None))}"
 
 
-def _cost(found: Found) -> Cost:
-    verdict = found.verdict
-    first, past = verdict.iterations
-    lasted_s = sum(one.elapsed_ns for one in found.iterations if first <= one.iteration < past) / 1e9
-    is_whole = lasted_s > 0 and math.isfinite(verdict.lost_s) and verdict.lost_s <= lasted_s
-    share = verdict.lost_s / lasted_s if is_whole else _share_by_delta(verdict)
-    if verdict.kind == "hang":
-        share = 1.0  # nothing moves
-    hourly = None if share is None or not verdict.world_size else share * verdict.world_size
-    return Cost(share, hourly, gpu_hours_lost(verdict), verdict.lost_s)
-
-
-def _share_by_delta(verdict: Verdict) -> float | None:
-    return 1 - 1 / verdict.delta if math.isfinite(verdict.delta) and verdict.delta >= 1 else None
+def _cost(verdict: Verdict) -> Cost:
+    return Cost(share_lost(verdict), gpu_hours_per_hour(verdict), gpu_hours_lost(verdict), verdict.lost_s)
 
 
 def _without(verdict: Verdict, before_ns: float, during_ns: float) -> float:

@@ -49,7 +49,8 @@ def title_text(screen: Screen) -> str:
     """Name the verdict: kind, job, state and urgency."""
     verdict = screen.verdict
     state = verdict.state if verdict.close_reason is None else f"{verdict.state}: {verdict.close_reason}"
-    remarks = ", ".join(one for one in (state, verdict.severity) if one)
+    hangs = "still hangs" if screen.is_at_work and verdict.state == "closed" else None
+    remarks = ", ".join(one for one in (state, hangs, verdict.severity) if one)
     return f"{kind_of(verdict.kind)} in {verdict.job} ({remarks})"
 
 
@@ -90,15 +91,14 @@ def since_text(screen: Screen) -> str:
 def cost_text(screen: Screen) -> str:
     """Say what it costs an hour, and what it cost so far."""
     cost, verdict = screen.cost, screen.verdict
-    is_open = verdict.state == "open"
     parts = []
-    lasted = "" if is_open else " while it lasted"
+    lasted = "" if screen.is_at_work else " while it lasted"
     if cost.gpu_hours_per_hour is not None:
         hourly = f"{amount(cost.gpu_hours_per_hour)} GPU-hours an hour{lasted}"
         parts.append(f"{hourly}, on {verdict.world_size:,} GPUs")
     elif cost.share is not None:
         parts.append(f"{cost.share:.0%} of the job's time")
-    so_far = " so far" if is_open else ""
+    so_far = " so far" if screen.is_at_work else ""
     if cost.gpu_hours is not None:
         parts.append(f"{amount(cost.gpu_hours)} GPU-hours lost{so_far} ({amount(cost.lost_s)} s of the job)")
     elif math.isfinite(cost.lost_s):

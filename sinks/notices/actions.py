@@ -13,8 +13,9 @@ from typing import Final, Literal
 
 from irregulars.errors import RecordError
 from irregulars.sinks.advice import name_device, name_kind, plan_of
-from irregulars.sinks.alerts import gpu_hours_lost
+from irregulars.sinks.costs import gpu_hours_lost, gpu_hours_per_hour
 from irregulars.sinks.notices.notice import Notice
+from irregulars.streams.messages.at_work import still_hangs
 from irregulars.streams.messages.judgements import Suspect, Verdict, decode_verdict
 from irregulars.streams.messages.records import encode_json
 
@@ -49,7 +50,7 @@ class Action:
     gpu_hours_lost
         Lost to the incident so far, GPU-hours. None: not known.
     gpu_hours_lost_per_hour
-        Lost each hour while all iterations take as long as the irregular ones, GPU-hours. None: not known.
+        Lost each hour while the cause is there, GPU-hours (`sinks.costs`). None: not known, or the verdict is closed.
     expires_at_ns
         Until when it may be begun, ns since the epoch. None: without an end, as a withdrawn one, or not known.
     reason
@@ -176,9 +177,6 @@ def _why_withdrawn(notice: Notice, verdict: Verdict) -> str:
 
 
 def _hourly(verdict: Verdict) -> float | None:
-    """GPU-hours lost an hour; of iterations that take `delta` times as long, 1 - 1/delta of the time is lost."""
-    if not verdict.world_size or verdict.state == "closed":
-        return None
-    if verdict.kind == "hang":
-        return float(verdict.world_size)
-    return round(verdict.world_size * (1 - 1 / verdict.delta), 6) if verdict.delta >= 1 else None
+    """GPU-hours lost an hour, while the cause is there."""
+    is_over = verdict.state == "closed" and not still_hangs(verdict.kind, verdict.close_reason)
+    return None if is_over else gpu_hours_per_hour(verdict)

@@ -7,14 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from irregulars.sinks.notices.devices import device_of
+from irregulars.streams.messages.at_work import hangs_until_ns, is_at_work
 
 REPEAT_NS: Final = 7 * 86_400 * 10**9
 """Verdicts on the same device within this time make a repeat offender. A week holds two working days after each
 weekend, and a device that is still in use after three incidents in a week was not repaired."""
-
-HANG_NS: Final = 86_400 * 10**9
-"""So long a job that hangs counts as an incident that goes on: its verdict is closed when it comes, as the job is
-silent, and nothing ever says that somebody has ended the job. A day: by then it has been seen to."""
 
 REPEATS: Final = 3
 """The n-th verdict on a device within `REPEAT_NS` from which on it is told as a repeat."""
@@ -60,12 +57,12 @@ class Incident:
     @property
     def hangs_until_ns(self) -> int | None:
         """Until when it is told as going on though its verdict is closed; None: it is no job that hangs."""
-        hangs = self.alert["kind"] == "hang" and self.alert.get("close_reason") == "silent"
-        return self.first_ns + HANG_NS if hangs else None
+        return hangs_until_ns(str(self.alert["kind"]), self.alert.get("close_reason"), self.first_ns)
 
     def is_at_work(self, now_ns: int) -> bool:
         """Whether the cause is still at work, as far as anybody knows."""
-        return self.is_open or (self.hangs_until_ns is not None and now_ns < self.hangs_until_ns)
+        alert = self.alert
+        return is_at_work(alert["state"], alert["kind"], alert.get("close_reason"), self.first_ns, now_ns)
 
 
 class Incidents:

@@ -83,6 +83,9 @@ class Verdict:
     thresholds
         By which thresholds it was judged, as far as people changed them while workers ran; None, and not in the
         JSON, where they changed none.
+    lasted_s
+        Seconds of the job's time from the first to the newest iteration in which the cause was seen, lost ones
+        included; None, and not in the JSON, for hangs, and of older workers.
     """
 
     verdict_id: str
@@ -105,6 +108,7 @@ class Verdict:
     recovers_ratio: float | None = None
     detector: str | None = None
     thresholds: Mapping[str, float] | None = None
+    lasted_s: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         """As an object of ``infra/docs/verdict-json.md``."""
@@ -112,7 +116,7 @@ class Verdict:
         values["iterations"] = list(self.iterations)
         values["delta"] = self.delta if math.isfinite(self.delta) else None
         values["suspects"] = [{**asdict(s), "ranks": list(s.ranks)} for s in self.suspects]
-        for name in ("detector", "thresholds"):
+        for name in ("detector", "thresholds", "lasted_s"):
             if values[name] is None:
                 del values[name]
         return values

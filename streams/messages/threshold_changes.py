@@ -10,21 +10,21 @@ from msgspec import Meta
 
 from irregulars.errors import InputError, RecordError
 from irregulars.streams.messages.records import decode_json, encode_json
-from irregulars.validation import Integer, JobName, NotNegative, Positive, Share, checked, require_known
+from irregulars.validation import Integer, JobName, Positive, PositiveSeconds, Seconds, Share, checked, require_known
 
 Words = Annotated[str, Meta(min_length=1, max_length=500)]
 Values = Mapping[str, int | float | None]
 
 LIVE: Final[Mapping[str, Any]] = {
     "delta": Annotated[float, Meta(gt=1, le=1e308)],
-    "silence_s": Positive,
+    "silence_s": PositiveSeconds,
     "alert_least_seen": Annotated[int, Meta(ge=1)],
-    "alert_least_lost_s": NotNegative,
+    "alert_least_lost_s": Seconds,
     "alert_ticket_gpu_hours": Positive,
-    "alert_ticket_job_s": Positive,
+    "alert_ticket_job_s": PositiveSeconds,
     "alert_page_gpu_hours": Positive,
     "alert_page_share": Share,
-    "alert_page_after_s": NotNegative,
+    "alert_page_after_s": Seconds,
 }
 """Settings that may change while workers run, and their rules: a test holds these to be those of the settings.
 

@@ -7,7 +7,7 @@ import math
 from typing import Final
 
 from irregulars.sinks.advice import name_device
-from irregulars.sinks.alerts import gpu_hours_lost
+from irregulars.sinks.costs import gpu_hours_lost
 from irregulars.streams.messages.judgements import Verdict
 
 LOG: Final = logging.getLogger("irregulars.worker")

@@ -460,7 +460,9 @@ def test_a_verdict_from_before_severity_has_none(settings: DatabaseSettings) -> 
     client = connect(settings, is_creating=True)
     migrate(client, [one for one in shipped_migrations() if one.version < 6])
     columns = [
-        name for name in TABLES["verdicts"].schema.names if name not in ("severity", "recovers_ratio", "detector")
+        name
+        for name in TABLES["verdicts"].schema.names
+        if name not in ("severity", "recovers_ratio", "detector", "lasted_s")
     ]
     client.insert_arrow("verdicts", ROWS["verdicts"].slice(2).select(columns))
     assert migrate(client)[0] == 6

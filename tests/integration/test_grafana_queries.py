@@ -202,7 +202,7 @@ def test_the_suspects_are_those_of_each_revision(recorded: Client) -> None:
 def test_a_verdict_costs_what_it_lost_while_its_cause_was_seen(recorded: Client) -> None:
     [row] = rows(recorded, query("verdict"), view("live", verdict="live-v"))
     assert (row["state"], row["severity"]) == ("open", "ticket")
-    assert round(row["gpu_hours_per_hour"], 2) == 3.2  # 0.8 s of 4 GPUs in one second
+    assert round(row["gpu_hours_per_hour"], 2) == 2.22  # 0.8 of 1.44 s of 4 GPUs
 
 
 def test_the_span_of_a_verdict_is_marked(recorded: Client) -> None:

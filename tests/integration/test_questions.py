@@ -95,7 +95,7 @@ def test_what_is_open_says_whom_since_when_and_at_what_cost(own: DatabaseSetting
     [row] = answer(client, "open_now")
     assert (row["job"], row["severity"], row["device"], row["probability"]) == ("live", "ticket", LINK, 0.76)
     assert row["since"] == datetime.fromtimestamp(made_up_job.START_NS / 1e9 + 2, UTC).replace(tzinfo=None)
-    assert (row["times_usual"], row["gpu_hours_per_hour"]) == (2.4, 3.2)  # 0.8 s of 4 GPUs in one second
+    assert (row["times_usual"], row["gpu_hours_per_hour"]) == (2.4, 2.22)  # 0.8 of 1.44 s of 4 GPUs
 
 
 def test_a_hang_is_open_until_its_job_is_heard_again(own: DatabaseSettings, client: Client) -> None:
@@ -148,7 +148,9 @@ def test_of_revisions_from_before_their_table_the_newest_is_known(clickhouse: Se
         asked = next(one.version for one in shipped_migrations() if one.name.endswith("_asked.sql"))
         migrate(client, [one for one in shipped_migrations() if one.version < asked])
         for name in ("verdicts", "suspects"):
-            client.insert_arrow(name, MADE_UP[name].drop_columns(["detector"] if name == "verdicts" else []))
+            client.insert_arrow(
+                name, MADE_UP[name].drop_columns(["detector", "lasted_s"] if name == "verdicts" else [])
+            )
         assert asked in migrate(client)
         rows = answer(client, "suspicion_history")
         assert [(row["revision"], row["event"], row["gpu_hours_lost"]) for row in rows] == [
@@ -361,6 +363,20 @@ def test_silent_ranks_are_named_with_the_last_iteration_that_they_sent(own: Data
     [row] = answer(client, "silent_ranks", iterations=5)
     assert row == {"rank": 3, "host": "node-1", "gpu": 1, "last_iteration": 34, "newest_iteration_of_job": 39}
     assert answer(client, "silent_ranks", iterations=6) == []
+
+
+def test_what_a_limit_leaves_out_is_told_and_only_then(recorded: Client) -> None:
+    whole = run(recorded, "slowest_iterations", {"job": NIC, "limit": 1000})
+    found = run(recorded, "slowest_iterations", {"job": NIC, "limit": 3})
+    assert (found.rows, found.cut_at) == (whole.rows[:3], 3)
+    assert whole.cut_at is None
+    assert run(recorded, "slowest_iterations", {"job": NIC, "limit": len(whole.rows)}).cut_at is None
+    assert run(recorded, "bandwidth_of_rank", {"job": NIC, "rank": 0, "limit": 2**32 - 1}).cut_at is None
+
+
+def test_what_to_look_at_first_names_the_nic(recorded: Client) -> None:
+    first = next(row for row in answer(recorded, "most_urgent", days=36_500) if row["job"] == NIC)
+    assert (first["device"], first["host"], first["nic"]) == ("nic", "node-1", "eth0")
 
 
 # --- what is left to the database -----------------------------------------------------------------------------------

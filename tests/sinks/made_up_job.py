@@ -135,7 +135,7 @@ def verdict(revision: int) -> Verdict:
         evidence="recv on rank 3 from rank 1 took 24.9 ms after both had arrived (usual 0.4 ms)", world_size=RANKS,
         time_ns=START_NS + 3_000_000_000, close_reason="recovered" if is_closed else None,
         event=("opened", "raised", "closed")[revision - 1], severity="note" if revision == 1 else "ticket",
-        recovers_ratio=None if revision == 1 else 0.9,
+        recovers_ratio=None if revision == 1 else 0.9, lasted_s=0.72 * revision,
     )  # fmt: skip
 
 

@@ -33,7 +33,7 @@ def test_the_promised_ones_ship() -> None:
 
 _EXTREME = r"(max|min|maxOrNull|minOrNull)\([^()]*(\([^()]*\))?\)"
 _UNMOVED = re.compile(
-    rf" FINAL|FROM accused|\(SELECT attempt FROM|SELECT DISTINCT [^()]*(\([^()]*\)[^()]*)?FROM|"
+    rf" FINAL|FROM (accused|incidents)|\(SELECT attempt FROM|SELECT DISTINCT [^()]*(\([^()]*\)[^()]*)?FROM|"
     rf"SELECT ((job|attempt|{_EXTREME})( AS \w+)?(, )?)+ FROM"
 )
 
@@ -42,7 +42,7 @@ _UNMOVED = re.compile(
 def test_each_reads_merged_rows_and_is_bounded(name: str) -> None:
     """FINAL everywhere, but for the largest, the smallest and sets: copies of a row do not change them."""
     sql = SHIPPED[name].sql
-    tables = "|".join((*TABLES, "transfers", "verdict_revisions", "accused"))
+    tables = "|".join((*TABLES, "transfers", "verdict_revisions", "accused", "incidents"))
     reads = [line for line in sql.splitlines() if re.search(rf"FROM ({tables})\b", line)]
     assert reads
     assert all(_UNMOVED.search(line) for line in reads)

@@ -148,7 +148,7 @@ def test_a_mute_of_everything_is_none() -> None:
 def test_no_key_is_missing_from_a_schema_and_none_is_invented() -> None:
     suspect = Suspect("gpu", 0, (0,), 0.5)
     verdict = Verdict("v", 1, "open", "j", "custom", (0, 1), 1.0, 0.0, None, (suspect,), "", detector="d",
-                      thresholds={"delta": 1.2})  # fmt: skip
+                      thresholds={"delta": 1.2}, lasted_s=1.0)  # fmt: skip
     announcement = Announcement("j", 0, 0, 1, 1, (Communicator("c", "dp", (0,)),))
     messages = {
         "jobs": encode_announcement(announcement), "heartbeats": encode_heartbeat(Heartbeat("j", 0, 0)),

@@ -18,11 +18,11 @@ def node_check(
         str | None, typer.Option(help="The host, as verdicts name it; default: NODE_NAME, else the machine's name.")
     ] = None,
     within_s: Annotated[float, typer.Option(min=0.1, max=60.0, help="Seconds that it may take.")] = 5.0,
-    days: Annotated[float, typer.Option(min=0.01, help="Alerts of so many days are read.")] = 7.0,
+    days: Annotated[float, typer.Option(min=0.01, max=36_500, help="Alerts of so many days are read.")] = 7.0,
     bootstrap: Bootstrap = None,
     topic_prefix: TopicPrefix = None,
 ) -> None:
-    """Say whether an open verdict accuses this host, as node-problem-detector asks it.
+    """Say whether an open verdict, or a job that hangs, accuses this host, as node-problem-detector asks it.
 
     One line of at most 80 characters. Status 0: none does; 1: one is sure enough to cordon it; 2: nobody knows.
 
@@ -39,7 +39,7 @@ def node_check(
         since_ns = time.time_ns() - int(days * 86_400 * 10**9)
         security = kafka_security(settings)
         found = recent_verdicts(settings.kafka_bootstrap, settings.topics(), security, since_ns, within_s)
-        status, line = check_host(found, name)
+        status, line = check_host(found, name, time.time_ns())
     except IrregularsError as error:
         status, line = UNKNOWN, short_line(f"not known: {error}")
     except Exception as error:  # a traceback ends with status 1, by which the monitor would set its condition

@@ -23,6 +23,7 @@ from irregulars.infra.showing.html_page import body_of
 from irregulars.infra.showing.screen import Screen, gather
 from irregulars.infra.showing.text_page import title_text
 from irregulars.sinks.investigations import Answer, run
+from irregulars.streams.messages.at_work import still_hangs
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
@@ -109,7 +110,8 @@ async def read_incident(console: Console, which: str) -> Incident:
         wanted = {"verdict_id": verdict.verdict_id, "limit": _REVISIONS}
         return Incident(screen, run(client, "suspicion_history", wanted))
 
-    keep_s = _OPEN_S if verdict.state == "open" else _CLOSED_S
+    is_closed = verdict.state == "closed" and not still_hangs(verdict.kind, verdict.close_reason)
+    keep_s = _CLOSED_S if is_closed else _OPEN_S
     return await console.database.ask(("incident", verdict.verdict_id, verdict.revision), read, keep_s)
 
 

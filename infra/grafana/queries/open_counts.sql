@@ -1,7 +1,7 @@
--- How many verdicts of each severity are open, and what they cost together.
+-- How many verdicts of each severity are open; a job that hangs counts, though its verdict is closed.
 SELECT
     countIf(severity = 'page') AS pages,
     countIf(severity = 'ticket') AS tickets,
     countIf(ifNull(severity, 'note') = 'note') AS notes
-FROM verdicts FINAL
-WHERE state = 'open'
+FROM incidents
+WHERE is_at_work

@@ -1,5 +1,4 @@
--- One verdict as it stands now. How much it costs an hour: what was lost between the first and the newest iteration in
--- which its cause was seen, by the time between them.
+-- One verdict as it stands now, and what it costs an hour while its cause is there.
 SELECT
     known.severity AS severity,
     known.state AS state,
@@ -9,13 +8,12 @@ SELECT
     known.delta AS times_usual,
     begins.started_at AS since,
     known.last_seen_at AS last_seen_at,
-    known.lost_s * known.world_size / 3600 AS gpu_hours_lost,
-    known.lost_s * known.world_size
-        / nullIf(dateDiff('nanosecond', begins.started_at, known.last_seen_at) / 1e9, 0) AS gpu_hours_per_hour,
+    known.gpu_hours_lost AS gpu_hours_lost,
+    known.gpu_hours_per_hour AS gpu_hours_per_hour,
     known.recovers_ratio AS recovers_ratio,
     known.close_reason AS close_reason,
     known.evidence AS evidence
-FROM (SELECT * FROM verdicts FINAL WHERE verdict_id = {verdict:String}) AS known
+FROM (SELECT * FROM incidents WHERE verdict_id = {verdict:String}) AS known
 LEFT JOIN
 (
     SELECT verdict_id, toNullable(name) AS name, toNullable(probability) AS probability

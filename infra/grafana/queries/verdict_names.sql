@@ -7,13 +7,13 @@ SELECT
         replaceAll(toString(known.kind), '_', ' '), ', ', ifNull(named.name, 'nobody accused'),
         ', from iteration ', toString(known.first_iteration)
     ) AS label
-FROM (SELECT * FROM verdicts FINAL WHERE job = {job:String} AND attempt = {attempt:Int64}) AS known
+FROM (SELECT * FROM incidents WHERE job = {job:String} AND attempt = {attempt:Int64}) AS known
 LEFT JOIN
 (
     SELECT verdict_id, toNullable(name) AS name FROM accused WHERE job = {job:String} AND position = 0
 ) AS named ON named.verdict_id = known.verdict_id
 ORDER BY
-    known.state = 'closed',
+    NOT known.is_at_work,
     indexOf(['page', 'ticket', 'note'], ifNull(known.severity, 'note')),
     known.lost_s DESC,
     verdict_id

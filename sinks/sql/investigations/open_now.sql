@@ -1,31 +1,15 @@
 -- title: What is open now
 -- theme: now
--- description: Verdicts that are open, and hangs after which their job was not heard again, the most urgent first:
---     whom they accuse, with which probability, since when (UTC), and what they cost: GPU-hours so far, and GPU-hours
---     per hour between the first and the newest iteration in which the cause was seen.
+-- description: Verdicts that are open, and hangs of the last day after which their job was not heard again, the most
+--     urgent first: whom they accuse, with which probability, since when (UTC), and what they cost: GPU-hours so far,
+--     and GPU-hours per hour while the cause is there.
 -- empty: Nothing is wrong: no verdict is open, and no job hangs.
 -- parameter: job String = '' | training job; default: all
 -- parameter: limit UInt32 = 30 | verdicts at most
 WITH
-    heard AS
-    (
-        SELECT job, max((attempt, iteration)) AS newest FROM iterations GROUP BY job
-    ),
     open_ones AS
     (
-        SELECT known.*
-        FROM (SELECT * FROM verdicts FINAL) AS known
-        LEFT JOIN heard ON heard.job = known.job
-        WHERE ({job:String} = '' OR known.job = {job:String})
-            AND (
-                known.state = 'open'
-                OR (
-                    known.kind = 'hang'
-                    AND known.close_reason = 'silent'
-                    AND known.attempt >= heard.newest.1
-                    AND known.past_last_iteration >= heard.newest.2
-                )
-            )
+        SELECT * FROM incidents WHERE is_at_work AND ({job:String} = '' OR job = {job:String})
     ),
     begins AS
     (
@@ -47,11 +31,8 @@ SELECT
     open_ones.kind AS kind,
     begins.started_at AS since,
     round(open_ones.delta, 2) AS times_usual,
-    round(open_ones.lost_s * open_ones.world_size / 3600, 3) AS gpu_hours_lost,
-    round(
-        open_ones.lost_s * open_ones.world_size
-        / nullIf(dateDiff('nanosecond', begins.started_at, open_ones.last_seen_at) / 1e9, 0), 2
-    ) AS gpu_hours_per_hour,
+    round(open_ones.gpu_hours_lost, 3) AS gpu_hours_lost,
+    round(open_ones.gpu_hours_per_hour, 2) AS gpu_hours_per_hour,
     open_ones.verdict_id AS verdict_id
 FROM open_ones
 LEFT JOIN begins

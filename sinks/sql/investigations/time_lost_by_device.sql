@@ -5,7 +5,7 @@
 -- empty: No verdict of these days names a device; days=3650 looks further back.
 -- parameter: days UInt32 = 30 | verdicts seen in so many days before now
 -- parameter: limit UInt32 = 50 | devices at most, the costliest first
-WITH known AS (SELECT * FROM verdicts FINAL)
+WITH known AS (SELECT * FROM incidents)
 SELECT
     suspects.device AS device,
     suspects.host AS host,
@@ -15,7 +15,7 @@ SELECT
     if(suspects.device = 'link' OR suspects.host IS NULL, suspects.ranks, []) AS ranks,
     uniqExact(known.verdict_id) AS verdicts,
     uniqExact(known.job) AS jobs,
-    countIf(known.state = 'open') AS open_verdicts,
+    countIf(known.is_at_work) AS open_verdicts,
     round(sum(known.lost_s * suspects.probability), 3) AS expected_lost_s,
     round(sum(known.lost_s * known.world_size * suspects.probability) / 3600, 3) AS expected_gpu_hours_lost,
     max(known.last_seen_at) AS last_seen_at

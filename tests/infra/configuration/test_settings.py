@@ -3,8 +3,10 @@ from __future__ import annotations
 import dataclasses
 import pickle
 import re
+import time
 from dataclasses import fields
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 from hypothesis import given
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 
 from irregulars.detectors.verdicts.severity import SeverityLimits
 from irregulars.errors import InputError
+from irregulars.infra.configuration import agent_settings, agent_sources, notify_channels, notify_settings
 from irregulars.infra.configuration.settings import (
     FIELDS,
     SEVERITIES,
@@ -23,6 +26,8 @@ from irregulars.infra.configuration.settings import (
 from irregulars.infra.configuration.wiring import monitor_settings, severity_limits, worker_settings
 from irregulars.sinks.alerts import LEAST_SEVERITY
 from irregulars.streams.messages import judgements
+from irregulars.streams.messages.threshold_changes import LIVE
+from irregulars.validation import MAX_SECONDS, checked
 
 PAGE = Path(__file__).resolve().parents[3] / "infra" / "docs" / "settings.md"
 
@@ -74,7 +79,7 @@ def test_lists_keep_commas_inside_brackets() -> None:
         ("delta = true", r"delta must be a number above 1; got True"),
         ("window = 20.5", r"window must be an integer of at least 10; got 20.5"),
         ("window = 3", r"window must be an integer of at least 10; got 3"),
-        ("grace_s = inf", r"grace_s must be a number below 1e308; got inf"),
+        ("grace_s = inf", r"grace_s must be a number from 0 to 1e9; got inf"),
         ("kafka_tls = 1", r"kafka_tls must be true or false; got 1"),
         ("detectors = [1]", r"detectors\[0\] must be text; got 1"),
         ('kafka_bootstrap = "broker"', r"kafka_bootstrap must be host:port.*; got 'broker'"),
@@ -195,3 +200,37 @@ def test_the_limits_of_severity_have_the_defaults_of_the_core_and_reach_both_mon
     assert monitor_settings(Settings(**others)).severity == limits
     worker = worker_settings(Settings(**others, alert_least_severity="page"), "group")
     assert (worker.judgement["severity"], worker.alert_least_severity) == (limits, "page")
+
+
+@pytest.mark.parametrize("name", [one.name for one in fields(Settings) if one.name.endswith("_s")])
+@pytest.mark.parametrize("value", [1e308, 1e10, float("inf"), float("nan"), 10**400])
+def test_seconds_that_no_clock_counts_are_refused(name: str, value: float) -> None:
+    with pytest.raises(InputError, match=rf"^{name} must be a number .*1e9; got "):
+        Settings(**{name: value})
+
+
+def test_the_longest_seconds_fit_a_time_of_day_in_nanoseconds() -> None:
+    assert time.time_ns() + round(MAX_SECONDS * 1e9) < 2**63
+    assert Settings(silence_s=MAX_SECONDS).silence_s == MAX_SECONDS
+
+
+def test_all_seconds_of_other_files_are_bounded_too() -> None:
+    """The files of agents, sources and channels, and what people change while workers run."""
+    unbounded = []
+    for module in (agent_settings, agent_sources, notify_channels, notify_settings):
+        for table in vars(module).values():
+            if getattr(table, "__module__", "") == module.__name__ and dataclasses.is_dataclass(table):
+                hints = get_type_hints(table, include_extras=True)
+                unbounded += [f"{table.__name__}.{name}" for name in hints if _is_unbounded(name, hints[name])]
+    assert unbounded == []
+    assert [name for name in LIVE if _is_unbounded(name, LIVE[name])] == []
+
+
+def _is_unbounded(name: str, kind: object) -> bool:
+    if not name.endswith("_s"):
+        return False
+    try:
+        checked(1e10, kind, name)
+    except InputError:
+        return False
+    return True

@@ -82,6 +82,16 @@ def test_a_job_that_hangs_is_told_as_a_page_and_as_over_a_day_later() -> None:
     assert tell_all(ledger, T0 + 2 * DAY) == []
 
 
+@pytest.mark.parametrize("close_reason", ["recovered", "restarted", "finished"])
+def test_a_hang_is_over_when_its_worker_says_so(close_reason: str) -> None:
+    ledger = ledger_of(hold_s=0.0)
+    ledger.take_alert(hang(), T0)
+    assert said(tell_all(ledger, T0)) == [("opened", "page")]
+    ledger.take_alert({**hang(close_reason), "revision": 2, "event": "closed"}, T0 + HOUR)
+    assert said(tell_all(ledger, T0 + HOUR)) == [("resolved", "page")]
+    assert tell_all(ledger, T0 + 2 * DAY) == []
+
+
 def test_a_hang_is_told_again_to_who_would_forget_it() -> None:
     ledger = ledger_of(hold_s=0.0, repeat_s=3600.0)
     ledger.take_alert(hang(), T0)

@@ -1,0 +1,246 @@
+"""Whether an incident is over, and what it costs: everybody who is asked says the same, of the same verdict."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from irregulars.infra.console.pages.jobs_now import now_of
+from irregulars.infra.showing.from_database import find_verdict, found_in_database
+from irregulars.infra.showing.screen import gather
+from irregulars.infra.showing.text_page import cost_text, title_text
+from irregulars.sinks.alerts import alert_of
+from irregulars.sinks.connection import DatabaseSettings, connect
+from irregulars.sinks.costs import gpu_hours_lost, gpu_hours_per_hour
+from irregulars.sinks.investigations import run
+from irregulars.sinks.notices.actions import actions_of
+from irregulars.sinks.notices.incidents import Incidents
+from irregulars.sinks.notices.node_health import check_host
+from irregulars.sinks.notices.notice import Notice
+from irregulars.sinks.notices.policy import Rules, Tell, decide
+from irregulars.sinks.tables import tables_of
+from irregulars.streams.messages.judgements import Judgements, Suspect, Verdict
+from tests.infra.grafana.queries import FOLDER, query
+from tests.integration.test_clickhouse import Server, answer, own_database, store
+from tests.sinks import made_up_job
+from tests.sinks.recorded_jobs import rows_of_recording
+
+if TYPE_CHECKING:
+    from clickhouse_connect.driver.client import Client
+
+pytestmark = pytest.mark.integration
+
+NOW_NS = time.time_ns()
+MINUTE_S, HOUR_S = 60, 3600
+ITERATIONS = made_up_job.ITERATIONS
+NIC = "gloo-slow-nic"
+VERDICT_SQL = (FOLDER / "verdict.sql").read_text("utf-8")
+
+
+@pytest.fixture(scope="module")
+def own(clickhouse: Server) -> Iterator[DatabaseSettings]:
+    for settings in own_database(clickhouse):
+        store(settings, {})
+        client = connect(settings)
+        # So that a test may say when a row was stored: as it is, nobody can.
+        client.command("ALTER TABLE verdicts MODIFY COLUMN stored_at DateTime('UTC') DEFAULT now()")
+        client.close_connections()
+        yield settings
+
+
+@pytest.fixture(scope="module")
+def client(own: DatabaseSettings) -> Iterator[Client]:
+    client = connect(own)
+    yield client
+    client.close_connections()
+
+
+# --- is it over? ----------------------------------------------------------------------------------------------------
+
+
+def hang(job: str, told_ns: int, **changes: Any) -> Verdict:
+    gpu = Suspect("gpu", 1, (1,), 0.9, host=f"host-{job}", gpu=1)
+    return replace(
+        Verdict(
+            f"{job}:0:{ITERATIONS - 1}:0", 1, "closed", job, "hang", (ITERATIONS - 1, ITERATIONS), math.nan, 600.0,
+            "world", (gpu,), "rank 1 did not arrive", world_size=4, time_ns=told_ns, close_reason="silent",
+            event="opened", severity="page",
+        ),
+        **changes,
+    )  # fmt: skip
+
+
+def stored(own: DatabaseSettings, verdict: Verdict, ago_s: float, restarts: bool = False, goes_on: int = 0) -> None:
+    """Store a job that hung, as if its worker had done so some time ago."""
+    job, seen_ns = verdict.job, NOW_NS - round(ago_s * 1e9)
+    announcements = [replace(made_up_job.announcement(rank), job=job) for rank in range(4)]
+    announcements += [replace(one, attempt=1) for one in announcements] if restarts else []
+    iterations = [
+        replace(made_up_job.judged(at), job=job, verdict_ids=(), start_ns=seen_ns + at * 10**8)
+        for at in range(ITERATIONS + goes_on)
+    ]
+    store(own, tables_of(Judgements(job, announcements, iterations, verdicts=[verdict])))
+    client = connect(own)
+    client.command("INSERT INTO verdicts SELECT * REPLACE (now('UTC') - toIntervalSecond({ago:UInt32}) AS stored_at) "
+                   "FROM verdicts FINAL WHERE job = {job:String}", {"ago": round(ago_s), "job": job})  # fmt: skip
+    client.close_connections()
+
+
+OVER = {"revision": 2, "event": "closed"}
+CASES: dict[str, tuple[float, dict[str, Any], dict[str, Any], bool]] = {
+    "silent-10-minutes": (10 * MINUTE_S, {}, {}, True),
+    "silent-23-hours": (23 * HOUR_S, {}, {}, True),
+    "silent-25-hours": (25 * HOUR_S, {}, {}, False),
+    "restarted": (10 * MINUTE_S, {"restarts": True}, {**OVER, "close_reason": "restarted"}, False),
+    "goes-on": (10 * MINUTE_S, {"goes_on": 1}, {**OVER, "close_reason": "recovered"}, False),
+    "ended": (10 * MINUTE_S, {}, {**OVER, "close_reason": "finished"}, False),
+    "slow-and-silent": (10 * MINUTE_S, {}, {"kind": "slow_rank", "delta": 2.0, "event": "closed"}, False),
+}  # fmt: skip
+
+
+def python_says(verdict: Verdict, told_ns: int) -> dict[str, bool]:
+    """Those who know nothing but the messages of the topic ``alerts``."""
+    message = alert_of(verdict)
+    assert message is not None
+    incident = Incidents().take(json.loads(message), told_ns)
+    host = verdict.suspects[0].host or ""
+    return {
+        "notices": isinstance(decide(incident, None, Rules(hold_s=0), (), NOW_NS), Tell),
+        "node-check": check_host([(verdict, told_ns)], host, NOW_NS)[0] == 1,
+    }
+
+
+def sql_says(client: Client, job: str) -> dict[str, bool]:
+    jobs, incidents = (run(client, name, {"limit": 1000}) for name in ("jobs_now", "open_now"))
+    now = now_of(jobs, incidents, {}, NOW_NS / 1e9, silence_s=600.0)
+    (line,) = [one for one in now.jobs if one.row["job"] == job] or [None]
+    verdict = find_verdict(client, job)
+    assert verdict is not None
+    screen = gather(found_in_database(client, verdict, "test", NOW_NS))
+    urgent = [row["job"] for row in answer(client, "most_urgent", days=9999, limit=1000)]
+    lost = [row for row in answer(client, "time_lost_by_device", days=9999) if row["host"] == f"host-{job}"]
+    counts = client.query("SELECT count() FROM incidents WHERE is_at_work AND job = {job:String}", {"job": job})
+    return {
+        "open_now": job in [row["job"] for row in answer(client, "open_now")],
+        "console: incidents": job in [one["job"] for one in now.incidents],
+        "console: jobs": line is not None and line.row["job"] in [one.row["job"] for one in now.heard]
+        and line.row["open_verdicts"] == 1,
+        "console: incident page is live": screen.is_at_work,
+        "show": "still hangs" in title_text(screen) and "while it lasted" not in cost_text(screen),
+        "most_urgent": urgent.index(job) < urgent.index("gone"),
+        "time_lost_by_device": [row["open_verdicts"] for row in lost] == [1],
+        "incidents": counts.first_row[0] == 1,
+    }  # fmt: skip
+
+
+def test_everybody_says_the_same_of_a_hang(own: DatabaseSettings, client: Client) -> None:
+    # The costliest page of all that are over: who counts as open stands before it, all others behind it.
+    store(own, tables_of(Judgements("gone", verdicts=[hang("gone", NOW_NS, close_reason="stopped", lost_s=1e6)])))
+    wanted, found = {}, {}
+    for job, (ago_s, after, changes, is_at_work) in CASES.items():
+        told_ns = NOW_NS - round(ago_s * 1e9)
+        verdict = hang(job, told_ns, **changes)
+        stored(own, verdict, ago_s, **after)
+        says = python_says(verdict, told_ns) | sql_says(client, job)
+        found[job], wanted[job] = says, dict.fromkeys(says, is_at_work)
+    assert found == wanted
+    pages, tickets, notes = client.query(query("open_counts")).first_row
+    assert (pages, tickets, notes) == (2, 0, 0)
+
+
+@pytest.mark.parametrize("after", [{"restarts": True}, {"goes_on": 1}])
+def test_the_database_sees_a_job_that_is_back_although_nobody_told(
+    own: DatabaseSettings, client: Client, after: dict[str, Any]
+) -> None:
+    """Its monitor was forgotten meanwhile, and its hang's last revision is the one that it hangs."""
+    job = f"back-{next(iter(after))}"
+    stored(own, hang(job, NOW_NS), 10 * MINUTE_S, **after)
+    assert not any(sql_says(client, job).values())
+
+
+# --- what does it cost? ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_open", [True, False], ids=["open", "closed"])
+def test_everybody_says_the_same_number_of_a_recorded_verdict(clickhouse: Server, is_open: bool) -> None:
+    for settings in own_database(clickhouse):
+        rows = dict(rows_of_recording(NIC))
+        newest = len(rows["verdicts"]) - 1 - is_open  # the last revision closes it
+        rows["verdicts"] = rows["verdicts"].slice(0, newest + 1)
+        rows["suspects"] = rows["suspects"].filter(pa.compute.less_equal(rows["suspects"]["revision"], newest + 1))
+        store(settings, rows)
+        client = connect(settings)
+        verdict = find_verdict(client, NIC)
+        assert verdict is not None
+        assert (verdict.state == "open") is is_open
+        lost, hourly = gpu_hours_lost(verdict), gpu_hours_per_hour(verdict)
+        assert lost is not None
+        assert hourly is not None
+        for name, (said, digits) in lost_says(client, verdict).items():
+            assert said == pytest.approx(lost, abs=10**-digits / 2), name
+        for name, (said, digits) in hourly_says(client, verdict, is_open).items():
+            assert said == pytest.approx(hourly, abs=10**-digits / 2 + 1e-6), name
+        assert hourly == pytest.approx(of_stored_iterations(client, verdict), rel=0.01)
+        client.close_connections()
+
+
+def lost_says(client: Client, verdict: Verdict) -> dict[str, tuple[float, int]]:
+    """Return who says what was lost so far, GPU-hours, and to how many digits."""
+    message = alert_of(verdict)
+    assert message is not None or verdict.event == "continued"
+    found = {} if message is None else {"alert": (json.loads(message)["gpu_hours_lost"], 6)}
+    days = {"days": 9999}
+    asks: dict[str, Callable[[], Any]] = {
+        "most_urgent": lambda: answer(client, "most_urgent", **days)[0]["gpu_hours_lost"],
+        "cost_by_job": lambda: answer(client, "cost_by_job", **days)[0]["gpu_hours_lost"],
+        "cost_by_week": lambda: sum(row["gpu_hours_lost"] for row in answer(client, "cost_by_week", weeks=2000)),
+        "blamed": lambda: answer(client, "blamed")[0]["gpu_hours_lost"],
+        "dashboard": lambda: named(client, VERDICT_SQL, {"verdict": verdict.verdict_id})["gpu_hours_lost"],
+    }
+    found |= {name: (ask(), 3) for name, ask in asks.items()}
+    found["show"] = (shown(client, verdict).gpu_hours, 6)
+    return found
+
+
+def hourly_says(client: Client, verdict: Verdict, is_open: bool) -> dict[str, tuple[float, int]]:
+    """Return who says what is lost in an hour, GPU-hours, and to how many digits."""
+    found = {
+        "show": (shown(client, verdict).gpu_hours_per_hour, 6),
+        "dashboard": (named(client, VERDICT_SQL, {"verdict": verdict.verdict_id})["gpu_hours_per_hour"], 6),
+    }
+    if is_open:
+        jobs, incidents = (run(client, name, {"limit": 9}) for name in ("jobs_now", "open_now"))
+        now = now_of(jobs, incidents, {}, time.time(), 600.0)
+        found["open_now, console: incident"] = (now.incidents[0]["gpu_hours_per_hour"], 2)
+        found["console: job"] = (now.jobs[0].cost, 2)
+        message = alert_of(replace(verdict, event="opened"))
+        assert message is not None
+        action = actions_of(Notice("opened", json.loads(message), "ticket"))[0]
+        found["actions"] = (action.gpu_hours_lost_per_hour, 6)
+    return found
+
+
+def shown(client: Client, verdict: Verdict) -> Any:
+    return gather(found_in_database(client, verdict, "test", NOW_NS)).cost
+
+
+def named(client: Client, sql: str, values: dict[str, Any]) -> dict[str, Any]:
+    result = client.query(sql, values)
+    return dict(zip(result.column_names, result.result_rows[0], strict=True))
+
+
+def of_stored_iterations(client: Client, verdict: Verdict) -> float:
+    """Return the definition, counted in the iterations that are stored: lost time by time, times GPUs."""
+    elapsed = client.query(
+        "SELECT sum(elapsed_ns) / 1e9 FROM iterations FINAL WHERE job = {job:String} AND phase = 'train' "
+        "AND iteration >= {first:Int64} AND iteration < {past:Int64}",
+        {"job": verdict.job, "first": verdict.iterations[0], "past": verdict.iterations[1]},
+    ).first_row[0]
+    return float(verdict.lost_s / elapsed * verdict.world_size)

@@ -1,0 +1,90 @@
+"""A hang that was told while its job was silent: what becomes of it is told too, on a recorded job."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from irregulars.producers.trace.directory import Trace, read_trace
+from irregulars.sinks.alerts import alert_of
+from irregulars.streams.messages.judgements import Verdict
+from irregulars.streams.monitor_settings import MonitorSettings
+from tests.sinks.recorded_jobs import RECORDINGS
+from tests.streams.evidence_rows import evidence_of
+from tests.streams.judged_streams import MonitoredJob, in_order, last_words
+
+SILENCE_S, GRACE_S = 600.0, 30.0
+TOLD_S = SILENCE_S + 5 * GRACE_S
+HUNG_AT = 40
+
+
+@pytest.fixture(scope="module")
+def trace() -> Trace:
+    read = read_trace(RECORDINGS / "bench" / "ddp8-hang-before")
+    live = tuple(replace(one, recorded_until_ns=None) for one in read.announcements)
+    return replace(read, announcements=live)
+
+
+@pytest.fixture(params=[False, True], ids=["", "restored"])
+def silent(trace: Trace, request: pytest.FixtureRequest) -> MonitoredJob:
+    """The job after its silence was told; once more, as another worker takes it over then."""
+    job = MonitoredJob(trace.job, MonitorSettings(silence_s=SILENCE_S, grace_s=GRACE_S))
+    messages = in_order(trace)
+    job.feed(messages[: len(messages) - len(trace.announcements)])  # without last words
+    for now_s in (0.0, *(SILENCE_S + step * GRACE_S for step in range(5))):
+        job.tick(now_s)
+    if request.param:
+        job.restore()
+    return job
+
+
+def hangs(job: MonitoredJob) -> list[Verdict]:
+    return [one for one in job.outcome.revisions if one.kind == "hang"]
+
+
+def go_on(job: MonitoredJob, trace: Trace, number: int, **changes: int) -> None:
+    """Let all ranks deliver another iteration, which begins 900 s after the recording."""
+    begin_ns = max(one.start_ns for one in job.outcome.iterations) + 900 * 10**9
+    for one in trace.announcements:
+        rows = evidence_of(one.rank, {number: 100}, attempt=trace.attempt, start_ns=begin_ns, **changes)
+        rows.columns["start_ns"][:] = begin_ns
+        job.deliver([replace(rows, job=trace.job)])
+
+
+def test_a_hang_is_told_once_while_its_job_is_silent(silent: MonitoredJob) -> None:
+    (told,) = hangs(silent)
+    assert (told.state, told.event, told.close_reason, told.revision) == ("closed", "opened", "silent", 1)
+    assert told.iterations == (HUNG_AT, HUNG_AT + 1)
+    silent.tick(TOLD_S)
+    assert hangs(silent) == [told]
+
+
+def test_a_job_that_goes_on_hangs_no_more(silent: MonitoredJob, trace: Trace) -> None:
+    (told,) = hangs(silent)
+    go_on(silent, trace, HUNG_AT + 1)
+    first, second = hangs(silent)
+    assert first == told
+    assert second == replace(told, revision=2, event="closed", close_reason="recovered", lost_s=second.lost_s)
+    assert second.lost_s == pytest.approx(900, rel=0.01)  # when it was told nobody knew how long it would last
+    assert told.lost_s == SILENCE_S
+    assert alert_of(second) is not None
+    go_on(silent, trace, HUNG_AT + 2)
+    assert hangs(silent) == [first, second]
+
+
+def test_ranks_that_only_say_where_they_stand_do_not_go_on(silent: MonitoredJob, trace: Trace) -> None:
+    go_on(silent, trace, HUNG_AT + 1, unended=1)
+    assert [one.close_reason for one in hangs(silent)] == ["silent"]
+
+
+def test_a_job_that_is_started_again_hangs_no_more(silent: MonitoredJob, trace: Trace) -> None:
+    silent.feed([replace(one, attempt=trace.attempt + 1) for one in trace.announcements])
+    for now_s in (TOLD_S, TOLD_S + 2 * GRACE_S):
+        silent.tick(now_s)
+    assert [(one.revision, one.close_reason) for one in hangs(silent)] == [(1, "silent"), (2, "restarted")]
+
+
+def test_a_job_that_is_ended_hangs_no_more(silent: MonitoredJob, trace: Trace) -> None:
+    silent.feed(last_words(trace))
+    assert [(one.revision, one.close_reason) for one in hangs(silent)] == [(1, "silent"), (2, "finished")]
