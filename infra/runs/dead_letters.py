@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Self
 
-from confluent_kafka import KafkaException, Message, Producer
+from confluent_kafka import KafkaException, Message
 
 from irregulars.errors import InputError, ServiceUnavailable
 from irregulars.streams.kafka.broker import client_config, service_error
 from irregulars.streams.kafka.log_reader import LogReader
+from irregulars.streams.kafka.login_password import new_producer
 from irregulars.streams.kafka.topic_admin import check_topics
 from irregulars.streams.kafka.topics import HEADER_BYTES, MAX_MESSAGE_BYTES, SENDING, WORKER_TOPICS, TopicSettings
 from irregulars.streams.stages.rank_stage import RANK_TOPICS
@@ -154,7 +155,7 @@ class DeadLetterBox:
         whole = [(self._origin(letter), self.original(letter)) for letter in letters]
         most_bytes = MAX_MESSAGE_BYTES + HEADER_BYTES
         config = {**SENDING, "message.max.bytes": most_bytes}
-        producer = Producer(client_config(self._bootstrap, self._security) | config)
+        producer = new_producer(client_config(self._bootstrap, self._security) | config)
         failed: list[Any] = []
         for (topic, partition, _), (key, value) in whole:
             try:
