@@ -2,7 +2,7 @@
 
 Kafka asks for a password when a connection is made, and never again. So connections that are there outlast its
 change, and those that are made later, after a broker's restart for example, need the new one. A client of librdkafka
-has a copy of its own: whoever makes one with `new_consumer` or `new_producer` has it told of a new password.
+has a copy of its own: one that `new_consumer` or `new_producer` made looks for a new one whenever it is used.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 from weakref import WeakSet
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
 from irregulars.errors import InputError
 from irregulars.secret_files import read_secret
@@ -61,7 +61,7 @@ class LoginPassword(str):
         made._newest = str(text)
         made._clients = WeakSet()
         made._lock = threading.Lock()
-        made._is_following = False
+        made._looked_s = time.monotonic()
         made._refused_s = made._told_s = float("-inf")
         made._reason = ""
         return made
@@ -69,7 +69,7 @@ class LoginPassword(str):
     _newest: str
     _clients: WeakSet[TakesPassword]
     _lock: threading.Lock
-    _is_following: bool
+    _looked_s: float
     _refused_s: float
     _told_s: float
     _reason: str
@@ -79,26 +79,20 @@ class LoginPassword(str):
         return "LoginPassword(…)"
 
     def newest(self) -> str:
-        """Return what the file holds now; what it held before, where it can't be read."""
-        self.look()
+        """Return what the file holds, as of `LOOK_S` ago; what it held before, where it can't be read."""
+        if self.path is not None and time.monotonic() > self._looked_s + LOOK_S:
+            self._look(self.path)
         return self._newest
 
     def follow(self, client: TakesPassword) -> None:
-        """Tell a client of each new password, as long as it lives."""
-        if self.path is None:
-            return
+        """Tell a client of each new password that `newest` finds, as long as the client lives."""
         with self._lock:
             self._clients.add(client)
-            if not self._is_following:
-                self._is_following = True
-                threading.Thread(target=self._watch, name="irregulars-password", daemon=True).start()
 
-    def look(self) -> None:
-        """Read the file, and tell all clients if it holds another password than before."""
-        if self.path is None:
-            return
+    def _look(self, path: Path) -> None:
+        self._looked_s = time.monotonic()
         try:
-            text = read_secret(self.path, "kafka_password_file")
+            text = read_secret(path, "kafka_password_file")
         except InputError as error:  # it is being replaced, or it is gone: what we have may still do
             LOG.debug("event=password_unread reason=%r", str(error))
             return
@@ -107,8 +101,8 @@ class LoginPassword(str):
                 return
             self._newest, clients = text, list(self._clients)
         for client in clients:
-            self._tell(client)
-        LOG.warning("event=password_read_again service=kafka user=%r file=%r", self.user, str(self.path))
+            client.set_sasl_credentials(self.user, text)
+        LOG.warning("event=password_read_again service=kafka user=%r file=%r", self.user, str(path))
 
     def note(self, error: KafkaError) -> None:
         """Say, now and then, that the broker refuses our login, if that is what an error of librdkafka means."""
@@ -133,21 +127,6 @@ class LoginPassword(str):
             return "the password is read at the start: set the right one, and start it again"
         return f"put the right password into {self.path}, which is read again every {LOOK_S:g} s"
 
-    def _watch(self) -> None:
-        while True:
-            time.sleep(LOOK_S)
-            with self._lock:
-                if not self._clients:
-                    self._is_following = False
-                    return
-            self.look()
-
-    def _tell(self, client: TakesPassword) -> None:
-        try:
-            client.set_sasl_credentials(self.user, self._newest)
-        except (RuntimeError, KafkaException) as error:  # it was closed meanwhile
-            LOG.debug("event=password_not_told reason=%r", str(error))
-
 
 def is_login_refusal(error: KafkaError) -> bool:
     """Whether an error of librdkafka means that the broker refuses who we say that we are."""
@@ -160,25 +139,89 @@ def password_of(security: Mapping[str, Any]) -> LoginPassword | None:
     return found if isinstance(found, LoginPassword) else None
 
 
-class _Consumer(Consumer):
-    """As its base, and it can be referred to weakly."""
+class _Renewal:
+    """Tells one client of a new password.
+
+    By the thread that uses the client: confluent-kafka lets one thread at a time use a consumer, and whoever waits
+    for a thread that polls without end may never have its turn.
+    """
+
+    def __init__(self, password: LoginPassword, known: str) -> None:
+        self._password: Final = password
+        self._known = known
+
+    def look(self, client: TakesPassword) -> None:
+        newest = self._password.newest()
+        if newest != self._known:
+            self._known = newest
+            client.set_sasl_credentials(self._password.user, newest)
 
 
-class _Producer(Producer):
-    """As its base, and it can be referred to weakly."""
+class _FollowingConsumer(Consumer):
+    """A consumer that looks for a new password."""
+
+    renewal: _Renewal
+
+    def poll(self, *args: Any, **options: Any) -> Message | None:
+        self.renewal.look(self)
+        return super().poll(*args, **options)
+
+    def consume(self, *args: Any, **options: Any) -> list[Message]:
+        self.renewal.look(self)
+        return super().consume(*args, **options)
+
+    def list_topics(self, *args: Any, **options: Any) -> Any:
+        self.renewal.look(self)
+        return super().list_topics(*args, **options)
+
+    def get_watermark_offsets(self, *args: Any, **options: Any) -> Any:
+        self.renewal.look(self)
+        return super().get_watermark_offsets(*args, **options)
+
+    def offsets_for_times(self, *args: Any, **options: Any) -> list[TopicPartition]:
+        self.renewal.look(self)
+        return super().offsets_for_times(*args, **options)
+
+    def committed(self, *args: Any, **options: Any) -> list[TopicPartition]:
+        self.renewal.look(self)
+        return super().committed(*args, **options)
+
+
+class _FollowingProducer(Producer):
+    """A producer that looks for a new password."""
+
+    renewal: _Renewal
+
+    def poll(self, *args: Any, **options: Any) -> int:
+        self.renewal.look(self)
+        return super().poll(*args, **options)
+
+    def flush(self, *args: Any, **options: Any) -> int:
+        self.renewal.look(self)
+        return super().flush(*args, **options)
+
+    def list_topics(self, *args: Any, **options: Any) -> Any:
+        self.renewal.look(self)
+        return super().list_topics(*args, **options)
 
 
 def new_consumer(config: Mapping[str, Any]) -> Consumer:
-    """Make a consumer, which is told of a new password."""
-    made = _Consumer(current(config))
-    _follow(made, config)
+    """Make a consumer, which logs in with the newest password; use it by one thread at a time."""
+    own, password = current(config), password_of(config)
+    if password is None or password.path is None:
+        return Consumer(own)
+    made = _FollowingConsumer(own)
+    made.renewal = _Renewal(password, own[KEY])
     return made
 
 
 def new_producer(config: Mapping[str, Any]) -> Producer:
-    """Make a producer, which is told of a new password."""
-    made = _Producer(current(config))
-    _follow(made, config)
+    """Make a producer, which logs in with the newest password."""
+    own, password = current(config), password_of(config)
+    if password is None or password.path is None:
+        return Producer(own)
+    made = _FollowingProducer(own)
+    made.renewal = _Renewal(password, own[KEY])
     return made
 
 
@@ -197,9 +240,3 @@ def _noting(password: LoginPassword, also: Callable[[KafkaError], object] | None
             also(error)
 
     return note
-
-
-def _follow(client: Any, config: Mapping[str, Any]) -> None:
-    password = password_of(config)
-    if password is not None:
-        password.follow(client)

@@ -87,7 +87,7 @@ class KafkaSecurity:
             values |= {
                 "sasl.mechanism": self.mechanism,
                 "sasl.username": self.user,
-                "sasl.password": self._password(),
+                "sasl.password": self._login_password(),
             }
         librdkafka = {"ca_file": "ssl.ca.location", "cert_file": "ssl.certificate.location",
                       "key_file": "ssl.key.location"}  # fmt: skip
@@ -142,7 +142,7 @@ class KafkaSecurity:
         endpoint()  # what is wrong with its files shows now; for each token they are read again
         return TokenSource(lambda: endpoint()())
 
-    def _password(self) -> LoginPassword:
+    def _login_password(self) -> LoginPassword:
         from irregulars.streams.kafka.login_password import LoginPassword
 
         return LoginPassword(self._secret(), self.user or "", self.password_file)

@@ -11,12 +11,14 @@ import pytest
 
 from irregulars.infra.configuration.settings import Settings
 from irregulars.streams.kafka.access_roles import ROLES, grant, rights_of
+from irregulars.streams.kafka.login_password import new_producer
 from irregulars.streams.kafka.topic_admin import create_topics
 from irregulars.streams.kafka.topics import TopicSettings
 from tests.conftest import failing_in_one_line
 from tests.integration.pipelines import RECORDINGS, Process
 from tests.integration.secured_kafka import SecuredKafka
 from tests.integration.worker_runs import ROOT, SESSION_S, free_port, wait_until
+from tests.sinks.notices.alerts import alert_bytes
 
 pytestmark = pytest.mark.integration
 
@@ -110,7 +112,12 @@ def test_a_new_password_of_kafka_is_taken_from_its_file_by_all_that_run(
     wait_until(lambda: says(running["worker"], "event=broker_back"), "the worker")
     done = start("replay", str(RECORDINGS / "gloo-slow-nic"), "--speed", "0")
     assert done.wait(60) == 0, done.output()
-    wait_until(lambda: (tmp_path / "told").exists() and b"slow_nic" in (tmp_path / "told").read_bytes(), "a notice")
+    wait_until(lambda: says(running["worker"], "event=verdict_opened job='gloo-slow-nic'"), "a verdict")
+    producer = new_producer({"bootstrap.servers": broker.bootstrap})
+    producer.produce(PREFIX + "alerts", alert_bytes("v1"), b"v1")
+    assert producer.flush(30) == 0
+    told = tmp_path / "told"
+    wait_until(lambda: told.exists() and b"v1" in told.read_bytes(), "a notice")
     for name, one in running.items():
         assert one.is_running, name
         assert NEW not in one.output()
