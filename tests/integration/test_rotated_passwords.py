@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from irregulars.errors import ServiceRefused, SinkBusy
 from irregulars.infra.configuration.settings import Settings
+from irregulars.infra.configuration.wiring import database_settings
+from irregulars.infra.console.database import ConsoleDatabase
+from irregulars.infra.services.demo_database import DemoDatabase
+from irregulars.sinks.clickhouse import ClickHouseSink
+from irregulars.sinks.tables import tables_of
 from irregulars.streams.kafka.access_roles import ROLES, grant, rights_of
 from irregulars.streams.kafka.login_password import new_producer
 from irregulars.streams.kafka.topic_admin import create_topics
@@ -18,7 +25,11 @@ from tests.conftest import failing_in_one_line
 from tests.integration.pipelines import RECORDINGS, Process
 from tests.integration.secured_kafka import SecuredKafka
 from tests.integration.worker_runs import ROOT, SESSION_S, free_port, wait_until
+from tests.sinks import made_up_job
 from tests.sinks.notices.alerts import alert_bytes
+
+if TYPE_CHECKING:
+    from clickhouse_connect.driver.client import Client
 
 pytestmark = pytest.mark.integration
 
@@ -123,3 +134,52 @@ def test_a_new_password_of_kafka_is_taken_from_its_file_by_all_that_run(
         assert NEW not in one.output()
         assert "Traceback" not in one.output()
         one.stop()
+
+
+# --- ClickHouse -----------------------------------------------------------------------------------------------------
+
+
+def change_passwords(database: DemoDatabase, folder: Path) -> None:
+    """Restart the server with other ones: the tests' engine does not look for them by itself."""
+    database.kill()
+    for name in ("password", "reader-password"):
+        (folder / name).write_text(NEW)
+    database.start()
+
+
+def test_a_new_password_of_clickhouse_is_taken_from_its_file_by_workers_and_console(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("WARNING")
+    with DemoDatabase(tmp_path / "data", port=free_port()) as database:
+        writer, reader = tmp_path / "writer", tmp_path / "reader"
+        writer.write_text(database.password)
+        reader.write_text(database.reader_password)
+        settings = Settings(
+            clickhouse_url=database.url, clickhouse_user=database.user, clickhouse_password_file=writer,
+            clickhouse_reader_user=database.reader, clickhouse_reader_password_file=reader,
+        )  # fmt: skip
+        sink = ClickHouseSink(database_settings(settings))
+        sink.open()
+        console = ConsoleDatabase(database_settings(settings, is_reading=True))
+        assert asyncio.run(console.ask("before", stored)) == 0
+        change_passwords(database, tmp_path / "data")
+        sink.write(tables_of(made_up_job.judgements()))
+        for _ in range(2):
+            with pytest.raises(SinkBusy, match=f"must accept user '{database.user}'; it refused the login"):
+                sink.flush()
+        with pytest.raises(ServiceRefused, match=database.reader):
+            asyncio.run(console.ask("refused", stored))
+        writer.write_text(NEW + "\n")
+        reader.write_text(NEW + "\n")
+        sink.flush()
+        assert asyncio.run(console.ask("after", stored)) > 0
+        sink.close()
+        console.close()
+    assert [one.getMessage() for one in caplog.records if "password" in one.getMessage()] == [
+        f"event=password_read_again service=database user={user!r}" for user in (database.user, database.reader)
+    ]
+
+
+def stored(client: Client) -> int:
+    return int(client.command("SELECT count() FROM verdicts"))  # type: ignore[arg-type]
