@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -13,11 +14,20 @@ from irregulars.sinks.clickhouse import ClickHouseSink
 from irregulars.sinks.connection import connect
 from irregulars.sinks.notices.opinions import opinion_on
 from irregulars.sinks.tables import TABLES, table_of_opinions, table_of_samples, tables_of
+from irregulars.streams.kafka.log_reader import LogReader
+from irregulars.streams.kafka.login_password import new_producer
+from irregulars.streams.kafka.topic_admin import create_topics
+from irregulars.streams.kafka.topics import TopicSettings, rank_key
+from irregulars.streams.messages.announcements import encode_announcement
+from irregulars.streams.messages.opinions import encode_opinion
 from tests.integration.test_database_access import GuardedDatabase, ask, run
+from tests.integration.worker_runs import ROOT
 from tests.sinks import made_up_job
 
 pytestmark = pytest.mark.integration
 
+DOCS = ROOT / "infra" / "docs"
+SQL = ("BACKUP", "RESTORE", "ALTER")
 OTHER = "somebody's; DROP TABLE verdicts --"
 """Names of jobs are input."""
 
@@ -80,3 +90,51 @@ def test_people_see_what_would_go_and_how_to_let_it_go(database: GuardedDatabase
     assert last.split()[0] == "0"
     assert last.endswith("nothing is deleted; --write deletes them, as clickhouse_user")
     assert "\x1b" not in told.stdout
+
+
+def test_what_topics_keep_of_a_job_for_ever_goes_from_the_partitions_in_which_it_stands(
+    kafka_bootstrap: str, topic_prefix: str
+) -> None:
+    topics = TopicSettings(topic_prefix, 4)
+    create_topics(kafka_bootstrap, topics)
+    settings = Settings(kafka_bootstrap=kafka_bootstrap, topic_prefix=topic_prefix, partitions=4)
+    producer = new_producer({"bootstrap.servers": kafka_bootstrap})
+    for job in (made_up_job.JOB, f"{made_up_job.JOB}/2"):
+        for rank in range(3):
+            announced = encode_announcement(replace(made_up_job.announcement(rank), job=job))
+            producer.produce(topics.name("jobs"), announced, rank_key(job, rank), 1)  # of its group, not of its key
+        said = opinion_on(replace(made_up_job.verdict(1), job=job), is_right=True, who="ann", note="", time_ns=1)
+        producer.produce(topics.name("feedback"), encode_opinion(said), said.key + job.encode())
+    producer.produce(topics.name("jobs"), b"no JSON", b"x", 0)
+    assert producer.flush(30) == 0
+
+    def counts(*more: str) -> dict[str, int]:
+        done = run(settings, "topics", "forget-job", made_up_job.JOB, "--json", *more)
+        assert (done.returncode, done.stderr) == (0, "")
+        return {name.removeprefix(topic_prefix): one for name, one in json.loads(done.stdout)["messages"].items()}
+
+    wanted = {"jobs": 3, "notices": 0, "feedback": 1}
+    assert counts() == counts() == counts("--do-it") == wanted
+    assert set(counts().values()) == {0}
+    reader = LogReader(kafka_bootstrap, {})
+    newest = {one.key(): one.value() for one in reader.read_tail(topics.name("jobs"), 1)}
+    reader.close()
+    assert [key for key, value in newest.items() if value] == [
+        rank_key(f"{made_up_job.JOB}/2", at) for at in range(3)
+    ]
+
+
+def test_the_sql_of_the_pages_is_sql_of_clickhouse(database: GuardedDatabase) -> None:
+    lines = [line for page in ("keeping.md", "access.md") for line in (DOCS / page).read_text().splitlines()]
+    found = [line.strip() for line in lines if line.startswith(tuple(f"    {one} " for one in SQL))]
+    assert {line.split()[0] for line in found} == set(SQL)
+    for line in found:
+        assert ask_formatted(database, line)
+
+
+def ask_formatted(database: GuardedDatabase, sql: str) -> str:
+    client = connect(database_settings(database.settings("reader")))
+    try:
+        return str(client.command("SELECT formatQuery({sql:String})", parameters={"sql": sql}))
+    finally:
+        client.close_connections()
