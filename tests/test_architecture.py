@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from irregulars.infra.kit.shipped_files import shipped_files
+
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("detectors", "infra", "producers", "sinks", "streams")
 PAGE = ROOT / "infra" / "docs" / "architecture.md"
@@ -184,6 +186,18 @@ def test_the_wheel_holds_every_source_and_data_file(wheel: Path) -> None:
     wanted = {path.relative_to(ROOT).as_posix() for path in {*SOURCES, *data} if "target" not in path.parts}
     wanted |= {path.name for path in (ROOT / "irregulars").glob("*.py")}
     assert {f"irregulars/{name}" for name in wanted} <= set(zipfile.ZipFile(wheel).namelist())
+
+
+def test_of_an_installed_wheel_the_whole_kit_can_be_had(wheel: Path, tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    zipfile.ZipFile(wheel).extractall(site)
+    command = [sys.executable, "-m", "irregulars", "kit", "mine"]
+    done = subprocess.run(command, cwd=tmp_path, env={"PYTHONPATH": str(site)}, capture_output=True, text=True,
+                          check=False, timeout=60)  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    mine = tmp_path / "mine"
+    written = {path.relative_to(mine).as_posix() for path in mine.rglob("*") if path.is_file()}
+    assert written == set(shipped_files())
 
 
 def test_folders_of_a_training_repository_are_in_nobodys_way(wheel: Path, tmp_path: Path) -> None:

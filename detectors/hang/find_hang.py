@@ -6,9 +6,10 @@ The first of these that is found is to blame:
 1. **missing**: a rank that never arrived in an operator in which others wait, and waits nowhere itself;
 2. **stopped**: a rank that stands in an operator that all have entered and others have left;
 3. **last in line**: each rank waits for those who do not stand where it stands. These chains end in a circle of
-   ranks, or in an operator that all have entered and nobody has left; or, where only some ranks are logged, all in
-   one operator with members that log nothing;
-4. **owing**: of two ranks that receive from each other, and so stand in a circle, the one that has got more messages
+   ranks, or in an operator that all have entered and nobody has left;
+4. **silent**: where only some ranks are logged, these chains all end in one operator, and its members that log
+   nothing are all that nobody saw arrive. A process that has died leaves no dump;
+5. **owing**: of two ranks that receive from each other, and so stand in a circle, the one that has got more messages
    from the other than it sent back: it posted its next recv early, and stopped at its work on the last.
 
 All others wait, and are victims.
@@ -31,6 +32,7 @@ Operation = tuple[int, int, int, int]
 """Communicator, sequence, and sender and receiver of p2p (-1 elsewhere)."""
 
 _UNTOLD = -1  # in place of ranks of which nothing is known
+_MOST_SILENT = 8  # who are named: those of a host. Of more it is only said that they log nothing
 
 
 class Hang(NamedTuple):
@@ -39,7 +41,7 @@ class Hang(NamedTuple):
     Parameters
     ----------
     ranks
-        Those to look at: that did not arrive, or that stopped inside.
+        Those to look at: that did not arrive, or that stopped inside. Empty: too many log nothing to name them.
     waiting
         How many other ranks are inside an operator that has not ended.
     communicator, operator
@@ -50,6 +52,8 @@ class Hang(NamedTuple):
         Whether `ranks` stopped inside.
     is_shared
         Whether nobody came out of that operator: then one of them is to blame, or what connects them.
+    silent
+        How many members of that operator log nothing, where all others stand in it: `ranks` are these.
     """
 
     ranks: tuple[int, ...]
@@ -59,6 +63,7 @@ class Hang(NamedTuple):
     since_ns: int | None
     has_arrived: bool
     is_shared: bool = False
+    silent: int = 0
 
 
 def find_hang(
@@ -101,7 +106,7 @@ def find_hang(
             waiting = [row for rank, row in standing.head_rows.items() if rank in stopped - owing]
             return _hang(owing, columns, waiting, standing, has_arrived=False)
     if not stopped:
-        return None
+        return _silence(columns, standing)
     heads = [row for rank, row in standing.head_rows.items() if rank in stopped]
     return _hang(stopped, columns, heads, standing, has_arrived=True, is_shared=is_shared)
 
@@ -167,17 +172,28 @@ class _Standing:
         return not self._absent(one)
 
     def last_in_line(self) -> set[int]:
-        """Return the ranks at which all chains of waiting end; none that may wait for a rank that logs nothing.
+        """Return the ranks at which all chains of waiting end; none that may wait for a rank that logs nothing."""
+        ends = last_groups(self._chains())
+        return {rank for group in ends if _UNTOLD not in group for rank in self._standing_at(group)}
 
-        If each may, and all that is known of them leads to one operator, those who stand in that.
-        """
+    def kept_by_silent_ranks(self) -> Operation | None:
+        """Return the operation at which all known chains of waiting end, if none but silent ranks hold it up."""
+        ends = last_groups({node: waits_for - {_UNTOLD} for node, waits_for in self._chains().items()})
+        is_clear = len(ends) == 1 and all(self._has_silent_alone(one) for one in self.inside)
+        (end,) = ends[0] if is_clear and len(ends[0]) == 1 else (None,)
+        return end if isinstance(end, tuple) and self.silent(end) else None
+
+    def silent(self, one: Operation) -> set[int]:
+        """Return who takes part in an operation, has no row of it and stands nowhere else."""
+        return set(self._absent(one) - self.head.keys())
+
+    def _chains(self) -> dict[int | Operation, set[int | Operation]]:
+        """Who waits for whom."""
         edges: dict[int | Operation, set[int | Operation]] = {}
         for rank, one in self.head.items():
             edges[rank] = {one}
             edges.setdefault(one, self._holds_up(one))
-        ends = last_groups(edges)
-        found = {rank for group in ends if _UNTOLD not in group for rank in self._standing_at(group)}
-        return found or self._where_all_known_chains_end(edges)
+        return edges
 
     def owing(self, circle: Collection[int]) -> set[int]:
         """Return which of two ranks that wait for each other's message owes the other one an answer; else nobody."""
@@ -198,11 +214,6 @@ class _Standing:
         has_got = own & (columns["operator"] == RECV) & np.isfinite(columns["elapsed_ns"])
         return int(has_got.sum()) - int((own & (columns["operator"] == SEND)).sum())
 
-    def _where_all_known_chains_end(self, edges: Mapping[int | Operation, set[int | Operation]]) -> set[int]:
-        ends = last_groups({node: waits_for - {_UNTOLD} for node, waits_for in edges.items()})
-        is_clear = len(ends) == 1 and all(self._has_silent_alone(one) for one in self.inside)
-        return self._standing_at(ends[0]) if is_clear else set()
-
     def _standing_at(self, group: Collection[int | Operation]) -> set[int]:
         """Return the ranks of a circle, or those who stand in an operation that nobody holds up."""
         if len(group) > 1:
@@ -211,8 +222,7 @@ class _Standing:
 
     def _has_silent_alone(self, one: Operation) -> bool:
         """Whether everybody of whom an operation has no row, and who stands nowhere, logs nothing at all."""
-        unseen = self._absent(one) - self.head.keys()
-        return all(rank in self._topology.unlogged or rank not in self._topology.places for rank in unseen)
+        return all(rank in self._topology.unlogged or rank not in self._topology.places for rank in self.silent(one))
 
     def _holds_up(self, one: Operation) -> set[int | Operation]:
         """Who keeps an operation from ending: who has not entered it, or stands somewhere before it."""
@@ -273,6 +283,17 @@ def _newest_collectives(columns: Mapping[str, Column]) -> dict[int, dict[int, in
         for c, r, s in zip(communicator[first].tolist(), rank[first].tolist(), highest.tolist(), strict=True):
             newest.setdefault(c, {})[r] = s
     return newest
+
+
+def _silence(columns: Mapping[str, Column], standing: _Standing) -> Hang | None:
+    """Name the ranks that log nothing, where all others wait for them."""
+    one = standing.kept_by_silent_ranks()
+    if one is None:
+        return None
+    silent = standing.silent(one)
+    rows = [row for row in standing.head_rows.values() if _operation(columns, row) == one]
+    named = silent if len(silent) <= _MOST_SILENT else set()
+    return _hang(named, columns, rows, standing, has_arrived=False)._replace(silent=len(silent))
 
 
 def _hang(

@@ -64,8 +64,7 @@ def hang_verdict(
 ) -> Verdict:
     """Say, once and for all, that a job hung after the iteration `last`, until its recording ended for `reason`."""
     lost_ns = 0 if until_ns is None or hang.since_ns is None else max(until_ns - hang.since_ns, 0)
-    device = Device("gpu", hang.ranks)
-    probability = VERDICTS.shared_hang_probability if hang.is_shared else VERDICTS.hang_probability
+    suspects = (suspect_of(Device("gpu", hang.ranks), _hang_probability(hang), topology),) if hang.ranks else ()
     return Verdict(
         verdict_id=verdict_id,
         revision=1,
@@ -76,7 +75,7 @@ def hang_verdict(
         delta=round(1 + lost_ns / last.reference_ns, 3) if lost_ns and last.reference_ns else math.nan,
         lost_s=round(lost_ns / 1e9, 6),
         communicator=topology.names[hang.communicator],
-        suspects=(suspect_of(device, probability, topology),),
+        suspects=suspects,
         evidence=hang_text(hang, topology),
         attempt=attempt,
         world_size=topology.world_size,
@@ -85,6 +84,12 @@ def hang_verdict(
         event="opened",
         severity="page",  # whatever was lost so far: nothing moves until somebody acts
     )
+
+
+def _hang_probability(hang: Hang) -> float:
+    if hang.silent:
+        return VERDICTS.silent_hang_probability
+    return VERDICTS.shared_hang_probability if hang.is_shared else VERDICTS.hang_probability
 
 
 def suspect_of(device: Device, probability: float, topology: Topology) -> Suspect:

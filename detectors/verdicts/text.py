@@ -34,14 +34,19 @@ def standing_text(kind: str, piece: Piece, costs_ns: float, seen: int, topology:
 
 def hang_text(hang: Hang, topology: Topology) -> str:
     """Say who waits where, and for whom."""
+    where = f"{OPERATORS[hang.operator]} on {_name(hang.communicator, topology)}"
+    who = "1 rank waits" if hang.waiting == 1 else f"{hang.waiting} ranks wait"
+    if not hang.ranks:
+        return f"{who} in operators that never ended; {hang.silent} ranks that belong to {where} log nothing"
     ranks = f"rank {hang.ranks[0]}" if len(hang.ranks) == 1 else f"ranks {', '.join(map(str, hang.ranks[:8]))}"
     ranks += f" and {len(hang.ranks) - 8} more" if len(hang.ranks) > 8 else ""
-    where = f"{OPERATORS[hang.operator]} on {_name(hang.communicator, topology)}"
+    if hang.silent:
+        belong = "belongs" if hang.silent == 1 else "belong"
+        return f"{who} in operators that never ended; {ranks} {belong} to {where}, and nothing was logged there"
     if hang.is_shared:
         return f"{ranks} entered {where}, and none of them came out; nobody else is missing"
     if hang.has_arrived:
         return f"{where} ended on other ranks and never on {ranks}"
-    who = "1 rank waits" if hang.waiting == 1 else f"{hang.waiting} ranks wait"
     return f"{who} in operators that never ended; {ranks} never arrived in {where}"
 
 

@@ -162,6 +162,12 @@ class VerdictThresholds:
         source="chosen: what connects them may as well be to blame",
     )  # fmt: skip
 
+    silent_hang_probability: float = threshold(
+        0.7, unit="probability",
+        meaning="Promised of the members of an operator that log nothing, where all others are inside.",
+        source="chosen: one of the others may have stopped inside, and those may wait themselves",
+    )  # fmt: skip
+
     # --- detectors with a say (`custom_verdicts.py`, `strange_ranks.py`) --------------------------------------------
 
     strange_recent: int = threshold(

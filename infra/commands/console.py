@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,42 +18,55 @@ if TYPE_CHECKING:
     from irregulars.infra.console.access.policy import AccessPolicy
 
 
+Listen = Annotated[
+    str | None, typer.Option("--listen", metavar="HOST:PORT", help="Where; port 0: any free one (console_listen).")
+]
+TokenFile = Annotated[
+    Path | None, typer.Option("--token-file", metavar="FILE", help="Has the token; else a random one is printed.")
+]
+UserHeader = Annotated[
+    str | None,
+    typer.Option("--trust-proxy-header", metavar="NAME", help="Header in which a proxy says who somebody is."),
+]
+Proxies = Annotated[
+    list[str] | None,
+    typer.Option("--proxy", metavar="ADDRESS", help="Address or network of that proxy; may stand several times."),
+]
+ProxySecretFile = Annotated[
+    Path | None,
+    typer.Option("--proxy-secret-file", metavar="FILE", help="Has what that proxy must send in X-Proxy-Secret."),
+]
+HostNames = Annotated[
+    list[str] | None,
+    typer.Option("--host-name", metavar="NAME", help="Name by which browsers reach it; may stand several times."),
+]
+CertificateFile = Annotated[
+    Path | None, typer.Option("--certificate", metavar="FILE", help="Our certificate (PEM), for https.")
+]
+KeyFile = Annotated[Path | None, typer.Option("--key", metavar="FILE", help="Its private key (PEM).")]
+PlainHttp = Annotated[
+    bool | None, typer.Option("--plain-http", help="Let other machines reach it unencrypted.", show_default=False)
+]
+Feedback = Annotated[
+    bool | None,
+    typer.Option("--feedback/--no-feedback", help="Let people say if a verdict was right.", show_default=False),
+]
+Kafka = Annotated[bool, typer.Option("--kafka/--no-kafka", help="Read alerts and dead letters from Kafka.")]
+
+
 def console(
     context: typer.Context,
-    listen: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Where to listen; port 0: any free one (console_listen).")
-    ] = None,
-    token_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The file with the token; else a random one is printed.")
-    ] = None,
-    user_header: Annotated[
-        str | None,
-        typer.Option("--trust-proxy-header", metavar="NAME", help="Header in which a proxy says who somebody is."),
-    ] = None,
-    proxies: Annotated[
-        list[str] | None,
-        typer.Option("--proxy", metavar="ADDRESS", help="Address or network of that proxy; may stand several times."),
-    ] = None,
-    names: Annotated[
-        list[str] | None,
-        typer.Option("--host-name", metavar="NAME", help="Name by which browsers reach it; may stand several times."),
-    ] = None,
-    certificate_file: Annotated[
-        Path | None, typer.Option("--certificate", metavar="FILE", help="Our certificate (PEM), for https.")
-    ] = None,
-    key_file: Annotated[Path | None, typer.Option("--key", metavar="FILE", help="Its private key (PEM).")] = None,
-    takes_plain: Annotated[
-        bool | None, typer.Option("--plain-http", help="Let other machines reach it unencrypted.", show_default=False)
-    ] = None,
-    takes_feedback: Annotated[
-        bool | None,
-        typer.Option(
-            "--feedback/--no-feedback", help="Let people say whether a verdict was right.", show_default=False
-        ),
-    ] = None,
-    reads_kafka: Annotated[
-        bool, typer.Option("--kafka/--no-kafka", help="Read alerts and dead letters from Kafka.")
-    ] = True,
+    listen: Listen = None,
+    token_file: TokenFile = None,
+    user_header: UserHeader = None,
+    proxies: Proxies = None,
+    proxy_secret_file: ProxySecretFile = None,
+    names: HostNames = None,
+    certificate_file: CertificateFile = None,
+    key_file: KeyFile = None,
+    takes_plain: PlainHttp = None,
+    takes_feedback: Feedback = None,
+    reads_kafka: Kafka = True,
     bootstrap: Bootstrap = None,
     topic_prefix: TopicPrefix = None,
     clickhouse_url: ClickHouseUrl = None,
@@ -69,22 +83,17 @@ def console(
     --host-name irregulars.example
     """
     settings = settings_of(
-        context,
-        console_listen=listen,
-        console_token_file=token_file,
-        console_user_header=user_header,
-        console_proxies=tuple(proxies) if proxies else None,
-        console_hosts=tuple(names) if names else None,
-        console_certificate_file=certificate_file,
-        console_key_file=key_file,
-        console_plain_http=takes_plain,
-        console_feedback=takes_feedback,
-        kafka_bootstrap=bootstrap,
-        topic_prefix=topic_prefix,
-        clickhouse_url=clickhouse_url,
-        clickhouse_database=database,
-    )
+        context, console_listen=listen, console_token_file=token_file, console_user_header=user_header,
+        console_proxies=_tuple(proxies), console_proxy_secret_file=proxy_secret_file, console_hosts=_tuple(names),
+        console_certificate_file=certificate_file, console_key_file=key_file, console_plain_http=takes_plain,
+        console_feedback=takes_feedback, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix,
+        clickhouse_url=clickhouse_url, clickhouse_database=database,
+    )  # fmt: skip
     _serve(settings, reads_kafka)
+
+
+def _tuple(given: list[str] | None) -> tuple[str, ...] | None:
+    return tuple(given) if given else None
 
 
 def _serve(settings: Settings, reads_kafka: bool) -> None:
@@ -102,7 +111,7 @@ def _serve(settings: Settings, reads_kafka: bool) -> None:
     policy = policy_of(settings, address)
     with listen_on(*address) as listening:
         app = make_app(console_settings_of(settings, policy, reads_kafka=reads_kafka))
-        config = loaded(app, certificate)
+        config = loaded(app, policy.proxies, certificate)
         _tell(listening, policy, settings)
         serve(config, listening)
     print("irregulars: console ended", file=sys.stderr)
@@ -119,8 +128,8 @@ def _start_log(settings: Settings) -> None:
 
 def _tell(listening: socket.socket, policy: AccessPolicy, settings: Settings) -> None:
     """Say where it is, and how to get in. A random token is told here alone, behind the sign that browsers keep."""
-    from irregulars.infra.console.access.policy import is_open_to_others
-
+    for warning in _warnings(policy, settings):
+        print(f"irregulars: {warning}", file=sys.stderr)
     host, port = settings.console_listen.rpartition(":")[0], listening.getsockname()[1]
     url = f"{'https' if policy.is_encrypted else 'http'}://{host}:{port}/"
     path = settings.console_token_file
@@ -128,5 +137,18 @@ def _tell(listening: socket.socket, policy: AccessPolicy, settings: Settings) ->
         print(f"irregulars: console at {url}login#{policy.token}", flush=True)
     else:
         print(f"irregulars: console at {url}", flush=True)
-    if path is not None and is_open_to_others(path):
-        print(f"irregulars: {path} can be read by others on this machine; chmod 600 closes it", file=sys.stderr)
+
+
+def _warnings(policy: AccessPolicy, settings: Settings) -> Iterator[str]:
+    """Tell what works and is less safe than it looks."""
+    from irregulars.infra.console.access.addresses import has_loopback
+    from irregulars.infra.console.access.policy import is_open_to_others
+
+    for path in (settings.console_token_file, settings.console_proxy_secret_file):
+        if path is not None and is_open_to_others(path):
+            yield f"{path} can be read by others on this machine; chmod 600 closes it"
+    if policy.user_header is not None and policy.proxy_secret is None and has_loopback(policy.proxies):
+        yield (
+            f"whoever is logged in on this machine can send {policy.user_header} and be anybody, as the proxy stands "
+            "on it too; console_proxy_secret_file prevents that"
+        )

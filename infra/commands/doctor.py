@@ -19,7 +19,11 @@ from irregulars.infra.commands.options import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from irregulars.infra.configuration.lenient import LenientSettings
     from irregulars.infra.doctor.checks.findings import Finding
+    from irregulars.infra.doctor.checks.question import Question
 
 
 def doctor(
@@ -31,7 +35,8 @@ def doctor(
     within_s: Annotated[float, typer.Option(min=1.0, max=300.0, help="Seconds that reading may take.")] = 20.0,
     group: Annotated[str, typer.Option(help="Consumer group of the workers.")] = "irregulars",
     role: Annotated[
-        str | None, typer.Option(help="Whose rights we are to have: worker, agent, …; default: any role's.")
+        str | None,
+        typer.Option(help="Judge only what a role's work needs: worker, agent, …; default: all."),
     ] = None,
     bootstrap: Bootstrap = None,
     topic_prefix: TopicPrefix = None,
@@ -45,31 +50,45 @@ def doctor(
 
     Example: irregulars doctor --only kafka --only topics
     """
-    from irregulars.infra.configuration.lenient import load_leniently
-    from irregulars.infra.doctor.checks.findings import GROUPS, status_of
-    from irregulars.infra.doctor.diagnosis import Question, diagnose
+    from irregulars.infra.doctor.checks.findings import status_of
+    from irregulars.infra.doctor.diagnosis import diagnose
+
+    question = _question(only or (), group, role, within_s)
+    found = _settings(context, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix, clickhouse_url=clickhouse_url,
+                      clickhouse_database=database)  # fmt: skip
+    begin_s = time.monotonic()
+    with open_console(is_error=True).status("looking") as status:
+        findings = diagnose(found, question, status.update)
+    (_print_json if json else _print)(findings, time.monotonic() - begin_s)
+    raise typer.Exit(status_of(findings))
+
+
+def _question(only: Sequence[str], group: str, role: str | None, within_s: float) -> Question:
+    from irregulars.infra.doctor.checks.findings import GROUPS
+    from irregulars.infra.doctor.checks.question import Question
     from irregulars.streams.kafka.access_roles import ROLES
     from irregulars.validation import require_known
 
-    for name in only or ():
+    for name in only:
         require_known(name, GROUPS, "group", "flag --only", f"One of {', '.join(GROUPS)}")
     if role is not None:
         require_known(role, ROLES, "role", "flag --role", f"One of {', '.join(ROLES)}")
+    return Question(group, role, only, within_s)
+
+
+def _settings(context: typer.Context, **flags: str | None) -> LenientSettings:
+    from irregulars.infra.configuration.lenient import load_leniently
+
     invocation = context.obj if isinstance(context.obj, Invocation) else Invocation()
-    flags = {"kafka_bootstrap": bootstrap, "topic_prefix": topic_prefix, "clickhouse_url": clickhouse_url,
-             "clickhouse_database": database}  # fmt: skip
     given = {name: value for name, value in flags.items() if value is not None}
-    found = load_leniently({**invocation.assignments, **given}, invocation.config)
-    begin_s = time.monotonic()
-    with open_console(is_error=True).status("looking") as status:
-        findings = diagnose(found, Question(group, role, only or (), within_s), status.update)
-    took_s = time.monotonic() - begin_s
-    if json:
-        print_json({"status": status_of(findings), "took_s": round(took_s, 3),
-                    "findings": [one.to_json() for one in findings]})  # fmt: skip
-    else:
-        _print(findings, took_s)
-    raise typer.Exit(status_of(findings))
+    return load_leniently({**invocation.assignments, **given}, invocation.config)
+
+
+def _print_json(findings: list[Finding], took_s: float) -> None:
+    from irregulars.infra.doctor.checks.findings import status_of
+
+    print_json({"status": status_of(findings), "took_s": round(took_s, 3),
+                "findings": [one.to_json() for one in findings]})  # fmt: skip
 
 
 def _print(findings: list[Finding], took_s: float) -> None:

@@ -180,7 +180,10 @@ class Settings:
         None, "Header in which a proxy tells the console who somebody is, like X-Forwarded-User"
     )
     console_proxies: tuple[str, ...] = _setting(
-        (), "Addresses or networks of the proxies that are believed; all others are not"
+        (), "Addresses or networks of the proxies that are believed (X-Forwarded-For too); all others are not"
+    )
+    console_proxy_secret_file: Path | None = _setting(
+        None, "The file with the secret that a proxy must send in X-Proxy-Secret; none: its address is enough"
     )
     console_hosts: tuple[str, ...] = _setting(
         (), "Names by which browsers reach the console, beside localhost, this machine's name and addresses"

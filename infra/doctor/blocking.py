@@ -11,7 +11,8 @@ from typing import Final, Self
 from irregulars.infra.configuration.lenient import LenientSettings
 from irregulars.infra.configuration.settings import Settings
 from irregulars.infra.doctor.checks.findings import Finding
-from irregulars.infra.doctor.diagnosis import Question, diagnose
+from irregulars.infra.doctor.checks.question import Question
+from irregulars.infra.doctor.diagnosis import diagnose
 
 LOG: Final = logging.getLogger("irregulars.doctor")
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass
 from threading import Thread
 from typing import Final, TypeVar
 
@@ -19,6 +18,7 @@ from irregulars.infra.doctor.checks.facts import DatabaseFacts, KafkaFacts
 from irregulars.infra.doctor.checks.findings import GROUPS, Finding, finding, unread
 from irregulars.infra.doctor.checks.jobs import check_jobs
 from irregulars.infra.doctor.checks.machine import check_machine
+from irregulars.infra.doctor.checks.question import Question
 from irregulars.infra.doctor.checks.rights import check_rights
 from irregulars.infra.doctor.checks.topics import check_topics
 from irregulars.infra.doctor.checks.workers import check_workers
@@ -31,32 +31,6 @@ _GRACE_S: Final = 2.0
 """What reading may take beyond its deadline: steps end by it, and not to the tenth of a second."""
 
 _Facts = TypeVar("_Facts")
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """What is asked.
-
-    Parameters
-    ----------
-    group
-        Consumer group of the workers.
-    role
-        Whose work we are to do; None: whichever we may.
-    only
-        Groups of findings; empty: all.
-    within_s
-        How long reading may take.
-    """
-
-    group: str = "irregulars"
-    role: str | None = None
-    only: Collection[str] = ()
-    within_s: float = 20.0
-
-    def wants(self, *groups: str) -> bool:
-        """Whether one of the groups is asked for."""
-        return not self.only or any(group in self.only for group in groups)
 
 
 def diagnose(
@@ -72,21 +46,30 @@ def diagnose(
     findings: list[Finding] = []
     settings = found.settings
     if settings is not None:
-        wants_kafka, within_s = question.wants(*OF_KAFKA), question.within_s
-        kafka = _begin(lambda: read_kafka(settings, question.group, within_s, on_step)) if wants_kafka else None
-        wants_database = question.wants("clickhouse")
-        database = _begin(lambda: read_database(settings, within_s, on_step)) if wants_database else None
-        deadline_s = time.monotonic() + within_s + _GRACE_S
+        asks = question.wants(*OF_KAFKA)
+        kafka = _begin(lambda: read_kafka(settings, question, on_step)) if asks else None
+        asks = question.wants("clickhouse")
+        database = _begin(lambda: read_database(settings, question, on_step)) if asks else None
+        deadline_s = time.monotonic() + question.within_s + _GRACE_S
         if kafka is not None:
             findings += _of_kafka(_await(kafka, deadline_s), settings, question)
         if database is not None:
             findings += _of_database(_await(database, deadline_s), question)
     else:
         findings += [unread(group, "settings", "they can't be used") for group in GROUPS if group != "machine"]
-    findings += check_machine(read_machine(found))
+    findings += check_machine(read_machine(found), question.role)
     order = list(GROUPS)
-    wanted = (one for one in findings if question.wants(one.group))
+    wanted = (one for one in findings if question.wants(one.group) or _keeps_us_out(one, found, question))
     return sorted(wanted, key=lambda one: order.index(one.group))
+
+
+def _keeps_us_out(one: Finding, found: LenientSettings, question: Question) -> bool:
+    """Whether nothing that is asked for could be looked at because of it: then it is told whatever is asked for."""
+    if one.level != "problem":
+        return False
+    if one.code == "setting_refused":
+        return found.settings is None
+    return (one.group, one.subject) == ("kafka", "broker") and question.wants(*OF_KAFKA)
 
 
 def _begin(read: Callable[[], _Facts]) -> Future[_Facts]:
@@ -121,8 +104,8 @@ def _of_kafka(seen: KafkaFacts | None, settings: Settings, question: Question) -
         others = (group for group in OF_KAFKA if group != "kafka")
         yield from (finding("unknown", group, "all", "not looked at", "kafka_first") for group in others)
         return
-    yield from check_topics(seen, settings.topics(), settings.grace_s)
-    yield from check_rights(seen, settings.topics(), question.group, question.role)
+    yield from check_topics(seen, settings.topics(), settings.grace_s, question)
+    yield from check_rights(seen, settings.topics(), question, settings.kafka_user)
     yield from check_workers(seen, __version__)
     yield from check_jobs(seen, settings.grace_s)
     yield from check_alerts(seen, settings.alert_least_severity)
@@ -132,4 +115,4 @@ def _of_database(seen: DatabaseFacts | None, question: Question) -> Iterator[Fin
     if seen is None:
         yield unread("clickhouse", "all", f"not read within {question.within_s:g} s")
     else:
-        yield from check_database(seen, time.time())
+        yield from check_database(seen, time.time(), only_reads=question.only_reads)

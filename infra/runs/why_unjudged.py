@@ -20,6 +20,11 @@ def why_unjudged(trace: Trace, iterations: Sequence[JudgedIteration]) -> str | N
     """
     if not iterations:
         return _why_no_iterations(trace)
+    if trace.commops and not _have_lengths(trace):
+        return (
+            "nothing tells how long its operators took: such a log tells hangs alone. (clog's times can be used on "
+            "gloo, where calls block, and not where a watchdog looks at the GPU)"
+        )
     if not any(one.elapsed_ns > 0 for one in iterations):
         return (
             "its operators have no start times, and no times of iterations are logged: how long an iteration took is "
@@ -63,6 +68,10 @@ def _some(irregular: Sequence[int]) -> str:
 
 def _have_starts(trace: Trace) -> bool:
     return any((batch.columns["start_ns"] != UNKNOWN).any() for batch in trace.commops.values())
+
+
+def _have_lengths(trace: Trace) -> bool:
+    return any((batch.columns["elapsed_ns"] > 0).any() for batch in trace.commops.values())
 
 
 def _why_one_rank(trace: Trace, irregular: Sequence[int]) -> str:

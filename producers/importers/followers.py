@@ -9,10 +9,11 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Any, Final, Protocol
 from zlib import crc32
 
 from irregulars.errors import InputError
+from irregulars.producers.importers.clog.live import LiveClog
 from irregulars.producers.importers.flight_recorder.job import job_of_dumps
 from irregulars.producers.importers.following import FileReader, FollowingSource, Piece, Stand
 from irregulars.producers.importers.importing import naming, read_capture, read_dump_file, traces_among
@@ -34,6 +35,25 @@ MOST_PIECE_BYTES: Final = 4 << 20
 """Of logs, read at once."""
 
 _MOST_UNSEEN: Final = 1000
+
+KINDS: Final = ("kineto", "flight-recorder", "nccl-inspector", "clog")
+"""What can be followed."""
+
+
+class LiveRows(Protocol):
+    """Takes in the lines of several logs, from one reading to the next."""
+
+    def add(self, file: str, line: bytes) -> None:
+        """Take in a line of a file."""
+
+    def job(self) -> ImportedJob | None:
+        """Return the rows read so far as a job; None if there are none."""
+
+    def skipped(self) -> Mapping[str, int]:
+        """Count what could not be used, by reason."""
+
+    def state(self) -> dict[str, Any]:
+        """Return what the next reading needs, as JSON values."""
 
 
 def follow(
@@ -59,7 +79,7 @@ def follow(
         Name of the job: no such file holds one.
     world_size
         How many ranks the job has. NCCL Inspector needs it: a process's rank in the communicator of that size is its
-        global rank.
+        global rank. clog is taken by its word without it: the first communicator of a log tells both.
     position
         Where an earlier source of the same directory stood; None: from the beginning.
     interval_s
@@ -77,22 +97,25 @@ def follow(
     _require_known(kind)
     reader: FileReader
     if kind == "nccl-inspector":
-        reader = LogReader(directory, job, _given(world_size))
+        size = _given(world_size)
+        reader = LogReader(directory, job, lambda state: LiveLog(job, size, state))
+    elif kind == "clog":
+        reader = LogReader(directory, job, lambda state: LiveClog(job, world_size, state))
     else:
         reader = NewFileReader(directory, job, _JOBS[kind], settle_s, _CHOICES[kind])
     return FollowingSource(
         reader,
         position=position,
         interval_s=interval_s,
-        has_watermarks=kind != "nccl-inspector",
+        has_watermarks=kind in _JOBS,
         ends_when_idle=ends_when_idle,
         world_size=world_size,
     )
 
 
 def _require_known(kind: str) -> None:
-    if kind not in ("kineto", "flight-recorder", "nccl-inspector"):
-        raise InputError(f"kind must be one of kineto, flight-recorder, nccl-inspector; got {kind!r}")
+    if kind not in KINDS:
+        raise InputError(f"kind must be one of {', '.join(KINDS)}; got {kind!r}")
 
 
 def _given(world_size: int | None) -> int:
@@ -201,26 +224,34 @@ class LogReader:
     """Reads what was appended to the logs of a directory, across rotation.
 
     A file that was renamed goes on where it was; one whose first line changed, or that became shorter, begins anew.
+
+    Parameters
+    ----------
+    open_live
+        Makes what takes the lines, of the state that it gave after the reading before.
     """
 
-    def __init__(self, directory: Path, job: str, world_size: int) -> None:
-        self._directory, self._job, self._world_size = Directory(directory), job, world_size
+    def __init__(self, directory: Path, job: str, open_live: Callable[[Mapping[str, Any]], LiveRows]) -> None:
+        self._directory, self._job, self._open_live = Directory(directory), job, open_live
         self._left_out: Counter[str] = Counter()
         self._foreign: set[Path] = set()  # files of which it was said that they can't be read
+        self._empty: tuple[Stand, Stand] | None = None  # from the first to the second there were no rows
 
     def read(self, before: Stand, after: Stand | None) -> Piece | None:
         """Read up to `MOST_PIECE_BYTES` of each file; see `producers.importers.following.FileReader`."""
+        at = self._empty[1] if after is None and self._empty and self._empty[0] is before else before
         while True:
-            stand, job = self._advance(before, after)
+            stand, job = self._advance(at, after)
             if job is not None:
-                return Piece(before, after or stand, job)
-            if after is not None or stand["offsets"] == before.get("offsets", {}):
+                return Piece(at, after or stand, job)
+            if after is not None or stand["offsets"] == at.get("offsets", {}):
+                self._empty = before, at
                 return None
-            before = stand
+            at = stand
 
     def _advance(self, before: Stand, after: Stand | None) -> tuple[Stand, ImportedJob | None]:
         """Read a part of each file; give where the reader stands then, and the rows."""
-        live = LiveLog(self._job, self._world_size, before.get("live", {}))
+        live = self._open_live(before.get("live", {}))
         known: dict[str, int] = before.get("offsets", {})
         offsets: dict[str, int] = {}
         for name, path in self._named_files():
@@ -261,7 +292,7 @@ class LogReader:
                     _LOG.warning("event=file_refused reason='%s: must be readable; got %s'", path, error.strerror)
         return sorted(named)
 
-    def _read_file(self, path: Path, name: str, offset: int, limit: int | None, live: LiveLog) -> int:
+    def _read_file(self, path: Path, name: str, offset: int, limit: int | None, live: LiveRows) -> int:
         """Read complete lines from an offset on; return where to go on."""
         try:
             with path.open("rb") as stream:
@@ -282,7 +313,7 @@ def _unseen(known: Mapping[str, int], seen: Mapping[str, int]) -> dict[str, int]
     return dict(islice(((name, offset) for name, offset in known.items() if name not in seen), _MOST_UNSEEN))
 
 
-def _read_lines(stream: IO[bytes], name: str, offset: int, end: int, live: LiveLog) -> int:
+def _read_lines(stream: IO[bytes], name: str, offset: int, end: int, live: LiveRows) -> int:
     stream.seek(offset)
     while offset < end:
         line = stream.readline(MAX_LINE_BYTES)

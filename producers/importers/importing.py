@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from typing import IO, Final
 import orjson
 
 from irregulars.errors import InputError
+from irregulars.producers.importers.clog.job import Log, job_of_logs, read_log
 from irregulars.producers.importers.flight_recorder.dumps import Dump, read_dump
 from irregulars.producers.importers.flight_recorder.job import job_of_dumps
 from irregulars.producers.importers.flight_recorder.plain_pickle import load_plain
@@ -163,12 +165,28 @@ def bounded_lines(stream: IO[bytes]) -> Iterator[bytes]:
     Raises
     ------
     InputError
-        If a line is longer than any that NCCL Inspector writes.
+        If a line is longer than any that NCCL Inspector or clog writes.
     """
     while line := stream.readline(MAX_LINE_BYTES + 1):
         if len(line) > MAX_LINE_BYTES:
             raise InputError(f"lines must be at most {MAX_LINE_BYTES} bytes; got a longer one")
         yield line
+
+
+# --- clog -----------------------------------------------------------------------------------------------------------
+
+
+def read_clog(files: list[Path], job: str) -> ImportedJob:
+    """Read logs of ranks."""
+    logs = {path.name: _read_log(path) for path in files}
+    with naming(files[0].parent if len(files) > 1 else files[0]):
+        named = {path.name: rank_of_name(path) for path in files}
+        return job_of_logs(logs, named, job, now_ms=time.time_ns() // 1_000_000)
+
+
+def _read_log(path: Path) -> Log:
+    with naming(path), open_plain(path) as stream:
+        return read_log(bounded_lines(stream))
 
 
 # --- NCCL RAS -------------------------------------------------------------------------------------------------------
@@ -190,6 +208,7 @@ KINDS: Final[Mapping[str, Callable[[list[Path], str], ImportedJob]]] = {
     "kineto": read_kineto,
     "flight-recorder": read_flight_recorder,
     "nccl-inspector": read_nccl_inspector,
+    "clog": read_clog,
     "nccl-ras": read_nccl_ras,
 }
 """What can be imported, and how."""

@@ -24,14 +24,14 @@ class Authority:
         openssl("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2",
                 "-subj", f"/CN={name}", "-keyout", str(self._key), "-out", str(self.certificate))  # fmt: skip
 
-    def issue(self, name: str) -> tuple[Path, Path]:
-        """Return certificate and key of `name`, which may also listen on loopback."""
+    def issue(self, name: str, days: int = 2) -> tuple[Path, Path]:
+        """Return certificate and key of `name`, which may also listen on loopback; of -1 days: it has expired."""
         certificate, key = self._directory / f"{name}.pem", self._directory / f"{name}.key"
         request = openssl("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes",
                           "-subj", f"/CN={name}", "-keyout", str(key))  # fmt: skip
         extensions = self._directory / f"{name}.ext"
         extensions.write_text("subjectAltName=IP:127.0.0.1,DNS:localhost\n")
-        openssl("x509", "-req", "-days", "2", "-CA", str(self.certificate), "-CAkey", str(self._key),
+        openssl("x509", "-req", "-days", str(days), "-CA", str(self.certificate), "-CAkey", str(self._key),
                 "-extfile", str(extensions), "-out", str(certificate), given=request)  # fmt: skip
         return certificate, key
 

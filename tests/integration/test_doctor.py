@@ -26,7 +26,8 @@ from irregulars.infra.configuration.lenient import LenientSettings
 from irregulars.infra.configuration.settings import Settings
 from irregulars.infra.doctor.blocking import watch
 from irregulars.infra.doctor.checks.findings import Finding
-from irregulars.infra.doctor.diagnosis import Question, diagnose
+from irregulars.infra.doctor.checks.question import Question
+from irregulars.infra.doctor.diagnosis import diagnose
 from irregulars.sinks.connection import DatabaseSettings, connect
 from irregulars.sinks.migrate import migrate
 from irregulars.streams.kafka.topic_admin import create_topics

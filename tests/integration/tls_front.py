@@ -14,9 +14,9 @@ from tests.integration.certificates import Authority
 
 
 @contextmanager
-def behind_tls(url: str, authority: Authority) -> Iterator[str]:
+def behind_tls(url: str, authority: Authority, days: int = 2) -> Iterator[str]:
     """Yield an https URL on loopback that leads to the http `url`, with a certificate of `authority`."""
-    certificate, key = authority.issue("database")
+    certificate, key = authority.issue("database", days)
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(certificate, key)
     inner = ("127.0.0.1", int(url.rpartition(":")[2]))

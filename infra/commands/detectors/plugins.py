@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from irregulars.infra.commands.options import Json, print_json
+from irregulars.infra.commands.options import Json, print_json, program
 from irregulars.printing import printable
 
 plugins = typer.Typer(
@@ -82,7 +82,7 @@ def new(
     for path in write_package(name, level.value, Path()):
         print(path)
     kind = f"{name}:{class_name(name)}"
-    print(f"\nNext: cd {name} && irregulars plugins check {kind}")
+    print(f"\nNext: cd {name} && {program()} plugins check {kind}")
 
 
 def _fitted(line: str) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from irregulars.infra.commands.options import Bootstrap, Json, TopicPrefix, print_json, settings_of
-from irregulars.printing import printable
+from irregulars.printing import counted, say
 
 QUIET_S = 10.0
 """Seconds without an acknowledgement after which that is said: a broker in good health takes a fraction of one."""
@@ -54,6 +54,7 @@ def replay(
 
     Example: irregulars replay tests/recordings/gloo-slow-nic --speed 0
     """
+    from irregulars.infra.commands.traces.analyze import rows_left_out
     from irregulars.infra.configuration.wiring import agent_settings
     from irregulars.producers.publishing.agent import Agent, stop_on_signals
     from irregulars.producers.trace.directory import read_trace
@@ -63,10 +64,10 @@ def replay(
     settings = settings_of(context, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix)
     trace = read_trace(directory)
     if trace.rejected.count:
-        print(f"irregulars: {trace.rejected.count} rows were left out", file=sys.stderr)
+        say(rows_left_out(trace))
     numbered = number_iterations(trace)
     if numbered.report:
-        print(f"irregulars: {printable(numbered.report)}", file=sys.stderr)
+        say(numbered.report)
     told = in_time(rename_job(numbered.trace, job, attempt), time.time_ns(), is_moving, ends_now=speed == 0)
     source = TraceSource(told, speed)
     waiting = Acknowledged(settings.kafka_bootstrap)
@@ -92,8 +93,9 @@ def in_time(trace: Trace, now_ns: int, is_moving: bool | None, *, ends_now: bool
     by_ns = now_ns - (span[1] if ends_now else span[0])
     begin = datetime.fromtimestamp(span[0] // 10**9, UTC)
     days = f"{abs(by_ns) / 86_400e9:.1f} days {'earlier' if by_ns < 0 else 'later'}"
-    print(f"irregulars: times that begin at {begin:%Y-%m-%d %H:%M:%S}Z are moved to now, {days}; --keep-times leaves "
-          "them as they are", file=sys.stderr)  # fmt: skip
+    say(
+        f"times that begin at {begin:%Y-%m-%d %H:%M:%S}Z are moved to now, {days}; --keep-times leaves them as they are"
+    )
     return moved(trace, by_ns)
 
 
@@ -155,7 +157,7 @@ class Acknowledged:
 
     def _complain(self) -> None:
         told = f"NOTHING WAS ACKNOWLEDGED by Kafka at {self._bootstrap} within {QUIET_S:g} s"
-        print(f"irregulars: {told}; is it there, and is anything else in its way?", file=sys.stderr, flush=True)
+        say(f"{told}; is it there, and is anything else in its way?")
 
 
 def _report(done: Progress, json: bool) -> None:
@@ -165,5 +167,5 @@ def _report(done: Progress, json: bool) -> None:
         return
     if sys.stderr.isatty():
         print(file=sys.stderr)
-    print(f"{done.reason}: {done.announcements} announcements and {done.rows:,} rows delivered "
-          f"in {done.batches:,} batches")  # fmt: skip
+    sent = f"{counted(done.announcements, 'announcement')} and {counted(done.rows, 'row')} delivered"
+    print(f"{done.reason}: {sent} in {counted(done.batches, 'batch', 'batches')}")

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from irregulars.errors import InputError
-from irregulars.infra.commands.options import ClickHouseUrl, Database, Json, print_json, settings_of
+from irregulars.errors import InputError, ServiceError
+from irregulars.infra.commands.options import ClickHouseUrl, Database, Json, print_json, settings_of, write_file
+from irregulars.printing import say
 
 _PATHS = ("/", "./", "../")  # so that a misspelt directory is not looked for in the database
 
@@ -58,21 +58,14 @@ def show(
     if html is not None:
         from irregulars.infra.showing.html_page import page_of
 
-        _write(html, page_of(screen))
+        write_file("html", html, page_of(screen))
+        say(f"{html} written")
     if json:
         print_json(screen.to_json())
     elif html is None:
         from irregulars.infra.showing.text_page import lines_of
 
         print("\n".join(lines_of(screen)))
-
-
-def _write(path: Path, page: str) -> None:
-    try:
-        path.write_text(page, encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"html must be a file that can be written; got {error.strerror} ({path})") from None
-    print(f"irregulars: {path} written", file=sys.stderr)
 
 
 def _of_recording(settings: Settings, directory: Path, verdict_id: str | None) -> Found | None:
@@ -102,7 +95,13 @@ def _of_database(settings: Settings, which: str, wait_s: float) -> Found | None:
 
     target = database_settings(settings, wait_s, is_reading=True)
     source = f"{target.database} on {target.address}"
-    client = connect(target)
+    try:
+        client = connect(target)
+    except ServiceError as error:
+        if not which:
+            raise
+        told = f"{which!r} is no directory here, so a verdict or job of that name was looked for in the database"
+        raise type(error)(f"{told}; {error}") from error
     try:
         with translated(target):
             verdict = find_verdict(client, which)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Collection, Sequence
-from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 
 from irregulars.errors import InputError
 
@@ -80,16 +80,72 @@ def is_in(address: str, networks: Sequence[Network]) -> bool:
     >>> is_in("::ffff:10.0.0.7", parse_networks(["10.0.0.0/8"])), is_in("testclient", ())
     (True, False)
     """
-    if not _is_address(address):
-        return False
-    found = ip_address(address)
-    mapped = getattr(found, "ipv4_mapped", None) or found
-    return any(mapped in network for network in networks)
+    found = _parsed(address)
+    return found is not None and any(found in network for network in networks)
+
+
+def has_loopback(networks: Sequence[Network]) -> bool:
+    """Return whether programs of this machine can send from an address of these networks.
+
+    >>> has_loopback(parse_networks(["127.0.0.1"])), has_loopback(parse_networks(["10.0.0.0/8"]))
+    (True, False)
+    """
+    own = parse_networks(["127.0.0.0/8", "::1"])
+    return any(one.version == other.version and one.overlaps(other) for one in networks for other in own)
+
+
+def sender_of(peer: str, forwarded: Sequence[str], proxies: Sequence[Network]) -> str:
+    """Return the address from which a request came to the outermost proxy that is believed.
+
+    Parameters
+    ----------
+    peer
+        Address at the other end of our connection, which is that of a believed proxy.
+    forwarded
+        Its ``X-Forwarded-For`` headers. Each proxy writes behind what it was sent: what stands left of the first
+        address that is no believed proxy's, seen from the right, anybody may have written.
+
+    Examples
+    --------
+    >>> proxies = parse_networks(["10.0.0.0/8"])
+    >>> sender_of("10.0.0.7", ["192.0.2.66, 198.51.100.1", "10.0.0.8"], proxies)
+    '198.51.100.1'
+    >>> sender_of("10.0.0.7", ["198.51.100.1, nonsense"], proxies), sender_of("10.0.0.7", [], proxies)
+    ('10.0.0.7', '10.0.0.7')
+    """
+    found = peer
+    for text in reversed(",".join(forwarded).split(",")):
+        address = _parsed(_without_port(text.strip()))
+        if address is None or not is_in(found, proxies):
+            break
+        found = str(address)
+    return found
+
+
+def neighbourhood_of(address: str) -> str:
+    """Return the addresses that one visitor may have: of IPv6, where anybody owns 2^64, the network of 64 bits.
+
+    >>> neighbourhood_of("192.0.2.1"), neighbourhood_of("2001:db8::1234:1"), neighbourhood_of("::ffff:192.0.2.1")
+    ('192.0.2.1', '2001:db8::/64', '192.0.2.1')
+    """
+    found = _parsed(address)
+    if found is None:
+        return ""
+    return str(found) if found.version == 4 else str(ip_network((found, 64), strict=False))
+
+
+def _without_port(text: str) -> str:
+    """Take away the port and the brackets that some proxies write: ``192.0.2.1:443``, ``[2001:db8::1]:443``."""
+    return host_of(text) if text.startswith("[") or text.count(":") == 1 else text
+
+
+def _parsed(text: str) -> IPv4Address | IPv6Address | None:
+    try:
+        found = ip_address(text)
+    except ValueError:
+        return None
+    return getattr(found, "ipv4_mapped", None) or found
 
 
 def _is_address(text: str) -> bool:
-    try:
-        ip_address(text)
-    except ValueError:
-        return False
-    return True
+    return _parsed(text) is not None

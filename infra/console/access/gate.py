@@ -12,12 +12,13 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from irregulars.infra.console.access.addresses import is_in, is_known_host
-from irregulars.infra.console.access.policy import AccessPolicy
-from irregulars.infra.console.access.sessions import Sessions, Visitor
+from irregulars.infra.console.access.addresses import is_in, is_known_host, sender_of
+from irregulars.infra.console.access.policy import SECRET_HEADER, AccessPolicy
+from irregulars.infra.console.access.sessions import Sessions, Visitor, same_word
 
 OPEN: Final = ("/healthz", "/metrics")
-"""Pages for machines: they tell nothing of jobs."""
+"""Pages for machines. They tell nothing of jobs and change nothing: they need no login, and are answered under any
+name, as Prometheus may use a pod's address or a name inside a cluster that nobody would think of setting."""
 
 CONTENT_POLICY: Final = "; ".join(
     (
@@ -86,7 +87,7 @@ class Gate:
 
     def _visitor(self, request: Request) -> Visitor | None:
         policy = self._policy
-        if policy.user_header is not None and is_in(address_of(request), policy.proxies):
+        if policy.user_header is not None and is_from_proxy(request, policy):
             names = request.headers.getlist(policy.user_header)
             if len(names) == 1 and names[0].strip():  # two say that the proxy lets one of its clients' through
                 return self._sessions.known_by_proxy(_as_utf8(names[0].strip()))
@@ -119,6 +120,22 @@ class Gate:
 def address_of(connection: HTTPConnection) -> str:
     """Return the address from which a connection comes; empty: it has none."""
     return connection.client.host if connection.client is not None else ""
+
+
+def is_from_proxy(connection: HTTPConnection, policy: AccessPolicy) -> bool:
+    """Return whether a request comes from a believed proxy: by its address, and by its secret if one is set."""
+    if not is_in(address_of(connection), policy.proxies):
+        return False
+    told = connection.headers.getlist(SECRET_HEADER)
+    return policy.proxy_secret is None or (len(told) == 1 and same_word(told[0], policy.proxy_secret))
+
+
+def visitor_address(connection: HTTPConnection, policy: AccessPolicy) -> str:
+    """Return the address of who asks, behind the proxies that are believed."""
+    peer = address_of(connection)
+    if not is_from_proxy(connection, policy):
+        return peer
+    return sender_of(peer, connection.headers.getlist("x-forwarded-for"), policy.proxies)
 
 
 def path_of(request: HTTPConnection) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +14,9 @@ from irregulars.secret_files import read_secret
 
 LEAST_TOKEN: Final = 16
 """Signs of a token in a file at least: shorter ones can be guessed, however slowly we let people try."""
+
+SECRET_HEADER: Final = "X-Proxy-Secret"
+"""Header in which a proxy shows that it is one, where `proxy_secret` is set."""
 
 _TOKEN_BYTES: Final = 24
 
@@ -28,8 +31,12 @@ class AccessPolicy:
         Lets people in; None: only proxies do.
     secret
         Signs cookies and forms: the token where there is one.
-    user_header, proxies
-        The header in which these proxies say who somebody is; None: nobody is believed.
+    proxies
+        Those that are believed: from which address a request comes, and who somebody is.
+    proxy_secret
+        What a proxy must send beside it, in `SECRET_HEADER`; None: its address alone makes a proxy.
+    user_header
+        The header in which proxies say who somebody is; None: they do not.
     names
         Names by which browsers may reach us, beside addresses.
     port
@@ -38,10 +45,11 @@ class AccessPolicy:
         Whether we speak TLS ourselves.
     """
 
-    token: str | None
-    secret: str
+    token: str | None = field(repr=False)
+    secret: str = field(repr=False)
     user_header: str | None = None
     proxies: tuple[Network, ...] = ()
+    proxy_secret: str | None = field(default=None, repr=False)
     names: frozenset[str] = frozenset()
     port: int = 0
     is_encrypted: bool = False
@@ -58,6 +66,7 @@ def make_policy(
     token_file: Path | None = None,
     user_header: str | None = None,
     proxies: Sequence[str] = (),
+    proxy_secret_file: Path | None = None,
     names: Sequence[str] = (),
     is_encrypted: bool = False,
     takes_plain: bool = False,
@@ -70,6 +79,8 @@ def make_policy(
         Host and port.
     token_file
         Holds the token; None: a random one, unless a proxy says who somebody is.
+    proxy_secret_file
+        Holds what a proxy must send; None: nothing.
     takes_plain
         Whether somebody said that others may reach us unencrypted.
 
@@ -79,10 +90,10 @@ def make_policy(
         If what was set would let in whom it must not, or would send secrets where others read along.
     """
     networks = parse_networks(proxies)
-    if (user_header is None) != (not networks):
+    if not networks and (user_header is not None or proxy_secret_file is not None):
         raise InputError(
-            "console_user_header and console_proxies must be set together; got one of them. Who can send the header "
-            "from elsewhere could be anybody"
+            "console_user_header and console_proxy_secret_file must be set together with console_proxies; got no "
+            "proxy. Who can send the header from elsewhere could be anybody"
         )
     if not (is_loopback(listen[0]) or is_encrypted or user_header or takes_plain):
         raise InputError(
@@ -91,18 +102,21 @@ def make_policy(
             "say console_plain_http=true if the network in between is yours alone"
         )
     token = _token(token_file) if token_file is not None or user_header is None else None
+    proxy_secret = None if proxy_secret_file is None else _secret(proxy_secret_file, "console_proxy_secret_file")
     known = own_names() | {name.lower() for name in names} | {listen[0].lower()}
     secret = token or secrets.token_urlsafe(_TOKEN_BYTES)
-    return AccessPolicy(token, secret, user_header, networks, known, listen[1], is_encrypted)
+    return AccessPolicy(token, secret, user_header, networks, proxy_secret, known, listen[1], is_encrypted)
 
 
 def _token(path: Path | None) -> str:
-    if path is None:
-        return secrets.token_urlsafe(_TOKEN_BYTES)
-    token = read_secret(path, "console_token_file")
-    if len(token) < LEAST_TOKEN:
-        raise InputError(f"console_token_file must hold at least {LEAST_TOKEN} signs; got {len(token)} ({path})")
-    return token
+    return secrets.token_urlsafe(_TOKEN_BYTES) if path is None else _secret(path, "console_token_file")
+
+
+def _secret(path: Path, name: str) -> str:
+    secret = read_secret(path, name)
+    if len(secret) < LEAST_TOKEN:
+        raise InputError(f"{name} must hold at least {LEAST_TOKEN} signs; got {len(secret)} ({path})")
+    return secret
 
 
 def is_open_to_others(path: Path) -> bool:

@@ -50,6 +50,30 @@ class Strange:
 
 
 @dataclass(frozen=True, slots=True)
+class Baseline:
+    """What cells are held against.
+
+    Parameters
+    ----------
+    usual
+        Each rank's usual of the quantity's column.
+    low
+        Value up to which a cell counts as usual.
+    first, last
+        Iterations between which both were found.
+    """
+
+    usual: Values
+    low: float
+    first: int
+    last: int
+
+    def fits(self, iterations: Ints) -> bool:
+        """Return whether it may still serve: half of these iterations or more are among its own."""
+        return int(((iterations >= self.first) & (iterations <= self.last)).sum()) * 2 >= len(iterations)
+
+
+@dataclass(frozen=True, slots=True)
 class HeatMatrix:
     """One quantity of all ranks in a window of iterations.
 
@@ -61,13 +85,16 @@ class HeatMatrix:
         ``[iteration, rank]``.
     scale
         From which level to which colours run.
+    baseline
+        What its cells were held against.
     """
 
     version: str
     levels: Levels
     scale: Scale
+    baseline: Baseline
 
-    def tile(self, rows: Ints, per_bin: tuple[int, int], at: tuple[int, int]) -> Bins:
+    def tile(self, rows: Ints, per_bin: tuple[int, int], at: tuple[int, int], skipped: int = 0) -> Bins:
         """Return one tile of bins.
 
         Parameters
@@ -78,10 +105,13 @@ class HeatMatrix:
             Ranks and iterations in a bin.
         at
             Which tile, counted in tiles from the top and from the left.
+        skipped
+            Columns of bins at its left that are left out.
         """
         (top, bottom), (left, right) = (
             (number * TILE * each, (number + 1) * TILE * each) for number, each in zip(at, per_bin, strict=True)
         )
+        left += skipped * per_bin[1]
         return bin_extremes(self.levels[left:right, as_slice(rows[top:bottom])], *per_bin)
 
     def strangeness(self) -> Ints:
@@ -117,7 +147,7 @@ def sampled(columns: int, most: int) -> Ints:
 
 def matrix_of(
     quantity: Quantity, chunks: Callable[[], Iterator[tuple[int, Values]]], sample: Values, group: Ints,
-    columns: int, version: str,
+    iterations: Ints, version: str,
 ) -> HeatMatrix:  # fmt: skip
     """Make a matrix, a chunk of iterations at a time: cells take four bytes only while their chunk is looked at.
 
@@ -129,12 +159,32 @@ def matrix_of(
         Cells of some regular iterations, to know each rank's usual and the noise by.
     group
         Whose peer each rank is.
-    columns
-        Iterations of the window.
+    iterations
+        Those of the window.
     """
     usual = usual_of(sample)
-    levels = np.zeros((columns, sample.shape[1]), dtype=np.uint16)
+    levels = np.zeros((len(iterations), sample.shape[1]), dtype=np.uint16)
     for first, values in chunks():
         levels[first : first + len(values)] = levels_of(shown_of(quantity, values, usual, group), quantity.least)
     low = low_of(quantity, shown_of(quantity, sample, usual, group))
-    return HeatMatrix(version, levels, scale_of(levels, low, quantity.least))
+    baseline = Baseline(usual, low, int(iterations[0]), int(iterations[-1]))
+    return HeatMatrix(version, levels, scale_of(levels, low, quantity.least), baseline)
+
+
+def extended(
+    base: HeatMatrix, quantity: Quantity, columns: Ints, values: Values, group: Ints, version: str
+) -> HeatMatrix:  # fmt: skip
+    """Return a matrix that shares columns with another one, and its baseline.
+
+    Parameters
+    ----------
+    columns
+        Of each iteration, its column in `base`; -1: it is new.
+    values
+        The quantity's column of the new ones, ``[iteration, rank]``.
+    """
+    is_new = columns < 0
+    levels = np.empty((len(columns), base.levels.shape[1]), dtype=np.uint16)
+    levels[~is_new] = base.levels[columns[~is_new]]
+    levels[is_new] = levels_of(shown_of(quantity, values, base.baseline.usual, group), quantity.least)
+    return HeatMatrix(version, levels, scale_of(levels, base.baseline.low, quantity.least), base.baseline)

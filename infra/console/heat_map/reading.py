@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from irregulars.dtypes import Column, Flags, Floats, Ints
 from irregulars.infra.console.heat_map.levels import Values
-from irregulars.infra.console.heat_map.matrix import HeatMatrix, matrix_of, sampled
+from irregulars.infra.console.heat_map.matrix import HeatMatrix, extended, matrix_of, sampled
 from irregulars.infra.console.heat_map.places import UNKNOWN, Names, Places, peers_of
 from irregulars.infra.console.heat_map.quantities import Quantity
 
@@ -32,7 +32,8 @@ MOST_TIMES: Final = 100_000
 _SETTLED_S: Final = 15
 """So long after the newest iteration was stored, s, the rows of its ranks are stored too."""
 
-_FAR: Final = 1 << 62  # beyond any iteration
+FAR: Final = 1 << 62
+"""Beyond any iteration."""
 
 _WINDOW: Final = """
 SELECT iteration, toUnixTimestamp64Nano(started_at) AS started_ns, elapsed_ns,
@@ -143,6 +144,10 @@ class Window:
     version
         Changes when one of them is judged anew. Also once, soon after the newest was stored: until then rows of its
         ranks may be on their way.
+    judgements
+        A row of numbers for each iteration, which are others when it is judged anew.
+    is_settled
+        Whether so much time has passed that the rows of its ranks are stored too.
     """
 
     iterations: Ints
@@ -153,6 +158,17 @@ class Window:
     is_irregular: Flags
     verdict_ids: Sequence[Sequence[str]]
     version: str
+    judgements: Ints
+    is_settled: Flags
+
+    def columns_in(self, other: Window) -> Ints:
+        """Return where each iteration stands in a window that was read before; -1: nowhere, or it may be another."""
+        if not len(other.iterations):
+            return np.full(len(self.iterations), -1, dtype=np.int64)
+        at, are_there = _places_in(other.iterations, self.iterations)
+        at = np.where(are_there, at, 0)
+        is_same = are_there & other.is_settled[at] & (self.judgements == other.judgements[at]).all(axis=1)
+        return np.where(is_same, at, -1)
 
     @property
     def usual_iterations(self) -> Ints:
@@ -171,7 +187,7 @@ def read_span(client: Client, start: Start) -> tuple[int, int]:
 def read_around(client: Client, start: Start, around: int | None, limit: int) -> Window:
     """Return up to `limit` iterations, with `around` in their middle where there are enough; None: the newest."""
     if around is None:
-        return _window(client, start, -_FAR, _FAR, limit)
+        return _window(client, start, -FAR, FAR, limit)
     after = _numbers(client, _FROM, start, around, limit)
     before = _numbers(client, _BEFORE, start, around, limit)
     ahead = min(len(after), max(-(-limit // 2), limit - len(before)))
@@ -196,14 +212,16 @@ def _window(client: Client, start: Start, first: int, last: int, limit: int) -> 
     texts = ("phase", "verdict_ids")
     columns = {name: table.column(name).to_numpy() for name in table.column_names if name not in texts}
     print_of = hashlib.blake2b(digest_size=8)
-    for name in ("iteration", "elapsed_ns", "irregular", "ranks_reported", "stored_s"):
-        print_of.update(np.ascontiguousarray(columns[name]).tobytes())
+    judged = ("iteration", "elapsed_ns", "irregular", "ranks_reported", "stored_s")
+    judgements = np.stack([columns[name].astype(np.int64) for name in judged], axis=1)
+    print_of.update(judgements.tobytes())
     print_of.update(b"settled" if columns["age_s"].min(initial=_SETTLED_S + 1) > _SETTLED_S else b"")
     return Window(
         columns["iteration"].astype(np.int64), columns["started_ns"].astype(np.int64),
         columns["elapsed_ns"].astype(np.int64), columns["reference_ns"].astype(np.float64),
         np.array([one == "train" for one in table.column("phase").to_pylist()], dtype=bool),
-        columns["irregular"] == 1, table.column("verdict_ids").to_pylist(), print_of.hexdigest(),
+        columns["irregular"] == 1, table.column("verdict_ids").to_pylist(), print_of.hexdigest(), judgements,
+        columns["age_s"] > _SETTLED_S,
     )  # fmt: skip
 
 
@@ -254,7 +272,18 @@ def read_matrix(client: Client, start: Start, quantity: Quantity, window: Window
                     coming = ahead.submit(read, first + each)
                 yield first, values
 
-    return matrix_of(quantity, chunks, sample, peers_of(places), columns, window.version)
+    return matrix_of(quantity, chunks, sample, peers_of(places), window.iterations, window.version)
+
+
+def extend_matrix(
+    client: Client, start: Start, quantity: Quantity, window: Window, places: Places, base: HeatMatrix, columns: Ints
+) -> HeatMatrix:
+    """Return a matrix of a window of which another one has some columns: only the others are read."""
+    new = window.iterations[columns < 0]
+    values = np.empty((0, len(places.ranks)), dtype=np.float32)
+    if len(new):
+        values = _Cells(client, start, quantity.column, places.ranks).of(new, _SOME, {"some": new.tolist()})
+    return extended(base, quantity, columns, values, peers_of(places), window.version)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,13 @@
 """The heat map's and the chart's addresses, under ``/api/jobs/{job}/{attempt}``.
 
 ========================  ============================================================================
-``heat-map``              the window: its iterations, the irregular ones, who is accused, the choices
+``heat-map``              the window: its iterations, the irregular ones, who is accused, the choices; from
+                          ``first`` to the newest for who follows a job and tells the ``version`` that he has
 ``heat-map/rows``         the ranks in one of the orders, with devices, and the borders of groups
-``heat-map/tile``         a tile of bins as bytes (`wire.py`)
+``heat-map/tile``         a tile of bins as bytes (`wire.py`), or what is right of the ``skipped`` first bins
 ``heat-map/strangest``    the ranks that were furthest beyond usual
 ``heat-map/cell``         all that is stored of one rank in one iteration
-``iteration-times``       times of up to 100,000 iterations, with references and verdicts
+``iteration-times``       times of up to 100,000 iterations, with references and verdicts; or those behind one
 ========================  ============================================================================
 
 A tile's address names the version of its rows: it never changes, and browsers keep it.
@@ -27,15 +28,17 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from irregulars.errors import InputError, IrregularsError
+from irregulars.infra.console.heat_map.bins import Bins
 from irregulars.infra.console.heat_map.matrix import MOST_PER_BIN, TILE, HeatMatrix
 from irregulars.infra.console.heat_map.places import ORDERS, Names, Order, Places, order_of, orders_of
 from irregulars.infra.console.heat_map.quantities import QUANTITIES, Quantity
-from irregulars.infra.console.heat_map.reading import MOST_TIMES, Start, read_cell
+from irregulars.infra.console.heat_map.reading import MOST_TIMES, Start, Window, read_cell
 from irregulars.infra.console.heat_map.store import MOST_ITERATIONS, Changed, Database, HeatMapStore, version_of
 from irregulars.infra.console.heat_map.wire import compressed, tile_bytes
 
 _USUAL_ITERATIONS: Final = 1_000
 _USUAL_TIMES: Final = 2_000
+_GROWS: Final = 4  # a window that follows a job grows by a quarter before it begins anew further right
 _FOREVER: Final = "private, max-age=86400, immutable"
 _ASK_AGAIN: Final = "private, no-cache"
 
@@ -89,15 +92,18 @@ class _Endpoints:
     async def window(self, request: Request, start: Start) -> Response:
         around = _number(request, "around", None, -(1 << 62), 1 << 62)
         wanted = _needed(request, "iterations", 1, MOST_ITERATIONS, _USUAL_ITERATIONS)
-        window, places = await self._store.around(start, around, wanted)
+        grown = await self._grown(request, start, wanted)
+        window, places = grown or await self._store.around(start, around, wanted)
         first, last = int(window.iterations[0]), int(window.iterations[-1])
-        version = version_of(window, places)
+        version, quantity = version_of(window, places), QUANTITIES[_choice(request, "quantity", QUANTITIES)]
+        overlap = self._store.overlap(start, quantity, window, places, request.query_params.get("version", ""))
         # The browser asks for tiles next, and they need all cells: reading begins now.
-        self._store.begin(start, QUANTITIES[_choice(request, "quantity", QUANTITIES)], (first, last), version)
+        self._store.begin(start, quantity, (first, last), version)
         marks, (oldest, newest) = await asyncio.gather(self._store.marks(start, first, last), self._store.span(start))
         return _json(request, {
             "job": start.job, "attempt": start.attempt, "first": first, "last": last,
             "oldest": oldest, "newest": newest,
+            "unchanged": 0 if overlap is None else overlap.unchanged,
             "version": version, "ranks": len(places.ranks), "tile": TILE,
             "iterations": _compact(window.iterations), "elapsed_ns": window.elapsed_ns.tolist(),
             "irregular": np.flatnonzero(window.is_irregular).tolist(),
@@ -110,6 +116,11 @@ class _Endpoints:
             ],
             "orders": [{"name": name, "title": ORDERS[name]} for name in orders_of(places)],
         })  # fmt: skip
+
+    async def _grown(self, request: Request, start: Start, wanted: int) -> tuple[Window, Places] | None:
+        """Return the window of a browser that follows a job: its own, up to the newest; None: that is too long."""
+        first = _number(request, "first", None, -(1 << 62), 1 << 62)
+        return None if first is None else await self._store.from_first(start, first, wanted + wanted // _GROWS)
 
     async def rows(self, request: Request, start: Start) -> Response:
         matrix, places, order = await self._ordered(request, start, needs_matrix=False)
@@ -129,8 +140,11 @@ class _Endpoints:
             _tile_at(request, "row", len(places.ranks), per_bin[0]),
             _tile_at(request, "column", columns, per_bin[1]),
         )
+        left = TILE * per_bin[1] * at[1]
+        skipped = _needed(request, "skipped", 0, min(TILE, -(-(columns - left) // per_bin[1])) - 1, 0)
+        bins = await run_in_threadpool(matrix.tile, order.rows, per_bin, at, skipped)
         accepted = request.headers.get("accept-encoding", "")
-        body, encoding = await run_in_threadpool(_tile_body, matrix, order, per_bin, at, accepted)
+        body, encoding = await run_in_threadpool(_tile_body, bins, matrix, per_bin, accepted)
         return _response(request, body, "application/octet-stream", encoding, cache=_FOREVER)
 
     async def strangest(self, request: Request, start: Start) -> Response:
@@ -167,13 +181,20 @@ class _Endpoints:
         return _json(request, {"iteration": iteration, "rank": rank, **found, "verdicts": verdicts})
 
     async def times(self, request: Request, start: Start) -> Response:
+        after = _number(request, "after", None, -(1 << 62), 1 << 62)
         around = _number(request, "around", None, -(1 << 62), 1 << 62)
-        window = await self._store.times(start, around, _needed(request, "iterations", 1, MOST_TIMES, _USUAL_TIMES))
-        marks = await self._store.marks(start, int(window.iterations[0]), int(window.iterations[-1]))
+        wanted = _needed(request, "iterations", 1, MOST_TIMES, _USUAL_TIMES)
+        window = (
+            await self._store.times(start, around, wanted)
+            if after is None else await self._store.behind(start, after, wanted)
+        )  # fmt: skip
         oldest, newest = await self._store.span(start)
+        first, last = (int(window.iterations[at]) if len(window.iterations) else newest for at in (0, -1))
+        marks = await self._store.marks(start, _needed(request, "first", -(1 << 62), 1 << 62, first), last)
         microseconds = np.round(window.reference_ns / 1e3)
         return _json(request, {
             "oldest": oldest, "newest": newest, "iterations": _compact(window.iterations),
+            "is_cut": after is not None and len(window.iterations) == wanted,
             "elapsed_us": np.round(window.elapsed_ns / 1e3).astype(np.int64).tolist(),
             "reference_us": [None if np.isnan(one) else int(one) for one in microseconds.tolist()],
             "irregular": np.flatnonzero(window.is_irregular).tolist(),
@@ -202,10 +223,8 @@ class _Endpoints:
         return matrix, places, order_of(places, order, strangeness)
 
 
-def _tile_body(
-    matrix: HeatMatrix, order: Order, per_bin: tuple[int, int], at: tuple[int, int], accepted: str
-) -> tuple[bytes, str]:
-    return compressed(tile_bytes(matrix.tile(order.rows, per_bin, at), matrix.scale, per_bin), accepted)
+def _tile_body(bins: Bins, matrix: HeatMatrix, per_bin: tuple[int, int], accepted: str) -> tuple[bytes, str]:
+    return compressed(tile_bytes(bins, matrix.scale, per_bin), accepted)
 
 
 def _mark(mark: Mapping[str, Any], places: Places) -> dict[str, Any]:

@@ -6,15 +6,21 @@ import asyncio
 import hashlib
 from collections import OrderedDict
 from collections.abc import Hashable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
+import numpy as np
+
+from irregulars.dtypes import Ints
 from irregulars.errors import InputError
 from irregulars.infra.console.heat_map.matrix import MOST_CELLS, HeatMatrix
 from irregulars.infra.console.heat_map.places import Places
 from irregulars.infra.console.heat_map.quantities import Quantity
 from irregulars.infra.console.heat_map.reading import (
+    FAR,
     Start,
     Window,
+    extend_matrix,
     read_around,
     read_marks,
     read_matrix,
@@ -48,6 +54,32 @@ class Database(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A matrix that is kept, and of which window and ranks it is."""
+
+    start: Start
+    quantity: str
+    version: str
+    window: Window
+    places_version: str
+    matrix: HeatMatrix
+
+
+@dataclass(frozen=True, slots=True)
+class Overlap:
+    """What of a window stands in a matrix that is kept: for each iteration its column there, or -1."""
+
+    held: Held
+    columns: Ints
+
+    @property
+    def unchanged(self) -> int:
+        """Iterations from the window's first on that are the first ones there too: what a browser may keep."""
+        is_same = self.columns == np.arange(len(self.columns))
+        return len(is_same) if is_same.all() else int(is_same.argmin())
+
+
 class Changed(Exception):
     """A tile was asked for of rows that are others by now: the browser asks for the window again."""
 
@@ -67,7 +99,7 @@ class HeatMapStore:
         self._database = database
         self._kept_bytes = kept_bytes
         self._begun: set[asyncio.Task[Any]] = set()
-        self._kept: OrderedDict[Hashable, HeatMatrix] = OrderedDict()
+        self._kept: OrderedDict[Hashable, Held] = OrderedDict()
 
     async def around(self, start: Start, around: int | None, wanted: int) -> tuple[Window, Places]:
         """Return the newest iterations or those around one, and the job's ranks; as many as a window may have.
@@ -84,6 +116,29 @@ class HeatMapStore:
             return window, places
         return await self._around(start, around, most), places
 
+    async def from_first(self, start: Start, first: int, wanted: int) -> tuple[Window, Places] | None:
+        """Return the iterations from one on and the job's ranks; None: there are more than a window may have."""
+        window = await self._window(
+            (start, first, wanted, "from"), lambda c: read_window(c, start, first, FAR, wanted)
+        )
+        if not len(window.iterations) or len(window.iterations) == wanted:
+            return None
+        places = await self.places(start, window)
+        return None if len(window.iterations) * len(places.ranks) > MOST_CELLS else (window, places)
+
+    def overlap(
+        self, start: Start, quantity: Quantity, window: Window, places: Places, version: str | None = None
+    ) -> Overlap | None:
+        """Return the newest kept matrix, or the one of a version, of which half of a window or more can be taken."""
+        places_version = version_of_places(places)
+        for held in reversed(self._kept.values()):
+            is_of_it = (held.start, held.quantity, held.places_version) == (start, quantity.name, places_version)
+            if is_of_it and version in (None, held.version) and held.matrix.baseline.fits(window.iterations):
+                columns = window.columns_in(held.window)
+                if int((columns >= 0).sum()) * 2 >= len(columns):
+                    return Overlap(held, columns)
+        return None
+
     async def times(self, start: Start, around: int | None, wanted: int) -> Window:
         """Return the newest iterations or those around one, without any rank's.
 
@@ -98,6 +153,12 @@ class HeatMapStore:
                 f"job and attempt must have judged iterations that are stored; got {start.job!r}, {start.attempt}"
             )
         return window
+
+    async def behind(self, start: Start, after: int, most: int) -> Window:
+        """Return the iterations behind one, maybe none; of more than `most`, the newest."""
+        return await self._window(
+            (start, after, most, "behind"), lambda client: read_window(client, start, after + 1, FAR, most)
+        )
 
     async def places(self, start: Start, window: Window) -> Places:
         """Return the ranks of a job."""
@@ -128,12 +189,19 @@ class HeatMapStore:
                              f"iterations of {len(places.ranks):,} ranks. Ask for fewer iterations")  # fmt: skip
         key = (start, quantity.name, edges)
         kept = self._kept.get(key)
-        if kept is None or kept.version != window.version:
-            kept = await self._database.ask(
-                ("heat map", *key, version), lambda client: read_matrix(client, start, quantity, window, places), 0.0
-            )
+        if kept is None or kept.version != version:
+            overlap = self.overlap(start, quantity, window, places)
+
+            def read(client: Client) -> HeatMatrix:
+                if overlap is None:
+                    return read_matrix(client, start, quantity, window, places)
+                base = overlap.held.matrix
+                return extend_matrix(client, start, quantity, window, places, base, overlap.columns)
+
+            matrix = await self._database.ask(("heat map", *key, version), read, 0.0)
+            kept = Held(start, quantity.name, version, window, version_of_places(places), matrix)
         self._keep(key, kept)
-        return kept, places
+        return kept.matrix, places
 
     def begin(self, start: Start, quantity: Quantity, edges: tuple[int, int], version: str) -> None:
         """Begin to read a matrix that will be asked for soon; an error is told to whoever asks for it then."""
@@ -166,16 +234,21 @@ class HeatMapStore:
     async def _window(self, key: Hashable, read: Callable[[Client], Window]) -> Window:
         return await self._database.ask(("heat map window", key), read, _WINDOW_KEPT_S)
 
-    def _keep(self, key: Hashable, kept: HeatMatrix) -> None:
+    def _keep(self, key: Hashable, kept: Held) -> None:
         self._kept[key] = kept
         self._kept.move_to_end(key)
-        while len(self._kept) > 1 and sum(one.levels.nbytes for one in self._kept.values()) > self._kept_bytes:
+        while len(self._kept) > 1 and sum(one.matrix.levels.nbytes for one in self._kept.values()) > self._kept_bytes:
             self._kept.popitem(last=False)
 
 
 def version_of(window: Window, places: Places) -> str:
     """Return a name for what a heat map of a window shows: other judgements, ranks or hosts, another name."""
-    print_of = hashlib.blake2b(window.version.encode(), digest_size=8)
+    return hashlib.blake2b((window.version + version_of_places(places)).encode(), digest_size=8).hexdigest()
+
+
+def version_of_places(places: Places) -> str:
+    """Return a name for ranks and where they live."""
+    print_of = hashlib.blake2b(digest_size=8)
     for codes in (places.ranks, places.gpu, places.host.codes, places.nic.codes, places.switch.codes):
         print_of.update(codes.tobytes())
     print_of.update(repr((places.host.names, places.nic.names, places.switch.names)).encode())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Final
+from typing import Any, Final
 
 from markupsafe import Markup
 from starlette.exceptions import HTTPException
@@ -13,12 +13,20 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from irregulars.infra.console.pages.cells import table_of
-from irregulars.infra.console.pages.job_questions import SHOWN, Attempt, attempts_of, cells_of, newest_iterations
-from irregulars.infra.console.pages.rendering import console_of, render
+from irregulars.infra.console.pages.job_questions import (
+    NEWEST,
+    SHOWN,
+    Attempt,
+    JobStart,
+    attempts_of,
+    cells_of,
+    newest_iterations,
+)
+from irregulars.infra.console.pages.rendering import Console, console_of, is_part, render
 from irregulars.infra.console.pages.small_lines import pace_of
 from irregulars.infra.showing.charts import extremes_of, heat_map, times_chart
 from irregulars.infra.showing.found import Iteration
-from irregulars.sinks.investigations import run
+from irregulars.sinks.investigations import Answer, run
 
 _IRREGULAR: Final = 50
 _VERDICTS: Final = 50
@@ -31,34 +39,48 @@ def job_routes() -> list[BaseRoute]:
 
 
 async def job_page(request: Request) -> Response:
-    """Show a job, or one attempt of it."""
+    """Show a job, or one attempt of it; or only the parts that change while it runs."""
     job, console = request.path_params["job"], console_of(request)
     attempts = await console.database.ask(("attempts", job), lambda client: attempts_of(client, job))
     chosen = _chosen(attempts, request.query_params.get("attempt"))
     if chosen is None:
         raise HTTPException(404, f"No job of the name {job!r} is stored, or no such attempt of it.")
-    start = (job, chosen.attempt)
-    values = {"job": job, "attempt": chosen.attempt, "limit": _IRREGULAR}
-    times, irregular, blamed = await asyncio.gather(
-        console.database.ask(("times", start), lambda client: newest_iterations(client, [start], SHOWN)[start]),
-        console.database.ask(("irregular", start), lambda client: run(client, "irregular_iterations", values)),
-        console.database.ask(
-            ("blamed", job), lambda client: run(client, "blamed", {"job": job, "limit": _VERDICTS}), _SLOW_S
-        ),
+    shown = NEWEST if is_part(request) else SHOWN
+    times, irregular, blamed = await _asked(console, (job, chosen.attempt), shown)
+    charts = {} if is_part(request) else await _charts(console, (job, chosen.attempt), times, chosen.gpus)
+    return render(
+        request, "job.html", job=job, attempt=chosen, attempts=attempts, pace=pace_of(times[-NEWEST:]),
+        verdicts=table_of(blamed, _VERDICT_COLUMNS), irregular=table_of(irregular),
+        is_running=chosen is attempts[0] and _is_running(chosen, console.silence_s), **charts,
+    )  # fmt: skip
+
+
+async def _asked(console: Console, start: JobStart, shown: int) -> tuple[list[Iteration], Answer, Answer]:
+    """Return the newest iterations, the irregular ones, and the verdicts."""
+    ask, (job, attempt) = console.database.ask, start
+    values, of_job = {"job": job, "attempt": attempt, "limit": _IRREGULAR}, {"job": job, "limit": _VERDICTS}
+    return await asyncio.gather(
+        ask(("times", start, shown), lambda client: newest_iterations(client, [start], shown)[start]),
+        ask(("irregular", start), lambda client: run(client, "irregular_iterations", values)),
+        ask(("blamed", job), lambda client: run(client, "blamed", of_job), _SLOW_S),
     )
+
+
+async def _charts(console: Console, start: JobStart, times: list[Iteration], gpus: int) -> dict[str, Any]:
+    """Return what the page shows until the browser has drawn its own charts, or instead of them."""
     around = _around(times)
     cells, bin_ranks = await console.database.ask(
-        ("cells", start, around), lambda client: cells_of(client, *start, around, chosen.gpus), _SLOW_S
+        ("cells", start, around), lambda client: cells_of(client, *start, around, gpus), _SLOW_S
     )
-    return render(
-        request, "job.html", job=job, attempt=chosen, attempts=attempts, around=around,
-        pace=pace_of(times[-120:]), times=times,
-        chart=Markup(times_chart(times)) if times else None,
-        heat=Markup(heat_map(cells, bin_ranks, ())) if cells else None,
-        extremes=extremes_of(cells) if cells else "", bin_ranks=bin_ranks,
-        verdicts=table_of(blamed, _VERDICT_COLUMNS), irregular=table_of(irregular),
-        now_s=time.time(),
-    )  # fmt: skip
+    return {
+        "around": around, "times": times, "chart": Markup(times_chart(times)) if times else None,
+        "heat": Markup(heat_map(cells, bin_ranks, ())) if cells else None,
+        "extremes": extremes_of(cells) if cells else "", "bin_ranks": bin_ranks,
+    }  # fmt: skip
+
+
+def _is_running(attempt: Attempt, silence_s: float) -> bool:
+    return attempt.last_s is None or time.time() - attempt.last_s < silence_s
 
 
 _VERDICT_COLUMNS: Final = (

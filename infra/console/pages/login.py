@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
 import time
+from collections.abc import Callable
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from irregulars.infra.console.access.failures import Failures
-from irregulars.infra.console.access.gate import address_of, own_path
+from irregulars.infra.console.access.gate import address_of, own_path, visitor_address
 from irregulars.infra.console.access.policy import AccessPolicy
 from irregulars.infra.console.access.sessions import SESSION_S, Sessions
 from irregulars.infra.console.pages.forms import read_form, read_own_form
@@ -20,10 +20,13 @@ from irregulars.infra.console.pages.rendering import render
 class Login:
     """The pages ``/login`` and ``/logout``."""
 
-    def __init__(self, policy: AccessPolicy, sessions: Sessions, failures: Failures) -> None:
+    def __init__(
+        self, policy: AccessPolicy, sessions: Sessions, failures: Failures, note_wrong: Callable[[], None]
+    ) -> None:
         self._policy = policy
         self._sessions = sessions
         self._failures = failures
+        self._note_wrong = note_wrong
 
     def routes(self) -> list[BaseRoute]:
         """Return the routes."""
@@ -44,23 +47,27 @@ class Login:
 
     async def enter(self, request: Request) -> Response:
         """Let somebody in who has the token."""
-        # Read first: between the look at the failures and their count nobody else gets a turn.
-        fields, address, now_s = await read_form(request), address_of(request), time.monotonic()
-        wait_s = self._failures.wait_s(address, now_s)
-        if wait_s:
-            answer = self._form(request, 429, wrong=f"Too many wrong tokens came from here. Try again in {wait_s} s.")
-            answer.headers["Retry-After"] = str(math.ceil(wait_s))
-            return answer
+        fields = await read_form(request)
         if self._policy.token is None or not self._sessions.lets_in(fields.get("token", "").strip()):
-            self._failures.count(address, now_s)
-            wrong = "That is not the token. It stands in the console's own output, or in console_token_file."
-            return self._form(request, 403, wrong=wrong, wanted=fields.get("next", "/"))
+            return self._refuse(request, fields.get("next", "/"))
         answer = RedirectResponse(own_path(fields.get("next", "/")), 303)
         cookie = self._sessions.cookie(fields.get("name", "").strip(), time.time())
         answer.set_cookie(
             self._policy.cookie, cookie, max_age=SESSION_S, httponly=True, samesite="strict",
             secure=self._is_encrypted(request),
         )  # fmt: skip
+        return answer
+
+    def _refuse(self, request: Request, wanted: str) -> Response:
+        # No pause before the answer: requests that wait would be as many as somebody likes, and leave no room.
+        self._note_wrong()
+        wait_s = self._failures.count(visitor_address(request, self._policy), time.monotonic())
+        if not wait_s:
+            wrong = "That is not the token. It stands in the console's own output, or in console_token_file."
+            return self._form(request, 403, wrong=wrong, wanted=wanted)
+        wrong = f"That is not the token, and too many wrong ones came from your address. Try again in {wait_s} s."
+        answer = self._form(request, 429, wrong=wrong, wanted=wanted)
+        answer.headers["Retry-After"] = str(wait_s)
         return answer
 
     async def leave(self, request: Request) -> Response:
@@ -74,6 +81,7 @@ class Login:
         return render(
             request, "login.html", status, wrong=wrong, wanted=own_path(wanted),
             has_token=self._policy.token is not None, header=self._policy.user_header, address=address_of(request),
+            has_secret=self._policy.proxy_secret is not None,
         )  # fmt: skip
 
     def _is_encrypted(self, request: Request) -> bool:

@@ -1,7 +1,8 @@
 """Templates: Jinja with escaping always on, and the words of `irregulars show` as filters.
 
 A page that is live has a block ``live``. The browser asks for the same address again, with the header ``X-Live``, and
-gets that block alone.
+gets that block alone. Where the block has elements with ``data-part``, the browser puts each in the place of its own
+element of that name, if it changed; what stands between them stays, as charts do.
 """
 
 from __future__ import annotations
@@ -66,6 +67,11 @@ def visitor_of(request: Request) -> Visitor | None:
     return visitor
 
 
+def is_part(request: Request) -> bool:
+    """Return whether a browser asks for the live part of a page that it has."""
+    return "x-live" in request.headers
+
+
 def make_templates() -> Environment:
     """Return the environment of all templates."""
     environment = Environment(
@@ -88,8 +94,7 @@ def render(request: Request, template: str, status: int = 200, **values: Any) ->
     console = console_of(request)
     page = console.templates.get_template(template)
     context = {"request": request, "console": console, "visitor": visitor_of(request), "path": path_of(request)}
-    is_part = "x-live" in request.headers and "live" in page.blocks
-    if not is_part:
+    if not (is_part(request) and "live" in page.blocks):
         return HTMLResponse(page.render(**context, **values), status)
     part = "".join(page.blocks["live"](page.new_context({**context, **values}))).encode()
     tag = f'"{hashlib.sha256(part).hexdigest()[:20]}"'

@@ -79,7 +79,7 @@ def make_app(settings: ConsoleSettings) -> ASGIApp:
 
     routes = [
         Route("/healthz", _healthz), Route("/metrics", metrics.page), static_route(read_static_files()),
-        *Login(settings.policy, sessions, Failures()).routes(),
+        *Login(settings.policy, sessions, Failures(), metrics.wrong_tokens.inc).routes(),
         *heat_map_routes(database), *jobs_now_routes(), *job_routes(), *incident_routes(), *feedback_routes(),
         *device_routes(), *pipeline_routes(), *question_routes(),
     ]  # fmt: skip

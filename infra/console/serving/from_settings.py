@@ -33,7 +33,8 @@ def policy_of(settings: Settings, address: tuple[str, int]) -> AccessPolicy:
     """Return who gets in; raises `InputError` where that would not be safe."""
     return make_policy(
         address, token_file=settings.console_token_file, user_header=settings.console_user_header,
-        proxies=settings.console_proxies, names=settings.console_hosts,
+        proxies=settings.console_proxies, proxy_secret_file=settings.console_proxy_secret_file,
+        names=settings.console_hosts,
         is_encrypted=settings.console_certificate_file is not None, takes_plain=settings.console_plain_http,
     )  # fmt: skip
 

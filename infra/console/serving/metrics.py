@@ -37,6 +37,10 @@ class ConsoleMetrics:
             "irregulars_console_database_seconds", "Time of a question to the database, its turn included",
             ("outcome",), buckets=_BUCKETS, registry=self.registry,
         )  # fmt: skip
+        self.wrong_tokens: Final = Counter(
+            "irregulars_console_wrong_tokens", "Wrong tokens that somebody tried to log in with",
+            registry=self.registry,
+        )  # fmt: skip
         self.alerts: Final = Counter(
             "irregulars_console_alerts", "Alerts that were read from their topic", registry=self.registry
         )

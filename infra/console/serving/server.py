@@ -6,7 +6,8 @@ import errno
 import logging
 import signal
 import socket
-from collections.abc import Iterator
+import ssl
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,11 +17,13 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from irregulars.errors import InputError
+from irregulars.infra.console.access.addresses import Network, is_in, neighbourhood_of
+from irregulars.infra.console.serving.connections import LIMITS_S, BoundedConfig, BoundedConnection, Phase
+from irregulars.infra.console.serving.crowd import MOST, Crowd
 
 _STOP_S: Final = 3
-_IDLE_S: Final = 30
-_MOST_CONNECTIONS: Final = 512
-"""Connections that are served at a time; whoever comes then is told 503 at once."""
+_BACKLOG: Final = 128
+"""Connections that the kernel keeps for us, and that we accept at a time before the `Crowd` lets others go."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +50,7 @@ def listen_on(host: str, port: int) -> socket.socket:
     try:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         found.bind(address)
-        found.listen(128)
+        found.listen(_BACKLOG)
     except OSError as error:
         found.close()
         taken = " Name another port: --listen 127.0.0.1:8322" if error.errno == errno.EADDRINUSE else ""
@@ -57,14 +60,32 @@ def listen_on(host: str, port: int) -> socket.socket:
     return found
 
 
-def config_of(app: ASGIApp, certificate: Certificate | None = None) -> uvicorn.Config:
-    """Return how we serve. No header says from where a request comes: by that address proxies are known."""
-    return uvicorn.Config(
-        app, log_config=None, access_log=False, server_header=False, proxy_headers=False, lifespan="on", ws="none",
-        timeout_graceful_shutdown=_STOP_S, timeout_keep_alive=_IDLE_S, limit_concurrency=_MOST_CONNECTIONS,
-        ssl_certfile=None if certificate is None else str(certificate.certificate_file),
-        ssl_keyfile=None if certificate is None else str(certificate.key_file),
+def config_of(
+    app: ASGIApp, proxies: Sequence[Network] = (), certificate: Certificate | None = None,
+    limits_s: Mapping[Phase, float | None] = LIMITS_S,
+) -> BoundedConfig:  # fmt: skip
+    """Return how we serve. uvicorn reads no header that says from where a request comes: the `Gate` does.
+
+    Raises
+    ------
+    OSError
+        If the certificate or its key can't be used.
+    """
+    crowd: Crowd[BoundedConnection] = Crowd(
+        lambda address: None if is_in(address, proxies) else neighbourhood_of(address)
+    )
+    return BoundedConfig(
+        app, crowd=crowd, tls=None if certificate is None else _tls_of(certificate), limits_s=limits_s,
+        log_config=None, access_log=False, server_header=False, proxy_headers=False, lifespan="on", ws="none",
+        timeout_graceful_shutdown=_STOP_S, timeout_keep_alive=int(LIMITS_S[Phase.IDLE] or 0), backlog=_BACKLOG,
+        limit_concurrency=MOST + 1,  # where all are being answered the crowd lets nobody go: 503 for who comes then
     )  # fmt: skip
+
+
+def _tls_of(certificate: Certificate) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate.certificate_file, certificate.key_file)
+    return context
 
 
 class _Server(uvicorn.Server):
@@ -80,7 +101,9 @@ class _Server(uvicorn.Server):
                 signal.signal(one, handler)
 
 
-def loaded(app: ASGIApp, certificate: Certificate | None = None) -> uvicorn.Config:
+def loaded(
+    app: ASGIApp, proxies: Sequence[Network] = (), certificate: Certificate | None = None
+) -> BoundedConfig:  # fmt: skip
     """Return how we serve, with the certificate read: what is wrong with it is told before we say where we are.
 
     Raises
@@ -88,13 +111,13 @@ def loaded(app: ASGIApp, certificate: Certificate | None = None) -> uvicorn.Conf
     InputError
         If the certificate or its key can't be used.
     """
-    config = config_of(app, certificate)
     try:
-        config.load()
+        config = config_of(app, proxies, certificate)
     except OSError as error:  # ssl.SSLError is one too
         raise InputError(
             f"console_certificate_file and console_key_file must be a certificate and its key (PEM); got {error}"
         ) from None
+    config.load()
     return config
 
 

@@ -1,6 +1,7 @@
 // What every page does: the theme's switch, keys, ages of moments, and the part of the page that is live.
 
 const STALE_S = 10; // what is shown is called old when nothing newer came for so long
+const KEEPS_PLACE = CSS.supports("overflow-anchor", "auto"); // a browser that scrolls along when something above grows
 const root = document.documentElement;
 
 // --- theme ---------------------------------------------------------------------------------------------------------
@@ -73,14 +74,16 @@ function showAges(place) {
   }
 }
 
-showAges(document);
 setInterval(() => { if (!document.hidden) showAges(document); }, 1000);
 
 // --- the live part -------------------------------------------------------------------------------------------------
 
 const live = document.getElementById("live");
+const partsOf = (place) => [...place.querySelectorAll("[data-part]")];
 const trouble = document.getElementById("trouble");
 const status = document.getElementById("status");
+const shownParts = new Map(live ? partsOf(live).map((part) => [part.dataset.part, part.innerHTML]) : []);
+showAges(document);
 let tag = null;
 let shown = live?.innerHTML.trim();
 let freshAt = Date.now();
@@ -103,15 +106,37 @@ function announce() {
   if (text && status.textContent !== text) status.textContent = text;
 }
 
-function replace(html) {
-  const active = live.contains(document.activeElement) ? document.activeElement : null;
+function replace(place, html) {
+  const active = place.contains(document.activeElement) ? document.activeElement : null;
   const wanted = active && (active.id ? `#${CSS.escape(active.id)}` : active.getAttribute("href") &&
     `${active.tagName.toLowerCase()}[href="${CSS.escape(active.getAttribute("href"))}"]`);
-  const open = new Set([...live.querySelectorAll("details[open]")].map((one) => one.id));
-  live.innerHTML = html; // made by our own server, which escapes what comes from jobs
-  for (const one of live.querySelectorAll("details")) one.open = open.has(one.id);
-  showAges(live);
-  if (wanted) live.querySelector(wanted)?.focus({ preventScroll: true });
+  const open = new Set([...place.querySelectorAll("details[open]")].map((one) => one.id));
+  const scrolled = [...place.querySelectorAll(".scroll")].map((one) => [one.scrollLeft, one.scrollTop]);
+  place.innerHTML = html; // made by our own server, which escapes what comes from jobs
+  for (const one of place.querySelectorAll("details")) one.open = open.has(one.id);
+  place.querySelectorAll(".scroll").forEach((one, at) => { [one.scrollLeft, one.scrollTop] = scrolled[at] ?? [0, 0]; });
+  showAges(place);
+  if (wanted) place.querySelector(wanted)?.focus({ preventScroll: true });
+}
+
+// Of a page in parts only those are replaced that changed, and what the reader looks at stays where it is.
+function replaceParts(html) {
+  const came = document.createElement("template");
+  came.innerHTML = html;
+  for (const part of partsOf(came.content)) {
+    const here = live.querySelector(`[data-part="${part.dataset.part}"]`);
+    if (!here || shownParts.get(part.dataset.part) === part.innerHTML) continue;
+    shownParts.set(part.dataset.part, part.innerHTML);
+    const [isAbove, tall] = [here.getBoundingClientRect().bottom <= 0, here.offsetHeight];
+    replace(here, part.innerHTML);
+    if (isAbove && !KEEPS_PLACE) scrollBy({ top: here.offsetHeight - tall, behavior: "instant" });
+  }
+}
+
+// Charts ask for what is new by themselves, maybe not at the first word.
+function tellNewest() {
+  const newest = live.querySelector("[data-newest]")?.dataset.newest;
+  if (newest) document.dispatchEvent(new CustomEvent("irregulars:newest", { detail: Number(newest) }));
 }
 
 async function look() {
@@ -132,13 +157,16 @@ async function look() {
       const html = await answer.text();
       tag = answer.headers.get("ETag");
       if (answer.ok || answer.status === 503) {
-        if (html.trim() !== shown) replace(html);
+        if (shownParts.size && answer.ok) replaceParts(html);
+        else if (!shownParts.size && html.trim() !== shown) replace(live, html);
         shown = html.trim();
         announce();
       }
     }
     failure = answer.ok || answer.status === 304 ? "" : answer.status === 503 ? "The database does not answer." : `The console answered ${answer.status}.`;
-    if (!failure) freshAt = Date.now();
+    if (failure) return;
+    freshAt = Date.now();
+    tellNewest();
   } catch {
     failure = "The console can't be reached.";
   }

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from irregulars.infra.doctor.checks.facts import KafkaFacts, TopicFacts
-from irregulars.infra.doctor.checks.findings import Finding, finding, ok, unread
+from irregulars.infra.doctor.checks.findings import Finding, finding, ok, unread, why_not
 from irregulars.infra.doctor.checks.words import count, names, span
 
 GROUP: Final = "alerts"
@@ -52,7 +52,7 @@ def _notify(seen: KafkaFacts, alerts: TopicFacts | None) -> Iterator[Finding]:
     if group is None:
         return
     if group.error is not None:
-        yield unread(GROUP, "notify", f"{group.error} (consumer group {group.name})")
+        yield unread(GROUP, "notify", why_not(f"consumer group {group.name}", group.error))
         return
     unread_alerts = 0
     if alerts is not None and group.committed:

@@ -25,9 +25,9 @@ def check_broker(seen: KafkaFacts) -> Iterator[Finding]:
     """Give what is found of the brokers."""
     broker = seen.broker
     if broker.error is not None:
-        code = "kafka_refuses" if broker.is_refused else "kafka_away"
-        yield finding("problem", GROUP, "broker", broker.error, code)
-        yield from _certificates(broker, seen.now_s)
+        yield finding("problem", GROUP, "broker", broker.error.text, broker.error.code)
+        if broker.error.code != "certificate_expired":
+            yield from _certificates(broker, seen.now_s)
         return
     yield _answer(broker)
     yield (
@@ -35,6 +35,8 @@ def check_broker(seen: KafkaFacts) -> Iterator[Finding]:
         if broker.release
         else unread(GROUP, "release", "the broker does not say in words that we know")
     )
+    if broker.doubt is not None:
+        yield unread(GROUP, "address", f"{broker.doubt}; another broker or another look let us in")
     yield from _certificates(broker, seen.now_s)
     if broker.has_login and not broker.is_tls:
         yield finding("warning", GROUP, "TLS", "we log in without TLS: others can read along", "no_tls")
@@ -49,9 +51,6 @@ def _answer(broker: BrokerFacts) -> Finding:
 
 
 def _certificates(broker: BrokerFacts, now_s: float) -> Iterator[Finding]:
-    if broker.certificate_error is not None:
-        text = f"the broker's certificate could not be looked at: {broker.certificate_error}"
-        yield finding("unknown", GROUP, "TLS", text, "not_read")
     for whose, ends_s in (("the broker's", broker.certificate_ends_s), ("our own", broker.own_certificate_ends_s)):
         if ends_s is not None:
             yield _certificate(whose, ends_s - now_s)

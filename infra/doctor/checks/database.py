@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from irregulars.infra.doctor.checks.broker import clock_finding
@@ -23,14 +23,16 @@ LAG_S: Final = 60.0
 STUCK_LAG_S: Final = 600.0
 
 
-def check_database(seen: DatabaseFacts, now_s: float) -> Iterator[Finding]:
-    """Give what is found of the database."""
+def check_database(seen: DatabaseFacts, now_s: float, *, only_reads: bool = False) -> Iterator[Finding]:
+    """Give what is found of the database; `only_reads`: for whoever writes nothing there."""
     if seen.error is not None:
-        yield finding("problem", GROUP, "server", seen.error, seen.error_code)
+        yield finding("problem", GROUP, "server", seen.error.text, seen.error.code)
         return
     yield from _server(seen)
     yield from _schema(seen)
-    yield from _users(seen)
+    yield from _grants(seen, ("SELECT",) if only_reads else ("SELECT", "INSERT"))
+    if not only_reads:
+        yield _reader(seen)
     yield from _room(seen)
     for table, (found, wanted) in sorted(seen.keeps_days.items()):
         text = f"{table} keeps rows {found}, and the settings say {count(wanted, 'day')}"
@@ -66,20 +68,25 @@ def _schema(seen: DatabaseFacts) -> Iterator[Finding]:
         yield finding("problem", GROUP, "tables", text, "migrations_edited")
 
 
-def _users(seen: DatabaseFacts) -> Iterator[Finding]:
-    if seen.rights is not None:
-        lacking = [right for right in ("SELECT", "INSERT") if not seen.rights.get(right, False)]
-        if lacking:
-            text = f"{seen.user} writes for the workers, and lacks {' and '.join(lacking)}"
-            yield finding("problem", GROUP, "grants", text, "grant_missing", user=seen.user)
-        else:
-            yield ok(GROUP, "grants", f"{seen.user} may read and insert")
-    if seen.reader is None:
-        yield ok(GROUP, "reader", "none apart: `irregulars sql` reads as the user who writes")
-    elif seen.reader_error is not None:
-        yield finding("problem", GROUP, "reader", seen.reader_error, "reader_refused", user=seen.reader)
+def _grants(seen: DatabaseFacts, needed: Sequence[str]) -> Iterator[Finding]:
+    if seen.rights is None:
+        return
+    lacking = [right for right in needed if not seen.rights.get(right, False)]
+    if lacking:
+        whose = "writes for the workers" if "INSERT" in needed else "reads"
+        text = f"{seen.user} {whose}, and lacks {' and '.join(lacking)}"
+        grants = ", ".join(needed)
+        yield finding("problem", GROUP, "grants", text, "grant_missing", user=seen.user, grants=grants)
     else:
-        yield ok(GROUP, "reader", f"{seen.reader} may read, and only read")
+        yield ok(GROUP, "grants", f"{seen.user} may read{' and insert' if 'INSERT' in needed else ''}")
+
+
+def _reader(seen: DatabaseFacts) -> Finding:
+    if seen.reader is None:
+        return ok(GROUP, "reader", "none apart: `irregulars sql` reads as the user who writes")
+    if seen.reader_error is not None:
+        return finding("problem", GROUP, "reader", seen.reader_error, "reader_refused", user=seen.reader)
+    return ok(GROUP, "reader", f"{seen.reader} may read, and only read")
 
 
 def _room(seen: DatabaseFacts) -> Iterator[Finding]:

@@ -55,34 +55,43 @@ class WorkerPage:
 
 
 @dataclass(frozen=True, slots=True)
+class Obstacle:
+    """What keeps us out of a broker or the database: a case of `checks.what_to_do`, and what was seen."""
+
+    code: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class BrokerFacts:
     """The brokers as a whole.
 
     Parameters
     ----------
-    error, is_refused
-        Why none could be used, and whether they answer and refuse us.
+    error
+        Why none could be used.
+    doubt
+        What should have kept us out, and did not.
     brokers
         How many there are.
     release
         What its interface says of its release: ``4.1 or newer``.
     certificate_ends_s, own_certificate_ends_s
-        Until when the broker's and our own certificate are valid, s since 1970; None: there is none, or see
-        `certificate_error`.
+        Until when the broker's and our own certificate are valid, s since 1970; None: there is none, or it could not
+        be read.
     broker_clock_s
         Broker's clock less ours, s, at least; None: no topic has its times from the broker.
     """
 
     bootstrap: str
-    error: str | None = None
-    is_refused: bool = False
+    error: Obstacle | None = None
+    doubt: str | None = None
     brokers: int = 0
     answered_in_s: float = 0.0
     release: str | None = None
     is_tls: bool = False
     has_login: bool = False
     certificate_ends_s: float | None = None
-    certificate_error: str | None = None
     own_certificate_ends_s: float | None = None
     broker_clock_s: float | None = None
 
@@ -253,13 +262,24 @@ class StreamFacts:
 
 @dataclass(frozen=True, slots=True)
 class KafkaFacts:
-    """All that was read from Kafka at `now_s`; topics by their names without prefix."""
+    """All that was read from Kafka at `now_s`.
+
+    Parameters
+    ----------
+    topics
+        By their names without prefix.
+    workers, notify
+        Their consumer groups.
+    others
+        Further groups that the role in question needs.
+    """
 
     now_s: float
     broker: BrokerFacts
     topics: Mapping[str, TopicFacts] = field(default_factory=dict)
     workers: GroupFacts | None = None
     notify: GroupFacts | None = None
+    others: tuple[GroupFacts, ...] = ()
     stream: StreamFacts = field(default_factory=StreamFacts)
     page: WorkerPage | None = None
 
@@ -279,8 +299,8 @@ class DatabaseFacts:
 
     Parameters
     ----------
-    error, error_code
-        Why it could not be used, and which case of `checks.what_to_do` that is.
+    error
+        Why it could not be used.
     reader_error
         Why the user who only reads can't be used; None: they can, or there is none apart.
     round_trip_s, clock_s
@@ -304,8 +324,7 @@ class DatabaseFacts:
 
     address: str
     user: str
-    error: str | None = None
-    error_code: str = "clickhouse_away"
+    error: Obstacle | None = None
     reader: str | None = None
     reader_error: str | None = None
     version: str | None = None

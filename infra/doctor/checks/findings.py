@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
+from irregulars.infra.doctor.checks.facts import TopicFacts
 from irregulars.infra.doctor.checks.what_to_do import TO_DO
 
 Level = Literal["ok", "warning", "problem", "unknown"]
@@ -69,6 +70,22 @@ def finding(level: Level, group: str, subject: str, text: str, code: str, /, **v
 def unread(group: str, subject: str, reason: str) -> Finding:
     """Return the finding that something could not be read."""
     return finding("unknown", group, subject, f"not known: {reason}", "not_read")
+
+
+def unseen(group: str, subject: str, topic: TopicFacts) -> Finding:
+    """Return the finding that something was not looked at, since its topic is missing or hidden from us."""
+    if topic.error == "missing":
+        return finding("unknown", group, subject, f"not looked at: {topic.name} is missing", "topics_first")
+    return unread(group, subject, why_not(topic.name, topic.error))
+
+
+def why_not(what: str, error: str | None) -> str:
+    """Say why a topic or consumer group could not be looked at.
+
+    >>> why_not("irregulars.jobs", "refused")
+    'irregulars.jobs may not be seen with these credentials'
+    """
+    return f"{what} may not be seen with these credentials" if error == "refused" else f"{what}: {error}"
 
 
 def status_of(findings: list[Finding]) -> int:

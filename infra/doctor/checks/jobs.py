@@ -7,7 +7,7 @@ from typing import Final
 
 from irregulars.infra.doctor.checks.broker import CLOCK_S, clock_finding
 from irregulars.infra.doctor.checks.facts import JobFacts, KafkaFacts, Letter
-from irregulars.infra.doctor.checks.findings import Finding, Level, finding, ok, unread
+from irregulars.infra.doctor.checks.findings import Finding, Level, finding, ok, unread, unseen
 from irregulars.infra.doctor.checks.topics import RECENT_S
 from irregulars.infra.doctor.checks.words import count, names, numbers, span
 from irregulars.infra.doctor.checks.workers import is_read
@@ -31,8 +31,10 @@ ALL_LOST: Final = 0.9
 
 def check_jobs(seen: KafkaFacts, grace_s: float) -> Iterator[Finding]:
     """Give what is found of producers and their jobs; `grace_s` is how long a worker waits for one of them."""
-    if any(seen.topics[name].error for name in ("jobs", "heartbeats") if name in seen.topics):
-        yield finding("unknown", GROUP, "jobs", "not looked at: their topics are missing", "topics_first")
+    topics = [seen.topics[name] for name in ("jobs", "heartbeats") if name in seen.topics]
+    lacking = [topic for topic in topics if topic.error]
+    if lacking:
+        yield unseen(GROUP, "jobs", lacking[0])
         return
     unread_topics = [name for name in ("jobs", "heartbeats") if name in seen.stream.unread]
     if unread_topics:
@@ -179,7 +181,7 @@ def _letters(seen: KafkaFacts) -> Iterator[Finding]:
         )
         return
     if _is_all_lost(seen, recent):
-        text = f"nothing gets through: {topic.recent} of {_sent(seen)} messages were refused: {newest.reason}"
+        text = f"nothing gets through of what was sent in the last {span(RECENT_S)}: {newest.reason}"
         yield finding("problem", GROUP, "dead letters", text, "all_refused")
         return
     where = newest.topic or "nowhere"

@@ -15,12 +15,12 @@ LEAST_FREE_BYTES: Final = 1 << 30
 """Of the disk of ``data_dir``: a worker keeps little there, an agent's spool 1 GiB by default."""
 
 
-def check_machine(seen: MachineFacts) -> Iterator[Finding]:
-    """Give what is found of this machine."""
+def check_machine(seen: MachineFacts, role: str | None = None) -> Iterator[Finding]:
+    """Give what is found of this machine; for a role, of what it needs."""
     yield ok(GROUP, "release", f"irregulars {seen.release}")
     yield from _settings(seen)
     yield from _secrets(seen.secrets)
-    if not seen.has_worker:
+    if not seen.has_worker and role in (None, "worker"):
         yield finding("warning", GROUP, "packages", "what a worker needs is not installed here", "no_extra")
     yield from _disk(seen)
 

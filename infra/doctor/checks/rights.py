@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from irregulars.infra.doctor.checks.facts import GroupFacts, KafkaFacts
 from irregulars.infra.doctor.checks.findings import Finding, finding, ok, unread
+from irregulars.infra.doctor.checks.question import Question
 from irregulars.infra.doctor.checks.words import names
 from irregulars.streams.kafka.access_roles import ROLES, Right, rights_of
 from irregulars.streams.kafka.topics import TopicSettings
@@ -14,45 +15,44 @@ from irregulars.streams.kafka.topics import TopicSettings
 GROUP: Final = "rights"
 
 
-def check_rights(seen: KafkaFacts, settings: TopicSettings, group: str, role: str | None) -> Iterator[Finding]:
-    """Give what is found of our rights.
-
-    Parameters
-    ----------
-    group
-        Consumer group of the workers.
-    role
-        Whose work we are to do; None: whichever we may.
-    """
-    if not any(topic.operations is not None for topic in seen.topics.values()):
+def check_rights(
+    seen: KafkaFacts, settings: TopicSettings, question: Question, user: str | None = None
+) -> Iterator[Finding]:
+    """Give what is found of our rights; `user` is how we log in, where that is by a name."""
+    if not any(topic.operations is not None or topic.error == "refused" for topic in seen.topics.values()):
         is_empty = all(topic.error == "missing" for topic in seen.topics.values())
         reason = "no topic is there" if is_empty else "the broker does not say what we may do"
         yield unread(GROUP, "operations", reason)
         return
-    lacking = {one: _lacking(seen, rights_of(one, settings, group)) for one in ROLES}
-    may = [one for one in ROLES if not lacking[one]]
-    if role is not None and lacking[role]:
-        text = f"for {role} we lack: " + names(f"{one.operation} {one.kind} {one.name}" for one in lacking[role])
-        yield finding("problem", GROUP, role, text, "right_missing", role=role)
-    elif role is not None:
-        yield ok(GROUP, role, "has every right that it needs")
-    elif len(may) == len(ROLES):
-        yield ok(GROUP, "roles", "we may do everything: no rights are asked for, or we are an administrator")
-    elif may:
-        yield ok(GROUP, "roles", f"we may work as {names(may)}")
+    lacking = {one: _lacking(seen, rights_of(one, settings, question.group)) for one in ROLES}
+    who = f"User:{user or 'NAME'}"
+    if question.role is None:
+        yield _roles(lacking, who)
+    elif lacking[question.role]:
+        text = f"for {question.role} we lack: {_words(lacking[question.role])}"
+        yield finding("problem", GROUP, question.role, text, "right_missing", role=question.role, who=who)
     else:
-        yield finding("problem", GROUP, "roles", _nearest(lacking), "no_role")
+        yield ok(GROUP, question.role, "has every right that it needs")
 
 
-def _nearest(lacking: dict[str, list[Right]]) -> str:
+def _roles(lacking: dict[str, list[Right]], who: str) -> Finding:
+    may = [role for role, rights in lacking.items() if not rights]
+    if len(may) == len(ROLES):
+        return ok(GROUP, "roles", "we may do everything: no rights are asked for, or we are an administrator")
+    if may:
+        return ok(GROUP, "roles", f"we may work as {names(may)}")
     role, rights = min(lacking.items(), key=lambda one: len(one[1]))
-    words = names(f"{one.operation} {one.kind} {one.name}" for one in rights)
-    return f"we may not do the work of any role; nearest is {role}, which lacks: {words}"
+    text = f"we may not do the work of any role; nearest is {role}, which lacks: {_words(rights)}"
+    return finding("problem", GROUP, "roles", text, "no_role", who=who)
+
+
+def _words(rights: Sequence[Right]) -> str:
+    return names(f"{one.operation} {one.kind} {one.name}" for one in rights)
 
 
 def _lacking(seen: KafkaFacts, rights: tuple[Right, ...]) -> list[Right]:
     topics = {topic.name: topic for topic in seen.topics.values()}
-    groups = {one.name: one for one in (seen.workers, seen.notify) if one is not None}
+    groups = {one.name: one for one in (seen.workers, seen.notify, *seen.others) if one is not None}
     found = []
     for right in rights:
         if right.kind == "topic":
@@ -70,5 +70,5 @@ def _lacking(seen: KafkaFacts, rights: tuple[Right, ...]) -> list[Right]:
 
 def _operations(group: GroupFacts | None) -> frozenset[str] | None:
     if group is None:
-        return None  # not looked at: others' groups
+        return None  # not looked at: a group of a role that nobody asks for
     return frozenset() if group.error == "refused" else group.operations

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
 from irregulars.infra.doctor.checks.facts import KafkaFacts, TopicFacts
-from irregulars.infra.doctor.checks.findings import Finding, finding, ok, unread
+from irregulars.infra.doctor.checks.findings import Finding, Level, finding, ok, unread
+from irregulars.infra.doctor.checks.question import Question
 from irregulars.infra.doctor.checks.words import count, names, numbers, span
 from irregulars.streams.kafka.topic_admin import partitions_of, topic_config
 from irregulars.streams.kafka.topics import SNAPSHOT_TOPICS, TOPICS, WORKER_TOPICS, TopicSettings
@@ -17,11 +18,14 @@ RECENT_S: Final = 600.0
 
 FOR_PEOPLE: Final = tuple(name for name in TOPICS if name not in WORKER_TOPICS)
 _TOGETHER: Final = (tuple(n for n, t in TOPICS.items() if t.is_parted_by_rank), ("evidence", "job_snapshots"))
+_WHOLE: Final = Question()
 Topics = Mapping[str, TopicFacts]
 
 
-def check_topics(seen: KafkaFacts, settings: TopicSettings, grace_s: float) -> Iterator[Finding]:
-    """Give what is found of the topics.
+def check_topics(
+    seen: KafkaFacts, settings: TopicSettings, grace_s: float, question: Question = _WHOLE
+) -> Iterator[Finding]:
+    """Give what is found of the topics; for a role, of those that it needs.
 
     Parameters
     ----------
@@ -30,32 +34,41 @@ def check_topics(seen: KafkaFacts, settings: TopicSettings, grace_s: float) -> I
     grace_s
         How long a worker waits for a source: what is deleted by then was never judged.
     """
-    there = {name: topic for name, topic in seen.topics.items() if topic.error is None}
-    yield from _missing(seen.topics)
+    needed = {one.name for one in question.needed(settings)}
+    topics = {name: topic for name, topic in seen.topics.items() if question.role is None or topic.name in needed}
+    there = {name: topic for name, topic in topics.items() if topic.error is None}
+    yield from _missing(topics, (WORKER_TOPICS, FOR_PEOPLE) if question.role is None else (tuple(topics), ()))
+    yield from _hidden(topics)
     if not there:
         return
     yield from _partitions(there, settings)
     yield from _leaders(there)
-    yield from _copies(there)
-    yield from _configurations(there, grace_s)
+    if question.role in (None, "admin"):  # how topics are laid out is for whoever makes them
+        yield from _copies(there)
+        yield from _configurations(there, grace_s)
 
 
-def _missing(topics: Topics) -> Iterator[Finding]:
-    for error, code, what in (
-        ("missing", "topic_missing", "missing"),
-        ("refused", "topic_refused", "hidden from us, or missing"),
-    ):
-        found = [name for name, topic in topics.items() if topic.error == error]
-        for needed, level in ((WORKER_TOPICS, "problem"), (FOR_PEOPLE, "warning")):
-            lacking = [topics[name].name for name in found if name in needed]
-            if lacking:
-                text = f"{count(len(lacking), 'topic')} {what}: {names(lacking)}"
-                yield finding("problem" if level == "problem" else "warning", GROUP, "topics", text, code)
+def _missing(topics: Topics, needed: tuple[Collection[str], Collection[str]]) -> Iterator[Finding]:
+    """What is missing for certain: Kafka says so to whoever may describe it. Nothing works without the first."""
+    levels: tuple[Level, Level] = ("problem", "warning")
+    for of_level, level in zip(needed, levels, strict=True):
+        lacking = [topics[name].name for name in topics if name in of_level and topics[name].error == "missing"]
+        if lacking:
+            text = f"{count(len(lacking), 'topic')} missing: {names(lacking)}"
+            yield finding(level, GROUP, "topics", text, "topic_missing")
+    if topics and all(topic.error is None for topic in topics.values()):
+        yield ok(GROUP, "topics", f"{len(topics)} of {len(topics)} that are needed are there")
+
+
+def _hidden(topics: Topics) -> Iterator[Finding]:
+    """What we may not describe: Kafka gives the same answer whether it is there or not."""
+    hidden = [topic.name for topic in topics.values() if topic.error == "refused"]
+    if hidden:
+        text = f"{count(len(hidden), 'topic')} may not be seen with these credentials: {names(hidden)}"
+        yield finding("unknown", GROUP, "topics", text, "topic_hidden")
     for topic in topics.values():
         if topic.error not in (None, "missing", "refused"):
             yield unread(GROUP, topic.name, str(topic.error))
-    if all(topic.error is None for topic in topics.values()):
-        yield ok(GROUP, "topics", f"all {len(topics)} are there")
 
 
 def _partitions(there: Topics, settings: TopicSettings) -> Iterator[Finding]:

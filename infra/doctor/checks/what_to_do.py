@@ -7,6 +7,7 @@ from typing import Final
 
 _OPERATING: Final = "infra/docs/operating.md"
 _ACCESS: Final = "infra/docs/access.md"
+_WHO: Final = _ACCESS + "#kafka-who-we-are"
 
 TO_DO: Final[Mapping[str, str]] = {
     # this machine
@@ -16,16 +17,31 @@ TO_DO: Final[Mapping[str, str]] = {
     "no_extra": "Install the extra worker where workers run: pip install '.[worker]'; README.md",
     "disk_small": "Make room, or name another place: irregulars --set data_dir=… worker; infra/docs/sizing.md",
     # Kafka
-    "kafka_away": "Check address, TLS and network, and that a broker runs: infra/docs/access.md#kafka-who-we-are",
-    "kafka_refuses": "Check user, secret, certificates and rights: infra/docs/access.md#kafka-who-we-are",
+    "kafka_away": "Check address, TLS and network, and that a broker runs: " + _WHO,
+    "kafka_unreachable": "Check kafka_bootstrap, that a broker runs there, and what lies between (firewall, proxy): "
+    + _WHO,
+    "tls_expected": "Set kafka_tls = true and kafka_ca_file, or take its port without TLS: " + _WHO,
+    "tls_not_spoken": "Take its port with TLS, or set kafka_tls = false where nobody can read along: " + _WHO,
+    "certificate_expired": "Put a new certificate in place on the broker; and does our clock go right? " + _WHO,
+    "certificate_name": "Name the brokers in kafka_bootstrap as their certificates name them: " + _WHO,
+    "certificate_untrusted": "Set kafka_ca_file to the authority that signed it (PEM): " + _WHO,
+    "own_certificate_asked": "Set kafka_cert_file and kafka_key_file, or take its port for passwords: " + _WHO,
+    "own_certificate_refused": "Take one that the brokers' authority signed, and that has not ended: " + _WHO,
+    "log_in_asked": "Set kafka_user and kafka_password_file: " + _WHO,
+    "log_in_not_asked": "Take its port for log-ins, or set no kafka_user: " + _WHO,
+    "mechanism_refused": "Set kafka_mechanism to one of those: " + _WHO,
+    "log_in_refused": "Is the user known there by this way, and is the secret right? " + _WHO,
+    "log_in_unusable": "Correct the file that the setting names: " + _WHO,
+    "kafka_refuses": "Check user, secret, certificates and rights: " + _WHO,
     "kafka_slow": "Look at the brokers' load and the network: " + _OPERATING + "#irregularsbrokersilent",
-    "certificate_ends": "Put a new one in place before {whose} ends: infra/docs/access.md#kafka-who-we-are",
-    "no_tls": "Set kafka_tls = true and kafka_ca_file: infra/docs/access.md#kafka-who-we-are",
+    "certificate_ends": "Put a new one in place before {whose} ends: " + _WHO,
+    "no_tls": "Set kafka_tls = true and kafka_ca_file: " + _WHO,
     "broker_clock": "Compare by hand where it matters: infra/docs/doctor.md#clocks",
     "clock_off": "Let it follow a time server (NTP, chrony): infra/docs/doctor.md#clocks",
     # topics
     "topic_missing": "irregulars topics create",
-    "topic_refused": "Look as an administrator: irregulars topics check; then irregulars topics grant ROLE User:NAME",
+    "topic_hidden": "Nothing, if our role needs none of them (infra/docs/doctor.md#for-one-role); an administrator "
+    "sees whether they are there: irregulars topics check",
     "partitions_differ": "Give the others {most} too while no job runs, or use another prefix: infra/docs/topics.md",
     "partitions_many": "Make it anew with one partition: infra/docs/topics.md",
     "no_leader": "Start the brokers that hold them; until then nobody reads or writes there: " + _OPERATING
@@ -37,17 +53,24 @@ TO_DO: Final[Mapping[str, str]] = {
     "topic_config": "kafka-configs --alter --topic {topic} --add-config {config}; infra/docs/topics.md",
     "snapshot_cleaning": "irregulars topics create sets it: infra/docs/topics.md#rank_snapshots-job_snapshots",
     # rights
-    "right_missing": "irregulars topics grant {role} User:NAME",
-    "no_role": "By an administrator: irregulars topics grant ROLE User:NAME; " + _ACCESS + "#kafka-who-may-do-what",
+    "right_missing": "By an administrator: irregulars topics grant {role} {who}",
+    "no_role": "By an administrator: irregulars topics grant ROLE {who}; " + _ACCESS + "#kafka-who-may-do-what",
     # ClickHouse
     "clickhouse_away": "Start it, or correct clickhouse_url; workers wait meanwhile: " + _OPERATING
     + "#irregularssinkretries",
     "database_missing": "irregulars sql --create-tables makes it, as a user who may; or correct clickhouse_database",
-    "clickhouse_refuses": "Check user, password, rights and database: infra/docs/access.md#clickhouse",
+    "database_hidden": "Correct clickhouse_database, or give the user its rights: irregulars sql --print-access",
+    "clickhouse_refuses": "Is the user known there, and is the password right? infra/docs/access.md#clickhouse",
+    "clickhouse_unusable": "Correct the file that the setting names: infra/docs/access.md#clickhouse",
+    "clickhouse_untrusted": "Set clickhouse_ca_file to the authority that signed it (PEM), and name the host in "
+    "clickhouse_url as it is named there: " + _ACCESS + "#clickhouse",
+    "clickhouse_tls": "Set clickhouse_url to https://… and clickhouse_ca_file, or take its port without TLS: "
+    + _ACCESS + "#clickhouse",
+    "clickhouse_no_tls": "Take its port with TLS, or set clickhouse_url to http://…: " + _ACCESS + "#clickhouse",
     "migrations_missing": "irregulars sql --create-tables, as a user who may make tables",
     "tables_gone": "Restore them from a backup: infra/docs/access.md#clickhouse",
     "migrations_edited": "Use the release that made them, or another clickhouse_database: " + _ACCESS + "#clickhouse",
-    "grant_missing": "GRANT SELECT, INSERT to {user}, as irregulars sql --print-access has it",
+    "grant_missing": "GRANT {grants} to {user}, as irregulars sql --print-access has it",
     "reader_refused": "Check clickhouse_reader_user {user} and its password: infra/docs/access.md#clickhouse",
     "disk_full": "Make room, or keep less: " + _OPERATING + "#what-the-database-keeps-and-how-large-it-gets",
     "many_parts": "Look at merges (system.merges) and at the disk; fewer workers insert less often: " + _OPERATING

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from irregulars.infra.doctor.checks.facts import GroupFacts, KafkaFacts, WorkerPage
-from irregulars.infra.doctor.checks.findings import Finding, Level, finding, ok, unread
+from irregulars.infra.doctor.checks.findings import Finding, Level, finding, ok, unread, unseen, why_not
 from irregulars.infra.doctor.checks.words import count, names, numbers, span
 
 GROUP: Final = "workers"
@@ -23,7 +23,7 @@ FIRST_HOP: Final = ("commops", "iterations", "heartbeats", "bandwidth", "gpu_hea
 def check_workers(seen: KafkaFacts, own_release: str) -> Iterator[Finding]:
     """Give what is found of the workers."""
     if "progress" in seen.topics and seen.topics["progress"].error:
-        yield finding("unknown", GROUP, "all", "not looked at: their topics are missing", "topics_first")
+        yield unseen(GROUP, "all", seen.topics["progress"])
         return
     waiting = waiting_messages(seen)
     yield from _readers(seen, waiting)
@@ -67,7 +67,7 @@ def _readers(seen: KafkaFacts, waiting: dict[str, int]) -> Iterator[Finding]:
     if group is None:
         return
     if group.error is not None:
-        yield unread(GROUP, "group", f"{group.error} (consumer group {group.name})")
+        yield unread(GROUP, "group", why_not(f"consumer group {group.name}", group.error))
     elif group.members:
         yield ok(GROUP, "group", f"{count(len(group.members), 'worker')} in {group.name}: {names(group.members)}")
         return

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 from irregulars.errors import InputError, IrregularsError, ServiceRefused
 from irregulars.infra.configuration.settings import Settings
 from irregulars.infra.configuration.wiring import database_settings, keep_days
-from irregulars.infra.doctor.checks.facts import DatabaseFacts, Disk
+from irregulars.infra.doctor.checks.facts import DatabaseFacts, Disk, Obstacle
+from irregulars.infra.doctor.checks.question import Question
+from irregulars.infra.doctor.reading.database_obstacle import obstacle_of
 from irregulars.sinks.connection import DatabaseSettings, connect, translated
 from irregulars.sinks.migrate import shipped_migrations
 from irregulars.sinks.tables import TABLES
@@ -29,18 +31,19 @@ GROUP BY table, partition ORDER BY parts DESC LIMIT 1
 _REPLICAS: Final = "SELECT table, is_readonly, absolute_delay FROM system.replicas WHERE database = currentDatabase()"
 
 
-def read_database(settings: Settings, within_s: float, on_step: Callable[[str], None]) -> DatabaseFacts:
+def read_database(settings: Settings, question: Question, on_step: Callable[[str], None]) -> DatabaseFacts:
     """Read what the database knows; one that is away, or refuses us, is told in what comes back."""
     on_step("asking the database")
     try:
-        own = database_settings(settings, min(within_s / 2, 5.0))
+        own = database_settings(settings, min(question.within_s / 2, 5.0), is_reading=question.only_reads)
     except InputError as error:
-        return DatabaseFacts(settings.clickhouse_url, settings.clickhouse_user, str(error), "secret_missing")
+        obstacle = Obstacle("clickhouse_unusable", str(error))
+        return DatabaseFacts(settings.clickhouse_url, settings.clickhouse_user, obstacle)
     try:
         with _connected(own) as client:
             return _Reading(client, own).read(settings)
     except IrregularsError as error:
-        return DatabaseFacts(own.address, own.user, _reason(error), _code(error))
+        return DatabaseFacts(own.address, own.user, obstacle_of(error, _reason(error), own))
 
 
 class _Reading:
@@ -60,7 +63,7 @@ class _Reading:
         replicas = self._rows("replicas", _REPLICAS) if is_replicated else []
         stored = self._rows("stored rows", "SELECT toUnixTimestamp(max(stored_at)) FROM iterations") if (
             "iterations" in engines) else []  # fmt: skip
-        reader, reader_error = _reader(settings, has_tables="schema_migrations" in engines)
+        reader, reader_error = _reader(settings, self._own, has_tables="schema_migrations" in engines)
         return DatabaseFacts(
             self._own.address,
             self._own.user,
@@ -121,9 +124,9 @@ class _Reading:
         return []
 
 
-def _reader(settings: Settings, *, has_tables: bool) -> tuple[str | None, str | None]:
+def _reader(settings: Settings, writer: DatabaseSettings, *, has_tables: bool) -> tuple[str | None, str | None]:
     """Return the user who only reads, if there is one apart, and why they can't be used."""
-    if settings.clickhouse_reader_user is None:
+    if settings.clickhouse_reader_user is None or writer.is_reading:
         return None, None
     try:
         own = database_settings(settings, 0.0, is_reading=True)
@@ -153,12 +156,6 @@ def _keeps(engines: Mapping[str, Any], wanted: Mapping[str, int]) -> dict[str, t
             if match is None or int(match[1]) != days:
                 found[table] = (f"{match[1]} days" if match else "for ever", days)
     return found
-
-
-def _code(error: IrregularsError) -> str:
-    if isinstance(error, ServiceRefused):
-        return "database_missing" if str(error).startswith("database must exist") else "clickhouse_refuses"
-    return "clickhouse_away"
 
 
 def _reason(error: IrregularsError) -> str:

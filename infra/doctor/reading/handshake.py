@@ -1,34 +1,33 @@
-"""What a broker shows to whoever connects: its certificate, and which requests it takes. Nobody logs in for it."""
+"""What a broker shows to whoever connects: its certificate, which requests it takes, and why it would not let us in.
+
+Nobody logs in for it. librdkafka says "Broker transport failure" of most mistakes in settings; what is wrong is found
+here, by looking at the same port in other ways.
+"""
 
 from __future__ import annotations
 
 import socket
 import ssl
-import struct
-from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import UTC, datetime
-from pathlib import Path
-from typing import Final
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from typing import Final, TypeVar
 
+from irregulars.infra.doctor.checks.facts import Obstacle
+from irregulars.infra.doctor.reading.certificate import ends_s
+from irregulars.infra.doctor.reading.deadline import Deadline
+from irregulars.infra.doctor.reading.wire import NO_LOG_IN, NOT_OFFERED, SASL_HANDSHAKE, ask_log_in, ask_requests
 from irregulars.streams.kafka.security import KafkaSecurity
 
-_API_VERSIONS: Final = 18
-_FETCH: Final = 1
-_MOST_BYTES: Final = 1 << 16
-_UTC_TIME: Final = 0x17
-_VERSION: Final = 0xA0
+_NO_MECHANISM: Final = "NONE"
+"""A way to log in that no broker has: its answer says which ones it has, or that nobody logs in there."""
 
-_FETCH_SINCE: Final = ((18, "4.1"), (17, "3.9"), (16, "3.7"), (15, "3.5"), (13, "3.1"), (12, "2.7"), (11, "2.3"))
-"""Newest version of the request Fetch by the release of Apache Kafka that brought it."""
-
-_FETCH_WITHOUT_OLD: Final = 4
-"""Kafka 4.0 took away the versions of Fetch before this one."""
+_Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True, slots=True)
 class Handshake:
-    """What came of it; `error` says why nothing did.
+    """What came of it.
 
     Parameters
     ----------
@@ -36,115 +35,205 @@ class Handshake:
         Until when its certificate is valid, s since 1970.
     requests
         By number of the request: its oldest and newest version.
+    obstacle
+        What would keep us out, as far as it shows without a password.
     """
 
     certificate_ends_s: float | None = None
     requests: Mapping[int, tuple[int, int]] | None = None
-    error: str | None = None
+    obstacle: Obstacle | None = None
 
 
 def shake_hands(bootstrap: str, security: KafkaSecurity, timeout_s: float) -> Handshake:
-    """Connect to the first broker of a list that can be reached, and ask which requests it takes."""
-    error = "no broker can be reached"
-    for address in bootstrap.split(","):
-        host, _, port = address.strip().rpartition(":")
+    """Connect to the first broker of a list that can be reached, and look at it."""
+    reasons: list[str] = []
+    addresses = bootstrap.split(",")
+    for address in addresses:
         try:
-            with socket.create_connection((host.strip("[]"), int(port)), timeout_s) as plain:
-                return _talk(plain, host, security)
+            door = _Door(address.strip(), security, Deadline(timeout_s / len(addresses)))
+            with door.plain():
+                pass
         except (OSError, ValueError) as failure:
-            error = str(failure) or type(failure).__name__
-    return Handshake(error=error)
+            reasons.append(f"{address.strip()}: {_reason(failure)}")
+            continue
+        return door.look()
+    return Handshake(obstacle=Obstacle("kafka_unreachable", f"no broker can be reached: {'; '.join(reasons)}"))
 
 
-def release_of(requests: Mapping[int, tuple[int, int]] | None) -> str | None:
-    """Return the release of Kafka whose interface it is.
+class _Door:
+    """One port of a broker."""
 
-    >>> release_of({1: (4, 17)}), release_of({1: (0, 13)}), release_of({3: (0, 1)})
-    ('4.0 or newer', '3.1 or newer', None)
-    """
-    if not requests or _FETCH not in requests:
-        return None
-    oldest, newest = requests[_FETCH]
-    found = next((release for version, release in _FETCH_SINCE if newest >= version), None)
-    if found is not None and oldest >= _FETCH_WITHOUT_OLD and found < "4.0":
-        found = "4.0"
-    return None if found is None else f"{found} or newer"
+    def __init__(self, address: str, security: KafkaSecurity, deadline: Deadline) -> None:
+        host, _, port = address.rpartition(":")
+        self._address, self._security, self._deadline = address, security, deadline
+        self._host, self._port = host.strip("[]"), int(port)
 
+    @contextmanager
+    def plain(self) -> Iterator[socket.socket]:
+        """Connect without TLS."""
+        with socket.create_connection((self._host, self._port), self._deadline.left_s()) as connection:
+            connection.settimeout(self._deadline.left_s())
+            yield connection
 
-def file_ends_s(path: Path) -> float | None:
-    """Return until when the first certificate of a PEM file is valid, s since 1970; None: there is none."""
-    begin, end = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
-    try:
-        _, found, rest = path.read_text("ascii", "replace").partition(begin)
-        if not found:
+    @contextmanager
+    def _safe(self, context: ssl.SSLContext) -> Iterator[ssl.SSLSocket]:
+        with self.plain() as plain, context.wrap_socket(plain, server_hostname=self._host) as safe:
+            yield safe
+
+    def look(self) -> Handshake:
+        """Look at it, with TLS or without as our settings have it."""
+        return self._look_by_tls() if self._security.tls else self._look_plainly()
+
+    # --- without TLS ------------------------------------------------------------------------------------------------
+
+    def _look_plainly(self) -> Handshake:
+        with suppress(OSError), self.plain() as connection:
+            requests = ask_requests(connection)
+            if requests:
+                return Handshake(requests=requests, obstacle=self._log_in(connection, requests))
+        if _tried(self._tls_ends_s) is not None:
+            text = f"{self._address} speaks TLS, and kafka_tls is false"
+            return Handshake(obstacle=Obstacle("tls_expected", text))
+        return Handshake(obstacle=self._silent())
+
+    def _speaks_plainly(self) -> bool:
+        with self.plain() as connection:
+            return bool(ask_requests(connection))
+
+    # --- with TLS ---------------------------------------------------------------------------------------------------
+
+    def _look_by_tls(self) -> Handshake:
+        try:
+            context = _looking(self._security)
+        except (OSError, ssl.SSLError) as error:
+            return Handshake(obstacle=_unusable("kafka_cert_file and kafka_key_file", "a pair in PEM", error))
+        try:
+            with self._safe(context) as safe:
+                seen = Handshake(_ends_s(safe))
+                return self._looked(safe, seen)
+        except OSError as error:
+            return Handshake(obstacle=self._no_tls(error))
+
+    def _looked(self, safe: ssl.SSLSocket, seen: Handshake) -> Handshake:
+        distrust = self._distrust(seen)
+        if distrust is not None:
+            return replace(seen, obstacle=distrust)
+        try:
+            requests = ask_requests(safe)
+            return replace(seen, requests=requests, obstacle=self._log_in(safe, requests or {}))
+        except OSError as error:  # in TLS 1.3 a broker that refuses our certificate says so with its first answer
+            return replace(seen, obstacle=self._certificate_refused(error))
+
+    def _tls_ends_s(self) -> float:
+        with self._safe(_looking(None)) as safe:
+            return _ends_s(safe) or 0.0
+
+    def _no_tls(self, error: OSError) -> Obstacle:
+        if _tried(self._speaks_plainly):
+            text = f"{self._address} speaks no TLS, and kafka_tls is true"
+            return Obstacle("tls_not_spoken", text)
+        return self._silent() if isinstance(error, TimeoutError) else self._certificate_refused(error)
+
+    def _distrust(self, seen: Handshake) -> Obstacle | None:
+        """Return why we would not trust the broker; librdkafka says no more than that it does not."""
+        file = self._security.ca_file
+        try:
+            context = ssl.create_default_context(cafile=None if file is None else str(file))
+        except (OSError, ssl.SSLError) as error:
+            return _unusable("kafka_ca_file", "a readable file in PEM", error, f" ({file})")
+        context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # librdkafka is as lenient
+        if self._security.cert_file is not None and self._security.key_file is not None:
+            context.load_cert_chain(self._security.cert_file, self._security.key_file)
+        try:
+            with self._safe(context):
+                return None
+        except ssl.SSLCertVerificationError as error:
+            return _untrusted(self._address, error.verify_message, file is not None)
+        except OSError:
             return None
-        return ends_s(ssl.PEM_cert_to_DER_cert(begin + rest.partition(end)[0] + end))
-    except (OSError, ValueError, IndexError):
+
+    def _certificate_refused(self, error: OSError) -> Obstacle:
+        if self._security.cert_file is not None:
+            text = f"{self._address} refuses our certificate (kafka_cert_file): {_reason(error)}"
+            return Obstacle("own_certificate_refused", text)
+        if isinstance(error, ssl.SSLError) and "ALERT" in (error.reason or ""):
+            text = f"{self._address} asks for a certificate of ours (mutual TLS), and kafka_cert_file is not set"
+            return Obstacle("own_certificate_asked", text)
+        return Obstacle("kafka_away", f"{self._address} ends the connection: {_reason(error)}")
+
+    # --- how to log in ----------------------------------------------------------------------------------------------
+
+    def _log_in(self, connection: socket.socket, requests: Mapping[int, object]) -> Obstacle | None:
+        """Ask how to log in, and compare it with what we would do."""
+        if SASL_HANDSHAKE not in requests:
+            return None
+        own = self._security.mechanism if self._has_login else _NO_MECHANISM
+        answer = _tried(lambda: ask_log_in(connection, own))
+        if answer is None or own in answer.mechanisms:  # the demo's broker refuses it, and offers it
+            return None
+        if answer.error == NO_LOG_IN and self._has_login:
+            return Obstacle("log_in_not_asked", f"{self._address} takes no log-in, and kafka_user or a token is set")
+        if answer.error == NOT_OFFERED:
+            offered = ", ".join(answer.mechanisms) or "none"
+            if self._has_login:
+                text = f"{self._address} takes log-ins by {offered}, and kafka_mechanism is {own}"
+                return Obstacle("mechanism_refused", text)
+            text = f"{self._address} asks for a log-in ({offered}), and kafka_user is not set"
+            return Obstacle("log_in_asked", text)
         return None
 
+    @property
+    def _has_login(self) -> bool:
+        return self._security.user is not None or self._security.mechanism == "OAUTHBEARER"
 
-def ends_s(certificate: bytes) -> float:
-    """Return until when a certificate (DER, RFC 5280) is valid, s since 1970; raises ValueError or IndexError."""
-    _, place, _ = _element(certificate, 0)  # Certificate
-    _, place, _ = _element(certificate, place)  # TBSCertificate
-    tag, _, past = _element(certificate, place)
-    for _ in range(4 if tag == _VERSION else 3):  # version if it is told, serial number, algorithm, issuer
-        place = past
-        tag, _, past = _element(certificate, place)
-    _, place, _ = _element(certificate, place)  # validity: from, until
-    _, _, place = _element(certificate, place)
-    tag, first, past = _element(certificate, place)
-    text = certificate[first:past].decode("ascii")
-    form = "%y%m%d%H%M%SZ" if tag == _UTC_TIME else "%Y%m%d%H%M%SZ"
-    return datetime.strptime(text, form).replace(tzinfo=UTC).timestamp()
+    def _silent(self) -> Obstacle:
+        return Obstacle("kafka_away", f"{self._address} takes connections, and does not answer as Kafka does")
 
 
-def _element(data: bytes, place: int) -> tuple[int, int, int]:
-    """Return the tag of the element at `place`, where its content begins, and where it ends."""
-    tag, length, first = data[place], data[place + 1], place + 2
-    if length & 0x80:
-        first += length & 0x7F
-        length = int.from_bytes(data[place + 2 : first], "big")
-    return tag, first, first + length
-
-
-def _talk(plain: socket.socket, host: str, security: KafkaSecurity) -> Handshake:
-    if not security.tls:
-        return Handshake(requests=_requests(plain))
-    # Only looked at, whoever it is: librdkafka verifies it when we log in, and says what is wrong with it.
+def _looking(security: KafkaSecurity | None) -> ssl.SSLContext:
+    """Return a context that takes any certificate: it is only looked at."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    if security.cert_file is not None and security.key_file is not None:
+    if security is not None and security.cert_file is not None and security.key_file is not None:
         context.load_cert_chain(security.cert_file, security.key_file)
-    with context.wrap_socket(plain, server_hostname=host.strip("[]")) as safe:
-        certificate = safe.getpeercert(binary_form=True)
-        found = None if certificate is None else ends_s(certificate)
-        try:
-            return Handshake(found, _requests(safe))
-        except OSError:
-            return Handshake(found)
+    return context
 
 
-def _requests(connection: socket.socket) -> dict[int, tuple[int, int]] | None:
-    """Send ApiVersions, version 0, which every broker answers before a log-in."""
-    body = struct.pack(">hhih", _API_VERSIONS, 0, 1, -1)
-    connection.sendall(struct.pack(">i", len(body)) + body)
-    (length,) = struct.unpack(">i", _exactly(connection, 4))
-    if not 10 <= length <= _MOST_BYTES:
+def _ends_s(safe: ssl.SSLSocket) -> float | None:
+    certificate = safe.getpeercert(binary_form=True)
+    try:
+        return None if certificate is None else ends_s(certificate)
+    except (ValueError, IndexError):
         return None
-    answer = _exactly(connection, length)
-    error, count = struct.unpack_from(">hi", answer, 4)
-    if error or not 0 <= count <= (length - 10) // 6:
+
+
+def _untrusted(address: str, why: str, has_authority: bool) -> Obstacle:
+    text = f"the certificate of {address} can't be trusted: {why}"
+    if "expired" in why or "not yet valid" in why:
+        return Obstacle("certificate_expired", text)
+    if "mismatch" in why:
+        return Obstacle("certificate_name", text)
+    own = "kafka_ca_file names another authority" if has_authority else "kafka_ca_file is not set"
+    return Obstacle("certificate_untrusted", f"{text}; {own}")
+
+
+def _unusable(setting: str, rule: str, error: OSError, where: str = "") -> Obstacle:
+    return Obstacle("log_in_unusable", f"{setting} must be {rule}; got {_reason(error)}{where}")
+
+
+def _tried(ask: Callable[[], _Answer]) -> _Answer | None:
+    try:
+        return ask()
+    except OSError:
         return None
-    found = (struct.unpack_from(">hhh", answer, 10 + 6 * place) for place in range(count))
-    return {number: (oldest, newest) for number, oldest, newest in found}
 
 
-def _exactly(connection: socket.socket, length: int) -> bytes:
-    received = b""
-    while len(received) < length:
-        part = connection.recv(length - len(received))
-        if not part:
-            raise ConnectionResetError("the broker closed the connection")
-        received += part
-    return received
+def _reason(error: Exception) -> str:
+    """Return what went wrong in a few words, without numbers and places in OpenSSL's sources."""
+    if isinstance(error, TimeoutError):
+        return "no answer"
+    if isinstance(error, ssl.SSLError) and error.reason:
+        return error.reason.lower().replace("_", " ")
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error) or type(error).__name__

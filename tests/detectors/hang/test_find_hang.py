@@ -199,10 +199,20 @@ def partly_logged(*rows: Row) -> Hang | None:
     return find_hang(columns_of(rows), topology, (0, 2))
 
 
-def test_where_all_chains_lead_to_one_operator_with_a_silent_member_who_stands_there_is_told() -> None:
+def test_where_all_chains_lead_to_one_operator_its_silent_member_is_named() -> None:
+    """Who stands there is a victim: a process that has died leaves no dump."""
     found = partly_logged((0, WORLD, 7, None), (2, RIGHT, 4, None))
     assert found is not None
-    assert (found.ranks, found.waiting, found.is_shared) == ((2,), 1, True)
+    assert (found.ranks, found.silent, found.waiting) == ((3,), 1, 2)
+    assert (found.has_arrived, found.is_shared) == (False, False)
+
+
+def test_of_more_silent_members_than_a_host_has_gpus_none_is_named() -> None:
+    members = tuple(range(12))
+    topology = Topology(12, {rank: Place() for rank in range(3)}, {WORLD: members}, ("world",))
+    found = find_hang(columns_of([(rank, WORLD, 7, None) for rank in range(3)]), topology, range(3))
+    assert found is not None
+    assert (found.ranks, found.silent, found.waiting) == ((), 9, 3)
 
 
 def test_where_chains_lead_to_several_operators_with_silent_members_nobody_is_told() -> None:

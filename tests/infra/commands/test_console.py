@@ -79,6 +79,19 @@ def test_with_a_certificate_and_a_token_file_it_speaks_https_and_shows_no_token(
     assert stat.S_IMODE(file.stat().st_mode) == 0o644  # it says so, and changes nothing
 
 
+def test_it_says_who_may_be_anybody_where_the_proxy_is_on_this_machine(tmp_path: Path) -> None:
+    file = tmp_path / "secret"
+    file.write_text("a secret of proxies\n")
+    file.chmod(0o600)
+    proxy = ("--listen", "127.0.0.1:0", "--trust-proxy-header", "X-User", "--proxy", "127.0.0.1")
+    for more, is_told in (((), True), (("--proxy-secret-file", str(file)), False)):
+        with console(*proxy, *more) as (process, line):
+            process.send_signal(signal.SIGINT)
+            _, complaints = process.communicate(timeout=END_S)
+        assert ("console_proxy_secret_file" in complaints) is is_told, complaints
+        assert "a secret of proxies" not in line + complaints
+
+
 def _trusting(certificate: Path) -> ssl.SSLContext:
     return ssl.create_default_context(cafile=certificate)
 

@@ -120,7 +120,7 @@ def test_training_processes_are_a_source(path: Path) -> None:
     source.close()
 
 
-@pytest.mark.parametrize("kind", ["kineto", "flight-recorder", "nccl-inspector"])
+@pytest.mark.parametrize("kind", ["kineto", "flight-recorder", "nccl-inspector", "clog"])
 def test_files_that_a_tool_writes_are_a_source(path: Path, kind: str) -> None:
     text = f"kind = '{kind}'\ndirectory = '{path.parent}'\njob = 'j'\nworld_size = 8"
     source = open_source(source_table(path, text), path.parent)

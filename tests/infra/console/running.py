@@ -12,7 +12,7 @@ import uvicorn
 
 from irregulars.infra.console.access.policy import make_policy
 from irregulars.infra.console.serving.app import ConsoleSettings, make_app
-from irregulars.infra.console.serving.server import listen_on
+from irregulars.infra.console.serving.server import config_of, listen_on
 from irregulars.infra.console.topics.kafka_address import KafkaAddress
 from irregulars.sinks.connection import DatabaseSettings
 
@@ -39,7 +39,7 @@ def running_console(
         port = listening.getsockname()[1]
         policy = make_policy(("127.0.0.1", port))
         app = make_app(ConsoleSettings(database, policy, kafka, takes_feedback))
-        server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, ws="none"))
+        server = uvicorn.Server(config_of(app))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
         thread.start()
         deadline = time.monotonic() + 20

@@ -74,7 +74,7 @@ def visit(
 @contextmanager
 def visit_of(settings: ConsoleSettings, listening: socket.socket, policy: AccessPolicy) -> Iterator[Visit]:
     """Serve this console on this socket."""
-    server = uvicorn.Server(config_of(make_app(settings)))
+    server = uvicorn.Server(config_of(make_app(settings), policy.proxies))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
     deadline = time.monotonic() + 20

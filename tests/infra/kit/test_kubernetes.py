@@ -164,9 +164,8 @@ def test_the_site_of_production_is_that_of_sizing_and_survives_a_broker() -> Non
     documents = rendered("production")
     workers = named(documents, "Deployment", "irregulars-worker")["spec"]["replicas"]
     site = named(documents, "ConfigMap", "irregulars-site")["data"]
-    wanted, partitions = re.findall(r"^\| 8,192 \| [\d.]+ \| (\d+) \| (\d+) \|", sizing, re.MULTILINE)[
-        0
-    ]  # as shipped
+    found = re.findall(r"^\| 8,192 \| [\d.]+ \| (\d+) \| (\d+) \|", sizing, re.MULTILINE)
+    wanted, partitions = found[0]  # with agents as shipped; the next table is of thinned samples
     assert int(wanted) <= workers <= 1.5 * int(wanted)  # the figure moves a little with each measurement
     assert site["IRREGULARS_PARTITIONS"] == partitions
     assert site["IRREGULARS_REPLICAS"] == "3"
@@ -184,6 +183,56 @@ def test_prometheus_s_jobs_have_the_names_that_the_alerts_ask_for() -> None:
     assert monitor["spec"]["jobLabel"] == "app.kubernetes.io/name"
     (expression,) = monitor["spec"]["selector"]["matchExpressions"]
     assert {"irregulars-worker", "irregulars-agent"} <= set(expression["values"])
+
+
+PROMETHEUS = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
+
+
+def scraped(overlay: str) -> dict[str, tuple[str, Document]]:
+    """Name and template of all pods that say that they have metrics, with the name of the port where they are."""
+    found = {}
+    for name, _, template in workloads(rendered(overlay)):
+        annotations = template["metadata"].get("annotations", {})
+        if annotations.get("prometheus.io/scrape") == "true":
+            (port,) = (
+                one["name"] for container in template["spec"]["containers"] for one in container["ports"]
+                if str(one["containerPort"]) == annotations["prometheus.io/port"]
+            )  # fmt: skip
+            found[name] = (port, template)
+    return found
+
+
+def admits(policy: Document, labels: dict[str, str], port: str) -> bool:
+    """Whether a NetworkPolicy lets Prometheus reach a port of pods with these labels."""
+    selector = policy["spec"]["podSelector"]
+    terms = [*selector.get("matchExpressions", ()), *({"key": key, "values": [value]} for key, value in
+                                                      selector.get("matchLabels", {}).items())]  # fmt: skip
+    is_ours = bool(terms) and all(labels.get(one["key"]) in one["values"] for one in terms)
+    return is_ours and any(
+        PROMETHEUS in rule["from"] and port in {one["port"] for one in rule["ports"]}
+        for rule in policy["spec"].get("ingress", ())
+    )
+
+
+@pytest.mark.parametrize("overlay", ["small", "production"])
+def test_prometheus_is_let_to_every_page_of_metrics(overlay: str) -> None:
+    policies = [one for one in rendered(overlay) if one["kind"] == "NetworkPolicy"]
+    pods = scraped(overlay)
+    assert {"irregulars-worker", "irregulars-notify", "irregulars-console"} <= set(pods)
+    for name, (port, template) in pods.items():
+        assert any(admits(one, template["metadata"]["labels"], port) for one in policies), (name, port)
+
+
+def test_prometheus_looks_for_the_metrics_of_every_pod_that_has_some() -> None:
+    (monitor,) = (one for one in rendered("production") if one["kind"] == "PodMonitor")
+    (expression,) = monitor["spec"]["selector"]["matchExpressions"]
+    ports = {one["port"] for one in monitor["spec"]["podMetricsEndpoints"]}
+    page = (KUBERNETES.parents[1] / "docs" / "deploying.md").read_text()
+    (regex,) = re.findall(r"container_port_name\], regex: ([^,]+),", page)
+    for name, (port, template) in scraped("production").items():
+        assert template["metadata"]["labels"][expression["key"]] in expression["values"], name
+        assert port in ports, name
+        assert re.fullmatch(regex, port), name
 
 
 def test_the_files_as_they_stand_are_kubernetes_documents_without_kustomize() -> None:

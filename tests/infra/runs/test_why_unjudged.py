@@ -104,6 +104,14 @@ def logs(folder: Path, has_starts: bool) -> None:
         (folder / f"host-{process}.log").write_bytes(lines(*rows))
 
 
+def test_operators_of_which_no_length_is_known_tell_hangs_alone() -> None:
+    ended = {
+        r: Batch(b.header, {**b.columns, "elapsed_ns": b.columns["elapsed_ns"] * 0})
+        for r, b in clean().commops.items()
+    }
+    assert reason_of(replace(clean(), commops=ended)).startswith("nothing tells how long its operators took")
+
+
 @pytest.mark.parametrize(("has_starts", "is_judged"), [(True, True), (False, False)])
 def test_nccl_inspectors_logs_are_judged_if_they_hold_start_times(
     tmp_path: Path, has_starts: bool, is_judged: bool

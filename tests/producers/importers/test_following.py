@@ -27,6 +27,7 @@ from irregulars.streams.messages.announcements import Announcement
 from irregulars.streams.messages.records import Batch
 from irregulars.streams.monitor_settings import MonitorSettings
 from irregulars.streams.rank_hop.rank_monitor import RankMonitor
+from tests.producers.importers import clog_lines
 from tests.producers.importers.flight_recorder.test_dumps import dump, entry
 from tests.producers.importers.inspector_lines import collective, context, lines, marker, pair
 from tests.producers.importers.kineto.test_kineto_trace import kernel, step, trace_file
@@ -111,6 +112,12 @@ def test_followed_dumps_are_a_source(folder: Path) -> None:
         listed = [entry(n, "completed", duration_ms=1.0) for n in range(120)]
         (folder / f"dump_{rank}.json").write_text(json.dumps(dump(*listed, entry(120))))
     check_source(lambda position: opened("flight-recorder", folder, position))
+
+
+def test_followed_clogs_are_a_source(folder: Path) -> None:
+    for rank in (0, 1):
+        (folder / f"{rank}.log").write_bytes(clog_lines.log(*clog_lines.steady(rank, calls=300)))
+    check_source(lambda position: opened("clog", folder, position, world_size=None))
 
 
 # --- growing, rotation, restart -------------------------------------------------------------------------------------

@@ -1,16 +1,16 @@
 // The heat map rank × iteration: mount(element) draws it into an element with data-job, data-attempt and, if it likes,
 // data-around (the iteration to begin with) and data-incidents (where incident pages stand, "/incidents/").
 
+import { follow } from "./heat_map/following.js";
 import { heardKeys, heardPointers } from "./heat_map/gestures.js";
 import { coloursOf, drawCells, drawCursor, drawLegend, drawMargins, paletteOf, sized } from "./heat_map/painting.js";
 import {
-  count, duration, fetchJson, jobAddress, movesLittle, numbers, onIteration, onScheme, query, shown, styleSheet, tellIteration,
+  count, duration, fetchJson, jobAddress, movesLittle, numbers, onIteration, onNewest, onScheme, query, shown, styleSheet, tellIteration,
 } from "./heat_map/shared.js";
 import { build, fillChoices, showDetails, showStrangest, showTip } from "./heat_map/telling.js";
 import { Tiles } from "./heat_map/tiles.js";
 import { View } from "./heat_map/view.js";
 
-const REFRESH_MS = 20_000;
 const EXACT_AFTER_MS = 150;
 const AGAIN_MS = 2_500;
 const MOVE_MS = 160;
@@ -32,8 +32,9 @@ class HeatMap {
     this.quantity = this.orderName = "";
     this.around = this.pointed = this.focus = this.cursorColumn = this.data = this.order = this.strangest = null;
     this.accused = [];
-    this.isFocused = false;
+    this.isFocused = this.isLive = this.isAsking = false;
     this.frame = 0;
+    this.followedAt = -Infinity;
     this.isDirty = true;
     this.setColours();
     onScheme(() => this.recolour());
@@ -41,7 +42,7 @@ class HeatMap {
     new ResizeObserver(() => this.resize()).observe(this.parts.plot);
     heardPointers(this.parts.over, this);
     heardKeys(this.parts.over, this);
-    setInterval(() => this.refresh(), REFRESH_MS);
+    onNewest((newest) => follow(this, newest));
   }
 
   // --- data
@@ -50,6 +51,7 @@ class HeatMap {
     try {
       const data = await fetchJson(`${this.address}/heat-map?${query({ around })}`);
       this.around = around;
+      this.isLive = data.last >= data.newest;
       if (keepsView && this.data?.version === data.version) return this.take(data);
       const shift = keepsView && this.data ? this.data.first : null;
       this.take(data);
@@ -75,27 +77,28 @@ class HeatMap {
     this.draw();
   }
 
-  async refresh() {
-    const isNewest = this.around === null && this.data;
-    if (isNewest && !document.hidden && !this.drag) await this.load(null, true);
-  }
-
   get asked() {
     const { first, last, version } = this.data;
     return { first, last, version, quantity: this.quantity, order: this.orderName };
   }
 
-  async choose(quantity, order) {
+  // `unchanged`: so many iterations from the first on are as they were, and so are ranks and their order.
+  async choose(quantity, order, unchanged = 0) {
     [this.quantity, this.orderName] = [quantity, order];
-    const asked = this.asked;
-    this.tiles?.close();
-    this.scale = this.strangest = null;
+    const [asked, before] = [this.asked, this.tiles];
     this.tiles = new Tiles(this.address, asked, () => this.tileCame(), (error) => this.fail(error));
+    if (unchanged) this.tiles.inherit(before, unchanged, this.data.tile);
+    before?.close();
     this.setOutermost();
-    this.say("Reading …");
+    // What comes by itself is read to nobody: the page's own line tells of it.
+    this.parts.status.setAttribute("aria-live", unchanged ? "off" : "polite");
+    if (!unchanged) {
+      this.scale = this.strangest = null;
+      this.say("Reading …");
+    }
     this.draw();
     const isStill = () => this.tiles.asked === asked;
-    const rows = fetchJson(`${this.address}/heat-map/rows?${query(asked)}`).then((answer) => {
+    const rows = unchanged ? null : fetchJson(`${this.address}/heat-map/rows?${query(asked)}`).then((answer) => {
       if (!isStill()) return;
       this.order = { ...answer, ranks: numbers(answer.ranks) };
       this.rowOf = new Map();
@@ -112,7 +115,8 @@ class HeatMap {
       return this.fail(error);
     }
     if (!isStill()) return;
-    showStrangest(this.parts, this);
+    // A table that somebody is in by keys stays as it is.
+    if (!unchanged || !this.parts.table.contains(document.activeElement)) showStrangest(this.parts, this);
     this.say(this.summary());
     this.draw();
   }
@@ -138,7 +142,7 @@ class HeatMap {
     if (error.status === 410) {
       // The rows changed. The server shares its answers for two seconds: sooner it would tell of the old ones again.
       clearTimeout(this.again);
-      this.again = setTimeout(() => this.load(this.around, true), AGAIN_MS);
+      this.again = setTimeout(() => (this.isLive ? follow(this, null, true) : this.load(this.around, true)), AGAIN_MS);
       return;
     }
     this.element.dataset.state = "failed";
@@ -212,14 +216,14 @@ class HeatMap {
   // Says when all that is on the screen has come, for those who wait for it, and draws the legend with the first tile.
   note() {
     const perBin = this.view.perBin;
-    const all = this.view.tiles(perBin, this.data.tile).map((at) => this.tiles.get(perBin, at));
-    const first = all.find(Boolean);
+    const all = this.view.tiles(perBin, this.data.tile);
+    const first = all.map((at) => this.tiles.get(perBin, at)).find(Boolean);
     if (first && this.scale !== `${first.low}/${first.high}/${this.unit}/${this.colours.fg}`) {
       this.scale = `${first.low}/${first.high}/${this.unit}/${this.colours.fg}`;
       [this.low, this.high] = [first.low, first.high];
       drawLegend(this.parts.legend, this, first.low, first.high, this.unit);
     }
-    const state = all.every(Boolean) ? "painted" : "reading";
+    const state = all.every((at) => this.tiles.has(perBin, at)) ? "painted" : "reading";
     if (this.element.dataset.state !== state) {
       this.element.dataset.state = state;
       if (state === "painted") performance.mark("heat-map-painted");
@@ -259,7 +263,7 @@ class HeatMap {
     for (const perBin of [this.view.perBin, this.outermost]) {
       const [up, across] = [Math.floor(row / perBin[0]), Math.floor(column / perBin[1])];
       const found = this.tiles.get(perBin, [Math.floor(up / tile), Math.floor(across / tile)]);
-      if (!found) continue;
+      if (!found || across % tile >= found.columns) continue;
       const at = (up % tile) * found.columns + (across % tile);
       const [top, left] = [up * perBin[0], across * perBin[1]];
       const code = found.codes[at];

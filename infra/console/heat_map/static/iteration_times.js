@@ -1,13 +1,13 @@
 // The chart of iteration times: mount(element) draws it into an element with data-job, data-attempt and, if it likes,
 // data-around. uPlot draws the lines (vendor/uplot); marks of irregular iterations and verdicts are ours.
 
-import { colour, count, duration, fetchJson, jobAddress, make, numbers, onIteration, onScheme, query, styleSheet, tellIteration } from "./heat_map/shared.js";
+import { colour, count, duration, fetchJson, jobAddress, make, numbers, onIteration, onNewest, onScheme, query, styleSheet, tellIteration } from "./heat_map/shared.js";
 import uPlot from "./vendor/uplot/uPlot.esm.js";
 
 const FEW = 2_000;
 const ALL = 100_000;
 const LISTED = 10;
-const REFRESH_MS = 20_000;
+const AGAIN = 20; // of the newest iterations are asked for again with those behind them: they may be judged anew
 const HEIGHT = 220;
 const LEGEND_PX = 34;
 
@@ -41,7 +41,7 @@ class Times {
     new ResizeObserver(() => this.chart?.setSize({ width: this.plot.clientWidth, height: HEIGHT - LEGEND_PX })).observe(this.plot);
     onScheme(() => this.data && this.draw());
     onIteration(element, (iteration) => this.pointAt(iteration, false));
-    setInterval(() => this.refresh(), REFRESH_MS);
+    onNewest((newest) => this.follow(newest));
   }
 
   async load(wanted) {
@@ -55,13 +55,49 @@ class Times {
     }
   }
 
-  async refresh() {
-    if (document.hidden || this.around !== null || !this.data || this.isZoomed) return;
-    const data = await fetchJson(`${jobAddress(this.element)}/iteration-times?${query({ iterations: this.wanted })}`).catch(() => null);
-    if (data && data.newest !== this.data.newest) this.take(data);
+  // Append what is behind the iterations that are here, if they reached up to the newest before.
+  async follow(newest) {
+    if (document.hidden || this.isAsking || !this.data || newest <= this.x[this.x.length - 1] || this.around !== null) return;
+    this.isAsking = true;
+    try {
+      const after = this.x[Math.max(0, this.x.length - 1 - AGAIN)];
+      const behind = await fetchJson(`${jobAddress(this.element)}/iteration-times?${query({ after, first: this.x[0] })}`);
+      if (behind.is_cut) await this.load(this.wanted);
+      else this.append(behind, after);
+    } catch {
+      // The page itself says that it is old, and asks again.
+    } finally {
+      this.isAsking = false;
+    }
+  }
+
+  append(behind, after) {
+    const kept = this.x.findLastIndex((iteration) => iteration <= after) + 1;
+    const from = Math.max(0, kept + numbers(behind.iterations).length - this.wanted);
+    const joined = (old, came) => [...Array.from(old).slice(from, kept), ...came];
+    const places = (name) => [
+      ...this.data[name].filter((at) => at >= from && at < kept).map((at) => at - from),
+      ...behind[name].map((at) => at + kept - from),
+    ];
+    this.hold({
+      ...behind, iterations: joined(this.x, numbers(behind.iterations)), irregular: places("irregular"), untrained: places("untrained"),
+      elapsed_us: joined(this.data.elapsed_us, behind.elapsed_us), reference_us: joined(this.data.reference_us, behind.reference_us),
+    });
+    const { min, max } = this.chart.scales.x;
+    this.chart.setData([this.x, this.elapsed, this.reference], !this.isZoomed);
+    if (this.isZoomed) this.chart.setScale("x", { min: Math.max(min, this.x[0]), max });
+    this.element.dataset.newest = this.x[this.x.length - 1];
   }
 
   take(data) {
+    this.status.setAttribute("aria-live", "polite");
+    this.hold(data);
+    this.draw();
+  }
+
+  // What comes by itself is read to nobody: the page's own line tells of it.
+  hold(data) {
+    if (this.data) this.status.setAttribute("aria-live", "off");
     this.data = data;
     this.x = numbers(data.iterations);
     this.elapsed = Float64Array.from(data.elapsed_us, (us) => us / 1e3);
@@ -70,7 +106,6 @@ class Times {
     this.all.textContent = this.wanted === FEW ? "all iterations" : `the newest ${FEW.toLocaleString("en")}`;
     this.status.textContent = this.summary();
     this.list();
-    this.draw();
   }
 
   summary() {
@@ -82,6 +117,7 @@ class Times {
 
   list() {
     const longest = [...this.data.irregular].sort((one, other) => this.elapsed[other] - this.elapsed[one]).slice(0, LISTED);
+    const isOpen = this.table.querySelector("details")?.open;
     const rows = longest.map((at) => make("tr", {},
       make("th", { scope: "row" }, this.x[at].toLocaleString("en")),
       make("td", {}, duration(this.elapsed[at] * 1e6)),
@@ -89,7 +125,7 @@ class Times {
       make("td", {}, this.data.marks.filter((mark) => mark.first <= this.x[at] && this.x[at] < mark.past).map((mark) => mark.name).join(", ") || "none"),
       make("td", {}, make("button", { type: "button", onclick: () => tellIteration(this.element, this.x[at], true) }, "in the heat map"))));
     const head = ["iteration", "took", "usual", "verdicts", ""].map((text) => make("th", { scope: "col" }, text));
-    this.table.replaceChildren(...(rows.length ? [make("details", {}, make("summary", {}, "The longest irregular iterations"),
+    this.table.replaceChildren(...(rows.length ? [make("details", { open: isOpen }, make("summary", {}, "The longest irregular iterations"),
       make("table", {}, make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...rows)))] : []));
   }
 
@@ -174,6 +210,7 @@ class Times {
 
   pointAt(iteration, speaks) {
     if (!this.chart) return;
+    if (speaks) this.status.setAttribute("aria-live", "polite");
     const at = this.nearest(iteration);
     this.isTold = true; // what others told is not told back
     this.chart.setCursor({ left: this.chart.valToPos(this.x[at], "x"), top: this.chart.valToPos(this.elapsed[at], "y") });

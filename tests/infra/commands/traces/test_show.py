@@ -57,3 +57,10 @@ def test_a_misspelt_directory_is_not_looked_for_in_the_database(run: Run) -> Non
     status, out, err = run("show", "./no-such-directory")
     assert (status, out) == (2, "")
     assert "no-such-directory: must be a trace directory; got nothing" in err
+
+
+def test_a_misspelt_directory_without_a_slash_is_told_as_one(run: Run) -> None:
+    status, out, err = run("show", "no-such-dir", "--clickhouse-url", "http://127.0.0.1:1", "--wait", "0.3")
+    assert (status, out, len(err.splitlines())) == (2, "", 1)
+    told = "irregulars: 'no-such-dir' is no directory here, so a verdict or job of that name was looked for in"
+    assert err.startswith(told)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -90,13 +92,49 @@ def test_a_wrong_token_is_refused_and_not_shown(stranger: Visit) -> None:
         assert not token or token not in answer.text
 
 
-def test_whoever_guesses_has_to_wait_even_with_the_right_token(stranger: Visit) -> None:
-    for _ in range(MOST_OF_ONE):
-        assert stranger.client.post("/login", data={"token": "guess"}).status_code == 403
-    answer = stranger.log_in()
-    assert answer.status_code == 429
+def guess(somebody: Visit, forwarded: str | None = None, **headers: str) -> int:
+    """Try a wrong token, from behind a proxy that says for whom; return the status."""
+    told = {**headers, **({} if forwarded is None else {"X-Forwarded-For": forwarded})}
+    return somebody.client.post("/login", data={"token": "guess"}, headers=told).status_code
+
+
+def test_whoever_guesses_is_told_to_wait_and_the_right_token_lets_in_all_the_same(stranger: Visit) -> None:
+    assert [guess(stranger) for _ in range(MOST_OF_ONE + 1)] == [403] * MOST_OF_ONE + [429]
+    answer = stranger.client.post("/login", data={"token": "guess"})
     assert 0 < int(answer.headers["retry-after"]) <= 61
     assert "Try again in" in text_of(answer)
+    assert stranger.log_in().status_code == 303
+    assert f"irregulars_console_wrong_tokens_total {MOST_OF_ONE + 2}.0" in stranger.get("/metrics").text
+
+
+def test_guesses_from_everywhere_lock_nobody_out() -> None:
+    with visit(proxies=["127.0.0.1"]) as found:
+        for at in range(250):
+            assert guess(found, f"192.0.2.{at}") == 403
+        assert found.log_in().status_code == 303
+
+
+def test_behind_a_proxy_each_visitor_is_counted_alone() -> None:
+    with visit(proxies=["127.0.0.1", "10.0.0.0/8"]) as found:
+        for forged in range(MOST_OF_ONE):
+            assert guess(found, f"192.0.2.{forged}, 198.51.100.1, 10.0.0.7") == 403
+        assert guess(found, "198.51.100.1") == 429
+        assert guess(found, "198.51.100.2") == 403
+        for host in range(MOST_OF_ONE):
+            assert guess(found, f"2001:db8::{host + 1:x}") == 403
+        assert guess(found, "[2001:db8::99]:443") == 429  # the same network of somebody who owns it
+        assert guess(found, "2001:db8:0:1::1") == 403
+
+
+def test_whoever_is_no_believed_proxy_is_counted_by_its_own_address(tmp_path: Path) -> None:
+    secret = {"proxies": ["127.0.0.1"], "proxy_secret_file": token_in(tmp_path, "a secret of proxies")}
+    access: dict[str, Any]
+    for access in ({}, {"proxies": OTHERS}, secret):
+        with visit(**access) as found:
+            statuses = {guess(found, f"192.0.2.{forged}") for forged in range(MOST_OF_ONE + 1)}
+            assert statuses == {403, 429}, access
+            if access is secret:
+                assert guess(found, "192.0.2.9", **{"X-Proxy-Secret": "a secret of proxies"}) == 403
 
 
 def test_a_cookie_that_we_did_not_sign_is_none(stranger: Visit) -> None:
@@ -137,6 +175,13 @@ def test_a_login_leads_nowhere_else(stranger: Visit) -> None:
 
 
 # --- other sites, other names ---------------------------------------------------------------------------------------
+
+
+def test_what_machines_ask_is_answered_under_any_name(stranger: Visit) -> None:
+    for host in ("10.244.1.7:8321", "console.irregulars.svc:80", "evil.example"):
+        for path in ("/healthz", "/metrics"):
+            assert stranger.get(path, {"Host": host}).status_code == 200, (host, path)
+            assert stranger.client.post(path, headers={"Host": host}).status_code == 405, (host, path)
 
 
 def test_another_name_gets_no_page(stranger: Visit) -> None:
@@ -185,6 +230,21 @@ def test_a_form_of_somebody_else_is_refused_and_a_long_one_too(stranger: Visit) 
     assert stranger.client.post("/feedback", content=many.encode()).status_code == 400
 
 
+def test_a_form_that_never_arrives_whole_is_no_fault_of_the_console(
+    stranger: Visit, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = stranger.client.base_url
+    with socket.create_connection((url.host, url.port or 0)) as connection:
+        connection.sendall(b"POST /login HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 99\r\n\r\ntoken=")
+        time.sleep(0.2)
+    told = 'irregulars_console_page_seconds_count{page="enter",status="408"} 1.0'
+    deadline = time.monotonic() + 10
+    while told not in stranger.get("/metrics").text:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert [one.getMessage() for one in caplog.records if one.levelname == "ERROR"] == []
+
+
 # --- proxies --------------------------------------------------------------------------------------------------------
 
 
@@ -206,6 +266,18 @@ def test_a_proxy_is_believed_and_nobody_else_is() -> None:
             assert found.get(HERE, {**PAGE, **headers}).status_code == 303, headers
     with visit() as found:
         assert found.get(HERE, {**PAGE, "X-User": "ann"}).status_code == 303
+
+
+def test_a_program_beside_the_proxy_can_name_nobody_without_the_proxy_s_secret(tmp_path: Path) -> None:
+    path = token_in(tmp_path, "a secret of proxies")
+    with visit(user_header="X-User", proxies=["127.0.0.1"], proxy_secret_file=path) as found:
+        named = [("Accept", "text/html"), ("X-User", "ann")]
+        right, wrong = ("X-Proxy-Secret", "a secret of proxies"), ("X-Proxy-Secret", "a secret of others")
+        for told, status in (([right], 200), ([], 303), ([wrong], 303), ([right, wrong], 303), ([right, right], 303)):
+            assert found.client.get(HERE, headers=[*named, *told]).status_code == status, told
+        page = found.get("/login")
+        assert "console_proxy_secret_file" in text_of(page)
+        assert "a secret of proxies" not in page.text
 
 
 # --- what browsers are told -----------------------------------------------------------------------------------------

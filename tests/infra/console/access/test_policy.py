@@ -44,13 +44,30 @@ def test_this_machine_alone_needs_nothing(host: str) -> None:
     assert first.cookie == "irregulars_console_8321"
 
 
-def test_a_header_without_a_proxy_is_refused_and_a_proxy_without_one_too() -> None:
-    for given in ({"user_header": "X-User"}, {"proxies": ["10.0.0.7"]}):
+def test_what_a_proxy_says_needs_a_proxy(tmp_path: Path) -> None:
+    given: dict[str, Any]
+    for given in ({"user_header": "X-User"}, {"proxy_secret_file": file_with(tmp_path, "t" * LEAST_TOKEN)}):
         with pytest.raises(InputError, match="must be set together"):
             make_policy(EVERYWHERE, **given)
     for one in ("10.0.0.7/8", "proxy.example", "", "10.0.0.0/33", "0.0.0.0/0", "::/0"):
         with pytest.raises(InputError, match="console_proxies must be"):
             make_policy(EVERYWHERE, user_header="X-User", proxies=[one])
+
+
+def test_a_proxy_that_names_nobody_leaves_the_token_and_makes_nothing_safe() -> None:
+    assert make_policy(("127.0.0.1", 1), proxies=["127.0.0.1"]).token is not None
+    with pytest.raises(InputError, match="console_listen must be"):
+        make_policy(EVERYWHERE, proxies=["10.0.0.7"])
+
+
+def test_a_proxy_s_secret_is_read_and_shown_nowhere(tmp_path: Path) -> None:
+    secret = "s" * LEAST_TOKEN
+    policy = make_policy(EVERYWHERE, user_header="X-User", proxies=["10.0.0.7"],
+                         proxy_secret_file=file_with(tmp_path, secret))  # fmt: skip
+    assert policy.proxy_secret == secret
+    assert secret not in repr(policy)
+    with pytest.raises(InputError, match="console_proxy_secret_file must hold at least"):
+        make_policy(("::1", 1), proxies=["10.0.0.7"], proxy_secret_file=file_with(tmp_path, secret[1:]))
 
 
 def test_behind_a_proxy_there_is_no_token_unless_a_file_holds_one(tmp_path: Path) -> None:

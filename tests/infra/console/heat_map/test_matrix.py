@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from irregulars.infra.console.heat_map.levels import Values
-from irregulars.infra.console.heat_map.matrix import TILE, HeatMatrix, matrix_of
+from irregulars.infra.console.heat_map.matrix import TILE, Baseline, HeatMatrix, extended, matrix_of
 from irregulars.infra.console.heat_map.quantities import QUANTITIES
 from irregulars.infra.console.heat_map.wire import HEADER, compressed, tile_bytes
 
@@ -30,12 +30,41 @@ def made(values: Values, each: int = 30) -> HeatMatrix:
         for first in range(0, len(values), each):
             yield first, values[first : first + each]
 
-    return matrix_of(QUANTITIES["beyond"], chunks, values, GROUP, len(values), "v")
+    return matrix_of(QUANTITIES["beyond"], chunks, values, GROUP, np.arange(len(values)) + 100, "v")
 
 
 @given(st.integers(1, 30))
 def test_chunks_change_nothing(each: int) -> None:
     np.testing.assert_array_equal(made(work(), each).levels, made(work()).levels)
+
+
+@given(st.integers(15, 30), st.integers(0, 5))
+def test_what_is_added_is_held_against_the_same_baseline_and_the_rest_is_taken_over(kept: int, dropped: int) -> None:
+    values, base = work(), made(work()[:kept])
+    columns = np.array([*range(dropped, kept), *[-1] * (30 - kept)])
+    grown = extended(base, QUANTITIES["beyond"], columns, values[kept:], GROUP, "w")
+    np.testing.assert_array_equal(grown.levels[: kept - dropped], base.levels[dropped:])
+    assert grown.baseline is base.baseline
+    assert grown.scale.low == base.scale.low
+    assert grown.scale.high == max(grown.levels.max(), base.scale.low + 1)
+    whole = extended(base, QUANTITIES["beyond"], np.full(30, -1), values, GROUP, "w")
+    np.testing.assert_array_equal(grown.levels, whole.levels[dropped:])
+
+
+def test_a_baseline_serves_until_half_of_the_window_is_new() -> None:
+    baseline = Baseline(np.zeros(1, np.float32), 1.0, first=100, last=199)
+    assert baseline.fits(np.arange(100, 300))
+    assert not baseline.fits(np.arange(100, 302))
+    assert baseline.fits(np.arange(150, 250))
+    assert not baseline.fits(np.arange(151, 251))
+
+
+def test_a_tile_without_its_first_columns_is_the_rest_of_it() -> None:
+    matrix, rows = made(work()), np.arange(700)
+    for per_bin in ((1, 1), (4, 2)):
+        whole, rest = matrix.tile(rows, per_bin, (0, 0)), matrix.tile(rows, per_bin, (0, 0), skipped=7)
+        for name in ("levels", "row", "column"):
+            np.testing.assert_array_equal(getattr(rest, name), getattr(whole, name)[:, 7:])
 
 
 @given(st.permutations(range(700)), st.sampled_from([1, 2, 8, 256, 1024]))

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from irregulars.infra.console.heat_map import reading
 from irregulars.infra.console.heat_map.wire import HEADER
 from irregulars.sinks.protocol import Rows
 from tests.infra.console.heat_map.served import served
@@ -206,3 +207,96 @@ def test_rows_judged_anew_have_another_version(clickhouse: Server) -> None:
                 if window != before["version"] and ask.get("heat-map/tile", **before).status_code == 410:
                     return
             pytest.fail(f"the old version must be gone; got {json.dumps(before)} answered still")
+
+
+def between(rows: Rows, first: int, past: int) -> dict[str, pa.Table]:
+    """The iterations from one to another."""
+    return {
+        name: table.filter(pc.and_(pc.greater_equal(table["iteration"], first), pc.less(table["iteration"], past)))
+        for name, table in rows.items()
+        if "iteration" in table.column_names
+    }
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many iterations of cells each question asks for; what is stored counts as settled at once."""
+    monkeypatch.setattr(reading, "_SETTLED_S", -1)
+    asked: list[int] = []
+    of = reading._Cells.of
+
+    def noted(self: Any, iterations: Any, *others: Any) -> Any:
+        asked.append(len(iterations))
+        return of(self, iterations, *others)
+
+    monkeypatch.setattr(reading._Cells, "of", noted)
+    return asked
+
+
+def test_of_a_running_job_only_what_is_behind_is_read_and_sent(clickhouse: Server, reads: list[int]) -> None:
+    for settings in own_database(clickhouse):
+        rows = rows_of_recording(JOB)
+        store(settings, {**rows, **between(rows, 0, 60)})
+        with served(settings) as client:
+            ask = Ask(client)
+            before = ask.asked()
+            tile = ask.codes()
+            store(settings, between(rows, 60, 70))
+            reads.clear()
+            time.sleep(2.2)  # answers are shared for two seconds
+            window = ask.window(first=before["first"], version=before["version"])
+            assert (window["first"], window["last"], window["unchanged"]) == (0, 69, 60)
+            asked = {"first": 0, "last": 69, "version": window["version"]}
+            body = ask.get("heat-map/tile", **asked, skipped=60).content
+            low, high, ranks, columns, *_ = HEADER.unpack(body[: HEADER.size])
+            assert (ranks, columns) == (4, 10)
+            assert reads == [10]
+            whole = ask.get("heat-map/tile", **asked).content
+            assert (low, high) == HEADER.unpack(whole[: HEADER.size])[:2]
+            codes = np.frombuffer(whole, np.uint8, 4 * 70, HEADER.size).reshape(4, 70)
+            np.testing.assert_array_equal(
+                codes[:, 60:], np.frombuffer(body, np.uint8, 4 * 10, HEADER.size).reshape(4, 10)
+            )
+            assert codes[SLOW_RANK, 62:].min() > codes[:, :50].max()  # held against what was usual before
+            assert tile.shape == (4, 60)
+            for skipped in (70, -1):
+                assert ask.get("heat-map/tile", **asked, skipped=skipped).status_code == 400
+            assert ask.window(first=0, version="another")["unchanged"] == 0
+
+
+def test_what_was_judged_anew_is_read_again_and_so_is_a_window_that_grew_too_long(
+    clickhouse: Server, reads: list[int]
+) -> None:
+    for settings in own_database(clickhouse):
+        rows = rows_of_recording(JOB)
+        store(settings, {**rows, **between(rows, 0, 60)})
+        with served(settings) as client:
+            ask = Ask(client)
+            before = ask.asked()
+            assert ask.codes().shape == (4, 60)
+            again = between(rows, 20, 21)["iterations"]
+            at = again.schema.get_field_index("elapsed_ns")
+            longer = again.set_column(at, again.schema.field(at), pc.add(again["elapsed_ns"], 10**9))
+            store(settings, between(rows, 60, 70), {"iterations": longer})
+            reads.clear()
+            time.sleep(2.2)
+            window = ask.window(first=before["first"], version=before["version"])
+            assert window["unchanged"] == 20
+            asked = {"first": 0, "last": 69, "version": window["version"]}
+            assert ask.get("heat-map/tile", **asked, skipped=20).status_code == 200
+            assert reads == [11]
+            newest = ask.window(first=0, version=window["version"], iterations=40)
+            assert (newest["first"], newest["last"]) == (30, 69)
+
+
+def test_the_chart_asks_for_iterations_behind_one(ask: Ask) -> None:
+    whole = ask.get("iteration-times").json()
+    behind = ask.get("iteration-times", after=99, first=0).json()
+    assert behind["iterations"] == {"first": 100, "count": len(whole["elapsed_us"]) - 100}
+    assert behind["elapsed_us"] == whole["elapsed_us"][100:]
+    assert behind["irregular"] == [at - 100 for at in whole["irregular"] if at >= 100]
+    assert behind["marks"] == whole["marks"]
+    assert not behind["is_cut"]
+    assert ask.get("iteration-times", after=99, iterations=5).json()["is_cut"]
+    nothing = ask.get("iteration-times", after=10**9).json()
+    assert (nothing["iterations"], nothing["elapsed_us"]) == ([], [])

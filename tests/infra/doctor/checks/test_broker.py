@@ -5,27 +5,33 @@ from dataclasses import replace
 import pytest
 
 from irregulars.infra.doctor.checks.broker import check_broker, clock_finding
+from irregulars.infra.doctor.checks.facts import Obstacle
 from tests.infra.doctor.installations import NOW_S, kafka, troubles
 
 DAY_S = 86_400.0
+AWAY = Obstacle("kafka_away", "Kafka must answer")
 
 
 @pytest.mark.parametrize(
     ("broken", "expected"),
     [
         ({}, []),
-        ({"error": "Kafka must answer"}, [("problem", "kafka_away")]),
-        ({"error": "Kafka must accept us", "is_refused": True}, [("problem", "kafka_refuses")]),
+        ({"error": AWAY}, [("problem", "kafka_away")]),
+        ({"error": Obstacle("tls_expected", "it speaks TLS")}, [("problem", "tls_expected")]),
         (
-            {"error": "x", "certificate_ends_s": NOW_S - 5},
+            {"error": AWAY, "certificate_ends_s": NOW_S - 5},
             [("problem", "kafka_away"), ("problem", "certificate_ends")],
+        ),
+        (
+            {"error": Obstacle("certificate_expired", "it has expired"), "certificate_ends_s": NOW_S - 5},
+            [("problem", "certificate_expired")],
         ),
         ({"answered_in_s": 4.0}, [("warning", "kafka_slow")]),
         ({"release": None}, [("unknown", "not_read")]),
         ({"certificate_ends_s": NOW_S + 300 * DAY_S}, []),
         ({"certificate_ends_s": NOW_S + 3 * DAY_S}, [("warning", "certificate_ends")]),
         ({"own_certificate_ends_s": NOW_S - DAY_S}, [("problem", "certificate_ends")]),
-        ({"certificate_error": "timed out"}, [("unknown", "not_read")]),
+        ({"doubt": "kafka-2:9093 speaks no TLS"}, [("unknown", "not_read")]),
         ({"has_login": True}, [("warning", "no_tls")]),
         ({"has_login": True, "is_tls": True}, []),
         ({"broker_clock_s": None}, [("unknown", "broker_clock")]),

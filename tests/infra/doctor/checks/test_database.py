@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from irregulars.infra.doctor.checks.database import check_database
-from irregulars.infra.doctor.checks.facts import Disk
+from irregulars.infra.doctor.checks.facts import Disk, Obstacle
 from tests.infra.doctor.installations import NOW_S, database, troubles
 
 
@@ -13,8 +13,7 @@ from tests.infra.doctor.installations import NOW_S, database, troubles
     ("broken", "expected"),
     [
         ({}, []),
-        ({"error": "database must answer"}, [("problem", "clickhouse_away")]),
-        ({"error": "x", "error_code": "clickhouse_refuses"}, [("problem", "clickhouse_refuses")]),
+        ({"error": Obstacle("clickhouse_away", "database must answer")}, [("problem", "clickhouse_away")]),
         ({"clock_s": -9.0}, [("warning", "clock_off")]),
         ({"clock_s": 3.0, "round_trip_s": 4.0}, []),
         ({"clock_s": None}, []),
@@ -39,3 +38,8 @@ from tests.infra.doctor.installations import NOW_S, database, troubles
 )
 def test_what_is_found_of_the_database(broken: dict[str, Any], expected: list[tuple[str, str]]) -> None:
     assert troubles(check_database(database(**broken), NOW_S)) == expected
+
+
+def test_who_only_reads_needs_no_right_to_insert() -> None:
+    reading = database(rights={"SELECT": True, "INSERT": False})
+    assert troubles(check_database(reading, NOW_S, only_reads=True)) == []

@@ -29,3 +29,9 @@ WELL = {"settings_file": "irregulars.toml", "free_bytes": 50 << 30, "data_direct
 )
 def test_what_is_found_of_a_machine(broken: dict[str, object], expected: list[tuple[str, str]]) -> None:
     assert troubles(check_machine(MachineFacts("0.1.0", **WELL | broken))) == expected  # type: ignore[arg-type]
+
+
+def test_of_what_a_worker_needs_nobody_else_is_told() -> None:
+    bare = MachineFacts("0.1.0", has_worker=False, **WELL)  # type: ignore[arg-type]
+    assert troubles(check_machine(bare, "agent")) == []
+    assert troubles(check_machine(bare, "worker")) == [("warning", "no_extra")]

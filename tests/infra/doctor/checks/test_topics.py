@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 
 from irregulars.infra.doctor.checks.facts import TopicFacts
+from irregulars.infra.doctor.checks.question import Question
 from irregulars.infra.doctor.checks.topics import check_topics
+from irregulars.streams.kafka.access_roles import ROLES, rights_of
 from irregulars.streams.kafka.topics import TOPICS
 from tests.infra.doctor.installations import LAYOUT, kafka, topic, troubles
 
@@ -30,7 +32,7 @@ def test_topics_as_they_are_made_are_well() -> None:
     [
         ({"commops": topic("commops", error="missing")}, [("problem", "topic_missing")]),
         ({"mutes": topic("mutes", error="missing")}, [("warning", "topic_missing")]),
-        ({"alerts": topic("alerts", error="refused")}, [("problem", "topic_refused")]),
+        ({"alerts": topic("alerts", error="refused")}, [("unknown", "topic_hidden")]),
         ({"alerts": topic("alerts", error="timed out")}, [("unknown", "not_read")]),
         ({"commops": topic("commops", partitions=8)}, [("problem", "partitions_differ")]),
         ({"evidence": topic("evidence", partitions=8)}, [("problem", "partitions_differ")]),
@@ -60,6 +62,24 @@ def test_each_fault_gives_the_one_finding(broken: dict[str, TopicFacts], expecte
 def test_of_an_empty_broker_it_says_only_that_all_are_missing() -> None:
     missing = {name: topic(name, error="missing") for name in TOPICS}
     assert troubles(found(**missing)) == [("problem", "topic_missing"), ("warning", "topic_missing")]
+
+
+def of_role(role: str, **topics: TopicFacts) -> list[tuple[str, str]]:
+    return troubles(check_topics(kafka(topics=topics), LAYOUT, 30.0, Question(role=role)))
+
+
+def test_of_a_role_only_the_topics_that_it_needs_are_judged() -> None:
+    hidden = {name: topic(name, error="refused") for name in TOPICS}
+    for role in ROLES:
+        needed = {one.name for one in rights_of(role, LAYOUT, "irregulars")}
+        seen = hidden | {name: topic(name, config=None) for name in TOPICS if LAYOUT.name(name) in needed}
+        assert of_role(role, **seen) == ([("unknown", "not_read")] if role == "admin" else [])
+
+
+def test_what_a_role_needs_and_is_missing_for_certain_is_a_problem_and_what_is_hidden_a_note() -> None:
+    assert of_role("reader", actions=topic("actions", error="missing")) == [("problem", "topic_missing")]
+    assert of_role("reader", mutes=topic("mutes", error="missing")) == []
+    assert of_role("reader", actions=topic("actions", error="refused")) == [("unknown", "topic_hidden")]
 
 
 def test_what_to_do_names_topic_and_configuration() -> None:

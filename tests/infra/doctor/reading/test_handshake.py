@@ -1,27 +1,23 @@
 from __future__ import annotations
 
-import ssl
-from pathlib import Path
+import socket
+import time
 
-from irregulars.infra.doctor.reading.handshake import file_ends_s, shake_hands
+from irregulars.infra.doctor.reading.handshake import shake_hands
 from irregulars.streams.kafka.security import KafkaSecurity
-from tests.integration.certificates import Authority
 
 
-def test_a_certificate_s_end_is_what_openssl_says(tmp_path: Path) -> None:
-    authority = Authority(tmp_path)
-    context = ssl.create_default_context(cafile=str(authority.certificate))
-    (known,) = context.get_ca_certs()
-    assert file_ends_s(authority.certificate) == ssl.cert_time_to_seconds(str(known["notAfter"]))
+def test_where_nobody_listens_it_says_so_of_each_address() -> None:
+    obstacle = shake_hands("127.0.0.1:1,localhost:1", KafkaSecurity(), 1.0).obstacle
+    assert obstacle is not None
+    assert obstacle.code == "kafka_unreachable"
+    assert obstacle.text.endswith("127.0.0.1:1: Connection refused; localhost:1: Connection refused")
 
 
-def test_a_file_without_a_certificate_ends_never(tmp_path: Path) -> None:
-    path = tmp_path / "own.pem"
-    assert file_ends_s(path) is None
-    for text in ("", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"):
-        path.write_text(text)
-        assert file_ends_s(path) is None
-
-
-def test_where_nobody_listens_it_says_so() -> None:
-    assert shake_hands("127.0.0.1:1,localhost:1", KafkaSecurity(), 1.0).error is not None
+def test_who_never_answers_is_waited_for_no_longer_than_said() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        begin_s = time.monotonic()
+        obstacle = shake_hands(f"127.0.0.1:{silent.getsockname()[1]}", KafkaSecurity(tls=True), 0.5).obstacle
+        assert obstacle is not None
+        assert obstacle.code == "kafka_away"
+        assert time.monotonic() - begin_s < 3.0

@@ -101,3 +101,8 @@ export function onIteration(element, callback) {
   document.addEventListener(CURSOR, hear);
   return () => document.removeEventListener(CURSOR, hear);
 }
+
+// The page of a running job tells which iteration is the newest, each time that it has looked.
+export function onNewest(callback) {
+  document.addEventListener("irregulars:newest", ({ detail }) => callback(detail));
+}

@@ -49,6 +49,10 @@ export function fillChoices(parts, data, map) {
     choices.map(({ name, title }) => make("option", { value: name, selected: name === chosen }, title));
   parts.quantity.replaceChildren(...options(data.quantities, map.quantity));
   parts.order.replaceChildren(...options(data.orders, map.orderName));
+  fillPages(parts, data);
+}
+
+export function fillPages(parts, data) {
   parts.older.disabled = data.first <= data.oldest;
   parts.newer.disabled = data.last >= data.newest;
 }

@@ -25,6 +25,23 @@ export class Tile {
     this.picture = null;
   }
 
+  // These bins behind the first `columns` of another tile.
+  behind(other, columns) {
+    const joined = Object.assign(Object.create(Tile.prototype), this, { columns: columns + this.columns });
+    for (const name of ["codes", "inRow", "inColumn"]) {
+      joined[name] = new this[name].constructor(this.rows * joined.columns);
+      for (let row = 0; row < this.rows; row++) {
+        joined[name].set(other[name].subarray(row * other.columns, row * other.columns + columns), row * joined.columns);
+        joined[name].set(this[name].subarray(row * this.columns, (row + 1) * this.columns), row * joined.columns + columns);
+      }
+    }
+    return joined;
+  }
+
+  hasScaleOf(other) {
+    return this.low === other.low && this.high === other.high && this.rows === other.rows && this.inRow.constructor === other.inRow.constructor;
+  }
+
   // `palette` has a colour as a 32-bit pixel for each code; that of code 0 is transparent.
   paint(palette) {
     const canvas = document.createElement("canvas");
@@ -43,19 +60,45 @@ export class Tiles {
   constructor(address, asked, onTile, onError) {
     Object.assign(this, { address, asked, onTile, onError });
     this.kept = new Map();
+    this.begun = new Map(); // tiles of which only the first columns are as they were, and how many
+    this.inherited = new Set();
     this.wanted = [];
     this.running = new Map();
     this.stop = new AbortController();
   }
 
+  // Take over from the tiles of a window that began with the same iterations what did not change: so many iterations.
+  inherit(others, unchanged, size) {
+    for (const [key, tile] of [...others.kept, ...[...others.begun].map(([name, { tile: begun }]) => [name, begun])]) {
+      const [, iterations, , column] = key.split("/").map(Number);
+      const known = others.begun.get(key)?.columns ?? tile.columns;
+      const columns = Math.min(known, Math.floor(unchanged / iterations) - column * size);
+      if (columns >= size) this.kept.set(key, tile);
+      else if (columns > 0) this.begun.set(key, { tile, columns });
+      if (columns > 0) this.inherited.add(key);
+    }
+  }
+
+  // Another scale: colours of what was inherited would say something else.
+  disown() {
+    for (const key of this.inherited) this.kept.delete(key);
+    this.inherited.clear();
+    this.begun.clear();
+  }
+
   get(perBin, at) {
     const key = keyOf(perBin, at);
-    const tile = this.kept.get(key);
-    if (tile) {
+    const tile = this.kept.get(key) ?? this.begun.get(key)?.tile;
+    if (this.kept.has(key)) {
       this.kept.delete(key); // to the end of the map: used last
       this.kept.set(key, tile);
     }
     return tile;
+  }
+
+  // Whether all of a tile is there.
+  has(perBin, at) {
+    return this.kept.has(keyOf(perBin, at));
   }
 
   // Fetch these, the first ones first, instead of what was wanted before.
@@ -86,14 +129,17 @@ export class Tiles {
   }
 
   async fetch(perBin, at, key) {
-    const asked = { ...this.asked, ranks_per_bin: perBin[0], iterations_per_bin: perBin[1], row: at[0], column: at[1] };
+    const begun = this.begun.get(key);
+    const asked = {
+      ...this.asked, ranks_per_bin: perBin[0], iterations_per_bin: perBin[1], row: at[0], column: at[1], skipped: begun?.columns,
+    };
     try {
       const response = await fetch(`${this.address}/heat-map/tile?${query(asked)}`, { signal: this.stop.signal });
       if (!response.ok) {
         const body = await response.json().catch(() => ({}));
         throw new Answer(response.status, body.error || `the console answered ${response.status}`);
       }
-      this.keep(key, new Tile(await response.arrayBuffer()));
+      this.came(key, new Tile(await response.arrayBuffer()), begun);
     } catch (error) {
       if (error.name !== "AbortError") this.onError(error);
       return;
@@ -102,6 +148,16 @@ export class Tiles {
     }
     this.onTile();
     this.next();
+  }
+
+  came(key, tile, begun) {
+    const [inherited] = this.inherited;
+    const known = begun?.tile ?? this.kept.get(inherited) ?? this.begun.get(inherited)?.tile;
+    if (known && !(tile.low === known.low && tile.high === known.high)) this.disown();
+    if (!begun) this.keep(key, tile);
+    else if (this.begun.get(key) === begun && tile.hasScaleOf(begun.tile)) this.keep(key, tile.behind(begun.tile, begun.columns));
+    // Else it is asked for again, as a whole.
+    this.begun.delete(key);
   }
 
   keep(key, tile) {

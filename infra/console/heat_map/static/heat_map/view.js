@@ -21,6 +21,14 @@ export class View {
     this.set(0, this.columns, 0, this.rows);
   }
 
+  // There are other columns now; `dropped` of those that were the first ones are gone.
+  grow(columns, dropped) {
+    const [left, right, top, bottom] = this.box;
+    const isWide = right - left >= this.columns;
+    this.columns = columns;
+    this.set(isWide ? 0 : left - dropped, isWide ? columns : right - dropped, top, bottom);
+  }
+
   get isWhole() {
     return this.right - this.left >= this.columns && this.bottom - this.top >= this.rows;
   }

@@ -1,0 +1,37 @@
+// The heat map of a job that runs: only what is behind its window is asked for.
+
+import { fetchJson, query } from "./shared.js";
+import { fillPages } from "./telling.js";
+import { View } from "./view.js";
+
+const PAUSE_MS = 4_000; // between two looks: with each the scale and the strangest ranks are found anew
+
+// `newest` is the newest iteration that the page knows of; `isForced`: iterations that are here were judged anew.
+export async function follow(map, newest, isForced = false) {
+  const isDue = isForced || (newest > (map.data?.last ?? Infinity) && performance.now() - map.followedAt > PAUSE_MS);
+  if (!isDue || document.hidden || map.drag || map.isAsking || !map.isLive) return;
+  map.isAsking = true;
+  map.followedAt = performance.now();
+  const { first, version } = map.data;
+  try {
+    const data = await fetchJson(`${map.address}/heat-map?${query({ first, version, quantity: map.quantity })}`);
+    if (map.data.version === version && data.version !== version) await grow(map, data);
+  } catch {
+    // The page itself says that it is old, and asks again.
+  } finally {
+    map.isAsking = false;
+  }
+}
+
+async function grow(map, data) {
+  const isSame = data.first === map.data.first && data.ranks === map.data.ranks && map.orderName !== "strange";
+  const dropped = map.columnOf(data.first);
+  if (dropped) map.focus = map.pointed = null;
+  map.take(data);
+  if (map.view.rows === data.ranks) map.view.grow(map.iterations.length, dropped);
+  else map.view = new View(map.iterations.length, data.ranks);
+  map.resize();
+  fillPages(map.parts, data); // not the choices: one of them may be open
+  await map.choose(map.quantity, map.orderName, isSame ? data.unchanged : 0);
+  map.element.dataset.newest = data.last;
+}

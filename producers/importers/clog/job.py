@@ -1,0 +1,286 @@
+"""The logs of a job's ranks, joined: calls become rows, names become communicators."""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Set
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from irregulars.errors import InputError
+from irregulars.producers.importers.clog.ends import Collective, given_up, is_running
+from irregulars.producers.importers.clog.groups import (
+    SHARED_NAME,
+    UNTOLD,
+    Ranks,
+    groups_of_log,
+    ranks_of_logs,
+    whole_communicators,
+)
+from irregulars.producers.importers.clog.lines import Call, LogParser
+from irregulars.producers.importers.clog.looking import CALL, UNCLEAR, Looks
+from irregulars.producers.importers.shared.groups import Group, communicators_of
+from irregulars.producers.importers.shared.imported import ImportedJob, Place, RankRows
+from irregulars.streams.messages.announcements import Communicator
+from irregulars.streams.messages.records import P2P, ROOTED, UNKNOWN
+
+MOST_CALLS: Final = 8_000_000
+"""Of all ranks together, 72 bytes each."""
+
+_MS_NS: Final = 1_000_000
+_MAY_END_ALONE: Final = frozenset((*P2P, *ROOTED))
+_ENDED_NS: Final = 0.0
+"""For an operator that ended, and of which the log does not tell how long it took: no less than this."""
+
+ITERATION: Final = 0
+"""Where nothing says how long operators took no iteration can be judged: all that is there counts as one."""
+
+NOTE_NO_ITERATIONS: Final = "clog knows no training iterations"
+NOTE_MS: Final = "clog's times are whole milliseconds: who waited for less is not seen"
+NOTE_CALLS: Final = "operators start when they are called: a call returns when its operator has ended (as gloo's do)"
+NOTE_UNCLEAR: Final = (
+    "its starts and ends are the moments at which TorchComms looked at the GPU (every second on NCCL, and at each "
+    "call), so only calls and their order are taken from them: use them for hangs, not to find who is slow"
+)
+NOTE_RUNNING: Final = (
+    "the job seems to run still: {count} calls that had not ended are left out, and no hang is looked for"
+)
+NOTE_OPEN: Final = "{count} calls never ended: a job that was stopped in its midst looks like one that hangs"
+NOTE_NAMES: Final = "no communicator holds all ranks: the files' names tell the ranks"
+NOTE_MISSING: Final = "logs of {count} of {all} ranks are not here: what those did is not known"
+NOTE_BACKWARDS: Final = "clocks were put back {count} times while the logs were written: times from there on shift"
+
+
+@dataclass(slots=True)
+class Log:
+    """One file: what its parser knows, and all calls as numbers."""
+
+    parser: LogParser = field(default_factory=LogParser)
+    names: dict[str, int] = field(default_factory=dict)
+    integers: array[int] = field(default_factory=lambda: array("q"))
+    sizes: array[float] = field(default_factory=lambda: array("d"))
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def add(self, call: Call) -> None:
+        """Add a call."""
+        name = self.names.setdefault(call.communicator, len(self.names))
+        start_ms, end_ms = (UNKNOWN if one is None else one for one in (call.start_ms, call.end_ms))
+        self.integers.extend(
+            (name, call.operator, call.number, call.peer, call.is_async, call.called_ms, start_ms, end_ms)
+        )
+        self.sizes.append(call.size_bytes)
+
+    def newest_ended(self) -> dict[str, int]:
+        """Return the number of the newest collective that ended, by communicator."""
+        columns = np.frombuffer(self.integers, np.int64).reshape(-1, 8) if len(self) else np.empty((0, 8), np.int64)
+        is_ended = (columns[:, 7] != UNKNOWN) & ~np.isin(columns[:, 1], P2P)
+        newest = np.full(len(self.names), -1)
+        np.maximum.at(newest, columns[is_ended, 0], columns[is_ended, 2])
+        return dict(zip(self.names, newest.tolist(), strict=True))
+
+    def __iter__(self) -> Iterator[Call]:
+        names = list(self.names)
+        for at, size_bytes in enumerate(self.sizes):
+            name, operator, number, peer, is_async, called, start, end = self.integers[8 * at : 8 * at + 8]
+            yield Call(names[name], operator, number, peer, size_bytes, bool(is_async), called, _known(start),
+                       _known(end))  # fmt: skip
+
+
+@dataclass(slots=True)
+class Opened:
+    """Calls of a log, those without an end that means anything last; counts these.
+
+    Parameters
+    ----------
+    standing
+        Collectives whose end means nothing.
+    is_kept
+        Whether calls without an end are given.
+    """
+
+    log: Log
+    standing: Set[Collective]
+    is_kept: bool
+    count: int = 0
+
+    def __iter__(self) -> Iterator[Call]:
+        for call in self.log:
+            is_given_up = call.operator not in _MAY_END_ALONE and (call.communicator, call.number) in self.standing
+            if call.end_ms is not None and not is_given_up:
+                yield call
+                continue
+            self.count += 1
+            if self.is_kept:
+                yield call._replace(end_ms=None)
+
+
+def _known(value: int) -> int | None:
+    return None if value == UNKNOWN else value
+
+
+def read_log(lines: Iterable[bytes]) -> Log:
+    """Read a whole log; what has not ended comes last.
+
+    Raises
+    ------
+    InputError
+        If it is none, or holds more calls than a job has.
+    """
+    log = Log()
+    for line in lines:
+        call = log.parser.parse(line)
+        if call is not None:
+            if len(log) >= MOST_CALLS:
+                raise InputError(f"logs must hold at most {MOST_CALLS} calls; got more")
+            log.add(call)
+    if log.parser.first_line_missing:
+        raise InputError("must begin with V|1|base_timestamp=…, as clog does; got no line")
+    for call in log.parser.open_calls():
+        log.add(call)
+    return log
+
+
+def job_of_logs(
+    logs: Mapping[str, Log], named: Mapping[str, int | None], job: str, now_ms: int | None = None
+) -> ImportedJob:
+    """Join the logs of a job.
+
+    Parameters
+    ----------
+    logs
+        By the files' names.
+    named
+        The rank that each file's name tells.
+    now_ms
+        When the logs were read, ms since the epoch: from a job that still writes them calls without an end are left
+        out. None: it is over.
+
+    Raises
+    ------
+    InputError
+        If there is nothing in them that can be judged, or the ranks can't be told.
+    """
+    parsers = {name: log.parser for name, log in logs.items()}
+    _require_ends(parsers)
+    ranks = ranks_of_logs(parsers, named)
+    skipped: Counter[str] = Counter()
+    groups = groups_of_job(parsers, ranks)
+    communicators = communicators_of(
+        {group for own in groups.values() for group in own.values() if group is not None}, ranks.world_size
+    )
+    rows: dict[int, RankRows] = {}
+    trusted = Looks.of_all(parser.looks for parser in parsers.values()).trusted()
+    standing = given_up(parsers, groups, {name: log.newest_ended() for name, log in logs.items()})
+    is_going_on = now_ms is not None and is_running(parsers, now_ms)
+    open_calls = 0
+    for name, log in logs.items():
+        rows[ranks.of[name]] = made = RankRows()
+        calls = Opened(log, standing.get(name, frozenset()), is_kept=not is_going_on)
+        add_calls(made, calls, trusted, groups[name], communicators, skipped)
+        open_calls += calls.count
+    for parser in parsers.values():
+        skipped.update(parser.skipped)
+    return ImportedJob(
+        job=job,
+        world_size=ranks.world_size,
+        clock="per_host",
+        communicators={one.id: one for one in communicators.values()},
+        ranks=dict(sorted(rows.items())),
+        places={ranks.of[name]: Place(lost_rows=parser.lost) for name, parser in parsers.items()},
+        notes=_notes(parsers, ranks, trusted) + _notes_of_open(open_calls, is_going_on=is_going_on),
+        skipped=dict(skipped),
+    )
+
+
+def _require_ends(parsers: Mapping[str, LogParser]) -> None:
+    calls, events = (sum(getattr(one, name) for one in parsers.values()) for name in ("calls", "events"))
+    if calls and not events:
+        raise InputError(f"logs must hold starts and ends (S and E lines); got {calls} calls alone: make clog with "
+                         "events=['LIFECYCLE']")  # fmt: skip
+    if not calls:
+        found = sum((parser.skipped for parser in parsers.values()), Counter[str]())
+        told = ", ".join(f"{count} {reason}" for reason, count in found.items())
+        raise InputError(f"logs must hold calls of operators (Q lines); got {told or 'none'}")
+
+
+def groups_of_job(parsers: Mapping[str, LogParser], ranks: Ranks) -> dict[str, dict[str, Group | None]]:
+    """Communicators of each log, by the names that it gives them."""
+    whole = whole_communicators(parsers, ranks)
+    return {
+        name: groups_of_log(parser.members, parser.splits, ranks.of[name], ranks.world_size, whole)
+        for name, parser in parsers.items()
+        if name in ranks.of
+    }
+
+
+def add_calls(
+    rows: RankRows,
+    calls: Iterable[Call],
+    trusted: str,
+    groups: Mapping[str, Group | None],
+    communicators: Mapping[Group, Communicator],
+    skipped: Counter[str],
+) -> None:
+    """Add the calls of one log as rows.
+
+    Parameters
+    ----------
+    trusted
+        From when an operator counts: as `producers.importers.clog.looking.Looks.trusted` says.
+    """
+    for call in calls:
+        group = groups.get(call.communicator)
+        if group is None:
+            skipped[SHARED_NAME if call.communicator in groups else UNTOLD] += 1
+            continue
+        peer = UNKNOWN
+        if call.operator in P2P:
+            if call.peer >= len(group.ranks):
+                rows.unusable += 1
+                continue
+            peer = group.ranks[call.peer]
+        start_ns, elapsed_ns = _times(call, trusted)
+        rows.add(
+            communicators[group].id,
+            call.operator,
+            call.number,
+            peer=peer,
+            start_ns=start_ns,
+            elapsed_ns=elapsed_ns,
+            size_bytes=call.size_bytes,
+            iteration=ITERATION if trusted == UNCLEAR else UNKNOWN,
+        )
+
+
+def _times(call: Call, trusted: str) -> tuple[int, float]:
+    """Start and length, ns; whole milliseconds, from which the judgement reads how coarse they are."""
+    is_call = call.start_ms is None or trusted == UNCLEAR or (trusted == CALL and not call.is_async)
+    start_ms = call.called_ms if is_call or call.start_ms is None else call.start_ms
+    if call.end_ms is None:
+        return start_ms * _MS_NS, np.nan
+    if trusted == UNCLEAR:
+        return start_ms * _MS_NS, _ENDED_NS
+    return start_ms * _MS_NS, float((call.end_ms - start_ms) * _MS_NS)
+
+
+def _notes_of_open(count: int, *, is_going_on: bool) -> list[str]:
+    return [(NOTE_RUNNING if is_going_on else NOTE_OPEN).format(count=count)] if count else []
+
+
+def _notes(parsers: Mapping[str, LogParser], ranks: Ranks, trusted: str) -> list[str]:
+    missing, backwards = ranks.world_size - len(parsers), sum(parser.backwards for parser in parsers.values())
+    notes = {
+        NOTE_NO_ITERATIONS: True,
+        NOTE_MS: trusted != UNCLEAR,
+        NOTE_CALLS: trusted == CALL,
+        NOTE_UNCLEAR: trusted == UNCLEAR,
+        NOTE_NAMES: ranks.root is None,
+        NOTE_MISSING.format(count=missing, all=ranks.world_size): missing,
+        NOTE_BACKWARDS.format(count=backwards): backwards,
+    }
+    return [note for note, is_so in notes.items() if is_so]

@@ -1,0 +1,95 @@
+"""Reads clog's lines while they are written, and remembers what the next reading needs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from irregulars.producers.importers.clog.groups import Ranks
+from irregulars.producers.importers.clog.job import add_calls, groups_of_job
+from irregulars.producers.importers.clog.lines import Call, LogParser
+from irregulars.producers.importers.clog.looking import UNCLEAR, Looks
+from irregulars.producers.importers.shared.groups import communicators_of
+from irregulars.producers.importers.shared.imported import ImportedJob, RankRows
+
+State = dict[str, Any]
+
+
+class LiveClog:
+    """Lines of the ranks of a node, as rows.
+
+    Parameters
+    ----------
+    job, world_size
+        The job. A log's rank in the communicator of that size that it names first is its global rank. None: the first
+        that it names at all.
+    state
+        What `state` gave after the reading before.
+    """
+
+    def __init__(self, job: str, world_size: int | None, state: Mapping[str, Any]) -> None:
+        self._job, self._world_size = job, world_size
+        self._parsers = {
+            file: LogParser.of_state(one, skips_foreign=True) for file, one in state.get("parsers", {}).items()
+        }
+        self._calls: dict[str, list[Call]] = {}
+        self._left_out: Counter[str] = Counter()
+
+    def add(self, file: str, line: bytes) -> None:
+        """Take in a line of a file."""
+        parser = self._parsers.get(file)
+        if parser is None:
+            parser = self._parsers[file] = LogParser(skips_foreign=True)
+        call = parser.parse(line)
+        if call is not None:
+            self._calls.setdefault(file, []).append(call)
+
+    def job(self) -> ImportedJob | None:
+        """Return the calls that ended as rows of a job; None if there are none."""
+        ranks = self._ranks()
+        groups = groups_of_job(self._parsers_of(ranks), ranks)
+        made = {group for own in groups.values() for group in own.values() if group is not None}
+        communicators = communicators_of(made, ranks.world_size, is_whole=False)
+        rows: dict[int, RankRows] = {}
+        trusted = Looks.of_all(parser.looks for parser in self._parsers.values()).trusted()
+        for file, calls in self._calls.items():
+            if trusted == UNCLEAR:
+                self._left_out["calls of which nobody knows how long they took: a watchdog looks at the GPU"] += len(
+                    calls
+                )
+            elif file in ranks.of:
+                own = rows.setdefault(ranks.of[file], RankRows())
+                add_calls(own, calls, trusted, groups[file], communicators, self._left_out)
+            else:
+                self._left_out["calls of ranks that were not told yet, or of their earlier logs"] += len(calls)
+        rows = {rank: own for rank, own in rows.items() if len(own) or own.unusable}
+        if not rows:
+            return None
+        ids = {one.id: one for one in communicators.values()}
+        return ImportedJob(self._job, ranks.world_size, "per_host", ids, rows)
+
+    def skipped(self) -> Counter[str]:
+        """Count unusable lines and calls that are missing, by reason."""
+        skipped = sum((parser.skipped for parser in self._parsers.values()), Counter[str]()) + self._left_out
+        lost = sum(parser.lost for parser in self._parsers.values())
+        skipped.update({"calls whose lines are missing": lost} if lost else {})
+        return skipped
+
+    def state(self) -> State:
+        """What the next reading needs, as JSON values."""
+        return {"parsers": {file: parser.state() for file, parser in sorted(self._parsers.items())}}
+
+    def _ranks(self) -> Ranks:
+        """Global ranks of the logs that tell theirs; of two logs of one rank the one that was begun last counts."""
+        found: dict[int, str] = {}
+        size = self._world_size
+        for file, parser in sorted(self._parsers.items(), key=lambda one: (one[1].begun_ms, one[0])):
+            told = next((one for one in parser.members if size is None or one.size == size), None)
+            if told is not None:
+                size = told.size
+                found[told.comm_rank] = file
+        return Ranks({file: rank for rank, file in found.items()}, size or 1, None)
+
+    def _parsers_of(self, ranks: Ranks) -> dict[str, LogParser]:
+        return {file: parser for file, parser in self._parsers.items() if file in ranks.of}

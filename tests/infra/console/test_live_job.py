@@ -1,0 +1,177 @@
+"""The page of a job that runs: what is new comes by small fetches, and what somebody looks at stays where it is."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from irregulars.infra.console.heat_map import reading
+from irregulars.sinks.clickhouse import ClickHouseSink
+from irregulars.sinks.connection import DatabaseSettings
+from irregulars.sinks.protocol import Rows
+from tests.conftest import ClickHouseAddress
+from tests.infra.console.browser import chromium, chromium_path
+from tests.infra.console.filled import moved_to
+from tests.infra.console.running import RunningConsole, running_console
+from tests.integration.pipelines import drop
+from tests.sinks.recorded_jobs import rows_of_recording
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+pytest.importorskip("playwright", reason="playwright must be installed (pip install playwright); it is not")
+if chromium_path() is None:
+    pytest.skip("chromium must be installed (apt-get install chromium); it is not", allow_module_level=True)
+
+JOB = "gloo-slow-nic"
+BEGUN = 60
+"""Iterations that are stored when the page is opened; the fault has not begun by then."""
+
+FAULT = 100
+"""Iterations after which its verdicts are stored."""
+
+TIMES, MAP = "[data-chart=iteration_times]", "[data-chart=heat_map]"
+HIDE = "(is) => Object.defineProperty(document, 'hidden', {value: is, configurable: true})"
+TOP = "(id) => document.getElementById(id).getBoundingClientRect().top"
+
+
+@dataclass
+class Running:
+    """A job whose iterations are stored one after the other, and its console."""
+
+    database: DatabaseSettings
+    rows: Rows
+    console: RunningConsole
+    stored: int = 0
+
+    def store(self, past: int) -> None:
+        """Store all iterations below `past` that are not stored yet, and verdicts with the iterations they end in."""
+        sink = ClickHouseSink(self.database)
+        sink.open()
+        sink.write({name: self._cut(name, past) for name in self.rows})
+        sink.close()
+        self.stored = past
+
+    def _cut(self, name: str, past: int) -> pa.Table:
+        table = self.rows[name]
+        if name in ("verdicts", "suspects"):
+            return table if past > FAULT else table.slice(0, 0)
+        if "iteration" not in table.column_names:
+            return table
+        return table.filter(
+            pc.and_(pc.greater_equal(table["iteration"], self.stored), pc.less(table["iteration"], past))
+        )
+
+
+@pytest.fixture
+def running(clickhouse: ClickHouseAddress) -> Iterator[Running]:
+    own = DatabaseSettings(clickhouse.url, clickhouse.user, clickhouse.password, f"test_{uuid4().hex[:12]}")
+    with running_console(own) as console:
+        job = Running(own, moved_to(rows_of_recording(JOB), time.time() - 1), console)
+        job.store(BEGUN)
+        yield job
+    drop(own)
+
+
+@pytest.fixture(scope="module")
+def page() -> Iterator[Page]:
+    with chromium() as browser:
+        yield browser.new_page(viewport={"width": 1000, "height": 700})
+
+
+def follow(page: Page, running: Running) -> list[str]:
+    """Open the job's page; return a list that gets the address of all that it asks for from now on."""
+    page.goto(running.console.link)
+    page.wait_for_url(f"{running.console.url}/")
+    page.goto(f"{running.console.url}/jobs/{JOB}")
+    for chart in (TIMES, MAP):
+        page.wait_for_selector(f"{chart}[data-state=painted]")
+    page.locator("#hm-status", has_text="iterations 0 to").wait_for()
+    asked: list[str] = []
+    page.on("request", lambda one: asked.append(one.url))
+    return asked
+
+
+def test_what_is_new_is_appended_and_nothing_moves_under_the_reader(page: Page, running: Running) -> None:
+    asked = follow(page, running)
+    page.set_viewport_size({"width": 1000, "height": 160})
+    page.evaluate("document.getElementById('irregular').scrollIntoView()")
+    page.evaluate("scrollBy(0, 60)")  # what the page keeps free above it, for its head
+    before = page.evaluate(TOP, "irregular")
+    assert abs(before) < 40  # all that will grow above it is out of sight
+    running.store(120)
+    page.wait_for_selector(f"{TIMES}[data-newest='119']", timeout=15_000)
+    page.locator(".facts", has_text="120, ").wait_for()
+    assert page.evaluate(TOP, "irregular") == pytest.approx(before, abs=1.5)
+    page.wait_for_selector("[data-part=verdicts] table")  # it came above, and pushed nothing down
+    assert page.evaluate(TOP, "irregular") == pytest.approx(before, abs=1.5)
+    (small,) = [url for url in asked if "iteration-times" in url]
+    assert re.search(rf"after={BEGUN - 21}&", small)
+    page.set_viewport_size({"width": 1000, "height": 700})
+    assert page.locator("#status").get_attribute("role") == "status"
+    assert "irregular iterations" in page.locator("#status").inner_text()
+    assert "120 iterations" in page.locator(".it-status").inner_text()
+    assert page.locator(".it-status").get_attribute("aria-live") == "off"
+
+
+def test_a_tab_that_nobody_sees_asks_for_nothing_and_catches_up(page: Page, running: Running) -> None:
+    asked = follow(page, running)
+    page.evaluate(HIDE, True)
+    page.wait_for_timeout(500)  # what was on its way
+    asked.clear()
+    running.store(80)
+    page.wait_for_timeout(5_000)
+    assert asked == []
+    page.evaluate(HIDE, False)
+    page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    page.wait_for_selector(f"{TIMES}[data-newest='79']", timeout=5_000)
+
+
+def test_who_has_zoomed_keeps_what_is_seen(page: Page, running: Running) -> None:
+    follow(page, running)
+    page.locator(".it-plot").focus()
+    page.keyboard.press("Home")
+    page.keyboard.press("+")
+    page.keyboard.press("+")
+    picture = "document.querySelector('.it-plot canvas').toDataURL()"
+    page.wait_for_timeout(300)
+    before = page.evaluate(picture)
+    running.store(64)  # as usual: the height of the chart stays
+    page.wait_for_selector(f"{TIMES}[data-newest='63']", timeout=15_000)
+    page.wait_for_timeout(300)
+    assert page.evaluate(picture) == before
+
+
+def test_the_heat_map_asks_only_for_iterations_behind_its_own(
+    page: Page, running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "_SETTLED_S", -1)  # else rows that were stored a moment ago are read again
+    picture = "document.querySelector('.hm-plot canvas').toDataURL()"
+    asked = follow(page, running)
+    for past in (90, 120):
+        running.store(past)
+        page.wait_for_selector(f"{MAP}[data-newest='{past - 1}']", timeout=20_000)
+        page.wait_for_selector(f"{MAP}[data-state=painted]")
+        page.wait_for_function(
+            "performance.getEntriesByType('resource').some((one) => one.name.includes('skipped='))"
+        )
+    page.wait_for_timeout(500)
+    tiles = [url for url in asked if "/heat-map/tile" in url]
+    assert len(tiles) <= 6, tiles
+    kept = [int(found[1]) for url in tiles if (found := re.search(r"skipped=(\d+)", url))]
+    assert kept, tiles
+    assert not [url for url in asked if "/heat-map/rows" in url]
+    grown = page.evaluate(picture)
+    page.reload()
+    page.locator("#hm-status", has_text="iterations 0 to 119").wait_for()
+    page.wait_for_selector(f"{MAP}[data-state=painted]")
+    page.wait_for_timeout(500)
+    assert page.evaluate(picture) == grown  # as if it had been drawn at once

@@ -1,0 +1,25 @@
+"""What infra/docs/upgrading.md says of versions and commands is so."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+from irregulars.streams.kafka.topics import TOPICS
+from irregulars.streams.snapshots.records import READ_STATE_VERSION, STATE_VERSION
+from tests.infra.kit.command_lines import parse
+
+PAGE = (Path(__file__).resolve().parents[3] / "infra" / "docs" / "upgrading.md").read_text()
+
+
+def test_its_commands_are_ours() -> None:
+    calls = re.findall(r"^ {4,8}(irregulars .+)$|`(irregulars [a-z][^`]+)`", PAGE, re.MULTILINE)
+    for indented, quoted in calls:
+        parse(shlex.split((indented or quoted).replace("ROLE", "worker").replace("NAME", "ada")))
+    assert len(calls) >= 6
+
+
+def test_the_versions_of_states_are_those_of_the_code() -> None:
+    assert f"(now {STATE_VERSION} and {READ_STATE_VERSION})" in PAGE
+    assert {"rank_snapshots", "job_snapshots"} <= TOPICS.keys()

@@ -1,0 +1,146 @@
+"""clog's logs, followed while they grow: the same rows as of an import, across restarts, beside other files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from irregulars.errors import InputError
+from irregulars.producers.importers.followers import follow
+from irregulars.producers.importers.importing import import_trace
+from irregulars.producers.publishing.sources import Record
+from irregulars.producers.trace.directory import read_trace
+from irregulars.streams.messages.announcements import Announcement
+from irregulars.streams.messages.records import Batch
+from tests.producers.importers.clog_lines import BASE_MS, event, header, log, new_comm, signature, split, steady
+from tests.producers.importers.test_following import column, drain, messages, rows_of
+
+NAMES = ("operator", "sequence", "start_ns", "elapsed_ns", "size_bytes")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "in"
+    made.mkdir()
+    return made
+
+
+def opened(folder: Path, position: str | None = None, **options: Any) -> Any:
+    return follow("clog", folder, "job", position=position, **{"ends_when_idle": True, "interval_s": 0.01, **options})
+
+
+def announced(records: list[Record]) -> dict[int, Announcement]:
+    return {one.rank: one for one in records if isinstance(one, Announcement)}
+
+
+def parts(rank: int, calls: int = 40) -> list[str]:
+    """A log with parts of two ranks; nothing but the split line tells the parts of one name apart."""
+    first = rank // 2 * 2
+    lines = [header(), new_comm(rank, 4), split("tp", [first, first + 1]), signature(1), signature(2, comm="tp")]
+    for n in range(calls):
+        lines += [event(1, "Q", 20 * n, 2 * n + 1), event(1, "S", 20 * n + 3), event(1, "E", 20 * n + 3)]
+        lines += [event(2, "Q", 20 * n + 5, 2 * n + 2), event(2, "S", 20 * n + 9), event(2, "E", 20 * n + 9)]
+    return lines
+
+
+def test_live_and_offline_give_the_same_rows(folder: Path, tmp_path: Path) -> None:
+    for rank in range(4):
+        (folder / f"{rank}.log").write_bytes(log(*parts(rank)))
+    followed = drain(opened(folder))
+    import_trace("clog", folder, tmp_path / "out")
+    trace = read_trace(tmp_path / "out")
+    for name in NAMES:
+        for rank in range(4):
+            assert column(followed, name, rank) == trace.commops[rank].columns[name].tolist()
+
+
+def test_each_node_gives_a_communicator_the_same_id(folder: Path) -> None:
+    """Both nodes see a part called tp, each its own."""
+    nodes = []
+    for node in (0, 1):
+        own = folder / str(node)
+        own.mkdir()
+        for rank in (2 * node, 2 * node + 1):
+            (own / f"{rank}.log").write_bytes(log(*parts(rank)))
+        nodes.append(announced(drain(opened(own))))
+    assert [sorted(one) for one in nodes] == [[0, 1], [2, 3]]
+    ids = [{(c.id, c.ranks) for one in node.values() for c in one.communicators} for node in nodes]
+    assert len(ids[0] & ids[1]) == 1
+    assert len(ids[0] | ids[1]) == 3
+    assert {one.world_size for node in nodes for one in node.values()} == {4}
+
+
+@pytest.mark.parametrize("cut", [0, 30, 155, 400])
+def test_a_source_that_was_started_anew_goes_on_within_a_call(folder: Path, cut: int) -> None:
+    """The log ends anywhere in a line: what had been called and not ended by then ends after the restart."""
+    whole, path = log(*steady(0, calls=50)), folder / "0.log"
+    path.write_bytes(whole[: len(whole) - cut])
+    source = opened(folder)
+    before = drain(source)
+    position = source.position()
+    source.close()
+    path.write_bytes(whole)
+    after = drain(opened(folder, position))
+    assert column(before + after, "sequence", 0) == list(range(50))
+    assert set(column(before + after, "elapsed_ns", 0)) == {3_000_000}
+    assert rows_of(after) > 0 or not cut
+
+
+def test_a_log_that_is_begun_anew_is_read_anew(folder: Path) -> None:
+    """A restarted job opens its file again and cuts it to nothing."""
+    path = folder / "0.log"
+    path.write_bytes(log(*steady(0, calls=50)))
+    source = opened(folder, ends_when_idle=False)
+    records = drain(source, lambda polled: rows_of(polled) == 50)
+    lines = steady(0, calls=60)
+    path.write_bytes(log(header(base="1714234999.000"), *lines[1:]))
+    records += drain(source, lambda polled: rows_of(polled) == 60)
+    source.close()
+    assert column(records, "start_ns", 0)[50] == 1_714_234_999_000_000_000
+    assert column(records, "start_ns", 0)[0] == BASE_MS * 1_000_000
+
+
+def test_other_files_and_two_logs_of_one_rank_are_told_and_left_out(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (folder / "train.txt").write_bytes(b"loss 0.5\n" * 12)
+    (folder / "0.log").write_bytes(log(*steady(0, 4, calls=10)))
+    (folder / "old.log").write_bytes(log(header(base="1714234500.000"), *steady(0, 4, calls=10)[1:]))
+    (folder / "late.log").write_bytes(log(header(), signature(1), event(1, "Q", 1, 1), event(1, "E", 2)))
+    records = drain(opened(folder, world_size=4))
+    assert rows_of(records) == 10
+    left_out = messages(caplog, "records_left_out")
+    assert "event=records_left_out job=job records=12 reason='lines of files that are no clog'" in left_out
+    assert any(
+        "records=11 reason='calls of ranks that were not told yet, or of their earlier logs'" in one
+        for one in left_out
+    )
+
+
+def test_a_log_of_another_version_ends_the_source_with_file_and_line(folder: Path) -> None:
+    (folder / "0.log").write_bytes(log(header(version=2)))
+    source = opened(folder, ends_when_idle=False)
+    with pytest.raises(InputError, match=r"0\.log: line 1 must be V\|1\|"):
+        drain(source)
+    source.close()
+
+
+def test_where_a_watchdog_looks_nothing_is_published_and_it_is_told(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    lines = [header(), new_comm(0, 2), signature(1)]
+    for n in range(60):
+        lines += [event(1, "Q", 10 * n, n + 1), *(event(1, kind, 10 * n) for kind in "SE" if n)]
+    (folder / "0.log").write_bytes(log(*lines))
+    assert not drain(opened(folder))
+    (told,) = messages(caplog, "records_left_out")
+    assert "records=59 reason='calls of which nobody knows how long they took: a watchdog looks at the GPU'" in told
+
+
+def test_calls_that_have_not_ended_wait(folder: Path) -> None:
+    (folder / "0.log").write_bytes(log(*steady(0, calls=20), event(1, "Q", 300, 21), event(1, "S", 301)))
+    records = drain(opened(folder))
+    assert rows_of(records) == 20
+    assert all(isinstance(one, (Announcement, Batch)) for one in records)
