@@ -93,9 +93,8 @@ def in_time(trace: Trace, now_ns: int, is_moving: bool | None, *, ends_now: bool
     by_ns = now_ns - (span[1] if ends_now else span[0])
     begin = datetime.fromtimestamp(span[0] // 10**9, UTC)
     days = f"{abs(by_ns) / 86_400e9:.1f} days {'earlier' if by_ns < 0 else 'later'}"
-    say(
-        f"times that begin at {begin:%Y-%m-%d %H:%M:%S}Z are moved to now, {days}; --keep-times leaves them as they are"
-    )
+    which = f"times that begin at {begin:%Y-%m-%d %H:%M:%S}Z"
+    say(f"{which} are moved to now, {days}; --keep-times leaves them as they are")
     return moved(trace, by_ns)
 
 
