@@ -220,8 +220,9 @@ class JobStage(Stage[JobMonitorLike]):
 
     async def _begin_words(self, state: PartitionState[JobMonitorLike]) -> None:
         """Store from which evidence on words hold, with a whole snapshot, before any of that evidence is taken."""
-        if not self.people_say.has_news(state):
-            return
+        if not self.people_say.has_news(state) or self.services.sink.is_busy:
+            return  # no snapshot can be written while the database is away, and evidence must not wait for it
+        await self.services.sink.flush()  # nor for one that is away, and was not missed yet
         async with self._cycle(state), self.people_say.gate(state):
             if not self.holds(state):
                 return

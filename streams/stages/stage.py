@@ -135,6 +135,10 @@ class Stage(ABC, Generic[M]):
     async def settle(self, state: PartitionState[M]) -> None:
         """Drain the monitors and hand over what they gave; whatever was drained before the call is sent on return."""
 
+    async def store(self, state: PartitionState[M]) -> None:
+        """Return when all rows of what was settled are stored; while the database is away, snapshots wait here."""
+        await self.services.sink.flush()
+
     async def capture(self, state: PartitionState[M], tracked: Tracked[M]) -> Draft:
         """Encode a monitor's state; what it drained before is handed over by the next `settle` at the latest."""
         await self.settle(state)
@@ -280,16 +284,18 @@ class Stage(ABC, Generic[M]):
     def _cycle(self, state: PartitionState[M]) -> asyncio.Lock:
         return self._cycles.setdefault(state, asyncio.Lock())
 
-    async def _run_cycle(self, state: PartitionState[M]) -> None:
+    async def _run_cycle(self, state: PartitionState[M]) -> float:
+        """Run one cycle if it is due; return how long it waited for the database, s."""
         async with self._cycle(state):
             if self.holds(state) and self._is_due(state):
-                await self._snapshot(state)
+                return await self._snapshot(state)
+            return 0.0
 
     async def _run_cycle_and_rest(self, state: PartitionState[M]) -> None:
         began_s = time.monotonic()
-        await self._run_cycle(state)
+        waited_s = await self._run_cycle(state)
         ended_s = time.monotonic()
-        self._rested_at_s[state] = ended_s + min(_REST * (ended_s - began_s), _LONGEST_REST_S)
+        self._rested_at_s[state] = ended_s + min(_REST * (ended_s - began_s - waited_s), _LONGEST_REST_S)
 
     def _is_due(self, state: PartitionState[M]) -> bool:
         return state.is_changed or any(map(self._is_silent, state.tracked.values()))
@@ -297,21 +303,24 @@ class Stage(ABC, Generic[M]):
     def _is_silent(self, tracked: Tracked[M]) -> bool:
         return time.monotonic() - tracked.heard_at_s > self.forget_s
 
-    async def _snapshot(self, state: PartitionState[M]) -> None:
+    async def _snapshot(self, state: PartitionState[M]) -> float:
         position = state.position()
         record = self.record(state, position)
         drafts = await self._capture_dirty(state)
         await self.settle(state)
-        await self.services.sink.flush()  # first, since rows that it refuses go to the dead letters
+        began_s = time.monotonic()
+        await self.store(state)  # first, since rows that the database refuses go to the dead letters
+        waited_s = time.monotonic() - began_s
         await self.services.outbox.barrier()
         async with self._writing:
             if not self.holds(state):
-                return
+                return waited_s
             await self._write(state, drafts, record)
             await self.services.outbox.barrier()
         await self._settle_writer(state)
         if self.holds(state):
             self._acknowledge(state, position)
+        return waited_s
 
     async def _write(self, state: PartitionState[M], drafts: Mapping[bytes, Draft], record: PositionRecord) -> None:
         ended = self._forget_ended(state)

@@ -57,6 +57,11 @@ class Counters:
         Seconds from the end of an iteration to its judgement; to the verdict that it opened.
     sink_retries, sink_busy_at_s
         How often the sink had to be asked again, and when last (as `time.monotonic`); `None`: never.
+    unstored_bytes, unstored_limit_bytes, unstored_since_s
+        Rows that wait for the sink in memory; how many may; since when a row has waited (as
+        `time.monotonic`), `None`: all is stored.
+    store_is_full
+        Whether judging waits, since no more rows may wait.
     restores, restore_s
         Partitions that were restored, and the seconds that took, by hop.
     thresholds_revision
@@ -75,6 +80,10 @@ class Counters:
         self.verdict_delays = Histogram()
         self.sink_retries = 0
         self.sink_busy_at_s: float | None = None
+        self.unstored_bytes = 0
+        self.unstored_limit_bytes = 0
+        self.unstored_since_s: float | None = None
+        self.store_is_full = False
         self.restores: dict[str, int] = {}
         self.restore_s: dict[str, float] = {}
         self.thresholds_revision = 0
@@ -100,7 +109,7 @@ class Counters:
         self.sink_busy_at_s = now_s
 
     def sink_answered(self) -> None:
-        """Note that the sink does not hold us up any more."""
+        """Note that the sink takes rows again."""
         self.sink_busy_at_s = None
 
     def restored(self, hop: str, took_s: float) -> None:

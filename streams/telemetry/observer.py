@@ -153,7 +153,7 @@ class Observer:
             readings,
             is_restored=self._is_restored(),
             ends_at_s=self._ends_at_s,
-            is_sink_busy=self.counters.sink_busy_at_s is not None,
+            is_sink_busy=self.counters.store_is_full,
         )
         self._tell_changes()
         self._tell_blocked()
@@ -236,6 +236,12 @@ class Observer:
     def broker_silent_s(self) -> float | None:
         """Seconds since the broker last said where topics end; `None`: never yet."""
         return None if self._ends_at_s is None else time.monotonic() - self._ends_at_s
+
+    @property
+    def unstored_s(self) -> float:
+        """Seconds for which a row has waited for the database; 0: all is stored."""
+        since_s = self.counters.unstored_since_s
+        return 0.0 if since_s is None else time.monotonic() - since_s
 
     @property
     def dead_letters(self) -> int:

@@ -86,7 +86,7 @@ class WorkerApp(faust.App):
         outbox = Outbox(settings.bootstrap, settings.security, settings.broker_away_s + _MARGIN_S)
         dead_letters = DeadLetters(outbox, settings.topics)
         counters = Counters()
-        writer = SinkWriter(sink, dead_letters, counters)
+        writer = SinkWriter(sink, dead_letters, counters, settings.unstored_mib << 20)
         self.gaps: Final = LogGaps(
             LogReader(settings.bootstrap, settings.security, settings.broker_timeout_s), settings.topics
         )

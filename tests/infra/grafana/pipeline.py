@@ -113,8 +113,12 @@ def _lost() -> Row:
     )
     services = expressions(
         (f"max(irregulars_worker_broker_silent_seconds{{{_WORKER}}})", "Kafka silent, s"),
-        (f"sum(irregulars_worker_sink_busy{{{_WORKER}}})", "workers that wait for ClickHouse"),
+        (f"sum(irregulars_worker_sink_busy{{{_WORKER}}})", "workers whose rows wait for ClickHouse"),
         (f"sum(increase(irregulars_worker_sink_retries_total{{{_WORKER}}}[{_RATE}]))", "calls made again"),
+        (
+            f"max(100 * irregulars_worker_unstored_bytes{{{_WORKER}}} / irregulars_worker_unstored_limit_bytes)",
+            "memory for rows that wait, %",
+        ),
     )
     return 8, [
         time_series("Rows late", "They came after their iteration was closed.", late, "cps"),
