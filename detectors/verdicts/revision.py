@@ -13,7 +13,14 @@ from irregulars.detectors.job.topology import Device, Topology
 from irregulars.detectors.nics.steadiness import WHOLE, steady_text
 from irregulars.detectors.path.critical_path import Piece
 from irregulars.detectors.verdicts.open_verdict import OpenVerdict
-from irregulars.detectors.verdicts.text import evidence_text, hang_text, in_turn_text, recovery_text, standing_text
+from irregulars.detectors.verdicts.text import (
+    evidence_text,
+    hang_text,
+    in_turn_text,
+    recovery_text,
+    standing_text,
+    unlogged_text,
+)
 from irregulars.detectors.verdicts.thresholds import VERDICTS
 from irregulars.streams.messages.judgements import Suspect, Verdict
 
@@ -115,10 +122,11 @@ def _text(verdict: OpenVerdict, topology: Topology) -> str:
         return in_turn_text(_typical_cost_ns(verdict), verdict.seen, verdict.tried)
     if standing is None:
         piece = _typical_piece(verdict)
-        return evidence_text(piece, verdict.seen, verdict.tried, topology) + _rates_text(verdict, piece)
+        text = evidence_text(piece, verdict.seen, verdict.tried, topology)
+        return text + unlogged_text(piece, topology) + _rates_text(verdict, piece)
     piece = _typical_piece(verdict) if verdict.cause.lanes else _piece_of_stage(verdict, standing.costs_ns)
     text = standing_text(verdict.cause.kind, piece, standing.costs_ns, verdict.seen, topology)
-    return text + _rates_text(verdict, piece)
+    return text + unlogged_text(piece, topology) + _rates_text(verdict, piece)
 
 
 def _recovery_text(verdict: OpenVerdict, recovers_ratio: float | None) -> str:
