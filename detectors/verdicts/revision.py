@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from statistics import median
+from typing import Final
 
 from irregulars.detectors.blame.likelihoods import calibrated
 from irregulars.detectors.blame.observation import Observation, explained_ns
@@ -99,6 +100,10 @@ def _hang_probability(hang: Hang) -> float:
     return VERDICTS.shared_hang_probability if hang.is_shared else VERDICTS.hang_probability
 
 
+SUREST: Final = 0.99
+"""No suspect is said to be more probable: what was not thought of is in none of the likelihoods."""
+
+
 def suspect_of(device: Device, probability: float, topology: Topology) -> Suspect:
     """Put a suspect into the fields of a verdict, with the place of its first rank."""
     rank = device.ranks[0]
@@ -107,7 +112,7 @@ def suspect_of(device: Device, probability: float, topology: Topology) -> Suspec
         device=device.kind,
         rank=rank,
         ranks=device.ranks,
-        probability=round(probability, 4),
+        probability=round(min(probability, SUREST), 4),
         peer=device.ranks[1] if device.kind == "link" else None,
         host=place.host,
         gpu=None if device.kind == "host" else place.gpu,

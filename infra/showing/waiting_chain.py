@@ -87,6 +87,8 @@ class Chain:
         The piece of the accused device that took longest beyond usual; without one the piece of anybody.
     is_accused
         Whether `cause` is the accused device's.
+    accused_members
+        Where that is the transfer of a group: the accused device's ranks that are in it.
     """
 
     iteration: int
@@ -94,6 +96,7 @@ class Chain:
     left_out: int
     cause: Piece
     is_accused: bool
+    accused_members: tuple[int, ...] = ()
 
 
 def find_chain(
@@ -146,7 +149,9 @@ def _chain_of(
     shown = sorted(range(len(passed)), key=lambda at: -passed[at].waited_ns)[:_HANDOVERS_SHOWN]
     handovers = tuple(passed[at] for at in sorted(shown))
     is_accused = bool(accused) and cause.excess_ns > worth_ns
-    return Chain(iteration, handovers, len(passed) - len(handovers), cause, is_accused)
+    is_of_group = is_accused and not cause.is_work and cause.peer is None
+    own = sorted(_ends(cause, members) & set(suspect.ranks)) if suspect is not None and is_of_group else ()
+    return Chain(iteration, handovers, len(passed) - len(handovers), cause, is_accused, tuple(own))
 
 
 def is_on(piece: Piece, suspect: Suspect, members: Mapping[str, Sequence[int]]) -> bool:

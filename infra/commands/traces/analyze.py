@@ -139,8 +139,19 @@ def show_analysis(analysis: Analysis) -> None:
         console.print(f"Cannot judge, because {plain(analysis.unjudged_reason)}.")
     elif not analysis.verdicts:
         console.print("Nobody to blame.")
+    if _was_learnt(analysis):
+        console.print(
+            "Irregular is measured against the window before, which learns what lasts; slow, in the evidence of a "
+            "verdict, against the time before that opened."
+        )
     for verdict in analysis.verdicts:
         _show_verdict(console, verdict)
+
+
+def _was_learnt(analysis: Analysis) -> bool:
+    """Whether a verdict's cause was seen in more regular iterations than irregular ones."""
+    seen = [one for one in analysis.iterations if one.verdict_ids]
+    return sum(not one.is_irregular for one in seen) > sum(one.is_irregular is True for one in seen)
 
 
 def _range(first: int, past: int) -> str:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from irregulars.infra.commands.traces.show import named_by
 from tests.infra.test_cli import Run, run
 
 __all__ = ["run"]  # the fixture
@@ -57,3 +58,16 @@ def test_a_misspelt_directory_is_not_looked_for_in_the_database(run: Run) -> Non
     status, out, err = run("show", "./no-such-directory")
     assert (status, out) == (2, "")
     assert "no-such-directory: must be a trace directory; got nothing" in err
+
+
+def test_an_id_may_be_pasted_as_screens_and_logs_show_it() -> None:
+    assert named_by(["[llama:1:60:0", "revision", "1]"]) == named_by(["[llama:1:60:0]"]) == "llama:1:60:0"
+    assert named_by(["[my job:1:60:quiet.0 revision 12]"]) == "my job:1:60:quiet.0"
+    assert named_by(["llama"]) == "llama"
+    assert named_by([]) is None
+
+
+def test_a_pasted_id_is_looked_for_in_the_database(run: Run) -> None:
+    status, _, err = run("show", "[llama:1:60:0", "revision", "1]", "--wait", "0.1")
+    assert status == 2
+    assert "ClickHouse" in err
