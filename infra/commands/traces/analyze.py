@@ -141,8 +141,8 @@ def show_analysis(analysis: Analysis) -> None:
         console.print("Nobody to blame.")
     if _was_learnt(analysis):
         console.print(
-            "Irregular is measured against the window before, which learns what lasts; slow, in the evidence of a "
-            "verdict, against the time before that opened."
+            "Irregular: longer than delta times the window before, which learns what lasts. Slow, in the evidence: "
+            "longer than the job's noise explains, against the time before the verdict."
         )
     for verdict in analysis.verdicts:
         _show_verdict(console, verdict)
