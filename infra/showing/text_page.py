@@ -102,7 +102,7 @@ def cost_text(screen: Screen) -> str:
         parts.append(f"{cost.share:.0%} of the job's time")
     so_far = " so far" if screen.is_at_work else ""
     if verdict.kind == "hang" and not cost.lost_s:
-        return "; ".join([*parts, "how long it stood is not counted"])
+        return "; ".join([*parts, "how long it stood is not known"])
     if cost.gpu_hours is not None:
         parts.append(f"{amount(cost.gpu_hours)} GPU-hours lost{so_far} ({amount(cost.lost_s)} s of the job)")
     elif math.isfinite(cost.lost_s):
@@ -183,16 +183,22 @@ def _chain(screen: Screen) -> Iterator[str]:
 
 def chain_texts(screen: Screen, chain: Chain) -> list[str]:
     """Say each hand-over, and then the cause."""
-    texts = [_handover(screen, one) for one in chain.handovers]
+    before = (None, *chain.handovers)[: len(chain.handovers)]
+    texts = [_handover(screen, *pair) for pair in zip(chain.handovers, before, strict=True)]
     if chain.left_out:
         waits = "1 shorter wait" if chain.left_out == 1 else f"{chain.left_out} shorter waits"
-        texts[-1] += f" (and {waits} on the way, which lead from each line to the next)"
+        texts[-1] += f" (and {waits} on the way)"
     return [*texts, _cause(screen, chain)]
 
 
-def _handover(screen: Screen, one: Handover) -> str:
+def _handover(screen: Screen, one: Handover, before: Handover | None) -> str:
+    """Say who waited for whom; behind `before` also how the chain goes from that line to this one."""
     who = rank_at(one.longest_rank, screen.places)
     others = "" if one.waiting == 1 else f" and {one.waiting - 1} more"
+    if before is not None and one.through_rank != before.last_rank:
+        who = f"further on, {who}"  # shorter waits lie between
+    elif before is not None and one.through_rank not in (one.longest_rank, one.last_rank):
+        others += f", rank {one.through_rank} among them,"
     return (
         f"{who}{others} waited {'' if one.waiting == 1 else 'up to '}{duration(one.waited_ns)} in {one.operator} on "
         f"{one.communicator} for {rank_at(one.last_rank, screen.places)}"

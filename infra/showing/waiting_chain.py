@@ -35,6 +35,8 @@ class Handover(NamedTuple):
         Who of them waited longest, and how long.
     last_rank
         For whom they waited.
+    through_rank
+        The rank through which the chain goes here: it waited too, or it is the last one itself.
     """
 
     waiting: int
@@ -43,6 +45,7 @@ class Handover(NamedTuple):
     last_rank: int
     operator: str
     communicator: str
+    through_rank: int
 
 
 class Piece(NamedTuple):
@@ -311,8 +314,10 @@ class _Rows:
         if not waiting:
             return None
         longest = max(waiting, key=self._wait.item)
-        return Handover(len(waiting), int(self._columns["rank"][longest]), float(self._wait[longest]),
-                        int(self._columns["rank"][last]), *self._name(row))  # fmt: skip
+        rank, waited_ns = self._columns["rank"], float(self._wait[longest])
+        return Handover(
+            len(waiting), int(rank[longest]), waited_ns, int(rank[last]), *self._name(row), int(rank[row])
+        )
 
     def _name(self, row: int) -> tuple[str, str]:
         return str(self._columns["operator"][row]), str(self._columns["communicator"][row])

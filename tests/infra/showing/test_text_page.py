@@ -80,7 +80,7 @@ def test_a_hang_stops_all_gpus() -> None:
 
 def test_what_a_hang_has_lost_is_not_told_as_nothing() -> None:
     text = text_of(Found(verdict_of(kind="hang", delta=float("nan"), lost_s=0.0)))
-    assert "on 4 GPUs; how long it stood is not counted" in text
+    assert "on 4 GPUs; how long it stood is not known" in text
     assert "0 GPU-hours lost" not in text
 
 
