@@ -216,10 +216,17 @@ def _cause(screen: Screen, chain: Chain) -> str:
     if chain.accused_members:
         is_one = len(chain.accused_members) == 1
         where = rank_at(chain.accused_members[0], screen.places) if is_one else name_ranks(chain.accused_members)
-        text += f"; {where}, the accused, {'is' if is_one else 'are'} in this group"
+        text += f"; {where}, the accused, {'is' if is_one else 'are'} in this group{_beside(chain)}"
     if screen.device is not None and not chain.is_accused:
         text += "; this iteration does not lead to the accused device, others do"
     return text
+
+
+def _beside(chain: Chain) -> str:
+    """Name the rank that the line before leads to, where the group's transfer kept it and it is not accused itself."""
+    if not chain.handovers or chain.cause.rank in chain.accused_members:
+        return ""
+    return f", as rank {chain.cause.rank} is" if chain.handovers[-1].last_rank == chain.cause.rank else ""
 
 
 def _piece(screen: Screen, piece: Piece) -> str:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from irregulars.infra.showing.found import Found
 from irregulars.infra.showing.screen import gather
 from irregulars.infra.showing.text_page import chain_texts
-from irregulars.infra.showing.waiting_chain import Usual, find_chain, find_ways
+from irregulars.infra.showing.waiting_chain import Handover, Usual, find_chain, find_ways
 from irregulars.streams.messages.judgements import Suspect
 from tests.infra.showing.made_up_verdicts import operators_of, verdict_of
 
@@ -71,6 +71,11 @@ def test_the_ranks_of_the_accused_in_a_group_are_known() -> None:
     chain = find_chain(operators, [7], usual_of(operators), Suspect("nic", 2, (2, 3), 0.9), MEMBERS)
     assert chain is not None
     assert chain.accused_members == (2,)
+    led = Handover(3, 0, 40e6, 1, "all_reduce", "world", 0)
+    screen = replace(gather(Found(verdict_of())), chain=chain)
+    led_there = replace(chain, handovers=(led,), cause=chain.cause._replace(rank=1))
+    assert chain_texts(screen, led_there)[1].endswith("; rank 2, the accused, is in this group, as rank 1 is")
+    assert chain_texts(screen, replace(led_there, handovers=()))[0].endswith("the accused, is in this group")
 
 
 def test_short_waits_are_left_out() -> None:
