@@ -223,7 +223,7 @@ def _cause(screen: Screen, chain: Chain) -> str:
 
 
 def _beside(chain: Chain) -> str:
-    """Name the rank that the line before leads to, where the group's transfer kept it and it is not accused itself."""
+    """Name the rank that the line before leads to, where the group's transfer kept it and it is not accused."""
     if not chain.handovers or chain.cause.rank in chain.accused_members:
         return ""
     return f", as rank {chain.cause.rank} is" if chain.handovers[-1].last_rank == chain.cause.rank else ""
