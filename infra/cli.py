@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import errno
+import os
 import sys
 from io import TextIOWrapper
 from pathlib import Path
@@ -11,7 +13,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from irregulars.errors import IrregularsError, how_to_install
+from irregulars.errors import INTERRUPTED, IrregularsError, how_to_install
 from irregulars.infra.commands.agent import agent
 from irregulars.infra.commands.console import console
 from irregulars.infra.commands.deadletter import deadletter
@@ -41,11 +43,12 @@ from irregulars.infra.commands.traces.simulate import simulate
 from irregulars.infra.commands.up import up
 from irregulars.infra.commands.walk import walk
 from irregulars.infra.commands.worker import worker
-from irregulars.printing import printable
+from irregulars.printing import printable, say
 
 _WHOLE = 1000  # letters of a command's summary that are shown
 UNUSABLE = 2
-INTERRUPTED = 130
+_NOT_READ = 1  # Typer's own status where a pipe is closed before all is written
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 # Import name to extra: what the base install, made for GPU nodes, does without.
 _EXTRAS = {
@@ -81,8 +84,18 @@ class _Commands(_Group):
     def main(self, *args: Any, **extra: Any) -> NoReturn:
         try:
             status = super().main(*args, **extra | {"standalone_mode": False})
-        except typer.Abort:
+            sys.stdout.flush()  # here, where it can be told, and not when the process ends
+        except (typer.Abort, KeyboardInterrupt):
             sys.exit(INTERRUPTED)
+        except OSError as error:
+            if error.errno not in {errno.EPIPE, *_NO_ROOM}:
+                raise
+            _drop_output()
+            if error.errno == errno.EPIPE:  # whoever read has seen enough
+                sys.exit(_NOT_READ)
+            where = f" ({printable(error.filename)})" if error.filename else ""
+            say(f"what is printed or written must find room; got {error.strerror}{where}")
+            sys.exit(UNUSABLE)
         except Exception as error:
             if not hasattr(error, "format_message"):  # Typer keeps the class of its errors to itself
                 raise
@@ -111,13 +124,20 @@ def _report_usage(error: Any) -> int:
         return 0
     text = " ".join(str(error.format_message()).split())
     told = printable(text.rstrip("."))
-    print(f"irregulars: {told}{'' if told.endswith('?') else '.'} See: {path} --help", file=sys.stderr)
+    say(f"{told}{'' if told.endswith('?') else '.'} See: {path} --help")
     return UNUSABLE
 
 
 def _fail(text: str) -> NoReturn:
-    print(f"irregulars: {printable(text)}", file=sys.stderr)
+    say(text)
     raise typer.Exit(UNUSABLE) from None
+
+
+def _drop_output() -> None:
+    """Send what is left in the buffer of standard output nowhere: Python would try it again at its end."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
 
 
 app = typer.Typer(

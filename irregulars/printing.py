@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import re
-from typing import Any, Final
+import shutil
+import sys
+import textwrap
+from typing import Any, Final, TextIO
 
 _UNSAFE_IN_JSON: Final = re.compile("[\x7f-\x9f\u00ad\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
+_USUAL: Final = 80
+_NARROWEST: Final = 20
+"""Columns of a terminal that does not tell, and of the narrowest for which lines are broken."""
 
 
 def printable(text: object) -> str:
@@ -22,6 +29,33 @@ def printable(text: object) -> str:
 def printable_lines(text: object) -> str:
     """Do the same with a text of several lines."""
     return "\n".join(map(printable, str(text).split("\n")))
+
+
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """Return a number with its noun, in the plural where that is so.
+
+    >>> counted(1, "fault"), counted(2000, "row"), counted(2, "batch", "batches")
+    ('1 fault', '2,000 rows', '2 batches')
+    """
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
+
+
+def broken(text: str, stream: TextIO, indent: str = "  ") -> str:
+    """Break one line between words where a stream is a terminal, which would break it inside of them."""
+    if not stream.isatty():
+        return text
+    try:
+        own = os.get_terminal_size(stream.fileno()).columns
+    except OSError:
+        own = 0
+    width = max(_NARROWEST, shutil.get_terminal_size((own or _USUAL, 0)).columns)
+    lines = textwrap.wrap(text, width, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False)
+    return "\n".join(lines)
+
+
+def say(text: object) -> None:
+    """Say one line on standard error, with our name before it."""
+    print(broken(f"irregulars: {printable(text)}", sys.stderr), file=sys.stderr, flush=True)
 
 
 def json_text(value: Any, indent: int | None = None) -> str:

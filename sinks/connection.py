@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import ssl
 import time
 from collections.abc import Iterator
@@ -29,6 +30,9 @@ _QUERY_ERRORS: Final = frozenset(
 """ClickHouse error codes that blame the text of a query: syntax, unknown names, wrong types, missing parameters."""
 
 _READONLY: Final = 164
+_NOT_GRANTED: Final = 497
+_GRANT: Final = re.compile(r"have the grant (?!SELECT|SHOW|CLUSTER|READ)[A-Z]")
+"""In ClickHouse's text to code 497: the right that was missing, if it is one to change something."""
 
 _READING: Final = "2"
 """Of ClickHouse's setting ``readonly``: nothing is written; settings of a query may be set, but not this one."""
@@ -227,7 +231,7 @@ def translated(settings: DatabaseSettings) -> Iterator[None]:
         yield
     except ClickHouseError as error:
         code, reason = getattr(error, "code", None), reason_of(error)
-        if code == _READONLY and settings.is_reading:
+        if settings.is_reading and (code == _READONLY or (code == _NOT_GRANTED and _would_write(reason))):
             raise InputError(
                 f"query must only read; got {reason}. `irregulars sql --write` lets it change what its user may"
             ) from error
@@ -246,6 +250,10 @@ def translated(settings: DatabaseSettings) -> Iterator[None]:
         if code in _QUERY_ERRORS:
             raise InputError(f"query must be SQL that the database understands; got {reason}") from error
         raise ServiceUnavailable(f"database must answer; got {reason} ({settings.address})") from error
+
+
+def _would_write(reason: str) -> bool:
+    return _GRANT.search(reason) is not None
 
 
 def reason_of(error: BaseException) -> str:

@@ -126,12 +126,15 @@ class Answer:
         Values of parameters that were left to the database: the newest job, and so on.
     empty
         What it means that there are no rows; empty where nobody can say.
+    cut_at
+        The question's limit, if there are more rows than it let through.
     """
 
     columns: tuple[str, ...]
     rows: tuple[tuple[Any, ...], ...]
     chosen: Mapping[str, str | int | None] = field(default_factory=dict)
     empty: str = ""
+    cut_at: int | None = None
 
 
 @cache
@@ -229,11 +232,15 @@ def run(client: Client, name: str, parameters: Mapping[str, object] | None = Non
     values |= (chosen := look_up(client, wanted, values))
     if None in chosen.values():  # nothing is stored that could be the newest
         return Answer(_columns(client, investigation, values), (), {}, investigation.empty)
-    result = client.query(investigation.sql, parameters=values)
-    rows = tuple(tuple(row) for row in result.result_rows)
+    limit = values["limit"]
+    assert isinstance(limit, int)  # each question has one: a test says so
+    one_more = {"limit": min(limit + 1, _BOUNDS["UInt32"][1])}  # so that we know whether there are more
+    result = client.query(investigation.sql, parameters=values | one_more)
+    rows = tuple(tuple(row) for row in result.result_rows[:limit])
     # An answer without rows comes without names of columns.
     names = tuple(result.column_names) if rows else _columns(client, investigation, values)
-    return Answer(names, rows, chosen, investigation.empty)
+    is_cut = len(result.result_rows) > limit
+    return Answer(names, rows, chosen, investigation.empty, limit if is_cut else None)
 
 
 def run_sql(client: Client, sql: str, parameters: Mapping[str, object] | None = None) -> Answer:

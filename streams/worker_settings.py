@@ -45,7 +45,7 @@ class WorkerSettings:
     data_directory
         Where Faust keeps its files; small.
     web_host, web_port
-        Where Faust's page with its metrics listens; port 0: nowhere.
+        Where Faust's own pages listen; port 0: nowhere.
     metrics_listen
         ``host:port`` of the pages ``/metrics``, ``/healthz`` and ``/readyz``; port 0: any free one; ``off``: nowhere.
     detectors

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from irregulars.printing import json_text, printable, printable_lines
+from irregulars.printing import broken, json_text, printable, printable_lines
 from irregulars.streams.messages.judgements import Suspect, Verdict
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -139,3 +139,18 @@ def test_a_verdict_of_any_name_is_one_line_of_the_alerts_feed() -> None:
     alert = alert_of(Verdict("v", 1, "open", "j", "slow_nic", (1, 9), 2.0, 9.0, None, suspects, "e", time_ns=1))
     assert alert is not None
     assert len(printable(alert_line(alert)).splitlines()) == 1
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_one_line_is_broken_between_words_on_a_terminal_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "24")
+    text = "irregulars: worker-3 must run; it ended by SIGKILL"
+    assert broken(text, io.StringIO()) == text
+    assert broken(text, Terminal()).split("\n") == ["irregulars: worker-3", "  must run; it ended by", "  SIGKILL"]
+    assert broken("x" * 30, Terminal()) == "x" * 30
+    monkeypatch.setenv("COLUMNS", "1")
+    assert "\n" not in broken("a b c", Terminal())

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from irregulars.detectors.judging.lessons import KEPT_RANKS, Examples, LessonBook
 from irregulars.detectors.judging.reading.iteration_rows import IterationRows
 from irregulars.detectors.judging.settings import JudgeSettings
 from irregulars.detectors.plugins.protocol import (
@@ -14,6 +16,7 @@ from irregulars.detectors.plugins.protocol import (
     Frame,
     MakeDetector,
     explanation_of,
+    is_taught,
     is_witness,
     name_of,
     opens_verdicts,
@@ -100,6 +103,29 @@ class DetectorPanel:
             return ""
         return explanation_of(detector, scored.frame, int(np.searchsorted(scored.named.ranks, rank)))
 
+    # --- what people say ------------------------------------------------------------------------------------------
+
+    @property
+    def has_pupils(self) -> bool:
+        """Whether what people say of verdicts teaches any of them."""
+        return any(is_taught(one) for _, one in self._own)
+
+    def examples(
+        self, scored: Scored, suspects: Sequence[int], involved: Sequence[int] | None
+    ) -> dict[str, Examples]:
+        """Return rows as far as they teach anything; see `lessons.GiveExamples`."""
+        found = {name: np.asarray(one.examples(scored.frame), np.float32) for name, one in self._own_taught}
+        return {name: _examples(scored, name, rows, suspects, involved) for name, rows in found.items()}
+
+    def teach(self, book: LessonBook) -> None:
+        """Teach all that people said so far, in place of what was taught before."""
+        for name, detector in self._own_taught:
+            detector.teach(*book.lessons(name))
+
+    @property
+    def _own_taught(self) -> list[tuple[str, Any]]:
+        return [(name, one) for name, one in self._own if is_taught(one)]
+
     # --- snapshots --------------------------------------------------------------------------------------------------
 
     def states(self) -> tuple[StoredDetector, ...]:
@@ -110,6 +136,18 @@ class DetectorPanel:
         """Let the detectors go on from their states; who has none begins cold."""
         if states:
             self._own, self.cold = restore_detectors(self._makers, states)
+
+
+def _examples(
+    scored: Scored, name: str, rows: NDArray[np.float32], suspects: Sequence[int], involved: Sequence[int] | None
+) -> Examples:
+    ranks = scored.named.ranks
+    usable = np.flatnonzero(np.isfinite(rows).all(axis=1))
+    own = usable[np.isin(ranks[usable], suspects)]
+    others = usable[:0] if involved is None else usable[~np.isin(ranks[usable], [*suspects, *involved])]
+    strangest = others[np.argsort(-np.nan_to_num(scored.named.by_detector[name][others]), kind="stable")]
+    chosen = np.sort(np.concatenate([own, strangest[:KEPT_RANKS]]))
+    return Examples(int(scored.frame["iteration"][0]), ranks[chosen].astype(np.int64), rows[chosen])
 
 
 def _named(makers: Iterable[MakeDetector]) -> list[tuple[str, Detector]]:

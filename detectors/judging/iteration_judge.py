@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from irregulars.detectors.blame.observation import Observation
 from irregulars.detectors.irregular.late_rank import Late
@@ -25,6 +26,7 @@ from irregulars.detectors.judging.detector_panel import DetectorPanel, Scored
 from irregulars.detectors.judging.detectors_say import DetectorsSay, SayState
 from irregulars.detectors.judging.hang_watch import HangWatch
 from irregulars.detectors.judging.investigation import Circumstances, Finding, Investigator, Level, Source
+from irregulars.detectors.judging.lessons import LessonBook
 from irregulars.detectors.judging.reading.iteration_rows import IterationRows, parts_of
 from irregulars.detectors.judging.reading.operator_reader import Announcements, LogTraffic, OperatorReader
 from irregulars.detectors.judging.reading.reading_budget import BudgetState, ReadingBudget
@@ -84,9 +86,11 @@ class IterationJudge:
         The job and its start number.
     settings
         δ, window and the detectors of ranks.
+    lessons
+        What people's words on the job's verdicts teach its detectors; None: nothing yet.
     """
 
-    def __init__(self, job: str, attempt: int, settings: JudgeSettings) -> None:
+    def __init__(self, job: str, attempt: int, settings: JudgeSettings, lessons: LessonBook | None = None) -> None:
         self.job = job
         self.attempt = attempt
         self._silence_s = settings.silence_s
@@ -94,6 +98,8 @@ class IterationJudge:
         self._drift = DriftWatch()
         self._tracker = VerdictTracker(job, attempt, settings.severity)
         self._panel = DetectorPanel(settings)
+        self._lessons = LessonBook() if lessons is None else lessons
+        self.teach()
         self._say = DetectorsSay(job, attempt, settings.severity, self._panel)
         self._watch = settings.watch
         self._reader = OperatorReader()
@@ -127,6 +133,10 @@ class IterationJudge:
         self._tracker.follow(settings.severity)
         self._say.follow(settings.severity)
 
+    def teach(self) -> None:
+        """Teach the detectors all lessons, in place of those that they were taught before."""
+        self._panel.teach(self._lessons)
+
     def is_before(self, number: int) -> bool:
         """Whether an iteration is still to be judged."""
         return self._last is None or number > self._last
@@ -147,12 +157,16 @@ class IterationJudge:
         reference_ns = self._healthy.mean_ns
         is_irregular: bool | None = None
         verdict_ids: tuple[str, ...] = ()
+        before = len(self._log.verdicts)
         scored = self._panel.score(rows, self._topology.stages(rows.columns["rank"]))
         if rows.phase == "train":
             is_irregular = self._window.judge(rows.elapsed_ns)
             verdict_ids = self._judge_training(rows, scored, read_back, is_irregular=is_irregular)
         self._log.add_ranks(rows, scored.largest)
         self._log.add_scores(rows, scored.named, is_irregular=bool(is_irregular))
+        if self._panel.has_pupils:
+            told = self._log.verdicts[before:]
+            self._lessons.keep(told, verdict_ids, partial(self._panel.examples, scored))
         if not is_irregular:
             self._panel.learn(scored)
         self._log.iterations.append(
@@ -361,7 +375,9 @@ class IterationJudge:
         )
 
     @classmethod
-    def from_state(cls, state: JudgeState, settings: JudgeSettings) -> IterationJudge:
+    def from_state(
+        cls, state: JudgeState, settings: JudgeSettings, lessons: LessonBook | None = None
+    ) -> IterationJudge:
         """Restore."""
         judge = cls(state.job, state.attempt, settings)
         judge._window = IterationWindow.from_state(state.window, delta=settings.delta, window=settings.window)
@@ -382,5 +398,7 @@ class IterationJudge:
         judge._last, judge._hangs.hung, judge._hangs.told = state.last, state.hung, state.told
         judge._standing_hangs = StandingHangs(state.standing_hangs)
         judge._panel.restore(state.detectors)
+        judge._lessons = lessons or judge._lessons
+        judge.teach()
         judge._say = DetectorsSay(state.job, state.attempt, settings.severity, judge._panel, state.say)
         return judge

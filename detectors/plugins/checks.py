@@ -7,27 +7,37 @@ numbers, what was found.
 from __future__ import annotations
 
 import pickle
-import random
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
 import numpy as np
 
+from irregulars.detectors.plugins.check_tools import (
+    WARM_FRAMES,
+    frames_for,
+    highest,
+    random_state,
+    require,
+    require_close,
+    require_same,
+    require_separates,
+    scores_of,
+    state_bytes,
+    time_of,
+    warm_detector,
+)
 from irregulars.detectors.plugins.protocol import (
     COLUMNS,
+    MOST_COLUMNS,
     Detector,
-    Frame,
     MakeDetector,
-    Scores,
     name_of,
     strange_from,
 )
 from irregulars.detectors.plugins.sample_frames import blank, columns_match, copy_frame, rename, sample_frame, take
 from irregulars.detectors.plugins.stored_state import decode_detector, stored_detectors
-from irregulars.dtypes import Column
+from irregulars.dtypes import Floats
 from irregulars.errors import PluginError
 from irregulars.streams.messages.evidence import DETECTOR_NAME
 
@@ -36,7 +46,6 @@ Check = Callable[[MakeDetector], None]
 BUDGET_S: Final = 0.05
 """Most time to score and learn a frame of 1,024 rows, seconds of one core."""
 
-_WARM: Final = 60  # frames after which a detector must have an opinion
 _KEPT_BYTES: Final = 256 * 1024  # of state that may stay after many sets of names: some thousand classes
 _GROWTH_BYTES: Final = 4096  # by which state may grow with iterations beside a tenth: counters get more digits
 _MOST_STATE_BYTES: Final = 16 * 1024  # of a state that has seen 48 rows an iteration: what a rank may take
@@ -66,7 +75,7 @@ def check_detector(make: MakeDetector, *, budget_s: float = BUDGET_S) -> None:
             check(make)
         except PluginError as error:
             raise PluginError(f"{error} (check {name})") from error
-        except Exception as error:  # a stranger's code: whatever it raises is the finding
+        except (Exception, SystemExit) as error:  # a stranger's code: whatever it raises is the finding
             text = str(error).splitlines()[0] if str(error) else "no text"
             raise PluginError(
                 f"detector must not raise; got {type(error).__name__}: {text} (check {name})"
@@ -78,25 +87,25 @@ def check_declaration(make: MakeDetector) -> None:
     detector = make()
     for name, allowed in (("level", tuple(COLUMNS)), ("against", ("past", "peers"))):
         found = getattr(detector, name, None)
-        _require(found in allowed, f"{name} must be one of {', '.join(allowed)}; got {found!r}")
+        require(found in allowed, f"{name} must be one of {', '.join(allowed)}; got {found!r}")
     for name in ("score", "learn"):
-        _require(callable(getattr(detector, name, None)), f"detector must have a method {name}; got none")
+        require(callable(getattr(detector, name, None)), f"detector must have a method {name}; got none")
     reads = getattr(detector, "reads", None)
     is_list = isinstance(reads, Sequence) and not isinstance(reads, str) and len(reads) > 0
-    _require(is_list, f"reads must be a tuple of column names; got {reads!r}")
+    require(is_list, f"reads must be a tuple of column names; got {reads!r}")
     name = name_of(detector)
-    _require(bool(DETECTOR_NAME.fullmatch(name)), f"name must match {DETECTOR_NAME.pattern}; got {name!r}")
+    require(bool(DETECTOR_NAME.fullmatch(name)), f"name must match {DETECTOR_NAME.pattern}; got {name!r}")
     known = COLUMNS[detector.level]
     unknown = [name for name in detector.reads if name not in known]
-    _require(not unknown, f"reads must be columns of level {detector.level} ({', '.join(known)}); got {unknown}")
+    require(not unknown, f"reads must be columns of level {detector.level} ({', '.join(known)}); got {unknown}")
 
 
 def check_one_float64_per_row(make: MakeDetector) -> None:
     """Whatever the number of rows; infinity is no score."""
     detector = make()
-    for iteration, rows in enumerate((48, 0, 1, 7, *[48] * _WARM, 0, 1, 7)):
+    for iteration, rows in enumerate((48, 0, 1, 7, *[48] * WARM_FRAMES, 0, 1, 7)):
         frame = sample_frame(detector.level, iteration, rows)
-        _score(detector, frame)
+        scores_of(detector, frame)
         detector.learn(frame)
 
 
@@ -105,185 +114,224 @@ def check_cold(make: MakeDetector) -> None:
     detector = make()
     for rows in (48, 1, 0):
         frame = sample_frame(detector.level, 0, rows)
-        _score(make(), frame)
-        _score(make(), blank(frame, np.arange(rows)))
+        scores_of(make(), frame)
+        scores_of(make(), blank(frame, np.arange(rows)))
         detector.learn(frame)
-        _score(detector, frame)
+        scores_of(detector, frame)
 
 
 def check_same_seed_same_scores(make: MakeDetector) -> None:
     """Two detectors made alike agree, whatever the global random state."""
-    with _random_state(1):
-        first = _warm(make)
-        scores = [_score(first, frame) for frame in _frames(first, 5, first=800)]
-    with _random_state(2):
-        second = _warm(make)
-        for frame, wanted in zip(_frames(second, 5, first=800), scores, strict=True):
-            _require_close(wanted, _score(second, frame), "from two detectors made and taught alike")
+    with random_state(1):
+        first = warm_detector(make)
+        scores = [scores_of(first, frame) for frame in frames_for(first, 5, first=800)]
+    with random_state(2):
+        second = warm_detector(make)
+        for frame, wanted in zip(frames_for(second, 5, first=800), scores, strict=True):
+            require_close(wanted, scores_of(second, frame), "from two detectors made and taught alike")
 
 
 def check_score_changes_nothing(make: MakeDetector) -> None:
     """Neither what the detector says later nor the frame."""
     quiet, asked = make(), make()
-    for frame in _frames(quiet, _WARM):
+    for frame in frames_for(quiet, WARM_FRAMES):
         before = copy_frame(frame)
         for _ in range(3):
-            _score(asked, sample_frame(asked.level, 999, is_faulty=True))
-            _score(asked, frame)
+            scores_of(asked, sample_frame(asked.level, 999, is_faulty=True))
+            scores_of(asked, frame)
         quiet.learn(frame)
         asked.learn(frame)
-        _require(columns_match(frame, before), "score and learn must not write to the frame; a column has changed")
-    _require_same(quiet, asked, "after another 6 calls of score per frame")
+        require(columns_match(frame, before), "score and learn must not write to the frame; a column has changed")
+    require_same(quiet, asked, "after another 6 calls of score per frame")
 
 
 def check_one_nan_never_poisons(make: MakeDetector) -> None:
     """Unknown values, in one row or in all, leave no trace in what is said of later frames."""
-    clean, spoiled = _warm(make), _warm(make)
+    clean, spoiled = warm_detector(make), warm_detector(make)
     for iteration, rows in enumerate((slice(1, 2), slice(None))):
         frame = blank(sample_frame(spoiled.level, 500 + iteration), np.arange(48)[rows])
-        _score(spoiled, frame)
+        scores_of(spoiled, frame)
         spoiled.learn(frame)
-    for frame in _frames(clean, 5, first=600):
-        wanted, found = _score(clean, frame), _score(spoiled, frame)
+    for frame in frames_for(clean, 5, first=600):
+        wanted, found = scores_of(clean, frame), scores_of(spoiled, frame)
         lost = int((np.isfinite(wanted) & ~np.isfinite(found)).sum())
-        _require(
-            lost == 0, f"scores after a frame with NaN must stay finite; got NaN for {lost} of {len(found)} rows"
-        )
+        require(lost == 0, f"scores after a frame with NaN must stay finite; got NaN for {lost} of {len(found)} rows")
 
 
 def check_renaming(make: MakeDetector) -> None:
     """Other numbers for ranks, peers and communicators, or ranks in another order, change no score."""
     plain, renamed = make(), make()
     rng = np.random.default_rng(3)
-    for frame in _frames(plain, _WARM):
+    for frame in frames_for(plain, WARM_FRAMES):
         order = rng.permutation(48) if plain.level == "rank" else np.arange(48)
         other = rename(take(frame, order), 1000)
-        _require_close(_score(plain, frame)[order], _score(renamed, other), "with ranks renamed")
+        require_close(scores_of(plain, frame)[order], scores_of(renamed, other), "with ranks renamed")
         plain.learn(frame)
         renamed.learn(other)
 
 
 def check_ranks_come_and_go(make: MakeDetector) -> None:
     """Frames that lack rows, and rows never seen before, are scored; who stays keeps an opinion."""
-    detector = _warm(make)
+    detector = warm_detector(make)
     full = sample_frame(detector.level, 700)
-    had = np.isfinite(_score(detector, full)).sum()
+    had = np.isfinite(scores_of(detector, full)).sum()
     for iteration in range(5):
         few = take(sample_frame(detector.level, 701 + iteration), np.arange(0, 48, 2))
-        _score(detector, few)
+        scores_of(detector, few)
         detector.learn(few)
         strangers = rename(full, 5000 + iteration)
-        _score(detector, strangers)
+        scores_of(detector, strangers)
         detector.learn(strangers)
-    has = np.isfinite(_score(detector, full)).sum()
-    _require(has >= had, f"rows seen before must keep their scores while others come and go; got {has} of {had}")
+    has = np.isfinite(scores_of(detector, full)).sum()
+    require(has >= had, f"rows seen before must keep their scores while others come and go; got {has} of {had}")
 
 
 def check_no_aliasing(make: MakeDetector) -> None:
     """The detector keeps no reference to a frame it has learned, nor to scores it has given."""
     safe, reused = make(), make()
-    for frame in _frames(safe, _WARM):
+    for frame in frames_for(safe, WARM_FRAMES):
         safe.learn(frame)
         lent = copy_frame(frame)
         reused.learn(lent)
-        _score(reused, lent)[:] = 1e9
+        scores_of(reused, lent)[:] = 1e9
         for column in lent.values():
             column[:] = 1
-    _require_same(safe, reused, "after the arrays of learned frames were used for something else")
+    require_same(safe, reused, "after the arrays of learned frames were used for something else")
 
 
 def check_pickle_round_trip(make: MakeDetector) -> None:
     """A detector restored from a snapshot goes on as the one that was saved."""
-    for original in (make(), _warm(make)):
+    for original in (make(), warm_detector(make)):
         restored: Detector = pickle.loads(pickle.dumps(original))
-        for frame in _frames(original, 5, first=900):
+        for frame in frames_for(original, 5, first=900):
             original.learn(frame)
             restored.learn(frame)
-        _require_same(original, restored, "after a pickle round trip")
+        require_same(original, restored, "after a pickle round trip")
 
 
 def check_bounded_state(make: MakeDetector) -> None:
     """State grows neither with the number of iterations nor, for ever, with the names that have been seen."""
-    detector = _warm(make)
-    early = _state_bytes(detector)
-    for frame in _frames(detector, 4 * _WARM, first=_WARM):
+    detector = warm_detector(make)
+    early = state_bytes(detector)
+    for frame in frames_for(detector, 4 * WARM_FRAMES, first=WARM_FRAMES):
         detector.learn(frame)
-    late = _state_bytes(detector)
+    late = state_bytes(detector)
     limit = 1.1 * early + _GROWTH_BYTES
-    _require(late <= limit, f"state must not grow with iterations; got {early} bytes after 60, {late} after 300")
+    require(late <= limit, f"state must not grow with iterations; got {early} bytes after 60, {late} after 300")
     sizes = []
     for generation in range(300):
         detector.learn(rename(sample_frame(detector.level, generation), 10_000 + 100 * generation))
-        sizes.append(_state_bytes(detector) if generation in (149, 299) else 0)
+        sizes.append(state_bytes(detector) if generation in (149, 299) else 0)
     limit = max(1.2 * sizes[149], _KEPT_BYTES)
-    _require(sizes[299] <= limit, f"state must forget; got {sizes[149]} bytes after 150 sets of names, "
+    require(sizes[299] <= limit, f"state must forget; got {sizes[149]} bytes after 150 sets of names, "
              f"{sizes[299]} after 300")  # fmt: skip
 
 
 def check_quiet_on_healthy_noise(make: MakeDetector) -> None:
     """Healthy frames hardly ever score as high as a row that takes three times as long."""
-    detector = _warm(make)
-    _require_separates(detector, "after 60 healthy frames")
+    detector = warm_detector(make)
+    require_separates(detector, "after 60 healthy frames")
 
 
 def check_scale(make: MakeDetector) -> None:
     """From ``strange_from`` on, where it is stated, is a row three times as slow, and hardly ever a healthy frame."""
-    detector = _warm(make)
+    detector = warm_detector(make)
     if not hasattr(detector, "strange_from"):
         return
     limit = detector.strange_from
     is_right = isinstance(limit, int | float) and bool(np.isfinite(limit)) and limit > 0
-    _require(is_right, f"strange_from must be a number above 0; got {limit!r}")
+    require(is_right, f"strange_from must be a number above 0; got {limit!r}")
     limit = strange_from(detector)
-    faulty = [_highest(detector, sample_frame(detector.level, 3000 + n, is_faulty=True)) for n in range(10)]
+    faulty = [highest(detector, sample_frame(detector.level, 3000 + n, is_faulty=True)) for n in range(10)]
     found = float(np.median(faulty))
-    _require(
-        found >= limit, f"a row three times as slow must score strange_from = {limit:g} or more; got {found:.3g}"
-    )
-    loud = sum(_highest(detector, frame) >= limit for frame in _frames(detector, 100, first=4000))
-    _require(loud <= _MOST_LOUD, f"healthy frames must score below strange_from = {limit:g}; got {loud} of 100 that "
+    require(found >= limit, f"a row three times as slow must score strange_from = {limit:g} or more; got {found:.3g}")
+    loud = sum(highest(detector, frame) >= limit for frame in frames_for(detector, 100, first=4000))
+    require(loud <= _MOST_LOUD, f"healthy frames must score below strange_from = {limit:g}; got {loud} of 100 that "
              "do not")  # fmt: skip
 
 
 def check_recovers_after_a_fault(make: MakeDetector) -> None:
     """A fault of 20 frames that it was made to learn is forgotten within 100 healthy ones."""
-    detector = _warm(make)
+    detector = warm_detector(make)
     for iteration in range(20):
         detector.learn(sample_frame(detector.level, 1000 + iteration, is_faulty=True))
-    for frame in _frames(detector, 100, first=1100):
+    for frame in frames_for(detector, 100, first=1100):
         detector.learn(frame)
-    _require_separates(detector, "100 healthy frames after a fault of 20")
+    require_separates(detector, "100 healthy frames after a fault of 20")
 
 
 def check_state(make: MakeDetector) -> None:
     """Who hands out a state takes it: a fresh detector goes on from it as the one that was stored."""
     parts = [name for name in ("state", "restore") if callable(getattr(make(), name, None))]
-    _require(len(parts) != 1, f"detector must have state and restore, or neither; got {', '.join(parts)} alone")
-    for original in (make(), _warm(make)) if parts else ():
+    require(len(parts) != 1, f"detector must have state and restore, or neither; got {', '.join(parts)} alone")
+    for original in (make(), warm_detector(make)) if parts else ():
         stored = stored_detectors([(name_of(original), original)], _MOST_STATE_BYTES)
-        _require(bool(stored[0].state), f"state of 48 rows must take at most {_MOST_STATE_BYTES} bytes; got more")
+        require(bool(stored[0].state), f"state of 48 rows must take at most {_MOST_STATE_BYTES} bytes; got more")
         restored, restore = make(), decode_detector(stored[0].state)
         restored.restore(restore)  # type: ignore[attr-defined]
-        for frame in _frames(original, 5, first=900):
+        for frame in frames_for(original, 5, first=900):
             original.learn(frame)
             restored.learn(frame)
-        _require_same(original, restored, "after a restart from its state")
+        require_same(original, restored, "after a restart from its state")
 
 
 def check_explanation(make: MakeDetector) -> None:
     """An explanation is one line of text, and changes nothing."""
-    explain: Any = getattr(_warm(make), "explain", None)
+    explain: Any = getattr(warm_detector(make), "explain", None)
     if explain is None:
         return
-    quiet, asked = _warm(make), _warm(make)
+    quiet, asked = warm_detector(make), warm_detector(make)
     frame = sample_frame(asked.level, 999, is_faulty=True)
     before = copy_frame(frame)
-    for row in np.flatnonzero(np.isfinite(_score(asked, frame))).tolist():
+    for row in np.flatnonzero(np.isfinite(scores_of(asked, frame))).tolist():
         text = asked.explain(frame, row)  # type: ignore[attr-defined]
         is_line = isinstance(text, str) and "\n" not in text
-        _require(is_line, f"explanation must be one line of text; got {text!r}")
-    _require(columns_match(frame, before), "explain must not write to the frame; a column has changed")
-    _require_same(quiet, asked, "after explanations")
+        require(is_line, f"explanation must be one line of text; got {text!r}")
+    require(columns_match(frame, before), "explain must not write to the frame; a column has changed")
+    require_same(quiet, asked, "after explanations")
+
+
+def check_words(make: MakeDetector) -> None:
+    """Who learns from people's words makes an example of each row, and goes by all words that stand, by no others."""
+    parts = [name for name in ("examples", "teach") if callable(getattr(make(), name, None))]
+    require(len(parts) != 1, f"detector must have examples and teach, or neither; got {', '.join(parts)} alone")
+    if not parts:
+        return
+    detector: Any = warm_detector(make)
+    require(detector.level == "rank", f"detector that is taught must be of level rank; got {detector.level}")
+    slow = [sample_frame("rank", 1000 + n, is_faulty=True) for n in range(12)]
+    for frame in (*slow, sample_frame("rank", 0, 0), blank(slow[0], np.arange(48))):
+        before = copy_frame(frame)
+        _require_examples(detector.examples(frame), len(frame["rank"]))
+        require(columns_match(frame, before), "examples must not write to the frame; a column has changed")
+    require_same(warm_detector(make), detector, "after examples were made")
+    rows = np.concatenate([detector.examples(frame)[[1]] for frame in slow])  # the slow rank's
+    _require_goes_by_words(make, rows)
+
+
+def _require_examples(examples: Any, rows: int) -> None:
+    is_right = isinstance(examples, np.ndarray) and examples.dtype.kind == "f" and examples.ndim == 2
+    found = f"{examples.dtype} of shape {examples.shape}" if isinstance(examples, np.ndarray) else type(examples)
+    is_right = is_right and len(examples) == rows and 1 <= examples.shape[1] <= MOST_COLUMNS
+    require(is_right, f"examples must be floats of shape ({rows}, 1 to {MOST_COLUMNS}); got {found}")
+
+
+def _require_goes_by_words(make: MakeDetector, rows: Floats) -> None:
+    nothing = rows[:0], np.empty(0)
+    wrong, right = (rows, np.zeros(len(rows))), (rows, np.ones(len(rows)))
+    taught: list[Any] = [warm_detector(make) for _ in range(3)]
+    taught[0].teach(*nothing)
+    require_same(warm_detector(make), taught[0], "where nobody said a word")
+    taught[1].teach(*wrong)
+    frame = sample_frame("rank", 2000, is_faulty=True)
+    before, after = (float(scores_of(one, frame)[1]) for one in taught[:2])
+    require(after < before, f"a row must score lower once people called such rows regular; got {after:.3g} after "
+            f"{before:.3g}")  # fmt: skip
+    taught[1].teach(*right)
+    taught[2].teach(*right)
+    require_same(taught[2], taught[1], "where other words were withdrawn")
+    taught[1].teach(*nothing)
+    require_same(taught[0], taught[1], "where all words were withdrawn")
 
 
 def check_time_budget(make: MakeDetector, budget_s: float = BUDGET_S) -> None:
@@ -292,8 +340,8 @@ def check_time_budget(make: MakeDetector, budget_s: float = BUDGET_S) -> None:
     frames = [sample_frame(detector.level, iteration, 1024) for iteration in range(5)]
     for frame in frames:
         detector.learn(frame)
-    took_s = min(_time_s(detector, frame) for frame in frames)
-    _require(took_s <= budget_s, f"1,024 rows must take at most {budget_s * 1e3:g} ms; got {took_s * 1e3:.1f} ms")
+    took_s = min(time_of(detector, frame) for frame in frames)
+    require(took_s <= budget_s, f"1,024 rows must take at most {budget_s * 1e3:g} ms; got {took_s * 1e3:.1f} ms")
 
 
 CHECKS: Final[Mapping[str, Check]] = {
@@ -313,87 +361,7 @@ CHECKS: Final[Mapping[str, Check]] = {
     "recovers_after_a_fault": check_recovers_after_a_fault,
     "state": check_state,
     "explanation": check_explanation,
+    "words": check_words,
     "time_budget": check_time_budget,
 }
 """All checks by name, in the order in which `check_detector` runs them."""
-
-
-def _require(holds: bool, text: str) -> None:
-    if not holds:
-        raise PluginError(text)
-
-
-def _score(detector: Detector, frame: Frame) -> Scores:
-    scores: Any = detector.score(frame)
-    rows = len(next(iter(frame.values())))
-    is_right = isinstance(scores, np.ndarray) and scores.dtype == np.float64 and scores.shape == (rows,)
-    found = f"{scores.dtype} of shape {scores.shape}" if isinstance(scores, np.ndarray) else type(scores).__name__
-    _require(is_right, f"score must give one float64 per row; got {found} for {rows} rows")
-    infinite = int(np.isinf(scores).sum())
-    _require(infinite == 0, f"scores must be finite or NaN; got {infinite} infinite ones of {rows}")
-    checked: Scores = scores
-    return checked
-
-
-def _frames(detector: Detector, count: int, first: int = 0) -> Iterator[dict[str, Column]]:
-    return (sample_frame(detector.level, first + number) for number in range(count))
-
-
-def _warm(make: MakeDetector) -> Detector:
-    detector = make()
-    for frame in _frames(detector, _WARM):
-        detector.learn(frame)
-    return detector
-
-
-def _require_same(first: Detector, second: Detector, when: str) -> None:
-    for frame in _frames(first, 5, first=2000):
-        _require_close(_score(first, frame), _score(second, frame), when)
-
-
-def _require_close(wanted: Scores, found: Scores, when: str) -> None:
-    is_other = ~np.isclose(wanted, found, rtol=1e-6, atol=1e-9, equal_nan=True)
-    if is_other.any():
-        row = int(np.flatnonzero(is_other)[0])
-        _require(False, f"scores must stay the same {when}; got {found[row]:.6g} for {wanted[row]:.6g} in row {row}, "
-                 f"{int(is_other.sum())} of {len(found)} rows differ")  # fmt: skip
-
-
-def _require_separates(detector: Detector, when: str) -> None:
-    """At most one of 100 healthy frames may hold a score as high as the middle one of ten faulty frames."""
-    faulty = [_highest(detector, sample_frame(detector.level, 3000 + n, is_faulty=True)) for n in range(10)]
-    healthy = [_highest(detector, frame) for frame in _frames(detector, 100, first=4000)]
-    level = float(np.median(faulty))
-    _require(np.isfinite(level), f"a row three times as slow must have a score {when}; got {level}")
-    loud = sum(score >= level for score in healthy)
-    _require(loud <= 1, f"healthy frames must score below a row three times as slow ({level:.3g}) {when}; "
-             f"got {loud} of {len(healthy)} at or above it, the highest {max(healthy):.3g}")  # fmt: skip
-
-
-def _highest(detector: Detector, frame: Frame) -> float:
-    scores = _score(detector, frame)
-    return float(np.max(scores, initial=-np.inf, where=np.isfinite(scores))) if np.isfinite(scores).any() else np.nan
-
-
-def _state_bytes(detector: Detector) -> int:
-    return len(pickle.dumps(detector))
-
-
-def _time_s(detector: Detector, frame: Frame) -> float:
-    started_s = time.thread_time()
-    detector.score(frame)
-    detector.learn(frame)
-    return time.thread_time() - started_s
-
-
-@contextmanager
-def _random_state(seed: int) -> Iterator[None]:
-    """Set the global random states, which a detector must not use, and put them back."""
-    kept, kept_numpy = random.getstate(), np.random.get_state()
-    random.seed(seed)
-    np.random.seed(seed)
-    try:
-        yield
-    finally:
-        random.setstate(kept)
-        np.random.set_state(kept_numpy)

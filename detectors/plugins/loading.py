@@ -24,6 +24,7 @@ from irregulars.detectors.plugins.protocol import (
     Scores,
     explanation_of,
     has_state,
+    is_taught,
     is_witness,
     name_of,
     opens_verdicts,
@@ -133,7 +134,7 @@ def _maker(name: DetectorName, text: str) -> MakeDetector:
         make: MakeDetector = adapt(name.library, name.target.partition(":")[2], name.options, name.adapter)
     except PluginError:
         raise
-    except Exception as error:  # options that a model does not take
+    except (Exception, SystemExit) as error:  # options that a model does not take
         raise PluginError(f"detector {text} must be constructible; got {first_line(error)}") from error
     return make
 
@@ -189,6 +190,8 @@ class Comparable:
         self._unit = strange_from(detector)
         if has_state(detector):
             self.state, self.restore = detector.state, detector.restore  # type: ignore[attr-defined]
+        if is_taught(detector):
+            self.examples, self.teach = detector.examples, detector.teach  # type: ignore[attr-defined]
 
     @classmethod
     def made_by(cls, make: MakeDetector, name: str, opens_verdicts: bool) -> Comparable:
@@ -269,7 +272,7 @@ def _import(path: str, shown: str) -> Any:
     module_name, _, attribute = path.partition(":") if ":" in path else path.rpartition(".")
     try:
         module = importlib.import_module(module_name)
-    except Exception as error:  # a stranger's module: whatever it raises is the finding
+    except (Exception, SystemExit) as error:  # a stranger's module: whatever it raises is the finding
         raise PluginError(f"detector {shown} must be importable; got {first_line(error)} ({module_name})") from error
     if not hasattr(module, attribute):
         raise PluginError(f"detector {shown} must be in its module; got no {attribute!r} in {module_name}")
@@ -282,7 +285,7 @@ def _import(path: str, shown: str) -> Any:
 def _make_once(make: MakeDetector, text: str) -> Detector:
     try:
         detector: Detector = make()
-    except Exception as error:  # a stranger's constructor, or options that it does not take
+    except (Exception, SystemExit) as error:  # a stranger's constructor, or options that it does not take
         raise PluginError(f"detector {text} must be constructible; got {first_line(error)}") from error
     missing = [name for name in ("level", "against", "reads", "score", "learn") if not hasattr(detector, name)]
     if missing:

@@ -20,6 +20,13 @@ What else a detector may have is optional as well, and read by the functions at 
 ``state``          ``state() -> dict`` of plain values and numpy arrays (`detectors.plugins.stored_state`): what a
                    worker's snapshot keeps of it.
 ``restore``        ``restore(state)``: a fresh detector of the same options goes on from there after a restart.
+``examples``       Level ``rank``: ``examples(frame) -> array`` of shape (rows, at most `MOST_COLUMNS`): of each row
+                   what may be learned of it should somebody say later whether it was abnormal, as things stand now. A
+                   row with a NaN: nothing. Changes nothing. Called for iterations in which a verdict's cause is seen.
+``teach``          ``teach(examples, labels)``: all that people said so far, in its order: rows that ``examples``
+                   gave, also in earlier runs of the job, and 1.0 (abnormal) or 0.0 (regular) for each. What was
+                   taught before and is missing now was withdrawn. Who is taught the same scores the same.
+                   Not in ``state``: after a restart the monitor teaches it again.
 =================  ===================================================================================================
 """
 
@@ -165,6 +172,16 @@ def explanation_of(detector: Detector, frame: Frame, row: int) -> str:
     except Exception as error:  # a stranger's code
         text = f"no explanation, it raised {type(error).__name__}"
     return "".join(sign if sign.isprintable() else " " for sign in text).strip()[:MOST_EXPLAINED]
+
+
+MOST_COLUMNS: Final = 32
+"""Numbers in one example of a detector that people teach: monitors keep some dozens of examples of each verdict."""
+
+
+def is_taught(detector: Detector) -> bool:
+    """Say whether a detector learns from what people say of verdicts."""
+    has_both = all(callable(getattr(detector, name, None)) for name in ("examples", "teach"))
+    return detector.level == "rank" and has_both
 
 
 MakeDetector = Callable[[], Detector]

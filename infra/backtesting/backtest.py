@@ -9,6 +9,7 @@ from typing import Any
 
 from irregulars.detectors.plugins.loading import Comparable, installed_detectors, load_detector
 from irregulars.detectors.plugins.protocol import Level, MakeDetector
+from irregulars.errors import PluginError
 from irregulars.infra.backtesting.frames import JobFrames, replay
 from irregulars.infra.backtesting.scoring import Counts, count_job
 
@@ -62,11 +63,20 @@ def shipped_detectors(level: Level) -> dict[str, MakeDetector]:
 
 
 def backtest(detectors: Mapping[str, MakeDetector], jobs: Iterable[JobFrames]) -> list[Result]:
-    """Run detectors over jobs, one job in memory at a time; scores are on the scale on which 1 is strange."""
+    """Run detectors over jobs, one job in memory at a time; scores are on the scale on which 1 is strange.
+
+    Raises
+    ------
+    PluginError
+        If a detector raises, or does not give one score per row.
+    """
     results = {name: Result(name) for name in detectors}
     for job in jobs:
         for name, make in detectors.items():
-            one = replay(job, lambda make=make: Comparable(make()))  # type: ignore[misc]
+            try:
+                one = replay(job, lambda make=make: Comparable(make()))  # type: ignore[misc]
+            except PluginError as error:
+                raise PluginError(f"detector {name}: {error} ({job.name})") from error
             result = results[name]
             result.counts += count_job(one.job, job.faults)
             result.took_s += one.took_s

@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from irregulars.detectors.plugins.protocol import COLUMNS, Against, Frame, Level, MakeDetector, Scores
+from irregulars.detectors.plugins.protocol import COLUMNS, Against, Detector, Frame, Level, MakeDetector, Scores
 from irregulars.detectors.plugins.sample_frames import copy_frame
+from irregulars.errors import PluginError
 from irregulars.infra.backtesting.scoring import Fault, ScoredJob
+from irregulars.streams.messages.json_fields import first_line
 
 
 @dataclass(slots=True)
@@ -103,12 +105,26 @@ def replay(job: JobFrames, make: MakeDetector) -> Replay:
         detector = make()
         for one in stream:
             started_s = time.thread_time()
-            scores = detector.score(one.frame)
-            if one.is_taught:
-                detector.learn(one.frame)
+            scores = _asked(detector, one)
             took_s += time.thread_time() - started_s
             said |= _by_rank(one, rank, scores)
     return Replay(_matrix(said), job.rows, took_s)
+
+
+def _asked(detector: Detector, one: TaughtFrame) -> Scores:
+    """Let a detector score a frame, and learn it where it is taught."""
+    try:
+        scores = detector.score(one.frame)
+        if one.is_taught:
+            detector.learn(one.frame)
+    except (Exception, SystemExit) as error:  # a stranger's code: whatever it raises is the finding
+        raise PluginError(f"detector must not raise; got {first_line(error)} (iteration {one.iteration})") from error
+    if np.shape(scores) != (one.rows,):
+        raise PluginError(
+            f"score must give one float64 per row; got shape {np.shape(scores)} for {one.rows} rows "
+            f"(iteration {one.iteration})"
+        )
+    return scores
 
 
 def _by_rank(one: TaughtFrame, rank: int | None, scores: Scores) -> dict[tuple[int, int], float]:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from irregulars.infra.commands.options import Bootstrap, TopicPrefix, settings_of
+from irregulars.printing import counted
 
 
 def agent(
@@ -37,7 +38,10 @@ def agent(
     if is_checking:
         for source in tables.sources:
             check_source(source)
-        print(f"{file}: {len(tables.sources)} sources, {len(tables.ranks)} ranks; nothing is wrong with it")
+        print(
+            f"{file}: {counted(len(tables.sources), 'source')}, {counted(len(tables.ranks), 'rank')}; "
+            "nothing is wrong with it"
+        )
         return
     levels = {"warning": "warn", "critical": "crit"}
     logging.config.dictConfig(logging_config(levels.get(settings.log_level, settings.log_level)))

@@ -1,6 +1,6 @@
-"""How an answer of the database is printed: as a table where it fits, else one record after the other.
+"""How an answer of the database is printed: as a table where it fits, else as records or with fewer columns.
 
-`lay_out` is pure: an answer and a width in, lines out.
+`lay_out` is pure: an answer and the size of a terminal in, lines out.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from decimal import Decimal
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from irregulars.infra.commands.options import open_console
@@ -21,11 +22,17 @@ if TYPE_CHECKING:
     from irregulars.sinks.investigations import Answer
 
 Shape = Literal["fitting", "table", "vertical"]
-"""``fitting``: a table if the width suffices, else vertical."""
+"""``fitting``: a table if the width suffices; else vertical if the height does; else a table of the first columns."""
 
 NULL: Final = "-"
 _GAP: Final = "  "
 _UNITS: Final = ("seconds", "milliseconds", "microseconds")
+_FEW: Final = 2
+"""Rows that are shown as records however few lines a terminal has."""
+
+_LONGEST: Final = 32
+"""Letters of a text that stand in a table which is too wide for the terminal; `…` stands for the others."""
+
 _NARROWEST: Final = 20
 """Letters of a value that stand on a line at least, however long the names of the columns are."""
 
@@ -33,31 +40,66 @@ _NARROWEST: Final = 20
 def show_answer(answer: Answer, shape: Shape = "fitting") -> None:
     """Print an answer for people: fitted to a terminal; into a file or pipe as a table that is as wide as it must."""
     console = open_console()
-    width = console.width if console.is_terminal else None
+    size = (console.width, console.height) if console.is_terminal else (None, None)
     if not answer.rows:
         print(f"no rows. {answer.empty}".rstrip(" ."), end=".\n" if answer.empty else "\n")
         return
-    for line, is_head in lay_out(answer, width, shape):
+    for line, is_head in lay_out(answer, *size, shape=shape):
         console.print(line, style="bold" if is_head else None, markup=False, soft_wrap=True)
 
 
-def lay_out(answer: Answer, width: int | None, shape: Shape = "fitting") -> Iterator[tuple[str, bool]]:
+def lay_out(
+    answer: Answer, width: int | None, height: int | None = None, *, shape: Shape = "fitting"
+) -> Iterator[tuple[str, bool]]:
     """Yield the lines of an answer, each with whether it is a heading.
 
     Parameters
     ----------
     width
         Columns of the terminal; None: as wide as the answer.
+    height
+        Lines of the terminal; None: any number.
     """
     head = [printable(name) for name in answer.columns]
     cells = list(zip(*(_texts(column) for column in zip(*answer.rows, strict=True)), strict=True))
     widths = [max(map(_width, [name, *(row[at] for row in cells)])) for at, name in enumerate(head)]
     is_wide = width is not None and sum(widths) + len(_GAP) * (len(widths) - 1) > width
     has_lines = any("\n" in cell for row in cells for cell in row)
-    if shape == "vertical" or (shape == "fitting" and (is_wide or has_lines)):
+    rightward = [_is_number(column) for column in zip(*answer.rows, strict=True)]
+    if shape == "vertical" or (shape == "fitting" and (is_wide or has_lines) and _can_scroll(head, cells, height)):
         yield from _records(head, cells, width)
+    elif shape == "fitting" and is_wide and width is not None:
+        yield from _narrow_table(head, cells, rightward, width)
     else:
-        yield from _table(head, cells, widths, [_is_number(column) for column in zip(*answer.rows, strict=True)])
+        yield from _table(head, cells, widths, rightward)
+
+
+def _can_scroll(head: Sequence[str], cells: Sequence[Sequence[str]], height: int | None) -> bool:
+    """Whether the first record, which matters most, is still to be seen when all were printed."""
+    return height is None or len(cells) <= _FEW or len(cells) * (len(head) + 1) < height
+
+
+def _narrow_table(
+    head: Sequence[str], cells: Sequence[Sequence[str]], rightward: Sequence[bool], width: int
+) -> Iterator[tuple[str, bool]]:
+    """Shorten long texts, show the columns for which there is room, and say which are left out."""
+    short = [[_shortened(cell, min(_LONGEST, width)) for cell in row] for row in cells]
+    widths = [max(map(_width, column)) for column in zip(head, *short, strict=True)]
+    ends = accumulate(one + len(_GAP) for one in widths)
+    shown = max(1, sum(end - len(_GAP) <= width for end in ends))
+    yield from _table(head[:shown], [row[:shown] for row in short], widths[:shown], rightward[:shown])
+    others = [f"not shown: {', '.join(head[shown:])}"] if head[shown:] else []
+    others += ["texts are cut (…)"] if short != [list(row) for row in cells] else []
+    told = f"Too wide for this terminal: {'; '.join(others)}. Whole: --vertical, --table, --json"
+    yield from ((line, False) for line in textwrap.wrap(told, width, break_on_hyphens=False))
+
+
+def _shortened(cell: str, most: int) -> str:
+    cell = cell.replace("\n", " ")
+    if _width(cell) <= most:
+        return cell
+    kept = accumulate(map(_width, cell))
+    return cell[: sum(end < most for end in kept)] + "…"
 
 
 def _table(

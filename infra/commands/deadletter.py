@@ -15,7 +15,10 @@ from irregulars.printing import printable
 if TYPE_CHECKING:
     from irregulars.infra.runs.dead_letters import DeadLetter, DeadLetterBox
 
-deadletter = typer.Typer(help="See messages that could not be used, and why; send them again.", no_args_is_help=True)
+deadletter = typer.Typer(
+    help="See messages that could not be used, and why; send them again.\n\nExample: irregulars deadletter list",
+    no_args_is_help=True,
+)
 
 _SHOWN_BYTES = 512
 

@@ -9,12 +9,15 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from irregulars.infra.commands.options import open_console, settings_of
+from irregulars.errors import InputError, how_to_install
+from irregulars.infra.commands.options import open_console, program, settings_of
 from irregulars.infra.commands.up import show_addresses, stops_on_sigterm
+from irregulars.printing import broken, printable, say
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
@@ -42,6 +45,9 @@ SELECT
     (SELECT count() FROM suspects FINAL WHERE verdict_id = {id:String} AND revision = {revision:UInt32}),
     (SELECT max(iteration) FROM iterations WHERE job = {job:String}) >= {last:Int64}"""
 _BARS = " ▁▂▃▄▅▆▇█"
+_BARS_IN_FILES: Final = 60
+_BEHIND_LABELS: Final = " " * len("Evidence  ")
+_BEHIND_TIMES: Final = " " * len("2026-11-22 20:37:14Z  ")
 
 
 def demo(
@@ -82,6 +88,8 @@ def demo(
     if verdict is None:
         raise typer.Exit(1)
     console.print("Everything was stopped, and nothing is left behind.", style="dim")
+    if program() != "irregulars":
+        console.print(f"irregulars is not on your PATH: call it as {program()}", markup=False)
 
 
 def _why_no_alert(services: LocalServices) -> str:
@@ -98,7 +106,8 @@ def _why_no_alert(services: LocalServices) -> str:
     finally:
         client.close()
     if not judged:
-        return f"NO ALERT CAME: nothing got through, no iteration was judged. The worker's log: {services.worker_log}"
+        log = services.log_that_stays()
+        return f"NO ALERT CAME: nothing got through, no iteration was judged. The worker's log: {log}"
     return (
         f"NO ALERT CAME: {judged} iterations were judged, {irregular} of them irregular. What went wrong cost too "
         "little for an alert (--set alert_least_severity=note shows all), or this machine is much too busy."
@@ -139,7 +148,6 @@ def _simulated_scene(fault: str, iterations: int) -> _Scene:
 
 def require_possible(job: SimulatorSettings) -> None:
     """Raise `InputError` unless each fault names what the job has, and begins before its end."""
-    from irregulars.errors import InputError
     from irregulars.producers.simulator.job.network import Network
     from irregulars.producers.simulator.job.topology import Topology
     from irregulars.producers.simulator.run.effects import check_place
@@ -153,6 +161,8 @@ def require_possible(job: SimulatorSettings) -> None:
 
 
 def _live_scene() -> _Scene:
+    if find_spec("torch") is None:  # before services are started for nothing
+        raise InputError(f"torch must be installed for --live; got none. {how_to_install('torch')}")
     from irregulars.infra.runs.live_run import LiveRun
     from irregulars.infra.runs.live_training import RANKS, LivePlan
 
@@ -225,13 +235,18 @@ def _follow_run(
             times_s = run.source.iteration_times_s()
             told = still.look(len(times_s), time.monotonic())
             if console.is_terminal:
-                line = progress_line(times_s, iterations, width=max(20, console.width - 42))
+                line = progress_line(times_s, iterations, width=bars_of(console))
                 live.update(f"{line}\n{told}" if told else line, refresh=True)
             elif time.monotonic() >= next_line_s:
                 next_line_s += _LINE_S
-                console.print(told or progress_line(times_s, iterations, width=60))
+                console.print(told or progress_line(times_s, iterations, width=bars_of(console)))
             time.sleep(_LOOK_S)
-    console.print(progress_line(run.source.iteration_times_s(), iterations, width=60))
+    console.print(progress_line(run.source.iteration_times_s(), iterations, width=bars_of(console)))
+
+
+def bars_of(console: Console) -> int:
+    """Return how many bars a line has room for."""
+    return max(20, console.width - 42) if console.is_terminal else _BARS_IN_FILES
 
 
 class _Standstill:
@@ -268,6 +283,7 @@ def progress_line(times_s: list[float], iterations: int, width: int) -> str:
 
 def _print_alerts(console: Console, alerts: _Alerts) -> None:
     for line in alerts.take_lines():
+        line = broken(printable(line), sys.stdout, _BEHIND_TIMES)
         console.print(line, style="bold red" if " OPENED " in line or " RAISED " in line else "bold", markup=False)
 
 
@@ -289,12 +305,13 @@ def _show_verdict(console: Console, services: LocalServices, verdict: Verdict, f
     from irregulars.sinks.advice import advise, name_cause, name_device
     from irregulars.sinks.alerts import percent
 
-    console.print(f"\n[bold]Verdict[/bold]   {name_cause(verdict)} in {span(verdict.iterations)}: {_cost(verdict)}")
-    for suspect in verdict.suspects[:3]:
-        console.print(f"          {percent(suspect.probability):>4}  {name_device(suspect)}", markup=False)
-    console.print(f"Evidence  {verdict.evidence}", markup=False)
-    console.print(f"Next      {advise(verdict)}", markup=False)
-    console.print(f"Put in    {fault}\n", markup=False)
+    told = [f"Verdict   {name_cause(verdict)} in {span(verdict.iterations)}: {_cost(verdict)}"]
+    told += [f"          {percent(one.probability):>4}  {name_device(one)}" for one in verdict.suspects[:3]]
+    told += [f"Evidence  {verdict.evidence}", f"Next      {advise(verdict)}", f"Put in    {fault}"]
+    console.print()
+    for line in told:
+        console.print(broken(printable(line), sys.stdout, _BEHIND_LABELS), markup=False, soft_wrap=True)
+    console.print()
     _show_stored(console, services, verdict)
 
 
@@ -321,14 +338,14 @@ def _show_stored(console: Console, services: LocalServices, verdict: Verdict) ->
     try:
         with translated(target):
             _wait_until_stored(client, verdict)
-            console.print(f"$ irregulars show {verdict.verdict_id}", style="bold", markup=False)
+            console.print(f"$ {program()} show {verdict.verdict_id}", style="bold", markup=False)
             found = found_in_database(client, verdict, target.database, time.time_ns())
             console.print("\n".join(lines_of(gather(found))), markup=False)
-            console.print("\n$ irregulars sql time_lost_by_device", style="bold")
+            console.print(f"\n$ {program()} sql time_lost_by_device", style="bold")
             show_answer(run(client, "time_lost_by_device"))
     finally:
         client.close()
-    console.print("\nMore questions: irregulars sql --list")
+    console.print(f"\nMore questions: {program()} sql --list")
 
 
 def _wait_until_stored(client: Client, verdict: Verdict) -> None:
@@ -341,4 +358,4 @@ def _wait_until_stored(client: Client, verdict: Verdict) -> None:
         if client.query(_STORED, parameters=values).result_rows[0] == wanted:
             return
         time.sleep(_LOOK_S)
-    print(f"irregulars: after {_STORED_S:g} s not everything is stored: what follows may lack rows", file=sys.stderr)
+    say(f"after {_STORED_S:g} s not everything is stored: what follows may lack rows")

@@ -5,6 +5,10 @@ Imports nothing heavy: all of it runs for ``irregulars --help``.
 
 from __future__ import annotations
 
+import errno
+import os
+import shlex
+import shutil
 import sys
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -13,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from irregulars.errors import InputError
 from irregulars.printing import json_text, printable, printable_lines
 
 if TYPE_CHECKING:
@@ -67,9 +72,40 @@ def settings_of(
     return load_settings({**invocation.assignments, **given}, file or invocation.config, others=others)
 
 
+def program() -> str:
+    """Return how to call the command line that runs: by its name where the shell finds it, else by its path."""
+    own = Path(sys.executable).with_name("irregulars")
+    found = shutil.which("irregulars")
+    if not own.exists() or (found is not None and Path(found).samefile(own)):
+        return "irregulars"
+    here = Path.cwd()
+    return shlex.quote(str(own.relative_to(here) if here in own.parent.parents else own))
+
+
 def print_json(value: Any) -> None:
     """Print one JSON value on standard output, and nothing else."""
     print(json_text(value, indent=2))
+
+
+def require_writable(what: str, path: Path) -> None:
+    """Raise `InputError` where a file can't be written, before the work that it is for."""
+    place = path if path.exists() else path.parent
+    if path.is_dir() or not place.exists():
+        raise _unwritable(what, path, os.strerror(errno.EISDIR if path.is_dir() else errno.ENOENT))
+    if not os.access(place, os.W_OK):
+        raise _unwritable(what, path, os.strerror(errno.EACCES))
+
+
+def write_file(what: str, path: Path, text: str) -> None:
+    """Write a file that the caller named; raises `InputError` where that is not possible."""
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise _unwritable(what, path, error.strerror) from None
+
+
+def _unwritable(what: str, path: Path, reason: str | None) -> InputError:
+    return InputError(f"{what} must be a file that can be written; got {reason} ({path})")
 
 
 def plain(name: object) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Annotated
@@ -18,6 +19,7 @@ from irregulars.infra.commands.options import (
     print_json,
     settings_of,
 )
+from irregulars.printing import broken, counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -66,7 +68,8 @@ def sql(
 ) -> None:
     """Ask the database: any SQL that only reads, or one of the questions that ship.
 
-    A table that is too wide for the terminal is printed one record after the other.
+    A table that is too wide for the terminal is printed one record after the other, if that fits, else without its
+    last columns; a line says which.
 
     Examples: irregulars sql --list;  irregulars sql open_now;  irregulars sql blamed job=llama-7b;
     irregulars sql "SELECT count() FROM verdicts FINAL WHERE kind = {kind:String}" -p kind=slow_nic --json
@@ -81,8 +84,9 @@ def sql(
     if is_creating:
         _create_tables(settings, wait_s)
         return
-    if question is None:
-        raise InputError("question must be SQL or the name of a question; got none. See: irregulars sql --list")
+    if question is None or not question.strip():
+        got = "none" if question is None else "an empty text"
+        raise InputError(f"question must be SQL or the name of a question; got {got}. See: irregulars sql --list")
     shape = _shape(json, is_csv, is_vertical, is_table)
     answer = _ask(settings, wait_s, question, _pairs([*(values or []), *(parameters or [])]), is_writing)
     if json:
@@ -92,6 +96,8 @@ def sql(
     else:
         _tell_chosen(answer)
         show_answer(answer, shape)
+    sys.stdout.flush()
+    _tell_cut(answer)  # last, where it is still to be seen
 
 
 def _shape(json: bool, is_csv: bool, is_vertical: bool, is_table: bool) -> Shape:
@@ -107,6 +113,13 @@ def _tell_chosen(answer: Answer) -> None:
     if answer.chosen:
         chosen = " ".join(f"{name}={value}" for name, value in answer.chosen.items())
         open_console(is_error=True).print(f"{chosen} (the newest)", style="dim", markup=False)
+
+
+def _tell_cut(answer: Answer) -> None:
+    """Say on standard error, for scripts as well, that there are more rows."""
+    if answer.cut_at is not None:
+        told = f"irregulars: the first {counted(answer.cut_at, 'row')}, there are more: limit=… shows them"
+        open_console(is_error=True).print(told, style="dim", markup=False)
 
 
 def _print_access(database: str) -> None:
@@ -129,7 +142,7 @@ def _create_tables(settings: Settings, wait_s: float) -> None:
             changed = keep(client, keep_days(settings))
     finally:
         client.close()
-    done = [f"{len(applied)} migrations applied"] if applied else []
+    done = [f"{counted(len(applied), 'migration')} applied"] if applied else []
     done += [f"retention changed of {', '.join(changed)}"] if changed else []
     print(f"{target.database}: {'; '.join(done) or 'up to date'}")
 
@@ -176,7 +189,9 @@ def _list(json: bool) -> None:
 
 
 def _list_one(console: Console, one: Investigation) -> None:
-    console.print(f"\n[bold]{one.name}[/bold]: {one.title}. {one.description}")
+    stop = "" if one.title.endswith("?") else "."
+    console.print(f"\n[bold]{one.name}[/bold]: {one.title}{stop} {one.description}")
     for p in one.parameters:
         default = "" if p.is_required or p.default in ("''", "NULL", "NEWEST") else f" = {p.default}"
-        console.print(f"    {p.name}{default}  {p.description}", markup=False)
+        name = f"    {p.name}{default}  "
+        console.print(broken(f"{name}{p.description}", sys.stdout, " " * len(name)), markup=False)

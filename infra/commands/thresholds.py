@@ -20,7 +20,11 @@ if TYPE_CHECKING:
 LEAST_SILENCE_S: Final = 60.0
 """Seconds of silence below which `set` asks whether it is meant: jobs are silent for longer while they save."""
 
-thresholds = typer.Typer(help="Change thresholds of all jobs or of one, while workers run.", no_args_is_help=True)
+thresholds = typer.Typer(
+    help="Change thresholds of all jobs or of one, while workers run.\n\n"
+    'Example: irregulars thresholds set delta=1.3 --job llama-7b --reason "noisy"',
+    no_args_is_help=True,
+)
 
 Job = Annotated[str | None, typer.Option(metavar="NAME", help="This job alone; default: all jobs.")]
 Reason = Annotated[str, typer.Option(metavar="TEXT", help="Why.")]

@@ -13,14 +13,18 @@ if TYPE_CHECKING:
     from irregulars.streams.kafka.access_roles import Right
 
 topics = typer.Typer(
-    help="Make the Kafka topics, check that they fit together, and say who may use them.", no_args_is_help=True
+    help="Make the Kafka topics, check that they fit together, and say who may use them.\n\n"
+    "Example: irregulars topics create --bootstrap kafka-0:9092",
+    no_args_is_help=True,
 )
 
 
 @topics.command()
 def create(
     context: typer.Context,
-    partitions: Annotated[int | None, typer.Option(help="Partitions of each topic.")] = None,
+    partitions: Annotated[
+        int | None, typer.Option(help="Of each topic that ranks write, of evidence and of snapshots.")
+    ] = None,
     replicas: Annotated[int | None, typer.Option(help="Copies of each partition; 3 in production.")] = None,
     bootstrap: Bootstrap = None,
     topic_prefix: TopicPrefix = None,
@@ -54,7 +58,10 @@ def create(
 def check(
     context: typer.Context, bootstrap: Bootstrap = None, topic_prefix: TopicPrefix = None, json: Json = False
 ) -> None:
-    """Say how many partitions each topic has; status 2 where one is missing or they do not fit together."""
+    """Say how many partitions each topic has; status 2 where one is missing or they do not fit together.
+
+    Example: irregulars topics check --bootstrap kafka-0:9092
+    """
     from irregulars.infra.configuration.wiring import kafka_security
     from irregulars.streams.kafka.topic_admin import check_topics
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from irregulars.infra.commands.options import Json, open_console, plain, print_json, settings_of
+from irregulars.infra.commands.options import Json, open_console, plain, print_json, program, settings_of
 
 if TYPE_CHECKING:
     from irregulars.infra.runs.local_services import LocalServices
@@ -78,10 +78,10 @@ worker      {found["metrics"]}   log {found["worker_log"]}
 
 In another terminal:
   export IRREGULARS_CONFIG={found["config"]}
-  irregulars alerts
-  irregulars replay DIR --speed 10
-  irregulars show
-  irregulars sql blamed
+  {program()} alerts
+  {program()} replay DIR --speed 10
+  {program()} show
+  {program()} sql blamed
 
 Ctrl-C stops everything.""",
         flush=True,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from irregulars.infra.commands.options import Json, print_json, settings_of
-from irregulars.printing import printable
+from irregulars.infra.commands.options import Json, open_console, print_json, settings_of
+from irregulars.printing import counted, printable
 
 if TYPE_CHECKING:
     from irregulars.infra.runs.walk_stations import Place, Station
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 _WIDTH = 80
 _INDENT = "   "
 _ROWS_SHOWN = 7
+_LONG = 1000  # messages that take about two seconds
 _LANES_SHOWN = 4
 
 
@@ -51,7 +53,8 @@ def walk(
 
     settings = monitor_settings(settings_of(context))
     trace = simulated_job() if directory is None else read_numbered(directory)
-    job = run(trace, settings)
+    with _progress() as on_part:
+        job = run(trace, settings, on_part)
     place = choose(job, rank, iteration)
     way = stations(job, place)
     if json:
@@ -62,12 +65,33 @@ def walk(
             print(printable(line))
 
 
+@contextmanager
+def _progress() -> Iterator[Callable[[int, int], None]]:
+    """Show on a terminal how far a job is through that takes a while."""
+    from rich.progress import Progress
+
+    console = open_console(is_error=True)
+    progress = Progress(console=console, transient=True)
+    task = progress.add_task("messages", total=None)
+
+    def show(done: int, total: int) -> None:
+        if console.is_terminal and total >= _LONG:
+            progress.start()  # does nothing from the second time on
+            progress.update(task, completed=done, total=total)
+
+    try:
+        yield show
+    finally:
+        if progress.live.is_started:
+            progress.stop()
+
+
 # --- for people -----------------------------------------------------------------------------------------------------
 
 
 def _page(trace: Trace, place: Place, way: list[Station]) -> Iterator[str]:
     yield from textwrap.wrap(
-        f"Job {trace.job}, {trace.world_size} ranks: the way of rank {place.rank}'s batch with iteration "
+        f"Job {trace.job}, {counted(trace.world_size, 'rank')}: the way of rank {place.rank}'s batch with iteration "
         f"{place.iteration}.", _WIDTH,
     )  # fmt: skip
     for number, station in enumerate(way, start=1):
@@ -103,7 +127,8 @@ def _closed(values: dict[str, Any]) -> Iterator[str]:
     if values:
         by = values["closed_by"]
         yield f"with message {by['offset']} of {by['topic']} every source of the rank has passed its end"
-        yield f"{values['operators']} operators; closed together: iterations {_span(values['closed_with'])}"
+        together = _span(values["closed_with"])
+        yield f"{counted(values['operators'], 'operator')}; closed together: iterations {together}"
 
 
 def _evidence(values: dict[str, Any]) -> Iterator[str]:
@@ -112,7 +137,7 @@ def _evidence(values: dict[str, Any]) -> Iterator[str]:
     yield _message(values)
     yield (
         f"iteration {_ms(values['elapsed_ns'])} ms: own work {_ms(values['work_ns'])} ms, "
-        f"{values['operators']} operators {_ms(values['communication_ns'])} ms"
+        f"{counted(values['operators'], 'operator')} {_ms(values['communication_ns'])} ms"
     )
     for one in values["classes"]:
         where = f" from rank {one['peer']}" if one["peer"] >= 0 else ""
@@ -122,7 +147,7 @@ def _evidence(values: dict[str, Any]) -> Iterator[str]:
 
 
 def _judged(values: dict[str, Any]) -> Iterator[str]:
-    yield f"{_ms(values['elapsed_ns'])} ms, the longest of {values['ranks_reported']} ranks"
+    yield f"{_ms(values['elapsed_ns'])} ms, the longest of {counted(values['ranks_reported'], 'rank')}"
     if values["mean_ns"] is None:
         yield "no opinion yet: the window holds too few iterations"
         return
@@ -136,7 +161,8 @@ def _path(values: dict[str, Any]) -> Iterator[str]:
         return
     read = values["read_back"]
     yield f"{_ms(values['excess_ns'])} ms longer than the mean"
-    yield f"read back from commops: {read['batches']} batches of {len(read['ranks'])} ranks"
+    batches = counted(read["batches"], "batch", "batches")
+    yield f"read back from commops: {batches} of {counted(len(read['ranks']), 'rank')}"
     for lane in values["lanes"][:_LANES_SHOWN]:
         text = f"{lane['excess_ns'] / 1e6:+9.3f} ms  {lane['lane']}"
         if "took_ns" in lane:

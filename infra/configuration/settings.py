@@ -53,6 +53,7 @@ Url = Annotated[
 TopicPrefix = Annotated[str, _matching(r"[A-Za-z0-9._-]{0,100}", "at most 100 of the signs A-Z a-z 0-9 . _ -")]
 Name = Annotated[str, _matching(r"[A-Za-z_][A-Za-z0-9_]*", "a name: letters, digits and _, no digit first")]
 Listen = Annotated[str, _matching(r"off|[^\s/@]+:\d{1,5}", "host:port, or off")]
+HostPort = Annotated[str, _matching(r"[^\s/@]+:\d{1,5}", "host:port")]
 AtLeastOne = Annotated[int, Meta(ge=1)]
 MebiBytes = Annotated[int, Meta(ge=0, le=1 << 20)]
 Days = Annotated[int, Meta(ge=1, le=LONGEST_DAYS)]
@@ -86,14 +87,18 @@ class Settings:
     kafka_token_url: Url | None = _setting(None, "OAUTHBEARER: the endpoint that gives tokens to kafka_user")
     kafka_token_scope: str | None = _setting(None, "OAUTHBEARER: the scope to ask that endpoint for")
     topic_prefix: TopicPrefix = _setting("irregulars.", "Stands before each topic's name")
-    partitions: AtLeastOne = _setting(8, "Partitions of each topic that is created")
+    partitions: AtLeastOne = _setting(
+        8, "Partitions of the topics that ranks write, of evidence and of snapshots; all others have one"
+    )
     replicas: AtLeastOne = _setting(1, "Copies of each partition; 3 in production")
     clickhouse_url: Url = _setting("http://127.0.0.1:8123", "ClickHouse over HTTP")
     clickhouse_ca_file: Path | None = _setting(None, "Certificate authority of ClickHouse (PEM); else the system's")
     clickhouse_user: str = _setting("default", "ClickHouse user who writes, of the workers")
     clickhouse_password: str = _setting("", "Its password; in the environment", is_secret=True)
     clickhouse_password_file: Path | None = _setting(None, "The file that holds it, instead")
-    clickhouse_reader_user: str | None = _setting(None, "ClickHouse user of `irregulars sql`; none: clickhouse_user")
+    clickhouse_reader_user: str | None = _setting(
+        None, "ClickHouse user of what only reads: `irregulars sql`, `show`, console; none: clickhouse_user"
+    )
     clickhouse_reader_password: str = _setting("", "Its password; in the environment", is_secret=True)
     clickhouse_reader_password_file: Path | None = _setting(None, "The file that holds it, instead")
     clickhouse_database: Name = _setting("irregulars", "ClickHouse database")
@@ -172,7 +177,7 @@ class Settings:
     console_url: Url | None = _setting(
         None, "Where people reach the console: notices link to an incident's page there"
     )
-    console_listen: Listen = _setting("127.0.0.1:8321", "Where irregulars console listens; port 0: any free one")
+    console_listen: HostPort = _setting("127.0.0.1:8321", "Where irregulars console listens; port 0: any free one")
     console_token_file: Path | None = _setting(
         None, "The file with the token that lets people into the console; none: a random one is printed"
     )
@@ -201,7 +206,7 @@ class Settings:
     metrics_listen: Listen = _setting(
         "127.0.0.1:9465", "Where a worker's pages /metrics, /healthz and /readyz are; port 0: any free one"
     )
-    web_port: Annotated[int, Meta(ge=1, le=65_535)] = _setting(6066, "Port of a worker's metrics page, on 127.0.0.1")
+    web_port: Annotated[int, Meta(ge=1, le=65_535)] = _setting(6066, "Port of Faust's own pages, on 127.0.0.1")
 
     def __post_init__(self) -> None:
         for name in FIELDS:

@@ -121,9 +121,18 @@ class LocalServices(Service):
         status = self._worker.status
         if status is not None:
             how = f"by {signal.Signals(-status).name}" if status < 0 else f"with status {status}"
-            raise ServiceUnavailable(
-                f"worker must run; it ended {how}: {self._worker.last_words()} ({self.worker_log})"
-            )
+            told, said = f"worker must run; it ended {how}", self._worker.last_words()
+            is_all = self.worker_log.read_text("utf-8", "replace").strip() == said
+            raise ServiceUnavailable(f"{told}: {said}{'' if is_all else f' (log: {self.log_that_stays()})'}")
+
+    def log_that_stays(self) -> Path:
+        """Return the worker's log; where its directory goes at the end, a copy that stays (mode 0600)."""
+        if self._is_kept:
+            return self.worker_log
+        descriptor, path = tempfile.mkstemp(prefix="irregulars-worker-", suffix=".log")
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(self.worker_log.read_bytes())
+        return Path(path)
 
     def _make_directory(self) -> Path:
         if not self._is_kept:
@@ -162,7 +171,9 @@ class LocalServices(Service):
         while not _is_stable(admin):
             self.require_running()
             if time.monotonic() > deadline:
-                raise ServiceUnavailable(f"worker must read within {_JOIN_S:g} s; it does not ({self.worker_log})")
+                raise ServiceUnavailable(
+                    f"worker must read within {_JOIN_S:g} s; it does not (log: {self.log_that_stays()})"
+                )
             time.sleep(_POLL_S)
 
     def _write_config(self, directory: Path) -> None:

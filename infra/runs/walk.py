@@ -6,7 +6,7 @@ encoded, decoded and reduced by a RankMonitor for each rank, and one JobMonitor 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -41,6 +41,9 @@ from irregulars.streams.messages.records import SCHEMAS, Batch, decode_batch, en
 from irregulars.streams.monitor_settings import MonitorSettings
 from irregulars.streams.rank_hop.evidence_reduction import Closing, reduce_closings
 from irregulars.streams.rank_hop.rank_monitor import RankMonitor
+
+_ALONE: Final = 8
+"""Ranks up to which evidence travels one by one; that of a larger job travels together, as a worker sends it."""
 
 _FAULT: Final = "slow_rank:rank=1,from=25,factor=1.6"
 
@@ -147,7 +150,9 @@ def read_numbered(directory: Path) -> Trace:
     return number_iterations(read_trace(directory)).trace
 
 
-def walk(trace: Trace, settings: MonitorSettings | None = None) -> WalkedJob:
+def walk(
+    trace: Trace, settings: MonitorSettings | None = None, on_part: Callable[[int, int], None] = lambda *_: None
+) -> WalkedJob:
     """Send a recorded job through both hops, message by message, and keep all that happens.
 
     Parameters
@@ -156,29 +161,37 @@ def walk(trace: Trace, settings: MonitorSettings | None = None) -> WalkedJob:
         A recorded job whose iterations are known (`producers.trace.iterations.number_iterations`).
     settings
         As the worker's.
+    on_part
+        Told how many batches are through, and of how many.
     """
-    return _Run(trace, settings or MonitorSettings()).run()
+    return _Run(trace, settings or MonitorSettings(), on_part).run()
 
 
 class _Run:
     """Both hops of one job, and the bus between them."""
 
-    def __init__(self, trace: Trace, settings: MonitorSettings) -> None:
+    def __init__(self, trace: Trace, settings: MonitorSettings, on_part: Callable[[int, int], None]) -> None:
         # Detectors and single operators would only add to what our own judgement says.
         settings = replace(settings, watch=self._watch, operator_detectors=(), rank_detectors=(), fills_columns=False)
         self._job = WalkedJob(trace, MemoryBus())
         self._ranks = {a.rank: RankMonitor(trace.job, a.rank, settings) for a in trace.announcements}
         self._judge = JobMonitor(trace.job, settings)
         self._read: list[Span] = []  # since the last iteration was judged
+        self._closed: list[Closing | Membership] = []  # not sent on yet
+        self._together = len(self._ranks) if len(self._ranks) > _ALONE else 1
+        self._on_part = on_part
 
     def run(self) -> WalkedJob:
         trace = self._job.trace
         for announcement in trace.announcements:
             self._announce(announcement)
-        for batch in trace_batches(trace):
+        batches = list(trace_batches(trace))
+        for number, batch in enumerate(batches, 1):
             self._publish(batch)
+            self._on_part(number, len(batches))
         for announcement in trace.announcements:
             self._end(announcement.rank)
+        self._forward()
         return self._job
 
     # --- the first hop ----------------------------------------------------------------------------------------------
@@ -213,12 +226,15 @@ class _Run:
         """Reduce what a message let a rank's monitor close, and send it on as evidence."""
         closed = self._ranks[rank].take_closed()
         self._job.closings.extend((one, cause) for one in closed if isinstance(one, Closing))
-        self._forward(reduce_closings(self._job.trace.job, closed))
+        self._closed += closed
+        if len(self._closed) >= self._together:
+            self._forward()
 
     # --- the second hop ---------------------------------------------------------------------------------------------
 
-    def _forward(self, rows: Sequence[Evidence | Membership]) -> None:
+    def _forward(self) -> None:
         job = self._job.trace.job
+        rows, self._closed = reduce_closings(job, self._closed), []
         for value in encode_evidence(rows, job):
             message = self._job.bus.send("evidence", job.encode(), value)
             decoded = decode_evidence(message.value)

@@ -223,7 +223,12 @@ class DemoDatabase(Service):
         program = [sys.executable, "-P", str(_PROGRAM), self.database, str(self._fifo)]
         here = self._data.path
         self._child = ChildProcess(
-            "demo database", program, here / "server.log", directory=here, inherited=self._data.inherited
+            "demo database",
+            program,
+            here / "server.log",
+            directory=here,
+            environment={"TMPDIR": str(here)},  # the engine ends without a reason where it can't write there
+            inherited=self._data.inherited,
         )
         try:
             self._child.wait_until(lambda: _answers_ping(http_port), within_s)

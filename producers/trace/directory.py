@@ -18,6 +18,7 @@ from typing import Final
 import numpy as np
 
 from irregulars.errors import InputError
+from irregulars.producers.importers.shared.recognised import how_to_import
 from irregulars.producers.publishing.batches import BATCH_ROWS, BATCH_SPAN_S, cut_in_order
 from irregulars.producers.trace.columns import TableFile
 from irregulars.producers.trace.files import find_file, read_file, read_parts
@@ -141,7 +142,7 @@ def _require_directory(path: Path) -> None:
     except OSError as error:
         found = str(error.strerror)
     if found is not None:
-        raise InputError(f"{path}: must be a trace directory; got {found}")
+        raise InputError(f"{path}: must be a trace directory; got {found}{how_to_import(path)}")
     if (path / "parts").is_dir() and not (path / "job.json").exists():
         raise InputError(
             f"{path}: must hold job.json; got parts/, of a training job that runs still or was killed. If it has "

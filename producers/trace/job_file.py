@@ -14,6 +14,7 @@ import numpy as np
 from msgspec import Meta
 
 from irregulars.errors import InputError
+from irregulars.producers.importers.shared.recognised import how_to_import
 from irregulars.streams.messages.announcements import Communicator
 from irregulars.streams.messages.records import KINDS
 from irregulars.validation import MAX_NAME_CHARACTERS, JobName, Name, RowCount, checked, one_of, shown
@@ -126,7 +127,8 @@ def _load(path: Path) -> dict[str, Any]:
         if b"\\u" in raw:  # JSON can write half of a surrogate pair, which no message can hold
             json.dumps(values, ensure_ascii=False).encode()
     except FileNotFoundError:
-        raise InputError(f"{path}: must exist, every trace directory has one; got no such file") from None
+        rule = f"{path}: must exist, every trace directory has one; got no such file"
+        raise InputError(f"{rule}{how_to_import(path.parent)}") from None
     except OSError as error:
         raise InputError(f"{path}: must be readable; got {error.strerror}") from None
     except (ValueError, RecursionError) as error:

@@ -50,7 +50,7 @@ class Action:
     gpu_hours_lost
         Lost to the incident so far, GPU-hours. None: not known.
     gpu_hours_lost_per_hour
-        Lost each hour while the cause is there, GPU-hours (`sinks.costs`). None: not known, or the verdict is closed.
+        Lost each hour while the cause is there, GPU-hours (`sinks.costs`). None: not known, or it is over.
     expires_at_ns
         Until when it may be begun, ns since the epoch. None: without an end, as a withdrawn one, or not known.
     reason

@@ -8,11 +8,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from irregulars.detectors.judging.iteration_judge import IterationJudge, JudgeState
+from irregulars.detectors.judging.lessons import LessonBook, LessonState
 from irregulars.detectors.judging.reading.iteration_rows import IterationRows, join_rows, parts_of, split_by_iteration
 from irregulars.detectors.judging.reading.operator_reader import LogTraffic
 from irregulars.detectors.judging.reading.spans import ReadBack
 from irregulars.detectors.judging.result_columns import concatenate_columns
 from irregulars.dtypes import Flags
+from irregulars.sinks.notices.opinions import newest_opinions
 from irregulars.state_codec import Part
 from irregulars.streams.job_hop.changed_settings import changed_settings, judged_by
 from irregulars.streams.job_hop.job_clock import JobClock, Presence
@@ -21,6 +23,7 @@ from irregulars.streams.job_hop.stored_attributions import StoredAttributions, p
 from irregulars.streams.messages.announcements import Announcement
 from irregulars.streams.messages.evidence import Evidence, Membership, decode_evidence, encode_evidence
 from irregulars.streams.messages.judgements import Judgements
+from irregulars.streams.messages.opinions import Opinion
 from irregulars.streams.messages.threshold_changes import ThresholdChange, values_in_force
 from irregulars.streams.monitor_settings import MonitorSettings
 
@@ -41,6 +44,8 @@ class JobMonitorState:
         For how long the job has not moved.
     attributions
         Those of `judge`, which is without them; None: it has its own, as before version 3.
+    lessons
+        What people's words on verdicts teach detectors; None: nothing.
     """
 
     job: str
@@ -54,6 +59,7 @@ class JobMonitorState:
     later: tuple[bytes, ...]
     still_s: float | None = None
     attributions: StoredAttributions | None = None
+    lessons: LessonState | None = None
 
 
 class JobMonitor:
@@ -72,6 +78,7 @@ class JobMonitor:
         self.settings = settings
         self._attempt: int | None = None
         self._roster = JobRoster()
+        self._lessons = LessonBook()
         self._judge = IterationJudge(job, 0, settings)
         self._pending: dict[int, list[IterationRows]] = {}
         self._announced: list[Announcement] = []
@@ -120,6 +127,22 @@ class JobMonitor:
         if changes is not self._changes:
             self._changes = changes
             self._take_over(values_in_force(changes, self._judge.newest_ns))
+
+    def hear(self, opinions: Sequence[Opinion], revision: int) -> None:
+        """Let detectors learn from what people said of this job's verdicts, before the next iteration is judged.
+
+        A state holds what was heard, so that a restored monitor that is told the same again teaches nothing.
+
+        Parameters
+        ----------
+        opinions, revision
+            All that concern this job, in the order of their topic, and how far that counts.
+        """
+        if revision != self._lessons.revision:
+            self._lessons.revision = revision
+            newest = {one.verdict_id: bool(one.is_right) for one in newest_opinions(opinions)}
+            if self._lessons.hear(newest):
+                self._judge.teach()
 
     def _take_over(self, values: dict[str, float]) -> None:
         if values != self._in_force:
@@ -201,7 +224,7 @@ class JobMonitor:
     def _begin(self, attempt: int) -> None:
         self._attempt = attempt
         self._roster = JobRoster()
-        self._judge = IterationJudge(self.job, attempt, self._current)
+        self._judge = IterationJudge(self.job, attempt, self._current, self._lessons)
         self._pending, self._announced = {}, []
         self._is_ended = False
         self._clock.begin()
@@ -257,6 +280,7 @@ class JobMonitor:
             later=tuple(value for row in self._later for value in encode_evidence([row], self.job)),
             still_s=self._clock.still_s,
             attributions=attributions,
+            lessons=self._lessons.state(),
         )
 
     @classmethod
@@ -265,11 +289,12 @@ class JobMonitor:
         monitor = cls(state.job, settings)
         if state.attempt is not None:
             monitor._begin(state.attempt)
+        monitor._lessons = LessonBook(state.lessons)
         monitor._roster = JobRoster.from_state(state.roster)
         for rows in (part.value for part in state.pending):
             monitor._pending.setdefault(rows.number, []).append(rows)
         judge = state.judge if state.attributions is None else put_back(state.judge, state.attributions)
-        monitor._judge = IterationJudge.from_state(judge, settings)
+        monitor._judge = IterationJudge.from_state(judge, settings, monitor._lessons)
         monitor._announced = [monitor._roster.announcements[rank] for rank in state.announced]
         monitor._is_ended, monitor._clock.still_s = state.is_ended, state.still_s
         monitor._later = [row for value in state.later for row in decode_evidence(value)]

@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from irregulars.errors import RecordError
 from irregulars.state_codec import decode_state, encode_root, encode_state, version_of
 from irregulars.streams.snapshots.published_verdicts import Told
-from irregulars.streams.snapshots.threshold_steps import ThresholdSteps
+from irregulars.streams.snapshots.word_steps import WordSteps
 
 T = TypeVar("T")
 
@@ -112,8 +112,8 @@ class PositionRecord:
         that does not count.
     told
         Of the revisions that stand before `ends`, those that are still of use.
-    thresholds
-        From which evidence on which changes of thresholds hold.
+    thresholds, opinions
+        From which evidence on which changes of thresholds hold, and which opinions on verdicts teach.
     """
 
     epoch: int = 0
@@ -122,7 +122,8 @@ class PositionRecord:
     begin: int | None = None
     claimed: int | None = None
     told: Told = field(default_factory=Told)
-    thresholds: ThresholdSteps = field(default_factory=ThresholdSteps)
+    thresholds: WordSteps = field(default_factory=WordSteps)
+    opinions: WordSteps = field(default_factory=WordSteps)
 
 
 Record = MonitorRecord | PositionRecord

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from irregulars.streams.messages.threshold_changes import values_in_force
-from irregulars.streams.progress.threshold_log import ReadChanges, ThresholdLog
+from irregulars.streams.messages.threshold_changes import ThresholdChange, values_in_force
+from irregulars.streams.progress.word_log import ReadWords, WordLog
 from irregulars.streams.stages.rank_work import RankMonitorLike
 
 
@@ -18,9 +18,9 @@ class ChangedSilences:
         The topic ``thresholds``; None: nobody changes anything.
     """
 
-    def __init__(self, changed: ThresholdLog | None) -> None:
+    def __init__(self, changed: WordLog[ThresholdChange] | None) -> None:
         self._changed: Final = changed
-        self._followed: ReadChanges | None = None
+        self._followed: ReadWords[ThresholdChange] | None = None
         self._silences: dict[str, float | None] = {}  # by job, of what was followed
         self._has_followed = False  # whether there ever was a change: the topic may have been made anew since
 
@@ -31,7 +31,7 @@ class ChangedSilences:
             return
         if known is not self._followed:  # looked up once a job, and not each second for each of thousands of monitors
             self._followed, self._silences = known, {}
-            self._has_followed = self._has_followed or bool(known.changes)
+            self._has_followed = self._has_followed or bool(known.words)
         if not self._has_followed:
             return
         if monitor.job not in self._silences:

@@ -5,28 +5,28 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import deque
 from collections.abc import Callable, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 from weakref import WeakKeyDictionary
 
 from irregulars.detectors.irregular.window import drift_detector
-from irregulars.errors import RecordError, ServiceError, ServiceUnavailable
+from irregulars.errors import RecordError, ServiceError
 from irregulars.streams.health.monitor_faults import BROKEN, is_broken
-from irregulars.streams.kafka.log_reader import LogReader, OffsetsOfRank
+from irregulars.streams.kafka.log_reader import LogReader
+from irregulars.streams.kafka.patient_reader import PatientReader
 from irregulars.streams.kafka.topics import TOPICS
 from irregulars.streams.messages.evidence import decode_evidence
 from irregulars.streams.messages.judgements import Judgements, Verdict, bounded, encode_verdict
+from irregulars.streams.messages.opinions import Opinion
 from irregulars.streams.messages.records import Batch
 from irregulars.streams.messages.threshold_changes import ThresholdChange
-from irregulars.streams.progress.live_thresholds import LiveThresholds
-from irregulars.streams.progress.threshold_log import ThresholdLog
+from irregulars.streams.progress.live_words import Heard, PeopleSay
+from irregulars.streams.progress.word_log import WordLog
 from irregulars.streams.snapshots.published_verdicts import VERDICTS, PublishedVerdicts
 from irregulars.streams.snapshots.records import Draft, EncodedState, Ends, Offsets, PositionRecord
 from irregulars.streams.stages.job_topics import EVIDENCE, JobTopics, Rows
-from irregulars.streams.stages.partition_state import PartitionState, Tracked
+from irregulars.streams.stages.partition_state import JobWork, PartitionState, QueuedMessage, Tracked
 from irregulars.streams.stages.stage import Event, Services, Snapshottable, Stage, unreadable
 from irregulars.streams.telemetry.log_lines import log_job, log_verdict
 
@@ -35,12 +35,15 @@ _MAX_QUEUED: Final = 256
 """Evidence messages that wait for a job's monitor before the stage stops reading."""
 
 
-_AGAIN_S: Final = 0.5
 _WAY_S: Final = 0.005
 _LONGEST_WAY_S: Final = 0.1
 """A busy judge slows reading, and never stops it: the job that it is busy with may be one of many."""
 _EVIDENCE_KEPT_S: Final = TOPICS[EVIDENCE].retention_ms / 1000
 """A job is not forgotten before its evidence: it may hang, and its ranks live."""
+
+
+Words = tuple[Heard[ThresholdChange], Heard[Opinion]]
+"""What people said before some evidence of a job: changes of thresholds, and opinions on its verdicts."""
 
 
 class JobMonitorLike(Snapshottable, Protocol):
@@ -53,6 +56,9 @@ class JobMonitorLike(Snapshottable, Protocol):
         """See JobMonitor."""
 
     def follow(self, changes: Sequence[ThresholdChange]) -> None:
+        """See JobMonitor."""
+
+    def hear(self, opinions: Sequence[Opinion], revision: int) -> None:
         """See JobMonitor."""
 
     def advance(self, read_back: Callable[[Sequence[Any]], Sequence[Batch]]) -> Judgements:
@@ -69,37 +75,6 @@ class Clocks(Protocol):
         """See StreamTime."""
 
 
-@dataclass(slots=True)
-class _Queued:
-    """A message that waits for its job's monitor: as it came, should it have to be buried, and decoded."""
-
-    topic: str
-    partition: int
-    offset: int
-    timestamp: float
-    key: bytes | None
-    value: bytes | None
-    rows: Rows
-
-
-@dataclass(eq=False)
-class _JobWork:
-    """What waits for one job's monitor."""
-
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    inbox: deque[_Queued] = field(default_factory=deque)
-    queued: int = -1  # newest offset that was put into the inbox
-    is_due: bool = False
-    task: asyncio.Task[None] | None = None
-    was_ended: bool = False
-
-    def note_end(self, tracked: Tracked[JobMonitorLike]) -> None:
-        """Say once that the job ended; it may begin again with another attempt."""
-        if tracked.monitor.is_ended and not self.was_ended:
-            log_job("ended", tracked.key.decode())
-        self.was_ended = tracked.monitor.is_ended
-
-
 class JobStage(Stage[JobMonitorLike]):
     """Decode, queue for the job's monitor, judge in a thread, publish each revision once.
 
@@ -113,6 +88,8 @@ class JobStage(Stage[JobMonitorLike]):
         Until when everything that ranks sent has been read.
     changed
         What people changed of the thresholds; None: nothing.
+    opinions
+        What people said of verdicts; None: no detector is taught by it.
     """
 
     hop = "job"
@@ -125,10 +102,11 @@ class JobStage(Stage[JobMonitorLike]):
         restore: Callable[[EncodedState], JobMonitorLike],
         alert_of: Callable[[Verdict], bytes | None],
         clocks: Clocks,
-        changed: ThresholdLog | None = None,
+        changed: WordLog[ThresholdChange] | None = None,
+        opinions: WordLog[Opinion] | None = None,
     ) -> None:
         super().__init__(services)
-        self.thresholds: Final = LiveThresholds(changed, services.dead_letters)
+        self.people_say: Final = PeopleSay(changed, opinions, services.dead_letters)
         self.forget_s = max(self.forget_s, _EVIDENCE_KEPT_S)
         self._clocks: Final = clocks
         self._make: Final = make
@@ -136,16 +114,17 @@ class JobStage(Stage[JobMonitorLike]):
         self._alert_of: Final = alert_of
         settings = services.settings
         self._topics: Final = JobTopics(self.reader, settings.topics)
-        self._spans: Final = LogReader(
-            settings.bootstrap, settings.security, settings.broker_timeout_s, services.recent
+        self._spans: Final = PatientReader(
+            LogReader(settings.bootstrap, settings.security, settings.broker_timeout_s, services.recent),
+            settings.topics.name("commops"),
+            settings.broker_away_s,
         )
-        self._patience_s: Final = settings.broker_away_s
-        self._is_closed = False
         self._has_followed = False
+        self._is_taught: Final = opinions is not None
         self._judging = 0
         self._judges: Final = ThreadPoolExecutor(1, thread_name_prefix="irregulars-judge")
         drift_detector()  # while no other thread imports anything
-        self._works: WeakKeyDictionary[Tracked[JobMonitorLike], _JobWork] = WeakKeyDictionary()
+        self._works: WeakKeyDictionary[Tracked[JobMonitorLike], JobWork] = WeakKeyDictionary()
         self._published: WeakKeyDictionary[PartitionState[JobMonitorLike], PublishedVerdicts] = WeakKeyDictionary()
         self._ends: WeakKeyDictionary[PartitionState[JobMonitorLike], Ends] = WeakKeyDictionary()
         self._evidence_ends: WeakKeyDictionary[PartitionState[JobMonitorLike], int] = WeakKeyDictionary()
@@ -174,13 +153,13 @@ class JobStage(Stage[JobMonitorLike]):
         )
         end = await loop.run_in_executor(self._restorer, topics.evidence_end, state.partition)
         self._evidence_ends[state] = end
-        await self.thresholds.restore(state, stored, end)
+        await self.people_say.restore(state, stored, end)
         if len(published):
             LOG.info("event=sent_before partition=%d verdicts=%d", state.partition, len(published))
 
     async def process(self, state: PartitionState[JobMonitorLike], topic: str, event: Event) -> None:
         """Queue one evidence message for its job's monitor, or bury it."""
-        async with self.thresholds.gate(state):
+        async with self.people_say.gate(state):
             await self._process(state, topic, event)
 
     async def _process(self, state: PartitionState[JobMonitorLike], topic: str, event: Event) -> None:
@@ -229,24 +208,27 @@ class JobStage(Stage[JobMonitorLike]):
         if positions.get(EVIDENCE, 0) >= self._evidence_ends[state]:  # whoever was told of has been heard again
             published.forget(lambda job: job.encode() in state.tracked)
         own = {topic: dict(by_partition) for topic, by_partition in ends.items()}
-        steps = self.thresholds.to_store(state)
-        return PositionRecord(state.epoch, positions, own, told=published.told(), thresholds=steps)
+        words = self.people_say
+        return PositionRecord(
+            state.epoch, positions, own, told=published.told(),
+            thresholds=words.thresholds.to_store(state), opinions=words.opinions.to_store(state),
+        )  # fmt: skip
 
-    async def follow_thresholds(self) -> None:
-        """Let changes of thresholds that were read hold in all partitions, each from its next evidence on."""
-        await asyncio.gather(*map(self._begin_thresholds, list(self.states.values())))
+    async def follow_people(self) -> None:
+        """Let what people said, and was read, hold in all partitions, each from its next evidence on."""
+        await asyncio.gather(*map(self._begin_words, list(self.states.values())))
 
-    async def _begin_thresholds(self, state: PartitionState[JobMonitorLike]) -> None:
-        """Store from which evidence on changes hold, with a whole snapshot, before any of that evidence is taken."""
-        if not self.thresholds.has_news(state):
+    async def _begin_words(self, state: PartitionState[JobMonitorLike]) -> None:
+        """Store from which evidence on words hold, with a whole snapshot, before any of that evidence is taken."""
+        if not self.people_say.has_news(state):
             return
-        async with self._cycle(state), self.thresholds.gate(state):
+        async with self._cycle(state), self.people_say.gate(state):
             if not self.holds(state):
                 return
-            await self.thresholds.plan(state, state.next_of(EVIDENCE))
+            await self.people_say.plan(state, state.next_of(EVIDENCE))
             await self._snapshot(state)
             if self.holds(state):
-                self.thresholds.begin(state)
+                self.people_say.begin(state)
 
     async def tick(self) -> None:
         """Let time speak to all monitors."""
@@ -258,23 +240,23 @@ class JobStage(Stage[JobMonitorLike]):
     def close(self) -> None:
         """Let go of threads and connections, without waiting for a broker that does not answer."""
         super().close()
-        self._is_closed = True
+        self._spans.give_up()
         self._judges.submit(self._spans.close)
         self._judges.shutdown(wait=False)
 
     # --- judging ----------------------------------------------------------------------------------------------------
 
-    def _work(self, tracked: Tracked[JobMonitorLike]) -> _JobWork:
+    def _work(self, tracked: Tracked[JobMonitorLike]) -> JobWork:
         work = self._works.get(tracked)
         if work is None:
-            work = self._works[tracked] = _JobWork(was_ended=tracked.monitor.is_ended)
+            work = self._works[tracked] = JobWork(was_ended=tracked.monitor.is_ended)
         return work
 
     def _queue(
         self, state: PartitionState[JobMonitorLike], tracked: Tracked[JobMonitorLike], message: Any, rows: Rows
     ) -> None:
         work = self._work(tracked)
-        queued = _Queued(
+        queued = QueuedMessage(
             message.topic, message.partition, message.offset, message.timestamp, message.key, message.value, rows
         )
         work.inbox.append(queued)
@@ -294,7 +276,7 @@ class JobStage(Stage[JobMonitorLike]):
             self.watch(work.task)
 
     async def _judge_all(
-        self, state: PartitionState[JobMonitorLike], tracked: Tracked[JobMonitorLike], work: _JobWork
+        self, state: PartitionState[JobMonitorLike], tracked: Tracked[JobMonitorLike], work: JobWork
     ) -> None:
         while (work.inbox or work.is_due) and self.holds(state):
             async with work.lock:  # given back after each round: a snapshot waits for it while evidence keeps coming
@@ -305,7 +287,7 @@ class JobStage(Stage[JobMonitorLike]):
                 await self._judge_one(state, tracked, message)
 
     async def _judge_one(
-        self, state: PartitionState[JobMonitorLike], tracked: Tracked[JobMonitorLike], message: _Queued | None
+        self, state: PartitionState[JobMonitorLike], tracked: Tracked[JobMonitorLike], message: QueuedMessage | None
     ) -> None:
         judgements, refused = await self._judged(state, tracked, message)
         if not self.holds(state):
@@ -322,25 +304,32 @@ class JobStage(Stage[JobMonitorLike]):
             state.finish(EVIDENCE, message.offset)
 
     async def _judged(
-        self, state: PartitionState[JobMonitorLike], tracked: Tracked[JobMonitorLike], message: _Queued | None
+        self, state: PartitionState[JobMonitorLike], tracked: Tracked[JobMonitorLike], message: QueuedMessage | None
     ) -> tuple[Judgements, str | None]:
         """Let the monitor judge in its thread; return what it says, and why the message could not be used."""
         nothing = Judgements(tracked.key.decode())
         if is_broken(tracked):
             return nothing, BROKEN
         until_s = self._clocks.job_until_s(state.partition, state.position())
-        offset = state.next_of(EVIDENCE) if message is None else message.offset
-        changes = self.thresholds.changes_for(state, tracked.key.decode(), offset)
+        words = self._words_for(state, tracked, message)
         loop = asyncio.get_running_loop()
         self._judging += 1
         try:
-            return await loop.run_in_executor(self._judges, self._judge, tracked, message, until_s, changes)
+            return await loop.run_in_executor(self._judges, self._judge, tracked, message, until_s, words)
         except ServiceError:
             raise
         except Exception as error:  # whatever a monitor raises, it must not take the worker with it
             return nothing, self.faults.failed(self.hop, tracked, error)
         finally:
             self._judging -= 1
+
+    def _words_for(
+        self, state: PartitionState[JobMonitorLike], tracked: Tracked[JobMonitorLike], message: QueuedMessage | None
+    ) -> Words:
+        """Return what people said before a message, or before what comes next; never less than the state knows of."""
+        offset = state.next_of(EVIDENCE) if message is None else message.offset
+        place = state, tracked.key.decode(), max(offset, tracked.seen.get(EVIDENCE, -1) + 1)
+        return self.people_say.thresholds.heard(*place), self.people_say.opinions.heard(*place)
 
     async def give_way(self) -> None:
         """Wait for a judgement that is being made, within bounds: what is read meanwhile only makes it wait.
@@ -355,14 +344,17 @@ class JobStage(Stage[JobMonitorLike]):
     def _judge(
         self,
         tracked: Tracked[JobMonitorLike],
-        message: _Queued | None,
+        message: QueuedMessage | None,
         until_s: float | None,
-        changes: Sequence[ThresholdChange],
+        words: Words,
     ) -> tuple[Judgements, str | None]:
         refused: str | None = None
-        self._has_followed = self._has_followed or bool(changes)
+        changes, opinions = words
+        self._has_followed = self._has_followed or bool(changes.words)
         if self._has_followed:  # also where there is none any more: the topic was made anew
-            tracked.monitor.follow(changes)
+            tracked.monitor.follow(changes.words)
+        if self._is_taught:
+            tracked.monitor.hear(opinions.words, opinions.revision)
         if message is not None:
             try:
                 tracked.monitor.add(message.rows)
@@ -370,24 +362,10 @@ class JobStage(Stage[JobMonitorLike]):
                 refused = self.faults.raised(self.hop, tracked.key, error)
         if until_s is not None:
             tracked.monitor.tick(self._clocks.now_s(), until_s)
-        judgements = tracked.monitor.advance(self._read_back)
+        judgements = tracked.monitor.advance(self._spans.read)
         if refused is None:
             self.faults.works(tracked)
         return judgements, refused
-
-    def _read_back(self, spans: Sequence[OffsetsOfRank]) -> Sequence[Batch]:
-        name, until_s = self.services.settings.topics.name("commops"), time.monotonic() + self._patience_s
-        while True:
-            try:
-                found = self._spans.read_commops(name, spans)
-                break
-            except ServiceUnavailable:  # the broker is away
-                if self._is_closed or time.monotonic() > until_s:
-                    raise
-                time.sleep(_AGAIN_S)
-        if found.missing:
-            LOG.warning("event=read_back_incomplete missing=%d read=%d", len(found.missing), len(found.batches))
-        return found.batches
 
     # --- publishing -------------------------------------------------------------------------------------------------
 

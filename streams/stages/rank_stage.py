@@ -16,9 +16,10 @@ from irregulars.streams.messages.announcements import Announcement, Heartbeat
 from irregulars.streams.messages.bundles import Bundle
 from irregulars.streams.messages.evidence_parts import encode_within_limit
 from irregulars.streams.messages.records import Batch
+from irregulars.streams.messages.threshold_changes import ThresholdChange
 from irregulars.streams.progress.progress_log import ProgressLog
 from irregulars.streams.progress.stream_time import StreamTime
-from irregulars.streams.progress.threshold_log import ThresholdLog
+from irregulars.streams.progress.word_log import WordLog
 from irregulars.streams.rank_hop.group_monitor import Refused
 from irregulars.streams.snapshots.records import Draft, EncodedState, PositionRecord
 from irregulars.streams.stages.changed_silences import ChangedSilences
@@ -67,7 +68,7 @@ class RankStage(Stage[RankMonitorLike]):
         services: Services,
         make: MakeRankMonitor,
         restore: Callable[[EncodedState], RankMonitorLike],
-        changed: ThresholdLog | None = None,
+        changed: WordLog[ThresholdChange] | None = None,
     ) -> None:
         super().__init__(services)
         self._silences: Final = ChangedSilences(changed)

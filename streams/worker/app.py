@@ -40,10 +40,11 @@ from irregulars.streams.kafka.outbox import Outbox
 from irregulars.streams.kafka.recent_messages import RecentMessages
 from irregulars.streams.kafka.topic_admin import check_topics
 from irregulars.streams.kafka.topics import WORKER_TOPICS
-from irregulars.streams.progress.opinion_log import OpinionLog
+from irregulars.streams.messages.opinions import Opinion, decode_opinion
+from irregulars.streams.messages.threshold_changes import decode_change
 from irregulars.streams.progress.progress_log import ProgressLog
 from irregulars.streams.progress.stream_time import StreamTime
-from irregulars.streams.progress.threshold_log import ThresholdLog
+from irregulars.streams.progress.word_log import ReadWords, W, WordLog
 from irregulars.streams.stages.continuity import Continuity
 from irregulars.streams.stages.job_stage import JobStage
 from irregulars.streams.stages.job_topics import EVIDENCE
@@ -92,10 +93,7 @@ class WorkerApp(faust.App):
             settings, outbox, dead_letters, writer, _acknowledge, self.fail, continuity, counters,
             RecentMessages(settings.recent_mib << 20),
         )  # fmt: skip
-        self.thresholds: Final = ThresholdLog(
-            settings.topics.name("thresholds"),
-            LogReader(settings.bootstrap, settings.security, settings.broker_timeout_s),
-        )
+        self.thresholds: Final = _word_log(settings, "thresholds", decode_change)
         self.rank_stage: Final = RankStage(self.services, monitors.make_rank, monitors.restore_rank, self.thresholds)
         self._reading: Final[ReadingWatch[TP]] = ReadingWatch(settings.stall_s)
         self.progress: Final = ProgressLog(
@@ -103,15 +101,15 @@ class WorkerApp(faust.App):
             LogReader(settings.bootstrap, settings.security, settings.broker_timeout_s),
             outbox,
         )
-        self.opinions: Final = OpinionLog(
-            settings.topics.name("feedback"),
-            LogReader(settings.bootstrap, settings.security, settings.broker_timeout_s),
-        )
+        self.opinions: Final = _word_log(settings, "feedback", decode_opinion)
+        self._teaches: Final = monitors.is_taught
+        self._stored_opinions: ReadWords[Opinion] = ReadWords()
         self._newest_ends: dict[int, Offsets] = {}
         self.clocks: Final = StreamTime(RANK_TOPICS, EVIDENCE, self._ends, self.progress)
         self.job_stage: Final = JobStage(
-            self.services, monitors.make_job, monitors.restore_job, monitors.alert_of, self.clocks, self.thresholds
-        )
+            self.services, monitors.make_job, monitors.restore_job, monitors.alert_of, self.clocks, self.thresholds,
+            self.opinions if self._teaches else None,
+        )  # fmt: skip
         self._generation: int | None = None  # of the assignment that the stages hold
         self._gone_generation: int | None = None  # of one that others may hold by now
         self.observer: Final = Observer(
@@ -256,22 +254,32 @@ class WorkerApp(faust.App):
 
     async def store_opinions(self) -> None:
         """Store what people said of verdicts since the last look; every worker does, and the same row is one row."""
-        found = await self.opinions.read()
+        await self._read_words(self.opinions)
+        known = self.opinions.known
+        found = known.since(self._stored_opinions.revision)
         if found:
             await self.services.sink.write_opinions(found)
             await self.services.sink.flush()
+        self._stored_opinions = known
 
-    async def follow_thresholds(self) -> None:
-        """Judge by what people changed of the thresholds since the last look."""
-        try:
-            await self.thresholds.read()
-        except ServiceUnavailable as error:  # what holds goes on to hold; the watch tells of a broker that is away
-            LOG.debug("event=thresholds_unread reason=%r", str(error))
+    async def follow_people(self) -> None:
+        """Judge by what people said since the last look: changes of thresholds, and opinions that teach."""
+        for log in self._judged_by:
+            await self._read_words(log)
         if self._generation is not None:
-            await self.job_stage.follow_thresholds()
-            self.services.counters.thresholds_revision = self.job_stage.thresholds.revision(
-                self.job_stage.states.values()
-            )
+            await self.job_stage.follow_people()
+            states = self.job_stage.states.values()
+            self.services.counters.thresholds_revision = self.job_stage.people_say.thresholds.revision(states)
+
+    @property
+    def _judged_by(self) -> tuple[WordLog[Any], ...]:
+        return (self.thresholds, self.opinions) if self._teaches else (self.thresholds,)
+
+    async def _read_words(self, log: WordLog[Any]) -> None:
+        try:
+            await log.read()
+        except ServiceUnavailable as error:  # what holds goes on to hold; the watch tells of a broker that is away
+            LOG.debug("event=words_unread reason=%r", str(error))
 
     async def watch_reading(self) -> None:
         """Seek partitions that are not read although they have messages; end the worker if that does not help."""
@@ -354,7 +362,8 @@ class WorkerApp(faust.App):
         if len({frozenset(by_topic[name]) for name in RANK_TOPICS}) > 1:
             found = ", ".join(f"{name}={sorted(by_topic[name])}" for name in RANK_TOPICS)
             raise TopicMismatch(f"one worker must get equal partitions of the first hop's topics; got {found}")
-        await self.thresholds.read()
+        for log in self._judged_by:
+            await log.read()
         await self.rank_stage.restore(by_topic["jobs"], generation)
         await self.job_stage.restore(by_topic[EVIDENCE], generation)
         self.clocks.forget()
@@ -392,3 +401,8 @@ class WorkerApp(faust.App):
 
 def _acknowledge(event: Any) -> None:
     event.ack()
+
+
+def _word_log(settings: WorkerSettings, name: str, decode: Callable[[bytes | None], W]) -> WordLog[W]:
+    reader = LogReader(settings.bootstrap, settings.security, settings.broker_timeout_s)
+    return WordLog(settings.topics.name(name), name, reader, decode)

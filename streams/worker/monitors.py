@@ -10,7 +10,7 @@ from typing import Final
 
 from irregulars.detectors.plugins.loading import load_detectors
 from irregulars.detectors.plugins.peers import PeerDeviation
-from irregulars.detectors.plugins.protocol import has_state, name_of
+from irregulars.detectors.plugins.protocol import has_state, is_taught, name_of
 from irregulars.errors import InputError, RecordError
 from irregulars.sinks.alerts import alert_of
 from irregulars.streams.job_hop.job_monitor import JobMonitor, JobMonitorState
@@ -39,6 +39,8 @@ class Monitors:
         Of what their ``state()`` returned, encoded; raise `RecordError` where that can't be read.
     alert_of
         The encoded alert of a verdict's revision; `None` where the policy keeps quiet.
+    is_taught
+        Whether a detector of ranks learns from what people say of verdicts.
     """
 
     make_rank: MakeRankMonitor
@@ -46,6 +48,7 @@ class Monitors:
     make_job: Callable[[str], JobMonitorLike]
     restore_job: Callable[[EncodedState], JobMonitorLike]
     alert_of: Callable[[Verdict], bytes | None] = alert_of
+    is_taught: bool = False
 
 
 def make_monitors(settings: WorkerSettings) -> Monitors:
@@ -66,6 +69,7 @@ def make_monitors(settings: WorkerSettings) -> Monitors:
         make_job=partial(JobMonitor, settings=own),
         restore_job=lambda value: _restored_job(decode_monitor(value, JobMonitorState), own),
         alert_of=partial(alert_of, least_severity=settings.alert_least_severity),
+        is_taught=any(is_taught(make()) for make in own.rank_detectors),
     )
 
 

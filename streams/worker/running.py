@@ -18,9 +18,8 @@ from irregulars.printing import printable
 from irregulars.sinks.protocol import Sink
 from irregulars.streams.health.process_start import free_port_or_none, make_directory, new_loop
 from irregulars.streams.health.spare_memory import GIVE_BACK_S, share_few_heaps
-from irregulars.streams.progress.opinion_log import OPINIONS_S
 from irregulars.streams.progress.stream_time import EVERY_S
-from irregulars.streams.progress.threshold_log import THRESHOLDS_S
+from irregulars.streams.progress.word_log import OPINIONS_S, WORDS_S
 from irregulars.streams.telemetry.log_format import logging_config
 from irregulars.streams.telemetry.observer import OBSERVE_S
 from irregulars.streams.telemetry.worker_pages import serve_pages
@@ -60,7 +59,7 @@ def make_app(settings: WorkerSettings, sink: Sink | None = None, monitors: Monit
         (settings.evidence_linger_s, app.rank_stage.settle_all),
         (EVERY_S, app.tell_progress),
         (OPINIONS_S, app.store_opinions),
-        (THRESHOLDS_S, app.follow_thresholds),
+        (WORDS_S, app.follow_people),
         (EVERY_S, app.clocks.look),
         (EVERY_S, app.close_gaps),
         (1.0, app.tick),

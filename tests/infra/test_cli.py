@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -21,6 +22,7 @@ Run = Callable[..., tuple[int, str, str]]
 def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
     """Run the command line in this process, in an empty directory; returns status, output and errors."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     for variable in ("IRREGULARS_CONFIG", "IRREGULARS_DELTA"):
         monkeypatch.delenv(variable, raising=False)
 
@@ -60,6 +62,7 @@ def test_the_version_is_the_distributions(run: Run) -> None:
         ),
         (["plugins", "check", "not_there:X"], "must be importable; got ModuleNotFoundError"),
         (["sql"], "question must be SQL or the name of a question; got none"),
+        (["sql", " "], "question must be SQL or the name of a question; got an empty text"),
         (["sql", "no_such_question"], "question must be one of"),
         (["sql", "blamed", "job"], "parameter must be key=value; got 'job'"),
         (["topics", "check", "--bootstrap", "nobody"], "kafka_bootstrap must be host:port"),
@@ -81,6 +84,45 @@ def test_an_error_of_several_lines_becomes_one(run: Run, monkeypatch: pytest.Mon
 def test_ctrl_c_ends_cleanly_with_130(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("irregulars.infra.configuration.settings.load_settings", _raiser(KeyboardInterrupt()))
     assert run("settings") == (130, "", "")
+
+
+def test_ctrl_c_while_commands_are_imported_ends_cleanly_too() -> None:
+    code = (
+        "import sys\n"
+        "class CtrlC:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'typer':\n            raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, CtrlC())\n"
+        "from irregulars.__main__ import main\n"
+        "main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=30)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+@pytest.mark.parametrize("is_buffered", [True, False])
+@pytest.mark.parametrize("arguments", [["settings"], ["sql", "--list"]])
+def test_output_that_finds_no_room_is_one_line(arguments: list[str], is_buffered: bool) -> None:
+    environment = os.environ | {"PYTHONUNBUFFERED": "" if is_buffered else "1"}
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "irregulars", *arguments], stdout=full, stderr=subprocess.PIPE, env=environment,
+            text=True, check=False, timeout=30,
+        )  # fmt: skip
+    told = "irregulars: what is printed or written must find room; got No space left on device\n"
+    assert (done.returncode, done.stderr) == (2, told)
+
+
+def test_a_pipe_that_nobody_reads_any_more_ends_without_a_word() -> None:
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    command = [sys.executable, "-m", "irregulars", "settings"]
+    environment = os.environ | {"PYTHONUNBUFFERED": ""}
+    done = subprocess.run(
+        command, stdout=write_end, stderr=subprocess.PIPE, env=environment, text=True, check=False, timeout=30
+    )
+    os.close(write_end)
+    assert (done.returncode, done.stderr) == (1, "")
 
 
 def test_a_missing_extra_is_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,7 +225,7 @@ def test_the_command_is_installed() -> None:
     from importlib.metadata import entry_points
 
     (script,) = {point.value for point in entry_points(group="console_scripts", name="irregulars")}
-    assert script == "irregulars.infra.cli:main"
+    assert script == "irregulars.__main__:main"
 
 
 def _raiser(error: BaseException) -> Callable[..., object]:

@@ -102,6 +102,15 @@ def test_the_database_answers_the_questions_that_ship(terminal: Terminal, replay
     assert (blamed["kind"], blamed["device"], blamed["host"]) == ("slow_nic", "nic", "node-1")
 
 
+def test_rows_that_the_limit_left_out_are_told_beside_the_answer(
+    terminal: Terminal, replayed: list[dict[str, object]]
+) -> None:
+    for form, lines in (("--json", None), ("--csv", 3), ("--table", 3)):
+        done = terminal.run("sql", "slowest_iterations", "job=gloo-slow-nic", "limit=2", form)
+        assert done.stderr == "irregulars: the first 2 rows, there are more: limit=… shows them\n"
+        assert len(json.loads(done.stdout)) == 2 if lines is None else len(done.stdout.splitlines()) == lines
+
+
 def test_a_detector_is_backtested_on_a_job_of_the_database(
     terminal: Terminal, replayed: list[dict[str, object]]
 ) -> None:
@@ -189,7 +198,23 @@ def test_up_tells_that_its_worker_has_ended_and_ends(tmp_path: Path) -> None:
     finally:
         run.kill()
     assert run.returncode == 2
-    assert err.splitlines()[-1].startswith("irregulars: worker must run; it ended by SIGKILL: ")
+    told = err.splitlines()[-1]
+    assert told.startswith("irregulars: worker must run; it ended by SIGKILL: ")
+    log = Path(told.rpartition("(log: ")[2].rstrip(")"))
+    assert "event=" in log.read_text(), "the log stays where the message says"
+    assert list(tmp_path.iterdir()) == [log]
+
+
+def test_up_names_no_log_where_the_message_is_all_of_it(tmp_path: Path) -> None:
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    done = subprocess.run(
+        [*COMMAND, "--set", "detectors=not_there:X", "up"], cwd=tmp_path, env=environment, capture_output=True,
+        text=True, timeout=60, check=False,
+    )  # fmt: skip
+    told = done.stderr.splitlines()[-1]
+    assert (done.returncode, "detector not_there:X must be importable" in told) == (2, True)
+    assert "worker.log" not in told
+    assert list(tmp_path.iterdir()) == []
 
 
 def worker_of(parent: int) -> int:

@@ -108,6 +108,13 @@ def test_irregulars_sql_drops_nothing_even_with_the_admin_s_password(database: G
     assert ask(database, "admin", "EXISTS TABLE verdicts") == [(1,)]
 
 
+def test_a_user_who_may_only_read_is_told_how_to_write(database: GuardedDatabase) -> None:
+    done = run(database.settings("reader"), "sql", "drop table verdicts")
+    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1)
+    assert "query must only read" in done.stderr
+    assert "Check user, password" not in done.stderr
+
+
 def test_told_to_write_it_may_what_the_user_may(database: GuardedDatabase) -> None:
     settings = database.settings("admin")  # there is a reader, who is not asked
     made = "CREATE TABLE mine (a Int8) ENGINE = ReplacingMergeTree ORDER BY a"

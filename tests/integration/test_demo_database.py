@@ -46,6 +46,14 @@ FORBIDDEN = (
 )
 
 
+def test_it_comes_up_where_the_directory_for_temporary_files_can_not_be_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TMPDIR", "/proc")
+    with DemoDatabase() as database:
+        assert database.is_running
+
+
 @pytest.fixture(scope="module")
 def database() -> Iterator[DemoDatabase]:
     with DemoDatabase() as database:

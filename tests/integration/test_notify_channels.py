@@ -256,6 +256,6 @@ def test_a_channel_is_tried_with_a_test_notice(bus: Bus, tmp_path: Path, receive
     file.write_text(f'[[channel]]\nkind = "webhook"\nname = "hook"\nurl = "{received.url}"\n')
     assert "hook took the test incident" in irregulars(bus, "notify", str(file), "--test", "hook")
     assert [one["event"] for one in received.bodies()] == ["opened", "resolved"]
-    assert irregulars(bus, "notify", str(file), "--check") == f"{file}: 1 channels; nothing is wrong with it\n"
+    assert irregulars(bus, "notify", str(file), "--check") == f"{file}: 1 channel; nothing is wrong with it\n"
     assert irregulars(bus, "notify", str(file), "--dry-run") == "nothing would be told now\n"
     assert "channel must be one of hook" in irregulars(bus, "notify", str(file), "--test", "pager", status=2)

@@ -365,6 +365,20 @@ def test_silent_ranks_are_named_with_the_last_iteration_that_they_sent(own: Data
     assert answer(client, "silent_ranks", iterations=6) == []
 
 
+def test_what_a_limit_leaves_out_is_told_and_only_then(recorded: Client) -> None:
+    whole = run(recorded, "slowest_iterations", {"job": NIC, "limit": 1000})
+    found = run(recorded, "slowest_iterations", {"job": NIC, "limit": 3})
+    assert (found.rows, found.cut_at) == (whole.rows[:3], 3)
+    assert whole.cut_at is None
+    assert run(recorded, "slowest_iterations", {"job": NIC, "limit": len(whole.rows)}).cut_at is None
+    assert run(recorded, "bandwidth_of_rank", {"job": NIC, "rank": 0, "limit": 2**32 - 1}).cut_at is None
+
+
+def test_what_to_look_at_first_names_the_nic(recorded: Client) -> None:
+    first = next(row for row in answer(recorded, "most_urgent", days=36_500) if row["job"] == NIC)
+    assert (first["device"], first["host"], first["nic"]) == ("nic", "node-1", "eth0")
+
+
 # --- what is left to the database -----------------------------------------------------------------------------------
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import socket
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -96,6 +97,27 @@ def test_a_database_that_is_not_ready_is_asked_again() -> None:
 def test_the_library_s_errors_become_ours(error: Exception, kind: type[Exception]) -> None:
     with pytest.raises(kind, match="http://db:8123"), translated(SETTINGS):
         raise error
+
+
+@pytest.mark.parametrize(
+    ("grant", "kind"),
+    [
+        ("DROP TABLE ON irregulars.verdicts", InputError),
+        ("INSERT(job) ON irregulars.verdicts", InputError),
+        ("ALTER DELETE ON irregulars.verdicts", InputError),
+        ("SELECT(job) ON irregulars.verdicts", ServiceRefused),
+        ("SHOW TABLES ON other.*", ServiceRefused),
+        ("READ ON FILE", ServiceRefused),
+    ],
+)
+def test_a_right_to_change_something_is_none_that_a_reader_lacks(grant: str, kind: type[Exception]) -> None:
+    rule = f"To execute this query, it's necessary to have the grant {grant}"
+    text = f"DB::Exception: reader: Not enough privileges. {rule}"
+    reading = replace(SETTINGS, is_reading=True)
+    with pytest.raises(kind, match="--write" if kind is InputError else "Check user"), translated(reading):
+        raise DatabaseError(text, code=497)
+    with pytest.raises(ServiceRefused, match="Check user"), translated(SETTINGS):
+        raise DatabaseError(text, code=497)
 
 
 def test_a_reason_is_one_line_without_the_http_around_it() -> None:

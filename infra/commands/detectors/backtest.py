@@ -9,8 +9,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from irregulars.errors import InputError
-from irregulars.infra.commands.options import ClickHouseUrl, Database, Json, print_json, settings_of
-from irregulars.printing import printable, printable_lines
+from irregulars.infra.commands.options import (
+    ClickHouseUrl,
+    Database,
+    Json,
+    print_json,
+    require_writable,
+    settings_of,
+    write_file,
+)
+from irregulars.printing import counted, printable, printable_lines
 
 if TYPE_CHECKING:
     from irregulars.detectors.plugins.protocol import Level
@@ -55,6 +63,8 @@ def backtest(
         )
     if plot is not None and plot.suffix != ".svg":
         raise InputError(f"plot must be a file that ends in .svg; got {str(plot)!r}")
+    if plot is not None:
+        require_writable("plot", plot)
     settings = settings_of(context, clickhouse_url=clickhouse_url, clickhouse_database=database)
     results = _results(settings, detector, recordings or [], job, is_alone=is_alone)
     _show(results, job, plot, json=json)
@@ -67,7 +77,7 @@ def _results(
     from irregulars.infra.backtesting.backtest import backtest as run
     from irregulars.infra.backtesting.backtest import shipped_detectors
 
-    make = load_from_here(detector, is_checked=False)
+    make = load_from_here(detector)  # checked, unless it ships, as a worker does
     level: Level = make().level
     detectors = {detector: make} if is_alone else {detector: make} | shipped_detectors(level)
     jobs = _recorded(settings, recordings, level) if job is None else _stored(settings, job, level)
@@ -106,13 +116,14 @@ def _show(results: list[Result], job: str | None, plot: Path | None, *, json: bo
     from irregulars.infra.backtesting.rendering import draw, text_table
 
     if plot is not None:
-        plot.write_text(draw(results, f"Backtest on {job or 'recordings'}"))
+        write_file("plot", plot, draw(results, f"Backtest on {job or 'recordings'}"))
     if json:
         print_json({"truth": "verdicts" if job else "labels", "results": [one.to_json() for one in results]})
         return
     print(printable_lines(text_table(results)))
     counts = results[0].counts
-    print(f"\n{counts.iterations:,} iterations, {counts.faults} faults. Alarm: 1 or more in 4 of 6 iterations.")
+    truth = f"{counted(counts.iterations, 'iteration')}, {counted(counts.faults, 'fault')}"
+    print(f"\n{truth}. Alarm: 1 or more in 4 of 6 iterations.")
     if job:
         print(f"Truth: what Irregulars judged of {printable(job)}, right or wrong; not what was true.")
     if plot is not None:

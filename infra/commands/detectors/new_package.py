@@ -10,6 +10,7 @@ from pathlib import Path
 from string import Template
 from typing import Final
 
+from irregulars.detectors.plugins.loading import installed_detectors
 from irregulars.errors import InputError
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,39}")
@@ -203,6 +204,8 @@ def write_package(name: str, level: str, place: Path) -> list[Path]:
 def _require_usable(name: str) -> None:
     if not _NAME.fullmatch(name) or keyword.iskeyword(name) or name.endswith("_"):
         raise InputError(f"name must be small letters, digits and single _, as of a module; got {name!r}")
+    if name in installed_detectors():
+        raise InputError(f"name must not be that of an installed detector; got {name!r}: settings could name neither")
     if name in sys.stdlib_module_names or _is_installed(name):
         raise InputError(f"name must not be that of another module; got {name!r}, which Python imports already")
 

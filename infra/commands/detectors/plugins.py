@@ -10,11 +10,13 @@ from typing import Annotated, Any
 
 import typer
 
-from irregulars.infra.commands.options import Json, print_json
+from irregulars.infra.commands.options import Json, print_json, program
 from irregulars.printing import printable
 
 plugins = typer.Typer(
-    help="Detector plug-ins: which are there, whether they are right, and new ones.", no_args_is_help=True
+    help="Detector plug-ins: which are there, whether they are right, and new ones.\n\n"
+    "Example: irregulars plugins new nic-drift",
+    no_args_is_help=True,
 )
 
 
@@ -27,7 +29,10 @@ class Level(StrEnum):
 
 @plugins.command("list")
 def list_plugins(json: Json = False) -> None:
-    """List the installed entry points of the group irregulars.detectors, and what each does."""
+    """List the installed entry points of the group irregulars.detectors, and what each does.
+
+    Example: irregulars plugins list --json
+    """
     from irregulars.detectors.plugins.loading import installed_detectors
 
     found = [_described(name, target) for name, target in installed_detectors().items()]
@@ -82,7 +87,7 @@ def new(
     for path in write_package(name, level.value, Path()):
         print(path)
     kind = f"{name}:{class_name(name)}"
-    print(f"\nNext: cd {name} && irregulars plugins check {kind}")
+    print(f"\nNext: cd {name} && {program()} plugins check {kind}")
 
 
 def _fitted(line: str) -> str:

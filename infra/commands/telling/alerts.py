@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from irregulars.infra.commands.options import Bootstrap, Json, TopicPrefix, settings_of
-from irregulars.printing import json_text, printable
+from irregulars.printing import broken, json_text, printable, say
 
 if TYPE_CHECKING:
     from irregulars.infra.configuration.settings import Settings
     from irregulars.infra.doctor.blocking import BlockWatch
+
+
+_HANGING = " " * len("2026-11-22 20:37:14Z  ")  # below what an alert says, behind its time
 
 
 def alerts(
@@ -43,15 +46,16 @@ def alerts(
     with nullcontext() if is_ending else _watch(settings, group):
         for message in islice(feed, limit):
             try:
-                print(_line(message, json), flush=True)
+                line = _line(message, json)
+                print(line if json else broken(line, sys.stdout, _HANGING), flush=True)
             except RecordError as error:
-                print(f"irregulars: alert skipped: {printable(error)}", file=sys.stderr)
+                say(f"alert skipped: {error}")
 
 
 def _watch(settings: Settings, group: str) -> BlockWatch:
     from irregulars.infra.doctor.blocking import watch
 
-    return watch(settings, group, lambda line: print(f"irregulars: {printable(line)}", file=sys.stderr, flush=True))
+    return watch(settings, group, say)
 
 
 def _line(message: bytes, json: bool) -> str:

@@ -17,8 +17,11 @@ if TYPE_CHECKING:
     from irregulars.infra.notifying.state_log import StateLog
     from irregulars.sinks.notices.mutes import Mute
 
-mutes = typer.Typer(help="Hold notices back for a while: maintenance windows per host, job, device or kind.",
-                    no_args_is_help=True)  # fmt: skip
+mutes = typer.Typer(
+    help="Hold notices back for a while: maintenance windows per host, job, device or kind.\n\n"
+    'Example: irregulars mutes add --host node-3 --for 2h --reason "firmware"',
+    no_args_is_help=True,
+)
 
 
 @mutes.command()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from irregulars.infra.commands.options import Bootstrap, TopicPrefix, settings_of
+from irregulars.printing import counted
 
 if TYPE_CHECKING:
     from irregulars.infra.configuration.notify_settings import ChannelEntry
@@ -43,7 +44,7 @@ def notify(
     channels = _open(entries, settings)
     try:
         if is_checking:
-            print(f"{file}: {len(channels)} channels; nothing is wrong with it")
+            print(f"{file}: {counted(len(channels), 'channel')}; nothing is wrong with it")
         elif tested is not None:
             _test(channels, tested)
         elif is_dry:

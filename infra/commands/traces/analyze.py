@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from irregulars.infra.commands.options import Json, open_console, plain, print_json, settings_of
-from irregulars.printing import printable
+from irregulars.infra.commands.options import Json, open_console, plain, print_json, program, settings_of
+from irregulars.printing import counted, printable, say
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -72,7 +72,8 @@ def analyze(
     else:
         show_analysis(analysis)
         if analysis.verdicts:
-            print(f"\nOn one screen, with who waited for whom: irregulars show {shlex.quote(printable(directory))}")
+            command = f"{program()} show {shlex.quote(printable(directory))}"
+            print(f"\nOn one screen, with who waited for whom: {command}")
 
 
 def _analyze(settings: Settings, directory: Path, without: Collection[str]) -> Analysis:
@@ -92,9 +93,9 @@ def read_and_report(directory: Path, without: Collection[str] = ()) -> Trace:
     report_rejected(trace)
     numbered = number_iterations(trace)
     if numbered.report:
-        print(f"irregulars: {printable(numbered.report)}", file=sys.stderr)
+        say(numbered.report)
     for line in report_traffic(trace):
-        print(f"irregulars: {printable(line)}", file=sys.stderr)
+        say(line)
     return numbered.trace
 
 
@@ -116,10 +117,16 @@ def _collecting_rarely() -> Iterator[None]:
         atexit.register(gc.freeze)
 
 
+def rows_left_out(trace: Trace) -> str:
+    """Say how many rows were left out."""
+    count = trace.rejected.count
+    return f"{counted(count, 'row')} {'was' if count == 1 else 'were'} left out"
+
+
 def report_rejected(trace: Trace) -> None:
     """Say on standard error how many rows were left out, and why the first were."""
     if trace.rejected.count:
-        print(f"irregulars: {trace.rejected.count} rows were left out; the first reasons:", file=sys.stderr)
+        say(f"{rows_left_out(trace)}; the first reasons:")
         for reason in trace.rejected.reasons:
             print(f"  {printable(reason)}", file=sys.stderr)
 
@@ -132,8 +139,7 @@ def show_analysis(analysis: Analysis) -> None:
     within = "within " if count < sum(past - first for first, past in ranges) else ""  # they join over regular ones
     shown = ", ".join(_range(first, past) for first, past in ranges)
     places = f" ({within}{shown})" if shown else ""
-    total = len(analysis.iterations)
-    judged = f"{total} iteration{'' if total == 1 else 's'}, {count} of them irregular{places}"
+    judged = f"{counted(len(analysis.iterations), 'iteration')}, {count} of them irregular{places}"
     console.print(f"[bold]{plain(analysis.job)}[/bold]: {judged}")
     if analysis.unjudged_reason is not None:
         console.print(f"Cannot judge, because {plain(analysis.unjudged_reason)}.")

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from irregulars.infra.commands.options import Json, open_console, print_json
+from irregulars.infra.commands.options import Json, open_console, print_json, program
+from irregulars.printing import counted
 
 if TYPE_CHECKING:
     from irregulars.infra.runs.last_arrivals_report import LateRank
@@ -61,7 +62,7 @@ def import_trace(
     imported = read(kind, source, out, job, hosts_of(hosts or ()))
     trace = read_trace(out)
     arrivals, names = arrivals_of(trace)
-    late = late_ranks(arrivals, names)
+    late = [one for one in late_ranks(arrivals, names) if one.waited_s]
     if json:
         found = _summary(imported, trace) | {"late_ranks": [one._asdict() for one in late]}
         print_json(found | {"collectives": collectives_json(arrivals, names, _COLLECTIVES_LISTED)})
@@ -115,13 +116,16 @@ def _summary(imported: ImportedJob, trace: Trace) -> dict[str, Any]:
 def _show(out: Path, summary: dict[str, Any], late: list[LateRank]) -> None:
     console = open_console()
     # The contract has null where the source knows no iteration: so it stays for analyze and replay to infer.
-    iterations = f"{summary['iterations']} iterations" if summary["iterations_marked"] else "no iterations marked"
+    iterations = (
+        counted(summary["iterations"], "iteration") if summary["iterations_marked"] else "no iterations marked"
+    )
     console.print(
-        f"{out}: {summary['ranks']} of {summary['world_size']} ranks, {summary['operators']} operators on "
-        f"{summary['communicators']} communicators, {iterations}, clock {summary['clock']}",
+        f"{out}: {summary['ranks']} of {counted(summary['world_size'], 'rank')}, "
+        f"{counted(summary['operators'], 'operator')} on {counted(summary['communicators'], 'communicator')}, "
+        f"{iterations}, clock {summary['clock']}",
         markup=False,
     )
-    for one in [one for one in late if one.waited_s][:_LATE_SHOWN]:
+    for one in late[:_LATE_SHOWN]:
         console.print(
             f"  {one.operator} on {one.communicator}: rank {one.rank} was last in {one.last_in} of "
             f"{one.collectives}, and was waited for {one.waited_s * 1e3:.3g} ms",
@@ -130,9 +134,9 @@ def _show(out: Path, summary: dict[str, Any], late: list[LateRank]) -> None:
     for reason, count in summary["skipped"].items():
         console.print(f"Left out: {count} × {reason}", markup=False)
     if summary["unusable_rows"]:
-        console.print(f"Left out: {summary['unusable_rows']} rows with impossible values", markup=False)
+        console.print(f"Left out: {counted(summary['unusable_rows'], 'row')} with impossible values", markup=False)
     if not summary["iterations_marked"]:
         console.print("Iterations: analyze and replay infer them from the operators.", markup=False)
     for note in summary["notes"]:
         console.print(f"Note: {note}.", markup=False)
-    console.print(f"Next: irregulars analyze {out}", markup=False)
+    console.print(f"Next: {program()} analyze {out}", markup=False)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from irregulars.infra.commands.options import Bootstrap, Json, TopicPrefix, print_json, settings_of
-from irregulars.printing import printable
+from irregulars.printing import counted, say
 
 QUIET_S = 10.0
 """Seconds without an acknowledgement after which that is said: a broker in good health takes a fraction of one."""
@@ -41,6 +41,7 @@ def replay(
 
     Example: irregulars replay tests/recordings/gloo-slow-nic --speed 0
     """
+    from irregulars.infra.commands.traces.analyze import rows_left_out
     from irregulars.infra.configuration.wiring import agent_settings
     from irregulars.producers.publishing.agent import Agent, stop_on_signals
     from irregulars.producers.trace.directory import read_trace
@@ -50,10 +51,10 @@ def replay(
     settings = settings_of(context, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix)
     trace = read_trace(directory)
     if trace.rejected.count:
-        print(f"irregulars: {trace.rejected.count} rows were left out", file=sys.stderr)
+        say(rows_left_out(trace))
     numbered = number_iterations(trace)
     if numbered.report:
-        print(f"irregulars: {printable(numbered.report)}", file=sys.stderr)
+        say(numbered.report)
     source = TraceSource(rename_job(numbered.trace, job, attempt), speed)
     waiting = Acknowledged(settings.kafka_bootstrap)
     agent = Agent(source, agent_settings(settings), waiting.note if json else waiting.show)
@@ -120,7 +121,7 @@ class Acknowledged:
 
     def _complain(self) -> None:
         told = f"NOTHING WAS ACKNOWLEDGED by Kafka at {self._bootstrap} within {QUIET_S:g} s"
-        print(f"irregulars: {told}; is it there, and is anything else in its way?", file=sys.stderr, flush=True)
+        say(f"{told}; is it there, and is anything else in its way?")
 
 
 def _report(done: Progress, json: bool) -> None:
@@ -130,5 +131,5 @@ def _report(done: Progress, json: bool) -> None:
         return
     if sys.stderr.isatty():
         print(file=sys.stderr)
-    print(f"{done.reason}: {done.announcements} announcements and {done.rows:,} rows delivered "
-          f"in {done.batches:,} batches")  # fmt: skip
+    sent = f"{counted(done.announcements, 'announcement')} and {counted(done.rows, 'row')} delivered"
+    print(f"{done.reason}: {sent} in {counted(done.batches, 'batch', 'batches')}")

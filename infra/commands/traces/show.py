@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from irregulars.errors import InputError
-from irregulars.infra.commands.options import ClickHouseUrl, Database, Json, print_json, settings_of
+from irregulars.errors import InputError, ServiceError
+from irregulars.infra.commands.options import ClickHouseUrl, Database, Json, print_json, settings_of, write_file
+from irregulars.printing import say
 
 _PATHS = ("/", "./", "../")  # so that a misspelt directory is not looked for in the database
 _SHOWN_ID = re.compile(r"\[(\S.*?:\d+:\d+:\S+?)(?: revision \d+)?\]")
@@ -63,7 +63,8 @@ def show(
     if html is not None:
         from irregulars.infra.showing.html_page import page_of
 
-        _write(html, page_of(screen))
+        write_file("html", html, page_of(screen))
+        say(f"{html} written")
     if json:
         print_json(screen.to_json())
     elif html is None:
@@ -77,18 +78,17 @@ def named_by(pasted: Sequence[str]) -> str | None:
 
     >>> named_by(["[llama-7b:1:60:0", "revision", "1]"]), named_by(["[llama-7b:1:60:0]"]), named_by(["my job"])
     ('llama-7b:1:60:0', 'llama-7b:1:60:0', 'my job')
+
+    Raises
+    ------
+    InputError
+        If there are several arguments that are no such id.
     """
     text = " ".join(pasted)
     found = _SHOWN_ID.fullmatch(text)
+    if found is None and len(pasted) > 1:
+        raise InputError(f"verdict must be one id, job or directory; got {len(pasted)}: {text!r}")
     return (found[1] if found else text) or None
-
-
-def _write(path: Path, page: str) -> None:
-    try:
-        path.write_text(page, encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"html must be a file that can be written; got {error.strerror} ({path})") from None
-    print(f"irregulars: {path} written", file=sys.stderr)
 
 
 def _of_recording(settings: Settings, directory: Path, verdict_id: str | None) -> Found | None:
@@ -118,7 +118,13 @@ def _of_database(settings: Settings, which: str, wait_s: float) -> Found | None:
 
     target = database_settings(settings, wait_s, is_reading=True)
     source = f"{target.database} on {target.address}"
-    client = connect(target)
+    try:
+        client = connect(target)
+    except ServiceError as error:
+        if not which:
+            raise
+        told = f"{which!r} is no directory here, so a verdict or job of that name was looked for in the database"
+        raise type(error)(f"{told}; {error}") from error
     try:
         with translated(target):
             verdict = find_verdict(client, which)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from irregulars.infra.commands.options import Json, open_console, print_json
+from irregulars.infra.commands.options import Json, open_console, print_json, program
+from irregulars.printing import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -240,7 +241,7 @@ def _write(out: Path, job: SimulatorSettings, console: Console) -> dict[str, Any
     from irregulars.producers.simulator.logs.source import simulate_trace
 
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task(f"{job.world_size} ranks, {job.iterations} iterations", total=job.iterations)
+        task = progress.add_task(_size(job), total=job.iterations)
         try:
             return simulate_trace(out, job, on_part=lambda past: progress.update(task, completed=past))
         except OSError as error:
@@ -248,8 +249,12 @@ def _write(out: Path, job: SimulatorSettings, console: Console) -> dict[str, Any
             raise InputError(f"{rule}; got {error.strerror or error} ({error.filename or out})") from error
 
 
+def _size(job: SimulatorSettings) -> str:
+    return f"{counted(job.world_size, 'rank')}, {counted(job.iterations, 'iteration')}"
+
+
 def _show(console: Console, out: Path, job: SimulatorSettings, label: dict[str, Any]) -> None:
-    console.print(f"{out}: {job.world_size} ranks, {job.iterations} iterations", markup=False)
+    console.print(f"{out}: {_size(job)}", markup=False)
     for fault in label.get("faults", ()):
         first, past = fault["iterations"]
         excess = fault["excess_ratio"]
@@ -257,4 +262,4 @@ def _show(console: Console, out: Path, job: SimulatorSettings, label: dict[str, 
         ranks = ", ".join(map(str, fault["ranks"][:8])) + (", …" if len(fault["ranks"]) > 8 else "")
         where = f" on rank {ranks}" if ranks else ""
         console.print(f"  {fault['fault']}{where} in iterations {first} to {past - 1}: {effect}", markup=False)
-    console.print(f"Next: irregulars analyze {out}", markup=False)
+    console.print(f"Next: {program()} analyze {out}", markup=False)

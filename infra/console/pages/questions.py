@@ -14,7 +14,7 @@ from starlette.routing import BaseRoute, Route
 from irregulars.errors import InputError
 from irregulars.infra.console.pages.cells import host_path, incident_path, job_path, table_of
 from irregulars.infra.console.pages.rendering import console_of, render
-from irregulars.sinks.investigations import THEMES, bind, run, shipped_investigations
+from irregulars.sinks.investigations import THEMES, Investigation, bind, run, shipped_investigations
 from irregulars.sinks.newest_values import NEWEST
 
 _KEEP_S: Final = 5.0
@@ -59,7 +59,7 @@ async def question_page(request: Request) -> Response:
     if question is None:
         raise HTTPException(404, "No such question ships.")
     given = {name: value for name, value in request.query_params.items() if value != ""}
-    values = _bounded(given)
+    values = _bounded(question, given)
     needs = [one for one in question.parameters if one.is_required and one.name not in values]
     answer, wrong = None, None
     if not needs:
@@ -78,10 +78,11 @@ async def question_page(request: Request) -> Response:
     )  # fmt: skip
 
 
-def _bounded(given: dict[str, str]) -> dict[str, str]:
-    """Return the values, with no more rows than a page shows."""
+def _bounded(question: Investigation, given: dict[str, str]) -> dict[str, str]:
+    """Return the values, with no more rows than a page shows: the question's own limit may be above that too."""
+    usual = {one.name: one.default for one in question.parameters}
     try:
-        is_long = int(given.get("limit", "0")) > _MOST_ROWS
+        is_long = int(given.get("limit", usual.get("limit") or "0")) > _MOST_ROWS
     except ValueError:  # `bind` says what is wrong with it
         return given
     return {**given, "limit": str(_MOST_ROWS)} if is_long else given

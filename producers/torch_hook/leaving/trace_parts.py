@@ -20,7 +20,7 @@ from typing import Final
 import numpy as np
 
 from irregulars.errors import InputError
-from irregulars.printing import printable
+from irregulars.printing import counted, printable
 from irregulars.producers.publishing.batches import event_times_ns
 from irregulars.producers.torch_hook.leaving.frames import END_BYTES, End, Frame, Waiting, is_ended, read_frames
 from irregulars.producers.trace.writer import write_trace
@@ -156,7 +156,7 @@ def main(arguments: list[str]) -> int:
         print("usage: python -m irregulars.producers.torch_hook.leaving.trace_parts DIR", file=sys.stderr)
         return 2
     try:
-        print(f"{arguments[0]}: {assemble(Path(arguments[0]))} ranks")
+        print(f"{arguments[0]}: {counted(assemble(Path(arguments[0])), 'rank')}")
     except (InputError, OSError) as error:
         print(f"irregulars: {printable(' '.join(str(error).split()))}", file=sys.stderr)
         return 2

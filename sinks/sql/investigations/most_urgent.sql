@@ -11,11 +11,13 @@ WITH known AS (SELECT * FROM incidents)
 SELECT
     known.severity AS severity,
     known.state AS state,
-    known.job AS job,
-    known.verdict_id AS verdict_id,
     known.kind AS kind,
     suspects.device AS device,
     suspects.host AS host,
+    suspects.gpu AS gpu,
+    suspects.nic AS nic,
+    known.verdict_id AS verdict_id,
+    known.job AS job,
     suspects.rank AS rank,
     round(suspects.probability, 3) AS probability,
     round(known.delta, 2) AS delta,
@@ -26,7 +28,7 @@ SELECT
 FROM known
 LEFT JOIN
 (
-    SELECT job, verdict_id, toNullable(device) AS device, host, toNullable(rank) AS rank,
+    SELECT job, verdict_id, toNullable(device) AS device, host, gpu, nic, toNullable(rank) AS rank,
         toNullable(probability) AS probability
     FROM newest_suspects
     WHERE position = 0

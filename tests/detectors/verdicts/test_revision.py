@@ -47,3 +47,15 @@ def test_a_closed_revision_says_why() -> None:
 def test_no_suspect_is_said_to_be_certain() -> None:
     assert suspect_of(Device("gpu", (1,)), 0.99998, TOPOLOGY).probability == 0.99
     assert suspect_of(Device("gpu", (1,)), 0.91, TOPOLOGY).probability == 0.91
+
+
+def test_of_ranks_that_log_nothing_it_is_said_so_and_of_many_nobody_is_named() -> None:
+    few, many = (
+        Hang(ranks, 3, 0, 0, None, has_arrived=False, silent=silent) for ranks, silent in (((2,), 1), ((), 9))
+    )
+    told = [hang_verdict("v", one, observation(7), None, "silent", "j", 1, TOPOLOGY) for one in (few, many)]
+    assert told[0].suspects[0].probability == 0.7
+    assert "rank 2 belongs to" in told[0].evidence
+    assert "nothing was logged there" in told[0].evidence
+    assert told[1].suspects == ()
+    assert "9 ranks that belong to" in told[1].evidence

@@ -18,7 +18,7 @@ EXAMPLE = ROOT / "infra" / "node" / "agent.toml"
 def test_a_file_can_be_checked_without_starting_anything(run: Run) -> None:
     assert run("agent", "--check", str(EXAMPLE)) == (
         0,
-        f"{EXAMPLE}: 1 sources, 0 ranks; nothing is wrong with it\n",
+        f"{EXAMPLE}: 1 source, 0 ranks; nothing is wrong with it\n",
         "",
     )
 

@@ -13,8 +13,8 @@ ANSWER = Answer(
 )
 
 
-def lines(answer: Answer, width: int | None, **options: object) -> list[str]:
-    return [line for line, _ in lay_out(answer, width, **options)]  # type: ignore[arg-type]
+def lines(answer: Answer, width: int | None, height: int | None = None, **options: object) -> list[str]:
+    return [line for line, _ in lay_out(answer, width, height, **options)]  # type: ignore[arg-type]
 
 
 def test_what_fits_is_a_table_with_numbers_to_the_right_and_nulls_as_dashes() -> None:
@@ -95,3 +95,36 @@ def test_no_rows_say_what_that_means(capsys: pytest.CaptureFixture[str]) -> None
 
 def test_no_control_signs_reach_a_terminal() -> None:
     assert lines(Answer(("a\x1b",), (("b\x9b\r",),)), 80) == ["a\\x1b", "b\\x9b\\r"]
+
+
+RANKS = Answer(
+    ("rank", "host", "evidence", "work_ms", "score"),
+    tuple((rank, f"node-{rank}", "x" * 40, 1.5 * rank, None) for rank in range(50)),
+)
+
+
+def test_many_rows_that_are_too_wide_are_a_table_of_the_columns_for_which_there_is_room() -> None:
+    told = lines(RANKS, 60, 24)
+    assert told[:2] == [
+        f"rank  host     evidence{' ' * 24}  work_ms",
+        f"   0  node-0   {'x' * 31}…      0.0",
+    ]
+    assert len(told) == 51 + 2
+    assert " ".join(told[51:]) == (
+        "Too wide for this terminal: not shown: score; texts are cut (…). Whole: --vertical, --table, --json"
+    )
+    assert max(map(len, told)) <= 60
+
+
+def test_records_that_fit_the_screen_stay_records() -> None:
+    few = Answer(RANKS.columns, RANKS.rows[:3])
+    assert lines(few, 60, 24)[0] == "1 of 3"
+    assert lines(few, 60, 18)[0].startswith("rank")
+    two = Answer(RANKS.columns, RANKS.rows[:2])
+    assert lines(two, 60, 5)[0] == "1 of 2"
+
+
+def test_a_single_column_is_cut_where_nothing_else_helps() -> None:
+    told = lines(Answer(("節",), tuple(("節" * 30,) for _ in range(9))), 20, 5)
+    assert told[1] == "節" * 9 + "…"
+    assert "texts are cut" in " ".join(told)

@@ -1,12 +1,31 @@
 from __future__ import annotations
 
-import pytest
+import sys
 
-from irregulars.infra.commands.demo import _cost, _Standstill
+import pytest
+from rich.console import Console
+
+from irregulars.infra.commands.demo import _cost, _Standstill, bars_of, progress_line
 from tests.infra.showing.made_up_verdicts import verdict_of
 from tests.infra.test_cli import Run, run
 
 __all__ = ["run"]  # the fixture
+
+
+def test_a_live_demo_without_torch_is_refused_before_any_service_starts(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    status, out, err = run("demo", "--live")
+    assert (status, out, len(err.splitlines())) == (2, "", 1)
+    assert "torch must be installed for --live; got none. Run in a checkout" in err
+
+
+@pytest.mark.parametrize(("width", "is_terminal"), [(80, True), (62, True), (400, False)])
+def test_a_line_of_progress_fits_its_terminal(width: int, is_terminal: bool) -> None:
+    console = Console(width=width, force_terminal=is_terminal)
+    line = progress_line([0.25] * 1000, 1000, bars_of(console))
+    assert len(line) <= min(width, 100)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,12 @@ def test_the_list_shows_every_investigation_with_its_parameters(run: Run) -> Non
         assert name in out
 
 
+def test_questions_with_a_question_mark_have_no_full_stop_behind_it(run: Run) -> None:
+    out = run("sql", "--list")[1]
+    assert "Is the pipeline healthy? For" in out
+    assert "?." not in out
+
+
 def test_the_list_is_there_for_scripts(run: Run) -> None:
     shipped = {one["name"]: one for one in json.loads(run("sql", "--list", "--json")[1])}
     assert {p["name"] for p in shipped["rank_operators"]["parameters"]} >= {"job", "rank", "iteration"}

@@ -14,6 +14,9 @@ from irregulars.errors import InputError
 from irregulars.infra.runs.analysis import analyze
 from irregulars.infra.runs.walk import WalkedJob, walk
 from irregulars.infra.runs.walk_stations import Place, choose, stations
+from irregulars.producers.simulator.job.faults import parse_fault
+from irregulars.producers.simulator.job.settings import SimulatorSettings
+from irregulars.producers.simulator.logs.source import simulate_trace
 from irregulars.producers.trace.directory import read_trace
 from irregulars.streams.messages.records import OPERATORS, decode_batch
 from tests.infra.docs.made_parts import walk_output
@@ -35,6 +38,18 @@ def station(job: WalkedJob, name: str, place: Place | None = None) -> dict[str, 
 def test_its_verdicts_are_those_of_analyze(job: WalkedJob) -> None:
     newest = {verdict.verdict_id: verdict for verdict in job.revisions}
     assert list(newest.values()) == analyze(job.trace).verdicts
+
+
+def test_evidence_of_a_larger_job_travels_together_and_its_verdicts_are_those_of_analyze(tmp_path: Path) -> None:
+    fault = parse_fault("slow_rank:rank=5,from=30,factor=1.6")
+    simulate_trace(tmp_path, SimulatorSettings(dp=8, pp=2, tp=1, iterations=45, faults=(fault,)))
+    parts: list[tuple[int, int]] = []
+    larger = walk(read_trace(tmp_path), on_part=lambda done, total: parts.append((done, total)))
+    newest = {verdict.verdict_id: verdict for verdict in larger.revisions}
+    assert list(newest.values()) == analyze(larger.trace).verdicts
+    assert [verdict.kind for verdict in newest.values()] == ["slow_rank"]
+    assert len(larger.bus.topics["evidence"]) < 45, "less than a message an iteration, for all 16 ranks"
+    assert parts == [(number, len(parts)) for number in range(1, len(parts) + 1)]
 
 
 def test_the_parts_that_it_names_are_where_it_says(job: WalkedJob) -> None:

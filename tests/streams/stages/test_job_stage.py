@@ -14,7 +14,7 @@ from irregulars.streams.kafka.outbox import Outbox
 from irregulars.streams.messages.judgements import Judgements
 from irregulars.streams.messages.threshold_changes import ThresholdChange
 from irregulars.streams.monitor_settings import MonitorSettings
-from irregulars.streams.progress.threshold_log import ReadChanges
+from irregulars.streams.progress.word_log import ReadWords
 from irregulars.streams.snapshots.published_verdicts import PublishedVerdicts, Told
 from irregulars.streams.snapshots.records import PositionRecord
 from irregulars.streams.stages.job_stage import JobStage
@@ -96,7 +96,7 @@ class FollowedLog:
     """The topic ``thresholds``, as far as it was read."""
 
     is_readable = True
-    known = ReadChanges()
+    known: ReadWords[ThresholdChange] = ReadWords()
 
 
 def test_changes_of_a_topic_that_was_made_anew_are_taken_back(services: Services) -> None:
@@ -107,16 +107,16 @@ def test_changes_of_a_topic_that_was_made_anew_are_taken_back(services: Services
     tracked = Tracked(b"j", monitor)
 
     async def judge() -> float:
-        await stage.thresholds.plan(state, 0)
-        stage.thresholds.begin(state)
+        await stage.people_say.plan(state, 0)
+        stage.people_say.begin(state)
         await stage._judged(state, tracked, None)
         return monitor._current.delta
 
     async def both() -> tuple[float, float]:
-        log.known = ReadChanges(1, ((0, ThresholdChange("t", {"delta": 1.4}, "ann", "noise", 0)),))
-        await stage.thresholds.restore(state, PositionRecord(), 0)
+        log.known = ReadWords(1, ((0, ThresholdChange("t", {"delta": 1.4}, "ann", "noise", 0)),))
+        await stage.people_say.restore(state, PositionRecord(), 0)
         changed = await judge()
-        log.known = ReadChanges()
+        log.known = ReadWords()
         return changed, await judge()
 
     assert asyncio.run(both()) == (1.4, 1.1)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import pytest
 
 from irregulars.streams.kafka.topics import WORKER_TOPICS
-from irregulars.streams.stages.job_stage import EVIDENCE, _JobWork
-from irregulars.streams.stages.partition_state import Tracked
+from irregulars.streams.stages.job_topics import EVIDENCE
+from irregulars.streams.stages.partition_state import JobWork, Tracked
 from irregulars.streams.stages.rank_stage import RANK_TOPICS
 from irregulars.streams.telemetry.worker_metrics import INPUTS, RESULTS
 from irregulars.streams.worker.running import make_app
@@ -23,7 +23,7 @@ class Monitor:
 
 def test_an_end_is_told_once_for_each_attempt(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "irregulars.worker")
-    monitor, work = Monitor(), _JobWork()
+    monitor, work = Monitor(), JobWork()
     tracked = Tracked(b"llama", monitor)
     for is_ended in (False, True, True, False, True, True):
         monitor.is_ended = is_ended
@@ -33,7 +33,7 @@ def test_an_end_is_told_once_for_each_attempt(caplog: pytest.LogCaptureFixture) 
 
 def test_a_job_that_had_ended_before_a_restart_is_not_told_again(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "irregulars.worker")
-    _JobWork(was_ended=True).note_end(Tracked(b"llama", Monitor(is_ended=True)))  # type: ignore[arg-type]
+    JobWork(was_ended=True).note_end(Tracked(b"llama", Monitor(is_ended=True)))  # type: ignore[arg-type]
     assert caplog.messages == []
 
 

@@ -20,7 +20,16 @@ from irregulars.streams.snapshots.records import (
 from tests.streams.judged_streams import Outcome, found
 from tests.streams.worker.recorded_states import STATES, cut
 
-READ = (3, "3-without-lasted", "3-without-say", 2, "2-unpacked", "2-without-groups", "2-without-peers")
+READ = (
+    3,
+    "3-without-lessons",
+    "3-without-lasted",
+    "3-without-say",
+    2,
+    "2-unpacked",
+    "2-without-groups",
+    "2-without-peers",
+)
 REFUSED = (1,)
 
 

@@ -45,13 +45,20 @@ def test_a_new_package_passes_its_own_test_and_its_check_as_it_is(
     monkeypatch.chdir(folder)
     status, out, err = run_here(run, folder, monkeypatch, "plugins", "check", target)
     assert (status, err) == (0, "")
-    assert f"{target} passes 17 checks: scores {level}s against past" in out
+    assert f"{target} passes 18 checks: scores {level}s against past" in out
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"], cwd=folder, env={"PYTHONPATH": str(ROOT)},
         capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout
     assert "2 passed" in done.stdout
+
+
+def test_a_new_package_must_not_hide_a_detector_that_is_installed(run: Run, tmp_path: Path) -> None:
+    status, out, err = run("plugins", "new", "peers")
+    assert (status, out, len(err.splitlines())) == (2, "", 1)
+    assert "name must not be that of an installed detector; got 'peers'" in err
+    assert not (tmp_path / "peers").exists()
 
 
 @pytest.mark.parametrize("level", ["rank", "operator"])

@@ -25,7 +25,7 @@ def logs(tmp_path: Path) -> Path:
 def test_it_writes_a_trace_that_can_be_analysed_and_says_who_was_last(run: Run, logs: Path) -> None:
     status, out, err = run("import", "nccl-inspector", str(logs), "out")
     assert (status, err) == (0, "")
-    assert "out: 2 of 2 ranks, 8 operators on 1 communicators, no iterations marked, clock shared" in out
+    assert "out: 2 of 2 ranks, 8 operators on 1 communicator, no iterations marked, clock shared" in out
     assert "Iterations: analyze and replay infer them from the operators." in out
     assert "all_reduce on 0xab: rank 1 was last in 4 of 4, and was waited for 0.16 ms" in out
     assert "Next: irregulars analyze out" in out
@@ -42,6 +42,14 @@ def test_its_result_is_json_if_wanted_and_nothing_else(run: Run, logs: Path) -> 
     assert (found["iterations"], found["iterations_marked"]) == (0, False)
     assert {one["last_rank"] for one in found["collectives"]} == {1}
     assert {one["ends_apart_ns"] for one in found["collectives"]} == {0}
+
+
+def test_nobody_is_late_where_nobody_was_waited_for(run: Run, tmp_path: Path) -> None:
+    for rank in (0, 1):
+        whole = [{**context(rank), **collective(n, 90, 1000 * n)} for n in range(4)]
+        (tmp_path / f"host-pid{rank}.log").write_bytes(lines(*whole))
+    found = json.loads(run("import", "nccl-inspector", ".", "out", "--json")[1])
+    assert (found["late_ranks"], len(found["collectives"])) == ([], 4)
 
 
 @pytest.mark.parametrize(

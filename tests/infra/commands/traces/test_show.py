@@ -3,6 +3,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
+from irregulars.errors import InputError
 from irregulars.infra.commands.traces.show import named_by
 from tests.infra.test_cli import Run, run
 
@@ -65,9 +68,18 @@ def test_an_id_may_be_pasted_as_screens_and_logs_show_it() -> None:
     assert named_by(["[my job:1:60:quiet.0 revision 12]"]) == "my job:1:60:quiet.0"
     assert named_by(["llama"]) == "llama"
     assert named_by([]) is None
+    with pytest.raises(InputError, match="must be one id, job or directory; got 2: 'a b'"):
+        named_by(["a", "b"])
 
 
 def test_a_pasted_id_is_looked_for_in_the_database(run: Run) -> None:
     status, _, err = run("show", "[llama:1:60:0", "revision", "1]", "--wait", "0.1")
     assert status == 2
     assert "ClickHouse" in err
+
+
+def test_a_misspelt_directory_without_a_slash_is_told_as_one(run: Run) -> None:
+    status, out, err = run("show", "no-such-dir", "--clickhouse-url", "http://127.0.0.1:1", "--wait", "0.3")
+    assert (status, out, len(err.splitlines())) == (2, "", 1)
+    told = "irregulars: 'no-such-dir' is no directory here, so a verdict or job of that name was looked for in"
+    assert err.startswith(told)

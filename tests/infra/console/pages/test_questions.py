@@ -14,7 +14,15 @@ from tests.infra.console.visits import text_of, visit
 )
 def test_a_page_asks_for_few_rows_however_a_number_is_written(limit: str, rows: int) -> None:
     question = find_investigation("jobs_now")
-    assert bind(question, _bounded({"limit": limit}))["limit"] == rows
+    assert bind(question, _bounded(question, {"limit": limit}))["limit"] == rows
+
+
+def test_a_page_asks_for_few_rows_also_where_the_question_s_own_limit_is_larger() -> None:
+    question = find_investigation("rank_operators")
+    given = {"job": "a", "iteration": "1", "rank": "0"}
+    assert int(bind(question, given)["limit"]) > 500
+    assert bind(question, _bounded(question, given))["limit"] == 500
+    assert "limit" not in _bounded(find_investigation("jobs_now"), {}), "its own is smaller, and holds"
 
 
 def test_a_number_that_python_does_not_read_is_refused_and_no_fault_of_ours() -> None:

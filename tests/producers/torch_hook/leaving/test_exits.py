@@ -65,7 +65,7 @@ def test_what_a_killed_rank_left_half_written_is_assembled_by_hand(tmp_path: Pat
     part.write_bytes(part.read_bytes()[:-3])
     command = [sys.executable, "-m", "irregulars.producers.torch_hook.leaving.trace_parts", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (0, f"{tmp_path}: 1 ranks\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{tmp_path}: 1 rank\n", "")
     assert len(read_trace(tmp_path).commops[0]) == ITERATIONS
 
 

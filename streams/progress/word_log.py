@@ -1,29 +1,42 @@
-"""The topic ``thresholds`` as a worker follows it.
+"""A topic of people's words as a worker follows it: changes of thresholds, or opinions on verdicts.
 
-Changes are few, and the topic keeps each of them for ever: a worker that starts reads all of them before it judges.
+Words are few, and the topic keeps the newest of each key for ever: a worker that starts reads all of them before it
+judges.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Generic, Protocol, TypeVar
 
 from irregulars.errors import RecordError, ServiceError, ServiceUnavailable, TopicMismatch
 from irregulars.streams.kafka.log_reader import LogReader
-from irregulars.streams.messages.threshold_changes import ThresholdChange, decode_change
 
 LOG: Final = logging.getLogger("irregulars.worker")
-THRESHOLDS_S: Final = 2.0
-"""Seconds between two looks."""
+WORDS_S: Final = 2.0
+"""Seconds between two looks at what is judged by."""
+OPINIONS_S: Final = 10.0
+"""Seconds between two looks for the database: nobody waits for a row of feedback."""
+
+
+class Word(Protocol):
+    """What somebody said: `ThresholdChange`, `Opinion`."""
+
+    @property
+    def job(self) -> str | None:
+        """The job that it is about; None: all of them."""
+
+
+W = TypeVar("W", bound=Word)
 
 
 @dataclass(slots=True)
-class UnusableChange:
-    """A message that is no change of thresholds: as it came, for the dead letters, and why."""
+class UnusableWord:
+    """A message that is no word: as it came, for the dead letters, and why."""
 
     topic: str
     partition: int
@@ -35,39 +48,47 @@ class UnusableChange:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadChanges:
+class ReadWords(Generic[W]):
     """What was read of the topic.
 
     Parameters
     ----------
     revision
-        How far: the offset of the next change.
-    changes, unusable
-        Changes with their offsets, and the messages that are none, both in the order of the topic.
+        How far: the offset of the next word.
+    words, unusable
+        Words with their offsets, and the messages that are none, both in the order of the topic.
     """
 
     revision: int = 0
-    changes: tuple[tuple[int, ThresholdChange], ...] = ()
-    unusable: tuple[UnusableChange, ...] = ()
+    words: tuple[tuple[int, W], ...] = ()
+    unusable: tuple[UnusableWord, ...] = ()
 
-    def of(self, job: str, revision: int) -> tuple[ThresholdChange, ...]:
-        """Return the changes before a revision that concern a job."""
-        return tuple(one for at, one in self.changes if at < revision and one.job in (None, job))
+    def of(self, job: str, revision: int) -> tuple[W, ...]:
+        """Return the words before a revision that concern a job."""
+        return tuple(one for at, one in self.words if at < revision and one.job in (None, job))
 
-    def unusable_between(self, begin: int, end: int) -> Sequence[UnusableChange]:
-        """Return the messages of a range of revisions that are no changes."""
+    def since(self, revision: int) -> list[W]:
+        """Return the words from a revision on; all of them where the topic was made anew since."""
+        return [one for at, one in self.words if at >= revision or revision > self.revision]
+
+    def unusable_between(self, begin: int, end: int) -> Sequence[UnusableWord]:
+        """Return the messages of a range of revisions that are no words."""
         return [one for one in self.unusable if begin <= one.offset < end]
 
 
-class ThresholdLog:
-    """Reads what was changed since the last look.
+class WordLog(Generic[W]):
+    """Reads what was said since the last look.
 
     Parameters
     ----------
     topic
         Full name.
+    name
+        Without the prefix; names the thread and the line of the log that says why nothing is read.
     reader
         For this log alone: it is used in a thread of its own.
+    decode
+        Makes a word of a message's value; raises `RecordError`.
 
     Attributes
     ----------
@@ -77,12 +98,14 @@ class ThresholdLog:
         Whether the topic could be read when it was last looked at: it is there, and we may.
     """
 
-    def __init__(self, topic: str, reader: LogReader) -> None:
-        self.known = ReadChanges()
+    def __init__(self, topic: str, name: str, reader: LogReader, decode: Callable[[bytes | None], W]) -> None:
+        self.known: ReadWords[W] = ReadWords()
         self.is_readable = False
         self._topic: Final = topic
+        self._name: Final = name
         self._reader: Final = reader
-        self._thread: Final = ThreadPoolExecutor(1, thread_name_prefix="irregulars-thresholds")
+        self._decode: Final = decode
+        self._thread: Final = ThreadPoolExecutor(1, thread_name_prefix=f"irregulars-{name}")
         self._trouble = ""
 
     async def read(self) -> None:
@@ -100,7 +123,7 @@ class ThresholdLog:
         self._thread.submit(self._reader.close)
         self._thread.shutdown(wait=False)
 
-    def _follow(self) -> ReadChanges:
+    def _follow(self) -> ReadWords[W]:
         try:
             if not self._reader.partitions(self._topic):
                 raise TopicMismatch(
@@ -114,26 +137,26 @@ class ThresholdLog:
             self.is_readable = False
             if str(error) != self._trouble:
                 self._trouble = str(error)
-                LOG.warning("event=no_thresholds reason=%r", self._trouble)
+                LOG.warning("event=no_%s reason=%r", self._name, self._trouble)
             return self.known
         self._trouble, self.is_readable = "", True
         return found
 
-    def _read(self, known: ReadChanges) -> ReadChanges:
+    def _read(self, known: ReadWords[W]) -> ReadWords[W]:
         _, end = self._reader.bounds(self._topic, 0)
         if end < known.revision:  # the topic was made anew
-            known = ReadChanges()
+            known = ReadWords()
         if end == known.revision:
             return known
-        changes, unusable = [*known.changes], [*known.unusable]
+        words, unusable = [*known.words], [*known.unusable]
         for message in self._reader.messages(self._topic, 0, known.revision, end):
             offset = message.offset() or 0
             if message.value() is None:  # someone erased it by hand
                 continue
             try:
-                changes.append((offset, decode_change(message.value())))
+                words.append((offset, self._decode(message.value())))
             except RecordError as error:
                 LOG.warning("event=unreadable topic=%s offset=%d reason=%r", self._topic, offset, str(error))
-                unusable.append(UnusableChange(self._topic, 0, offset, message.timestamp()[1] / 1000, message.key(),
-                                               message.value(), str(error)))  # fmt: skip
-        return ReadChanges(end, tuple(changes), tuple(unusable))
+                unusable.append(UnusableWord(self._topic, 0, offset, message.timestamp()[1] / 1000, message.key(),
+                                             message.value(), str(error)))  # fmt: skip
+        return ReadWords(end, tuple(words), tuple(unusable))
