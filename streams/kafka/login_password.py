@@ -28,6 +28,9 @@ LOOK_S: Final = 2.0
 """Between two looks into the file, seconds. It is one line; a login that is refused is tried again each second."""
 
 _TOLD_AGAIN_S: Final = 30.0
+START_S: Final = 10.0
+"""A refusal so soon after the start ends the process, with a line that says why: a second line would say it twice."""
+
 _REFUSALS: Final = frozenset({KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED})
 
 
@@ -61,7 +64,7 @@ class LoginPassword(str):
         made._newest = str(text)
         made._clients = WeakSet()
         made._lock = threading.Lock()
-        made._looked_s = time.monotonic()
+        made._looked_s = made._begun_s = time.monotonic()
         made._refused_s = made._told_s = float("-inf")
         made._reason = ""
         return made
@@ -70,6 +73,7 @@ class LoginPassword(str):
     _clients: WeakSet[TakesPassword]
     _lock: threading.Lock
     _looked_s: float
+    _begun_s: float
     _refused_s: float
     _told_s: float
     _reason: str
@@ -109,7 +113,7 @@ class LoginPassword(str):
         if not is_login_refusal(error):
             return
         self._refused_s, self._reason = time.monotonic(), f"{error.name()}: {error.str()}"
-        if self._refused_s > self._told_s + _TOLD_AGAIN_S:
+        if self._refused_s > max(self._told_s + _TOLD_AGAIN_S, self._begun_s + START_S):
             self._told_s = self._refused_s
             LOG.warning("event=login_refused service=kafka user=%r advice=%r reason=%r", self.user, self.advice,
                         self._reason)  # fmt: skip

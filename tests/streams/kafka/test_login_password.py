@@ -56,7 +56,17 @@ def test_it_shows_nowhere(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> N
     assert "hunter2" not in repr(password) + repr({"sasl.password": password}) + caplog.text
 
 
-def test_a_refusal_is_told_once_with_whom_and_what_to_do(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_refusal_at_the_start_ends_the_process_and_is_told_by_that_alone(caplog: pytest.LogCaptureFixture) -> None:
+    password = LoginPassword("x", "ada", None)
+    password.note(KafkaError(KafkaError._AUTHENTICATION))
+    assert caplog.records == []
+    assert "refused the login of 'ada'" in str(password.refusal(60.0))
+
+
+def test_a_refusal_is_told_once_with_whom_and_what_to_do(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(login_password, "START_S", 0.0)
     for path, advice in ((tmp_path / "password", str(tmp_path / "password")), (None, "start it again")):
         caplog.clear()
         password = LoginPassword("x", "ada", path)
