@@ -61,6 +61,8 @@ class WorkerSettings:
     recent_mib
         How many MiB of the operators that came last are kept, so that looking into an irregular iteration need not
         ask the broker for them.
+    unstored_mib
+        How many MiB of rows may wait for the database until judging waits too.
     broker_timeout_s
         How long the broker has to answer a question, and to send what is read again.
     broker_away_s
@@ -96,6 +98,7 @@ class WorkerSettings:
     parked_bytes: int = 64 << 20
     parked_s: float = 60.0
     recent_mib: int = 64
+    unstored_mib: int = 256
     broker_timeout_s: float = 30.0
     broker_away_s: float = 300.0
     database_away_s: float = 300.0
@@ -120,5 +123,7 @@ class WorkerSettings:
         parse_listen(self.metrics_listen)
         if self.recent_mib < 0:
             raise InputError(f"recent_mib must be at least 0; got {self.recent_mib!r} (worker settings)")
+        if self.unstored_mib < 1:
+            raise InputError(f"unstored_mib must be at least 1; got {self.unstored_mib!r} (worker settings)")
         if self.grace_s < 0:
             raise InputError(f"grace_s must be at least 0 s; got {self.grace_s!r} (worker settings)")

@@ -133,6 +133,11 @@ class IterationJudge:
         self._tracker.follow(settings.severity)
         self._say.follow(settings.severity)
 
+    def forget_operators(self) -> None:
+        """Forget the iterations that may be read again: their operators are gone."""
+        self._investigator.forget()
+        self._hangs.newest.clear()
+
     def teach(self) -> None:
         """Teach the detectors all lessons, in place of those that they were taught before."""
         self._panel.teach(self._lessons)

@@ -140,6 +140,9 @@ class Settings:
     recent_mib: MebiBytes = _setting(
         64, "MiB of newest operators that a worker keeps, so that it need not ask Kafka for them again"
     )
+    unstored_mib: Annotated[int, Meta(ge=1, le=1 << 20)] = _setting(
+        256, "MiB of rows that wait in a worker's memory while ClickHouse is away, before judging waits as well"
+    )
     detectors: tuple[str, ...] = _setting(
         ("peers",), "Detectors: entry points or package.module:Name, each with options in brackets"
     )

@@ -120,6 +120,7 @@ def worker_settings(settings: Settings, group: str) -> WorkerSettings:
         stop_s=settings.stop_s,
         forget_s=settings.forget_s,
         recent_mib=settings.recent_mib,
+        unstored_mib=settings.unstored_mib,
         data_directory=str(settings.data_dir / "worker"),
         web_port=settings.web_port,
         metrics_listen=settings.metrics_listen,

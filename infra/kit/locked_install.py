@@ -78,19 +78,36 @@ def constraints(lock: str) -> str:
 
 
 def install(into: Path, extras: Sequence[str], checkout: Path = ROOT) -> None:
-    """Make the virtual environment `into`, which must not be there yet."""
+    """Make the virtual environment `into`, which must not be there yet; where a step fails, nothing of it stays."""
     if into.exists():
         raise SystemExit(f"the folder must be new; got {str(into)!r}. Install beside it, and change the link then")
+    try:
+        _install(into, extras, checkout)
+    except BaseException:  # Ctrl-C too: what is half there would stand in the way of the next try
+        shutil.rmtree(into, ignore_errors=True)
+        raise
+
+
+def _install(into: Path, extras: Sequence[str], checkout: Path) -> None:
     lock = (checkout / "requirements.lock").read_text("utf-8")
-    _run(sys.executable, "-m", "venv", str(into))
+    _run(sys.executable, "-I", "-m", "venv", str(into))
     python = str(into / "bin" / "python")
     with tempfile.TemporaryDirectory(prefix="irregulars-install-") as scratch:
         wheel = _wheel(Path(scratch), python, lock, checkout)
         _install_locked(Path(scratch), python, chosen_lock(lock, _needed(Path(scratch), python, wheel, extras, lock)))
         _pip(python, "install", "--no-deps", "--no-index", str(wheel))
     _pip(python, "check")
-    _run(python, "-c", "import irregulars._kernel")  # without a compiler the wheel would be there, and slow
+    check_compiled(python)
     _pip(python, "uninstall", "--yes", *LATER)
+
+
+def check_compiled(python: str) -> None:
+    """Raise `SystemExit` if the loops in C are not installed: without a compiler the wheel would be there, and slow.
+
+    Isolated (``-I``): else Python looks in the working directory first, and finds the checkout's own ``irregulars``,
+    in which nobody has compiled anything.
+    """
+    _run(python, "-I", "-c", "import irregulars._kernel")
 
 
 def _wheel(scratch: Path, python: str, lock: str, checkout: Path) -> Path:
@@ -132,7 +149,7 @@ def _install_locked(scratch: Path, python: str, lock: str) -> None:
 
 
 def _pip(python: str, *arguments: str) -> None:
-    _run(python, "-m", "pip", "--quiet", "--disable-pip-version-check", *arguments)
+    _run(python, "-I", "-m", "pip", "--quiet", "--disable-pip-version-check", *arguments)
 
 
 def _run(*command: str) -> None:

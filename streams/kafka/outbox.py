@@ -169,7 +169,7 @@ class Outbox:
         """
         with self._lock:
             old, self._line = self._line, _Line(self._config)
-            self._open, self._failure = {}, None
+            self._open, self._failure, self._ends = {}, None, {}
             wake, self._waiting = self._waiting, []
         old.cut()
         for call in wake:

@@ -30,6 +30,9 @@ _UNPARTED: Final = (
 )  # fmt: skip
 """Topics with few messages: one partition keeps their order, and one member of a group has them all."""
 
+_TOGETHER: Final = (tuple(n for n, topic in TOPICS.items() if topic.is_parted_by_rank), ("evidence", "job_snapshots"))
+"""Topics of equal numbers of partitions: those of the first hop, and of the second."""
+
 
 @dataclass(frozen=True, slots=True)
 class TopicReport:
@@ -68,11 +71,15 @@ def create_topics(
 
     Raises
     ------
+    TopicMismatch
+        If one is missing that would get other numbers of partitions than those that it must equal; nothing is made.
     ServiceUnavailable, ServiceRefused
         If the broker does not answer within `timeout_s`, or refuses us.
     """
     admin, metadata = open_admin(bootstrap, extra_config or {}, timeout_s)
     missing = [name for name in TOPICS if settings.name(name) not in metadata.topics]
+    there = {name: len(metadata.topics[settings.name(name)].partitions) for name in TOPICS if name not in missing}
+    _require_fitting(missing, there, settings, bootstrap)
     created = []
     if missing:
         wanted = [_new_topic(name, settings) for name in missing]
@@ -139,8 +146,8 @@ def check_topics(
             "Run: irregulars topics create; or, where they are there, irregulars topics grant"
         )
     counts = {name: len(metadata.topics[settings.name(name)].partitions) for name in names}
-    _require_equal({n: c for n, c in counts.items() if TOPICS[n].is_parted_by_rank}, settings, bootstrap)
-    _require_equal({n: counts[n] for n in ("evidence", "job_snapshots")}, settings, bootstrap)
+    for together in _TOGETHER:
+        _require_equal({name: counts[name] for name in together if name in counts}, settings, bootstrap)
     return counts
 
 
@@ -227,6 +234,22 @@ def _wait_for_leaders(admin: AdminClient, names: Sequence[str], bootstrap: str, 
 
 def _has_leaders(topic: Any) -> bool:
     return bool(topic and topic.partitions and all(one.leader >= 0 for one in topic.partitions.values()))
+
+
+def _require_fitting(
+    missing: Collection[str], there: Mapping[str, int], settings: TopicSettings, bootstrap: str
+) -> None:
+    """Raise `TopicMismatch` if one that is made now would not fit to those that are there: it could not be mended."""
+    for together in _TOGETHER:
+        wanted = {name: settings.partitions for name in missing if name in together}
+        others = {name: count for name, count in there.items() if name in together and count != settings.partitions}
+        if wanted and others:
+            raise TopicMismatch(
+                f"partitions of {', '.join(map(settings.name, wanted))} must be as many as "
+                f"{', '.join(map(settings.name, others))} have, {', '.join(map(str, sorted(set(others.values()))))}; "
+                f"got {settings.partitions} (setting partitions, Kafka at {bootstrap}). No topic was made. "
+                "Say that number as partitions in the settings, or with --partitions"
+            )
 
 
 def _require_equal(counts: Mapping[str, int], settings: TopicSettings, bootstrap: str) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any, Final, Generic, NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
@@ -101,6 +102,11 @@ class LiveWords(Generic[W]):
             await self.plan(state, end if is_judged else 0)
             self.begin(state)
 
+    def from_start(self) -> WordSteps:
+        """Return the steps of a partition of which all is judged by what was read."""
+        revision = self._known.revision
+        return WordSteps().begin(0, revision) if revision else _NONE
+
     def has_news(self, state: HeldPartition) -> bool:
         """Whether words were read that do not hold in a partition yet."""
         is_readable = self._log is not None and self._log.is_readable
@@ -183,6 +189,10 @@ class PeopleSay:
         is_judged = stored.ends is not None
         await self.thresholds.restore(state, stored.thresholds, end, is_judged=is_judged)
         await self.opinions.restore(state, stored.opinions, end, is_judged=is_judged)
+
+    def from_start(self, stored: PositionRecord) -> PositionRecord:
+        """Let a partition whose record is lost be judged by what was said until now."""
+        return replace(stored, thresholds=self.thresholds.from_start(), opinions=self.opinions.from_start())
 
     def has_news(self, state: HeldPartition) -> bool:
         """Whether something was said that does not hold in a partition yet."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
@@ -26,6 +27,11 @@ class ProgressLog:
         Full name.
     reader
         For this log alone: it is used in a thread of its own.
+
+    Attributes
+    ----------
+    topic_ids
+        Of the topics as they are now, as far as the broker tells them: what was told of others does not count.
     """
 
     def __init__(self, topic: str, reader: LogReader, outbox: Outbox) -> None:
@@ -35,10 +41,12 @@ class ProgressLog:
         self._thread: Final = ThreadPoolExecutor(1, thread_name_prefix="irregulars-progress")
         self._read_to: int | None = None
         self._told: dict[int, Offsets] = {}
+        self.topic_ids: Mapping[str, str] = {}
 
     async def write(self, partition: int, positions: Offsets) -> None:
         """Tell the others; all evidence must have been acknowledged before."""
-        record = {"partition": partition, "positions": positions, "release": __version__}
+        ids = {topic: self.topic_ids[topic] for topic in positions if topic in self.topic_ids}
+        record = {"partition": partition, "positions": positions, "topics": ids, "release": __version__}
         value = json.dumps(record, separators=(",", ":")).encode()
         await self._outbox.send(self._topic, str(partition).encode(), value, partition=0)
 
@@ -52,10 +60,17 @@ class ProgressLog:
             self._read_to, self._told = end, {}
         for message in self._reader.read_tail(self._topic, 0, self._read_to):
             self._read_to = (message.offset() or 0) + 1
-            found = _decode(message.value())
+            found = _decode(message.value(), self.topic_ids)
             if found is not None:
                 self._told[found[0]] = found[1]
         return dict(self._told)
+
+    def forget(self) -> None:
+        """Forget what was told: it, or what it tells of, was made anew."""
+        self._thread.submit(self._begin_anew)
+
+    def _begin_anew(self) -> None:
+        self._read_to = None
 
     def close(self) -> None:
         """Let go of thread and connection, without waiting for a broker that does not answer."""
@@ -63,10 +78,15 @@ class ProgressLog:
         self._thread.shutdown(wait=False)
 
 
-def _decode(value: bytes | None) -> tuple[int, Offsets] | None:
+def _decode(value: bytes | None, ids: Mapping[str, str]) -> tuple[int, Offsets] | None:
     """Return partition and positions; `None` of what no worker wrote: then the clocks stand, and accuse nobody."""
     try:
         record = json.loads(value or b"")
-        return int(record["partition"]), {str(topic): int(at) for topic, at in record["positions"].items()}
+        own = dict(record.get("topics", {}))
+        return int(record["partition"]), {
+            str(topic): int(at)
+            for topic, at in record["positions"].items()
+            if topic not in ids or own.get(topic, ids[topic]) == ids[topic]  # else of a topic that is gone
+        }
     except (ValueError, TypeError, KeyError, AttributeError):
         return None

@@ -118,6 +118,10 @@ class WordLog(Generic[W]):
         """
         self.known = await asyncio.get_running_loop().run_in_executor(self._thread, self._follow)
 
+    def forget(self) -> None:
+        """Forget what was read: the topic was made anew."""
+        self.known = ReadWords()
+
     def close(self) -> None:
         """Let go of thread and connection, without waiting for a broker that does not answer."""
         self._thread.submit(self._reader.close)

@@ -59,6 +59,15 @@ class GroupMonitor:
         """Whether the last row of each rank has been reduced."""
         return bool(self._monitors) and all(monitor.is_ended for monitor in self._monitors.values())
 
+    @property
+    def ranks(self) -> int:
+        """How many ranks were announced, and have not ended."""
+        return sum(monitor.is_running for monitor in self._monitors.values())
+
+    def take_rows_over(self) -> int:
+        """Return how many operators came of attempts that are over, since this was asked before."""
+        return sum(monitor.take_rows_over() for monitor in self._monitors.values())
+
     # --- what comes in ----------------------------------------------------------------------------------------------
 
     def announce(self, announcement: Announcement) -> None:

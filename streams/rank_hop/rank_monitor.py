@@ -64,11 +64,17 @@ class RankMonitor:
         self._successor: Announcement | None = None  # of the next attempt
         self._succession = WaitingTimer(settings.grace_s)  # for rows of the attempt before it
         self._closed: Closed = []
+        self._rows_over = 0  # of attempts that are over
 
     @property
     def is_ended(self) -> bool:
         """Whether the rank's last row has been reduced."""
         return self._attempt is not None and self._attempt.is_ended
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the rank was announced, and is not over."""
+        return self._attempt is not None and not self._attempt.is_ended
 
     # --- what comes in ----------------------------------------------------------------------------------------------
 
@@ -108,7 +114,10 @@ class RankMonitor:
             self._held.add(part.batch(), part.offset)
             if self._successor is not None and self._held.has_operators(self._successor.attempt):
                 self._succeed(self._successor)
-        elif part.attempt == self._attempt.announcement.attempt:
+        elif part.attempt < self._attempt.announcement.attempt or self._attempt.is_ended:
+            if part.schema == "commops":  # a node is sampled beyond the end of its job
+                self._rows_over += part.cut.rows
+        else:
             self._attempt.add(part)
 
     def beat(self, heartbeat: Heartbeat) -> None:
@@ -159,6 +168,11 @@ class RankMonitor:
             self._closed += self._attempt.settle()
         closed, self._closed = self._closed, []
         return closed
+
+    def take_rows_over(self) -> int:
+        """Return how many operators came of attempts that are over, since this was asked before."""
+        rows, self._rows_over = self._rows_over, 0
+        return rows
 
     def take_unannounced(self) -> list[tuple[Batch, int]]:
         """Give up the oldest batches of an attempt that was never announced, where too many are held."""

@@ -114,6 +114,8 @@ class PositionRecord:
         Of the revisions that stand before `ends`, those that are still of use.
     thresholds, opinions
         From which evidence on which changes of thresholds hold, and which opinions on verdicts teach.
+    topic_ids
+        Of the topics of which all this is told, by topic; a topic that was made anew has another one.
     """
 
     epoch: int = 0
@@ -124,6 +126,7 @@ class PositionRecord:
     told: Told = field(default_factory=Told)
     thresholds: WordSteps = field(default_factory=WordSteps)
     opinions: WordSteps = field(default_factory=WordSteps)
+    topic_ids: dict[str, str] = field(default_factory=dict)
 
 
 Record = MonitorRecord | PositionRecord

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Final
 
@@ -58,8 +58,13 @@ class SnapshotLog:
         """Return what writes to a partition in which `stored` was found."""
         return SnapshotWriter(self._topic, partition, stored.epoch + 1, self._outbox, stored)
 
-    def read(self, partition: int) -> StoredPartition:
+    def read(self, partition: int, is_other: Callable[[PositionRecord], bool] = lambda _: False) -> StoredPartition:
         """Read what counts of a partition. Waits for the broker: call it in a thread.
+
+        Parameters
+        ----------
+        is_other
+            Whether a record is of another topic than the one that has this name now.
 
         Raises
         ------
@@ -68,6 +73,10 @@ class SnapshotLog:
         """
         low, high = self._reader.bounds(self._topic, partition)
         newest = self._newest_position(partition, low, high)
+        if (
+            is_other(newest) or max(newest.begin or 0, newest.claimed or 0) > high
+        ):  # no record speaks of what follows it
+            return self._read_by(PositionRecord(), partition, low, high).emptied(newest.epoch)
         while True:
             stored = self._read_by(newest, partition, low, high)
             if stored.position.epoch <= newest.epoch:

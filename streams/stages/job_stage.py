@@ -7,13 +7,14 @@ import logging
 import time
 from collections.abc import Callable, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, Final, Protocol
 from weakref import WeakKeyDictionary
 
 from irregulars.detectors.irregular.window import drift_detector
 from irregulars.errors import RecordError, ServiceError
 from irregulars.streams.health.monitor_faults import BROKEN, is_broken
-from irregulars.streams.kafka.log_reader import LogReader
+from irregulars.streams.kafka.log_reader import LogReader, OffsetsOfRank
 from irregulars.streams.kafka.patient_reader import PatientReader
 from irregulars.streams.kafka.topics import TOPICS
 from irregulars.streams.messages.evidence import decode_evidence
@@ -23,7 +24,7 @@ from irregulars.streams.messages.records import Batch
 from irregulars.streams.messages.threshold_changes import ThresholdChange
 from irregulars.streams.progress.live_words import Heard, PeopleSay
 from irregulars.streams.progress.word_log import WordLog
-from irregulars.streams.snapshots.published_verdicts import VERDICTS, PublishedVerdicts
+from irregulars.streams.snapshots.published_verdicts import RESULTS, VERDICTS, PublishedVerdicts
 from irregulars.streams.snapshots.records import Draft, EncodedState, Ends, Offsets, PositionRecord
 from irregulars.streams.stages.job_topics import EVIDENCE, JobTopics, Rows
 from irregulars.streams.stages.partition_state import JobWork, PartitionState, QueuedMessage, Tracked
@@ -56,6 +57,9 @@ class JobMonitorLike(Snapshottable, Protocol):
         """See JobMonitor."""
 
     def follow(self, changes: Sequence[ThresholdChange]) -> None:
+        """See JobMonitor."""
+
+    def forget_operators(self) -> None:
         """See JobMonitor."""
 
     def hear(self, opinions: Sequence[Opinion], revision: int) -> None:
@@ -94,6 +98,7 @@ class JobStage(Stage[JobMonitorLike]):
 
     hop = "job"
     snapshot_topic = "job_snapshots"
+    rests_on = frozenset({EVIDENCE, "commops", *RESULTS, "thresholds", "feedback", snapshot_topic})
 
     def __init__(
         self,
@@ -143,6 +148,20 @@ class JobStage(Stage[JobMonitorLike]):
         """
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._restorer, self._topics.begin_anew, state.partition, keys, stored)
+
+    async def begin_first(self, state: PartitionState[JobMonitorLike], stored: PositionRecord) -> PositionRecord:
+        """Learn what was told before, should the states be lost and the evidence be there: it comes again."""
+        loop = asyncio.get_running_loop()
+        anew = await loop.run_in_executor(
+            self._restorer, self._topics.begin_anew, state.partition, frozenset[bytes](), stored
+        )
+        return self.people_say.from_start(anew) if anew.told.anew else stored
+
+    def forget_places(self, state: PartitionState[JobMonitorLike], topics: Set[str]) -> None:
+        """Let no monitor read operators of iterations whose operators are gone."""
+        for tracked in state.tracked.values() if "commops" in topics else ():
+            tracked.monitor.forget_operators()
+            tracked.is_dirty = True
 
     async def prepare(self, state: PartitionState[JobMonitorLike], stored: PositionRecord) -> None:
         """Learn which revisions were sent after the states were stored: they must not be sent again."""
@@ -212,6 +231,7 @@ class JobStage(Stage[JobMonitorLike]):
         return PositionRecord(
             state.epoch, positions, own, told=published.told(),
             thresholds=words.thresholds.to_store(state), opinions=words.opinions.to_store(state),
+            topic_ids=self.ids_of(state),
         )  # fmt: skip
 
     async def follow_people(self) -> None:
@@ -220,8 +240,9 @@ class JobStage(Stage[JobMonitorLike]):
 
     async def _begin_words(self, state: PartitionState[JobMonitorLike]) -> None:
         """Store from which evidence on words hold, with a whole snapshot, before any of that evidence is taken."""
-        if not self.people_say.has_news(state):
-            return
+        if not self.people_say.has_news(state) or self.services.sink.is_busy:
+            return  # no snapshot can be written while the database is away, and evidence must not wait for it
+        await self.services.sink.flush()  # nor for one that is away, and was not missed yet
         async with self._cycle(state), self.people_say.gate(state):
             if not self.holds(state):
                 return
@@ -362,10 +383,14 @@ class JobStage(Stage[JobMonitorLike]):
                 refused = self.faults.raised(self.hop, tracked.key, error)
         if until_s is not None:
             tracked.monitor.tick(self._clocks.now_s(), until_s)
-        judgements = tracked.monitor.advance(self._spans.read)
+        judgements = tracked.monitor.advance(partial(self._read_back, tracked.key.decode()))
         if refused is None:
             self.faults.works(tracked)
         return judgements, refused
+
+    def _read_back(self, job: str, spans: Sequence[OffsetsOfRank]) -> Sequence[Batch]:
+        """Read operators of a job again: where the topic was made anew, another's may stand at these offsets."""
+        return [batch for batch in self._spans.read(spans) if batch.header.job == job]
 
     # --- publishing -------------------------------------------------------------------------------------------------
 

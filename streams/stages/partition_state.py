@@ -4,7 +4,8 @@ Plain bookkeeping, without Kafka. Three promises make recovery exact:
 
 * a monitor is never fed a message at or below the offset that it has seen (`Tracked.has_seen`);
 * `PartitionState.position` never passes a message that is in no monitor yet (it waits in an inbox, or is parked);
-* `PartitionState.release` hands out only events below a position, for which the caller has a stored snapshot.
+* `PartitionState.release` hands out only events below a position, for which the caller has a stored snapshot, and of
+  many only some: to acknowledge one is to acknowledge all before it.
 """
 
 from __future__ import annotations
@@ -14,13 +15,15 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from irregulars.streams.messages.evidence import Evidence, Membership
 from irregulars.streams.snapshots.records import Offsets as Offsets  # theirs and ours: others take it from here
 from irregulars.streams.telemetry.log_lines import log_job
 
 M = TypeVar("M")
+_MOST_EVENTS: Final = 512
+"""Events of a topic that are kept until a snapshot covers them. While the database is away none does, for hours."""
 
 
 @dataclass(eq=False)
@@ -122,7 +125,10 @@ class PartitionState(Generic[M]):
     def take(self, topic: str, offset: int, event: Any) -> None:
         """Note that a message was read, and keep its event until `release`."""
         self._next[topic] = max(offset + 1, self._next.get(topic, 0))
-        self._events.setdefault(topic, deque()).append((offset, event))
+        events = self._events.setdefault(topic, deque())
+        events.append((offset, event))
+        if len(events) > _MOST_EVENTS:  # acknowledging one speaks for all before it, so every second one will do
+            self._events[topic] = deque(one for place, one in enumerate(events) if place % 2 == 0)
 
     def skip_to(self, topic: str, offset: int) -> None:
         """Note that no message stands between what was read and this offset."""

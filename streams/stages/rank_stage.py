@@ -6,10 +6,11 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
-from irregulars.errors import RecordError
+from irregulars.errors import RecordError, ServiceUnavailable
 from irregulars.streams.health.monitor_faults import BROKEN, is_broken
 from irregulars.streams.kafka.topics import MAX_MESSAGE_BYTES
 from irregulars.streams.messages.announcements import Announcement, Heartbeat
@@ -23,12 +24,14 @@ from irregulars.streams.progress.word_log import WordLog
 from irregulars.streams.rank_hop.group_monitor import Refused
 from irregulars.streams.snapshots.records import Draft, EncodedState, PositionRecord
 from irregulars.streams.stages.changed_silences import ChangedSilences
+from irregulars.streams.stages.left_samples import read_samples
 from irregulars.streams.stages.partition_state import Tracked
 from irregulars.streams.stages.rank_drain import RankDrain, Rows
 from irregulars.streams.stages.rank_records import Record, decode, encode_rows, monitor_key, require_job
-from irregulars.streams.stages.rank_work import PartitionWork, RankMonitorLike, State, TrackedRanks
-from irregulars.streams.stages.stage import Event, Services, Stage, unreadable
+from irregulars.streams.stages.rank_work import PartitionWork, RankMonitorLike, Sample, State, TrackedRanks
+from irregulars.streams.stages.stage import LOG, Event, Services, Stage, unreadable
 from irregulars.streams.stages.unannounced_ranks import ParkedMessage, ParkingLot
+from irregulars.streams.telemetry.log_lines import log_over
 
 RANK_TOPICS: Final = ("jobs", "commops", "iterations", "bandwidth", "gpu_health", "heartbeats")
 _SAMPLES: Final = ("bandwidth", "gpu_health")
@@ -37,7 +40,8 @@ _MOST_ROWS: Final = 1 << 17
 _MOST_MESSAGES: Final = 512
 """Or so many messages: those of hosts are small, and a drain has its price for each rank."""
 _MOST_SAMPLES: Final = 256
-"""Batches of samples of a partition that wait for the database, until reading waits for it as well."""
+"""Messages with samples of a partition that are handed over before the next round is due."""
+_AGAIN_S: Final = 0.5
 
 
 class _NotFed(Exception):
@@ -62,6 +66,7 @@ class RankStage(Stage[RankMonitorLike]):
 
     hop = "rank"
     snapshot_topic = "rank_snapshots"
+    rests_on = frozenset({*RANK_TOPICS, snapshot_topic})
 
     def __init__(
         self,
@@ -77,6 +82,7 @@ class RankStage(Stage[RankMonitorLike]):
         self._restore: Final = restore
         self._evidence_topic: Final = services.settings.topics.name("evidence")
         self._works: WeakKeyDictionary[State, PartitionWork] = WeakKeyDictionary()
+        self._told_over: set[str] = set()
 
     def restore_monitor(self, value: EncodedState) -> RankMonitorLike:
         """Build a monitor from its encoded state; raises `RecordError`."""
@@ -96,6 +102,11 @@ class RankStage(Stage[RankMonitorLike]):
             if message.value() is not None and (message.offset() or 0) < stored.positions.get("jobs", 0):
                 self._announce_again(state, keys, message)
         return stored
+
+    def forget_places(self, state: State, topics: Set[str]) -> None:
+        """Forget the messages that are kept by their offsets."""
+        if "commops" in topics:
+            self.services.recent.forget()
 
     def _announce_again(self, state: State, keys: Set[bytes], message: Any) -> None:
         try:
@@ -120,7 +131,7 @@ class RankStage(Stage[RankMonitorLike]):
         if sum(one.rows for one in works) >= _MOST_ROWS or sum(one.messages for one in works) >= _MOST_MESSAGES:
             await self._settle_rows(states)
         for state in states:
-            if len(self._work(state).samples) >= _MOST_SAMPLES:  # a database that is away stops reading, in the end
+            if len(self._work(state).samples) >= _MOST_SAMPLES:
                 await self._settle_rest(state)
 
     async def process(self, state: State, topic: str, event: Event) -> None:
@@ -190,10 +201,51 @@ class RankStage(Stage[RankMonitorLike]):
         work = self._work(state)
         async with work.sink_lock:
             samples, work.samples = work.samples, []
-            await self.services.sink.write_samples(samples)
+            await self._hand_over(work, samples)
             given_up, work.given_up = work.given_up, []
             for message in given_up:
                 await self._bury_given_up(state, message)
+
+    async def _hand_over(self, work: PartitionWork, samples: Sequence[Sample]) -> None:
+        """Give samples to the database, or note where they stand on Kafka: nothing here waits for a database."""
+        if self.services.sink.has_room_for_samples:
+            await self.services.sink.write_samples([batch for one in samples for batch in one.batches])
+            # Not before: a snapshot that flushes meanwhile might not have stored these, and must not say that it has.
+            work.is_unstored = work.is_unstored or bool(samples)
+            return
+        for one in samples:
+            work.left.add(one.topic, one.offset)
+
+    async def store(self, state: State) -> None:
+        """Return when all samples are stored: those that were left to Kafka are read again."""
+        work = self._work(state)
+        if len(work.left):
+            LOG.info("event=samples_read_again partition=%d messages=%d", state.partition, len(work.left))
+        for topic, offsets in work.left.take():
+            await self._store_left(state, topic, offsets)
+        is_unstored, work.is_unstored = work.is_unstored, False
+        if is_unstored:  # else this hop owes the database nothing, and need not wait for it
+            await super().store(state)
+
+    async def _store_left(self, state: State, topic: str, offsets: Sequence[int]) -> None:
+        while self.holds(state) and not self.services.sink.has_room_for_samples:  # noqa: ASYNC110 - for hours, maybe
+            await asyncio.sleep(_AGAIN_S)
+        while self.holds(state):
+            try:
+                batches = await self._read_again(topic, state.partition, offsets)
+            except ServiceUnavailable:  # the watch tells of a broker that is away
+                await asyncio.sleep(_AGAIN_S)
+                continue
+            await self.services.sink.write_samples(batches)
+            self._work(state).is_unstored = True
+            return
+
+    async def _read_again(self, topic: str, partition: int, offsets: Sequence[int]) -> Sequence[Batch]:
+        read = partial(read_samples, self.reader, self.services.settings.topics, topic, partition, offsets)
+        batches, missing = await asyncio.get_running_loop().run_in_executor(self._restorer, read)
+        if missing:
+            LOG.warning("event=samples_deleted topic=%s partition=%d messages=%d", topic, partition, missing)
+        return batches
 
     async def _settle_rows(self, states: Sequence[State]) -> None:
         """Send the rows alone: a database that is away must hold up neither verdicts nor everybody's clocks."""
@@ -231,9 +283,18 @@ class RankStage(Stage[RankMonitorLike]):
             try:
                 self._silences.follow(tracked.monitor)
                 tracked.monitor.tick(now_s, until_s)
+                self._note_over(tracked.monitor)
             except Exception as error:  # whatever a monitor raises, it must not take the worker with it
                 self.faults.failed(self.hop, tracked, error)
             self._work(state).touched[tracked.key] = tracked
+
+    def _note_over(self, monitor: RankMonitorLike) -> None:
+        """Count rows of attempts that are over, and tell of them once a job."""
+        rows = monitor.take_rows_over()
+        self.services.counters.attempt_over_rows += rows
+        if rows and monitor.job not in self._told_over:
+            self._told_over.add(monitor.job)
+            log_over(monitor.job, rows)
 
     async def tell_progress(self, log: ProgressLog) -> None:
         """Tell the others how far each partition has been read, once all evidence of it stands on the bus."""
@@ -284,7 +345,8 @@ class RankStage(Stage[RankMonitorLike]):
             refused = tracked.monitor.add(record, offset)
             self._work(state).given_up += self._unannounced(tracked, state.partition)
             if topic in _SAMPLES:
-                self._work(state).samples += [record] if isinstance(record, Batch) else record.batches()
+                batches = [record] if isinstance(record, Batch) else list(record.batches())
+                self._work(state).samples.append(Sample(topic, offset, batches))
         rows = len(record) if isinstance(record, Batch | Bundle) else 1
         self.services.counters.took(topic, rows)
         tracked.saw(topic, offset)

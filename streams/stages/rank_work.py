@@ -13,6 +13,7 @@ from irregulars.streams.messages.evidence import Evidence, Membership
 from irregulars.streams.messages.records import Batch
 from irregulars.streams.rank_hop.evidence_reduction import Closing
 from irregulars.streams.rank_hop.group_monitor import Refused
+from irregulars.streams.stages.left_samples import LeftSamples
 from irregulars.streams.stages.partition_state import PartitionState, Tracked
 from irregulars.streams.stages.stage import Snapshottable
 from irregulars.streams.stages.unannounced_ranks import ParkedMessage, ParkingLot
@@ -44,12 +45,24 @@ class RankMonitorLike(Snapshottable, Protocol):
     def take_closed(self) -> list[Closing | Membership]:
         """See GroupMonitor."""
 
+    def take_rows_over(self) -> int:
+        """See GroupMonitor."""
+
     def take_unannounced(self) -> list[tuple[Batch, int]]:
         """See GroupMonitor."""
 
 
 State = PartitionState[RankMonitorLike]
 TrackedRanks = Tracked[RankMonitorLike]
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Samples of devices, and the message that they came in."""
+
+    topic: str
+    offset: int
+    batches: Sequence[Batch]
 
 
 @dataclass(slots=True)
@@ -60,7 +73,9 @@ class PartitionWork:
     touched: dict[bytes, TrackedRanks] = field(default_factory=dict)  # monitors with something new
     messages: int = 0  # that went into them
     rows: int = 0  # that were in these
-    samples: list[Batch] = field(default_factory=list)
+    samples: list[Sample] = field(default_factory=list)
+    left: LeftSamples = field(default_factory=LeftSamples)  # to Kafka, since the database is away
+    is_unstored: bool = False  # samples were handed over, and not flushed yet
     given_up: list[ParkedMessage] = field(default_factory=list)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     sink_lock: asyncio.Lock = field(default_factory=asyncio.Lock)  # for what goes to the database and dead letters

@@ -18,7 +18,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final, Generic, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -40,6 +41,12 @@ from irregulars.streams.snapshots.snapshot_log import SnapshotLog
 from irregulars.streams.snapshots.snapshot_writer import SnapshotWriter
 from irregulars.streams.snapshots.stored_partition import StoredPartition
 from irregulars.streams.stages.continuity import Continuity
+from irregulars.streams.stages.made_anew import (
+    Logs,
+    TopicsNow,
+    forget_seen,
+    without_topics,
+)
 from irregulars.streams.stages.partition_state import PartitionState, Tracked
 from irregulars.streams.stages.sink_writer import SinkWriter
 from irregulars.streams.telemetry.counters import Counters
@@ -99,6 +106,8 @@ class Stage(ABC, Generic[M]):
 
     hop: str
     snapshot_topic: str
+    rests_on: frozenset[str] = frozenset()
+    """Topics (without prefix) of which its states and records name places."""
 
     def __init__(self, services: Services) -> None:
         self.services = services
@@ -113,6 +122,8 @@ class Stage(ABC, Generic[M]):
         self._writing = asyncio.Lock()
         self._cycles: WeakKeyDictionary[PartitionState[M], asyncio.Lock] = WeakKeyDictionary()
         self._rested_at_s: WeakKeyDictionary[PartitionState[M], float] = WeakKeyDictionary()
+        self._now = self._topics_now(Logs())
+        self._ids: WeakKeyDictionary[PartitionState[M], dict[str, str]] = WeakKeyDictionary()
         self._taking = 0
         self._running: set[asyncio.Task[None]] = set()
         self.faults: Final = MonitorFaults(services.fail)
@@ -135,6 +146,10 @@ class Stage(ABC, Generic[M]):
     async def settle(self, state: PartitionState[M]) -> None:
         """Drain the monitors and hand over what they gave; whatever was drained before the call is sent on return."""
 
+    async def store(self, state: PartitionState[M]) -> None:
+        """Return when all rows of what was settled are stored; while the database is away, snapshots wait here."""
+        await self.services.sink.flush()
+
     async def capture(self, state: PartitionState[M], tracked: Tracked[M]) -> Draft:
         """Encode a monitor's state; what it drained before is handed over by the next `settle` at the latest."""
         await self.settle(state)
@@ -150,13 +165,40 @@ class Stage(ABC, Generic[M]):
 
     def record(self, state: PartitionState[M], positions: Offsets) -> PositionRecord:
         """Return the partition's own record, as of now."""
-        return PositionRecord(state.epoch, positions)
+        return PositionRecord(state.epoch, positions, topic_ids=self.ids_of(state))
+
+    def ids_of(self, state: PartitionState[M]) -> dict[str, str]:
+        """Return the ids of the topics that a partition's states are of."""
+        return self._ids.get(state, {})
+
+    @property
+    def made_anew(self) -> Mapping[str, Set[int]]:
+        """Partitions that were restored without what was known of them, by topics that were made anew, or cut."""
+        return self._now.made_anew
+
+    def _topics_now(self, logs: Logs) -> TopicsNow:
+        name = self.services.settings.topics.name
+        return TopicsNow(logs, self.rests_on, lambda topic, partition: self.reader.end_offset(name(topic), partition))
+
+    async def begin_first(self, state: PartitionState[M], stored: PositionRecord) -> PositionRecord:
+        """Return how a partition begins of which no record is stored: at the beginning."""
+        return stored
+
+    def forget_places(self, state: PartitionState[M], topics: Set[str]) -> None:
+        """Forget where something stood in topics that were made anew, beside positions and what was seen."""
 
     # --- assignment -------------------------------------------------------------------------------------------------
 
-    async def restore(self, partitions: Iterable[int], generation: int) -> None:
-        """Read the state of newly assigned partitions, and claim them. What was held before is forgotten."""
+    async def restore(self, partitions: Iterable[int], generation: int, logs: Logs | None = None) -> None:
+        """Read the state of newly assigned partitions, and claim them. What was held before is forgotten.
+
+        Parameters
+        ----------
+        logs
+            The topics as they are now; None: nothing is known of them.
+        """
         self.drop()
+        self._now = self._topics_now(logs or Logs())
         async with self._writing:  # a cycle of what was held before may still write
             restored = {partition: await self._restore_one(partition, generation) for partition in sorted(partitions)}
             await self.services.outbox.barrier()
@@ -166,14 +208,16 @@ class Stage(ABC, Generic[M]):
 
     async def _restore_one(self, partition: int, generation: int) -> PartitionState[M]:
         began_s = time.monotonic()
-        loop = asyncio.get_running_loop()
-        stored = await loop.run_in_executor(self._restorer, self.log.read, partition)
+        loop, is_other = asyncio.get_running_loop(), partial(self._now.is_other, self.snapshot_topic)
+        stored = await loop.run_in_executor(self._restorer, self.log.read, partition, is_other)
         state = await self._restored(stored, partition, generation)
         _log_restored(self.hop, state, stored.read_bytes, began_s)
         self.services.counters.restored(self.hop, time.monotonic() - began_s)
         return state
 
     async def _restored(self, stored: StoredPartition, partition: int, generation: int) -> PartitionState[M]:
+        if stored.is_anew:
+            self._now.note({self.snapshot_topic}, partition)
         # In the thread: a large job's state takes seconds, in which the broker must hear of us.
         tracked, refused = await asyncio.get_running_loop().run_in_executor(self._restorer, self._revive, stored)
         position = stored.position
@@ -187,11 +231,31 @@ class Stage(ABC, Generic[M]):
             _log_refused(self.hop, partition, refused, len(tracked))
             position = await self.begin_anew(state, refused.keys() - {POSITION_KEY}, position)
             state.go_on_at(position.positions)
+        elif not position.epoch:
+            position = await self.begin_first(state, position)
+        ids_before = position.topic_ids
+        self._ids[state] = {**ids_before, **self._now.ids}
+        position, has_old = await self._without_old(state, position)
         await self.prepare(state, position)
-        await writer.write_position(self.record(state, state.stored_position))
+        claim = self.record(state, state.stored_position)
+        # With the ids of before: until the states are stored again they say what was seen of topics that are gone.
+        await writer.write_position(replace(claim, topic_ids=ids_before) if has_old else claim)
         # Behind the position: a worker that ends in between finds them again, and begins anew as well.
         await writer.delete_monitors(refused.keys() - {POSITION_KEY} - state.tracked.keys())
         return state
+
+    async def _without_old(self, state: PartitionState[M], position: PositionRecord) -> tuple[PositionRecord, bool]:
+        """Forget places in topics made anew, or cut; return whether stored states still name such places."""
+        loop = asyncio.get_running_loop()
+        tracked = state.tracked.values()
+        gone = await loop.run_in_executor(self._restorer, self._now.gone, state.partition, position, tracked)
+        if not gone:
+            return position, False
+        position = without_topics(position, gone)
+        forget_seen(tracked, gone)
+        self.forget_places(state, gone)
+        state.go_on_at(position.positions)
+        return position, any(one.is_dirty for one in tracked)
 
     def _revive(self, stored: StoredPartition) -> tuple[dict[bytes, Tracked[M]], dict[bytes, str]]:
         """Build the monitors of a partition; return them, and why each of the others could not be built."""
@@ -280,16 +344,18 @@ class Stage(ABC, Generic[M]):
     def _cycle(self, state: PartitionState[M]) -> asyncio.Lock:
         return self._cycles.setdefault(state, asyncio.Lock())
 
-    async def _run_cycle(self, state: PartitionState[M]) -> None:
+    async def _run_cycle(self, state: PartitionState[M]) -> float:
+        """Run one cycle if it is due; return how long it waited for the database, s."""
         async with self._cycle(state):
             if self.holds(state) and self._is_due(state):
-                await self._snapshot(state)
+                return await self._snapshot(state)
+            return 0.0
 
     async def _run_cycle_and_rest(self, state: PartitionState[M]) -> None:
         began_s = time.monotonic()
-        await self._run_cycle(state)
+        waited_s = await self._run_cycle(state)
         ended_s = time.monotonic()
-        self._rested_at_s[state] = ended_s + min(_REST * (ended_s - began_s), _LONGEST_REST_S)
+        self._rested_at_s[state] = ended_s + min(_REST * (ended_s - began_s - waited_s), _LONGEST_REST_S)
 
     def _is_due(self, state: PartitionState[M]) -> bool:
         return state.is_changed or any(map(self._is_silent, state.tracked.values()))
@@ -297,21 +363,24 @@ class Stage(ABC, Generic[M]):
     def _is_silent(self, tracked: Tracked[M]) -> bool:
         return time.monotonic() - tracked.heard_at_s > self.forget_s
 
-    async def _snapshot(self, state: PartitionState[M]) -> None:
+    async def _snapshot(self, state: PartitionState[M]) -> float:
         position = state.position()
         record = self.record(state, position)
         drafts = await self._capture_dirty(state)
         await self.settle(state)
-        await self.services.sink.flush()  # first, since rows that it refuses go to the dead letters
+        began_s = time.monotonic()
+        await self.store(state)  # first, since rows that the database refuses go to the dead letters
+        waited_s = time.monotonic() - began_s
         await self.services.outbox.barrier()
         async with self._writing:
             if not self.holds(state):
-                return
+                return waited_s
             await self._write(state, drafts, record)
             await self.services.outbox.barrier()
         await self._settle_writer(state)
         if self.holds(state):
             self._acknowledge(state, position)
+        return waited_s
 
     async def _write(self, state: PartitionState[M], drafts: Mapping[bytes, Draft], record: PositionRecord) -> None:
         ended = self._forget_ended(state)

@@ -57,8 +57,17 @@ class Counters:
         Seconds from the end of an iteration to its judgement; to the verdict that it opened.
     sink_retries, sink_busy_at_s
         How often the sink had to be asked again, and when last (as `time.monotonic`); `None`: never.
+    unstored_bytes, unstored_limit_bytes, unstored_since_s
+        Rows that wait for the sink in memory; how many may; since when a row has waited (as
+        `time.monotonic`), `None`: all is stored.
+    store_is_full
+        Whether judging waits, since no more rows may wait.
     restores, restore_s
         Partitions that were restored, and the seconds that took, by hop.
+    partitions_read_anew
+        Partitions that are read from their beginning, since their topic was made anew or cut, by topic.
+    attempt_over_rows
+        Rows of attempts that are over.
     thresholds_revision
         How many changes of thresholds hold in all partitions of jobs that are held.
     """
@@ -75,8 +84,14 @@ class Counters:
         self.verdict_delays = Histogram()
         self.sink_retries = 0
         self.sink_busy_at_s: float | None = None
+        self.unstored_bytes = 0
+        self.unstored_limit_bytes = 0
+        self.unstored_since_s: float | None = None
+        self.store_is_full = False
         self.restores: dict[str, int] = {}
         self.restore_s: dict[str, float] = {}
+        self.partitions_read_anew: dict[str, int] = {}
+        self.attempt_over_rows = 0
         self.thresholds_revision = 0
 
     def took(self, topic: str, rows: int) -> None:
@@ -94,13 +109,17 @@ class Counters:
         """Count rows that were refused for good."""
         self.rejected_rows[by] = self.rejected_rows.get(by, 0) + rows
 
+    def read_anew(self, topic: str, partitions: int) -> None:
+        """Count partitions of a topic that was made anew."""
+        self.partitions_read_anew[topic] = self.partitions_read_anew.get(topic, 0) + partitions
+
     def sink_was_busy(self, now_s: float) -> None:
         """Count a call of the sink that has to be made again; `now_s` as `time.monotonic`."""
         self.sink_retries += 1
         self.sink_busy_at_s = now_s
 
     def sink_answered(self) -> None:
-        """Note that the sink does not hold us up any more."""
+        """Note that the sink takes rows again."""
         self.sink_busy_at_s = None
 
     def restored(self, hop: str, took_s: float) -> None:

@@ -62,6 +62,7 @@ class Health:
     def __init__(self, now_s: float) -> None:
         self._observed_s = now_s
         self._is_restored = False
+        self._is_broker_away = False
         self._ends_at_s: float | None = None
         self._places: dict[Place, _Standing] = {}
 
@@ -73,6 +74,7 @@ class Health:
         is_restored: bool,
         ends_at_s: float | None,
         is_sink_busy: bool,
+        is_broker_away: bool = False,
     ) -> None:
         """Take a look, from the worker's event loop.
 
@@ -86,8 +88,11 @@ class Health:
             When the broker last said where topics end; `None`: never yet.
         is_sink_busy
             Whether reading waits for the database.
+        is_broker_away
+            Whether the broker has not answered for some seconds: partitions are let go of then.
         """
         self._observed_s, self._is_restored, self._ends_at_s = now_s, is_restored, ends_at_s
+        self._is_broker_away = is_broker_away
         is_excused = is_sink_busy or self._is_broker_silent(now_s)
         self._places = {
             place: self._standing(self._places.get(place), reading, now_s, is_excused)
@@ -110,6 +115,8 @@ class Health:
 
     def why_not_ready(self, now_s: float) -> str | None:
         """Return why the worker does not do its part; `None`: all its partitions are restored, and being read."""
+        if self._is_broker_away:
+            return "broker must answer; it does not"
         if not self._is_restored:
             return "partitions must be restored; they are not yet"
         if self._is_broker_silent(now_s):

@@ -20,6 +20,15 @@ def log_job(event: str, job: str, **facts: object) -> None:
     LOG.info("event=job_%s job=%s%s", event, _name(job), said)
 
 
+def log_over(job: str, rows: int) -> None:
+    """Say that operators came of an attempt that is over: a job that is sent again under its old name, mostly."""
+    LOG.warning(
+        "event=attempt_over job=%s rows=%d reason=%r do=%r", _name(job), rows,
+        "this attempt is over, and what comes of it is not judged",
+        "send it with a higher attempt number, or under another name",
+    )  # fmt: skip
+
+
 def log_verdict(verdict: Verdict) -> None:
     """Say that a verdict opened or closed; of what happens to it in between the topic ``verdicts`` tells."""
     if verdict.event in ("opened", "closed"):

@@ -77,6 +77,8 @@ class View:
         For how long everything before has been read, by hop and partition, s.
     partitions, monitors
         How many are held, by hop.
+    ranks
+        Ranks that were announced and have not ended.
     state_bytes
         Records that hold the states of what is held, by hop.
     topic_partitions
@@ -87,6 +89,7 @@ class View:
     behind_s: Mapping[tuple[str, int], float] = field(default_factory=dict)
     partitions: Mapping[str, int] = field(default_factory=dict)
     monitors: Mapping[str, int] = field(default_factory=dict)
+    ranks: int = 0
     state_bytes: Mapping[str, int] = field(default_factory=dict)
     topic_partitions: Mapping[str, int] = field(default_factory=dict)
 
@@ -106,6 +109,8 @@ class Observer:
         The worker's clock, since 1970.
     grace_s
         How long the worker waits for a source or a rank.
+    is_broker_away
+        Whether the broker has not answered for some seconds.
     """
 
     def __init__(
@@ -119,6 +124,7 @@ class Observer:
         is_restored: Callable[[], bool],
         now_s: Callable[[], float],
         grace_s: float = 30.0,
+        is_broker_away: Callable[[], bool] = lambda: False,
     ) -> None:
         self.counters: Final = counters
         self.group: Final = group
@@ -129,6 +135,7 @@ class Observer:
         self._hops: Final = hops
         self._is_restored: Final = is_restored
         self._now_s: Final = now_s
+        self._is_broker_away: Final = is_broker_away
         self._health: Final = Health(time.monotonic())
         self._flow: Final = FlowWatch(grace_s)
         self._observed_s = time.monotonic()
@@ -153,7 +160,8 @@ class Observer:
             readings,
             is_restored=self._is_restored(),
             ends_at_s=self._ends_at_s,
-            is_sink_busy=self.counters.sink_busy_at_s is not None,
+            is_sink_busy=self.counters.store_is_full,
+            is_broker_away=self._is_broker_away(),
         )
         self._tell_changes()
         self._tell_blocked()
@@ -162,6 +170,7 @@ class Observer:
             behind_s=dict(self._behind_s()),
             partitions={hop.stage.hop: len(hop.stage.states) for hop in self._hops},
             monitors={hop.stage.hop: _count_monitors(hop.stage) for hop in self._hops},
+            ranks=sum(_count_ranks(hop.stage) for hop in self._hops),
             state_bytes=self._state_bytes(),
             topic_partitions=self._topic_partitions(),
         )
@@ -238,6 +247,12 @@ class Observer:
         return None if self._ends_at_s is None else time.monotonic() - self._ends_at_s
 
     @property
+    def unstored_s(self) -> float:
+        """Seconds for which a row has waited for the database; 0: all is stored."""
+        since_s = self.counters.unstored_since_s
+        return 0.0 if since_s is None else time.monotonic() - since_s
+
+    @property
     def dead_letters(self) -> int:
         """Messages that were buried."""
         return self._dead_letters.count
@@ -260,3 +275,8 @@ def _done(stage: StageLike, state: StateLike) -> dict[str, int]:
 
 def _count_monitors(stage: StageLike) -> int:
     return sum(len(state.tracked) for state in stage.states.values())
+
+
+def _count_ranks(stage: StageLike) -> int:
+    monitors = (getattr(one, "monitor", None) for state in stage.states.values() for one in state.tracked.values())
+    return sum(getattr(monitor, "ranks", 0) for monitor in monitors)

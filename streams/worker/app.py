@@ -39,7 +39,7 @@ from irregulars.streams.kafka.log_reader import LogReader
 from irregulars.streams.kafka.outbox import Outbox
 from irregulars.streams.kafka.recent_messages import RecentMessages
 from irregulars.streams.kafka.topic_admin import check_topics
-from irregulars.streams.kafka.topics import WORKER_TOPICS
+from irregulars.streams.kafka.topics import TOPICS, WORKER_TOPICS
 from irregulars.streams.messages.opinions import Opinion, decode_opinion
 from irregulars.streams.messages.threshold_changes import decode_change
 from irregulars.streams.progress.progress_log import ProgressLog
@@ -48,7 +48,8 @@ from irregulars.streams.progress.word_log import ReadWords, W, WordLog
 from irregulars.streams.stages.continuity import Continuity
 from irregulars.streams.stages.job_stage import JobStage
 from irregulars.streams.stages.job_topics import EVIDENCE
-from irregulars.streams.stages.partition_state import Offsets
+from irregulars.streams.stages.made_anew import Logs
+from irregulars.streams.stages.partition_state import Offsets, PartitionState
 from irregulars.streams.stages.rank_stage import RANK_TOPICS, RankStage
 from irregulars.streams.stages.sink_writer import SinkWriter
 from irregulars.streams.stages.stage import Services
@@ -57,6 +58,7 @@ from irregulars.streams.telemetry.observer import Hop, Observer
 from irregulars.streams.worker.faust_config import faust_config
 from irregulars.streams.worker.log_gaps import LogGaps
 from irregulars.streams.worker.monitors import Monitors
+from irregulars.streams.worker.topic_watch import TopicWatch, tell_made_anew
 from irregulars.streams.worker_settings import WorkerSettings
 
 LOG: Final = logging.getLogger("irregulars.worker")
@@ -84,7 +86,7 @@ class WorkerApp(faust.App):
         outbox = Outbox(settings.bootstrap, settings.security, settings.broker_away_s + _MARGIN_S)
         dead_letters = DeadLetters(outbox, settings.topics)
         counters = Counters()
-        writer = SinkWriter(sink, dead_letters, counters)
+        writer = SinkWriter(sink, dead_letters, counters, settings.unstored_mib << 20)
         self.gaps: Final = LogGaps(
             LogReader(settings.bootstrap, settings.security, settings.broker_timeout_s), settings.topics
         )
@@ -105,6 +107,7 @@ class WorkerApp(faust.App):
         self._teaches: Final = monitors.is_taught
         self._stored_opinions: ReadWords[Opinion] = ReadWords()
         self._newest_ends: dict[int, Offsets] = {}
+        self._topics: Final = TopicWatch(settings)
         self.clocks: Final = StreamTime(RANK_TOPICS, EVIDENCE, self._ends, self.progress)
         self.job_stage: Final = JobStage(
             self.services, monitors.make_job, monitors.restore_job, monitors.alert_of, self.clocks, self.thresholds,
@@ -115,7 +118,7 @@ class WorkerApp(faust.App):
         self.observer: Final = Observer(
             counters, outbox, dead_letters, settings.topics, settings.group,
             (Hop(self.rank_stage, self.clocks.rank_until_s), Hop(self.job_stage, self.clocks.job_until_s)),
-            lambda: self._generation is not None, self.clocks.now_s, settings.grace_s,
+            lambda: self._generation is not None, self.clocks.now_s, settings.grace_s, lambda: self.broker.is_away,
         )  # fmt: skip
         self._partition_counts: Mapping[str, int] = {}
         self._restoring = asyncio.Lock()
@@ -184,6 +187,7 @@ class WorkerApp(faust.App):
         self.thresholds.close()
         self.gaps.close()
         self._asker.shutdown(wait=False)
+        self._topics.close()
 
     async def _try_last_snapshot(self, work: Awaitable[None]) -> None:
         """Await a snapshot that saves others work, and is no loss if there is no time for it, or no broker."""
@@ -235,9 +239,13 @@ class WorkerApp(faust.App):
         if self._generation is not None and silent_s > self.settings.session_s - LOOK_S:
             log = LOG.debug if self.broker.is_away else LOG.warning
             log("event=let_go silent_s=%.1f", silent_s)
-            self._drop()
-            self.services.outbox.give_up()
-            consumer.thread.join_again()
+            self._begin_again()
+
+    def _begin_again(self) -> None:
+        """Let go of all partitions and of what is on its way, and ask for them anew: the snapshots say from where."""
+        self._drop()
+        self.services.outbox.give_up()
+        cast(SnapshotConsumer, self.consumer).thread.join_again()
 
     async def give_back_memory(self) -> None:
         """Give freed memory back to the system, unless the worker is busy."""
@@ -325,15 +333,33 @@ class WorkerApp(faust.App):
     async def _ends(self, topics: Collection[str]) -> Mapping[int, Offsets]:
         """Ask the broker where all partitions of some topics end, whichever worker has them."""
         names = {self.settings.topics.name(topic): topic for topic in {*topics, EVIDENCE}}  # to be observed anyway
-        counts = self._partition_counts
+        counts, ids = self._partition_counts, self._topics.ids
         places = [TP(name, partition) for name, topic in names.items() for partition in range(counts[topic])]
         ends: dict[int, Offsets] = {}
         for place, end in (await self.consumer.highwaters(*places)).items():
             ends.setdefault(place.partition, {})[names[place.topic]] = end
-            self._newest_ends.setdefault(place.partition, {})[names[place.topic]] = end
+        await self._require_same_logs(ids, ends)
+        for number, own in ends.items():
+            self._newest_ends.setdefault(number, {}).update(own)
         self.observer.saw_ends(ends)
         asked = {number: {topic: own[topic] for topic in topics if topic in own} for number, own in ends.items()}
         return {number: own for number, own in asked.items() if own}  # evidence may have more partitions
+
+    async def _require_same_logs(self, ids: Mapping[str, str], ends: Mapping[int, Offsets]) -> None:
+        """Begin again if topics were made anew since partitions were restored, or end before what was read of them.
+
+        Raises
+        ------
+        ServiceUnavailable
+            If so: these ends are of other topics than what is known of how far they were read.
+        """
+        states: list[PartitionState[Any]] = [*self.rank_stage.states.values(), *self.job_stage.states.values()]
+        anew = await self._topics.changed_since(ids, states, ends)
+        if anew and ids is self._topics.ids and self._generation is not None:
+            LOG.warning("event=topics_changed topics=%s do='reading begins again'", ",".join(sorted(anew)))
+            self._begin_again()
+        if anew or ids is not self._topics.ids:
+            raise ServiceUnavailable("topics must be those that partitions were restored from; they were made anew")
 
     async def close_gaps(self) -> None:
         """Move on over what holds no message at the ends of partitions."""
@@ -361,15 +387,39 @@ class WorkerApp(faust.App):
         by_topic = {name: self._partitions(assignment, name) for name in (*RANK_TOPICS, EVIDENCE)}
         if len({frozenset(by_topic[name]) for name in RANK_TOPICS}) > 1:
             found = ", ".join(f"{name}={sorted(by_topic[name])}" for name in RANK_TOPICS)
-            raise TopicMismatch(f"one worker must get equal partitions of the first hop's topics; got {found}")
+            raise TopicMismatch(
+                f"one worker must get equal partitions of the first hop's topics; got {found}. A topic that has none "
+                "may have been deleted. Run: irregulars topics create; then start the worker again"
+            )
+        logs = await self._look_at_logs(assignment)
         for log in self._judged_by:
             await log.read()
-        await self.rank_stage.restore(by_topic["jobs"], generation)
-        await self.job_stage.restore(by_topic[EVIDENCE], generation)
+        await self.rank_stage.restore(by_topic["jobs"], generation, logs)
+        await self.job_stage.restore(by_topic[EVIDENCE], generation, logs)
+        tell_made_anew((self.rank_stage.made_anew, self.job_stage.made_anew), self.services.counters)
         self.clocks.forget()
         self._reading.forget()
         self._partition_counts = await self._count_partitions()
         self._generation = generation
+
+    async def _look_at_logs(self, assignment: set[TP]) -> Logs:
+        """Ask which topics these are and where they end; forget what the process knows of others of these names."""
+        anew, names = await self._topics.look(), {self.settings.topics.name(name): name for name in TOPICS}
+        ends: dict[int, Offsets] = {}
+        for place, end in (await self.consumer.highwaters(*assignment)).items() if assignment else ():
+            ends.setdefault(place.partition, {})[names[place.topic]] = end
+        self.progress.topic_ids = self._topics.ids
+        if anew:
+            self._newest_ends = {}
+            self.services.outbox.give_up()  # it knows where the old ones ended
+            self.clocks.forget_all()
+            self.progress.forget()
+            for topic, log in (("thresholds", self.thresholds), ("feedback", self.opinions)):
+                if topic in anew:
+                    log.forget()
+        if "feedback" in anew:
+            self._stored_opinions = ReadWords()
+        return Logs(self._topics.ids, ends)
 
     async def _count_partitions(self) -> Mapping[str, int]:
         own = self.settings

@@ -5,8 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
@@ -25,6 +27,8 @@ pytestmark = pytest.mark.integration
 
 RECORDING = "gloo-slow-nic"
 AWAY_S = 2.0
+SLOWLY = 0.3
+"""Of the recording's pace: it takes 19 s, its incident begins after 4 and ends after 11."""
 
 
 @pytest.fixture
@@ -49,8 +53,8 @@ def analysis() -> Analysis:
     return analyze(read_trace(RECORDINGS / RECORDING), monitor_settings(Settings()))
 
 
-def start_and_store_something(pipeline: Pipeline) -> Process:
-    worker = pipeline.start_worker()
+def start_and_store_something(pipeline: Pipeline, **settings: Any) -> Process:
+    worker = pipeline.start_worker(**settings)
     pipeline.replay("gloo-clean")
     pipeline.wait_until_stored(1)
     return worker
@@ -67,6 +71,23 @@ def require_everything_once(pipeline: Pipeline, analysis: Analysis) -> None:
         (verdict.verdict_id, verdict.revision, verdict.lost_s) for verdict in analysis.verdicts
     ]
     assert pipeline.bus.read("deadletter") == []
+
+
+def count_samples(*names: str) -> int:
+    return sum(pq.read_metadata(RECORDINGS / name / "bandwidth.parquet").num_rows for name in names)
+
+
+def judge_one_more(pipeline: Pipeline, worker: Process, jobs: int) -> None:
+    """Replay the recording as the job of this number; wait until all of it was told, or no more rows may wait."""
+    folder = str(RECORDINGS / RECORDING)
+    replay = pipeline.start("replay", folder, "--speed", "0", "--json", "--job", f"job-{jobs}")
+    assert replay.wait(60) == 0, replay.output()
+
+    def is_judged_or_full() -> bool:
+        told = sum(verdict.event == "closed" for verdict in pipeline.revisions("verdicts"))
+        return told == jobs or "event=store_full" in worker.output()
+
+    wait_until(is_judged_or_full, "a judged job")
 
 
 def offsets(pipeline: Pipeline, group: str) -> tuple[dict[tuple[str, int], int], int]:
@@ -99,10 +120,57 @@ def test_the_worker_waits_for_a_database_that_is_killed_and_acknowledges_nothing
     assert "Traceback" not in worker.output()
 
 
-def test_a_worker_that_stops_without_its_database_leaves_its_rows_to_the_next(
+def test_verdicts_and_alerts_go_on_while_the_database_is_away_and_a_killed_worker_leaves_all_rows_to_the_next(
     pipeline: Pipeline, database: DemoDatabase, analysis: Analysis
 ) -> None:
     worker = start_and_store_something(pipeline)
+    database.kill()
+    job = pipeline.start_replay(RECORDING, SLOWLY)  # its incident begins, and ends, long after rows had to wait
+    (verdict,) = analysis.verdicts
+    told = {(verdict.verdict_id, revision + 1): 1 for revision in range(verdict.revision)}
+    wait_until(lambda: verdict.verdict_id in pipeline.bus.verdict_ids("alerts"), "an alert without a database")
+    assert job.is_running, "the incident must begin while the job runs"
+    wait_until(lambda: pipeline.revision_counts("verdicts") == told, "all revisions without a database")
+    assert job.wait(60) == 0
+    assert "event=sink_busy" in worker.output()
+    worker.kill()
+    database.start()
+    worker = pipeline.start_worker()
+    require_everything_once(pipeline, analysis)
+    assert pipeline.rows("verdicts").column("state").to_pylist() == ["closed"]
+    assert pipeline.revision_counts("alerts").total() == 2
+    assert pipeline.rows("bandwidth").num_rows == count_samples("gloo-clean", RECORDING)
+    assert worker.stop() == 0
+
+
+def test_where_no_more_rows_fit_into_memory_judging_waits_and_nothing_is_lost(
+    pipeline: Pipeline, database: DemoDatabase
+) -> None:
+    worker = pipeline.start_worker(unstored_mib=1)
+    pipeline.replay("gloo-clean")
+    pipeline.wait_until_stored(1)
+    database.kill()
+    jobs = 0
+    while "event=store_full" not in worker.output():
+        jobs += 1
+        judge_one_more(pipeline, worker, jobs)
+    database.start()
+    pipeline.wait_until_stored(1 + jobs)
+    samples = count_samples("gloo-clean", *[RECORDING] * jobs)
+    wait_until(lambda: pipeline.count("bandwidth") == samples, "all samples stored")
+    assert pipeline.count("rank_iterations") == (1 + jobs) * ITERATIONS * RANKS
+    assert pipeline.count("verdicts") == jobs
+    assert worker.stop() == 0
+    for event in ("sink_busy", "sink_back", "store_has_room", "samples_read_again"):
+        assert f"event={event}" in worker.output(), event
+    assert worker.output().count("event=store_full") < 5
+    assert pipeline.bus.read("deadletter") == []
+
+
+def test_a_worker_that_stops_without_its_database_leaves_its_rows_to_the_next(
+    pipeline: Pipeline, database: DemoDatabase, analysis: Analysis
+) -> None:
+    worker = start_and_store_something(pipeline, stop_s=20.0)  # of which it tries to store for a third
     database.kill()
     pipeline.replay(RECORDING)
     wait_until(lambda: "event=sink_busy" in worker.output(), "a busy sink")

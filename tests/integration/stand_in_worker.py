@@ -72,6 +72,9 @@ class EveryRowAccused:
     def tick(self, now_s: float, until_s: float) -> None:
         pass
 
+    def forget_operators(self) -> None:
+        pass
+
     def advance(self, read_back: Callable[[Sequence[Any]], Sequence[Batch]]) -> Judgements:
         new, self.new = self.new, []
         return Judgements(self.job, verdicts=[self._verdict(*values) for values in new])

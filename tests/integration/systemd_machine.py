@@ -7,15 +7,18 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
-from tests.infra.kit.units import PROGRAM, ROOT
+from tests.infra.kit.installations import install_extras
+from tests.infra.kit.units import ROOT
 
 SYSTEMD = Path("/lib/systemd/systemd")
 _TARGETS = ("sysinit", "basic", "shutdown", "network-online", "multi-user")
 _END_S = 120.0
+_TYPED_S = 240.0
 
 # What unshare runs, as root of namespaces of its own. An overlay takes what is written; systemd sees our units alone.
 _BOOT = """
@@ -33,6 +36,8 @@ mount -t cgroup2 cgroup2 "$root/sys/fs/cgroup"
 mount --rbind /dev "$root/dev"
 mount --bind "$2/console.log" "$root/dev/console"
 mount -t tmpfs tmpfs "$root/run"
+mkdir -p "$root/etc/systemd/system"
+mount -t tmpfs tmpfs "$root/etc/systemd/system"
 mkdir -p "$root/kit" "$root/run/kit"
 mount --bind "$2" "$root/kit"
 cp -a "$2/files/." "$root/"
@@ -41,7 +46,7 @@ mkdir -p old
 pivot_root . old
 umount -l /old
 mount --make-rshared /
-export SYSTEMD_UNIT_PATH=/kit/units container=kit
+export SYSTEMD_UNIT_PATH=/kit/units:/etc/systemd/system container=kit
 exec /lib/systemd/systemd --system --unit=kit.target --log-target=console --show-status=no </dev/null
 """
 
@@ -76,19 +81,19 @@ class SystemdMachine:
     def add_unit(self, path: Path, drop_in: str) -> None:
         """Take in a unit as it stands, with lines of the test's own beside it."""
         shutil.copy(path, self.units)
+        self.add_settings(path, drop_in)
+
+    def add_installation(self, folder: str, extras: Iterable[str]) -> None:
+        """Put an installation with `extras`, and no more, where the machine sees it as `folder`."""
+        place = self.files / folder.removeprefix("/")
+        program = install_extras(place, extras)
+        program.write_text(program.read_text().replace(str(place), folder))
+
+    def add_settings(self, path: Path, drop_in: str) -> None:
+        """Give a unit that somebody will install lines of the test's own."""
         beside = self.units / f"{path.name}.d"
         beside.mkdir()
         (beside / "test.conf").write_text(f"[Service]\n{drop_in}")
-
-    def add_program(self) -> None:
-        """Put the tests' own installation where the units look for it."""
-        program = self.files / PROGRAM.removeprefix("/")
-        program.parent.mkdir(parents=True)
-        program.write_text(
-            f"#!{sys.executable}\nimport sys\nsys.path.insert(0, {str(ROOT)!r})\n"
-            "from irregulars.infra.cli import main\nsys.exit(main())\n"
-        )
-        program.chmod(0o755)
 
     def start(self, *wanted: str) -> None:
         """Boot, with `wanted` units started."""
@@ -115,6 +120,21 @@ class SystemdMachine:
         command = ["nsenter", "--target", str(self._init()), "--mount", "--pid", "systemctl", *arguments]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
         return done.stdout + done.stderr
+
+    def type(self, script: str, folder: str) -> str:
+        """Run a script of bash as root of the machine, in one of its folders; each command must succeed."""
+        until_s = time.monotonic() + _END_S
+        while self.systemctl("is-active", "kit.target").strip() != "active":  # it sees other files before
+            assert time.monotonic() < until_s, self.said()
+            time.sleep(0.1)
+        inside = ["nsenter", "--target", str(self._init()), "--mount", "--pid"]
+        done = subprocess.run(
+            [*inside, "bash", "-euo", "pipefail", "-xc", f"cd {folder}\n{script}"],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True, timeout=_TYPED_S,
+            check=False, env={"PATH": "/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"},
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + self.systemctl("status", "irregulars-*") + self.said()
+        return done.stdout
 
     def shown(self, unit: str, key: str) -> str:
         """Return a property of a unit."""

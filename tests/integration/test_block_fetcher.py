@@ -91,6 +91,19 @@ def test_partitions_are_read_from_where_they_are_assigned(kafka_bootstrap: str, 
         assert taken.fetcher.position((topic, 0)) == 11
 
 
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_what_any_producer_has_compressed_is_read(kafka_bootstrap: str, topic: str, codec: str) -> None:
+    values = [b"the same in each message %d " % number * 40 for number in range(20)]
+    producer = Producer({"bootstrap.servers": kafka_bootstrap, "compression.type": codec, "linger.ms": 100})
+    for value in values:
+        producer.produce(topic, value, b"key", 0)
+    producer.flush(WITHIN_S)
+    with fetching(kafka_bootstrap) as taken:
+        taken.fetcher.assign({(topic, 0): 0}, 1)
+        taken.take_until(lambda: len(taken.offsets((topic, 0))) >= len(values))
+        assert [one.value for one in taken.records[topic, 0]] == values
+
+
 def test_what_was_fetched_for_another_assignment_is_not_given(kafka_bootstrap: str, topic: str) -> None:
     fill(kafka_bootstrap, topic, 0, [b"%d" % number for number in range(10)])
     with fetching(kafka_bootstrap) as taken:

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import itertools
+import json
+import re
+import shutil
 import socket
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
-from irregulars.streams.kafka.topic_admin import create_topics
-from tests.infra.kit.units import FOLDER
+from tests.infra.kit.installations import documented_extras
+from tests.infra.kit.units import FOLDER, ROOT, UNITS
 from tests.integration.pipelines import Pipeline
 from tests.integration.systemd_machine import SystemdMachine, reading_paths, require_systemd
 from tests.integration.worker_runs import free_port, wait_until
 
 pytestmark = pytest.mark.integration
+PAGE = ROOT / "infra" / "docs" / "deploying.md"
+MACHINES = "Machines with systemd"
+AGENT = ROOT / "infra" / "node" / "irregulars-agent.service"
 
 
 @pytest.fixture
@@ -27,9 +36,10 @@ def machine(tmp_path: Path) -> Iterator[SystemdMachine]:
     print(machine.said())
 
 
-def four_digits() -> int:
-    """A free port of four digits, as the unit of the worker wants it."""
-    return next(port for port in (9000 + number for number in range(600, 999)) if _is_free(port))
+def four_digits(count: int) -> list[str]:
+    """Free ports of four digits, as the unit of the worker wants them."""
+    free = (port for port in range(9600, 9999) if _is_free(port) and _is_free(port + 10_000))
+    return [str(port) for port in itertools.islice(free, count)]
 
 
 def _is_free(port: int) -> bool:
@@ -37,24 +47,73 @@ def _is_free(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) != 0
 
 
-def lay_out(machine: SystemdMachine, pipeline: Pipeline) -> None:
-    """Write what an administrator writes: settings, the password, and whom to tell."""
-    settings = pipeline.settings
-    own = {
-        "kafka_bootstrap": settings.kafka_bootstrap, "clickhouse_url": settings.clickhouse_url,
-        "clickhouse_database": settings.clickhouse_database, "topic_prefix": settings.topic_prefix,
-    }  # fmt: skip
-    folder = machine.files / "etc" / "irregulars"
-    (folder / "credentials").mkdir(parents=True, mode=0o700)
-    (folder / "irregulars.toml").write_text("".join(f'{name} = "{value}"\n' for name, value in own.items()))
-    notify = (FOLDER / "notify.toml").read_text().replace("127.0.0.1:9092", settings.kafka_bootstrap)
-    (folder / "notify.toml").write_text(f'topic_prefix = "{settings.topic_prefix}"\n{notify}')
-    password = folder / "credentials" / "worker.clickhouse"
-    password.touch(mode=0o600)
-    password.write_text(settings.clickhouse_password)
+class Site:
+    """A machine, the page's commands, and what stands in them for this machine: ports, and a user of ClickHouse.
+
+    Ports are this machine's own, as its network is shared; and the tests' database has one user for all.
+    """
+
+    FILES = ("infra/kit/systemd", "infra/node")
+    CHECKOUT = "/kit/checkout"
+
+    def __init__(self, machine: SystemdMachine, pipeline: Pipeline) -> None:
+        topics = replace(pipeline.bus.topics, prefix=f"site-{uuid4().hex[:10]}.")  # nobody has made these yet
+        pipeline.bus.topics = topics
+        pipeline.settings = replace(pipeline.settings, topic_prefix=topics.prefix)
+        self.machine, self.settings = machine, pipeline.settings
+        four, other = four_digits(2), [str(free_port()) for _ in range(3)]
+        self.ports = dict(zip(("9465", "9467", "9466", "8321", "9464"), [*four, *other], strict=True))
+        users = (f"irregulars_{role}" for role in ("admin", "writer", "reader"))
+        self.swapped = self.ports | dict.fromkeys(users, self.settings.clickhouse_user)
+        self.swapped |= {"TRAINER": "nobody", "install -m 600 FILE": "install -m 600 /kit/FILE"}
+        for folder in self.FILES:
+            shutil.copytree(ROOT / folder, machine.folder / "checkout" / folder)
+        for path in (machine.folder / "checkout").rglob("*.*"):
+            if path.is_file():
+                path.write_text(self.here(path.read_text()))
+        password = machine.folder / "FILE"
+        password.touch(mode=0o600)
+        password.write_text(self.settings.clickhouse_password)
+
+    def here(self, text: str) -> str:
+        """Put in what is this machine's."""
+        for word, own in self.swapped.items():
+            text = re.sub(rf"(?<![\w.]){re.escape(word)}(?![\w.])", own, text)
+        return text
+
+    def script(self, *sections: str) -> str:
+        """Return the commands of sections of the page, with the files edited where it says that people do it."""
+        lines = [line for name in sections for line in typed(section(name))]
+        return "\n".join(self.line(line) for line in lines)
+
+    def line(self, line: str) -> str:
+        if line.startswith("python3"):
+            return ":"  # the installation is there
+        files = ("irregulars.toml", "notify.toml", "agent.toml") if line.startswith("install") else ()
+        edited = [one for one in files if line.endswith(f"/{one}")]
+        return self.here(line) + "".join(f"\n{self.edit(name)}" for name in edited)
+
+    def edit(self, name: str) -> str:
+        """Return the command that says where the services are, as everybody does it in a file of settings."""
+        own = {"kafka_bootstrap": self.settings.kafka_bootstrap, "topic_prefix": self.settings.topic_prefix}
+        if name == "irregulars.toml":
+            own |= {"clickhouse_url": self.settings.clickhouse_url, "partitions": 2, "replicas": 1,
+                    "clickhouse_database": self.settings.clickhouse_database}  # fmt: skip
+        path, lines = f"/etc/irregulars/{name}", "\n".join(f"{key} = {json.dumps(own[key])}" for key in own)
+        return f"sed -Ei '/^({'|'.join(own)}) /d' {path}\nsed -i '1i {lines.replace(chr(10), chr(92) + 'n')}' {path}"
 
 
-def ready(port: int, page: str) -> bool:
+def section(name: str) -> str:
+    """Return the text below a heading of the page, up to the next heading."""
+    (text,) = re.findall(rf"^##+ {name}\n(.*?)(?=^##|\Z)", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    return str(text)
+
+
+def typed(text: str) -> list[str]:
+    return re.findall(r"^ {4}(\w.*)$", text, re.MULTILINE)
+
+
+def ready(port: str, page: str) -> bool:
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}{page}", timeout=5) as answer:
             return bool(answer.status == 200)
@@ -62,32 +121,40 @@ def ready(port: int, page: str) -> bool:
         return False
 
 
-def test_a_worker_and_notify_run_as_their_units_say(machine: SystemdMachine, pipeline: Pipeline) -> None:
-    create_topics(pipeline.settings.kafka_bootstrap, pipeline.settings.topics())
-    lay_out(machine, pipeline)
-    machine.add_program()
-    port, other = four_digits(), free_port()
-    user = f"Environment=IRREGULARS_CLICKHOUSE_USER={pipeline.settings.clickhouse_user}\n"
-    usual = f"{reading_paths()}StandardOutput=append:/kit/logs/%p.log\nStandardError=inherit\nRestartSec=1\n"
-    machine.add_unit(FOLDER / "irregulars-worker@.service", usual + user)
-    machine.add_unit(
-        FOLDER / "irregulars-notify.service", f"{usual}Environment=IRREGULARS_NOTIFY_LISTEN=127.0.0.1:{other}\n"
-    )
-    worker, notify = f"irregulars-worker@{port}.service", "irregulars-notify.service"
-    machine.start(worker, notify)
-    wait_until(lambda: ready(port, "/readyz") and ready(other, "/healthz"), "both pages")
+def test_a_machine_is_set_up_and_upgraded_as_the_page_says(machine: SystemdMachine, pipeline: Pipeline) -> None:
+    site = Site(machine, pipeline)
+    own = f"{reading_paths()}StandardOutput=append:/kit/logs/%p.log\nStandardError=inherit\nRestartSec=1\n"
+    for path in (*UNITS, AGENT):
+        machine.add_settings(path, own)
+    for release in ("0.1.0", "0.2.0"):
+        machine.add_installation(f"/opt/irregulars/{release}", documented_extras(PAGE.read_text(), MACHINES))
+    machine.start()
+    said = machine.type(site.script(MACHINES, "Workers", "Notify", "Console", "Agents"), site.CHECKOUT)
+    assert f"created   {site.settings.topic_prefix}commops" in said
+    assert "1 channels; nothing is wrong with it" in said
+    worker = f"irregulars-worker@{site.ports['9465']}.service"
+    services = [worker, *(f"irregulars-{name}.service" for name in ("notify", "console", "agent"))]
+    pids = {name: machine.shown(name, "MainPID") for name in services}
 
-    pid = int(machine.shown(worker, "MainPID"))
     pipeline.replay("gloo-slow-nic")
     wait_until(lambda: bool(pipeline.bus.verdict_ids()), "a verdict of the unit")
     assert machine.shown(worker, "MemoryMax") == str(2 << 30)
 
+    machine.type(site.script("Upgrading machines"), site.CHECKOUT)
+    for name in services:
+        assert machine.shown(name, "ActiveState") == "active"
+        assert machine.shown(name, "MainPID") not in ("0", pids[name]), name
+    wait_until(lambda: ready(site.ports["9465"], "/readyz"), "the new worker")
+    machine.type(site.script("Rollback"), site.CHECKOUT)
+    wait_until(lambda: ready(site.ports["9465"], "/readyz"), "the old worker")
+    pid = machine.shown(worker, "MainPID")
     machine.systemctl("kill", "--signal=KILL", worker)
     wait_until(
-        lambda: machine.shown(worker, "MainPID") not in ("0", str(pid)) and ready(port, "/readyz"), "a restart"
+        lambda: machine.shown(worker, "MainPID") not in ("0", pid) and ready(site.ports["9465"], "/readyz"),
+        "a restart",
     )
-    machine.systemctl("stop", worker, notify)
-    for unit in (worker, notify):
+    machine.systemctl("stop", *services)
+    for unit in services:
         assert (machine.shown(unit, "ActiveState"), machine.shown(unit, "ExecMainStatus")) == ("inactive", "0")
 
 

@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import pytest
 from confluent_kafka import TopicPartition
-from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
+from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, NewTopic, ResourceType
 
 from irregulars.errors import ServiceUnavailable, TopicMismatch
 from irregulars.streams.kafka.log_reader import LogReader
@@ -101,12 +101,31 @@ def test_new_topics_can_be_used_at_once(kafka_bootstrap: str) -> None:
 
 def test_other_numbers_of_partitions_are_named(kafka_bootstrap: str) -> None:
     topics = TopicSettings(prefix=f"uneven-{uuid4().hex[:8]}.", partitions=3)
+    create_topics(kafka_bootstrap, topics)
     admin = AdminClient({"bootstrap.servers": kafka_bootstrap})
-    for future in admin.create_topics([NewTopic(topics.name("commops"), 5, 1)]).values():
+    for future in admin.create_partitions([NewPartitions(topics.name("commops"), 5)]).values():
         future.result(10)
-    assert topics.name("commops") in create_topics(kafka_bootstrap, topics).existing
+    name = topics.name("commops")
+    wait_until(lambda: len(admin.list_topics(timeout=10).topics[name].partitions) == 5, "two partitions more")
     with pytest.raises(TopicMismatch, match=r"commops=5"):
         check_topics(kafka_bootstrap, topics)
+
+
+def test_no_topic_is_made_that_would_not_fit_to_those_that_are_there(kafka_bootstrap: str) -> None:
+    """A topic that a later release brings is made by somebody who has forgotten the number of partitions."""
+    topics = TopicSettings(prefix=f"later-{uuid4().hex[:8]}.", partitions=8)
+    admin = AdminClient({"bootstrap.servers": kafka_bootstrap})
+    there = [NewTopic(topics.name(name), 3, 1) for name in ("commops", "jobs", "evidence")]
+    for future in admin.create_topics(there).values():
+        future.result(10)
+    known = admin.list_topics
+    wait_until(lambda: {one.topic for one in there} <= set(known(timeout=10).topics), "the topics")
+    with pytest.raises(TopicMismatch, match=r"must be as many as .*commops have, 3; got 8 .* No topic was made"):
+        create_topics(kafka_bootstrap, topics)
+    assert {name for name in known(timeout=10).topics if name.startswith(topics.prefix)} == {
+        one.topic for one in there
+    }
+    assert topics.name("job_snapshots") in create_topics(kafka_bootstrap, replace(topics, partitions=3)).created
 
 
 def test_a_worker_needs_no_topic_that_it_does_not_use(kafka_bootstrap: str) -> None:

@@ -122,7 +122,7 @@ def test_the_pages_say_what_the_worker_does(bus: Bus, start_worker: StartWorker)
         'batches_total{topic="jobs"}': 4, 'batches_total{topic="commops"}': 48, 'rows_total{topic="commops"}': 480,
         'rows_total{topic="evidence"}': 48, "dead_letters_total": 1, "sink_retries_total": 0, "late_rows_total": 0,
         'verdicts_total{event="opened",kind="imbalance"}': 48, 'sent_messages_total{topic="verdicts"}': 48,
-        'restores_total{hop="rank"}': 4,
+        'restores_total{hop="rank"}': 4, "ranks": 0, "attempt_over_rows_total": 0,
     }  # fmt: skip
     assert {name: found[name] for name in wanted} == wanted
     assert {name for name in found if name.startswith("lag_messages")} == {
@@ -131,6 +131,12 @@ def test_the_pages_say_what_the_worker_does(bus: Bus, start_worker: StartWorker)
     for name in ("snapshots_total", "snapshot_bytes_total", "state_bytes", "restore_seconds_total"):
         assert found[f'{name}{{hop="job"}}'] > 0
     assert ask(worker, "/nothing")[0] == 404
+    job.run(2)  # it has ended: nobody judges that
+    bus.flush()
+    wait_until(
+        lambda: metrics(worker)["attempt_over_rows_total"] == 4 * 2 * 10, "operators of an attempt that is over"
+    )
+    assert worker.output().count("event=attempt_over job='pages' ") == 1
     assert worker.stop() == 0
     assert ask(worker, "/metrics")[0] == 0
 

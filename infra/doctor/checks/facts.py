@@ -45,13 +45,21 @@ class MachineFacts:
 
 @dataclass(frozen=True, slots=True)
 class WorkerPage:
-    """What ``/metrics``, ``/healthz`` and ``/readyz`` of a worker on this machine say."""
+    """What ``/metrics``, ``/healthz`` and ``/readyz`` of a worker on this machine say.
+
+    Parameters
+    ----------
+    unstored_s, unstored_ratio
+        For how long a row has waited for the database, and how full the memory for such rows is; None: not told.
+    """
 
     url: str
     release: str
     group: str
     why_dead: str | None = None
     why_not_ready: str | None = None
+    unstored_s: float | None = None
+    unstored_ratio: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,9 +82,11 @@ TO_DO: Final[Mapping[str, str]] = {
     "partitions_unread": "Start a worker, or the one that holds them anew: " + _OPERATING
     + "#irregularspartitionsunread",
     "behind": _OPERATING + "#irregularsbehind",
-    "judging_behind": _OPERATING + "#irregularsbehind",
+    "judging_behind": "Is ClickHouse away? Then alerts go on, and rows wait. Else: "
+    + _OPERATING + "#irregularsbehind",
     "releases_differ": "Finish the upgrade: workers first, then agents. infra/docs/doctor.md#releases",
     "worker_stuck": "Start it anew: " + _OPERATING + "#irregularsworkerstuck",
+    "not_stored": "irregulars doctor --only clickhouse; " + _OPERATING + "#irregularssinkretries",
     "worker_not_ready": _OPERATING + "#irregularsworkernotready",
     # producers and jobs
     "not_announced": "Look at agent and hook of the ranks that lack: " + _OPERATING + "#irregularsnojudgements",

@@ -33,6 +33,7 @@ def check_workers(seen: KafkaFacts, own_release: str) -> Iterator[Finding]:
     yield from _releases(seen, own_release)
     if seen.page is not None and seen.workers is not None and seen.page.group == seen.workers.name:
         yield _page(seen.page)
+        yield from _store(seen.page)
 
 
 def waiting_messages(seen: KafkaFacts) -> dict[str, int]:
@@ -126,7 +127,7 @@ def _judging(seen: KafkaFacts) -> Iterator[Finding]:
     late = {part: seen.now_s - at_s for (topic, part), at_s in seen.stream.waiting_s.items() if topic == "evidence"}
     longest_s = max(late.values(), default=0.0)
     if is_read(seen) and longest_s >= BEHIND_S:
-        text = f"evidence of {span(longest_s)} ago is not judged, in partition {numbers(late)}"
+        text = f"evidence of {span(longest_s)} ago is not judged and stored, in partition {numbers(late)}"
         yield finding("problem", GROUP, "judging", text, "judging_behind")
 
 
@@ -149,3 +150,12 @@ def _page(page: WorkerPage) -> Finding:
     if page.why_not_ready is not None:
         return finding("warning", GROUP, "this one", f"{page.why_not_ready} ({page.url}/readyz)", "worker_not_ready")
     return ok(GROUP, "this one", f"the worker on this machine is ready ({page.url})")
+
+
+def _store(page: WorkerPage) -> Iterator[Finding]:
+    if page.unstored_s is None or page.unstored_s < LATE_S:
+        return
+    ratio = page.unstored_ratio
+    full = f"; the memory for what waits is {ratio:.0%} full, at 100% alerts stop" if ratio is not None else ""
+    text = f"what was judged for {span(page.unstored_s)} is not in the database{full} ({page.url}/metrics)"
+    yield finding("problem", GROUP, "storing", text, "not_stored")

@@ -25,13 +25,23 @@ def read_page(listen: str) -> WorkerPage | None:
         return None
     host, port = _EVERYWHERE.get(address[0], address[0]), address[1]
     try:
-        found = _INFO.search(_get(host, port, "/metrics")[1])
+        metrics = _get(host, port, "/metrics")[1]
         health, ready = _get(host, port, "/healthz"), _get(host, port, "/readyz")
     except (OSError, http.client.HTTPException):
         return None
+    found = _INFO.search(metrics)
     if found is None:
         return None
-    return WorkerPage(f"http://{host}:{port}", found["release"], found["group"], _reason(health), _reason(ready))
+    used, limit = _number(metrics, "unstored_bytes"), _number(metrics, "unstored_limit_bytes")
+    return WorkerPage(
+        f"http://{host}:{port}", found["release"], found["group"], _reason(health), _reason(ready),
+        _number(metrics, "unstored_seconds"), used / limit if used is not None and limit else None,
+    )  # fmt: skip
+
+
+def _number(metrics: str, name: str) -> float | None:
+    found = re.search(rf"^irregulars_worker_{name} (\S+)$", metrics, re.MULTILINE)
+    return None if found is None else float(found[1])
 
 
 def _get(host: str, port: int, path: str) -> tuple[int, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from confluent_kafka import KafkaException, Message
@@ -88,7 +89,13 @@ class StreamReading:
                 found[int(said["partition"])] = one
             except (ValueError, TypeError, KeyError, AttributeError):  # no worker wrote it
                 continue
-        return found or self._from_commits(workers)
+        found = found or self._from_commits(workers)
+        return {number: replace(one, positions=self._in_log(number, one.positions)) for number, one in found.items()}
+
+    def _in_log(self, partition: int, positions: Mapping[str, int]) -> dict[str, int]:
+        """Leave out positions behind the end: they are of the topic of this name that was there before."""
+        ends = {topic: self._topics[topic].ends.get(partition) for topic in positions if topic in self._topics}
+        return {topic: at for topic, at in positions.items() if at <= (ends.get(topic) or at)}
 
     def _from_commits(self, workers: GroupFacts) -> dict[int, Progress]:
         """What the group committed tells how far snapshots were, long after the last worker ended."""
@@ -108,6 +115,8 @@ class StreamReading:
                 at = workers.committed.get((seen.name, partition)) if topic == "evidence" else None
                 if topic != "evidence" and partition in progress:
                     at = progress[partition].positions.get(topic, 0)
+                if at is not None and at > end:  # of the topic of this name that was there before
+                    at = 0
                 if at is not None and at < end and self._may_read(topic):
                     begins[seen.name, partition] = max(at, seen.begins.get(partition, 0))
         first = dict(sorted(begins.items(), key=lambda one: one[1])[:_MOST_WAITING])

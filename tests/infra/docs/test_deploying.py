@@ -8,20 +8,22 @@ from pathlib import Path
 
 import pytest
 
+from irregulars.infra.configuration.settings import load_settings
 from irregulars.infra.kit import locked_install
 from tests.infra.kit.command_lines import parse
 from tests.infra.kit.manifests import named, rendered
 from tests.infra.kit.test_dockerfile import stage
-from tests.infra.kit.units import FOLDER
+from tests.infra.kit.units import FOLDER, UNITS
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "infra" / "docs" / "deploying.md").read_text()
 SYSTEM = Path("/etc/systemd/system")
 
 NOT_HERE = {
-    "curl": "needs a worker", "docker compose": "test_compose.py reads the file", "docker buildx": "needs a registry",
+    "until": "needs what answers", "docker compose": "test_compose.py reads it", "docker buildx": "needs a registry",
     "kubectl create": "needs a cluster", "kubectl scale": "needs a cluster", "useradd": "would change this machine",
-    "kustomize": "needs a registry's digest", "ln": "would change this machine", "export": "is the shell's own",
+    "usermod": "would change this machine", "ln": "would change this machine", "export": "is the shell's own",
+    "cd": "is the shell's own", "cp": "test_kubernetes.py renders a copy", "openssl": "test_kit_units.py types it",
     "systemctl daemon-reload": "needs systemd",
 }  # fmt: skip
 """Commands of which nothing here can be checked, and why."""
@@ -44,6 +46,7 @@ def those(beginning: str) -> list[list[str]]:
 
 def test_every_command_is_checked_below_or_has_its_reason() -> None:
     checked = ("irregulars", "kubectl", "docker build", "python3", "install", "systemctl", "srun")
+    assert not [line for line in COMMANDS if line.startswith("kustomize")], "kubectl alone must be enough"
     unknown = [line for line in COMMANDS if not line.startswith((*checked, *NOT_HERE))]
     assert (len(COMMANDS) > 40, unknown) == (True, [])
 
@@ -94,29 +97,35 @@ def test_images_that_are_built_are_stages_and_take_the_argument() -> None:
 def test_the_installer_takes_the_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[tuple[Path, list[str]]] = []
     monkeypatch.setattr(locked_install, "install", lambda into, extras: calls.append((into, extras)))
-    for words in those("python3"):
-        assert (ROOT / words[1]) == Path(locked_install.__file__).resolve()
+    for words in those("python3 infra/kit/locked_install.py"):
         locked_install.main(words[2:])
-    assert {extras[0] for _, extras in calls} == {"worker"}
+    assert {(str(into), *extras) for into, extras in calls} == {
+        ("/opt/irregulars/0.1.0", "worker", "console"), ("/opt/irregulars/0.1.0",),
+        ("/opt/irregulars/0.2.0", "worker", "console"), ("/opt/irregulars/0.2.0",),
+    }  # fmt: skip
 
 
 def test_files_that_are_installed_are_of_the_kit_and_go_where_units_look() -> None:
     for words in those("install"):
         source = words[-2]
-        if source not in ("FILE", "700"):
+        if source not in ("FILE", "700", "/dev/null", "/dev/stdin"):
             assert (ROOT / source).exists(), words
         assert words[-1].startswith(("/etc/irregulars", str(SYSTEM)))
 
 
+def test_the_settings_that_are_installed_say_how_topics_are_made() -> None:
+    """Else a topic that a later release brings would be made with another number of partitions."""
+    settings = load_settings(environment={}, config=FOLDER / "irregulars.toml")
+    assert (settings.partitions, settings.replicas) == (32, 3)
+    assert all("--partitions" not in line for line in those("irregulars"))
+
+
 def test_units_that_are_started_are_installed_before() -> None:
-    installed = {Path(words[-2]).name for words in those("install") if words[-1].startswith(str(SYSTEM))}
+    installed = {Path(words[-2]).name for words in those("install") if words[-2].endswith(".service")}
     started = {word for words in those("systemctl enable") + those("systemctl restart") for word in words[2:]
                if not word.startswith("-")}  # fmt: skip
-    assert len(started) == 4
-    for unit in started:
-        name = re.sub(r"@.*", "@", unit) + ".service"
-        assert name in installed
-        assert (FOLDER / name).exists()
+    units = {re.sub(r"@.*", "@", unit) + ".service" for unit in started}
+    assert units == installed == {unit.name for unit in UNITS} | {"irregulars-agent.service"}
 
 
 def test_the_doors_lead_here() -> None:

@@ -113,8 +113,12 @@ def _lost() -> Row:
     )
     services = expressions(
         (f"max(irregulars_worker_broker_silent_seconds{{{_WORKER}}})", "Kafka silent, s"),
-        (f"sum(irregulars_worker_sink_busy{{{_WORKER}}})", "workers that wait for ClickHouse"),
+        (f"sum(irregulars_worker_sink_busy{{{_WORKER}}})", "workers whose rows wait for ClickHouse"),
         (f"sum(increase(irregulars_worker_sink_retries_total{{{_WORKER}}}[{_RATE}]))", "calls made again"),
+        (
+            f"max(100 * irregulars_worker_unstored_bytes{{{_WORKER}}} / irregulars_worker_unstored_limit_bytes)",
+            "memory for rows that wait, %",
+        ),
     )
     return 8, [
         time_series("Rows late", "They came after their iteration was closed.", late, "cps"),
@@ -139,7 +143,10 @@ def _resources() -> Row:
 
 
 def _state() -> Row:
-    monitors = expressions((f"sum by (hop) (irregulars_worker_monitors{{{_WORKER}}})", "{{hop}}s"))
+    monitors = expressions(
+        (f"sum(irregulars_worker_ranks{{{_WORKER}}})", "ranks"),
+        (f'sum(irregulars_worker_monitors{{{_WORKER},hop="job"}})', "jobs"),
+    )
     held = f"sum by (instance, hop) (irregulars_worker_partitions{{{_WORKER}}})"
     state = expressions((f"sum by (hop) (irregulars_worker_state_bytes{{{_WORKER}}})", "hop {{hop}}"))
     return 8, [

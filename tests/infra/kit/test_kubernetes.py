@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
+import shutil
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -125,6 +126,32 @@ def test_every_variable_is_a_setting_and_they_fit_together(overlay: str) -> None
     assert users <= roles if overlay.startswith("production") else users == {None}
     grace_s = [template["spec"].get("terminationGracePeriodSeconds", 99) for _, _, template in workloads(documents)]
     assert all(one.stop_s < min(grace_s) for one in found.values())
+
+
+def test_an_authority_of_the_site_s_own_is_told_to_each_who_talks_to_clickhouse() -> None:
+    for overlay in ("production", "production/setup"):
+        documents = rendered(overlay)
+        for name, pod, one in containers(documents):
+            names = {variable["name"]: variable.get("value", "") for variable in one["env"]}
+            talks = any(name.startswith("IRREGULARS_CLICKHOUSE_") for name in names)
+            assert ("IRREGULARS_CLICKHOUSE_CA_FILE" in names) == talks, name
+            if talks:
+                folder = Path(names["IRREGULARS_CLICKHOUSE_CA_FILE"]).parent
+                (mount,) = (mount for mount in one["volumeMounts"] if mount["mountPath"] == str(folder))
+                (volume,) = (volume for volume in pod["volumes"] if volume["name"] == mount["name"])
+                assert "items" not in volume["secret"]
+    site = named(rendered("production"), "ConfigMap", "irregulars-site")["data"]
+    assert site["IRREGULARS_CLICKHOUSE_URL"].startswith("https://")
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_a_copy_beside_the_overlays_is_rendered_as_the_original(overlay: str, tmp_path: Path) -> None:
+    first, *rest = Path(overlay).parts
+    for name in ("kit/kubernetes", "node"):
+        shutil.copytree(KUBERNETES.parents[1] / name, tmp_path / name)
+    overlays = tmp_path / "kit" / "kubernetes" / "overlays"
+    shutil.copytree(overlays / first, overlays / "ours")
+    assert rendered(str(overlays.joinpath("ours", *rest))) == rendered(overlay)
 
 
 def test_the_worker_s_pages_are_where_kubelet_and_prometheus_look() -> None:

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from irregulars.infra.kit import locked_install
 from irregulars.infra.kit.locked_install import chosen_lock, constraints, install, lock_blocks, main
+from tests.infra.kit.small_checkout import PACKAGES, fetch_packages, small_checkout
 
 ROOT = Path(__file__).resolve().parents[3]
 LOCK = (ROOT / "requirements.lock").read_text()
@@ -45,5 +48,52 @@ def test_a_folder_that_is_there_is_left_alone(tmp_path: Path) -> None:
 
 def test_a_step_that_fails_ends_it_and_says_which(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(locked_install.sys, "executable", "/bin/false")
-    with pytest.raises(SystemExit, match=r"status 0; got 1 of: /bin/false -m venv"):
+    with pytest.raises(SystemExit, match=r"status 0; got 1 of: /bin/false -I -m venv"):
         install(tmp_path / "new", ["worker"])
+
+
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("packages") / "fetched"
+    fetch_packages(folder)
+    return folder
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, packages: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a fresh checkout that is the working directory, as the documentation has it."""
+    checkout = small_checkout(tmp_path / "checkout")
+    monkeypatch.chdir(checkout)
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    for name, value in (("PIP_NO_INDEX", "1"), ("PIP_FIND_LINKS", str(packages)), ("PIP_CONFIG_FILE", "/dev/null")):
+        monkeypatch.setenv(name, value)
+    return checkout
+
+
+def test_a_fresh_checkout_is_installed_with_each_extra_that_is_named(tmp_path: Path, checkout: Path) -> None:
+    into = tmp_path / "opt" / "irregulars" / "0.1.0"
+    install(into, list(PACKAGES), checkout)
+    assert list((checkout / "irregulars").glob("*.so")) == []
+    needed = ", ".join(["irregulars._kernel", *PACKAGES.values()])
+    done = subprocess.run([into / "bin" / "python", "-I", "-c", f"import {needed}"], check=False)
+    assert done.returncode == 0
+    left = {path.name.split("-")[0] for path in into.glob("lib/python*/site-packages/*.dist-info")}
+    assert left == {"irregulars", *PACKAGES.values()}
+
+
+def test_of_a_failed_installation_nothing_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = tmp_path / "python"
+    begun.write_text('#!/bin/sh\nmkdir "$4" && touch "$4/half" && exit 3\n')
+    begun.chmod(0o755)
+    monkeypatch.setattr(locked_install.sys, "executable", str(begun))
+    for _ in ("first", "and again"):
+        with pytest.raises(SystemExit, match=r"status 0; got 3 of: .* -I -m venv"):
+            install(tmp_path / "new", ["worker"])
+        assert not (tmp_path / "new").exists()
+
+
+def test_where_the_loops_were_not_compiled_it_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(small_checkout(tmp_path / "checkout"))
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "new")], check=True)
+    with pytest.raises(SystemExit, match=r"status 0; got 1 of: .* -c import irregulars\._kernel"):
+        locked_install.check_compiled(str(tmp_path / "new" / "bin" / "python"))

@@ -183,6 +183,27 @@ def test_a_group_has_no_more_ranks_than_a_host() -> None:
     assert [one.batch.header.rank for one in refused] == [64]
 
 
+def test_a_group_counts_the_ranks_that_were_announced_and_have_not_ended() -> None:
+    group = GroupMonitor("lockstep", MonitorSettings())
+    for rank in RANKS:
+        group.announce(announced(rank, ("commops",)))
+    group.beat(Heartbeat("lockstep", 1, RANKS[0], {"commops": SourceProgress(0, None)}, "ended", "finished"))
+    group.add(operator_batch(9, [{"iteration": 0, "start_ns": T0, "elapsed_ns": 1.0}]), 0)  # never announced
+    group.drain()
+    assert group.ranks == len(RANKS) - 1
+
+
+def test_operators_of_an_attempt_that_is_over_are_counted_once_and_samples_are_not() -> None:
+    group = GroupMonitor("lockstep", MonitorSettings())
+    rank = RANKS[0]
+    group.announce(announced(rank, ("commops",)))
+    group.beat(Heartbeat("lockstep", 1, rank, {"commops": SourceProgress(0, None)}, "ended", "finished"))
+    group.drain()
+    group.add(operator_batch(rank, [{"iteration": 0, "start_ns": T0, "elapsed_ns": 1.0}] * 3), 0)
+    assert (group.take_rows_over(), group.take_rows_over()) == (3, 0)
+    assert group.drain() == []
+
+
 def test_hosts_whose_ranks_come_together_give_the_evidence_of_ranks_that_come_alone(tmp_path: Path) -> None:
     """In a job with communicators of more ranks than are read back whole, which each rank announces for itself."""
     settings = SimulatorSettings(job="lockstep", dp=24, pp=1, tp=2, iterations=6, micro_batches=1, seed=3)

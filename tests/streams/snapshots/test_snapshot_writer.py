@@ -260,3 +260,19 @@ def test_whoever_comes_finds_what_the_last_owner_has_stored(done: list[tuple[obj
         elif name == "compact" and former is None:
             topic.compact()
     assert Owner(topic).found == wanted
+
+
+@pytest.mark.parametrize(("cycles", "has_ids"), [(1, False), (1, True), (40, True)])
+def test_nothing_counts_of_an_owner_who_did_not_know_that_the_topic_was_made_anew(cycles: int, has_ids: bool) -> None:
+    """Where the broker tells no ids, its places lie behind the end, until the topic has grown."""
+    topic = MemoryTopic()
+    owner = Owner(topic)
+    for number in range(5):
+        owner.cycle({b"a": state([], b"%d" % number), b"b": state([rows(number, PART_BYTES)])})
+    topic.lines, topic.end = [], 0  # made anew
+    for number in range(cycles):
+        owner.cycle({b"a": state([], b"%d" % number)})  # without b, which has not changed
+    found = topic.writer_to().read(0, lambda _: has_ids)
+    assert (found.is_anew, found.monitors, found.position) == (True, {}, PositionRecord())
+    assert found.epoch == owner.writer.epoch
+    assert b"a" in found.strays

@@ -105,3 +105,12 @@ def test_a_gap_moves_what_was_read_and_leaves_what_waits() -> None:
     assert state.position() == {"commops": 4}
     state.skip_to("commops", 3)
     assert state.read_to() == {"commops": 9}
+
+
+def test_of_many_events_some_are_kept_and_always_the_newest() -> None:
+    state = PartitionState[object](0, 1, 1, {})
+    for offset in range(100_000):
+        state.take("commops", offset, offset)
+    released = list(state.release(state.position()))
+    assert released == sorted(released)
+    assert (len(released) <= 512, released[-1]) == (True, 99_999)

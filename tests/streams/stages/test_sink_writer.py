@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -17,6 +18,7 @@ from irregulars.sinks.protocol import Rows
 from irregulars.streams.kafka.dead_letters import DeadLetters
 from irregulars.streams.kafka.topics import TopicSettings
 from irregulars.streams.stages.sink_writer import SinkWriter
+from irregulars.streams.telemetry.counters import Counters
 from tests.sinks import made_up_job
 
 
@@ -99,6 +101,56 @@ def test_a_busy_sink_is_asked_again_and_nothing_is_lost(run_with: RunWith, lette
     assert (sink.calls, sink.read("bandwidth").num_rows, letters.sent) == (4, 120, [])
 
 
+def test_rows_are_taken_while_the_sink_is_busy_until_the_queue_is_full(letters: Letters) -> None:
+    async def work() -> None:
+        flushing = asyncio.ensure_future(writer.flush())
+        await writer.write(made_up_job.judgements())  # fills what may wait
+        assert writer.is_busy or sink.calls == 0
+        waiting = asyncio.ensure_future(writer.write(made_up_job.judgements()))
+        await asyncio.sleep(0.1)
+        assert (waiting.done(), counters.store_is_full, writer.has_room_for_samples) == (False, True, False)
+        await writer.write_samples([made_up_job.bandwidth()])  # whoever gives them all the same need not wait
+        sink.script.clear()
+        await asyncio.gather(flushing, waiting)
+        await writer.flush()
+
+    sink, counters = ScriptedSink(*(SinkBusy("away", 0.02) for _ in range(10_000))), Counters()
+    writer = SinkWriter(sink, DeadLetters(letters, TopicSettings()), counters, limit_bytes=4096)
+    asyncio.run(asyncio.wait_for(work(), 10))
+    writer.close()
+    assert (counters.store_is_full, counters.unstored_bytes, counters.unstored_since_s) == (False, 0, None)
+    assert (sink.read("verdicts").num_rows, sink.read("bandwidth").num_rows, letters.sent) == (1, 120, [])
+
+
+def test_a_flush_ends_however_much_comes_meanwhile(run_with: RunWith) -> None:
+    async def work(writer: SinkWriter) -> None:
+        async def write_on() -> None:
+            while True:
+                await writer.write_samples([made_up_job.bandwidth()])
+
+        writing = asyncio.ensure_future(write_on())
+        for _ in range(3):
+            await writer.flush()
+        writing.cancel()
+
+    run_with(MemorySink(), work)
+
+
+def test_however_many_wait_a_busy_sink_is_asked_by_one_and_as_seldom_as_it_says(
+    run_with: RunWith, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work(writer: SinkWriter) -> None:
+        await asyncio.gather(*(writer.flush() for _ in range(50)))
+
+    sink = ScriptedSink(SinkBusy("away", 0.05), SinkBusy("away", 0.1))
+    began_s = time.monotonic()
+    run_with(sink, work)
+    assert sink.calls == 3
+    assert time.monotonic() - began_s >= 0.15
+    assert caplog.text.count("event=sink_busy retry_after_s=0.05") == 1
+    assert caplog.text.count("event=sink_busy") == 1
+
+
 def test_who_waits_for_a_busy_sink_is_never_told_that_rows_are_stored_once_the_writer_is_closed(
     run_with: RunWith,
 ) -> None:
@@ -129,7 +181,12 @@ def test_rows_that_are_rejected_go_to_the_dead_letters_as_arrow(run_with: RunWit
 def test_rows_that_fit_no_column_take_no_others_with_them(run_with: RunWith, letters: Letters) -> None:
     columns = {**made_up_job.rank_iterations(), "rank": np.full(160, -1)}
     sink = MemorySink()
-    run_with(sink, lambda writer: writer.write(replace(made_up_job.judgements(), rank_iterations=columns)))
+
+    async def work(writer: SinkWriter) -> None:
+        await writer.write(replace(made_up_job.judgements(), rank_iterations=columns))
+        await writer.flush()
+
+    run_with(sink, work)
     assert (sink.read("rank_iterations").num_rows, sink.read("verdicts").num_rows) == (0, 1)
     ((value, headers),) = letters.sent
     assert value is None

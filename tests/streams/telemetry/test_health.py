@@ -32,6 +32,7 @@ class Watched:
         is_restored: bool = True,
         is_broker_there: bool = True,
         is_sink_busy: bool = False,
+        is_broker_away: bool = False,
     ) -> None:
         ends_at_s = self.now_s
         for _ in range(int(seconds)):
@@ -43,6 +44,7 @@ class Watched:
                 is_restored=is_restored,
                 ends_at_s=ends_at_s,
                 is_sink_busy=is_sink_busy,
+                is_broker_away=is_broker_away,
             )
 
     @property
@@ -93,6 +95,15 @@ def test_a_worker_whose_broker_is_away_is_not_ready_and_not_stuck() -> None:
     worker.run(2 * STUCK_S, lag=5, is_broker_there=False)
     assert worker.why_dead is None
     assert worker.why_not_ready == f"broker must say within {BROKER_SILENT_S:g} s where topics end; it does not"
+
+
+def test_a_worker_that_let_go_of_its_partitions_since_the_broker_is_away_says_so() -> None:
+    worker = Watched()
+    worker.run(10, lag=0)
+    worker.run(10, lag=0, is_restored=False, is_broker_there=False, is_broker_away=True)
+    assert worker.why_not_ready == "broker must answer; it does not"
+    worker.run(1, lag=0, is_restored=False)
+    assert worker.why_not_ready == "partitions must be restored; they are not yet"
 
 
 def test_a_worker_is_not_ready_before_all_is_restored_and_something_read() -> None:
