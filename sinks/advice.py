@@ -50,6 +50,16 @@ def name_kind(kind: str) -> str:
     return "slow NIC" if kind == "slow_nic" else kind.replace("_", " ")
 
 
+def name_cause(verdict: Verdict) -> str:
+    """Name what a verdict is about: its kind, or the detector that found it.
+
+    >>> verdict = Verdict("v", 1, "open", "j", "custom", (0, 5), 1.0, 0.0, None, (), "", detector="quiet_loss")
+    >>> name_cause(verdict)
+    'quiet_loss (detector)'
+    """
+    return f"{verdict.detector} (detector)" if verdict.detector else name_kind(verdict.kind)
+
+
 def name_device(suspect: Suspect) -> str:
     """Name a suspect as a technician would: device, host, and its ranks.
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from irregulars.errors import RecordError
-from irregulars.sinks.advice import advise, name_device, where_to_look
+from irregulars.sinks.advice import advise, name_cause, name_device, where_to_look
 from irregulars.sinks.costs import gpu_hours_lost
 from irregulars.streams.messages.at_work import still_hangs
 from irregulars.streams.messages.judgements import SEVERITIES, Verdict
@@ -64,9 +65,7 @@ def _is_less(severity: str | None, least: str) -> bool:
 
 def summarise(verdict: Verdict) -> str:
     """Return one line: the event, its urgency, the suspect, the slow-down, the cost and the next step."""
-    kind = "slow NIC" if verdict.kind == "slow_nic" else verdict.kind.replace("_", " ")
-    kind = f"{verdict.detector} (detector)" if verdict.detector else kind
-    title = f"{verdict.event.upper()} {kind} in {verdict.job}"
+    title = f"{verdict.event.upper()} {name_cause(verdict)} in {verdict.job}"
     remarks = [one for one in (verdict.severity, verdict.close_reason) if one]
     title += f" ({', '.join(remarks)})" if remarks else ""
     facts = "; ".join(fact for fact in (_who(verdict), _how_slow(verdict), _cost(verdict)) if fact)
@@ -75,6 +74,8 @@ def summarise(verdict: Verdict) -> str:
 
 def alert_line(message: bytes | Mapping[str, Any]) -> str:
     """One readable line of a message of the topic ``alerts``, raw or decoded, for somebody who follows the topic.
+
+    It ends with the command that shows more.
 
     Raises
     ------
@@ -87,7 +88,7 @@ def alert_line(message: bytes | Mapping[str, Any]) -> str:
         at = "time not known" if seen is None else f"{datetime.fromtimestamp(seen // 10**9, UTC):%Y-%m-%d %H:%M:%SZ}"
     except (KeyError, TypeError, ValueError, OverflowError, OSError) as error:
         raise RecordError(f"alert must follow its schema; got {type(error).__name__}: {error}") from error
-    return _one_line(f"{at}  {summary}  [{verdict_id} revision {values.get('revision')}]")
+    return _one_line(f"{at}  {summary} See: irregulars show {shlex.quote(verdict_id)}")
 
 
 def _who(verdict: Verdict) -> str:
@@ -127,6 +128,8 @@ def _how_slow(verdict: Verdict) -> str:
 
 
 def _cost(verdict: Verdict) -> str:
+    if verdict.kind in ("hang", "custom") and not verdict.lost_s:  # nobody counts what a hang loses
+        return f"all {verdict.world_size:,} GPUs wait" if verdict.kind == "hang" and verdict.world_size else ""
     so_far = "" if _is_over(verdict) else " so far"
     hours = gpu_hours_lost(verdict)
     if hours is not None:

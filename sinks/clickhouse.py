@@ -5,12 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from irregulars.errors import SinkBusy, SinkError, SinkRejected
-from irregulars.sinks.connection import DatabaseSettings, connect, reason_of, translated
+from irregulars.errors import ServiceError, SinkBusy, SinkError, SinkRejected
+from irregulars.sinks.connection import LOGIN_REFUSALS, DatabaseSettings, connect, reason_of, translated
 from irregulars.sinks.migrate import migrate
 from irregulars.sinks.protocol import Rows
 from irregulars.sinks.retention import keep
@@ -36,6 +37,10 @@ _INSERT_SETTINGS: Final[dict[str, Any]] = {
 
 _FIRST_RETRY_S: Final = 0.5
 _LAST_RETRY_S: Final = 30.0
+
+
+class _LoginRefused(SinkBusy):
+    """The database does not know our name and password: a new password may stand in its file."""
 
 
 class ClickHouseSink:
@@ -152,24 +157,47 @@ class ClickHouseSink:
         return self._client
 
     def _store_buffer(self) -> None:
-        client = self._require_open()
+        self._require_open()
         for name in list(self._buffer):
             inserts = _inserts(self._buffer[name], self._buffer_rows)
-            refused = [one for chunks in inserts for one in self._store(client, name, chunks)]
+            refused = [one for chunks in inserts for one in self._store(name, chunks)]
             self._refused.extend((name, chunk, reason) for chunk, reason in refused)
             del self._buffer[name]
 
-    def _store(self, client: Client, name: str, chunks: list[pa.Table]) -> list[tuple[pa.Table, str]]:
+    def _store(self, name: str, chunks: list[pa.Table]) -> list[tuple[pa.Table, str]]:
         """Insert the chunks together.
 
         If the database refuses the rows, insert them chunk by chunk; return the refused ones.
         """
-        reason = self._insert(client, name, pa.concat_tables(chunks))
+        reason = self._insert_logged_in(name, pa.concat_tables(chunks))
         if reason is None:
             return []
         if len(chunks) == 1:
             return [(chunks[0], reason)]
-        return [refused for chunk in chunks for refused in self._store(client, name, [chunk])]
+        return [refused for chunk in chunks for refused in self._store(name, [chunk])]
+
+    def _insert_logged_in(self, name: str, table: pa.Table) -> str | None:
+        """Insert; where the login is refused, once more with the password that its file holds now."""
+        try:
+            return self._insert(self._require_open(), name, table)
+        except _LoginRefused:
+            if not self._log_in_again():
+                raise
+        return self._insert(self._require_open(), name, table)
+
+    def _log_in_again(self) -> bool:
+        """Take the new password, if there is one; whether there was."""
+        new = self._settings.with_new_password()
+        if new is None:
+            return False
+        try:
+            client = connect(replace(new, wait_s=0.0))
+        except ServiceError as error:
+            raise SinkBusy(str(error), self._next_retry_s()) from error
+        old, self._client, self._settings = self._client, client, new
+        if old is not None:
+            old.close_connections()
+        return True
 
     def _insert(self, client: Client, name: str, table: pa.Table) -> str | None:
         """Insert; return None, or why the database refuses these rows. Raise `SinkBusy` for any other failure."""
@@ -181,6 +209,11 @@ class ClickHouseSink:
             reason = f"{reason_of(error)} (table {name}, {self._settings.address})"
             if getattr(error, "code", None) in _DATA_ERRORS:
                 return reason
+            if getattr(error, "code", None) in LOGIN_REFUSALS:
+                raise _LoginRefused(
+                    f"database must accept user {self._settings.user!r}; it refused the login: {reason}",
+                    self._next_retry_s(),
+                ) from error
             raise SinkBusy(f"database must take rows; got {reason}", self._next_retry_s()) from error
         self._failures = 0
         return None

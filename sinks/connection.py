@@ -6,9 +6,9 @@ import logging
 import re
 import ssl
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import SplitResult, urlsplit
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 REFUSALS: Final = frozenset({164, 192, 193, 194, 497, 516})
 """ClickHouse error codes that mean "not you": read-only user, unknown user, wrong password, missing right."""
 
+LOGIN_REFUSALS: Final = frozenset({192, 193, 194, 516})
+"""Those of them that mean the name or the password; a server of today says 516 for both."""
+
+LOG: Final = logging.getLogger("irregulars.database")
 _UNKNOWN_DATABASE: Final = 81
 _QUOTA_EXCEEDED: Final = 201
 
@@ -62,6 +66,8 @@ class DatabaseSettings:
         Tell the server to refuse whatever writes, also where the user might; it then takes no such setting back.
     answer_s
         Seconds that one request may take until its answer is there.
+    read_password
+        Reads the password's file again: it may have been replaced. `None`: there is no file.
 
     Raises
     ------
@@ -78,6 +84,7 @@ class DatabaseSettings:
     ca_file: Path | None = None
     is_reading: bool = False
     answer_s: float = 60.0
+    read_password: Callable[[], str] | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         parts = urlsplit(self.url)
@@ -89,6 +96,20 @@ class DatabaseSettings:
             raise InputError(f"clickhouse_url must be https://… where clickhouse_ca_file is set; got {self.url!r}")
         if not self.database:
             raise InputError("database must be a name; got an empty text")
+
+    def with_new_password(self) -> DatabaseSettings | None:
+        """Return the settings with the password that its file holds now; None: it is the same, or unreadable."""
+        if self.read_password is None:
+            return None
+        try:
+            password = self.read_password()
+        except InputError as error:
+            LOG.debug("event=password_unread reason=%r", str(error))
+            return None
+        if password == self.password:
+            return None
+        LOG.warning("event=password_read_again service=database user=%r", self.user)
+        return replace(self, password=password)
 
     @property
     def address(self) -> str:

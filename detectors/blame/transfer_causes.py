@@ -49,8 +49,16 @@ Look = tuple[bool, float]
 
 
 def explain_transfers(lane: Lane, unexplained: Unexplained) -> Explanation:
-    """Return what may be behind the excess of slow transfers: a device, nobody in particular, or starved ranks."""
-    return _or_starved(_slow_device(lane, unexplained), lane, unexplained)
+    """Return what may be behind the excess of slow transfers: a device, nobody in particular, or starved ranks.
+
+    Where a rank that logs nothing may as well have been late there is nothing to tell, unless a device stands out on
+    other lanes.
+    """
+    found = _or_starved(_slow_device(lane, unexplained), lane, unexplained)
+    is_told_by_others = lane.kind == "collective" and bool(found.suspects)
+    if is_told_by_others or not unexplained.topology.hides_late_ranks(lane):
+        return found
+    return Explanation(None, (), frozenset([lane]))
 
 
 def explain_by_bandwidth(lane: Lane, unexplained: Unexplained) -> Explanation:

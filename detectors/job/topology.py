@@ -50,7 +50,7 @@ class Topology:
     kinds
         Kind of each communicator, by code.
     unlogged
-        Ranks that said that they log no operators.
+        Ranks that log no operators: those that said so, and members of communicators that nobody announced.
     """
 
     world_size: int
@@ -133,6 +133,22 @@ class Topology:
             hosts = {self.place(rank).host for rank in ranks}
             crosses = self._crossing[lane] = len(ranks) > 1 and (None in hosts or len(hosts) > 1)
         return crosses
+
+    @property
+    def logged(self) -> frozenset[int]:
+        """The announced ranks whose operators come."""
+        return frozenset(self.places) - self.unlogged
+
+    def hides_late_ranks(self, lane: Lane) -> bool:
+        """Whether nothing tells a slow transfer in this lane from a rank that was late and logs nothing.
+
+        So it is where most members log nothing, or fewer than two log: nobody is seen to wait for another.
+        """
+        if not self.unlogged or lane.kind not in ("collective", "pair"):
+            return False
+        ranks = self.lane_set(lane)
+        logged = len(ranks - self.unlogged)
+        return logged < 2 or 2 * logged < len(ranks)
 
     def network_level(self, lane: Lane) -> int:
         """How far the lane's bytes go: 0 within a host, 1 beyond it, 2 from one known switch to another."""
@@ -263,8 +279,15 @@ def topology_of(announcements: Iterable[Announcement], codes: Mapping[str, int])
         names=tuple(sorted(codes, key=lambda name: codes[name])),
         stage_of=_stages(announcements),
         kinds={codes[c.id]: c.kind for a in announcements for c in a.communicators if c.id in codes},
-        unlogged=frozenset(a.rank for a in announcements if not a.is_logged),
+        unlogged=_unlogged(announcements),
     )
+
+
+def _unlogged(announcements: Sequence[Announcement]) -> frozenset[int]:
+    """Return the ranks of which no operators come; a job is judged only once all that log were announced."""
+    groups = {c.id: c.ranks for a in announcements for c in a.communicators}
+    known = {rank for ranks in groups.values() for rank in ranks} | {a.rank for a in announcements}
+    return frozenset(known - {a.rank for a in announcements if a.is_logged})
 
 
 def _stages(announcements: Sequence[Announcement]) -> dict[int, int]:

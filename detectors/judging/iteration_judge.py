@@ -159,7 +159,7 @@ class IterationJudge:
         self._reader.set_announcements(announcements)
         if self._judged < JUDGING.stage_iterations:
             self._reader.infer_stages(rows)
-        reference_ns = self._window.mean_ns
+        reference_ns = self._healthy.mean_ns
         is_irregular: bool | None = None
         verdict_ids: tuple[str, ...] = ()
         before = len(self._log.verdicts)

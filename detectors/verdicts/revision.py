@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from statistics import median
+from typing import Final
 
 from irregulars.detectors.blame.likelihoods import calibrated
 from irregulars.detectors.blame.observation import Observation, explained_ns
@@ -13,7 +14,14 @@ from irregulars.detectors.job.topology import Device, Topology
 from irregulars.detectors.nics.steadiness import WHOLE, steady_text
 from irregulars.detectors.path.critical_path import Piece
 from irregulars.detectors.verdicts.open_verdict import OpenVerdict
-from irregulars.detectors.verdicts.text import evidence_text, hang_text, in_turn_text, recovery_text, standing_text
+from irregulars.detectors.verdicts.text import (
+    evidence_text,
+    hang_text,
+    in_turn_text,
+    recovery_text,
+    standing_text,
+    unlogged_text,
+)
 from irregulars.detectors.verdicts.thresholds import VERDICTS
 from irregulars.streams.messages.judgements import Suspect, Verdict
 
@@ -92,6 +100,10 @@ def _hang_probability(hang: Hang) -> float:
     return VERDICTS.shared_hang_probability if hang.is_shared else VERDICTS.hang_probability
 
 
+SUREST: Final = 0.99
+"""No suspect is said to be more probable: what was not thought of is in none of the likelihoods."""
+
+
 def suspect_of(device: Device, probability: float, topology: Topology) -> Suspect:
     """Put a suspect into the fields of a verdict, with the place of its first rank."""
     rank = device.ranks[0]
@@ -100,7 +112,7 @@ def suspect_of(device: Device, probability: float, topology: Topology) -> Suspec
         device=device.kind,
         rank=rank,
         ranks=device.ranks,
-        probability=round(probability, 4),
+        probability=round(min(probability, SUREST), 4),
         peer=device.ranks[1] if device.kind == "link" else None,
         host=place.host,
         gpu=None if device.kind == "host" else place.gpu,
@@ -115,10 +127,11 @@ def _text(verdict: OpenVerdict, topology: Topology) -> str:
         return in_turn_text(_typical_cost_ns(verdict), verdict.seen, verdict.tried)
     if standing is None:
         piece = _typical_piece(verdict)
-        return evidence_text(piece, verdict.seen, verdict.tried, topology) + _rates_text(verdict, piece)
+        text = evidence_text(piece, verdict.seen, verdict.tried, topology)
+        return text + unlogged_text(piece, topology) + _rates_text(verdict, piece)
     piece = _typical_piece(verdict) if verdict.cause.lanes else _piece_of_stage(verdict, standing.costs_ns)
     text = standing_text(verdict.cause.kind, piece, standing.costs_ns, verdict.seen, topology)
-    return text + _rates_text(verdict, piece)
+    return text + unlogged_text(piece, topology) + _rates_text(verdict, piece)
 
 
 def _recovery_text(verdict: OpenVerdict, recovers_ratio: float | None) -> str:

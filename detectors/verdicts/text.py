@@ -69,6 +69,19 @@ def in_turn_text(costs_ns: float, seen: int, tried: int) -> str:
     return f"{_IN_TURN}; it cost {_duration(costs_ns)}, in {seen} of {tried} slow iterations"
 
 
+def unlogged_text(piece: Piece, topology: Topology) -> str:
+    """Say which ranks that log nothing a slow transfer may have waited for; empty if all its ranks are logged."""
+    if piece.lane.kind not in ("collective", "pair"):
+        return ""
+    ranks = sorted(topology.lane_set(piece.lane) & topology.unlogged)
+    if not ranks:
+        return ""
+    if len(ranks) == 1:
+        return f"; rank {ranks[0]} of them logs nothing, and may be what it waited for"
+    shown = ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
+    return f"; ranks {shown} of them log nothing, and one of these may be what it waited for"
+
+
 def recovery_text(recovers_ratio: float, elapsed_ns: float, usual_ns: float) -> str:
     """Say how long an iteration would have taken with the first suspect as usual.
 

@@ -10,6 +10,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 
 from irregulars.errors import ServiceUnavailable, TopicMismatch
 from irregulars.streams.kafka.broker import client_config, service_error
+from irregulars.streams.kafka.login_password import new_consumer
 from irregulars.streams.kafka.topic_admin import partitions_there
 from irregulars.streams.kafka.topics import TopicSettings
 
@@ -71,7 +72,7 @@ class ActionFeed:
         self._partitions: Final = _partitions(bootstrap, topics, security, timeout_s)
         self._unread: set[int] | None = None  # None: the topic is not ours
         self._is_new_owner = False
-        self._consumer: Final = Consumer(client_config(bootstrap, security) | {
+        self._consumer: Final = new_consumer(client_config(bootstrap, security) | {
             "group.id": group, "enable.auto.commit": False, "enable.partition.eof": True,
             "auto.offset.reset": "earliest", "session.timeout.ms": _SESSION_MS,
         })  # fmt: skip

@@ -10,6 +10,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from irregulars.errors import RecordError, ServiceUnavailable, TopicMismatch
 from irregulars.streams.kafka.broker import client_config, open_admin, service_error
+from irregulars.streams.kafka.login_password import new_consumer
 from irregulars.streams.kafka.topics import TopicSettings
 from irregulars.streams.messages.judgements import Verdict, decode_verdict
 
@@ -44,7 +45,7 @@ def recent_verdicts(
     name = topics.name("alerts")
     if name not in metadata.topics:
         raise TopicMismatch(f"topic must exist; got none named {name}")
-    consumer = Consumer(client_config(bootstrap, security) | {
+    consumer = new_consumer(client_config(bootstrap, security) | {
         "group.id": _GROUP, "enable.auto.commit": False, "enable.partition.eof": True,
     })  # fmt: skip
     try:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from irregulars.errors import InputError
+from irregulars.errors import InputError, ServiceError
 from irregulars.infra.commands.options import Bootstrap, Json, TopicPrefix, print_json, settings_of
 from irregulars.printing import printable
 
@@ -142,7 +142,7 @@ def _best(box: DeadLetterBox, letter: DeadLetter) -> bytes | None:
     """The whole value where it is kept, else its head."""
     try:
         return box.original(letter)[1]
-    except InputError:
+    except (InputError, ServiceError):  # gone, or not ours to read
         return letter.value
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 import time
@@ -35,6 +36,8 @@ ITERATIONS: Final = 110
 _LOOK_S = 0.25
 _LINE_S = 5.0  # without a terminal: a line each so often
 _VERDICT_S = 60.0  # how long after its end the job's last alert may take
+_HANGS_S = 15.0  # how long after it came to a standstill a job that hangs is ended: then it is judged
+_STILL_S = 3.0  # without an iteration for so long, the line says so
 _STORED_S = 10.0  # how long the database may take behind the alert
 _STORED = """
 SELECT
@@ -135,7 +138,9 @@ def _simulated_scene(fault: str, iterations: int) -> _Scene:
     from irregulars.producers.simulator.job.faults import parse_fault
     from irregulars.producers.simulator.job.settings import SimulatorSettings
 
-    job = SimulatorSettings(job=JOB, iterations=iterations, faults=(parse_fault(fault),))
+    job = SimulatorSettings(
+        job=JOB, iterations=iterations, faults=(parse_fault(fault),), recorded_after_hang_s=_HANGS_S
+    )
     require_possible(job)  # before services are started for nothing
     title = f"{job.dp * job.pp * job.tp} GPUs train, dp {job.dp} × pp {job.pp} × tp {job.tp}"
     return _Scene(title, fault, iterations, lambda agent: SimulatedRun(job, agent))
@@ -222,16 +227,19 @@ def _follow_run(
     from rich.live import Live
 
     next_line_s = time.monotonic() + _LINE_S
+    still = _Standstill()
     with Live(console=console, auto_refresh=False, transient=True) as live:
         while run.is_running:
             services.require_running()
             _print_alerts(console, alerts)
             times_s = run.source.iteration_times_s()
+            told = still.look(len(times_s), time.monotonic())
             if console.is_terminal:
-                live.update(progress_line(times_s, iterations, width=bars_of(console)), refresh=True)
+                line = progress_line(times_s, iterations, width=bars_of(console))
+                live.update(f"{line}\n{told}" if told else line, refresh=True)
             elif time.monotonic() >= next_line_s:
                 next_line_s += _LINE_S
-                console.print(progress_line(times_s, iterations, width=bars_of(console)))
+                console.print(told or progress_line(times_s, iterations, width=bars_of(console)))
             time.sleep(_LOOK_S)
     console.print(progress_line(run.source.iteration_times_s(), iterations, width=bars_of(console)))
 
@@ -239,6 +247,25 @@ def _follow_run(
 def bars_of(console: Console) -> int:
     """Return how many bars a line has room for."""
     return max(20, console.width - 42) if console.is_terminal else _BARS_IN_FILES
+
+
+class _Standstill:
+    """Notices that no iteration ends any more, and says what happens then."""
+
+    def __init__(self) -> None:
+        self._ended, self._since_s = 0, math.inf
+
+    def look(self, ended: int, now_s: float) -> str:
+        """Return what to say of a job of which so many iterations have ended; empty while it goes on."""
+        if ended != self._ended:
+            self._ended, self._since_s = ended, now_s
+        stood_s = now_s - self._since_s
+        if stood_s < _STILL_S:
+            return ""
+        return (
+            f"no iteration has ended for {stood_s:.0f} s, after {ended} of them. A job that hangs is ended "
+            f"{_HANGS_S:.0f} s after it stood still here, and judged then; in earnest after ten silent minutes"
+        )
 
 
 def progress_line(times_s: list[float], iterations: int, width: int) -> str:
@@ -274,12 +301,11 @@ def _last_verdict(console: Console, alerts: _Alerts) -> Verdict | None:
 
 
 def _show_verdict(console: Console, services: LocalServices, verdict: Verdict, fault: str) -> None:
-    from irregulars.sinks.advice import advise, name_device
+    from irregulars.infra.showing.words import span
+    from irregulars.sinks.advice import advise, name_cause, name_device
     from irregulars.sinks.alerts import percent
 
-    first, past = verdict.iterations
-    cost = f"{verdict.delta:.2f} times the usual time, {verdict.lost_s:.1f} s lost ({verdict.severity})"
-    told = [f"Verdict   {verdict.kind} in iterations {first} to {past - 1}: {cost}"]
+    told = [f"Verdict   {name_cause(verdict)} in {span(verdict.iterations)}: {_cost(verdict)}"]
     told += [f"          {percent(one.probability):>4}  {name_device(one)}" for one in verdict.suspects[:3]]
     told += [f"Evidence  {verdict.evidence}", f"Next      {advise(verdict)}", f"Put in    {fault}"]
     console.print()
@@ -287,6 +313,14 @@ def _show_verdict(console: Console, services: LocalServices, verdict: Verdict, f
         console.print(broken(printable(line), sys.stdout, _BEHIND_LABELS), markup=False, soft_wrap=True)
     console.print()
     _show_stored(console, services, verdict)
+
+
+def _cost(verdict: Verdict) -> str:
+    """Say what a verdict cost, and how urgent it is; what a hang loses nobody counts."""
+    if verdict.kind == "hang":
+        return f"it never ended, and all {verdict.world_size:,} GPUs wait ({verdict.severity})"
+    times = f"{verdict.delta:.2f} times the usual time, " if math.isfinite(verdict.delta) else ""
+    return f"{times}{verdict.lost_s:.1f} s lost ({verdict.severity})"
 
 
 def _show_stored(console: Console, services: LocalServices, verdict: Verdict) -> None:

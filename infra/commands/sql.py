@@ -19,7 +19,7 @@ from irregulars.infra.commands.options import (
     print_json,
     settings_of,
 )
-from irregulars.printing import broken, counted
+from irregulars.printing import broken, counted, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -55,6 +55,10 @@ def sql(
     is_printing: Annotated[
         bool, typer.Option("--print-access", help="Print the SQL that makes the users reader, writer and admin.")
     ] = False,
+    deleted_job: Annotated[
+        str | None,
+        typer.Option("--delete-job", metavar="JOB", help="Count a job's rows; with --write delete them for good."),
+    ] = None,
     is_writing: Annotated[
         bool, typer.Option("--write", help="Let the SQL change what clickhouse_user may; otherwise it only reads.")
     ] = False,
@@ -83,6 +87,9 @@ def sql(
         return
     if is_creating:
         _create_tables(settings, wait_s)
+        return
+    if deleted_job is not None:
+        _delete_job(settings, wait_s, deleted_job, is_writing=is_writing, json=json)
         return
     if question is None or not question.strip():
         got = "none" if question is None else "an empty text"
@@ -145,6 +152,27 @@ def _create_tables(settings: Settings, wait_s: float) -> None:
     done = [f"{counted(len(applied), 'migration')} applied"] if applied else []
     done += [f"retention changed of {', '.join(changed)}"] if changed else []
     print(f"{target.database}: {'; '.join(done) or 'up to date'}")
+
+
+def _delete_job(settings: Settings, wait_s: float, job: str, *, is_writing: bool, json: bool) -> None:
+    from irregulars.infra.configuration.wiring import database_settings
+    from irregulars.sinks.connection import connect, translated
+    from irregulars.sinks.deletion import delete_job, rows_of_job
+
+    target = database_settings(settings, wait_s, is_reading=not is_writing)
+    client = connect(target)
+    try:
+        with translated(target):
+            found = delete_job(client, job) if is_writing else rows_of_job(client, job)
+    finally:
+        client.close()
+    if json:
+        print_json({"job": job, "is_deleted": is_writing, "rows": found})
+        return
+    for table, count in found.items():
+        print(f"{count:>15,}  {table}")
+    done = "deleted" if is_writing else "nothing is deleted; --write deletes them, as clickhouse_user"
+    print(printable(f"{sum(found.values()):>15,}  rows of {job} in {target.database}: {done}"))
 
 
 def _pairs(texts: Sequence[str]) -> dict[str, str]:

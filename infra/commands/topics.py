@@ -155,6 +155,40 @@ def delete(
         print(f"{'deleted' if is_doing else 'would delete'}  {name}")
 
 
+@topics.command("forget-job")
+def forget_job(
+    context: typer.Context,
+    job: Annotated[str, typer.Argument(metavar="JOB", help="Name of a training job that has ended.")],
+    is_doing: Annotated[bool, typer.Option("--do-it", help="Delete it; else only count.")] = False,
+    bootstrap: Bootstrap = None,
+    topic_prefix: TopicPrefix = None,
+    json: Json = False,
+) -> None:
+    """Count what the topics jobs, notices and feedback keep of a job for ever; with --do-it delete it there.
+
+    All else of it goes by itself after a time. infra/docs/keeping.md tells the rest.
+
+    Example: irregulars topics forget-job llama-7b --do-it
+    """
+    from collections import Counter
+
+    from irregulars.infra.configuration.wiring import kafka_security
+    from irregulars.infra.runs.forgotten_job import TOPICS, erase, kept_of_job
+
+    settings = settings_of(context, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix)
+    where = (settings.kafka_bootstrap, settings.topics(), kafka_security(settings))
+    kept = kept_of_job(*where, job)
+    if is_doing:
+        erase(*where, kept)
+    counts = Counter({settings.topics().name(topic): 0 for topic in TOPICS})
+    counts.update(settings.topics().name(one.topic) for one in kept)
+    if json:
+        print_json({"job": job, "is_deleted": is_doing, "messages": counts})
+        return
+    for name, count in counts.items():
+        print(f"{'deleted' if is_doing else 'would delete'}  {count:>7,}  {name}")
+
+
 def _print_rights(rights: Iterable[Right], begin: str, json: bool) -> None:
     if json:
         print_json([{"kind": one.kind, "name": one.name, "operation": one.operation} for one in rights])

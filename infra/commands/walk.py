@@ -190,8 +190,10 @@ def _verdict(values: dict[str, Any]) -> Iterator[str]:
 
 
 def _suspect(suspect: dict[str, Any]) -> str:
+    from irregulars.sinks.alerts import percent
+
     ranks = ", ".join(map(str, suspect["ranks"]))
-    return f"  {suspect['probability']:4.0%}  {suspect['device']} of rank {ranks}"
+    return f"  {percent(suspect['probability']):>4}  {suspect['device']} of rank {ranks}"
 
 
 def _alert(values: dict[str, Any]) -> Iterator[str]:

@@ -14,7 +14,7 @@ from importlib import import_module
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from irregulars.errors import ServiceUnavailable
+from irregulars.errors import ServiceRefused, ServiceUnavailable
 from irregulars.infra.console.shared_answers import KEEP_S, SharedAnswers
 from irregulars.sinks.connection import DatabaseSettings, connect, translated
 
@@ -54,7 +54,7 @@ class ConsoleDatabase:
         settings: DatabaseSettings,
         on_answer: Callable[[float, BaseException | None], None] = _note_nothing,
     ) -> None:
-        self.settings: Final = replace(settings, is_reading=True, wait_s=0.0, answer_s=ANSWER_S + _MARGIN_S)
+        self.settings = replace(settings, is_reading=True, wait_s=0.0, answer_s=ANSWER_S + _MARGIN_S)
         self._on_answer: Final = on_answer
         self._answers: Final = SharedAnswers()
         self._threads: Final = ThreadPoolExecutor(AT_ONCE, "irregulars-database")
@@ -128,8 +128,27 @@ class ConsoleDatabase:
             ) from None
 
     def _ask(self, read: Callable[[Client], T]) -> T:
+        settings = self.settings
+        try:
+            return self._answer(read)
+        except ServiceRefused:
+            if not self._has_new_password(settings):
+                raise
+        return self._answer(read)
+
+    def _answer(self, read: Callable[[Client], T]) -> T:
         with translated(self.settings):
             return read(self._connected())
+
+    def _has_new_password(self, refused: DatabaseSettings) -> bool:
+        """Let go of the connection, if the password's file holds another one than the one that was refused."""
+        with self._lock:
+            if self.settings is not refused:  # another question has found it
+                return True
+            new = self.settings.with_new_password()
+            if new is not None:
+                self.settings, self._client = new, None
+            return new is not None
 
     def _connected(self) -> Client:
         with self._lock:

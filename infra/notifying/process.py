@@ -31,6 +31,7 @@ from irregulars.sinks.notices.notice import Channel
 from irregulars.sinks.notices.policy import Rules
 from irregulars.sinks.notices.retries import Retries
 from irregulars.streams.kafka.broker import client_config, is_refusal, open_admin, service_error
+from irregulars.streams.kafka.login_password import new_consumer
 from irregulars.streams.kafka.topics import TopicSettings
 
 LOG: Final = logging.getLogger("irregulars.notify")
@@ -135,7 +136,7 @@ class Notifier:
         LOG.info("event=notify_stopped")
 
     def _consume(self, log: StateLog) -> None:
-        consumer = Consumer(_consumer_config(self._settings))
+        consumer = new_consumer(_consumer_config(self._settings))
         consumer.subscribe(
             [self._settings.topics.name("alerts")],
             on_assign=self._assigned,

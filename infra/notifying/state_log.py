@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
 
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka import KafkaError, KafkaException, Message
 
 from irregulars.errors import RecordError, ServiceUnavailable
 from irregulars.sinks.notices.mutes import Mute, decode_mute, encode_mute
@@ -16,6 +16,7 @@ from irregulars.sinks.notices.told import Told, decode_told, encode_told
 from irregulars.streams.kafka.broker import client_config, is_refusal, service_error
 from irregulars.streams.kafka.dead_letters import REASON_CHARACTERS
 from irregulars.streams.kafka.log_reader import LogReader
+from irregulars.streams.kafka.login_password import new_producer
 from irregulars.streams.kafka.topics import MAX_KEY_BYTES, MAX_MESSAGE_BYTES, SENDING, TopicSettings
 from irregulars.streams.messages.judgements import Verdict, decode_verdict
 from irregulars.streams.messages.opinions import Opinion, decode_opinion, encode_opinion
@@ -59,7 +60,7 @@ class StateLog:
         self._security: Final = security
         self._is_stopping: Final = is_stopping
         self._reader: Final = LogReader(bootstrap, security, _READ_S)
-        self._producer: Final = Producer(client_config(bootstrap, security) | dict(SENDING))
+        self._producer: Final = new_producer(client_config(bootstrap, security) | dict(SENDING))
         self._mutes: Final = _Followed("mutes", decode_mute)
         self._opinions: Final = _Followed("feedback", decode_opinion)
         self._changes: Final = _Followed("thresholds", decode_change)

@@ -9,6 +9,7 @@ from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, 
 
 from irregulars.errors import ServiceUnavailable
 from irregulars.streams.kafka.broker import client_config, service_error
+from irregulars.streams.kafka.login_password import new_consumer
 from irregulars.streams.kafka.topic_admin import partitions_there
 from irregulars.streams.kafka.topics import TopicSettings
 
@@ -55,7 +56,7 @@ def follow_alerts(
     config = client_config(bootstrap, security) | {
         "group.id": "irregulars-alerts", "enable.auto.commit": False, "enable.partition.eof": True,
     }  # fmt: skip
-    consumer = Consumer(config)
+    consumer = new_consumer(config)
     try:
         start = OFFSET_BEGINNING if is_from_start else _OFFSET_TAIL - newest if newest else OFFSET_END
         consumer.assign([TopicPartition(topics.name("alerts"), partition, start) for partition in partitions])

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Self
 
-from confluent_kafka import KafkaException, Message, Producer
+from confluent_kafka import KafkaException, Message
 
 from irregulars.errors import InputError, ServiceUnavailable
 from irregulars.streams.kafka.broker import client_config, service_error
 from irregulars.streams.kafka.log_reader import LogReader
-from irregulars.streams.kafka.topic_admin import check_topics
+from irregulars.streams.kafka.login_password import new_producer
+from irregulars.streams.kafka.topic_admin import check_topics, partitions_there
 from irregulars.streams.kafka.topics import HEADER_BYTES, MAX_MESSAGE_BYTES, SENDING, WORKER_TOPICS, TopicSettings
 from irregulars.streams.stages.rank_stage import RANK_TOPICS
 
@@ -20,6 +21,7 @@ REPLAYED: Final = (*RANK_TOPICS, "evidence")
 """Topics to which letters go back: those that workers read."""
 
 _DEADLINE_S: Final = 120.0
+_ASK_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,7 @@ class DeadLetterBox:
     """
 
     def __init__(self, bootstrap: str, topics: TopicSettings, security: Mapping[str, Any]) -> None:
-        check_topics(bootstrap, topics, security, names=WORKER_TOPICS)
+        partitions_there(bootstrap, topics, security, ("deadletter",), _ASK_S)
         self._bootstrap: Final = bootstrap
         self._topics: Final = topics
         self._security: Final = security
@@ -150,11 +152,14 @@ class DeadLetterBox:
         ------
         InputError
             If one of them came from no topic that workers read, or its original is gone. None is sent then.
+        ServiceError
+            If the broker does not answer or refuses us, or a topic is missing.
         """
+        check_topics(self._bootstrap, self._topics, self._security, names=WORKER_TOPICS)
         whole = [(self._origin(letter), self.original(letter)) for letter in letters]
         most_bytes = MAX_MESSAGE_BYTES + HEADER_BYTES
         config = {**SENDING, "message.max.bytes": most_bytes}
-        producer = Producer(client_config(self._bootstrap, self._security) | config)
+        producer = new_producer(client_config(self._bootstrap, self._security) | config)
         failed: list[Any] = []
         for (topic, partition, _), (key, value) in whole:
             try:

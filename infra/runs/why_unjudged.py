@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from irregulars.detectors.irregular.thresholds import IRREGULAR
+from irregulars.detectors.verdicts.thresholds import VERDICTS
 from irregulars.producers.trace.directory import Trace
+from irregulars.sinks.advice import name_ranks
 from irregulars.streams.messages.judgements import JudgedIteration
 from irregulars.streams.messages.records import UNKNOWN
 
@@ -40,6 +42,8 @@ def why_unjudged(trace: Trace, iterations: Sequence[JudgedIteration]) -> str | N
         return f"{_some(irregular)} and its operators have no start times: who waited for whom is not known"
     if len(trace.commops) == 1 and trace.world_size > 1:
         return _why_one_rank(trace, irregular)
+    if len(irregular) >= VERDICTS.seen and len(trace.commops) < trace.world_size:
+        return _why_some_ranks(trace, irregular)
     return None
 
 
@@ -77,4 +81,12 @@ def _have_lengths(trace: Trace) -> bool:
 def _why_one_rank(trace: Trace, irregular: Sequence[int]) -> str:
     (rank,) = trace.commops
     seen = _some(irregular) if irregular else "no iteration was longer than those before it,"
-    return f"{seen} and of {trace.world_size} ranks only rank {rank} is logged: it has no peers to compare with"
+    why = "it has no peers to compare with, and what it waited for may be a slow transfer or a late rank"
+    return f"{seen} and of {trace.world_size} ranks only rank {rank} is logged: {why}"
+
+
+def _why_some_ranks(trace: Trace, irregular: Sequence[int]) -> str:
+    lacking = sorted(set(range(trace.world_size)) - trace.commops.keys())
+    is_one = len(lacking) == 1
+    why = f"{'it' if is_one else 'one of them'} may have been late, and its log is needed"
+    return f"{_some(irregular)} and {name_ranks(lacking)} {'is' if is_one else 'are'} not logged: {why}"

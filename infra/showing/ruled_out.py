@@ -166,6 +166,8 @@ def nic_text(found: Found, ways: Sequence[Way] = ()) -> str:
     peaks = lowered_peaks(found.rates, ranks)
     if peaks is None:
         return ""
+    if not any(value > 0 for value in (peaks.during, peaks.before, peaks.others)):
+        return ""  # nothing moved on any: the line would say nothing
     nic = next(one for one in found.rates if one.rank in ranks)
     text = (f"{_nic(nic, found.places)} {peaks.direction} at most {rate(peaks.during)} (before {rate(peaks.before)}, "
             f"others {rate(peaks.others)})")  # fmt: skip

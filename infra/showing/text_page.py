@@ -14,7 +14,7 @@ from irregulars.infra.showing.screen import Screen
 from irregulars.infra.showing.waiting_chain import Chain, Handover, Piece
 from irregulars.infra.showing.words import age, amount, blocks, duration, kind_of, moment, rank_at, span
 from irregulars.printing import printable
-from irregulars.sinks.advice import command_to_run, what_to_check
+from irregulars.sinks.advice import command_to_run, name_cause, name_ranks, what_to_check
 from irregulars.sinks.alerts import percent
 from irregulars.streams.messages.judgements import Verdict
 
@@ -51,7 +51,7 @@ def title_text(screen: Screen) -> str:
     state = verdict.state if verdict.close_reason is None else f"{verdict.state}: {verdict.close_reason}"
     hangs = "still hangs" if screen.is_at_work and verdict.state == "closed" else None
     remarks = ", ".join(one for one in (state, hangs, verdict.severity) if one)
-    return f"{kind_of(verdict.kind)} in {verdict.job} ({remarks})"
+    return f"{name_cause(verdict)} in {verdict.job} ({remarks})"
 
 
 def _head(screen: Screen) -> Iterator[str]:
@@ -77,20 +77,22 @@ def since_text(screen: Screen) -> str:
     """Say since when, and until when where it is over."""
     verdict = screen.verdict
     first, past = verdict.iterations
-    text = f"iteration {first}" if verdict.state == "open" else span(verdict.iterations)
-    if verdict.state == "open":
-        text += f", seen up to iteration {past - 1}"
+    is_open = verdict.state == "open"
+    text = f"iteration {first}" if is_open else span(verdict.iterations)
+    newest = f", seen up to iteration {past - 1}" if is_open else ""
     if screen.since_ns is None:
-        return f"{text}; its begin is not stored"
-    text += f", {'from ' if verdict.state == 'closed' else ''}{moment(screen.since_ns)}"
+        return f"{text}{newest}; its begin is not stored"
+    text += f", {'' if is_open else 'from '}{moment(screen.since_ns)}"
     if screen.now_ns is not None and screen.now_ns > screen.since_ns:
         text += f" ({age((screen.now_ns - screen.since_ns) / 1e9)} ago)"
-    return text
+    return text + newest
 
 
 def cost_text(screen: Screen) -> str:
     """Say what it costs an hour, and what it cost so far."""
     cost, verdict = screen.cost, screen.verdict
+    if verdict.kind == "custom" and not cost.lost_s:
+        return "none counted: no iteration with it was irregular; a detector's verdict is a ticket at least"
     parts = []
     lasted = "" if screen.is_at_work else " while it lasted"
     if cost.gpu_hours_per_hour is not None:
@@ -99,6 +101,8 @@ def cost_text(screen: Screen) -> str:
     elif cost.share is not None:
         parts.append(f"{cost.share:.0%} of the job's time")
     so_far = " so far" if screen.is_at_work else ""
+    if verdict.kind == "hang" and not cost.lost_s:
+        return "; ".join([*parts, "how long it stood is not known"])
     if cost.gpu_hours is not None:
         parts.append(f"{amount(cost.gpu_hours)} GPU-hours lost{so_far} ({amount(cost.lost_s)} s of the job)")
     elif math.isfinite(cost.lost_s):
@@ -179,16 +183,22 @@ def _chain(screen: Screen) -> Iterator[str]:
 
 def chain_texts(screen: Screen, chain: Chain) -> list[str]:
     """Say each hand-over, and then the cause."""
-    texts = [_handover(screen, one) for one in chain.handovers]
+    before = (None, *chain.handovers)[: len(chain.handovers)]
+    texts = [_handover(screen, *pair) for pair in zip(chain.handovers, before, strict=True)]
     if chain.left_out:
         waits = "1 shorter wait" if chain.left_out == 1 else f"{chain.left_out} shorter waits"
         texts[-1] += f" (and {waits} on the way)"
     return [*texts, _cause(screen, chain)]
 
 
-def _handover(screen: Screen, one: Handover) -> str:
+def _handover(screen: Screen, one: Handover, before: Handover | None) -> str:
+    """Say who waited for whom; behind `before` also how the chain goes from that line to this one."""
     who = rank_at(one.longest_rank, screen.places)
     others = "" if one.waiting == 1 else f" and {one.waiting - 1} more"
+    if before is not None and one.through_rank != before.last_rank:
+        who = f"further on, {who}"  # shorter waits lie between
+    elif before is not None and one.through_rank not in (one.longest_rank, one.last_rank):
+        others += f", rank {one.through_rank} among them,"
     return (
         f"{who}{others} waited {'' if one.waiting == 1 else 'up to '}{duration(one.waited_ns)} in {one.operator} on "
         f"{one.communicator} for {rank_at(one.last_rank, screen.places)}"
@@ -203,9 +213,20 @@ def _cause(screen: Screen, chain: Chain) -> str:
         else f" ({'others' if piece.is_by_others else 'usual'} {duration(piece.usual_ns)})"
     )
     text = f"=> {_piece(screen, piece)} {duration(piece.elapsed_ns)}{usual}"
+    if chain.accused_members:
+        is_one = len(chain.accused_members) == 1
+        where = rank_at(chain.accused_members[0], screen.places) if is_one else name_ranks(chain.accused_members)
+        text += f"; {where}, the accused, {'is' if is_one else 'are'} in this group{_beside(chain)}"
     if screen.device is not None and not chain.is_accused:
         text += "; this iteration does not lead to the accused device, others do"
     return text
+
+
+def _beside(chain: Chain) -> str:
+    """Name the rank that the line before leads to, where the group's transfer kept it and it is not accused."""
+    if not chain.handovers or chain.cause.rank in chain.accused_members:
+        return ""
+    return f", as rank {chain.cause.rank} is" if chain.handovers[-1].last_rank == chain.cause.rank else ""
 
 
 def _piece(screen: Screen, piece: Piece) -> str:

@@ -35,6 +35,8 @@ class Handover(NamedTuple):
         Who of them waited longest, and how long.
     last_rank
         For whom they waited.
+    through_rank
+        The rank through which the chain goes here: it waited too, or it is the last one itself.
     """
 
     waiting: int
@@ -43,6 +45,7 @@ class Handover(NamedTuple):
     last_rank: int
     operator: str
     communicator: str
+    through_rank: int
 
 
 class Piece(NamedTuple):
@@ -87,6 +90,8 @@ class Chain:
         The piece of the accused device that took longest beyond usual; without one the piece of anybody.
     is_accused
         Whether `cause` is the accused device's.
+    accused_members
+        Where that is the transfer of a group: the accused device's ranks that are in it.
     """
 
     iteration: int
@@ -94,6 +99,7 @@ class Chain:
     left_out: int
     cause: Piece
     is_accused: bool
+    accused_members: tuple[int, ...] = ()
 
 
 def find_chain(
@@ -146,7 +152,9 @@ def _chain_of(
     shown = sorted(range(len(passed)), key=lambda at: -passed[at].waited_ns)[:_HANDOVERS_SHOWN]
     handovers = tuple(passed[at] for at in sorted(shown))
     is_accused = bool(accused) and cause.excess_ns > worth_ns
-    return Chain(iteration, handovers, len(passed) - len(handovers), cause, is_accused)
+    is_of_group = is_accused and not cause.is_work and cause.peer is None
+    own = sorted(_ends(cause, members) & set(suspect.ranks)) if suspect is not None and is_of_group else ()
+    return Chain(iteration, handovers, len(passed) - len(handovers), cause, is_accused, tuple(own))
 
 
 def is_on(piece: Piece, suspect: Suspect, members: Mapping[str, Sequence[int]]) -> bool:
@@ -306,8 +314,10 @@ class _Rows:
         if not waiting:
             return None
         longest = max(waiting, key=self._wait.item)
-        return Handover(len(waiting), int(self._columns["rank"][longest]), float(self._wait[longest]),
-                        int(self._columns["rank"][last]), *self._name(row))  # fmt: skip
+        rank, waited_ns = self._columns["rank"], float(self._wait[longest])
+        return Handover(
+            len(waiting), int(rank[longest]), waited_ns, int(rank[last]), *self._name(row), int(rank[row])
+        )
 
     def _name(self, row: int) -> tuple[str, str]:
         return str(self._columns["operator"][row]), str(self._columns["communicator"][row])

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Final
 
@@ -22,8 +23,15 @@ from irregulars.producers.importers.kineto.json_events import EventReader
 from irregulars.producers.importers.kineto.kineto_trace import LAUNCHES, WANTED, Capture, TraceParser
 from irregulars.producers.importers.nccl_inspector.job import job_of_operations
 from irregulars.producers.importers.nccl_inspector.lines import MAX_LINE_BYTES, LogParser, Operation, Process
-from irregulars.producers.importers.shared.files import list_files, open_plain, rank_of_name, read_bounded, stem_of
-from irregulars.producers.importers.shared.imported import ImportedJob
+from irregulars.producers.importers.shared.files import (
+    hosts_of_names,
+    list_files,
+    open_plain,
+    rank_of_name,
+    read_bounded,
+    stem_of,
+)
+from irregulars.producers.importers.shared.imported import ImportedJob, Place
 from irregulars.producers.nccl_ras.answers import MAX_ANSWER_BYTES, Answer
 from irregulars.producers.nccl_ras.saved_answers import job_of_answers, split_answers
 from irregulars.producers.trace.directory import write_trace
@@ -34,7 +42,9 @@ MAX_JSON_BYTES: Final = 16 << 20
 """Of one dump. A byte of JSON may become 25 of memory; 20,000 entries take 12 MB."""
 
 
-def import_trace(kind: str, source: Path, directory: Path, job: str | None = None) -> ImportedJob:
+def import_trace(
+    kind: str, source: Path, directory: Path, job: str | None = None, hosts: Mapping[int, str] | None = None
+) -> ImportedJob:
     """Read the files of `source`, a file or a directory, and write a trace directory (contract, section 1).
 
     Parameters
@@ -43,6 +53,8 @@ def import_trace(kind: str, source: Path, directory: Path, job: str | None = Non
         One of `KINDS`.
     job
         Name of the job; by default that of the source.
+    hosts
+        Where ranks live: it counts more than what the files say.
 
     Raises
     ------
@@ -52,6 +64,10 @@ def import_trace(kind: str, source: Path, directory: Path, job: str | None = Non
     if kind not in KINDS:
         raise InputError(f"kind must be one of {', '.join(KINDS)}; got {kind!r}{nearest(kind, KINDS)}")
     imported = KINDS[kind](list_files(source), job or name_of_job(source))
+    if hosts:
+        known = {rank: imported.places.get(rank, Place()) for rank in imported.ranks}
+        places = {rank: replace(one, host=hosts.get(rank, one.host)) for rank, one in known.items()}
+        imported = replace(imported, places=places)
     if directory.resolve() == source.resolve():
         raise InputError(f"{directory}: must be another directory than the source; got the same")
     try:
@@ -112,8 +128,14 @@ def _load_json(value: bytes) -> object:
 
 
 def read_kineto(files: list[Path], job: str) -> ImportedJob:
-    """Read traces, one after the other."""
-    return job_of_captures((read_capture(path) for path in traces_among(files)), job)
+    """Read traces, one after the other. Hosts that the traces don't tell are read off the names of the files."""
+    traces = traces_among(files)
+    hosts = hosts_of_names(traces)
+    return job_of_captures((_with_host(read_capture(path), hosts.get(path)) for path in traces), job)
+
+
+def _with_host(capture: Capture, host: str | None) -> Capture:
+    return capture if capture.host is not None or host is None else replace(capture, host=host)
 
 
 def traces_among(files: list[Path]) -> list[Path]:

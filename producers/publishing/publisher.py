@@ -14,6 +14,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from irregulars.errors import InputError, ServiceError, TopicMismatch
 from irregulars.streams.kafka.broker import is_refusal, service_error
+from irregulars.streams.kafka.login_password import is_login_refusal, new_producer, password_of
 from irregulars.streams.kafka.topics import HEADER_BYTES, MAX_MESSAGE_BYTES, SENDING, TopicSettings, partition_of
 
 _LOG: Final = logging.getLogger("irregulars.agent")
@@ -133,7 +134,7 @@ class Publisher:
     @staticmethod
     def _make(config: dict[str, Any]) -> Producer:
         try:
-            return Producer(config)
+            return new_producer(config)
         except (KafkaException, TypeError) as error:
             text = error.args[0].str() if isinstance(error, KafkaException) else str(error)
             raise InputError(f"settings of librdkafka must be ones that it takes; got an error: {text}") from None
@@ -306,12 +307,16 @@ class Publisher:
             self._failure = self._failure or error
         elif error.code() == KafkaError._ALL_BROKERS_DOWN and self._last_trouble is not None:
             return  # sums up what was said of each broker, and says less
-        elif self._is_connected and error.code() not in self._logged_codes:
+        elif self._is_connected and not is_login_refusal(error) and error.code() not in self._logged_codes:
             self._logged_codes.add(error.code())
             _LOG.warning("event=broker_trouble bootstrap=%s error=%r", self._settings.bootstrap, _text(error))
         self._last_trouble = error
 
     def _refuses(self, error: KafkaError) -> bool:
+        if self._is_connected and is_login_refusal(error):
+            password = password_of(self._settings.kafka)
+            if password is not None and password.path is not None:
+                return False  # it let us in before, and lets us in again when the file holds the new password
         return is_refusal(error, self._settings.kafka)
 
     def _service_error(self, error: KafkaError) -> ServiceError:

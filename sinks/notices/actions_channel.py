@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -35,9 +35,19 @@ class ActionsChannel:
         librdkafka's, with the brokers, who we are, and what all our producers set (`streams.kafka.topics.SENDING`).
     timeout_s
         How long the broker may take for a message, before the notice is to come again, s.
+    make_producer
+        Makes the producer of librdkafka's settings.
     """
 
-    def __init__(self, name: str, topic: str, config: Mapping[str, Any], timeout_s: float = 30.0) -> None:
+    def __init__(
+        self,
+        name: str,
+        topic: str,
+        config: Mapping[str, Any],
+        timeout_s: float = 30.0,
+        make_producer: Callable[[dict[str, Any]], Producer] = Producer,
+    ) -> None:
+        self._make_producer: Final = make_producer
         self.name: Final = name
         self._topic: Final = topic
         self._brokers: Final = config.get("bootstrap.servers", "")
@@ -67,7 +77,7 @@ class ActionsChannel:
             failures.append(error)
 
         try:
-            self._producer = self._producer or Producer(dict(self._config))
+            self._producer = self._producer or self._make_producer(dict(self._config))
             self._producer.produce(self._topic, value, notice.incident.encode(), on_delivery=delivered)
             self._producer.flush()  # ends: message.timeout.ms
         except KafkaException as error:

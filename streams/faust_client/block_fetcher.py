@@ -18,6 +18,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from irregulars.streams.faust_client.message_blocks import MOST_BYTES, MOST_MESSAGES, Record
 from irregulars.streams.kafka.broker import client_config
+from irregulars.streams.kafka.login_password import new_consumer
 
 LOG: Final = logging.getLogger("irregulars.worker")
 Place = tuple[str, int]
@@ -123,7 +124,7 @@ class BlockFetcher:
         consumer: Consumer | None = None
         while not self._is_closed:
             try:
-                consumer = consumer or Consumer(dict(self._config))
+                consumer = consumer or new_consumer(self._config)
                 self._turn(consumer)
             except KafkaException as error:  # no token to log in with, for example: it is tried again
                 LOG.debug("event=fetch_again reason=%r", str(error))

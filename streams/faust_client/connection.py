@@ -23,6 +23,8 @@ from faust.transport.consumer import ensure_TPset
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 
+from irregulars.streams.kafka.login_password import LoginPassword
+
 LOG: Final = logging.getLogger("irregulars.worker")
 _COMMIT_S: Final = 5.0
 LEAVE_S: Final = 1.5
@@ -81,9 +83,20 @@ class Rebalances(driver.ConsumerRebalanceListener):
         await thread.on_partitions_assigned(ensure_TPset(assigned), app.consumer_generation_id)
 
 
+class _AiokafkaLogin:
+    """Tells aiokafka's client of a new password: it has no call for that, and reads this for each connection."""
+
+    def __init__(self, client: Any) -> None:
+        self._client: Final = client
+
+    def set_sasl_credentials(self, _user: str, password: str, /) -> None:
+        self._client._sasl_plain_password = password
+
+
 class PatientThread(driver.AIOKafkaConsumerThread):
     """The thread that has the connection; it outlasts a broker that is away."""
 
+    _login: _AiokafkaLogin | None = None
     heard_s: float = 0.0
     """When the last request was sent to which the group answered that we are one of it; by `time.monotonic`."""
 
@@ -94,6 +107,7 @@ class PatientThread(driver.AIOKafkaConsumerThread):
             self._consumer = self._create_consumer(loop=self.thread_loop)
             # Faust would wait for a restore no longer than for one request; it has one setting for both.
             self._consumer._client._request_timeout_ms = int(_REQUEST_S * 1000)
+            self._follow_password(self._consumer._client)
             # It leaves a group whose member does not fetch; ours fetches with `BlockFetcher`.
             self._consumer._subscription._fetch_count += 1
             try:
@@ -105,6 +119,13 @@ class PatientThread(driver.AIOKafkaConsumerThread):
             else:
                 self._note_heartbeats(self._consumer._coordinator)
                 return
+
+    def _follow_password(self, client: Any) -> None:
+        password = client._sasl_plain_password  # as the settings hold it
+        if isinstance(password, LoginPassword):
+            self._login = _AiokafkaLogin(client)
+            self._login.set_sasl_credentials(password.user, password.newest())
+            password.follow(self._login)
 
     def _note_heartbeats(self, coordinator: Any) -> None:
         beat: Callable[[], Awaitable[bool]] = coordinator._do_heartbeat

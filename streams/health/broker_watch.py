@@ -40,8 +40,13 @@ class BrokerWatch:
             LOG.warning("event=broker_back away_s=%.1f", self._now_s() - self._heard_s)
         self.is_away, self._heard_s = False, self._now_s()
 
-    def missed(self) -> None:
+    def missed(self, refusal: str | None = None) -> None:
         """Note that an answer did not come.
+
+        Parameters
+        ----------
+        refusal
+            Why, where the broker answers and does not let us in.
 
         Raises
         ------
@@ -50,10 +55,9 @@ class BrokerWatch:
         """
         silent_s = self._now_s() - self._heard_s
         if silent_s > self._most_s:
-            raise ServiceUnavailable(
-                f"Kafka at {self._bootstrap} must answer within {self._most_s:g} s; got no answer for "
-                f"{silent_s:.0f} s. Check the address, and that the broker runs"
-            )
+            found = refusal or f"got no answer for {silent_s:.0f} s. Check the address, and that the broker runs"
+            raise ServiceUnavailable(f"Kafka at {self._bootstrap} must answer within {self._most_s:g} s; {found}")
         if silent_s > QUIET_S and not self.is_away:
             self.is_away = True
-            LOG.warning("event=broker_away bootstrap=%s waits_s=%g", self._bootstrap, self._most_s)
+            reason = "" if refusal is None else f" reason={refusal!r}"
+            LOG.warning("event=broker_away bootstrap=%s waits_s=%g%s", self._bootstrap, self._most_s, reason)

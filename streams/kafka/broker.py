@@ -11,6 +11,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from irregulars.errors import ServiceError, ServiceRefused, ServiceUnavailable
+from irregulars.streams.kafka.login_password import current
 from irregulars.streams.kafka.oauth_tokens import TokenSource
 
 REFUSALS: Final = frozenset(
@@ -122,6 +123,6 @@ def service_error(
 
 def _make_admin(config: dict[str, Any], bootstrap: str) -> AdminClient:
     try:
-        return AdminClient(config)
+        return AdminClient(current(config))
     except KafkaException as error:
         raise service_error(error.args[0], bootstrap) from error

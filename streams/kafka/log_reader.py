@@ -9,10 +9,11 @@ import time
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from irregulars.errors import ServiceUnavailable
 from irregulars.streams.kafka.broker import client_config, service_error
+from irregulars.streams.kafka.login_password import new_consumer
 from irregulars.streams.kafka.recent_messages import RecentMessages
 from irregulars.streams.kafka.scattered_reading import (
     CUT,
@@ -78,7 +79,7 @@ class LogReader:
             "fetch.queue.backoff.ms": 1,
             "isolation.level": "read_committed",
         }
-        self._consumer: Final = Consumer(config)
+        self._consumer: Final = new_consumer(config)
 
     def close(self) -> None:
         """Let go of the connection."""

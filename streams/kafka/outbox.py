@@ -16,6 +16,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from irregulars.errors import SendingGivenUp
 from irregulars.streams.kafka.broker import client_config, service_error
+from irregulars.streams.kafka.login_password import new_producer
 from irregulars.streams.kafka.topics import HEADER_BYTES, MAX_MESSAGE_BYTES, SENDING
 
 _POLL_S: Final = 0.1
@@ -43,7 +44,7 @@ class _Line:
         """The producer; raises `KafkaException` if none can be made."""
         with self._lock:
             if self._producer is None:
-                self._producer = Producer(dict(self._config))
+                self._producer = new_producer(self._config)
                 self._poller = threading.Thread(
                     target=self._poll, args=(self._producer,), name="irregulars-outbox", daemon=True
                 )

@@ -12,6 +12,7 @@ from irregulars.errors import InputError
 from irregulars.secret_files import read_secret
 
 if TYPE_CHECKING:
+    from irregulars.streams.kafka.login_password import LoginPassword
     from irregulars.streams.kafka.oauth_tokens import TokenSource
 
 MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
@@ -83,7 +84,11 @@ class KafkaSecurity:
                 source()
             values |= {"sasl.mechanism": self.mechanism, "oauth_cb": source}
         elif self.user is not None:
-            values |= {"sasl.mechanism": self.mechanism, "sasl.username": self.user, "sasl.password": self._secret()}
+            values |= {
+                "sasl.mechanism": self.mechanism,
+                "sasl.username": self.user,
+                "sasl.password": self._login_password(),
+            }
         librdkafka = {"ca_file": "ssl.ca.location", "cert_file": "ssl.certificate.location",
                       "key_file": "ssl.key.location"}  # fmt: skip
         return values | {librdkafka[name]: str(path) for name in _TLS_FILES if (path := getattr(self, name))}
@@ -130,7 +135,17 @@ class KafkaSecurity:
         path, url = self.token_file, self.token_url
         if path is not None:
             return TokenSource(lambda: token_of_file(path))
-        return TokenSource(TokenEndpoint(url or "", self.user or "", self._secret(), self.token_scope, self.ca_file))
+
+        def endpoint() -> TokenEndpoint:
+            return TokenEndpoint(url or "", self.user or "", self._secret(), self.token_scope, self.ca_file)
+
+        endpoint()  # what is wrong with its files shows now; for each token they are read again
+        return TokenSource(lambda: endpoint()())
+
+    def _login_password(self) -> LoginPassword:
+        from irregulars.streams.kafka.login_password import LoginPassword
+
+        return LoginPassword(self._secret(), self.user or "", self.password_file)
 
     def _secret(self) -> str:
         if self.password_file is not None:

@@ -177,7 +177,8 @@ class JudgedIteration:
     elapsed_ns
         Time of the iteration: the largest of its ranks'.
     reference_ns
-        Mean of the window before it; NaN while there is none.
+        Mean of the window before it; NaN while there is none. While a verdict is open, of the window before that
+        opened: what a fault costs is held against this.
     phase
         ``train``, ``eval`` or ``checkpoint``.
     is_irregular

@@ -36,6 +36,7 @@ from irregulars.streams.health.spare_memory import SpareMemory
 from irregulars.streams.health.stop_deadline import StopDeadline
 from irregulars.streams.kafka.dead_letters import DeadLetters
 from irregulars.streams.kafka.log_reader import LogReader
+from irregulars.streams.kafka.login_password import password_of
 from irregulars.streams.kafka.outbox import Outbox
 from irregulars.streams.kafka.recent_messages import RecentMessages
 from irregulars.streams.kafka.topic_admin import check_topics
@@ -70,6 +71,7 @@ _FLUSH_SHARE: Final = 0.2
 _MARGIN_S: Final = 60.0
 _AGAIN_S: Final = 0.5
 _LONGEST_WAIT_S: Final = 8.0
+_REFUSED_S: Final = 60.0  # librdkafka tries to log in every ten seconds or sooner
 
 
 class WorkerApp(faust.App):
@@ -233,7 +235,7 @@ class WorkerApp(faust.App):
         if await loop.run_in_executor(self._asker, self.services.outbox.is_answered, QUIET_S / 2):
             self.broker.heard()
         else:
-            self.broker.missed()
+            self.broker.missed(self._refusal())
         consumer = cast(SnapshotConsumer, self.consumer)
         silent_s = time.monotonic() - consumer.thread.heard_s
         if self._generation is not None and silent_s > self.settings.session_s - LOOK_S:
@@ -246,6 +248,10 @@ class WorkerApp(faust.App):
         self._drop()
         self.services.outbox.give_up()
         cast(SnapshotConsumer, self.consumer).thread.join_again()
+
+    def _refusal(self) -> str | None:
+        password = password_of(self.settings.security)
+        return None if password is None else password.refusal(_REFUSED_S)
 
     async def give_back_memory(self) -> None:
         """Give freed memory back to the system, unless the worker is busy."""

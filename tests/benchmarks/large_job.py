@@ -90,7 +90,7 @@ def run(
     analysis = analyze(trace, monitor_settings(Settings()))
     lap("analyze")
     worker = pipeline.start_worker(**settings)
-    replay = pipeline.start("replay", str(directory), "--speed", str(speed), "--json")
+    replay = pipeline.start("replay", str(directory), "--speed", str(speed), "--keep-times", "--json")
     wait(lambda: pipeline.stored_iterations() >= iterations // 2, worker, "half of the iterations")
     lap("until half of it was judged")
     with replay.suspended():  # a judge that has much to do lets nobody take its state

@@ -71,7 +71,7 @@ def test_a_worker_that_joins_and_one_that_is_killed_change_no_verdict(recording:
     assert len(spread) > PARTITIONS // 2, "ranks must lie on most partitions"
     first, second = start_worker(pipeline), start_worker(pipeline)
     wait_until(lambda: restored(first) >= 1 and restored(second) >= PARTITIONS // 2, "partitions for both")
-    replay = pipeline.start("replay", str(recording), "--speed", str(SPEED), "--json")
+    replay = pipeline.start("replay", str(recording), "--speed", str(SPEED), "--keep-times", "--json")
     wait_for_iterations(pipeline, ITERATIONS // 5)
     third = start_worker(pipeline)
     wait_until(lambda: restored(third) >= 2, "partitions for the third")

@@ -40,6 +40,11 @@ class SecuredKafka(KafkaBroker):
 
     def start(self) -> None:
         super().start()
+        self.change_password(self.password)
+
+    def change_password(self, password: str) -> None:
+        """Give all users another one, of SCRAM: connections that are there stay, later ones need it."""
+        self.password = password
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
         for mechanism in (
             ScramMechanism.SCRAM_SHA_256,

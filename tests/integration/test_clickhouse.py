@@ -584,10 +584,13 @@ def test_the_rank_that_works_longest_stands_first(filled: Client) -> None:
     assert (rows[0]["rank"], rows[0]["times_median"], rows[0]["host"]) == (1, 1.2, "node-0")
 
 
-def test_bandwidth_is_given_per_minute_and_device(filled: Client) -> None:
+def test_bandwidth_is_given_per_ten_seconds_and_device_beside_the_others(filled: Client) -> None:
     rows = answer(filled, "bandwidth_of_rank", job=made_up_job.JOB, rank=3)
     assert {row["device"] for row in rows} == {"eth0", "eth1"}
     assert sum(row["samples"] for row in rows) == 120
+    assert {row["began"].second % 10 for row in rows} == {0}
+    [row, *_] = answer(filled, "bandwidth_of_rank", job=made_up_job.JOB, rank=3, seconds=3600)
+    assert row["samples"] > 12
 
 
 def test_the_nic_that_moves_steadily_stands_first_of_its_class(filled: Client) -> None:
@@ -595,6 +598,13 @@ def test_the_nic_that_moves_steadily_stands_first_of_its_class(filled: Client) -
     assert [(row["communicator"], row["rank"]) for row in rows] == [("", 0), ("world", 1), ("world", 2), ("world", 3)]
     assert (rows[1]["tx_swing"], rows[1]["far_from_others"], rows[1]["is_abnormal"]) == (0.01, 1.0, True)
     assert (rows[0]["tx_swing"], rows[0]["far_from_others"]) == (None, None)
+
+
+def test_without_an_iteration_the_patterns_of_the_newest_that_has_some_are_shown(filled: Client) -> None:
+    rows = answer(filled, "patterns_of_iteration", job=made_up_job.JOB)
+    newest = filled.command("SELECT max(iteration) FROM behaviour_patterns")
+    assert rows
+    assert {row["iteration"] for row in rows} == {newest}
 
 
 def test_a_suspect_s_gpu_is_shown_with_what_held_it_back(filled: Client) -> None:
@@ -711,6 +721,7 @@ def test_a_question_about_one_iteration_reads_a_small_part(
 def test_the_newest_attempt_is_the_largest_not_the_last_that_was_stored(crowded: Client) -> None:
     rows = answer(crowded, "bandwidth_of_rank", job="j", rank=3)
     assert {row["tx_mean_gbytes_per_s"] for row in rows} == {2.0}
+    assert {row["others_tx_peak_gbytes_per_s"] for row in rows} == {2.0}
 
 
 @pytest.mark.parametrize("lines", [1, 2, 3, 7])
@@ -724,7 +735,7 @@ def test_few_lines_of_bandwidth_are_the_newest_of_many_over_gaps_and_replays(
     command(settings, f"INSERT INTO bandwidth ({names}) SELECT {older} FROM bandwidth FINAL")
     client = connect(settings)
     every = answer(client, "bandwidth_of_rank", job=made_up_job.JOB, rank=3)
-    assert len({row["minute"] for row in every}) > 3
+    assert len({row["began"] for row in every}) > 3
     assert answer(client, "bandwidth_of_rank", job=made_up_job.JOB, rank=3, limit=lines) == every[:lines]
     client.close_connections()
 

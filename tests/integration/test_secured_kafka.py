@@ -298,6 +298,7 @@ def test_people_are_told_with_the_rights_of_notify_and_mutes_are_set_with_those_
     file.write_text(f'[[channel]]\nkind = "command"\nname = "script"\nargv = ["tee", "-a", "{said}"]\n')
     assert "host=node-4" in run(operator, "mutes", "add", "--host", "node-4", "--for", "1h", "--reason", "known")
     assert "delta = 1.3" in run(operator, "thresholds", "set", "delta=1.3", "--reason", "noise")
+    assert run(operator, "deadletter", "list") == "no dead letters\n"
     with log.open("wb") as output:
         told = subprocess.Popen([*COMMAND, "notify", str(file)], cwd=ROOT, env=environment_of(notify), stdout=output,
                                 stderr=output)  # fmt: skip

@@ -107,6 +107,12 @@ def test_the_summary_says_what_is_known_and_no_more(verdict: Verdict, text: str)
     assert text in summarise(verdict)
 
 
+def test_a_hang_and_a_detector_do_not_say_that_nothing_was_lost() -> None:
+    hang = summarise(replace(OPENED, kind="hang", lost_s=0.0))
+    assert f"; all {OPENED.world_size:,} GPUs wait. Next: " in hang
+    assert "GPU-hours" not in summarise(replace(OPENED, kind="custom", detector="quiet_loss", lost_s=0.0))
+
+
 def test_an_improbable_second_suspect_is_not_named() -> None:
     assert "(or " not in summarise(replace(OPENED, suspects=(NIC, Suspect("gpu", 3, (3,), 0.05))))
 
@@ -125,7 +131,7 @@ def test_a_follower_s_line_has_the_event_time_and_the_verdict() -> None:
     message = message_of(OPENED)
     line = alert_line(message)
     assert line.startswith("2026-11-21 04:16:30Z  OPENED slow NIC in llama (page): ")
-    assert line.endswith("[llama:0:60:0 revision 1]")
+    assert line.endswith(". See: irregulars show llama:0:60:0")
     assert alert_line(json.loads(message)) == line
 
 

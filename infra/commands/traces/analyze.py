@@ -145,8 +145,19 @@ def show_analysis(analysis: Analysis) -> None:
         console.print(f"Cannot judge, because {plain(analysis.unjudged_reason)}.")
     elif not analysis.verdicts:
         console.print("Nobody to blame.")
+    if _was_learnt(analysis):
+        console.print(
+            "Irregular: longer than delta times the window before, which learns what lasts. Slow, in the evidence: "
+            "longer than the job's noise explains, against the time before the verdict."
+        )
     for verdict in analysis.verdicts:
         _show_verdict(console, verdict)
+
+
+def _was_learnt(analysis: Analysis) -> bool:
+    """Whether a verdict's cause was seen in more regular iterations than irregular ones."""
+    seen = [one for one in analysis.iterations if one.verdict_ids]
+    return sum(not one.is_irregular for one in seen) > sum(one.is_irregular is True for one in seen)
 
 
 def _range(first: int, past: int) -> str:

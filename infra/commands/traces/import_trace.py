@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
 
 _COLLECTIVES_LISTED = 10_000
 _LATE_SHOWN = 8
+_HOST = re.compile(r"([^=\s]{1,200})=(\d{1,6}(?:-\d{1,6})?(?:,\d{1,6}(?:-\d{1,6})?)*)")
+_RUN = re.compile(r"(\d+)(?:-(\d+))?")
 
 
 def import_trace(
@@ -28,6 +32,12 @@ def import_trace(
     ],
     out: Annotated[Path, typer.Argument(metavar="OUT_DIR", help="The trace directory to write.")],
     job: Annotated[str | None, typer.Option(metavar="NAME", help="Name of the job; default: of SRC.")] = None,
+    hosts: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--host", metavar="HOST=RANKS", help="Where ranks live, as node-1=8-15; stands once for each host."
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Turn files of another tool into a trace directory, for irregulars analyze OUT_DIR.
@@ -49,7 +59,7 @@ def import_trace(
     from irregulars.producers.importers.importing import import_trace as read
     from irregulars.producers.trace.directory import read_trace
 
-    imported = read(kind, source, out, job)
+    imported = read(kind, source, out, job, hosts_of(hosts or ()))
     trace = read_trace(out)
     arrivals, names = arrivals_of(trace)
     late = [one for one in late_ranks(arrivals, names) if one.waited_s]
@@ -58,6 +68,31 @@ def import_trace(
         print_json(found | {"collectives": collectives_json(arrivals, names, _COLLECTIVES_LISTED)})
     else:
         _show(out, _summary(imported, trace), late)
+
+
+def hosts_of(told: Sequence[str]) -> dict[int, str]:
+    """Return the host of each rank that options name.
+
+    >>> hosts_of(["node-0=0-1", "node-1=2,5"])
+    {0: 'node-0', 1: 'node-0', 2: 'node-1', 5: 'node-1'}
+
+    Raises
+    ------
+    InputError
+        If an option has another form, or a rank two hosts.
+    """
+    from irregulars.errors import InputError
+
+    found: dict[int, str] = {}
+    for one in told:
+        match = _HOST.fullmatch(one)
+        if match is None:
+            raise InputError(f"host must be HOST=RANKS, as node-1=8-15 or node-1=8,9; got {one!r}")
+        for first, last in _RUN.findall(match[2]):
+            for rank in range(int(first), int(last or first) + 1):
+                if found.setdefault(rank, match[1]) != match[1]:
+                    raise InputError(f"host of rank {rank} must be one; got {found[rank]!r} and {match[1]!r}")
+    return found
 
 
 def _summary(imported: ImportedJob, trace: Trace) -> dict[str, Any]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -31,6 +33,14 @@ def replay(
     ] = 1,
     job: Annotated[str | None, typer.Option(help="Call the job so; default: the name in job.json.")] = None,
     attempt: Annotated[int | None, typer.Option(min=0, help="Start number of the job.")] = None,
+    is_moving: Annotated[
+        bool | None,
+        typer.Option(
+            "--now/--keep-times",
+            help="Move its times to now, or leave them; default: move those that lie in the future.",
+            show_default=False,
+        ),
+    ] = None,
     bootstrap: Bootstrap = None,
     topic_prefix: TopicPrefix = None,
     json: Json = False,
@@ -38,6 +48,9 @@ def replay(
     """Publish a trace directory to Kafka, at the pace of the recorded job.
 
     Ctrl-C or SIGTERM ends it cleanly: what was read is delivered.
+
+    A simulated job begins on 2027-01-15, so that it is the same each time. Where that lies in the future, its times
+    are moved: it begins now, or with --speed 0 it has just ended. Real recordings keep theirs without --now.
 
     Example: irregulars replay tests/recordings/gloo-slow-nic --speed 0
     """
@@ -55,12 +68,34 @@ def replay(
     numbered = number_iterations(trace)
     if numbered.report:
         say(numbered.report)
-    source = TraceSource(rename_job(numbered.trace, job, attempt), speed)
+    told = in_time(rename_job(numbered.trace, job, attempt), time.time_ns(), is_moving, ends_now=speed == 0)
+    source = TraceSource(told, speed)
     waiting = Acknowledged(settings.kafka_bootstrap)
     agent = Agent(source, agent_settings(settings), waiting.note if json else waiting.show)
     with stop_on_signals(agent), waiting:
         done = agent.run()
     _report(done, json)
+
+
+def in_time(trace: Trace, now_ns: int, is_moving: bool | None, *, ends_now: bool) -> Trace:
+    """Return a trace with its times moved to now, and say so; None: if they lie in the future.
+
+    Parameters
+    ----------
+    ends_now
+        Whether it ends now; else it begins now.
+    """
+    from irregulars.producers.trace.moved_times import moved, span_ns
+
+    span = span_ns(trace)
+    if span is None or is_moving is False or (is_moving is None and span[1] <= now_ns):
+        return trace
+    by_ns = now_ns - (span[1] if ends_now else span[0])
+    begin = datetime.fromtimestamp(span[0] // 10**9, UTC)
+    days = f"{abs(by_ns) / 86_400e9:.1f} days {'earlier' if by_ns < 0 else 'later'}"
+    which = f"times that begin at {begin:%Y-%m-%d %H:%M:%S}Z"
+    say(f"{which} are moved to now, {days}; --keep-times leaves them as they are")
+    return moved(trace, by_ns)
 
 
 def rename_job(trace: Trace, job: str | None, attempt: int | None) -> Trace:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,6 +15,7 @@ from irregulars.infra.commands.options import ClickHouseUrl, Database, Json, pri
 from irregulars.printing import say
 
 _PATHS = ("/", "./", "../")  # so that a misspelt directory is not looked for in the database
+_SHOWN_ID = re.compile(r"\[(\S.*?:\d+:\d+:\S+?)(?: revision \d+)?\]")
 
 if TYPE_CHECKING:
     from irregulars.infra.configuration.settings import Settings
@@ -21,11 +24,12 @@ if TYPE_CHECKING:
 
 def show(
     context: typer.Context,
-    which: Annotated[
-        str | None,
+    pasted: Annotated[
+        list[str] | None,
         typer.Argument(
             metavar="[VERDICT|JOB|DIR]",
-            help="A verdict's id, a job (its newest), or a trace directory; default: the newest open one.",
+            help="A verdict's id, a job (its newest), or a trace directory; default: the newest open one. "
+            "An id may stand as screens and logs show it: [llama-7b:1:60:0].",
         ),
     ] = None,
     verdict_id: Annotated[
@@ -46,6 +50,7 @@ def show(
     Example: irregulars show tests/recordings/gloo-slow-nic --html nic.html
     """
     settings = settings_of(context, clickhouse_url=clickhouse_url, clickhouse_database=database)
+    which = named_by(pasted or ())
     if which is not None and (Path(which).is_dir() or which.startswith(_PATHS)):
         found = _of_recording(settings, Path(which), verdict_id)
     else:
@@ -66,6 +71,24 @@ def show(
         from irregulars.infra.showing.text_page import lines_of
 
         print("\n".join(lines_of(screen)))
+
+
+def named_by(pasted: Sequence[str]) -> str | None:
+    """Return the id, job or directory that was meant: ids are shown in brackets, with a revision behind them.
+
+    >>> named_by(["[llama-7b:1:60:0", "revision", "1]"]), named_by(["[llama-7b:1:60:0]"]), named_by(["my job"])
+    ('llama-7b:1:60:0', 'llama-7b:1:60:0', 'my job')
+
+    Raises
+    ------
+    InputError
+        If there are several arguments that are no such id.
+    """
+    text = " ".join(pasted)
+    found = _SHOWN_ID.fullmatch(text)
+    if found is None and len(pasted) > 1:
+        raise InputError(f"verdict must be one id, job or directory; got {len(pasted)}: {text!r}")
+    return (found[1] if found else text) or None
 
 
 def _of_recording(settings: Settings, directory: Path, verdict_id: str | None) -> Found | None:

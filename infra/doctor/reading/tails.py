@@ -6,11 +6,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing
 from typing import Any, Final
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from irregulars.errors import ServiceError, ServiceUnavailable
 from irregulars.infra.doctor.reading.deadline import Deadline
 from irregulars.streams.kafka.broker import client_config, is_refusal, service_error
+from irregulars.streams.kafka.login_password import new_consumer
 from irregulars.streams.kafka.scattered_reading import PASSING
 
 _BATCH: Final = 1000
@@ -58,7 +59,7 @@ class Tails:
         ends = {place: end for place, (begin, end) in stretches.items() if begin < end}
         if not ends:
             return
-        with closing(Consumer(self._config)) as consumer:
+        with closing(new_consumer(self._config)) as consumer:
             consumer.assign([TopicPartition(*place, stretches[place][0]) for place in ends])
             while ends:
                 if deadline.is_over:

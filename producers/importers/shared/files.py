@@ -7,7 +7,7 @@ import logging
 import re
 import stat
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Final, cast
@@ -18,6 +18,9 @@ _LOG: Final = logging.getLogger("irregulars.following")
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 _ENDINGS: Final = frozenset({".gz", ".json", ".jsonl", ".log", ".pickle", ".pkl", ".pt", ".trace"})
 _RANK_WORD: Final = re.compile(r"(?:rank|worker)[-_.]?(\d{1,6})(?!\d)", re.IGNORECASE)
+_HOST_NAME: Final = re.compile(
+    r"([A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?)_\d{1,10}\.(?:\d+\.)?pt\.trace\.json(?:\.gz)?$"
+)
 _LAST_NUMBER: Final = re.compile(r"(?<!\d)(\d{1,6})$")  # longer ones are times
 
 
@@ -90,6 +93,22 @@ def rank_of_name(path: Path) -> int | None:
     """
     found = _RANK_WORD.search(path.name) or _LAST_NUMBER.search(stem_of(path))
     return int(found[1]) if found else None
+
+
+def hosts_of_names(paths: Sequence[Path]) -> dict[Path, str]:
+    """Read hosts off names in the form that torch's ``tensorboard_trace_handler`` gives: HOST_PID.TIME.pt.trace.json.
+
+    Empty unless all names have that form, and their hosts could be hosts.
+
+    >>> names = Path("node-0_4711.1694128201545.pt.trace.json"), Path("gpu7.example_99.pt.trace.json.gz")
+    >>> list(hosts_of_names(names).values())
+    ['node-0', 'gpu7.example']
+    >>> hosts_of_names([*names, Path("rank3.json")]), hosts_of_names([Path("rank3_17.pt.trace.json")])
+    ({}, {})
+    """
+    found = {path: match[1] for path in paths if (match := _HOST_NAME.match(path.name)) is not None}
+    is_plausible = len(found) == len(paths) and not any(_RANK_WORD.match(host) for host in found.values())
+    return found if is_plausible else {}
 
 
 def stem_of(path: Path) -> str:

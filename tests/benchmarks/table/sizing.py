@@ -14,12 +14,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from irregulars.infra.configuration.agent_settings import NicsTable
 from tests.benchmarks.table.__main__ import read_committed
 from tests.benchmarks.table.rendering import number
 
 DAY_S: Final = 86_400
 _GIB: Final = 1 << 30
 EXAMPLES: Final = (1_024, 8_192, 100_000)
+THINNED_MS: Final = 100.0
 NEEDED: Final = {
     "worker_core",
     "rank_second",
@@ -28,7 +30,22 @@ NEEDED: Final = {
     "evidence_bytes",
     "read_share",
     "stored_bytes",
+    "idle",
+    "rank_state",
+    "rank_open",
+    "memory_100000",
 }
+SAMPLE_US: Final = 0.37
+"""CPU of a worker to decode a sample of a NIC and store it, µs: `python -m tests.benchmarks.sample_cost`."""
+
+SAMPLE_KAFKA_BYTES: Final = 18.8
+"""Of a sample on Kafka, compressed: the same."""
+
+HEALTH_PER_S: Final = 0.21
+"""Rows of `gpu_health` that a GPU gives a second."""
+
+_LARGEST_SHARE: Final = 1.5  # of a worker's mean, by ranks: keys spread over twice as many partitions as workers
+_JOB_RANKS: Final = 100_000  # of the figure memory_100000
 
 
 @dataclass(frozen=True)
@@ -41,6 +58,8 @@ class Site:
         Of one GPU.
     iteration_s
         Of its jobs.
+    nic_period_ms
+        From one sample of a GPU's NIC to the next: ``[nics] period_ms`` of the agent's file, as shipped.
     used_ratio
         Share of a worker's core that may be used: the rest catches up after a restart.
     replicas
@@ -51,6 +70,7 @@ class Site:
 
     operators_per_s: float = 250.0
     iteration_s: float = 4.0
+    nic_period_ms: float = NicsTable().period_ms
     used_ratio: float = 0.5
     replicas: int = 3
     operators_days: float = 2.0
@@ -58,15 +78,21 @@ class Site:
     rows_days: float = 30.0
     samples_days: float = 7.0
 
+    @property
+    def samples_per_s(self) -> float:
+        """Samples of one GPU's NIC."""
+        return 1000 / self.nic_period_ms
+
 
 @dataclass(frozen=True)
 class Size:
-    """What is needed; disk in GiB."""
+    """What is needed; disk and memory in GiB, the latter of the worker that has the most, and the largest job."""
 
     gpus: int
     cores: float
     workers: int
     partitions: int
+    memory_gib: float
     kafka_gib: float
     clickhouse_gib: float
     rows_per_s: float
@@ -81,22 +107,32 @@ def size(gpus: int, site: Site, figures: Mapping[str, float]) -> Size:
         Those of ``infra/docs/bench.json`` by key.
     """
     operators_per_s, iterations_per_s = gpus * site.operators_per_s, gpus / site.iteration_s
+    samples_per_s = gpus * site.samples_per_s
     cores = (
         operators_per_s / (figures["worker_core"] * 1e6)
         + iterations_per_s * figures["rank_cost_8192"] / 1e6
         + gpus * figures["rank_second"] / 1e6
+        + samples_per_s * SAMPLE_US / 1e6
     )
     workers = max(2, math.ceil(cores / site.used_ratio))
     read_per_s = operators_per_s * figures["read_share"] / 100
     kafka_bytes = DAY_S * site.replicas * (
         operators_per_s * figures["operator_compressed"] * site.operators_days
+        + samples_per_s * SAMPLE_KAFKA_BYTES * site.operators_days
         + iterations_per_s * figures["evidence_bytes"] * site.evidence_days
     )  # fmt: skip
-    rows = DAY_S * ((iterations_per_s + read_per_s) * site.rows_days + gpus * site.samples_days)
+    sampled_per_s = samples_per_s + gpus * HEALTH_PER_S
+    rows = DAY_S * ((iterations_per_s + read_per_s) * site.rows_days + sampled_per_s * site.samples_days)
     return Size(
-        gpus, cores, workers, partitions_for(workers), kafka_bytes / _GIB,
-        rows * figures["stored_bytes"] / _GIB, iterations_per_s + read_per_s + gpus,
+        gpus, cores, workers, partitions_for(workers), memory_gib(gpus, workers, figures), kafka_bytes / _GIB,
+        rows * figures["stored_bytes"] / _GIB, iterations_per_s + read_per_s + sampled_per_s,
     )  # fmt: skip
+
+
+def memory_gib(gpus: int, workers: int, figures: Mapping[str, float]) -> float:
+    """Return the memory of the worker that has most ranks, and the second hop of a job of all GPUs, GiB."""
+    own = _LARGEST_SHARE * gpus / workers * (figures["rank_state"] + figures["rank_open"]) / (1 << 20)
+    return figures["idle"] / 1024 + own + gpus * figures["memory_100000"] / _JOB_RANKS
 
 
 def partitions_for(workers: int) -> int:
@@ -111,11 +147,12 @@ def partitions_for(workers: int) -> int:
 def table(sizes: Sequence[Size]) -> str:
     """Return sizes as Markdown."""
     head = (
-        "| GPUs | cores in use | workers | partitions | Kafka, disk | ClickHouse, disk | rows/s stored |\n"
-        "|--:|--:|--:|--:|--:|--:|--:|"
+        "| GPUs | cores in use | workers | partitions | memory of a worker | Kafka, disk | ClickHouse, disk | "
+        "rows/s stored |\n|--:|--:|--:|--:|--:|--:|--:|--:|"
     )
     rows = [
-        f"| {one.gpus:,} | {number(one.cores)} | {one.workers:,} | {one.partitions:,} | {disk(one.kafka_gib)} | "
+        f"| {one.gpus:,} | {number(one.cores)} | {one.workers:,} | {one.partitions:,} | {disk(one.memory_gib)} | "
+        f"{disk(one.kafka_gib)} | "
         f"{disk(one.clickhouse_gib)} | {one.rows_per_s:,.0f} |"
         for one in sizes
     ]
@@ -137,10 +174,18 @@ def inputs(figures: Mapping[str, float]) -> str:
         "evidence_bytes": ("`e`", "evidence of a rank and iteration", "bytes"),
         "read_share": ("`r`", "operators that are read back, and stored", "%"),
         "stored_bytes": ("`d`", "a row in ClickHouse", "bytes"),
+        "idle": ("`m`", "memory of a worker with little to do", "MiB"),
+        "rank_state": ("`q`", "state of a rank in it", "KiB"),
+        "rank_open": ("`o`", "messages of a rank's open iteration", "KiB"),
+        "memory_100000": ("`j`", "memory of the second hop of a job of 100,000 ranks", "GiB"),
     }
     rows = [
         f"| {sign} | {about} | {number(figures[key]) if key in figures else 'not measured'} {unit} |"
         for key, (sign, about, unit) in names.items()
+    ]
+    rows += [
+        f"| `u` | CPU of a worker for a sample of a NIC | {number(SAMPLE_US)} µs |",
+        f"| `v` | a sample on Kafka, compressed | {number(SAMPLE_KAFKA_BYTES)} bytes |",
     ]
     return "\n".join(["| | figure | value |", "|---|:--|--:|", *rows]) + "\n"
 
@@ -151,24 +196,32 @@ def page_part() -> str:
     if missing := sorted(NEEDED - figures.keys()):
         return f"{inputs(figures)}\nNot known before these are measured: {', '.join(missing)}.\n"
     sizes = [size(gpus, Site(), figures) for gpus in EXAMPLES]
-    return f"{inputs(figures)}\n{table(sizes)}\n{worked(sizes[1], Site(), figures)}"
+    thin = replace(Site(), nic_period_ms=THINNED_MS)
+    thinned = table([size(gpus, thin, figures) for gpus in EXAMPLES])
+    shipped = f"As shipped, a sample of each GPU's NIC each {Site().nic_period_ms:g} ms:"
+    return (
+        f"{inputs(figures)}\n{shipped}\n\n{table(sizes)}\n"
+        f"With `[nics] period_ms = {THINNED_MS:g}` in the agent's file:\n\n{thinned}\n"
+        f"{worked(sizes[1], Site(), figures)}"
+    )
 
 
 def worked(one: Size, site: Site, figures: Mapping[str, float]) -> str:
     """Return the arithmetic behind one size, term by term."""
     cost, snapshots = figures["rank_cost_8192"], figures["rank_second"]
     core = f"{figures['worker_core']:.3g}"
-    a, i = f"{site.operators_per_s:g}", f"{site.iteration_s:g}"
+    a, i, p = f"{site.operators_per_s:g}", f"{site.iteration_s:g}", f"{site.samples_per_s:g}"
+    operators = f"{a} × {figures['operator_compressed']:.3g} + {p} × {SAMPLE_KAFKA_BYTES:g}"
+    stored = f"1 / {i} + {figures['read_share'] / 100:.3g} × {a}"
     return (
-        f"The {one.gpus:,} GPUs, term by term:\n\n"
-        f"    cores      {one.gpus:,} × ({a} / {core} M + {cost:.3g} µs / {i} + {snapshots:.3g} µs) "
-        f"= {one.cores:.2f}\n"
+        f"The {one.gpus:,} GPUs as shipped, term by term:\n\n"
+        f"    cores      {one.gpus:,} × ({a} / {core} M + {cost:.3g} µs / {i} + {snapshots:.3g} µs + "
+        f"{p} × {SAMPLE_US:g} µs) = {one.cores:.2f}\n"
         f"    workers    {one.cores:.2f} / {site.used_ratio:g} = {one.workers}, and {one.partitions} partitions\n"
-        f"    Kafka      {site.replicas} × 86,400 × {one.gpus:,} × ({site.operators_days:g} × {a} × "
-        f"{figures['operator_compressed']:.3g} + {site.evidence_days:g} × {figures['evidence_bytes']:.3g} / {i}) "
-        f"bytes = {disk(one.kafka_gib)}\n"
-        f"    ClickHouse 86,400 × {one.gpus:,} × {figures['stored_bytes']:.3g} × ({site.rows_days:g} × (1 / {i} + "
-        f"{figures['read_share'] / 100:.3g} × {a}) + {site.samples_days:g}) bytes = {disk(one.clickhouse_gib)}\n"
+        f"    Kafka      {site.replicas} × 86,400 × {one.gpus:,} × ({site.operators_days:g} × ({operators}) + "
+        f"{site.evidence_days:g} × {figures['evidence_bytes']:.3g} / {i}) bytes = {disk(one.kafka_gib)}\n"
+        f"    ClickHouse 86,400 × {one.gpus:,} × {figures['stored_bytes']:.3g} × ({site.rows_days:g} × ({stored}) + "
+        f"{site.samples_days:g} × ({p} + {HEALTH_PER_S:g})) bytes = {disk(one.clickhouse_gib)}\n"
     )
 
 
@@ -178,6 +231,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--gpus", type=int, nargs="+", default=list(EXAMPLES))
     parser.add_argument("--operators-per-s", type=float, default=usual.operators_per_s, help="of one GPU")
     parser.add_argument("--iteration-s", type=float, default=usual.iteration_s)
+    parser.add_argument("--nic-period-ms", type=float, default=usual.nic_period_ms, help="between samples of a NIC")
     parser.add_argument("--used-ratio", type=float, default=usual.used_ratio, help="of a worker's core")
     parser.add_argument("--replicas", type=int, default=usual.replicas, help="copies that Kafka keeps")
     own = vars(parser.parse_args(arguments))

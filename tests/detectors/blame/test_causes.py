@@ -51,8 +51,20 @@ def test_nothing_has_no_cause() -> None:
 def test_where_a_member_logs_nothing_it_may_have_been_late_and_no_nic_is_blamed() -> None:
     slow = always(5, {TP0: 30.0}, {TP0: 30.0})
     assert [kind for kind, _, _ in named(slow)] == ["slow_nic"]
+    assert find_causes(slow, replace(APART, unlogged=frozenset([1]))) == []
+
+
+def test_a_group_of_which_most_log_is_said_to_be_slow_though_a_member_without_a_log_may_have_been_late() -> None:
+    slow = always(5, {WORLD: 30.0}, {WORLD: 30.0})
     [cause] = find_causes(slow, replace(APART, unlogged=frozenset([1])))
     assert (cause.kind, cause.suspects) == ("slow_communicator", ())
+    assert find_causes(slow, replace(APART, unlogged=APART.lane_set(WORLD) - {0})) == []
+
+
+def test_no_nic_is_blamed_for_messages_of_a_sender_that_logs_nothing() -> None:
+    slow = always(5, {pair(1, 3): 30.0}, {pair(1, 3): 30.0, pair(1, 2): 30.0, pair(3, 5): 0.0})
+    assert named(slow)
+    assert find_causes(slow, replace(APART, unlogged=frozenset([1]))) == []
 
 
 def test_a_nic_that_is_slow_on_other_ways_too_is_blamed_beside_a_member_that_logs_nothing() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from irregulars.detectors.job.lanes import Lane
@@ -156,3 +158,10 @@ def test_roles_may_differ_by_stage_alone() -> None:
 def test_no_announcement_is_an_empty_job() -> None:
     made = topology_of([], {})
     assert (made.world_size, made.members, made.names) == (0, {}, ())
+
+
+def test_members_that_nobody_announced_log_nothing() -> None:
+    silent = replace(announced(4), is_logged=False)
+    made = topology_of([announced(1, Communicator("world", "world", (1, 4, 9))), silent], {"world": 0})
+    assert (made.unlogged, made.logged) == ({4, 9}, {1})
+    assert topology_of([announced(1), announced(4)], {}).unlogged == frozenset()

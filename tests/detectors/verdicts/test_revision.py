@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 
 from irregulars.detectors.hang.find_hang import Hang
-from irregulars.detectors.verdicts.revision import hang_verdict, revision_of
+from irregulars.detectors.job.topology import Device
+from irregulars.detectors.verdicts.revision import hang_verdict, revision_of, suspect_of
 from irregulars.streams.messages.judgements import Verdict
 from tests.detectors.observed_iterations import TOPOLOGY, observation
 from tests.detectors.verdicts.test_open_verdict import recurring
@@ -41,6 +42,11 @@ def test_a_revision_says_what_was_lost_where_and_how_surely() -> None:
 def test_a_closed_revision_says_why() -> None:
     said = revision_of(recurring(), "closed", "j", 1, TOPOLOGY, "recovered")
     assert (said.state, said.close_reason) == ("closed", "recovered")
+
+
+def test_no_suspect_is_said_to_be_certain() -> None:
+    assert suspect_of(Device("gpu", (1,)), 0.99998, TOPOLOGY).probability == 0.99
+    assert suspect_of(Device("gpu", (1,)), 0.91, TOPOLOGY).probability == 0.91
 
 
 def test_of_ranks_that_log_nothing_it_is_said_so_and_of_many_nobody_is_named() -> None:

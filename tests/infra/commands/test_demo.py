@@ -5,7 +5,8 @@ import sys
 import pytest
 from rich.console import Console
 
-from irregulars.infra.commands.demo import bars_of, progress_line
+from irregulars.infra.commands.demo import _cost, _Standstill, bars_of, progress_line
+from tests.infra.showing.made_up_verdicts import verdict_of
 from tests.infra.test_cli import Run, run
 
 __all__ = ["run"]  # the fixture
@@ -42,3 +43,18 @@ def test_an_impossible_fault_is_refused_before_any_service_starts(run: Run, faul
     assert (status, out) == (2, "")  # with services, it would say on standard output that it starts the broker
     assert said in err
     assert len(err.splitlines()) == 1
+
+
+def test_a_hang_is_not_told_in_numbers_that_are_not_known() -> None:
+    told = _cost(verdict_of(kind="hang", delta=float("nan"), lost_s=0.0, severity="page"))
+    assert told == "it never ended, and all 4 GPUs wait (page)"
+    assert _cost(verdict_of()) == "2.00 times the usual time, 1.0 s lost (ticket)"
+
+
+def test_a_standstill_is_said_and_how_long_it_lasts() -> None:
+    still = _Standstill()
+    assert [still.look(ended, now_s) for ended, now_s in ((0, 0.0), (0, 9.0), (60, 20.0), (60, 22.0))] == [""] * 4
+    assert still.look(60, 27.0).startswith(
+        "no iteration has ended for 7 s, after 60 of them. A job that hangs is ended"
+    )
+    assert still.look(61, 28.0) == ""

@@ -191,7 +191,8 @@ def test_the_site_of_production_is_that_of_sizing_and_survives_a_broker() -> Non
     documents = rendered("production")
     workers = named(documents, "Deployment", "irregulars-worker")["spec"]["replicas"]
     site = named(documents, "ConfigMap", "irregulars-site")["data"]
-    ((wanted, partitions),) = re.findall(r"^\| 8,192 \| [\d.]+ \| (\d+) \| (\d+) \|", sizing, re.MULTILINE)
+    found = re.findall(r"^\| 8,192 \| [\d.]+ \| (\d+) \| (\d+) \|", sizing, re.MULTILINE)
+    wanted, partitions = found[0]  # with agents as shipped; the next table is of thinned samples
     assert int(wanted) <= workers <= 1.5 * int(wanted)  # the figure moves a little with each measurement
     assert site["IRREGULARS_PARTITIONS"] == partitions
     assert site["IRREGULARS_REPLICAS"] == "3"

@@ -121,3 +121,40 @@ def test_nccl_inspectors_logs_are_judged_if_they_hold_start_times(
     analysis = analyze(number_iterations(read_trace(tmp_path / "out")).trace)
     assert len(analysis.iterations) == 40
     assert (analysis.unjudged_reason is None) == is_judged
+
+
+@cache
+def bench(name: str) -> Trace:
+    return number_iterations(read_trace(RECORDINGS / "bench" / name)).trace
+
+
+def logged_by(trace: Trace, *ranks: int) -> Trace:
+    """Keep what these ranks logged, as where the files of the others are lacking."""
+    return replace(
+        trace,
+        announcements=tuple(
+            replace(one, logged_ranks=len(ranks), sources=("commops", "iterations"), host=None, nic=None, switch=None)
+            for one in trace.announcements if one.rank in ranks
+        ),
+        commops={rank: trace.commops[rank] for rank in ranks},
+        iterations={rank: trace.iterations[rank] for rank in ranks if rank in trace.iterations},
+        bandwidth={},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "name", ["ddp8-compute", "ddp8-nic-send", "tp2pp2dp2-cpu-quota", "pp4dp2-compute", "hsdp8-loader-short"]
+)
+def test_one_rank_of_several_can_not_tell_a_slow_transfer_from_a_late_rank(name: str) -> None:
+    assert "of 8 ranks only rank 0 is logged" in reason_of(logged_by(bench(name), 0))
+
+
+def test_a_rank_without_a_log_is_said_to_be_what_may_have_come_late() -> None:
+    [verdict] = analyze(logged_by(bench("ddp8-compute"), 0, 1, 3, 4, 5, 6, 7)).verdicts
+    assert (verdict.kind, verdict.suspects) == ("slow_communicator", ())
+    assert "; rank 2 of them logs nothing, and may be what it waited for" in verdict.evidence
+
+
+def test_no_nic_is_accused_for_a_sender_without_a_log() -> None:
+    reason = reason_of(logged_by(bench("pp4dp2-compute"), 0, 1, 2, 3, 5, 6, 7))
+    assert reason.endswith("and rank 4 is not logged: it may have been late, and its log is needed")

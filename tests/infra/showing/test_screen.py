@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from irregulars.infra.showing.found import Found, periods_of
+from irregulars.infra.showing.found import Found, Iteration, periods_of, with_first_ones
 from irregulars.infra.showing.screen import gather
 from tests.infra.showing.made_up_verdicts import found_in, iterations_of, verdict_of
 
@@ -52,3 +52,11 @@ def test_without_it_iterations_would_take_what_a_replay_says() -> None:
 def test_names_of_ranks_beside_the_path_are_not_carried_along() -> None:
     found = replace(found_in("gloo-slow-rank"), gpus=())
     assert set(gather(found).places) <= {0, 1, 2, 3}
+
+
+def test_a_detector_s_verdict_is_marked_from_its_first_iteration_though_none_was_irregular() -> None:
+    regular = [Iteration(at, at, 10, 10.0, False, at >= 63) for at in range(55, 70)]
+    marked = with_first_ones(verdict_of(kind="custom", iterations=(60, 70)), regular)
+    assert [one.iteration for one in marked if one.has_cause] == list(range(60, 70))
+    marked = with_first_ones(verdict_of(iterations=(60, 70)), regular)
+    assert [one.iteration for one in marked if one.has_cause] == list(range(63, 70))

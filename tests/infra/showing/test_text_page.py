@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from irregulars.infra.showing.found import Earlier, Found, GpuState, Other
+from irregulars.infra.showing.found import Earlier, Found, GpuState, NicRates, Other
 from irregulars.infra.showing.screen import gather
 from irregulars.infra.showing.text_page import WIDTH, lines_of
 from tests.infra.showing.made_up_verdicts import HOSTILE, found_in, iterations_of, verdict_of
@@ -58,7 +58,7 @@ def test_ranges_are_told_with_their_last_iteration() -> None:
 def test_an_open_verdict_says_how_long_ago_it_began_and_what_it_costs_an_hour() -> None:
     iterations = iterations_of([100.0] * 60 + [200.0] * 21, 60)
     text = text_of(Found(verdict_of(lost_s=2.1), iterations=iterations, now_ns=3_660 * 10**9))
-    assert "Since iteration 60, seen up to iteration 80, 1970-01-01 00:01:00Z (1 h ago)" in text
+    assert "Since iteration 60, 1970-01-01 00:01:00Z (1 h ago), seen up to iteration 80" in text
     assert "Cost 2.0 GPU-hours an hour, on 4 GPUs; 0.0023 GPU-hours lost so far" in text
     assert "median 200 ms, 2.00x the 100 ms before" in text
 
@@ -76,6 +76,30 @@ def test_a_verdict_of_which_nothing_else_is_stored_says_what_is_missing() -> Non
 def test_a_hang_stops_all_gpus() -> None:
     text = text_of(Found(verdict_of(kind="hang", delta=float("nan"))))
     assert "Cost 4.0 GPU-hours an hour, on 4 GPUs" in text
+
+
+def test_what_a_hang_has_lost_is_not_told_as_nothing() -> None:
+    text = text_of(Found(verdict_of(kind="hang", delta=float("nan"), lost_s=0.0)))
+    assert "on 4 GPUs; how long it stood is not known" in text
+    assert "0 GPU-hours lost" not in text
+
+
+def test_a_detector_s_verdict_is_named_as_in_its_alert_and_says_why_it_is_a_ticket() -> None:
+    text = text_of(Found(verdict_of(kind="custom", detector="quiet_loss", lost_s=0.0, delta=1.03)))
+    assert "Verdict quiet_loss (detector) in job (open, ticket)" in text
+    assert "Cost none counted: no iteration with it was irregular; a detector's verdict is a ticket at least" in text
+
+
+def test_a_nic_that_moved_nothing_has_no_line() -> None:
+    still = NicRates(1, "mlx5_0", 0.0, 0.0, 0.0, 0.0, 1e6)
+    assert "NIC mlx5_0 of rank 1 sent" not in text_of(Found(verdict_of(), rates=[still, still._replace(rank=2)]))
+    moving = still._replace(rank=2, sent_before=9e6, sent_during=9e6)
+    assert "mlx5_0 of rank 1 sent at most 0 MB/s" in text_of(Found(verdict_of(), rates=[still, moving]))
+
+
+def test_the_transfer_of_a_group_says_that_the_accused_is_in_it() -> None:
+    text = text_of(found_in("gloo-slow-nic"))
+    assert "rank 1 on node-1, the accused, is in this group" in text
 
 
 def test_a_verdict_that_accuses_nobody_says_so() -> None:

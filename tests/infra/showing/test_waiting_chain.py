@@ -1,10 +1,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
-from irregulars.infra.showing.waiting_chain import Usual, find_chain, find_ways
+from irregulars.infra.showing.found import Found
+from irregulars.infra.showing.screen import gather
+from irregulars.infra.showing.text_page import chain_texts
+from irregulars.infra.showing.waiting_chain import Handover, Usual, find_chain, find_ways
 from irregulars.streams.messages.judgements import Suspect
-from tests.infra.showing.made_up_verdicts import operators_of
+from tests.infra.showing.made_up_verdicts import operators_of, verdict_of
 
 MEMBERS = {"world": (0, 1, 2), "tp": (1, 2)}
 GPU_2 = Suspect("gpu", 2, (2,), 0.9)
@@ -35,6 +39,43 @@ def test_the_chain_leads_from_who_waited_longest_to_the_rank_that_worked() -> No
     ]  # fmt: skip
     assert chain.is_accused
     assert (chain.cause.rank, chain.cause.elapsed_ns, chain.cause.usual_ns) == (2, 50e6, 10e6)
+
+
+def test_the_chain_says_through_which_rank_it_goes() -> None:
+    """World waits for rank 1, which waits in tp for rank 2 less than rank 0 does."""
+    members = {"world": (0, 1, 2), "tp": (0, 1, 2)}
+    tp = ((7, 0, 45), (7, 1, 40), (7, 2, 0))
+    world = ((7, 0, 9), (7, 1, 0), (7, 2, 8))
+    rows = [
+        *((number, rank, "tp", "all_gather", 1, None, 50 - wait, 50 - wait, wait, 4) for number, rank, wait in tp),
+        *(
+            (number, rank, "world", "all_reduce", 1, None, 64 - wait, 10 - wait, wait, 2)
+            for number, rank, wait in world
+        ),
+    ]
+    operators = operators_of(*rows)
+    chain = find_chain(operators, [7], Usual(operators, [], [7], (2,), members), GPU_2, members)
+    assert chain is not None
+    told = [(one.longest_rank, one.through_rank, one.last_rank) for one in chain.handovers]
+    assert told[-1] == (0, 1, 2)
+    screen = replace(gather(Found(verdict_of())), chain=chain)
+    assert "rank 0 and 1 more, rank 1 among them, waited up to 45 ms" in chain_texts(screen, chain)[1]
+    apart = replace(chain, handovers=(chain.handovers[0]._replace(last_rank=2), chain.handovers[1]))
+    assert chain_texts(screen, apart)[1].startswith("further on, rank 0 and 1 more waited")
+
+
+def test_the_ranks_of_the_accused_in_a_group_are_known() -> None:
+    slow = [(7, rank, "tp", "all_gather", 1, None, 10, 10, 0, 40) for rank in (1, 2)]
+    healthy = [(3, rank, "tp", "all_gather", 1, None, 10, 10, 0, 4) for rank in (1, 2)]
+    operators = operators_of(*slow, *healthy)
+    chain = find_chain(operators, [7], usual_of(operators), Suspect("nic", 2, (2, 3), 0.9), MEMBERS)
+    assert chain is not None
+    assert chain.accused_members == (2,)
+    led = Handover(3, 0, 40e6, 1, "all_reduce", "world", 0)
+    screen = replace(gather(Found(verdict_of())), chain=chain)
+    led_there = replace(chain, handovers=(led,), cause=chain.cause._replace(rank=1))
+    assert chain_texts(screen, led_there)[1].endswith("; rank 2, the accused, is in this group, as rank 1 is")
+    assert chain_texts(screen, replace(led_there, handovers=()))[0].endswith("the accused, is in this group")
 
 
 def test_short_waits_are_left_out() -> None:

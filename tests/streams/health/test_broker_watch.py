@@ -48,3 +48,14 @@ def test_a_broker_that_stays_away_is_fatal_in_the_end() -> None:
     clock.now_s = 301.0
     with pytest.raises(ServiceUnavailable, match=r"^Kafka at kafka:9092 must answer within 300 s; got no answer"):
         watch.missed()
+
+
+def test_a_broker_that_refuses_our_login_is_told_as_that(caplog: pytest.LogCaptureFixture) -> None:
+    clock = Clock()
+    watch = BrokerWatch("kafka:9092", 300.0, clock)
+    clock.now_s = 6.0
+    watch.missed("it refused the login of 'ada'")
+    assert "reason=\"it refused the login of 'ada'\"" in caplog.text
+    clock.now_s = 301.0
+    with pytest.raises(ServiceUnavailable, match="it refused the login of 'ada'"):
+        watch.missed("it refused the login of 'ada'")

@@ -192,17 +192,27 @@ def test_a_job_ends_when_all_its_ranks_have() -> None:
     assert monitor.is_ended
 
 
-def late_rank_job(attempt: int = 1, iterations: int = 60, late_from: int = 40, late_rank: int = 2) -> LockstepJob:
+def late_rank_job(
+    attempt: int = 1, iterations: int = 60, late_from: int = 40, late_rank: int = 2, late_ms: int = 30
+) -> LockstepJob:
     job = LockstepJob(WORLD_OF_4, {rank: {"host": f"h{rank}"} for rank in range(4)}, attempt=attempt)
 
     def body(job: LockstepJob, number: int) -> None:
         for rank in range(4):
-            late = 30 * MS if number >= late_from and rank == late_rank else 0
+            late = late_ms * MS if number >= late_from and rank == late_rank else 0
             job.work(rank, 10 * MS + late + (number * 7 + rank * 3) % 5 * 20_000)
         job.collective("world", 2 * MS)
 
     job.iterate(range(iterations), body)
     return job
+
+
+def test_while_a_verdict_is_open_the_usual_time_is_that_from_before_it() -> None:
+    trace = late_rank_job(iterations=240, late_ms=6).trace()
+    said = {one.iteration: one for one in judge(in_order(trace), trace.job).iterations}
+    assert not said[239].is_irregular  # the window holds slow iterations alone
+    assert said[239].verdict_ids
+    assert said[239].reference_ns == pytest.approx(said[40].reference_ns, rel=0.01)
 
 
 @pytest.mark.parametrize(

@@ -131,3 +131,9 @@ def test_what_can_be_left_aside_is_a_file_of_the_contract(run: Run) -> None:
     status, out, err = run("analyze", str(RECORDINGS / "gloo-clean"), "--without", "job")
     assert (status, out) == (2, "")
     assert "commops" in err
+
+
+def test_irregular_and_slow_are_told_apart_where_they_differ(run: Run) -> None:
+    said = "Irregular: longer than delta times the window before, which learns what lasts. Slow, in the evidence: "
+    assert said in " ".join(run("analyze", str(RECORDINGS / "gloo-slow-compute"))[1].split()) + " "
+    assert said not in " ".join(run("analyze", str(RECORDINGS / "gloo-slow-nic"))[1].split())

@@ -82,3 +82,20 @@ def test_a_directory_that_can_not_be_written_is_one_line(run: Run, logs: Path, t
     assert status == 2
     assert err.count("\n") == 1
     assert "file: must be a directory that can be written" in err
+
+
+def test_hosts_may_be_told(run: Run, logs: Path, tmp_path: Path) -> None:
+    assert run("import", "nccl-inspector", str(logs), "out", "--host", "node-3=0", "--host", "node-4=1-7")[0] == 0
+    ranks = json.loads((tmp_path / "out" / "job.json").read_text())["ranks"]
+    assert [ranks[rank]["host"] for rank in ("0", "1")] == ["node-3", "node-4"]
+
+
+@pytest.mark.parametrize(
+    ("told", "message"),
+    [(("node-3",), "host must be HOST=RANKS, as node-1=8-15"), (("a=0-3", "b=3"), "host of rank 3 must be one")],
+)
+def test_hosts_that_can_not_be_are_one_line(run: Run, logs: Path, told: tuple[str, ...], message: str) -> None:
+    options = [part for one in told for part in ("--host", one)]
+    status, _, err = run("import", "nccl-inspector", str(logs), "out", *options)
+    assert (status, err.count("\n")) == (2, 1)
+    assert message in err

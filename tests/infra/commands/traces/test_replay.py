@@ -2,8 +2,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from irregulars.infra.commands.traces.replay import rename_job
+import pytest
+
+from irregulars.infra.commands.traces.replay import in_time, rename_job
 from irregulars.producers.trace.directory import read_trace
+from irregulars.producers.trace.moved_times import moved, span_ns
 from irregulars.streams.messages.records import SCHEMAS
 from tests.infra.test_cli import Run, run
 
@@ -28,3 +31,26 @@ def test_a_speed_below_zero_is_one_line(run: Run) -> None:
     status, _, err = run("replay", str(RECORDING), "--speed", "-1")
     assert status == 2
     assert "speed must be a number of at least 0; got -1" in err
+
+
+def test_times_that_lie_in_the_future_are_moved_to_now_and_that_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    trace = read_trace(RECORDING)
+    begin_ns, end_ns = span_ns(trace) or (0, 0)
+    now_ns = end_ns - 1
+    assert span_ns(in_time(trace, now_ns, None, ends_now=True)) == (begin_ns - 1, now_ns)
+    assert span_ns(in_time(trace, now_ns, None, ends_now=False)) == (now_ns, now_ns + end_ns - begin_ns)
+    first, second = capsys.readouterr().err.splitlines()
+    assert "are moved to now, 0.0 days earlier; --keep-times leaves them as they are" in first
+    assert "days later" in second
+
+
+def test_times_of_the_past_stay_unless_somebody_says_now(capsys: pytest.CaptureFixture[str]) -> None:
+    trace = read_trace(RECORDING)
+    _, end_ns = span_ns(trace) or (0, 0)
+    assert in_time(trace, end_ns + 1, None, ends_now=True) is trace
+    future = moved(trace, 10**15)
+    assert in_time(future, end_ns, False, ends_now=True) is future
+    assert capsys.readouterr().err == ""
+    told = in_time(trace, end_ns + 86_400 * 10**9, True, ends_now=True)
+    assert span_ns(told) == span_ns(moved(trace, 86_400 * 10**9))
+    assert "1.0 days later" in capsys.readouterr().err

@@ -3,6 +3,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
+from irregulars.errors import InputError
+from irregulars.infra.commands.traces.show import named_by
 from tests.infra.test_cli import Run, run
 
 __all__ = ["run"]  # the fixture
@@ -57,6 +61,21 @@ def test_a_misspelt_directory_is_not_looked_for_in_the_database(run: Run) -> Non
     status, out, err = run("show", "./no-such-directory")
     assert (status, out) == (2, "")
     assert "no-such-directory: must be a trace directory; got nothing" in err
+
+
+def test_an_id_may_be_pasted_as_screens_and_logs_show_it() -> None:
+    assert named_by(["[llama:1:60:0", "revision", "1]"]) == named_by(["[llama:1:60:0]"]) == "llama:1:60:0"
+    assert named_by(["[my job:1:60:quiet.0 revision 12]"]) == "my job:1:60:quiet.0"
+    assert named_by(["llama"]) == "llama"
+    assert named_by([]) is None
+    with pytest.raises(InputError, match="must be one id, job or directory; got 2: 'a b'"):
+        named_by(["a", "b"])
+
+
+def test_a_pasted_id_is_looked_for_in_the_database(run: Run) -> None:
+    status, _, err = run("show", "[llama:1:60:0", "revision", "1]", "--wait", "0.1")
+    assert status == 2
+    assert "ClickHouse" in err
 
 
 def test_a_misspelt_directory_without_a_slash_is_told_as_one(run: Run) -> None:

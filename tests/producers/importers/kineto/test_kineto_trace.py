@@ -166,3 +166,17 @@ def test_other_files_beside_traces_are_passed_over(tmp_path: Path) -> None:
     trace_file(tmp_path / "in", 0, [step(0, 0, 9), kernel(1, 2, 1, **named)])
     (tmp_path / "in" / "notes.txt").write_text("rank 3 was slow")
     assert list(imported(tmp_path / "in", tmp_path).commops) == [0]
+
+
+def test_hosts_are_read_off_the_names_that_torch_gives(tmp_path: Path) -> None:
+    source = tmp_path / "traces"
+    source.mkdir()
+    named = {"Collective name": "allreduce", "Process Group Name": "0"}
+    for rank in (0, 1):
+        trace_file(source, rank, [step(0, 0, 9), kernel(2, 5, 1, **named)])
+    written = sorted(source.iterdir())
+    for at, path in enumerate(written):
+        path.rename(source / f"node-{at}_471{at}.1694128201545.pt.trace.json")
+    assert [one.host for one in imported(source, tmp_path).announcements] == ["node-0", "node-1"]
+    (source / "node-1_4711.1694128201545.pt.trace.json").rename(source / "rank1.json")
+    assert [one.host for one in imported(source, tmp_path).announcements] == [None, None]

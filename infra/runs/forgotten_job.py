@@ -1,0 +1,97 @@
+"""Taking one job out of the topics that keep the newest message of each key for ever.
+
+All other topics let their messages go after a time, and workers delete the snapshots of a job that has ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any, Final
+
+from confluent_kafka import KafkaError, Message
+
+from irregulars.errors import RecordError, ServiceUnavailable
+from irregulars.streams.kafka.broker import client_config, service_error
+from irregulars.streams.kafka.log_reader import LogReader
+from irregulars.streams.kafka.login_password import new_producer
+from irregulars.streams.kafka.topic_admin import partitions_there
+from irregulars.streams.kafka.topics import SENDING, TopicSettings
+from irregulars.streams.messages.records import decode_json
+
+TOPICS: Final = ("jobs", "notices", "feedback")
+_DEADLINE_S: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A message that stays for ever unless somebody deletes its key; where it stands."""
+
+    topic: str
+    partition: int
+    key: bytes
+
+
+def kept_of_job(bootstrap: str, topics: TopicSettings, security: Mapping[str, Any], job: str) -> list[Kept]:
+    """Return what the topics keep of a job.
+
+    Raises
+    ------
+    ServiceError
+        If Kafka does not answer, refuses us, or lacks a topic.
+    """
+    there = partitions_there(bootstrap, topics, security, TOPICS)
+    found: list[Kept] = []
+    with closing(LogReader(bootstrap, security, _DEADLINE_S)) as reader:
+        for topic, partitions in there.items():
+            for partition in partitions:
+                messages = reader.messages(topics.name(topic), partition)
+                found += [Kept(topic, partition, key) for key in _keys(messages, topic, job)]
+    return found
+
+
+def erase(bootstrap: str, topics: TopicSettings, security: Mapping[str, Any], kept: list[Kept]) -> None:
+    """Delete these keys, each in the partition in which it stands: that need not be the one of the key itself.
+
+    Raises
+    ------
+    ServiceError
+        If Kafka does not answer or refuses us.
+    """
+    failures: list[KafkaError] = []
+
+    def note(error: KafkaError | None, _message: Message) -> None:
+        if error is not None:
+            failures.append(error)
+
+    producer = new_producer(client_config(bootstrap, security) | dict(SENDING))
+    for one in kept:
+        while True:
+            try:
+                producer.produce(topics.name(one.topic), None, one.key, one.partition, on_delivery=note)
+                break
+            except BufferError:
+                producer.poll(0.1)
+    left = producer.flush(_DEADLINE_S)
+    if failures:
+        raise service_error(failures[0], bootstrap, security=security)
+    if left:
+        raise ServiceUnavailable(f"Kafka at {bootstrap} must take all tombstones; got {left} undelivered")
+
+
+def _keys(messages: Iterator[Message], topic: str, job: str) -> list[bytes]:
+    """Return the keys whose newest message is of a job, in the order in which they came first."""
+    is_kept: dict[bytes, bool] = {}
+    for message in messages:
+        key = message.key()
+        if key is not None:
+            is_kept[key] = _job_of(message.value(), topic) == job
+    return [key for key, is_ours in is_kept.items() if is_ours]
+
+
+def _job_of(value: bytes | None, topic: str) -> object:
+    try:
+        return None if value is None else decode_json(value, topic).get("job")
+    except RecordError:
+        return None

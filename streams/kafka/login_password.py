@@ -1,0 +1,242 @@
+"""The password with which we log in to Kafka: it may stand in a file that somebody replaces while we run.
+
+Kafka asks for a password when a connection is made, and never again. So connections that are there outlast its
+change, and those that are made later, after a broker's restart for example, need the new one. A client of librdkafka
+has a copy of its own: one that `new_consumer` or `new_producer` made looks for a new one whenever it is used.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final, Protocol
+from weakref import WeakSet
+
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+
+from irregulars.errors import InputError
+from irregulars.secret_files import read_secret
+
+LOG: Final = logging.getLogger("irregulars.kafka")
+KEY: Final = "sasl.password"
+"""Where it stands among librdkafka's settings."""
+
+LOOK_S: Final = 2.0
+"""Between two looks into the file, seconds. It is one line; a login that is refused is tried again each second."""
+
+_TOLD_AGAIN_S: Final = 30.0
+_REFUSALS: Final = frozenset({KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED})
+
+
+class TakesPassword(Protocol):
+    """A client that logs in with the password that it was told last."""
+
+    def set_sasl_credentials(self, username: str, password: str, /) -> None:
+        """Log in with these from the next connection on."""
+
+
+class LoginPassword(str):
+    """A password as it was when the settings were read: what librdkafka and aiokafka take it for.
+
+    Usable from several threads.
+
+    Attributes
+    ----------
+    user
+        Whose it is.
+    path
+        The file that holds it; `None`: it does not change.
+    """
+
+    user: str
+    path: Path | None
+
+    def __new__(cls, text: str, user: str, path: Path | None = None) -> LoginPassword:
+        """Take a password that was read a moment ago."""
+        made = super().__new__(cls, text)
+        made.user, made.path = user, path
+        made._newest = str(text)
+        made._clients = WeakSet()
+        made._lock = threading.Lock()
+        made._looked_s = time.monotonic()
+        made._refused_s = made._told_s = float("-inf")
+        made._reason = ""
+        return made
+
+    _newest: str
+    _clients: WeakSet[TakesPassword]
+    _lock: threading.Lock
+    _looked_s: float
+    _refused_s: float
+    _told_s: float
+    _reason: str
+
+    def __repr__(self) -> str:
+        """Show nothing of it."""
+        return "LoginPassword(…)"
+
+    def newest(self) -> str:
+        """Return what the file holds, as of `LOOK_S` ago; what it held before, where it can't be read."""
+        if self.path is not None and time.monotonic() > self._looked_s + LOOK_S:
+            self._look(self.path)
+        return self._newest
+
+    def follow(self, client: TakesPassword) -> None:
+        """Tell a client of each new password that `newest` finds, as long as the client lives."""
+        with self._lock:
+            self._clients.add(client)
+
+    def _look(self, path: Path) -> None:
+        self._looked_s = time.monotonic()
+        try:
+            text = read_secret(path, "kafka_password_file")
+        except InputError as error:  # it is being replaced, or it is gone: what we have may still do
+            LOG.debug("event=password_unread reason=%r", str(error))
+            return
+        with self._lock:
+            if text == self._newest:
+                return
+            self._newest, clients = text, list(self._clients)
+        for client in clients:
+            client.set_sasl_credentials(self.user, text)
+        LOG.warning("event=password_read_again service=kafka user=%r file=%r", self.user, str(path))
+
+    def note(self, error: KafkaError) -> None:
+        """Say, now and then, that the broker refuses our login, if that is what an error of librdkafka means."""
+        if not is_login_refusal(error):
+            return
+        self._refused_s, self._reason = time.monotonic(), f"{error.name()}: {error.str()}"
+        if self._refused_s > self._told_s + _TOLD_AGAIN_S:
+            self._told_s = self._refused_s
+            LOG.warning("event=login_refused service=kafka user=%r advice=%r reason=%r", self.user, self.advice,
+                        self._reason)  # fmt: skip
+
+    def refusal(self, within_s: float) -> str | None:
+        """Return what the broker said if it refused a login of ours within the last seconds, else None."""
+        if time.monotonic() > self._refused_s + within_s:
+            return None
+        return f"it refused the login of {self.user!r} ({self._reason}); {self.advice}"
+
+    @property
+    def advice(self) -> str:
+        """What to do about a refusal."""
+        if self.path is None:
+            return "the password is read at the start: set the right one, and start it again"
+        return f"put the right password into {self.path}, which is read again every {LOOK_S:g} s"
+
+
+def is_login_refusal(error: KafkaError) -> bool:
+    """Whether an error of librdkafka means that the broker refuses who we say that we are."""
+    return error.code() in _REFUSALS
+
+
+def password_of(security: Mapping[str, Any]) -> LoginPassword | None:
+    """Return the password among librdkafka's settings, if we log in with one."""
+    found = security.get(KEY)
+    return found if isinstance(found, LoginPassword) else None
+
+
+class _Renewal:
+    """Tells one client of a new password.
+
+    By the thread that uses the client: confluent-kafka lets one thread at a time use a consumer, and whoever waits
+    for a thread that polls without end may never have its turn.
+    """
+
+    def __init__(self, password: LoginPassword, known: str) -> None:
+        self._password: Final = password
+        self._known = known
+
+    def look(self, client: TakesPassword) -> None:
+        newest = self._password.newest()
+        if newest != self._known:
+            self._known = newest
+            client.set_sasl_credentials(self._password.user, newest)
+
+
+class _FollowingConsumer(Consumer):
+    """A consumer that looks for a new password."""
+
+    renewal: _Renewal
+
+    def poll(self, *args: Any, **options: Any) -> Message | None:
+        self.renewal.look(self)
+        return super().poll(*args, **options)
+
+    def consume(self, *args: Any, **options: Any) -> list[Message]:
+        self.renewal.look(self)
+        return super().consume(*args, **options)
+
+    def list_topics(self, *args: Any, **options: Any) -> Any:
+        self.renewal.look(self)
+        return super().list_topics(*args, **options)
+
+    def get_watermark_offsets(self, *args: Any, **options: Any) -> Any:
+        self.renewal.look(self)
+        return super().get_watermark_offsets(*args, **options)
+
+    def offsets_for_times(self, *args: Any, **options: Any) -> list[TopicPartition]:
+        self.renewal.look(self)
+        return super().offsets_for_times(*args, **options)
+
+    def committed(self, *args: Any, **options: Any) -> list[TopicPartition]:
+        self.renewal.look(self)
+        return super().committed(*args, **options)
+
+
+class _FollowingProducer(Producer):
+    """A producer that looks for a new password."""
+
+    renewal: _Renewal
+
+    def poll(self, *args: Any, **options: Any) -> int:
+        self.renewal.look(self)
+        return super().poll(*args, **options)
+
+    def flush(self, *args: Any, **options: Any) -> int:
+        self.renewal.look(self)
+        return super().flush(*args, **options)
+
+    def list_topics(self, *args: Any, **options: Any) -> Any:
+        self.renewal.look(self)
+        return super().list_topics(*args, **options)
+
+
+def new_consumer(config: Mapping[str, Any]) -> Consumer:
+    """Make a consumer, which logs in with the newest password; use it by one thread at a time."""
+    own, password = current(config), password_of(config)
+    if password is None or password.path is None:
+        return Consumer(own)
+    made = _FollowingConsumer(own)
+    made.renewal = _Renewal(password, own[KEY])
+    return made
+
+
+def new_producer(config: Mapping[str, Any]) -> Producer:
+    """Make a producer, which logs in with the newest password."""
+    own, password = current(config), password_of(config)
+    if password is None or password.path is None:
+        return Producer(own)
+    made = _FollowingProducer(own)
+    made.renewal = _Renewal(password, own[KEY])
+    return made
+
+
+def current(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a client's settings with the newest password, and with word to us of a login that is refused."""
+    password = password_of(config)
+    if password is None:
+        return dict(config)
+    return {**config, KEY: password.newest(), "error_cb": _noting(password, config.get("error_cb"))}
+
+
+def _noting(password: LoginPassword, also: Callable[[KafkaError], object] | None) -> Callable[[KafkaError], object]:
+    def note(error: KafkaError) -> None:
+        password.note(error)
+        if also is not None:
+            also(error)
+
+    return note
