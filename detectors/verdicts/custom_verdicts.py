@@ -6,7 +6,7 @@ closes is told here:
 ==========  ========================================================================================================
 opens       a rank was strange in 4 of the last 6 judged iterations, the newest included (`VERDICTS.strange_seen`)
             and no open verdict accuses it already: that one's evidence tells of the detector then
-joins       a rank that becomes strange within 6 iterations of its opening joins a verdict of the same detector
+joins       a rank that becomes strange as often within the first 6 iterations of a verdict of the same detector
 goes on     one of its ranks is strange
 closes      none was for 10 judged iterations (`VERDICTS.close_quiet`), or the job ended; iterations in which the
             detector has no opinion on any of them do not count

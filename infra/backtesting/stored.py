@@ -29,14 +29,14 @@ _ROWS: Final = f"""
     WHERE job = {{job:String}} AND attempt = ({_ATTEMPT})
     ORDER BY iteration, rank
 """
-_FAULTS: Final = """
+_FAULTS: Final = f"""
     SELECT ranks, first_iteration, past_last_iteration
     FROM suspects FINAL
     INNER JOIN (
         SELECT verdict_id, revision, first_iteration, past_last_iteration FROM verdicts FINAL
-        WHERE job = {job:String}
+        WHERE job = {{job:String}} AND attempt = ({_ATTEMPT})
     ) AS newest USING (verdict_id, revision)
-    WHERE job = {job:String} AND position = 0
+    WHERE job = {{job:String}} AND position = 0
 """
 _PLACES: Final = f"""
     SELECT rank, communicators, communicator_kinds FROM jobs FINAL
@@ -45,7 +45,7 @@ _PLACES: Final = f"""
 
 
 def read_stored_job(client: Client, job: str) -> JobFrames:
-    """Read the newest attempt of a job: frames of level ``rank``, and verdicts as truth.
+    """Read the newest attempt of a job: frames of level ``rank``, and its verdicts as truth.
 
     The database has no operators of regular iterations, so detectors of operators have no frames there; and no
     ``communication_ns`` and ``tokens``, which are NaN. The truth is what Irregulars judged: first suspects of

@@ -74,8 +74,8 @@ def console(
 ) -> None:
     """Serve the web console: jobs now, incidents, devices by time lost, the pipeline's health; until Ctrl-C.
 
-    It reads ClickHouse as clickhouse_reader_user, and the topics of alerts and dead letters. It prints a link that
-    logs in. infra/docs/console.md tells how to run it for a team.
+    It reads ClickHouse as clickhouse_reader_user, and the topics of alerts and dead letters. Without a token file or
+    a proxy it prints a link that logs in. infra/docs/console.md tells how to run it for a team.
 
     Example: irregulars console --clickhouse-url http://clickhouse:8123 --bootstrap kafka-0:9092
 

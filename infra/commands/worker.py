@@ -14,7 +14,7 @@ def worker(
     context: typer.Context,
     group: Annotated[str, typer.Option(help="Consumer group; workers of one group share the work.")] = "irregulars",
     is_storing: Annotated[
-        bool, typer.Option("--store/--no-store", help="Store results in ClickHouse; without: alerts only.")
+        bool, typer.Option("--store/--no-store", help="Store results in ClickHouse; without: Kafka alone has them.")
     ] = True,
     metrics_listen: Annotated[
         str | None, typer.Option(help="host:port of /metrics, /healthz and /readyz; port 0: any free one; or off.")

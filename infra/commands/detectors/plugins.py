@@ -15,7 +15,7 @@ from irregulars.printing import printable
 
 plugins = typer.Typer(
     help="Detector plug-ins: which are there, whether they are right, and new ones.\n\n"
-    "Example: irregulars plugins new nic-drift",
+    "Example: irregulars plugins new nic_drift",
     no_args_is_help=True,
 )
 

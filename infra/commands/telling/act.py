@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from irregulars.sinks.notices.node_plan import ActingLimits
 
 act = typer.Typer(
-    help="Cordon the nodes that verdicts accuse, and give them back; without --do-it it only says what it would do."
+    help="Cordon the nodes that verdicts accuse, and give them back; without --do-it no node is touched."
     "\n\n"
     "Example: irregulars act slurm --do-it",
     no_args_is_help=True,

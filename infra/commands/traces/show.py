@@ -34,7 +34,7 @@ def show(
     ] = None,
     verdict_id: Annotated[
         str | None,
-        typer.Option("--verdict", metavar="ID", help="Of a trace directory: which; default: the costliest."),
+        typer.Option("--verdict", metavar="ID", help="Of a trace directory: which; default: the first of analyze."),
     ] = None,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the screen as one HTML file.")] = None,
     wait_s: Annotated[float, typer.Option("--wait", help="Seconds to wait for the database.")] = 10,

@@ -1,0 +1,50 @@
+"""What a backtest reads of a job of the database, on a real ClickHouse."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from irregulars.infra.backtesting.scoring import Fault
+from irregulars.infra.backtesting.stored import read_stored_job
+from irregulars.sinks.connection import DatabaseSettings, connect
+from irregulars.sinks.tables import tables_of
+from irregulars.streams.messages.judgements import Judgements
+from tests.integration.test_clickhouse import Server, own_database, store
+from tests.sinks import made_up_job
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture(scope="module")
+def own(clickhouse: Server) -> Iterator[DatabaseSettings]:
+    yield from own_database(clickhouse)
+
+
+def faults_of(settings: DatabaseSettings) -> tuple[Fault, ...]:
+    client = connect(settings)
+    try:
+        return read_stored_job(client, made_up_job.JOB).faults
+    finally:
+        client.close()
+
+
+def started_again(attempt: int) -> Judgements:
+    """The same job in a later attempt, in which nothing was wrong."""
+    rows = made_up_job.rank_iterations()
+    return Judgements(
+        made_up_job.JOB,
+        [replace(made_up_job.announcement(rank), attempt=attempt) for rank in range(made_up_job.RANKS)],
+        [replace(made_up_job.judged(at), attempt=attempt, verdict_ids=()) for at in range(made_up_job.ITERATIONS)],
+        rank_iterations={**rows, "attempt": np.full_like(rows["attempt"], attempt)},
+    )
+
+
+def test_the_truth_is_what_was_blamed_in_the_newest_attempt(own: DatabaseSettings) -> None:
+    store(own, tables_of(made_up_job.judgements()))
+    assert faults_of(own) == (Fault((1, 3), ((20, 30),)),)
+    store(own, tables_of(started_again(1)))
+    assert faults_of(own) == ()
