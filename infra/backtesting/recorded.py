@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -55,7 +56,7 @@ def find_recordings(paths: list[Path]) -> list[Path]:
     """
     found: list[Path] = []
     for path in paths:
-        if not path.is_dir():
+        if not os.path.isdir(path):
             raise InputError(f"recording must be a folder; got none ({path})")
         own = [path] if (path / "job.json").exists() else sorted(one.parent for one in path.rglob("job.json"))
         if not own:

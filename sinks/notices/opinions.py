@@ -72,8 +72,8 @@ def opinion_on(verdict: Verdict, *, is_right: bool | None, who: str, note: str, 
 def newest_opinions(opinions: Iterable[Opinion]) -> list[Opinion]:
     """Return the newest word on each verdict that stands, whoever said it, oldest first."""
     in_time = sorted(opinions, key=lambda one: (one.time_ns, one.who))
-    standing = {one.key: one for one in in_time}.values()
-    newest = {one.verdict_id: one for one in in_time if one.is_right is not None and one in standing}
+    standing = {one.key: one for one in in_time}
+    newest = {one.verdict_id: one for one in in_time if one.is_right is not None and standing[one.key] is one}
     return sorted(newest.values(), key=lambda one: (one.time_ns, one.verdict_id))
 
 

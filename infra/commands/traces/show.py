@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Sequence
@@ -51,7 +52,7 @@ def show(
     """
     settings = settings_of(context, clickhouse_url=clickhouse_url, clickhouse_database=database)
     which = named_by(pasted or ())
-    if which is not None and (Path(which).is_dir() or which.startswith(_PATHS)):
+    if which is not None and (os.path.isdir(which) or which.startswith(_PATHS)):
         found = _of_recording(settings, Path(which), verdict_id)
     else:
         found = _of_database(settings, verdict_id or which or "", wait_s)

@@ -157,7 +157,14 @@ def is_from_here(headers: Headers) -> bool:
     site, origin = headers.get("sec-fetch-site"), headers.get("origin")
     if site is not None:  # browsers know better than we do: a proxy may have changed Host
         return site in ("same-origin", "none")
-    return origin is None or (origin != "null" and urlsplit(origin).netloc == headers.get("host", ""))
+    return origin is None or (origin != "null" and _host_of(origin) == headers.get("host", ""))
+
+
+def _host_of(origin: str) -> str | None:
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:  # no address at all
+        return None
 
 
 def own_path(wanted: str) -> str:

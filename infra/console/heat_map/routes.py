@@ -56,7 +56,7 @@ def heat_map_routes(database: Database) -> list[BaseRoute]:
     pages = _Endpoints(HeatMapStore(database))
     # {job:path}: the name of a job may hold slashes.
     return [
-        Route(f"/api/jobs/{{job:path}}/{{attempt:int}}/{name}", _guarded(answer), methods=["GET"])
+        Route(f"/api/jobs/{{job:path}}/{{attempt}}/{name}", _guarded(answer), methods=["GET"])
         for name, answer in {
             "heat-map": pages.window, "heat-map/rows": pages.rows, "heat-map/tile": pages.tile,
             "heat-map/strangest": pages.strangest, "heat-map/cell": pages.cell, "iteration-times": pages.times,
@@ -68,10 +68,8 @@ def _guarded(answer: Answer) -> Callable[[Request], Awaitable[Response]]:
     """Turn our errors into answers that a script can read."""
 
     async def endpoint(request: Request) -> Response:
-        start = Start(request.path_params["job"], request.path_params["attempt"])
         try:
-            if start.attempt >= 1 << 63:
-                raise InputError(f"attempt must be below 2^63; got {start.attempt}")
+            start = Start(request.path_params["job"], _attempt_of(request.path_params["attempt"]))
             return await answer(request, start)
         except Changed:
             return _json(request, {"error": "these rows changed: ask for the window again"}, 410)
@@ -81,6 +79,12 @@ def _guarded(answer: Answer) -> Callable[[Request], Awaitable[Response]]:
             return _json(request, {"error": str(error)}, 503)
 
     return endpoint
+
+
+def _attempt_of(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) < 20 and int(text) < 1 << 63):
+        raise InputError(f"attempt must be a number from 0 to below 2^63; got {text[:40]!r}")
+    return int(text)
 
 
 class _Endpoints:

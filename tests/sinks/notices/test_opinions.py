@@ -73,6 +73,13 @@ def test_a_withdrawn_word_gives_way_to_another_person_s() -> None:
     assert [one.who for one in newest_opinions(said)] == ["bob"]
 
 
+def test_a_word_said_again_counts_where_it_was_said_last() -> None:
+    first, other = opinion(1, is_right=True, who="ann"), opinion(1, who="bob", time_ns=2 * 10**9)
+    assert [one.who for one in newest_opinions([first, other])] == ["bob"]
+    again = replace(first, time_ns=3 * 10**9)
+    assert newest_opinions([first, other, again]) == [again]
+
+
 def test_wrong_ones_make_less_sure_and_right_ones_surer_and_others_stay() -> None:
     wrong = track_records([opinion(number) for number in range(1, 4)])
     right = track_records([opinion(number, is_right=True) for number in range(1, 40)])

@@ -10,9 +10,10 @@ from typing import Any
 
 import httpx
 import pytest
+from starlette.datastructures import Headers
 
 from irregulars.infra.console.access.failures import MOST_OF_ONE
-from irregulars.infra.console.access.gate import CONTENT_POLICY
+from irregulars.infra.console.access.gate import CONTENT_POLICY, is_from_here
 from tests.infra.console.visits import PAGE, Visit, text_of, visit
 
 HERE = "/questions"
@@ -305,3 +306,8 @@ def require_bound(answer: httpx.Response) -> None:
     assert "<script>" not in answer.text, told
     assert " style=" not in answer.text, told
     assert " onclick=" not in answer.text, told
+
+
+def test_an_origin_that_is_no_address_is_somebody_else_s() -> None:
+    assert not is_from_here(Headers({"origin": "http://[x", "host": "console"}))
+    assert is_from_here(Headers({"origin": "http://console", "host": "console"}))

@@ -300,3 +300,10 @@ def test_the_chart_asks_for_iterations_behind_one(ask: Ask) -> None:
     assert ask.get("iteration-times", after=99, iterations=5).json()["is_cut"]
     nothing = ask.get("iteration-times", after=10**9).json()
     assert (nothing["iterations"], nothing["elapsed_us"]) == ([], [])
+
+
+def test_an_attempt_of_too_many_digits_is_refused(ask: Ask) -> None:
+    for digits in (20, 5_000):
+        answer = ask.client.get(f"/api/jobs/x/{'9' * digits}/heat-map")
+        assert answer.status_code == 400
+        assert "attempt must be a number" in answer.json()["error"]
