@@ -131,7 +131,7 @@ def test_a_machine_is_set_up_and_upgraded_as_the_page_says(machine: SystemdMachi
     machine.start()
     said = machine.type(site.script(MACHINES, "Workers", "Notify", "Console", "Agents"), site.CHECKOUT)
     assert f"created   {site.settings.topic_prefix}commops" in said
-    assert "1 channels; nothing is wrong with it" in said
+    assert "1 channel; nothing is wrong with it" in said
     worker = f"irregulars-worker@{site.ports['9465']}.service"
     services = [worker, *(f"irregulars-{name}.service" for name in ("notify", "console", "agent"))]
     pids = {name: machine.shown(name, "MainPID") for name in services}

@@ -28,6 +28,6 @@ def test_slow_rank_is_named(tmp_path: Path) -> None:  # a short name: it is part
         command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=230, check=False
     )
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
-    assert "Verdict   slow_rank" in done.stdout
+    assert "Verdict   slow rank" in done.stdout
     assert f"rank {LivePlan().rank} on " in done.stdout.split("Verdict")[1].split("Evidence")[0]
     assert list(tmp_path.iterdir()) == []  # and nothing is left
