@@ -113,6 +113,7 @@ class LogParser:
         self._numbers: Counter[tuple[Any, ...]] = Counter()
         self._called: dict[str, deque[Call]] = {}
         self._running: dict[str, deque[Call]] = {}
+        self._blocking: set[str] = set()  # signatures that may have open calls which block
 
     def parse(self, line: bytes) -> Call | None:
         """Read one line; give the call that ends with it.
@@ -195,6 +196,7 @@ class LogParser:
                 pairs[key] = deque(Call(*_unpacked(one)) for one in calls)
         whole = list(parser.open_calls())
         parser._open, parser._open_sync = len(whole), sum(not call.is_async for call in whole)
+        parser._blocking = {*parser._called, *parser._running}
         return parser
 
     # --- lines ------------------------------------------------------------------------------------------------------
@@ -325,7 +327,9 @@ class LogParser:
         self.looks.add_call(is_after_sync=self._is_after_sync, is_open=self._open_sync > 0)
         self._is_after_sync = not call.is_async
         self._open += 1
-        self._open_sync += not call.is_async
+        if not call.is_async:
+            self._open_sync += 1
+            self._blocking.add(identity)
         self._newest_call, self._newest_call_ms = identity, at_ms
         self._called.setdefault(identity, deque()).append(call)
 
@@ -335,12 +339,14 @@ class LogParser:
         Else each later end of the same signature would be taken for that of the call before it.
         """
         for pairs in (self._running, self._called):
-            for identity, calls in pairs.items():
+            for identity in self._blocking & pairs.keys():
+                calls = pairs[identity]
                 kept = deque(call for call in calls if call.is_async)
                 self.skipped[NO_END] += len(calls) - len(kept)
                 self._open -= len(calls) - len(kept)
                 pairs[identity] = kept
         self._open_sync = 0
+        self._blocking.clear()
 
     def _count_work(self, fields: list[str]) -> None:
         """Count the numbers of calls that are missing: their lines were lost."""
