@@ -163,6 +163,31 @@ class LogReader:
         """Return the offset that the next message of the partition will get."""
         return self.bounds(topic, partition)[1]
 
+    def holds(self, topic: str, partition: int, offset: int) -> bool:
+        """Return whether a message at `offset` or behind it can be fetched, wherever the log is said to end.
+
+        Some brokers say too little: after a change of leader for a moment, and Tansu after a batch of several
+        messages until the next one comes.
+        """
+        deadline = time.monotonic() + self._deadline_s
+        self._consumer.assign([TopicPartition(topic, partition, offset)])
+        try:
+            while time.monotonic() < deadline:
+                message = self._consumer.poll(POLL_S)
+                error = None if message is None else message.error()
+                if message is not None and error is None:
+                    return True
+                if error is not None and error.code() in {*CUT, KafkaError._PARTITION_EOF}:
+                    return False
+                if error is not None and error.code() not in PASSING:
+                    raise service_error(error, self._bootstrap, security=self._security)
+        finally:
+            self._consumer.unassign()
+        raise ServiceUnavailable(
+            f"Kafka at {self._bootstrap} must say within {self._deadline_s:g} s what stands in {topic}/{partition} "
+            f"from {offset} on; it did not"
+        )
+
     def partitions(self, topic: str) -> list[int]:
         """Return the partitions of `topic`, ascending."""
         try:

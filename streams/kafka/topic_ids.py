@@ -47,11 +47,14 @@ class TopicIds:
         ServiceUnavailable, ServiceRefused
             If the broker does not answer, or refuses us.
         """
-        if self._admin is None:
-            self._admin, _ = open_admin(self._bootstrap, self._security, self._timeout_s)
-        self._admin.poll(0)  # a token may be due
-        asked = self._admin.describe_topics(TopicCollection([*self._names]), request_timeout=self._timeout_s)
-        return dict(self._found(asked))
+        admin, self._admin = self._admin, None
+        if admin is None:
+            admin, _ = open_admin(self._bootstrap, self._security, self._timeout_s)
+        admin.poll(0)  # a token may be due
+        asked = admin.describe_topics(TopicCollection([*self._names]), request_timeout=self._timeout_s)
+        found = dict(self._found(asked))
+        self._admin = admin  # where it failed another is made, which reads the password anew
+        return found
 
     def _found(self, asked: Mapping[str, Future[Any]]) -> Iterator[tuple[str, str]]:
         for name, future in asked.items():

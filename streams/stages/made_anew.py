@@ -5,7 +5,8 @@ word: a job would be judged by the ranks whose partitions happened to be short. 
 read from its beginning, and no monitor takes a message for seen because of its offset.
 
 A topic made anew is known by its id, which a snapshot keeps. Where a broker tells no ids, and where a log was cut (an
-unclean election of a leader), a position behind the end of the log says so.
+unclean election of a leader), a position behind the end of the log says so, if what was read last is not there any
+more: some brokers say that a log ends where it does not.
 """
 
 from __future__ import annotations
@@ -108,8 +109,8 @@ class TopicsNow:
         As they were found.
     rests_on
         Topics of which the hop keeps places.
-    end_of
-        Asks where a partition of a topic ends; it waits.
+    holds
+        Asks whether a topic's partition has a message at an offset or behind it; it waits.
 
     Attributes
     ----------
@@ -119,11 +120,11 @@ class TopicsNow:
         Partitions of which places were forgotten, by topic.
     """
 
-    def __init__(self, logs: Logs, rests_on: Set[str], end_of: Callable[[str, int], int]) -> None:
+    def __init__(self, logs: Logs, rests_on: Set[str], holds: Callable[[str, int, int], bool]) -> None:
         self.ids: Final = {topic: known for topic, known in logs.ids.items() if topic in rests_on}
         self.made_anew: Final[dict[str, set[int]]] = {}
         self._ends: Final = logs.ends
-        self._end_of: Final = end_of
+        self._holds: Final = holds
         self._patient_until_s: Final = time.monotonic() + END_S
 
     def is_other(self, topic: str, record: PositionRecord) -> bool:
@@ -146,9 +147,10 @@ class TopicsNow:
     def _cut(self, partition: int, reached: Offsets) -> set[str]:
         """Return the topics that end before what was read; a new leader may need a moment to know its end."""
         found = ended_before(reached, self._ends.get(partition, {}))
-        while found and time.monotonic() < self._patient_until_s:
+        while found := {topic for topic in found if not self._holds(topic, partition, reached[topic] - 1)}:
+            if time.monotonic() > self._patient_until_s:
+                break
             time.sleep(_END_AGAIN_S)
-            found = ended_before(reached, {topic: self._end_of(topic, partition) for topic in found})
         return found
 
 
@@ -162,22 +164,23 @@ class LogEnds:
     >>> state = PartitionState(0, 1, 1, {"commops": 9})
     >>> ends = LogEnds(looks=2)
     >>> ends.look([state], {0: {"commops": 2}}), ends.look([state], {0: {"commops": 3}})
-    (set(), {'commops'})
+    (set(), {('commops', 0, 8)})
     """
 
     def __init__(self, looks: int = 5) -> None:
         self._looks: Final = looks
-        self._seen: dict[tuple[str, int], int] = {}
+        self._seen: dict[tuple[str, int, int], int] = {}
 
-    def look(self, states: Iterable[PartitionState[Any]], ends: Mapping[int, Offsets]) -> set[str]:
-        """Return the topics of which that is so since some looks."""
+    def look(self, states: Iterable[PartitionState[Any]], ends: Mapping[int, Offsets]) -> set[tuple[str, int, int]]:
+        """Return where that is so since some looks: topic, partition, offset of what was read last."""
         found = {
-            (topic, state.partition)
+            (topic, state.partition, read_to[topic] - 1)
             for state in states
-            for topic in ended_before(state.read_to(), ends.get(state.partition, {}))
+            for read_to in (state.read_to(),)
+            for topic in ended_before(read_to, ends.get(state.partition, {}))
         }
         self._seen = {place: self._seen.get(place, 0) + 1 for place in found}
-        return {topic for (topic, _), looks in self._seen.items() if looks >= self._looks}
+        return {place for place, looks in self._seen.items() if looks >= self._looks}
 
     def forget(self) -> None:
         """Begin anew, with other partitions."""

@@ -178,7 +178,7 @@ class Stage(ABC, Generic[M]):
 
     def _topics_now(self, logs: Logs) -> TopicsNow:
         name = self.services.settings.topics.name
-        return TopicsNow(logs, self.rests_on, lambda topic, partition: self.reader.end_offset(name(topic), partition))
+        return TopicsNow(logs, self.rests_on, lambda topic, *place: self.reader.holds(name(topic), *place))
 
     async def begin_first(self, state: PartitionState[M], stored: PositionRecord) -> PositionRecord:
         """Return how a partition begins of which no record is stored: at the beginning."""

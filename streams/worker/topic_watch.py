@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
+from irregulars.streams.kafka.log_reader import LogReader
 from irregulars.streams.kafka.topic_ids import TopicIds
 from irregulars.streams.stages.made_anew import LogEnds, changed_ids
 from irregulars.streams.stages.partition_state import Offsets, PartitionState
 from irregulars.streams.telemetry.counters import Counters
 from irregulars.streams.worker_settings import WorkerSettings
+
+R = TypeVar("R")
 
 LOG: Final = logging.getLogger("irregulars.worker")
 _REASON: Final = (
@@ -36,6 +39,9 @@ class TopicWatch:
             settings.bootstrap, settings.topics, settings.security, settings.broker_timeout_s
         )
         self._ends: Final = LogEnds()
+        self._name: Final = settings.topics.name
+        self._reader: Final = LogReader(settings.bootstrap, settings.security, settings.broker_timeout_s)
+        self._sound: set[tuple[str, int, int]] = set()  # what was read last, and is there though the log ends before
         self._thread: Final = ThreadPoolExecutor(1, thread_name_prefix="irregulars-topics")
 
     async def look(self) -> set[str]:
@@ -50,13 +56,29 @@ class TopicWatch:
         self, ids: Mapping[str, str], states: Iterable[PartitionState[Any]], ends: Mapping[int, Offsets]
     ) -> set[str]:
         """Return the topics that have other ids, or that have ended for a while before what was read of them."""
-        return changed_ids(ids, await self._read()) | self._ends.look(states, ends)
+        suspect = self._ends.look(states, ends)
+        self._sound &= suspect
+        return changed_ids(ids, await self._read()) | await self._in_thread(self._cut, suspect - self._sound)
+
+    def _cut(self, places: Iterable[tuple[str, int, int]]) -> set[str]:
+        """Return the topics of which what was read last is gone."""
+        found = set()
+        for topic, partition, offset in places:
+            if self._reader.holds(self._name(topic), partition, offset):
+                self._sound.add((topic, partition, offset))
+            else:
+                found.add(topic)
+        return found
 
     async def _read(self) -> dict[str, str]:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._asked.read)
+        return await self._in_thread(self._asked.read)
+
+    async def _in_thread(self, work: Callable[..., R], *arguments: Any) -> R:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
 
     def close(self) -> None:
         """Let go of the thread, without waiting for a broker that does not answer."""
+        self._thread.submit(self._reader.close)
         self._thread.shutdown(wait=False)
 
 

@@ -14,6 +14,7 @@ from irregulars.errors import InputError, ServiceUnavailable
 from irregulars.infra.services import demo_broker
 from irregulars.infra.services.demo_broker import DemoBroker
 from irregulars.infra.services.loopback import HOST, free_port
+from irregulars.streams.kafka.log_reader import LogReader
 from tests.infra.processes import first_line, is_alive, run_parent, wait_until
 
 pytestmark = pytest.mark.integration
@@ -34,6 +35,21 @@ def test_what_one_client_sends_another_reads() -> None:
         consumer.close()
         assert message is not None
         assert message.value() == b"hello"
+
+
+def test_what_can_be_fetched_is_there_though_the_broker_says_that_the_log_ends_before() -> None:
+    """Tansu's end, after a batch of several messages, is that of its first one: nothing was cut."""
+    with DemoBroker() as broker:
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        admin.create_topics([NewTopic("t", 1)])["t"].result(10)
+        producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 200})
+        for number in range(40):
+            producer.produce("t", b"%d" % number)
+        assert producer.flush(10) == 0
+        reader = LogReader(broker.bootstrap, {}, 10.0)
+        found = [reader.holds("t", 0, offset) for offset in (0, 39, 40)]
+        reader.close()
+    assert found == [True, True, False]
 
 
 def test_it_listens_on_loopback_alone_and_leaves_nothing_behind() -> None:

@@ -22,7 +22,9 @@ STORED = PositionRecord(
 
 
 def topics_now(logs: Logs, end: int = 0) -> TopicsNow:
-    return TopicsNow(logs, frozenset({"evidence", "commops", "job_snapshots"}), lambda topic, partition: end)
+    """Topics of which messages before `end` can be fetched."""
+    rests_on = frozenset({"evidence", "commops", "job_snapshots"})
+    return TopicsNow(logs, rests_on, lambda topic, partition, offset: offset < end)
 
 
 def test_places_of_other_topics_stay() -> None:
@@ -79,4 +81,4 @@ def test_an_end_that_comes_back_is_no_cut() -> None:
     assert ends.look([state], {0: {"commops": 2}}) == set()
     assert ends.look([state], {0: {"commops": 9}}) == set()
     assert ends.look([state], {0: {"commops": 2}}) == set()
-    assert ends.look([state], {0: {"commops": 2}}) == {"commops"}
+    assert ends.look([state], {0: {"commops": 2}}) == {("commops", 0, 8)}
