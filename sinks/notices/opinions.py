@@ -12,7 +12,7 @@ from typing import Final
 from irregulars.sinks.notices.devices import device_of
 from irregulars.sinks.notices.mutes import Mute
 from irregulars.streams.messages.judgements import Verdict
-from irregulars.streams.messages.opinions import Opinion
+from irregulars.streams.messages.opinions import Opinion, newest_opinions
 from irregulars.validation import checked
 
 WRONG_IN_A_ROW: Final = 3
@@ -67,14 +67,6 @@ def opinion_on(verdict: Verdict, *, is_right: bool | None, who: str, note: str, 
     }  # fmt: skip
     opinion: Opinion = checked(values, Opinion, "feedback")
     return opinion
-
-
-def newest_opinions(opinions: Iterable[Opinion]) -> list[Opinion]:
-    """Return the newest word on each verdict that stands, whoever said it, oldest first."""
-    in_time = sorted(opinions, key=lambda one: (one.time_ns, one.who))
-    standing = {one.key: one for one in in_time}
-    newest = {one.verdict_id: one for one in in_time if one.is_right is not None and standing[one.key] is one}
-    return sorted(newest.values(), key=lambda one: (one.time_ns, one.verdict_id))
 
 
 def track_records(opinions: Iterable[Opinion]) -> dict[str, TrackRecord]:

@@ -14,7 +14,6 @@ from irregulars.detectors.judging.reading.operator_reader import LogTraffic
 from irregulars.detectors.judging.reading.spans import ReadBack
 from irregulars.detectors.judging.result_columns import concatenate_columns
 from irregulars.dtypes import Flags
-from irregulars.sinks.notices.opinions import newest_opinions
 from irregulars.state_codec import Part
 from irregulars.streams.job_hop.changed_settings import changed_settings, judged_by
 from irregulars.streams.job_hop.job_clock import JobClock, Presence
@@ -23,7 +22,7 @@ from irregulars.streams.job_hop.stored_attributions import StoredAttributions, p
 from irregulars.streams.messages.announcements import Announcement
 from irregulars.streams.messages.evidence import Evidence, Membership, decode_evidence, encode_evidence
 from irregulars.streams.messages.judgements import Judgements
-from irregulars.streams.messages.opinions import Opinion
+from irregulars.streams.messages.opinions import Opinion, newest_opinions
 from irregulars.streams.messages.threshold_changes import ThresholdChange, values_in_force
 from irregulars.streams.monitor_settings import MonitorSettings
 

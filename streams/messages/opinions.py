@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Annotated
 
@@ -72,3 +73,11 @@ def decode_opinion(value: bytes | None) -> Opinion:
     except InputError as error:
         raise error if isinstance(error, RecordError) else RecordError(str(error)) from error
     return opinion
+
+
+def newest_opinions(opinions: Iterable[Opinion]) -> list[Opinion]:
+    """Return the newest word on each verdict that stands, whoever said it, oldest first."""
+    in_time = sorted(opinions, key=lambda one: (one.time_ns, one.who))
+    standing = {one.key: one for one in in_time}
+    newest = {one.verdict_id: one for one in in_time if one.is_right is not None and standing[one.key] is one}
+    return sorted(newest.values(), key=lambda one: (one.time_ns, one.verdict_id))
