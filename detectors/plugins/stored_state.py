@@ -38,7 +38,7 @@ class StoredDetector:
     name
         The detector's.
     state
-        What `encode_detector` made of it; empty: it was too large.
+        What `encode_detector` made of it; empty: it was too large, or there was none to be had.
     """
 
     name: str
@@ -78,13 +78,18 @@ def decode_detector(value: bytes) -> dict[str, Any]:
 def stored_detectors(detectors: Iterable[tuple[str, Detector]], most_bytes: int) -> tuple[StoredDetector, ...]:
     """Return the states of those detectors that have one, each with its name.
 
-    Raises
-    ------
-    PluginError
-        If a detector hands out what is no plain value; `plugins.checks` looks for that at the start.
+    That of one that raises, or hands out what is no plain value, is empty: it begins cold after a restart, and its job
+    has a snapshot all the same.
     """
-    pairs = ((name, encode_detector(one.state())) for name, one in detectors if has_state(one))  # type: ignore[attr-defined]
+    pairs = ((name, _state_of(one)) for name, one in detectors if has_state(one))
     return tuple(StoredDetector(name, state if len(state) <= most_bytes else b"") for name, state in pairs)
+
+
+def _state_of(detector: Detector) -> bytes:
+    try:
+        return encode_detector(detector.state())  # type: ignore[attr-defined]
+    except Exception:  # a stranger's code
+        return b""
 
 
 class Restored(NamedTuple):

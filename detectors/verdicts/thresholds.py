@@ -145,7 +145,7 @@ class VerdictThresholds:
     )
     uneven_ranks: int = threshold(
         3, unit="ranks",
-        meaning="... and as many came last, none of them in most.",
+        meaning="Beside uneven_seen: as many came last, none of them in most.",
         source="chosen: two ranks in turn are one host, or a slow one and noise",
     )  # fmt: skip
 

@@ -75,3 +75,15 @@ def test_who_does_not_take_its_state_begins_cold_and_whole() -> None:
     ((_, detector),), cold = restore_detectors([RefusesItsState], states)
     assert cold == ("refuses_its_state",)
     assert np.isnan(detector.score(sample_frame("operator", 50))).all()
+
+
+@pytest.mark.parametrize("state", [{"made": object()}, None])
+def test_who_has_no_state_to_give_costs_its_job_no_snapshot(state: dict[str, Any] | None) -> None:
+    class GivesNone(RobustBaseline):
+        def state(self) -> dict[str, Any]:
+            if state is None:
+                raise RuntimeError("not today")
+            return state
+
+    states = stored_detectors([("gives_none", GivesNone()), ("baseline", taught(RobustBaseline))], 100_000)
+    assert [bool(one.state) for one in states] == [False, True]
