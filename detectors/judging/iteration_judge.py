@@ -323,7 +323,10 @@ class IterationJudge:
         self._log.verdicts += self._say.testify(revisions)
 
     def _hang(self, reason: str, read_back: ReadBack) -> list[Verdict]:
-        """Return the verdict on a hang of the newest iterations, if there is one that was not told before."""
+        """Return the verdict on a hang of the newest iterations, if there is one that was not told before.
+
+        Before it stand the revisions which say that earlier hangs are over.
+        """
         found = self._hangs.look(self._reader, read_back)
         if found is None:
             return []
@@ -335,8 +338,7 @@ class IterationJudge:
         if until_ns is None and hang.since_ns is not None and reason == "silent":
             until_ns = hang.since_ns + round(self._silence_s * 1e9)  # it has lasted for the silence at least
         verdict = self._tracker.hang(hang, observation, until_ns, reason, self._topology)
-        self._standing_hangs.note(verdict, hang.since_ns)
-        return [verdict]
+        return [*self._standing_hangs.note(verdict, hang.since_ns, last.start_ns), verdict]
 
     # --- snapshots --------------------------------------------------------------------------------------------------
 
