@@ -197,6 +197,10 @@ class IterationJudge:
         self._log.verdicts += self._hang(reason, read_back)
         self._log.verdicts += self._say.close(reason, self._topology)
 
+    def end_hangs(self, reason: str) -> None:
+        """Say that the hangs that were told are over; nothing else is closed."""
+        self._log.verdicts += self._standing_hangs.end(reason)
+
     def drain(self, announced: Sequence[Announcement]) -> Judgements:
         """Return what is new, oldest first, and forget it."""
         return self._log.drain(announced)
@@ -205,6 +209,11 @@ class IterationJudge:
     def has_unended(self) -> bool:
         """Whether the newest iterations hold operators that never ended, of which no hang was told yet."""
         return self._hangs.has_unended
+
+    @property
+    def is_hanging(self) -> bool:
+        """Whether a hang was told, and it did not turn out yet what became of it."""
+        return bool(self._standing_hangs.standing)
 
     # --- an iteration of training -----------------------------------------------------------------------------------
 
