@@ -334,7 +334,7 @@ class IterationJudge:
     def _hang(self, reason: str, read_back: ReadBack) -> list[Verdict]:
         """Return the verdict on a hang of the newest iterations, if there is one that was not told before.
 
-        Before it stand the revisions which say that earlier hangs are over.
+        Behind it stand the revisions that say that earlier ones are over: a host that both accuse is accused all along.
         """
         found = self._hangs.look(self._reader, read_back)
         if found is None:
@@ -347,7 +347,7 @@ class IterationJudge:
         if until_ns is None and hang.since_ns is not None and reason == "silent":
             until_ns = hang.since_ns + round(self._silence_s * 1e9)  # it has lasted for the silence at least
         verdict = self._tracker.hang(hang, observation, until_ns, reason, self._topology)
-        return [*self._standing_hangs.note(verdict, hang.since_ns, last.start_ns), verdict]
+        return [verdict, *self._standing_hangs.note(verdict, hang.since_ns, last.start_ns)]
 
     # --- snapshots --------------------------------------------------------------------------------------------------
 
