@@ -334,7 +334,8 @@ class IterationJudge:
     def _hang(self, reason: str, read_back: ReadBack) -> list[Verdict]:
         """Return the verdict on a hang of the newest iterations, if there is one that was not told before.
 
-        Behind it stand the revisions that say that earlier ones are over: a host that both accuse is accused all along.
+        Behind it stand the revisions that say that earlier ones are over, so that a host which both accuse is accused
+        all along.
         """
         found = self._hangs.look(self._reader, read_back)
         if found is None:
