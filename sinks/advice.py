@@ -149,7 +149,7 @@ def advise(verdict: Verdict) -> str:
 
 def plan_of(verdict: Verdict) -> Plan:
     """Return what to do next. Without a suspect, or below `SURE`, nobody is told to take a host out of service."""
-    if verdict.state == "closed":
+    if not _is_at_work(verdict):
         return _plan_closed(verdict)
     if verdict.severity == "note":
         return Plan("nothing yet, it costs too little; see whether it comes back or goes on")
@@ -158,6 +158,10 @@ def plan_of(verdict: Verdict) -> Plan:
     if suspect is not None and suspect.probability < SURE and verdict.kind in _DRAINING:
         return Plan(f"confirm before you drain anything, then {sentence}", actions)
     return Plan(sentence, actions)
+
+
+def _is_at_work(verdict: Verdict) -> bool:
+    return verdict.state == "open" or still_hangs(verdict.kind, verdict.close_reason)
 
 
 _DRAINING: Final = frozenset({"slow_rank", "slow_nic", "hang"})
@@ -244,8 +248,6 @@ _ACTIONS: Final[dict[str, Callable[[Suspect | None], str]]] = {
 
 def _plan_closed(verdict: Verdict) -> Plan:
     suspect = verdict.suspects[0] if verdict.suspects else None
-    if still_hangs(verdict.kind, verdict.close_reason):
-        return Plan(_act_on_hang(suspect), _actions("hang", suspect))
     about = _plan_of_host(verdict, suspect)
     if verdict.close_reason == "silent":
         sentence = "see whether the job still runs: its ranks have fallen silent"
@@ -307,7 +309,7 @@ def _checks(verdict: Verdict, suspect: Suspect) -> str:
 
 
 def _cordon(verdict: Verdict, suspect: Suspect) -> str:
-    is_urgent = verdict.state == "open" and verdict.severity != "note"
+    is_urgent = _is_at_work(verdict) and verdict.severity != "note"
     if verdict.kind not in _DRAINING or not is_urgent or suspect.host is None:
         return ""
     node = shlex.quote(suspect.host)

@@ -197,6 +197,10 @@ class IterationJudge:
         self._log.verdicts += self._hang(reason, read_back)
         self._log.verdicts += self._say.close(reason, self._topology)
 
+    def end_hangs(self, reason: str) -> None:
+        """Say that the hangs that were told are over; nothing else is closed."""
+        self._log.verdicts += self._standing_hangs.end(reason)
+
     def drain(self, announced: Sequence[Announcement]) -> Judgements:
         """Return what is new, oldest first, and forget it."""
         return self._log.drain(announced)
@@ -205,6 +209,11 @@ class IterationJudge:
     def has_unended(self) -> bool:
         """Whether the newest iterations hold operators that never ended, of which no hang was told yet."""
         return self._hangs.has_unended
+
+    @property
+    def is_hanging(self) -> bool:
+        """Whether a hang was told, and it did not turn out yet what became of it."""
+        return bool(self._standing_hangs.standing)
 
     # --- an iteration of training -----------------------------------------------------------------------------------
 
@@ -323,7 +332,11 @@ class IterationJudge:
         self._log.verdicts += self._say.testify(revisions)
 
     def _hang(self, reason: str, read_back: ReadBack) -> list[Verdict]:
-        """Return the verdict on a hang of the newest iterations, if there is one that was not told before."""
+        """Return the verdict on a hang of the newest iterations, if there is one that was not told before.
+
+        Behind it stand the revisions that say that earlier ones are over, so that a host which both accuse is accused
+        all along.
+        """
         found = self._hangs.look(self._reader, read_back)
         if found is None:
             return []
@@ -335,8 +348,7 @@ class IterationJudge:
         if until_ns is None and hang.since_ns is not None and reason == "silent":
             until_ns = hang.since_ns + round(self._silence_s * 1e9)  # it has lasted for the silence at least
         verdict = self._tracker.hang(hang, observation, until_ns, reason, self._topology)
-        self._standing_hangs.note(verdict, hang.since_ns)
-        return [verdict]
+        return [verdict, *self._standing_hangs.note(verdict, hang.since_ns, last.start_ns)]
 
     # --- snapshots --------------------------------------------------------------------------------------------------
 

@@ -28,16 +28,27 @@ class StandingHangs:
     Attributes
     ----------
     standing
-        Oldest first. Of several all are over together: a later one corrects whom an earlier one accused.
+        Oldest first. The next hang that is told ends those before it; states of older workers hold several.
     """
 
     def __init__(self, standing: Sequence[StandingHang] = ()) -> None:
         self.standing = tuple(standing)
 
-    def note(self, verdict: Verdict, since_ns: int | None) -> None:
-        """Take in a hang that is told now; one whose job has ended is over already."""
+    def note(self, verdict: Verdict, since_ns: int | None, begun_ns: int) -> list[Verdict]:
+        """Take in a hang that is told now, and return the revisions that say that those before it are over.
+
+        A job hangs in one place at a time: either it has moved on to where it hangs now, or the new hang corrects
+        who was accused of the old one. A new one whose job has ended is over already.
+
+        Parameters
+        ----------
+        begun_ns
+            When the iteration in which it hangs now began: the earlier hangs lasted up to there.
+        """
+        over = self.end("recovered", begun_ns)
         if still_hangs(verdict.kind, verdict.close_reason):
             self.standing = (*self.standing, StandingHang(verdict, since_ns))
+        return over
 
     def go_on(self, rows: IterationRows) -> list[Verdict]:
         """Return the revisions that say that the job goes on, if an iteration shows it: a later one that has ended.

@@ -6,8 +6,11 @@ from collections.abc import Callable, Hashable
 from enum import Enum, auto
 from typing import Final
 
+from irregulars.streams.messages.at_work import HANG_NS
+
 FORGOTTEN: Final = 10
-"""A job that was silent for this many times the silence is over: its state goes, and later messages are ignored."""
+"""A job that was silent for this many times the silence is over: its state goes, and later messages are ignored.
+One that hangs is kept for longer: until nobody counts its hang as at work any more."""
 
 
 class Presence(Enum):
@@ -63,7 +66,10 @@ class JobClock:
     HEARD       no message for a grace, and the job   SILENT      the same
                 has stood still for the silence
     SILENT      that was told                         TOLD        waits
-    any         no message for `FORGOTTEN` silences   FORGOTTEN   ends: the state may go
+    FORGOTTEN   the job was only then found to hang   TOLD        waits
+    any         no message for `FORGOTTEN` silences,  FORGOTTEN   ends: the state may go
+                of a job that hangs: for a day more
+                than the silence, if that is longer
     ==========  ====================================  ==========  ==============================================
 
     A job stands still while its messages only tell of operators that do not end. These come when the first hop falls
@@ -132,13 +138,20 @@ class JobClock:
         self._messages += 1
         self._has_moved = self._has_moved or is_moving
 
-    def tell(self) -> None:
-        """Take in that the silence was told."""
-        if self.presence is Presence.SILENT:
+    def tell(self, *, is_kept: bool = False) -> None:
+        """Take in that the silence was told; `is_kept`: a job that was to be forgotten is not, as it hangs."""
+        if self.presence is Presence.SILENT or (self.presence is Presence.FORGOTTEN and is_kept):
             self.presence = Presence.TOLD
 
     def tick(
-        self, now_s: float, until_s: float, *, oldest: int | None, is_stuck: Callable[[], bool], has_later: bool
+        self,
+        now_s: float,
+        until_s: float,
+        *,
+        oldest: int | None,
+        is_stuck: Callable[[], bool],
+        has_later: bool,
+        is_hanging: bool = False,
     ) -> None:
         """Take in the time.
 
@@ -154,6 +167,8 @@ class JobClock:
             takes a look at all evidence that waits.
         has_later
             Whether messages of the next attempt are there.
+        is_hanging
+            Whether a hang of the job was told, and is not over: somebody will want to hear of its end.
         """
         self._ticked_s = now_s
         if self._restored_still_s is not None:
@@ -166,11 +181,14 @@ class JobClock:
             self._note_movement(now_s)
             self.presence = Presence.HEARD
         else:
-            self.presence = self._presence(silent_s, until_s, is_stuck)
+            is_forgotten = silent_s >= self._forget_s(is_hanging=is_hanging)
+            self.presence = Presence.FORGOTTEN if is_forgotten else self._presence(silent_s, until_s, is_stuck)
+
+    def _forget_s(self, *, is_hanging: bool) -> float:
+        usual_s = FORGOTTEN * self.silence_s
+        return max(usual_s, self.silence_s + HANG_NS / 1e9) if is_hanging else usual_s
 
     def _presence(self, silent_s: float, until_s: float, is_stuck: Callable[[], bool]) -> Presence:
-        if silent_s >= FORGOTTEN * self.silence_s:
-            return Presence.FORGOTTEN
         if self.presence is Presence.TOLD:
             return Presence.TOLD
         is_standing = self._has_stood_for(self.silence_s, until_s) and is_stuck()

@@ -154,6 +154,8 @@ class JobMonitor:
 
         Ranks that keep an iteration waiting for longer than the grace are given up. When a job has been silent (see
         `JobClock`), its verdicts are closed, and it is asked whether it hangs; if it speaks again later, it is heard.
+        One that hangs is waited for until its hang is over for everybody: a job that hung in the evening may be
+        started again in the morning.
 
         Parameters
         ----------
@@ -163,7 +165,14 @@ class JobMonitor:
         """
         until_s = now_s if until_s is None else until_s
         oldest = min(self._pending, default=None)
-        self._clock.tick(now_s, until_s, oldest=oldest, is_stuck=self._is_stuck, has_later=bool(self._later))
+        self._clock.tick(
+            now_s,
+            until_s,
+            oldest=oldest,
+            is_stuck=self._is_stuck,
+            has_later=bool(self._later),
+            is_hanging=self._judge.is_hanging,
+        )
         if oldest is not None and self._clock.is_rank_overdue:
             self._roster.give_up(self._roster.lagging(oldest))
 
@@ -182,6 +191,9 @@ class JobMonitor:
             attempts = [row.attempt for row in later if isinstance(row, Membership)]
             if not attempts:  # rows of an attempt that nobody announced
                 break
+            if self._judge.is_hanging:  # an attempt that was forgotten; of one that was ended all is told
+                self._judge.end_hangs("restarted")
+                parts.append(self._drain([]))
             self._begin(min(attempts))
             self.add(later)
             parts += self._advance_attempt(read_back)
@@ -197,11 +209,17 @@ class JobMonitor:
                 self._take_over(values)
             self._judge.judge(rows, self._roster.announcements, read_back)
         if reason is not None:
-            self._judge.close(reason, self._roster.announcements, read_back)
-            self._is_ended = reason != "silent" or self._clock.presence is Presence.FORGOTTEN
-            self._clock.tell()
+            self._close(reason, read_back)
         announced, self._announced = self._announced, []
         return [*parts, self._drain(announced)]
+
+    def _close(self, reason: str, read_back: ReadBack) -> None:
+        was_hanging = self._judge.is_hanging
+        self._judge.close(reason, self._roster.announcements, read_back)
+        # Who catches up may hear of a silence for the first time when it is long enough to forget the job: one that
+        # is found to hang then is kept all the same.
+        self._clock.tell(is_kept=self._judge.is_hanging and not was_hanging)
+        self._is_ended = reason != "silent" or self._clock.presence is Presence.FORGOTTEN
 
     def _drain(self, announced: Sequence[Announcement]) -> Judgements:
         """Return what was judged; verdicts say by which changed thresholds."""

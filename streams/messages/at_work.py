@@ -5,7 +5,8 @@ later revision says why (its job goes on, ended, or was started again), or a day
 say more. All other verdicts are over when they are closed.
 
 Who asks the database asks its view ``incidents`` (column ``is_at_work``; ``sinks/sql/migrations``), which says the
-same, and sees besides whether a job that was forgotten meanwhile announced itself again.
+same, and sees at once that a job which hung announced itself again. When a hang was told follows there from the
+job's clock, since rows may be stored again: a recording that is played back later is no job that hangs.
 """
 
 from __future__ import annotations

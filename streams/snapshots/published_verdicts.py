@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from irregulars.streams.messages.at_work import still_hangs
 from irregulars.streams.messages.judgements import JudgedIteration, Judgements, Verdict
 
 VERDICTS: Final = "verdicts"
@@ -28,6 +29,8 @@ class Published:
         Kind and first suspect.
     iterations
         As `Verdict.iterations` of the newest revision.
+    is_open
+        Whether more is to be told of it: it is open, or its job still hangs.
     revisions
         The newest one on each topic.
     """
@@ -199,7 +202,7 @@ def begun_anew(told: Told, keys: Set[bytes], position: int, verdicts: Iterable[t
 def _published(verdict: Verdict, revisions: Mapping[str, int]) -> Published:
     return Published(
         verdict.verdict_id, verdict.job, verdict.attempt, _what(verdict), verdict.iterations,
-        verdict.state == "open", revisions,
+        verdict.state == "open" or still_hangs(verdict.kind, verdict.close_reason), revisions,
     )  # fmt: skip
 
 
@@ -213,6 +216,6 @@ def _what(verdict: Verdict) -> str:
 def _is_same_incident(known: Published, verdict: Verdict) -> bool:
     if (known.job, known.attempt, known.what) != (verdict.job, verdict.attempt, _what(verdict)):
         return False
-    if known.is_open:  # it may have gone on since it was last told of
+    if known.is_open and verdict.kind != "hang":  # it may have gone on since it was last told of
         return verdict.iterations[1] > known.iterations[0]
     return verdict.iterations[0] < known.iterations[1] and known.iterations[0] < verdict.iterations[1]

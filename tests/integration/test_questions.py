@@ -98,11 +98,12 @@ def test_what_is_open_says_whom_since_when_and_at_what_cost(own: DatabaseSetting
     assert (row["times_usual"], row["gpu_hours_per_hour"]) == (2.4, 2.22)  # 0.8 of 1.44 s of 4 GPUs
 
 
-def test_a_hang_is_open_until_its_job_is_heard_again(own: DatabaseSettings, client: Client) -> None:
-    hung = {"kind": "hang", "state": "closed", "close_reason": "silent", "past_last_iteration": 40}
+def test_a_hang_is_open_until_its_job_is_started_again(own: DatabaseSettings, client: Client) -> None:
+    hung = {"kind": "hang", "state": "closed", "close_reason": "silent", "past_last_iteration": 40,
+            "last_seen_at": datetime.now(UTC)}  # fmt: skip
     store(own, open_job("hung", **hung), open_job("over", **{**hung, "close_reason": "finished"}))
     assert [row["job"] for row in answer(client, "open_now")] == ["hung"]
-    store(own, {"iterations": with_columns(MADE_UP, job="hung", attempt=1)["iterations"]})
+    store(own, {"jobs": with_columns(MADE_UP, job="hung", attempt=1)["jobs"]})
     assert answer(client, "open_now") == []
     assert run(client, "open_now").empty == "Nothing is wrong: no verdict is open, and no job hangs."
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from irregulars.sinks.advice import advise, name_device, name_ranks, where_to_look
+from irregulars.sinks.advice import advise, name_device, name_ranks, plan_of, where_to_look
 from irregulars.sinks.investigations import bind, find_investigation
 from irregulars.streams.messages.judgements import Suspect, Verdict
 
@@ -84,8 +84,14 @@ def test_what_to_do_after_the_end_follows_the_reason(reason: str | None, text: s
 
 
 def test_a_job_that_fell_silent_in_a_hang_still_hangs() -> None:
-    text = advise(replace(VERDICT, kind="hang", state="closed", close_reason="silent"))
-    assert "dump the stack of rank" in text
+    hangs = replace(VERDICT, kind="hang", state="closed", close_reason="silent")
+    assert "dump the stack of rank" in advise(hangs)
+    assert plan_of(hangs).actions == ("cordon",)
+    assert "Cordon: kubectl cordon node-1" in where_to_look(hangs)
+    doubtful = replace(hangs, suspects=(replace(GPU, probability=0.4),))
+    assert advise(doubtful).startswith("confirm before you drain")
+    for reason in ("recovered", "finished", "restarted", "stopped"):
+        assert "Cordon" not in where_to_look(replace(hangs, close_reason=reason))
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
 -- title: What is open now
 -- theme: now
--- description: Verdicts that are open, and hangs of the last day after which their job was not heard again, the most
---     urgent first: whom they accuse, with which probability, since when (UTC), and what they cost: GPU-hours so far,
---     and GPU-hours per hour while the cause is there.
+-- description: Verdicts that are open, and hangs that were told within the last day and are not over, the most urgent
+--     first: whom they accuse, with which probability, since when (UTC), and what they cost: GPU-hours so far, and
+--     GPU-hours per hour while the cause is there.
 -- empty: Nothing is wrong: no verdict is open, and no job hangs.
 -- parameter: job String = '' | training job; default: all
 -- parameter: limit UInt32 = 30 | verdicts at most

@@ -85,6 +85,47 @@ def test_a_job_that_is_started_again_hangs_no_more(silent: MonitoredJob, trace: 
     assert [(one.revision, one.close_reason) for one in hangs(silent)] == [(1, "silent"), (2, "restarted")]
 
 
+DAY_S = 86_400.0
+
+
+@pytest.mark.parametrize("night_s", [12 * 3600.0, DAY_S + 2 * SILENCE_S], ids=["night", "forgotten"])
+@pytest.mark.parametrize("silent", [False], indirect=True)
+def test_a_job_that_hung_at_night_and_is_started_again_in_the_morning_hangs_no_more(
+    silent: MonitoredJob, trace: Trace, night_s: float
+) -> None:
+    silent.tick(TOLD_S + night_s / 2)
+    silent.restore()
+    for now_s in (0.0, SILENCE_S, night_s):  # the next worker's clock is another
+        silent.tick(now_s)
+    assert silent.monitor.is_ended is (night_s > DAY_S)
+    silent.feed([replace(one, attempt=trace.attempt + 1) for one in trace.announcements])
+    for later_s in (1.0, 1.0 + GRACE_S, 1.0 + 2 * GRACE_S):
+        silent.tick(night_s + later_s)
+    assert [(one.revision, one.close_reason) for one in hangs(silent)] == [(1, "silent"), (2, "restarted")]
+    assert not silent.monitor.is_ended
+
+
+@pytest.mark.parametrize("silent", [False], indirect=True)
+def test_a_job_that_goes_on_after_hours_hangs_no_more(silent: MonitoredJob, trace: Trace) -> None:
+    silent.tick(TOLD_S + 11 * SILENCE_S)
+    go_on(silent, trace, HUNG_AT + 1)
+    assert [(one.revision, one.close_reason) for one in hangs(silent)] == [(1, "silent"), (2, "recovered")]
+
+
+def test_a_hang_that_is_found_when_a_worker_catches_up_after_hours_is_kept(trace: Trace) -> None:
+    job = MonitoredJob(trace.job, MonitorSettings(silence_s=SILENCE_S, grace_s=GRACE_S))
+    messages = in_order(trace)
+    job.feed(messages[: len(messages) - len(trace.announcements)])
+    job.tick(0.0)
+    job.tick(11 * SILENCE_S)  # the first hop falls silent, and its evidence is news
+    for now_s in (23 * SILENCE_S, 24 * SILENCE_S, 25 * SILENCE_S):
+        job.tick(now_s)
+    assert [(one.revision, one.close_reason) for one in hangs(job)] == [(1, "silent")]
+    assert not job.monitor.is_ended
+    go_on(job, trace, HUNG_AT + 1)
+    assert [(one.revision, one.close_reason) for one in hangs(job)] == [(1, "silent"), (2, "recovered")]
+
+
 def test_a_job_that_is_ended_hangs_no_more(silent: MonitoredJob, trace: Trace) -> None:
     silent.feed(last_words(trace))
     assert [(one.revision, one.close_reason) for one in hangs(silent)] == [(1, "silent"), (2, "finished")]

@@ -28,9 +28,12 @@ class Clock:
         oldest: int | None = None,
         is_stuck: bool = False,
         has_later: bool = False,
+        is_hanging: bool = False,
     ) -> Presence:
         until_s = now_s if until_s is None else until_s
-        self.clock.tick(now_s, until_s, oldest=oldest, is_stuck=lambda: is_stuck, has_later=has_later)
+        self.clock.tick(
+            now_s, until_s, oldest=oldest, is_stuck=lambda: is_stuck, has_later=has_later, is_hanging=is_hanging
+        )
         return self.clock.presence
 
 
@@ -105,6 +108,14 @@ def test_a_job_is_forgotten_after_ten_silences(is_told: bool) -> None:
     assert clock.tick(10 * SILENCE_S - 1) is not Presence.FORGOTTEN
     assert clock.tick(10 * SILENCE_S) is Presence.FORGOTTEN
     assert FORGOTTEN == 10
+
+
+def test_a_job_that_hangs_is_kept_for_a_day_after_that_was_told() -> None:
+    clock = Clock()
+    clock.tick(SILENCE_S)
+    clock.clock.tell()
+    assert clock.tick(SILENCE_S + 86_399.0, is_hanging=True) is Presence.TOLD
+    assert clock.tick(SILENCE_S + 86_400.0, is_hanging=True) is Presence.FORGOTTEN
 
 
 def test_telling_does_not_bring_a_forgotten_job_back() -> None:

@@ -409,6 +409,11 @@ class SlowJob:
             self.send()
 
     @property
+    def hang_revisions(self) -> list[tuple[int, int, str | None]]:
+        told = [one for one in self.job.outcome.revisions if one.kind == "hang"]
+        return [(one.iterations[0], one.revision, one.close_reason) for one in told]
+
+    @property
     def hangs(self) -> list[int]:
         return [one.iterations[0] for one in self.job.outcome.verdicts.values() if one.kind == "hang"]
 
@@ -472,6 +477,7 @@ def test_a_rank_that_stood_later_than_others_is_not_left_accused(restores: bool)
     slow.wait(700)
     told = [one.suspects[0].ranks for one in slow.job.outcome.verdicts.values()]
     assert told == [(1, 2), (2,)]
+    assert slow.hang_revisions == [(5, 1, "silent"), (5, 1, "silent"), (5, 2, "recovered")]
 
 
 def test_two_hangs_of_one_rank_are_both_told() -> None:
@@ -482,6 +488,20 @@ def test_two_hangs_of_one_rank_are_both_told() -> None:
         slow.send()
         slow.wait(700)
     assert slow.hangs == [5, 15]
+
+
+def test_a_job_that_moves_on_into_its_next_hang_hangs_once() -> None:
+    """No iteration of it has ended in between, and yet it does not hang where it hung."""
+    slow = SlowJob()
+    slow.run(range(5))
+    for iteration in (5, 6):
+        slow.stand([0, 1, 3], iteration)
+        slow.send()
+        slow.wait(700)
+    assert slow.hang_revisions == [(5, 1, "silent"), (6, 1, "silent"), (5, 2, "recovered")]
+    for rank in range(4):
+        slow.job.take(Heartbeat("lockstep", 1, rank, {}, "ended", "stopped"))
+    assert slow.hang_revisions[3:] == [(6, 2, "stopped")]
 
 
 def test_silence_counts_from_the_last_word() -> None:
