@@ -51,8 +51,8 @@ class PathThresholds:
     min_peers_of_any_stage: int = threshold(
         4,
         unit="ranks, or lanes",
-        meaning="As min_peers, for transfers of different pipeline stages; from as many on, lanes below the usual time "
-        "bound the spread as well.",
+        meaning="As min_peers, for transfers of different pipeline stages; from as many on, lanes below the usual "
+        "time bound the spread as well.",
         source="chosen: above min_peers, since transfers of different stages are less alike",
     )
 

@@ -78,8 +78,8 @@ def decode_detector(value: bytes) -> dict[str, Any]:
 def stored_detectors(detectors: Iterable[tuple[str, Detector]], most_bytes: int) -> tuple[StoredDetector, ...]:
     """Return the states of those detectors that have one, each with its name.
 
-    That of one that raises, or hands out what is no plain value, is empty: it begins cold after a restart, and its job
-    has a snapshot all the same.
+    That of one that raises, or hands out what is no plain value, is empty: it begins cold after a restart, and its
+    job has a snapshot all the same.
     """
     pairs = ((name, _state_of(one)) for name, one in detectors if has_state(one))
     return tuple(StoredDetector(name, state if len(state) <= most_bytes else b"") for name, state in pairs)
